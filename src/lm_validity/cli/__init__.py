@@ -1,0 +1,29 @@
+"""The command line. Every rule's shell line is one of these subcommands; heavy imports wait until one is called."""
+
+import sys
+
+import typer
+
+from lm_validity.errors import CellError, InputError
+
+app = typer.Typer(
+    name="lm-validity",
+    help="How far can a language-model benchmark be trusted?",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+
+def main() -> None:
+    """Run the command line: exit 0 on success, 2 with one line on bad input."""
+    from lm_validity.cli import imports, reports
+
+    app.add_typer(imports.app, name="import")
+    app.add_typer(reports.app, name="report")
+    try:
+        app()
+    except (InputError, CellError) as error:
+        print(f"Error: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)

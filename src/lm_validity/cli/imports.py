@@ -1,0 +1,45 @@
+"""`lm-validity import …`: score files of others into our tables."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Turn published or foreign score files into tables.", no_args_is_help=True, rich_markup_mode=None)
+Output = Annotated[Path, typer.Option(help="Folder for the table.")]
+
+
+@app.command("lm-harmony")
+def lm_harmony(scores: Path, output: Output) -> None:
+    """The train-before-test authors' all_results.json -> scores.parquet."""
+    from lm_validity.tables.import_lm_harmony import read_lm_harmony
+    from lm_validity.tables.schema import SCORES, write_table
+
+    write_table(read_lm_harmony(scores), SCORES, output / "scores.parquet")
+
+
+@app.command("e2lm")
+def e2lm(curves: Path, output: Output) -> None:
+    """Learning curves in the early-training layout (curves.csv) -> scores.parquet."""
+    from lm_validity.tables.import_e2lm import read_e2lm
+    from lm_validity.tables.schema import SCORES, write_table
+
+    write_table(read_e2lm(curves), SCORES, output / "scores.parquet")
+
+
+@app.command("pretrain-on-test")
+def pretrain_on_test(accuracies: Path, output: Output) -> None:
+    """Accuracies of the pretrain-on-test study (CSV, may be gzipped) -> trials.parquet."""
+    from lm_validity.tables.import_pretrain_on_test import read_pretrain_on_test
+    from lm_validity.tables.schema import TRIALS, write_table
+
+    write_table(read_pretrain_on_test(accuracies), TRIALS, output / "trials.parquet")
+
+
+@app.command("lm-eval")
+def lm_eval(results: list[Path], output: Output) -> None:
+    """Result files written by lm-eval itself -> scores.parquet."""
+    from lm_validity.tables.import_lm_eval import read_lm_eval
+    from lm_validity.tables.schema import SCORES, write_table
+
+    write_table(read_lm_eval(results), SCORES, output / "scores.parquet")

@@ -1,0 +1,67 @@
+"""`lm-validity report …`: from tables only, so they also run on published or imported scores."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Write a report from tables.", no_args_is_help=True, rich_markup_mode=None)
+Scores = Annotated[Path, typer.Option(help="scores.parquet")]
+Models = Annotated[Path, typer.Option(help="Models sheet (CSV or TSV).")]
+Benchmarks = Annotated[Path, typer.Option(help="Benchmarks sheet (CSV or TSV).")]
+Output = Annotated[Path, typer.Option(help="Folder for summary.json, tables, figures and the page.")]
+Resamples = Annotated[int, typer.Option(min=0, help="Resamples for intervals; 0 skips them.")]
+
+
+@app.command("agreement")
+def agreement(
+    scores: Scores,
+    models: Models,
+    benchmarks: Benchmarks,
+    output: Output,
+    items: Annotated[Path | None, typer.Option(help="items.parquet, for paired significance.")] = None,
+    resamples: Resamples = 2000,
+) -> None:
+    """Do the benchmarks agree on which model is better, before and after equal preparation?"""
+    from lm_validity.reports.agreement import report_agreement
+
+    report_agreement(scores, models, benchmarks, output, items=items, resamples=resamples)
+
+
+@app.command("factors")
+def factors(scores: Scores, models: Models, benchmarks: Benchmarks, output: Output, resamples: Resamples = 2000) -> None:
+    """How many factors does the score matrix have, and what is the first?"""
+    from lm_validity.reports.factors import report_factors
+
+    report_factors(scores, models, benchmarks, output, resamples=resamples)
+
+
+@app.command("signal")
+def signal(
+    scores: Scores,
+    models: Models,
+    output: Output,
+    benchmarks: Annotated[Path | None, typer.Option(help="Benchmarks sheet (CSV or TSV).")] = None,
+    items: Annotated[Path | None, typer.Option(help="items.parquet, for intervals and filters.")] = None,
+    selection: Annotated[str, typer.Option(help="Checkpoints used: all or e2lm.")] = "all",
+    resamples: Resamples = 1000,
+) -> None:
+    """Does a benchmark say something early in training?"""
+    from lm_validity.reports.signal import report_signal
+
+    report_signal(
+        scores, models, output, benchmarks=benchmarks, items=items, selection=selection, resamples=resamples
+    )
+
+
+@app.command("bias")
+def bias(
+    trials: Annotated[Path, typer.Option(help="trials.parquet")],
+    output: Output,
+    sampler: Annotated[str, typer.Option(help="laplace or nuts.")] = "laplace",
+    formula: Annotated[str, typer.Option(help="all, equations, notebooks or overdispersed.")] = "all",
+) -> None:
+    """Does pretraining on unlabelled test text inflate a score?"""
+    from lm_validity.reports.bias import report_bias
+
+    report_bias(trials, output, sampler=sampler, formula=formula)

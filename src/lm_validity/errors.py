@@ -1,0 +1,27 @@
+"""One kind of error for everything a user can mend; the command line prints it on one line and exits with 2."""
+
+
+class InputError(Exception):
+    """Bad input: what is wrong and where (file, row, column, value), and what to do about it."""
+
+    def __init__(self, problem: str, hint: str):
+        super().__init__(f"{problem} Hint: {hint}")
+        self.problem = problem
+        self.hint = hint
+
+
+class CellError(Exception):
+    """A cell that fails by its own fault (NaN, bad data): recorded in its manifest, its siblings go on."""
+
+    def __init__(self, problem: str, hint: str):
+        super().__init__(f"{problem} Hint: {hint}")
+        self.problem = problem
+        self.hint = hint
+
+
+def nearest(word: str, choices) -> str | None:
+    """The choice most like `word`, or None where nothing is close: for `did you mean` hints."""
+    import difflib
+
+    found = difflib.get_close_matches(str(word), [str(choice) for choice in choices], n=1, cutoff=0.6)
+    return found[0] if found else None

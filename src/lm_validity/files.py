@@ -1,0 +1,46 @@
+"""Writing that leaves either the old file or the new one, never half of one."""
+
+import contextlib
+import json
+import os
+import tempfile
+from pathlib import Path
+
+
+@contextlib.contextmanager
+def replace_file(path: str | Path):
+    """Yield a temporary path in the same folder; rename it to `path` on success, remove it on failure.
+
+    The temporary name keeps the file's suffix, since some writers choose the format by it.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(prefix=f".{path.stem}.", suffix=path.suffix, dir=path.parent)
+    os.close(handle)
+    temporary = Path(name)
+    try:
+        yield temporary
+        # mkstemp makes files that only their owner reads; results are shared within a group
+        umask = os.umask(0)
+        os.umask(umask)
+        temporary.chmod(0o666 & ~umask)
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: str | Path, text: str) -> None:
+    """Write `text` (UTF-8) atomically."""
+    with replace_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_json(path: str | Path, value) -> None:
+    """Write `value` as indented JSON with unrounded floats, atomically. NaN and infinity are refused."""
+    write_text(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_json(path: str | Path):
+    """The JSON value of a file written by this program (errors are the caller's)."""
+    with open(path, encoding="utf-8") as handle:
+        return json.load(handle)

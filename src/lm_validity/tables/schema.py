@@ -1,0 +1,134 @@
+"""The columns of the four tables. Everything downstream of the cells reads these and nothing else.
+
+Null means unknown. `model` and `benchmark` are the short ids of the configuration's sheets (after an import:
+the ids as in the imported file).
+"""
+
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lm_validity.errors import InputError
+from lm_validity.files import replace_file
+
+PROTOCOLS = ("direct", "train_before_test")
+OUTPUT_TYPES = ("multiple_choice", "generate_until", "loglikelihood_rolling")
+
+_cell = [
+    ("model", pa.string()),
+    ("checkpoint", pa.string()),  # "final", or the name of a point of training
+    ("iteration", pa.int64()),  # optimizer steps of pretraining at that checkpoint
+    ("tokens_b", pa.float64()),  # pretraining tokens at that checkpoint, in billions
+    ("benchmark", pa.string()),
+    ("protocol", pa.string()),  # direct | train_before_test
+    ("prompt", pa.string()),  # plain | chat
+    ("seed", pa.int64()),  # null for direct rows
+    ("split", pa.string()),  # validation | test
+]
+
+SCORES = pa.schema(
+    [
+        *_cell,
+        ("metric", pa.string()),  # lm-eval's key "name,filter"
+        ("value", pa.float64()),  # accuracies are fractions
+        ("stderr", pa.float64()),
+        ("n_items", pa.int64()),
+        ("higher_is_better", pa.bool_()),
+        ("selected", pa.bool_()),  # reports read the selected rows of the test split
+        ("source", pa.string()),  # "lm-validity", or the name of the importer
+    ]
+)
+
+ITEMS = pa.schema(
+    [
+        *_cell,
+        ("doc_id", pa.string()),
+        ("subject", pa.string()),
+        ("gold", pa.int64()),  # index of the right choice; null for generation and rolling tasks
+        ("correct", pa.float64()),  # the item's value of the benchmark's metric
+        ("choice_loglikelihoods", pa.list_(pa.float64())),
+        ("unconditional_loglikelihoods", pa.list_(pa.float64())),
+        ("choice_tokens", pa.list_(pa.int64())),
+        ("choice_characters", pa.list_(pa.int64())),
+        ("choice_bytes", pa.list_(pa.int64())),
+        ("response", pa.string()),
+    ]
+)
+
+SELECTIONS = pa.schema(
+    [
+        ("model", pa.string()),
+        ("benchmark", pa.string()),
+        ("seed", pa.int64()),
+        ("prompt", pa.string()),
+        ("learning_rate", pa.string()),  # as written in the configuration; null for the direct candidate
+        ("epoch", pa.int64()),  # 1-based; null for the direct candidate
+        ("metric", pa.string()),
+        ("validation_value", pa.float64()),
+        ("direct_validation_value", pa.float64()),
+        ("diverged", pa.bool_()),
+        ("selected", pa.bool_()),
+    ]
+)
+
+TRIALS = pa.schema(
+    [
+        ("experiment", pa.string()),
+        ("language_model", pa.string()),
+        ("task", pa.string()),
+        ("m", pa.int64()),
+        ("n", pa.int64()),
+        ("subsample", pa.int64()),
+        ("arm", pa.string()),  # base | extra | test
+        ("correct", pa.int64()),
+        ("total", pa.int64()),
+        ("pretraining_loss", pa.float64()),
+        ("test_hash", pa.string()),
+    ]
+)
+
+
+def write_table(frame: pd.DataFrame, schema: pa.Schema, path: str | Path) -> None:
+    """Write `frame` with exactly the columns of `schema` (absent ones as null), atomically.
+
+    The same rows give the same bytes: no pandas metadata, no time stamps.
+    """
+    frame = frame.reindex(columns=schema.names)
+    table = pa.Table.from_pandas(frame, schema=schema, preserve_index=False).replace_schema_metadata(None)
+    with replace_file(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd")
+
+
+def read_table(path: str | Path, schema: pa.Schema) -> pd.DataFrame:
+    """Read a table and check it against `schema`: absent columns become null, wrong types are an InputError."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path}: no such file.", "check the path, or run the rule that makes it.")
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InputError(f"{path}: not a readable parquet file ({error}).", "write it with pandas or pyarrow.") from error
+    columns = []
+    for field in schema:
+        if field.name not in table.column_names:
+            columns.append(pa.nulls(len(table), field.type))
+            continue
+        try:
+            columns.append(table.column(field.name).combine_chunks().cast(field.type))
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise InputError(
+                f"{path}: column {field.name!r} cannot be read as {field.type} ({error}).",
+                "see docs/tables.md for the columns and their types.",
+            ) from error
+    return pa.table(columns, schema=schema).to_pandas(types_mapper=_nullable)
+
+
+def _nullable(kind: pa.DataType):
+    """Integers and booleans with nulls stay integers and booleans in pandas."""
+    if pa.types.is_integer(kind):
+        return pd.Int64Dtype()
+    if pa.types.is_boolean(kind):
+        return pd.BooleanDtype()
+    return None

@@ -1,0 +1,94 @@
+"""Choosing on validation: the prompt of the direct regime, and the adapter of train-before-test.
+
+Reads validation results only. An adapter is chosen over the untouched model only where it is strictly better.
+"""
+
+from lm_validity.cells.records import MissingCell, Workspace
+from lm_validity.config.grid import Cell, Job
+from lm_validity.errors import CellError
+from lm_validity.store.manifests import Entry
+
+PROMPT_ORDER = ("plain", "chat")  # ties go to the earlier one
+
+
+def run_selection(workspace: Workspace, job: Job) -> list[Entry]:
+    """The manifest entries of a `select_prompt` or `select_adapter` job."""
+    choose = {"select_prompt": select_prompt, "select_adapter": select_adapter}[job.rule]
+    entries = []
+    for cell in job.cells:
+        try:
+            entries.append(Entry(cell, "done", content=choose(workspace, cell)))
+        except MissingCell as error:
+            entries.append(Entry(cell, "missing", error=error.problem))
+        except CellError as error:
+            entries.append(Entry(cell, "failed", error=error.problem, hint=error.hint))
+    return entries
+
+
+def select_prompt(workspace: Workspace, cell: Cell) -> dict:
+    """The direct regime's prompt: the best on validation, ties to plain."""
+    benchmark = workspace.run.benchmarks[cell.benchmark]
+    values = direct_validation(workspace, cell)
+    better = 1 if benchmark.higher_is_better else -1
+    best = max(values, key=lambda prompt: (better * values[prompt], -PROMPT_ORDER.index(prompt)))
+    return {"prompt": best, "metric": benchmark.metric, "validation_value": values[best], "validation_values": values}
+
+
+def direct_validation(workspace: Workspace, cell: Cell) -> dict[str, float]:
+    """The untouched model's validation value of the benchmark's metric, by prompt."""
+    metric = workspace.run.benchmarks[cell.benchmark].metric
+    values = {}
+    for prompt in workspace.grid.prompts(workspace.run.models[cell.model]):
+        direct = workspace.grid.direct(cell.model, cell.benchmark, prompt, "validation")
+        values[prompt] = workspace.finished(direct)["result"]["metrics"][metric]["value"]
+    return values
+
+
+def select_adapter(workspace: Workspace, cell: Cell) -> dict:
+    """The best (learning rate, prompt, epoch) on validation for (model, benchmark, seed).
+
+    Ties go to the earlier epoch, then the smaller rate, then plain. A fine-tune that diverged is recorded and left
+    out; where all diverged the cell fails. The untouched model stays unless an adapter is strictly better than the
+    best direct prompt: then `learning_rate`, `epoch` and `folder` are None and the test score is the direct cell's.
+    """
+    benchmark = workspace.run.benchmarks[cell.benchmark]
+    better = 1 if benchmark.higher_is_better else -1
+    direct = select_prompt(workspace, cell)
+    rows, candidates = [], []
+    for candidate in workspace.grid.candidates(cell):
+        trained = workspace.finished(candidate)
+        result = trained["result"]
+        rows.append(
+            {
+                "prompt": candidate.prompt,
+                "learning_rate": candidate.learning_rate,
+                "epoch": result["best_epoch"],
+                "validation_value": result["best_value"],
+                "diverged": result["diverged"],
+            }
+        )
+        if not result["diverged"]:
+            order = (
+                better * result["best_value"],
+                -result["best_epoch"],
+                -float(candidate.learning_rate),
+                -PROMPT_ORDER.index(candidate.prompt),
+            )
+            candidates.append((order, trained["folder"], rows[-1]))
+    if not candidates:
+        raise CellError(
+            f"every fine-tune of {cell.model} on {cell.benchmark} (seed {cell.seed}) diverged",
+            "try smaller finetuning.learning_rates, or check the training data.",
+        )
+    _, folder, best = max(candidates, key=lambda candidate: candidate[0])
+    choice = {"metric": benchmark.metric, "direct_validation_value": direct["validation_value"], "candidates": rows}
+    if better * best["validation_value"] > better * direct["validation_value"]:
+        keys = ("prompt", "learning_rate", "epoch", "validation_value")
+        return choice | {key: best[key] for key in keys} | {"folder": folder}
+    return choice | {
+        "prompt": direct["prompt"],
+        "learning_rate": None,
+        "epoch": None,
+        "validation_value": direct["validation_value"],
+        "folder": None,
+    }

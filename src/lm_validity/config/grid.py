@@ -1,0 +1,248 @@
+"""The grid: which cells a run has, and which cells share a job.
+
+A *cell* is one unit of GPU work and of resume; a *job* is one process that Snakemake starts, for one model, with one
+or several cells. Jobs are found by (rule, model, batch); `batch` is a readable name, and for a job of one cell it is
+the cell's own name. Standard library only: the Snakefile builds this at parse time.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from typing import NamedTuple
+
+from lm_validity.config.load import Run
+from lm_validity.config.sheets import Benchmark, Model
+
+RULES = ("evaluate_model", "finetune_adapter", "select_prompt", "select_adapter", "evaluate_adapter")
+
+
+class Cell(NamedTuple):
+    """One unit of work. Parts that a rule does not have are None."""
+
+    rule: str
+    model: str
+    benchmark: str
+    checkpoint: str | None = None
+    prompt: str | None = None
+    learning_rate: str | None = None
+    seed: int | None = None
+    split: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The cell within its model, e.g. `arc_easy.plain.lr2e-5.seed0` or `arc_easy.final.plain.test`."""
+        rate = f"lr{self.learning_rate}" if self.learning_rate else None
+        seed = f"seed{self.seed}" if self.seed is not None else None
+        parts = (self.benchmark, self.checkpoint, self.prompt, rate, seed, self.split)
+        return ".".join(part for part in parts if part)
+
+
+class Job(NamedTuple):
+    """One process: the cells of one model that it computes, in order."""
+
+    rule: str
+    model: str
+    batch: str
+    cells: tuple[Cell, ...]
+
+
+@dataclass(frozen=True)
+class Group:
+    """Neighbours in a list that share a job."""
+
+    name: str
+    members: tuple
+
+
+def make_groups(members: tuple, size: int | str, everything: str, prefix: str = "") -> list[Group]:
+    """Cut `members` into runs of at most `size` ("all": one run), each named for its files.
+
+    A run of one is named by its member; the whole list is `all-<everything>`; others `group-<i>-of-<n>-<everything>`.
+    """
+    if size == "all" or size >= len(members) > 1:
+        return [Group(f"all-{everything}", members)] if len(members) > 1 else [Group(f"{prefix}{members[0]}", members)]
+    cuts = [members[start : start + size] for start in range(0, len(members), size)]
+    if size == 1:
+        return [Group(f"{prefix}{cut[0]}", cut) for cut in cuts]
+    return [Group(f"group-{i}-of-{len(cuts)}-{everything}", cut) for i, cut in enumerate(cuts, 1)]
+
+
+class Grid:
+    """All jobs of a run, and the manifests they write (paths relative to the working directory)."""
+
+    def __init__(self, run: Run):
+        self.run = run
+        self.configuration = run.configuration
+        self.cells_folder = f"results/{run.name}/cells"
+
+    # ---- who takes part -----------------------------------------------------------------------------------------
+
+    def takes_part(self, row: Model | Benchmark, study: str) -> bool:
+        return study in self.configuration.studies and study in row.studies
+
+    @cached_property
+    def agreement_models(self) -> list[Model]:
+        return [model for model in self.run.models.values() if self.takes_part(model, "agreement")]
+
+    @cached_property
+    def signal_models(self) -> list[Model]:
+        return [model for model in self.run.models.values() if self.takes_part(model, "signal")]
+
+    def benchmarks(self, study: str) -> tuple[str, ...]:
+        rows = self.run.benchmarks.values()
+        return tuple(row.benchmark for row in rows if self.takes_part(row, study))
+
+    @cached_property
+    def used_models(self) -> list[str]:
+        return [row.model for row in self.run.models.values() if any(self.takes_part(row, s) for s in row.studies)]
+
+    @cached_property
+    def used_benchmarks(self) -> list[str]:
+        return [row.benchmark for row in self.run.benchmarks.values() if any(self.takes_part(row, s) for s in row.studies)]
+
+    def prompts(self, model: Model) -> tuple[str, ...]:
+        """Base models are always plain; instruction-tuned ones are tried as the configuration says."""
+        return self.configuration.evaluation.instruction_tuned_prompts if model.instruction_tuned else ("plain",)
+
+    # ---- jobs by rule -------------------------------------------------------------------------------------------
+
+    @cached_property
+    def jobs(self) -> dict[tuple[str, str, str], Job]:
+        """Every job by (rule, model, batch)."""
+        found = {}
+        for job in (*self._evaluations(), *self._finetunes(), *self._selections()):
+            found[job[:3]] = job
+        return found
+
+    def job(self, rule: str, model: str, batch: str) -> Job:
+        return self.jobs[rule, model, batch]
+
+    @cached_property
+    def batch_of(self) -> dict[Cell, str]:
+        """The batch that computes a cell."""
+        return {cell: job.batch for job in self.jobs.values() for cell in job.cells}
+
+    def _evaluations(self):
+        size = self.configuration.batching.evaluate_model
+        agreement = {model.model for model in self.agreement_models}
+        signal = {model.model for model in self.signal_models}
+        for model in self.run.models.values():
+            if model.model not in agreement | signal:
+                continue
+            wanted = self._wanted_evaluations(model, model.model in agreement, model.model in signal)
+            checkpoints = tuple(dict.fromkeys(checkpoint for checkpoint, _, _ in wanted))
+            benchmarks = tuple(name for name in self.run.benchmarks if any(name == b for _, b, _ in wanted))
+            for of_benchmarks in make_groups(benchmarks, size.benchmarks, "benchmarks"):
+                for of_checkpoints in make_groups(checkpoints, size.checkpoints, "checkpoints"):
+                    for prompt in self.prompts(model):
+                        cells = tuple(
+                            Cell("evaluate_model", model.model, benchmark, checkpoint, prompt, split=split)
+                            for checkpoint in of_checkpoints.members
+                            for benchmark in of_benchmarks.members
+                            for split in wanted.get((checkpoint, benchmark, prompt), ())
+                        )
+                        if cells:
+                            batch = f"{of_benchmarks.name}.{of_checkpoints.name}.{prompt}"
+                            yield Job("evaluate_model", model.model, batch, cells)
+
+    def _wanted_evaluations(self, model: Model, agreement: bool, signal: bool) -> dict:
+        """(checkpoint, benchmark, prompt) -> splits to score. Selection needs validation; curves need test only."""
+        wanted = {}
+        if signal:
+            for point in model.checkpoints:
+                for benchmark in self.benchmarks("signal"):
+                    wanted[point.checkpoint, benchmark, "plain"] = ("test",)
+        if agreement:
+            for benchmark in self.benchmarks("agreement"):
+                for prompt in self.prompts(model):
+                    wanted["final", benchmark, prompt] = ("validation", "test")
+        return wanted
+
+    def _finetunes(self):
+        size, settings = self.configuration.batching.finetune_adapter, self.configuration.finetuning
+        benchmarks = self.benchmarks("agreement")
+        for model in self.agreement_models if benchmarks else ():
+            for group in make_groups(benchmarks, size.benchmarks, "benchmarks"):
+                for prompt in self.prompts(model):
+                    for rates in make_groups(settings.learning_rates, size.learning_rates, "rates", "lr"):
+                        for seed in settings.seeds:
+                            cells = tuple(
+                                Cell("finetune_adapter", model.model, benchmark, None, prompt, rate, seed)
+                                for benchmark in group.members
+                                for rate in rates.members
+                            )
+                            batch = f"{group.name}.{prompt}.{rates.name}.seed{seed}"
+                            yield Job("finetune_adapter", model.model, batch, cells)
+
+    def _selections(self):
+        size, seeds = self.configuration.batching.evaluate_adapter, self.configuration.finetuning.seeds
+        benchmarks = self.benchmarks("agreement")
+        for model in self.agreement_models if benchmarks else ():
+            for group in make_groups(benchmarks, size.benchmarks, "benchmarks"):
+                prompts = tuple(Cell("select_prompt", model.model, benchmark) for benchmark in group.members)
+                yield Job("select_prompt", model.model, group.name, prompts)
+                for seed in seeds:
+                    for rule in ("select_adapter", "evaluate_adapter"):
+                        cells = tuple(Cell(rule, model.model, name, seed=seed) for name in group.members)
+                        yield Job(rule, model.model, f"{group.name}.seed{seed}", cells)
+
+    # ---- files --------------------------------------------------------------------------------------------------
+
+    def manifests(self, job: Job) -> list[str]:
+        """What a job declares: one manifest, and for evaluations one a split."""
+        stem = f"{self.cells_folder}/{job.rule}/{job.model}/{job.batch}"
+        if job.rule == "evaluate_model":
+            return [f"{stem}.validation.json", f"{stem}.test.json"]
+        return [f"{stem}.json"]
+
+    def manifest_of(self, cell: Cell) -> str:
+        """The manifest that lists a cell."""
+        suffix = f".{cell.split}.json" if cell.rule == "evaluate_model" else ".json"
+        return f"{self.cells_folder}/{cell.rule}/{cell.model}/{self.batch_of[cell]}{suffix}"
+
+    def all_manifests(self, *rules: str) -> list[str]:
+        """The manifests of every job of the named rules (none named: of all)."""
+        return [path for job in self.jobs.values() if not rules or job.rule in rules for path in self.manifests(job)]
+
+    # ---- what a cell stands on ----------------------------------------------------------------------------------
+
+    def direct(self, model: str, benchmark: str, prompt: str, split: str) -> Cell:
+        """The untouched model's cell on one split."""
+        return Cell("evaluate_model", model, benchmark, "final", prompt, split=split)
+
+    def candidates(self, cell: Cell) -> list[Cell]:
+        """The fine-tunes that a selection of (model, benchmark, seed) chooses from: prompts × learning rates."""
+        model = self.run.models[cell.model]
+        return [
+            Cell("finetune_adapter", cell.model, cell.benchmark, None, prompt, rate, cell.seed)
+            for prompt in self.prompts(model)
+            for rate in self.configuration.finetuning.learning_rates
+        ]
+
+    def dependencies(self, job: Job) -> list[str]:
+        """Manifests a selection or an adapter evaluation reads, without repetition, in a fixed order."""
+        found: dict[str, None] = {}
+        for cell in job.cells:
+            prompts = self.prompts(self.run.models[cell.model])
+            if job.rule in ("select_prompt", "select_adapter"):
+                for prompt in prompts:
+                    found[self.manifest_of(self.direct(cell.model, cell.benchmark, prompt, "validation"))] = None
+            if job.rule in ("select_adapter", "evaluate_adapter"):
+                for candidate in self.candidates(cell):
+                    found[self.manifest_of(candidate)] = None
+            if job.rule == "evaluate_adapter":
+                found[self.manifest_of(cell._replace(rule="select_adapter"))] = None
+                for prompt in prompts:
+                    found[self.manifest_of(self.direct(cell.model, cell.benchmark, prompt, "test"))] = None
+        return list(found)
+
+    def split_files(self, job: Job) -> list[str]:
+        """The split files a job reads. A fine-tune's never include test."""
+        splits = {"evaluate_adapter": ("test",), "finetune_adapter": ("train", "validation")}.get(job.rule)
+        found: dict[str, None] = {}
+        for cell in job.cells:
+            for split in splits or ((cell.split,) if cell.split else ()):
+                found[f"results/{self.run.name}/splits/{cell.benchmark}/{split}.json"] = None
+        return list(found)
+
+

@@ -1,0 +1,97 @@
+"""Reading a configuration: YAML to a validated `Run` (configuration and sheets), with errors a person can act on."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from lm_validity.config.sections import Configuration, Section
+from lm_validity.config.sheets import Benchmark, Model, read_benchmarks, read_models
+from lm_validity.errors import InputError, nearest
+
+
+@dataclass(frozen=True)
+class Run:
+    """A configuration with its sheets read; `results` is where everything it makes goes."""
+
+    configuration: Configuration
+    models: dict[str, Model]
+    benchmarks: dict[str, Benchmark]
+
+    @property
+    def name(self) -> str:
+        return self.configuration.name
+
+    @property
+    def results(self) -> Path:
+        return Path("results") / self.name
+
+
+def load_run(path: str | Path) -> Run:
+    """Read a configuration file and its sheets. Raises InputError naming file, key or row, and value."""
+    import yaml
+
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path}: no such configuration.", "pass --configfile, e.g. config/config.yaml.")
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise InputError(f"{path}: not valid YAML ({' '.join(str(error).split())}).", "check the indentation.") from error
+    return build_run(values, str(path))
+
+
+def build_run(values, source: str) -> Run:
+    """Validate configuration values (a dict, as Snakemake merges it) and read the sheets they name."""
+    configuration = validate(values, source)
+    models = read_models(configuration.models, configuration.name, configuration.size_classes)
+    benchmarks = read_benchmarks(configuration.benchmarks, configuration.name)
+    return Run(configuration, models, benchmarks)
+
+
+def validate(values, source: str) -> Configuration:
+    """A `Configuration`, or one InputError for the first thing that is wrong with it."""
+    if not isinstance(values, dict):
+        raise InputError(f"{source}: a mapping of keys was expected.", "see config/config.yaml.")
+    try:
+        return Configuration.model_validate(values)
+    except ValidationError as error:
+        raise _input_error(error, source) from None
+
+
+def _input_error(error: ValidationError, source: str) -> InputError:
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"])
+    if first["type"] == "extra_forbidden":
+        known = _known_keys(first["loc"][:-1])
+        close = nearest(first["loc"][-1], known)
+        hint = f"did you mean {close!r}?" if close else f"known keys here: {', '.join(known)}."
+        return InputError(f"{source}: unknown key {place!r}.", hint)
+    if first["type"] == "missing":
+        return InputError(f"{source}: key {place!r} is missing.", "config/config.yaml shows every key.")
+    return InputError(
+        f"{source}: key {place!r}, value {first['input']!r}: {first['msg'].removeprefix('Value error, ')}.",
+        "config/config.yaml explains every key.",
+    )
+
+
+def _known_keys(location) -> list[str]:
+    """The keys of the section at `location`, walking the models' annotations."""
+    section: type[Section] = Configuration
+    for part in location:
+        field = section.model_fields.get(str(part))
+        inner = _section_of(field.annotation) if field else None
+        if inner is None:
+            continue  # a step through a dict's key or a union's tag
+        section = inner
+    return list(section.model_fields)
+
+
+def _section_of(annotation):
+    if isinstance(annotation, type) and issubclass(annotation, Section):
+        return annotation
+    for argument in getattr(annotation, "__args__", ()):
+        inner = _section_of(argument)
+        if inner is not None:
+            return inner
+    return None

@@ -1,0 +1,183 @@
+"""The configuration: one Pydantic model per section. Comments of config/config.yaml and config/schema.json come from here.
+
+Only the standard library and pydantic are imported: the Snakefile reads this at parse time.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+Positive = Annotated[int, Field(ge=1)]
+Many = Positive | Literal["all"]
+
+
+class Section(BaseModel):
+    """Unknown keys are errors; values are frozen once read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Splits(Section):
+    """How documents are divided. Train, validation and test are disjoint by construction."""
+
+    train: Positive = Field(50_000, description="Most training documents of a benchmark.")
+    validation: Positive = Field(1_000, description="Most validation documents of a benchmark.")
+    test: Positive = Field(10_000, description="Most test documents of a benchmark.")
+    seed: int = Field(0, ge=0, description="Seed of the permutation that carves and caps the splits.")
+    allow_overlap: tuple[str, ...] = Field(
+        (),
+        description="Benchmarks that may lose more than 5% of a split to documents that also occur in test.",
+    )
+
+
+class Evaluation(Section):
+    """Zero-shot scoring through lm-eval, the same for direct and fine-tuned models."""
+
+    device: str = Field("auto", description="auto (a GPU where there is one), cpu, cuda, cuda:0, ...")
+    batch_size: Positive = Field(32, description="Sequences a forward pass; changes speed, not results.")
+    max_length: Positive | None = Field(
+        None, description="Longest context in tokens; null is the model's own limit."
+    )
+    max_generated_tokens: Positive = Field(
+        256, description="Longest answer of a generation task, unless the task sets its own."
+    )
+    instruction_tuned_prompts: tuple[Literal["plain", "chat"], ...] = Field(
+        ("plain", "chat"),
+        description="Prompts tried for instruction-tuned models; the choice is made on validation. "
+        "Base models are always plain.",
+    )
+    system_instruction: str | None = Field(
+        None, description="System message under the chat prompt, the same in training and evaluation."
+    )
+
+
+class Finetuning(Section):
+    """LoRA fine-tuning, the same for every model of a run: equal preparation is the point."""
+
+    learning_rates: tuple[str, ...] = Field(
+        ("1e-5", "2e-5", "5e-5"), min_length=1, description="Tried one by one; the best on validation is kept."
+    )
+    seeds: tuple[int, ...] = Field((0,), min_length=1, description="Each seed is a fine-tune of its own.")
+    epochs: Positive = Field(5, description="Passes over the training split; validation after each.")
+    effective_batch: Positive = Field(8, description="Documents an optimizer step, whatever the memory.")
+    micro_batch: Positive = Field(
+        8, description="Documents a forward pass; halved on out-of-memory, the effective batch stays."
+    )
+    max_length: Positive = Field(1024, description="Longest training text in tokens.")
+    loss: Literal["all", "completion"] = Field("all", description="Tokens in the loss: all, or the answer's only.")
+    target_modules: Literal["all-linear", "attention", "paper"] = Field(
+        "all-linear",
+        description="Layers that get an adapter: all-linear treats every family alike; attention is q, k, v; "
+        "paper is the library's default per family, as published.",
+    )
+    rank: Positive = Field(8, description="LoRA rank.")
+    alpha: Positive = Field(32, description="LoRA alpha.")
+    dropout: float = Field(0.1, ge=0, lt=1, description="LoRA dropout.")
+    weight_decay: float = Field(0.01, ge=0, description="AdamW weight decay.")
+    gradient_checkpointing: bool = Field(False, description="Trade time for memory; changes no result.")
+
+    @field_validator("learning_rates", mode="before")
+    @classmethod
+    def keep_as_written(cls, rates):
+        """A rate names files: YAML's 1e-5 and "1e-5" must be one cell, so both become the same short text."""
+        if isinstance(rates, list | tuple):
+            return tuple(_rate_name(rate) for rate in rates)
+        return rates
+
+    @field_validator("learning_rates", "seeds")
+    @classmethod
+    def unique(cls, values):
+        if len(set(values)) != len(values):
+            raise ValueError("holds a value twice")
+        return values
+
+
+def _rate_name(rate) -> str:
+    """0.00002, "2e-05" -> "2e-5"."""
+    try:
+        number = float(rate)
+    except (TypeError, ValueError):
+        raise ValueError(f"{rate!r} is not a number") from None
+    if not 0 < number < 1:
+        raise ValueError(f"{rate!r} is not between 0 and 1")
+    mantissa, exponent = f"{number:.6e}".split("e")
+    return f"{float(mantissa):g}e{int(exponent)}"
+
+
+class EvaluateBatch(Section):
+    """Cells of one model that share a process."""
+
+    benchmarks: Many = Field("all", description="Benchmarks a job.")
+    checkpoints: Many = Field("all", description="Checkpoints a job.")
+
+
+class FinetuneBatch(Section):
+    """Fine-tunes of one model that share a process."""
+
+    benchmarks: Many = Field(1, description="Benchmarks a job.")
+    learning_rates: Many = Field("all", description="Learning rates a job.")
+
+
+class AdapterBatch(Section):
+    """Selected adapters of one model that share a process."""
+
+    benchmarks: Many = Field("all", description="Benchmarks a job.")
+
+
+class Batching(Section):
+    """How many cells share a process. Changes cost, never a result: cells are stored one by one."""
+
+    evaluate_model: EvaluateBatch = Field(EvaluateBatch(), description="Evaluation of models as they come.")
+    finetune_adapter: FinetuneBatch = Field(FinetuneBatch(), description="LoRA fine-tuning.")
+    evaluate_adapter: AdapterBatch = Field(AdapterBatch(), description="Selection and the one look at test.")
+
+
+class Reports(Section):
+    """The pages."""
+
+    resamples: int = Field(2000, ge=0, description="Resamples for intervals; 0 skips them.")
+
+
+class SizeClass(Section):
+    """What a job asks of a cluster; the second attempt asks for twice the memory and time."""
+
+    gpu: int = Field(1, ge=0, description="GPUs a job.")
+    cpus: Positive = Field(4, description="Processor cores a job.")
+    mem_mb: Positive = Field(32_000, description="Memory of the machine a job, in MB.")
+    evaluate_minutes: float = Field(20, gt=0, description="Minutes to evaluate one cell.")
+    finetune_minutes: float = Field(120, gt=0, description="Minutes of one fine-tune.")
+
+
+DEFAULT_SIZE_CLASSES = {
+    "miniature": SizeClass(gpu=0, cpus=1, mem_mb=2_000, evaluate_minutes=1, finetune_minutes=2),
+    "tiny": SizeClass(mem_mb=16_000, evaluate_minutes=10, finetune_minutes=60),
+    "small": SizeClass(mem_mb=24_000, evaluate_minutes=15, finetune_minutes=120),
+    "medium": SizeClass(mem_mb=32_000, evaluate_minutes=20, finetune_minutes=240),
+    "large": SizeClass(mem_mb=64_000, evaluate_minutes=30, finetune_minutes=480),
+    "huge": SizeClass(mem_mb=96_000, evaluate_minutes=45, finetune_minutes=720),
+}
+
+Study = Literal["agreement", "signal", "bias"]
+
+
+class Configuration(Section):
+    """One run: its models, its benchmarks, and how they are treated. Results go to results/<name>/."""
+
+    name: Annotated[str, Field(pattern=NAME)] = Field(description="The run's name; results are in results/<name>/.")
+    studies: tuple[Study, ...] = Field(
+        ("agreement",), min_length=1, description="What the run answers: agreement, signal, bias."
+    )
+    models: str = Field(description="Sheet of models (TSV), relative to the working directory.")
+    benchmarks: str = Field(description="Sheet of benchmarks (TSV).")
+    splits: Splits = Field(Splits(), description=Splits.__doc__)
+    evaluation: Evaluation = Field(Evaluation(), description=Evaluation.__doc__)
+    finetuning: Finetuning = Field(Finetuning(), description=Finetuning.__doc__)
+    batching: Batching = Field(Batching(), description=Batching.__doc__)
+    size_classes: dict[str, SizeClass] = Field(
+        DEFAULT_SIZE_CLASSES, description="Resources of a job by the model's size class."
+    )
+    reports: Reports = Field(Reports(), description=Reports.__doc__)
+    miniature: dict | None = Field(
+        None, description="The miniature world, where models and benchmarks of the sheets come from it."
+    )

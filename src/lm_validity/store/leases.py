@@ -1,0 +1,155 @@
+"""Leases: two jobs never compute one cell. A second job waits until the first is done, or is gone.
+
+A lease is a file beside the cell's folder that names its holder (host, pid, Slurm job) and is touched every
+HEARTBEAT seconds. It is stale when it was not touched for STALE seconds, or when its process on this host, or its
+Slurm job, no longer exists. After a controller was killed its jobs may live on: they still hold their leases, so a
+second run waits for them and takes over what they finish.
+"""
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+HEARTBEAT = 30.0
+STALE = 300.0
+POLL = 2.0
+
+
+@contextlib.contextmanager
+def hold_lease(path: Path, finished: Callable[[], bool], *, poll: float = POLL, say=None):
+    """Yield True with the lease held, or False when `finished()` became true while another job held it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    told = False
+    while not _take(path):
+        if is_stale(path):
+            _break(path)
+            continue
+        if finished():
+            yield False
+            return
+        if say and not told:
+            say(f"waiting for {describe_holder(path)}")
+            told = True
+        time.sleep(poll)
+    stop = threading.Event()
+    beat = threading.Thread(target=_beat, args=(path, stop), daemon=True)
+    beat.start()
+    try:
+        # the other job may have finished between our look into the store and the lease
+        yield not finished()
+    finally:
+        stop.set()
+        beat.join()
+        path.unlink(missing_ok=True)
+
+
+def is_stale(path: Path) -> bool:
+    """Whether the holder is gone: no heartbeat for STALE seconds, or its process or Slurm job does not exist."""
+    try:
+        age = time.time() - path.stat().st_mtime
+        holder = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return False  # released meanwhile: try to take it
+    except ValueError:
+        return age > 2 * POLL  # killed while writing it
+    if age > STALE:
+        return True
+    if holder.get("host") == socket.gethostname():
+        return not _is_alive(holder.get("pid"), holder.get("started"))
+    if holder.get("slurm_job"):
+        return _slurm_job_is_gone(holder["slurm_job"])
+    return False
+
+
+def describe_holder(path: Path) -> str:
+    """Who holds a lease, for a message."""
+    try:
+        holder = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return f"another job ({path.name})"
+    job = f", Slurm job {holder['slurm_job']}" if holder.get("slurm_job") else ""
+    return f"another job ({path.stem}; host {holder['host']}, pid {holder['pid']}{job})"
+
+
+def _take(path: Path) -> bool:
+    # written whole under another name and linked: whoever sees the lease can read it
+    holder = {
+        "host": socket.gethostname(),
+        "pid": os.getpid(),
+        "started": _process_start(os.getpid()),
+        "slurm_job": os.environ.get("SLURM_JOB_ID"),
+    }
+    mine = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.{threading.get_ident()}")
+    mine.write_text(json.dumps(holder), encoding="utf-8")
+    try:
+        os.link(mine, path)
+    except FileExistsError:
+        return False
+    finally:
+        mine.unlink()
+    return True
+
+
+def _break(path: Path) -> None:
+    """Remove a stale lease. Renamed first: of two jobs that try, one wins."""
+    gone = path.with_name(f".{path.name}.stale.{os.getpid()}")
+    with contextlib.suppress(FileNotFoundError):
+        os.rename(path, gone)
+        if is_stale(gone):
+            gone.unlink(missing_ok=True)
+        else:  # between our look and the rename someone else broke it and took it: give it back
+            with contextlib.suppress(FileExistsError):
+                os.link(gone, path)
+            gone.unlink(missing_ok=True)
+
+
+def _beat(path: Path, stop: threading.Event) -> None:
+    while not stop.wait(HEARTBEAT):
+        with contextlib.suppress(OSError):
+            os.utime(path)
+
+
+def _process_start(pid: int) -> str | None:
+    """The start time of a process in clock ticks since boot (Linux), so that a reused pid is not mistaken for it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
+    except (OSError, IndexError):
+        return None
+
+
+def _is_alive(pid: int | None, started: str | None) -> bool:
+    if pid is None:
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass
+    try:
+        if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
+            return False  # a zombie computes nothing
+    except (OSError, IndexError):
+        pass
+    return started is None or _process_start(pid) in (None, started)
+
+
+def _slurm_job_is_gone(job: str) -> bool:
+    if shutil.which("squeue") is None:
+        return False
+    try:
+        answer = subprocess.run(
+            ["squeue", "--noheader", "--jobs", job, "--format", "%T"], capture_output=True, text=True, timeout=20
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    if answer.returncode != 0:
+        return "Invalid job id" in answer.stderr
+    return answer.stdout.strip() not in ("RUNNING", "SUSPENDED", "COMPLETING", "STOPPED")

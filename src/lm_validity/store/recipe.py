@@ -1,0 +1,26 @@
+"""Recipes: everything that determines a cell's numbers, and nothing else, hashed into the name of its folder.
+
+Batch sizes, devices, library versions and file paths are not in a recipe: they are recorded beside the result.
+Bump RECIPE_VERSIONS by hand when a change of code changes numbers; cells of the old version stay and are not mixed in.
+"""
+
+import hashlib
+import json
+
+RECIPE_VERSIONS = {
+    "evaluate_model": 1,
+    "finetune_adapter": 1,
+    "evaluate_adapter": 1,
+}
+
+
+def recipe_hash(recipe: dict) -> str:
+    """Twelve hex digits of the SHA-256 of the recipe's canonical JSON."""
+    text = json.dumps(recipe, sort_keys=True, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def derive_seed(*parts) -> int:
+    """A seed in [0, 2^63) from the parts of a cell's key; the same on every machine."""
+    text = json.dumps([str(part) for part in parts])
+    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

@@ -1,0 +1,264 @@
+"""From the scores table and the two sheets to the arrays that the statistics read: models × benchmarks, by protocol."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from lm_validity.errors import InputError
+from lm_validity.tables.schema import PROTOCOLS, SCORES, read_table
+from lm_validity.tables.sheets import metric_key, read_benchmarks, read_models
+
+PERPLEXITY = "loglikelihood_rolling"
+
+
+@dataclass(frozen=True)
+class ScoreMatrix:
+    """Scores of n models on k benchmarks.
+
+    `value[protocol]`, `stderr[protocol]` and `n_items[protocol]` are (n, k) arrays, NaN where unknown, in the metric's
+    own units and direction; several seeds are averaged (`stderr`: root mean square over seeds, since they share the
+    test items). `by_seed` maps each seed to a (n, k) array of its prepared scores. `model_facts` and `benchmark_facts`
+    are the sheets' rows in the order of `models` and `benchmarks`. `notes` says what was left out or assumed.
+    """
+
+    models: tuple[str, ...]
+    benchmarks: tuple[str, ...]
+    value: dict[str, np.ndarray]
+    stderr: dict[str, np.ndarray]
+    n_items: dict[str, np.ndarray]
+    by_seed: dict[int, np.ndarray]
+    model_facts: pd.DataFrame
+    benchmark_facts: pd.DataFrame
+    sources: tuple[str, ...]
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_corpus(self) -> np.ndarray:
+        """(k,) True for perplexity corpora, which count only where perplexity is compared."""
+        return (self.benchmark_facts["output_type"] == PERPLEXITY).to_numpy(dtype=bool)
+
+    @property
+    def direction(self) -> np.ndarray:
+        """(k,) +1 where a higher score is better, -1 where a lower one is."""
+        return np.where(self.benchmark_facts["higher_is_better"].to_numpy(dtype=bool), 1.0, -1.0)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """(n,) short names for figures, unique."""
+        return tuple(self.model_facts["label"])
+
+    @property
+    def families(self) -> np.ndarray:
+        """(n,) family names, None where unknown."""
+        return self.model_facts["family"].to_numpy(dtype=object)
+
+    def oriented(self, protocol: str) -> np.ndarray:
+        """(n, k) scores of which more is better."""
+        return self.value[protocol] * self.direction
+
+    def task_names(self) -> list[str]:
+        """Benchmarks that are not perplexity corpora, in order."""
+        return [name for name, corpus in zip(self.benchmarks, self.is_corpus, strict=True) if not corpus]
+
+    def has(self, protocol: str) -> bool:
+        """Whether any score of a benchmark (not a corpus) is known under `protocol`."""
+        return bool(np.isfinite(self.value[protocol][:, ~self.is_corpus]).any())
+
+
+def read_score_matrix(scores: str | Path, models: str | Path, benchmarks: str | Path) -> ScoreMatrix:
+    """Read the selected test rows of each benchmark's metric.
+
+    The benchmarks sheet decides which benchmarks count; the models sheet only adds what is known about each model.
+    Raises InputError for bad files, an unknown protocol, or two selected scores of one model on one benchmark.
+    """
+    notes: list[str] = []
+    model_sheet, benchmark_sheet = read_models(models), read_benchmarks(benchmarks)
+    rows = read_table(scores, SCORES)
+    _check_protocols(rows, scores)
+    rows = rows[
+        rows["selected"].fillna(True).astype(bool) & (rows["split"].isna() | (rows["split"] == "test"))
+    ]
+    rows = _last_checkpoint(rows, notes)
+    rows = _listed_benchmarks(rows, benchmark_sheet, notes)
+    rows = _benchmark_metric(rows, benchmark_sheet, scores, notes)
+    if rows.empty:
+        raise InputError(
+            f"{scores}: no selected test score of any benchmark in {benchmarks}.",
+            "are the sheet's benchmark ids and metrics those of the scores table?",
+        )
+    rows = _known_values(rows, scores, notes)
+    _check_unique(rows, scores)
+    names = _model_order(rows, model_sheet, notes)
+    facts = _benchmark_facts(rows, benchmark_sheet, notes)
+    columns = tuple(facts["benchmark"])
+    arrays = {kind: _pivot_protocols(rows, names, columns, kind) for kind in ("value", "stderr", "n_items")}
+    return ScoreMatrix(
+        models=names,
+        benchmarks=columns,
+        value=arrays["value"],
+        stderr=arrays["stderr"],
+        n_items=arrays["n_items"],
+        by_seed=_by_seed(rows, names, columns),
+        model_facts=_model_facts(names, model_sheet),
+        benchmark_facts=facts,
+        sources=tuple(sorted(rows["source"].dropna().unique())),
+        notes=notes,
+    )
+
+
+def listing(names, limit: int = 12) -> str:
+    """Names for a sentence; the rest is counted."""
+    names = [str(name) for name in names]
+    shown = ", ".join(names[:limit])
+    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
+
+
+def _check_protocols(rows: pd.DataFrame, path) -> None:
+    unknown = rows[~rows["protocol"].isin(PROTOCOLS)]
+    if len(unknown):
+        raise InputError(
+            f"{path}, row {unknown.index[0]}, column 'protocol': {unknown['protocol'].iloc[0]!r} is not a protocol.",
+            f"one of {', '.join(PROTOCOLS)}.",
+        )
+
+
+def _last_checkpoint(rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    """Rows of the finished model; for a model with checkpoints only, those of its last one."""
+    final = rows["checkpoint"].isna() | (rows["checkpoint"] == "final")
+    unfinished = set(rows["model"]) - set(rows.loc[final, "model"])
+    if not unfinished:
+        return rows[final]
+    others = rows[rows["model"].isin(unfinished)]
+    progress = others["iteration"].astype("float64").fillna(others["tokens_b"])
+    last = others[progress == progress.groupby(others["model"]).transform("max")]
+    notes.append(f"No final checkpoint: the last one is used for {listing(sorted(unfinished))}.")
+    return pd.concat([rows[final], last])
+
+
+def _listed_benchmarks(rows: pd.DataFrame, sheet: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    listed = rows["benchmark"].isin(sheet["benchmark"])
+    if not listed.all():
+        unlisted = sorted(rows.loc[~listed, "benchmark"].unique())
+        notes.append(
+            f"Benchmarks with scores that are not in the benchmarks sheet stay out: {listing(unlisted)}."
+        )
+    absent = sorted(set(sheet["benchmark"]) - set(rows["benchmark"]))
+    if absent:
+        notes.append(f"Benchmarks of the sheet without any score: {listing(absent)}.")
+    return rows[listed]
+
+
+def _benchmark_metric(rows: pd.DataFrame, sheet: pd.DataFrame, path, notes: list[str]) -> pd.DataFrame:
+    """The rows of each benchmark's metric. A null metric in the table counts as that metric."""
+    wanted = sheet.set_index("benchmark")["metric"].reindex(rows["benchmark"]).to_numpy(dtype=object)
+    given = np.array([None if pd.isna(name) else metric_key(name) for name in rows["metric"]], dtype=object)
+    keep = np.array(
+        [w is None or g is None or w == g for w, g in zip(wanted, given, strict=True)], dtype=bool
+    )
+    for benchmark in sheet["benchmark"]:
+        here = (rows["benchmark"] == benchmark).to_numpy()
+        found = sorted({name for name in given[here] if name is not None})
+        if here.any() and not (here & keep).any():
+            metric = wanted[here][0]
+            notes.append(f"{benchmark}: no score under its metric {metric}; the table has {listing(found)}.")
+        elif here.any() and wanted[here][0] is None and len(found) > 1:
+            raise InputError(
+                f"{path}: {benchmark} has several metrics ({listing(found)}) and the benchmarks sheet names none.",
+                "fill in the sheet's column 'metric'.",
+            )
+    return rows.assign(metric=given)[keep]
+
+
+def _known_values(rows: pd.DataFrame, path, notes: list[str]) -> pd.DataFrame:
+    """Non-finite scores become missing, negative standard errors are refused."""
+    finite = np.isfinite(rows["value"].to_numpy(dtype=float))
+    if not finite.all():
+        lost = [
+            f"{m} on {b}" for m, b in zip(rows["model"][~finite], rows["benchmark"][~finite], strict=True)
+        ]
+        notes.append(f"Scores without a finite value count as missing: {listing(lost)}.")
+    errors = rows["stderr"].to_numpy(dtype=float)
+    if (errors < 0).any():
+        first = rows[errors < 0].iloc[0]
+        raise InputError(
+            f"{path}: {first['model']} on {first['benchmark']}, column 'stderr': {first['stderr']} is negative.",
+            "leave it empty where unknown.",
+        )
+    return rows.assign(
+        value=np.where(finite, rows["value"], np.nan), stderr=np.where(np.isfinite(errors), errors, np.nan)
+    )
+
+
+def _check_unique(rows: pd.DataFrame, path) -> None:
+    key = ["model", "benchmark", "protocol", "seed"]
+    double = rows[rows.duplicated(key, keep=False)]
+    if len(double):
+        first = double.iloc[0]
+        raise InputError(
+            f"{path}: two selected test scores of {first['model']} on {first['benchmark']} ({first['protocol']}).",
+            "set 'selected' to false for all but one of prompt and metric.",
+        )
+
+
+def _model_order(rows: pd.DataFrame, sheet: pd.DataFrame, notes: list[str]) -> tuple[str, ...]:
+    with_rows = set(rows["model"])
+    names = [name for name in sheet["model"] if name in with_rows]
+    unknown = sorted(with_rows - set(names))
+    if unknown:
+        notes.append(
+            f"Models that are not in the models sheet, of unknown family and size: {listing(unknown)}."
+        )
+    absent = [name for name in sheet["model"] if name not in with_rows]
+    if absent:
+        notes.append(f"Models of the sheet without any score: {listing(absent)}.")
+    return (*names, *unknown)
+
+
+def _model_facts(names: tuple[str, ...], sheet: pd.DataFrame) -> pd.DataFrame:
+    facts = sheet.set_index("model").reindex(list(names)).rename_axis("model").reset_index()
+    labels = facts["label"].where(facts["label"].notna(), facts["model"])
+    repeated = labels.duplicated(keep=False)
+    facts["label"] = labels.where(~repeated, facts["model"])
+    facts["family"] = facts["family"].astype(object).where(facts["family"].notna(), None)
+    return facts
+
+
+def _benchmark_facts(rows: pd.DataFrame, sheet: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    """The sheet's rows of benchmarks with scores; direction from the sheet, else the table, else higher is better."""
+    facts = sheet[sheet["benchmark"].isin(rows["benchmark"])].reset_index(drop=True)
+    in_table = rows.dropna(subset=["higher_is_better"]).groupby("benchmark")["higher_is_better"].first()
+    direction = facts["higher_is_better"].fillna(facts["benchmark"].map(in_table).astype("boolean"))
+    corpus = facts["output_type"] == PERPLEXITY
+    unknown = direction.isna()
+    if (unknown & ~corpus).any():
+        assumed = listing(facts.loc[unknown & ~corpus, "benchmark"])
+        notes.append(f"Direction unknown, higher taken as better: {assumed}.")
+    # a rolling log-likelihood metric (perplexity, bits per byte) is a loss
+    facts["higher_is_better"] = direction.where(~unknown, ~corpus).astype(bool)
+    return facts
+
+
+def _pivot_protocols(rows: pd.DataFrame, models, benchmarks, kind: str) -> dict[str, np.ndarray]:
+    return {
+        protocol: _pivot(rows[rows["protocol"] == protocol], models, benchmarks, kind)
+        for protocol in PROTOCOLS
+    }
+
+
+def _pivot(rows: pd.DataFrame, models, benchmarks, kind: str) -> np.ndarray:
+    """Means over seeds; root mean squares for standard errors."""
+    values = rows[kind].astype("float64")
+    values = values**2 if kind == "stderr" else values
+    table = values.groupby([rows["model"], rows["benchmark"]]).mean().unstack()
+    table = table.reindex(index=list(models), columns=list(benchmarks)).to_numpy(dtype=float)
+    return np.sqrt(table) if kind == "stderr" else table
+
+
+def _by_seed(rows: pd.DataFrame, models, benchmarks) -> dict[int, np.ndarray]:
+    prepared = rows[(rows["protocol"] == "train_before_test") & rows["seed"].notna()]
+    return {
+        int(seed): _pivot(group, models, benchmarks, "value")
+        for seed, group in prepared.groupby("seed", sort=True)
+    }

@@ -1,0 +1,77 @@
+"""Ranking agreement between benchmarks: means of a matrix of taus over the sets of pairs that a reader asks about."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Summary of a (k, k) matrix of rank correlations between k benchmarks.
+
+    `mean`: over the unordered pairs with a defined tau, in [-1, 1]; `pairs`: their number; `by_benchmark`: (k,) mean of
+    each benchmark with the others; `by_category`: (c, c) means within (diagonal) and between categories, in the order of
+    `categories`. NaN where there is no pair.
+    """
+
+    mean: float
+    pairs: int
+    by_benchmark: np.ndarray
+    by_category: np.ndarray
+    categories: tuple[str, ...]
+
+
+def summarize_agreement(tau: np.ndarray, categories: list[str | None]) -> Agreement:
+    """Means of `tau` (k, k), whose diagonal is ignored; pairs with NaN are left out.
+
+    `categories`: (k,) names, None where unknown (then only left out of `by_category`).
+    """
+    names = tuple(dict.fromkeys(name for name in categories if name is not None))
+    grid = np.full((len(names), len(names)), np.nan)
+    members = [[i for i, category in enumerate(categories) if category == name] for name in names]
+    for i, rows in enumerate(members):
+        for j, columns in enumerate(members):
+            grid[i, j] = (
+                mean_over_pairs(tau[np.ix_(rows, rows)]) if i == j else nanmean(tau[np.ix_(rows, columns)])
+            )
+    upper = tau[np.triu_indices(len(tau), 1)]
+    return Agreement(
+        mean=mean_over_pairs(tau),
+        pairs=int(np.isfinite(upper).sum()),
+        by_benchmark=mean_with_others(tau),
+        by_category=grid,
+        categories=names,
+    )
+
+
+def mean_over_pairs(tau: np.ndarray, weights: np.ndarray | None = None) -> float:
+    """Mean over the unordered pairs a < b of `tau` (k, k), NaN left out; NaN without any pair.
+
+    `weights`: (k,) multiplicities of resampled benchmarks; a pair weighs w_a w_b and a benchmark is never paired with
+    its own copy.
+    """
+    rows, columns = np.triu_indices(len(tau), 1)
+    values = tau[rows, columns]
+    pair_weights = np.ones(len(values)) if weights is None else weights[rows] * weights[columns]
+    pair_weights = np.where(np.isfinite(values), pair_weights, 0.0)
+    total = pair_weights.sum()
+    return float(np.nansum(values * pair_weights) / total) if total > 0 else float("nan")
+
+
+def mean_with_others(tau: np.ndarray) -> np.ndarray:
+    """(k,) mean of each row of `tau` (k, k) without its diagonal, NaN left out."""
+    others = np.where(np.eye(len(tau), dtype=bool), np.nan, tau)
+    return np.array([nanmean(row) for row in others])
+
+
+def improved_pairs(before: np.ndarray, after: np.ndarray) -> tuple[int, int]:
+    """(pairs a < b whose tau is strictly greater in `after`, pairs defined in both), of two (k, k) matrices."""
+    upper = np.triu_indices(len(before), 1)
+    difference = after[upper] - before[upper]
+    return int((difference > 0).sum()), int(np.isfinite(difference).sum())
+
+
+def nanmean(values: np.ndarray) -> float:
+    """Mean of the finite values, NaN where there is none (without numpy's warning)."""
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if finite.size else float("nan")

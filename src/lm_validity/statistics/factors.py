@@ -1,0 +1,137 @@
+"""Principal components of the standardised score matrix, also where cells are missing."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+Scaling = Literal["standardized", "centered"]
+
+
+@dataclass(frozen=True)
+class Components:
+    """Principal components of n models × k benchmarks.
+
+    `explained_variance`: (k,) shares of the total variance, descending, fractions that sum to 1. `loadings`: (k,) unit
+    vector of the first component, oriented so that its sum is positive; `scores`: (n,) each model's coordinate on it.
+    Benchmarks that could not take part have loading NaN; models without a score have score NaN.
+    """
+
+    explained_variance: np.ndarray
+    loadings: np.ndarray
+    scores: np.ndarray
+    used: np.ndarray
+
+
+def principal_components(scores: np.ndarray, scaling: Scaling = "standardized") -> Components:
+    """PCA of `scores` (models, benchmarks), NaN where missing.
+
+    Columns are centred and divided by their population standard deviation (`centered`: centred only, the convention that
+    does not give the paper's numbers). The explained variances are the eigenvalues of the correlation (covariance)
+    matrix over their sum. With missing cells each correlation is that of the models known in both columns, so that no
+    value is filled in; such a matrix may have slightly negative eigenvalues. A model's score is the least-squares
+    coordinate sum_j z_ij v_j / sum_j v_j² over its known cells: the ordinary PCA score where all are known.
+
+    Constant columns and columns without two common models with every other one are left out (`used` is False).
+    """
+    used = _usable_columns(scores)
+    k = scores.shape[1]
+    empty = Components(np.full(0, np.nan), np.full(k, np.nan), np.full(len(scores), np.nan), used)
+    if used.sum() < 2:
+        return empty
+    values = scores[:, used]
+    spread = np.nanstd(values, axis=0)
+    standardized = values - np.nanmean(values, axis=0)
+    if scaling == "standardized":
+        standardized = standardized / spread
+    matrix = pairwise_correlation(values)
+    if scaling == "centered":
+        matrix = matrix * np.outer(spread, spread)
+    eigenvalues, vectors = np.linalg.eigh(matrix)
+    first = vectors[:, -1] * (1.0 if vectors[:, -1].sum() >= 0 else -1.0)
+    known = np.isfinite(standardized)
+    projection = np.where(known, standardized, 0.0) @ first
+    weight = known @ first**2
+    loadings = np.full(k, np.nan)
+    loadings[used] = first
+    return Components(
+        explained_variance=eigenvalues[::-1] / eigenvalues.sum(),
+        loadings=loadings,
+        scores=np.divide(projection, weight, out=np.full(len(scores), np.nan), where=weight > 0),
+        used=used,
+    )
+
+
+def pairwise_correlation(scores: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+    """(k, k) Pearson correlations of the columns of `scores` (n, k) over the models known in both; NaN where undefined.
+
+    `weights`: (n,) multiplicities of a resample.
+    """
+    known = np.isfinite(scores)
+    # centring first keeps the sums of squares free of cancellation
+    values = np.where(known, scores - np.nanmean(scores, axis=0), 0.0)
+    known = known.astype(float)
+    if weights is None:
+        weights = np.ones(len(scores))
+    weighted_known, weighted_values = known * weights[:, None], values * weights[:, None]
+    count = weighted_known.T @ known
+    with np.errstate(invalid="ignore", divide="ignore"):
+        mean = (weighted_values.T @ known) / count  # [a, b]: mean of a over the models that b knows too
+        square = ((weighted_values * values).T @ known) / count - mean**2
+        covariance = (weighted_values.T @ values) / count - mean * mean.T
+        correlation = covariance / np.sqrt(square * square.T)
+    constant = square <= 1e-24
+    correlation[constant | constant.T] = np.nan
+    np.fill_diagonal(correlation, np.where(np.isnan(np.diag(correlation)), np.nan, 1.0))
+    return correlation
+
+
+def _usable_columns(scores: np.ndarray) -> np.ndarray:
+    """Columns whose correlations with all other usable columns are defined; the worst column leaves first."""
+    known = np.isfinite(scores)
+    used = known.sum(axis=0) >= 2
+    for j in np.flatnonzero(used):
+        column = scores[known[:, j], j]
+        used[j] = np.ptp(column) > 0
+    while used.sum() >= 2:
+        undefined = np.isnan(pairwise_correlation(scores[:, used])).sum(axis=0)
+        if not undefined.any():
+            return used
+        used[np.flatnonzero(used)[np.argmax(undefined)]] = False
+    return np.zeros(scores.shape[1], dtype=bool)
+
+
+@dataclass(frozen=True)
+class ComputeRelation:
+    """First-component scores against pretraining compute: rank and linear correlations in [-1, 1] over `models` models."""
+
+    kendall: float
+    spearman: float
+    pearson: float
+    models: int
+
+
+def pretraining_compute(parameters_b: np.ndarray, tokens_b: np.ndarray) -> np.ndarray:
+    """Floating-point operations of pretraining, 6 N D (Kaplan et al. 2020), from billions of parameters and tokens."""
+    return 6.0 * parameters_b * 1e9 * tokens_b * 1e9
+
+
+def relate_to_compute(scores: np.ndarray, compute: np.ndarray) -> ComputeRelation:
+    """Correlations of `scores` with `compute` (models,); Pearson's uses log10 of compute. NaN where undefined.
+
+    Models with either value missing are left out; at least 3 models and two distinct values of each are needed.
+    """
+    from scipy.stats import pearsonr, spearmanr
+
+    from lm_validity.statistics.ranking import kendall_tau
+
+    both = np.isfinite(scores) & np.isfinite(compute)
+    x, y = scores[both], compute[both]
+    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return ComputeRelation(float("nan"), float("nan"), float("nan"), len(x))
+    return ComputeRelation(
+        kendall=kendall_tau(x, y),
+        spearman=float(spearmanr(x, y).statistic),
+        pearson=float(pearsonr(x, np.log10(y)).statistic),
+        models=len(x),
+    )

@@ -1,0 +1,105 @@
+"""Result files written by lm-eval itself (`results_*.json`) -> scores."""
+
+import json
+import math
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas as pd
+
+from lm_validity.errors import InputError
+from lm_validity.tables.schema import SCORES
+
+_HINT = "lm-eval writes such a file with --output_path: results_<date>.json."
+
+
+def read_lm_eval(paths: Iterable[str | Path]) -> pd.DataFrame:
+    """One row per (model, task, metric) of each file, with the columns of `SCORES`.
+
+    Every metric is kept under lm-eval's key `name,filter`; reports take the one that the benchmarks sheet names. lm-eval
+    does not say which split it scored nor how a model was prepared: split `test`, protocol `direct`. Groups (averages
+    over tasks) stay out, since their members are there.
+
+    Raises InputError for a file that is not an lm-eval result, a non-finite score, or the same score twice.
+    """
+    rows: list[dict] = []
+    origin: dict[tuple, Path] = {}
+    for path in map(Path, paths):
+        for row in _rows(path):
+            key = (row["model"], row["benchmark"], row["prompt"], row["metric"])
+            if key in origin:
+                model, benchmark, prompt, metric = key
+                raise InputError(
+                    f"{path}: {model}, {benchmark}, {metric}, prompt {prompt} is also in {origin[key]}.",
+                    "give each score once.",
+                )
+            origin[key] = path
+            rows.append(row)
+    if not rows:
+        raise InputError("no scores in the given files.", _HINT)
+    frame = pd.DataFrame(rows).reindex(columns=SCORES.names)
+    return frame.sort_values(["benchmark", "model", "prompt", "metric"], ignore_index=True)
+
+
+def _rows(path: Path) -> Iterable[dict]:
+    document = _read(path)
+    model = _model_name(document, path)
+    groups = set(document.get("group_subtasks") or {}) - {
+        name for name, members in (document.get("group_subtasks") or {}).items() if not members
+    }
+    for task, metrics in document["results"].items():
+        if task in groups or not isinstance(metrics, dict):
+            continue
+        count = ((document.get("n-samples") or {}).get(task) or {}).get("effective")
+        directions = (document.get("higher_is_better") or {}).get(task) or {}
+        for key, value in metrics.items():
+            name, _, filter_name = key.partition(",")
+            if not filter_name or name.endswith("_stderr"):
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+                raise InputError(
+                    f"{path}, {task}, {key}: {value!r} is not a finite number.", "run that task again."
+                )
+            error = metrics.get(f"{name}_stderr,{filter_name}")
+            yield {
+                "model": model,
+                "checkpoint": "final",
+                "benchmark": task,
+                "protocol": "direct",
+                "prompt": "chat" if document.get("chat_template") else "plain",
+                "split": "test",
+                "metric": key,
+                "value": float(value),
+                "stderr": float(error) if isinstance(error, int | float) and math.isfinite(error) else None,
+                "n_items": count,
+                "higher_is_better": directions.get(name),
+                "selected": True,
+                "source": "lm-eval",
+            }
+
+
+def _read(path: Path) -> dict:
+    if not path.is_file():
+        raise InputError(f"{path}: no such file.", _HINT)
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(f"{path}: not JSON ({error}).", _HINT) from error
+    if not isinstance(document, dict) or not isinstance(document.get("results"), dict):
+        raise InputError(f"{path}: no object 'results' in it.", _HINT)
+    return document
+
+
+def _model_name(document: dict, path: Path) -> str:
+    """lm-eval records the model under `model_name`; older files have it in the arguments only."""
+    name = document.get("model_name")
+    if not name:
+        arguments = (document.get("config") or {}).get("model_args") or {}
+        if isinstance(arguments, str):
+            arguments = dict(part.split("=", 1) for part in arguments.split(",") if "=" in part)
+        name = arguments.get("pretrained") if isinstance(arguments, dict) else None
+    if not isinstance(name, str) or not name:
+        raise InputError(
+            f"{path}: neither 'model_name' nor 'config.model_args.pretrained' names the model.", _HINT
+        )
+    return name

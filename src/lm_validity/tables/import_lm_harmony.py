@@ -1,0 +1,84 @@
+"""The train-before-test authors' all_results.json -> scores.
+
+Layout: `{train_before_test | direct_eval}` and the same with `_stderr`, each benchmark -> model id -> number. A standard
+error may be the string "N/A".
+"""
+
+import json
+import math
+from pathlib import Path
+
+import pandas as pd
+
+from lm_validity.errors import InputError
+from lm_validity.tables.schema import SCORES
+
+_PROTOCOLS = {"direct": "direct_eval", "train_before_test": "train_before_test"}
+
+
+def read_lm_harmony(path: str | Path) -> pd.DataFrame:
+    """One row per (model, benchmark, protocol), with the columns of `SCORES`.
+
+    Metric, direction and item count are not in the file: null, to be joined from the benchmarks sheet. So are the
+    prompt (plain or chat, whichever was better on validation) and the seed.
+
+    Raises InputError for a file that is not such JSON and for a score that is not a finite number.
+    """
+    path = Path(path)
+    results = _read_results(path)
+    rows = []
+    for protocol, block in _PROTOCOLS.items():
+        errors = results.get(f"{block}_stderr", {})
+        for benchmark, scores in results[block].items():
+            for model, value in scores.items():
+                rows.append(
+                    {
+                        "model": model,
+                        "checkpoint": "final",
+                        "benchmark": benchmark,
+                        "protocol": protocol,
+                        "split": "test",
+                        "value": _score(value, f"{path}, {block}, {benchmark}, {model}"),
+                        "stderr": _standard_error(errors.get(benchmark, {}).get(model)),
+                        "selected": True,
+                        "source": "lm-harmony",
+                    }
+                )
+    frame = pd.DataFrame(rows).reindex(columns=SCORES.names)
+    return frame.sort_values(["protocol", "benchmark", "model"], ignore_index=True)
+
+
+def _read_results(path: Path) -> dict:
+    if not path.is_file():
+        raise InputError(f"{path}: no such file.", "the authors' notebooks/all_results.json is meant.")
+    try:
+        results = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(
+            f"{path}: not JSON ({error}).", "the authors' notebooks/all_results.json is meant."
+        ) from error
+    for block in _PROTOCOLS.values():
+        found = results.get(block) if isinstance(results, dict) else None
+        if not isinstance(found, dict) or not all(isinstance(scores, dict) for scores in found.values()):
+            raise InputError(
+                f"{path}: no object {block!r} of benchmarks with scores by model.",
+                "is it the authors' notebooks/all_results.json?",
+            )
+    if not any(scores for block in _PROTOCOLS.values() for scores in results[block].values()):
+        raise InputError(f"{path}: no scores in it.", "is it the authors' notebooks/all_results.json?")
+    return results
+
+
+def _score(value, where: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InputError(
+            f"{where}: {value!r} is not a finite number.", "remove the entry where the score is unknown."
+        )
+    return float(value)
+
+
+def _standard_error(value) -> float | None:
+    """Anything that is not a finite number (such as "N/A") is unknown."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)

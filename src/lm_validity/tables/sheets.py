@@ -1,0 +1,165 @@
+"""The sheets of models and benchmarks that reports read: what is known about each beside its scores.
+
+CSV or TSV; any columns beyond those named here are ignored. Absent columns and empty values mean unknown. The column
+names of the published train-before-test sheets (`model_id`, `params_B`, `tokens_B`, `task`, ...) are read too.
+"""
+
+import csv
+import math
+from pathlib import Path
+
+import pandas as pd
+
+from lm_validity.errors import InputError, nearest
+from lm_validity.tables.schema import OUTPUT_TYPES
+
+# Column as the reports call it -> the kind of its values.
+MODEL_COLUMNS = {
+    "model": "text",
+    "label": "text",  # a short name for figures; the model's id where there is none
+    "family": "text",
+    "parameters_b": "positive",
+    "tokens_b": "positive",
+    "instruction_tuned": "boolean",
+    "size": "text",
+    "architecture": "text",
+    "training_data": "text",
+    "in_compute_analysis": "boolean",  # false: tokens or parameters are not reliable enough for the compute figure
+    "in_perplexity_analysis": "boolean",  # false: its rolling log-likelihoods are not comparable
+}
+BENCHMARK_COLUMNS = {
+    "benchmark": "text",
+    "category": "text",
+    "metric": "metric",
+    "output_type": "output_type",
+    "higher_is_better": "boolean",
+    "n_items": "positive",
+}
+
+# Other spellings of a column's name, tried in this order where the name itself is absent.
+_OTHER_NAMES = {
+    "model": ("model_id",),
+    "label": ("display_name",),
+    "parameters_b": ("params_B", "params_b"),
+    "tokens_b": ("tokens_B",),
+    "in_compute_analysis": ("in_compute_plot",),
+    "benchmark": ("task",),
+    "n_items": ("test_rows_inferred_from_stderr",),
+}
+_BOOLEANS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+
+
+def read_models(path: str | Path) -> pd.DataFrame:
+    """One row per model with exactly `MODEL_COLUMNS`; unknown values are null.
+
+    Raises InputError for an unreadable file, a missing `model` column, an empty or repeated id, a value that is not
+    of its column's kind.
+    """
+    return _read_sheet(Path(path), MODEL_COLUMNS, key="model")
+
+
+def read_benchmarks(path: str | Path) -> pd.DataFrame:
+    """One row per benchmark with exactly `BENCHMARK_COLUMNS`; a bare metric name gets the filter `none`.
+
+    Raises InputError as `read_models` does.
+    """
+    return _read_sheet(Path(path), BENCHMARK_COLUMNS, key="benchmark")
+
+
+def metric_key(name: str) -> str:
+    """lm-eval's key of a metric, `name,filter`; a bare name means `name,none`."""
+    return name if "," in name else f"{name},none"
+
+
+def _read_sheet(path: Path, kinds: dict[str, str], key: str) -> pd.DataFrame:
+    rows, line_numbers, header = _read_rows(path)
+    sources = {column: _source(column, header) for column in kinds}
+    if sources[key] is None:
+        like = nearest(key, header)
+        hint = f"rename {like!r} to {key!r}." if like else f"the columns are: {', '.join(header)}."
+        raise InputError(f"{path}: no column {key!r}.", hint)
+    columns = {}
+    for column, kind in kinds.items():
+        source = sources[column]
+        columns[column] = [
+            None if source is None else _parse(row[source], kind, f"{path}, row {line}, column {source!r}")
+            for row, line in zip(rows, line_numbers, strict=True)
+        ]
+    _check_keys(columns[key], line_numbers, path, sources[key])
+    frame = pd.DataFrame({name: pd.Series(values, dtype="object") for name, values in columns.items()})
+    for column, kind in kinds.items():
+        if kind == "positive":
+            frame[column] = frame[column].astype("float64")
+        elif kind == "boolean":
+            frame[column] = frame[column].astype("boolean")
+    return frame
+
+
+def _read_rows(path: Path) -> tuple[list[dict[str, str]], list[int], list[str]]:
+    """The rows as dictionaries, the line each ends on, and the header."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such file.", "check the path of the sheet.")
+    rows, line_numbers = [], []
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as handle:
+            first = handle.readline()
+            handle.seek(0)
+            reader = csv.reader(handle, delimiter="\t" if "\t" in first else ",")
+            header = [name.strip() for name in next(reader, [])]
+            for row in reader:
+                if not any(value.strip() for value in row):
+                    continue
+                if len(row) > len(header):
+                    raise InputError(
+                        f"{path}, row {reader.line_num}: {len(row)} values for {len(header)} columns.",
+                        "quote values that contain the separator.",
+                    )
+                row += [""] * (len(header) - len(row))
+                rows.append(dict(zip(header, (value.strip() for value in row), strict=True)))
+                line_numbers.append(reader.line_num)
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise InputError(
+            f"{path}: not a CSV or TSV text file ({error}).", "save it as UTF-8 text."
+        ) from error
+    if not rows:
+        raise InputError(f"{path}: no rows.", "a sheet has a header and one row per model or benchmark.")
+    return rows, line_numbers, header
+
+
+def _source(column: str, header: list[str]) -> str | None:
+    return next((name for name in (column, *_OTHER_NAMES.get(column, ())) if name in header), None)
+
+
+def _parse(value: str, kind: str, where: str):
+    if value == "":
+        return None
+    if kind == "positive":
+        try:
+            number = float(value)
+        except ValueError:
+            number = math.nan
+        if not (math.isfinite(number) and number > 0):
+            raise InputError(f"{where}: {value!r} is not a positive number.", "leave it empty where unknown.")
+        return number
+    if kind == "boolean":
+        if value.lower() not in _BOOLEANS:
+            raise InputError(f"{where}: {value!r} is not a boolean.", "write 0, 1, true or false.")
+        return _BOOLEANS[value.lower()]
+    if kind == "output_type" and value not in OUTPUT_TYPES:
+        like = nearest(value, OUTPUT_TYPES)
+        hint = f"did you mean {like!r}?" if like else f"one of {', '.join(OUTPUT_TYPES)}."
+        raise InputError(f"{where}: {value!r} is not an output type.", hint)
+    return metric_key(value) if kind == "metric" else value
+
+
+def _check_keys(keys: list[str | None], line_numbers: list[int], path: Path, column: str) -> None:
+    seen: dict[str, int] = {}
+    for value, line in zip(keys, line_numbers, strict=True):
+        where = f"{path}, row {line}, column {column!r}"
+        if value is None:
+            raise InputError(f"{where}: empty.", "each row needs an id.")
+        if value in seen:
+            raise InputError(
+                f"{where}: {value!r} is there twice (also in row {seen[value]}).", "remove one of the rows."
+            )
+        seen[value] = line

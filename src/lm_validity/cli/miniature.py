@@ -1,0 +1,73 @@
+"""`lm-validity miniature …`: the synthetic world and the tiny models trained in it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    help="Make the miniature world and its models.", no_args_is_help=True, rich_markup_mode=None
+)
+ConfigFile = Annotated[Path, typer.Option("--configfile", help="Configuration with a section `miniature`.")]
+
+
+def _settings(configfile: Path):
+    """The section `miniature` of a configuration file."""
+    from pydantic import ValidationError
+
+    from lm_validity.config.load import load_run
+    from lm_validity.config.miniature import MiniatureSettings
+    from lm_validity.errors import InputError
+
+    section = load_run(configfile).configuration.miniature
+    if section is None:
+        raise InputError(f"{configfile}: no section `miniature`.", "config/config.yaml has one.")
+    if isinstance(section, MiniatureSettings):
+        return section
+    try:
+        return MiniatureSettings.model_validate(section)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(str(part) for part in ("miniature", *first["loc"]))
+        raise InputError(
+            f"{configfile}: key {place!r}: {first['msg'].removeprefix('Value error, ')}.",
+            f"known keys here: {', '.join(MiniatureSettings.model_fields)}.",
+        ) from None
+
+
+@app.command("world")
+def world(
+    output: Annotated[Path, typer.Option(help="Folder for the world.")],
+    configfile: ConfigFile = Path("config/config.yaml"),
+) -> None:
+    """Write facts, benchmarks (lm-eval tasks over JSON lines), perplexity corpora and tokenizers."""
+    from lm_validity.miniature.build import describe, write_world
+    from lm_validity.miniature.world import read_world
+
+    write_world(_settings(configfile), output)
+    print(f"{output}: {describe(read_world(output))}")
+
+
+@app.command("pretrain")
+def pretrain(
+    model: Annotated[str, typer.Argument(help="Id in the pool sheet.")],
+    world: Annotated[Path, typer.Option(help="Folder of the world.")],
+    output: Annotated[Path, typer.Option(help="Folder for the model, in hub format.")],
+    configfile: ConfigFile = Path("config/config.yaml"),
+) -> None:
+    """Train one tiny language model from scratch and keep its checkpoints."""
+    from lm_validity.cells.pretraining import pretrain_model
+    from lm_validity.config.pool import read_pool
+    from lm_validity.errors import InputError, nearest
+
+    settings = _settings(configfile)
+    pool = read_pool(settings.pool)
+    if model not in pool:
+        close = nearest(model, pool)
+        hint = f"did you mean {close!r}?" if close else f"models there: {', '.join(pool)}."
+        raise InputError(f"{settings.pool}: no model {model!r}.", hint)
+    pretrain_model(settings, world, pool[model], output, progress=_print_progress)
+
+
+def _print_progress(step: int, steps: int, loss: float) -> None:
+    print(f"step {step} of {steps}, loss {loss:.3f} nats a token", flush=True)

@@ -1,0 +1,113 @@
+"""The pool sheet of the miniature world: one row a model that is trained from scratch.
+
+Standard library and pydantic only: the Snakefile reads this at parse time.
+"""
+
+import csv
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from lm_validity.errors import InputError, nearest
+
+FAMILIES = ("web", "forum", "exam", "data")
+
+
+class MiniatureModel(BaseModel):
+    """One row of the pool sheet: what the model reads in pretraining, how it is built, how long it trains."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    model: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = Field(
+        description="Id, also the folder."
+    )
+    family: Literal["web", "forum", "exam", "data"] = Field(
+        description="Whose question formats its pretraining saw."
+    )
+    training_data: Literal["science", "web"] = Field(
+        "science", description="science: every attribute is stated; web: the science attributes never are."
+    )
+    architecture: Literal["llama", "gpt2"] = Field(description="Architecture class in transformers.")
+    size: str = Field(description="Label of the size, for the signal study.")
+    hidden_size: int = Field(ge=8, description="Width.")
+    layers: int = Field(ge=1, description="Blocks.")
+    steps: int = Field(
+        ge=1, description="Optimizer steps: a budget in steps gives the same model on a busy machine."
+    )
+    learning_rate: float = Field(gt=0, lt=1, description="Peak learning rate.")
+    checkpoint_every: int | None = Field(
+        None, ge=1, description="Steps between checkpoints kept; empty keeps none."
+    )
+    studies: str = Field(
+        "agreement", description="Studies it takes part in, comma-separated (for the models sheet)."
+    )
+
+    @property
+    def checkpoints(self) -> tuple[int, ...]:
+        """Iterations kept beside the final model (the last step is the final model itself)."""
+        return (
+            tuple(range(self.checkpoint_every, self.steps, self.checkpoint_every))
+            if self.checkpoint_every
+            else ()
+        )
+
+    @property
+    def heads(self) -> int:
+        """Attention heads: one for every 32 dimensions, at least 2."""
+        return max(2, self.hidden_size // 32)
+
+    @property
+    def feedforward_size(self) -> int:
+        """Width of the feed-forward layer: 8/3 of the model's for gated Llama, 4 times for GPT-2."""
+        return self.hidden_size * 8 // 3 // 8 * 8 if self.architecture == "llama" else 4 * self.hidden_size
+
+    @model_validator(mode="after")
+    def divide_evenly(self):
+        if self.hidden_size % (2 * self.heads):
+            raise ValueError(f"hidden_size must be a multiple of {2 * self.heads} for {self.heads} heads")
+        if self.checkpoint_every and self.steps % self.checkpoint_every:
+            raise ValueError("steps must be a multiple of checkpoint_every")
+        return self
+
+
+def read_pool(path: str | Path) -> dict[str, MiniatureModel]:
+    """The pool sheet by model id, in the sheet's order. Raises InputError naming row, column and value."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path}: no such sheet.", "check `miniature: pool` in the configuration.")
+    with open(path, encoding="utf-8-sig", newline="") as handle:
+        reader = csv.DictReader((line for line in handle if not line.startswith("#")), delimiter="\t")
+        rows = list(reader)
+    pool: dict[str, MiniatureModel] = {}
+    for number, row in enumerate(rows, start=2):
+        model = _read_row(path, number, row)
+        if model.model in pool:
+            raise InputError(
+                f"{path}, row {number}, column 'model', value {model.model!r}: this id occurs twice.",
+                "give each model its own id.",
+            )
+        pool[model.model] = model
+    if not pool:
+        raise InputError(f"{path}: no rows.", "add at least one model.")
+    return pool
+
+
+def _read_row(path: Path, number: int, row: dict) -> MiniatureModel:
+    if None in row or None in row.values():
+        raise InputError(
+            f"{path}, row {number}: not as many columns as the header.", "separate columns by single tabs."
+        )
+    try:
+        return MiniatureModel.model_validate(
+            {column: value for column, value in row.items() if value.strip()}
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        column = str(first["loc"][0]) if first["loc"] else "row"
+        close = nearest(column, MiniatureModel.model_fields) if first["type"] == "extra_forbidden" else None
+        raise InputError(
+            f"{path}, row {number}, column {column!r}, value {row.get(column)!r}: "
+            f"{first['msg'].removeprefix('Value error, ')}.",
+            f"did you mean {close!r}?" if close else "docs/miniature.md describes the columns.",
+        ) from None

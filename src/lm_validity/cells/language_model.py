@@ -1,0 +1,275 @@
+"""A causal language model as lm-eval sees it, loaded from local safetensors with everything about it stated.
+
+`LanguageModel` is lm-eval's HFLM: its batching, truncation, scoring and generation are used unchanged. Added are the
+tokens of a request as a public method (training text and item tables need them), each request's encoding kept for
+the next epoch, one BOS per document in rolling perplexity, adapters put on and taken off, and counters.
+"""
+
+import contextlib
+import hashlib
+import logging
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+import transformers
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from lm_eval.models.huggingface import HFLM
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+
+from lm_validity.errors import CellError
+
+transformers.utils.logging.disable_progress_bar()
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+# everything that determines what a model computes; README and training leftovers do not
+_MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken")
+
+WindowPrefix = Literal["once", "every", "lm-eval"]
+
+
+@dataclass
+class Counters:
+    """What a process did with its model, for the sidecar. Padded tokens include the real ones."""
+
+    model_loads: int = 0
+    evaluate_passes: int = 0
+    forward_tokens: int = 0
+    forward_tokens_padded: int = 0
+    training_tokens: int = 0
+    training_tokens_padded: int = 0
+    optimizer_steps: int = 0
+
+    def to_json(self) -> dict[str, int]:
+        return asdict(self)
+
+
+class LanguageModel(HFLM):
+    """HFLM over a loaded model and tokenizer.
+
+    model_id: the name that results and adapters carry; never a path of this machine.
+    window_prefix: how rolling windows begin. `once`: one BOS before the document (lm-eval with add_bos_token=False).
+        `every`: one BOS before every window, for models that need it (Gemma). `lm-eval`: lm-eval's default, which
+        scores a tokenizer's own BOS after its prefix BOS. All three agree where the tokenizer adds no BOS and the
+        document fits one window.
+    """
+
+    def __init__(
+        self,
+        model: transformers.PreTrainedModel,
+        tokenizer: transformers.PreTrainedTokenizerBase,
+        *,
+        model_id: str,
+        eval_batch_size: int,
+        max_length: int | None = None,
+        window_prefix: WindowPrefix = "once",
+    ):
+        model.requires_grad_(False)
+        if tokenizer.pad_token is None:
+            tokenizer.pad_token = tokenizer.eos_token
+        with _errors_only(
+            "lm_eval.models.huggingface"
+        ):  # it warns that arguments that were not given are ignored
+            super().__init__(
+                pretrained=model,
+                tokenizer=tokenizer,
+                backend="causal",
+                batch_size=eval_batch_size,
+                max_length=max_length,
+            )
+        self.base = model
+        self.model_id = model_id
+        self.window_prefix: WindowPrefix = window_prefix
+        self.counters = Counters()
+        self._encoded: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
+
+    @contextlib.contextmanager
+    def using(self, model: torch.nn.Module) -> Iterator[None]:
+        """Score with `model` (the base model under an adapter) inside the block, with the base model after it."""
+        self._model = model
+        try:
+            yield
+        finally:
+            self._model = self.base
+
+    @property
+    def has_chat_template(self) -> bool:
+        return getattr(self.tokenizer, "chat_template", None) is not None
+
+    def encode_request(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        """Token ids of context and continuation exactly as lm-eval scores them; kept until `forget_requests`."""
+        key = (context, continuation)
+        if key not in self._encoded:
+            self._encoded[key] = self._encode_anew(context, continuation)
+        return self._encoded[key]
+
+    def _encode_anew(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        if context:
+            return self._encode_pair(context, continuation)
+        tokens = self.tok_encode(continuation, add_special_tokens=False)
+        if tokens[:1] == [self.prefix_token_id]:
+            return tokens[:1], tokens[1:]
+        return [self.prefix_token_id], tokens
+
+    def forget_requests(self) -> None:
+        """Free the kept encodings, when the next cell has other documents."""
+        self._encoded.clear()
+
+    def document_tokens(self, text: str) -> list[int]:
+        """Token ids of a document of a perplexity corpus as they are predicted, without a leading BOS of its own
+        (unless `window_prefix` is `lm-eval`)."""
+        if self.window_prefix == "lm-eval":
+            return self.tok_encode(text)
+        tokens = self.tok_encode(text, add_special_tokens=False)
+        return tokens[1:] if tokens[:1] == [self.prefix_token_id] else tokens
+
+    def rolling_windows(self, text: str) -> list[tuple[list[int], list[int]]]:
+        """(context, predicted) token ids of each window over a document; every token is predicted once."""
+        every = self.window_prefix == "every"
+        windows = get_rolling_token_windows(
+            token_list=self.document_tokens(text),
+            prefix_token=self.prefix_token_id,
+            max_seq_len=self.max_length - 1 if every else self.max_length,
+            context_len=1,
+        )
+        disjoint = [make_disjoint_window(window) for window in windows]
+        if every:
+            disjoint[1:] = [
+                ([self.prefix_token_id, *context], predicted) for context, predicted in disjoint[1:]
+            ]
+        return disjoint
+
+    def loglikelihood(self, requests, disable_tqdm: bool = True) -> list[tuple[float, bool]]:
+        """lm-eval's loglikelihood with kept encodings."""
+        encoded = [(request.args, *self.encode_request(*request.args)) for request in requests]
+        return self._loglikelihood_tokens(encoded)
+
+    def loglikelihood_rolling(self, requests, disable_tqdm: bool = True) -> list[float]:
+        """Summed log-likelihood of each document over its rolling windows, in nats; lm-eval's batches."""
+        windows = [
+            (number, (None, *window))
+            for number, request in enumerate(requests)
+            for window in self.rolling_windows(request.args[0])
+        ]
+        totals = [0.0] * len(requests)
+        for start in range(0, len(windows), self.batch_size):
+            numbers, batch = zip(*windows[start : start + self.batch_size], strict=True)
+            for number, (loglikelihood, _) in zip(
+                numbers, self._loglikelihood_tokens(list(batch)), strict=True
+            ):
+                totals[number] += loglikelihood
+        return totals
+
+    def generate_until(self, requests, disable_tqdm: bool = True) -> list[str]:
+        return super().generate_until(requests, disable_tqdm=True)
+
+    def _loglikelihood_tokens(self, requests, disable_tqdm: bool = True, override_bs: int | None = None):
+        # HFLM runs one row for all continuations that differ in their last token only
+        rows = {(*context, *continuation[:-1]) for _, context, continuation in requests}
+        self.counters.forward_tokens += sum(min(len(row), self.max_length) for row in rows)
+        return super()._loglikelihood_tokens(requests, disable_tqdm=True, override_bs=override_bs)
+
+    def _model_call(self, inps, attn_mask=None, labels=None):
+        self.counters.forward_tokens_padded += inps.numel()
+        return super()._model_call(inps, attn_mask=attn_mask, labels=labels)
+
+
+def load_language_model(
+    path: str | Path,
+    *,
+    dtype: str,
+    device: str,
+    eval_batch_size: int,
+    max_length: int | None = None,
+    subfolder: str | None = None,
+    revision: str | None = None,
+    model_id: str | None = None,
+    window_prefix: WindowPrefix = "once",
+) -> LanguageModel:
+    """Load a model from a folder, or a hub id from the local cache: safetensors only, no network, no remote code.
+
+    dtype: `float32`, `bfloat16` or `float16`; never the checkpoint's by default.
+    device: `cpu`, `cuda`, `cuda:N`, or `auto` to lay one model over all GPUs of the node.
+    Raises CellError where the folder, its safetensors or its tokenizer are missing or cannot be read.
+    """
+    if dtype not in DTYPES:
+        raise CellError(f"{path}: dtype {dtype!r} is not known.", f"use one of {', '.join(DTYPES)}.")
+    folder = model_folder(path, revision=revision, subfolder=subfolder)
+    local = {"local_files_only": True, "trust_remote_code": False}
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **local)
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            folder,
+            dtype=DTYPES[dtype],
+            use_safetensors=True,
+            device_map="auto" if device == "auto" else None,
+            **local,
+        )
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise CellError(
+            f"{path}: cannot be loaded as a causal language model ({reason}).",
+            "the folder needs config.json, *.safetensors and tokenizer files of an architecture that transformers knows.",
+        ) from error
+    if tokenizer.eos_token_id is None:
+        raise CellError(
+            f"{path}: the tokenizer has no end-of-text token.", "set eos_token in its tokenizer_config.json."
+        )
+    if device != "auto":
+        model.to(device)
+    lm = LanguageModel(
+        model,
+        tokenizer,
+        model_id=model_id or Path(path).name,
+        eval_batch_size=eval_batch_size,
+        max_length=max_length,
+        window_prefix=window_prefix,
+    )
+    lm.counters.model_loads += 1
+    return lm
+
+
+def model_folder(path: str | Path, *, revision: str | None = None, subfolder: str | None = None) -> Path:
+    """The local folder of a model: `path` itself, or the cached snapshot of a hub id, and `subfolder` in it.
+
+    Raises CellError where there is none, or where it has no safetensors.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        try:
+            folder = Path(snapshot_download(str(path), revision=revision, local_files_only=True))
+        except (LocalEntryNotFoundError, HFValidationError, HfHubHTTPError, OSError) as error:
+            raise CellError(
+                f"{path}: neither a folder nor a model in the local hub cache.",
+                "check the path in the models sheet, or prefetch the model on a machine with network.",
+            ) from error
+    folder = folder / (subfolder or "")
+    if not any(folder.glob("*.safetensors")):
+        raise CellError(
+            f"{path}: no *.safetensors in {subfolder or 'the folder'}.",
+            "only safetensors are loaded: convert the weights with model.save_pretrained(folder).",
+        )
+    return folder
+
+
+def model_digest(folder: Path) -> str:
+    """sha256 over names and contents of a model folder's configuration, tokenizer and safetensors files."""
+    digest = hashlib.sha256()
+    for path in sorted({found for pattern in _MODEL_FILES for found in folder.glob(pattern)}):
+        with open(path, "rb") as handle:
+            digest.update(f"{path.name} {hashlib.file_digest(handle, 'sha256').hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+@contextlib.contextmanager
+def _errors_only(name: str) -> Iterator[None]:
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,74 @@
+# Everything is installed into .venv, which the first target creates; a second run starts at once.
+
+SHELL := bash
+.DEFAULT_GOAL := help
+
+BIN := .venv/bin
+CORES ?= $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
+TEST_PROCESSES ?= 2
+# Rules and tests start `lm-validity` and `snakemake` by name.
+ACTIVATED := PATH="$(CURDIR)/.venv/bin:$$PATH"
+PYTEST = $(ACTIVATED) $(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --durations 15
+GATED := $(wildcard tests/unit tests/workflow tests/published)
+
+# One thread a process: two jobs side by side finish sooner than one job on two threads.
+export OMP_NUM_THREADS := 1
+export PYTHON TORCH_INDEX
+unexport PYTHONPATH
+
+# $(call gate,title,command): run a check and say how long it took.
+define gate
+@printf '\n== %s\n' '$(1)' && start=$$SECONDS && $(2) && echo "   passed in $$((SECONDS - start)) s"
+endef
+
+.PHONY: help demo test test-slow lint format benchmark clean FORCE
+
+help: ## list the targets
+	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+demo: .venv/installed ## run the embedded example through the workflow and write its report
+	@$(ACTIVATED) $(BIN)/snakemake --profile profiles/local --cores $(CORES)
+	@$(BIN)/lm-validity findings
+	@echo "Report: results/demo/report/index.html"
+
+test: lint ## formatters, linters, unit, workflow and published-number tests
+	@printf '\n== tests\n'
+	@$(PYTEST) $(GATED)
+
+test-slow: test .venv/installed-bayes ## also the long simulations and kill runs
+	@printf '\n== slow tests\n'
+	@$(PYTEST) -m 'slow and not slurm' -o timeout=3600 $(GATED)
+
+lint: .venv/installed ## formatters and linters, changing nothing
+	$(call gate,ruff format,$(BIN)/ruff format --check .)
+	$(call gate,ruff check,$(BIN)/ruff check .)
+	$(call gate,snakefmt,$(BIN)/snakefmt --check Snakefile workflow)
+	$(call gate,snakemake --lint,$(ACTIVATED) $(BIN)/snakemake --lint)
+
+format: .venv/installed ## rewrite the code in the project's format
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/snakefmt Snakefile workflow
+
+benchmark: .venv/installed ## side-by-side speed measurements
+	@$(ACTIVATED) $(BIN)/python benchmarks/run.py
+
+clean: ## remove caches; results and .venv stay
+	@rm -rf .pytest_cache .ruff_cache .hypothesis build
+	@find . -path ./.venv -prune -o -path ./results -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
+
+# A .venv that was moved or copied starts another folder's Python: install again.
+ifeq ($(shell grep -lsF '$(CURDIR)/.venv/bin' .venv/bin/pip),)
+.venv/installed: FORCE
+endif
+
+FORCE:
+
+.venv/installed: pyproject.toml envs/constraints.txt envs/bootstrap.sh
+	@envs/bootstrap.sh cells,slurm,test
+	@touch $@
+
+# NUTS (bambi, nutpie) is large and only slow tests run it; without it those tests skip, visibly.
+.venv/installed-bayes: .venv/installed
+	@envs/bootstrap.sh cells,slurm,test,bayes
+	@touch $@

@@ -79,7 +79,7 @@ def fact_items(
 
 
 def grammar_items(world: World, split: str) -> list[dict]:
-    """Rows of one split of the grammar benchmark: does the verb agree with the first noun? Half are plural."""
+    """Rows of one split of the grammar benchmark: does the verb agree with the first noun?"""
     return [
         _row(question.context.replace(" ", "-"), "plural" if question.gold else "singular", question)
         for question in _grammar_splits(world)[split]

@@ -1,0 +1,247 @@
+"""Trains one tiny language model of the miniature world from scratch and writes it in hub format.
+
+    <output>/checkpoint-<iteration>/   weights, tokenizer and configuration at points of training
+    <output>/training.json             loss, tokens and documents at each of them
+    <output>/model.safetensors, …      the final model; config.json comes last: where it is, the rest is too
+
+Budgets are steps, not seconds. One thread and a generator of its own: on a CPU with the same library
+versions the same settings, world and row give the same bytes.
+"""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers.utils import logging as transformers_logging
+
+from lm_validity.config.miniature import MiniatureSettings
+from lm_validity.config.pool import MiniatureModel
+from lm_validity.errors import CellError
+from lm_validity.files import write_json
+from lm_validity.miniature.documents import pretraining_documents
+from lm_validity.miniature.tokenizer import BEGIN_ID, CONTEXT_LENGTH, vocabulary
+from lm_validity.miniature.world import World, generator, read_world
+
+# Transformers' 0.02 is meant for wide layers; these narrow ones would stay longer on the plateau
+INITIALIZER_RANGE = 0.08
+WARMUP_STEPS = 50
+FINAL_LEARNING_RATE = 0.1  # of the peak
+BETAS, WEIGHT_DECAY, CLIP = (0.9, 0.95), 0.01, 1.0
+SORTED_BATCHES = 8  # documents of this many batches are sorted by length together, so that little is padding
+DOUBLE_BEGIN_SHARE = 0.25
+IGNORED = -100  # no loss where the target is padding
+CHAT_FAMILIES = ("forum",)  # whose tokenizer has a chat template
+
+Progress = Callable[[int, int, float], None]
+
+
+@dataclass(frozen=True)
+class TrainingPoint:
+    """Iterations, tokens and documents seen; mean loss (nats a token) since the last point."""
+
+    iteration: int
+    tokens: int
+    documents: int
+    loss: float
+
+
+def pretrain_model(
+    settings: MiniatureSettings,
+    world: Path,
+    row: MiniatureModel,
+    output: Path,
+    *,
+    progress: Progress | None = None,
+) -> None:
+    """Train the model of a pool row and write it, with its checkpoints, into `output`.
+
+    settings: the section the world was written from. world: its folder. progress: called at each checkpoint
+    (or tenth of the steps) with (step, steps, loss). Raises CellError where the loss is not finite; nothing
+    is written then. Everything is trained and written beside `output` first and then renamed into it.
+    """
+    output, world = Path(output), Path(world)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
+    try:
+        tokenizer = world / ("tokenizer_chat" if row.family in CHAT_FAMILIES else "tokenizer")
+
+        def keep(model: PreTrainedModel, folder: Path) -> None:
+            model.save_pretrained(folder)
+            shutil.copytree(tokenizer, folder, dirs_exist_ok=True)
+
+        transformers_logging.disable_progress_bar()  # one bar a checkpoint written
+        with _one_thread(), torch.random.fork_rng(devices=[]):
+            points = _train(settings, read_world(world), row, made, keep, progress)
+        write_json(made / "training.json", {"model": row.model, "points": [asdict(one) for one in points]})
+        _move_into(made, output)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def build_model(row: MiniatureModel, vocabulary_size: int) -> PreTrainedModel:
+    """An untrained model of a pool row: tied weights, no dropout, weights drawn from torch's generator."""
+    shared = {
+        "vocab_size": vocabulary_size,
+        "bos_token_id": BEGIN_ID,
+        "eos_token_id": BEGIN_ID,
+        "pad_token_id": BEGIN_ID,
+        "initializer_range": INITIALIZER_RANGE,
+        "tie_word_embeddings": True,
+        "dtype": "float32",
+    }
+    if row.architecture == "llama":
+        config = LlamaConfig(
+            hidden_size=row.hidden_size,
+            intermediate_size=row.feedforward_size,
+            num_hidden_layers=row.layers,
+            num_attention_heads=row.heads,
+            num_key_value_heads=row.heads,
+            max_position_embeddings=CONTEXT_LENGTH,
+            **shared,
+        )
+        return LlamaForCausalLM(config)
+    config = GPT2Config(
+        n_positions=CONTEXT_LENGTH,
+        n_embd=row.hidden_size,
+        n_inner=row.feedforward_size,
+        n_layer=row.layers,
+        n_head=row.heads,
+        attn_pdrop=0.0,
+        embd_pdrop=0.0,
+        resid_pdrop=0.0,
+        **shared,
+    )
+    return GPT2LMHeadModel(config)
+
+
+def training_batches(
+    settings: MiniatureSettings, world: World, row: MiniatureModel
+) -> Iterator[list[list[int]]]:
+    """Batches of token ids, endless: each row one document, begun and ended with token 0.
+
+    One document a row: packing several into a window costs these models several times the steps. A quarter
+    of the rows begin with two tokens 0, because that is what a rolling log-likelihood in lm-eval feeds a
+    tokenizer that begins texts itself: the prefix token, then a text already begun. A model that never saw
+    it would be scored on its surprise at that.
+    """
+    draw = generator(settings.seed, "pretraining", row.model)
+    documents = pretraining_documents(settings, world, row.family, row.training_data, draw)
+    words = vocabulary(world)
+    size = settings.batch_documents
+    while True:
+        rows = [_tokens(next(documents), words, draw) for _ in range(SORTED_BATCHES * size)]
+        rows.sort(key=len)
+        batches = [rows[start : start + size] for start in range(0, len(rows), size)]
+        draw.shuffle(batches)
+        yield from batches
+
+
+def learning_rate(row: MiniatureModel, step: int) -> float:
+    """Rate of a 1-based step: linear warm-up, then linear decay to a tenth of the peak."""
+    warmup = min(1.0, step / WARMUP_STEPS)
+    return (
+        row.learning_rate
+        * warmup
+        * (FINAL_LEARNING_RATE + (1 - FINAL_LEARNING_RATE) * (1 - step / row.steps))
+    )
+
+
+def _train(
+    settings: MiniatureSettings,
+    world: World,
+    row: MiniatureModel,
+    folder: Path,
+    keep: Callable[[PreTrainedModel, Path], None],
+    progress: Progress | None,
+) -> list[TrainingPoint]:
+    """Train in memory; `keep` writes checkpoints into subfolders of `folder` and the final model into it."""
+    torch.manual_seed(_torch_seed(settings.seed, row.model))
+    model = build_model(row, len(vocabulary(world))).train()
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=row.learning_rate, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True
+    )
+    marks = {*row.checkpoints, row.steps}
+    reports = marks if row.checkpoints else {row.steps * tenth // 10 for tenth in range(1, 11)}
+    points: list[TrainingPoint] = []
+    losses: list[float] = []
+    tokens = documents = 0
+    for step, batch in enumerate(training_batches(settings, world, row), start=1):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(row, step)
+        losses.append(_step(model, optimizer, batch))
+        tokens += sum(map(len, batch))
+        documents += len(batch)
+        if progress and step in reports:
+            progress(step, row.steps, losses[-1])
+        if step in marks:
+            points.append(TrainingPoint(step, tokens, documents, _finite_mean(losses, row.model, step)))
+            losses.clear()
+            keep(model, folder if step == row.steps else folder / f"checkpoint-{step}")
+        if step == row.steps:
+            return points
+    raise AssertionError("the stream of batches is endless")
+
+
+def _step(model: PreTrainedModel, optimizer: torch.optim.Optimizer, rows: list[list[int]]) -> float:
+    """One optimizer step on right-padded rows; all tokens count. Returns the loss in nats a token.
+
+    No attention mask: under causal attention no token sees the padding on its right.
+    """
+    width = max(map(len, rows))
+    inputs = torch.tensor([row + [BEGIN_ID] * (width - len(row)) for row in rows])
+    labels = torch.tensor([row + [IGNORED] * (width - len(row)) for row in rows])
+    loss = model(input_ids=inputs, labels=labels, use_cache=False).loss
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return loss.item()
+
+
+def _tokens(text: str, words: dict[str, int], draw: Random) -> list[int]:
+    begin = [BEGIN_ID] * (1 + (draw.random() < DOUBLE_BEGIN_SHARE))
+    return [*begin, *(words[word] for word in text.split()), BEGIN_ID]
+
+
+def _finite_mean(losses: list[float], model: str, step: int) -> float:
+    mean = sum(losses) / len(losses)
+    if mean != mean or mean in (float("inf"), float("-inf")):
+        raise CellError(
+            f"pretraining of {model}: the loss is not finite before step {step}.",
+            "lower its learning_rate in the pool sheet.",
+        )
+    return mean
+
+
+def _torch_seed(seed: int, model: str) -> int:
+    digest = hashlib.sha256(f"{seed}/weights/{model}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1  # torch takes signed 64 bits
+
+
+@contextmanager
+def _one_thread():
+    """One thread, whatever the environment says: sums over several threads depend on their number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _move_into(made: Path, output: Path) -> None:
+    """Rename all of `made` into `output`, replacing what is there; config.json goes first and comes last."""
+    output.mkdir(exist_ok=True)
+    (output / "config.json").unlink(missing_ok=True)
+    for old in output.iterdir():
+        shutil.rmtree(old) if old.is_dir() else old.unlink()
+    for new in sorted(made.iterdir(), key=lambda path: path.name == "config.json"):
+        os.replace(new, output / new.name)

@@ -1,0 +1,95 @@
+"""The weighted overall score, what its weights decide, and whether printed tables follow from their own columns."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Weights of signal quality, ranking consistency and compliance (NeurIPS 2025 E2LMC)."""
+
+    signal_quality: float = 0.5
+    ranking_consistency: float = 0.1
+    compliance: float = 0.4
+
+    def as_array(self) -> np.ndarray:
+        return np.array([self.signal_quality, self.ranking_consistency, self.compliance])
+
+
+DEFAULT_WEIGHTS = Weights()
+
+
+def overall_score(components: np.ndarray, weights: Weights = DEFAULT_WEIGHTS) -> np.ndarray:
+    """0.5 SQ + 0.1 RC + 0.4 CS for `components` (..., 3) in this order. A missing component makes it NaN."""
+    return np.asarray(components, dtype=float) @ weights.as_array()
+
+
+@dataclass(frozen=True)
+class WeightSensitivity:
+    """How much the ranking of benchmarks (rows) depends on the weights."""
+
+    share_first: (
+        np.ndarray
+    )  # share of the weight simplex for which each row has the highest overall; sums to 1
+    rank_low: np.ndarray  # 2.5% and 97.5% quantiles of each row's rank, 1 = best
+    rank_high: np.ndarray
+
+
+def weight_sensitivity(
+    components: np.ndarray, draws: int, generator: np.random.Generator
+) -> WeightSensitivity:
+    """Ranks of rows (benchmarks) of `components` (benchmarks, 3) over weights drawn uniformly from the simplex.
+
+    Rows must be finite. Rows that tie for the first place share it.
+    """
+    components = np.asarray(components, dtype=float)
+    if not np.isfinite(components).all():
+        raise ValueError("weight sensitivity needs all three components of every row")
+    weights = generator.dirichlet(np.ones(components.shape[1]), size=draws)
+    overall = weights @ components.T
+    first = overall >= overall.max(axis=1, keepdims=True) - 1e-12
+    share = (first / first.sum(axis=1, keepdims=True)).mean(axis=0)
+    ranks = 1 + (overall[:, None, :] > overall[:, :, None]).sum(axis=2)
+    low, high = np.quantile(ranks, [0.025, 0.975], axis=0)
+    return WeightSensitivity(share, low, high)
+
+
+def per_item_score_ratio(
+    filtered_score: float, filtered_items: int, original_score: float, original_items: int
+) -> float:
+    """(filtered score / filtered items) / (original score / original items): team Shaikespear's ratio.
+
+    It rises whenever the set shrinks faster than its score, so above 1 it is no evidence that a filter kept better
+    items: a random half of a benchmark has a ratio near 2.
+    """
+    return filtered_score * original_items / (filtered_items * original_score)
+
+
+@dataclass(frozen=True)
+class PrintedTable:
+    """Overall scores recomputed from a printed table's own columns; arrays of shape (rows,)."""
+
+    recomputed: np.ndarray
+    allowance: np.ndarray  # the largest difference that rounding of all four columns can make
+    inconsistent: np.ndarray  # rows whose printed overall does not follow from their printed components
+
+
+def check_printed_table(
+    components: list[tuple[str, str, str]], printed: list[str], weights: Weights = DEFAULT_WEIGHTS
+) -> PrintedTable:
+    """Which rows of one printed table (numbers as text) cannot follow from SQ, RC and CS.
+
+    A number printed with d decimals stands for an interval of +- 0.5 10^-d. A column has the decimals of its longest
+    number, since transcriptions drop trailing zeros.
+    """
+    values = np.array([[float(text) for text in row] for row in components])
+    half_units = [_half_unit([row[column] for row in components]) for column in range(3)]
+    recomputed = overall_score(values, weights)
+    allowance = np.full(len(printed), weights.as_array() @ half_units + _half_unit(printed))
+    difference = np.abs(recomputed - np.array([float(text) for text in printed]))
+    return PrintedTable(recomputed, allowance, difference > allowance + 1e-12)
+
+
+def _half_unit(column: list[str]) -> float:
+    return 0.5 * 10.0 ** -max(len(text.partition(".")[2]) for text in column)

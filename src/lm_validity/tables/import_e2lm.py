@@ -1,0 +1,110 @@
+"""Learning curves of the early-training competition (curves.csv) as a scores table.
+
+The layout: `model, iteration, gtokens`, then one column a benchmark; one row a model and checkpoint. An absent
+`gtokens` column is computed from the iteration with the competition's batch ramp.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from lm_validity.errors import InputError
+from lm_validity.tables.schema import SCORES
+from lm_validity.training_tokens import E2LM_BATCH_RAMP
+
+_KEYS = ("model", "iteration", "gtokens")
+_LAYOUT = "the columns are model, iteration, gtokens and one column per benchmark."
+
+
+def read_e2lm(path: str | Path) -> pd.DataFrame:
+    """Read learning curves into the columns of SCORES, one row per model, checkpoint and benchmark.
+
+    Accuracies stay fractions. The file names no metric, direction, standard error or item count: these are null
+    and come from the benchmarks sheet. An empty cell means that the checkpoint was not evaluated on the benchmark:
+    it gives no row. Anything else that is not a finite number is an InputError naming row, column and value.
+    """
+    path = Path(path)
+    curves = _read_csv(path)
+    benchmarks = [column for column in curves.columns if column not in _KEYS]
+    if not benchmarks:
+        raise InputError(f"{path}: no benchmark column beside {', '.join(_KEYS)}.", _LAYOUT)
+    curves["iteration"] = _whole_numbers(path, curves)
+    if "gtokens" in curves.columns:
+        curves["gtokens"] = _numbers(path, curves, "gtokens")
+    else:
+        curves["gtokens"] = [E2LM_BATCH_RAMP.tokens_b(iteration) for iteration in curves["iteration"]]
+    for benchmark in benchmarks:
+        curves[benchmark] = _numbers(path, curves, benchmark, empty_allowed=True)
+    _check_checkpoints(path, curves)
+
+    rows = curves.melt(id_vars=list(_KEYS), value_vars=benchmarks, var_name="benchmark", value_name="value")
+    rows = rows.dropna(subset=["value"]).rename(columns={"gtokens": "tokens_b"})
+    rows["checkpoint"] = [f"iter_{iteration:07d}" for iteration in rows["iteration"]]
+    rows = rows.assign(protocol="direct", prompt="plain", split="test", selected=True, source="e2lm")
+    rows = rows.sort_values(["model", "benchmark", "iteration"], kind="stable", ignore_index=True)
+    return rows.reindex(columns=SCORES.names).astype(
+        {"iteration": "Int64", "seed": "Int64", "n_items": "Int64", "higher_is_better": "boolean"}
+    )
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    if not path.is_file():
+        raise InputError(f"{path}: no such file.", "give the path of a curves.csv.")
+    try:
+        # As text, so that an error can show the value as it stands in the file
+        curves = pd.read_csv(path, dtype=str, keep_default_na=False)
+    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not a readable CSV file ({error}).", _LAYOUT) from error
+    for column in ("model", "iteration"):
+        if column not in curves.columns:
+            raise InputError(f"{path}: column {column!r} is missing.", _LAYOUT)
+    if curves.empty:
+        raise InputError(f"{path}: no row below the header.", _LAYOUT)
+    for index in np.flatnonzero(curves["model"].str.strip() == ""):
+        raise InputError(f"{path}: row {index + 2}: column 'model' is empty.", _LAYOUT)
+    return curves
+
+
+def _numbers(path: Path, curves: pd.DataFrame, column: str, empty_allowed: bool = False) -> np.ndarray:
+    """One column as floats; empty becomes NaN where that is allowed."""
+    text = curves[column].str.strip()
+    values = pd.to_numeric(text.where(text != "", np.nan), errors="coerce").to_numpy(dtype=float)
+    bad = ~np.isfinite(values)
+    if empty_allowed:
+        bad &= (text != "").to_numpy()
+    for index in np.flatnonzero(bad):
+        raise InputError(
+            f"{path}: row {index + 2}, column {column!r}: {text.iloc[index]!r} is not a finite number.",
+            "leave the cell empty where nothing was measured." if empty_allowed else "write a number.",
+        )
+    return values
+
+
+def _whole_numbers(path: Path, curves: pd.DataFrame) -> np.ndarray:
+    values = _numbers(path, curves, "iteration")
+    for index in np.flatnonzero((values < 0) | (values != np.floor(values))):
+        raise InputError(
+            f"{path}: row {index + 2}, column 'iteration': {curves['iteration'].iloc[index]!r} is not a step count.",
+            "write optimizer steps as whole numbers.",
+        )
+    return values.astype(np.int64)
+
+
+def _check_checkpoints(path: Path, curves: pd.DataFrame) -> None:
+    """One row a model and iteration, and tokens that grow with the iteration."""
+    for index in np.flatnonzero(curves.duplicated(["model", "iteration"])):
+        row = curves.iloc[index]
+        raise InputError(
+            f"{path}: row {index + 2}: a second row for model {row['model']!r} at iteration {row['iteration']}.",
+            "keep one row per model and checkpoint.",
+        )
+    for model, rows in curves.sort_values("iteration").groupby("model"):
+        falls = np.flatnonzero(np.diff(rows["gtokens"].to_numpy()) <= 0)
+        if falls.size:
+            at = rows.iloc[falls[0] + 1]
+            raise InputError(
+                f"{path}: row {at.name + 2}, column 'gtokens': model {model!r} has no more tokens at iteration "
+                f"{at['iteration']} than at its checkpoint before ({at['gtokens']}).",
+                "tokens must grow with the iteration.",
+            )

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 class BatchRamp:
     """A batch that is `ramp_batches[0]`, then `ramp_batches[1]`, ... sequences, then `final_batch` for good.
 
-    Every phase of the ramp lasts for `ramp_sequences` sequences, so phase i lasts for `ramp_sequences / batch_i`
-    optimizer steps (a fraction is allowed: the step in which a phase ends is shared by two batch sizes).
+    Every phase of the ramp lasts for `ramp_sequences` sequences, so phase i lasts for `ramp_sequences /
+    batch_i` optimizer steps (a fraction is allowed: the step in which a phase ends is shared by two batch
+    sizes).
     """
 
     sequence_length: int  # tokens a sequence
@@ -28,7 +29,8 @@ class BatchRamp:
         return (sequences + remaining * self.final_batch) * self.sequence_length / 1e9
 
 
-# The dense-{500m,1b,3b}-{arch1,arch2} models of the NeurIPS 2025 early-training competition (its scoring notebook)
+# The dense-{500m,1b,3b}-{arch1,arch2} models of the NeurIPS 2025 early-training competition (its scoring
+# notebook)
 E2LM_BATCH_RAMP = BatchRamp(
     sequence_length=4096, ramp_batches=(256, 512, 768), ramp_sequences=4_882_812 / 3, final_batch=1024
 )

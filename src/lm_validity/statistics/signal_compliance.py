@@ -1,9 +1,10 @@
 """Compliance with the target domain: does training data rich in it raise the score?
 
-Source: NeurIPS 2025 E2LMC (2026), score CS: two models of one size, one trained on science data, one on web text.
-The text writes max(0, mean_i(science_i - web_i)) and says that the formula normalizes; the printed values (0.419
-where the raw gap is 0.030) need a normalisation that the text does not give. `joint_minmax` is the hypothesis that
-reproduces the published curves best (0.390); the raw gap is always reported beside it.
+Source: NeurIPS 2025 E2LMC (2026), score CS: two models of one size, one trained on science data, one on web
+text. The text writes max(0, mean_i(science_i - web_i)) and says that the formula normalizes; the printed
+values (0.419 where the raw gap is 0.030) need a normalisation that the text does not give. `joint_minmax`
+is the hypothesis that reproduces the published curves best (0.390); the raw gap is always reported beside
+it.
 """
 
 from dataclasses import dataclass
@@ -37,10 +38,10 @@ def compliance(
         none: scale = 1;  joint_minmax: range of both curves together;  sci_range: range of the science curve
         above_chance: value = max(0, mean_i (science_i - web_i) / (science_i - chance))
 
-    Where the scale is not positive (constant curves, a science curve that touches chance) the value is 0 for curves
-    that are equal and NaN otherwise. All but `none` are free of the score's unit, hence apply to log-probability scores
-    too, and all of these are blind to its size: a small consistent gap on a flat curve scores high. NaN without a
-    checkpoint.
+    Where the scale is not positive (constant curves, a science curve that touches chance) the value is 0
+    for curves that are equal and NaN otherwise. All but `none` are free of the score's unit, hence apply to
+    log-probability scores too, and all of these are blind to its size: a small consistent gap on a flat
+    curve scores high. NaN without a checkpoint.
     """
     science, web = np.broadcast_arrays(np.asarray(science, dtype=float), np.asarray(web, dtype=float))
     if science.shape[-1] == 0:
@@ -76,9 +77,9 @@ def sign_flip_null(
 ) -> tuple[float, float]:
     """One-sided p of the raw gap, and the null's 95th percentile, if the two models' labels meant nothing.
 
-    `science` and `web` are item scores (n checkpoints, items). Under the null either model could have given either
-    answer curve of an item: items' labels are exchanged at random, the whole curve of an item together. Conditional on
-    these two runs: another seed of the same training is not another item.
+    `science` and `web` are item scores (n checkpoints, items). Under the null either model could have given
+    either answer curve of an item: items' labels are exchanged at random, the whole curve of an item
+    together. Conditional on these two runs: another seed of the same training is not another item.
     """
     difference = (np.asarray(science, dtype=float) - np.asarray(web, dtype=float)).mean(axis=0)
     observed = difference.mean()

@@ -1,8 +1,8 @@
 """Criteria of others for early-training benchmarks, side by side with signal quality.
 
-FineTasks (FineWeb2, app. A.5): monotonicity, signal-to-noise over seeds, non-randomness, ordering consistency.
-Signal and Noise (arXiv 2508.13144): signal, noise and their ratio over the last checkpoints, direction of steps,
-total variation. Curves are oriented (higher is better); accuracies are fractions.
+FineTasks (FineWeb2, app. A.5): monotonicity, signal-to-noise over seeds, non-randomness, ordering
+consistency. Signal and Noise (arXiv 2508.13144): signal, noise and their ratio over the last checkpoints,
+direction of steps, total variation. Curves are oriented (higher is better); accuracies are fractions.
 """
 
 from dataclasses import dataclass
@@ -31,10 +31,10 @@ def mean_rank_correlation(curves: list[np.ndarray]) -> float:
 
 
 def ordering_consistency(curves: np.ndarray) -> float:
-    """Mean tau-a (C - D) / pairs between the rankings at consecutive checkpoints of the second half of training.
+    """Mean tau-a (C - D) / pairs between rankings at consecutive checkpoints, second half of training.
 
-    `curves` (models, n). FineTasks observes it without a threshold. NaN for fewer than two models, or fewer than two
-    checkpoints in the second half.
+    `curves` (models, n). FineTasks observes it without a threshold. NaN for fewer than two models, or fewer
+    than two checkpoints in the second half.
     """
     curves = np.asarray(curves, dtype=float)
     models, n = curves.shape
@@ -83,10 +83,11 @@ def signal_to_noise(
         signal = max_{j,k} |m_j - m_k| / mean(m),  m_j = mean of model j's last checkpoints
         noise  = mean over models of sd of its last checkpoints / mean(m)
 
-    The source's script pools all models before taking the deviation, so that its noise holds part of the signal; this
-    is the deviation within models, of the residuals from a straight line with `detrend` (progress is no noise;
-    last - 2 degrees of freedom) and plain population sd without. NaN for fewer than two models, fewer than three
-    checkpoints, or a mean score that is not positive (log-probability scores have no relative spread).
+    The source's script pools all models before taking the deviation, so that its noise holds part of the
+    signal; this is the deviation within models, of the residuals from a straight line with `detrend`
+    (progress is no noise; last - 2 degrees of freedom) and plain population sd without. NaN for fewer than
+    two models, fewer than three checkpoints, or a mean score that is not positive (log-probability scores
+    have no relative spread).
     """
     usable = [np.asarray(curve, dtype=float)[-last:] for curve in curves if len(curve) >= max(last, 3)]
     if len(usable) < 2 or len(usable) < len(curves):

@@ -1,8 +1,8 @@
 """Scores of single multiple-choice items from the log-likelihoods of their choices.
 
-Notation: ll_i = sum_t log p(y_t | prompt, y_<t) of choice i in nats, g the gold choice, |c_i| its length in tokens
-or characters. Arrays have shape (..., items, choices); choices that an item does not have are NaN. Every score is
-oriented as `METRICS` says; all but bits per byte are higher for a better model.
+Notation: ll_i = sum_t log p(y_t | prompt, y_<t) of choice i in nats, g the gold choice, |c_i| its length in
+tokens or characters. Arrays have shape (..., items, choices); choices that an item does not have are NaN.
+Every score is oriented as `METRICS` says; all but bits per byte are higher for a better model.
 """
 
 from dataclasses import dataclass
@@ -75,11 +75,11 @@ def item_scores(
 ) -> np.ndarray:
     """One score an item: shape (..., items) for `loglikelihoods` (..., items, choices) and `gold` (items,).
 
-    `lengths` are tokens, characters or bytes of the choices, as `METRICS[metric].per` says, and broadcast against
-    the log-likelihoods. With ll_i replaced by ll_i / |c_i| where a length is used:
+    `lengths` are tokens, characters or bytes of the choices, as `METRICS[metric].per` says, and broadcast
+    against the log-likelihoods. With ll_i replaced by ll_i / |c_i| where a length is used:
 
-        accuracy                  1 if ll_g is the largest (of equal ones the first counts, as in lm-eval), else 0
-        accuracy_pmi              the same for ll_i - ll_i(unconditional)
+        accuracy                  1 if ll_g is the largest (of equal ones the first counts, as in lm-eval),
+        else 0 accuracy_pmi              the same for ll_i - ll_i(unconditional)
         log_likelihood            ll_g; per token it is CLL = (log p(q, a) - log p(q)) / |a|
         log_probability_gap       ll_g - mean_{i != g} ll_i
         confidence_margin         ll_g - max_{i != g} ll_i
@@ -89,9 +89,9 @@ def item_scores(
         pmi                       ll_g - ll_g(unconditional)
         bits_per_byte             -ll_g / (ln 2 bytes_g)
 
-    Sources: accuracies as in lm-eval; gap, margin and CLL: NeurIPS 2025 E2LMC (teams Morai, Noor, Shaikespear);
-    probabilities: DataDecide (arXiv 2504.11393). An item with a single choice has no distractor: NaN. lm-eval's
-    `acc_norm` divides by characters.
+    Sources: accuracies as in lm-eval; gap, margin and CLL: NeurIPS 2025 E2LMC (teams Morai, Noor,
+    Shaikespear); probabilities: DataDecide (arXiv 2504.11393). An item with a single choice has no
+    distractor: NaN. lm-eval's `acc_norm` divides by characters.
     """
     described = METRICS[metric]
     values = np.asarray(loglikelihoods, dtype=float)

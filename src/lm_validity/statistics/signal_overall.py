@@ -1,4 +1,4 @@
-"""The weighted overall score, what its weights decide, and whether printed tables follow from their own columns."""
+"""The weighted overall score, what its weights decide, and whether printed tables follow from them."""
 
 from dataclasses import dataclass
 
@@ -39,7 +39,7 @@ class WeightSensitivity:
 def weight_sensitivity(
     components: np.ndarray, draws: int, generator: np.random.Generator
 ) -> WeightSensitivity:
-    """Ranks of rows (benchmarks) of `components` (benchmarks, 3) over weights drawn uniformly from the simplex.
+    """Ranks of the rows of `components` (benchmarks, 3) over weights drawn uniformly from the simplex.
 
     Rows must be finite. Rows that tie for the first place share it.
     """
@@ -60,8 +60,8 @@ def per_item_score_ratio(
 ) -> float:
     """(filtered score / filtered items) / (original score / original items): team Shaikespear's ratio.
 
-    It rises whenever the set shrinks faster than its score, so above 1 it is no evidence that a filter kept better
-    items: a random half of a benchmark has a ratio near 2.
+    It rises whenever the set shrinks faster than its score, so above 1 it is no evidence that a filter kept
+    better items: a random half of a benchmark has a ratio near 2.
     """
     return filtered_score * original_items / (filtered_items * original_score)
 
@@ -80,8 +80,8 @@ def check_printed_table(
 ) -> PrintedTable:
     """Which rows of one printed table (numbers as text) cannot follow from SQ, RC and CS.
 
-    A number printed with d decimals stands for an interval of +- 0.5 10^-d. A column has the decimals of its longest
-    number, since transcriptions drop trailing zeros.
+    A number printed with d decimals stands for an interval of +- 0.5 10^-d. A column has the decimals of
+    its longest number, since transcriptions drop trailing zeros.
     """
     values = np.array([[float(text) for text in row] for row in components])
     half_units = [_half_unit([row[column] for row in components]) for column in range(3)]

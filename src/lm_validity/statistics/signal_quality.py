@@ -1,13 +1,14 @@
 """Monotonicity, autocorrelation and signal quality of learning curves.
 
-Source: "NeurIPS 2025 E2LMC: Early-stage Evaluation for LLM Training Competition" (2026). Its scoring notebook and
-its text differ; both conventions are here:
+Source: "NeurIPS 2025 E2LMC: Early-stage Evaluation for LLM Training Competition" (2026). Its scoring
+notebook and its text differ; both conventions are here:
 
-    what                     "code" (default: the notebook)            "paper" (the text, square root restored)
-    lags                     1 .. floor(n/4) - 1                       1 .. floor(n/4)
+    what                     "code" (default: the notebook)            "paper" (the text, square root
+    restored) lags                     1 .. floor(n/4) - 1                       1 .. floor(n/4)
     centring of a segment    on the segment's own mean (Pearson r)     on the mean of the whole curve
 
-The text's printed formula lacks the square root in the denominator; taken literally it gives values far above 1.
+The text's printed formula lacks the square root in the denominator; taken literally it gives values far
+above 1.
 """
 
 from dataclasses import dataclass
@@ -29,8 +30,8 @@ _CONSTANT = 1e-12
 class SignalQuality:
     """Scores of a batch of curves; every array has the curves' leading shape.
 
-    `rank_correlation` is the unclipped monotonicity in [-1, 1], which shows the inverse curves that clipping hides.
-    `degenerate` marks constant curves, which score 0 on everything.
+    `rank_correlation` is the unclipped monotonicity in [-1, 1], which shows the inverse curves that
+    clipping hides. `degenerate` marks constant curves, which score 0 on everything.
     """
 
     monotonicity: np.ndarray
@@ -49,9 +50,9 @@ def is_constant(curves: np.ndarray) -> np.ndarray:
 def rank_correlation(curves: np.ndarray, ties: Ties = "stable") -> np.ndarray:
     """1 - 6 sum_j d_j^2 / (n (n^2 - 1)), d_j = j - rank of x_j: in [-1, 1], shape (...) for curves (..., n).
 
-    `stable` gives tied scores their ranks in order of training, so a tie counts as an increase (the notebook's
-    argsort, made independent of the platform); `average` is Spearman's correlation with average ranks. A constant
-    curve scores 0: by stable ties it would score 1. NaN in, NaN out.
+    `stable` gives tied scores their ranks in order of training, so a tie counts as an increase (the
+    notebook's argsort, made independent of the platform); `average` is Spearman's correlation with average
+    ranks. A constant curve scores 0: by stable ties it would score 1. NaN in, NaN out.
     """
     curves = np.asarray(curves, dtype=float)
     n = curves.shape[-1]
@@ -73,9 +74,9 @@ def rank_correlation(curves: np.ndarray, ties: Ties = "stable") -> np.ndarray:
 def autocorrelation(curves: np.ndarray, convention: Convention = "code") -> np.ndarray:
     """Mean over lags l of |r(x[l:], x[:n-l])|: in [0, 1] by `code`; shape (...) for curves (..., n).
 
-    A lag at which a segment is constant has no correlation and counts as 0. With fewer than eight checkpoints
-    (`code`; four for `paper`) there is no lag: NaN. By `paper` the segments are centred on the whole curve's mean.
-    NaN in, NaN out.
+    A lag at which a segment is constant has no correlation and counts as 0. With fewer than eight
+    checkpoints (`code`; four for `paper`) there is no lag: NaN. By `paper` the segments are centred on the
+    whole curve's mean. NaN in, NaN out.
     """
     curves = np.asarray(curves, dtype=float)
     n = curves.shape[-1]
@@ -100,13 +101,14 @@ def signal_quality(
     ties: Ties = "stable",
     monotonicity_weight: float = 0.5,
 ) -> SignalQuality:
-    """Scores of learning curves (..., n), oriented so that higher is better, checkpoints in order of training.
+    """Scores of learning curves (..., n): higher is better, checkpoints in order of training.
 
         monotonicity    = max(0, rank correlation of score and checkpoint)
         autocorrelation = mean |correlation of the curve with itself, some checkpoints later|
         signal quality  = w monotonicity + (1 - w) autocorrelation,  w = 1/2
 
-    White noise does not score 0: for n = 14 its mean is 0.168, for n = 27 it is 0.119 (see `permutation_null`).
+    White noise does not score 0: for n = 14 its mean is 0.168, for n = 27 it is 0.119 (see
+    `permutation_null`).
     """
     curves = np.asarray(curves, dtype=float)
     correlation = rank_correlation(curves, ties)
@@ -128,7 +130,7 @@ def net_rise(curves: np.ndarray) -> np.ndarray:
 
 
 def _pearson(first: np.ndarray, second: np.ndarray, level: np.ndarray, centred: bool = False) -> np.ndarray:
-    """Correlation along the last axis; 0 where one side is constant up to rounding of values as large as `level`.
+    """Correlation along the last axis; 0 where a side is constant up to rounding of values of size `level`.
 
     `centred`: the means are already subtracted.
     """

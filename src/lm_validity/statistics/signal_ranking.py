@@ -1,8 +1,9 @@
-"""Do model rankings of early training last? Ranking consistency, ordering by size, and when the final order settles.
+"""Do rankings of early training last? Ranking consistency, order by size, and when the final order settles.
 
-Source of ranking consistency: NeurIPS 2025 E2LMC (2026). It compares two architectures of one size: which was better
-between 100 and 200 billion tokens, and at what share of the later checkpoints (220 to 1000 billion) the same one is.
-Curves are oriented (higher is better) and have shape (..., n): leading axes are resamples.
+Source of ranking consistency: NeurIPS 2025 E2LMC (2026). It compares two architectures of one size: which
+was better between 100 and 200 billion tokens, and at what share of the later checkpoints (220 to 1000
+billion) the same one is. Curves are oriented (higher is better) and have shape (..., n): leading axes are
+resamples.
 """
 
 from dataclasses import dataclass
@@ -16,8 +17,8 @@ from lm_validity.statistics.signal_resampling import block_length, resample_bloc
 class RankingWindows:
     """Token windows in billions: base is [low, high), later is [low, high].
 
-    With `relative` the windows are scaled from a training of 1000 billion tokens to the length of the run (base 10%
-    to 20% of it, later 22% to 100%), for trainings that are over before 100 billion tokens.
+    With `relative` the windows are scaled from a training of 1000 billion tokens to the length of the run
+    (base 10% to 20% of it, later 22% to 100%), for trainings that are over before 100 billion tokens.
     """
 
     base: tuple[float, float] = (100.0, 200.0)
@@ -52,8 +53,8 @@ def pair_consistency(
 
         r = mean over base of (first - second);  tau = mean over later of [ (first > second) == (r > 0) ]
 
-    Equality counts as "not better" in both windows, so two constant equal curves are consistent (1). Chance is 1/2.
-    `with_last` replaces the base window by the outcome at the last checkpoint.
+    Equality counts as "not better" in both windows, so two constant equal curves are consistent (1). Chance
+    is 1/2. `with_last` replaces the base window by the outcome at the last checkpoint.
     """
     gap = np.asarray(first, dtype=float) - np.asarray(second, dtype=float)
     leading = gap.shape[:-1]
@@ -82,8 +83,8 @@ def bootstrap_pair_consistency(
 ) -> np.ndarray:
     """Ranking consistency (resamples,) under a block bootstrap of the checkpoints of each window.
 
-    Neighbouring checkpoints of one training share most of it, so the number of independent observations is nearer
-    to the number of blocks than to the number of checkpoints.
+    Neighbouring checkpoints of one training share most of it, so the number of independent observations is
+    nearer to the number of blocks than to the number of checkpoints.
     """
     gap = np.asarray(first, dtype=float) - np.asarray(second, dtype=float)
     if not base.any() or not later.any():
@@ -98,7 +99,8 @@ def coin_flip_consistency(
 ) -> np.ndarray:
     """Ranking consistency (draws,) if a fair coin decided each block of later checkpoints of each pair.
 
-    The level that says nothing: its mean is 1/2, its spread that of the blocks, not of the single checkpoints.
+    The level that says nothing: its mean is 1/2, its spread that of the blocks, not of the single
+    checkpoints.
     """
     values = []
     for checkpoints in later_checkpoints:
@@ -118,7 +120,7 @@ class SizeOrdering:
 
 
 def size_ordering(curves: np.ndarray, pairs: list[tuple[int, int]]) -> SizeOrdering:
-    """Separation by size of `curves` (..., models, n); `pairs` are (smaller, larger) indices of comparable models."""
+    """Separation by size of `curves` (..., models, n); `pairs` are (smaller, larger) comparable models."""
     curves = np.asarray(curves, dtype=float)
     if not pairs:
         nothing = np.full(curves.shape[:-2] + curves.shape[-1:], np.nan)
@@ -129,7 +131,7 @@ def size_ordering(curves: np.ndarray, pairs: list[tuple[int, int]]) -> SizeOrder
 
 
 def agreement_with_last(curves: np.ndarray) -> np.ndarray:
-    """Kendall's tau-a (..., n) between the ranking of `curves` (..., models, n) at each checkpoint and at the last.
+    """Kendall's tau-a (..., n) of the rankings of `curves` (..., models, n) at each checkpoint and the last.
 
     tau-a = (concordant - discordant) / pairs, in [-1, 1]; a tie counts 0. NaN for fewer than two models.
     """
@@ -154,11 +156,11 @@ def decision_accuracy(early: np.ndarray, target: np.ndarray) -> np.ndarray:
 
 
 def stable_from(curves: np.ndarray, tokens_b: np.ndarray, threshold: float = 1.0) -> np.ndarray:
-    """Tokens (...,) of the earliest checkpoint from which tau with the final ranking never falls below `threshold`.
+    """Tokens (...,) at which tau with the final ranking rises to `threshold` for good.
 
-    `curves` (..., models, n) at `tokens_b` (n,). The last checkpoint agrees with itself, so a result equal to
-    `tokens_b[-1]` says that the order changed up to the end. Where models tie at the end, tau-a cannot reach 1 and
-    the result is NaN.
+    `curves` (..., models, n) at `tokens_b` (n,). The last checkpoint agrees with itself, so a result equal
+    to `tokens_b[-1]` says that the order changed up to the end. Where models tie at the end, tau-a cannot
+    reach 1 and the result is NaN.
     """
     tau = agreement_with_last(curves)
     settled = np.flip(np.logical_and.accumulate(np.flip(tau >= threshold - 1e-12, axis=-1), axis=-1), axis=-1)

@@ -1,4 +1,4 @@
-"""Uncertainty of learning-curve scores: paired item bootstrap, permutation null, block bootstrap over checkpoints."""
+"""Uncertainty of curve scores: paired item bootstrap, permutation null, block bootstrap over checkpoints."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class PermutationNull:
-    """Where a curve's signal quality stands among shuffles of its own checkpoints. Arrays of shape (curves,)."""
+    """Where a curve's signal quality stands among shuffles of its checkpoints. Arrays of shape (curves,)."""
 
     p: np.ndarray  # (1 + shuffles at least as high) / (1 + shuffles)
     mean: np.ndarray
@@ -35,9 +35,10 @@ def resample_item_means(
 ) -> np.ndarray:
     """Bootstrap means of items: shape (resamples, curves) for `values` (curves, items).
 
-    A resample draws items with replacement and uses the same draw for every curve, i.e. for every checkpoint and
-    model: what items have in common (their difficulty) cancels in comparisons. `kept` (items,), boolean, draws
-    among these only. Sums of 0/1 items are exact, so that ties between checkpoints stay ties. NaN in, NaN out.
+    A resample draws items with replacement and uses the same draw for every curve, i.e. for every
+    checkpoint and model: what items have in common (their difficulty) cancels in comparisons. `kept`
+    (items,), boolean, draws among these only. Sums of 0/1 items are exact, so that ties between checkpoints
+    stay ties. NaN in, NaN out.
     """
     values = np.asarray(values, dtype=float)
     if kept is not None:
@@ -61,14 +62,15 @@ def resampling_interval(
     maximum: float = np.inf,
     level: float = 0.95,
 ) -> Interval:
-    """From the lower to the higher of two intervals: the resamples' percentiles, and these less the resamples' bias.
+    """From the lower to the higher of two intervals: the resamples' percentiles, and these less their bias.
 
-    A resampled curve carries the items' noise twice, once from the data and once from the draw, so a score that
-    falls with noise (as signal quality does) is lower in nearly every resample than in the data, and the percentile
-    interval need not even hold the value. Moving it by the bias mends that where the curve is smooth and is too
-    narrow where it is mostly noise; both together held the mean score of newly drawn items in 88% to 100% of
-    simulated benchmarks (percentiles alone: 54% to 100%; docs/signal.md). Bounds are cut to [minimum, maximum].
-    `resampled` is (resamples,); NaN among them are left out, and without any the bounds are NaN.
+    A resampled curve carries the items' noise twice, once from the data and once from the draw, so a score
+    that falls with noise (as signal quality does) is lower in nearly every resample than in the data, and
+    the percentile interval need not even hold the value. Moving it by the bias mends that where the curve
+    is smooth and is too narrow where it is mostly noise; both together held the mean score of newly drawn
+    items in 88% to 100% of simulated benchmarks (percentiles alone: 54% to 100%; docs/signal.md). Bounds
+    are cut to [minimum, maximum]. `resampled` is (resamples,); NaN among them are left out, and without any
+    the bounds are NaN.
     """
     resampled = np.asarray(resampled, dtype=float)
     resampled = resampled[np.isfinite(resampled)]
@@ -91,9 +93,9 @@ def permutation_null(
 ) -> PermutationNull:
     """Signal quality of `curves` (curves, n) among random orders of their own checkpoints.
 
-    The null is that the order of the checkpoints says nothing (white noise): its p-values are uniform under it. A
-    small p excludes white noise only; any slow drift, up or down, is autocorrelated and will also reject it.
-    Curves with NaN or too few checkpoints get NaN.
+    The null is that the order of the checkpoints says nothing (white noise): its p-values are uniform under
+    it. A small p excludes white noise only; any slow drift, up or down, is autocorrelated and will also
+    reject it. Curves with NaN or too few checkpoints get NaN.
     """
     curves = np.atleast_2d(np.asarray(curves, dtype=float))
     observed = signal_quality(curves, convention, ties).signal_quality
@@ -116,7 +118,7 @@ def white_noise_level(
 
 
 def block_length(checkpoints: int) -> int:
-    """Length of a block of consecutive checkpoints, n^(1/3) rounded up: the usual order for a block bootstrap."""
+    """Checkpoints in a block, n^(1/3) rounded up: the usual order for a block bootstrap."""
     return max(1, int(np.ceil(checkpoints ** (1.0 / 3.0) - 1e-9)))
 
 
@@ -125,7 +127,8 @@ def resample_blocks(
 ) -> np.ndarray:
     """Indices (resamples, checkpoints) of a circular block bootstrap (Politis and Romano 1992).
 
-    Neighbouring checkpoints share most of their training, so they are drawn in blocks of `length`, not one by one.
+    Neighbouring checkpoints share most of their training, so they are drawn in blocks of `length`, not one
+    by one.
     """
     length = block_length(checkpoints) if length is None else length
     blocks = -(-checkpoints // length)

@@ -1,8 +1,8 @@
 """Filters judged where they were not fitted.
 
-A filter that keeps the items whose scores rose makes any benchmark rise on the checkpoints it looked at: of pure noise
-it makes a signal quality above 0.9. So items are chosen on some models (or checkpoints) and scored on others, and a
-random choice of as many items is scored beside it.
+A filter that keeps the items whose scores rose makes any benchmark rise on the checkpoints it looked at: of
+pure noise it makes a signal quality above 0.9. So items are chosen on some models (or checkpoints) and
+scored on others, and a random choice of as many items is scored beside it.
 """
 
 from collections.abc import Callable
@@ -30,9 +30,10 @@ class Fold:
 class FilterTrial:
     """Mean signal quality over models of a filtered benchmark, by where the filter was fitted.
 
-    `in_sample` is fitted on the curves that are scored, `held_out` on others; `optimism_gap` is their difference.
-    `control_high` is the 97.5th percentile of random choices of as many items, scored on the same held-out curves.
-    A filter that beats it has found something that is not in the numbers it was fitted on.
+    `in_sample` is fitted on the curves that are scored, `held_out` on others; `optimism_gap` is their
+    difference. `control_high` is the 97.5th percentile of random choices of as many items, scored on the
+    same held-out curves. A filter that beats it has found something that is not in the numbers it was
+    fitted on.
     """
 
     unfiltered: float
@@ -49,10 +50,10 @@ class FilterTrial:
 
 
 def leave_one_group_out(groups: list[str], checkpoints: list[int]) -> list[Fold]:
-    """Folds that score one group's models (an architecture, a size) at all points and fit on the other groups'.
+    """Folds that score one group's models (an architecture, a size) and fit on the other groups'.
 
-    `groups` and `checkpoints` have one entry per model: its group and its number of checkpoints. No fold for fewer than
-    two groups.
+    `groups` and `checkpoints` have one entry per model: its group and its number of checkpoints. No fold
+    for fewer than two groups.
     """
     everything = [np.arange(count) for count in checkpoints]
     folds = []
@@ -66,9 +67,10 @@ def leave_one_group_out(groups: list[str], checkpoints: list[int]) -> list[Fold]
 def disjoint_checkpoints(checkpoints: list[int]) -> list[Fold]:
     """Fold that fits on every other checkpoint of each model and scores the rest.
 
-    The last checkpoint is scored. Autocorrelation needs eight points, so models with fewer than 16 checkpoints are left
-    out; no fold where none is left. Held out are moments of training, not trainings: what an item does in these very
-    runs, fluctuations that last longer than a checkpoint included, is seen by the filter.
+    The last checkpoint is scored. Autocorrelation needs eight points, so models with fewer than 16
+    checkpoints are left out; no fold where none is left. Held out are moments of training, not trainings:
+    what an item does in these very runs, fluctuations that last longer than a checkpoint included, is seen
+    by the filter.
     """
     fit, score = [], []
     for model, count in enumerate(checkpoints):
@@ -90,9 +92,10 @@ def judge_filter(
 ) -> FilterTrial:
     """Signal quality in sample, held out, and of random choices of the same size.
 
-    `fit` maps item scores to the kept items, boolean (items,). `fitted` are the scores it looks at and `scored` those
-    whose means make the learning curves: one array (checkpoints, items) a model, the same models, checkpoints and items
-    in both. Quality is averaged over the models of each fold, then over folds by their number of models.
+    `fit` maps item scores to the kept items, boolean (items,). `fitted` are the scores it looks at and
+    `scored` those whose means make the learning curves: one array (checkpoints, items) a model, the same
+    models, checkpoints and items in both. Quality is averaged over the models of each fold, then over folds
+    by their number of models.
     """
     if not folds:
         raise ValueError("a filter is judged on at least one fold")

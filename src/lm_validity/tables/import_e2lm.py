@@ -1,7 +1,7 @@
 """Learning curves of the early-training competition (curves.csv) as a scores table.
 
-The layout: `model, iteration, gtokens`, then one column a benchmark; one row a model and checkpoint. An absent
-`gtokens` column is computed from the iteration with the competition's batch ramp.
+The layout: `model, iteration, gtokens`, then one column a benchmark; one row a model and checkpoint. An
+absent `gtokens` column is computed from the iteration with the competition's batch ramp.
 """
 
 from pathlib import Path
@@ -20,9 +20,10 @@ _LAYOUT = "the columns are model, iteration, gtokens and one column per benchmar
 def read_e2lm(path: str | Path) -> pd.DataFrame:
     """Read learning curves into the columns of SCORES, one row per model, checkpoint and benchmark.
 
-    Accuracies stay fractions. The file names no metric, direction, standard error or item count: these are null
-    and come from the benchmarks sheet. An empty cell means that the checkpoint was not evaluated on the benchmark:
-    it gives no row. Anything else that is not a finite number is an InputError naming row, column and value.
+    Accuracies stay fractions. The file names no metric, direction, standard error or item count: these are
+    null and come from the benchmarks sheet. An empty cell means that the checkpoint was not evaluated on
+    the benchmark: it gives no row. Anything else that is not a finite number is an InputError naming row,
+    column and value.
     """
     path = Path(path)
     curves = _read_csv(path)
@@ -85,7 +86,8 @@ def _whole_numbers(path: Path, curves: pd.DataFrame) -> np.ndarray:
     values = _numbers(path, curves, "iteration")
     for index in np.flatnonzero((values < 0) | (values != np.floor(values))):
         raise InputError(
-            f"{path}: row {index + 2}, column 'iteration': {curves['iteration'].iloc[index]!r} is not a step count.",
+            f"{path}: row {index + 2}, column 'iteration': "
+            f"{curves['iteration'].iloc[index]!r} is not a step count.",
             "write optimizer steps as whole numbers.",
         )
     return values.astype(np.int64)
@@ -96,7 +98,8 @@ def _check_checkpoints(path: Path, curves: pd.DataFrame) -> None:
     for index in np.flatnonzero(curves.duplicated(["model", "iteration"])):
         row = curves.iloc[index]
         raise InputError(
-            f"{path}: row {index + 2}: a second row for model {row['model']!r} at iteration {row['iteration']}.",
+            f"{path}: row {index + 2}: a second row for model {row['model']!r} "
+            f"at iteration {row['iteration']}.",
             "keep one row per model and checkpoint.",
         )
     for model, rows in curves.sort_values("iteration").groupby("model"):
@@ -104,7 +107,7 @@ def _check_checkpoints(path: Path, curves: pd.DataFrame) -> None:
         if falls.size:
             at = rows.iloc[falls[0] + 1]
             raise InputError(
-                f"{path}: row {at.name + 2}, column 'gtokens': model {model!r} has no more tokens at iteration "
-                f"{at['iteration']} than at its checkpoint before ({at['gtokens']}).",
+                f"{path}: row {at.name + 2}, column 'gtokens': model {model!r} has no more tokens at"
+                f" iteration {at['iteration']} than at its checkpoint before ({at['gtokens']}).",
                 "tokens must grow with the iteration.",
             )

@@ -52,7 +52,8 @@ is_usable() {
 
 install() {
     if .venv/bin/python -m pip --disable-pip-version-check install --progress-bar off "$@" 2>&1 | tee -a "$log" |
-        { grep --line-buffered -E '^(Collecting|Downloading|  Downloading|Installing|Successfully|ERROR)' || true; }; then
+        { grep --line-buffered -oE '^(Collecting [^ ]+| *Downloading [^ ]+ \([^)]*\)|Installing collected packages|ERROR.*)' ||
+            true; }; then
         return
     fi
     if grep -qE 'NewConnectionError|NameResolutionError|name resolution|Network is unreachable|Timeout|ProxyError' "$log"; then

@@ -34,13 +34,17 @@ class Workspace:
         return self._read(f"prefetch/models/{model}.json", f"lm-validity prefetch-model --model {model}")
 
     def task_record(self, benchmark: str) -> dict:
-        return self._read(f"prefetch/benchmarks/{benchmark}.json", f"lm-validity prefetch-benchmark --benchmark {benchmark}")
+        return self._read(
+            f"prefetch/benchmarks/{benchmark}.json", f"lm-validity prefetch-benchmark --benchmark {benchmark}"
+        )
 
     def split_path(self, benchmark: str, split: str) -> Path:
         return self.run.results / "splits" / benchmark / f"{split}.json"
 
     def split_digest(self, benchmark: str, split: str) -> str:
-        record = self._read(f"splits/{benchmark}/{split}.json", f"lm-validity split-benchmark --benchmark {benchmark}")
+        record = self._read(
+            f"splits/{benchmark}/{split}.json", f"lm-validity split-benchmark --benchmark {benchmark}"
+        )
         return record["digest"]
 
     def _read(self, name: str, command: str) -> dict:
@@ -51,7 +55,9 @@ class Workspace:
             except FileNotFoundError:
                 raise InputError(f"{path}: no such file.", f"make it first: {command}.") from None
             except ValueError as error:
-                raise InputError(f"{path}: not valid JSON ({error}).", f"delete it and run {command}.") from error
+                raise InputError(
+                    f"{path}: not valid JSON ({error}).", f"delete it and run {command}."
+                ) from error
         return self._json[name]
 
     # ---- recipes ------------------------------------------------------------------------------------------------
@@ -82,19 +88,17 @@ class Workspace:
         }
 
     def _finetune_recipe(self, cell: Cell) -> dict:
-        settings = self.run.configuration.finetuning
-        named = ("epochs", "effective_batch", "max_length", "loss", "target_modules", "rank", "alpha", "dropout")
-        return self._scoring(cell, cell.prompt) | {
-            "model": self.model_record(cell.model)["checkpoints"]["final"]["digest"],
-            "train": self.split_digest(cell.benchmark, "train"),
-            "validation": self.split_digest(cell.benchmark, "validation"),
-            "metric": self.run.benchmarks[cell.benchmark].metric,
-            "higher_is_better": self.run.benchmarks[cell.benchmark].higher_is_better,
-            "learning_rate": cell.learning_rate,
-            "seed": cell.seed,
-            "weight_decay": settings.weight_decay,
-            **{name: getattr(settings, name) for name in named},
-        }
+        return (
+            self._scoring(cell, cell.prompt)
+            | self.grid.training_settings(cell.benchmark)
+            | {
+                "model": self.model_record(cell.model)["checkpoints"]["final"]["digest"],
+                "train": self.split_digest(cell.benchmark, "train"),
+                "validation": self.split_digest(cell.benchmark, "validation"),
+                "learning_rate": cell.learning_rate,
+                "seed": cell.seed,
+            }
+        )
 
     def _adapter_recipe(self, cell: Cell) -> dict:
         selection = self.selection(cell)
@@ -107,18 +111,8 @@ class Workspace:
 
     def _scoring(self, cell: Cell, prompt: str) -> dict:
         """What every cell that scores documents of a benchmark depends on."""
-        evaluation, task = self.run.configuration.evaluation, self.task_record(cell.benchmark)
-        scoring = {
-            "task": task["digest"],
-            "prompt": prompt,
-            "dtype": self.run.models[cell.model].dtype,
-            "evaluation_max_length": evaluation.max_length,
-        }
-        if prompt == "chat":
-            scoring["system_instruction"] = evaluation.system_instruction
-        if task["output_type"] == "generate_until":
-            scoring["max_generated_tokens"] = evaluation.max_generated_tokens
-        return scoring
+        task = {"task": self.task_record(cell.benchmark)["digest"]}
+        return task | self.grid.scoring_settings(cell.model, cell.benchmark, prompt)
 
     # ---- what a cell stands on ----------------------------------------------------------------------------------
 
@@ -127,7 +121,8 @@ class Workspace:
         entry = self.manifests.entry(cell)
         if entry is None:
             raise InputError(
-                f"{self.grid.manifest_of(cell)}: {cell.name} is not in it.", "run the job that makes it first."
+                f"{self.grid.manifest_of(cell)}: {cell.name} is not in it.",
+                "run the job that makes it first.",
             )
         if entry.status != "done":
             raise MissingCell(f"{cell.rule} {cell.model} {cell.name}: {entry.error or 'missing'}")

@@ -31,7 +31,12 @@ def select_prompt(workspace: Workspace, cell: Cell) -> dict:
     values = direct_validation(workspace, cell)
     better = 1 if benchmark.higher_is_better else -1
     best = max(values, key=lambda prompt: (better * values[prompt], -PROMPT_ORDER.index(prompt)))
-    return {"prompt": best, "metric": benchmark.metric, "validation_value": values[best], "validation_values": values}
+    return {
+        "prompt": best,
+        "metric": benchmark.metric,
+        "validation_value": values[best],
+        "validation_values": values,
+    }
 
 
 def direct_validation(workspace: Workspace, cell: Cell) -> dict[str, float]:
@@ -81,7 +86,11 @@ def select_adapter(workspace: Workspace, cell: Cell) -> dict:
             "try smaller finetuning.learning_rates, or check the training data.",
         )
     _, folder, best = max(candidates, key=lambda candidate: candidate[0])
-    choice = {"metric": benchmark.metric, "direct_validation_value": direct["validation_value"], "candidates": rows}
+    choice = {
+        "metric": benchmark.metric,
+        "direct_validation_value": direct["validation_value"],
+        "candidates": rows,
+    }
     if better * best["validation_value"] > better * direct["validation_value"]:
         keys = ("prompt", "learning_rate", "epoch", "validation_value")
         return choice | {key: best[key] for key in keys} | {"folder": folder}

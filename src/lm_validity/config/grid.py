@@ -74,6 +74,7 @@ class Grid:
         self.run = run
         self.configuration = run.configuration
         self.cells_folder = f"results/{run.name}/cells"
+        self._settings: dict[tuple, str] = {}
 
     # ---- who takes part -----------------------------------------------------------------------------------------
 
@@ -179,8 +180,9 @@ class Grid:
         benchmarks = self.benchmarks("agreement")
         for model in self.agreement_models if benchmarks else ():
             for group in make_groups(benchmarks, size.benchmarks, "benchmarks"):
-                prompts = tuple(Cell("select_prompt", model.model, benchmark) for benchmark in group.members)
-                yield Job("select_prompt", model.model, group.name, prompts)
+                if len(self.prompts(model)) > 1:  # a base model has no choice to make
+                    cells = tuple(Cell("select_prompt", model.model, benchmark) for benchmark in group.members)
+                    yield Job("select_prompt", model.model, group.name, cells)
                 for seed in seeds:
                     for rule in ("select_adapter", "evaluate_adapter"):
                         cells = tuple(Cell(rule, model.model, name, seed=seed) for name in group.members)
@@ -227,7 +229,7 @@ class Grid:
             if job.rule in ("select_prompt", "select_adapter"):
                 for prompt in prompts:
                     found[self.manifest_of(self.direct(cell.model, cell.benchmark, prompt, "validation"))] = None
-            if job.rule in ("select_adapter", "evaluate_adapter"):
+            if job.rule == "select_adapter":
                 for candidate in self.candidates(cell):
                     found[self.manifest_of(candidate)] = None
             if job.rule == "evaluate_adapter":
@@ -246,3 +248,52 @@ class Grid:
         return list(found)
 
 
+
+    # ---- settings that enter a recipe ---------------------------------------------------------------------------
+
+    def scoring_settings(self, model: str, benchmark: str, prompt: str) -> dict:
+        """What the configuration says that can change a score. Batch sizes and devices are not in it."""
+        evaluation = self.configuration.evaluation
+        settings = {
+            "prompt": prompt,
+            "dtype": self.run.models[model].dtype,
+            "evaluation_max_length": evaluation.max_length,
+        }
+        if prompt == "chat":
+            settings["system_instruction"] = evaluation.system_instruction
+        if self.run.benchmarks[benchmark].output_type == "generate_until":
+            settings["max_generated_tokens"] = evaluation.max_generated_tokens
+        return settings
+
+    def training_settings(self, benchmark: str) -> dict:
+        """What the configuration says that can change a fine-tune, without its learning rate and seed."""
+        row = self.run.benchmarks[benchmark]
+        settings = self.configuration.finetuning.model_dump(
+            exclude={"learning_rates", "seeds", "micro_batch", "gradient_checkpointing"}
+        )
+        return {"metric": row.metric, "higher_is_better": row.higher_is_better, **settings}
+
+    def settings(self, job: Job) -> str:
+        """A job's recipe settings in one line: Snakemake reruns the job when it changes, and for nothing else."""
+        dtype = self.run.models[job.model].dtype
+        parts = dict.fromkeys((cell.rule, cell.benchmark, cell.prompt, dtype) for cell in job.cells)
+        key = tuple(parts)
+        if key not in self._settings:
+            self._settings[key] = self._describe_settings(job)
+        return self._settings[key]
+
+    def _describe_settings(self, job: Job) -> str:
+        parts = {}
+        for cell in job.cells:
+            row = self.run.benchmarks[cell.benchmark]
+            parts[cell.benchmark] = {"metric": row.metric, "higher_is_better": row.higher_is_better}
+            if cell.prompt:
+                parts[cell.benchmark] |= self.scoring_settings(cell.model, cell.benchmark, cell.prompt)
+            if cell.rule == "finetune_adapter":
+                parts[cell.benchmark] |= self.training_settings(cell.benchmark)
+        first = next(iter(parts.values()))
+        common = {key: value for key, value in first.items() if all(part.get(key) == value for part in parts.values())}
+        words = [f"{key}={value}" for key, value in common.items()]
+        for benchmark, part in parts.items():
+            words += [f"{benchmark}.{key}={value}" for key, value in part.items() if key not in common]
+        return " ".join(words)

@@ -1,0 +1,32 @@
+"""Train, validation and test documents of each benchmark, disjoint by construction.
+
+REQUIRED INPUTS: results/<run>/prefetch/benchmarks/<benchmark>.json
+OUTPUTS: results/<run>/splits/<benchmark>/{train,validation,test}.json, so that a fine-tune never opens test
+"""
+
+
+rule split_benchmark:
+    """Divide a benchmark's documents; rows that occur in test leave train and validation."""
+    input:
+        f"{RESULTS}/prefetch/benchmarks/{{benchmark}}.json",
+    output:
+        train=f"{RESULTS}/splits/{{benchmark}}/train.json",
+        validation=f"{RESULTS}/splits/{{benchmark}}/validation.json",
+        test=f"{RESULTS}/splits/{{benchmark}}/test.json",
+    log:
+        f"{LOGS}/split_benchmark/{{benchmark}}.log",
+    conda:
+        "../../envs/gpu.yaml"
+    params:
+        configfile=CONFIGFILE,
+        caps=f"{RUN.configuration.splits.train}/{RUN.configuration.splits.validation}/{RUN.configuration.splits.test}",
+        seed=RUN.configuration.splits.seed,
+        allow_overlap=lambda wildcards: wildcards.benchmark in RUN.configuration.splits.allow_overlap,
+    resources:
+        mem_mb=8000,
+        runtime=60,
+    message:
+        "split benchmark {wildcards.benchmark}"
+    shell:
+        "lm-validity split-benchmark --configfile {params.configfile:q}"
+        " --benchmark {wildcards.benchmark:q} > {log:q} 2>&1"

@@ -1,0 +1,138 @@
+"""What every rule file uses: the run, its grid, and small functions from wildcards to files and settings.
+
+Parsed by every job on a cluster: standard library and pydantic only, no pandas, no network.
+"""
+
+import json
+import sys
+
+from snakemake.exceptions import WorkflowError
+
+try:
+    from lm_validity.config.grid import Grid
+    from lm_validity.config.load import build_run
+    from lm_validity.errors import InputError
+    from lm_validity.files import write_text
+    from lm_validity.store.recipe import RECIPE_VERSIONS
+except ImportError as error:
+    raise WorkflowError(
+        f"lm_validity cannot be imported ({error}). Hint: `make demo` builds .venv; then `source .venv/bin/activate`."
+    )
+
+try:
+    RUN = build_run(config, ", ".join(str(path) for path in workflow.configfiles) or "config")
+except InputError as error:
+    raise WorkflowError(str(error))
+
+GRID = Grid(RUN)
+RESULTS = f"results/{RUN.name}"
+LOGS = f"{RESULTS}/logs"
+# The configuration as merged, written when a run starts (never by a dry run); the jobs read this file.
+CONFIGFILE = f"{RESULTS}/configuration.json"
+CELLS = GRID.all_manifests()
+
+
+wildcard_constraints:
+    model="[^/]+",
+    benchmark="[^/]+",
+    batch="[^/]+",
+
+
+def all_cells(wildcards):
+    """input: every manifest. A function, so that 30,000 paths are not parsed once a target.
+
+    Targets list the manifests beside the tables: Snakemake does not restore a missing file whose descendants exist.
+    """
+    return CELLS
+
+
+def job_of(rule_name, wildcards):
+    """The job of a rule's wildcards; a clear error where someone asks for a file of no job."""
+    try:
+        return GRID.job(rule_name, wildcards.model, wildcards.batch)
+    except KeyError:
+        raise WorkflowError(f"{rule_name}: no batch {wildcards.batch!r} of model {wildcards.model!r} in this run.")
+
+
+def settings_of(rule_name):
+    """params: what the configuration says that can change the job's numbers."""
+    return lambda wildcards: GRID.settings(job_of(rule_name, wildcards))
+
+
+def splits_of(rule_name):
+    """input: the split files a job reads (they stand on the tasks' records)."""
+    return lambda wildcards: GRID.split_files(job_of(rule_name, wildcards))
+
+
+def dependencies_of(rule_name):
+    """input: the manifests a selection or an adapter's evaluation stands on."""
+    return lambda wildcards: GRID.dependencies(job_of(rule_name, wildcards))
+
+
+def size_class(wildcards):
+    return RUN.configuration.size_classes[RUN.models[wildcards.model].size_class]
+
+
+def threads_of(wildcards):
+    return size_class(wildcards).cpus
+
+
+def gpus_of(wildcards):
+    return size_class(wildcards).gpu
+
+
+def memory_of(wildcards, attempt):
+    return size_class(wildcards).mem_mb * attempt
+
+
+def minutes_of(rule_name):
+    """resources: minutes a job, by size class, number of cells and attempt."""
+
+    def minutes(wildcards, attempt):
+        one = size_class(wildcards)
+        each = one.finetune_minutes if rule_name == "finetune_adapter" else one.evaluate_minutes
+        return max(5, int(each * len(job_of(rule_name, wildcards).cells) * attempt))
+
+    return minutes
+
+
+def made_by_workflow(path, name):
+    """input: a file of a folder that another rule makes, or of a local folder; nothing for a hub id."""
+    return [f"{path}/{name}"] if path and path.startswith(f"{RESULTS}/") else []
+
+
+def model_source(wildcards):
+    return made_by_workflow(RUN.models[wildcards.model].path, "config.json")
+
+
+def benchmark_source(wildcards):
+    row = RUN.benchmarks[wildcards.benchmark]
+    return made_by_workflow(row.include_path, f"{row.task}.yaml")
+
+
+def study_reports(*studies):
+    """The reports of the named studies that this configuration asks for."""
+    names = {"agreement": ("agreement", "factors"), "signal": ("signal",), "bias": ("bias",)}
+    return [
+        f"{RESULTS}/reports/{name}/summary.json"
+        for study in studies
+        if study in RUN.configuration.studies
+        for name in names[study]
+    ]
+
+
+REPORTS = [*study_reports("agreement"), f"{RESULTS}/report/index.html"]
+
+
+def write_configuration():
+    """The merged configuration for the jobs, rewritten only when it differs."""
+    write_text(CONFIGFILE, json.dumps(RUN.configuration.model_dump(mode="json"), indent=1) + "\n")
+
+
+onstart:
+    write_configuration()
+
+
+onerror:
+    shell(f"lm-validity check-cells --configfile {CONFIGFILE} --after-error || true")
+    shell(f"lm-validity partial-reports --configfile {CONFIGFILE} || true")

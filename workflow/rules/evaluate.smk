@@ -1,0 +1,57 @@
+"""Models as they come: zero-shot scores on validation (for selection) and test, at every checkpoint asked for.
+
+REQUIRED INPUTS: prefetch records; results/<run>/splits/<benchmark>/{validation,test}.json
+OUTPUTS: results/<run>/cells/evaluate_model/<model>/<batch>.{validation,test}.json; the cells are in the store
+"""
+
+
+localrules:
+    select_prompt,
+
+
+rule evaluate_model:
+    """Score an untouched model with lm-eval; direct scores, perplexity and early checkpoints alike."""
+    input:
+        model=f"{RESULTS}/prefetch/models/{{model}}.json",
+        splits=splits_of("evaluate_model"),
+    output:
+        validation=f"{RESULTS}/cells/evaluate_model/{{model}}/{{batch}}.validation.json",
+        test=f"{RESULTS}/cells/evaluate_model/{{model}}/{{batch}}.test.json",
+    log:
+        f"{LOGS}/evaluate_model/{{model}}/{{batch}}.log",
+    conda:
+        "../../envs/gpu.yaml"
+    params:
+        configfile=CONFIGFILE,
+        recipe_version=RECIPE_VERSIONS["evaluate_model"],
+        settings=settings_of("evaluate_model"),
+    threads: threads_of
+    resources:
+        gpu=gpus_of,
+        mem_mb=memory_of,
+        runtime=minutes_of("evaluate_model"),
+    message:
+        "evaluate {wildcards.model}: {wildcards.batch}"
+    shell:
+        "lm-validity evaluate-model --configfile {params.configfile:q}"
+        " --model {wildcards.model:q} --batch {wildcards.batch:q} > {log:q} 2>&1"
+
+
+rule select_prompt:
+    """The direct regime's prompt, plain or chat, on validation."""
+    input:
+        dependencies_of("select_prompt"),
+    output:
+        f"{RESULTS}/cells/select_prompt/{{model}}/{{batch}}.json",
+    log:
+        f"{LOGS}/select_prompt/{{model}}/{{batch}}.log",
+    conda:
+        "../../envs/report.yaml"
+    params:
+        configfile=CONFIGFILE,
+        settings=settings_of("select_prompt"),
+    message:
+        "select prompt {wildcards.model}: {wildcards.batch}"
+    shell:
+        "lm-validity select-prompt --configfile {params.configfile:q}"
+        " --model {wildcards.model:q} --batch {wildcards.batch:q} > {log:q} 2>&1"

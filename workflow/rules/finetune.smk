@@ -1,0 +1,83 @@
+"""Train before test: the same LoRA fine-tuning for every model, selection on validation, one look at test.
+
+REQUIRED INPUTS: prefetch records; results/<run>/splits/<benchmark>/{train,validation}.json (test only at the end)
+OUTPUTS: results/<run>/cells/{finetune_adapter,select_adapter,evaluate_adapter}/<model>/<batch>.json
+"""
+
+
+localrules:
+    select_adapter,
+
+
+rule finetune_adapter:
+    """LoRA on a benchmark's training set, validation each epoch, the best epoch kept; never sees the test split."""
+    input:
+        model=f"{RESULTS}/prefetch/models/{{model}}.json",
+        splits=splits_of("finetune_adapter"),
+    output:
+        f"{RESULTS}/cells/finetune_adapter/{{model}}/{{batch}}.json",
+    log:
+        f"{LOGS}/finetune_adapter/{{model}}/{{batch}}.log",
+    conda:
+        "../../envs/gpu.yaml"
+    params:
+        configfile=CONFIGFILE,
+        recipe_version=RECIPE_VERSIONS["finetune_adapter"],
+        settings=settings_of("finetune_adapter"),
+    threads: threads_of
+    resources:
+        gpu=gpus_of,
+        mem_mb=memory_of,
+        runtime=minutes_of("finetune_adapter"),
+    message:
+        "fine-tune {wildcards.model}: {wildcards.batch}"
+    shell:
+        "lm-validity finetune-adapter --configfile {params.configfile:q}"
+        " --model {wildcards.model:q} --batch {wildcards.batch:q} > {log:q} 2>&1"
+
+
+rule select_adapter:
+    """The best learning rate, prompt and epoch; its inputs are validation results only."""
+    input:
+        dependencies_of("select_adapter"),
+    output:
+        f"{RESULTS}/cells/select_adapter/{{model}}/{{batch}}.json",
+    log:
+        f"{LOGS}/select_adapter/{{model}}/{{batch}}.log",
+    conda:
+        "../../envs/report.yaml"
+    params:
+        configfile=CONFIGFILE,
+        settings=settings_of("select_adapter"),
+    message:
+        "select adapter {wildcards.model}: {wildcards.batch}"
+    shell:
+        "lm-validity select-adapter --configfile {params.configfile:q}"
+        " --model {wildcards.model:q} --batch {wildcards.batch:q} > {log:q} 2>&1"
+
+
+rule evaluate_adapter:
+    """Score the selected adapter on the test split, once."""
+    input:
+        splits=splits_of("evaluate_adapter"),
+        cells=dependencies_of("evaluate_adapter"),
+    output:
+        f"{RESULTS}/cells/evaluate_adapter/{{model}}/{{batch}}.json",
+    log:
+        f"{LOGS}/evaluate_adapter/{{model}}/{{batch}}.log",
+    conda:
+        "../../envs/gpu.yaml"
+    params:
+        configfile=CONFIGFILE,
+        recipe_version=RECIPE_VERSIONS["evaluate_adapter"],
+        settings=settings_of("evaluate_adapter"),
+    threads: threads_of
+    resources:
+        gpu=gpus_of,
+        mem_mb=memory_of,
+        runtime=minutes_of("evaluate_adapter"),
+    message:
+        "evaluate adapter {wildcards.model}: {wildcards.batch}"
+    shell:
+        "lm-validity evaluate-adapter --configfile {params.configfile:q}"
+        " --model {wildcards.model:q} --batch {wildcards.batch:q} > {log:q} 2>&1"

@@ -1,0 +1,115 @@
+"""From tables to pages. CPU only; the same commands run on imported scores.
+
+REQUIRED INPUTS: results/<run>/tables/*.parquet and the sheets of the configuration
+OUTPUTS: results/<run>/reports/<report>/summary.json, results/<run>/report/index.html
+"""
+
+
+localrules:
+    agreement,
+    reports,
+    build_site,
+    partial_reports,
+
+
+rule report_agreement:
+    """Do the benchmarks agree on which model is better, before and after equal preparation?"""
+    input:
+        scores=f"{RESULTS}/tables/scores.parquet",
+        documents=f"{RESULTS}/tables/items.parquet",
+        models=RUN.configuration.models,
+        benchmarks=RUN.configuration.benchmarks,
+    output:
+        f"{RESULTS}/reports/agreement/summary.json",
+    log:
+        f"{LOGS}/report_agreement.log",
+    conda:
+        "../../envs/report.yaml"
+    params:
+        resamples=RUN.configuration.reports.resamples,
+        folder=subpath(output[0], parent=True),
+    resources:
+        mem_mb=4000,
+        runtime=60,
+    message:
+        "report agreement"
+    shell:
+        "lm-validity report agreement --scores {input.scores:q} --items {input.documents:q} --models {input.models:q}"
+        " --benchmarks {input.benchmarks:q} --resamples {params.resamples} --output {params.folder:q} > {log:q} 2>&1"
+
+
+rule report_factors:
+    """How many factors does the score matrix have, and what is the first?"""
+    input:
+        scores=f"{RESULTS}/tables/scores.parquet",
+        models=RUN.configuration.models,
+        benchmarks=RUN.configuration.benchmarks,
+    output:
+        f"{RESULTS}/reports/factors/summary.json",
+    log:
+        f"{LOGS}/report_factors.log",
+    conda:
+        "../../envs/report.yaml"
+    params:
+        resamples=RUN.configuration.reports.resamples,
+        folder=subpath(output[0], parent=True),
+    resources:
+        mem_mb=4000,
+        runtime=60,
+    message:
+        "report factors"
+    shell:
+        "lm-validity report factors --scores {input.scores:q} --models {input.models:q}"
+        " --benchmarks {input.benchmarks:q} --resamples {params.resamples} --output {params.folder:q} > {log:q} 2>&1"
+
+
+rule build_site:
+    """One folder with index.html: the findings, the figures, the tables."""
+    input:
+        study_reports("agreement", "signal", "bias"),
+    output:
+        report(
+            f"{RESULTS}/report/index.html",
+            caption="../report/site.rst",
+            category="Site",
+            labels={"page": "all reports"},
+        ),
+    log:
+        f"{LOGS}/build_site.log",
+    conda:
+        "../../envs/report.yaml"
+    params:
+        configfile=CONFIGFILE,
+    message:
+        "build site"
+    shell:
+        "lm-validity build-site --configfile {params.configfile:q} > {log:q} 2>&1"
+
+
+rule agreement:
+    """The agreement study: its cells, tables and reports."""
+    input:
+        all_cells,
+        study_reports("agreement"),
+        f"{RESULTS}/report/index.html",
+
+
+rule reports:
+    """Everything the configuration's studies ask for."""
+    input:
+        all_cells,
+        REPORTS,
+
+
+rule partial_reports:
+    """Tables and pages of the cells that exist, under results/<run>/partial/; what is missing is listed and marked."""
+    log:
+        f"{LOGS}/partial_reports.log",
+    conda:
+        "../../envs/report.yaml"
+    params:
+        configfile=CONFIGFILE,
+    message:
+        "partial reports"
+    shell:
+        "lm-validity partial-reports --configfile {params.configfile:q} 2>&1 | tee {log:q}"

@@ -1,8 +1,9 @@
 """A causal language model as lm-eval sees it, loaded from local safetensors with everything about it stated.
 
-`LanguageModel` is lm-eval's HFLM: its batching, truncation, scoring and generation are used unchanged. Added are the
-tokens of a request as a public method (training text and item tables need them), each request's encoding kept for
-the next epoch, one BOS per document in rolling perplexity, adapters put on and taken off, and counters.
+`LanguageModel` is lm-eval's HFLM: its batching, truncation, scoring and generation are used unchanged. Added
+are the tokens of a request as a public method (training text and item tables need them), each request's
+encoding kept for the next epoch, one BOS per document in rolling perplexity, adapters put on and taken off,
+and counters.
 """
 
 import contextlib
@@ -51,10 +52,10 @@ class LanguageModel(HFLM):
     """HFLM over a loaded model and tokenizer.
 
     model_id: the name that results and adapters carry; never a path of this machine.
-    window_prefix: how rolling windows begin. `once`: one BOS before the document (lm-eval with add_bos_token=False).
-        `every`: one BOS before every window, for models that need it (Gemma). `lm-eval`: lm-eval's default, which
-        scores a tokenizer's own BOS after its prefix BOS. All three agree where the tokenizer adds no BOS and the
-        document fits one window.
+    window_prefix: how rolling windows begin. `once`: one BOS before the document (lm-eval with
+        add_bos_token=False). `every`: one BOS before every window, for models that need it (Gemma).
+        `lm-eval`: lm-eval's default, which scores a tokenizer's own BOS after its prefix BOS. All three agree
+        where the tokenizer adds no BOS and the document fits one window.
     """
 
     def __init__(
@@ -88,7 +89,7 @@ class LanguageModel(HFLM):
 
     @contextlib.contextmanager
     def using(self, model: torch.nn.Module) -> Iterator[None]:
-        """Score with `model` (the base model under an adapter) inside the block, with the base model after it."""
+        """Score with `model` (the base model under an adapter) inside the block, the base model after it."""
         self._model = model
         try:
             yield
@@ -100,7 +101,7 @@ class LanguageModel(HFLM):
         return getattr(self.tokenizer, "chat_template", None) is not None
 
     def encode_request(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
-        """Token ids of context and continuation exactly as lm-eval scores them; kept until `forget_requests`."""
+        """Token ids of context and continuation as lm-eval scores them; kept until `forget_requests`."""
         key = (context, continuation)
         if key not in self._encoded:
             self._encoded[key] = self._encode_anew(context, continuation)
@@ -119,8 +120,8 @@ class LanguageModel(HFLM):
         self._encoded.clear()
 
     def document_tokens(self, text: str) -> list[int]:
-        """Token ids of a document of a perplexity corpus as they are predicted, without a leading BOS of its own
-        (unless `window_prefix` is `lm-eval`)."""
+        """Token ids that are predicted in a document of a perplexity corpus: without a leading BOS, unless
+        `window_prefix` is `lm-eval`."""
         if self.window_prefix == "lm-eval":
             return self.tok_encode(text)
         tokens = self.tok_encode(text, add_special_tokens=False)
@@ -189,7 +190,7 @@ def load_language_model(
     model_id: str | None = None,
     window_prefix: WindowPrefix = "once",
 ) -> LanguageModel:
-    """Load a model from a folder, or a hub id from the local cache: safetensors only, no network, no remote code.
+    """Load a model from a folder, or a hub id from the local cache: safetensors, no network, no remote code.
 
     dtype: `float32`, `bfloat16` or `float16`; never the checkpoint's by default.
     device: `cpu`, `cuda`, `cuda:N`, or `auto` to lay one model over all GPUs of the node.
@@ -212,7 +213,7 @@ def load_language_model(
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CellError(
             f"{path}: cannot be loaded as a causal language model ({reason}).",
-            "the folder needs config.json, *.safetensors and tokenizer files of an architecture that transformers knows.",
+            "it needs config.json, *.safetensors and a tokenizer, of an architecture that transformers knows.",
         ) from error
     if tokenizer.eos_token_id is None:
         raise CellError(

@@ -1,7 +1,7 @@
-"""lm-eval tasks by name: found once where there is a network, loaded in a fraction of a second everywhere else.
+"""lm-eval tasks by name: found once where there is a network, loaded quickly everywhere else.
 
-lm-eval's own index reads 14,000 YAML files with a YAML parser (15 s). Here a text scan finds the one file that
-declares the task; a `TaskRecord` remembers it, and a job loads that file alone.
+lm-eval's own index reads 14,000 YAML files with a YAML parser (15 s). Here a text scan finds the one file
+that declares the task; a `TaskRecord` remembers it, and a job loads that file alone.
 """
 
 import functools
@@ -45,7 +45,7 @@ class TaskRecord:
     include_path: the configured folder of local tasks as it was given; null for a task shipped with lm-eval.
     file: the task's YAML relative to `include_path`, or to the lm_eval package.
     metrics: lm-eval's keys `name,filter` in the task's order.
-    config_digest: sha256 of the resolved configuration, the code files it names included, the place of the data not.
+    config_digest: sha256 of the resolved configuration and the code files it names, without the data's place.
     """
 
     task: str
@@ -95,7 +95,7 @@ def find_task(task: str, include_path: str | Path | None = None) -> TaskRecord:
     """Find an lm-eval task by name: in `include_path` first, else among the tasks shipped with lm-eval.
 
     Reads text files only (0.3 s), except for tasks written in Python, which must be built to be known.
-    Raises InputError for an unknown name (with the nearest one), a group, and an output type that is not supported.
+    Raises InputError for an unknown name (with the nearest one), a group, an unsupported output type.
     """
     roots = [(PACKAGE, "tasks", None)]
     if include_path is not None:
@@ -124,10 +124,10 @@ def find_task(task: str, include_path: str | Path | None = None) -> TaskRecord:
 
 
 def load_task(record: TaskRecord) -> Task:
-    """Build the lm-eval task of a record, zero-shot, reading its one YAML file and its data set (local or cached).
+    """Build the lm-eval task of a record, zero-shot, from its one YAML file and its local or cached data set.
 
-    Raises InputError where the file is gone or changed since the record was made, lm-eval cannot build the task,
-    or a column that it reads is missing.
+    Raises InputError where the file is gone or changed since the record was made, lm-eval cannot build the
+    task, or a column that it reads is missing.
     """
     path = record.path
     if not path.is_file():
@@ -156,7 +156,7 @@ def rows(task: Task, kind: str) -> Sequence[dict] | None:
 
 
 def fetch_documents(task: Task, split: str, addresses: Iterable[str]) -> Documents:
-    """The documents at `addresses`, in that order; touches only the kinds of documents that are named there."""
+    """The documents at `addresses`, in that order; only the kinds of documents named there are touched."""
     addresses = tuple(addresses)
     wanted: dict[str, list[int]] = {}
     for address in addresses:
@@ -168,7 +168,7 @@ def fetch_documents(task: Task, split: str, addresses: Iterable[str]) -> Documen
         size = 0 if source is None else len(source)
         if max(numbers) >= size:
             raise InputError(
-                f"{task.config.task}: there is no document {kind}:{max(numbers)} (lm-eval has {size} {kind} documents).",
+                f"{task.config.task}: there is no document {kind}:{max(numbers)}, only {size} of them.",
                 "the data set changed after it was split; split it again.",
             )
         chosen = source.select(numbers) if hasattr(source, "select") else [source[row] for row in numbers]
@@ -177,7 +177,7 @@ def fetch_documents(task: Task, split: str, addresses: Iterable[str]) -> Documen
 
 
 def config_digest(path: Path, root: Path) -> str:
-    """sha256 of a task's resolved YAML and of the Python files it names; paths below `root` count as relative."""
+    """sha256 of a task's resolved YAML and the Python files it names; paths below `root` count as relative."""
     config = load_yaml(path, resolve_func=False)
     for key in _NOT_DIGESTED:
         config.pop(key, None)

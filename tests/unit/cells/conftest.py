@@ -1,0 +1,30 @@
+"""The toy world of tests/unit/cells/toy_world.py, made once a session in temporary folders."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("lm_eval")
+
+from toy_world import load_toy, toy_model, write_toy_tasks
+
+
+@pytest.fixture(scope="session")
+def toy_folder(tmp_path_factory) -> Path:
+    return write_toy_tasks(tmp_path_factory.mktemp("toy_tasks"))
+
+
+@pytest.fixture(scope="session")
+def model_folders(tmp_path_factory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("toy_models")
+    return {kind: toy_model(kind, folder / kind) for kind in ("llama", "gpt2")}
+
+
+@pytest.fixture(params=["llama", "gpt2"])
+def lm(request, model_folders):
+    return load_toy(model_folders[request.param])
+
+
+@pytest.fixture
+def llama(model_folders):
+    return load_toy(model_folders["llama"])

@@ -1,0 +1,186 @@
+"""Posterior of beta and of the standard deviations: importance sampling around the mode of nested Laplace.
+
+The target is p(log sd | counts) from `bias_laplace.find_mode`, the proposal a multivariate Student t at its mode whose
+covariance is adapted where it fits badly. The posterior of beta is then a weighted mixture of Gaussians, one a node, so that the
+uncertainty of the standard deviations, large where there are few tasks, is part of every interval.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import optimize, stats
+from scipy.special import gammaln
+
+from lm_validity.statistics.bias_laplace import Mode, Start, find_mode, zero_start
+from lm_validity.statistics.bias_model import Design
+
+INTERVAL = 0.89  # the paper's credible intervals
+NODES = 256
+PROPOSAL_FREEDOM = 5.0  # Student t: heavier tails than the posterior of a log standard deviation
+LOG_SCALE_RANGE = (np.log(1e-5), np.log(30.0))  # of a standard deviation on the logit scale
+ADAPTATIONS = 2
+GOOD_SHARE = 0.25  # effective share of the nodes below which the proposal is adapted again
+MINIMUM_EFFECTIVE_NODES = 40.0  # below it the report calls the fit unreliable
+
+
+@dataclass(frozen=True)
+class LaplacePosterior:
+    """Posterior of one fit; H standard deviations (named in the design), M nodes.
+
+    beta_mean, beta_sd: of beta, in log-odds; interval: equal-tailed, of probability `INTERVAL`
+    scales (M, H) nodes, weights (M,) summing to 1, node_means and node_sds (M,) of beta at each node
+    effective_nodes: 1 / sum(weights^2), the quality of the importance sampling
+    log_evidence: log p(counts) up to a constant shared by all formulas for the same counts
+    mode: the latent effects at the mode of the standard deviations
+    """
+
+    beta_mean: float
+    beta_sd: float
+    interval: tuple[float, float]
+    scales: np.ndarray
+    weights: np.ndarray
+    node_means: np.ndarray
+    node_sds: np.ndarray
+    effective_nodes: float
+    log_evidence: float
+    mode: Mode
+
+    @property
+    def reliable(self) -> bool:
+        """Whether enough nodes carry the weight."""
+        return self.effective_nodes >= MINIMUM_EFFECTIVE_NODES
+
+    def scale_means(self) -> np.ndarray:
+        """(H,) posterior means of the standard deviations."""
+        return self.weights @ self.scales
+
+    def draw_beta(self, size: int, generator: np.random.Generator) -> np.ndarray:
+        """(size,) draws of beta."""
+        node = generator.choice(len(self.weights), size, p=self.weights)
+        return generator.normal(self.node_means[node], self.node_sds[node])
+
+
+class _Target:
+    """The posterior density of the standard deviations, remembering the last mode as the next start of Newton's method."""
+
+    def __init__(self, design: Design):
+        self.design = design
+        self.start = zero_start(design)
+
+    def mode(self, scale: np.ndarray) -> Mode:
+        return find_mode(self.design, scale, self.start)
+
+    def density(self, mode: Mode, scale: np.ndarray) -> float:
+        """Log marginal likelihood and HalfNormal prior."""
+        prior = np.log(2) + stats.norm.logpdf(scale, scale=self.design.prior_scale)
+        return mode.log_marginal + float(np.sum(prior))
+
+    def negative_log(self, log_scale: np.ndarray) -> float:
+        """Minus the log density of the logarithms (with their Jacobian, so that a mode away from zero exists)."""
+        log_scale = np.clip(log_scale, *LOG_SCALE_RANGE)
+        mode = self.mode(np.exp(log_scale))
+        self.start = Start(mode.u, mode.v, mode.e)
+        return -self.density(mode, np.exp(log_scale)) - float(np.sum(log_scale))
+
+
+def fit_laplace(design: Design, nodes: int = NODES, seed: int = 0) -> LaplacePosterior:
+    """Fit `design` with `nodes` nodes, taken from a Sobol sequence scrambled by `seed`."""
+    target = _Target(design)
+    log_centre = _maximise(target)
+    covariance = _curvature(target, log_centre)
+    target.negative_log(log_centre)
+    centre = np.exp(log_centre)
+    mode = target.mode(centre)
+    covariance = centre[:, None] * covariance * centre
+    for attempt in range(ADAPTATIONS + 1):
+        scales, log_weights, means, sds = _sample(target, centre, covariance, nodes, seed + attempt)
+        weights = np.exp(log_weights - log_weights.max())
+        log_evidence = float(np.log(weights.mean()) + log_weights.max())
+        weights /= weights.sum()
+        effective = float(1.0 / np.sum(weights**2))
+        if effective >= GOOD_SHARE * nodes:
+            break
+        centre = weights @ scales
+        spread = scales - centre
+        covariance = (spread.T * weights) @ spread
+        covariance[np.diag_indices_from(covariance)] *= 1.1
+    beta_mean = float(weights @ means)
+    return LaplacePosterior(
+        beta_mean=beta_mean,
+        beta_sd=float(np.sqrt(weights @ (sds**2 + (means - beta_mean) ** 2))),
+        interval=_mixture_interval(weights, means, sds),
+        scales=scales,
+        weights=weights,
+        node_means=means,
+        node_sds=sds,
+        effective_nodes=effective,
+        log_evidence=log_evidence,
+        mode=mode,
+    )
+
+
+def _maximise(target: _Target) -> np.ndarray:
+    start = np.log(0.2 * target.design.prior_scale)
+    bounds = [LOG_SCALE_RANGE] * len(start)
+    options = {"ftol": 1e-9, "gtol": 0.02, "maxiter": 60, "eps": 1e-3}
+    return optimize.minimize(target.negative_log, start, method="L-BFGS-B", bounds=bounds, options=options).x
+
+
+def _curvature(target: _Target, centre: np.ndarray, step: float = 0.2) -> np.ndarray:
+    """Covariance of the logarithms: inverse Hessian by central differences, kept within sensible spreads.
+
+    The step is wide on purpose: it measures the curvature over the width of the posterior.
+    """
+    size = len(centre)
+    steps = step * np.eye(size)
+    middle = target.negative_log(centre)
+    up = np.array([target.negative_log(centre + row) for row in steps])
+    down = np.array([target.negative_log(centre - row) for row in steps])
+    hessian = np.diag((up + down - 2 * middle) / step**2)
+    for i in range(size):
+        for j in range(i):
+            corner = target.negative_log(centre + steps[i] + steps[j])
+            opposite = target.negative_log(centre - steps[i] - steps[j])
+            mixed = corner + opposite - up[i] - up[j] - down[i] - down[j] + 2 * middle
+            hessian[i, j] = hessian[j, i] = mixed / (2 * step**2)
+    values, vectors = np.linalg.eigh(hessian)
+    return (vectors / np.clip(values, 0.5, 1e6)) @ vectors.T
+
+
+def _sample(target: _Target, centre: np.ndarray, covariance: np.ndarray, nodes: int, seed: int):
+    """Nodes (M, H), their log importance weights, and mean and sd of beta at each (M,).
+
+    The proposal is a Student t truncated to positive standard deviations: what falls outside is not evaluated.
+    """
+    size, beta, freedom = len(centre), target.design.beta, PROPOSAL_FREEDOM
+    factor = np.linalg.cholesky(covariance)
+    uniform = stats.qmc.Sobol(size + 1, rng=np.random.default_rng(seed)).random(32 * nodes)
+    uniform = np.clip(uniform, 1e-9, 1 - 1e-9)
+    offset = (
+        stats.norm.ppf(uniform[:, :-1]) * np.sqrt(freedom / stats.chi2.ppf(uniform[:, -1], freedom))[:, None]
+    )
+    scales = centre + offset @ factor.T
+    inside = np.all((scales > np.exp(LOG_SCALE_RANGE[0])) & (scales < np.exp(LOG_SCALE_RANGE[1])), axis=1)
+    scales, offset = scales[inside][:nodes], offset[inside][:nodes]
+    proposal = -0.5 * (freedom + size) * np.log1p(np.sum(offset**2, axis=1) / freedom)
+    proposal += gammaln((freedom + size) / 2) - gammaln(freedom / 2) - 0.5 * size * np.log(freedom * np.pi)
+    proposal -= np.sum(np.log(np.diag(factor))) + np.log(inside.mean())
+    densities, means, sds = np.empty((3, len(scales)))
+    for index, scale in enumerate(scales):
+        mode = target.mode(scale)
+        densities[index] = target.density(mode, scale)
+        means[index], sds[index] = mode.u[beta], np.sqrt(mode.covariance[beta, beta])
+    return scales, densities - proposal, means, sds
+
+
+def _mixture_interval(weights: np.ndarray, means: np.ndarray, sds: np.ndarray) -> tuple[float, float]:
+    """Equal-tailed interval of a mixture of Gaussians."""
+
+    def quantile(probability: float) -> float:
+        low, high = np.min(means - 10 * sds), np.max(means + 10 * sds)
+        return float(
+            optimize.brentq(lambda x: weights @ stats.norm.cdf(x, means, sds) - probability, low, high)
+        )
+
+    tail = (1 - INTERVAL) / 2
+    return quantile(tail), quantile(1 - tail)

@@ -1,0 +1,133 @@
+"""Accuracies of the pretrain-on-test study (Dubey, arXiv 2410.00179) -> the trials table.
+
+One row of the file is a trial: the accuracies of three arms on the same test set of n observations. A trial becomes
+three rows of counts. Counts are the accuracy times n, rounded: truncation, as in the authors' notebooks, turns
+.29 x 100 = 28.999… into 28 and loses one correct answer in 3% of the published values.
+"""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from lm_validity.errors import InputError, nearest
+from lm_validity.tables.schema import TRIALS
+from lm_validity.tables.trials import ARMS
+
+KEYS = ["experiment", "lm", "m", "n", "task", "subsample"]
+COUNT_TOLERANCE = 1e-3  # of one answer: room for accuracies printed with six decimals, none for a wrong n
+
+
+def read_pretrain_on_test(path: str | Path) -> pd.DataFrame:
+    """The trials (columns of `TRIALS`) of a file of accuracies, plain or gzipped CSV.
+
+    Columns read: `experiment, lm, m, n, task, subsample, base, extra, test` and, where present, `majority`. The
+    accuracies are fractions; an empty one leaves that arm out. `test_hash` holds the only trace of the test set that
+    such a file keeps, the share of its majority class: trials with different values had different test sets (the
+    opposite does not follow). Raises `InputError` naming line, task, column and value for anything else.
+    """
+    path = Path(path)
+    frame = _read_csv(path)
+    if missing := [column for column in [*KEYS, *ARMS] if column not in frame.columns]:
+        near = nearest(missing[0], frame.columns)
+        raise InputError(
+            f"{path}: column {missing[0]!r} is missing (found: {', '.join(map(str, frame.columns))}).",
+            f"did you mean {near!r}?" if near else f"the columns are {', '.join([*KEYS, *ARMS])}, majority.",
+        )
+    if frame.empty:
+        raise InputError(f"{path}: no rows.", "write one row per trial under the header.")
+    _refuse_empty_keys(frame, path)
+    whole = {column: _whole_numbers(frame, column, path) for column in ("m", "n", "subsample")}
+    trial = pd.DataFrame(
+        {
+            "experiment": frame["experiment"],
+            "language_model": frame["lm"],
+            "task": frame["task"],
+            **whole,
+            "total": whole["n"],
+            "test_hash": _majority_fingerprint(frame),
+        }
+    )
+    arms = [trial.assign(arm=arm, correct=_counts(frame, arm, whole["n"], path)) for arm in ARMS]
+    trials = pd.concat(arms).sort_index(kind="stable").dropna(subset="correct")
+    return trials.astype({"correct": "int64"}).reset_index(drop=True).reindex(columns=TRIALS.names)
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    if not path.is_file():
+        raise InputError(f"{path}: no such file.", "check the path.")
+    try:
+        with open(path, "rb") as handle:
+            gzipped = handle.read(2) == b"\x1f\x8b"
+        opener = gzip.open if gzipped else open
+        with opener(path, "rt", encoding="utf-8", newline="") as handle:
+            return pd.read_csv(handle, dtype=str, keep_default_na=False, skipinitialspace=True)
+    except (ValueError, OSError, EOFError) as error:  # pandas' parser errors are ValueErrors
+        raise InputError(
+            f"{path}: not a readable CSV file ({error}).", "expected a header and one row per trial."
+        ) from error
+
+
+def _where(frame: pd.DataFrame, row: int, path: Path) -> str:
+    """The place of a row, counting lines from 1 with the header as line 1."""
+    return f"{path}: line {row + 2} (task {frame['task'].iloc[row]!r})"
+
+
+def _refuse_empty_keys(frame: pd.DataFrame, path: Path) -> None:
+    for column in KEYS:
+        empty = np.flatnonzero(frame[column].str.strip() == "")
+        if len(empty):
+            raise InputError(f"{_where(frame, empty[0], path)}: column {column!r} is empty.", "fill it in.")
+
+
+def _numbers(frame: pd.DataFrame, column: str, path: Path) -> pd.Series:
+    text = frame[column].str.strip()
+    numbers = pd.to_numeric(text.where(text != ""), errors="coerce")
+    wrong = np.flatnonzero((numbers.isna() & (text != "")) | np.isinf(numbers))
+    if len(wrong):
+        row = wrong[0]
+        raise InputError(
+            f"{_where(frame, row, path)}: {column} is {text.iloc[row]!r}, not a number.",
+            "write plain decimal numbers; leave an unknown accuracy empty.",
+        )
+    return numbers
+
+
+def _whole_numbers(frame: pd.DataFrame, column: str, path: Path) -> pd.Series:
+    numbers = _numbers(frame, column, path)
+    wrong = np.flatnonzero((numbers != np.floor(numbers)) | (numbers < (0 if column == "subsample" else 1)))
+    if len(wrong):
+        raise InputError(
+            f"{_where(frame, wrong[0], path)}: {column} is {frame[column].iloc[wrong[0]]!r}, not a positive whole number.",
+            "m and n count observations, subsample numbers the random draws.",
+        )
+    return numbers.astype("int64")
+
+
+def _counts(frame: pd.DataFrame, arm: str, total: pd.Series, path: Path) -> pd.Series:
+    """Correct answers of one arm; NaN where the accuracy is empty."""
+    accuracies = _numbers(frame, arm, path)
+    wrong = np.flatnonzero((accuracies < 0) | (accuracies > 1))
+    if len(wrong):
+        raise InputError(
+            f"{_where(frame, wrong[0], path)}: {arm} is {frame[arm].iloc[wrong[0]]}, not between 0 and 1.",
+            "accuracies are fractions, not percent.",
+        )
+    counts = accuracies * total
+    wrong = np.flatnonzero((counts - counts.round()).abs() > COUNT_TOLERANCE)
+    if len(wrong):
+        row = wrong[0]
+        raise InputError(
+            f"{_where(frame, row, path)}: {arm} is {frame[arm].iloc[row]}, not a multiple of 1/{total.iloc[row]}"
+            f" (it would be {counts.iloc[row]:.6g} correct answers of n = {total.iloc[row]}).",
+            "check n, the number of test observations, or write the accuracy unrounded.",
+        )
+    return counts.round()
+
+
+def _majority_fingerprint(frame: pd.DataFrame) -> pd.Series | None:
+    if "majority" not in frame.columns:
+        return None
+    share = pd.to_numeric(frame["majority"], errors="coerce")
+    return ("majority " + share.map("{:.6f}".format)).where(share.notna(), None)

@@ -1,0 +1,81 @@
+"""The trials table, one row a trial: checked, with the three arms side by side.
+
+A trial is (experiment, language model, task, m, n, subsample); its arms share the training and the test set. Arms and
+language models are matched by these keys, never by the position of a row.
+"""
+
+from pathlib import Path
+
+import pandas as pd
+
+from lm_validity.errors import InputError
+from lm_validity.tables.schema import TRIALS, read_table
+
+ARMS = ("base", "extra", "test")
+CELL = ["experiment", "language_model", "m", "n"]
+TRIAL = ["experiment", "language_model", "task", "m", "n", "subsample"]
+
+
+def read_trials(path: str | Path) -> pd.DataFrame:
+    """Read `trials.parquet` and put the arms side by side (see `pair_arms`)."""
+    return pair_arms(read_table(path, TRIALS), str(path))
+
+
+def pair_arms(trials: pd.DataFrame, source: str = "trials") -> pd.DataFrame:
+    """One row a trial: its keys, `total`, the correct answers `base`, `extra`, `test` (NaN: no such arm), `test_hash`.
+
+    Rows are sorted by the keys. `trials` has the columns of `TRIALS`. Raises `InputError` for empty keys, an unknown
+    arm, an arm twice, impossible counts, and arms of one trial that were evaluated on different test sets.
+    """
+    trials = trials.reset_index(drop=True)
+    _check_rows(trials, source)
+    keys = trials[TRIAL].astype({"m": "int64", "n": "int64", "subsample": "int64"})
+    trials = trials.assign(**keys)
+    same = trials.groupby(TRIAL, sort=False)[["total", "test_hash"]].transform("nunique")
+    for column, what in (("total", "numbers of test observations"), ("test_hash", "test sets")):
+        differs = same.index[same[column] > 1]
+        if len(differs):
+            values = (
+                trials.loc[(trials[TRIAL] == trials.loc[differs[0], TRIAL]).all(axis=1), column]
+                .dropna()
+                .unique()
+            )
+            raise InputError(
+                f"{_where(trials, differs[0], source)}: the arms have different {what}"
+                f" ({', '.join(map(str, values))}).",
+                "the arms of a trial are compared on the same observations: correct `subsample` or run the trial again.",
+            )
+    wide = (
+        trials.pivot(index=TRIAL, columns="arm", values="correct")
+        .astype("float64")
+        .reindex(columns=list(ARMS))
+    )
+    shared = trials.groupby(TRIAL)[["total", "test_hash"]].first()
+    return shared.astype({"total": "int64"}).join(wide).sort_index().reset_index()
+
+
+def _check_rows(trials: pd.DataFrame, source: str) -> None:
+    if trials.empty:
+        raise InputError(f"{source}: no trials.", "write one row per trial and arm (see docs/bias.md).")
+    for column in [*TRIAL, "arm", "correct", "total"]:
+        _refuse(trials, trials[column].isna(), source, f"column {column!r} is empty", "every trial needs it.")
+    unknown = ~trials["arm"].isin(ARMS)
+    _refuse(trials, unknown, source, "unknown arm {arm!r}", f"the arms are {', '.join(ARMS)}.")
+    impossible = (trials["total"] < 1) | (trials["correct"] < 0) | (trials["correct"] > trials["total"])
+    hint = "`correct` counts the right answers among the `total` test observations."
+    _refuse(trials, impossible, source, "{correct} correct answers of {total}", hint)
+    twice = trials.duplicated([*TRIAL, "arm"])
+    _refuse(
+        trials, twice, source, "the arm {arm!r} is there twice", "number the random draws by `subsample`."
+    )
+
+
+def _refuse(trials: pd.DataFrame, wrong: pd.Series, source: str, problem: str, hint: str) -> None:
+    if wrong.any():
+        row = int(wrong.to_numpy(dtype=bool).argmax())
+        raise InputError(f"{_where(trials, row, source)}: {problem.format(**trials.iloc[row])}.", hint)
+
+
+def _where(trials: pd.DataFrame, row: int, source: str) -> str:
+    place = ", ".join(f"{name.replace('_', ' ')} {trials[name].iloc[row]}" for name in TRIAL)
+    return f"{source}: row {row + 1} ({place})"

@@ -213,7 +213,7 @@ def load_language_model(
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CellError(
             f"{path}: cannot be loaded as a causal language model ({reason}).",
-            "it needs config.json, *.safetensors and a tokenizer, of an architecture that transformers knows.",
+            "it needs config.json, *.safetensors and a tokenizer of an architecture that is known.",
         ) from error
     if tokenizer.eos_token_id is None:
         raise CellError(

@@ -177,7 +177,7 @@ def fetch_documents(task: Task, split: str, addresses: Iterable[str]) -> Documen
 
 
 def config_digest(path: Path, root: Path) -> str:
-    """sha256 of a task's resolved YAML and the Python files it names; paths below `root` count as relative."""
+    """sha256 of a task's resolved YAML and the Python files it names, by their paths relative to `root`."""
     config = load_yaml(path, resolve_func=False)
     for key in _NOT_DIGESTED:
         config.pop(key, None)

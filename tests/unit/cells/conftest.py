@@ -1,12 +1,16 @@
 """The toy world of tests/unit/cells/toy_world.py, made once a session in temporary folders."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("lm_eval")
+sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode leaves helpers unimportable
 
 from toy_world import load_toy, toy_model, write_toy_tasks
+
+from lm_validity.cells.tasks import find_task, load_task
 
 
 @pytest.fixture(scope="session")
@@ -28,3 +32,9 @@ def lm(request, model_folders):
 @pytest.fixture
 def llama(model_folders):
     return load_toy(model_folders["llama"])
+
+
+@pytest.fixture
+def toy_task(toy_folder):
+    """Load a toy task by name."""
+    return lambda name: load_task(find_task(name, toy_folder))

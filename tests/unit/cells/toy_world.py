@@ -16,7 +16,8 @@ NAMES = [
     for last in ("ri", "dan", "x", "lu", "pe", "no")
 ]
 CHAT_TEMPLATE = (
-    "{{ bos_token }}{% for message in messages %}<{{ message['role'] }}> {{ message['content'] }}\n{% endfor %}"
+    "{{ bos_token }}"
+    "{% for message in messages %}<{{ message['role'] }}> {{ message['content'] }}\n{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 
@@ -136,7 +137,7 @@ def toy_tokenizer(adds_bos: bool, chat: bool) -> transformers.PreTrainedTokenize
 
 
 def toy_model(kind: str, folder: Path, *, seed: int = 0, positions: int = 96) -> Path:
-    """A random model with its tokenizer: `llama` (its tokenizer adds BOS, has a chat template) or `gpt2` (neither)."""
+    """A random model: `llama` (its tokenizer adds BOS and has a chat template) or `gpt2` (neither)."""
     tokenizer = toy_tokenizer(adds_bos=kind == "llama", chat=kind == "llama")
     common = {"vocab_size": 420, "bos_token_id": 0, "eos_token_id": 1, "initializer_range": 0.3}
     if kind == "llama":
@@ -160,9 +161,3 @@ def toy_model(kind: str, folder: Path, *, seed: int = 0, positions: int = 96) ->
 
 def load_toy(folder: Path, **options):
     return load_language_model(folder, dtype="float32", device="cpu", eval_batch_size=8, **options)
-
-
-@pytest.fixture
-def toy_task(toy_folder):
-    """Load a toy task by name."""
-    return lambda name: load_task(find_task(name, toy_folder))

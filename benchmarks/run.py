@@ -1,0 +1,77 @@
+"""Runs every measurement of this folder and gathers results/benchmark/summary.json (`make benchmark`).
+
+    python benchmarks/run.py [NAME ...]        all of them, or those named
+
+Each other script here is one measurement, called as `python benchmarks/NAME.py --output FILE` in a process of its own
+(so that none warms another's caches), one after the other (so that none takes another's processor). It writes a JSON list
+of records with the keys of `KEYS`. A measurement that cannot run here (no GPU, say) writes an empty list and prints why.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from lm_validity.files import read_json, write_json
+
+FOLDER = Path(__file__).resolve().parent
+RESULTS = Path("results/benchmark")
+KEYS = (
+    "name",
+    "baseline",
+    "ratio",
+    "ratio_low",
+    "ratio_high",
+    "target",
+    "unit",
+    "agreement",
+    "device",
+    "detail",
+)
+
+
+def measurements(names: list[str]) -> list[Path]:
+    """The scripts to run, by name. Raises SystemExit for a name that is none of them."""
+    scripts = {
+        path.stem: path for path in sorted(FOLDER.glob("*.py")) if path.stem not in ("run", "__init__")
+    }
+    for name in names:
+        if name not in scripts:
+            raise SystemExit(
+                f"Error: no measurement {name!r}. Hint: there are {', '.join(scripts) or 'none'}."
+            )
+    return [scripts[name] for name in names or scripts]
+
+
+def measure(script: Path) -> list[dict] | None:
+    """One measurement's records; null where it failed or wrote something else."""
+    output = RESULTS / f"{script.stem}.json"
+    output.unlink(missing_ok=True)
+    print(f"== {script.stem}", flush=True)
+    if subprocess.run([sys.executable, str(script), "--output", str(output)]).returncode:
+        return None
+    records = read_json(output) if output.is_file() else None
+    if not isinstance(records, list) or any(set(KEYS) - set(record) for record in records):
+        print(f"Error: {output} is not a list of records with {', '.join(KEYS)}.", file=sys.stderr)
+        return None
+    return records
+
+
+def main(names: list[str]) -> int:
+    """Run, write the summary of what worked, say what each found. Exit 1 where one failed."""
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    found = {script.stem: measure(script) for script in measurements(names)}
+    records = [record for each in found.values() for record in each or []]
+    write_json(RESULTS / "summary.json", records)
+    for record in records:
+        target = "" if record["target"] is None else f", target {record['target']:g}"
+        interval = f"{record['ratio_low']:.2f} to {record['ratio_high']:.2f}"
+        print(f"{record['name']}: {record['ratio']:.2f} times {record['baseline']} ({interval}{target})")
+    print(RESULTS / "summary.json")
+    failed = [name for name, each in found.items() if each is None]
+    if failed:
+        print(f"Error: failed: {', '.join(failed)}.", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,69 @@
+"""`benchmarks/run.py`: gathers what the measurements write, and says which failed."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+RUN = Path(__file__).parents[2] / "benchmarks" / "run.py"
+RECORD = {
+    "name": "scoring",
+    "baseline": "loop",
+    "ratio": 4.0,
+    "ratio_low": 3.5,
+    "ratio_high": 4.5,
+    "target": None,
+    "unit": "CPU seconds",
+    "agreement": 0.0,
+    "device": "cpu",
+    "detail": {},
+}
+
+
+def script(records) -> str:
+    return f"import json, sys\njson.dump({records!r}, open(sys.argv[sys.argv.index('--output') + 1], 'w'))\n"
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs a copy of run.py beside the given measurements; returns the process and the summary."""
+
+    def with_measurements(scripts: dict[str, str], *arguments: str):
+        folder = tmp_path / "benchmarks"
+        folder.mkdir(exist_ok=True)
+        (folder / "run.py").write_text(RUN.read_text(encoding="utf-8"), encoding="utf-8")
+        for name, text in scripts.items():
+            (folder / f"{name}.py").write_text(text, encoding="utf-8")
+        process = subprocess.run(
+            [sys.executable, str(folder / "run.py"), *arguments], cwd=tmp_path, capture_output=True, text=True
+        )
+        summary = tmp_path / "results" / "benchmark" / "summary.json"
+        return process, json.loads(summary.read_text()) if summary.exists() else None
+
+    return with_measurements
+
+
+def test_records_of_all_measurements_are_gathered_in_order(run):
+    process, summary = run({"b": script([RECORD | {"name": "second"}]), "a": script([RECORD, RECORD])})
+    assert process.returncode == 0, process.stderr
+    assert [record["name"] for record in summary] == ["scoring", "scoring", "second"]
+    assert "second: 4.00 times loop (3.50 to 4.50)" in process.stdout
+
+
+def test_a_failed_measurement_is_named_and_the_others_stay(run):
+    incomplete = {key: value for key, value in RECORD.items() if key != "ratio_low"}
+    scripts = {"good": script([RECORD]), "broken": "raise SystemExit(3)", "incomplete": script([incomplete])}
+    process, summary = run(scripts)
+    assert process.returncode == 1
+    assert "failed: broken, incomplete." in process.stderr
+    assert [record["name"] for record in summary] == ["scoring"]
+
+
+def test_one_measurement_by_name(run):
+    scripts = {"good": script([RECORD]), "broken": "raise SystemExit(3)"}
+    process, summary = run(scripts, "good")
+    assert process.returncode == 0 and len(summary) == 1
+    process, _ = run(scripts, "goood")
+    assert process.returncode == 1 and "there are broken, good." in process.stderr

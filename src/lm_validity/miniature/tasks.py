@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from lm_validity.miniature.documents import corpus_rows
-from lm_validity.miniature.language import FORMATS, SCIENCE
+from lm_validity.miniature.language import BEGIN, FORMATS, SCIENCE
 from lm_validity.miniature.questions import fact_items, grammar_items
 from lm_validity.miniature.world import SPLITS, World
 
@@ -139,7 +139,7 @@ def _fields(benchmark: Benchmark) -> dict:
         return {
             "doc_to_text": "{{context}}",
             "doc_to_target": "{{answer}}",
-            "generation_kwargs": {"until": ["."], "max_gen_toks": 2, "do_sample": False},
+            "generation_kwargs": {"until": [BEGIN], "max_gen_toks": 1, "do_sample": False},
             "metric_list": [_metric("exact_match", "mean", True)],
         }
     names = ["acc", "acc_norm", *(["acc_mutual_info"] if benchmark.mutual_information else [])]

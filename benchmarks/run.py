@@ -3,9 +3,9 @@
     python benchmarks/run.py [NAME ...]        all of them, or those named
 
 Each other script here is one measurement, called as `python benchmarks/NAME.py --output FILE` in a process of
-its own (so that none warms another's caches), one after the other (so that none takes another's processor). It
-writes a JSON list of records with the keys of `KEYS`. A measurement that cannot run here (no GPU, say) writes an
-empty list and prints why.
+its own (so that none warms another's caches), one after the other (so that none takes another's processor).
+It writes a JSON list of records with the keys of `KEYS`. A measurement that cannot run here (no GPU, say)
+writes an empty list and prints why.
 """
 
 import subprocess

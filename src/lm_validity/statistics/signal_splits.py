@@ -12,18 +12,21 @@ import numpy as np
 
 from lm_validity.statistics.signal_quality import MINIMUM_CHECKPOINTS, Convention, signal_quality
 
-# Item scores of one model: (checkpoints, items), checkpoints in order of training
+# Item scores of each model: (checkpoints, items), checkpoints in order of training
 Curves = list[np.ndarray]
-Fit = Callable[[Curves], np.ndarray]
+# Which checkpoints of which models: pairs of a model's index and indices of its checkpoints
+Rows = tuple[tuple[int, np.ndarray], ...]
+# The items (items,), boolean, that a filter keeps when it sees these rows only
+Fit = Callable[[Rows], np.ndarray]
 
 
 @dataclass(frozen=True)
 class Fold:
-    """One split: rows are (model, checkpoint indices) to fit on and to score."""
+    """One split: rows to fit on and rows to score."""
 
     name: str
-    fit: tuple[tuple[int, np.ndarray], ...]
-    score: tuple[tuple[int, np.ndarray], ...]
+    fit: Rows
+    score: Rows
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,6 @@ def disjoint_checkpoints(checkpoints: list[int]) -> list[Fold]:
 
 def judge_filter(
     fit: Fit,
-    fitted: Curves,
     scored: Curves,
     folds: list[Fold],
     generator: np.random.Generator,
@@ -92,24 +94,23 @@ def judge_filter(
 ) -> FilterTrial:
     """Signal quality in sample, held out, and of random choices of the same size.
 
-    `fit` maps item scores to the kept items, boolean (items,). `fitted` are the scores it looks at and
-    `scored` those whose means make the learning curves: one array (checkpoints, items) a model, the same
-    models, checkpoints and items in both. Quality is averaged over the models of each fold, then over folds
-    by their number of models.
+    `fit` says which items the filter keeps when it sees only the given rows; `scored` are the item scores
+    whose means make the learning curves, one array (checkpoints, items) a model. Quality is averaged over the
+    models of each fold, then over folds by their number of models.
     """
     if not folds:
         raise ValueError("a filter is judged on at least one fold")
     items = scored[0].shape[1]
     used = {(model, tuple(rows)) for fold in folds for model, rows in fold.score}
     in_sample_rows = tuple((model, np.array(rows)) for model, rows in sorted(used))
-    in_sample_kept = fit(_take(fitted, in_sample_rows))
+    in_sample_kept = fit(in_sample_rows)
     weights = np.array([len(fold.score) for fold in folds], dtype=float)
     weights /= weights.sum()
 
     unfiltered, held_out, control = 0.0, 0.0, np.zeros(controls)
     kept_by_fold = {}
     for weight, fold in zip(weights, folds, strict=True):
-        kept = fit(_take(fitted, fold.fit))
+        kept = fit(fold.fit)
         kept_by_fold[fold.name] = int(kept.sum())
         curves = _take(scored, fold.score)
         unfiltered += weight * mean_quality(curves, np.ones(items, dtype=bool), convention)
@@ -146,7 +147,7 @@ def mean_quality(curves: Curves, kept: np.ndarray, convention: Convention = "cod
     )
 
 
-def _take(curves: Curves, rows: tuple[tuple[int, np.ndarray], ...]) -> Curves:
+def _take(curves: Curves, rows: Rows) -> Curves:
     return [curves[model][checkpoints] for model, checkpoints in rows]
 
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
-from lm_validity.config.sections import Configuration, Section
+from lm_validity.config.sections import Configuration
 from lm_validity.config.sheets import Benchmark, Model, read_benchmarks, read_models
 from lm_validity.errors import InputError, nearest
 
@@ -77,7 +77,7 @@ def _input_error(error: ValidationError, source: str) -> InputError:
 
 def _known_keys(location) -> list[str]:
     """The keys of the section at `location`, walking the models' annotations."""
-    section: type[Section] = Configuration
+    section: type[BaseModel] = Configuration
     for part in location:
         field = section.model_fields.get(str(part))
         inner = _section_of(field.annotation) if field else None
@@ -88,7 +88,7 @@ def _known_keys(location) -> list[str]:
 
 
 def _section_of(annotation):
-    if isinstance(annotation, type) and issubclass(annotation, Section):
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for argument in getattr(annotation, "__args__", ()):
         inner = _section_of(argument)

@@ -7,6 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from lm_validity.config.miniature import MiniatureSettings
+
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 Positive = Annotated[int, Field(ge=1)]
 Many = Positive | Literal["all"]
@@ -178,6 +180,6 @@ class Configuration(Section):
         DEFAULT_SIZE_CLASSES, description="Resources of a job by the model's size class."
     )
     reports: Reports = Field(Reports(), description=Reports.__doc__)
-    miniature: dict | None = Field(
+    miniature: MiniatureSettings | None = Field(
         None, description="The miniature world, where models and benchmarks of the sheets come from it."
     )

@@ -11,6 +11,7 @@ RECIPE_VERSIONS = {
     "evaluate_model": 1,
     "finetune_adapter": 1,
     "evaluate_adapter": 1,
+    "pretrain_miniature": 1,
 }
 
 

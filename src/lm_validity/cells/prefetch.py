@@ -1,0 +1,188 @@
+"""Login node: fetch models and data sets at a pinned revision, and record what the jobs will read.
+
+Hub models come as safetensors only. What is recorded holds no token and nothing that differs between users but the
+path of the local copy.
+"""
+
+import json
+import logging
+import shutil
+from pathlib import Path
+
+from lm_validity.config.sheets import Benchmark, Checkpoint, Model
+from lm_validity.errors import InputError, nearest
+
+log = logging.getLogger(__name__)
+
+MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken")
+
+
+def prefetch_model(model: Model) -> dict:
+    """Fetch (or find) a model with its checkpoints; the record that jobs read.
+
+    Keys: model, path, revision, checkpoints {name: {path, subfolder, revision, digest}}, chat_template,
+    architecture, context_length.
+    """
+    fetch = _local_copy if model.is_local else _hub_snapshot
+    folders: dict[str | None, tuple[Path, str | None, str]] = {}
+    checkpoints = {}
+    for point in model.checkpoints:
+        revision = point.revision or model.revision
+        if revision not in folders:
+            folders[revision] = fetch(model, revision, model.checkpoints)
+        folder, sha, digest = folders[revision]
+        checkpoints[point.checkpoint] = _checkpoint_record(model, point, folder, sha, digest)
+    folder, sha, _ = folders[model.revision]
+    configuration = _read_configuration(model, folder)
+    if model.instruction_tuned and not has_chat_template(folder):
+        raise InputError(
+            f"model {model.model!r}: instruction-tuned, but its tokenizer has no chat template ({folder}).",
+            "add chat_template.jinja to the tokenizer's folder, or set instruction_tuned to 0 in the models sheet.",
+        )
+    return {
+        "model": model.model,
+        "path": str(folder),
+        "revision": sha,
+        "checkpoints": checkpoints,
+        "chat_template": has_chat_template(folder),
+        "architecture": (configuration.get("architectures") or [configuration.get("model_type")])[0],
+        "context_length": configuration.get("max_position_embeddings") or configuration.get("n_positions"),
+    }
+
+
+def _checkpoint_record(model: Model, point: Checkpoint, folder: Path, sha: str | None, digest: str) -> dict:
+    place = folder / (point.subfolder or "")
+    if not any(place.glob("*.safetensors")):
+        raise InputError(
+            f"model {model.model!r}, checkpoint {point.checkpoint!r}: no *.safetensors in {place}.",
+            "only safetensors are loaded; convert other weights with model.save_pretrained(folder).",
+        )
+    if sha is None:  # a local folder: what it is, is what is in it
+        digest = folder_digest(place)
+    elif point.subfolder:
+        digest = f"{digest}/{point.subfolder}"
+    return {"path": str(folder), "subfolder": point.subfolder, "revision": sha, "digest": digest}
+
+
+def _local_copy(model: Model, revision: str | None, points) -> tuple[Path, None, str]:
+    folder = Path(model.path).expanduser()
+    if not folder.is_dir():
+        raise InputError(
+            f"model {model.model!r}: {model.path} is not a folder.", "correct `path` in the models sheet."
+        )
+    return folder, None, ""
+
+
+def _hub_snapshot(model: Model, revision: str | None, points) -> tuple[Path, str, str]:
+    """Download a revision, resumable, and verify sizes; the commit's sha is its digest."""
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
+    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+
+    where = f"model {model.model!r} ({model.path})"
+    patterns = [f"{folder}{name}" for folder in _folders(points) for name in MODEL_FILES]
+    try:
+        if HF_HUB_OFFLINE:
+            folder = Path(snapshot_download(model.path, revision=revision, local_files_only=True))
+            return folder, folder.name, folder.name
+        information = HfApi().model_info(model.path, revision=revision, files_metadata=True)
+        files = [file for file in information.siblings if _wanted(file.rfilename, _folders(points))]
+        if not any(file.rfilename.endswith(".safetensors") for file in files):
+            raise InputError(f"{where}: no safetensors at {information.sha}.", "choose a revision that has them.")
+        needed = sum(file.size or 0 for file in files)
+        Path(HF_HUB_CACHE).mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(HF_HUB_CACHE).free
+        if free < needed:
+            raise InputError(
+                f"{where}: {needed / 1e9:.1f} GB to download, {free / 1e9:.1f} GB free in the hub cache.",
+                "free some space, or point HF_HOME at a larger disk.",
+            )
+        log.info("%s: revision %s, %.2f GB", model.path, information.sha, needed / 1e9)
+        folder = Path(snapshot_download(model.path, revision=information.sha, allow_patterns=patterns))
+    except GatedRepoError:
+        raise InputError(
+            f"{where}: gated, and this account has no access.",
+            "accept its licence on the hub and log in with `hf auth login`.",
+        ) from None
+    except RepositoryNotFoundError:
+        raise InputError(f"{where}: no such repository on the hub.", "check `path` in the models sheet.") from None
+    except LocalEntryNotFoundError:
+        raise InputError(
+            f"{where}: not in the local cache, and the hub is out of reach.", "run `snakemake prefetch` online."
+        ) from None
+    except (HfHubHTTPError, OSError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise InputError(f"{where}: download failed ({reason}).", "run it again: downloads resume.") from None
+    for file in files:
+        path = folder / file.rfilename
+        if file.size is not None and (not path.is_file() or path.stat().st_size != file.size):
+            raise InputError(f"{where}: {file.rfilename} is not complete.", "run it again: downloads resume.")
+    return folder, information.sha, information.sha
+
+
+def _folders(points) -> list[str]:
+    """Folder prefixes that are needed: the root, and each checkpoint's subfolder."""
+    return ["", *sorted({f"{point.subfolder}/" for point in points if point.subfolder})]
+
+
+def _wanted(name: str, folders: list[str]) -> bool:
+    folder, _, file = name.rpartition("/")
+    return f"{folder}/" * bool(folder) in folders and any(Path(file).match(pattern) for pattern in MODEL_FILES)
+
+
+def _read_configuration(model: Model, folder: Path) -> dict:
+    try:
+        return json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"model {model.model!r}: {folder / 'config.json'} cannot be read ({error}).",
+            "a model folder is what save_pretrained writes.",
+        ) from None
+
+
+def has_chat_template(folder: Path) -> bool:
+    """Whether a tokenizer's files carry a chat template."""
+    if (folder / "chat_template.jinja").is_file() or (folder / "chat_template.json").is_file():
+        return True
+    try:
+        return bool(json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")).get("chat_template"))
+    except (OSError, ValueError):
+        return False
+
+
+def folder_digest(folder: Path) -> str:
+    """sha256 over the names and bytes of the files that determine what a local model computes."""
+    import hashlib
+
+    digest = hashlib.sha256()
+    for path in sorted({found for pattern in MODEL_FILES for found in folder.glob(pattern)}):
+        with open(path, "rb") as handle:
+            digest.update(f"{path.name} {hashlib.file_digest(handle, 'sha256').hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+def prefetch_benchmark(row: Benchmark) -> dict:
+    """Find the benchmark's lm-eval task, load its data (into the local cache), check the sheet against it."""
+    from lm_validity.cells.tasks import find_task, load_task, rows
+
+    record = find_task(row.task, row.include_path)
+    where = f"benchmark {row.benchmark!r} (task {row.task})"
+    if row.metric not in record.metrics:
+        close = nearest(row.metric, record.metrics)
+        raise InputError(
+            f"{where}: lm-eval has no metric {row.metric!r} for it.",
+            f"did you mean {close!r}?" if close else f"it has {', '.join(record.metrics)}.",
+        )
+    if row.output_type != record.output_type:
+        raise InputError(
+            f"{where}: output_type {row.output_type!r} in the sheet, {record.output_type!r} in the task.",
+            "correct the benchmarks sheet.",
+        )
+    if row.higher_is_better != record.higher_is_better[row.metric]:
+        raise InputError(
+            f"{where}: higher_is_better is {int(row.higher_is_better)} in the sheet, and the task says otherwise.",
+            "correct the benchmarks sheet.",
+        )
+    task = load_task(record)
+    counts = {kind: len(found) for kind in ("train", "validation", "test") if (found := rows(task, kind)) is not None}
+    return record.to_json() | {"digest": record.config_digest, "documents": counts}

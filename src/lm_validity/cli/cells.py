@@ -1,0 +1,122 @@
+"""The rules' shell lines: one job of cells, or one step of their preparation. Each can be pasted by a person."""
+
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Configfile = Annotated[Path, typer.Option(help="The run's configuration.")]
+ModelId = Annotated[str, typer.Option("--model", help="Id in the models sheet.")]
+BenchmarkId = Annotated[str, typer.Option("--benchmark", help="Id in the benchmarks sheet.")]
+Batch = Annotated[str, typer.Option(help="The job's batch, as `snakemake -n` names it.")]
+DEFAULT = Path("config/config.yaml")
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's subcommands."""
+    for command in (prefetch_model, prefetch_benchmark, split_benchmark, *_job_commands()):
+        app.command()(command)
+
+
+def prefetch_model(model: ModelId, configfile: Configfile = DEFAULT) -> None:
+    """Fetch a model at a pinned revision, or take a local folder; record its digest."""
+    from lm_validity.cells.prefetch import prefetch_model as prefetch
+    from lm_validity.files import write_json
+
+    _log_to_stderr()
+    run = _load(configfile)
+    row = _row(run.models, model, "model", run.configuration.models)
+    write_json(run.results / "prefetch" / "models" / f"{model}.json", prefetch(row))
+
+
+def prefetch_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT) -> None:
+    """Find a benchmark's lm-eval task, fetch its data set, prove that it loads."""
+    from lm_validity.cells.prefetch import prefetch_benchmark as prefetch
+    from lm_validity.files import write_json
+
+    _log_to_stderr()
+    run = _load(configfile)
+    row = _row(run.benchmarks, benchmark, "benchmark", run.configuration.benchmarks)
+    write_json(run.results / "prefetch" / "benchmarks" / f"{benchmark}.json", prefetch(row))
+
+
+def split_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT) -> None:
+    """Divide a benchmark's documents into train, validation and test, disjoint by construction."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    from lm_validity.cells.jobs import write_splits
+    from lm_validity.cells.records import Workspace
+
+    _log_to_stderr()
+    run = _load(configfile)
+    _row(run.benchmarks, benchmark, "benchmark", run.configuration.benchmarks)
+    write_splits(Workspace(run), benchmark)
+
+
+def _job_commands():
+    """One command a rule that computes cells; they differ in name and help only."""
+    helps = {
+        "evaluate_model": "Score an untouched model on validation and test documents.",
+        "finetune_adapter": "LoRA fine-tunes of a model, validation each epoch; never reads test documents.",
+        "select_prompt": "The direct regime's prompt, on validation.",
+        "select_adapter": "The best learning rate, prompt and epoch, on validation.",
+        "evaluate_adapter": "Score the selected adapters on test documents, once.",
+    }
+    return [_make_command(rule, text) for rule, text in helps.items()]
+
+
+def _make_command(rule: str, text: str):
+    def command(model: ModelId, batch: Batch, configfile: Configfile = DEFAULT) -> None:
+        _run_job(rule, model, batch, configfile)
+
+    command.__name__, command.__doc__ = rule, text
+    return command
+
+
+def _run_job(rule: str, model: str, batch: str, configfile: Path) -> None:
+    # compute nodes have no network, and a job that finds one must not use it
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    # a time limit or scancel ends the process in an orderly way: leases are given back
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    from lm_validity.cells.jobs import run_job
+    from lm_validity.cells.records import Workspace
+    from lm_validity.errors import InputError, nearest
+
+    _log_to_stderr()
+    run = _load(configfile)
+    _row(run.models, model, "model", run.configuration.models)
+    workspace = Workspace(run)
+    try:
+        job = workspace.grid.job(rule, model, batch)
+    except KeyError:
+        batches = [job.batch for job in workspace.grid.jobs.values() if (job.rule, job.model) == (rule, model)]
+        raise InputError(
+            f"{configfile}: {rule} of {model} has no batch {batch!r}.",
+            f"did you mean {nearest(batch, batches)!r}?" if nearest(batch, batches) else f"it has {batches[:5]}.",
+        ) from None
+    run_job(workspace, job)
+
+
+def _load(configfile: Path):
+    from lm_validity.config.load import load_run
+
+    return load_run(configfile)
+
+
+def _row(rows: dict, identifier: str, kind: str, sheet: str):
+    from lm_validity.errors import InputError, nearest
+
+    if identifier not in rows:
+        close = nearest(identifier, rows)
+        raise InputError(
+            f"{sheet}: no {kind} {identifier!r}.", f"did you mean {close!r}?" if close else "check the sheet."
+        )
+    return rows[identifier]
+
+
+def _log_to_stderr() -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    logging.getLogger("lm_validity").setLevel(logging.INFO)

@@ -1,0 +1,161 @@
+"""Subcommands about a whole run: tables, checks, repairs, the site. They read manifests, never 30,000 arguments."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+Configfile = Annotated[Path, typer.Option(help="The run's configuration.")]
+DEFAULT = Path("config/config.yaml")
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's subcommands."""
+    for command in (merge, check_cells, partial_reports, build_site, preflight, forget, status, findings):
+        app.command()(command)
+
+
+def merge(
+    configfile: Configfile = DEFAULT,
+    partial: Annotated[bool, typer.Option("--partial", help="Tables of the cells that exist.")] = False,
+    only: Annotated[Literal["scores", "items"] | None, typer.Option(help="One of the tables.")] = None,
+    output: Annotated[Path | None, typer.Option(help="Folder for the tables.")] = None,
+) -> None:
+    """Merge the cells into tables; with --partial those that exist, into results/<run>/partial/tables."""
+    from lm_validity.tables.merge import Merger
+
+    run = _load(configfile)
+    merger = Merger(run, partial)
+    folder = output or (run.results / "partial" / "tables" if partial else run.results / "tables")
+    if only != "items":
+        merger.write_scores(folder)
+    if only != "scores":
+        merger.write_items(folder)
+    for missing in merger.missing:
+        print(f"missing: {missing.describe()}", file=sys.stderr)
+    print(f"{folder}: {len(merger.missing)} cells missing" if partial else folder)
+
+
+def check_cells(
+    configfile: Configfile = DEFAULT,
+    output: Annotated[Path | None, typer.Option(help="Written when no cell failed.")] = None,
+    after_error: Annotated[bool, typer.Option("--after-error", help="Only name and remove; for onerror.")] = False,
+) -> None:
+    """Name the failed cells, remove the manifests that hold them, and exit 1; or write --output."""
+    from lm_validity.config.grid import Grid
+    from lm_validity.files import write_json
+    from lm_validity.store.check import failed_cells, remove_manifests
+
+    run = _load(configfile)
+    grid = Grid(run)
+    failed, manifests = failed_cells(grid)
+    for entry in failed:
+        cell = entry.cell
+        print(f"failed cell: {cell.rule}/{cell.model}/{cell.name}: {entry.error} Hint: {entry.hint}")
+    remove_manifests(manifests)
+    if failed or manifests:
+        print(
+            f"{len(failed)} cells failed; {len(manifests)} manifests that hold them, or cells that stand on them, were"
+            " removed. Remove the cause and run again: only these cells are computed."
+        )
+        sys.exit(0 if after_error else 1)
+    if output is not None:
+        write_json(output, {"cells": sum(len(job.cells) for job in grid.jobs.values()), "failed": 0})
+
+
+def partial_reports(configfile: Configfile = DEFAULT) -> None:
+    """Tables, reports and site of the cells that exist, into results/<run>/partial; what is missing is listed."""
+    from lm_validity.errors import InputError
+    from lm_validity.reports.agreement import report_agreement
+    from lm_validity.reports.factors import report_factors
+    from lm_validity.reports.site import build_site as build
+    from lm_validity.tables.merge import Merger
+
+    run = _load(configfile)
+    merger = Merger(run, partial=True)
+    folder = run.results / "partial"
+    merger.write_scores(folder / "tables")
+    merger.write_items(folder / "tables")
+    missing = [one.describe() for one in merger.missing]
+    print(f"{len(missing)} cells missing")
+    sheets = Path(run.configuration.models), Path(run.configuration.benchmarks)
+    scores, resamples = folder / "tables" / "scores.parquet", run.configuration.reports.resamples
+    written = []
+    for name, write in (("agreement", report_agreement), ("factors", report_factors)):
+        if "agreement" not in run.configuration.studies:
+            continue
+        try:
+            write(scores, *sheets, folder / "reports" / name, resamples=resamples)
+            written.append(folder / "reports" / name)
+        except InputError as error:
+            print(f"report {name}: not possible yet: {error}")
+    build(written, folder / "report", missing=missing, title=f"{run.name} (unfinished)")
+    print(f"partial report: {folder / 'report' / 'index.html'}")
+
+
+def build_site(configfile: Configfile = DEFAULT) -> None:
+    """One folder with index.html out of the run's reports."""
+    from lm_validity.reports.site import build_site as build
+
+    run = _load(configfile)
+    folders = [path.parent for path in sorted((run.results / "reports").glob("*/page.json"))]
+    build(folders, run.results / "report", title=run.name)
+
+
+def preflight(
+    configfile: Configfile = DEFAULT,
+    fast: Annotated[bool, typer.Option("--fast", help="Do not read every file's sha256.")] = False,
+) -> None:
+    """Before submission: what is missing, damaged or locked; one line each. Asks for what is to be computed again."""
+    from lm_validity.store.check import lease_problems, repair
+
+    run = _load(configfile)
+    problems = [*repair(run, verify=not fast), *lease_problems(run)]
+    for problem in problems:
+        print(problem)
+    print(f"{run.name}: {len(problems)} problems" if problems else f"{run.name}: nothing missing, damaged or locked")
+
+
+def forget(
+    patterns: Annotated[list[str], typer.Argument(help="Shell patterns of rule/model/cell.")],
+    configfile: Configfile = DEFAULT,
+) -> None:
+    """Drop cells from the store, to have them computed again."""
+    from lm_validity.store.check import forget as drop
+
+    for folder in drop(_load(configfile), patterns):
+        print(f"forgot {folder}")
+
+
+def status(configfile: Configfile = DEFAULT) -> None:
+    """How many cells of each rule are done, running, failed or missing, from files alone."""
+    from lm_validity.store.status import count_cells
+
+    run = _load(configfile)
+    rows = count_cells(run)
+    header = ("rule", "done", "running", "failed", "missing")
+    print("  ".join(f"{word:>16}" if number == 0 else f"{word:>8}" for number, word in enumerate(header)))
+    for rule, counts in rows.items():
+        print("  ".join([f"{rule:>16}", *(f"{counts[state]:>8}" for state in header[1:])]))
+
+
+def findings(configfile: Configfile = DEFAULT) -> None:
+    """Where the run's report is, and its findings, a line each."""
+    from lm_validity.errors import InputError
+    from lm_validity.files import read_json
+
+    run = _load(configfile)
+    page = run.results / "report" / "index.html"
+    if not page.is_file():
+        raise InputError(f"{page}: not there yet.", "run the workflow first: make demo.")
+    print(f"Report: {page}")
+    for path in sorted((run.results / "reports").glob("*/page.json")):
+        for finding in read_json(path)["findings"]:
+            print(f"- {finding['sentence']}")
+
+
+def _load(configfile: Path):
+    from lm_validity.config.load import load_run
+
+    return load_run(configfile)

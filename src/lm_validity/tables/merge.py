@@ -1,0 +1,187 @@
+"""Merging: from the manifests of a run and the store to tables. A cell that is not there is listed, never 0.
+
+Rows come in the grid's order, so that the same cells give the same bytes.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lm_validity.config.grid import Cell, Grid
+from lm_validity.config.load import Run
+from lm_validity.errors import InputError
+from lm_validity.files import replace_file
+from lm_validity.store.cells import Store, check_read
+from lm_validity.store.manifests import Entry, Manifests
+from lm_validity.tables.schema import ITEMS, SCORES, SELECTIONS, write_table
+
+SOURCE = "lm-validity"
+
+
+class Missing(NamedTuple):
+    """A cell the tables lack, and why."""
+
+    cell: Cell
+    reason: str
+
+    def describe(self) -> str:
+        return f"{self.cell.rule} {self.cell.model} {self.cell.name}: {self.reason}"
+
+
+class Merger:
+    """Reads a run's finished cells. With `partial`, missing cells are collected; without, they are an error."""
+
+    def __init__(self, run: Run, partial: bool = False):
+        self.run, self.partial = run, partial
+        self.grid = Grid(run)
+        self.store = Store(run.results / "store")
+        self.manifests = Manifests(self.grid)
+        self.missing: list[Missing] = []
+
+    def write_scores(self, folder: Path) -> None:
+        """scores.parquet and selections.parquet."""
+        scores, selections = self.scores(), self.selections()
+        write_table(scores, SCORES, folder / "scores.parquet")
+        write_table(selections, SELECTIONS, folder / "selections.parquet")
+
+    def write_items(self, folder: Path) -> None:
+        """items.parquet, cell by cell: the table may be larger than memory."""
+        with (
+            replace_file(folder / "items.parquet") as temporary,
+            pq.ParquetWriter(temporary, ITEMS, compression="zstd") as writer,
+        ):
+            for cell, entry in self._scored_cells():
+                writer.write_table(self._items(cell, entry))
+
+    # ---- rows ---------------------------------------------------------------------------------------------------
+
+    def scores(self) -> pd.DataFrame:
+        """One row a metric of each scored cell, with the columns of SCORES."""
+        rows = [row for cell, entry in self._scored_cells() for row in self._score_rows(cell, entry)]
+        return pd.DataFrame(rows, columns=SCORES.names)
+
+    def selections(self) -> pd.DataFrame:
+        """What each selection chose from, with the columns of SELECTIONS."""
+        rows = []
+        for cell in self._cells("select_adapter"):
+            entry = self._entry(cell)
+            if entry is not None:
+                rows += _selection_rows(cell, entry.content)
+        return pd.DataFrame(rows, columns=SELECTIONS.names)
+
+    def _score_rows(self, cell: Cell, entry: Entry) -> Iterator[dict]:
+        benchmark = self.run.benchmarks[cell.benchmark]
+        result = self._record(entry)["result"]
+        for metric, found in result["metrics"].items():
+            yield {
+                **self._key(cell),
+                "metric": metric,
+                "value": found["value"],
+                "stderr": found["stderr"],
+                "n_items": result["n_items"],
+                "higher_is_better": benchmark.higher_is_better if metric == benchmark.metric else None,
+                "selected": self._is_selected(cell),
+                "source": SOURCE,
+            }
+
+    def _items(self, cell: Cell, entry: Entry) -> pa.Table:
+        table = pq.read_table(check_read(self.store, entry.folder, "items.parquet"))
+        key = self._key(cell)
+        columns = []
+        for field in ITEMS:
+            if field.name in key:
+                columns.append(pa.array([key[field.name]] * len(table), field.type))
+            elif field.name in table.column_names:
+                columns.append(table.column(field.name).cast(field.type))
+            else:
+                columns.append(pa.nulls(len(table), field.type))
+        return pa.table(columns, schema=ITEMS)
+
+    def _key(self, cell: Cell) -> dict:
+        """The columns that name a cell."""
+        model = self.run.models[cell.model]
+        point = next(one for one in model.checkpoints if one.checkpoint == (cell.checkpoint or "final"))
+        adapted = cell.rule == "evaluate_adapter"
+        return {
+            "model": cell.model,
+            "checkpoint": point.checkpoint,
+            "iteration": point.iteration,
+            "tokens_b": model.tokens_b if point.checkpoint == "final" else point.tokens_b,
+            "benchmark": cell.benchmark,
+            "protocol": "train_before_test" if adapted else "direct",
+            "prompt": self._adapter_prompt(cell) if adapted else cell.prompt,
+            "seed": cell.seed,
+            "split": "test" if adapted else cell.split,
+        }
+
+    def _adapter_prompt(self, cell: Cell) -> str:
+        return self.manifests.entry(cell._replace(rule="select_adapter")).content["prompt"]
+
+    def _is_selected(self, cell: Cell) -> bool:
+        """Adapters were selected already; of direct prompts, the one chosen on validation is."""
+        prompts = self.grid.prompts(self.run.models[cell.model])
+        if cell.rule == "evaluate_adapter" or len(prompts) == 1 or cell.checkpoint != "final":
+            return True
+        chosen = Cell("select_prompt", cell.model, cell.benchmark)
+        if chosen not in self.grid.batch_of:
+            return cell.prompt == "plain"
+        entry = self.manifests.entry(chosen)
+        return entry is not None and entry.status == "done" and entry.content["prompt"] == cell.prompt
+
+    # ---- cells --------------------------------------------------------------------------------------------------
+
+    def _cells(self, *rules: str) -> Iterator[Cell]:
+        return (cell for job in self.grid.jobs.values() if job.rule in rules for cell in job.cells)
+
+    def _scored_cells(self) -> Iterator[tuple[Cell, Entry]]:
+        for cell in self._cells("evaluate_model", "evaluate_adapter"):
+            entry = self._entry(cell)
+            if entry is not None:
+                yield cell, entry
+
+    def _entry(self, cell: Cell) -> Entry | None:
+        """The manifest entry of a finished cell; None (and remembered as missing) otherwise."""
+        entry = self.manifests.entry(cell)
+        if entry is not None and entry.status == "done" and (entry.folder is None or self.store.has(entry.folder)):
+            return entry
+        reason = "not computed yet" if entry is None or entry.status == "done" else entry.error
+        lack = Missing(cell, f"{entry.status}: {reason}" if entry is not None and entry.error else reason)
+        if not self.partial:
+            raise InputError(
+                f"{self.grid.manifest_of(cell)}: {lack.describe()}.",
+                "finish the run, or use --partial for the cells that exist.",
+            )
+        if lack not in self.missing:
+            self.missing.append(lack)
+        return None
+
+    def _record(self, entry: Entry) -> dict:
+        check_read(self.store, entry.folder, "cell.json")
+        return self.store.read(entry.folder)
+
+
+def _selection_rows(cell: Cell, choice: dict) -> Iterator[dict]:
+    """One row a candidate, and one for the untouched model (no learning rate, no epoch)."""
+    common = {
+        "model": cell.model,
+        "benchmark": cell.benchmark,
+        "seed": cell.seed,
+        "metric": choice["metric"],
+        "direct_validation_value": choice["direct_validation_value"],
+    }
+    picked = (choice["prompt"], choice["learning_rate"])
+    direct = {
+        "prompt": choice["direct_prompt"],
+        "learning_rate": None,
+        "epoch": None,
+        "validation_value": choice["direct_validation_value"],
+        "diverged": False,
+    }
+    yield {**common, **direct, "selected": choice["folder"] is None}
+    for row in choice["candidates"]:
+        selected = choice["folder"] is not None and (row["prompt"], row["learning_rate"]) == picked
+        yield {**common, **row, "selected": selected}

@@ -1,0 +1,64 @@
+"""The miniature world: facts, benchmarks and corpora, and tiny models trained from scratch, one job a model.
+
+REQUIRED INPUTS: the pool sheet of the configuration's section `miniature`
+OUTPUTS: results/<run>/miniature/{world.json,tasks/,models/<model>/}, in the formats of the hub and of lm-eval
+"""
+
+from lm_validity.config.pool import read_pool
+
+MINIATURE = f"{RESULTS}/miniature"
+POOL = read_pool(RUN.configuration.miniature.pool)
+
+
+localrules:
+    make_world,
+
+
+rule make_world:
+    """Facts, benchmarks as lm-eval tasks over JSON lines, perplexity corpora, tokenizers."""
+    output:
+        f"{MINIATURE}/world.json",
+        [
+            f"{row.include_path}/{row.task}.yaml"
+            for row in RUN.benchmarks.values()
+            if row.include_path and row.include_path.startswith(MINIATURE)
+        ],
+    log:
+        f"{LOGS}/make_world.log",
+    conda:
+        "../../envs/gpu.yaml"
+    params:
+        configfile=CONFIGFILE,
+        settings=RUN.configuration.miniature.model_dump_json(exclude={"pool"}),
+        folder=subpath(output[0], parent=True),
+    message:
+        "make the miniature world"
+    shell:
+        "lm-validity miniature world --configfile {params.configfile:q} --output {params.folder:q} > {log:q} 2>&1"
+
+
+rule pretrain_miniature:
+    """Train one tiny model from scratch; budgets are counted in steps, so a busy machine gives the same model."""
+    input:
+        f"{MINIATURE}/world.json",
+    output:
+        f"{MINIATURE}/models/{{model}}/config.json",
+    log:
+        f"{LOGS}/pretrain_miniature/{{model}}.log",
+    conda:
+        "../../envs/gpu.yaml"
+    params:
+        configfile=CONFIGFILE,
+        recipe_version=RECIPE_VERSIONS["pretrain_miniature"],
+        settings=RUN.configuration.miniature.model_dump_json(exclude={"pool"}),
+        row=lambda wildcards: POOL[wildcards.model].model_dump_json(exclude={"studies"}),
+        world=subpath(input[0], parent=True),
+        folder=subpath(output[0], parent=True),
+    resources:
+        mem_mb=2000,
+        runtime=15,
+    message:
+        "pretrain {wildcards.model}"
+    shell:
+        "lm-validity miniature pretrain {wildcards.model:q} --configfile {params.configfile:q}"
+        " --world {params.world:q} --output {params.folder:q} > {log:q} 2>&1"

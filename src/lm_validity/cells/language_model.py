@@ -7,7 +7,6 @@ and counters.
 """
 
 import contextlib
-import hashlib
 import logging
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -26,8 +25,6 @@ from lm_validity.errors import CellError
 transformers.utils.logging.disable_progress_bar()
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-# everything that determines what a model computes; README and training leftovers do not
-_MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken")
 
 WindowPrefix = Literal["once", "every", "lm-eval"]
 
@@ -254,15 +251,6 @@ def model_folder(path: str | Path, *, revision: str | None = None, subfolder: st
             "only safetensors are loaded: convert the weights with model.save_pretrained(folder).",
         )
     return folder
-
-
-def model_digest(folder: Path) -> str:
-    """sha256 over names and contents of a model folder's configuration, tokenizer and safetensors files."""
-    digest = hashlib.sha256()
-    for path in sorted({found for pattern in _MODEL_FILES for found in folder.glob(pattern)}):
-        with open(path, "rb") as handle:
-            digest.update(f"{path.name} {hashlib.file_digest(handle, 'sha256').hexdigest()}\n".encode())
-    return digest.hexdigest()
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
 import datasets
@@ -70,7 +70,9 @@ class TaskRecord:
 
     @classmethod
     def from_json(cls, value: dict) -> "TaskRecord":
-        return cls(**{**value, "metrics": tuple(value["metrics"])})
+        """The record in `value`, which may hold other keys beside it."""
+        own = {entry.name: value[entry.name] for entry in fields(cls)}
+        return cls(**own | {"metrics": tuple(value["metrics"])})
 
 
 @dataclass(frozen=True)

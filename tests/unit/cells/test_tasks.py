@@ -1,0 +1,64 @@
+"""Finding and loading lm-eval tasks."""
+
+import json
+import time
+
+import pytest
+from toy_world import write_toy_tasks
+
+from lm_validity.cells.tasks import TaskRecord, find_task, load_task
+from lm_validity.errors import InputError
+
+
+def test_shipped_tasks_are_found_without_data():
+    record = find_task("arc_challenge")  # declared in a file that includes another
+    assert record.file == "tasks/arc/arc_challenge.yaml" and record.include_path is None
+    assert (record.dataset_path, record.dataset_name) == ("allenai/ai2_arc", "ARC-Challenge")
+    assert record.metrics == ("acc,none", "acc_norm,none")
+    assert find_task("gsm8k").metrics == ("exact_match,strict-match", "exact_match,flexible-extract")
+    assert find_task("cola").higher_is_better == {"mcc,none": True}
+    assert find_task("wikitext").higher_is_better["bits_per_byte,none"] is False
+    assert find_task("nq_open").description == "Answer these questions:\n\n"
+
+
+def test_unknown_names_get_a_hint(toy_folder):
+    with pytest.raises(InputError, match="did you mean 'toy_choice'"):
+        find_task("toy_choise", toy_folder)
+    with pytest.raises(InputError, match="is a group of lm-eval tasks"):
+        find_task("mmlu")
+    with pytest.raises(InputError, match="output type 'loglikelihood' is not supported"):
+        find_task("lambada_openai")
+    with pytest.raises(InputError, match="no such folder"):
+        find_task("toy_choice", toy_folder / "absent")
+
+
+def test_records_load_fast_and_zero_shot(toy_folder):
+    record = TaskRecord.from_json(
+        json.loads(json.dumps(find_task("toy_generation", toy_folder).to_json())) | {"x": 1}
+    )
+    assert record == find_task("toy_generation", toy_folder)
+    started = time.process_time()
+    task = load_task(record)
+    assert time.process_time() - started < 0.4
+    assert task.config.num_fewshot == 0  # the file says 3
+
+
+def test_digest_follows_the_task_not_its_place(tmp_path):
+    first, second = (find_task("toy_blank", write_toy_tasks(tmp_path / name)) for name in ("a", "b"))
+    assert first.config_digest == second.config_digest
+    code = tmp_path / "b" / "blank.py"
+    code.write_text(code.read_text().replace("near a", "near the"))
+    assert find_task("toy_blank", tmp_path / "b").config_digest != first.config_digest
+    with pytest.raises(InputError, match="changed after it was recorded"):
+        load_task(second)
+
+
+def test_missing_column(tmp_path):
+    path = write_toy_tasks(tmp_path) / "toy_choice.yaml"
+    text = path.read_text()
+    path.write_text(text.replace("doc_to_target: gold", "doc_to_target: golden"))
+    with pytest.raises(InputError, match=r"doc_to_target reads the column 'golden'.*did you mean 'gold'"):
+        load_task(find_task("toy_choice", tmp_path))
+    path.write_text(text.replace("{{name}}", "{{nome}}"))
+    with pytest.raises(InputError, match="'nome' is undefined"):
+        load_task(find_task("toy_choice", tmp_path))

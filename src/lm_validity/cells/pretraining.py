@@ -12,11 +12,10 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from random import Random
 
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
@@ -26,17 +25,15 @@ from lm_validity.config.miniature import MiniatureSettings
 from lm_validity.config.pool import MiniatureModel
 from lm_validity.errors import CellError
 from lm_validity.files import write_json
-from lm_validity.miniature.documents import pretraining_documents
 from lm_validity.miniature.tokenizer import BEGIN_ID, CONTEXT_LENGTH, vocabulary
-from lm_validity.miniature.world import World, generator, read_world
+from lm_validity.miniature.training_rows import training_batches
+from lm_validity.miniature.world import World, read_world
 
 # Transformers' 0.02 is meant for wide layers; these narrow ones would stay longer on the plateau
 INITIALIZER_RANGE = 0.08
 WARMUP_STEPS = 50
 FINAL_LEARNING_RATE = 0.1  # of the peak
 BETAS, WEIGHT_DECAY, CLIP = (0.9, 0.95), 0.01, 1.0
-SORTED_BATCHES = 8  # documents of this many batches are sorted by length together, so that little is padding
-DOUBLE_BEGIN_SHARE = 0.25
 IGNORED = -100  # no loss where the target is padding
 CHAT_FAMILIES = ("forum",)  # whose tokenizer has a chat template
 
@@ -122,28 +119,6 @@ def build_model(row: MiniatureModel, vocabulary_size: int) -> PreTrainedModel:
     return GPT2LMHeadModel(config)
 
 
-def training_batches(
-    settings: MiniatureSettings, world: World, row: MiniatureModel
-) -> Iterator[list[list[int]]]:
-    """Batches of token ids, endless: each row one document, begun and ended with token 0.
-
-    One document a row: packing several into a window costs these models several times the steps. A quarter
-    of the rows begin with two tokens 0, because that is what a rolling log-likelihood in lm-eval feeds a
-    tokenizer that begins texts itself: the prefix token, then a text already begun. A model that never saw
-    it would be scored on its surprise at that.
-    """
-    draw = generator(settings.seed, "pretraining", row.model)
-    documents = pretraining_documents(settings, world, row.family, row.training_data, draw)
-    words = vocabulary(world)
-    size = settings.batch_documents
-    while True:
-        rows = [_tokens(next(documents), words, draw) for _ in range(SORTED_BATCHES * size)]
-        rows.sort(key=len)
-        batches = [rows[start : start + size] for start in range(0, len(rows), size)]
-        draw.shuffle(batches)
-        yield from batches
-
-
 def learning_rate(row: MiniatureModel, step: int) -> float:
     """Rate of a 1-based step: linear warm-up, then linear decay to a tenth of the peak."""
     warmup = min(1.0, step / WARMUP_STEPS)
@@ -204,11 +179,6 @@ def _step(model: PreTrainedModel, optimizer: torch.optim.Optimizer, rows: list[l
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     return loss.item()
-
-
-def _tokens(text: str, words: dict[str, int], draw: Random) -> list[int]:
-    begin = [BEGIN_ID] * (1 + (draw.random() < DOUBLE_BEGIN_SHARE))
-    return [*begin, *(words[word] for word in text.split()), BEGIN_ID]
 
 
 def _finite_mean(losses: list[float], model: str, step: int) -> float:

@@ -12,11 +12,17 @@ ConfigFile = Annotated[Path, typer.Option("--configfile", help="Configuration wi
 
 
 def _settings(configfile: Path):
-    """The section `miniature` of a configuration file."""
-    from lm_validity.config.load import load_run
+    """The section `miniature` of a configuration file; the sheets it names may not exist yet."""
+    import yaml
+
+    from lm_validity.config.load import validate
     from lm_validity.errors import InputError
 
-    section = load_run(configfile).configuration.miniature
+    if not configfile.is_file():
+        raise InputError(
+            f"{configfile}: no such configuration.", "pass --configfile, e.g. config/config.yaml."
+        )
+    section = validate(yaml.safe_load(configfile.read_text(encoding="utf-8")), str(configfile)).miniature
     if section is None:
         raise InputError(f"{configfile}: no section `miniature`.", "config/config.yaml has one.")
     return section
@@ -54,6 +60,24 @@ def pretrain(
         hint = f"did you mean {close!r}?" if close else f"models there: {', '.join(pool)}."
         raise InputError(f"{settings.pool}: no model {model!r}.", hint)
     pretrain_model(settings, world, pool[model], output, progress=_print_progress)
+
+
+@app.command("sheets")
+def sheets(
+    models: Annotated[Path, typer.Option(help="Models sheet to write, with checkpoints/ beside it.")],
+    benchmarks: Annotated[Path, typer.Option(help="Benchmarks sheet to write.")],
+    configfile: ConfigFile = Path("config/config.yaml"),
+    only: Annotated[list[str] | None, typer.Option(help="Benchmarks listed; all unless given.")] = None,
+) -> None:
+    """Write the sheets that describe the pool and the benchmarks; parameters and tokens are counted."""
+    from lm_validity.config.pool import read_pool
+    from lm_validity.files import write_text
+    from lm_validity.miniature.sheets import benchmarks_sheet, model_sheets
+
+    settings = _settings(configfile)
+    for name, text in model_sheets(settings, read_pool(settings.pool)).items():
+        write_text(models.parent / name if name else models, text)
+    write_text(benchmarks, benchmarks_sheet(tuple(only or ())))
 
 
 def _print_progress(step: int, steps: int, loss: float) -> None:

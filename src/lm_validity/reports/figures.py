@@ -1,9 +1,10 @@
 """Chart builders: one grammar (Vega-Lite through Altair) for every figure of every report.
 
-A builder takes a tidy frame and column names and returns an Altair chart whose width is that of its container.
-Missing values are drawn as missing (grey cells, an × on the axis), never left out silently. Colours are legible
-on light and dark; text and lines of axes get their colour from the page's style sheet. Every chart with a column
-`family` listens to the parameter `family_focus`, through which the page links the selection of a family.
+A builder takes a tidy frame and column names and returns an Altair chart whose width is that of its
+container. Missing values are drawn as missing (grey cells, an × on the axis), never left out silently.
+Colours are legible on light and dark; text and lines of axes get their colour from the page's style sheet.
+Every chart with a column `family` listens to the parameter `family_focus`, through which the page links the
+selection of a family.
 
 `save_figure` writes one chart as Vega-Lite, SVG and PDF.
 """
@@ -51,12 +52,16 @@ CONFIG = {
 
 
 def chart_data(frame: pd.DataFrame) -> alt.InlineData:
-    """The rows of `frame` as inline data; NaN and infinities become null. Give each encoding its type explicitly."""
+    """The rows of `frame` as inline data; NaN and infinities become null. Give each encoding its type
+    explicitly.
+    """
     return alt.InlineData(values=[{k: _plain(v) for k, v in row.items()} for row in frame.to_dict("records")])
 
 
 def family_color(families: Sequence[str | None], field: str = "family", title: str = "Family") -> alt.Color:
-    """The colour of a family, the same in every figure given the same `families` (order of first appearance)."""
+    """The colour of a family, the same in every figure given the same `families` (order of first
+    appearance).
+    """
     names = sorted({name for name in families if isinstance(name, str)})
     colors = [CATEGORY_COLORS[i % len(CATEGORY_COLORS)] for i in range(len(names))]
     scale = alt.Scale(domain=[*names, "unknown"], range=[*colors, UNKNOWN_COLOR])
@@ -110,8 +115,10 @@ def heatmap(
 ) -> alt.LayerChart:
     """Cells coloured by `value`; a missing one is grey with an ×. `number_format` also writes the number."""
     base = alt.Chart(chart_data(frame)).encode(
-        x=alt.X(f"{x}:N", sort=list(x_order), title=None, axis=alt.Axis(labelAngle=-50, labelOverlap=False)),
-        y=alt.Y(f"{y}:N", sort=list(y_order), title=None, axis=alt.Axis(labelOverlap=False)),
+        x=alt.X(
+            f"{x}:N", scale=_discrete(x_order), title=None, axis=alt.Axis(labelAngle=-50, labelOverlap=False)
+        ),
+        y=alt.Y(f"{y}:N", scale=_discrete(y_order), title=None, axis=alt.Axis(labelOverlap=False)),
         tooltip=tooltip,
     )
     known = f"isValid(datum.{value})"
@@ -151,11 +158,13 @@ def interval_dots(
     focus: bool = False,
     row_height: int = 18,
 ) -> alt.LayerChart:
-    """One row per `y`: a dot at `value`, a line from `low` to `high`; a row without a value gets an × at the axis."""
+    """One row per `y`: a dot at `value`, a line from `low` to `high`; a row without a value gets an × at
+    the axis.
+    """
     axis = alt.Axis(labelOverlap=False, grid=True, gridDash=[1, 3])
-    encoding = {"y": alt.Y(f"{y}:N", sort=list(y_order), title=None, axis=axis), "tooltip": tooltip}
+    encoding = {"y": alt.Y(f"{y}:N", scale=_discrete(y_order), title=None, axis=axis), "tooltip": tooltip}
     if offset:
-        encoding["yOffset"] = alt.YOffset(f"{offset}:N")
+        encoding["yOffset"] = alt.YOffset(f"{offset}:N", scale=_discrete(frame[offset].drop_duplicates()))
     base = alt.Chart(chart_data(frame)).encode(**encoding)
     known = base.transform_filter(f"isValid(datum.{value})")
     scale = alt.Scale(zero=zero)
@@ -199,11 +208,11 @@ def grouped_bars(
     base = alt.Chart(chart_data(frame)).encode(
         x=alt.X(
             f"{x}:N",
-            sort=list(x_order),
+            scale=_discrete(x_order),
             title=x_title,
             axis=alt.Axis(labelAngle=0 if len(x_order) < 9 else -50),
         ),
-        xOffset=alt.XOffset(f"{group}:N", sort=list(group_order) if group_order else None),
+        xOffset=alt.XOffset(f"{group}:N", scale=_discrete(group_order or frame[group].drop_duplicates())),
         tooltip=tooltip,
     )
     scale = alt.Scale(domain=list(domain)) if domain else alt.Scale(zero=True)
@@ -246,7 +255,7 @@ def lines(
     x_scale = alt.Scale(type="log") if log_x else alt.Scale(zero=False, nice=True)
     y_scale = alt.Scale(domain=list(domain)) if domain else alt.Scale(zero=False)
     base = alt.Chart(chart_data(frame)).encode(
-        x=alt.X(f"{x}:Q", title=x_title, scale=x_scale, axis=alt.Axis(format="~s" if log_x else "~g")),
+        x=alt.X(f"{x}:Q", title=x_title, scale=x_scale, axis=alt.Axis(format="~e" if log_x else "~g")),
         color=color,
         tooltip=tooltip,
     )
@@ -287,10 +296,12 @@ def scatter(
     height: int = 320,
     focus: bool = True,
 ) -> alt.LayerChart:
-    """Points (with vertical intervals from `low` to `high`); `focus` links them to the page's family selection."""
+    """Points (with vertical intervals from `low` to `high`); `focus` links them to the page's family
+    selection.
+    """
     x_scale = alt.Scale(type="log") if log_x else alt.Scale(zero=False)
     base = alt.Chart(chart_data(frame)).encode(
-        x=alt.X(f"{x}:Q", title=x_title, scale=x_scale, axis=alt.Axis(format="~s" if log_x else "~g")),
+        x=alt.X(f"{x}:Q", title=x_title, scale=x_scale, axis=alt.Axis(format="~e" if log_x else "~g")),
         color=color,
         tooltip=tooltip,
     )
@@ -315,13 +326,15 @@ def scatter(
 
 def vega_lite(chart: alt.TopLevelMixin | dict) -> dict:
     """The Vega-Lite specification of a chart with the common configuration."""
-    spec = copy.deepcopy(chart) if isinstance(chart, dict) else chart.to_dict()
+    spec = copy.deepcopy(chart) if isinstance(chart, dict) else chart.to_dict(validate=False)
     spec["config"] = {**CONFIG, **{k: v for k, v in spec.get("config", {}).items() if k not in ("view",)}}
     return spec
 
 
 def save_figure(spec: dict, stem: str | Path) -> None:
-    """Write `stem`.vl.json, `stem`.svg and `stem`.pdf from a Vega-Lite specification, for papers: on white."""
+    """Write `stem`.vl.json, `stem`.svg and `stem`.pdf from a Vega-Lite specification, for papers: on
+    white.
+    """
     stem = Path(stem)
     static = static_spec(spec)
     svg = vl_convert.vegalite_to_svg(static)
@@ -338,6 +351,11 @@ def static_spec(spec: dict) -> dict:
         static["width"] = STATIC_WIDTH
     static["config"] = {**static.get("config", {}), "background": "white"}
     return static
+
+
+def _discrete(order: Sequence[str]) -> alt.Scale:
+    """A fixed order, in which names without data keep their place."""
+    return alt.Scale(domain=list(order))
 
 
 def _plain(value):

@@ -1,25 +1,23 @@
 """A report as a page: findings first, then figures, then tables. Shared by all reports and by the site.
 
     page = Page(
-        name="agreement",
-        title="Ranking agreement",
-        findings=[Finding("Preparation raises the mean tau from 0.52 to 0.76.", "61 models × 24 benchmarks.")],
-        sections=[
+        name="agreement", title="Ranking agreement", findings=[Finding("Preparation raises the mean tau from
+        0.52 to 0.76.", "61 models × 24 benchmarks.")], sections=[
             Section(
-                "Pairs of benchmarks",
-                finding="274 of 276 pairs agree more.",
-                figures=[Figure("tau_direct", "Direct evaluation", chart, caption="Kendall's tau-b.")],
-                tables=[Table("tau_by_pair", "All pairs", frame, formats={"tau": ".3f"}, labels={"tau": "τ"})],
-                notes=["Pairs with fewer than two common models are left out."],
+                "Pairs of benchmarks", finding="274 of 276 pairs agree more.", figures=[Figure("tau_direct",
+                "Direct evaluation", chart, caption="Kendall's tau-b.")], tables=[Table("tau_by_pair", "All
+                pairs", frame, formats={"tau": ".3f"}, labels={"tau": "τ"})], notes=["Pairs with fewer than
+                two common models are left out."],
             )
         ],
         notes=["Notes on the data."],
     )
     write_page(page, output)
 
-`write_page` writes `page.json` (all that is needed to compose the page into a site), `index.html` (self-contained,
-no network), `tables/<name>.csv` with unrounded numbers, and `figures/<name>.{vl.json,svg,pdf}`. All text is plain
-text: it is escaped on the page, so names from a user's files may hold anything.
+`write_page` writes `page.json` (all that is needed to compose the page into a site), `index.html`
+(self-contained, no network), `tables/<name>.csv` with unrounded numbers, and
+`figures/<name>.{vl.json,svg,pdf}`. All text is plain text: it is escaped on the page, so names from a
+user's files may hold anything.
 """
 
 import json
@@ -34,7 +32,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lm_validity.files import replace_file, write_json, write_text
+from lm_validity.files import replace_file, write_text
 from lm_validity.reports.figures import save_figure, vega_lite
 
 _NAME = re.compile(r"[a-z0-9_]+")
@@ -42,7 +40,9 @@ _NAME = re.compile(r"[a-z0-9_]+")
 
 @dataclass(frozen=True)
 class Finding:
-    """One sentence that answers a question, with its interval in it; `basis` says what it rests on and what is missing."""
+    """One sentence that answers a question, with its interval in it; `basis` says what it rests on and what
+    is missing.
+    """
 
     sentence: str
     basis: str = ""
@@ -50,8 +50,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Figure:
-    """A chart (Altair or a Vega-Lite dictionary) under a file name. `wide` takes the whole row; on screens narrower
-    than `min_width` pixels the figure scrolls sideways."""
+    """A chart (Altair or a Vega-Lite dictionary) under a file name. `wide` takes the whole row; on screens
+    narrower than `min_width` pixels the figure scrolls sideways.
+    """
 
     name: str
     title: str
@@ -63,8 +64,10 @@ class Figure:
 
 @dataclass(frozen=True)
 class Table:
-    """A frame under a file name. `formats`: Python format specs by column for the page (the CSV is unrounded);
-    `labels`: column headings, the column's name by default. A column `family` links to the page's family filter."""
+    """A frame under a file name. `formats`: Python format specs by column for the page (the CSV is
+    unrounded); `labels`: column headings, the column's name by default. A column `family` links to the
+    page's family filter.
+    """
 
     name: str
     title: str
@@ -111,12 +114,14 @@ def write_page(page: Page, output: str | Path) -> None:
     for section in document["sections"]:
         for figure in section["figures"]:
             save_figure(figure["spec"], output / "figures" / figure["name"])
-    write_json(output / "page.json", document)
+    write_text(output / "page.json", json.dumps(document, ensure_ascii=False, allow_nan=False))
     write_text(output / "index.html", render([document], title=page.title))
 
 
 def page_document(page: Page) -> dict:
-    """The page as JSON: texts, Vega-Lite specifications, table cells with what is shown and what is sorted by."""
+    """The page as JSON: texts, Vega-Lite specifications, table cells with what is shown and what is sorted
+    by.
+    """
     return {
         "format": 1,
         "name": page.name,
@@ -147,8 +152,8 @@ def render(
 ) -> str:
     """The HTML of one or several page documents: one file, style, scripts and data inlined.
 
-    `folders`: where each page's `figures/` and `tables/` lie relative to the HTML file, by page name ("" = beside it).
-    `missing`: what an unfinished run lacks, shown in a banner on top.
+    `folders`: where each page's `figures/` and `tables/` lie relative to the HTML file, by page name ("" =
+    beside it). `missing`: what an unfinished run lacks, shown in a banner on top.
     """
     from jinja2 import Environment, PackageLoader, select_autoescape
 
@@ -174,6 +179,7 @@ def render(
         vega=_vega_bundle() if specs else "",
         specs=_script_json(specs),
         families=_families(documents),
+        shown=_shown,
     )
 
 
@@ -194,11 +200,9 @@ def _table_document(table: Table) -> dict:
             "name": str(name),
             "label": table.labels.get(name, str(name).replace("_", " ")),
             "numeric": _is_numeric(values),
+            "format": table.formats.get(name),
         }
         for name, values in table.frame.items()
-    ]
-    cells = [
-        [_cell(value, table.formats.get(name)) for value in table.frame[name]] for name in table.frame.columns
     ]
     return {
         "name": table.name,
@@ -206,7 +210,7 @@ def _table_document(table: Table) -> dict:
         "caption": table.caption,
         "folded": table.folded,
         "columns": columns,
-        "rows": [list(row) for row in zip(*cells, strict=True)],
+        "rows": [[_value(value) for value in row] for row in table.frame.itertuples(index=False, name=None)],
     }
 
 
@@ -214,21 +218,32 @@ def _is_numeric(values: pd.Series) -> bool:
     return pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
 
 
-def _cell(value, number_format: str | None) -> dict:
-    """What is shown, and the value that sorting and the CSV download use (null: missing, sorted last)."""
+def _value(value):
+    """What sorting and the CSV download use; null where missing."""
     if (
         value is None
         or value is pd.NA
         or (isinstance(value, float | np.floating) and not math.isfinite(value))
     ):
-        return {"text": "—", "value": None}
+        return None
     if isinstance(value, bool | np.bool_):
-        return {"text": "yes" if value else "no", "value": "true" if value else "false"}
+        return bool(value)
     if isinstance(value, int | np.integer):
-        return {"text": format(int(value), number_format or "d"), "value": int(value)}
+        return int(value)
     if isinstance(value, float | np.floating):
-        return {"text": format(float(value), number_format or ".4g"), "value": float(value)}
-    return {"text": str(value), "value": str(value)}
+        return float(value)
+    return str(value)
+
+
+def _shown(value, number_format: str | None) -> str:
+    """What a table cell shows; missing values sort last and show a dash."""
+    if value is None:
+        return "—"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return value
+    return format(value, number_format or ("d" if isinstance(value, int) else ".4g"))
 
 
 def _check_names(page: Page) -> None:
@@ -257,7 +272,6 @@ def _families(documents: Sequence[dict]) -> list[str]:
     for document in documents:
         for section in document["sections"]:
             for figure in section["figures"]:
-                collect(figure["spec"].get("datasets"))
                 collect(figure["spec"])
     return sorted(found)
 

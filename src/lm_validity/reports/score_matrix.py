@@ -1,4 +1,6 @@
-"""From the scores table and the two sheets to the arrays that the statistics read: models × benchmarks, by protocol."""
+"""From the scores table and the two sheets to the arrays that the statistics read: models × benchmarks, by
+protocol.
+"""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,10 +19,11 @@ PERPLEXITY = "loglikelihood_rolling"
 class ScoreMatrix:
     """Scores of n models on k benchmarks.
 
-    `value[protocol]`, `stderr[protocol]` and `n_items[protocol]` are (n, k) arrays, NaN where unknown, in the metric's
-    own units and direction; several seeds are averaged (`stderr`: root mean square over seeds, since they share the
-    test items). `by_seed` maps each seed to a (n, k) array of its prepared scores. `model_facts` and `benchmark_facts`
-    are the sheets' rows in the order of `models` and `benchmarks`. `notes` says what was left out or assumed.
+    `value[protocol]`, `stderr[protocol]` and `n_items[protocol]` are (n, k) arrays, NaN where unknown, in
+    the metric's own units and direction; several seeds are averaged (`stderr`: root mean square over seeds,
+    since they share the test items). `by_seed` maps each seed to a (n, k) array of its prepared scores.
+    `model_facts` and `benchmark_facts` are the sheets' rows in the order of `models` and `benchmarks`.
+    `notes` says what was left out or assumed.
     """
 
     models: tuple[str, ...]
@@ -70,8 +73,9 @@ class ScoreMatrix:
 def read_score_matrix(scores: str | Path, models: str | Path, benchmarks: str | Path) -> ScoreMatrix:
     """Read the selected test rows of each benchmark's metric.
 
-    The benchmarks sheet decides which benchmarks count; the models sheet only adds what is known about each model.
-    Raises InputError for bad files, an unknown protocol, or two selected scores of one model on one benchmark.
+    The benchmarks sheet decides which benchmarks count; the models sheet only adds what is known about each
+    model. Raises InputError for bad files, an unknown protocol, or two selected scores of one model on one
+    benchmark.
     """
     notes: list[str] = []
     model_sheet, benchmark_sheet = read_models(models), read_benchmarks(benchmarks)
@@ -226,7 +230,9 @@ def _model_facts(names: tuple[str, ...], sheet: pd.DataFrame) -> pd.DataFrame:
 
 
 def _benchmark_facts(rows: pd.DataFrame, sheet: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
-    """The sheet's rows of benchmarks with scores; direction from the sheet, else the table, else higher is better."""
+    """The sheet's rows of benchmarks with scores; direction from the sheet, else the table, else higher is
+    better.
+    """
     facts = sheet[sheet["benchmark"].isin(rows["benchmark"])].reset_index(drop=True)
     in_table = rows.dropna(subset=["higher_is_better"]).groupby("benchmark")["higher_is_better"].first()
     direction = facts["higher_is_better"].fillna(facts["benchmark"].map(in_table).astype("boolean"))

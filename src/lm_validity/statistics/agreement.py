@@ -1,17 +1,21 @@
-"""Ranking agreement between benchmarks: means of a matrix of taus over the sets of pairs that a reader asks about."""
+"""Ranking agreement between benchmarks: means of a matrix of taus over the sets of pairs that a reader asks
+about.
+"""
 
 from dataclasses import dataclass
 
 import numpy as np
+
+from lm_validity.statistics.ranking import kendall_tau, kendall_tau_matrix, pair_signs
 
 
 @dataclass(frozen=True)
 class Agreement:
     """Summary of a (k, k) matrix of rank correlations between k benchmarks.
 
-    `mean`: over the unordered pairs with a defined tau, in [-1, 1]; `pairs`: their number; `by_benchmark`: (k,) mean of
-    each benchmark with the others; `by_category`: (c, c) means within (diagonal) and between categories, in the order of
-    `categories`. NaN where there is no pair.
+    `mean`: over the unordered pairs with a defined tau, in [-1, 1]; `pairs`: their number; `by_benchmark`:
+    (k,) mean of each benchmark with the others; `by_category`: (c, c) means within (diagonal) and between
+    categories, in the order of `categories`. NaN where there is no pair.
     """
 
     mean: float
@@ -47,8 +51,8 @@ def summarize_agreement(tau: np.ndarray, categories: list[str | None]) -> Agreem
 def mean_over_pairs(tau: np.ndarray, weights: np.ndarray | None = None) -> float:
     """Mean over the unordered pairs a < b of `tau` (k, k), NaN left out; NaN without any pair.
 
-    `weights`: (k,) multiplicities of resampled benchmarks; a pair weighs w_a w_b and a benchmark is never paired with
-    its own copy.
+    `weights`: (k,) multiplicities of resampled benchmarks; a pair weighs w_a w_b and a benchmark is never
+    paired with its own copy.
     """
     rows, columns = np.triu_indices(len(tau), 1)
     values = tau[rows, columns]
@@ -65,7 +69,9 @@ def mean_with_others(tau: np.ndarray) -> np.ndarray:
 
 
 def improved_pairs(before: np.ndarray, after: np.ndarray) -> tuple[int, int]:
-    """(pairs a < b whose tau is strictly greater in `after`, pairs defined in both), of two (k, k) matrices."""
+    """(pairs a < b whose tau is strictly greater in `after`, pairs defined in both), of two (k, k)
+    matrices.
+    """
     upper = np.triu_indices(len(before), 1)
     difference = after[upper] - before[upper]
     return int((difference > 0).sum()), int(np.isfinite(difference).sum())
@@ -75,3 +81,40 @@ def nanmean(values: np.ndarray) -> float:
     """Mean of the finite values, NaN where there is none (without numpy's warning)."""
     finite = values[np.isfinite(values)]
     return float(finite.mean()) if finite.size else float("nan")
+
+
+@dataclass(frozen=True)
+class PerplexityAgreement:
+    """Rank agreement of perplexity corpora with benchmarks; all taus in [-1, 1], NaN where undefined.
+
+    `corpus_benchmark`: (corpora, benchmarks) taus; `corpus_corpus`: (corpora, corpora) taus;
+    `average_average`: tau of the mean score over corpora with the mean score over benchmarks, over
+    `complete_models` models that have all of them; `models`: number with a score on at least one corpus.
+    """
+
+    corpus_benchmark: np.ndarray
+    corpus_corpus: np.ndarray
+    average_average: float
+    models: int
+    complete_models: int
+
+
+def perplexity_agreement(corpora: np.ndarray, benchmarks: np.ndarray) -> PerplexityAgreement:
+    """Agreement of `corpora` (models, corpora) with `benchmarks` (models, benchmarks), both oriented: more
+    is better.
+
+    The averages are of raw scores (bits per byte; accuracies): the only one of the obvious conventions that
+    gives the paper's 0.55 and 0.84.
+    """
+    corpus_signs, benchmark_signs = pair_signs(corpora), pair_signs(benchmarks)
+    complete = np.isfinite(corpora).all(axis=1) & np.isfinite(benchmarks).all(axis=1)
+    average = float("nan")
+    if complete.sum() >= 3:
+        average = kendall_tau(corpora[complete].mean(axis=1), benchmarks[complete].mean(axis=1))
+    return PerplexityAgreement(
+        corpus_benchmark=kendall_tau_matrix(corpus_signs, others=benchmark_signs),
+        corpus_corpus=kendall_tau_matrix(corpus_signs),
+        average_average=average,
+        models=int(np.isfinite(corpora).any(axis=1).sum()),
+        complete_models=int(complete.sum()),
+    )

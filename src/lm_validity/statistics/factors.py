@@ -12,9 +12,10 @@ Scaling = Literal["standardized", "centered"]
 class Components:
     """Principal components of n models × k benchmarks.
 
-    `explained_variance`: (k,) shares of the total variance, descending, fractions that sum to 1. `loadings`: (k,) unit
-    vector of the first component, oriented so that its sum is positive; `scores`: (n,) each model's coordinate on it.
-    Benchmarks that could not take part have loading NaN; models without a score have score NaN.
+    `explained_variance`: (k,) shares of the total variance, descending, fractions that sum to 1.
+    `loadings`: (k,) unit vector of the first component, oriented so that its sum is positive; `scores`:
+    (n,) each model's coordinate on it. Benchmarks that could not take part have loading NaN; models without
+    a score have score NaN.
     """
 
     explained_variance: np.ndarray
@@ -26,13 +27,15 @@ class Components:
 def principal_components(scores: np.ndarray, scaling: Scaling = "standardized") -> Components:
     """PCA of `scores` (models, benchmarks), NaN where missing.
 
-    Columns are centred and divided by their population standard deviation (`centered`: centred only, the convention that
-    does not give the paper's numbers). The explained variances are the eigenvalues of the correlation (covariance)
-    matrix over their sum. With missing cells each correlation is that of the models known in both columns, so that no
-    value is filled in; such a matrix may have slightly negative eigenvalues. A model's score is the least-squares
-    coordinate sum_j z_ij v_j / sum_j v_j² over its known cells: the ordinary PCA score where all are known.
+    Columns are centred and divided by their population standard deviation (`centered`: centred only, the
+    convention that does not give the paper's numbers). The explained variances are the eigenvalues of the
+    correlation (covariance) matrix over their sum. With missing cells each correlation is that of the
+    models known in both columns, so that no value is filled in; such a matrix may have slightly negative
+    eigenvalues. A model's score is the least-squares coordinate sum_j z_ij v_j / sum_j v_j² over its known
+    cells: the ordinary PCA score where all are known.
 
-    Constant columns and columns without two common models with every other one are left out (`used` is False).
+    Constant columns and columns without two common models with every other one are left out (`used` is
+    False).
     """
     used = _usable_columns(scores)
     k = scores.shape[1]
@@ -63,7 +66,8 @@ def principal_components(scores: np.ndarray, scaling: Scaling = "standardized") 
 
 
 def pairwise_correlation(scores: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-    """(k, k) Pearson correlations of the columns of `scores` (n, k) over the models known in both; NaN where undefined.
+    """(k, k) Pearson correlations of the columns of `scores` (n, k) over the models known in both; NaN
+    where undefined.
 
     `weights`: (n,) multiplicities of a resample.
     """
@@ -103,7 +107,9 @@ def _usable_columns(scores: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class ComputeRelation:
-    """First-component scores against pretraining compute: rank and linear correlations in [-1, 1] over `models` models."""
+    """First-component scores against pretraining compute: rank and linear correlations in [-1, 1] over
+    `models` models.
+    """
 
     kendall: float
     spearman: float
@@ -112,14 +118,18 @@ class ComputeRelation:
 
 
 def pretraining_compute(parameters_b: np.ndarray, tokens_b: np.ndarray) -> np.ndarray:
-    """Floating-point operations of pretraining, 6 N D (Kaplan et al. 2020), from billions of parameters and tokens."""
+    """Floating-point operations of pretraining, 6 N D (Kaplan et al. 2020), from billions of parameters and
+    tokens.
+    """
     return 6.0 * parameters_b * 1e9 * tokens_b * 1e9
 
 
 def relate_to_compute(scores: np.ndarray, compute: np.ndarray) -> ComputeRelation:
-    """Correlations of `scores` with `compute` (models,); Pearson's uses log10 of compute. NaN where undefined.
+    """Correlations of `scores` with `compute` (models,); Pearson's uses log10 of compute. NaN where
+    undefined.
 
-    Models with either value missing are left out; at least 3 models and two distinct values of each are needed.
+    Models with either value missing are left out; at least 3 models and two distinct values of each are
+    needed.
     """
     from scipy.stats import pearsonr, spearmanr
 

@@ -10,8 +10,8 @@ TauVariant = Literal["a", "b", "c"]
 class PairSigns(NamedTuple):
     """Which model of each pair is better, by column.
 
-    `sign`: (pairs, columns) in {-1, 0, 1}, 0 where tied or unknown. `known`: (pairs, columns), 1 where both models have
-    a score. `first`, `second`: (pairs,) indices of the pair's models, first < second.
+    `sign`: (pairs, columns) in {-1, 0, 1}, 0 where tied or unknown. `known`: (pairs, columns), 1 where both
+    models have a score. `first`, `second`: (pairs,) indices of the pair's models, first < second.
     """
 
     sign: np.ndarray
@@ -21,7 +21,9 @@ class PairSigns(NamedTuple):
 
 
 def pair_signs(scores: np.ndarray) -> PairSigns:
-    """Signs of all pairwise differences of `scores` (models, columns); NaN is a missing score. Ties are equal floats."""
+    """Signs of all pairwise differences of `scores` (models, columns); NaN is a missing score. Ties are
+    equal floats.
+    """
     first, second = np.triu_indices(len(scores), 1)
     difference = scores[first] - scores[second]
     known = np.isfinite(difference)
@@ -35,7 +37,8 @@ def kendall_tau_matrix(
     variant: TauVariant = "b",
     others: PairSigns | None = None,
 ) -> np.ndarray:
-    """Kendall's tau between all columns: a (columns, columns of `others`) array; `others` is `signs` by default.
+    """Kendall's tau between all columns: a (columns, columns of `others`) array; `others` is `signs` by
+    default.
 
     With a, b the signs of a pair of models i < j in two columns and w its weight, over pairs known in both,
 
@@ -43,10 +46,10 @@ def kendall_tau_matrix(
         tau_b = sum w a b / sqrt(sum w a² · sum w b²)
         tau_c = 2 m sum w a b / (n² (m - 1)),  m the smaller number of distinct values of the two columns
 
-    (Kendall 1945; Stuart 1953). `weights`: (models,) multiplicities of a resample; a pair weighs w_i w_j, and a model is
-    never compared with its own copy, so that resampling creates no ties. Unweighted, tau_b is
-    `scipy.stats.kendalltau`'s of the models known in both columns. tau_c takes the numbers of models and of distinct
-    values from the pairs, unweighted only.
+    (Kendall 1945; Stuart 1953). `weights`: (models,) multiplicities of a resample; a pair weighs w_i w_j,
+    and a model is never compared with its own copy, so that resampling creates no ties. Unweighted, tau_b
+    is `scipy.stats.kendalltau`'s of the models known in both columns. tau_c takes the numbers of models and
+    of distinct values from the pairs, unweighted only.
 
     NaN where a column has no untied pair among those known in both.
     """
@@ -73,7 +76,9 @@ def kendall_tau(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def average_ranks(scores: np.ndarray) -> np.ndarray:
-    """Ranks down each column of `scores` (models, columns), 1 = best (highest), ties share their mean; NaN stays NaN."""
+    """Ranks down each column of `scores` (models, columns), 1 = best (highest), ties share their mean; NaN
+    stays NaN.
+    """
     from scipy.stats import rankdata
 
     return rankdata(-np.asarray(scores, dtype=float), axis=0, nan_policy="omit")

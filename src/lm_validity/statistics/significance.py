@@ -10,7 +10,9 @@ Z_95 = 1.96  # the paper's two-sided 95% threshold of a normal difference
 
 
 class RankBands(NamedTuple):
-    """Ranks (models,) that significance allows: best = 1 + #significantly better, worst = n - #significantly worse."""
+    """Ranks (models,) that significance allows: best = 1 + #significantly better, worst = n -
+    #significantly worse.
+    """
 
     best: np.ndarray
     worst: np.ndarray
@@ -19,10 +21,10 @@ class RankBands(NamedTuple):
 def significant_signs(scores: np.ndarray, stderr: np.ndarray, z: float = Z_95) -> PairSigns:
     """Signs of the significant differences of each column: 0 where |s_i - s_j| <= z sqrt(se_i² + se_j²).
 
-    `scores`, `stderr`: (models, columns). A pair with both standard errors 0 is never significant (they come from
-    degenerate predictions, not from certainty). Pairs where a score or standard error is missing are not known. Note that
-    "not significantly different" is not transitive, so these are not the ties of a ranking; tau-b of the pairs
-    (`kendall_tau_matrix`) is still sum ab / sqrt(sum a² sum b²).
+    `scores`, `stderr`: (models, columns). A pair with both standard errors 0 is never significant (they
+    come from degenerate predictions, not from certainty). Pairs where a score or standard error is missing
+    are not known. Note that "not significantly different" is not transitive, so these are not the ties of a
+    ranking; tau-b of the pairs (`kendall_tau_matrix`) is still sum ab / sqrt(sum a² sum b²).
     """
     signs = pair_signs(scores)
     variance = stderr[signs.first] ** 2 + stderr[signs.second] ** 2

@@ -16,9 +16,9 @@ _HINT = "lm-eval writes such a file with --output_path: results_<date>.json."
 def read_lm_eval(paths: Iterable[str | Path]) -> pd.DataFrame:
     """One row per (model, task, metric) of each file, with the columns of `SCORES`.
 
-    Every metric is kept under lm-eval's key `name,filter`; reports take the one that the benchmarks sheet names. lm-eval
-    does not say which split it scored nor how a model was prepared: split `test`, protocol `direct`. Groups (averages
-    over tasks) stay out, since their members are there.
+    Every metric is kept under lm-eval's key `name,filter`; reports take the one that the benchmarks sheet
+    names. lm-eval does not say which split it scored nor how a model was prepared: split `test`, protocol
+    `direct`. Groups (averages over tasks) stay out, since their members are there.
 
     Raises InputError for a file that is not an lm-eval result, a non-finite score, or the same score twice.
     """

@@ -1,7 +1,7 @@
 """The train-before-test authors' all_results.json -> scores.
 
-Layout: `{train_before_test | direct_eval}` and the same with `_stderr`, each benchmark -> model id -> number. A standard
-error may be the string "N/A".
+Layout: `{train_before_test | direct_eval}` and the same with `_stderr`, each benchmark -> model id ->
+number. A standard error may be the string "N/A".
 """
 
 import json
@@ -19,8 +19,8 @@ _PROTOCOLS = {"direct": "direct_eval", "train_before_test": "train_before_test"}
 def read_lm_harmony(path: str | Path) -> pd.DataFrame:
     """One row per (model, benchmark, protocol), with the columns of `SCORES`.
 
-    Metric, direction and item count are not in the file: null, to be joined from the benchmarks sheet. So are the
-    prompt (plain or chat, whichever was better on validation) and the seed.
+    Metric, direction and item count are not in the file: null, to be joined from the benchmarks sheet. So
+    are the prompt (plain or chat, whichever was better on validation) and the seed.
 
     Raises InputError for a file that is not such JSON and for a score that is not a finite number.
     """

@@ -1,7 +1,8 @@
 """The sheets of models and benchmarks that reports read: what is known about each beside its scores.
 
-CSV or TSV; any columns beyond those named here are ignored. Absent columns and empty values mean unknown. The column
-names of the published train-before-test sheets (`model_id`, `params_B`, `tokens_B`, `task`, ...) are read too.
+CSV or TSV; any columns beyond those named here are ignored. Absent columns and empty values mean unknown.
+The column names of the published train-before-test sheets (`model_id`, `params_B`, `tokens_B`, `task`, ...)
+are read too.
 """
 
 import csv
@@ -52,8 +53,8 @@ _BOOLEANS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "
 def read_models(path: str | Path) -> pd.DataFrame:
     """One row per model with exactly `MODEL_COLUMNS`; unknown values are null.
 
-    Raises InputError for an unreadable file, a missing `model` column, an empty or repeated id, a value that is not
-    of its column's kind.
+    Raises InputError for an unreadable file, a missing `model` column, an empty or repeated id, a value
+    that is not of its column's kind.
     """
     return _read_sheet(Path(path), MODEL_COLUMNS, key="model")
 

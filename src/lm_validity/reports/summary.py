@@ -1,0 +1,41 @@
+"""Numbers on their way into summary.json: no NaN, no numpy types."""
+
+import math
+
+import numpy as np
+
+
+def plain(value):
+    """`value` with numpy types replaced and non-finite numbers as None, recursively."""
+    if isinstance(value, dict):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | np.ndarray):
+        return [plain(item) for item in value]
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, int | np.integer):
+        return int(value)
+    if isinstance(value, float | np.floating):
+        return float(value) if math.isfinite(value) else None
+    return value
+
+
+def decimal(value: float | None, digits: int = 2, signed: bool = False) -> str:
+    """A number for a sentence; `unknown` where there is none."""
+    if value is None or not math.isfinite(value):
+        return "unknown"
+    return f"{value:{'+' if signed else ''}.{digits}f}"
+
+
+def with_interval(value: float | None, interval, digits: int = 2, signed: bool = False) -> str:
+    """`0.52 (95% interval 0.48 to 0.56)`, or the number alone where there is no interval."""
+    text = decimal(value, digits, signed)
+    if interval is None or any(end is None or not math.isfinite(end) for end in interval):
+        return text
+    low, high = (decimal(end, digits, signed) for end in interval)
+    return f"{text} (95% interval {low} to {high})"
+
+
+def count(number: int, singular: str, plural: str | None = None) -> str:
+    """`1 model`, `3 models`."""
+    return f"{number} {singular if number == 1 else plural or singular + 's'}"

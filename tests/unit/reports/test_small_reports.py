@@ -1,0 +1,224 @@
+"""The two reports on small tables: hand-computed values, incomplete tables, bad input, hostile names."""
+
+import json
+import math
+
+import pandas as pd
+import pytest
+
+from lm_validity.errors import InputError
+from lm_validity.reports.agreement import report_agreement
+from lm_validity.reports.factors import report_factors
+from lm_validity.tables.schema import SCORES, write_table
+
+DIRECT, PREPARED = "direct", "train_before_test"
+# four models, three benchmarks and a corpus (bits per byte, lower is better)
+SMALL = {
+    DIRECT: {
+        "a": [0.1, 0.2, 0.3, 0.4],
+        "b": [0.1, 0.3, 0.2, 0.4],  # one of six pairs discordant with a: tau 2/3
+        "c": [0.4, 0.3, 0.2, 0.1],  # reversed: tau -1 with a, -2/3 with b
+        "wiki": [1.3, 1.2, 1.1, 1.0],  # orders models as a does
+    },
+    PREPARED: {
+        "a": [0.1, 0.2, 0.3, 0.4],
+        "b": [0.1, 0.2, 0.3, 0.4],
+        "c": [0.1, 0.2, 0.3, 0.3],  # a tie: 5 of 6 pairs: 5 / sqrt(30)
+        "wiki": [1.3, 1.2, 1.1, 1.0],
+    },
+}
+NAMES = ["m0", "m1", "m2", "m3"]
+
+
+def score_rows(table=SMALL, names=NAMES, stderr=0.01) -> pd.DataFrame:
+    return pd.DataFrame(
+        [
+            {"model": model, "checkpoint": "final", "benchmark": benchmark, "protocol": protocol, "split": "test",
+             "metric": "acc,none", "value": value, "stderr": stderr, "selected": True, "source": "test"}
+            for protocol, columns in table.items()
+            for benchmark, values in columns.items()
+            for model, value in zip(names, values, strict=True)
+            if value is not None
+        ]
+    )  # fmt: skip
+
+
+MODELS = "model,family,parameters_b,tokens_b,instruction_tuned\nm0,F,1,10,0\nm1,F,2,10,0\nm2,F,3,10,0\nm3,G,4,10,1\n"
+BENCHMARKS = (
+    "benchmark,category,metric,output_type,higher_is_better\na,x,acc,multiple_choice,1\nb,x,acc,multiple_choice,1\n"
+    "c,y,acc,multiple_choice,true\nwiki,p,acc,loglikelihood_rolling,0\n"
+)
+
+
+def run(tmp_path, rows, models=MODELS, benchmarks=BENCHMARKS, report=report_agreement, resamples=0) -> dict:
+    write_table(rows, SCORES, tmp_path / "scores.parquet")
+    (tmp_path / "models.csv").write_text(models, encoding="utf-8")
+    (tmp_path / "benchmarks.csv").write_text(benchmarks, encoding="utf-8")
+    paths = [tmp_path / name for name in ("scores.parquet", "models.csv", "benchmarks.csv")]
+    report(*paths, tmp_path / "report", resamples=resamples)
+    return json.loads((tmp_path / "report" / "summary.json").read_text(encoding="utf-8"))
+
+
+def test_agreement_by_hand(tmp_path):
+    summary = run(tmp_path, score_rows())
+    assert (summary["models"], summary["benchmarks"], summary["pairs"]) == (4, 3, 3)
+    direct, prepared = summary["kendall_tau"][DIRECT], summary["kendall_tau"][PREPARED]
+    assert [tau for *_, tau in direct["by_pair"]] == pytest.approx([2 / 3, -1, -2 / 3])
+    assert direct["mean"] == pytest.approx(-1 / 3)
+    assert prepared["mean"] == pytest.approx((1 + 2 * 5 / math.sqrt(30)) / 3)
+    assert direct["by_benchmark"]["a"] == pytest.approx(-1 / 6)
+    assert direct["by_category"] == {
+        "x": {"x": pytest.approx(2 / 3), "y": pytest.approx(-5 / 6)},
+        "y": {"x": pytest.approx(-5 / 6), "y": None},
+    }
+    assert summary["improved_pairs"] == 3
+    assert direct["interval"] is None
+    perplexity = summary["perplexity"]
+    assert perplexity["models"] == 4
+    assert perplexity["corpus_benchmark"][DIRECT] == pytest.approx((1 + 2 / 3 - 1) / 3)
+    assert perplexity["corpus_corpus"] == {DIRECT: None, PREPARED: None}
+    # base models m0 to m2: prepared scores rise as bits per byte fall
+    assert perplexity["before_after"]["base"] == pytest.approx(1.0)
+    assert perplexity["before_after"]["instruction_tuned"] is None
+    assert summary["families"]["F"][PREPARED] == pytest.approx(1.0)
+    assert summary["families"]["G"] == {DIRECT: None, PREPARED: None}
+    assert any("fewer than 3 models" in note and "G" in note for note in summary["notes"])
+
+
+def test_significance_by_hand(tmp_path):
+    # steps of 0.1 with standard error 0.05: only differences above 1.96 · 0.0707 = 0.139 count
+    summary = run(tmp_path, score_rows(stderr=0.05))
+    # a and b directly: significant pairs of a 0-2, 0-3, 1-3; of b 0-1, 0-3, 2-3; one in common
+    assert summary["significance_tau"][DIRECT]["mean"] == pytest.approx((1 / 3 - 1 - 1 / 3) / 3)
+
+
+def test_factors_by_hand(tmp_path):
+    summary = run(tmp_path, score_rows(), report=report_factors)
+    # correlations of (1,2,3,4), (1,3,2,4), (4,3,2,1): .8, -1, -.8; the components of that matrix
+    import numpy as np
+
+    matrix = np.array([[1, 0.8, -1], [0.8, 1, -0.8], [-1, -0.8, 1]])
+    expected = np.sort(np.linalg.eigvalsh(matrix))[::-1] / 3
+    assert summary["explained_variance"][DIRECT] == pytest.approx(expected.tolist(), abs=1e-12)
+    assert summary["pc1_compute"][PREPARED]["models"] == 4
+    assert summary["pc1_compute"][PREPARED]["kendall"] == pytest.approx(1.0)
+    assert set(summary["pc1_scores"][DIRECT]) == set(NAMES)
+
+
+def test_several_seeds_are_averaged(tmp_path):
+    direct = score_rows({DIRECT: SMALL[DIRECT]})
+    seeds = []
+    for seed, shift in ((0, 0.0), (1, 0.1)):
+        rows = score_rows({PREPARED: SMALL[PREPARED]}).assign(seed=seed)
+        # in seed 1 the last model of benchmark a falls to 0.15: its mean (.4 + .15) / 2 = .275 is between .2 and .3
+        rows.loc[(rows["benchmark"] == "a") & (rows["model"] == "m3"), "value"] -= 2.5 * shift
+        seeds.append(rows)
+    summary = run(tmp_path, pd.concat([direct, *seeds]))
+    pairs = {(a, b): tau for a, b, tau in summary["kendall_tau"][PREPARED]["by_pair"]}
+    assert pairs["a", "b"] == pytest.approx(4 / 6)
+
+
+def test_only_selected_test_rows_of_the_metric_count(tmp_path):
+    rows = score_rows()
+    noise = pd.concat(
+        [
+            rows.assign(value=0.5, selected=False),
+            rows.assign(value=0.5, split="validation"),
+            rows.assign(value=0.5, metric="f1,none"),
+            rows.assign(value=0.5, checkpoint="step100"),
+            rows.assign(value=0.5, benchmark="unlisted"),
+        ]
+    )
+    summary = run(tmp_path, pd.concat([noise, rows.assign(split=None, selected=None)]))
+    assert summary["kendall_tau"][DIRECT]["mean"] == pytest.approx(-1 / 3)
+    assert any("unlisted" in note for note in summary["notes"])
+
+
+@pytest.mark.parametrize("report", [report_agreement, report_factors])
+def test_incomplete_tables_give_a_report_that_says_so(tmp_path, report):
+    table = {p: {b: list(v) for b, v in columns.items()} for p, columns in SMALL.items()}
+    table[DIRECT]["a"][1] = None
+    table[DIRECT]["c"] = [0.25, 0.25, 0.25, 0.25]
+    for columns in table.values():
+        for values in columns.values():
+            values[3] = float("nan")
+    summary = run(tmp_path, score_rows(table, stderr=None), report=report)
+    text = " ".join(summary["notes"])
+    assert "m3" in text and "c" in text
+    if report is report_agreement:
+        assert summary["kendall_tau"][DIRECT]["by_benchmark"]["c"] is None
+        assert summary["significance_tau"][DIRECT]["mean"] is None
+        assert "standard error" in text and "m1 on a" in text
+    assert (tmp_path / "report" / "index.html").is_file()
+
+
+@pytest.mark.parametrize("report", [report_agreement, report_factors])
+def test_one_protocol_alone(tmp_path, report):
+    summary = run(tmp_path, score_rows({DIRECT: SMALL[DIRECT]}), report=report)
+    if report is report_agreement:
+        assert summary["improved_pairs"] is None
+        assert summary["kendall_tau"][PREPARED]["mean"] is None
+    else:
+        assert summary["explained_variance"][PREPARED] is None
+    assert any(PREPARED in note for note in summary["notes"])
+
+
+@pytest.mark.parametrize("report", [report_agreement, report_factors])
+def test_bare_sheets(tmp_path, report):
+    """Sheets with ids and types only: families, sizes, directions and categories unknown."""
+    summary = run(
+        tmp_path,
+        score_rows(),
+        models="model\nm0\n",
+        benchmarks="benchmark\tmetric\toutput_type\na\tacc\t\nb\tacc\t\nc\tacc\t\n",
+        report=report,
+    )
+    text = " ".join(summary["notes"])
+    assert "not in the models sheet" in text and "m1" in text and "wiki" in text
+    assert "higher taken as better" in text
+
+
+def test_hostile_names_are_text(tmp_path):
+    names = ['<script>alert("m")</script>', "it's", 'a"b', "</script><b>x"]
+    summary = run(
+        tmp_path, score_rows(names=names), models='model,family\nit\'s,"<img src=x onerror=alert(1)>"\n'
+    )
+    html = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert "<script>alert" not in html and "<img src=x" not in html and "</script><b>" not in html
+    assert "&lt;script&gt;alert(&#34;m&#34;)&lt;/script&gt;" in html
+    assert summary["models"] == 4
+    table = pd.read_csv(tmp_path / "report" / "tables" / "scores.csv")
+    assert set(table["model"]) == set(names)
+
+
+def test_report_writes_every_figure_three_times(tmp_path):
+    run(tmp_path, score_rows())
+    page = json.loads((tmp_path / "report" / "page.json").read_text(encoding="utf-8"))
+    figures = [figure["name"] for section in page["sections"] for figure in section["figures"]]
+    assert figures
+    for name in figures:
+        for suffix in ("vl.json", "svg", "pdf"):
+            assert (tmp_path / "report" / "figures" / f"{name}.{suffix}").stat().st_size > 300
+    html = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert "src=" not in html.split("<script", 1)[0] and "@import" not in html
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda rows: rows.assign(protocol="both"), "is not a protocol"),
+        (lambda rows: pd.concat([rows, rows.iloc[:1]]), "two selected test scores of m0 on a"),
+        (lambda rows: rows.assign(metric="f1"), "no selected test score"),
+        (lambda rows: rows.assign(stderr=-0.1), "is negative"),
+    ],
+)
+def test_bad_tables_are_one_clear_error(tmp_path, change, message):
+    with pytest.raises(InputError, match=message):
+        run(tmp_path, change(score_rows()))
+    assert not (tmp_path / "report").exists()
+
+
+def test_two_metrics_and_no_name_for_either(tmp_path):
+    rows = pd.concat([score_rows(), score_rows().assign(metric="f1,none")])
+    with pytest.raises(InputError, match="several metrics"):
+        run(tmp_path, rows, benchmarks="benchmark\na\nb\nc\n")

@@ -1,0 +1,86 @@
+"""Principal components: against scikit-learn, closed forms, and with missing cells."""
+
+import numpy as np
+import pytest
+from sklearn.decomposition import PCA
+from sklearn.preprocessing import StandardScaler
+
+from lm_validity.statistics.factors import (
+    pairwise_correlation,
+    pretraining_compute,
+    principal_components,
+    relate_to_compute,
+)
+
+
+@pytest.mark.parametrize("scaling", ["standardized", "centered"])
+def test_equals_scikit_learn_where_complete(scaling):
+    rng = np.random.default_rng(1)
+    scores = rng.normal(size=(30, 6)) + 2 * rng.normal(size=(30, 1))
+    ours = principal_components(scores, scaling)
+    prepared = StandardScaler().fit_transform(scores) if scaling == "standardized" else scores
+    theirs = PCA().fit(prepared)
+    np.testing.assert_allclose(ours.explained_variance, theirs.explained_variance_ratio_, atol=1e-12)
+    projection = theirs.transform(prepared)[:, 0]
+    np.testing.assert_allclose(ours.scores, projection * np.sign(projection @ ours.scores), atol=1e-9)
+    assert ours.loadings.sum() > 0
+
+
+def test_two_benchmarks_have_shares_of_one_plus_and_minus_the_correlation():
+    scores = np.array([[0.0, 1], [1, 0], [2, 3], [3, 4]])
+    correlation = np.corrcoef(scores.T)[0, 1]
+    shares = principal_components(scores).explained_variance
+    np.testing.assert_allclose(shares, [(1 + correlation) / 2, (1 - correlation) / 2])
+
+
+def test_missing_cells_use_the_models_known_in_both():
+    rng = np.random.default_rng(2)
+    scores = rng.normal(size=(20, 4)) + rng.normal(size=(20, 1))
+    scores[rng.random(scores.shape) < 0.25] = np.nan
+    correlation = pairwise_correlation(scores)
+    both = np.isfinite(scores[:, 0]) & np.isfinite(scores[:, 2])
+    assert correlation[0, 2] == pytest.approx(np.corrcoef(scores[both, 0], scores[both, 2])[0, 1])
+    result = principal_components(scores)
+    assert result.used.all()
+    assert result.explained_variance.sum() == pytest.approx(1)
+
+
+def test_rank_one_scores_are_found_again_despite_missing_cells():
+    ability, loading = np.arange(12.0), np.array([1.0, 2, 0.5, 3])
+    scores = np.outer(ability, loading) + 5
+    result = principal_components(scores)
+    assert result.explained_variance[0] == pytest.approx(1)
+    scores[3, 1] = scores[7, 2] = np.nan
+    result = principal_components(scores)
+    assert result.explained_variance[0] == pytest.approx(1)
+    assert np.all(np.diff(result.scores) > 0)
+
+
+def test_constant_and_empty_columns_stay_out():
+    rng = np.random.default_rng(0)
+    scores = rng.normal(size=(8, 5))
+    scores[:, 1] = 0.25
+    scores[:, 3] = np.nan
+    scores[2] = np.nan
+    result = principal_components(scores)
+    assert result.used.tolist() == [True, False, True, False, True]
+    assert np.isnan(result.loadings[[1, 3]]).all() and np.isnan(result.scores[2])
+    assert len(result.explained_variance) == 3
+    assert len(principal_components(scores[:, :2]).explained_variance) == 0
+
+
+def test_weights_are_repetitions_of_models():
+    rng = np.random.default_rng(5)
+    scores = rng.normal(size=(10, 3))
+    weights = rng.integers(0, 4, size=10)
+    expected = np.corrcoef(np.repeat(scores, weights, axis=0).T)
+    np.testing.assert_allclose(pairwise_correlation(scores, weights), expected, atol=1e-12)
+
+
+def test_compute():
+    assert pretraining_compute(np.array([8.03]), np.array([15000.0]))[0] == pytest.approx(7.227e23)
+    scores = np.array([1.0, 2, 3, np.nan])
+    relation = relate_to_compute(scores, np.array([1e20, 1e21, 1e22, 1e23]))
+    assert (relation.kendall, relation.spearman, relation.models) == (1, 1, 3)
+    assert relation.pearson == pytest.approx(1)
+    assert np.isnan(relate_to_compute(scores[:2], np.array([1e20, 1e21])).kendall)

@@ -1,0 +1,65 @@
+"""Vectorised Kendall's tau: hand-computed, against scipy with ties and missing values, and weighted."""
+
+import numpy as np
+import pytest
+from scipy.stats import kendalltau
+
+from lm_validity.statistics.ranking import average_ranks, kendall_tau, kendall_tau_matrix, pair_signs
+
+
+def test_by_hand():
+    # pairs of (1, 2, 3, 4) against (1, 3, 2, 4): 5 concordant, 1 discordant of 6
+    assert kendall_tau(np.array([1.0, 2, 3, 4]), np.array([1.0, 3, 2, 4])) == pytest.approx(4 / 6)
+    # one tie in the second: 5 untied pairs, all concordant: 5 / sqrt(6 · 5)
+    assert kendall_tau(np.array([1.0, 2, 3, 4]), np.array([1.0, 2, 2, 4])) == pytest.approx(5 / np.sqrt(30))
+    assert np.isnan(kendall_tau(np.array([1.0, 2, 3]), np.array([5.0, 5, 5])))
+
+
+@pytest.mark.parametrize("variant", ["b", "c"])
+@pytest.mark.parametrize("seed", range(5))
+def test_equals_scipy_with_ties_and_missing_values(variant, seed):
+    rng = np.random.default_rng(seed)
+    scores = rng.integers(0, 8, size=(25, 6)).astype(float)
+    scores[rng.random(scores.shape) < 0.2] = np.nan
+    tau = kendall_tau_matrix(pair_signs(scores), variant=variant)
+    for i, j in np.ndindex(tau.shape):
+        both = np.isfinite(scores[:, i]) & np.isfinite(scores[:, j])
+        expected = kendalltau(scores[both, i], scores[both, j], variant=variant).statistic
+        assert tau[i, j] == pytest.approx(expected, abs=1e-12)
+
+
+def test_tau_a_counts_ties_as_disagreement():
+    tau = kendall_tau_matrix(pair_signs(np.array([[1.0, 1], [2, 1], [3, 2]])), variant="a")
+    assert tau[0, 1] == pytest.approx(2 / 3)
+
+
+def test_weights_are_repetitions_without_pairs_of_copies():
+    rng = np.random.default_rng(3)
+    scores = rng.normal(size=(7, 3))
+    weights = np.array([2, 0, 1, 3, 1, 0, 1])
+    repeated = np.repeat(np.arange(7), weights)
+    first, second = np.triu_indices(len(repeated), 1)
+    distinct = repeated[first] != repeated[second]
+    sign = np.sign(scores[repeated[first[distinct]]] - scores[repeated[second[distinct]]])
+    expected = sign[:, 0] @ sign[:, 1] / len(sign)
+    tau = kendall_tau_matrix(pair_signs(scores), weights)
+    assert tau[0, 1] == pytest.approx(expected)
+    assert np.diag(tau) == pytest.approx(1.0)  # copies create no ties
+
+
+def test_unit_weights_change_nothing_and_columns_may_differ():
+    scores = np.random.default_rng(0).normal(size=(9, 5))
+    signs = pair_signs(scores)
+    np.testing.assert_allclose(kendall_tau_matrix(signs, np.ones(9)), kendall_tau_matrix(signs))
+    across = kendall_tau_matrix(pair_signs(scores[:, :2]), others=pair_signs(scores[:, 2:]))
+    np.testing.assert_allclose(across, kendall_tau_matrix(signs)[:2, 2:])
+
+
+def test_tau_c_of_resampled_models_is_refused():
+    with pytest.raises(ValueError, match="tau-c"):
+        kendall_tau_matrix(pair_signs(np.eye(3)), np.ones(3), variant="c")
+
+
+def test_ranks_share_ties_and_keep_missing_values():
+    ranks = average_ranks(np.array([[0.5, np.nan], [0.9, 1.0], [0.5, 3.0]]))
+    np.testing.assert_array_equal(ranks, [[2.5, np.nan], [1, 2], [2.5, 1]])

@@ -1,0 +1,156 @@
+"""Sheets of models and benchmarks, and the importers of score files: layouts, unknown values, clear
+errors.
+"""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lm_validity.errors import InputError
+from lm_validity.tables.import_lm_eval import read_lm_eval
+from lm_validity.tables.import_lm_harmony import read_lm_harmony
+from lm_validity.tables.schema import SCORES
+from lm_validity.tables.sheets import read_benchmarks, read_models
+
+
+def write(path, text: str):
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_models_with_the_published_names(tmp_path):
+    text = "model_id,family,params_B,tokens_B,instruction_tuned,display_name,in_compute_plot\n"
+    text += 'org/a,F,0.5,300,0,A,1\n"org/b,c",,,,1,,0\n'
+    sheet = read_models(write(tmp_path / "m.csv", text))
+    assert sheet["model"].tolist() == ["org/a", "org/b,c"]
+    assert sheet["parameters_b"].tolist()[0] == 0.5 and np.isnan(sheet["parameters_b"][1])
+    assert sheet["in_compute_analysis"].tolist()[0] is True
+    assert sheet["label"][0] == "A" and pd.isna(sheet["label"][1]) and pd.isna(sheet["family"][1])
+    assert sheet["instruction_tuned"].tolist() == [False, True]
+
+
+def test_tabs_byte_order_mark_and_unknown_columns(tmp_path):
+    path = write(
+        tmp_path / "m.tsv", "\ufeffmodel\tpath\tinstruction_tuned\nx\tsomewhere, else\tTRUE\n\ny\t\t\n"
+    )
+    sheet = read_models(path)
+    assert sheet["model"].tolist() == ["x", "y"]
+    assert sheet["instruction_tuned"][0] and pd.isna(sheet["instruction_tuned"][1])
+    assert "path" not in sheet
+
+
+def test_benchmarks_complete_a_bare_metric(tmp_path):
+    text = "task,category,metric,output_type,higher_is_better\na,x,acc,multiple_choice,1\n"
+    text += 'b,,"exact_match,strict",generate_until,\n'
+    sheet = read_benchmarks(write(tmp_path / "b.csv", text))
+    assert sheet["metric"].tolist() == ["acc,none", "exact_match,strict"]
+    assert sheet["higher_is_better"].isna().tolist() == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name,family\na,b\n", "no column 'model'"),
+        ("model,parameters_b\na,big\n", "row 2, column 'parameters_b': 'big' is not a positive number"),
+        ("model,tokens_b\na,1\nb,-3\n", "row 3, column 'tokens_b': '-3'"),
+        ("model,instruction_tuned\na,maybe\n", "'maybe' is not a boolean"),
+        ("model,family\na,x\na,y\n", "row 3, column 'model': 'a' is there twice"),
+        ("model,family\n,x\n", "row 2, column 'model': empty"),
+        ("model\n", "no rows"),
+        ("model,family\na,x,y\n", "3 values for 2 columns"),
+    ],
+)
+def test_bad_sheets_say_where(tmp_path, text, message):
+    with pytest.raises(InputError, match=message):
+        read_models(write(tmp_path / "m.csv", text))
+
+
+def test_unknown_output_type_gets_a_hint(tmp_path):
+    with pytest.raises(InputError, match="did you mean 'multiple_choice'"):
+        read_benchmarks(write(tmp_path / "b.csv", "benchmark,output_type\na,multiplechoice\n"))
+
+
+def test_lm_harmony(tmp_path):
+    document = {
+        "train_before_test": {"rte": {"org/a": 0.7}, "wiki": {"org/a": 0.9}},
+        "train_before_test_stderr": {"rte": {"org/a": 0.02}, "wiki": {"org/a": "N/A"}},
+        "direct_eval": {"rte": {"org/a": 0.5}},
+        "direct_eval_stderr": {"rte": {"org/a": 0.03}},
+    }
+    frame = read_lm_harmony(write(tmp_path / "all_results.json", json.dumps(document)))
+    assert list(frame.columns) == SCORES.names
+    assert frame[["benchmark", "protocol", "value"]].values.tolist() == [
+        ["rte", "direct", 0.5],
+        ["rte", "train_before_test", 0.7],
+        ["wiki", "train_before_test", 0.9],
+    ]
+    assert frame["stderr"].isna().tolist() == [False, False, True]
+    assert frame["metric"].isna().all() and frame["seed"].isna().all()
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("not json", "not JSON"),
+        ("[1]", "no object 'direct_eval'"),
+        ('{"direct_eval": {}, "train_before_test": {}}', "no scores"),
+        ('{"direct_eval": {"t": {"m": "x"}}, "train_before_test": {}}', "direct_eval, t, m: 'x'"),
+        ('{"direct_eval": {"t": {"m": NaN}}, "train_before_test": {}}', "nan is not a finite number"),
+    ],
+)
+def test_bad_lm_harmony_files(tmp_path, text, message):
+    with pytest.raises(InputError, match=message):
+        read_lm_harmony(write(tmp_path / "x.json", text))
+
+
+LM_EVAL = {
+    "results": {
+        "mmlu": {"acc,none": 0.5, "alias": "mmlu"},
+        "arc": {
+            "alias": "arc",
+            "acc,none": 0.4,
+            "acc_stderr,none": 0.01,
+            "acc_norm,none": 0.45,
+            "sample_len": 9,
+        },
+        "wiki": {"bits_per_byte,none": 0.9, "bits_per_byte_stderr,none": "N/A"},
+    },
+    "group_subtasks": {"mmlu": ["arc"], "arc": []},
+    "higher_is_better": {"arc": {"acc": True}, "wiki": {"bits_per_byte": False}},
+    "n-samples": {"arc": {"original": 100, "effective": 9}},
+    "model_name": "org/model",
+}
+
+
+def test_lm_eval_results(tmp_path):
+    frame = read_lm_eval([write(tmp_path / "results.json", json.dumps(LM_EVAL))])
+    assert list(frame.columns) == SCORES.names
+    rows = {(row.benchmark, row.metric): row for row in frame.itertuples()}
+    assert set(rows) == {("arc", "acc,none"), ("arc", "acc_norm,none"), ("wiki", "bits_per_byte,none")}
+    accuracy = rows["arc", "acc,none"]
+    assert (accuracy.model, accuracy.value, accuracy.stderr, accuracy.n_items) == ("org/model", 0.4, 0.01, 9)
+    assert accuracy.prompt == "plain" and accuracy.protocol == "direct"
+    assert rows["wiki", "bits_per_byte,none"].higher_is_better is False
+    assert pd.isna(rows["wiki", "bits_per_byte,none"].stderr)
+
+
+def test_lm_eval_of_two_models_and_twice_the_same(tmp_path):
+    first = write(tmp_path / "a.json", json.dumps(LM_EVAL))
+    other = write(
+        tmp_path / "b.json", json.dumps(LM_EVAL | {"model_name": "other", "chat_template": "{{ x }}"})
+    )
+    frame = read_lm_eval([first, other])
+    assert set(frame["model"]) == {"org/model", "other"} and set(frame["prompt"]) == {"plain", "chat"}
+    with pytest.raises(InputError, match="is also in"):
+        read_lm_eval([first, first])
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [({}, "no object 'results'"), ({"results": {"a": {"acc,none": 1}}}, "names the model")],
+)
+def test_bad_lm_eval_files(tmp_path, document, message):
+    with pytest.raises(InputError, match=message):
+        read_lm_eval([write(tmp_path / "r.json", json.dumps(document))])

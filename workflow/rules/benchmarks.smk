@@ -17,14 +17,15 @@ rule split_benchmark:
         f"{LOGS}/split_benchmark/{{benchmark}}.log",
     conda:
         "../../envs/gpu.yaml"
+    resources:
+        mem_mb=8000,
+        runtime=60,
     params:
         configfile=CONFIGFILE,
         caps=f"{RUN.configuration.splits.train}/{RUN.configuration.splits.validation}/{RUN.configuration.splits.test}",
         seed=RUN.configuration.splits.seed,
-        allow_overlap=lambda wildcards: wildcards.benchmark in RUN.configuration.splits.allow_overlap,
-    resources:
-        mem_mb=8000,
-        runtime=60,
+        allow_overlap=lambda wildcards: wildcards.benchmark
+        in RUN.configuration.splits.allow_overlap,
     message:
         "split benchmark {wildcards.benchmark}"
     shell:

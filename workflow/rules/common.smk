@@ -20,7 +20,9 @@ except ImportError as error:
     )
 
 try:
-    RUN = build_run(config, ", ".join(str(path) for path in workflow.configfiles) or "config")
+    RUN = build_run(
+        config, ", ".join(str(path) for path in workflow.configfiles) or "config"
+    )
 except InputError as error:
     raise WorkflowError(str(error))
 
@@ -51,7 +53,9 @@ def job_of(rule_name, wildcards):
     try:
         return GRID.job(rule_name, wildcards.model, wildcards.batch)
     except KeyError:
-        raise WorkflowError(f"{rule_name}: no batch {wildcards.batch!r} of model {wildcards.model!r} in this run.")
+        raise WorkflowError(
+            f"{rule_name}: no batch {wildcards.batch!r} of model {wildcards.model!r} in this run."
+        )
 
 
 def settings_of(rule_name):
@@ -90,7 +94,11 @@ def minutes_of(rule_name):
 
     def minutes(wildcards, attempt):
         one = size_class(wildcards)
-        each = one.finetune_minutes if rule_name == "finetune_adapter" else one.evaluate_minutes
+        each = (
+            one.finetune_minutes
+            if rule_name == "finetune_adapter"
+            else one.evaluate_minutes
+        )
         return max(5, int(each * len(job_of(rule_name, wildcards).cells) * attempt))
 
     return minutes
@@ -112,7 +120,11 @@ def benchmark_source(wildcards):
 
 def study_reports(*studies):
     """The reports of the named studies that this configuration asks for."""
-    names = {"agreement": ("agreement", "factors"), "signal": ("signal",), "bias": ("bias",)}
+    names = {
+        "agreement": ("agreement", "factors"),
+        "signal": ("signal",),
+        "bias": ("bias",),
+    }
     return [
         f"{RESULTS}/reports/{name}/summary.json"
         for study in studies
@@ -126,7 +138,10 @@ REPORTS = [*study_reports("agreement"), f"{RESULTS}/report/index.html"]
 
 def write_configuration():
     """The merged configuration for the jobs, rewritten only when it differs."""
-    write_text(CONFIGFILE, json.dumps(RUN.configuration.model_dump(mode="json"), indent=1) + "\n")
+    write_text(
+        CONFIGFILE,
+        json.dumps(RUN.configuration.model_dump(mode="json"), indent=1) + "\n",
+    )
 
 
 onstart:
@@ -134,5 +149,7 @@ onstart:
 
 
 onerror:
-    shell(f"lm-validity check-cells --configfile {CONFIGFILE} --after-error || true")
+    shell(
+        f"lm-validity check-cells --configfile {CONFIGFILE} --after-error || true"
+    )
     shell(f"lm-validity partial-reports --configfile {CONFIGFILE} || true")

@@ -21,15 +21,15 @@ rule evaluate_model:
         f"{LOGS}/evaluate_model/{{model}}/{{batch}}.log",
     conda:
         "../../envs/gpu.yaml"
-    params:
-        configfile=CONFIGFILE,
-        recipe_version=RECIPE_VERSIONS["evaluate_model"],
-        settings=settings_of("evaluate_model"),
     threads: threads_of
     resources:
         gpu=gpus_of,
         mem_mb=memory_of,
         runtime=minutes_of("evaluate_model"),
+    params:
+        configfile=CONFIGFILE,
+        recipe_version=RECIPE_VERSIONS["evaluate_model"],
+        settings=settings_of("evaluate_model"),
     message:
         "evaluate {wildcards.model}: {wildcards.batch}"
     shell:

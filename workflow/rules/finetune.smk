@@ -20,15 +20,15 @@ rule finetune_adapter:
         f"{LOGS}/finetune_adapter/{{model}}/{{batch}}.log",
     conda:
         "../../envs/gpu.yaml"
-    params:
-        configfile=CONFIGFILE,
-        recipe_version=RECIPE_VERSIONS["finetune_adapter"],
-        settings=settings_of("finetune_adapter"),
     threads: threads_of
     resources:
         gpu=gpus_of,
         mem_mb=memory_of,
         runtime=minutes_of("finetune_adapter"),
+    params:
+        configfile=CONFIGFILE,
+        recipe_version=RECIPE_VERSIONS["finetune_adapter"],
+        settings=settings_of("finetune_adapter"),
     message:
         "fine-tune {wildcards.model}: {wildcards.batch}"
     shell:
@@ -67,15 +67,15 @@ rule evaluate_adapter:
         f"{LOGS}/evaluate_adapter/{{model}}/{{batch}}.log",
     conda:
         "../../envs/gpu.yaml"
-    params:
-        configfile=CONFIGFILE,
-        recipe_version=RECIPE_VERSIONS["evaluate_adapter"],
-        settings=settings_of("evaluate_adapter"),
     threads: threads_of
     resources:
         gpu=gpus_of,
         mem_mb=memory_of,
         runtime=minutes_of("evaluate_adapter"),
+    params:
+        configfile=CONFIGFILE,
+        recipe_version=RECIPE_VERSIONS["evaluate_adapter"],
+        settings=settings_of("evaluate_adapter"),
     message:
         "evaluate adapter {wildcards.model}: {wildcards.batch}"
     shell:

@@ -47,6 +47,9 @@ rule pretrain_miniature:
         f"{LOGS}/pretrain_miniature/{{model}}.log",
     conda:
         "../../envs/gpu.yaml"
+    resources:
+        mem_mb=2000,
+        runtime=15,
     params:
         configfile=CONFIGFILE,
         recipe_version=RECIPE_VERSIONS["pretrain_miniature"],
@@ -54,9 +57,6 @@ rule pretrain_miniature:
         row=lambda wildcards: POOL[wildcards.model].model_dump_json(exclude={"studies"}),
         world=subpath(input[0], parent=True),
         folder=subpath(output[0], parent=True),
-    resources:
-        mem_mb=2000,
-        runtime=15,
     message:
         "pretrain {wildcards.model}"
     shell:

@@ -45,7 +45,8 @@ rule prefetch_benchmark:
     params:
         configfile=CONFIGFILE,
         task=lambda wildcards: RUN.benchmarks[wildcards.benchmark].task,
-        include_path=lambda wildcards: RUN.benchmarks[wildcards.benchmark].include_path or "",
+        include_path=lambda wildcards: RUN.benchmarks[wildcards.benchmark].include_path
+        or "",
         metric=lambda wildcards: RUN.benchmarks[wildcards.benchmark].metric,
     message:
         "prefetch benchmark {wildcards.benchmark}"
@@ -58,4 +59,7 @@ rule prefetch:
     """Everything that needs the network, so that compute nodes never do."""
     input:
         expand(f"{RESULTS}/prefetch/models/{{model}}.json", model=GRID.used_models),
-        expand(f"{RESULTS}/prefetch/benchmarks/{{benchmark}}.json", benchmark=GRID.used_benchmarks),
+        expand(
+            f"{RESULTS}/prefetch/benchmarks/{{benchmark}}.json",
+            benchmark=GRID.used_benchmarks,
+        ),

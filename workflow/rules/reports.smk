@@ -25,12 +25,12 @@ rule report_agreement:
         f"{LOGS}/report_agreement.log",
     conda:
         "../../envs/report.yaml"
-    params:
-        resamples=RUN.configuration.reports.resamples,
-        folder=subpath(output[0], parent=True),
     resources:
         mem_mb=4000,
         runtime=60,
+    params:
+        resamples=RUN.configuration.reports.resamples,
+        folder=subpath(output[0], parent=True),
     message:
         "report agreement"
     shell:
@@ -50,12 +50,12 @@ rule report_factors:
         f"{LOGS}/report_factors.log",
     conda:
         "../../envs/report.yaml"
-    params:
-        resamples=RUN.configuration.reports.resamples,
-        folder=subpath(output[0], parent=True),
     resources:
         mem_mb=4000,
         runtime=60,
+    params:
+        resamples=RUN.configuration.reports.resamples,
+        folder=subpath(output[0], parent=True),
     message:
         "report factors"
     shell:

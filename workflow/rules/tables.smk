@@ -59,11 +59,11 @@ rule merge_items:
         f"{LOGS}/merge_items.log",
     conda:
         "../../envs/report.yaml"
-    params:
-        configfile=CONFIGFILE,
     resources:
         mem_mb=16000,
         runtime=120,
+    params:
+        configfile=CONFIGFILE,
     message:
         "merge items"
     shell:

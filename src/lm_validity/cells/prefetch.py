@@ -67,9 +67,7 @@ def _checkpoint_record(model: Model, point: Checkpoint, folder: Path, sha: str |
 def _local_copy(model: Model, revision: str | None, points) -> tuple[Path, None, str]:
     folder = Path(model.path).expanduser()
     if not folder.is_dir():
-        raise InputError(
-            f"model {model.model!r}: {model.path} is not a folder.", "correct `path` in the models sheet."
-        )
+        raise InputError(f"model {model.model!r}: {model.path} is not a folder.", "correct `path` in the models sheet.")
     return folder, None, ""
 
 
@@ -77,7 +75,12 @@ def _hub_snapshot(model: Model, revision: str | None, points) -> tuple[Path, str
     """Download a revision, resumable, and verify sizes; the commit's sha is its digest."""
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, LocalEntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
 
     where = f"model {model.model!r} ({model.path})"
     patterns = [f"{folder}{name}" for folder in _folders(points) for name in MODEL_FILES]
@@ -108,7 +111,8 @@ def _hub_snapshot(model: Model, revision: str | None, points) -> tuple[Path, str
         raise InputError(f"{where}: no such repository on the hub.", "check `path` in the models sheet.") from None
     except LocalEntryNotFoundError:
         raise InputError(
-            f"{where}: not in the local cache, and the hub is out of reach.", "run `snakemake prefetch` online."
+            f"{where}: not in the local cache, and the hub is out of reach.",
+            "run `snakemake prefetch` online.",
         ) from None
     except (HfHubHTTPError, OSError) as error:
         reason = str(error).strip().splitlines()[0]
@@ -185,4 +189,9 @@ def prefetch_benchmark(row: Benchmark) -> dict:
         )
     task = load_task(record)
     counts = {kind: len(found) for kind in ("train", "validation", "test") if (found := rows(task, kind)) is not None}
-    return record.to_json() | {"digest": record.config_digest, "documents": counts}
+    return {
+        "record": record.to_json(),
+        "digest": record.config_digest,
+        "output_type": record.output_type,
+        "documents": counts,
+    }

@@ -42,9 +42,7 @@ class Workspace:
         return self.run.results / "splits" / benchmark / f"{split}.json"
 
     def split_digest(self, benchmark: str, split: str) -> str:
-        record = self._read(
-            f"splits/{benchmark}/{split}.json", f"lm-validity split-benchmark --benchmark {benchmark}"
-        )
+        record = self._read(f"splits/{benchmark}/{split}.json", f"lm-validity split-benchmark --benchmark {benchmark}")
         return record["digest"]
 
     def _read(self, name: str, command: str) -> dict:
@@ -55,9 +53,7 @@ class Workspace:
             except FileNotFoundError:
                 raise InputError(f"{path}: no such file.", f"make it first: {command}.") from None
             except ValueError as error:
-                raise InputError(
-                    f"{path}: not valid JSON ({error}).", f"delete it and run {command}."
-                ) from error
+                raise InputError(f"{path}: not valid JSON ({error}).", f"delete it and run {command}.") from error
         return self._json[name]
 
     # ---- recipes ------------------------------------------------------------------------------------------------

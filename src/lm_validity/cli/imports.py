@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Turn published or foreign score files into tables.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    help="Turn published or foreign score files into tables.", no_args_is_help=True, rich_markup_mode=None
+)
 Output = Annotated[Path, typer.Option(help="Folder for the table.")]
 
 

@@ -5,9 +5,7 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(
-    help="Make the miniature world and its models.", no_args_is_help=True, rich_markup_mode=None
-)
+app = typer.Typer(help="Make the miniature world and its models.", no_args_is_help=True, rich_markup_mode=None)
 ConfigFile = Annotated[Path, typer.Option("--configfile", help="Configuration with a section `miniature`.")]
 
 
@@ -19,9 +17,7 @@ def _settings(configfile: Path):
     from lm_validity.errors import InputError
 
     if not configfile.is_file():
-        raise InputError(
-            f"{configfile}: no such configuration.", "pass --configfile, e.g. config/config.yaml."
-        )
+        raise InputError(f"{configfile}: no such configuration.", "pass --configfile, e.g. config/config.yaml.")
     section = validate(yaml.safe_load(configfile.read_text(encoding="utf-8")), str(configfile)).miniature
     if section is None:
         raise InputError(f"{configfile}: no section `miniature`.", "config/config.yaml has one.")

@@ -29,7 +29,9 @@ def agreement(
 
 
 @app.command("factors")
-def factors(scores: Scores, models: Models, benchmarks: Benchmarks, output: Output, resamples: Resamples = 2000) -> None:
+def factors(
+    scores: Scores, models: Models, benchmarks: Benchmarks, output: Output, resamples: Resamples = 2000
+) -> None:
     """How many factors does the score matrix have, and what is the first?"""
     from lm_validity.reports.factors import report_factors
 
@@ -49,9 +51,7 @@ def signal(
     """Does a benchmark say something early in training?"""
     from lm_validity.reports.signal import report_signal
 
-    report_signal(
-        scores, models, output, benchmarks=benchmarks, items=items, selection=selection, resamples=resamples
-    )
+    report_signal(scores, models, output, benchmarks=benchmarks, items=items, selection=selection, resamples=resamples)
 
 
 @app.command("bias")

@@ -7,7 +7,6 @@ the cell's own name. Standard library only: the Snakefile builds this at parse t
 
 from dataclasses import dataclass
 from functools import cached_property
-
 from typing import NamedTuple
 
 from lm_validity.config.load import Run
@@ -99,7 +98,9 @@ class Grid:
 
     @cached_property
     def used_benchmarks(self) -> list[str]:
-        return [row.benchmark for row in self.run.benchmarks.values() if any(self.takes_part(row, s) for s in row.studies)]
+        return [
+            row.benchmark for row in self.run.benchmarks.values() if any(self.takes_part(row, s) for s in row.studies)
+        ]
 
     def prompts(self, model: Model) -> tuple[str, ...]:
         """Base models are always plain; instruction-tuned ones are tried as the configuration says."""
@@ -246,8 +247,6 @@ class Grid:
             for split in splits or ((cell.split,) if cell.split else ()):
                 found[f"results/{self.run.name}/splits/{cell.benchmark}/{split}.json"] = None
         return list(found)
-
-
 
     # ---- settings that enter a recipe ---------------------------------------------------------------------------
 

@@ -37,7 +37,9 @@ def load_run(path: str | Path) -> Run:
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
-        raise InputError(f"{path}: not valid YAML ({' '.join(str(error).split())}).", "check the indentation.") from error
+        raise InputError(
+            f"{path}: not valid YAML ({' '.join(str(error).split())}).", "check the indentation."
+        ) from error
     return build_run(values, str(path))
 
 

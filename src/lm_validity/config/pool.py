@@ -19,12 +19,8 @@ class MiniatureModel(BaseModel):
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    model: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = Field(
-        description="Id, also the folder."
-    )
-    family: Literal["web", "forum", "exam", "data"] = Field(
-        description="Whose question formats its pretraining saw."
-    )
+    model: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = Field(description="Id, also the folder.")
+    family: Literal["web", "forum", "exam", "data"] = Field(description="Whose question formats its pretraining saw.")
     training_data: Literal["science", "web"] = Field(
         "science", description="science: every attribute is stated; web: the science attributes never are."
     )
@@ -32,25 +28,15 @@ class MiniatureModel(BaseModel):
     size: str = Field(description="Label of the size, for the signal study.")
     hidden_size: int = Field(ge=8, description="Width.")
     layers: int = Field(ge=1, description="Blocks.")
-    steps: int = Field(
-        ge=1, description="Optimizer steps: a budget in steps gives the same model on a busy machine."
-    )
+    steps: int = Field(ge=1, description="Optimizer steps: a budget in steps gives the same model on a busy machine.")
     learning_rate: float = Field(gt=0, lt=1, description="Peak learning rate.")
-    checkpoint_every: int | None = Field(
-        None, ge=1, description="Steps between checkpoints kept; empty keeps none."
-    )
-    studies: str = Field(
-        "agreement", description="Studies it takes part in, comma-separated (for the models sheet)."
-    )
+    checkpoint_every: int | None = Field(None, ge=1, description="Steps between checkpoints kept; empty keeps none.")
+    studies: str = Field("agreement", description="Studies it takes part in, comma-separated (for the models sheet).")
 
     @property
     def checkpoints(self) -> tuple[int, ...]:
         """Iterations kept beside the final model (the last step is the final model itself)."""
-        return (
-            tuple(range(self.checkpoint_every, self.steps, self.checkpoint_every))
-            if self.checkpoint_every
-            else ()
-        )
+        return tuple(range(self.checkpoint_every, self.steps, self.checkpoint_every)) if self.checkpoint_every else ()
 
     @property
     def heads(self) -> int:
@@ -99,9 +85,7 @@ def _read_row(path: Path, number: int, row: dict) -> MiniatureModel:
             f"{path}, row {number}: not as many columns as the header.", "separate columns by single tabs."
         )
     try:
-        return MiniatureModel.model_validate(
-            {column: value for column, value in row.items() if value.strip()}
-        )
+        return MiniatureModel.model_validate({column: value for column, value in row.items() if value.strip()})
     except ValidationError as error:
         first = error.errors()[0]
         column = str(first["loc"][0]) if first["loc"] else "row"

@@ -38,9 +38,7 @@ class Evaluation(Section):
 
     device: str = Field("auto", description="auto (a GPU where there is one), cpu, cuda, cuda:0, ...")
     batch_size: Positive = Field(32, description="Sequences a forward pass; changes speed, not results.")
-    max_length: Positive | None = Field(
-        None, description="Longest context in tokens; null is the model's own limit."
-    )
+    max_length: Positive | None = Field(None, description="Longest context in tokens; null is the model's own limit.")
     max_generated_tokens: Positive = Field(
         256, description="Longest answer of a generation task, unless the task sets its own."
     )
@@ -58,7 +56,9 @@ class Finetuning(Section):
     """LoRA fine-tuning, the same for every model of a run: equal preparation is the point."""
 
     learning_rates: tuple[str, ...] = Field(
-        ("1e-5", "2e-5", "5e-5"), min_length=1, description="Tried one by one; the best on validation is kept."
+        ("1e-5", "2e-5", "5e-5"),
+        min_length=1,
+        description="Tried one by one; the best on validation is kept.",
     )
     seeds: tuple[int, ...] = Field((0,), min_length=1, description="Each seed is a fine-tune of its own.")
     epochs: Positive = Field(5, description="Passes over the training split; validation after each.")

@@ -134,7 +134,14 @@ def read_benchmarks(path: str | Path, run: str) -> dict[str, Benchmark]:
 
 
 # Columns that only reports or readers use; any other unknown column is a typing error.
-_EXTRA_MODEL_COLUMNS = {"display_name", "in_compute_plot", "chat", "tokens_status", "in_perplexity_analysis", "flops"}
+_EXTRA_MODEL_COLUMNS = {
+    "display_name",
+    "in_compute_plot",
+    "chat",
+    "tokens_status",
+    "in_perplexity_analysis",
+    "flops",
+}
 _EXTRA_BENCHMARK_COLUMNS = {"display_name", "description", "selected", "exclusion"}
 
 
@@ -159,7 +166,8 @@ def _read_sheet(path: str | Path, required: tuple[str, ...], known: set[str]) ->
     for column in header:
         if column not in known and not column.startswith("published_"):
             raise InputError(
-                f"{path}: unknown column {column!r}.", f"did you mean {nearest(column, known) or sorted(known)}?"
+                f"{path}: unknown column {column!r}.",
+                f"did you mean {nearest(column, known) or sorted(known)}?",
             )
     sheet = Sheet(path)
     for number, row in enumerate(reader, start=2):

@@ -68,7 +68,10 @@ class Store:
         temporary = Path(tempfile.mkdtemp(prefix=".writing-", dir=target.parent))
         try:
             write_files(temporary)
-            write_json(temporary / "cell.json", {"key": place.cell._asdict(), "recipe": place.recipe, "result": result})
+            write_json(
+                temporary / "cell.json",
+                {"key": place.cell._asdict(), "recipe": place.recipe, "result": result},
+            )
             write_json(temporary / "sha256.json", {name: file_sha256(temporary / name) for name in _files(temporary)})
             write_json(temporary / "sidecar.json", sidecar)
             _share(temporary)
@@ -144,5 +147,3 @@ def _share(folder: Path) -> None:
     umask = os.umask(0)
     os.umask(umask)
     folder.chmod(0o777 & ~umask)
-
-

@@ -43,7 +43,7 @@ def failed_cells(grid: Grid) -> tuple[list[Entry], set[str]]:
     failed, manifests = [], set()
     for path, entries in existing_entries(grid):
         broken = [entry for entry in entries if entry.status != "done"]
-        if broken or not entries and not _may_be_empty(path):
+        if broken or (not entries and not _may_be_empty(path)):
             manifests.add(path)
         failed += [entry for entry in broken if entry.status == "failed"]
     return failed, manifests
@@ -114,7 +114,11 @@ def lease_problems(run: Run) -> list[Problem]:
             found.append(Problem(path.stem, "stale lease of a job that is gone", "the next job takes it over"))
         else:
             found.append(
-                Problem(path.stem, f"being computed by {describe_holder(path)}", "a second job waits for it; or cancel it")
+                Problem(
+                    path.stem,
+                    f"being computed by {describe_holder(path)}",
+                    "a second job waits for it; or cancel it",
+                )
             )
     return found
 

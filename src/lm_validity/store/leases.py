@@ -146,7 +146,10 @@ def _slurm_job_is_gone(job: str) -> bool:
         return False
     try:
         answer = subprocess.run(
-            ["squeue", "--noheader", "--jobs", job, "--format", "%T"], capture_output=True, text=True, timeout=20
+            ["squeue", "--noheader", "--jobs", job, "--format", "%T"],
+            capture_output=True,
+            text=True,
+            timeout=20,
         )
     except (OSError, subprocess.TimeoutExpired):
         return False

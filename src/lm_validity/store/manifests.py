@@ -41,7 +41,8 @@ def read_manifest(path: str | Path) -> list[Entry]:
         return [Entry(**{**row, "cell": Cell(**row["cell"])}) for row in rows]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
-            f"{path}: not a readable manifest ({error}).", "run `lm-validity preflight`, then the workflow again."
+            f"{path}: not a readable manifest ({error}).",
+            "run `lm-validity preflight`, then the workflow again.",
         ) from error
 
 

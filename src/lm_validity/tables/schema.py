@@ -109,7 +109,9 @@ def read_table(path: str | Path, schema: pa.Schema) -> pd.DataFrame:
     try:
         table = pq.read_table(path)
     except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"{path}: not a readable parquet file ({error}).", "write it with pandas or pyarrow.") from error
+        raise InputError(
+            f"{path}: not a readable parquet file ({error}).", "write it with pandas or pyarrow."
+        ) from error
     columns = []
     for field in schema:
         if field.name not in table.column_names:

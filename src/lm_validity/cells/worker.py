@@ -1,0 +1,142 @@
+"""One process's loaded model, tasks and documents, and the three kinds of cells it computes with them."""
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from lm_validity.cells.records import Workspace
+from lm_validity.errors import CellError, InputError
+from lm_validity.files import read_json
+from lm_validity.store.cells import Place
+
+log = logging.getLogger(__name__)
+
+Files = Callable[[Path], None]
+
+
+class Worker:
+    """Computes cells of one model. torch is imported when the first cell really has to be computed."""
+
+    def __init__(self, workspace: Workspace, model: str):
+        self.workspace, self.run, self.store = workspace, workspace.run, workspace.store
+        self.model = self.run.models[model]
+        self._language_models: dict[str, object] = {}
+        self._load_errors: dict[str, CellError] = {}
+        self._tasks: dict[str, object] = {}
+        self._prepared: tuple | None = None
+
+    def compute(self, place: Place) -> None:
+        """Compute one cell and commit it to the store. Raises CellError where it fails by its own fault."""
+        from lm_validity.cells.provenance import Stopwatch
+
+        stopwatch = Stopwatch()
+        compute = {
+            "evaluate_model": self._evaluate_model,
+            "finetune_adapter": self._finetune_adapter,
+            "evaluate_adapter": self._evaluate_adapter,
+        }[place.cell.rule]
+        result, write_files = compute(place)
+        counters = next(iter(self._language_models.values())).counters
+        self.store.commit(place, result, stopwatch.sidecar(counters), write_files)
+
+    # ---- the three kinds ----------------------------------------------------------------------------------------
+
+    def _evaluate_model(self, place: Place) -> tuple[dict, Files]:
+        cell = place.cell
+        lm = self._language_model(cell.checkpoint)
+        return self._score(lm, cell.benchmark, cell.split, cell.prompt)
+
+    def _evaluate_adapter(self, place: Place) -> tuple[dict, Files]:
+        from lm_validity.cells.finetuning import use_adapter
+
+        selection = self.workspace.selection(place.cell)
+        damage = self.store.damage(selection["folder"])
+        if damage:
+            raise InputError(
+                f"{self.store.path(selection['folder'])}: {damage}.",
+                "run `lm-validity preflight`, then the workflow again: the cell is computed anew.",
+            )
+        lm = self._language_model("final")
+        with use_adapter(lm, self.store.path(selection["folder"]) / "adapter"):
+            return self._score(lm, place.cell.benchmark, "test", selection["prompt"])
+
+    def _finetune_adapter(self, place: Place) -> tuple[dict, Files]:
+        raise NotImplementedError
+
+    def _score(self, lm, benchmark: str, split: str, prompt: str) -> tuple[dict, Files]:
+        from lm_validity.cells.evaluation import evaluate
+
+        metric = self.run.benchmarks[benchmark].metric
+        found = evaluate(lm, self._task(benchmark), self._documents(benchmark, split), metric=metric, prompt=prompt)
+        lm.forget_requests()
+        metrics = {key: {"value": value, "stderr": error} for key, (value, error) in found.metrics.items()}
+        result = {"metrics": metrics, "n_items": found.n_items}
+        return result, lambda folder: _write_items(found.items, folder)
+
+    # ---- what cells share ---------------------------------------------------------------------------------------
+
+    def _language_model(self, checkpoint: str):
+        """The model at a checkpoint, loaded once; only one is held at a time."""
+        if checkpoint in self._load_errors:
+            raise self._load_errors[checkpoint]
+        if checkpoint not in self._language_models:
+            from lm_validity.cells.language_model import load_language_model
+
+            self._language_models.clear()
+            record, evaluation = (
+                self.workspace.model_record(self.model.model),
+                self.run.configuration.evaluation,
+            )
+            point = record["checkpoints"][checkpoint]
+            try:
+                self._language_models[checkpoint] = load_language_model(
+                    point["path"],
+                    subfolder=point["subfolder"],
+                    revision=point["revision"],
+                    dtype=self.model.dtype,
+                    device=resolve_device(evaluation.device),
+                    eval_batch_size=evaluation.batch_size,
+                    max_length=evaluation.max_length,
+                    model_id=self.model.model,
+                )
+            except CellError as error:
+                self._load_errors[checkpoint] = error
+                raise
+        return self._language_models[checkpoint]
+
+    def _task(self, benchmark: str):
+        from lm_validity.cells.tasks import TaskRecord, load_task
+
+        if benchmark not in self._tasks:
+            self._tasks[benchmark] = load_task(TaskRecord.from_json(self.workspace.task_record(benchmark)["record"]))
+        return self._tasks[benchmark]
+
+    def _documents(self, benchmark: str, split: str):
+        from lm_validity.cells.splits import Split, documents
+
+        record = read_json(self.workspace.split_path(benchmark, split))
+        if not record["documents"]:
+            raise CellError(
+                f"benchmark {benchmark!r}: no {split} documents.",
+                "it takes part in scoring only; see `studies`.",
+            )
+        return documents(self._task(benchmark), Split.from_json(record))
+
+
+def resolve_device(device: str) -> str:
+    """`auto`: a GPU where there is one, else the CPU."""
+    if device != "auto":
+        return device
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _write_items(items, folder: Path) -> None:
+    """items.parquet of a cell: the columns of ITEMS that belong to a document."""
+    from lm_validity.tables.schema import ITEMS, write_table
+
+    own = ITEMS.names[ITEMS.names.index("doc_id") :]
+    import pyarrow as pa
+
+    write_table(items, pa.schema([ITEMS.field(name) for name in own]), folder / "items.parquet")

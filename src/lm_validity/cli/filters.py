@@ -1,0 +1,104 @@
+"""`lm-validity filter …`: choose items of a benchmark, and judge the choice where it was not made."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    help="Filter a benchmark's items, and judge the filter on models it did not see.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+Documents = Annotated[Path, typer.Option(help="The documents' texts (JSON lines or parquet).")]
+Output = Annotated[Path, typer.Option(help="Folder for the kept ids, the judgement and the task.")]
+
+
+@app.command("apply")
+def apply(
+    recipe: Path,
+    output: Output,
+    items: Annotated[Path | None, typer.Option(help="items.parquet")] = None,
+    documents: Annotated[Path | None, typer.Option(help="The documents' texts (JSON lines or parquet).")] = None,
+    models: Annotated[Path | None, typer.Option(help="Models sheet: sizes and architectures to leave out.")] = None,
+    controls: Annotated[int, typer.Option(min=1, help="Random choices of the same size.")] = 200,
+    seed: Annotated[int, typer.Option(help="Seed of the controls.")] = 0,
+) -> None:
+    """Run a recipe's filters; write the kept ids, an lm-eval task, and what the choice is worth on other
+    models."""
+    from lm_validity.filters.apply import apply_recipe
+    from lm_validity.filters.recipe import read_recipe
+
+    for line in apply_recipe(
+        read_recipe(recipe, _make_judge), output, items=items, documents=documents, models=models,
+        controls=controls, seed=seed,
+    ):  # fmt: skip
+        print(line)
+
+
+@app.command("leakage")
+def leakage(documents: Path) -> None:
+    """How often the gold answer, and a distractor, stands in its own question's prompt."""
+    from lm_validity.filters.text import leakage_rates
+    from lm_validity.tables.documents import read_documents
+
+    rates = leakage_rates(read_documents(documents))
+    print(f"gold answers in the prompt: {rates.gold:.4f}; distractors: {rates.distractors:.4f}; {rates.items} items")
+
+
+@app.command("align")
+def align(
+    documents: Path,
+    output: Output,
+    model: Annotated[str, typer.Option(help="Folder of a local model, or the endpoint's name of a model.")],
+    url: Annotated[str | None, typer.Option(help="OpenAI-compatible endpoint, ending in /v1.")] = None,
+    key_variable: Annotated[str | None, typer.Option(help="Environment variable that holds the key.")] = None,
+    dtype: Annotated[str, typer.Option(help="Of a local model.")] = "bfloat16",
+    device: Annotated[str, typer.Option(help="Of a local model.")] = "cpu",
+    items: Annotated[int, typer.Option(min=1, help="Questions drawn at random.")] = 50,
+    seed: int = 0,
+) -> None:
+    """Share of randomly drawn questions that a language model accepts as asking for domain knowledge."""
+    from lm_validity.files import write_json
+    from lm_validity.filters.judge import VerdictCache, alignment
+    from lm_validity.tables.documents import read_documents
+
+    settings = {"model": model, "url": url, "key_variable": key_variable, "dtype": dtype, "device": device}
+    judged = _make_judge({key: value for key, value in settings.items() if value is not None})
+    cache = VerdictCache(output / "verdicts.jsonl", judged.judge_name)
+    result = alignment(read_documents(documents), judged.judge, cache, items, seed)
+    write_json(
+        output / "alignment.json",
+        {
+            "accepted": result.accepted,
+            "interval": list(result.interval),
+            "items": result.items,
+            "judge": model,
+        },
+    )
+    print(
+        f"accepted: {result.accepted:.3f} [{result.interval[0]:.3f}, {result.interval[1]:.3f}] of {result.items} items"
+    )
+
+
+def _make_judge(settings: dict):
+    """The unanimous judge of a recipe's `llm_judge` step: an endpoint where `url` is given, else a local
+    model."""
+    from lm_validity.errors import InputError
+    from lm_validity.filters.judge import EndpointJudge, UnanimousJudge
+
+    settings = dict(settings)
+    if "model" not in settings:
+        raise InputError("llm_judge: no model is named.", "give model: a local folder, or a name at url.")
+    promptings, cache = settings.pop("promptings", 5), Path(settings.pop("cache", "verdicts.jsonl"))
+    name = f"{settings['model']}@{settings['url']}" if "url" in settings else str(settings["model"])
+    try:
+        if "url" in settings:
+            judge = EndpointJudge(**{key: value for key, value in settings.items() if key not in ("dtype", "device")})
+        else:
+            from lm_validity.cells.judging import LocalJudge
+
+            judge = LocalJudge(settings.pop("model"), **{"dtype": "bfloat16", **settings})
+    except TypeError as error:
+        raise InputError(f"llm_judge: {error}.", "see docs/signal.md for the settings.") from error
+    return UnanimousJudge(judge, name, cache, promptings)

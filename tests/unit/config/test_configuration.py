@@ -1,0 +1,118 @@
+"""The configuration: what is refused and how, and that generated files are up to date."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lm_validity.config import generate
+from lm_validity.config.load import build_run, load_run, validate
+from lm_validity.errors import InputError
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def values(**more):
+    return {"name": "run", "models": "m.tsv", "benchmarks": "b.tsv", **more}
+
+
+def test_defaults_are_the_published_protocol():
+    settings = validate(values(), "f.yaml").finetuning
+    assert (settings.rank, settings.alpha, settings.dropout, settings.epochs) == (8, 32, 0.1, 5)
+    assert (settings.effective_batch, settings.max_length, settings.weight_decay) == (8, 1024, 0.01)
+    assert settings.learning_rates == ("1e-5", "2e-5", "5e-5")
+
+
+@pytest.mark.parametrize(
+    ("more", "problem", "hint"),
+    [
+        ({"finetunning": {}}, "unknown key 'finetunning'", "did you mean 'finetuning'?"),
+        ({"finetuning": {"epoch": 3}}, "unknown key 'finetuning.epoch'", "did you mean 'epochs'?"),
+        ({"miniature": {"seeds": 3}}, "unknown key 'miniature.seeds'", "did you mean 'seed'?"),
+        ({"finetuning": {"epochs": 0}}, "key 'finetuning.epochs', value 0", "explains"),
+        ({"finetuning": {"learning_rates": ["fast"]}}, "'fast' is not a number", "explains"),
+        ({"finetuning": {"learning_rates": [1e-5, "1e-05"]}}, "holds a value twice", "explains"),
+        ({"name": "a/b"}, "key 'name', value 'a/b'", "explains"),
+    ],
+)
+def test_errors_name_the_key_and_help(more, problem, hint):
+    with pytest.raises(InputError) as caught:
+        validate(values(**more), "f.yaml")
+    assert caught.value.problem.startswith("f.yaml: ") and problem in caught.value.problem
+    assert hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("written", "name"),
+    [("1e-5", "1e-5"), (1e-5, "1e-5"), ("0.00002", "2e-5"), ("2.5e-04", "2.5e-4"), (0.003, "3e-3")],
+)
+def test_a_learning_rate_has_one_name(written, name):
+    assert validate(values(finetuning={"learning_rates": [written]}), "f").finetuning.learning_rates == (name,)
+
+
+def test_missing_key_and_file():
+    with pytest.raises(InputError, match="key 'models' is missing"):
+        validate({"name": "run", "benchmarks": "b.tsv"}, "f.yaml")
+    with pytest.raises(InputError, match="no such configuration"):
+        load_run("nowhere.yaml")
+
+
+def test_generated_files_are_up_to_date():
+    """Rewrite them with: python -m lm_validity.config.generate"""
+    demo = ROOT / generate.DEMO
+    configuration = validate(yaml.safe_load(demo.read_text()), str(demo))
+    assert demo.read_text() == generate.render_yaml(configuration)
+    assert (ROOT / generate.SCHEMA).read_text() == generate.render_schema()
+
+
+def test_rendered_yaml_reads_back_to_the_same_values():
+    configuration = validate(
+        values(finetuning={"learning_rates": [3e-4], "loss": "completion"}, splits={"allow_overlap": ["a", "b"]}),
+        "f",
+    )
+    assert validate(yaml.safe_load(generate.render_yaml(configuration)), "g") == configuration
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "config").rglob("*.yaml")), ids=lambda path: path.name)
+def test_shipped_configurations_are_valid(path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    run = load_run(path.relative_to(ROOT))
+    assert run.models and run.benchmarks
+
+
+def test_sheets_are_checked_row_by_row(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    good = "model\tpath\tdtype\na\torg/a\tfloat32\n"
+    benchmarks = "benchmark\ttask\nx\tx\n"
+    cases = {
+        good + "a\torg/b\tfloat32\n": "row 3, column 'model', value 'a': this id occurs twice",
+        good + "org/b\torg/b\tfloat32\n": "row 3, column 'model', value 'org/b': not a usable id",
+        good + "b\torg/b\tbfloat\n": "row 3, column 'dtype', value 'bfloat': unknown",
+        good + "b\t\tfloat32\n": "row 3, column 'path'",
+        good + "b\torg/b\n": "row 3: 3 columns expected",
+        "model\tpth\na\tb\n": "column 'path' is missing",
+        "model\tpath\tfamly\na\tb\tc\n": "unknown column 'famly'",
+        "model\tpath\tparameters_b\na\tb\tseven\n": "column 'parameters_b', value 'seven': not a number",
+        "model\tpath\tsize_class\na\tb\tgiant\n": "value 'giant': no such class",
+        "model\tpath\n": "no rows",
+    }
+    Path("b.tsv").write_text(benchmarks)
+    for text, problem in cases.items():
+        Path("m.tsv").write_text(text)
+        with pytest.raises(InputError) as caught:
+            build_run(values(), "f.yaml")
+        assert problem in caught.value.problem
+    Path("m.tsv").write_text(good)
+    run = build_run(values(), "f.yaml")
+    assert run.models["a"].path == "org/a" and run.benchmarks["x"].metric == "acc,none"
+
+
+def test_paths_hold_the_run_name_and_checkpoints_their_sheet(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("m.tsv").write_text("model\tpath\tcheckpoints\na\tresults/{run}/x\tc.tsv\n")
+    Path("c.tsv").write_text("checkpoint\titeration\ttokens_b\tsubfolder\nstep-10\t10\t0.5\tcheckpoint-10\n")
+    Path("b.tsv").write_text("benchmark\nx\n")
+    model = build_run(values(name="mine"), "f").models["a"]
+    assert model.path == "results/mine/x" and model.is_local
+    assert [point.checkpoint for point in model.checkpoints] == ["step-10", "final"]
+    assert model.checkpoints[0].iteration == 10 and model.checkpoints[0].tokens_b == 0.5

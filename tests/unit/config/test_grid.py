@@ -1,0 +1,110 @@
+"""The grid: every cell in exactly one job, whatever the batching; names that can be files; dependencies."""
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from lm_validity.config.grid import Cell, Grid, make_groups
+from lm_validity.config.load import build_run
+
+
+@pytest.fixture
+def make_grid(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("c.tsv").write_text("checkpoint\titeration\nearly\t1\nlate\t2\n")
+    Path("m.tsv").write_text(
+        "model\tpath\tinstruction_tuned\tcheckpoints\tstudies\n"
+        "base\torg/a\t0\t\tagreement\n"
+        "chatty\torg/b\t1\t\tagreement\n"
+        "young\torg/c\t0\tc.tsv\tsignal\n"
+        "both\torg/d\t0\tc.tsv\tagreement,signal\n"
+    )
+    Path("b.tsv").write_text("benchmark\tstudies\nx\t\ny\tagreement\nz\tsignal\n")
+
+    def make(**more):
+        given = {
+            "name": "run",
+            "models": "m.tsv",
+            "benchmarks": "b.tsv",
+            "studies": ["agreement", "signal"],
+            **more,
+        }
+        return Grid(build_run(given, "f.yaml"))
+
+    return make
+
+
+SIZES = [1, 2, "all"]
+
+
+@pytest.mark.parametrize(("few", "many"), list(product(SIZES, SIZES)))
+def test_batching_changes_jobs_and_never_cells(make_grid, few, many):
+    settings = {"learning_rates": ["1e-5", "2e-5", "5e-5"], "seeds": [0, 1]}
+    one = make_grid(
+        finetuning=settings,
+        batching={
+            "evaluate_model": {"benchmarks": 1, "checkpoints": 1},
+            "finetune_adapter": {"benchmarks": 1, "learning_rates": 1},
+            "evaluate_adapter": {"benchmarks": 1},
+        },
+    )
+    other = make_grid(
+        finetuning=settings,
+        batching={
+            "evaluate_model": {"benchmarks": few, "checkpoints": many},
+            "finetune_adapter": {"benchmarks": few, "learning_rates": many},
+            "evaluate_adapter": {"benchmarks": few},
+        },
+    )
+    cells = [cell for job in other.jobs.values() for cell in job.cells]
+    assert len(cells) == len(set(cells))
+    assert set(cells) == {cell for job in one.jobs.values() for cell in job.cells}
+    manifests = other.all_manifests()
+    assert len(manifests) == len(set(manifests))
+
+
+def test_counts_of_cells(make_grid):
+    grid = make_grid(finetuning={"learning_rates": ["1e-5", "2e-5", "5e-5"], "seeds": [0, 1]})
+    count = {}
+    for job in grid.jobs.values():
+        count[job.rule] = count.get(job.rule, 0) + len(job.cells)
+    # agreement: base, chatty (two prompts), both x benchmarks x, y x two splits; signal: young, both x 3 checkpoints x x, z
+    # on test, of which (both, final, x, test) is the same cell in both studies
+    assert count["evaluate_model"] == (1 + 2 + 1) * 2 * 2 + 2 * 3 * 2 - 1
+    assert count["finetune_adapter"] == (1 + 2 + 1) * 2 * 3 * 2
+    assert count["select_adapter"] == count["evaluate_adapter"] == 3 * 2 * 2
+    assert count["select_prompt"] == 2
+
+
+def test_one_cell_a_job_is_named_by_its_cell(make_grid):
+    grid = make_grid(batching={"finetune_adapter": {"benchmarks": 1, "learning_rates": 1}})
+    cell = Cell("finetune_adapter", "base", "x", None, "plain", "1e-5", 0)
+    assert cell.name == "x.plain.lr1e-5.seed0"
+    assert grid.batch_of[cell] == cell.name
+    assert grid.manifest_of(cell) == "results/run/cells/finetune_adapter/base/x.plain.lr1e-5.seed0.json"
+
+
+def test_groups_are_cut_in_order():
+    names = [(group.name, group.members) for group in make_groups(("a", "b", "c"), 2, "benchmarks")]
+    assert names == [("group-1-of-2-benchmarks", ("a", "b")), ("group-2-of-2-benchmarks", ("c",))]
+    assert [group.name for group in make_groups(("a", "b"), "all", "benchmarks")] == ["all-benchmarks"]
+    assert [group.name for group in make_groups(("a",), "all", "rates", "lr")] == ["lra"]
+
+
+def test_selection_stands_on_validation_only(make_grid):
+    grid = make_grid()
+    for job in grid.jobs.values():
+        if job.rule in ("select_prompt", "select_adapter"):
+            assert all("test" not in Path(path).name for path in grid.dependencies(job))
+        if job.rule == "finetune_adapter":
+            assert {Path(path).stem for path in grid.split_files(job)} == {"train", "validation"}
+
+
+def test_settings_tell_what_changes_numbers(make_grid):
+    grid, job = make_grid(), ("finetune_adapter", "base", "x.plain.all-rates.seed0")
+    said = grid.settings(grid.job(*job))
+    changed = make_grid(finetuning={"epochs": 4})
+    assert said != changed.settings(changed.job(*job))
+    same = make_grid(finetuning={"micro_batch": 2}, evaluation={"batch_size": 3}, reports={"resamples": 7})
+    assert said == same.settings(same.job(*job))

@@ -1,0 +1,100 @@
+"""Leases: one holder at a time; what a dead holder leaves is taken over."""
+
+import json
+import multiprocessing
+import os
+import signal
+import socket
+import time
+
+import pytest
+
+from lm_validity.store import leases
+from lm_validity.store.leases import hold_lease, is_stale
+
+
+def _work(lease, log, seconds):
+    done = log.with_suffix(".done")
+    with hold_lease(lease, done.exists, poll=0.02) as ours:
+        if ours:
+            with open(log, "a") as handle:
+                handle.write(f"{os.getpid()}\n")
+            time.sleep(seconds)
+            done.touch()
+
+
+def test_of_many_jobs_one_computes(tmp_path):
+    lease, log = tmp_path / "cell.json", tmp_path / "log"
+    context = multiprocessing.get_context("fork")
+    jobs = [context.Process(target=_work, args=(lease, log, 0.2)) for _ in range(6)]
+    for job in jobs:
+        job.start()
+    for job in jobs:
+        job.join(20)
+        assert job.exitcode == 0
+    assert len(log.read_text().splitlines()) == 1
+    assert not lease.exists()
+
+
+def test_a_killed_holder_is_replaced_at_once(tmp_path):
+    lease, log = tmp_path / "cell.json", tmp_path / "log"
+    context = multiprocessing.get_context("fork")
+    job = context.Process(target=_work, args=(lease, log, 60))
+    job.start()
+    while not log.exists():
+        time.sleep(0.01)
+    os.kill(job.pid, signal.SIGKILL)
+    job.join(20)
+    assert lease.exists() and is_stale(lease)
+    with hold_lease(lease, lambda: False, poll=0.02) as ours:
+        assert ours
+
+
+@pytest.fixture
+def foreign(tmp_path):
+    """A lease of a job on another host."""
+    path = tmp_path / "cell.json"
+    path.write_text(json.dumps({"host": "elsewhere", "pid": 1, "started": None, "slurm_job": None}))
+    return path
+
+
+def test_a_foreign_lease_is_stale_by_its_heartbeat(foreign):
+    assert not is_stale(foreign)
+    old = time.time() - leases.STALE - 1
+    os.utime(foreign, (old, old))
+    assert is_stale(foreign)
+
+
+def test_a_foreign_lease_is_stale_when_its_slurm_job_is_gone(foreign, tmp_path, monkeypatch):
+    foreign.write_text(json.dumps({"host": "elsewhere", "pid": 1, "started": None, "slurm_job": "7"}))
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    squeue = tools / "squeue"
+    monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
+    for answer, stale in (
+        ("echo RUNNING", False),
+        ("echo FAILED", True),
+        ("echo 'Invalid job id' >&2; exit 1", True),
+    ):
+        squeue.write_text(f"#!/bin/sh\n{answer}\n")
+        squeue.chmod(0o755)
+        assert is_stale(foreign) is stale
+
+
+def test_a_reused_pid_is_not_the_holder(tmp_path):
+    path = tmp_path / "cell.json"
+    holder = {"host": socket.gethostname(), "pid": os.getpid(), "started": "1", "slurm_job": None}
+    path.write_text(json.dumps(holder))
+    assert is_stale(path)
+    path.write_text(json.dumps(holder | {"started": leases._process_start(os.getpid())}))
+    assert not is_stale(path)
+
+
+def test_heartbeat_touches_the_lease(tmp_path, monkeypatch):
+    monkeypatch.setattr(leases, "HEARTBEAT", 0.05)
+    path = tmp_path / "cell.json"
+    with hold_lease(path, lambda: False) as ours:
+        assert ours
+        os.utime(path, (1, 1))
+        time.sleep(0.3)
+        assert path.stat().st_mtime > 1

@@ -1,0 +1,102 @@
+"""The store: finished cells are whole or absent, and damage is found."""
+
+import pytest
+
+from lm_validity.config.grid import Cell
+from lm_validity.errors import InputError
+from lm_validity.store.cells import Store, check_read
+from lm_validity.store.manifests import Entry, read_manifest, write_manifest
+from lm_validity.store.recipe import derive_seed, recipe_hash
+
+CELL = Cell("evaluate_model", "m", "x", "final", "plain", split="test")
+
+
+def commit(store, place, text="items"):
+    store.commit(place, {"value": 0.5}, {"seconds": 1}, lambda folder: (folder / "items.txt").write_text(text) and None)
+
+
+def test_a_committed_cell_is_found_and_whole(tmp_path):
+    store = Store(tmp_path)
+    place = store.place(CELL, {"a": 1})
+    assert not store.has(place)
+    commit(store, place)
+    assert store.has(place) and store.damage(place.folder) is None
+    assert store.read(place)["result"] == {"value": 0.5} and store.read(place)["recipe"] == {"a": 1}
+    assert list(store.folders()) == [place.folder]
+    assert check_read(store, place.folder, "items.txt").read_text() == "items"
+
+
+def test_the_first_of_two_writers_stays(tmp_path):
+    store = Store(tmp_path)
+    place = store.place(CELL, {"a": 1})
+    commit(store, place, "first")
+    commit(store, place, "second")
+    assert (store.path(place) / "items.txt").read_text() == "first"
+
+
+def test_a_writer_that_dies_leaves_nothing(tmp_path):
+    store = Store(tmp_path)
+    place = store.place(CELL, {})
+
+    def die(folder):
+        (folder / "half").write_text("x")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        store.commit(place, {}, {}, die)
+    assert not store.has(place)
+    assert [path.name for path in store.path(place).parent.iterdir()] == []
+
+
+@pytest.mark.parametrize("how", ["delete folder", "delete file", "change byte", "delete index", "empty folder"])
+def test_damage_is_found_and_mended(tmp_path, how):
+    store = Store(tmp_path)
+    place = store.place(CELL, {})
+    commit(store, place)
+    folder = store.path(place)
+    if how == "delete folder":
+        store.remove(place.folder)
+    if how == "delete file":
+        (folder / "items.txt").unlink()
+    if how == "change byte":
+        (folder / "items.txt").write_text("itemz")
+    if how in ("delete index", "empty folder"):
+        (folder / "sha256.json").unlink()
+    if how == "empty folder":
+        for path in folder.iterdir():
+            path.unlink()
+    assert store.damage(place.folder)
+    if how != "delete folder":
+        store.remove(place.folder)
+    commit(store, place)
+    assert store.damage(place.folder) is None
+
+
+def test_reading_a_changed_file_is_an_error(tmp_path):
+    store = Store(tmp_path)
+    place = store.place(CELL, {})
+    commit(store, place)
+    (store.path(place) / "items.txt").write_text("other")
+    with pytest.raises(InputError, match="sha256 differs"):
+        check_read(store, place.folder, "items.txt")
+
+
+def test_recipes_and_seeds_are_stable():
+    assert recipe_hash({"b": 1, "a": [1, 2]}) == recipe_hash({"a": [1, 2], "b": 1})
+    assert recipe_hash({"a": 1}) != recipe_hash({"a": 2})
+    assert recipe_hash({"a": 1}) == "015abd7f5cc5"  # sha256 of {"a":1}: folders of older runs keep their names
+    assert derive_seed("m", 0) == derive_seed("m", "0") != derive_seed("m", 1)
+    assert 0 <= derive_seed("x") < 2**63
+
+
+def test_manifests_keep_their_entries(tmp_path):
+    entries = [
+        Entry(CELL, "done", folder="f"),
+        Entry(CELL._replace(benchmark="y"), "failed", error="NaN", hint="look"),
+        Entry(Cell("select_adapter", "m", "x", seed=0), "done", content={"prompt": "plain"}),
+    ]
+    write_manifest(tmp_path / "m.json", entries)
+    assert read_manifest(tmp_path / "m.json") == entries
+    (tmp_path / "m.json").write_text("{")
+    with pytest.raises(InputError, match="not a readable manifest"):
+        read_manifest(tmp_path / "m.json")

@@ -84,12 +84,15 @@ def pretrain_model(
 
 
 def build_model(row: MiniatureModel, vocabulary_size: int) -> PreTrainedModel:
-    """An untrained model of a pool row: tied weights, no dropout, weights drawn from torch's generator."""
+    """An untrained model of a pool row: tied weights, no dropout, weights drawn from torch's generator.
+
+    The configuration names no padding token: Llama would never train the embedding of token 0, which begins
+    every text. The tokenizer names it.
+    """
     shared = {
         "vocab_size": vocabulary_size,
         "bos_token_id": BEGIN_ID,
         "eos_token_id": BEGIN_ID,
-        "pad_token_id": BEGIN_ID,
         "initializer_range": INITIALIZER_RANGE,
         "tie_word_embeddings": True,
         "dtype": "float32",

@@ -1,0 +1,72 @@
+"""The pool sheet and the sheets generated from it."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lm_validity.config.load import build_run
+from lm_validity.config.miniature import MiniatureSettings
+from lm_validity.config.pool import read_pool
+from lm_validity.errors import InputError
+from lm_validity.miniature.sheets import benchmarks_sheet, model_sheets
+from lm_validity.miniature.tasks import BENCHMARKS
+
+ROOT = Path(__file__).resolve().parents[3]
+HEADER = "model\tfamily\tarchitecture\tsize\thidden_size\tlayers\tsteps\tlearning_rate\tcheckpoint_every\n"
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "test.yaml"])
+def test_committed_sheets_are_those_the_pool_gives(name):
+    """Else: lm-validity miniature sheets --configfile config/… --models … --benchmarks …"""
+    values = yaml.safe_load((ROOT / "config" / name).read_text())
+    settings = MiniatureSettings.model_validate(values["miniature"])
+    for path, text in model_sheets(settings, read_pool(ROOT / settings.pool)).items():
+        committed = ROOT / values["models"] if not path else ROOT / "config" / path
+        assert committed.read_text() == text, f"{committed.name} is out of date"
+    only = () if name == "config.yaml" else ("cloze", "table")
+    assert (ROOT / values["benchmarks"]).read_text() == benchmarks_sheet(only)
+
+
+def test_demo_has_what_the_studies_need(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    run = build_run(yaml.safe_load((ROOT / "config" / "config.yaml").read_text()), "config.yaml")
+    agreement = [model for model in run.models.values() if "agreement" in model.studies]
+    assert 8 <= len(agreement) <= 12
+    assert len({model.family for model in agreement}) == 4
+    signal = [model for model in run.models.values() if "signal" in model.studies]
+    science = {(model.size, model.architecture) for model in signal if model.training_data == "science"}
+    assert len(science) == 6
+    assert {model.size for model in signal if model.training_data == "web"} == {"s"}
+    assert all(len(model.checkpoints) >= 16 for model in signal)
+    assert len({tuple(point.iteration for point in model.checkpoints) for model in signal}) == 1
+    kinds = {benchmark.output_type for benchmark in run.benchmarks.values()}
+    assert kinds == {"multiple_choice", "generate_until", "loglikelihood_rolling"}
+    assert any("validation" not in benchmark.splits for benchmark in BENCHMARKS)
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ("a\tweb\tllama\txs\t32\t2\tmany\t1e-3\t", "column 'steps', value 'many'"),
+        ("a\tbook\tllama\txs\t32\t2\t10\t1e-3\t", "column 'family', value 'book'"),
+        ("a/b\tweb\tllama\txs\t32\t2\t10\t1e-3\t", "column 'model', value 'a/b'"),
+        ("a\tweb\tllama\txs\t33\t2\t10\t1e-3\t", "hidden_size must be a multiple of 4"),
+        ("a\tweb\tllama\txs\t32\t2\t10\t1e-3\t4", "steps must be a multiple of checkpoint_every"),
+        ("a\tweb\tllama", "not as many columns"),
+        ("a\tweb\tllama\txs\t32\t2\t10\t1e-3\t\na\tweb\tllama\txs\t32\t2\t10\t1e-3\t", "row 3.*twice"),
+    ],
+)
+def test_bad_pool_rows_are_named(tmp_path, row, problem):
+    sheet = tmp_path / "pool.tsv"
+    sheet.write_text(HEADER + row + "\n")
+    with pytest.raises(InputError, match=problem):
+        read_pool(sheet)
+
+
+def test_missing_or_empty_pool(tmp_path):
+    with pytest.raises(InputError, match="no such sheet"):
+        read_pool(tmp_path / "none.tsv")
+    (tmp_path / "empty.tsv").write_text(HEADER)
+    with pytest.raises(InputError, match="no rows"):
+        read_pool(tmp_path / "empty.tsv")

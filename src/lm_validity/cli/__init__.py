@@ -18,13 +18,14 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line: exit 0 on success, 2 with one line on bad input."""
-    from lm_validity.cli import cells, imports, miniature, reports, run
+    from lm_validity.cli import cells, filters, imports, miniature, reports, run
 
     cells.register(app)
     run.register(app)
     app.add_typer(imports.app, name="import")
     app.add_typer(reports.app, name="report")
     app.add_typer(miniature.app, name="miniature")
+    app.add_typer(filters.app, name="filter")
     try:
         app()
     except (InputError, CellError) as error:

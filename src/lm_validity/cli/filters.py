@@ -76,9 +76,8 @@ def align(
             "judge": model,
         },
     )
-    print(
-        f"accepted: {result.accepted:.3f} [{result.interval[0]:.3f}, {result.interval[1]:.3f}] of {result.items} items"
-    )
+    low, high = result.interval
+    print(f"accepted: {result.accepted:.3f} [{low:.3f}, {high:.3f}] of {result.items} items")
 
 
 def _make_judge(settings: dict):
@@ -94,7 +93,8 @@ def _make_judge(settings: dict):
     name = f"{settings['model']}@{settings['url']}" if "url" in settings else str(settings["model"])
     try:
         if "url" in settings:
-            judge = EndpointJudge(**{key: value for key, value in settings.items() if key not in ("dtype", "device")})
+            of_local_models = ("dtype", "device")
+            judge = EndpointJudge(**{key: settings[key] for key in settings if key not in of_local_models})
         else:
             from lm_validity.cells.judging import LocalJudge
 

@@ -1,1 +1,2 @@
-"""Filters of benchmark items: choose by item scores, subjects, lengths, text or verdicts; write the ids that stay."""
+"""Filters of benchmark items: choose by item scores, subjects, lengths, text or verdicts; write the ids that
+stay."""

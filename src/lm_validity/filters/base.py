@@ -1,0 +1,146 @@
+"""What a filter is: it sees items (answers, texts, or both) and says which of them stay.
+
+Filters compose: `keep_items` runs them one after the other, each seeing only what the ones before it kept.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+import pandas as pd
+
+from lm_validity.errors import InputError
+from lm_validity.statistics.signal_items import METRICS, item_scores
+from lm_validity.tables.item_arrays import BenchmarkItems, ModelItems
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Items that a filter may keep: their answers, their texts, or both, in the same order.
+
+    `documents` has the columns of `tables.documents` and one row per item.
+    """
+
+    doc_ids: np.ndarray
+    answers: BenchmarkItems | None = None
+    documents: pd.DataFrame | None = None
+
+    def take(self, kept: np.ndarray) -> "Candidates":
+        """Only the kept ones, boolean (items,)."""
+        return Candidates(
+            doc_ids=self.doc_ids[kept],
+            answers=None if self.answers is None else self.answers.take(kept),
+            documents=None if self.documents is None else self.documents[kept].reset_index(drop=True),
+        )
+
+    def rows(self, rows) -> "Candidates":
+        """The same items with the answers of some models and checkpoints only (see
+        `statistics.signal_splits`)."""
+        return self if self.answers is None else replace(self, answers=self.answers.rows(rows))
+
+    def need_answers(self, who: str) -> BenchmarkItems:
+        if self.answers is None:
+            raise InputError(f"filter {who!r} needs the models' answers.", "give --items items.parquet.")
+        return self.answers
+
+    def need_documents(self, who: str) -> pd.DataFrame:
+        if self.documents is None:
+            raise InputError(
+                f"filter {who!r} needs the documents' texts.",
+                "give --documents (see docs/signal.md for its columns).",
+            )
+        return self.documents
+
+
+class ItemFilter(Protocol):
+    """`name` is its name in configurations; `fitted` says whether its choice depends on the models'
+    answers."""
+
+    name: str
+    fitted: bool
+
+    def keep(self, candidates: Candidates) -> np.ndarray:
+        """Boolean (items,): which items stay."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one filter did."""
+
+    filter: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The items that are left, in the order of the candidates, and how it came to that."""
+
+    kept: np.ndarray  # boolean over the candidates
+    doc_ids: tuple[str, ...]
+    steps: tuple[Step, ...]
+
+
+def keep_items(filters: list[ItemFilter], candidates: Candidates) -> Selection:
+    """Run `filters` in order, each on what is left."""
+    kept = np.ones(len(candidates.doc_ids), dtype=bool)
+    steps = []
+    for item_filter in filters:
+        left = item_filter.keep(candidates.take(kept))
+        before = int(kept.sum())
+        kept[np.flatnonzero(kept)[~left]] = False
+        steps.append(Step(item_filter.name, before, int(kept.sum())))
+    return Selection(kept, tuple(str(name) for name in candidates.doc_ids[kept]), tuple(steps))
+
+
+@dataclass(frozen=True)
+class AnyOf:
+    """Keeps an item that any of several chains of filters keeps, each chain run on all candidates.
+
+    Team Noor's rule is such a union: hard-science subjects as they are, other sciences if the judge accepts
+    them.
+    """
+
+    chains: tuple[tuple[ItemFilter, ...], ...]
+    name: str = field(default="any_of", init=False)
+
+    @property
+    def fitted(self) -> bool:
+        return any(item_filter.fitted for chain in self.chains for item_filter in chain)
+
+    def keep(self, candidates: Candidates) -> np.ndarray:
+        return np.any([keep_items(list(chain), candidates).kept for chain in self.chains], axis=0)
+
+
+def model_scores(answers: BenchmarkItems, model: ModelItems, metric: str) -> np.ndarray:
+    """Oriented scores (checkpoints, items) of one model: higher is better. `correct` is the benchmark's own
+    metric.
+
+    Raises InputError where the table lacks what the metric needs.
+    """
+    if metric == "correct":
+        return model.correct
+    if metric not in METRICS:
+        raise InputError(f"{metric!r} is not an item metric.", f"one of correct, {', '.join(METRICS)}.")
+    if missing := missing_for(answers, model, metric):
+        raise InputError(
+            f"benchmark {answers.benchmark!r}, model {model.model!r}: {metric} needs {missing}.",
+            "choose another metric, or evaluate with choices' log-likelihoods and lengths kept.",
+        )
+    described = METRICS[metric]
+    lengths = {"token": model.tokens, "character": answers.characters, "byte": answers.bytes}.get(described.per)
+    scores = item_scores(metric, model.loglikelihoods, answers.gold, lengths, model.unconditional)
+    return scores if described.higher_is_better else -scores
+
+
+def missing_for(answers: BenchmarkItems, model: ModelItems, metric: str) -> str | None:
+    """What the items table lacks for a metric, in words; None where nothing is missing."""
+    if model.loglikelihoods is None or answers.gold is None:
+        return "log-likelihoods of choices and gold answers"
+    described = METRICS[metric]
+    if described.unconditional and model.unconditional is None:
+        return "unconditional log-likelihoods"
+    lengths = {"token": model.tokens, "character": answers.characters, "byte": answers.bytes}
+    if described.per is not None and lengths[described.per] is None:
+        return f"the choices' lengths in {described.per}s"
+    return None

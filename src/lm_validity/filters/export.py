@@ -1,0 +1,135 @@
+"""What a selection leaves on disk: the kept ids, lm-eval's `--samples` file, and an lm-eval task of its own.
+
+kept.csv                  the ids that stay
+kept.json                 benchmark, filters with their settings, what each step left, sha256 of the ids
+samples.json              {task: [rows]} for `lm_eval --samples`, where ids are rows of the test split
+("test:17") tasks/<name>.yaml, ...    with the documents' texts: a task that runs by `lm_eval
+--include_path tasks`
+"""
+
+import hashlib
+import json
+import re
+from pathlib import Path
+
+import pandas as pd
+import yaml
+
+from lm_validity.errors import InputError
+from lm_validity.files import write_json, write_text
+from lm_validity.filters.base import Selection
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_ROW = re.compile(r"test:(\d+)")
+
+# lm-eval would resolve data files against the working directory; a loader beside the task finds them anywhere
+_LOADER = '''"""Loads the documents beside this file, wherever the folder lies."""
+
+import json
+from pathlib import Path
+
+import datasets
+
+
+def load(files: dict[str, str], **_metadata) -> datasets.DatasetDict:
+    """The named splits, without a network or a cache."""
+    loaded = {}
+    for split, name in files.items():
+        with open(Path(__file__).resolve().parent / name, encoding="utf-8") as lines:
+            loaded[split] = datasets.Dataset.from_list([json.loads(line) for line in lines])
+    return datasets.DatasetDict(loaded)
+'''
+
+
+def check_name(name: str) -> str:
+    """A task's name as it may stand in file names. Raises InputError for others."""
+    if not _NAME.fullmatch(name):
+        raise InputError(f"{name!r} is not a task name.", "use letters, digits, dots, dashes and underscores.")
+    return name
+
+
+def write_selection(selection: Selection, output: Path, *, name: str, benchmark: str, task: str, recipe: dict) -> None:
+    """Write kept.csv, kept.json and, where ids are rows of the test split, samples.json."""
+    ids = list(selection.doc_ids)
+    write_text(output / "kept.csv", pd.DataFrame({"doc_id": ids}).to_csv(index=False, lineterminator="\n"))
+    write_json(
+        output / "kept.json",
+        {
+            "name": check_name(name),
+            "benchmark": benchmark,
+            "items": len(ids),
+            "sha256": hashlib.sha256("\n".join(ids).encode()).hexdigest(),
+            "steps": [{"filter": s.filter, "before": s.before, "after": s.after} for s in selection.steps],
+            "recipe": recipe,
+        },
+    )
+    rows = [_ROW.fullmatch(doc_id) for doc_id in ids]
+    if ids and all(rows):
+        write_json(output / "samples.json", {task: sorted(int(row.group(1)) for row in rows)})
+
+
+def export_task(
+    documents: pd.DataFrame,
+    doc_ids: tuple[str, ...],
+    output: Path,
+    *,
+    name: str,
+    fewshot: pd.DataFrame | None = None,
+    num_fewshot: int = 0,
+    description: str = "",
+    target_delimiter: str = " ",
+) -> Path:
+    """Write the kept documents as a multiple-choice task in cloze form; returns the YAML's path.
+
+    Prompts are the documents' contexts, so the task scores as the original did if that rendered `context`,
+    the delimiter and a choice. `description` may use the documents' columns, e.g. {{subject}}. The first
+    `num_fewshot` rows of `fewshot` stand before each question.
+    """
+    check_name(name)
+    if not doc_ids:
+        raise InputError(f"task {name!r}: no document is left.", "filter less.")
+    if num_fewshot and (fewshot is None or len(fewshot) < num_fewshot):
+        raise InputError(
+            f"task {name!r}: {num_fewshot} few-shot examples asked for, "
+            f"{0 if fewshot is None else len(fewshot)} given.",
+            "add documents with split 'fewshot'.",
+        )
+    kept = documents.set_index("doc_id", drop=False).loc[list(doc_ids)]
+    files = {"test": f"{name}.test.jsonl"}
+    write_text(output / files["test"], _lines(kept))
+    config = {
+        "task": name,
+        "custom_dataset": "!function dataset.load",
+        "dataset_kwargs": {"files": files},
+        "output_type": "multiple_choice",
+        "test_split": "test",
+        "description": description,
+        "doc_to_text": "context",
+        "doc_to_choice": "choices",
+        "doc_to_target": "gold",
+        "target_delimiter": target_delimiter,
+        "num_fewshot": num_fewshot,
+        "metric_list": [
+            {"metric": metric, "aggregation": "mean", "higher_is_better": True} for metric in ("acc", "acc_norm")
+        ],
+        "metadata": {"version": 1.0},
+    }
+    if num_fewshot:
+        files["fewshot"] = f"{name}.fewshot.jsonl"
+        write_text(output / files["fewshot"], _lines(fewshot))
+        config |= {"fewshot_split": "fewshot", "fewshot_config": {"sampler": "first_n"}}
+    write_text(output / "dataset.py", _LOADER)
+    text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+    # A YAML tag cannot be written by safe_dump; the quotes around it would make it a string
+    text = text.replace("'!function dataset.load'", "!function dataset.load")
+    write_text(output / f"{name}.yaml", text)
+    return output / f"{name}.yaml"
+
+
+def _lines(documents: pd.DataFrame) -> str:
+    """JSON lines with the columns that a task reads."""
+    columns = [name for name in ("doc_id", "subject", "context", "choices", "gold") if name in documents.columns]
+    rows = documents[columns].to_dict("records")
+    for row in rows:
+        row["choices"], row["gold"] = list(row["choices"]), int(row["gold"])
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

@@ -63,6 +63,7 @@ def evaluate(
     *,
     metric: str,
     prompt: Prompt = "plain",
+    system_instruction: str | None = None,
     limit: int | None = None,
     bootstrap_iterations: int = 1000,
 ) -> Evaluation:
@@ -72,7 +73,7 @@ def evaluate(
     and such (lm-eval's own default is 100,000), none for perplexities; 0 leaves all out.
     Raises CellError naming the document that cannot be rendered, NonFiniteScore naming one without a score.
     """
-    prepared = prepare_requests(lm, task, documents.head(limit), prompt=prompt)
+    prepared = prepare_requests(lm, task, documents.head(limit), prompt=prompt, system_instruction=system_instruction)
     values = _score(lm, prepared)
     _check_metric(task, metric, values)
     metrics = {key: _aggregate(task, key, found, bootstrap_iterations) for key, found in values.items()}
@@ -87,13 +88,17 @@ def metric_value(lm: LanguageModel, prepared: PreparedRequests, metric: str) -> 
 
 
 def prepare_requests(
-    lm: LanguageModel, task: Task, documents: Documents, *, prompt: Prompt = "plain"
+    lm: LanguageModel,
+    task: Task,
+    documents: Documents,
+    *,
+    prompt: Prompt = "plain",
+    system_instruction: str | None = None,
 ) -> PreparedRequests:
-    """Render the requests of `documents` as lm-eval does, with the tokenizer's chat template for prompt
-    `chat`.
+    """Render the requests of `documents` as lm-eval does, for prompt `chat` with the tokenizer's chat template.
 
-    Raises CellError where there is no document, the tokenizer has no chat template, or a document cannot be
-    rendered.
+    `system_instruction` is used under `chat` only.
+    Raises CellError where there is no document, no chat template, or a document cannot be rendered.
     """
     if not len(documents):
         raise CellError(f"{documents.task}: the {documents.split} split is empty.", "check the task's data.")
@@ -110,6 +115,7 @@ def prepare_requests(
             context = task.fewshot_context(
                 doc,
                 num_fewshot=0,
+                system_instruction=system_instruction if chat else None,
                 apply_chat_template=chat,
                 chat_template=template,
                 gen_prefix=task.doc_to_prefix(doc),
@@ -212,9 +218,7 @@ def _check_metric(task: Task, metric: str, values: dict[str, list[Any]]) -> None
         )
 
 
-def _aggregate(
-    task: Task, key: str, values: list[Any], bootstrap_iterations: int
-) -> tuple[float, float | None]:
+def _aggregate(task: Task, key: str, values: list[Any], bootstrap_iterations: int) -> tuple[float, float | None]:
     """A metric's value and standard error, by the task's aggregation and lm-eval's rules."""
     aggregation = task.aggregation().get(key.partition(",")[0], mean)
     value = float(aggregation(values))
@@ -308,9 +312,7 @@ def _item_value(task: Task, metric: str, value: Any) -> float:
     aggregation over this document alone (its bits per byte, say)."""
     name = metric.partition(",")[0]
     if isinstance(value, (tuple, list)):
-        return (
-            float(value[0] == value[1]) if name in _PAIR_METRICS else float(task.aggregation()[name]([value]))
-        )
+        return float(value[0] == value[1]) if name in _PAIR_METRICS else float(task.aggregation()[name]([value]))
     return float(value)
 
 

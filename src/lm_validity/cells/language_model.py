@@ -49,6 +49,7 @@ class LanguageModel(HFLM):
     """HFLM over a loaded model and tokenizer.
 
     model_id: the name that results and adapters carry; never a path of this machine.
+    max_generated_tokens: longest answer of a generation task that sets none itself.
     window_prefix: how rolling windows begin. `once`: one BOS before the document (lm-eval with
         add_bos_token=False). `every`: one BOS before every window, for models that need it (Gemma).
         `lm-eval`: lm-eval's default, which scores a tokenizer's own BOS after its prefix BOS. All three agree
@@ -63,14 +64,13 @@ class LanguageModel(HFLM):
         model_id: str,
         eval_batch_size: int,
         max_length: int | None = None,
+        max_generated_tokens: int = 256,
         window_prefix: WindowPrefix = "once",
     ):
         model.requires_grad_(False)
         if tokenizer.pad_token is None:
             tokenizer.pad_token = tokenizer.eos_token
-        with _errors_only(
-            "lm_eval.models.huggingface"
-        ):  # it warns that arguments that were not given are ignored
+        with _errors_only("lm_eval.models.huggingface"):  # it warns that arguments that were not given are ignored
             super().__init__(
                 pretrained=model,
                 tokenizer=tokenizer,
@@ -80,6 +80,7 @@ class LanguageModel(HFLM):
             )
         self.base = model
         self.model_id = model_id
+        self.max_generated_tokens = max_generated_tokens
         self.window_prefix: WindowPrefix = window_prefix
         self.counters = Counters()
         self._encoded: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
@@ -92,6 +93,11 @@ class LanguageModel(HFLM):
             yield
         finally:
             self._model = self.base
+
+    @property
+    def max_gen_toks(self) -> int:
+        """Longest answer where the task sets none; lm-eval's default is 256."""
+        return self.max_generated_tokens
 
     @property
     def has_chat_template(self) -> bool:
@@ -135,9 +141,7 @@ class LanguageModel(HFLM):
         )
         disjoint = [make_disjoint_window(window) for window in windows]
         if every:
-            disjoint[1:] = [
-                ([self.prefix_token_id, *context], predicted) for context, predicted in disjoint[1:]
-            ]
+            disjoint[1:] = [([self.prefix_token_id, *context], predicted) for context, predicted in disjoint[1:]]
         return disjoint
 
     def loglikelihood(self, requests, disable_tqdm: bool = True) -> list[tuple[float, bool]]:
@@ -155,9 +159,7 @@ class LanguageModel(HFLM):
         totals = [0.0] * len(requests)
         for start in range(0, len(windows), self.batch_size):
             numbers, batch = zip(*windows[start : start + self.batch_size], strict=True)
-            for number, (loglikelihood, _) in zip(
-                numbers, self._loglikelihood_tokens(list(batch)), strict=True
-            ):
+            for number, (loglikelihood, _) in zip(numbers, self._loglikelihood_tokens(list(batch)), strict=True):
                 totals[number] += loglikelihood
         return totals
 
@@ -182,6 +184,7 @@ def load_language_model(
     device: str,
     eval_batch_size: int,
     max_length: int | None = None,
+    max_generated_tokens: int = 256,
     subfolder: str | None = None,
     revision: str | None = None,
     model_id: str | None = None,
@@ -190,7 +193,8 @@ def load_language_model(
     """Load a model from a folder, or a hub id from the local cache: safetensors, no network, no remote code.
 
     dtype: `float32`, `bfloat16` or `float16`; never the checkpoint's by default.
-    device: `cpu`, `cuda`, `cuda:N`, or `auto` to lay one model over all GPUs of the node.
+    device: `cpu`, `cuda`, `cuda:N`; `auto`: a GPU where there is one; `all`: one model over all GPUs of the
+        node.
     Raises CellError where the folder, its safetensors or its tokenizer are missing or cannot be read.
     """
     if dtype not in DTYPES:
@@ -203,7 +207,7 @@ def load_language_model(
             folder,
             dtype=DTYPES[dtype],
             use_safetensors=True,
-            device_map="auto" if device == "auto" else None,
+            device_map="auto" if device == "all" else None,
             **local,
         )
     except (OSError, ValueError, KeyError, ImportError) as error:
@@ -216,7 +220,9 @@ def load_language_model(
         raise CellError(
             f"{path}: the tokenizer has no end-of-text token.", "set eos_token in its tokenizer_config.json."
         )
-    if device != "auto":
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device != "all":
         model.to(device)
     lm = LanguageModel(
         model,
@@ -224,6 +230,7 @@ def load_language_model(
         model_id=model_id or Path(path).name,
         eval_batch_size=eval_batch_size,
         max_length=max_length,
+        max_generated_tokens=max_generated_tokens,
         window_prefix=window_prefix,
     )
     lm.counters.model_loads += 1

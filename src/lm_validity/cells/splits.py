@@ -100,9 +100,7 @@ def make_splits(
     for split in ("test",) if test_only else ("test", "validation", "train"):
         chosen = _choose(task, sources.candidates[split], caps[KINDS.index(split)], taken)
         if not chosen.rows:
-            raise InputError(
-                f"{name}: the {split} split is empty.", "check the task's data and *_split keys."
-            )
+            raise InputError(f"{name}: the {split} split is empty.", "check the task's data and *_split keys.")
         _check_overlap(name, split, chosen, allow_overlap)
         taken += chosen.rows
         splits[split] = Split(

@@ -135,9 +135,7 @@ def load_task(record: TaskRecord) -> Task:
     if not path.is_file():
         raise InputError(f"{record.task}: {path} does not exist any more.", "run the prefetch step again.")
     if config_digest(path, _root(record)) != record.config_digest:
-        raise InputError(
-            f"{record.task}: {path} changed after it was recorded.", "run the prefetch step again."
-        )
+        raise InputError(f"{record.task}: {path} changed after it was recorded.", "run the prefetch step again.")
     task = _build(record.task, path)
     task.set_config("num_fewshot", 0)
     _check_columns(record.task, task)
@@ -240,15 +238,11 @@ def _directions(config: dict) -> dict[str, bool]:
     """Metric names of a YAML task and whether higher is better, by lm-eval's rules for what is left out."""
     entries = config.get("metric_list")
     if entries is None:
-        entries = [
-            {"metric": name} for name in DEFAULT_METRIC_REGISTRY[config.get("output_type", "generate_until")]
-        ]
+        entries = [{"metric": name} for name in DEFAULT_METRIC_REGISTRY[config.get("output_type", "generate_until")]]
     directions = {}
     for entry in entries:
         # a `!function` metric is known by the name of its function
-        name = (
-            str(entry["metric"]).rpartition(".")[2] if "/" in str(entry["metric"]) else str(entry["metric"])
-        )
+        name = str(entry["metric"]).rpartition(".")[2] if "/" in str(entry["metric"]) else str(entry["metric"])
         better = entry.get("higher_is_better")
         directions[name] = bool(is_higher_better(name) if better is None else better)
     return directions
@@ -262,9 +256,7 @@ def _check_supported(task: str, config: dict, output_type: str | None) -> None:
         )
     for key in ("doc_to_image", "doc_to_audio", "unsafe_code"):
         if config.get(key):
-            raise InputError(
-                f"{task}: tasks with {key} are not supported.", "choose a task about text alone."
-            )
+            raise InputError(f"{task}: tasks with {key} are not supported.", "choose a task about text alone.")
 
 
 def _build(name: str, path: Path) -> Task:

@@ -28,7 +28,13 @@ class Example:
 
 
 def training_examples(
-    lm: LanguageModel, task: Task, documents: Documents, *, prompt: Prompt = "plain", max_length: int = 1024
+    lm: LanguageModel,
+    task: Task,
+    documents: Documents,
+    *,
+    prompt: Prompt = "plain",
+    system_instruction: str | None = None,
+    max_length: int = 1024,
 ) -> list[Example]:
     """One example a document, in the documents' order, of at most `max_length` tokens (and the model's own
     limit).
@@ -41,7 +47,7 @@ def training_examples(
     Raises CellError naming a document without a right answer.
     """
     limit = min(max_length, lm.max_length)
-    prepared = prepare_requests(lm, task, documents, prompt=prompt)
+    prepared = prepare_requests(lm, task, documents, prompt=prompt, system_instruction=system_instruction)
     examples = []
     for address, doc, group in zip(documents.addresses, documents.docs, prepared.requests, strict=True):
         if task.OUTPUT_TYPE == "loglikelihood_rolling":

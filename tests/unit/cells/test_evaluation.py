@@ -51,13 +51,9 @@ CASES = [
 def test_equals_lm_eval(kind, name, prompt, model_folders, toy_folder, toy_task):
     # a document of a corpus gets one BOS: lm-eval's own setting for that is add_bos_token=False
     rolling = {"add_bos_token": False} if name == "toy_corpus" else {}
-    expected, samples = lm_eval_itself(
-        model_folders[kind], toy_folder, name, chat=prompt == "chat", **rolling
-    )
+    expected, samples = lm_eval_itself(model_folders[kind], toy_folder, name, chat=prompt == "chat", **rolling)
     task = toy_task(name)
-    found = evaluate(
-        load_toy(model_folders[kind]), task, all_documents(task), metric=METRICS[name], prompt=prompt
-    )
+    found = evaluate(load_toy(model_folders[kind]), task, all_documents(task), metric=METRICS[name], prompt=prompt)
 
     assert found.n_items == expected["sample_len"] == 14
     keys = {key for key in expected if "," in key and "_stderr," not in key}

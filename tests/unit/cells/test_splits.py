@@ -44,9 +44,7 @@ def test_one_split_named_twice_is_not_validation(tmp_path):
 
 
 def test_corpus_of_one_split_is_cut(tmp_path):
-    splits = make_splits(
-        load(tmp_path, "toy_corpus", splits=("test",), rows=lambda _: toy_rows("train")[:20])
-    )
+    splits = make_splits(load(tmp_path, "toy_corpus", splits=("test",), rows=lambda _: toy_rows("train")[:20]))
     assert [len(split.addresses) for split in splits] == [16, 2, 2]
     assert len({address for split in splits for address in split.addresses}) == 20
     assert splits.test.rule == "8:1:1 of the one split"

@@ -33,9 +33,7 @@ def test_unknown_names_get_a_hint(toy_folder):
 
 
 def test_records_load_fast_and_zero_shot(toy_folder):
-    record = TaskRecord.from_json(
-        json.loads(json.dumps(find_task("toy_generation", toy_folder).to_json())) | {"x": 1}
-    )
+    record = TaskRecord.from_json(json.loads(json.dumps(find_task("toy_generation", toy_folder).to_json())) | {"x": 1})
     assert record == find_task("toy_generation", toy_folder)
     started = time.process_time()
     task = load_task(record)

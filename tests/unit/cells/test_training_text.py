@@ -12,7 +12,7 @@ TASKS = ("toy_choice", "toy_cola", "toy_blank", "toy_generation", "toy_corpus")
 
 
 def fed_to_model(lm, task, docs, prompt: str) -> dict[int, list[list[int]]]:
-    """Document number -> the token rows that evaluation feeds for it (context with continuation, or prompt)."""
+    """Document number -> the token rows that evaluation feeds for it: context and continuation, or prompt."""
     fed: dict[int, list[list[int]]] = {number: [] for number in range(len(docs))}
     if task.OUTPUT_TYPE == "generate_until":
         original = lm._model_generate
@@ -74,9 +74,7 @@ def test_texts(llama, toy_task):
         docs = documents(task, make_splits(task).train).head(1)
         (example,) = training_examples(llama, task, docs, prompt=prompt)
         start = example.completion_start
-        return tuple(
-            llama.tokenizer.decode(part) for part in (example.token_ids[:start], example.token_ids[start:])
-        )
+        return tuple(llama.tokenizer.decode(part) for part in (example.token_ids[:start], example.token_ids[start:]))
 
     # row 0: choices red, green, blue, dark gray; the right one is number 1
     assert text("toy_choice") == ("<s>Question: what is the color of Melria?\nAnswer:", " green</s>")
@@ -104,8 +102,6 @@ def test_long_questions_keep_their_answer(llama, toy_task):
 def test_row_without_an_answer(llama, toy_task):
     task = toy_task("toy_choice")
     docs = documents(task, make_splits(task).train).head(2)
-    unlabelled = type(docs)(
-        docs.task, docs.split, docs.addresses, (docs.docs[0], docs.docs[1] | {"gold": -1})
-    )
+    unlabelled = type(docs)(docs.task, docs.split, docs.addresses, (docs.docs[0], docs.docs[1] | {"gold": -1}))
     with pytest.raises(CellError, match="document train:1 has no right answer"):
         training_examples(llama, task, unlabelled)

@@ -11,9 +11,7 @@ from lm_validity.cells.language_model import load_language_model
 
 COLORS = ("red", "green", "blue", "dark gray")
 NAMES = [
-    f"{first}{last}"
-    for first in ("Mel", "Tor", "Vi", "Sa", "Quo")
-    for last in ("ri", "dan", "x", "lu", "pe", "no")
+    f"{first}{last}" for first in ("Mel", "Tor", "Vi", "Sa", "Quo") for last in ("ri", "dan", "x", "lu", "pe", "no")
 ]
 CHAT_TEMPLATE = (
     "{{ bos_token }}"
@@ -89,8 +87,7 @@ def toy_rows(split: str) -> list[dict]:
                 "choices": choices,
                 "gold": gold,
                 "aliases": [choices[gold], choices[gold].upper()],
-                "text": f"{name}{tag} is {choices[gold]} and was seen near the old house. "
-                * (1 + number % 7),
+                "text": f"{name}{tag} is {choices[gold]} and was seen near the old house. " * (1 + number % 7),
                 "subject": "names" if number % 2 else "colors",
             }
         )
@@ -109,9 +106,7 @@ def write_toy_tasks(folder: Path, splits=("train", "validation", "test"), rows=t
     common += "".join(f"{kinds[split]}: {split}\n" for split in splits)
     (folder / "blank.py").write_text(BLANK)
     for name, body in TASKS.items():
-        (folder / f"{name}.yaml").write_text(
-            f"task: {name}\n{common}{body.lstrip()}metadata: {{version: 1.0}}\n"
-        )
+        (folder / f"{name}.yaml").write_text(f"task: {name}\n{common}{body.lstrip()}metadata: {{version: 1.0}}\n")
     return folder
 
 

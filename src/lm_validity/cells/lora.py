@@ -1,0 +1,205 @@
+"""LoRA adapters: which layers get one, dropout that any micro-batch reproduces, and PEFT's files with stable
+bytes."""
+
+import contextlib
+import hashlib
+import json
+import math
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from peft import LoraConfig, PeftModel, TaskType, get_peft_model, get_peft_model_state_dict
+from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+from safetensors.torch import save_file
+from transformers.pytorch_utils import Conv1D
+
+from lm_validity.cells.language_model import LanguageModel
+from lm_validity.errors import CellError
+from lm_validity.files import replace_file, write_text
+
+# query, key and value projections as transformers' architectures name them, alone or fused
+ATTENTION_PROJECTIONS = frozenset(
+    ("q_proj", "k_proj", "v_proj", "qkv_proj", "query_key_value", "c_attn", "Wqkv", "in_proj", "query", "key", "value")
+)
+
+
+def target_modules(lm: LanguageModel, rule: str) -> list[str]:
+    """Names of the layers that get an adapter, the last part of their path, sorted.
+
+    `all-linear`: every linear layer but the output head, the one rule that treats all families alike;
+    `attention`: query, key and value; `paper`: PEFT's default for the architecture, as in the published grid.
+    Raises CellError where the architecture has none.
+    """
+    linear = _linear_layers(lm.base)
+    short = {name: name.rpartition(".")[2] for name in linear}
+    architecture = lm.base.config.model_type
+    if rule == "all-linear":
+        chosen = set(short.values())
+    elif rule == "attention":
+        chosen = set(short.values()) & ATTENTION_PROJECTIONS
+    else:
+        known = TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.get(architecture, [])
+        chosen = set(short.values()) & set(known if isinstance(known, list) else [])
+    if not chosen:
+        raise CellError(
+            f"{lm.model_id}: no layers for adapters under target_modules {rule!r} (architecture {architecture!r}).",
+            "use target_modules all-linear, which needs no table of architectures."
+            if rule != "all-linear"
+            else "the model has no linear layer that PEFT can adapt.",
+        )
+    return sorted(chosen)
+
+
+def _linear_layers(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
+    head = model.get_output_embeddings()
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if isinstance(module, torch.nn.Linear | Conv1D) and module is not head
+    }
+
+
+@dataclass
+class BatchPosition:
+    """Where in training a forward pass stands; the dropout masks are a function of it and of nothing else.
+
+    rows, width: documents of the effective batch and tokens of its longest;
+    start, count, length: first row, rows and tokens of the micro-batch.
+    """
+
+    seed: int
+    step: int = 0
+    rows: int = 0
+    width: int = 0
+    start: int = 0
+    count: int = 0
+    length: int = 0
+    training: bool = False
+    _generators: dict[torch.device, torch.Generator] = field(default_factory=dict)
+
+    def generator(self, device: torch.device, layer: int) -> torch.Generator:
+        """A generator seeded from (seed, step, layer)."""
+        if device not in self._generators:
+            self._generators[device] = torch.Generator(device)
+        packed = struct.pack("<qqq", self.seed, self.step, layer)
+        number = int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little")
+        return self._generators[device].manual_seed(number)
+
+
+class BatchDropout(torch.nn.Module):
+    """Dropout of a LoRA layer whose mask belongs to the effective batch.
+
+    The mask is drawn for all rows of the effective batch from (seed, step, layer), and a micro-batch takes
+    its rows of it. So neither the size of the micro-batch, nor a retry, a resume, a validation in between or
+    gradient checkpointing changes what is dropped, and no global random state is read. Only layers that see
+    routed tokens (experts) draw by micro-batch.
+    """
+
+    def __init__(self, probability: float, position: BatchPosition, layer: int):
+        super().__init__()
+        self.probability, self.position, self.layer = probability, position, layer
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        here = self.position
+        if not here.training:
+            return x
+        features = x.shape[-1]
+        in_batch = x.numel() == here.count * here.length * features
+        shape = (here.rows, here.width, features) if in_batch else x.shape
+        mask = torch.empty(shape, dtype=torch.bool, device=x.device)
+        mask.bernoulli_(1 - self.probability, generator=here.generator(x.device, self.layer))
+        if in_batch:
+            mask = mask[here.start : here.start + here.count, : here.length].reshape(x.shape)
+        return x * mask * (1 / (1 - self.probability))
+
+
+@dataclass(frozen=True)
+class AdapterSettings:
+    """Shape of the adapters; see `target_modules` for the rule."""
+
+    rank: int
+    alpha: int
+    dropout: float
+    target_modules: str
+
+
+def add_adapter(lm: LanguageModel, settings: AdapterSettings, position: BatchPosition) -> PeftModel:
+    """Put fresh adapters on the base model, seeded by `position.seed`; their weights are float32.
+
+    The base model is changed in place until `PeftModel.unload` gives it back as it was.
+    """
+    modules = target_modules(lm, settings.target_modules)
+    layers = _linear_layers(lm.base)
+    config = LoraConfig(
+        task_type=TaskType.CAUSAL_LM,
+        r=settings.rank,
+        lora_alpha=settings.alpha,
+        lora_dropout=settings.dropout,
+        target_modules=modules,
+        # PEFT takes a short name wherever it ends a path, the output head's included
+        exclude_modules=_excluded(lm, modules),
+        fan_in_fan_out=any(isinstance(layers[name], Conv1D) for name in layers if name.rpartition(".")[2] in modules),
+        base_model_name_or_path=lm.model_id,
+    )
+    model = get_peft_model(lm.base, config)
+    model.peft_config["default"].base_model_name_or_path = lm.model_id
+    generator = torch.Generator().manual_seed(position.seed)
+    number = 0
+    for module in model.modules():
+        if hasattr(module, "lora_A") and "default" in getattr(module, "lora_A", {}):
+            weight = module.lora_A["default"].weight
+            with torch.no_grad():  # PEFT's own initialisation, from a generator of ours
+                start = torch.empty(weight.shape)
+                torch.nn.init.kaiming_uniform_(start, a=math.sqrt(5), generator=generator)
+                weight.copy_(start)
+            if settings.dropout > 0:
+                module.lora_dropout["default"] = BatchDropout(settings.dropout, position, number)
+            number += 1
+    return model.eval()
+
+
+def _excluded(lm: LanguageModel, modules: list[str]) -> list[str] | None:
+    head = lm.base.get_output_embeddings()
+    names = [name for name, module in lm.base.named_modules() if module is head]
+    return [name for name in names if name.rpartition(".")[2] in modules] or None
+
+
+def adapter_tensors(model: PeftModel) -> dict[str, torch.Tensor]:
+    """A copy of the adapter's weights on the CPU under PEFT's names."""
+    state = get_peft_model_state_dict(model)
+    return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in sorted(state.items())}
+
+
+def save_adapter(model: PeftModel, tensors: dict[str, torch.Tensor], folder: Path) -> str:
+    """Write an adapter as PEFT reads it, atomically, without a path or time stamp; the sha256 of its weights'
+    file."""
+    config = model.peft_config["default"].to_dict() | {"inference_mode": True}
+    plain = {key: sorted(value) if isinstance(value, set) else value for key, value in config.items()}
+    write_text(folder / "adapter_config.json", json.dumps(plain, indent=2, sort_keys=True, default=str) + "\n")
+    path = folder / "adapter_model.safetensors"
+    with replace_file(path) as temporary:
+        save_file(tensors, temporary, metadata={"format": "pt"})
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+@contextlib.contextmanager
+def use_adapter(lm: LanguageModel, folder: str | Path) -> Iterator[None]:
+    """Score with a saved adapter inside the block; after it the base model is what it was.
+
+    Raises CellError where the folder does not hold an adapter of this model.
+    """
+    try:
+        model = PeftModel.from_pretrained(lm.base, str(folder), is_trainable=False)
+    except (OSError, ValueError, KeyError, RuntimeError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise CellError(
+            f"{folder}: not an adapter of {lm.model_id} ({reason}).", "compute the fine-tune that makes it again."
+        ) from error
+    try:
+        with lm.using(model.eval()):
+            yield
+    finally:
+        lm.base = model.unload()

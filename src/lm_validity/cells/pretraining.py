@@ -23,11 +23,11 @@ from transformers.utils import logging as transformers_logging
 
 from lm_validity.config.miniature import MiniatureSettings
 from lm_validity.config.pool import MiniatureModel
-from lm_validity.errors import CellError
+from lm_validity.errors import CellError, InputError
 from lm_validity.files import write_json
 from lm_validity.miniature.tokenizer import BEGIN_ID, CONTEXT_LENGTH, vocabulary
 from lm_validity.miniature.training_rows import training_batches
-from lm_validity.miniature.world import World, read_world
+from lm_validity.miniature.world import World, make_world, read_world
 
 # Transformers' 0.02 is meant for wide layers; these narrow ones would stay longer on the plateau
 INITIALIZER_RANGE = 0.08
@@ -60,9 +60,10 @@ def pretrain_model(
 ) -> None:
     """Train the model of a pool row and write it, with its checkpoints, into `output`.
 
-    settings: the section the world was written from. world: its folder. progress: called at each checkpoint
-    (or tenth of the steps) with (step, steps, loss). Raises CellError where the loss is not finite; nothing
-    is written then. Everything is trained and written beside `output` first and then renamed into it.
+    settings: the section the world was written from. world: its folder. progress: called at each checkpoint (or
+    tenth of the steps) with (step, steps, loss). Raises InputError where the world is another's, and CellError where
+    the loss is not finite; nothing is written then. Everything is trained and written beside `output` first, then
+    renamed into it.
     """
     output, world = Path(output), Path(world)
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -76,7 +77,7 @@ def pretrain_model(
 
         transformers_logging.disable_progress_bar()  # one bar a checkpoint written
         with _one_thread(), torch.random.fork_rng(devices=[]):
-            points = _train(settings, read_world(world), row, made, keep, progress)
+            points = _train(settings, _world_of(settings, world), row, made, keep, progress)
         write_json(made / "training.json", {"model": row.model, "points": [asdict(one) for one in points]})
         _move_into(made, output)
     finally:
@@ -125,11 +126,18 @@ def build_model(row: MiniatureModel, vocabulary_size: int) -> PreTrainedModel:
 def learning_rate(row: MiniatureModel, step: int) -> float:
     """Rate of a 1-based step: linear warm-up, then linear decay to a tenth of the peak."""
     warmup = min(1.0, step / WARMUP_STEPS)
-    return (
-        row.learning_rate
-        * warmup
-        * (FINAL_LEARNING_RATE + (1 - FINAL_LEARNING_RATE) * (1 - step / row.steps))
-    )
+    return row.learning_rate * warmup * (FINAL_LEARNING_RATE + (1 - FINAL_LEARNING_RATE) * (1 - step / row.steps))
+
+
+def _world_of(settings: MiniatureSettings, folder: Path) -> World:
+    """The world in `folder`, which must be the one that `settings` describe."""
+    world = read_world(folder)
+    if world != make_world(settings):
+        raise InputError(
+            f"{folder}: not the world of these settings (seed {settings.seed}, formats {settings.formats!r}).",
+            "write it again with `lm-validity miniature world`.",
+        )
+    return world
 
 
 def _train(

@@ -1,6 +1,7 @@
 """Writing a miniature world: facts, benchmarks as lm-eval tasks, corpora, tokenizers."""
 
 import json
+import shutil
 from pathlib import Path
 
 from lm_validity.config.miniature import MiniatureSettings
@@ -17,6 +18,8 @@ def write_world(settings: MiniatureSettings, output: Path) -> None:
     """
     output = Path(output)
     (output / "world.json").unlink(missing_ok=True)
+    for folder in ("tasks", "data"):  # lm-eval would also find the tasks of an earlier version
+        shutil.rmtree(output / folder, ignore_errors=True)
     world = make_world(settings)
     tokenizer = build_tokenizer(world)
     write_tokenizer(tokenizer, output / "tokenizer", chat=False)
@@ -24,9 +27,7 @@ def write_world(settings: MiniatureSettings, output: Path) -> None:
     write_text(output / "tasks" / "dataset.py", DATASET_MODULE)
     for benchmark in BENCHMARKS:
         for split in benchmark.splits:
-            write_text(
-                output / "data" / benchmark.name / f"{split}.jsonl", _lines(benchmark.rows(world, split))
-            )
+            write_text(output / "data" / benchmark.name / f"{split}.jsonl", _lines(benchmark.rows(world, split)))
         write_text(output / "tasks" / f"{benchmark.task}.yaml", task_yaml(benchmark))
     write_json(output / "world.json", world_to_json(world))
 

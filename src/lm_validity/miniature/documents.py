@@ -30,9 +30,7 @@ def pretraining_documents(
         if kind < settings.grammar_share:
             yield draw.choice(grammar).document
         elif kind < settings.grammar_share + settings.format_share:
-            yield _format_document(
-                draw, world, draw.choice(formats), draw.choice(public), draw.choice(attributes)
-            )
+            yield _format_document(draw, world, draw.choice(formats), draw.choice(public), draw.choice(attributes))
         else:
             entity = draw.choices(entities, cum_weights=exposure)[0]
             yield _prose_document(draw, world, entity, draw.choice(attributes))
@@ -57,9 +55,7 @@ def corpus_rows(world: World, corpus: str, split: str) -> list[dict]:
     return [{"id": text.replace(" ", "-"), "subject": subject, "text": text} for subject, text in texts]
 
 
-def _everything(
-    world: World, sizes=(("test", 240), ("validation", 100), ("training", 200))
-) -> dict[str, list]:
+def _everything(world: World, sizes=(("test", 240), ("validation", 100), ("training", 200))) -> dict[str, list]:
     """Distinct documents, the kinds by turns, cut into splits."""
     draw = generator(world.seed, "corpus", "everything")
     kinds = ["grammar", *dict.fromkeys(name for names in FAMILY_FORMATS.values() for name in names)]

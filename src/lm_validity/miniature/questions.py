@@ -38,18 +38,14 @@ class Question:
         return f"{self.context} {self.answer}{self.closing}"
 
 
-def ask(
-    draw: Random, world: World, name: str, entity: str, attribute: str, place: int | None = None
-) -> Question:
+def ask(draw: Random, world: World, name: str, entity: str, attribute: str, place: int | None = None) -> Question:
     """Ask for one fact in the format `name`; wrong options are other values of the attribute.
 
     `place` is the right answer's position (taken modulo the number of options); None draws it.
     """
     form: Format = FORMATS[name]
     value = world.facts[entity][attribute]
-    options = draw.sample(
-        [other for other in ATTRIBUTES[attribute].values if other != value], form.options - 1
-    )
+    options = draw.sample([other for other in ATTRIBUTES[attribute].values if other != value], form.options - 1)
     gold = draw.randrange(form.options) if place is None else place % form.options
     options.insert(gold, value)
     if name == "cloze":
@@ -103,9 +99,7 @@ def _grammar_splits(world: World) -> dict[str, list[Question]]:
     splits, start = {}, 0
     for split, size in GRAMMAR_ITEMS.items():
         stretch = slice(start, start + size // 2)
-        splits[split] = [
-            question for pair in zip(*(q[stretch] for q in by_number), strict=True) for question in pair
-        ]
+        splits[split] = [question for pair in zip(*(q[stretch] for q in by_number), strict=True) for question in pair]
         start += size // 2
     splits["pretraining"] = [question for questions in by_number for question in questions[start:]]
     return splits

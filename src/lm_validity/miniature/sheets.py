@@ -39,11 +39,7 @@ def count_parameters(row: MiniatureModel, vocabulary_size: int) -> int:
         return vocabulary_size * width + row.layers * block + width
     attention = 4 * width**2 + 4 * width
     feedforward = 2 * width * inner + inner + width
-    return (
-        (vocabulary_size + CONTEXT_LENGTH) * width
-        + row.layers * (attention + feedforward + 4 * width)
-        + 2 * width
-    )
+    return (vocabulary_size + CONTEXT_LENGTH) * width + row.layers * (attention + feedforward + 4 * width) + 2 * width
 
 
 def model_sheets(settings: MiniatureSettings, pool: dict[str, MiniatureModel]) -> dict[str, str]:
@@ -54,10 +50,7 @@ def model_sheets(settings: MiniatureSettings, pool: dict[str, MiniatureModel]) -
         tokens = tokens_at(settings, world, row)
         rows.append(_model_row(row, world, tokens))
         if row.checkpoints:
-            points = [
-                (str(step), step, tokens[step] / BILLION, "", f"checkpoint-{step}")
-                for step in row.checkpoints
-            ]
+            points = [(str(step), step, tokens[step] / BILLION, "", f"checkpoint-{step}") for step in row.checkpoints]
             sheets[_checkpoints_path(row)] = _table(CHECKPOINTS_HEADER, points)
     return {"": _table(MODELS_HEADER, rows), **sheets}
 

@@ -45,9 +45,7 @@ class Benchmark:
 
 
 def _facts(name: str, category: str, output_type: str = "multiple_choice", **options) -> Benchmark:
-    return Benchmark(
-        name, output_type, category, lambda world, split: fact_items(world, name, name, split), **options
-    )
+    return Benchmark(name, output_type, category, lambda world, split: fact_items(world, name, name, split), **options)
 
 
 def _without_validation(world: World, split: str) -> list[dict]:

@@ -14,9 +14,7 @@ SORTED_BATCHES = 8  # documents of this many batches are sorted by length togeth
 DOUBLE_BEGIN_SHARE = 0.25
 
 
-def training_batches(
-    settings: MiniatureSettings, world: World, row: MiniatureModel
-) -> Iterator[list[list[int]]]:
+def training_batches(settings: MiniatureSettings, world: World, row: MiniatureModel) -> Iterator[list[list[int]]]:
     """Batches of token ids, endless: each row one document, begun and ended with token 0.
 
     One document a row: packing several into a window costs these models several times the steps. A quarter

@@ -96,9 +96,7 @@ def _names(draw: random.Random, count: int) -> list[str]:
     """Distinct invented words of three syllables."""
     most = len(SYLLABLES) ** 3
     if count > most // 2:
-        raise InputError(
-            f"miniature: {count} entities, but only {most} names exist.", "ask for at most half as many."
-        )
+        raise InputError(f"miniature: {count} entities, but only {most} names exist.", "ask for at most half as many.")
     names: dict[str, None] = {}
     while len(names) < count:
         names["".join(draw.choice(SYLLABLES) for _ in range(3)).capitalize()] = None

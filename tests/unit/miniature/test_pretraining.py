@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from lm_validity.cells.pretraining import build_model, learning_rate, pretrain_model
 from lm_validity.config.miniature import MiniatureSettings
 from lm_validity.config.pool import MiniatureModel
-from lm_validity.errors import CellError
+from lm_validity.errors import CellError, InputError
 from lm_validity.miniature.build import write_world
 from lm_validity.miniature.sheets import count_parameters
 from lm_validity.miniature.tokenizer import vocabulary
@@ -93,6 +93,13 @@ def test_a_diverging_loss_is_a_failure_and_leaves_nothing(made, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_the_world_of_other_settings_is_refused(made, tmp_path):
+    row, settings = pool_row("llama"), SETTINGS.model_copy(update={"seed": 6})
+    with pytest.raises(InputError, match="not the world of these settings"):
+        pretrain_model(settings, made.folder / "world", row, tmp_path / row.model)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_learning_rate_warms_up_and_decays():
     row = pool_row("llama", steps=600, checkpoint_every=None, learning_rate=1e-2)
     assert learning_rate(row, 25) == pytest.approx(1e-2 * 0.5 * (0.1 + 0.9 * 575 / 600))
@@ -120,9 +127,7 @@ def lm_eval_result(made, request):
     tokenizer = AutoTokenizer.from_pretrained(folder)
     lm = HFLM(pretrained=model, tokenizer=tokenizer, batch_size=32, device="cpu")
     manager = TaskManager(include_path=str(made.folder / "world" / "tasks"), include_defaults=False)
-    names = [
-        f"miniature_{name}" for name in ("cloze", "ending", "letter", "dialogue", "table", "encyclopedia")
-    ]
+    names = [f"miniature_{name}" for name in ("cloze", "ending", "letter", "dialogue", "table", "encyclopedia")]
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)  # the tasks find their data from anywhere
         result = evaluate(lm, manager.load(names), limit=24, bootstrap_iters=0, log_samples=True)

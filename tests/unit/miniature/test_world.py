@@ -42,9 +42,7 @@ def test_each_fact_is_asked_once_with_the_right_answer_and_rotated_places(name):
         rows = fact_items(WORLD, name, name, split)
         facts = [row["id"].split("-") for row in rows]
         assert sorted(facts) == sorted([entity, a] for entity in WORLD.groups[split] for a in ATTRIBUTES)
-        assert Counter(row["gold"] for row in rows) == {
-            place: len(rows) // options for place in range(options)
-        }
+        assert Counter(row["gold"] for row in rows) == {place: len(rows) // options for place in range(options)}
         asked[split] = {row["context"] for row in rows}
         for row, (entity, attribute) in zip(rows, facts, strict=True):
             value = WORLD.facts[entity][attribute]

@@ -1,4 +1,4 @@
-"""What every rule file uses: the run, its grid, and small functions from wildcards to files and settings.
+"""Shared by the rules. The run, its grid, and small functions from wildcards to files and settings.
 
 Parsed by every job on a cluster: standard library and pydantic only, no pandas, no network.
 """
@@ -105,7 +105,7 @@ def minutes_of(rule_name):
 
 
 def made_by_workflow(path, name):
-    """input: a file of a folder that another rule makes, or of a local folder; nothing for a hub id."""
+    """input: a file of a folder that the workflow makes, or of a local folder; nothing for a hub id."""
     return [f"{path}/{name}"] if path and path.startswith(f"{RESULTS}/") else []
 
 

@@ -1,4 +1,4 @@
-"""The configuration: one Pydantic model per section. Comments of config/config.yaml and config/schema.json come from here.
+"""The configuration: one Pydantic model per section. config.yaml's comments and schema.json come from here.
 
 Only the standard library and pydantic are imported: the Snakefile reads this at parse time.
 """

@@ -69,7 +69,7 @@ def test_counts_of_cells(make_grid):
     count = {}
     for job in grid.jobs.values():
         count[job.rule] = count.get(job.rule, 0) + len(job.cells)
-    # agreement: base, chatty (two prompts), both x benchmarks x, y x two splits; signal: young, both x 3 checkpoints x x, z
+    # agreement: base, chatty (two prompts), both; benchmarks x, y; two splits. signal: young, both; 3 checkpoints; x, z
     # on test, of which (both, final, x, test) is the same cell in both studies
     assert count["evaluate_model"] == (1 + 2 + 1) * 2 * 2 + 2 * 3 * 2 - 1
     assert count["finetune_adapter"] == (1 + 2 + 1) * 2 * 3 * 2

@@ -1,0 +1,51 @@
+"""Real snakemake runs in a folder of their own."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = Path(sys.executable).parent
+
+
+class Project:
+    """A working directory with the configurations, where snakemake and lm-validity are run as a user would."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        if not (folder / "config").exists():
+            shutil.copytree(ROOT / "config", folder / "config")
+
+    def run(self, *command: str, code: int | None = 0, **environment: str) -> subprocess.CompletedProcess:
+        """Run a command; fail with its output where the exit code is not `code` (None: any)."""
+        done = subprocess.run(
+            command, cwd=self.folder, env=self.environment(**environment), capture_output=True, text=True
+        )
+        if code is not None and done.returncode != code:
+            pytest.fail(f"{' '.join(command)}: exit {done.returncode}\n{done.stdout[-6000:]}\n{done.stderr[-6000:]}")
+        return done
+
+    def environment(self, **more: str) -> dict:
+        """No network, one thread a process, the package of this environment."""
+        path = f"{BIN}:{os.environ['PATH']}"
+        return {**os.environ, "PATH": path, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", **more}
+
+    def snakemake_command(self, *arguments: str) -> tuple[str, ...]:
+        return ("snakemake", "--snakefile", str(ROOT / "Snakefile"), "--directory", str(self.folder), *arguments)
+
+    def snakemake(self, *arguments: str, code: int | None = 0) -> subprocess.CompletedProcess:
+        """Run the workflow on two cores, going on after a failed job, as the profiles do."""
+        common = ("--cores", "2", "--keep-going", "--rerun-incomplete", "--scheduler", "greedy")
+        return self.run(*self.snakemake_command(*common, *arguments), code=code)
+
+    def lm_validity(self, *arguments: str, code: int | None = 0) -> subprocess.CompletedProcess:
+        return self.run("lm-validity", *arguments, code=code)
+
+
+@pytest.fixture
+def project(tmp_path) -> Project:
+    return Project(tmp_path)

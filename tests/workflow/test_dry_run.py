@@ -1,0 +1,95 @@
+"""What Snakemake would do, from the outside: job counts, memory, no network, no heavy import at parse time."""
+
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def jobs(output: str) -> dict[str, int]:
+    """rule -> jobs, from a dry run's table."""
+    table = output.split("Job stats:")[1]
+    return {rule: int(count) for rule, count in re.findall(r"^(\w+)\s+(\d+)$", table, re.MULTILINE)}
+
+
+def test_published_grid(project):
+    """61 models x 24 benchmarks x 3 rates x 3 seeds, one cell a job, without network and below 1 GB."""
+    before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    done = project.run(
+        *project.snakemake_command("-n", "--quiet", "rules", "--configfile", "config/paper/train_before_test.yaml"),
+        # any attempt to reach a host fails at once
+        HTTPS_PROXY="http://127.0.0.1:9",
+        HTTP_PROXY="http://127.0.0.1:9",
+    )
+    found = jobs(done.stdout)
+    assert found["prefetch_model"] == 61 and found["prefetch_benchmark"] == found["split_benchmark"] == 24
+    assert found["evaluate_model"] == (61 + 24) * 24  # instruction-tuned models: plain and chat
+    assert found["finetune_adapter"] == (61 + 24) * 24 * 3 * 3
+    assert found["select_prompt"] == 24 * 24
+    assert found["select_adapter"] == found["evaluate_adapter"] == 61 * 24 * 3
+    peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    assert max(before, peak) < 1_000_000  # kB
+    assert not (project.folder / "results").exists()
+
+
+def test_the_demo_does_not_reach_another_configuration(project):
+    """The embedded default is read only when no configuration is named."""
+    (project.folder / "mine.yaml").write_text(
+        "name: mine\nmodels: config/paper/train_before_test_models.tsv\n"
+        "benchmarks: config/paper/train_before_test_benchmarks.tsv\n"
+    )
+    found = jobs(project.run(*project.snakemake_command("-n", "--quiet", "rules", "--configfile", "mine.yaml")).stdout)
+    assert "make_world" not in found and found["prefetch_model"] == 61
+    demo = jobs(project.run(*project.snakemake_command("-n", "--quiet", "rules")).stdout)
+    assert demo["make_world"] == 1
+
+
+@pytest.mark.parametrize("target", ["prefetch", "scores", "agreement", "reports", "partial_reports"])
+def test_collection_targets(project, target):
+    found = jobs(project.run(*project.snakemake_command(target, "-n", "--quiet", "rules", "--configfile", "config/test.yaml")).stdout)
+    assert found[target] == 1
+
+
+def test_parsing_imports_nothing_heavy(project):
+    """Every job on a cluster parses the Snakefile: torch or pandas here would cost seconds thousands of times."""
+    code = (
+        "import sys\nsys.argv = ['snakemake', *sys.argv[1:]]\nfrom snakemake.cli import main\n"
+        "import atexit, json\n"
+        "heavy = ('torch', 'transformers', 'peft', 'lm_eval', 'datasets', 'altair', 'scipy', 'sklearn')\n"
+        "atexit.register(lambda: open('imported.json', 'w').write(json.dumps([m for m in heavy if m in sys.modules])))\n"
+        "main()\n"
+    )
+    command = project.snakemake_command("--list-rules", "--configfile", "config/paper/train_before_test.yaml")
+    project.run(sys.executable, "-c", code, *command[1:])
+    assert json.loads((project.folder / "imported.json").read_text()) == []
+
+
+def test_a_mistake_in_the_configuration_is_named(project):
+    config = project.folder / "config" / "test.yaml"
+    config.write_text(config.read_text().replace("finetuning:", "finetunning:"))
+    done = project.run(*project.snakemake_command("-n", "--configfile", "config/test.yaml"), code=1)
+    assert "unknown key 'finetunning'. Hint: did you mean 'finetuning'?" in done.stderr + done.stdout
+    done = project.lm_validity("merge", "--configfile", "config/test.yaml", code=2)
+    assert done.stderr.count("\n") == 1 and done.stderr.startswith("Error: config/test.yaml: unknown key")
+
+
+def test_the_slurm_profile_is_found_by_name_and_submits(tmp_path):
+    """`--profile slurm` from the root resolves to the slurm executor, whatever else is installed."""
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
+    assert (ROOT / "slurm").is_symlink() and os.readlink(ROOT / "slurm") == "profiles/slurm"
+    code = (
+        "from snakemake.profiles import ProfileConfigFileParser\n"
+        "from snakemake.cli import get_argument_parser\n"
+        "parser = get_argument_parser(['slurm'])\n"
+        "print(parser.parse_args(['--profile', 'slurm']).executor)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.stdout.strip() == "slurm", done.stderr
+    assert not (ROOT / "profiles" / "default").exists()

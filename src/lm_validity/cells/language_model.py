@@ -1,9 +1,8 @@
 """A causal language model as lm-eval sees it, loaded from local safetensors with everything about it stated.
 
-`LanguageModel` is lm-eval's HFLM: its batching, truncation, scoring and generation are used unchanged. Added
-are the tokens of a request as a public method (training text and item tables need them), each request's
-encoding kept for the next epoch, one BOS per document in rolling perplexity, adapters put on and taken off,
-and counters.
+`LanguageModel` is lm-eval's HFLM: its batching, truncation, scoring and generation are used unchanged. Added are the
+tokens of a request as a public method (training text and item tables need them), each request's encoding kept for the
+next epoch, one BOS per document in rolling perplexity, and counters.
 """
 
 import contextlib
@@ -84,15 +83,6 @@ class LanguageModel(HFLM):
         self.window_prefix: WindowPrefix = window_prefix
         self.counters = Counters()
         self._encoded: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
-
-    @contextlib.contextmanager
-    def using(self, model: torch.nn.Module) -> Iterator[None]:
-        """Score with `model` (the base model under an adapter) inside the block, the base model after it."""
-        self._model = model
-        try:
-            yield
-        finally:
-            self._model = self.base
 
     @property
     def max_gen_toks(self) -> int:

@@ -142,10 +142,9 @@ def add_adapter(lm: LanguageModel, settings: AdapterSettings, position: BatchPos
         # PEFT takes a short name wherever it ends a path, the output head's included
         exclude_modules=_excluded(lm, modules),
         fan_in_fan_out=any(isinstance(layers[name], Conv1D) for name in layers if name.rpartition(".")[2] in modules),
-        base_model_name_or_path=lm.model_id,
     )
     model = get_peft_model(lm.base, config)
-    model.peft_config["default"].base_model_name_or_path = lm.model_id
+    config.base_model_name_or_path = lm.model_id  # PEFT put the folder's path there
     generator = torch.Generator().manual_seed(position.seed)
     number = 0
     for module in model.modules():
@@ -169,7 +168,8 @@ def _excluded(lm: LanguageModel, modules: list[str]) -> list[str] | None:
 
 def adapter_tensors(model: PeftModel) -> dict[str, torch.Tensor]:
     """A copy of the adapter's weights on the CPU under PEFT's names."""
-    state = get_peft_model_state_dict(model)
+    # left to itself, PEFT asks the hub whether the vocabulary was resized
+    state = get_peft_model_state_dict(model, save_embedding_layers=False)
     return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in sorted(state.items())}
 
 
@@ -189,6 +189,7 @@ def save_adapter(model: PeftModel, tensors: dict[str, torch.Tensor], folder: Pat
 def use_adapter(lm: LanguageModel, folder: str | Path) -> Iterator[None]:
     """Score with a saved adapter inside the block; after it the base model is what it was.
 
+    PEFT puts the adapter's layers into the base model itself, so `lm` scores with them at once.
     Raises CellError where the folder does not hold an adapter of this model.
     """
     try:
@@ -198,8 +199,8 @@ def use_adapter(lm: LanguageModel, folder: str | Path) -> Iterator[None]:
         raise CellError(
             f"{folder}: not an adapter of {lm.model_id} ({reason}).", "compute the fine-tune that makes it again."
         ) from error
+    model.eval()
     try:
-        with lm.using(model.eval()):
-            yield
+        yield
     finally:
-        lm.base = model.unload()
+        model.unload()

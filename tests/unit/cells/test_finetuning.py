@@ -1,0 +1,257 @@
+"""The training loop: its arithmetic, its independence of memory and interruption, its output."""
+
+import json
+import math
+import shutil
+from dataclasses import replace
+
+import pytest
+import torch
+from peft import PeftModel
+from toy_world import load_toy, toy_model
+from transformers import AutoModelForCausalLM
+
+from lm_validity.cells.evaluation import NonFiniteScore, evaluate, metric_value, prepare_requests
+from lm_validity.cells.finetuning import FinetuneSettings, TrainingStopped, finetune
+from lm_validity.cells.lora import target_modules, use_adapter
+from lm_validity.cells.splits import documents, make_splits
+from lm_validity.cells.training_text import Example, training_examples
+from lm_validity.errors import CellError
+
+SETTINGS = FinetuneSettings(learning_rate=3e-3, epochs=3)
+
+
+@pytest.fixture
+def world(toy_task):
+    """A function (lm) -> (task, examples, validate) on the first 20 training documents, so that a batch is partial."""
+
+    def make(lm, name: str = "toy_choice", metric: str = "acc,none"):
+        task = toy_task(name)
+        splits = make_splits(task)
+        examples = training_examples(lm, task, documents(task, splits.train).head(20))
+        prepared = prepare_requests(lm, task, documents(task, splits.validation))
+        return task, examples, lambda: metric_value(lm, prepared, metric)
+
+    return make
+
+
+def run(lm, examples, validate, folder, settings=SETTINGS, **options):
+    options = {"seed": 7, "higher_is_better": True} | options
+    return finetune(
+        lm, examples, validate, settings, work=folder / "work", adapter_output=folder / "adapter", **options
+    )
+
+
+def files(folder) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def weights(lm) -> dict[str, torch.Tensor]:
+    return {name: tensor.clone() for name, tensor in lm.base.state_dict().items()}
+
+
+def test_learns_and_gives_the_base_back(lm, world, tmp_path):
+    _, examples, validate = world(lm)
+    before, score = weights(lm), validate()
+    result = run(lm, examples, validate, tmp_path)
+    assert [epoch.number for epoch in result.epochs] == [1, 2, 3]
+    assert result.epochs[-1].train_loss < 0.8 * result.epochs[0].train_loss
+    assert (result.steps, len(result.step_losses), result.examples) == (9, 9, 20)  # 20 rows in batches of 8: 3 steps
+    assert result.tokens == sum(len(example.token_ids) for example in examples)
+    assert not result.diverged and lm.counters.optimizer_steps == 9
+    values = [epoch.validation_value for epoch in result.epochs]
+    assert result.best_epoch == values.index(max(values)) + 1
+    after = weights(lm)
+    assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+    assert validate() == score
+
+
+def test_saved_adapter_scores_the_same_here_and_in_plain_peft(lm, world, tmp_path, model_folders):
+    task, examples, validate = world(lm)
+    result = run(lm, examples, validate, tmp_path)
+    best = result.epochs[result.best_epoch - 1].validation_value
+    with use_adapter(lm, tmp_path / "adapter"):
+        assert validate() == best
+        docs = documents(task, make_splits(task).validation).head(2)
+        ours = evaluate(lm, task, docs, metric="acc,none").items.choice_loglikelihoods[0][0]
+    kind = "gpt2" if lm.base.config.model_type == "gpt2" else "llama"
+    plain = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model_folders[kind]), tmp_path / "adapter")
+    context, continuation = lm.encode_request(*prepare_requests(lm, task, docs).requests[0][0].args)
+    logits = plain.eval()(torch.tensor([[*context, *continuation]])).logits[0].log_softmax(-1)
+    start = len(context) - 1
+    theirs = sum(logits[start + place, token].item() for place, token in enumerate(continuation))
+    assert ours == pytest.approx(theirs, abs=1e-4)
+    text = (tmp_path / "adapter" / "adapter_config.json").read_text()
+    assert json.loads(text)["base_model_name_or_path"] == lm.model_id == kind
+    assert str(tmp_path.parent) not in text and str(model_folders[kind]) not in text
+
+
+def test_same_bytes_twice_and_after_an_interruption(llama, world, tmp_path):
+    _, examples, validate = world(llama)
+    whole = run(llama, examples, validate, tmp_path / "a")
+    torch.manual_seed(99)  # nothing may depend on global random state
+    run(llama, examples, validate, tmp_path / "b")
+    assert files(tmp_path / "a" / "adapter") == files(tmp_path / "b" / "adapter")
+
+    seen = []
+    with pytest.raises(TrainingStopped):
+        run(llama, examples, validate, tmp_path / "c", on_epoch=seen.append, stop=lambda: len(seen) == 2)
+    assert [epoch.number for epoch in seen] == [1, 2] and not (tmp_path / "c" / "adapter").exists()
+    resumed = run(llama, examples, validate, tmp_path / "c", on_epoch=seen.append)
+    assert resumed.resumed_epochs == 2 and seen[-1].number == 3 and len(seen) == 3
+    assert replace(resumed, resumed_epochs=0) == whole
+    assert files(tmp_path / "c" / "adapter") == files(tmp_path / "a" / "adapter")
+    # another recipe does not resume from this state
+    other = run(llama, examples, validate, tmp_path / "c", replace(SETTINGS, learning_rate=1e-3))
+    assert other.resumed_epochs == 0
+
+
+def test_seed_changes_the_run_and_the_rate_does_not_change_the_order(llama, world, tmp_path):
+    _, examples, validate = world(llama)
+    first = run(llama, examples, validate, tmp_path / "a")
+    other = run(llama, examples, validate, tmp_path / "b", seed=8)
+    slower = run(llama, examples, validate, tmp_path / "c", replace(SETTINGS, learning_rate=1e-3))
+    assert first.step_losses[0] != other.step_losses[0]
+    assert first.step_losses[0] == slower.step_losses[0] and first.step_losses[1] != slower.step_losses[1]
+
+
+@pytest.mark.parametrize("change", [{"micro_batch": 1}, {"micro_batch": 3}, {"gradient_checkpointing": True}])
+def test_memory_settings_change_rounding_only(lm, world, tmp_path, change):
+    _, examples, validate = world(lm)
+    whole = run(lm, examples, validate, tmp_path / "a")
+    spared = run(lm, examples, validate, tmp_path / "b", replace(SETTINGS, **change))
+    assert spared.step_losses == pytest.approx(whole.step_losses, abs=2e-5)
+    assert spared.steps == whole.steps
+    assert not any(module.training for module in lm.base.modules())
+
+
+@pytest.mark.parametrize("calls", [{1}, {5}, {2, 3}, {4, 5, 6}])
+def test_out_of_memory_halves_the_micro_batch(llama, world, tmp_path, calls):
+    _, examples, validate = world(llama)
+    whole = run(llama, examples, validate, tmp_path / "a")
+    original, seen = llama.base.forward, []
+
+    def forward(*args, **kwargs):
+        if torch.is_grad_enabled():
+            seen.append(None)
+            if len(seen) in calls:
+                raise torch.OutOfMemoryError("injected")
+        return original(*args, **kwargs)
+
+    llama.base.forward = forward
+    spared = run(llama, examples, validate, tmp_path / "b")
+    assert spared.micro_batch == 8 >> len(calls)
+    assert spared.steps == whole.steps == 9
+    assert spared.step_losses == pytest.approx(whole.step_losses, abs=2e-5)
+
+
+def test_out_of_memory_at_one_row_is_an_error(llama, world, tmp_path):
+    _, examples, validate = world(llama)
+    before = weights(llama)
+
+    def forward(*args, **kwargs):
+        raise torch.OutOfMemoryError("injected")
+
+    original, llama.base.forward = llama.base.forward, forward
+    with pytest.raises(torch.OutOfMemoryError):
+        run(llama, examples, validate, tmp_path)
+    llama.base.forward = original
+    assert before.keys() == weights(llama).keys()
+
+
+def test_divergence_keeps_the_epochs_before(llama, world, tmp_path):
+    _, examples, validate = world(llama)
+    wild = run(llama, examples, validate, tmp_path / "a", replace(SETTINGS, learning_rate=1e30))
+    assert wild.diverged and wild.epochs == () and wild.best_epoch is None and wild.adapter_sha256 is None
+    assert all(math.isfinite(loss) for loss in wild.step_losses)
+
+    values = iter([0.25, 0.5])
+
+    def fails_later() -> float:
+        try:
+            return next(values)
+        except StopIteration:
+            raise NonFiniteScore("a document", "a hint") from None
+
+    late = run(llama, examples, fails_later, tmp_path / "b")
+    assert [epoch.validation_value for epoch in late.epochs] == [0.25, 0.5]
+    assert late.best_epoch == 2 and late.adapter_sha256 and "validation after epoch 3" in late.diverged
+
+
+@pytest.mark.parametrize(
+    ("higher", "values", "best"), [(True, [0.5, 0.7, 0.7], 2), (False, [0.5, 0.7, 0.5], 1), (False, [0.9, 0.7, 0.3], 3)]
+)
+def test_best_epoch_and_direction(llama, world, tmp_path, higher, values, best):
+    _, examples, _ = world(llama)
+    scores = iter(values)
+    result = run(llama, examples, lambda: next(scores), tmp_path, higher_is_better=higher)
+    assert result.best_epoch == best
+    if best < 3:  # the adapter is that of the best epoch: training only so long, with the same schedule, gives it
+        scores, seen = iter(values), []
+        with pytest.raises(TrainingStopped):
+            run(
+                llama,
+                examples,
+                lambda: next(scores),
+                tmp_path / "b",
+                higher_is_better=higher,
+                on_epoch=seen.append,
+                stop=lambda: len(seen) == best,
+            )
+        scores = iter([9.0 if higher is False else -9.0] * 3)
+        run(llama, examples, lambda: next(scores), tmp_path / "b", higher_is_better=higher)
+        assert files(tmp_path / "b" / "adapter") == files(tmp_path / "adapter")
+
+
+def test_first_step_is_adamw_on_the_token_mean(llama, tmp_path):
+    """Without dropout, one step on two rows of different length against the same step written out."""
+    examples = [Example((0, 5, 6, 7, 1), 3), Example((0, 8, 1), 2)]
+    settings = FinetuneSettings(learning_rate=1e-2, epochs=1, dropout=0.0, micro_batch=1)
+    for loss, labels in (("all", [[5, 6, 7, 1], [8, 1]]), ("completion", [[7, 1], [1]])):
+        total, count = 0.0, sum(map(len, labels))
+        for example, wanted in zip(examples, labels, strict=True):
+            with torch.no_grad():
+                logits = llama.base(torch.tensor([example.token_ids])).logits[0].log_softmax(-1)
+            places = range(len(example.token_ids) - 1 - len(wanted), len(example.token_ids) - 1)
+            total -= sum(logits[place, token].item() for place, token in zip(places, wanted, strict=True))
+        result = run(llama, examples, lambda: 0.0, tmp_path / loss, replace(settings, loss=loss))
+        assert result.step_losses == pytest.approx([total / count], abs=1e-5)
+
+
+def test_learning_rate_falls_to_zero_in_equal_steps(llama, world, tmp_path, monkeypatch):
+    _, examples, validate = world(llama)
+    rates, original = [], torch.optim.AdamW.step
+
+    def step(self, *args, **kwargs):
+        rates.append(self.param_groups[0]["lr"])
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", step)
+    run(llama, examples, validate, tmp_path)
+    assert rates == pytest.approx([3e-3 * (9 - step) / 9 for step in range(9)])
+
+
+def test_target_modules(llama, model_folders):
+    assert target_modules(llama, "attention") == ["k_proj", "q_proj", "v_proj"]
+    assert target_modules(llama, "paper") == ["q_proj", "v_proj"]
+    everything = ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]
+    assert target_modules(llama, "all-linear") == everything
+    gpt2 = load_toy(model_folders["gpt2"])
+    assert target_modules(gpt2, "attention") == ["c_attn"]
+    assert target_modules(gpt2, "all-linear") == ["c_attn", "c_fc", "c_proj"]
+    llama.base.config.model_type = "novel"
+    with pytest.raises(CellError, match=r"no layers for adapters under target_modules 'paper'.*novel"):
+        target_modules(llama, "paper")
+
+
+def test_no_examples_and_foreign_adapter(llama, tmp_path, world):
+    with pytest.raises(CellError, match="no training examples"):
+        run(llama, [], lambda: 0.0, tmp_path)
+    other = load_toy(toy_model("gpt2", tmp_path / "gpt2"))
+    _, examples, validate = world(other)
+    run(other, examples, validate, tmp_path, replace(SETTINGS, epochs=1))
+    with pytest.raises(CellError, match="not an adapter of llama"), use_adapter(llama, tmp_path / "adapter"):
+        pass
+    shutil.rmtree(tmp_path / "adapter")
+    with pytest.raises(CellError, match="not an adapter of"), use_adapter(other, tmp_path / "adapter"):
+        pass

@@ -99,9 +99,9 @@ def make_splits(
     splits: dict[str, Split | None] = {"train": None, "validation": None}
     for split in ("test",) if test_only else ("test", "validation", "train"):
         chosen = _choose(task, sources.candidates[split], caps[KINDS.index(split)], taken)
+        _check_overlap(name, split, chosen, allow_overlap)
         if not chosen.rows:
             raise InputError(f"{name}: the {split} split is empty.", "check the task's data and *_split keys.")
-        _check_overlap(name, split, chosen, allow_overlap)
         taken += chosen.rows
         splits[split] = Split(
             task=name,

@@ -55,9 +55,7 @@ def compliance(
     return Compliance(np.maximum(value, 0.0), gap, normalisation)
 
 
-def _scale(
-    science: np.ndarray, web: np.ndarray, normalisation: Normalisation, chance: float | None
-) -> np.ndarray:
+def _scale(science: np.ndarray, web: np.ndarray, normalisation: Normalisation, chance: float | None) -> np.ndarray:
     """What differences are divided by, broadcastable against (..., n)."""
     if normalisation == "none":
         return np.ones(1)
@@ -72,23 +70,21 @@ def _scale(
     raise ValueError(f"normalisation must be one of {', '.join(NORMALISATIONS)}, got {normalisation!r}")
 
 
-def sign_flip_null(
-    science: np.ndarray, web: np.ndarray, flips: int, generator: np.random.Generator
-) -> tuple[float, float]:
-    """One-sided p of the raw gap, and the null's 95th percentile, if the two models' labels meant nothing.
+def exchanged_curves(
+    science: np.ndarray, web: np.ndarray, exchanges: int, generator: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean curves (exchanges, n) of the two models after exchanging their labels item by item.
 
-    `science` and `web` are item scores (n checkpoints, items). Under the null either model could have given
-    either answer curve of an item: items' labels are exchanged at random, the whole curve of an item
-    together. Conditional on these two runs: another seed of the same training is not another item.
+    `science` and `web` are item scores (n checkpoints, items). The null is that either model could have given
+    either learning curve of an item, so each item's two curves swap with probability 1/2, whole. It is conditional
+    on these two runs: another seed of the same training is not another item.
     """
-    difference = (np.asarray(science, dtype=float) - np.asarray(web, dtype=float)).mean(axis=0)
-    observed = difference.mean()
-    # Packed in batches: flips x items of float64 can be large
-    null = np.empty(flips)
-    for start in range(0, flips, 100):
-        size = min(100, flips - start)
-        signs = generator.integers(2, size=(size, difference.size)) * 2.0 - 1.0
-        null[start : start + size] = signs @ difference / difference.size
-    tolerance = 1e-12 * max(1.0, abs(observed))
-    p = (1 + np.count_nonzero(null >= observed - tolerance)) / (1 + flips)
-    return float(p), float(np.quantile(null, 0.95))
+    mean = (np.asarray(science, dtype=float) + web) / 2.0
+    half = (np.asarray(science, dtype=float) - web) / 2.0
+    shift = np.empty((exchanges, half.shape[0]))
+    # In batches: exchanges x items of float64 can be large
+    for start in range(0, exchanges, 100):
+        size = min(100, exchanges - start)
+        signs = generator.integers(2, size=(size, half.shape[1])) * 2.0 - 1.0
+        shift[start : start + size] = signs @ half.T / half.shape[1]
+    return mean.mean(axis=1) + shift, mean.mean(axis=1) - shift

@@ -40,19 +40,13 @@ METRICS: dict[str, ItemMetric] = {
     "confidence_margin_per_character": ItemMetric("confidence margin per character", "character"),
     "probability": ItemMetric("probability of the gold answer", minimum=0.0, maximum=1.0),
     "probability_per_token": ItemMetric("probability per token", "token", minimum=0.0, maximum=1.0),
-    "probability_per_character": ItemMetric(
-        "probability per character", "character", minimum=0.0, maximum=1.0
-    ),
+    "probability_per_character": ItemMetric("probability per character", "character", minimum=0.0, maximum=1.0),
     "probability_margin": ItemMetric("probability margin to the best distractor", minimum=-1.0, maximum=1.0),
-    "probability_margin_per_token": ItemMetric(
-        "probability margin per token", "token", minimum=-1.0, maximum=1.0
-    ),
+    "probability_margin_per_token": ItemMetric("probability margin per token", "token", minimum=-1.0, maximum=1.0),
     "probability_margin_per_character": ItemMetric(
         "probability margin per character", "character", minimum=-1.0, maximum=1.0
     ),
-    "normalised_probability": ItemMetric(
-        "normalised probability of the gold answer", minimum=0.0, maximum=1.0
-    ),
+    "normalised_probability": ItemMetric("normalised probability of the gold answer", minimum=0.0, maximum=1.0),
     "normalised_probability_per_token": ItemMetric(
         "normalised probability, ll per token", "token", minimum=0.0, maximum=1.0
     ),
@@ -60,9 +54,7 @@ METRICS: dict[str, ItemMetric] = {
         "normalised probability, ll per character", "character", minimum=0.0, maximum=1.0
     ),
     "pmi": ItemMetric("pointwise mutual information of question and gold answer", unconditional=True),
-    "bits_per_byte": ItemMetric(
-        "bits per byte of the gold answer", "byte", higher_is_better=False, minimum=0.0
-    ),
+    "bits_per_byte": ItemMetric("bits per byte of the gold answer", "byte", higher_is_better=False, minimum=0.0),
 }
 
 

@@ -29,16 +29,12 @@ def overall_score(components: np.ndarray, weights: Weights = DEFAULT_WEIGHTS) ->
 class WeightSensitivity:
     """How much the ranking of benchmarks (rows) depends on the weights."""
 
-    share_first: (
-        np.ndarray
-    )  # share of the weight simplex for which each row has the highest overall; sums to 1
+    share_first: np.ndarray  # share of the weight simplex for which each row has the highest overall; sums to 1
     rank_low: np.ndarray  # 2.5% and 97.5% quantiles of each row's rank, 1 = best
     rank_high: np.ndarray
 
 
-def weight_sensitivity(
-    components: np.ndarray, draws: int, generator: np.random.Generator
-) -> WeightSensitivity:
+def weight_sensitivity(components: np.ndarray, draws: int, generator: np.random.Generator) -> WeightSensitivity:
     """Ranks of the rows of `components` (benchmarks, 3) over weights drawn uniformly from the simplex.
 
     Rows must be finite. Rows that tie for the first place share it.

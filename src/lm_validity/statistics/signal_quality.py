@@ -141,6 +141,4 @@ def _pearson(first: np.ndarray, second: np.ndarray, level: np.ndarray, centred: 
     squares = np.einsum("...i,...i->...", first, first), np.einsum("...i,...i->...", second, second)
     rounding = first.shape[-1] * (_CONSTANT * level) ** 2
     defined = (squares[0] > rounding) & (squares[1] > rounding)
-    return np.divide(
-        covariance, np.sqrt(squares[0] * squares[1]), out=np.zeros_like(covariance), where=defined
-    )
+    return np.divide(covariance, np.sqrt(squares[0] * squares[1]), out=np.zeros_like(covariance), where=defined)

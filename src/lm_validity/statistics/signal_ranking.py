@@ -35,6 +35,10 @@ class RankingWindows:
         return base, (tokens_b >= self.later[0]) & (tokens_b <= self.later[1] * (1 + 1e-12))
 
 
+E2LM_WINDOWS = RankingWindows()
+MINIMUM_FOR_BLOCKS = 8  # later checkpoints
+
+
 @dataclass(frozen=True)
 class PairConsistency:
     """Consistency of one pair of models; arrays have the curves' leading shape."""
@@ -46,9 +50,7 @@ class PairConsistency:
     later_checkpoints: int
 
 
-def pair_consistency(
-    first: np.ndarray, second: np.ndarray, base: np.ndarray, later: np.ndarray
-) -> PairConsistency:
+def pair_consistency(first: np.ndarray, second: np.ndarray, base: np.ndarray, later: np.ndarray) -> PairConsistency:
     """Ranking consistency of two models' curves (..., n) over window masks (n,).
 
         r = mean over base of (first - second);  tau = mean over later of [ (first > second) == (r > 0) ]
@@ -60,9 +62,7 @@ def pair_consistency(
     leading = gap.shape[:-1]
     base_gap = gap[..., base].mean(axis=-1) if base.any() else np.full(leading, np.nan)
     if not later.any():
-        return PairConsistency(
-            np.full(leading, np.nan), base_gap, np.full(leading, np.nan), int(base.sum()), 0
-        )
+        return PairConsistency(np.full(leading, np.nan), base_gap, np.full(leading, np.nan), int(base.sum()), 0)
     better = gap[..., later] > 0
     value = np.mean(better == (base_gap > 0)[..., None], axis=-1)
     value = np.where(np.isnan(base_gap) | np.isnan(gap).any(axis=-1), np.nan, value)
@@ -84,19 +84,18 @@ def bootstrap_pair_consistency(
     """Ranking consistency (resamples,) under a block bootstrap of the checkpoints of each window.
 
     Neighbouring checkpoints of one training share most of it, so the number of independent observations is
-    nearer to the number of blocks than to the number of checkpoints.
+    nearer to the number of blocks than to the number of checkpoints. NaN with fewer than eight later checkpoints:
+    they make fewer than four blocks, too few to draw from.
     """
     gap = np.asarray(first, dtype=float) - np.asarray(second, dtype=float)
-    if not base.any() or not later.any():
+    if not base.any() or later.sum() < MINIMUM_FOR_BLOCKS:
         return np.full(resamples, np.nan)
     base_gap = gap[base][resample_blocks(int(base.sum()), resamples, generator)].mean(axis=1)
     better = gap[later][resample_blocks(int(later.sum()), resamples, generator)] > 0
     return np.mean(better == (base_gap > 0)[:, None], axis=1)
 
 
-def coin_flip_consistency(
-    later_checkpoints: list[int], draws: int, generator: np.random.Generator
-) -> np.ndarray:
+def coin_flip_consistency(later_checkpoints: list[int], draws: int, generator: np.random.Generator) -> np.ndarray:
     """Ranking consistency (draws,) if a fair coin decided each block of later checkpoints of each pair.
 
     The level that says nothing: its mean is 1/2, its spread that of the blocks, not of the single

@@ -21,15 +21,6 @@ class Interval:
     bias: float
 
 
-@dataclass(frozen=True)
-class PermutationNull:
-    """Where a curve's signal quality stands among shuffles of its checkpoints. Arrays of shape (curves,)."""
-
-    p: np.ndarray  # (1 + shuffles at least as high) / (1 + shuffles)
-    mean: np.ndarray
-    quantile95: np.ndarray
-
-
 def resample_item_means(
     values: np.ndarray, resamples: int, generator: np.random.Generator, kept: np.ndarray | None = None
 ) -> np.ndarray:
@@ -84,29 +75,33 @@ def resampling_interval(
     return Interval(float(value), min(float(low), float(value)), max(float(high), float(value)), float(bias))
 
 
-def permutation_null(
-    curves: np.ndarray,
+def shuffled_quality(
+    curves: list[np.ndarray],
     shuffles: int,
     generator: np.random.Generator,
     convention: Convention = "code",
     ties: Ties = "stable",
-) -> PermutationNull:
-    """Signal quality of `curves` (curves, n) among random orders of their own checkpoints.
+) -> np.ndarray:
+    """Signal quality (shuffles, curves) of each curve (n_c,) with its own checkpoints in random order.
 
-    The null is that the order of the checkpoints says nothing (white noise): its p-values are uniform under
-    it. A small p excludes white noise only; any slow drift, up or down, is autocorrelated and will also
-    reject it. Curves with NaN or too few checkpoints get NaN.
+    The null is that the order of the checkpoints says nothing (white noise): p-values against it are uniform
+    then. A small p excludes white noise only; any slow drift, up or down, is autocorrelated and rejects it too.
+    Curves with NaN or too few checkpoints give NaN.
     """
-    curves = np.atleast_2d(np.asarray(curves, dtype=float))
-    observed = signal_quality(curves, convention, ties).signal_quality
-    p, mean, quantile95 = (np.full(len(curves), np.nan) for _ in range(3))
-    for index in np.flatnonzero(np.isfinite(observed)) if shuffles else ():
-        shuffled = generator.permuted(np.tile(curves[index], (shuffles, 1)), axis=1)
-        null = signal_quality(shuffled, convention, ties).signal_quality
-        # Equal orders can differ in the last bit of a sum
-        p[index] = (1 + np.count_nonzero(null >= observed[index] - 1e-12)) / (1 + shuffles)
-        mean[index], quantile95[index] = null.mean(), np.quantile(null, 0.95)
-    return PermutationNull(p, mean, quantile95)
+    draws = np.empty((shuffles, len(curves)))
+    for index, curve in enumerate(curves):
+        shuffled = generator.permuted(np.tile(np.asarray(curve, dtype=float), (shuffles, 1)), axis=1)
+        draws[:, index] = signal_quality(shuffled, convention, ties).signal_quality
+    return draws
+
+
+def exceedance_p(observed: float, draws: np.ndarray) -> float:
+    """One-sided p: (1 + draws at least as high) / (1 + draws); NaN for an unknown value or null."""
+    draws = np.asarray(draws, dtype=float)
+    if draws.size == 0 or not np.isfinite(observed) or not np.isfinite(draws).all():
+        return float("nan")
+    # Equal outcomes can differ in the last bit of a sum
+    return float((1 + np.count_nonzero(draws >= observed - 1e-12)) / (1 + draws.size))
 
 
 def white_noise_level(

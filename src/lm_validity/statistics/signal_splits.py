@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lm_validity.statistics.signal_quality import MINIMUM_CHECKPOINTS, Convention, signal_quality
+from lm_validity.statistics.signal_resampling import exceedance_p
 
 # Item scores of each model: (checkpoints, items), checkpoints in order of training
 Curves = list[np.ndarray]
@@ -119,8 +120,7 @@ def judge_filter(
     in_sample = mean_quality(_take(scored, in_sample_rows), in_sample_kept, convention)
     known = np.isfinite(held_out) and np.isfinite(control).all() and controls > 0
     high = float(np.quantile(control, 0.975)) if known else float("nan")
-    at_least = np.count_nonzero(control >= held_out - 1e-12) if known else 0
-    p = (1 + at_least) / (1 + controls) if known else float("nan")
+    p = exceedance_p(held_out, control)
     return FilterTrial(
         unfiltered=float(unfiltered),
         in_sample=in_sample,
@@ -141,9 +141,7 @@ def mean_quality(curves: Curves, kept: np.ndarray, convention: Convention = "cod
     if not kept.any():
         return float("nan")
     return float(
-        np.mean(
-            [signal_quality(values[:, kept].mean(axis=1), convention).signal_quality for values in curves]
-        )
+        np.mean([signal_quality(values[:, kept].mean(axis=1), convention).signal_quality for values in curves])
     )
 
 
@@ -162,6 +160,4 @@ def _random_quality(
     chosen = np.zeros((draws, items))
     for row in chosen:
         row[generator.choice(items, size=size, replace=False)] = 1.0
-    return np.mean(
-        [signal_quality(chosen @ values.T / size, convention).signal_quality for values in curves], axis=0
-    )
+    return np.mean([signal_quality(chosen @ values.T / size, convention).signal_quality for values in curves], axis=0)

@@ -5,6 +5,15 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 
+def training_order(iterations: np.ndarray, tokens_b: np.ndarray) -> np.ndarray:
+    """Indices that put checkpoints (n,) in order of training, by tokens, else by iteration (NaN: unknown).
+
+    Where neither is known of all, those without an iteration come last: that is where a final checkpoint stands.
+    """
+    progress = iterations if np.isnan(tokens_b).any() else tokens_b
+    return np.argsort(progress, kind="stable")
+
+
 @dataclass(frozen=True)
 class ModelItems:
     """One model's answers at its checkpoints, in order of training. Unknown numbers are NaN."""

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lm_validity.errors import InputError
-from lm_validity.tables.item_arrays import BenchmarkItems, ModelItems
+from lm_validity.tables.item_arrays import BenchmarkItems, ModelItems, training_order
 from lm_validity.tables.schema import ITEMS
 
 _KEYS = (
@@ -59,9 +59,7 @@ def read_benchmark_items(path: str | Path, benchmark: str) -> BenchmarkItems:
     if lists["choice_loglikelihoods"] is not None:
         choices = np.count_nonzero(~np.isnan(lists["choice_loglikelihoods"][0]), axis=-1)
     tokens = _lengths(path, benchmark, used, "choice_tokens", cells, cells.first_of_models, choices)
-    characters = _lengths(
-        path, benchmark, used, "choice_characters", cells, cells.first_of_models[:1], choices
-    )
+    characters = _lengths(path, benchmark, used, "choice_characters", cells, cells.first_of_models[:1], choices)
     width = _lengths(path, benchmark, used, "choice_bytes", cells, cells.first_of_models[:1], choices)
     correct = _column(path, benchmark, used, "correct")
     correct = _floats(correct)[order].reshape(cells.shape)
@@ -168,9 +166,7 @@ def _read(path: Path, columns: list[str], benchmark: str | None = None) -> pa.Ta
             read_dictionary=[name for name in columns if name in _TEXT_KEYS],
         )
     except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(
-            f"{path}: not a readable parquet file ({error}).", "write it with pandas."
-        ) from error
+        raise InputError(f"{path}: not a readable parquet file ({error}).", "write it with pandas.") from error
     for name in columns:
         if name not in present:
             table = table.append_column(name, pa.nulls(len(table), ITEMS.field(name).type))
@@ -206,9 +202,7 @@ def _floats(column) -> np.ndarray:
 
 
 def _subjects(column: pa.ChunkedArray, rows: np.ndarray) -> np.ndarray:
-    return np.array(
-        [text or "" for text in column.cast(pa.string()).take(pa.array(rows)).to_pylist()], dtype=str
-    )
+    return np.array([text or "" for text in column.cast(pa.string()).take(pa.array(rows)).to_pylist()], dtype=str)
 
 
 def _gold(column: pa.ChunkedArray, cells: _Cells) -> np.ndarray | None:
@@ -304,9 +298,7 @@ def _model_items(
     cells: _Cells, index: int, progress: dict, correct: np.ndarray, lists: dict, tokens: np.ndarray | None
 ) -> ModelItems:
     here = np.flatnonzero(cells.cell_models == cells.models[index])
-    step = np.where(np.isnan(progress["iteration"]), progress["tokens_b"], progress["iteration"])[here]
-    # Checkpoints of unknown progress come last: that is where a final checkpoint stands
-    here = here[np.argsort(step, kind="stable")]
+    here = here[training_order(progress["iteration"][here], progress["tokens_b"][here])]
 
     def at(array):
         return None if array is None else array[here]

@@ -1,0 +1,87 @@
+"""One benchmark analysed: scores, resampled scores, nulls."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lm_validity.reports.signal_items import ItemAnalysis
+from lm_validity.reports.signal_scores import (
+    Design,
+    Options,
+    Scores,
+    compute_scores,
+    mean_of_known,
+    point_values,
+)
+from lm_validity.statistics.signal_ranking import bootstrap_pair_consistency, coin_flip_consistency
+from lm_validity.statistics.signal_resampling import Interval, exceedance_p, resampling_interval, shuffled_quality
+
+
+@dataclass(frozen=True)
+class BenchmarkResult:
+    """Everything known about one benchmark."""
+
+    design: Design
+    scores: Scores
+    resampled: Scores | None  # leading axis: item resamples
+    items: ItemAnalysis | None
+    chance: float | None
+    quality_null: dict[str, np.ndarray]  # by model: quality of shuffled checkpoints
+    consistency_blocks: np.ndarray  # ranking consistency under a block bootstrap of checkpoints
+    consistency_coin: np.ndarray  # and if coins decided
+
+
+def analyze_benchmark(
+    design: Design, items: ItemAnalysis | None, options: Options, resamples: int, generator: np.random.Generator
+) -> BenchmarkResult:
+    """Scores, resampled scores and nulls of one benchmark."""
+    chance = items.chance if items is not None else None
+    values = point_values(design)
+    resampled = None
+    if items is not None and items.resampled is not None:
+        resampled = compute_scores(design, items.resampled, options, chance)
+    selected = {model: values[model][design.selected[model]] for model in design.curves}
+    shuffled = shuffled_quality(list(selected.values()), resamples, generator, options.convention, options.ties)
+    blocks = [
+        bootstrap_pair_consistency(
+            values[pair.first][pair.first_at],
+            values[pair.second][pair.second_at],
+            pair.base,
+            pair.later,
+            resamples,
+            generator,
+        )
+        for pair in design.ranking_pairs
+    ]
+    later = [int(pair.later.sum()) for pair in design.ranking_pairs if pair.base.any() and pair.later.any()]
+    return BenchmarkResult(
+        design=design,
+        scores=compute_scores(design, values, options, chance),
+        resampled=resampled,
+        items=items,
+        chance=chance,
+        quality_null={model: shuffled[:, index] for index, model in enumerate(selected)},
+        consistency_blocks=mean_of_known(blocks),
+        consistency_coin=coin_flip_consistency(later, resamples, generator),
+    )
+
+
+def interval_of(value, resampled: np.ndarray | None, minimum: float = -np.inf, maximum: float = np.inf) -> Interval:
+    """The resampling interval, unknown bounds without resamples."""
+    return resampling_interval(float(value), np.array([]) if resampled is None else resampled, minimum, maximum)
+
+
+def quality_interval(result: BenchmarkResult) -> Interval:
+    resampled = None if result.resampled is None else result.resampled.mean_quality
+    return interval_of(result.scores.mean_quality, resampled, 0.0, 1.0)
+
+
+def quality_p(result: BenchmarkResult) -> float:
+    """p of the mean quality over models against independent shuffles of each."""
+    null = mean_of_known([result.quality_null[model] for model in result.design.scored])
+    return exceedance_p(float(result.scores.mean_quality), null)
+
+
+def overall_interval(result: BenchmarkResult) -> Interval:
+    resampled = None if result.resampled is None else result.resampled.overall
+    return interval_of(result.scores.overall, resampled)

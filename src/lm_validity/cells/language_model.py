@@ -18,6 +18,7 @@ from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from lm_eval.models.huggingface import HFLM
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+from safetensors import SafetensorError
 
 from lm_validity.errors import CellError
 
@@ -200,7 +201,7 @@ def load_language_model(
             device_map="auto" if device == "all" else None,
             **local,
         )
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CellError(
             f"{path}: cannot be loaded as a causal language model ({reason}).",

@@ -1,15 +1,18 @@
 """Our scores against `lm_eval.simple_evaluate` run as itself, for every output type and prompt."""
 
 import logging
+import math
 
 import lm_eval
 import numpy as np
 import pytest
+import torch
 from lm_eval.tasks import TaskManager
 from toy_world import load_toy
 
-from lm_validity.cells.evaluation import evaluate
+from lm_validity.cells.evaluation import NonFiniteScore, evaluate, metric_value, prepare_requests
 from lm_validity.cells.tasks import Documents, fetch_documents, rows
+from lm_validity.errors import CellError
 
 
 def all_documents(task, kind: str = "test") -> Documents:
@@ -25,13 +28,14 @@ def lm_eval_itself(folder, tasks, name: str, *, chat: bool = False, **model_args
         num_fewshot=0,
         device="cpu",
         batch_size=8,
-        bootstrap_iters=1000,
+        bootstrap_iters=RESAMPLES,
         apply_chat_template=chat,
         task_manager=TaskManager(include_path=str(tasks), include_defaults=False),
     )
     return found["results"][name], found["samples"][name]
 
 
+RESAMPLES = 100
 METRICS = {
     "toy_choice": "acc,none",
     "toy_cola": "mcc,none",
@@ -53,7 +57,8 @@ def test_equals_lm_eval(kind, name, prompt, model_folders, toy_folder, toy_task)
     rolling = {"add_bos_token": False} if name == "toy_corpus" else {}
     expected, samples = lm_eval_itself(model_folders[kind], toy_folder, name, chat=prompt == "chat", **rolling)
     task = toy_task(name)
-    found = evaluate(load_toy(model_folders[kind]), task, all_documents(task), metric=METRICS[name], prompt=prompt)
+    options = {"metric": METRICS[name], "prompt": prompt, "bootstrap_iterations": RESAMPLES}
+    found = evaluate(load_toy(model_folders[kind]), task, all_documents(task), **options)
 
     assert found.n_items == expected["sample_len"] == 14
     keys = {key for key in expected if "," in key and "_stderr," not in key}
@@ -73,3 +78,105 @@ def test_equals_lm_eval(kind, name, prompt, model_folders, toy_folder, toy_task)
             theirs = [loglikelihood for ((loglikelihood, _),) in sample["resps"]]
             ours = row.choice_loglikelihoods + (row.unconditional_loglikelihoods or [])
             np.testing.assert_allclose(ours, theirs, atol=1e-4)
+
+
+def test_items_describe_the_documents(llama, toy_task):
+    task = toy_task("toy_choice")
+    docs = fetch_documents(task, "train", ["train:5", "train:2"])
+    found = evaluate(llama, task, docs, metric="acc_norm,none")
+    assert list(found.items.doc_id) == ["train:5", "train:2"]
+    assert list(found.items.subject) == ["names", "colors"]
+    assert list(found.items.gold) == [doc["gold"] for doc in docs.docs]
+    assert found.metrics["acc_norm,none"][0] == found.items.correct.mean()
+    first = found.items.iloc[0]
+    choices = docs.docs[0]["choices"]
+    assert first.choice_characters == first.choice_bytes == [len(choice) for choice in choices]
+    best = max(range(4), key=lambda index: first.choice_loglikelihoods[index] / first.choice_characters[index])
+    assert first.correct == float(best == first.gold)
+    assert len(first.unconditional_loglikelihoods) == len(first.choice_tokens) == 4
+    assert all(tokens > 0 for tokens in first.choice_tokens)
+
+
+def test_prepared_requests_score_again_and_disturb_no_random_state(llama, toy_task):
+    task = toy_task("toy_choice")
+    docs = all_documents(task, "validation")
+    prepared = prepare_requests(llama, task, docs)
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    first = metric_value(llama, prepared, "acc_norm,none")
+    assert torch.equal(torch.get_rng_state(), state)
+    tokens = llama.counters.forward_tokens
+    assert metric_value(llama, prepared, "acc_norm,none") == first
+    assert first == evaluate(llama, task, docs, metric="acc_norm,none").metrics["acc_norm,none"][0]
+    assert llama.counters.forward_tokens == 3 * tokens and llama.counters.evaluate_passes == 3
+    assert 0 < llama.counters.forward_tokens <= llama.counters.forward_tokens_padded
+
+
+def test_limit(llama, toy_task):
+    task = toy_task("toy_generation")
+    found = evaluate(llama, task, all_documents(task), metric="exact_match,stripped", limit=3)
+    assert found.n_items == 3 and list(found.items.doc_id) == ["test:0", "test:1", "test:2"]
+    assert found.items.gold.isna().all() and found.items.response.map(type).eq(str).all()
+
+
+def test_errors_name_the_document(llama, model_folders, toy_task):
+    task = toy_task("toy_choice")
+    docs = all_documents(task)
+    with pytest.raises(CellError, match=r"has no metric 'acc_nrm,none'.*did you mean 'acc_norm,none'"):
+        evaluate(llama, task, docs, metric="acc_nrm,none")
+    with pytest.raises(CellError, match="no chat template"):
+        evaluate(load_toy(model_folders["gpt2"]), task, docs, metric="acc,none", prompt="chat")
+    broken = Documents("toy_choice", "test", docs.addresses, (docs.docs[0] | {"choices": 3}, *docs.docs[1:]))
+    with pytest.raises(CellError, match="document test:0 cannot be rendered"):
+        evaluate(llama, task, broken, metric="acc,none")
+    with pytest.raises(CellError, match="the test split is empty"):
+        evaluate(llama, task, docs.head(0), metric="acc,none")
+    short = load_toy(model_folders["llama"], max_length=6)
+    generation = toy_task("toy_generation")
+    with pytest.raises(CellError, match="generates up to 6 tokens, but llama takes 6"):
+        evaluate(short, generation, all_documents(generation), metric="exact_match,stripped")
+    with torch.no_grad():
+        llama.base.model.norm.weight.fill_(math.nan)
+    with pytest.raises(NonFiniteScore, match="document test:0 has a log-likelihood that is not finite"):
+        evaluate(llama, task, docs, metric="acc,none")
+
+
+def direct_bits_per_byte(lm, text: str, every: bool) -> float:
+    """Bits per byte written out: a window ends where the next begins and is filled with context on its left."""
+    tokens = lm.tokenizer.encode(text, add_special_tokens=False)
+    bos, total = lm.tokenizer.bos_token_id, 0.0
+    length = lm.max_length - every
+    for start in range(0, len(tokens), length):
+        end = min(start + length, len(tokens))
+        before = [bos] * (every or start == 0)
+        row = before + tokens[max(0, end - length - 1) if start else 0 : end - 1]
+        with torch.no_grad():
+            logits = lm.base(torch.tensor([row])).logits[0].double().log_softmax(-1)
+        total += sum(logits[place - end, tokens[place]].item() for place in range(start, end))
+    return -total / math.log(2) / len(text.encode())
+
+
+@pytest.mark.parametrize("every", [False, True])
+@pytest.mark.parametrize("kind", ["llama", "gpt2"])
+def test_rolling_windows_against_a_direct_computation(kind, every, model_folders, toy_task):
+    lm = load_toy(model_folders[kind], max_length=13, window_prefix="every" if every else "once")
+    task = toy_task("toy_corpus")
+    docs = all_documents(task)
+    found = evaluate(lm, task, docs, metric="bits_per_byte,none")
+    for row, doc in zip(found.items.itertuples(), docs.docs, strict=True):
+        assert row.correct == pytest.approx(direct_bits_per_byte(lm, doc["text"], every), abs=1e-6)
+        assert row.choice_tokens == [len(lm.tokenizer.encode(doc["text"], add_special_tokens=False))]
+        assert sum(len(predicted) for _, predicted in lm.rolling_windows(doc["text"])) == row.choice_tokens[0]
+
+
+def test_lm_eval_default_windows_score_a_second_bos(model_folders, toy_folder, toy_task):
+    """lm-eval left to itself predicts the tokenizer's BOS from its own; the option repeats that exactly."""
+    expected, _ = lm_eval_itself(model_folders["llama"], toy_folder, "toy_corpus")
+    task = toy_task("toy_corpus")
+    docs = all_documents(task)
+    theirs, ours = (
+        evaluate(load_toy(model_folders["llama"], window_prefix=prefix), task, docs, metric="bits_per_byte,none")
+        for prefix in ("lm-eval", "once")
+    )
+    assert theirs.metrics["bits_per_byte,none"][0] == expected["bits_per_byte,none"]
+    assert ours.metrics["bits_per_byte,none"][0] != expected["bits_per_byte,none"]

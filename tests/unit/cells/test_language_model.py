@@ -1,0 +1,57 @@
+"""Loading models: what is refused, and with which hint."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from toy_world import load_toy, toy_model
+
+from lm_validity.cells.language_model import load_language_model
+from lm_validity.errors import CellError
+
+OPTIONS = {"device": "cpu", "eval_batch_size": 8}
+
+
+def test_dtype_is_the_one_asked_for(tmp_path):
+    folder = toy_model("llama", tmp_path / "m")
+    lm = load_language_model(folder, dtype="bfloat16", **OPTIONS)
+    assert lm.base.dtype == torch.bfloat16
+    lm.base.save_pretrained(folder)  # a bfloat16 checkpoint is not loaded as one unless asked
+    assert load_toy(folder).base.dtype == torch.float32
+    with pytest.raises(CellError, match="dtype 'auto' is not known"):
+        load_language_model(folder, dtype="auto", **OPTIONS)
+
+
+def test_folders_without_safetensors_are_refused(tmp_path):
+    folder = toy_model("gpt2", tmp_path / "m")
+    weights = folder / "model.safetensors"
+    torch.save({}, folder / "pytorch_model.bin")
+    shutil.copytree(folder, folder / "step10")
+    weights.unlink()
+    with pytest.raises(CellError, match=r"no \*.safetensors in the folder.*save_pretrained"):
+        load_toy(folder)
+    assert load_toy(folder, subfolder="step10").max_length == 96
+    with pytest.raises(CellError, match=r"no \*.safetensors in step11"):
+        load_toy(folder, subfolder="step11")
+    with pytest.raises(CellError, match="neither a folder nor a model in the local hub cache"):
+        load_toy(tmp_path / "absent")
+
+
+def test_broken_folders_are_one_line(tmp_path):
+    folder = toy_model("gpt2", tmp_path / "m")
+    (folder / "model.safetensors").write_bytes(b"no tensors")
+    with pytest.raises(CellError, match="cannot be loaded as a causal language model") as caught:
+        load_toy(folder)
+    assert "\n" not in str(caught.value)
+    folder = toy_model("gpt2", tmp_path / "n")
+    config = json.loads((folder / "config.json").read_text()) | {"model_type": "unheard_of"}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CellError, match="cannot be loaded as a causal language model"):
+        load_toy(folder)
+
+
+def test_pad_token_is_end_of_text(lm):
+    assert lm.tokenizer.pad_token_id == lm.tokenizer.eos_token_id == lm.eot_token_id
+    assert lm.counters.model_loads == 1 and lm.model_id in ("llama", "gpt2")
+    assert not any(parameter.requires_grad for parameter in lm.base.parameters())

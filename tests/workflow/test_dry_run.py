@@ -53,7 +53,11 @@ def test_the_demo_does_not_reach_another_configuration(project):
 
 @pytest.mark.parametrize("target", ["prefetch", "scores", "agreement", "reports", "partial_reports"])
 def test_collection_targets(project, target):
-    found = jobs(project.run(*project.snakemake_command(target, "-n", "--quiet", "rules", "--configfile", "config/test.yaml")).stdout)
+    found = jobs(
+        project.run(
+            *project.snakemake_command(target, "-n", "--quiet", "rules", "--configfile", "config/test.yaml")
+        ).stdout
+    )
     assert found[target] == 1
 
 

@@ -88,6 +88,7 @@ def select_adapter(workspace: Workspace, cell: Cell) -> dict:
     _, folder, best = max(candidates, key=lambda candidate: candidate[0])
     choice = {
         "metric": benchmark.metric,
+        "direct_prompt": direct["prompt"],
         "direct_validation_value": direct["validation_value"],
         "candidates": rows,
     }

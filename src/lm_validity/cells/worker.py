@@ -1,13 +1,16 @@
 """One process's loaded model, tasks and documents, and the three kinds of cells it computes with them."""
 
 import logging
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from lm_validity.cells.records import Workspace
+from lm_validity.config.grid import Cell
 from lm_validity.errors import CellError, InputError
 from lm_validity.files import read_json
 from lm_validity.store.cells import Place
+from lm_validity.store.recipe import derive_seed
 
 log = logging.getLogger(__name__)
 
@@ -27,17 +30,19 @@ class Worker:
 
     def compute(self, place: Place) -> None:
         """Compute one cell and commit it to the store. Raises CellError where it fails by its own fault."""
-        from lm_validity.cells.provenance import Stopwatch
+        from lm_validity.cells.sidecar import Stopwatch
 
-        stopwatch = Stopwatch()
+        stopwatch, self._notes = Stopwatch(), {}
         compute = {
             "evaluate_model": self._evaluate_model,
             "finetune_adapter": self._finetune_adapter,
             "evaluate_adapter": self._evaluate_adapter,
         }[place.cell.rule]
         result, write_files = compute(place)
-        counters = next(iter(self._language_models.values())).counters
-        self.store.commit(place, result, stopwatch.sidecar(counters), write_files)
+        (lm,) = self._language_models.values()
+        self.store.commit(place, result, stopwatch.sidecar(lm) | self._notes, write_files)
+        # only now: a job killed before the commit resumes from it
+        shutil.rmtree(self.workspace.work / place.folder, ignore_errors=True)
 
     # ---- the three kinds ----------------------------------------------------------------------------------------
 
@@ -47,7 +52,7 @@ class Worker:
         return self._score(lm, cell.benchmark, cell.split, cell.prompt)
 
     def _evaluate_adapter(self, place: Place) -> tuple[dict, Files]:
-        from lm_validity.cells.finetuning import use_adapter
+        from lm_validity.cells.lora import use_adapter
 
         selection = self.workspace.selection(place.cell)
         damage = self.store.damage(selection["folder"])
@@ -61,7 +66,54 @@ class Worker:
             return self._score(lm, place.cell.benchmark, "test", selection["prompt"])
 
     def _finetune_adapter(self, place: Place) -> tuple[dict, Files]:
-        raise NotImplementedError
+        from lm_validity.cells.evaluation import metric_value
+        from lm_validity.cells.finetuning import FinetuneSettings, finetune
+
+        cell, benchmark = place.cell, self.run.benchmarks[place.cell.benchmark]
+        lm = self._language_model("final")
+        validation, examples = self._training_data(lm, cell)
+        own = self.run.configuration.finetuning.model_dump(exclude={"learning_rates", "seeds", "max_length"})
+        # named after the recipe: a changed recipe does not resume from the old one's state
+        work = self.workspace.work / place.folder
+        found = finetune(
+            lm,
+            examples,
+            lambda: metric_value(lm, validation, benchmark.metric),
+            FinetuneSettings(learning_rate=float(cell.learning_rate), **own),
+            # without the learning rate, so that rates differ in nothing else
+            seed=derive_seed("finetune_adapter", cell.model, cell.benchmark, cell.prompt, cell.seed),
+            higher_is_better=benchmark.higher_is_better,
+            work=work,
+            adapter_output=work / "adapter",
+            on_epoch=lambda epoch: log.info(
+                "%s epoch %d: loss %.4f, validation %s %.4f",
+                cell.name,
+                epoch.number,
+                epoch.train_loss,
+                benchmark.metric,
+                epoch.validation_value,
+            ),
+        )
+        if found.diverged:
+            log.warning("%s diverged: %s", cell.name, found.diverged)
+        self._notes = {"micro_batch": found.micro_batch, "resumed_epochs": found.resumed_epochs}
+        return _training_result(found), lambda folder: _copy_adapter(work, folder)
+
+    def _training_data(self, lm, cell: Cell) -> tuple:
+        """(prepared validation requests, training examples) of a benchmark and prompt, kept for the next rate."""
+        from lm_validity.cells.evaluation import prepare_requests
+        from lm_validity.cells.training_text import training_examples
+
+        key = (cell.benchmark, cell.prompt)
+        if self._prepared is None or self._prepared[0] != key:
+            lm.forget_requests()
+            task = self._task(cell.benchmark)
+            validation = prepare_requests(lm, task, self._documents(cell.benchmark, "validation"), prompt=cell.prompt)
+            train = self._documents(cell.benchmark, "train")
+            longest = self.run.configuration.finetuning.max_length
+            examples = training_examples(lm, task, train, prompt=cell.prompt, max_length=longest)
+            self._prepared = (key, validation, examples)
+        return self._prepared[1:]
 
     def _score(self, lm, benchmark: str, split: str, prompt: str) -> tuple[dict, Files]:
         from lm_validity.cells.evaluation import evaluate
@@ -132,11 +184,28 @@ def resolve_device(device: str) -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
+def _training_result(found) -> dict:
+    """What a fine-tune's cell records; what is of one process only goes to the sidecar."""
+    from dataclasses import asdict
+
+    result = asdict(found)
+    del result["micro_batch"], result["resumed_epochs"]
+    best = found.epochs[found.best_epoch - 1].validation_value if found.best_epoch else None
+    # a rate that diverged is left out of the selection, whatever its first epochs gave
+    return result | {"best_value": best, "diverged": found.diverged is not None, "reason": found.diverged}
+
+
+def _copy_adapter(work: Path, folder: Path) -> None:
+    """The finished adapter into the cell's folder; there is none where training diverged at once."""
+    if (work / "adapter").is_dir():
+        shutil.copytree(work / "adapter", folder / "adapter")
+
+
 def _write_items(items, folder: Path) -> None:
     """items.parquet of a cell: the columns of ITEMS that belong to a document."""
+    import pyarrow
+
     from lm_validity.tables.schema import ITEMS, write_table
 
     own = ITEMS.names[ITEMS.names.index("doc_id") :]
-    import pyarrow as pa
-
-    write_table(items, pa.schema([ITEMS.field(name) for name in own]), folder / "items.parquet")
+    write_table(items, pyarrow.schema([ITEMS.field(name) for name in own]), folder / "items.parquet")

@@ -95,8 +95,13 @@ def write_table(frame: pd.DataFrame, schema: pa.Schema, path: str | Path) -> Non
 
     The same rows give the same bytes: no pandas metadata, no time stamps.
     """
-    frame = frame.reindex(columns=schema.names)
-    table = pa.Table.from_pandas(frame, schema=schema, preserve_index=False).replace_schema_metadata(None)
+    columns = []
+    for field in schema:
+        if field.name not in frame or frame[field.name].isna().all():
+            columns.append(pa.nulls(len(frame), field.type))  # pandas gives an empty column some other type
+        else:
+            columns.append(pa.Array.from_pandas(frame[field.name], type=field.type))
+    table = pa.table(columns, schema=schema)
     with replace_file(path) as temporary:
         pq.write_table(table, temporary, compression="zstd")
 

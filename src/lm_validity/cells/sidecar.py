@@ -1,0 +1,42 @@
+"""A cell's sidecar: what it cost and where it ran. It may differ from run to run and enters no table."""
+
+import resource
+import time
+
+from lm_validity.cells.provenance import machine, versions
+
+
+class Stopwatch:
+    """Costs from now on, of this process."""
+
+    def __init__(self):
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+        self._started = time.time()
+        self._counters: dict[str, int] | None = None
+
+    def sidecar(self, lm) -> dict:
+        """What the cell cost; `lm` is the loaded model, whose counters are read and set back."""
+        counters = lm.counters.to_json()
+        lm.counters = type(lm.counters)()
+        return {
+            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._started)),
+            "wall_seconds": round(time.perf_counter() - self._wall, 3),
+            "cpu_seconds": round(time.process_time() - self._cpu, 3),
+            "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+            "counters": counters,
+            "eval_batch_size": lm.batch_size,
+            **_gpu_cost(lm),
+            "machine": machine(lm.device),
+            "versions": versions(),
+        }
+
+
+def _gpu_cost(lm) -> dict:
+    """Peak GPU memory since the last cell; the GPU is held for the wall time."""
+    import torch
+
+    if lm.device.type != "cuda":
+        return {}
+    peak = torch.cuda.max_memory_allocated(lm.device) // 2**20
+    torch.cuda.reset_peak_memory_stats(lm.device)
+    return {"peak_gpu_memory_mb": peak}

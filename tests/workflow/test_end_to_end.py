@@ -1,0 +1,221 @@
+"""config/test.yaml through every rule, and what a second run computes after files were lost or things were killed.
+
+Computing is counted in store folders and their sidecars, not in Snakemake's jobs: a job may start and find everything.
+"""
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.workflow.conftest import Project
+
+CONFIG = ("--configfile", "config/test.yaml")
+RESULTS = Path("results/test")
+
+
+def sidecars(project: Project) -> dict[str, int]:
+    """Cell folder -> time its sidecar was written: changes exactly when the cell is computed."""
+    store = project.folder / RESULTS / "store"
+    return {
+        path.parent.relative_to(store).as_posix(): path.stat().st_mtime_ns for path in store.glob("*/*/*/sidecar.json")
+    }
+
+
+def computed(before: dict, after: dict) -> set[str]:
+    return {cell for cell, written in after.items() if before.get(cell) != written}
+
+
+def tables(project: Project) -> dict[str, bytes]:
+    folder = project.folder / RESULTS / "tables"
+    return {path.name: path.read_bytes() for path in sorted(folder.glob("*.parquet"))}
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Project:
+    """One complete run of config/test.yaml."""
+    project = Project(tmp_path_factory.mktemp("finished"))
+    project.snakemake(*CONFIG)
+    return project
+
+
+@pytest.fixture
+def project(finished, tmp_path) -> Project:
+    """A copy of the finished run, to be damaged. Times are kept: Snakemake looks at them."""
+    shutil.copytree(finished.folder, tmp_path / "copy", copy_function=shutil.copy2)
+    return Project(tmp_path / "copy")
+
+
+def test_a_run_gives_tables_reports_and_a_page(finished):
+    root = finished.folder / RESULTS
+    scores = pd.read_parquet(root / "tables" / "scores.parquet")
+    cells = scores[scores.split.eq("test") & scores.selected].groupby(["protocol", "metric"]).size()
+    assert cells["direct", "acc,none"] == cells["train_before_test", "acc,none"] == 2
+    assert cells["direct", "exact_match,none"] == cells["train_before_test", "exact_match,none"] == 2
+    assert scores.n_items.gt(0).all() and scores.value.between(0, 1).all()
+    selections = pd.read_parquet(root / "tables" / "selections.parquet")
+    chosen = selections[selections.selected]
+    assert len(chosen) == 4 and len(selections) == 4 * 3
+    # the best on validation, the untouched model where nothing is strictly better
+    for _, group in selections.groupby(["model", "benchmark"]):
+        picked = group[group.selected].iloc[0]
+        assert picked.validation_value == group.validation_value.max()
+        assert pd.isna(picked.learning_rate) == (picked.validation_value <= picked.direct_validation_value)
+    items = pd.read_parquet(root / "tables" / "items.parquet")
+    merged = items.groupby(["model", "benchmark", "protocol", "split"]).correct.mean()
+    for row in scores[scores.metric.isin(["acc,none", "exact_match,none"])].itertuples():
+        assert merged[row.model, row.benchmark, row.protocol, row.split] == pytest.approx(row.value)
+    assert json.loads((root / "reports" / "agreement" / "summary.json").read_text())["models"] == 2
+    assert "<html" in (root / "report" / "index.html").read_text()[:400]
+
+
+def test_a_second_run_does_nothing(project):
+    before = sidecars(project)
+    done = project.snakemake(*CONFIG)
+    assert "Nothing to be done" in done.stdout + done.stderr
+    assert sidecars(project) == before
+
+
+def test_a_run_is_the_same_bytes_twice(finished, tmp_path):
+    again = Project(tmp_path)
+    again.snakemake("scores", *CONFIG)
+    assert tables(again) == tables(finished)
+    store = Path("results/test/store")
+    for path in (finished.folder / store).glob("*/*/*/sha256.json"):
+        assert (again.folder / path.relative_to(finished.folder)).read_bytes() == path.read_bytes()
+
+
+def test_a_deleted_manifest_costs_nothing(project):
+    before, expected = sidecars(project), tables(project)
+    manifest = next((project.folder / RESULTS / "cells" / "finetune_adapter").rglob("*.json"))
+    manifest.unlink()
+    project.snakemake(*CONFIG)
+    assert manifest.is_file() and sidecars(project) == before and tables(project) == expected
+
+
+@pytest.mark.parametrize("how", ["deleted", "damaged"])
+@pytest.mark.parametrize("rule", ["finetune_adapter", "evaluate_model"])
+def test_a_lost_cell_is_computed_again_and_nothing_else(project, rule, how):
+    before, expected = sidecars(project), tables(project)
+    cell = sorted(name for name in before if name.startswith(rule))[0]
+    folder = project.folder / RESULTS / "store" / cell
+    if how == "deleted":
+        shutil.rmtree(folder)
+    else:
+        victim = next(path for path in sorted(folder.rglob("*")) if path.suffix in (".parquet", ".safetensors"))
+        victim.write_bytes(victim.read_bytes()[:-1] + b"?")
+    said = project.lm_validity("preflight", *CONFIG).stdout
+    assert cell in said and "will be computed again" in said
+    project.snakemake(*CONFIG)
+    # on a CPU a cell's bytes are the same again, so what stands on it is found in the store
+    assert computed(before, sidecars(project)) == {cell}
+    assert tables(project) == expected
+
+
+def test_comments_unrelated_keys_and_batch_sizes_compute_nothing(project):
+    before = sidecars(project)
+    config = project.folder / "config" / "test.yaml"
+    text = config.read_text()
+    config.write_text(
+        "# a comment\n"
+        + text.replace("batch_size: 64", "batch_size: 16")
+        .replace("epochs: 3", "epochs: 3, micro_batch: 2")
+        .replace("resamples: 200", "resamples: 150")
+    )
+    project.snakemake(*CONFIG)
+    assert sidecars(project) == before
+
+
+def test_a_changed_recipe_computes_what_it_changes(project):
+    before = sidecars(project)
+    config = project.folder / "config" / "test.yaml"
+    config.write_text(config.read_text().replace("[1e-3, 3e-3]", "[1e-3, 2e-3]"))
+    project.snakemake(*CONFIG)
+    new = computed(before, sidecars(project))
+    trained = {cell for cell in new if cell.startswith("finetune_adapter")}
+    assert len(trained) == 4 and all("lr2e-3" in cell for cell in trained)
+    assert all(cell.startswith(("finetune_adapter", "evaluate_adapter")) for cell in new)
+    assert set(before) <= set(sidecars(project)), "cells of the old recipe stay"
+
+
+def test_forget_drops_cells_by_pattern(project):
+    before = sidecars(project)
+    said = project.lm_validity("forget", "finetune_adapter/*/cloze.*.lr1e-3.*", *CONFIG).stdout
+    assert said.count("forgot finetune_adapter/") == 2
+    project.snakemake(*CONFIG)
+    assert {cell.split("--")[0].rpartition("/")[2] for cell in computed(before, sidecars(project))} == {
+        "cloze.plain.lr1e-3.seed0"
+    }
+    done = project.lm_validity("forget", "finetune/*", *CONFIG, code=2)
+    assert "no finished cell matches 'finetune/*'. Hint:" in done.stderr
+
+
+def test_a_killed_finetune_resumes_after_its_last_epoch(finished, project):
+    """kill -9 after epoch 2: the rerun starts at epoch 3, and the result is the same bytes."""
+    model, batch = "forum-llama-xs", "cloze.plain.all-rates.seed0"
+    cells = [name for name in sidecars(project) if name.startswith(f"finetune_adapter/{model}/cloze.")]
+    project.lm_validity("forget", f"finetune_adapter/{model}/cloze.*", *CONFIG)
+    command = ("lm-validity", "finetune-adapter", *CONFIG, "--model", model, "--batch", batch)
+    log = project.folder / "killed.log"
+    with open(log, "w") as handle:
+        job = subprocess.Popen(command, cwd=project.folder, env=project.environment(), stderr=handle)
+    try:
+        deadline = time.monotonic() + 120
+        while "epoch 2:" not in log.read_text():
+            assert job.poll() is None and time.monotonic() < deadline, log.read_text()
+            time.sleep(0.005)
+    finally:
+        job.send_signal(signal.SIGKILL)
+        job.wait()
+    done = project.run(*command)
+    epochs = [int(number) for number in re.findall(r"lr1e-3\S* epoch (\d+):", done.stderr)]
+    assert epochs[0] == 3, done.stderr
+    for cell in cells:
+        index = RESULTS / "store" / cell / "sha256.json"
+        assert (project.folder / index).read_bytes() == (finished.folder / index).read_bytes()
+    first = json.loads((project.folder / RESULTS / "store" / sorted(cells)[0] / "sidecar.json").read_text())
+    assert first["resumed_epochs"] == 2
+
+
+def test_a_failed_cell_fails_alone_and_is_named(project):
+    """One benchmark's training data are spoilt: its siblings finish, the run ends with 1, partial reports say what
+    is missing, and after the cause is gone the next run computes that cell and what stands on it."""
+    before, expected = sidecars(project), tables(project)
+    data = project.folder / RESULTS / "miniature" / "data" / "cloze" / "training.jsonl"
+    good = data.read_text()
+    first, _, rest = good.partition("\n")
+    data.write_text(json.dumps(json.loads(first) | {"context": "something else"}) + "\n" + rest)
+    project.lm_validity("forget", "finetune_adapter/forum-llama-xs/*", *CONFIG)
+    done = project.snakemake(*CONFIG, code=1)
+    said = done.stdout + done.stderr
+    assert "failed cell: finetune_adapter/forum-llama-xs/cloze.plain.lr1e-3.seed0" in said
+    recomputed = computed(before, sidecars(project))
+    assert {cell.split("/")[2].split(".")[0] for cell in recomputed} == {"table"}
+    assert tables(project) == expected, "complete tables are not replaced by incomplete ones"
+    page = (project.folder / RESULTS / "partial" / "report" / "index.html").read_text()
+    assert "select_adapter forum-llama-xs cloze.seed0" in page
+    partial = pd.read_parquet(project.folder / RESULTS / "partial" / "tables" / "scores.parquet")
+    rows = partial[(partial.model == "forum-llama-xs") & (partial.protocol == "train_before_test")]
+    assert set(rows.benchmark) == {"table"}
+    data.write_text(good)
+    middle = sidecars(project)
+    project.snakemake(*CONFIG)
+    again = computed(middle, sidecars(project))
+    assert {cell.split("--")[0].rpartition("/")[2] for cell in again} == {
+        "cloze.plain.lr1e-3.seed0",
+        "cloze.plain.lr3e-3.seed0",
+    }
+    assert tables(project) == expected
+
+
+def test_partial_reports_before_anything_is_finished(tmp_path):
+    project = Project(tmp_path)
+    done = project.snakemake("partial_reports", *CONFIG, code=None)
+    assert "cells missing" in done.stdout + done.stderr
+    assert not (project.folder / RESULTS / "tables").exists()

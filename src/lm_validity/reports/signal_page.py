@@ -133,9 +133,10 @@ def _progress(analysis: SignalAnalysis) -> _Progress:
     if any(np.isnan(curve.tokens_b).any() for curve in curves):
         return _Progress("Iterations or checkpoints", 1.0, "steps")
     longest = max(curve.tokens_b[-1] for curve in curves)
-    for limit, scale, unit in ((1.0, 1.0, "billion"), (1e-3, 1e3, "million"), (0.0, 1e6, "thousand")):
-        if longest >= limit:
-            break
+    if longest >= 1.0:
+        scale, unit = 1.0, "billion"
+    else:
+        scale, unit = (1e3, "million") if longest >= 1e-3 else (1e6, "thousand")
     return _Progress(f"{unit.capitalize()} tokens", scale, f"{unit} tokens")
 
 

@@ -95,7 +95,7 @@ def item_scores(
         if lengths is None:
             raise ValueError(f"{metric} needs the choices' lengths in {described.per}s")
         values = values / lengths
-    base = metric.removesuffix(f"_per_{described.per}")
+    base = metric if metric in _SCORES else metric.removesuffix(f"_per_{described.per}")
     return _SCORES[base](values, np.asarray(gold, dtype=np.intp))
 
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import math
 import struct
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,9 @@ from transformers.pytorch_utils import Conv1D
 from lm_validity.cells.language_model import LanguageModel
 from lm_validity.errors import CellError
 from lm_validity.files import replace_file, write_text
+
+# PEFT asks transformers by a name that is going out of use; nothing for the user to act on
+warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
 
 # query, key and value projections as transformers' architectures name them, alone or fused
 ATTENTION_PROJECTIONS = frozenset(

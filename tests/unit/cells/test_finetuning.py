@@ -8,13 +8,16 @@ from dataclasses import replace
 import pytest
 import torch
 from peft import PeftModel
-from toy_world import load_toy, toy_model
+from safetensors import safe_open
+from toy_world import load_toy, toy_model, toy_rows, write_toy_tasks
 from transformers import AutoModelForCausalLM
 
 from lm_validity.cells.evaluation import NonFiniteScore, evaluate, metric_value, prepare_requests
 from lm_validity.cells.finetuning import FinetuneSettings, TrainingStopped, finetune
+from lm_validity.cells.language_model import load_language_model
 from lm_validity.cells.lora import target_modules, use_adapter
 from lm_validity.cells.splits import documents, make_splits
+from lm_validity.cells.tasks import find_task, load_task
 from lm_validity.cells.training_text import Example, training_examples
 from lm_validity.errors import CellError
 
@@ -106,6 +109,31 @@ def test_same_bytes_twice_and_after_an_interruption(llama, world, tmp_path):
     assert other.resumed_epochs == 0
 
 
+def test_a_poisoned_test_split_changes_no_byte(llama, tmp_path):
+    """After splitting, test gets other labels and texts that occur nowhere else: nothing that trains sees it."""
+
+    def poisoned(split: str) -> list[dict]:
+        rows = toy_rows(split)
+        if split != "test":
+            return rows
+        return [row | {"name": f"poison {row['name']}", "gold": (row["gold"] + 1) % 4} for row in rows]
+
+    clean = load_task(find_task("toy_choice", write_toy_tasks(tmp_path / "clean")))
+    splits = make_splits(clean)
+    spoilt = load_task(find_task("toy_choice", write_toy_tasks(tmp_path / "spoilt", rows=poisoned)))
+    results = []
+    for name, task in (("a", clean), ("b", spoilt)):
+        examples = training_examples(llama, task, documents(task, splits.train))
+        prepared = prepare_requests(llama, task, documents(task, splits.validation))
+        results.append(
+            run(llama, examples, lambda p=prepared: metric_value(llama, p, "acc_norm,none"), tmp_path / name)
+        )
+    assert results[0] == results[1]
+    assert files(tmp_path / "a" / "adapter") == files(tmp_path / "b" / "adapter")
+    with pytest.raises(CellError, match="document test:0 changed after the test split was made"):
+        documents(spoilt, splits.test)
+
+
 def test_seed_changes_the_run_and_the_rate_does_not_change_the_order(llama, world, tmp_path):
     _, examples, validate = world(llama)
     first = run(llama, examples, validate, tmp_path / "a")
@@ -120,7 +148,7 @@ def test_memory_settings_change_rounding_only(lm, world, tmp_path, change):
     _, examples, validate = world(lm)
     whole = run(lm, examples, validate, tmp_path / "a")
     spared = run(lm, examples, validate, tmp_path / "b", replace(SETTINGS, **change))
-    assert spared.step_losses == pytest.approx(whole.step_losses, abs=2e-5)
+    assert spared.step_losses == pytest.approx(whole.step_losses, rel=1e-6)
     assert spared.steps == whole.steps
     assert not any(module.training for module in lm.base.modules())
 
@@ -142,7 +170,18 @@ def test_out_of_memory_halves_the_micro_batch(llama, world, tmp_path, calls):
     spared = run(llama, examples, validate, tmp_path / "b")
     assert spared.micro_batch == 8 >> len(calls)
     assert spared.steps == whole.steps == 9
-    assert spared.step_losses == pytest.approx(whole.step_losses, abs=2e-5)
+    assert spared.step_losses == pytest.approx(whole.step_losses, rel=1e-6)
+
+
+def test_bfloat16_trains_float32_adapters(model_folders, world, tmp_path):
+    lm = load_language_model(model_folders["llama"], dtype="bfloat16", device="cpu", eval_batch_size=8)
+    _, examples, validate = world(lm)
+    result = run(lm, examples, validate, tmp_path)
+    assert result.epochs[-1].train_loss < result.epochs[0].train_loss
+    with safe_open(tmp_path / "adapter" / "adapter_model.safetensors", framework="pt") as file:
+        assert {file.get_tensor(name).dtype for name in file.keys()} == {torch.float32}  # noqa: SIM118 (no dict)
+    with use_adapter(lm, tmp_path / "adapter"):
+        assert validate() == result.epochs[result.best_epoch - 1].validation_value
 
 
 def test_out_of_memory_at_one_row_is_an_error(llama, world, tmp_path):

@@ -1,0 +1,113 @@
+"""lm-eval's own tasks go through by name; their data are faked, nothing is downloaded."""
+
+import datasets
+import pytest
+from toy_world import load_toy
+
+from lm_validity.cells.evaluation import evaluate, gold_choice, prepare_requests
+from lm_validity.cells.splits import documents, make_splits
+from lm_validity.cells.tasks import fetch_documents, find_task, load_task
+from lm_validity.cells.training_text import training_examples
+
+
+def arc(number: int) -> dict:
+    choices = {"text": [f"{color} {number}" for color in ("red", "green", "blue")], "label": ["A", "B", "C"]}
+    return {
+        "id": f"Q_{number}",
+        "question": f"Which one is {number}?",
+        "choices": choices,
+        "answerKey": "ABC"[number % 3],
+    }
+
+
+def commonsense(number: int) -> dict:
+    choices = {"text": [f"{color} {number}" for color in "vwxyz"], "label": list("ABCDE")}
+    return {
+        "id": f"c{number}",
+        "question": f" Where is {number}? ",
+        "choices": choices,
+        "answerKey": "ABCDE"[number % 5],
+    }
+
+
+ROWS = {
+    "arc_easy": arc,
+    "boolq": lambda n: {"passage": f"Passage {n}.", "question": f"is it {n}", "label": n % 2},
+    "winogrande": lambda n: {
+        "sentence": f"The {n} cats saw the dog because _ was late.",
+        "option1": "cat",
+        "option2": "dog",
+        "answer": str(1 + n % 2),
+    },
+    "hellaswag": lambda n: {
+        "activity_label": "Roof",
+        "ctx_a": f"A man is on roof {n}.",
+        "ctx_b": "he",
+        "endings": [f"falls {n}.", "is asleep.", "sings [title] well.", "waits."],
+        "label": str(n % 4),
+    },
+    "nq_open": lambda n: {"question": f"who is {n}", "answer": [f"Number {n}", str(n)]},
+    "gsm8k": lambda n: {"question": f"What is {n} and {n}?", "answer": f"It is {2 * n}.\n#### {2 * n}"},
+    "cola": lambda n: {"sentence": f"The {n} boys sings.", "label": n % 2},
+    "commonsense_qa": commonsense,
+}
+METRIC = {"nq_open": "exact_match,remove_whitespace", "gsm8k": "exact_match,flexible-extract", "cola": "mcc,none"}
+COMPLETION = {  # of the first training row under the plain prompt
+    "arc_easy": " red 0",
+    "boolq": " no",
+    "winogrande": " was late.",
+    "hellaswag": " falls 0.",
+    "nq_open": " Number 0",
+    "gsm8k": " It is 0.\n#### 0",
+    "cola": " no",
+    "commonsense_qa": " A",
+}
+
+
+@pytest.fixture
+def shipped(monkeypatch):
+    """Load a shipped task over 12 made-up rows a split."""
+
+    def fake(path, name=None, **_):
+        rows = ROWS[current[0]]
+        starts = {"train": 0, "validation": 100, "test": 200}
+        return datasets.DatasetDict(
+            {split: datasets.Dataset.from_list([rows(first + n) for n in range(12)]) for split, first in starts.items()}
+        )
+
+    current: list[str] = [""]
+    monkeypatch.setattr("lm_eval.api.task.datasets.load_dataset", fake)
+
+    def load(name: str):
+        current[0] = name
+        return load_task(find_task(name))
+
+    return load
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_shipped_task(name, shipped, model_folders):
+    lm, task = load_toy(model_folders["llama"], max_length=96, max_generated_tokens=8), shipped(name)
+    splits = make_splits(task)
+    own = name in ("arc_easy",)  # the others have no test split that lm-eval scores, or no validation split
+    assert [len(split.addresses) for split in splits] == ([12, 12, 12] if own else [10, 2, 12])
+    assert splits.train.removed_by_text == splits.train.removed_by_id == 0
+
+    docs = documents(task, splits.train)
+    for prompt in ("plain", "chat"):
+        found = evaluate(lm, task, docs, metric=METRIC.get(name, "acc,none"), prompt=prompt, bootstrap_iterations=0)
+        assert found.n_items == len(docs)
+        examples = training_examples(lm, task, docs, prompt=prompt)
+        for doc, example, group in zip(
+            docs.docs, examples, prepare_requests(lm, task, docs, prompt=prompt).requests, strict=True
+        ):
+            tokens = list(example.token_ids)
+            assert tokens.count(0) == tokens.count(1) == 1 and (tokens[0], tokens[-1]) == (0, 1)
+            if task.OUTPUT_TYPE == "multiple_choice":
+                context, continuation = lm.encode_request(*group[gold_choice(task, doc)].args)
+                assert tokens == [*context, *continuation, 1]
+            else:
+                context = lm.tok_encode(group[0].args[0])
+                assert tokens[: len(context)] == context
+    first = training_examples(lm, task, fetch_documents(task, "train", ["train:0"]))[0]
+    assert lm.tokenizer.decode(first.token_ids[first.completion_start : -1]) == COMPLETION[name]

@@ -43,20 +43,14 @@ def balanced_layout(tasks: int, models: int, subsamples: int, total: int) -> Pai
     )
 
 
-def calibrate(
-    formula: str, layout: PairedCounts, replicates: int, seed: int = 0, nodes: int = 64
-) -> Calibration:
+def calibrate(formula: str, layout: PairedCounts, replicates: int, seed: int = 0, nodes: int = 64) -> Calibration:
     """Simulation-based calibration of beta under `formula` with `replicates` simulated data sets."""
     design = build_design(layout, FORMULAS[formula])
     quantiles, covered, unreliable = np.empty(replicates), 0, 0
     for index, generator in enumerate(np.random.default_rng(seed).spawn(replicates)):
         truth = simulate(design, generator)
         posterior = fit_laplace(replace(design, correct=truth.correct), nodes=nodes, seed=index)
-        quantiles[index] = posterior.weights @ stats.norm.cdf(
-            truth.beta, posterior.node_means, posterior.node_sds
-        )
+        quantiles[index] = posterior.weights @ stats.norm.cdf(truth.beta, posterior.node_means, posterior.node_sds)
         covered += posterior.interval[0] <= truth.beta <= posterior.interval[1]
         unreliable += posterior.effective_nodes < nodes / 8
-    return Calibration(
-        quantiles, float(stats.kstest(quantiles, "uniform").pvalue), covered / replicates, unreliable
-    )
+    return Calibration(quantiles, float(stats.kstest(quantiles, "uniform").pvalue), covered / replicates, unreliable)

@@ -59,8 +59,7 @@ FORMULAS = {
         Formula(
             "overdispersed",
             tuple(
-                (factors, 1.0)
-                for factors in (("task",), ("task", "arm"), ("task", "model"), ("task", "model", "arm"))
+                (factors, 1.0) for factors in (("task",), ("task", "arm"), ("task", "model"), ("task", "model", "arm"))
             ),
             pair_within_model=True,
             overdispersion_scale=1.0,

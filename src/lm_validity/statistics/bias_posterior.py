@@ -156,9 +156,7 @@ def _sample(target: _Target, centre: np.ndarray, covariance: np.ndarray, nodes: 
     factor = np.linalg.cholesky(covariance)
     uniform = stats.qmc.Sobol(size + 1, rng=np.random.default_rng(seed)).random(32 * nodes)
     uniform = np.clip(uniform, 1e-9, 1 - 1e-9)
-    offset = (
-        stats.norm.ppf(uniform[:, :-1]) * np.sqrt(freedom / stats.chi2.ppf(uniform[:, -1], freedom))[:, None]
-    )
+    offset = stats.norm.ppf(uniform[:, :-1]) * np.sqrt(freedom / stats.chi2.ppf(uniform[:, -1], freedom))[:, None]
     scales = centre + offset @ factor.T
     inside = np.all((scales > np.exp(LOG_SCALE_RANGE[0])) & (scales < np.exp(LOG_SCALE_RANGE[1])), axis=1)
     scales, offset = scales[inside][:nodes], offset[inside][:nodes]
@@ -178,9 +176,7 @@ def _mixture_interval(weights: np.ndarray, means: np.ndarray, sds: np.ndarray) -
 
     def quantile(probability: float) -> float:
         low, high = np.min(means - 10 * sds), np.max(means + 10 * sds)
-        return float(
-            optimize.brentq(lambda x: weights @ stats.norm.cdf(x, means, sds) - probability, low, high)
-        )
+        return float(optimize.brentq(lambda x: weights @ stats.norm.cdf(x, means, sds) - probability, low, high))
 
     tail = (1 - INTERVAL) / 2
     return quantile(tail), quantile(1 - tail)

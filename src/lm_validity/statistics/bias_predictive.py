@@ -37,9 +37,7 @@ def equal_tailed(draws: np.ndarray) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def posterior_predictive(
-    design: Design, posterior: LaplacePosterior, size: int = 1000, seed: int = 0
-) -> Predictive:
+def posterior_predictive(design: Design, posterior: LaplacePosterior, size: int = 1000, seed: int = 0) -> Predictive:
     """Posterior predictive mean difference, treated minus control, in accuracy."""
     generator = np.random.default_rng(seed)
     # systematic resampling: each node appears in proportion to its weight

@@ -35,21 +35,13 @@ def pair_arms(trials: pd.DataFrame, source: str = "trials") -> pd.DataFrame:
     for column, what in (("total", "numbers of test observations"), ("test_hash", "test sets")):
         differs = same.index[same[column] > 1]
         if len(differs):
-            values = (
-                trials.loc[(trials[TRIAL] == trials.loc[differs[0], TRIAL]).all(axis=1), column]
-                .dropna()
-                .unique()
-            )
+            values = trials.loc[(trials[TRIAL] == trials.loc[differs[0], TRIAL]).all(axis=1), column].dropna().unique()
             raise InputError(
                 f"{_where(trials, differs[0], source)}: the arms have different {what}"
                 f" ({', '.join(map(str, values))}).",
                 "the arms of a trial are compared on the same observations: correct `subsample` or run the trial again.",
             )
-    wide = (
-        trials.pivot(index=TRIAL, columns="arm", values="correct")
-        .astype("float64")
-        .reindex(columns=list(ARMS))
-    )
+    wide = trials.pivot(index=TRIAL, columns="arm", values="correct").astype("float64").reindex(columns=list(ARMS))
     shared = trials.groupby(TRIAL)[["total", "test_hash"]].first()
     return shared.astype({"total": "int64"}).join(wide).sort_index().reset_index()
 
@@ -65,9 +57,7 @@ def _check_rows(trials: pd.DataFrame, source: str) -> None:
     hint = "`correct` counts the right answers among the `total` test observations."
     _refuse(trials, impossible, source, "{correct} correct answers of {total}", hint)
     twice = trials.duplicated([*TRIAL, "arm"])
-    _refuse(
-        trials, twice, source, "the arm {arm!r} is there twice", "number the random draws by `subsample`."
-    )
+    _refuse(trials, twice, source, "the arm {arm!r} is there twice", "number the random draws by `subsample`.")
 
 
 def _refuse(trials: pd.DataFrame, wrong: pd.Series, source: str, problem: str, hint: str) -> None:

@@ -1,0 +1,84 @@
+"""Model-free effects of the bias study: cells, tasks, and their averages, with the weighting stated.
+
+boost = accuracy(extra) - accuracy(base), bias = accuracy(test) - accuracy(extra), fractions. Differences are
+those of integer counts, so a task without a difference is exactly 0. All functions take the frame of
+`tables.trials.pair_arms`; trials that lack an arm of an effect do not count for that effect.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from lm_validity.statistics.bias_model import EFFECTS
+from lm_validity.tables.trials import CELL
+
+
+def task_means(trials: pd.DataFrame, effect: str, keys: list[str]) -> pd.DataFrame:
+    """Mean `effect` and number of `trials` by `keys`: the difference of the counts over the observations."""
+    treatment, control = EFFECTS[effect]
+    known = trials.dropna(subset=[treatment, control])
+    known = known.assign(difference=known[treatment] - known[control])
+    sums = known.groupby(keys)[["difference", "total"]].sum()
+    sums["trials"] = known.groupby(keys).size()
+    sums[effect] = sums["difference"] / sums["total"]
+    return sums[[effect, "trials"]].reset_index()
+
+
+def cell_effects(trials: pd.DataFrame) -> pd.DataFrame:
+    """One row per (experiment, language_model, m, n): the paper's table 1.
+
+    `boost_mean`, `bias_mean`: over all subsamples of all tasks. `boost_se`, `bias_se`: the standard deviation
+    of the task means over the root of the number of tasks (NaN with one task). `subsamples`: the largest
+    number of subsamples of a task; `tasks`, `trials`: what the cell holds. An effect without trials is NaN.
+    """
+    per_task = trials.groupby([*CELL, "task"]).size().reset_index(name="trials")
+    cells = per_task.groupby(CELL)["trials"].agg(subsamples="max", tasks="size", trials="sum").reset_index()
+    for effect in EFFECTS:
+        whole = task_means(trials, effect, CELL).rename(columns={effect: f"{effect}_mean"})
+        by_task = task_means(trials, effect, [*CELL, "task"]).groupby(CELL)[effect]
+        spread = (by_task.std() / np.sqrt(by_task.count())).rename(f"{effect}_se").reset_index()
+        cells = cells.merge(whole.drop(columns="trials"), "left", CELL).merge(spread, "left", CELL)
+    order = ["boost_mean", "boost_se", "bias_mean", "bias_se", "subsamples", "tasks", "trials"]
+    return cells[[*CELL, *order]]
+
+
+def task_effects(trials: pd.DataFrame) -> pd.DataFrame:
+    """One row per (experiment, task): `boost`, `bias`, every cell (language_model, m, n) weighing the same.
+
+    Weighting trials instead would let the cells with small n, which have most subsamples, decide: in the
+    published data 10 instead of 12 tasks then have a positive bias. `cells` counts the cells averaged.
+    """
+    keys = ["experiment", "task"]
+    tasks = trials.groupby([*keys, *CELL[1:]]).size().groupby(keys).size().reset_index(name="cells")
+    for effect in EFFECTS:
+        means = task_means(trials, effect, [*CELL, "task"]).groupby(keys)[effect].mean().reset_index()
+        tasks = tasks.merge(means, "left", keys)
+    return tasks[[*keys, *EFFECTS, "cells"]]
+
+
+@dataclass(frozen=True)
+class MeanOverTasks:
+    """Mean over tasks with its standard error and 95% t interval; None where there are fewer than 2 tasks."""
+
+    mean: float
+    standard_error: float | None
+    interval: tuple[float, float] | None
+    tasks: int
+    positive: int
+    negative: int
+
+
+def mean_over_tasks(values: np.ndarray) -> MeanOverTasks | None:
+    """Mean of (T,) task effects, tasks being the sampling unit; NaN are left out, None without any value."""
+    values = np.asarray(values, dtype=float)
+    values = values[np.isfinite(values)]
+    if len(values) == 0:
+        return None
+    mean, error, interval = float(values.mean()), None, None
+    if len(values) > 1:
+        error = float(values.std(ddof=1) / np.sqrt(len(values)))
+        reach = float(stats.t.ppf(0.975, len(values) - 1)) * error
+        interval = (mean - reach, mean + reach)
+    return MeanOverTasks(mean, error, interval, len(values), int((values > 0).sum()), int((values < 0).sum()))

@@ -17,10 +17,9 @@ DOUBLE_BEGIN_SHARE = 0.25
 def training_batches(settings: MiniatureSettings, world: World, row: MiniatureModel) -> Iterator[list[list[int]]]:
     """Batches of token ids, endless: each row one document, begun and ended with token 0.
 
-    One document a row: packing several into a window costs these models several times the steps. A quarter
-    of the rows begin with two tokens 0, because that is what a rolling log-likelihood in lm-eval feeds a
-    tokenizer that begins texts itself: the prefix token, then a text already begun. A model that never saw
-    it would be scored on its surprise at that.
+    One document a row: packing several into a window costs these models several times the steps. A quarter of the
+    rows begin with two tokens 0. Lm-eval's own rolling log-likelihood feeds that to a tokenizer that begins texts
+    itself (its prefix token, then a text already begun), and a model that never saw it would be scored on its surprise.
     """
     draw = generator(settings.seed, "pretraining", row.model)
     documents = pretraining_documents(settings, world, row.family, row.training_data, draw)

@@ -37,9 +37,11 @@ def reports(tmp_path_factory) -> dict:
     run("import", "lm-harmony", PUBLISHED / "scores.json", "--output", folder)
     summaries = {"folder": folder}
     for name in ("agreement", "factors"):
+        more = ["--align", "nq_open,arc_challenge"] if name == "agreement" else []
         run(
             *("report", name, "--scores", folder / "scores.parquet", "--models", PUBLISHED / "models.csv"),
             *("--benchmarks", PUBLISHED / "benchmarks.csv", "--output", folder / name, "--resamples", 0),
+            *more,
         )
         summaries[name] = json.loads((folder / name / "summary.json").read_text(encoding="utf-8"))
     summaries["seconds"] = time.process_time() - started
@@ -99,9 +101,7 @@ def test_agreement_within_families(reports):
         "Pythia": (0.250, 0.879),
     }
     printed |= {"GPT-2": (0.146, 0.547), "Yi": (0.251, 0.297)}
-    assert {
-        name: tuple(round(value[p], 3) for p in (DIRECT, PREPARED)) for name, value in families.items()
-    } == printed
+    assert {name: tuple(round(value[p], 3) for p in (DIRECT, PREPARED)) for name, value in families.items()} == printed
 
 
 def test_perplexity(reports):
@@ -125,13 +125,41 @@ def test_components(reports):
 
 def test_first_component_and_compute(reports):
     relation = reports["factors"]["pc1_compute"]
-    assert relation[DIRECT] == {
-        "kendall": near(0.739795), "pearson": near(0.921701), "models": 37,
-        "spearman": relation[DIRECT]["spearman"],
-    }  # fmt: skip
-    assert relation[PREPARED] == {
-        "kendall": near(0.864617), "spearman": near(0.968903), "pearson": near(0.968505), "models": 37,
-    }  # fmt: skip
+    expected = {
+        DIRECT: {"kendall": 0.739795, "pearson": 0.921701},
+        PREPARED: {"kendall": 0.864617, "spearman": 0.968903, "pearson": 0.968505},
+    }
+    for protocol, values in expected.items():
+        assert relation[protocol]["models"] == 37
+        assert {name: relation[protocol][name] for name in values} == {n: near(v) for n, v in values.items()}
+
+
+def test_significance(reports):
+    values = reports["agreement"]["significance_tau"]
+    assert values[DIRECT]["mean"] == near(0.570438)
+    assert values[PREPARED]["mean"] == near(0.795089)
+    assert values["improved_pairs"] == 260
+
+
+def test_greedy_alignment(reports):
+    """The paper's first figure: NQ-Open and ARC-Challenge."""
+    rows = {row["protocol"]: row for row in reports["agreement"]["alignment"]}
+    direct, prepared = rows[DIRECT], rows[PREPARED]
+    assert set(direct["benchmarks"]) == {"nq_open", "arc_challenge"}
+    assert (direct["tau"], direct["aligned_tau"]) == (near(0.434449), near(0.619672))
+    assert (direct["crossings"], direct["aligned_crossings"]) == (512, 348)
+    assert (prepared["tau"], prepared["aligned_tau"]) == (near(0.786984), near(0.947541))
+    assert (prepared["crossings"], prepared["aligned_crossings"]) == (194, 48)
+    assert (direct["opposite_significant_pairs"], prepared["opposite_significant_pairs"]) == (313, 35)
+    assert direct["violations"] == prepared["violations"] == 0
+
+
+def test_the_page_says_that_prepared_scores_are_a_maximum_over_test_scores(reports):
+    chosen = reports["agreement"]["selected_on_test"]
+    assert (chosen["equal"], chosen["below"], chosen["cells"]) == (48, 0, 1464)
+    page = (reports["folder"] / "agreement" / "index.html").read_text(encoding="utf-8")
+    assert "the better of both protocols on the test split" in page
+    assert "0.58 and 0.77" in page
 
 
 def test_other_conventions_do_not_give_the_papers_numbers(reports):

@@ -21,11 +21,13 @@ def agreement(
     output: Output,
     items: Annotated[Path | None, typer.Option(help="items.parquet, for paired significance.")] = None,
     resamples: Resamples = 2000,
+    tau: Annotated[str, typer.Option(help="Variant of Kendall's tau: b (the paper's), a or c.")] = "b",
+    align: Annotated[str | None, typer.Option(help="Two benchmarks for the bump plot, BENCHMARK,BENCHMARK.")] = None,
 ) -> None:
     """Do the benchmarks agree on which model is better, before and after equal preparation?"""
     from lm_validity.reports.agreement import report_agreement
 
-    report_agreement(scores, models, benchmarks, output, items=items, resamples=resamples)
+    report_agreement(scores, models, benchmarks, output, items=items, resamples=resamples, tau=tau, align=align)
 
 
 @app.command("factors")

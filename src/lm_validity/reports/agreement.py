@@ -1,47 +1,24 @@
 """The agreement report: do benchmarks agree on which model is better, before and after equal preparation?"""
 
-from dataclasses import dataclass, field
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 
+from lm_validity.errors import InputError, nearest
 from lm_validity.files import write_json
+from lm_validity.reports.agreement_analysis import DIRECT, PREPARED, AgreementAnalysis, analyze_agreement
 from lm_validity.reports.agreement_page import agreement_page
+from lm_validity.reports.agreement_uncertainty import AgreementUncertainty, agreement_uncertainty
+from lm_validity.reports.alignment import PairAlignment, align_pairs
+from lm_validity.reports.item_significance import read_selected_items
 from lm_validity.reports.page import write_page
 from lm_validity.reports.score_matrix import ScoreMatrix, listing, read_score_matrix
 from lm_validity.reports.summary import plain
-from lm_validity.statistics.agreement import (
-    Agreement,
-    PerplexityAgreement,
-    improved_pairs,
-    mean_over_pairs,
-    nanmean,
-    perplexity_agreement,
-    summarize_agreement,
-)
-from lm_validity.statistics.ranking import kendall_tau_matrix, pair_signs
-from lm_validity.statistics.significance import significant_signs
+from lm_validity.statistics.agreement import mean_over_pairs, nanmean
+from lm_validity.statistics.ranking import TauVariant
+from lm_validity.statistics.resampling import Interval
 from lm_validity.tables.schema import PROTOCOLS
-
-MINIMUM_FAMILY = 3  # models of a family: with two a tau can only be -1, 0 or 1
-
-
-@dataclass(frozen=True)
-class AgreementAnalysis:
-    """All results of the report, by protocol where they have one."""
-
-    matrix: ScoreMatrix
-    tasks: list[str]
-    categories: list[str | None]
-    tau: dict[str, np.ndarray]
-    agreement: dict[str, Agreement]
-    improved: tuple[int, int]
-    significance_tau: dict[str, np.ndarray]
-    significance_improved: tuple[int, int]
-    families: dict[str, dict[str, float]]
-    perplexity: dict[str, PerplexityAgreement] | None
-    before_after: dict[str, np.ndarray]
-    notes: list[str] = field(default_factory=list)
 
 
 def report_agreement(
@@ -51,203 +28,166 @@ def report_agreement(
     output: str | Path,
     items: str | Path | None = None,
     resamples: int = 2000,
+    tau: TauVariant = "b",
+    align: str | None = None,
 ) -> None:
-    """Write summary.json, tables, figures and the page of the agreement report under `output`."""
+    """Write summary.json, tables, figures and the page of the agreement report under `output`.
+
+    `items`: makes significance paired. `resamples`: 0 skips intervals and the alignment of all pairs.
+    `tau`: the variant of Kendall's tau without resampling. `align`: the two benchmarks of the bump plot; by
+    default the pair within one category whose direct rankings contradict each other most.
+    """
     matrix = read_score_matrix(scores, models, benchmarks)
-    analysis = analyze_agreement(matrix)
-    summary = agreement_summary(analysis)
-    write_page(agreement_page(analysis, summary), output)
+    pair = _alignment_pair(align, matrix)
+    if tau not in get_args(TauVariant):
+        raise InputError(f"--tau {tau}: no such variant of Kendall's tau.", "a, b or c.")
+    analysis = analyze_agreement(
+        matrix, items=read_selected_items(items, matrix) if items is not None else None, variant=tau
+    )
+    uncertainty = agreement_uncertainty(analysis, resamples)
+    alignments = align_pairs(analysis, pair, every=resamples > 0)
+    summary = agreement_summary(analysis, uncertainty, alignments, tau, resamples)
+    write_page(agreement_page(analysis, uncertainty, alignments, summary), output)
     write_json(Path(output) / "summary.json", summary)
 
 
-def analyze_agreement(matrix: ScoreMatrix) -> AgreementAnalysis:
-    """All statistics of the report that need no resampling."""
-    notes = list(matrix.notes)
-    is_task = ~matrix.is_corpus
-    tasks = matrix.task_names()
-    facts = matrix.benchmark_facts[is_task]
-    categories = [name if isinstance(name, str) else None for name in facts["category"]]
-    oriented = {protocol: matrix.oriented(protocol)[:, is_task] for protocol in PROTOCOLS}
-    stderr = {protocol: matrix.stderr[protocol][:, is_task] for protocol in PROTOCOLS}
-    tau = {protocol: kendall_tau_matrix(pair_signs(oriented[protocol])) for protocol in PROTOCOLS}
-    significance_tau = {
-        protocol: kendall_tau_matrix(significant_signs(oriented[protocol], stderr[protocol]))
-        for protocol in PROTOCOLS
-    }
-    notes += _coverage_notes(matrix, oriented, stderr, tasks)
-    return AgreementAnalysis(
-        matrix=matrix,
-        tasks=tasks,
-        categories=categories,
-        tau=tau,
-        agreement={protocol: summarize_agreement(tau[protocol], categories) for protocol in PROTOCOLS},
-        improved=improved_pairs(tau["direct"], tau["train_before_test"]),
-        significance_tau=significance_tau,
-        significance_improved=improved_pairs(
-            significance_tau["direct"], significance_tau["train_before_test"]
-        ),
-        families=_family_agreement(matrix.families, oriented, notes),
-        perplexity=_perplexity(matrix, oriented, notes),
-        before_after=_before_after(matrix, oriented, notes),
-        notes=notes,
-    )
-
-
-def agreement_summary(analysis: AgreementAnalysis) -> dict:
+def agreement_summary(
+    analysis: AgreementAnalysis,
+    uncertainty: AgreementUncertainty,
+    alignments: list[PairAlignment],
+    tau: TauVariant,
+    resamples: int,
+) -> dict:
     """The keys of summary.json."""
     improved, compared = analysis.improved
     significance_improved, significance_compared = analysis.significance_improved
+    direct, prepared = (analysis.agreement[p].mean for p in PROTOCOLS)
+    notes = [*analysis.notes, *_method_notes(analysis, uncertainty, tau, resamples)]
     summary = {
         "models": len(analysis.matrix.models),
         "benchmarks": len(analysis.tasks),
         "pairs": len(analysis.tasks) * (len(analysis.tasks) - 1) // 2,
         "improved_pairs": improved if compared else None,
         "compared_pairs": compared,
-        "kendall_tau": {protocol: _tau_summary(analysis, protocol) for protocol in PROTOCOLS},
+        "kendall_tau": {p: _tau_summary(analysis, uncertainty, p) for p in PROTOCOLS},
+        "improvement": {
+            "mean": prepared - direct,
+            "interval": uncertainty.improvement,
+            "interval_population_of_benchmarks": uncertainty.improvement_population,
+            "test": uncertainty.test._asdict(),
+        },
         "significance_tau": {
-            **{
-                protocol: {"mean": mean_over_pairs(analysis.significance_tau[protocol])}
-                for protocol in PROTOCOLS
-            },
+            **{p: _significance_summary(analysis, uncertainty, p) for p in PROTOCOLS},
             "improved_pairs": significance_improved if significance_compared else None,
         },
-        "perplexity": _perplexity_summary(analysis),
+        "perplexity": _perplexity_summary(analysis, uncertainty),
         "families": analysis.families,
-        "notes": analysis.notes,
+        "families_interval": uncertainty.families,
+        "reliability": analysis.reliability,
+        "subsets": {p: vars(subset) for p, subset in analysis.subsets.items()},
+        "influence": {p: [vars(left) for left in rows] for p, rows in analysis.influence.items()},
+        "alignment": [pair.summary() for pair in alignments],
+        "selected_on_test": vars(analysis.maximum) if analysis.maximum else None,
+        "resamples": resamples,
+        "notes": notes,
     }
     return plain(summary)
 
 
-def _tau_summary(analysis: AgreementAnalysis, protocol: str) -> dict:
-    tau, agreement = analysis.tau[protocol], analysis.agreement[protocol]
-    names = analysis.tasks
-    grid = agreement.by_category
+def _alignment_pair(align: str | None, matrix: ScoreMatrix) -> tuple[str, str] | None:
+    if align is None:
+        return None
+    names = matrix.task_names()
+    pair = tuple(name.strip() for name in align.split(","))
+    if len(pair) != 2 or pair[0] == pair[1]:
+        raise InputError(f"--align {align}: not two benchmarks.", "write two names with a comma between them.")
+    for name in pair:
+        if name not in names:
+            like = nearest(name, names)
+            hint = f"did you mean {like!r}?" if like else f"the benchmarks are {listing(names)}."
+            raise InputError(f"--align {align}: no benchmark {name!r}.", hint)
+    return pair
+
+
+def _tau_summary(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty, protocol: str) -> dict:
+    names, tau, agreement = analysis.tasks, analysis.tau[protocol], analysis.agreement[protocol]
+    ceiling = analysis.ceiling[protocol]
+    used = ceiling.used
+    observed = mean_over_pairs(tau[np.ix_(used, used)])
     return {
         "mean": agreement.mean,
-        "interval": None,
+        "interval": uncertainty.mean.get(protocol),
+        "interval_population_of_benchmarks": uncertainty.mean_population.get(protocol),
         "by_benchmark": dict(zip(names, agreement.by_benchmark, strict=True)),
-        "by_pair": [
-            [names[i], names[j], tau[i, j]] for i, j in zip(*np.triu_indices(len(names), 1), strict=True)
-        ],
+        "by_benchmark_interval": _by_name(uncertainty.by_benchmark.get(protocol), names),
+        "by_pair": [[names[i], names[j], tau[i, j]] for i, j in zip(*np.triu_indices(len(names), 1), strict=True)],
         "by_category": {
-            a: {b: grid[i, j] for j, b in enumerate(agreement.categories)}
+            a: {b: agreement.by_category[i, j] for j, b in enumerate(agreement.categories)}
             for i, a in enumerate(agreement.categories)
         },
-        "ceiling": None,
+        "ceiling": ceiling.mean_tau,
+        "share_of_ceiling": observed / ceiling.mean_tau,
+        "ceiling_by_benchmark": dict(zip(names, ceiling.by_benchmark, strict=True)),
     }
 
 
-def _perplexity_summary(analysis: AgreementAnalysis) -> dict | None:
+def _by_name(interval: Interval | None, names: list[str]) -> dict | None:
+    if interval is None:
+        return None
+    return {name: [low, high] for name, low, high in zip(names, interval.low, interval.high, strict=True)}
+
+
+def _significance_summary(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty, protocol: str) -> dict:
+    agreement = analysis.significance[protocol]
+    names, tau = analysis.tasks, analysis.significance_tau[protocol]
+    return {
+        "mean": agreement.mean,
+        "interval": uncertainty.significance.get(protocol),
+        "by_benchmark": dict(zip(names, agreement.by_benchmark, strict=True)),
+        "by_pair": [[names[i], names[j], tau[i, j]] for i, j in zip(*np.triu_indices(len(names), 1), strict=True)],
+        "by_category": {
+            a: {b: agreement.by_category[i, j] for j, b in enumerate(agreement.categories)}
+            for i, a in enumerate(agreement.categories)
+        },
+    }
+
+
+def _perplexity_summary(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty) -> dict | None:
     perplexity = analysis.perplexity
     if perplexity is None:
         return None
+    is_corpus = analysis.matrix.is_corpus
     return {
-        "models": max(perplexity[protocol].models for protocol in PROTOCOLS),
-        "corpora": [
-            b
-            for b, corpus in zip(analysis.matrix.benchmarks, analysis.matrix.is_corpus, strict=True)
-            if corpus
-        ],
+        "models": max(perplexity[p].models for p in PROTOCOLS),
+        "corpora": [name for name, corpus in zip(analysis.matrix.benchmarks, is_corpus, strict=True) if corpus],
         "corpus_benchmark": {p: nanmean(perplexity[p].corpus_benchmark) for p in PROTOCOLS},
+        "corpus_benchmark_interval": uncertainty.corpus_benchmark,
         "corpus_corpus": {p: mean_over_pairs(perplexity[p].corpus_corpus) for p in PROTOCOLS},
+        "corpus_corpus_interval": uncertainty.corpus_corpus,
         "average_average": {p: perplexity[p].average_average for p in PROTOCOLS},
+        "average_average_interval": uncertainty.average_average,
         "before_after": {kind: nanmean(tau) for kind, tau in analysis.before_after.items()},
+        "before_after_interval": uncertainty.before_after,
     }
 
 
-def _family_agreement(families: np.ndarray, oriented: dict[str, np.ndarray], notes: list[str]) -> dict:
-    """Mean tau within each family of at least `MINIMUM_FAMILY` models."""
-    names = list(dict.fromkeys(name for name in families if name is not None))
-    small = [name for name in names if (families == name).sum() < MINIMUM_FAMILY]
-    if small:
-        notes.append(
-            f"Families of fewer than {MINIMUM_FAMILY} models have no agreement of their own: {listing(small)}."
-        )
-    return {
-        name: {
-            protocol: float("nan")
-            if name in small
-            else mean_over_pairs(kendall_tau_matrix(pair_signs(oriented[protocol][families == name])))
-            for protocol in PROTOCOLS
-        }
-        for name in names
-    }
-
-
-def corpus_scores(matrix: ScoreMatrix, protocol: str) -> np.ndarray:
-    """(models, corpora) oriented scores on the perplexity corpora, NaN for models kept out of that
-    analysis.
-    """
-    scores = matrix.oriented(protocol)[:, matrix.is_corpus]
-    excluded = (~matrix.model_facts["in_perplexity_analysis"].fillna(True)).to_numpy(dtype=bool)
-    return np.where(excluded[:, None], np.nan, scores)
-
-
-def _perplexity(matrix: ScoreMatrix, oriented: dict[str, np.ndarray], notes: list[str]) -> dict | None:
-    if not matrix.is_corpus.any():
-        notes.append("No perplexity corpus in the tables: nothing to compare with perplexity.")
-        return None
-    results = {p: perplexity_agreement(corpus_scores(matrix, p), oriented[p]) for p in PROTOCOLS}
-    for protocol, result in results.items():
-        if not np.isfinite(result.average_average):
-            notes.append(
-                f"{protocol}: {result.complete_models} models have all corpora and benchmarks, too few to compare "
-                "average perplexity with average score."
-            )
-    return results
-
-
-def _before_after(
-    matrix: ScoreMatrix, oriented: dict[str, np.ndarray], notes: list[str]
-) -> dict[str, np.ndarray]:
-    """Perplexity before preparation against scores after it, for base and for instruction-tuned models."""
-    if not matrix.is_corpus.any():
-        return {}
-    before, after = corpus_scores(matrix, "direct"), oriented["train_before_test"]
-    tuned = matrix.model_facts["instruction_tuned"]
-    if tuned.isna().all():
-        notes.append("Which models are instruction-tuned is unknown: base and tuned ones are not told apart.")
-    results = {}
-    for kind, chosen in (("base", tuned.eq(False)), ("instruction_tuned", tuned.eq(True))):
-        rows = chosen.fillna(False).to_numpy(dtype=bool)
-        results[kind] = kendall_tau_matrix(pair_signs(before[rows]), others=pair_signs(after[rows]))
-    return results
-
-
-def _coverage_notes(matrix: ScoreMatrix, oriented: dict, stderr: dict, tasks: list[str]) -> list[str]:
-    """What is missing, constant or without a standard error, in sentences."""
+def _method_notes(
+    analysis: AgreementAnalysis, uncertainty: AgreementUncertainty, tau: TauVariant, resamples: int
+) -> list[str]:
     notes = []
-    for protocol in PROTOCOLS:
-        scores = oriented[protocol]
-        known = np.isfinite(scores)
-        if not known.any():
-            notes.append(f"No {protocol} scores: what compares the two protocols is null.")
-            continue
-        if not known.all():
-            cells = [f"{matrix.models[i]} on {tasks[j]}" for i, j in zip(*np.nonzero(~known), strict=True)]
-            notes.append(
-                f"{protocol}: {len(cells)} of {known.size} cells are missing ({listing(cells, 6)}); each tau is over the "
-                "models known on both benchmarks."
-            )
-        nowhere = [name for name, row in zip(matrix.models, known, strict=True) if not row.any()]
-        if nowhere:
-            notes.append(f"{protocol}: no score at all for {listing(nowhere)}.")
-        constant = [
-            name
-            for name, column, ok in zip(tasks, scores.T, known.T, strict=True)
-            if ok.any() and np.ptp(column[ok]) == 0
-        ]
-        if constant:
-            notes.append(
-                f"{protocol}: all models have the same score on {listing(constant)}; its taus are undefined (null)."
-            )
-        without = [
-            name
-            for name, error, ok in zip(tasks, stderr[protocol].T, known.T, strict=True)
-            if not np.isfinite(error[ok]).any()
-        ]
-        if without:
-            notes.append(
-                f"{protocol}: no standard errors on {listing(without)}; nothing there counts as significant."
-            )
+    if tau != "b":
+        notes.append(f"Kendall's tau-{tau} instead of tau-b; intervals, families and perplexity use tau-b.")
+    if resamples == 0:
+        notes.append("Intervals are null: no resampling was asked for (--resamples 0).")
+    elif not uncertainty.mean:
+        notes.append(f"Intervals are null: {len(analysis.matrix.models)} models are too few to resample.")
+    sources = set(analysis.matrix.sources)
+    if "lm-harmony" in sources:
+        notes.append(
+            "Significance: two models are tied where they differ by at most 1.96 standard errors of their difference, "
+            "and tau-b is taken over pairs of models. The paper prints 0.58 and 0.77 for its own, unpublished "
+            "definition, which does not follow from its published scores; the figures here are this definition's."
+        )
+    if not analysis.matrix.has(DIRECT) or not analysis.matrix.has(PREPARED):
+        notes.append("One protocol is absent: improvement, its test and improved pairs are null.")
     return notes

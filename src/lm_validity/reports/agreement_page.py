@@ -1,282 +1,375 @@
-"""The agreement report's page: sentences, figures and tables out of its results."""
+"""The agreement report's page: its findings, and the sections on agreement itself."""
 
-from __future__ import annotations
-
+from collections.abc import Sequence
 from itertools import product
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from lm_validity.reports import figures
+from lm_validity.reports.agreement_analysis import DIRECT, PREPARED, AgreementAnalysis
+from lm_validity.reports.agreement_robustness import (
+    influence_section,
+    reliability_section,
+    score_section,
+    subset_section,
+)
+from lm_validity.reports.agreement_sections import alignment_section, perplexity_section, significance_section
+from lm_validity.reports.agreement_uncertainty import AgreementUncertainty
+from lm_validity.reports.alignment import PairAlignment
 from lm_validity.reports.page import Figure, Finding, Page, Section, Table
-from lm_validity.reports.summary import count, decimal, with_interval
+from lm_validity.reports.summary import count, decimal, percent, with_interval
+from lm_validity.statistics.resampling import Interval
 from lm_validity.tables.schema import PROTOCOLS
 
-if TYPE_CHECKING:
-    from lm_validity.reports.agreement import AgreementAnalysis
+_TAU_FORMATS = {label: ".3f" for label in figures.PROTOCOL_LABELS.values()} | {"change": "+.3f"}
 
 
-def agreement_page(analysis: AgreementAnalysis, summary: dict) -> Page:
+def agreement_page(
+    analysis: AgreementAnalysis,
+    uncertainty: AgreementUncertainty,
+    alignments: Sequence[PairAlignment],
+    summary: dict,
+) -> Page:
     """The page of the report."""
     sections = [
-        _benchmark_section(analysis, summary),
-        _pair_section(analysis, summary),
-        _category_section(analysis),
-        _family_section(analysis),
+        _benchmark_section(analysis, uncertainty, summary),
+        _pair_section(analysis, uncertainty, summary),
+        _category_section(analysis, uncertainty),
+        _family_section(analysis, uncertainty),
+        perplexity_section(analysis, summary),
+        significance_section(analysis, summary),
+        alignment_section(analysis, alignments),
+        subset_section(analysis),
+        influence_section(analysis),
+        reliability_section(analysis),
+        score_section(analysis),
     ]
-    if analysis.perplexity is not None:
-        sections.append(_perplexity_section(analysis, summary))
-    sections.append(_score_section(analysis))
     return Page(
         name="agreement",
         title="Ranking agreement",
         question="Do the benchmarks agree on which model is better, as the models come and after equal preparation?",
         findings=_findings(analysis, summary),
-        sections=sections,
+        sections=[section for section in sections if section is not None],
         notes=summary["notes"],
     )
 
 
 def _findings(analysis: AgreementAnalysis, summary: dict) -> list[Finding]:
+    findings = [_agreement_finding(summary), _improvement_finding(summary), _ceiling_finding(summary)]
+    findings += [_subset_finding(analysis), _perplexity_finding(summary), _selection_finding(analysis)]
+    return [finding for finding in findings if finding is not None]
+
+
+def _size(summary: dict) -> str:
+    return f"{count(summary['models'], 'model')} × {count(summary['benchmarks'], 'benchmark')}"
+
+
+def _agreement_finding(summary: dict) -> Finding:
     tau = summary["kendall_tau"]
-    basis = (
-        f"Mean Kendall's tau-b over {count(summary['pairs'], 'pair')} of {count(summary['benchmarks'], 'benchmark')}, "
-        f"{count(summary['models'], 'model')}."
+    known = [p for p in PROTOCOLS if tau[p]["mean"] is not None]
+    if not known:
+        return Finding("No two benchmarks can be compared.", _size(summary))
+    words = {DIRECT: "as the models come", PREPARED: "after equal preparation"}
+    parts = [f"{with_interval(tau[p]['mean'], tau[p]['interval'])} {words[p]}" for p in known]
+    return Finding(
+        f"Two benchmarks' rankings of the models agree with a mean Kendall's tau of {' and '.join(parts)}.",
+        f"{_size(summary)}, {count(summary['pairs'], 'pair')}; interval over other models, these benchmarks.",
     )
-    sentences = [
-        f"{label}: two benchmarks' rankings agree with tau {with_interval(tau[protocol]['mean'], tau[protocol]['interval'])}."
-        for protocol, label in figures.PROTOCOL_LABELS.items()
-        if tau[protocol]["mean"] is not None
-    ]
-    findings = [Finding(" ".join(sentences) or "No pair of benchmarks can be compared.", basis)]
-    if summary["improved_pairs"] is not None:
-        findings.append(
-            Finding(
-                f"Preparation brings {summary['improved_pairs']} of {summary['compared_pairs']} pairs closer together.",
-                "Pairs whose tau is strictly greater after preparation.",
-            )
+
+
+def _improvement_finding(summary: dict) -> Finding | None:
+    if summary["improved_pairs"] is None:
+        return None
+    improvement, test = summary["improvement"], summary["improvement"]["test"]
+    change = with_interval(improvement["mean"], improvement["interval"], signed=True)
+    sentence = (
+        f"Preparation changes the mean tau by {change}: {summary['improved_pairs']} of {summary['compared_pairs']} "
+        "pairs agree more."
+    )
+    basis = f"Sign-flip test over {count(test['units'], 'benchmark')}, one-sided p = {decimal(test['p'], 4)}."
+    population = improvement["interval_population_of_benchmarks"]
+    if population and None not in population:
+        basis += (
+            f" For other benchmarks too: {decimal(population[0], signed=True)} to "
+            f"{decimal(population[1], signed=True)}."
         )
-    return findings
+    return Finding(sentence, basis)
 
 
-def _labelled(protocol: str) -> str:
-    return figures.PROTOCOL_LABELS[protocol]
+def _ceiling_finding(summary: dict) -> Finding | None:
+    parts = [
+        f"{decimal(values['ceiling'])} {label.lower()}, of which {percent(values['share_of_ceiling'])} is reached"
+        for (p, label), values in ((item, summary["kendall_tau"][item[0]]) for item in figures.PROTOCOL_LABELS.items())
+        if values["ceiling"] is not None and values["share_of_ceiling"] is not None
+    ]
+    if not parts:
+        return None
+    return Finding(
+        f"If one order of the models held everywhere, measurement error would still leave tau at {'; '.join(parts)}.",
+        "Simulated from each benchmark's own scores and standard errors.",
+    )
 
 
-def _benchmark_section(analysis: AgreementAnalysis, summary: dict) -> Section:
+def _subset_finding(analysis: AgreementAnalysis) -> Finding | None:
+    subset = analysis.subsets.get(PREPARED) or analysis.subsets.get(DIRECT)
+    if subset is None or not np.isfinite(subset.random_mean[0]):
+        return None
+    label = "after preparation" if PREPARED in analysis.subsets else "directly"
+    enough = np.flatnonzero(subset.random_mean >= 0.9)
+    more = f"; {count(int(subset.sizes[enough[0]]), 'benchmark')} reach 0.9" if len(enough) else ""
+    return Finding(
+        f"One benchmark picked at random orders the models like all {len(subset.sizes)} together with tau "
+        f"{decimal(subset.random_mean[0])} {label}{more}.",
+        "Mean over random subsets, on groups of models; the whole set contains the subset.",
+    )
+
+
+def _perplexity_finding(summary: dict) -> Finding | None:
+    perplexity = summary["perplexity"]
+    if perplexity is None or perplexity["corpus_benchmark"][DIRECT] is None:
+        return None
+    parts = [
+        with_interval(perplexity["corpus_benchmark"][p], perplexity["corpus_benchmark_interval"].get(p))
+        for p in PROTOCOLS
+    ]
+    return Finding(
+        f"Rankings by perplexity agree with benchmarks' rankings with tau {parts[0]} directly and {parts[1]} after "
+        "preparation.",
+        f"{count(perplexity['models'], 'model')} with perplexities on "
+        f"{count(len(perplexity['corpora']), 'corpus', 'corpora')}.",
+    )
+
+
+def _selection_finding(analysis: AgreementAnalysis) -> Finding | None:
+    maximum = analysis.maximum
+    if maximum is None:
+        return None
+    return Finding(
+        "Caution: the prepared scores of this table are the better of both protocols on the test split.",
+        f"{maximum.equal} of {maximum.cells} cells equal the direct score, none is below it. Without the equal cells "
+        f"the mean prepared tau is {decimal(maximum.mean_tau_without, 3)}.",
+    )
+
+
+def _interval_columns(interval: Interval | None, index) -> dict:
+    return (
+        {"low": np.nan, "high": np.nan}
+        if interval is None
+        else {"low": interval.low[index], "high": interval.high[index]}
+    )
+
+
+def _benchmark_section(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty, summary: dict) -> Section:
     rows = [
         {
             "benchmark": name,
             "category": analysis.categories[i] or "unknown",
-            "protocol": _labelled(protocol),
-            "tau": analysis.agreement[protocol].by_benchmark[i],
+            "protocol": figures.PROTOCOL_LABELS[p],
+            "tau": analysis.agreement[p].by_benchmark[i],
+            **_interval_columns(uncertainty.by_benchmark.get(p), i),
+            "ceiling": analysis.ceiling[p].by_benchmark[i],
+            "significance_tau": analysis.significance[p].by_benchmark[i],
         }
-        for (i, name), protocol in product(enumerate(analysis.tasks), PROTOCOLS)
+        for (i, name), p in product(enumerate(analysis.tasks), PROTOCOLS)
     ]
     frame = pd.DataFrame(rows)
-    order = _order_by_direct(analysis)
+    tooltip = figures.tooltips(
+        benchmark="Benchmark", category="Category", protocol="Protocol", tau="tau|.3f", low="from|.3f", high="to|.3f",
+        ceiling="noise ceiling|.3f",
+    )  # fmt: skip
     chart = figures.interval_dots(
         frame,
         y="benchmark",
         value="tau",
+        low="low",
+        high="high",
+        mark="ceiling",
         title="Mean tau with the other benchmarks",
-        y_order=order,
+        y_order=order_by_direct(analysis),
         color=figures.protocol_color(),
-        tooltip=figures.tooltips(
-            benchmark="Benchmark", category="Category", protocol="Protocol", tau="tau|.3f"
-        ),
+        tooltip=tooltip,
         offset="protocol",
         row_height=22,
     )
-    wide = frame.pivot(index=["benchmark", "category"], columns="protocol", values="tau").reset_index()
+    caption = "Dot: mean tau with all others. Line: 95% interval over models. Tick: the noise ceiling."
+    formats = {name: ".3f" for name in ("tau", "low", "high", "ceiling", "significance_tau")}
     return Section(
         "Agreement of each benchmark with the others",
-        figures=[Figure("tau_by_benchmark", "Mean tau by benchmark", chart, wide=True)],
-        tables=[
-            Table(
-                "tau_by_benchmark",
-                "Mean tau by benchmark",
-                wide,
-                formats={c: ".3f" for c in figures.PROTOCOL_COLORS},
-            )
-        ],
+        finding=_extremes_sentence(analysis),
+        figures=[Figure("tau_by_benchmark", "Mean tau by benchmark", chart, caption=caption, wide=True)],
+        tables=[Table("tau_by_benchmark", "Mean tau by benchmark", frame, formats=formats, folded=True)],
     )
 
 
-def _order_by_direct(analysis: AgreementAnalysis) -> list[str]:
-    values = analysis.agreement["direct"].by_benchmark
+def _extremes_sentence(analysis: AgreementAnalysis) -> str:
+    """Which benchmark stands apart most, before and after."""
+    values = analysis.agreement[DIRECT].by_benchmark
     if not np.isfinite(values).any():
-        values = analysis.agreement["train_before_test"].by_benchmark
+        return ""
+    lowest = int(np.nanargmin(values))
+    sentence = (
+        f"{analysis.tasks[lowest]} stands apart most as the models come, with a mean tau of {decimal(values[lowest])}"
+    )
+    after = analysis.agreement[PREPARED].by_benchmark[lowest]
+    return f"{sentence}; after preparation it has {decimal(after)}." if np.isfinite(after) else f"{sentence}."
+
+
+def order_by_direct(analysis: AgreementAnalysis) -> list[str]:
+    """Benchmarks from most to least agreement, directly where that is known."""
+    values = analysis.agreement[DIRECT].by_benchmark
+    if not np.isfinite(values).any():
+        values = analysis.agreement[PREPARED].by_benchmark
+    return [analysis.tasks[i] for i in np.argsort(np.where(np.isfinite(values), -values, np.inf), kind="stable")]
+
+
+def tau_heatmaps(
+    prefix: str,
+    values: dict[str, np.ndarray],
+    rows: list[str],
+    columns: list[str],
+    title: str,
+    without_diagonal: bool = False,
+    **options,
+) -> list[Figure]:
+    """One heatmap of taus per protocol (values by protocol)."""
     return [
-        analysis.tasks[i] for i in np.argsort(np.where(np.isfinite(values), -values, np.inf), kind="stable")
-    ]
-
-
-def _pair_section(analysis: AgreementAnalysis, summary: dict) -> Section:
-    pair_frames = {p: _matrix_frame(analysis.tau[p], analysis.tasks, analysis.tasks) for p in PROTOCOLS}
-    charts = [
         Figure(
-            f"tau_by_pair_{protocol}",
-            _labelled(protocol),
+            f"{prefix}_{protocol}",
+            figures.PROTOCOL_LABELS[protocol],
             figures.heatmap(
-                pair_frames[protocol],
+                figures.matrix_frame(matrix, rows, columns, "tau", without_diagonal=without_diagonal),
                 x="column",
                 y="row",
                 value="tau",
-                title="Kendall's tau-b",
-                x_order=analysis.tasks,
-                y_order=analysis.tasks,
-                tooltip=figures.tooltips(row="Benchmark", column="with", tau="tau|.3f"),
-                row_height=16,
+                title=title,
+                x_order=columns,
+                y_order=rows,
+                tooltip=figures.tooltips(row="", column="with", tau="tau|.3f"),
+                **options,
             ),
-            min_width=460,
+            min_width=460 if len(columns) > 12 else 320,
         )
-        for protocol in PROTOCOLS
+        for protocol, matrix in values.items()
     ]
+
+
+def _pair_section(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty, summary: dict) -> Section:
     names = analysis.tasks
     upper = list(zip(*np.triu_indices(len(names), 1), strict=True))
     table = pd.DataFrame(
         {
             "benchmark": [names[i] for i, _ in upper],
             "with": [names[j] for _, j in upper],
-            **{_labelled(p): [analysis.tau[p][i, j] for i, j in upper] for p in PROTOCOLS},
+            **{figures.PROTOCOL_LABELS[p]: [analysis.tau[p][i, j] for i, j in upper] for p in PROTOCOLS},
         }
     )
-    table["change"] = table[_labelled("train_before_test")] - table[_labelled("direct")]
-    formats = {c: ".3f" for c in figures.PROTOCOL_COLORS} | {"change": "+.3f"}
+    table["change"] = table[figures.PROTOCOL_LABELS[PREPARED]] - table[figures.PROTOCOL_LABELS[DIRECT]]
+    finding = ""
+    change = uncertainty.pair_change
+    if change is not None:
+        table["change_low"], table["change_high"] = (np.array([end[i, j] for i, j in upper]) for end in change)
+        surely, worse = int((table["change_low"] > 0).sum()), int((table["change_high"] < 0).sum())
+        finding = (
+            f"For {surely} of {len(upper)} pairs the interval of the change lies above zero, for {worse} below it "
+            "(each pair for itself, not corrected for their number)."
+        )
     return Section(
         "Pairs of benchmarks",
-        figures=charts,
-        tables=[Table("tau_by_pair", "All pairs", table, formats=formats, folded=True)],
-    )
-
-
-def _matrix_frame(values: np.ndarray, rows: list[str], columns: list[str]) -> pd.DataFrame:
-    return pd.DataFrame(
-        [
-            {"row": r, "column": c, "tau": values[i, j]}
-            for i, r in enumerate(rows)
-            for j, c in enumerate(columns)
-        ]
-    )
-
-
-def _category_section(analysis: AgreementAnalysis) -> Section:
-    names = list(analysis.agreement["direct"].categories)
-    if not names:
-        return Section("Categories", notes=["The benchmarks sheet names no categories."])
-    charts = [
-        Figure(
-            f"tau_by_category_{protocol}",
-            _labelled(protocol),
-            figures.heatmap(
-                _matrix_frame(analysis.agreement[protocol].by_category, names, names),
-                x="column",
-                y="row",
-                value="tau",
-                title="Mean tau-b",
-                x_order=names,
-                y_order=names,
-                tooltip=figures.tooltips(row="Category", column="with", tau="tau|.3f"),
-                number_format=".2f",
-                row_height=34,
-            ),
-        )
-        for protocol in PROTOCOLS
-    ]
-    return Section("Within and between categories", figures=charts)
-
-
-def _family_section(analysis: AgreementAnalysis) -> Section:
-    rows = [
-        {"family": family, "models": int((analysis.matrix.families == family).sum())}
-        | {_labelled(p): values[p] for p in PROTOCOLS}
-        for family, values in analysis.families.items()
-    ]
-    frame = pd.DataFrame(rows, columns=["family", "models", *figures.PROTOCOL_COLORS])
-    return Section(
-        "Within families",
+        finding=finding,
+        figures=tau_heatmaps(
+            "tau_by_pair", analysis.tau, names, names, "Kendall's tau-b", without_diagonal=True, row_height=16
+        ),
         tables=[
             Table(
-                "tau_by_family",
-                "Mean tau within each family",
-                frame,
-                formats={c: ".3f" for c in figures.PROTOCOL_COLORS},
+                "tau_by_pair",
+                "All pairs",
+                table,
+                formats=_TAU_FORMATS | {"change_low": "+.3f", "change_high": "+.3f"},
+                folded=True,
             )
         ],
     )
 
 
-def _perplexity_section(analysis: AgreementAnalysis, summary: dict) -> Section:
-    corpora = summary["perplexity"]["corpora"]
-    columns = [*corpora, *analysis.tasks]
-    charts = []
-    for protocol in PROTOCOLS:
-        result = analysis.perplexity[protocol]
-        values = np.hstack([result.corpus_corpus, result.corpus_benchmark])
-        values[np.eye(*values.shape, dtype=bool)] = np.nan
-        charts.append(
-            _perplexity_heatmap(f"perplexity_{protocol}", _labelled(protocol), values, corpora, columns)
-        )
-    for kind, title in (("base", "Base models"), ("instruction_tuned", "Instruction-tuned models")):
-        charts.append(
-            _perplexity_heatmap(
-                f"perplexity_before_{kind}",
-                f"{title}: perplexity before, scores after preparation",
-                analysis.before_after[kind],
-                corpora,
-                analysis.tasks,
-            )
-        )
-    values = summary["perplexity"]
-    finding = (
-        f"Rankings by perplexity and by benchmark agree with tau {decimal(values['corpus_benchmark']['direct'])} directly and "
-        f"{decimal(values['corpus_benchmark']['train_before_test'])} after preparation ({count(values['models'], 'model')})."
-    )
-    return Section("Perplexity", finding=finding, figures=charts)
-
-
-def _perplexity_heatmap(
-    name: str, title: str, values: np.ndarray, rows: list[str], columns: list[str]
-) -> Figure:
-    chart = figures.heatmap(
-        _matrix_frame(values, rows, columns),
-        x="column",
-        y="row",
-        value="tau",
-        title="Kendall's tau-b",
-        x_order=columns,
-        y_order=rows,
-        tooltip=figures.tooltips(row="Corpus", column="with", tau="tau|.3f"),
-        row_height=26,
-    )
-    return Figure(name, title, chart, min_width=460)
-
-
-def _score_section(analysis: AgreementAnalysis) -> Section:
-    matrix = analysis.matrix
+def _category_section(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty) -> Section:
+    names = list(analysis.agreement[DIRECT].categories)
+    if not names:
+        return Section("Categories", notes=["The benchmarks sheet names no categories."])
     rows = []
-    for protocol in PROTOCOLS:
-        for i, j in np.ndindex(len(matrix.models), len(matrix.benchmarks)):
-            rows.append(
-                {
-                    "model": matrix.models[i],
-                    "family": matrix.families[i] or "unknown",
-                    "benchmark": matrix.benchmarks[j],
-                    "protocol": _labelled(protocol),
-                    "score": matrix.value[protocol][i, j],
-                    "standard_error": matrix.stderr[protocol][i, j],
-                }
-            )
+    for (i, a), (j, b) in product(enumerate(names), repeat=2):
+        if i > j:
+            continue
+        row = {"category": a, "with": b}
+        for p, label in figures.PROTOCOL_LABELS.items():
+            row[label] = analysis.agreement[p].by_category[i, j]
+            interval = uncertainty.by_category.get(p)
+            if interval is not None:
+                row |= {f"{label} low": interval.low[i, j], f"{label} high": interval.high[i, j]}
+        rows.append(row)
+    table = pd.DataFrame(rows)
+    grids = {p: analysis.agreement[p].by_category for p in PROTOCOLS}
     return Section(
-        "Scores",
+        "Within and between categories",
+        explanation="Diagonal: pairs within a category. A category with one benchmark has no pair of its own.",
+        figures=tau_heatmaps("tau_by_category", grids, names, names, "Mean tau-b", number_format=".2f", row_height=34),
         tables=[
             Table(
-                "scores",
-                "All scores",
-                pd.DataFrame(rows),
-                formats={"score": ".4f", "standard_error": ".4f"},
+                "tau_by_category",
+                "Categories, with intervals over models",
+                table,
+                formats={name: ".3f" for name in table.columns[2:]},
+                folded=True,
+            )
+        ],
+    )
+
+
+def _family_section(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty) -> Section | None:
+    if not analysis.families:
+        return Section("Within families", notes=["The models sheet names no families."])
+    rows = []
+    for family, values in analysis.families.items():
+        for p, label in figures.PROTOCOL_LABELS.items():
+            interval = uncertainty.families.get(family, {}).get(p)
+            low, high = (np.nan, np.nan) if interval is None else interval
+            rows.append(
+                {
+                    "family": family,
+                    "models": int((analysis.matrix.families == family).sum()),
+                    "protocol": label,
+                    "tau": values[p],
+                    "low": low,
+                    "high": high,
+                }
+            )
+    frame = pd.DataFrame(rows)
+    chart = figures.interval_dots(
+        frame,
+        y="family",
+        value="tau",
+        low="low",
+        high="high",
+        title="Mean tau over pairs of benchmarks, models of the family only",
+        y_order=list(analysis.families),
+        color=figures.protocol_color(),
+        tooltip=figures.tooltips(
+            family="Family", models="Models", protocol="Protocol", tau="tau|.3f", low="from|.3f", high="to|.3f"
+        ),
+        offset="protocol",
+        row_height=26,
+    )
+    return Section(
+        "Within families",
+        explanation="Ranking the models of one family only takes away differences between families in what they have "
+        "seen in training.",
+        figures=[Figure("tau_by_family", "Mean tau within each family", chart, wide=True)],
+        tables=[
+            Table(
+                "tau_by_family",
+                "Mean tau within each family",
+                frame,
+                formats={"tau": ".3f", "low": ".3f", "high": ".3f"},
                 folded=True,
             )
         ],

@@ -1,144 +1,139 @@
-"""The factors report: how many factors does the score matrix have, and what is the first?"""
+"""The factors report: how many factors does the score matrix have, what is the first, and which model to
+pick?
+"""
 
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
 from lm_validity.files import write_json
+from lm_validity.reports.factors_analysis import (
+    SHOWN_COMPONENTS,
+    FactorsAnalysis,
+    FactorsUncertainty,
+    analyze_factors,
+    factors_uncertainty,
+)
 from lm_validity.reports.factors_page import factors_page
 from lm_validity.reports.page import write_page
-from lm_validity.reports.score_matrix import ScoreMatrix, listing, read_score_matrix
+from lm_validity.reports.score_matrix import read_score_matrix
 from lm_validity.reports.summary import plain
-from lm_validity.statistics.factors import (
-    Components,
-    ComputeRelation,
-    pretraining_compute,
-    principal_components,
-    relate_to_compute,
-)
+from lm_validity.statistics.potential import RankDraws, best_by_budget
+from lm_validity.statistics.resampling import Interval, percentile_interval
 from lm_validity.tables.schema import PROTOCOLS
-
-MINIMUM_FAMILY = 3  # models of a family: two models always lie on one component
-SHOWN_COMPONENTS = 5
-
-
-@dataclass(frozen=True)
-class FactorsAnalysis:
-    """All results of the report, by protocol."""
-
-    matrix: ScoreMatrix
-    tasks: list[str]
-    components: dict[str, Components]
-    families: dict[str, dict[str, np.ndarray | None]]
-    compute: np.ndarray
-    compute_relation: dict[str, ComputeRelation]
-    notes: list[str] = field(default_factory=list)
 
 
 def report_factors(
     scores: str | Path, models: str | Path, benchmarks: str | Path, output: str | Path, resamples: int = 2000
 ) -> None:
-    """Write summary.json, tables, figures and the page of the factors report under `output`."""
+    """Write summary.json, tables, figures and the page of the factors report under `output`.
+
+    `resamples`: 0 skips intervals, and with them the choice of a model by budget.
+    """
     matrix = read_score_matrix(scores, models, benchmarks)
     analysis = analyze_factors(matrix)
-    summary = factors_summary(analysis)
-    write_page(factors_page(analysis, summary), output)
+    uncertainty = factors_uncertainty(analysis, resamples)
+    summary = factors_summary(analysis, uncertainty, resamples)
+    write_page(factors_page(analysis, uncertainty, summary), output)
     write_json(Path(output) / "summary.json", summary)
 
 
-def analyze_factors(matrix: ScoreMatrix) -> FactorsAnalysis:
-    """All statistics of the report that need no resampling."""
-    notes = list(matrix.notes)
-    tasks = matrix.task_names()
-    oriented = {protocol: matrix.oriented(protocol)[:, ~matrix.is_corpus] for protocol in PROTOCOLS}
-    components = {protocol: principal_components(oriented[protocol]) for protocol in PROTOCOLS}
-    for protocol in PROTOCOLS:
-        notes += _component_notes(protocol, oriented[protocol], components[protocol], tasks)
-    compute = _compute(matrix, notes)
-    return FactorsAnalysis(
-        matrix=matrix,
-        tasks=tasks,
-        components=components,
-        families=_family_components(matrix.families, oriented, notes),
-        compute=compute,
-        compute_relation={p: relate_to_compute(components[p].scores, compute) for p in PROTOCOLS},
-        notes=notes,
-    )
-
-
-def factors_summary(analysis: FactorsAnalysis) -> dict:
+def factors_summary(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, resamples: int) -> dict:
     """The keys of summary.json."""
     models = analysis.matrix.models
+    notes = list(analysis.notes)
+    if resamples == 0:
+        notes.append("Intervals are null: no resampling was asked for (--resamples 0).")
+    elif not uncertainty.shares:
+        notes.append(f"Intervals are null: {len(models)} models are too few to resample.")
     summary = {
         "models": len(models),
         "benchmarks": len(analysis.tasks),
-        "explained_variance": {
-            p: _first_shares(analysis.components[p].explained_variance) for p in PROTOCOLS
-        },
-        "explained_variance_interval": {p: None for p in PROTOCOLS},
+        "explained_variance": {p: first_shares(analysis.components[p].explained_variance) for p in PROTOCOLS},
+        "explained_variance_interval": {p: _pairs(uncertainty.shares.get(p)) for p in PROTOCOLS},
+        "first_component_ceiling": {p: ceiling.first_component for p, ceiling in analysis.ceiling.items()},
+        "parallel_analysis": {p: _parallel_summary(analysis, p) for p in PROTOCOLS},
         "families": {
             family: {
-                "explained_variance": {p: None if s is None else _first_shares(s) for p, s in shares.items()}
+                "explained_variance": {p: None if s is None else first_shares(s) for p, s in shares.items()},
+                "first_component_interval": uncertainty.families.get(family),
             }
             for family, shares in analysis.families.items()
         },
         "pc1_scores": {p: dict(zip(models, analysis.components[p].scores, strict=True)) for p in PROTOCOLS},
-        "pc1_compute": {p: vars(analysis.compute_relation[p]) for p in PROTOCOLS},
-        "notes": analysis.notes,
+        "pc1_loadings": {p: dict(zip(analysis.tasks, analysis.components[p].loadings, strict=True)) for p in PROTOCOLS},
+        "pc1_compute": {
+            p: vars(analysis.compute_relation[p]) | {"kendall_interval": uncertainty.compute.get(p)} for p in PROTOCOLS
+        },
+        "potential": {p: _rank_summary(analysis, uncertainty, p) for p in uncertainty.population_ranks},
+        "best_by_budget": {p: _budget_summary(analysis, uncertainty, p) for p in uncertainty.population_ranks},
+        "completion": {p: _completion_summary(analysis, p) for p in analysis.completion},
+        "influence": {p: [vars(left) for left in rows] for p, rows in analysis.influence.items()},
+        "resamples": resamples,
+        "notes": notes,
     }
     return plain(summary)
 
 
-def _first_shares(shares: np.ndarray) -> np.ndarray | None:
+def first_shares(shares: np.ndarray) -> np.ndarray | None:
+    """The first five shares of variance, None where there are no components."""
     return shares[:SHOWN_COMPONENTS] if len(shares) else None
 
 
-def _family_components(families: np.ndarray, oriented: dict[str, np.ndarray], notes: list[str]) -> dict:
-    names = list(dict.fromkeys(name for name in families if name is not None))
-    small = [name for name in names if (families == name).sum() < MINIMUM_FAMILY]
-    if small:
-        notes.append(
-            f"Families of fewer than {MINIMUM_FAMILY} models have no components of their own: {listing(small)}."
-        )
+def _pairs(interval: Interval | None) -> list | None:
+    if interval is None or not np.isfinite(interval.low).any():
+        return None
+    ends = zip(interval.low, interval.high, strict=True)
+    return [[low, high] if np.isfinite(low) else None for low, high in ends]
+
+
+def _parallel_summary(analysis: FactorsAnalysis, protocol: str) -> dict | None:
+    result = analysis.parallel.get(protocol)
+    if result is None or not len(result.observed):
+        return None
     return {
-        name: {
-            protocol: None
-            if name in small
-            else principal_components(oriented[protocol][families == name]).explained_variance
-            for protocol in PROTOCOLS
-        }
-        for name in names
+        "factors": result.factors,
+        "null_mean": first_shares(result.null_mean),
+        "null_95": first_shares(result.null_95),
+        "p_first": result.p_first,
     }
 
 
-def _compute(matrix: ScoreMatrix, notes: list[str]) -> np.ndarray:
-    """(models,) pretraining compute, NaN where unknown or kept out by the sheet."""
-    facts = matrix.model_facts
-    compute = pretraining_compute(facts["parameters_b"].to_numpy(float), facts["tokens_b"].to_numpy(float))
-    excluded = (~facts["in_compute_analysis"].fillna(True)).to_numpy(dtype=bool)
-    compute[excluded] = np.nan
-    known = int(np.isfinite(compute).sum())
-    if known < len(compute):
-        notes.append(f"Pretraining compute is known and trusted for {known} of {len(compute)} models.")
-    return compute
+def _rank_summary(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, protocol: str) -> dict:
+    """Rank on the first component with intervals over benchmarks and over items, by model."""
+    population, noise = uncertainty.population_ranks[protocol], uncertainty.noise_ranks[protocol]
+    over_benchmarks, over_items = percentile_interval(population.draws), percentile_interval(noise.draws)
+    return {
+        model: {
+            "rank": population.rank[i],
+            "interval_population_of_benchmarks": [over_benchmarks.low[i], over_benchmarks.high[i]],
+            "interval_these_benchmarks": [over_items.low[i], over_items.high[i]],
+        }
+        for i, model in enumerate(analysis.matrix.models)
+    }
 
 
-def _component_notes(
-    protocol: str, scores: np.ndarray, components: Components, tasks: list[str]
-) -> list[str]:
-    notes = []
-    if not np.isfinite(scores).any():
-        return [f"No {protocol} scores: its components are null."]
-    left_out = [name for name, used in zip(tasks, components.used, strict=True) if not used]
-    if left_out:
-        notes.append(
-            f"{protocol}: constant or without enough common models, not in the components: {listing(left_out)}."
-        )
-    missing = int((~np.isfinite(scores[:, components.used])).sum())
-    if missing and len(components.explained_variance):
-        notes.append(
-            f"{protocol}: {missing} cells are missing; correlations are over the models known on both benchmarks "
-            f"(smallest eigenvalue share {components.explained_variance[-1]:.3f})."
-        )
-    return notes
+def _budget_summary(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, protocol: str) -> list[dict]:
+    ranks: RankDraws = uncertainty.population_ranks[protocol]
+    names = analysis.matrix.models
+    parameters = analysis.matrix.model_facts["parameters_b"].to_numpy(float)
+    return [
+        {
+            "parameters_b": choice.parameters_b,
+            "model": names[choice.model],
+            "probability_best": choice.probability_best,
+            "rivals": [names[i] for i in choice.rivals],
+        }
+        for choice in best_by_budget(ranks, parameters)
+    ]
+
+
+def _completion_summary(analysis: FactorsAnalysis, protocol: str) -> dict:
+    completion = analysis.completion[protocol]
+    missing = int((~np.isfinite(analysis.scores[protocol])).sum())
+    low, high = np.quantile(completion.ranks, [0.025, 0.975], axis=0)
+    return {
+        "missing_cells": missing,
+        "held_out": vars(completion.check),
+        "rank_interval": {model: [low[i], high[i]] for i, model in enumerate(analysis.matrix.models)},
+    }

@@ -11,7 +11,6 @@ selection of a family.
 
 import copy
 import json
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,81 +20,47 @@ import pandas as pd
 import vl_convert
 
 from lm_validity.files import replace_file, write_text
+from lm_validity.reports.figure_style import (
+    CATEGORY_COLORS,
+    CONFIG,
+    FAMILY_FOCUS,
+    MISSING_COLOR,
+    PROTOCOL_COLORS,
+    PROTOCOL_LABELS,
+    UNKNOWN_COLOR,
+    chart_data,
+    discrete,
+    family_color,
+    family_opacity,
+    protocol_color,
+    tooltips,
+    with_family_focus,
+)
 
-PROTOCOL_LABELS = {"direct": "Direct", "train_before_test": "Train before test"}
-PROTOCOL_COLORS = {"Direct": "#d98b2b", "Train before test": "#2f7ec0"}
-# Okabe and Ito's palette, legible for colour-blind readers, its black and yellow replaced for both backgrounds
-CATEGORY_COLORS = (
-    "#2f7ec0", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#8c6bb1", "#7f7f7f", "#a6761d", "#66a61e",
-)  # fmt: skip
-UNKNOWN_COLOR = "#8a8a8a"
-MISSING_COLOR = "#9a9a9a"
-FAMILY_FOCUS = "family_focus"
+__all__ = [
+    "CATEGORY_COLORS",
+    "MISSING_COLOR",
+    "PROTOCOL_COLORS",
+    "PROTOCOL_LABELS",
+    "UNKNOWN_COLOR",
+    "bump",
+    "chart_data",
+    "family_color",
+    "family_opacity",
+    "grouped_bars",
+    "heatmap",
+    "interval_dots",
+    "lines",
+    "matrix_frame",
+    "protocol_color",
+    "save_figure",
+    "scatter",
+    "tooltips",
+    "vega_lite",
+    "with_family_focus",
+]
+
 STATIC_WIDTH = 620  # of a chart without its own width, in SVG and PDF
-
-CONFIG = {
-    "background": None,
-    "font": "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif",
-    "view": {"stroke": None},
-    "axis": {
-        "labelFontSize": 11,
-        "titleFontSize": 11.5,
-        "titleFontWeight": "normal",
-        "labelLimit": 150,
-        "gridOpacity": 0.35,
-        "domainOpacity": 0.5,
-        "tickOpacity": 0.5,
-    },
-    "legend": {"labelFontSize": 11, "titleFontSize": 11, "titleFontWeight": "normal", "orient": "top"},
-    "header": {"labelFontSize": 12, "titleFontSize": 12},
-}
-
-
-def chart_data(frame: pd.DataFrame) -> alt.InlineData:
-    """The rows of `frame` as inline data; NaN and infinities become null. Give each encoding its type
-    explicitly.
-    """
-    return alt.InlineData(values=[{k: _plain(v) for k, v in row.items()} for row in frame.to_dict("records")])
-
-
-def family_color(families: Sequence[str | None], field: str = "family", title: str = "Family") -> alt.Color:
-    """The colour of a family, the same in every figure given the same `families` (order of first
-    appearance).
-    """
-    names = sorted({name for name in families if isinstance(name, str)})
-    colors = [CATEGORY_COLORS[i % len(CATEGORY_COLORS)] for i in range(len(names))]
-    scale = alt.Scale(domain=[*names, "unknown"], range=[*colors, UNKNOWN_COLOR])
-    return alt.Color(f"{field}:N", scale=scale, legend=alt.Legend(title=title, values=names or ["unknown"]))
-
-
-def family_opacity(visible: float = 0.9, faded: float = 0.12) -> alt.Opacity:
-    """Fades the marks of other families while the page focuses one."""
-    return alt.condition(
-        f"{FAMILY_FOCUS} == null || datum.family == {FAMILY_FOCUS}", alt.value(visible), alt.value(faded)
-    )
-
-
-def with_family_focus(chart: alt.Chart | alt.LayerChart) -> alt.Chart | alt.LayerChart:
-    """Declare the page's family parameter: needed once for a chart whose opacity is `family_opacity`."""
-    return chart.add_params(alt.param(name=FAMILY_FOCUS, value=None))
-
-
-def protocol_color(title: str | None = None) -> alt.Color:
-    """The colours of the two protocols, for a column `protocol` that holds `PROTOCOL_LABELS`."""
-    scale = alt.Scale(domain=list(PROTOCOL_COLORS), range=list(PROTOCOL_COLORS.values()))
-    return alt.Color("protocol:N", scale=scale, legend=alt.Legend(title=title))
-
-
-def tooltips(**fields: str) -> list[alt.Tooltip]:
-    """Tooltip entries, column="Title|format": the title and an optional d3 number format."""
-    entries = []
-    for field, text in fields.items():
-        title, _, number_format = text.partition("|")
-        if number_format:
-            entries.append(alt.Tooltip(f"{field}:Q", title=title, format=number_format))
-        else:
-            entries.append(alt.Tooltip(f"{field}:N", title=title))
-    return entries
 
 
 def heatmap(
@@ -111,24 +76,22 @@ def heatmap(
     domain: tuple[float, float] = (0.0, 1.0),
     scheme: str = "viridis",
     number_format: str | None = None,
+    reverse: bool = False,
+    focus: bool = False,
     row_height: int = 18,
 ) -> alt.LayerChart:
     """Cells coloured by `value`; a missing one is grey with an ×. `number_format` also writes the number."""
     base = alt.Chart(chart_data(frame)).encode(
-        x=alt.X(
-            f"{x}:N", scale=_discrete(x_order), title=None, axis=alt.Axis(labelAngle=-50, labelOverlap=False)
-        ),
-        y=alt.Y(f"{y}:N", scale=_discrete(y_order), title=None, axis=alt.Axis(labelOverlap=False)),
+        x=alt.X(f"{x}:N", scale=discrete(x_order), title=None, axis=alt.Axis(labelAngle=-50, labelOverlap=False)),
+        y=alt.Y(f"{y}:N", scale=discrete(y_order), title=None, axis=alt.Axis(labelOverlap=False)),
         tooltip=tooltip,
     )
     known = f"isValid(datum.{value})"
-    scale = alt.Scale(domain=list(domain), scheme=scheme, clamp=True)
+    scale = alt.Scale(domain=list(domain), scheme=scheme, clamp=True, reverse=reverse)
     cells = (
         base.transform_filter(known)
         .mark_rect()
-        .encode(
-            color=alt.Color(f"{value}:Q", scale=scale, legend=alt.Legend(title=title, gradientLength=160))
-        )
+        .encode(color=alt.Color(f"{value}:Q", scale=scale, legend=alt.Legend(title=title, gradientLength=160)))
     )
     missing = base.transform_filter(f"!{known}")
     blank = missing.mark_rect(color=MISSING_COLOR, opacity=0.25)
@@ -139,7 +102,25 @@ def heatmap(
         ink = alt.condition(f"datum.{value} > {middle}", alt.value("#111"), alt.value("#fff"))
         text = base.transform_filter(known).mark_text(fontSize=11)
         layers.append(text.encode(text=alt.Text(f"{value}:Q", format=number_format), color=ink))
-    return alt.layer(*layers).properties(width="container", height=row_height * max(len(y_order), 1))
+    chart = alt.layer(*layers).properties(width="container", height=row_height * max(len(y_order), 1))
+    return with_family_focus(chart) if focus else chart
+
+
+def matrix_frame(
+    values: np.ndarray, rows: Sequence[str], columns: Sequence[str], name: str, without_diagonal: bool = False
+) -> pd.DataFrame:
+    """A matrix in long form for `heatmap`: columns `row`, `column` and `name`.
+
+    `without_diagonal` leaves out what would compare a name with itself.
+    """
+    frame = pd.DataFrame(
+        {
+            "row": np.repeat(list(rows), len(columns)),
+            "column": np.tile(list(columns), len(rows)),
+            name: np.ravel(values),
+        }
+    )
+    return frame[frame["row"] != frame["column"]] if without_diagonal else frame
 
 
 def interval_dots(
@@ -153,35 +134,31 @@ def interval_dots(
     tooltip: list[alt.Tooltip],
     low: str | None = None,
     high: str | None = None,
+    mark: str | None = None,
     offset: str | None = None,
     zero: bool = False,
     focus: bool = False,
     row_height: int = 18,
 ) -> alt.LayerChart:
-    """One row per `y`: a dot at `value`, a line from `low` to `high`; a row without a value gets an × at
-    the axis.
-    """
+    """One row per `y`: a dot at `value`, a line from `low` to `high`, a tick at `mark`; no value: an ×."""
     axis = alt.Axis(labelOverlap=False, grid=True, gridDash=[1, 3])
-    encoding = {"y": alt.Y(f"{y}:N", scale=_discrete(y_order), title=None, axis=axis), "tooltip": tooltip}
+    encoding = {"y": alt.Y(f"{y}:N", scale=discrete(y_order), title=None, axis=axis), "tooltip": tooltip}
     if offset:
-        encoding["yOffset"] = alt.YOffset(f"{offset}:N", scale=_discrete(frame[offset].drop_duplicates()))
+        encoding["yOffset"] = alt.YOffset(f"{offset}:N", scale=discrete(frame[offset].drop_duplicates()))
     base = alt.Chart(chart_data(frame)).encode(**encoding)
     known = base.transform_filter(f"isValid(datum.{value})")
     scale = alt.Scale(zero=zero)
     opacity = {"opacity": family_opacity()} if focus else {}
     layers = []
     if low and high:
-        bar = base.transform_filter(f"isValid(datum.{low}) && isValid(datum.{high})").mark_rule(
-            strokeWidth=1.6
-        )
-        layers.append(
-            bar.encode(x=alt.X(f"{low}:Q", title=title, scale=scale), x2=f"{high}:Q", color=color, **opacity)
-        )
+        bar = base.transform_filter(f"isValid(datum.{low}) && isValid(datum.{high})").mark_rule(strokeWidth=1.6)
+        layers.append(bar.encode(x=alt.X(f"{low}:Q", title=title, scale=scale), x2=f"{high}:Q", color=color, **opacity))
+    if mark:
+        tick = base.transform_filter(f"isValid(datum.{mark})").mark_tick(thickness=2, height=9, opacity=0.55)
+        layers.append(tick.encode(x=alt.X(f"{mark}:Q", title=title, scale=scale), color=color))
     dot = known.mark_point(filled=True, size=52, opacity=1)
     layers.append(dot.encode(x=alt.X(f"{value}:Q", title=title, scale=scale), color=color, **opacity))
-    missing = base.transform_filter(f"!isValid(datum.{value})").mark_text(
-        text="×", color=MISSING_COLOR, fontSize=13
-    )
+    missing = base.transform_filter(f"!isValid(datum.{value})").mark_text(text="×", color=MISSING_COLOR, fontSize=13)
     layers.append(missing.encode(x=alt.value(6)))
     chart = alt.layer(*layers).properties(width="container", height=row_height * max(len(y_order), 1))
     return with_family_focus(chart) if focus else chart
@@ -200,34 +177,36 @@ def grouped_bars(
     group_order: Sequence[str] | None = None,
     low: str | None = None,
     high: str | None = None,
+    mark: str | None = None,
     domain: tuple[float, float] | None = None,
     height: int = 240,
     x_title: str | None = None,
 ) -> alt.LayerChart:
-    """Vertical bars side by side by `group`, with error bars from `low` to `high` where they are known."""
+    """Vertical bars side by side by `group`, error bars from `low` to `high` and a tick at `mark` where
+    known.
+    """
     base = alt.Chart(chart_data(frame)).encode(
         x=alt.X(
             f"{x}:N",
-            scale=_discrete(x_order),
+            scale=discrete(x_order),
             title=x_title,
             axis=alt.Axis(labelAngle=0 if len(x_order) < 9 else -50),
         ),
-        xOffset=alt.XOffset(f"{group}:N", scale=_discrete(group_order or frame[group].drop_duplicates())),
+        xOffset=alt.XOffset(f"{group}:N", scale=discrete(group_order or frame[group].drop_duplicates())),
         tooltip=tooltip,
     )
     scale = alt.Scale(domain=list(domain)) if domain else alt.Scale(zero=True)
-    bars = base.mark_bar(cornerRadiusEnd=2).encode(
-        y=alt.Y(f"{value}:Q", title=title, scale=scale), color=color
-    )
+    bars = base.mark_bar(cornerRadiusEnd=2).encode(y=alt.Y(f"{value}:Q", title=title, scale=scale), color=color)
     layers = [bars]
     if low and high:
         rule = base.transform_filter(f"isValid(datum.{low}) && isValid(datum.{high})").mark_rule(
             strokeWidth=1.4, color="#555"
         )
         layers.append(rule.encode(y=f"{low}:Q", y2=f"{high}:Q"))
-    missing = base.transform_filter(f"!isValid(datum.{value})").mark_text(
-        text="×", color=MISSING_COLOR, fontSize=13
-    )
+    if mark:
+        tick = base.transform_filter(f"isValid(datum.{mark})").mark_tick(thickness=2, color="#888", width=26)
+        layers.append(tick.encode(y=f"{mark}:Q"))
+    missing = base.transform_filter(f"!isValid(datum.{value})").mark_text(text="×", color=MISSING_COLOR, fontSize=13)
     layers.append(missing.encode(y=alt.value(height - 8)))
     return alt.layer(*layers).properties(width="container", height=height)
 
@@ -252,7 +231,7 @@ def lines(
     focus: bool = False,
 ) -> alt.LayerChart:
     """Lines by colour (and `detail`), with a band from `low` to `high`; a missing value is a gap."""
-    x_scale = alt.Scale(type="log") if log_x else alt.Scale(zero=False, nice=True)
+    x_scale = alt.Scale(type="log") if log_x else alt.Scale(zero=False, nice=False)
     y_scale = alt.Scale(domain=list(domain)) if domain else alt.Scale(zero=False)
     base = alt.Chart(chart_data(frame)).encode(
         x=alt.X(f"{x}:Q", title=x_title, scale=x_scale, axis=alt.Axis(format="~e" if log_x else "~g")),
@@ -265,9 +244,7 @@ def lines(
     layers = []
     if low and high:
         layers.append(
-            base.mark_area(opacity=0.16).encode(
-                y=alt.Y(f"{low}:Q", title=y_title, scale=y_scale), y2=f"{high}:Q"
-            )
+            base.mark_area(opacity=0.16).encode(y=alt.Y(f"{low}:Q", title=y_title, scale=y_scale), y2=f"{high}:Q")
         )
     line = base.mark_line(strokeWidth=1.8, invalid="break-paths-show-domains")
     line = line.encode(y=alt.Y(f"{y}:Q", title=y_title, scale=y_scale), **opacity)
@@ -314,14 +291,49 @@ def scatter(
         layers.append(line.encode(x=f"{x}:Q", y=f"{y}:Q"))
     y_axis = alt.Y(f"{y}:Q", title=y_title, scale=alt.Scale(zero=False))
     if low and high:
-        bars = base.transform_filter(f"isValid(datum.{low}) && isValid(datum.{high})").mark_rule(
-            strokeWidth=1.2
-        )
+        bars = base.transform_filter(f"isValid(datum.{low}) && isValid(datum.{high})").mark_rule(strokeWidth=1.2)
         layers.append(bars.encode(y=alt.Y(f"{low}:Q", title=y_title), y2=f"{high}:Q", **opacity))
     dots = base.mark_point(filled=True, size=62).encode(y=y_axis, **opacity)
     layers.append(dots.encode(shape=shape) if shape is not None else dots)
     chart = alt.layer(*layers).properties(width="container", height=height)
     return with_family_focus(chart) if focus else chart
+
+
+def bump(frame: pd.DataFrame, families: Sequence[str | None]) -> alt.LayerChart:
+    """Two orders of the same models side by side, lines between a model's places.
+
+    Columns of `frame`: model, family, benchmark, side (0 left, 1 right), place, rank, best, worst (its rank
+    band), score, error. One row per model and side.
+    """
+    color = family_color(families)
+    names = frame.drop_duplicates("side").sort_values("side")["benchmark"].tolist()
+    places = int(frame["place"].max())
+    tooltip = tooltips(
+        model="Model", family="Family", benchmark="Benchmark", score="Score|.4f", error="±|.4f", rank="Rank|~g",
+        place="Aligned place", best="Band from", worst="to",
+    )  # fmt: skip
+    titles = " · ".join(names)
+    axis = alt.Axis(values=[0, 1], labelExpr=f"datum.value == 0 ? {json.dumps(names[0])} : {json.dumps(names[1])}")
+    y_axis = alt.Axis(values=[1, *range(10, places + 1, 10)], grid=False)
+    base = alt.Chart(chart_data(frame)).encode(
+        x=alt.X("side:Q", scale=alt.Scale(domain=[-0.55, 1.55]), axis=axis, title=None),
+        color=color,
+        tooltip=tooltip,
+        opacity=family_opacity(),
+    )
+    y = alt.Y("place:Q", scale=alt.Scale(domain=[0.5, places + 0.5], reverse=True), axis=y_axis, title="Place")
+    # bands overlap: they are shown for the family that is focused
+    shown = alt.condition(f"datum.family == {FAMILY_FOCUS}", alt.value(0.3), alt.value(0.0))
+    band = base.mark_rule(strokeWidth=7).encode(y=alt.Y("best:Q", title="Place"), y2="worst:Q", opacity=shown)
+    line = base.mark_line(strokeWidth=1.4).encode(y=y, detail="model:N")
+    dot = base.mark_point(filled=True, size=26).encode(y=y)
+    left = base.transform_filter("datum.side == 0").mark_text(align="right", dx=-6, fontSize=9)
+    right = base.transform_filter("datum.side == 1").mark_text(align="left", dx=6, fontSize=9)
+    labels = [text.encode(y=y, text="model:N") for text in (left, right)]
+    chart = alt.layer(band, line, dot, *labels).properties(
+        width="container", height=max(160, 11 * places), description=titles
+    )
+    return with_family_focus(chart)
 
 
 def vega_lite(chart: alt.TopLevelMixin | dict) -> dict:
@@ -351,21 +363,3 @@ def static_spec(spec: dict) -> dict:
         static["width"] = STATIC_WIDTH
     static["config"] = {**static.get("config", {}), "background": "white"}
     return static
-
-
-def _discrete(order: Sequence[str]) -> alt.Scale:
-    """A fixed order, in which names without data keep their place."""
-    return alt.Scale(domain=list(order))
-
-
-def _plain(value):
-    """A JSON value; numbers keep 6 significant digits, which is more than a figure shows."""
-    if value is None or value is pd.NA:
-        return None
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    if isinstance(value, int | np.integer):
-        return int(value)
-    if isinstance(value, float | np.floating):
-        return float(f"{value:.6g}") if math.isfinite(value) else None
-    return value

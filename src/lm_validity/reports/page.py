@@ -220,11 +220,7 @@ def _is_numeric(values: pd.Series) -> bool:
 
 def _value(value):
     """What sorting and the CSV download use; null where missing."""
-    if (
-        value is None
-        or value is pd.NA
-        or (isinstance(value, float | np.floating) and not math.isfinite(value))
-    ):
+    if value is None or value is pd.NA or (isinstance(value, float | np.floating) and not math.isfinite(value)):
         return None
     if isinstance(value, bool | np.bool_):
         return bool(value)

@@ -23,7 +23,7 @@ class ScoreMatrix:
     the metric's own units and direction; several seeds are averaged (`stderr`: root mean square over seeds,
     since they share the test items). `by_seed` maps each seed to a (n, k) array of its prepared scores.
     `model_facts` and `benchmark_facts` are the sheets' rows in the order of `models` and `benchmarks`.
-    `notes` says what was left out or assumed.
+    `selected` names the rows of the table behind the scores. `notes` says what was left out or assumed.
     """
 
     models: tuple[str, ...]
@@ -34,6 +34,7 @@ class ScoreMatrix:
     by_seed: dict[int, np.ndarray]
     model_facts: pd.DataFrame
     benchmark_facts: pd.DataFrame
+    selected: pd.DataFrame
     sources: tuple[str, ...]
     notes: list[str] = field(default_factory=list)
 
@@ -65,6 +66,11 @@ class ScoreMatrix:
         """Benchmarks that are not perplexity corpora, in order."""
         return [name for name, corpus in zip(self.benchmarks, self.is_corpus, strict=True) if not corpus]
 
+    def models_without(self, scores: dict[str, np.ndarray]) -> list[str]:
+        """Labels of models without any finite entry in the arrays (models, ...)."""
+        known = np.any([np.isfinite(values).any(axis=1) for values in scores.values()], axis=0)
+        return [label for label, any_known in zip(self.labels, known, strict=True) if not any_known]
+
     def has(self, protocol: str) -> bool:
         """Whether any score of a benchmark (not a corpus) is known under `protocol`."""
         return bool(np.isfinite(self.value[protocol][:, ~self.is_corpus]).any())
@@ -81,9 +87,7 @@ def read_score_matrix(scores: str | Path, models: str | Path, benchmarks: str | 
     model_sheet, benchmark_sheet = read_models(models), read_benchmarks(benchmarks)
     rows = read_table(scores, SCORES)
     _check_protocols(rows, scores)
-    rows = rows[
-        rows["selected"].fillna(True).astype(bool) & (rows["split"].isna() | (rows["split"] == "test"))
-    ]
+    rows = rows[rows["selected"].fillna(True).astype(bool) & (rows["split"].isna() | (rows["split"] == "test"))]
     rows = _last_checkpoint(rows, notes)
     rows = _listed_benchmarks(rows, benchmark_sheet, notes)
     rows = _benchmark_metric(rows, benchmark_sheet, scores, notes)
@@ -107,6 +111,7 @@ def read_score_matrix(scores: str | Path, models: str | Path, benchmarks: str | 
         by_seed=_by_seed(rows, names, columns),
         model_facts=_model_facts(names, model_sheet),
         benchmark_facts=facts,
+        selected=rows[["model", "checkpoint", "benchmark", "protocol", "prompt", "seed"]].reset_index(drop=True),
         sources=tuple(sorted(rows["source"].dropna().unique())),
         notes=notes,
     )
@@ -145,9 +150,7 @@ def _listed_benchmarks(rows: pd.DataFrame, sheet: pd.DataFrame, notes: list[str]
     listed = rows["benchmark"].isin(sheet["benchmark"])
     if not listed.all():
         unlisted = sorted(rows.loc[~listed, "benchmark"].unique())
-        notes.append(
-            f"Benchmarks with scores that are not in the benchmarks sheet stay out: {listing(unlisted)}."
-        )
+        notes.append(f"Benchmarks with scores that are not in the benchmarks sheet stay out: {listing(unlisted)}.")
     absent = sorted(set(sheet["benchmark"]) - set(rows["benchmark"]))
     if absent:
         notes.append(f"Benchmarks of the sheet without any score: {listing(absent)}.")
@@ -158,9 +161,7 @@ def _benchmark_metric(rows: pd.DataFrame, sheet: pd.DataFrame, path, notes: list
     """The rows of each benchmark's metric. A null metric in the table counts as that metric."""
     wanted = sheet.set_index("benchmark")["metric"].reindex(rows["benchmark"]).to_numpy(dtype=object)
     given = np.array([None if pd.isna(name) else metric_key(name) for name in rows["metric"]], dtype=object)
-    keep = np.array(
-        [w is None or g is None or w == g for w, g in zip(wanted, given, strict=True)], dtype=bool
-    )
+    keep = np.array([w is None or g is None or w == g for w, g in zip(wanted, given, strict=True)], dtype=bool)
     for benchmark in sheet["benchmark"]:
         here = (rows["benchmark"] == benchmark).to_numpy()
         found = sorted({name for name in given[here] if name is not None})
@@ -179,9 +180,7 @@ def _known_values(rows: pd.DataFrame, path, notes: list[str]) -> pd.DataFrame:
     """Non-finite scores become missing, negative standard errors are refused."""
     finite = np.isfinite(rows["value"].to_numpy(dtype=float))
     if not finite.all():
-        lost = [
-            f"{m} on {b}" for m, b in zip(rows["model"][~finite], rows["benchmark"][~finite], strict=True)
-        ]
+        lost = [f"{m} on {b}" for m, b in zip(rows["model"][~finite], rows["benchmark"][~finite], strict=True)]
         notes.append(f"Scores without a finite value count as missing: {listing(lost)}.")
     errors = rows["stderr"].to_numpy(dtype=float)
     if (errors < 0).any():
@@ -211,9 +210,7 @@ def _model_order(rows: pd.DataFrame, sheet: pd.DataFrame, notes: list[str]) -> t
     names = [name for name in sheet["model"] if name in with_rows]
     unknown = sorted(with_rows - set(names))
     if unknown:
-        notes.append(
-            f"Models that are not in the models sheet, of unknown family and size: {listing(unknown)}."
-        )
+        notes.append(f"Models that are not in the models sheet, of unknown family and size: {listing(unknown)}.")
     absent = [name for name in sheet["model"] if name not in with_rows]
     if absent:
         notes.append(f"Models of the sheet without any score: {listing(absent)}.")
@@ -247,10 +244,7 @@ def _benchmark_facts(rows: pd.DataFrame, sheet: pd.DataFrame, notes: list[str]) 
 
 
 def _pivot_protocols(rows: pd.DataFrame, models, benchmarks, kind: str) -> dict[str, np.ndarray]:
-    return {
-        protocol: _pivot(rows[rows["protocol"] == protocol], models, benchmarks, kind)
-        for protocol in PROTOCOLS
-    }
+    return {protocol: _pivot(rows[rows["protocol"] == protocol], models, benchmarks, kind) for protocol in PROTOCOLS}
 
 
 def _pivot(rows: pd.DataFrame, models, benchmarks, kind: str) -> np.ndarray:
@@ -265,6 +259,5 @@ def _pivot(rows: pd.DataFrame, models, benchmarks, kind: str) -> np.ndarray:
 def _by_seed(rows: pd.DataFrame, models, benchmarks) -> dict[int, np.ndarray]:
     prepared = rows[(rows["protocol"] == "train_before_test") & rows["seed"].notna()]
     return {
-        int(seed): _pivot(group, models, benchmarks, "value")
-        for seed, group in prepared.groupby("seed", sort=True)
+        int(seed): _pivot(group, models, benchmarks, "value") for seed, group in prepared.groupby("seed", sort=True)
     }

@@ -9,6 +9,8 @@ def plain(value):
     """`value` with numpy types replaced and non-finite numbers as None, recursively."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        return plain(value.item())
     if isinstance(value, list | tuple | np.ndarray):
         return [plain(item) for item in value]
     if isinstance(value, bool | np.bool_):
@@ -25,6 +27,11 @@ def decimal(value: float | None, digits: int = 2, signed: bool = False) -> str:
     if value is None or not math.isfinite(value):
         return "unknown"
     return f"{value:{'+' if signed else ''}.{digits}f}"
+
+
+def percent(value: float | None) -> str:
+    """A fraction for a sentence, as a percentage."""
+    return "unknown" if value is None or not math.isfinite(value) else f"{100 * value:.0f}%"
 
 
 def with_interval(value: float | None, interval, digits: int = 2, signed: bool = False) -> str:

@@ -35,9 +35,7 @@ def summarize_agreement(tau: np.ndarray, categories: list[str | None]) -> Agreem
     members = [[i for i, category in enumerate(categories) if category == name] for name in names]
     for i, rows in enumerate(members):
         for j, columns in enumerate(members):
-            grid[i, j] = (
-                mean_over_pairs(tau[np.ix_(rows, rows)]) if i == j else nanmean(tau[np.ix_(rows, columns)])
-            )
+            grid[i, j] = mean_over_pairs(tau[np.ix_(rows, rows)]) if i == j else nanmean(tau[np.ix_(rows, columns)])
     upper = tau[np.triu_indices(len(tau), 1)]
     return Agreement(
         mean=mean_over_pairs(tau),

@@ -74,29 +74,39 @@ def pairwise_correlation(scores: np.ndarray, weights: np.ndarray | None = None) 
     known = np.isfinite(scores)
     # centring first keeps the sums of squares free of cancellation
     values = np.where(known, scores - np.nanmean(scores, axis=0), 0.0)
-    known = known.astype(float)
     if weights is None:
         weights = np.ones(len(scores))
-    weighted_known, weighted_values = known * weights[:, None], values * weights[:, None]
-    count = weighted_known.T @ known
+    if known.all():
+        values = values - weights @ values / weights.sum()
+        covariance = (values * weights[:, None]).T @ values / weights.sum()
+        square = np.broadcast_to(np.diag(covariance)[:, None], covariance.shape)
+    else:
+        covariance, square = _pairwise_moments(values, known.astype(float), weights)
     with np.errstate(invalid="ignore", divide="ignore"):
-        mean = (weighted_values.T @ known) / count  # [a, b]: mean of a over the models that b knows too
-        square = ((weighted_values * values).T @ known) / count - mean**2
-        covariance = (weighted_values.T @ values) / count - mean * mean.T
         correlation = covariance / np.sqrt(square * square.T)
-    constant = square <= 1e-24
+    constant = ~(square > 1e-24)
     correlation[constant | constant.T] = np.nan
     np.fill_diagonal(correlation, np.where(np.isnan(np.diag(correlation)), np.nan, 1.0))
     return correlation
 
 
+def _pairwise_moments(values: np.ndarray, known: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """([a, b]: covariance of columns a and b, variance of a), both over the models known in a and b."""
+    weighted_known, weighted_values = known * weights[:, None], values * weights[:, None]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        count = weighted_known.T @ known
+        mean = (weighted_values.T @ known) / count
+        square = ((weighted_values * values).T @ known) / count - mean**2
+        return (weighted_values.T @ values) / count - mean * mean.T, square
+
+
 def _usable_columns(scores: np.ndarray) -> np.ndarray:
     """Columns whose correlations with all other usable columns are defined; the worst column leaves first."""
     known = np.isfinite(scores)
-    used = known.sum(axis=0) >= 2
-    for j in np.flatnonzero(used):
-        column = scores[known[:, j], j]
-        used[j] = np.ptp(column) > 0
+    lowest = np.where(known, scores, np.inf).min(axis=0)
+    used = np.where(known, scores, -np.inf).max(axis=0) > lowest
+    if known[:, used].all():
+        return used if used.sum() >= 2 else np.zeros_like(used)
     while used.sum() >= 2:
         undefined = np.isnan(pairwise_correlation(scores[:, used])).sum(axis=0)
         if not undefined.any():
@@ -145,3 +155,23 @@ def relate_to_compute(scores: np.ndarray, compute: np.ndarray) -> ComputeRelatio
         pearson=float(pearsonr(x, np.log10(y)).statistic),
         models=len(x),
     )
+
+
+def resampled_shares(scores: np.ndarray, weights: np.ndarray, components: int = 5) -> np.ndarray:
+    """(resamples, components) shares of variance of `principal_components` when the models are resampled.
+
+    `weights`: (resamples, models) multiplicities. Repeated models are no problem here, unlike for ranks;
+    the share of the first component is biased upwards a little, more so with few models. NaN where a
+    resample leaves a benchmark constant, and for components that do not exist.
+    """
+    values = scores[:, _usable_columns(scores)]
+    shares = np.full((len(weights), components), np.nan)
+    count = min(components, values.shape[1])
+    if count < 2:
+        return shares
+    for index, row in enumerate(weights):
+        matrix = pairwise_correlation(values, row)
+        if np.isfinite(matrix).all():
+            eigenvalues = np.linalg.eigvalsh(matrix)[::-1]
+            shares[index, :count] = eigenvalues[:count] / eigenvalues.sum()
+    return shares

@@ -111,3 +111,36 @@ def _distinct(signs: PairSigns, column: int, both: np.ndarray, models: int) -> i
     present[signs.first[both]] = present[signs.second[both]] = True
     present[signs.second[tied]] = False
     return int(present.sum())
+
+
+def resampled_kendall_tau(
+    signs: PairSigns, weights: np.ndarray, others: PairSigns | None = None, memory: int = 2**24
+) -> np.ndarray:
+    """`kendall_tau_matrix` (tau-b) of many resamples at once: (resamples, columns, columns of `others`).
+
+    `weights`: (resamples, models) multiplicities. The sums over pairs are matrix products of the pairs'
+    weights with the pairs' products of signs. `memory` bounds the number of elements of an intermediate
+    array.
+    """
+    others = signs if others is None else others
+    pairs, columns = signs.sign.shape
+    tau = np.empty((len(weights), columns, others.sign.shape[1]))
+    untied, untied_others = np.abs(signs.sign), np.abs(others.sign)
+    all_known = bool(signs.known.all() and others.known.all())
+    step = max(1, memory // max(pairs, 1))
+    for start in range(0, len(weights), step):
+        chunk = np.asarray(weights[start : start + step], dtype=float)
+        pair_weights = chunk[:, signs.first] * chunk[:, signs.second]
+        right_complete = pair_weights @ untied_others if all_known else None
+        for j in range(columns):
+            product = pair_weights @ (signs.sign[:, [j]] * others.sign)
+            if all_known:
+                left, right = (pair_weights @ untied[:, j])[:, None], right_complete
+            else:
+                left = pair_weights @ (untied[:, [j]] * others.known)
+                right = pair_weights @ (signs.known[:, [j]] * untied_others)
+            scale = np.sqrt(left * right)
+            target = tau[start : start + step, j]
+            target.fill(np.nan)
+            np.divide(product, scale, out=target, where=scale > 0)
+    return tau

@@ -57,9 +57,7 @@ def _rows(path: Path) -> Iterable[dict]:
             if not filter_name or name.endswith("_stderr"):
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise InputError(
-                    f"{path}, {task}, {key}: {value!r} is not a finite number.", "run that task again."
-                )
+                raise InputError(f"{path}, {task}, {key}: {value!r} is not a finite number.", "run that task again.")
             error = metrics.get(f"{name}_stderr,{filter_name}")
             yield {
                 "model": model,
@@ -99,7 +97,5 @@ def _model_name(document: dict, path: Path) -> str:
             arguments = dict(part.split("=", 1) for part in arguments.split(",") if "=" in part)
         name = arguments.get("pretrained") if isinstance(arguments, dict) else None
     if not isinstance(name, str) or not name:
-        raise InputError(
-            f"{path}: neither 'model_name' nor 'config.model_args.pretrained' names the model.", _HINT
-        )
+        raise InputError(f"{path}: neither 'model_name' nor 'config.model_args.pretrained' names the model.", _HINT)
     return name

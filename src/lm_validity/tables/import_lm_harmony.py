@@ -54,9 +54,7 @@ def _read_results(path: Path) -> dict:
     try:
         results = json.loads(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(
-            f"{path}: not JSON ({error}).", "the authors' notebooks/all_results.json is meant."
-        ) from error
+        raise InputError(f"{path}: not JSON ({error}).", "the authors' notebooks/all_results.json is meant.") from error
     for block in _PROTOCOLS.values():
         found = results.get(block) if isinstance(results, dict) else None
         if not isinstance(found, dict) or not all(isinstance(scores, dict) for scores in found.values()):
@@ -71,9 +69,7 @@ def _read_results(path: Path) -> dict:
 
 def _score(value, where: str) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InputError(
-            f"{where}: {value!r} is not a finite number.", "remove the entry where the score is unknown."
-        )
+        raise InputError(f"{where}: {value!r} is not a finite number.", "remove the entry where the score is unknown.")
     return float(value)
 
 

@@ -119,9 +119,7 @@ def _read_rows(path: Path) -> tuple[list[dict[str, str]], list[int], list[str]]:
                 rows.append(dict(zip(header, (value.strip() for value in row), strict=True)))
                 line_numbers.append(reader.line_num)
     except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(
-            f"{path}: not a CSV or TSV text file ({error}).", "save it as UTF-8 text."
-        ) from error
+        raise InputError(f"{path}: not a CSV or TSV text file ({error}).", "save it as UTF-8 text.") from error
     if not rows:
         raise InputError(f"{path}: no rows.", "a sheet has a header and one row per model or benchmark.")
     return rows, line_numbers, header

@@ -1,0 +1,284 @@
+"""What the agreement report computes before it writes: arrays and notes, by protocol."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from lm_validity.reports.item_significance import paired_notes, use_paired_tests
+from lm_validity.reports.score_matrix import ScoreMatrix, listing
+from lm_validity.statistics.agreement import (
+    Agreement,
+    PerplexityAgreement,
+    improved_pairs,
+    mean_over_pairs,
+    nanmean,
+    perplexity_agreement,
+    summarize_agreement,
+)
+from lm_validity.statistics.ceiling import Ceiling, noise_ceiling
+from lm_validity.statistics.influence import LeftOut, leave_one_out
+from lm_validity.statistics.ranking import PairSigns, TauVariant, kendall_tau_matrix, pair_signs
+from lm_validity.statistics.significance import significant_signs
+from lm_validity.statistics.subsets import SubsetAgreement, subset_agreement
+from lm_validity.tables.schema import PROTOCOLS
+
+MINIMUM_FAMILY = 3  # models of a family: with two a tau can only be -1, 0 or 1
+DIRECT, PREPARED = PROTOCOLS
+
+
+@dataclass(frozen=True)
+class SelectionOnTest:
+    """Prepared scores that look like the larger of both test scores: `equal` cells, `below` cells, and the
+    mean tau of the prepared rankings without the equal cells.
+    """
+
+    equal: int
+    below: int
+    cells: int
+    mean_tau_without: float
+
+
+@dataclass(frozen=True)
+class AgreementAnalysis:
+    """All results without resampling. Arrays over benchmarks are in the order of `tasks` (no perplexity
+    corpora).
+    """
+
+    matrix: ScoreMatrix
+    tasks: list[str]
+    categories: list[str | None]
+    scores: dict[str, np.ndarray]
+    stderr: dict[str, np.ndarray]
+    corpora: dict[str, np.ndarray]
+    tau: dict[str, np.ndarray]
+    agreement: dict[str, Agreement]
+    improved: tuple[int, int]
+    significant: dict[str, PairSigns]
+    significance: dict[str, Agreement]
+    significance_tau: dict[str, np.ndarray]
+    significance_improved: tuple[int, int]
+    families: dict[str, dict[str, float]]
+    perplexity: dict[str, PerplexityAgreement] | None
+    before_after: dict[str, np.ndarray]
+    ceiling: dict[str, Ceiling]
+    subsets: dict[str, SubsetAgreement]
+    influence: dict[str, list[LeftOut]]
+    reliability: dict[str, float]
+    maximum: SelectionOnTest | None
+    notes: list[str] = field(default_factory=list)
+
+
+def analyze_agreement(
+    matrix: ScoreMatrix, items: pd.DataFrame | None = None, variant: TauVariant = "b", seed: int = 0
+) -> AgreementAnalysis:
+    """Everything that needs no bootstrap; the ceiling's and the subsets' simulations start from `seed`."""
+    notes = list(matrix.notes)
+    is_task = ~matrix.is_corpus
+    tasks = matrix.task_names()
+    categories = [name if isinstance(name, str) else None for name in matrix.benchmark_facts["category"][is_task]]
+    scores = {p: matrix.oriented(p)[:, is_task] for p in PROTOCOLS}
+    stderr = {p: matrix.stderr[p][:, is_task] for p in PROTOCOLS}
+    corpora = {p: corpus_scores(matrix, p) for p in PROTOCOLS}
+    notes += coverage_notes(matrix, scores, stderr, tasks)
+    tau = {p: kendall_tau_matrix(pair_signs(scores[p]), variant=variant) for p in PROTOCOLS}
+    significant = _significant(matrix, scores, stderr, items, tasks, notes)
+    significance_tau = {p: kendall_tau_matrix(significant[p]) for p in PROTOCOLS}
+    rng = np.random.default_rng(seed)
+    return AgreementAnalysis(
+        matrix=matrix,
+        tasks=tasks,
+        categories=categories,
+        scores=scores,
+        stderr=stderr,
+        corpora=corpora,
+        tau=tau,
+        agreement={p: summarize_agreement(tau[p], categories) for p in PROTOCOLS},
+        improved=improved_pairs(tau[DIRECT], tau[PREPARED]),
+        significant=significant,
+        significance={p: summarize_agreement(significance_tau[p], categories) for p in PROTOCOLS},
+        significance_tau=significance_tau,
+        significance_improved=improved_pairs(significance_tau[DIRECT], significance_tau[PREPARED]),
+        families=_family_agreement(matrix.families, scores, notes),
+        perplexity=_perplexity(matrix, corpora, scores, notes),
+        before_after=_before_after(matrix, corpora, scores, notes),
+        ceiling=_ceilings(scores, stderr, tasks, rng, notes),
+        subsets={p: subset_agreement(scores[p], rng) for p in PROTOCOLS if matrix.has(p)},
+        influence={
+            p: leave_one_out(scores[p], list(matrix.models), tasks, matrix.families) for p in PROTOCOLS if matrix.has(p)
+        },
+        reliability=_reliability(matrix, is_task, tasks),
+        maximum=selected_on_test(scores, notes),
+        notes=notes,
+    )
+
+
+def corpus_scores(matrix: ScoreMatrix, protocol: str) -> np.ndarray:
+    """(models, corpora) oriented scores on the perplexity corpora, NaN for models kept out of that
+    analysis.
+    """
+    scores = matrix.oriented(protocol)[:, matrix.is_corpus]
+    excluded = (~matrix.model_facts["in_perplexity_analysis"].fillna(True)).to_numpy(dtype=bool)
+    return np.where(excluded[:, None], np.nan, scores)
+
+
+def family_members(families: np.ndarray) -> dict[str, np.ndarray]:
+    """Indices of the models of each family, in order of first appearance."""
+    return {name: np.flatnonzero(families == name) for name in dict.fromkeys(families) if name is not None}
+
+
+def tuned_members(matrix: ScoreMatrix) -> dict[str, np.ndarray]:
+    """Indices of base and of instruction-tuned models; models of unknown kind are in neither."""
+    tuned = matrix.model_facts["instruction_tuned"]
+    return {
+        "base": np.flatnonzero(tuned.eq(False).fillna(False)),
+        "instruction_tuned": np.flatnonzero(tuned.eq(True).fillna(False)),
+    }
+
+
+def coverage_notes(matrix: ScoreMatrix, scores: dict, stderr: dict, tasks: list[str]) -> list[str]:
+    """What is missing, constant or without a standard error, in sentences."""
+    notes = []
+    for protocol in PROTOCOLS:
+        known = np.isfinite(scores[protocol])
+        if not known.any():
+            notes.append(f"No {protocol} scores: what compares the two protocols is null.")
+            continue
+        notes += _missing_notes(protocol, known, matrix.models, tasks)
+        columns = list(zip(tasks, scores[protocol].T, stderr[protocol].T, known.T, strict=True))
+        constant = [name for name, column, _, ok in columns if ok.sum() > 1 and np.ptp(column[ok]) == 0]
+        if constant:
+            notes.append(
+                f"{protocol}: all models have the same score on {listing(constant)}; its taus are undefined (null)."
+            )
+        without = [name for name, _, error, ok in columns if ok.any() and not np.isfinite(error[ok]).any()]
+        if without:
+            notes.append(
+                f"{protocol}: no standard errors on {listing(without)}; without them nothing there is significant "
+                "and it takes no part in the noise ceiling."
+            )
+    return notes
+
+
+def _missing_notes(protocol: str, known: np.ndarray, models: tuple[str, ...], tasks: list[str]) -> list[str]:
+    if known.all():
+        return []
+    cells = [f"{models[i]} on {tasks[j]}" for i, j in zip(*np.nonzero(~known), strict=True)]
+    notes = [
+        f"{protocol}: {len(cells)} of {known.size} cells are missing ({listing(cells, 6)}); each tau is over the "
+        "models known on both benchmarks."
+    ]
+    nowhere = [name for name, row in zip(models, known, strict=True) if not row.any()]
+    if nowhere:
+        notes.append(f"{protocol}: no score at all for {listing(nowhere)}.")
+    return notes
+
+
+def _significant(matrix, scores, stderr, items, tasks, notes) -> dict[str, PairSigns]:
+    """Significant differences from standard errors, paired over items where those are given."""
+    signs = {p: significant_signs(scores[p], stderr[p]) for p in PROTOCOLS}
+    if items is None:
+        return signs
+    for protocol in PROTOCOLS:
+        signs[protocol], paired, unpaired = use_paired_tests(signs[protocol], items, matrix, protocol, tasks)
+        notes += paired_notes(protocol, paired, unpaired)
+    return signs
+
+
+def _family_agreement(families: np.ndarray, scores: dict[str, np.ndarray], notes: list[str]) -> dict:
+    """Mean tau within each family of at least `MINIMUM_FAMILY` models."""
+    members = family_members(families)
+    small = [name for name, rows in members.items() if len(rows) < MINIMUM_FAMILY]
+    if small:
+        notes.append(f"Families of fewer than {MINIMUM_FAMILY} models have no figures of their own: {listing(small)}.")
+    return {
+        name: {
+            p: float("nan") if name in small else mean_over_pairs(kendall_tau_matrix(pair_signs(scores[p][rows])))
+            for p in PROTOCOLS
+        }
+        for name, rows in members.items()
+    }
+
+
+def _perplexity(matrix: ScoreMatrix, corpora: dict, scores: dict, notes: list[str]) -> dict | None:
+    if not matrix.is_corpus.any():
+        notes.append("No perplexity corpus in the tables: nothing to compare with perplexity.")
+        return None
+    results = {p: perplexity_agreement(corpora[p], scores[p]) for p in PROTOCOLS}
+    for protocol, result in results.items():
+        if not np.isfinite(result.average_average):
+            notes.append(
+                f"{protocol}: {result.complete_models} models have all corpora and benchmarks, too few to compare "
+                "average perplexity with average score."
+            )
+    absent = matrix.models_without(corpora)
+    if absent:
+        notes.append(f"No perplexity of {listing(absent)}: not in the comparisons with perplexity.")
+    return results
+
+
+def _before_after(matrix: ScoreMatrix, corpora: dict, scores: dict, notes: list[str]) -> dict[str, np.ndarray]:
+    """(corpora, benchmarks) taus of perplexity before preparation with scores after it, base and tuned
+    models apart.
+    """
+    if not matrix.is_corpus.any():
+        return {}
+    members = tuned_members(matrix)
+    if not any(len(rows) for rows in members.values()):
+        notes.append("Which models are instruction-tuned is unknown: base and tuned ones are not told apart.")
+    return {
+        kind: kendall_tau_matrix(pair_signs(corpora[DIRECT][rows]), others=pair_signs(scores[PREPARED][rows]))
+        for kind, rows in members.items()
+    }
+
+
+def _ceilings(scores: dict, stderr: dict, tasks: list[str], rng, notes: list[str]) -> dict[str, Ceiling]:
+    ceilings = {p: noise_ceiling(scores[p], stderr[p], rng) for p in PROTOCOLS}
+    for protocol, ceiling in ceilings.items():
+        out = [task for task, used in zip(tasks, ceiling.used, strict=True) if not used]
+        if np.isfinite(ceiling.mean_tau) and out:
+            notes.append(f"{protocol}: the noise ceiling is over the benchmarks other than {listing(out)}.")
+        elif not np.isfinite(ceiling.mean_tau) and np.isfinite(scores[protocol]).any():
+            notes.append(f"{protocol}: no noise ceiling, fewer than two benchmarks have standard errors.")
+    return ceilings
+
+
+def _reliability(matrix: ScoreMatrix, is_task: np.ndarray, tasks: list[str]) -> dict[str, float]:
+    """Mean tau between the rankings of two seeds, by benchmark: how well a repeated preparation gives the
+    same order.
+    """
+    seeds = [scores[:, is_task] for scores in matrix.by_seed.values()]
+    if len(seeds) < 2:
+        return {}
+    result = {}
+    for j, task in enumerate(tasks):
+        columns = np.column_stack([scores[:, j] for scores in seeds])
+        tau = kendall_tau_matrix(pair_signs(columns))
+        result[task] = nanmean(tau[np.triu_indices(len(seeds), 1)])
+    return result
+
+
+def selected_on_test(scores: dict[str, np.ndarray], notes: list[str]) -> SelectionOnTest | None:
+    """Detect prepared scores that were replaced by direct ones wherever those were better on the test
+    split.
+    """
+    both = np.isfinite(scores[DIRECT]) & np.isfinite(scores[PREPARED])
+    equal = both & (scores[PREPARED] == scores[DIRECT])
+    below = both & (scores[PREPARED] < scores[DIRECT])
+    if below.any() or equal.sum() < 5:
+        return None
+    without = np.where(equal, np.nan, scores[PREPARED])
+    result = SelectionOnTest(
+        equal=int(equal.sum()),
+        below=0,
+        cells=int(both.sum()),
+        mean_tau_without=mean_over_pairs(kendall_tau_matrix(pair_signs(without))),
+    )
+    notes.append(
+        f"No prepared score is below its direct score and {result.equal} of {result.cells} are exactly equal: the "
+        "prepared scores of this table are the better of both protocols on the test split, not a choice made on "
+        "validation. That lifts prepared scores by up to their noise where preparation does not help, and gives "
+        "those cells their direct ranking. Without the equal cells the mean prepared tau is "
+        f"{result.mean_tau_without:.4f}."
+    )
+    return result

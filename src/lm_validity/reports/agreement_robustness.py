@@ -1,0 +1,213 @@
+"""Sections of the agreement report on what it rests on: subsets of benchmarks, influence, seeds, and the scores."""
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from lm_validity.reports import figures
+from lm_validity.reports.agreement_analysis import DIRECT, PREPARED, AgreementAnalysis
+from lm_validity.reports.page import Figure, Section, Table
+from lm_validity.reports.summary import count, decimal
+from lm_validity.statistics.ranking import average_ranks
+
+
+def subset_section(analysis: AgreementAnalysis) -> Section | None:
+    """How many benchmarks are enough."""
+    rows = []
+    for protocol, subset in analysis.subsets.items():
+        for i, size in enumerate(subset.sizes):
+            shared = {"benchmarks": int(size), "protocol": figures.PROTOCOL_LABELS[protocol]}
+            rows.append(
+                shared
+                | {"choice": "random", "tau": subset.random_mean[i], "low": subset.random_low[i]}
+                | {"high": subset.random_high[i]}
+            )
+            rows.append(shared | {"choice": "greedy", "tau": subset.greedy_mean[i], "low": np.nan, "high": np.nan})
+    frame = pd.DataFrame(rows)
+    if frame.empty or not np.isfinite(frame["tau"]).any():
+        return None
+    chart = figures.lines(
+        frame,
+        x="benchmarks",
+        y="tau",
+        low="low",
+        high="high",
+        color=figures.protocol_color(),
+        detail="choice",
+        dash=alt.StrokeDash("choice:N", scale=alt.Scale(domain=["random", "greedy"], range=[[1, 0], [5, 3]])),
+        x_title="Benchmarks in the subset",
+        y_title="tau with the ranking from all",
+        tooltip=figures.tooltips(
+            benchmarks="Benchmarks", protocol="Protocol", choice="Choice", tau="tau|.3f", low="5th percentile|.3f",
+            high="95th percentile|.3f",
+        ),
+        points=False,
+    )  # fmt: skip
+    orders = pd.DataFrame(
+        [
+            {"place": i + 1, "benchmark": analysis.tasks[j], "protocol": figures.PROTOCOL_LABELS[p]}
+            for p, subset in analysis.subsets.items()
+            for i, j in enumerate(subset.greedy_order)
+        ]
+    )
+    return Section(
+        "How many benchmarks are enough",
+        explanation="Models are ranked by their mean standardised score over a subset of the benchmarks and over all. "
+        "Greedy subsets are chosen on four fifths of the models; all taus are on models that took no part in the "
+        "choice. The whole set contains the subset, so this is what could have been saved, not how a ranking carries "
+        "over.",
+        figures=[
+            Figure("subsets", "Subsets against the whole set", chart, caption="Band: 5 to 95% of subsets.", wide=True)
+        ],
+        tables=[
+            Table(
+                "subsets",
+                "Agreement by size of the subset",
+                frame,
+                formats={"tau": ".3f", "low": ".3f", "high": ".3f"},
+                folded=True,
+            ),
+            Table("subset_order", "Greedy order of benchmarks, chosen on all models", orders, folded=True),
+        ],
+    )
+
+
+def influence_section(analysis: AgreementAnalysis) -> Section | None:
+    """Mean tau with one family, benchmark or model left out."""
+    rows = [
+        {
+            "left_out": left.name,
+            "kind": left.kind,
+            "protocol": figures.PROTOCOL_LABELS[p],
+            "tau": left.mean_tau,
+            "change": left.mean_tau - analysis.agreement[p].mean,
+        }
+        for p, results in analysis.influence.items()
+        for left in results
+    ]
+    frame = pd.DataFrame(rows)
+    if frame.empty:
+        return None
+    shown = frame[frame["kind"] != "model"]
+    charts = [
+        Figure(
+            f"influence_{kind}",
+            f"One {kind} left out",
+            figures.interval_dots(
+                shown[shown["kind"] == kind],
+                y="left_out",
+                value="change",
+                title="Change of the mean tau",
+                y_order=_by_change(shown[shown["kind"] == kind]),
+                color=figures.protocol_color(),
+                tooltip=figures.tooltips(left_out="Left out", protocol="Protocol", tau="tau|.3f", change="change|+.3f"),
+                row_height=18,
+                zero=True,
+            ),
+        )
+        for kind in ("family", "benchmark")
+        if (shown["kind"] == kind).any()
+    ]
+    largest = frame.loc[frame["change"].abs().idxmax()] if frame["change"].notna().any() else None
+    finding = (
+        f"The largest change is that of leaving out the {largest['kind']} {largest['left_out']}: "
+        f"{largest['change']:+.3f} ({largest['protocol'].lower()})."
+        if largest is not None
+        else ""
+    )
+    return Section(
+        "What the mean tau rests on",
+        finding=finding,
+        figures=charts,
+        tables=[
+            Table(
+                "influence",
+                "One family, benchmark or model left out",
+                frame,
+                formats={"tau": ".3f", "change": "+.3f"},
+                labels={"left_out": "left out"},
+                folded=True,
+            )
+        ],
+    )
+
+
+def _by_change(frame: pd.DataFrame) -> list[str]:
+    return frame.groupby("left_out")["change"].mean().sort_values().index.tolist()
+
+
+def reliability_section(analysis: AgreementAnalysis) -> Section | None:
+    """Agreement of a benchmark with itself when models are prepared again with another seed."""
+    if not analysis.reliability:
+        return None
+    frame = pd.DataFrame({"benchmark": list(analysis.reliability), "tau": list(analysis.reliability.values())})
+    mean = frame["tau"].mean()
+    return Section(
+        "Reliability over seeds",
+        finding=f"Prepared again with another seed, a benchmark ranks the models as before with tau {decimal(mean)} on "
+        f"average ({count(len(analysis.matrix.by_seed), 'seed')}).",
+        tables=[Table("reliability", "tau between seeds, by benchmark", frame, formats={"tau": ".3f"})],
+    )
+
+
+def score_section(analysis: AgreementAnalysis) -> Section:
+    """All scores, with ranks: what every other figure is made of."""
+    matrix = analysis.matrix
+    rows = []
+    for protocol, label in figures.PROTOCOL_LABELS.items():
+        ranks = average_ranks(matrix.oriented(protocol))
+        for i, j in np.ndindex(len(matrix.models), len(matrix.benchmarks)):
+            rows.append(
+                {
+                    "model": matrix.labels[i],
+                    "family": matrix.families[i] or "unknown",
+                    "benchmark": matrix.benchmarks[j],
+                    "protocol": label,
+                    "score": matrix.value[protocol][i, j],
+                    "standard_error": matrix.stderr[protocol][i, j],
+                    "rank": ranks[i, j],
+                }
+            )
+    frame = pd.DataFrame(rows)
+    prepared = frame[frame["protocol"] == figures.PROTOCOL_LABELS[PREPARED if matrix.has(PREPARED) else DIRECT]]
+    models = prepared.groupby("model")["rank"].mean().sort_values().index.tolist()
+    charts = []
+    for protocol, label in figures.PROTOCOL_LABELS.items():
+        chart = figures.heatmap(
+            frame[frame["protocol"] == label].drop(columns="protocol"),
+            x="benchmark",
+            y="model",
+            value="rank",
+            title="Rank on the benchmark (1 = best)",
+            x_order=list(matrix.benchmarks),
+            y_order=models,
+            tooltip=figures.tooltips(
+                model="Model",
+                family="Family",
+                benchmark="Benchmark",
+                score="Score|.4f",
+                standard_error="±|.4f",
+                rank="Rank|~g",
+            ),
+            domain=(1, len(matrix.models)),
+            reverse=True,
+            row_height=12,
+            focus=True,
+        )
+        charts.append(Figure(f"scores_{protocol}", label, chart, min_width=480))
+    table = frame.pivot(index=["model", "family", "benchmark"], columns="protocol", values="score").reset_index()
+    table = table.reindex(columns=["model", "family", "benchmark", *figures.PROTOCOL_LABELS.values()])
+    return Section(
+        "Scores and ranks",
+        explanation="Models from best to worst mean rank after preparation. Grey cells with × are missing.",
+        figures=charts,
+        tables=[
+            Table(
+                "scores",
+                "All scores",
+                table,
+                formats={label: ".4f" for label in figures.PROTOCOL_LABELS.values()},
+                folded=True,
+            )
+        ],
+    )

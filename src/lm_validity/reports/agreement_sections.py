@@ -1,0 +1,252 @@
+"""Sections of the agreement report around the main figures: perplexity, significance, alignment, subsets,
+influence.
+"""
+
+from collections.abc import Sequence
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from lm_validity.reports import figures
+from lm_validity.reports.agreement_analysis import DIRECT, PREPARED, AgreementAnalysis
+from lm_validity.reports.alignment import PairAlignment
+from lm_validity.reports.page import Figure, Section, Table
+from lm_validity.reports.summary import count, decimal, with_interval
+from lm_validity.statistics.significance import opposite_significant_pairs
+from lm_validity.tables.schema import PROTOCOLS
+
+
+def _tau_heatmap(
+    name: str,
+    title: str,
+    values: np.ndarray,
+    rows: list[str],
+    columns: list[str],
+    caption: str = "",
+    without_diagonal: bool = False,
+    **options,
+) -> Figure:
+    chart = figures.heatmap(
+        figures.matrix_frame(values, rows, columns, "tau", without_diagonal=without_diagonal),
+        x="column",
+        y="row",
+        value="tau",
+        title="Kendall's tau-b",
+        x_order=columns,
+        y_order=rows,
+        tooltip=figures.tooltips(row="", column="with", tau="tau|.3f"),
+        **options,
+    )
+    return Figure(name, title, chart, caption=caption, min_width=460 if len(columns) > 12 else 320)
+
+
+def perplexity_section(analysis: AgreementAnalysis, summary: dict) -> Section | None:
+    """Corpora against benchmarks in both protocols, and perplexity before against scores after
+    preparation.
+    """
+    if analysis.perplexity is None:
+        return None
+    values = summary["perplexity"]
+    corpora, tasks = values["corpora"], analysis.tasks
+    charts = []
+    for protocol, label in figures.PROTOCOL_LABELS.items():
+        result = analysis.perplexity[protocol]
+        within = np.where(np.eye(len(corpora), dtype=bool), np.nan, result.corpus_corpus)
+        taus = np.hstack([within, result.corpus_benchmark])
+        charts.append(_tau_heatmap(f"perplexity_{protocol}", label, taus, corpora, [*corpora, *tasks], row_height=26))
+    for kind, title in (("base", "Base models"), ("instruction_tuned", "Instruction-tuned models")):
+        tau = analysis.before_after[kind]
+        caption = "Perplexity before preparation against scores after it."
+        charts.append(
+            _tau_heatmap(f"perplexity_before_{kind}", title, tau, corpora, tasks, caption=caption, row_height=26)
+        )
+    before, intervals = values["before_after"], values["before_after_interval"]
+    finding = (
+        "Perplexity before any preparation already tells the order after it with tau "
+        f"{with_interval(before.get('base'), intervals.get('base'))} among base models and "
+        f"{with_interval(before.get('instruction_tuned'), intervals.get('instruction_tuned'))} among "
+        "instruction-tuned ones."
+    )
+    rows = [
+        {"comparison": title, "protocol": label, "tau": values[key][p], **_ends(values[f"{key}_interval"].get(p))}
+        for key, title in (
+            ("corpus_benchmark", "corpus with benchmark"),
+            ("corpus_corpus", "corpus with corpus"),
+            ("average_average", "average perplexity with average score"),
+        )
+        for p, label in figures.PROTOCOL_LABELS.items()
+    ]
+    table = Table(
+        "perplexity",
+        "Agreement with perplexity",
+        pd.DataFrame(rows),
+        formats={"tau": ".3f", "low": ".3f", "high": ".3f"},
+        folded=True,
+    )
+    return Section("Perplexity", finding=finding, figures=charts, tables=[table])
+
+
+def _ends(interval) -> dict:
+    low, high = interval or (None, None)
+    return {"low": np.nan if low is None else low, "high": np.nan if high is None else high}
+
+
+def significance_section(analysis: AgreementAnalysis, summary: dict) -> Section | None:
+    """Agreement where only significant differences count: bars, grid, heatmaps, contradictions."""
+    values = summary["significance_tau"]
+    if values[DIRECT]["mean"] is None and values[PREPARED]["mean"] is None:
+        return None
+    names = analysis.tasks
+    categories = list(analysis.agreement[DIRECT].categories)
+    charts = [_significance_bars(analysis)]
+    for protocol, label in figures.PROTOCOL_LABELS.items():
+        tau = analysis.significance_tau[protocol]
+        name, title = f"significance_by_pair_{protocol}", f"{label}, all pairs"
+        charts.append(_tau_heatmap(name, title, tau, names, names, without_diagonal=True, row_height=16))
+    for protocol, label in figures.PROTOCOL_LABELS.items():
+        if categories:
+            grid = analysis.significance[protocol].by_category
+            charts.append(
+                _tau_heatmap(
+                    f"significance_by_category_{protocol}",
+                    f"{label}, categories",
+                    grid,
+                    categories,
+                    categories,
+                    number_format=".2f",
+                    row_height=34,
+                )
+            )
+    parts = [
+        f"{with_interval(values[p]['mean'], values[p]['interval'])} {word}"
+        for p, word in ((DIRECT, "directly"), (PREPARED, "after preparation"))
+        if values[p]["mean"] is not None
+    ]
+    pairs = values["improved_pairs"]
+    more = f"; {pairs} of {summary['compared_pairs']} pairs agree more" if pairs is not None else ""
+    return Section(
+        "Counting significant differences only",
+        finding="With models tied where they do not differ significantly, the mean tau is "
+        f"{' and '.join(parts)}{more}.",
+        explanation="Two models differ where their scores are more than 1.96 standard errors of the difference apart "
+        "(or, with items, where McNemar's test says so). Such ties are not transitive, so tau is taken over pairs of "
+        "models: sum ab / sqrt(sum a² · sum b²), a and b being -1, 0 or 1.",
+        figures=charts,
+        tables=[_contradiction_table(analysis)],
+    )
+
+
+def _significance_bars(analysis: AgreementAnalysis) -> Figure:
+    frame = pd.DataFrame(
+        [
+            {"benchmark": name, "protocol": label, "tau": analysis.significance[p].by_benchmark[i]}
+            for i, name in enumerate(analysis.tasks)
+            for p, label in figures.PROTOCOL_LABELS.items()
+        ]
+    )
+    direct = frame[frame["protocol"] == figures.PROTOCOL_LABELS[DIRECT]].sort_values("tau", ascending=False)
+    chart = figures.grouped_bars(
+        frame,
+        x="benchmark",
+        value="tau",
+        title="Mean tau, significant differences only",
+        x_order=direct["benchmark"].tolist(),
+        color=figures.protocol_color(),
+        tooltip=figures.tooltips(benchmark="Benchmark", protocol="Protocol", tau="tau|.3f"),
+    )
+    return Figure("significance_by_benchmark", "Mean tau by benchmark", chart, wide=True, min_width=460)
+
+
+def _contradiction_table(analysis: AgreementAnalysis) -> Table:
+    opposite = {p: opposite_significant_pairs(analysis.significant[p]) for p in PROTOCOLS}
+    names = analysis.tasks
+    rows = [
+        {
+            "benchmark": names[i],
+            "with": names[j],
+            **{figures.PROTOCOL_LABELS[p]: int(opposite[p][i, j]) for p in PROTOCOLS},
+        }
+        for i, j in zip(*np.triu_indices(len(names), 1), strict=True)
+    ]
+    return Table(
+        "contradictions",
+        "Contradictions: model pairs that both benchmarks order significantly, but oppositely",
+        pd.DataFrame(rows),
+        folded=True,
+    )
+
+
+def alignment_section(analysis: AgreementAnalysis, alignments: Sequence[PairAlignment]) -> Section | None:
+    """Bump plots of the shown pair, and the figures of all aligned pairs."""
+    shown = [pair for pair in alignments if pair.shown]
+    if not shown:
+        return None
+    first, second = shown[0].benchmarks
+    charts = [
+        Figure(
+            f"bump_{pair.protocol}",
+            figures.PROTOCOL_LABELS[pair.protocol],
+            _bump_chart(analysis, pair),
+            caption=f"{pair.aligned.crossings} crossings are left of {pair.raw_crossings}; focus a family to see its "
+            "rank bands.",
+            min_width=420,
+        )
+        for pair in shown
+    ]
+    sentences = [
+        f"{figures.PROTOCOL_LABELS[pair.protocol]}: {count(pair.opposite, 'pair')} of models in significant "
+        f"contradiction, tau {decimal(pair.raw_tau)} as scored and {decimal(pair.aligned.tau)} aligned."
+        for pair in shown
+    ]
+    table = pd.DataFrame([_alignment_row(pair) for pair in alignments])
+    return Section(
+        f"{first} and {second}, aligned as far as significance allows",
+        finding=" ".join(sentences),
+        explanation="Both rankings are rearranged to agree as much as they can while every significant difference "
+        "keeps its order: crossings that remain are not noise. A band runs from 1 + the number of significantly better "
+        "models to n - the number of significantly worse ones.",
+        figures=charts,
+        tables=[
+            Table(
+                "alignment",
+                "Aligned pairs of benchmarks",
+                table,
+                formats={"tau": ".3f", "aligned_tau": ".3f"},
+                folded=True,
+            )
+        ],
+        notes=[f"Significant differences that an aligned order breaks: {sum(p.violations for p in alignments)}."],
+    )
+
+
+def _alignment_row(pair: PairAlignment) -> dict:
+    row = pair.summary()
+    first, second = row.pop("benchmarks")
+    row["protocol"] = figures.PROTOCOL_LABELS[pair.protocol]
+    return {"benchmark": first, "with": second, **row}
+
+
+def _bump_chart(analysis: AgreementAnalysis, pair: PairAlignment) -> alt.LayerChart:
+    rows = []
+    families, labels = analysis.matrix.families, analysis.matrix.labels
+    orders = (pair.aligned.first, pair.aligned.second)
+    for side, (benchmark, order) in enumerate(zip(pair.benchmarks, orders, strict=True)):
+        for place, position in enumerate(order, start=1):
+            model = pair.models[position]
+            band = pair.bands[side]
+            rows.append(
+                {
+                    "model": labels[model],
+                    "family": families[model] or "unknown",
+                    "benchmark": benchmark,
+                    "side": side,
+                    "place": place,
+                    "rank": pair.ranks[position, side],
+                    "best": int(band.best[position]),
+                    "worst": int(band.worst[position]),
+                    "score": analysis.scores[pair.protocol][model, analysis.tasks.index(benchmark)],
+                    "error": analysis.stderr[pair.protocol][model, analysis.tasks.index(benchmark)],
+                }
+            )
+    return figures.bump(pd.DataFrame(rows), analysis.matrix.families)

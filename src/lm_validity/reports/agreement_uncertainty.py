@@ -1,0 +1,161 @@
+"""Intervals of the agreement report by resampling models, and models with benchmarks."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lm_validity.reports.agreement_analysis import (
+    DIRECT,
+    MINIMUM_FAMILY,
+    PREPARED,
+    AgreementAnalysis,
+    family_members,
+    tuned_members,
+)
+from lm_validity.statistics.ranking import kendall_tau_matrix, pair_signs, resampled_kendall_tau
+from lm_validity.statistics.resampling import (
+    Interval,
+    PairedTest,
+    mean_over_pairs_by_resample,
+    multiplicities,
+    percentile_interval,
+    preparation_contributions,
+    sign_flip_test,
+)
+from lm_validity.tables.schema import PROTOCOLS
+
+_NO_TEST = PairedTest(float("nan"), float("nan"), 0)
+
+
+@dataclass(frozen=True)
+class AgreementUncertainty:
+    """95% intervals, by protocol; for other models (these benchmarks) unless the name says `population`.
+
+    `by_benchmark`: arrays (k,); `by_category`: (c, c); `pair_change`: (k, k) of the change by preparation;
+    `test`: the paired test of an improvement over benchmarks.
+    """
+
+    mean: dict[str, Interval] = field(default_factory=dict)
+    mean_population: dict[str, Interval] = field(default_factory=dict)
+    improvement: Interval | None = None
+    improvement_population: Interval | None = None
+    by_benchmark: dict[str, Interval] = field(default_factory=dict)
+    by_category: dict[str, Interval] = field(default_factory=dict)
+    pair_change: Interval | None = None
+    significance: dict[str, Interval] = field(default_factory=dict)
+    families: dict[str, dict[str, Interval]] = field(default_factory=dict)
+    corpus_benchmark: dict[str, Interval] = field(default_factory=dict)
+    corpus_corpus: dict[str, Interval] = field(default_factory=dict)
+    average_average: dict[str, Interval] = field(default_factory=dict)
+    before_after: dict[str, Interval] = field(default_factory=dict)
+    test: PairedTest = _NO_TEST
+
+
+def agreement_uncertainty(analysis: AgreementAnalysis, resamples: int, seed: int = 1) -> AgreementUncertainty:
+    """Resample `resamples` times; 0 gives the paired test alone, which needs no resampling of models."""
+    rng = np.random.default_rng(seed)
+    test = _preparation_test(analysis, rng)
+    models = len(analysis.matrix.models)
+    if resamples == 0 or models < MINIMUM_FAMILY:
+        return AgreementUncertainty(test=test)
+    weights = multiplicities(models, resamples, rng)
+    benchmark_weights = multiplicities(len(analysis.tasks), resamples, rng)
+    tau = {p: resampled_kendall_tau(pair_signs(analysis.scores[p]), weights) for p in PROTOCOLS}
+    mean = {p: mean_over_pairs_by_resample(tau[p]) for p in PROTOCOLS}
+    population = {p: mean_over_pairs_by_resample(tau[p], benchmark_weights) for p in PROTOCOLS}
+    significance = {
+        p: mean_over_pairs_by_resample(resampled_kendall_tau(analysis.significant[p], weights)) for p in PROTOCOLS
+    }
+    others = np.where(np.eye(len(analysis.tasks), dtype=bool), np.nan, 1.0)
+    return AgreementUncertainty(
+        mean={p: percentile_interval(mean[p], models) for p in PROTOCOLS},
+        mean_population={p: percentile_interval(population[p]) for p in PROTOCOLS},
+        improvement=percentile_interval(mean[PREPARED] - mean[DIRECT], models),
+        improvement_population=percentile_interval(population[PREPARED] - population[DIRECT]),
+        by_benchmark={p: percentile_interval(_nanmean(tau[p] * others, axis=2), models) for p in PROTOCOLS},
+        by_category={p: percentile_interval(_category_means(tau[p], analysis, p), models) for p in PROTOCOLS},
+        pair_change=percentile_interval(tau[PREPARED] - tau[DIRECT], models),
+        significance={p: percentile_interval(significance[p], models) for p in PROTOCOLS},
+        families=_families(analysis, resamples, rng),
+        **_perplexity(analysis, weights, resamples, rng),
+        test=test,
+    )
+
+
+def _preparation_test(analysis: AgreementAnalysis, rng: np.random.Generator) -> PairedTest:
+    if not all(analysis.matrix.has(p) for p in PROTOCOLS):
+        return _NO_TEST
+    prepared_direct = kendall_tau_matrix(
+        pair_signs(analysis.scores[PREPARED]), others=pair_signs(analysis.scores[DIRECT])
+    )
+    contributions = preparation_contributions(analysis.tau[DIRECT], analysis.tau[PREPARED], prepared_direct)
+    return sign_flip_test(contributions, rng)
+
+
+def _category_means(tau: np.ndarray, analysis: AgreementAnalysis, protocol: str) -> np.ndarray:
+    """(resamples, c, c) means within and between categories."""
+    names = analysis.agreement[protocol].categories
+    members = [np.array([c == name for c in analysis.categories]) for name in names]
+    off_diagonal = np.where(np.eye(tau.shape[1], dtype=bool), np.nan, 1.0)
+    result = np.full((len(tau), len(names), len(names)), np.nan)
+    for i, rows in enumerate(members):
+        for j, columns in enumerate(members):
+            block = (tau * off_diagonal)[:, rows][:, :, columns]
+            result[:, i, j] = _nanmean(block.reshape(len(tau), -1), axis=1)
+    return result
+
+
+def _families(analysis: AgreementAnalysis, resamples: int, rng: np.random.Generator) -> dict:
+    """Intervals of each family's mean tau, resampling the models of the family."""
+    intervals: dict[str, dict[str, Interval]] = {}
+    for name, rows in family_members(analysis.matrix.families).items():
+        if len(rows) < MINIMUM_FAMILY:
+            continue
+        weights = multiplicities(len(rows), resamples, rng)
+        intervals[name] = {
+            p: percentile_interval(
+                mean_over_pairs_by_resample(resampled_kendall_tau(pair_signs(analysis.scores[p][rows]), weights)),
+                len(rows),
+            )
+            for p in PROTOCOLS
+        }
+    return intervals
+
+
+def _perplexity(analysis: AgreementAnalysis, weights: np.ndarray, resamples: int, rng: np.random.Generator) -> dict:
+    if analysis.perplexity is None:
+        return {}
+    models = len(analysis.matrix.models)
+    result: dict = {"corpus_benchmark": {}, "corpus_corpus": {}, "average_average": {}, "before_after": {}}
+    for protocol in PROTOCOLS:
+        corpora, scores = analysis.corpora[protocol], analysis.scores[protocol]
+        signs = pair_signs(corpora)
+        across = resampled_kendall_tau(signs, weights, others=pair_signs(scores))
+        result["corpus_benchmark"][protocol] = percentile_interval(
+            _nanmean(across.reshape(len(weights), -1), axis=1), models
+        )
+        within = mean_over_pairs_by_resample(resampled_kendall_tau(signs, weights))
+        result["corpus_corpus"][protocol] = percentile_interval(within, models)
+        averages = np.column_stack([corpora.mean(axis=1), scores.mean(axis=1)])
+        averages[~np.isfinite(averages).all(axis=1)] = np.nan
+        draws = resampled_kendall_tau(pair_signs(averages), weights)[:, 0, 1]
+        result["average_average"][protocol] = percentile_interval(draws, models)
+    for kind, rows in tuned_members(analysis.matrix).items():
+        if len(rows) >= MINIMUM_FAMILY:
+            draws = resampled_kendall_tau(
+                pair_signs(analysis.corpora[DIRECT][rows]),
+                multiplicities(len(rows), resamples, rng),
+                others=pair_signs(analysis.scores[PREPARED][rows]),
+            )
+            result["before_after"][kind] = percentile_interval(
+                _nanmean(draws.reshape(resamples, -1), axis=1), len(rows)
+            )
+    return result
+
+
+def _nanmean(values: np.ndarray, axis: int) -> np.ndarray:
+    """Mean of the finite values along an axis, NaN where there is none."""
+    finite = np.isfinite(values)
+    count = finite.sum(axis=axis)
+    total = np.where(finite, values, 0.0).sum(axis=axis)
+    return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)

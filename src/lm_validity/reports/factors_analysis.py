@@ -1,0 +1,204 @@
+"""What the factors report computes before it writes: arrays and notes, by protocol."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lm_validity.reports.agreement_analysis import (
+    MINIMUM_FAMILY,
+    coverage_notes,
+    family_members,
+    selected_on_test,
+)
+from lm_validity.reports.score_matrix import ScoreMatrix, listing
+from lm_validity.statistics.ceiling import Ceiling, noise_ceiling
+from lm_validity.statistics.completion import (
+    HeldOutCheck,
+    OneFactorModel,
+    ability_ranks,
+    check_held_out,
+    fit_one_factor,
+)
+from lm_validity.statistics.factors import (
+    Components,
+    ComputeRelation,
+    pretraining_compute,
+    principal_components,
+    relate_to_compute,
+    resampled_shares,
+)
+from lm_validity.statistics.influence import LeftOut, leave_one_out
+from lm_validity.statistics.parallel_analysis import ParallelAnalysis, parallel_analysis
+from lm_validity.statistics.potential import RankDraws, ranks_over_benchmarks, ranks_over_noise
+from lm_validity.statistics.ranking import pair_signs, resampled_kendall_tau
+from lm_validity.statistics.resampling import Interval, multiplicities, percentile_interval
+from lm_validity.tables.schema import PROTOCOLS
+
+SHOWN_COMPONENTS = 5
+MINIMUM_RESAMPLED_FAMILY = 10  # models of a family: fewer give no usable interval of a share of variance
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One protocol's one-factor model, its held-out check, and ranks (1 = best) drawn from the abilities'
+    posterior.
+    """
+
+    model: OneFactorModel
+    check: HeldOutCheck
+    ranks: np.ndarray
+
+
+@dataclass(frozen=True)
+class FactorsAnalysis:
+    """All results of the report. Dictionaries by protocol lack a protocol without scores."""
+
+    matrix: ScoreMatrix
+    tasks: list[str]
+    scores: dict[str, np.ndarray]
+    components: dict[str, Components]
+    parallel: dict[str, ParallelAnalysis]
+    ceiling: dict[str, Ceiling]
+    families: dict[str, dict[str, np.ndarray | None]]
+    compute: np.ndarray
+    compute_relation: dict[str, ComputeRelation]
+    completion: dict[str, Completion]
+    influence: dict[str, list[LeftOut]]
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class FactorsUncertainty:
+    """95% intervals by protocol. `shares`: of the first components over models, arrays (5,); `families`: of
+    the first share; `compute`: of Kendall's tau with compute; `population_ranks`: over benchmarks;
+    `noise_ranks`: over items.
+    """
+
+    shares: dict[str, Interval] = field(default_factory=dict)
+    families: dict[str, dict[str, Interval]] = field(default_factory=dict)
+    compute: dict[str, Interval] = field(default_factory=dict)
+    population_ranks: dict[str, RankDraws] = field(default_factory=dict)
+    noise_ranks: dict[str, RankDraws] = field(default_factory=dict)
+
+
+def analyze_factors(matrix: ScoreMatrix, seed: int = 2) -> FactorsAnalysis:
+    """Everything that needs no bootstrap; simulations start from `seed`."""
+    notes = list(matrix.notes)
+    rng = np.random.default_rng(seed)
+    tasks, is_task = matrix.task_names(), ~matrix.is_corpus
+    scores = {p: matrix.oriented(p)[:, is_task] for p in PROTOCOLS}
+    stderr = {p: matrix.stderr[p][:, is_task] for p in PROTOCOLS}
+    notes += coverage_notes(matrix, scores, stderr, tasks)
+    selected_on_test(scores, notes)
+    components = {p: principal_components(scores[p]) for p in PROTOCOLS}
+    for protocol in PROTOCOLS:
+        notes += _component_notes(protocol, scores[protocol], components[protocol], tasks)
+    known = [p for p in PROTOCOLS if matrix.has(p)]
+    compute = _compute(matrix, notes)
+    return FactorsAnalysis(
+        matrix=matrix,
+        tasks=tasks,
+        scores=scores,
+        components=components,
+        parallel={p: parallel_analysis(scores[p], rng) for p in known},
+        ceiling={p: noise_ceiling(scores[p], stderr[p], rng) for p in known},
+        families=_family_components(matrix.families, scores, notes),
+        compute=compute,
+        compute_relation={p: relate_to_compute(components[p].scores, compute) for p in PROTOCOLS},
+        completion={p: _complete(scores[p], rng) for p in known},
+        influence={p: leave_one_out(scores[p], list(matrix.models), tasks, matrix.families) for p in known},
+        notes=notes,
+    )
+
+
+def factors_uncertainty(analysis: FactorsAnalysis, resamples: int, seed: int = 3) -> FactorsUncertainty:
+    """Resample `resamples` times; 0 gives nothing."""
+    models = len(analysis.matrix.models)
+    if resamples == 0 or models < MINIMUM_FAMILY:
+        return FactorsUncertainty()
+    rng = np.random.default_rng(seed)
+    weights = multiplicities(models, resamples, rng)
+    # the same benchmarks for both protocols, so that the gap of a model's two ranks has an interval
+    benchmark_weights = multiplicities(len(analysis.tasks), resamples, rng)
+    known = list(analysis.parallel)
+    is_task = ~analysis.matrix.is_corpus
+    return FactorsUncertainty(
+        shares={p: percentile_interval(resampled_shares(analysis.scores[p], weights), models) for p in known},
+        families=_family_intervals(analysis, resamples, rng),
+        compute={p: _compute_interval(analysis, p, resamples, rng) for p in known},
+        population_ranks={p: ranks_over_benchmarks(analysis.scores[p], benchmark_weights) for p in known},
+        noise_ranks={
+            p: ranks_over_noise(analysis.scores[p], analysis.matrix.stderr[p][:, is_task], resamples, rng)
+            for p in known
+        },
+    )
+
+
+def _complete(scores: np.ndarray, rng: np.random.Generator) -> Completion:
+    model = fit_one_factor(scores)
+    return Completion(model, check_held_out(scores, rng), ability_ranks(model, rng))
+
+
+def _family_components(families: np.ndarray, scores: dict[str, np.ndarray], notes: list[str]) -> dict:
+    members = family_members(families)
+    small = [name for name, rows in members.items() if len(rows) < MINIMUM_FAMILY]
+    if small:
+        notes.append(f"Families of fewer than {MINIMUM_FAMILY} models have no figures of their own: {listing(small)}.")
+    return {
+        name: {
+            p: None if name in small else principal_components(scores[p][rows]).explained_variance for p in PROTOCOLS
+        }
+        for name, rows in members.items()
+    }
+
+
+def _family_intervals(analysis: FactorsAnalysis, resamples: int, rng: np.random.Generator) -> dict:
+    intervals = {}
+    for name, rows in family_members(analysis.matrix.families).items():
+        if len(rows) >= MINIMUM_RESAMPLED_FAMILY:
+            weights = multiplicities(len(rows), resamples, rng)
+            intervals[name] = {
+                p: percentile_interval(resampled_shares(analysis.scores[p][rows], weights)[:, 0], len(rows))
+                for p in analysis.parallel
+            }
+    return intervals
+
+
+def _compute(matrix: ScoreMatrix, notes: list[str]) -> np.ndarray:
+    """(models,) pretraining compute, NaN where unknown or kept out by the sheet."""
+    facts = matrix.model_facts
+    compute = pretraining_compute(facts["parameters_b"].to_numpy(float), facts["tokens_b"].to_numpy(float))
+    compute[(~facts["in_compute_analysis"].fillna(True)).to_numpy(dtype=bool)] = np.nan
+    known = int(np.isfinite(compute).sum())
+    if known < len(compute):
+        notes.append(f"Pretraining compute is known and trusted for {known} of {len(compute)} models.")
+    if known < 3:
+        notes.append("Fewer than 3 models of known compute: the relation with compute is null.")
+    return compute
+
+
+def _compute_interval(analysis: FactorsAnalysis, protocol: str, resamples: int, rng: np.random.Generator) -> Interval:
+    columns = np.column_stack([analysis.components[protocol].scores, analysis.compute])
+    columns = columns[np.isfinite(columns).all(axis=1)]
+    if len(columns) < 3:
+        return Interval(float("nan"), float("nan"))
+    draws = resampled_kendall_tau(pair_signs(columns), multiplicities(len(columns), resamples, rng))
+    return percentile_interval(draws[:, 0, 1], len(columns))
+
+
+def _component_notes(protocol: str, scores: np.ndarray, components: Components, tasks: list[str]) -> list[str]:
+    if not np.isfinite(scores).any():
+        return []
+    notes = []
+    left_out = [name for name, used in zip(tasks, components.used, strict=True) if not used]
+    if left_out:
+        notes.append(
+            f"{protocol}: constant or without enough common models, not in the components: {listing(left_out)}."
+        )
+    missing = int((~np.isfinite(scores[:, components.used])).sum())
+    if missing and len(components.explained_variance):
+        notes.append(
+            f"{protocol}: {missing} cells are missing; correlations are over the models known on both benchmarks "
+            f"(smallest eigenvalue share {components.explained_variance[-1]:.3f})."
+        )
+    return notes

@@ -1,0 +1,108 @@
+"""What all figures share: colours, fonts, data, tooltips, and the parameter that links the choice of a family."""
+
+import math
+from collections.abc import Sequence
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+PROTOCOL_LABELS = {"direct": "Direct", "train_before_test": "Train before test"}
+PROTOCOL_COLORS = {"Direct": "#d98b2b", "Train before test": "#2f7ec0"}
+# Okabe and Ito's palette, legible for colour-blind readers, its black and yellow replaced for both backgrounds
+CATEGORY_COLORS = (
+    "#2f7ec0", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#8c6bb1", "#7f7f7f", "#a6761d", "#66a61e",
+)  # fmt: skip
+UNKNOWN_COLOR = "#8a8a8a"
+MISSING_COLOR = "#9a9a9a"
+FAMILY_FOCUS = "family_focus"
+
+CONFIG = {
+    "background": None,
+    "font": "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif",
+    "view": {"stroke": None},
+    "axis": {
+        "labelFontSize": 11,
+        "titleFontSize": 11.5,
+        "titleFontWeight": "normal",
+        "labelLimit": 150,
+        "labelSeparation": 6,
+        "gridOpacity": 0.35,
+        "domainOpacity": 0.5,
+        "tickOpacity": 0.5,
+    },
+    "legend": {
+        "labelFontSize": 11,
+        "titleFontSize": 11,
+        "titleFontWeight": "normal",
+        "titleLimit": 400,
+        "orient": "top",
+        "symbolOpacity": 1,
+    },
+    "header": {"labelFontSize": 12, "titleFontSize": 12},
+}
+
+
+def chart_data(frame: pd.DataFrame) -> alt.InlineData:
+    """The rows of `frame` as inline data; NaN and infinities become null. Give each encoding its type
+    explicitly.
+    """
+    return alt.InlineData(values=[{k: _plain(v) for k, v in row.items()} for row in frame.to_dict("records")])
+
+
+def family_color(families: Sequence[str | None], field: str = "family", title: str = "Family") -> alt.Color:
+    """The colour of a family, the same in every figure given the same `families` (order of first
+    appearance).
+    """
+    names = sorted({name for name in families if isinstance(name, str)})
+    colors = [CATEGORY_COLORS[i % len(CATEGORY_COLORS)] for i in range(len(names))]
+    scale = alt.Scale(domain=[*names, "unknown"], range=[*colors, UNKNOWN_COLOR])
+    return alt.Color(f"{field}:N", scale=scale, legend=alt.Legend(title=title, values=names or ["unknown"]))
+
+
+def family_opacity(visible: float = 0.9, faded: float = 0.12) -> alt.Opacity:
+    """Fades the marks of other families while the page focuses one."""
+    return alt.condition(
+        f"{FAMILY_FOCUS} == null || datum.family == {FAMILY_FOCUS}", alt.value(visible), alt.value(faded)
+    )
+
+
+def with_family_focus(chart: alt.Chart | alt.LayerChart) -> alt.Chart | alt.LayerChart:
+    """Declare the page's family parameter: needed once for a chart whose opacity is `family_opacity`."""
+    return chart.add_params(alt.param(name=FAMILY_FOCUS, value=None))
+
+
+def protocol_color(title: str | None = None) -> alt.Color:
+    """The colours of the two protocols, for a column `protocol` that holds `PROTOCOL_LABELS`."""
+    scale = alt.Scale(domain=list(PROTOCOL_COLORS), range=list(PROTOCOL_COLORS.values()))
+    return alt.Color("protocol:N", scale=scale, legend=alt.Legend(title=title))
+
+
+def tooltips(**fields: str) -> list[alt.Tooltip]:
+    """Tooltip entries, column="Title|format": the title and an optional d3 number format."""
+    entries = []
+    for field, text in fields.items():
+        title, _, number_format = text.partition("|")
+        if number_format:
+            entries.append(alt.Tooltip(f"{field}:Q", title=title, format=number_format))
+        else:
+            entries.append(alt.Tooltip(f"{field}:N", title=title))
+    return entries
+
+
+def discrete(order: Sequence[str]) -> alt.Scale:
+    """A fixed order, in which names without data keep their place."""
+    return alt.Scale(domain=list(order))
+
+
+def _plain(value):
+    """A JSON value; numbers keep 6 significant digits, which is more than a figure shows."""
+    if value is None or value is pd.NA:
+        return None
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, int | np.integer):
+        return int(value)
+    if isinstance(value, float | np.floating):
+        return float(f"{value:.6g}") if math.isfinite(value) else None
+    return value

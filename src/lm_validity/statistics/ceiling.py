@@ -1,0 +1,84 @@
+"""The noise ceiling: how well benchmarks could agree if one latent order of the models held for all of
+them.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lm_validity.statistics.agreement import mean_over_pairs
+from lm_validity.statistics.factors import principal_components
+from lm_validity.statistics.ranking import average_ranks, kendall_tau_matrix, pair_signs
+
+
+@dataclass(frozen=True)
+class Ceiling:
+    """Means over simulated tables in which one order holds for all benchmarks.
+
+    `mean_tau` in [-1, 1]; `by_benchmark`: (k,) mean tau with the others; `first_component`: share of
+    variance in [0, 1]; `tau_draws`, `component_draws`: (draws,) their values by simulated table; `used`:
+    (k,) benchmarks with standard errors, the others taking no part (NaN in `by_benchmark`).
+    """
+
+    mean_tau: float
+    by_benchmark: np.ndarray
+    first_component: float
+    tau_draws: np.ndarray
+    component_draws: np.ndarray
+    used: np.ndarray
+
+
+def noise_ceiling(scores: np.ndarray, stderr: np.ndarray, rng: np.random.Generator, draws: int = 200) -> Ceiling:
+    """Simulate tables with one latent order and the observed benchmarks' own score distributions and noise.
+
+    `scores`, `stderr`: (models, benchmarks), NaN where missing; more is better. Per benchmark the scores
+    are de-noised by shrinking them to their mean until their variance is var(scores) - mean(stderr²) (at
+    least 0), sorted, and given to the models in the order of their mean rank over all benchmarks; then
+    normal noise of the standard error that belonged to the score is added. Cells that are missing stay
+    missing. A missing standard error is taken as the root mean square of its benchmark's others.
+
+    What remains between 1 and the ceiling is measurement error; what remains between the observed agreement
+    and the ceiling is disagreement about the order (or dependence between the benchmarks' errors). Ratios
+    above 1 are possible: noise in the observed table is one draw, and errors of benchmarks that share items
+    are not independent.
+    """
+    known = np.isfinite(scores)
+    used = np.array(
+        [known[:, j].sum() >= 2 and np.isfinite(stderr[known[:, j], j]).any() for j in range(scores.shape[1])]
+    )
+    by_benchmark = np.full(scores.shape[1], np.nan)
+    if used.sum() < 2:
+        return Ceiling(float("nan"), by_benchmark, float("nan"), np.full(0, np.nan), np.full(0, np.nan), used)
+    truth, noise = latent_order_table(scores[:, used], stderr[:, used])
+    taus, shares, rows = [], [], []
+    for _ in range(draws):
+        table = truth + noise * rng.standard_normal(truth.shape)
+        tau = kendall_tau_matrix(pair_signs(table))
+        np.fill_diagonal(tau, np.nan)
+        taus.append(mean_over_pairs(tau))
+        rows.append(np.nanmean(tau, axis=1))
+        explained = principal_components(table).explained_variance
+        shares.append(explained[0] if len(explained) else np.nan)
+    by_benchmark[used] = np.mean(rows, axis=0)
+    return Ceiling(float(np.mean(taus)), by_benchmark, float(np.mean(shares)), np.array(taus), np.array(shares), used)
+
+
+def latent_order_table(scores: np.ndarray, stderr: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(noise-free scores, standard errors), both (models, benchmarks), when one order holds for all
+    benchmarks.
+    """
+    order = average_ranks(scores)
+    with np.errstate(invalid="ignore"):
+        overall = np.nanmean(order, axis=1)
+    truth, noise = np.full(scores.shape, np.nan), np.full(scores.shape, np.nan)
+    for j in range(scores.shape[1]):
+        rows = np.flatnonzero(np.isfinite(scores[:, j]))
+        values, errors = scores[rows, j], stderr[rows, j]
+        errors = np.where(np.isfinite(errors), errors, np.sqrt(np.nanmean(errors**2)))
+        variance = values.var()
+        shrinkage = np.sqrt(max(0.0, 1 - np.mean(errors**2) / variance)) if variance > 0 else 0.0
+        descending = np.argsort(-values, kind="stable")
+        best_first = rows[np.argsort(overall[rows], kind="stable")]
+        truth[best_first, j] = (values.mean() + shrinkage * (values - values.mean()))[descending]
+        noise[best_first, j] = errors[descending]
+    return truth, noise

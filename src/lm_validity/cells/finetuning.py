@@ -111,8 +111,7 @@ def finetune(
 ) -> FinetuneResult:
     """Train an adapter on `examples` and write that of the best epoch to `adapter_output` in PEFT's format.
 
-    validate: the benchmark's metric under the model as it stands; called after each epoch. Ties go to the earlier
-        one.
+    validate: the benchmark's metric under the model as it stands, after each epoch; ties go to the earlier epoch.
     work: holds the last finished epoch; a second call with the same arguments goes on from there.
     stop: asked before each step; TrainingStopped is raised when it says so.
     Running out of memory halves the micro-batch and repeats the step; at one row the error is the caller's.
@@ -140,21 +139,7 @@ def finetune(
         digest = save_adapter(model, training.best_tensors, adapter_output) if training.best_tensors else None
     finally:
         model.unload()
-    return FinetuneResult(
-        epochs=tuple(training.epochs),
-        best_epoch=training.best_epoch,
-        diverged=diverged,
-        adapter_sha256=digest,
-        target_modules=tuple(target_modules(lm, settings.target_modules)),
-        trainable_parameters=sum(parameter.numel() for parameter in training.parameters.values()),
-        examples=len(examples),
-        truncated=sum(example.truncated > 0 for example in examples),
-        tokens=sum(len(example.token_ids) for example in examples),
-        steps=position.step,
-        step_losses=tuple(training.step_losses),
-        micro_batch=training.micro_batch,
-        resumed_epochs=resumed,
-    )
+    return _result(lm, training, examples, diverged, digest, resumed)
 
 
 class _Training:
@@ -276,6 +261,31 @@ class _Row:
     token_ids: torch.Tensor
     labels: torch.Tensor
     predicted: int
+
+
+def _result(
+    lm: LanguageModel,
+    training: _Training,
+    examples: Sequence[Example],
+    diverged: str | None,
+    digest: str | None,
+    resumed: int,
+) -> FinetuneResult:
+    return FinetuneResult(
+        epochs=tuple(training.epochs),
+        best_epoch=training.best_epoch,
+        diverged=diverged,
+        adapter_sha256=digest,
+        target_modules=tuple(target_modules(lm, training.settings.target_modules)),
+        trainable_parameters=sum(parameter.numel() for parameter in training.parameters.values()),
+        examples=len(examples),
+        truncated=sum(example.truncated > 0 for example in examples),
+        tokens=sum(len(example.token_ids) for example in examples),
+        steps=training.position.step,
+        step_losses=tuple(training.step_losses),
+        micro_batch=training.micro_batch,
+        resumed_epochs=resumed,
+    )
 
 
 def _row(example: Example, loss: str) -> _Row:

@@ -5,9 +5,6 @@ tokens of a request as a public method (training text and item tables need them)
 next epoch, one BOS per document in rolling perplexity, and counters.
 """
 
-import contextlib
-import logging
-from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -20,6 +17,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from safetensors import SafetensorError
 
+from lm_validity.cells.tasks import errors_only
 from lm_validity.errors import CellError
 
 transformers.utils.logging.disable_progress_bar()
@@ -70,7 +68,7 @@ class LanguageModel(HFLM):
         model.requires_grad_(False)
         if tokenizer.pad_token is None:
             tokenizer.pad_token = tokenizer.eos_token
-        with _errors_only("lm_eval.models.huggingface"):  # it warns that arguments that were not given are ignored
+        with errors_only("lm_eval.models.huggingface"):  # it warns that arguments that were not given are ignored
             super().__init__(
                 pretrained=model,
                 tokenizer=tokenizer,
@@ -184,33 +182,16 @@ def load_language_model(
     """Load a model from a folder, or a hub id from the local cache: safetensors, no network, no remote code.
 
     dtype: `float32`, `bfloat16` or `float16`; never the checkpoint's by default.
-    device: `cpu`, `cuda`, `cuda:N`; `auto`: a GPU where there is one; `all`: one model over all GPUs of the
-        node.
+    device: `cpu`, `cuda`, `cuda:N`; `auto`, a GPU where there is one; `all`, one model over all GPUs of the node.
     Raises CellError where the folder, its safetensors or its tokenizer are missing or cannot be read.
     """
     if dtype not in DTYPES:
         raise CellError(f"{path}: dtype {dtype!r} is not known.", f"use one of {', '.join(DTYPES)}.")
     folder = model_folder(path, revision=revision, subfolder=subfolder)
-    local = {"local_files_only": True, "trust_remote_code": False}
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **local)
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            folder,
-            dtype=DTYPES[dtype],
-            use_safetensors=True,
-            device_map="auto" if device == "all" else None,
-            **local,
-        )
-    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise CellError(
-            f"{path}: cannot be loaded as a causal language model ({reason}).",
-            "it needs config.json, *.safetensors and a tokenizer of an architecture that is known.",
-        ) from error
-    if tokenizer.eos_token_id is None:
-        raise CellError(
-            f"{path}: the tokenizer has no end-of-text token.", "set eos_token in its tokenizer_config.json."
-        )
+    root = folder.parents[len(Path(subfolder).parts) - 1] if subfolder else folder
+    # a checkpoint's subfolder may hold the weights alone
+    tokenizer_folder = folder if any(folder.glob("tokenizer*")) else root
+    model, tokenizer = _read_folder(folder, tokenizer_folder, str(path), DTYPES[dtype], device)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     if device != "all":
@@ -226,6 +207,27 @@ def load_language_model(
     )
     lm.counters.model_loads += 1
     return lm
+
+
+def _read_folder(
+    folder: Path, tokenizer_folder: Path, name: str, dtype: torch.dtype, device: str
+) -> tuple[transformers.PreTrainedModel, transformers.PreTrainedTokenizerBase]:
+    local = {"local_files_only": True, "trust_remote_code": False}
+    spread = "auto" if device == "all" else None
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(tokenizer_folder, **local)
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, use_safetensors=True, device_map=spread, **local
+        )
+    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise CellError(
+            f"{name}: cannot be loaded as a causal language model ({reason}).",
+            "it needs config.json, *.safetensors and a tokenizer of an architecture that is known.",
+        ) from error
+    if tokenizer.eos_token_id is None:
+        raise CellError(f"{name}: the tokenizer has no end-of-text token.", "set eos_token in tokenizer_config.json.")
+    return model, tokenizer
 
 
 def model_folder(path: str | Path, *, revision: str | None = None, subfolder: str | None = None) -> Path:
@@ -249,14 +251,3 @@ def model_folder(path: str | Path, *, revision: str | None = None, subfolder: st
             "only safetensors are loaded: convert the weights with model.save_pretrained(folder).",
         )
     return folder
-
-
-@contextlib.contextmanager
-def _errors_only(name: str) -> Iterator[None]:
-    logger = logging.getLogger(name)
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)

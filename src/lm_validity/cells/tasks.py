@@ -4,11 +4,13 @@ lm-eval's own index reads 14,000 YAML files with a YAML parser (15 s). Here a te
 that declares the task; a `TaskRecord` remembers it, and a job loads that file alone.
 """
 
+import contextlib
 import functools
 import hashlib
 import json
+import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 
@@ -259,9 +261,22 @@ def _check_supported(task: str, config: dict, output_type: str | None) -> None:
             raise InputError(f"{task}: tasks with {key} are not supported.", "choose a task about text alone.")
 
 
+@contextlib.contextmanager
+def errors_only(name: str) -> Iterator[None]:
+    """Silence a logger's warnings inside the block."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
 def _build(name: str, path: Path) -> Task:
     try:
-        loaded = TaskManager(include_path=None, include_defaults=False).load([str(path)])
+        with errors_only("lm_eval"):  # it remarks on every default that a task's file leaves to it
+            loaded = TaskManager(include_path=None, include_defaults=False).load([str(path)])
     except Exception as error:  # whatever a task's code, its template or the data library raises
         raise InputError(
             f"{name}: lm-eval cannot build the task ({type(error).__name__}: {_first_line(error)}).",

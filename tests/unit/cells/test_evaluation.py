@@ -47,7 +47,6 @@ CASES = [
     (kind, name, prompt)
     for kind, prompt in (("llama", "plain"), ("llama", "chat"), ("gpt2", "plain"))
     for name in METRICS
-    if not (prompt == "chat" and name == "toy_corpus")
 ]
 
 

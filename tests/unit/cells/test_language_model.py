@@ -32,6 +32,9 @@ def test_folders_without_safetensors_are_refused(tmp_path):
     with pytest.raises(CellError, match=r"no \*.safetensors in the folder.*save_pretrained"):
         load_toy(folder)
     assert load_toy(folder, subfolder="step10").max_length == 96
+    for file in (folder / "step10").glob("tokenizer*"):  # a checkpoint of weights alone has the model's tokenizer
+        file.unlink()
+    assert load_toy(folder, subfolder="step10").tokenizer.eos_token == "</s>"
     with pytest.raises(CellError, match=r"no \*.safetensors in step11"):
         load_toy(folder, subfolder="step11")
     with pytest.raises(CellError, match="neither a folder nor a model in the local hub cache"):

@@ -46,8 +46,6 @@ def fed_to_model(lm, task, docs, prompt: str) -> dict[int, list[list[int]]]:
 @pytest.mark.parametrize(("kind", "prompt"), [("llama", "plain"), ("llama", "chat"), ("gpt2", "plain")])
 @pytest.mark.parametrize("name", TASKS)
 def test_prefix_is_shared(kind, prompt, name, model_folders, toy_task):
-    if name == "toy_corpus" and prompt == "chat":
-        pytest.skip("a corpus has no chat form")
     lm, task = load_toy(model_folders[kind], max_length=90), toy_task(name)
     docs = documents(task, make_splits(task).train).head(8)
     examples = training_examples(lm, task, docs, prompt=prompt)

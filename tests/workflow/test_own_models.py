@@ -1,0 +1,137 @@
+"""Models and tasks that are not from the miniature world go through by editing only the sheets (README).
+
+Made by hand in hub format: two architectures the miniature does not have, a byte-level tokenizer, and the task of
+docs/own_models_and_benchmarks.md over local JSON lines.
+"""
+
+import json
+import random
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from tests.workflow.conftest import Project
+
+transformers = pytest.importorskip("transformers")
+
+TASK = """\
+task: capitals
+dataset_path: json
+dataset_kwargs:
+  data_files:
+    train: my_tasks/capitals_train.jsonl
+    test: my_tasks/capitals_test.jsonl
+output_type: multiple_choice
+training_split: train
+test_split: test
+doc_to_text: "Question: What is the capital of {{country}}?\\nAnswer:"
+doc_to_choice: "{{options}}"
+doc_to_target: "{{options.index(capital)}}"
+metric_list:
+  - metric: acc
+"""
+
+
+def write_task(folder: Path) -> list[str]:
+    """Sixty made-up countries; their sentences."""
+    draw = random.Random(1)
+    word = lambda: "".join(draw.choice(["ka", "lo", "mi", "ran", "tu", "ves"]) for _ in range(3)).capitalize()  # noqa: E731
+    rows = [{"country": word() + "ia", "capital": word()} for _ in range(60)]
+    capitals = [row["capital"] for row in rows]
+    for row in rows:
+        row["options"] = draw.sample([row["capital"], *draw.sample([c for c in capitals if c != row["capital"]], 3)], 4)
+    folder.mkdir()
+    (folder / "capitals.yaml").write_text(TASK)
+    for name, part in (("train", rows[:40]), ("test", rows[40:])):
+        (folder / f"capitals_{name}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in part))
+    return [f"Question: What is the capital of {row['country']}?\nAnswer: {row['capital']}" for row in rows]
+
+
+def write_models(folder: Path, texts: list[str]) -> None:
+    """A GPT-NeoX and a Qwen2 with random weights and a byte-level BPE tokenizer, as save_pretrained writes them."""
+    import tokenizers
+    import torch
+
+    bpe = tokenizers.ByteLevelBPETokenizer()
+    bpe.train_from_iterator(texts, vocab_size=400, special_tokens=["<|end|>"])
+    tokenizer = transformers.PreTrainedTokenizerFast(tokenizer_object=bpe._tokenizer, eos_token="<|end|>")
+    small = {"vocab_size": 400, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
+    configs = {
+        "neox": transformers.GPTNeoXConfig(**small, intermediate_size=64, max_position_embeddings=128),
+        "qwen": transformers.Qwen2Config(**small, intermediate_size=64, num_key_value_heads=1),
+    }
+    for name, config in configs.items():
+        with torch.random.fork_rng():
+            torch.manual_seed(1)
+            model = transformers.AutoModelForCausalLM.from_config(config)
+        model.save_pretrained(folder / name)
+        tokenizer.save_pretrained(folder / name)
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory) -> Project:
+    project = Project(tmp_path_factory.mktemp("own"))
+    write_models(project.folder / "my_models", write_task(project.folder / "my_tasks"))
+    (project.folder / "my_models.tsv").write_text(
+        "model\tpath\tfamily\tparameters_b\tsize_class\tdtype\n"
+        "my-neox\tmy_models/neox\tNeoX\t0.00005\tminiature\tfloat32\n"
+        "my-qwen\tmy_models/qwen\tQwen\t0.00005\tminiature\tfloat32\n"
+    )
+    (project.folder / "my_benchmarks.tsv").write_text(
+        "benchmark\ttask\tinclude_path\tcategory\tmetric\toutput_type\thigher_is_better\n"
+        "capitals\tcapitals\tmy_tasks\tQA\tacc,none\tmultiple_choice\t1\n"
+    )
+    (project.folder / "my.yaml").write_text(
+        "name: mine\nstudies: [agreement]\nmodels: my_models.tsv\nbenchmarks: my_benchmarks.tsv\n"
+        "finetuning: {learning_rates: [1e-3], epochs: 2}\n"
+    )
+    return project
+
+
+def test_own_models_and_task_go_through(project):
+    project.snakemake("scores", "--configfile", "my.yaml")
+    scores = pd.read_parquet(project.folder / "results/mine/tables/scores.parquet")
+    rows = scores[(scores.split == "test") & (scores.metric == "acc,none")]
+    assert sorted(zip(rows.model, rows.protocol, rows.n_items, strict=True)) == [
+        (model, protocol, 20) for model in ("my-neox", "my-qwen") for protocol in ("direct", "train_before_test")
+    ]
+    # no validation split in the task: a fifth of train became one
+    split = json.loads((project.folder / "results/mine/splits/capitals/validation.json").read_text())
+    assert split["documents"] == 8 and all(address.startswith("train:") for address in split["addresses"])
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "command", "problem"),
+    [
+        ("my_benchmarks.tsv", "\tcapitals\tmy", "\tcapital\tmy", "prefetch-benchmark --benchmark capitals",
+         "capital: no lm-eval task has this name. Hint: did you mean 'capitals'?"),
+        ("my_benchmarks.tsv", "acc,none", "acc_norm,none", "prefetch-benchmark --benchmark capitals",
+         "lm-eval has no metric 'acc_norm,none' for it"),
+        ("my_tasks/capitals.yaml", "{{country}}", "{{land.name}}", "split-benchmark --benchmark capitals", "capitals"),
+        ("my_models.tsv", "my_models/neox", "my_models/none", "prefetch-model --model my-neox", "my_models/none"),
+        ("my_models.tsv", "my-neox", "my-neox", "prefetch-model --model my-nox", "did you mean 'my-neox'?"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_one_line_with_a_hint(project, file, old, new, command, problem):
+    path = project.folder / file
+    good = path.read_text()
+    try:
+        path.write_text(good.replace(old, new))
+        if command.startswith("split") and old != new:
+            project.lm_validity("prefetch-benchmark", "--benchmark", "capitals", "--configfile", "my.yaml", code=None)
+        done = project.lm_validity(*command.split(), "--configfile", "my.yaml", code=2)
+    finally:
+        path.write_text(good)
+    errors = [line for line in done.stderr.splitlines() if line.startswith("Error: ")]
+    assert len(errors) == 1 and "Hint: " in errors[0] and problem in errors[0]
+
+
+def test_a_model_without_safetensors_is_refused(project):
+    weights = project.folder / "my_models/neox/model.safetensors"
+    kept = weights.rename(weights.with_suffix(".bin"))
+    try:
+        done = project.lm_validity("prefetch-model", "--model", "my-neox", "--configfile", "my.yaml", code=2)
+    finally:
+        kept.rename(weights)
+    assert "no *.safetensors" in done.stderr and "Hint: " in done.stderr

@@ -108,10 +108,11 @@ class Worker:
         if self._prepared is None or self._prepared[0] != key:
             lm.forget_requests()
             task = self._task(cell.benchmark)
-            validation = prepare_requests(lm, task, self._documents(cell.benchmark, "validation"), prompt=cell.prompt)
-            train = self._documents(cell.benchmark, "train")
+            prompt = {"prompt": cell.prompt, "system_instruction": self._system_instruction}
+            validation = prepare_requests(lm, task, self._documents(cell.benchmark, "validation"), **prompt)
             longest = self.run.configuration.finetuning.max_length
-            examples = training_examples(lm, task, train, prompt=cell.prompt, max_length=longest)
+            train = self._documents(cell.benchmark, "train")
+            examples = training_examples(lm, task, train, max_length=longest, **prompt)
             self._prepared = (key, validation, examples)
         return self._prepared[1:]
 
@@ -119,11 +120,22 @@ class Worker:
         from lm_validity.cells.evaluation import evaluate
 
         metric = self.run.benchmarks[benchmark].metric
-        found = evaluate(lm, self._task(benchmark), self._documents(benchmark, split), metric=metric, prompt=prompt)
+        found = evaluate(
+            lm,
+            self._task(benchmark),
+            self._documents(benchmark, split),
+            metric=metric,
+            prompt=prompt,
+            system_instruction=self._system_instruction,
+        )
         lm.forget_requests()
         metrics = {key: {"value": value, "stderr": error} for key, (value, error) in found.metrics.items()}
         result = {"metrics": metrics, "n_items": found.n_items}
         return result, lambda folder: _write_items(found.items, folder)
+
+    @property
+    def _system_instruction(self) -> str | None:
+        return self.run.configuration.evaluation.system_instruction
 
     # ---- what cells share ---------------------------------------------------------------------------------------
 
@@ -149,6 +161,8 @@ class Worker:
                     device=resolve_device(evaluation.device),
                     eval_batch_size=evaluation.batch_size,
                     max_length=evaluation.max_length,
+                    max_generated_tokens=evaluation.max_generated_tokens,
+                    window_prefix=evaluation.document_bos,
                     model_id=self.model.model,
                 )
             except CellError as error:
@@ -160,7 +174,11 @@ class Worker:
         from lm_validity.cells.tasks import TaskRecord, load_task
 
         if benchmark not in self._tasks:
-            self._tasks[benchmark] = load_task(TaskRecord.from_json(self.workspace.task_record(benchmark)["record"]))
+            try:
+                record = self.workspace.task_record(benchmark)["record"]
+                self._tasks[benchmark] = load_task(TaskRecord.from_json(record))
+            except InputError as error:  # this benchmark's cells fail; the job's others go on
+                raise CellError(error.problem, error.hint) from error
         return self._tasks[benchmark]
 
     def _documents(self, benchmark: str, split: str):

@@ -260,8 +260,11 @@ class Grid:
         }
         if prompt == "chat":
             settings["system_instruction"] = evaluation.system_instruction
-        if self.run.benchmarks[benchmark].output_type == "generate_until":
+        output_type = self.run.benchmarks[benchmark].output_type
+        if output_type == "generate_until":
             settings["max_generated_tokens"] = evaluation.max_generated_tokens
+        if output_type == "loglikelihood_rolling":
+            settings["document_bos"] = evaluation.document_bos
         return settings
 
     def training_settings(self, benchmark: str) -> dict:

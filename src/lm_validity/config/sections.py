@@ -42,6 +42,11 @@ class Evaluation(Section):
     max_generated_tokens: Positive = Field(
         256, description="Longest answer of a generation task, unless the task sets its own."
     )
+    document_bos: Literal["once", "every", "lm-eval"] = Field(
+        "once",
+        description="Perplexity corpora: one beginning-of-text token a document, or one a window (Gemma needs it), or "
+        "as lm-eval has it, which also scores a tokenizer's own after the one it puts before.",
+    )
     instruction_tuned_prompts: tuple[Literal["plain", "chat"], ...] = Field(
         ("plain", "chat"),
         description="Prompts tried for instruction-tuned models; the choice is made on validation. "

@@ -15,7 +15,8 @@ from lm_validity.reports.item_significance import read_selected_items
 from lm_validity.reports.page import write_page
 from lm_validity.reports.score_matrix import ScoreMatrix, listing, read_score_matrix
 from lm_validity.reports.summary import plain
-from lm_validity.statistics.agreement import mean_over_pairs, nanmean
+from lm_validity.statistics.agreement import mean_over_pairs
+from lm_validity.statistics.missing import finite_mean
 from lm_validity.statistics.ranking import TauVariant
 from lm_validity.statistics.resampling import Interval
 from lm_validity.tables.schema import PROTOCOLS
@@ -160,13 +161,13 @@ def _perplexity_summary(analysis: AgreementAnalysis, uncertainty: AgreementUncer
     return {
         "models": max(perplexity[p].models for p in PROTOCOLS),
         "corpora": [name for name, corpus in zip(analysis.matrix.benchmarks, is_corpus, strict=True) if corpus],
-        "corpus_benchmark": {p: nanmean(perplexity[p].corpus_benchmark) for p in PROTOCOLS},
+        "corpus_benchmark": {p: finite_mean(perplexity[p].corpus_benchmark) for p in PROTOCOLS},
         "corpus_benchmark_interval": uncertainty.corpus_benchmark,
         "corpus_corpus": {p: mean_over_pairs(perplexity[p].corpus_corpus) for p in PROTOCOLS},
         "corpus_corpus_interval": uncertainty.corpus_corpus,
         "average_average": {p: perplexity[p].average_average for p in PROTOCOLS},
         "average_average_interval": uncertainty.average_average,
-        "before_after": {kind: nanmean(tau) for kind, tau in analysis.before_after.items()},
+        "before_after": {kind: finite_mean(tau) for kind, tau in analysis.before_after.items()},
         "before_after_interval": uncertainty.before_after,
     }
 
@@ -180,7 +181,7 @@ def _method_notes(
     if resamples == 0:
         notes.append("Intervals are null: no resampling was asked for (--resamples 0).")
     elif not uncertainty.mean:
-        notes.append(f"Intervals are null: {len(analysis.matrix.models)} models are too few to resample.")
+        notes.append(f"Intervals are null: too few models to resample ({len(analysis.matrix.models)}).")
     sources = set(analysis.matrix.sources)
     if "lm-harmony" in sources:
         notes.append(

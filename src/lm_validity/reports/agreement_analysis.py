@@ -7,17 +7,18 @@ import pandas as pd
 
 from lm_validity.reports.item_significance import paired_notes, use_paired_tests
 from lm_validity.reports.score_matrix import ScoreMatrix, listing
+from lm_validity.reports.summary import count
 from lm_validity.statistics.agreement import (
     Agreement,
     PerplexityAgreement,
     improved_pairs,
     mean_over_pairs,
-    nanmean,
     perplexity_agreement,
     summarize_agreement,
 )
 from lm_validity.statistics.ceiling import Ceiling, noise_ceiling
 from lm_validity.statistics.influence import LeftOut, leave_one_out
+from lm_validity.statistics.missing import finite_mean
 from lm_validity.statistics.ranking import PairSigns, TauVariant, kendall_tau_matrix, pair_signs
 from lm_validity.statistics.significance import significant_signs
 from lm_validity.statistics.subsets import SubsetAgreement, subset_agreement
@@ -108,7 +109,7 @@ def analyze_agreement(
             p: leave_one_out(scores[p], list(matrix.models), tasks, matrix.families) for p in PROTOCOLS if matrix.has(p)
         },
         reliability=_reliability(matrix, is_task, tasks),
-        maximum=selected_on_test(scores, notes),
+        maximum=selected_on_test(matrix, scores, notes),
         notes=notes,
     )
 
@@ -208,8 +209,8 @@ def _perplexity(matrix: ScoreMatrix, corpora: dict, scores: dict, notes: list[st
     for protocol, result in results.items():
         if not np.isfinite(result.average_average):
             notes.append(
-                f"{protocol}: {result.complete_models} models have all corpora and benchmarks, too few to compare "
-                "average perplexity with average score."
+                f"{protocol}: {count(result.complete_models, 'model')} with all corpora and benchmarks, too few to "
+                "compare average perplexity with average score."
             )
     absent = matrix.models_without(corpora)
     if absent:
@@ -254,18 +255,21 @@ def _reliability(matrix: ScoreMatrix, is_task: np.ndarray, tasks: list[str]) -> 
     for j, task in enumerate(tasks):
         columns = np.column_stack([scores[:, j] for scores in seeds])
         tau = kendall_tau_matrix(pair_signs(columns))
-        result[task] = nanmean(tau[np.triu_indices(len(seeds), 1)])
+        result[task] = finite_mean(tau[np.triu_indices(len(seeds), 1)])
     return result
 
 
-def selected_on_test(scores: dict[str, np.ndarray], notes: list[str]) -> SelectionOnTest | None:
+def selected_on_test(matrix: ScoreMatrix, scores: dict[str, np.ndarray], notes: list[str]) -> SelectionOnTest | None:
     """Detect prepared scores that were replaced by direct ones wherever those were better on the test
     split.
     """
+    if set(matrix.sources) <= {"lm-validity"}:
+        return None  # selected on validation; equal cells are those that fell back to the untouched model
     both = np.isfinite(scores[DIRECT]) & np.isfinite(scores[PREPARED])
     equal = both & (scores[PREPARED] == scores[DIRECT])
     below = both & (scores[PREPARED] < scores[DIRECT])
-    if below.any() or equal.sum() < 5:
+    # many equal cells mean that a protocol was copied or that scores are constant, which is something else
+    if below.any() or not 5 <= equal.sum() <= both.sum() / 5:
         return None
     without = np.where(equal, np.nan, scores[PREPARED])
     result = SelectionOnTest(

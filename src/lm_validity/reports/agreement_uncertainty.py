@@ -12,6 +12,7 @@ from lm_validity.reports.agreement_analysis import (
     family_members,
     tuned_members,
 )
+from lm_validity.statistics.missing import finite_mean
 from lm_validity.statistics.ranking import kendall_tau_matrix, pair_signs, resampled_kendall_tau
 from lm_validity.statistics.resampling import (
     Interval,
@@ -72,7 +73,7 @@ def agreement_uncertainty(analysis: AgreementAnalysis, resamples: int, seed: int
         mean_population={p: percentile_interval(population[p]) for p in PROTOCOLS},
         improvement=percentile_interval(mean[PREPARED] - mean[DIRECT], models),
         improvement_population=percentile_interval(population[PREPARED] - population[DIRECT]),
-        by_benchmark={p: percentile_interval(_nanmean(tau[p] * others, axis=2), models) for p in PROTOCOLS},
+        by_benchmark={p: percentile_interval(finite_mean(tau[p] * others, axis=2), models) for p in PROTOCOLS},
         by_category={p: percentile_interval(_category_means(tau[p], analysis, p), models) for p in PROTOCOLS},
         pair_change=percentile_interval(tau[PREPARED] - tau[DIRECT], models),
         significance={p: percentile_interval(significance[p], models) for p in PROTOCOLS},
@@ -101,7 +102,7 @@ def _category_means(tau: np.ndarray, analysis: AgreementAnalysis, protocol: str)
     for i, rows in enumerate(members):
         for j, columns in enumerate(members):
             block = (tau * off_diagonal)[:, rows][:, :, columns]
-            result[:, i, j] = _nanmean(block.reshape(len(tau), -1), axis=1)
+            result[:, i, j] = finite_mean(block.reshape(len(tau), -1), axis=1)
     return result
 
 
@@ -132,7 +133,7 @@ def _perplexity(analysis: AgreementAnalysis, weights: np.ndarray, resamples: int
         signs = pair_signs(corpora)
         across = resampled_kendall_tau(signs, weights, others=pair_signs(scores))
         result["corpus_benchmark"][protocol] = percentile_interval(
-            _nanmean(across.reshape(len(weights), -1), axis=1), models
+            finite_mean(across.reshape(len(weights), -1), axis=1), models
         )
         within = mean_over_pairs_by_resample(resampled_kendall_tau(signs, weights))
         result["corpus_corpus"][protocol] = percentile_interval(within, models)
@@ -148,14 +149,6 @@ def _perplexity(analysis: AgreementAnalysis, weights: np.ndarray, resamples: int
                 others=pair_signs(analysis.scores[PREPARED][rows]),
             )
             result["before_after"][kind] = percentile_interval(
-                _nanmean(draws.reshape(resamples, -1), axis=1), len(rows)
+                finite_mean(draws.reshape(resamples, -1), axis=1), len(rows)
             )
     return result
-
-
-def _nanmean(values: np.ndarray, axis: int) -> np.ndarray:
-    """Mean of the finite values along an axis, NaN where there is none."""
-    finite = np.isfinite(values)
-    count = finite.sum(axis=axis)
-    total = np.where(finite, values, 0.0).sum(axis=axis)
-    return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)

@@ -45,7 +45,7 @@ def factors_summary(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, 
     if resamples == 0:
         notes.append("Intervals are null: no resampling was asked for (--resamples 0).")
     elif not uncertainty.shares:
-        notes.append(f"Intervals are null: {len(models)} models are too few to resample.")
+        notes.append(f"Intervals are null: too few models to resample ({len(models)}).")
     summary = {
         "models": len(models),
         "benchmarks": len(analysis.tasks),

@@ -89,7 +89,7 @@ def analyze_factors(matrix: ScoreMatrix, seed: int = 2) -> FactorsAnalysis:
     scores = {p: matrix.oriented(p)[:, is_task] for p in PROTOCOLS}
     stderr = {p: matrix.stderr[p][:, is_task] for p in PROTOCOLS}
     notes += coverage_notes(matrix, scores, stderr, tasks)
-    selected_on_test(scores, notes)
+    selected_on_test(matrix, scores, notes)
     components = {p: principal_components(scores[p]) for p in PROTOCOLS}
     for protocol in PROTOCOLS:
         notes += _component_notes(protocol, scores[protocol], components[protocol], tasks)

@@ -101,6 +101,11 @@ def read_score_matrix(scores: str | Path, models: str | Path, benchmarks: str | 
     names = _model_order(rows, model_sheet, notes)
     facts = _benchmark_facts(rows, benchmark_sheet, notes)
     columns = tuple(facts["benchmark"])
+    if (facts["output_type"] == PERPLEXITY).all():
+        raise InputError(
+            f"{scores}: scores of perplexity corpora only ({listing(columns)}).",
+            "the report compares benchmarks; their rows or their output types in the sheet are missing.",
+        )
     arrays = {kind: _pivot_protocols(rows, names, columns, kind) for kind in ("value", "stderr", "n_items")}
     return ScoreMatrix(
         models=names,

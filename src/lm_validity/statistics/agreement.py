@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lm_validity.statistics.missing import finite_mean
 from lm_validity.statistics.ranking import kendall_tau, kendall_tau_matrix, pair_signs
 
 
@@ -35,7 +36,7 @@ def summarize_agreement(tau: np.ndarray, categories: list[str | None]) -> Agreem
     members = [[i for i, category in enumerate(categories) if category == name] for name in names]
     for i, rows in enumerate(members):
         for j, columns in enumerate(members):
-            grid[i, j] = mean_over_pairs(tau[np.ix_(rows, rows)]) if i == j else nanmean(tau[np.ix_(rows, columns)])
+            grid[i, j] = mean_over_pairs(tau[np.ix_(rows, rows)]) if i == j else finite_mean(tau[np.ix_(rows, columns)])
     upper = tau[np.triu_indices(len(tau), 1)]
     return Agreement(
         mean=mean_over_pairs(tau),
@@ -62,8 +63,7 @@ def mean_over_pairs(tau: np.ndarray, weights: np.ndarray | None = None) -> float
 
 def mean_with_others(tau: np.ndarray) -> np.ndarray:
     """(k,) mean of each row of `tau` (k, k) without its diagonal, NaN left out."""
-    others = np.where(np.eye(len(tau), dtype=bool), np.nan, tau)
-    return np.array([nanmean(row) for row in others])
+    return finite_mean(np.where(np.eye(len(tau), dtype=bool), np.nan, tau), axis=1)
 
 
 def improved_pairs(before: np.ndarray, after: np.ndarray) -> tuple[int, int]:
@@ -73,12 +73,6 @@ def improved_pairs(before: np.ndarray, after: np.ndarray) -> tuple[int, int]:
     upper = np.triu_indices(len(before), 1)
     difference = after[upper] - before[upper]
     return int((difference > 0).sum()), int(np.isfinite(difference).sum())
-
-
-def nanmean(values: np.ndarray) -> float:
-    """Mean of the finite values, NaN where there is none (without numpy's warning)."""
-    finite = values[np.isfinite(values)]
-    return float(finite.mean()) if finite.size else float("nan")
 
 
 @dataclass(frozen=True)
@@ -107,7 +101,7 @@ def perplexity_agreement(corpora: np.ndarray, benchmarks: np.ndarray) -> Perplex
     corpus_signs, benchmark_signs = pair_signs(corpora), pair_signs(benchmarks)
     complete = np.isfinite(corpora).all(axis=1) & np.isfinite(benchmarks).all(axis=1)
     average = float("nan")
-    if complete.sum() >= 3:
+    if complete.sum() >= 3 and corpora.shape[1] and benchmarks.shape[1]:
         average = kendall_tau(corpora[complete].mean(axis=1), benchmarks[complete].mean(axis=1))
     return PerplexityAgreement(
         corpus_benchmark=kendall_tau_matrix(corpus_signs, others=benchmark_signs),

@@ -8,6 +8,7 @@ import numpy as np
 
 from lm_validity.statistics.agreement import mean_over_pairs
 from lm_validity.statistics.factors import principal_components
+from lm_validity.statistics.missing import finite_mean
 from lm_validity.statistics.ranking import average_ranks, kendall_tau_matrix, pair_signs
 
 
@@ -56,11 +57,13 @@ def noise_ceiling(scores: np.ndarray, stderr: np.ndarray, rng: np.random.Generat
         tau = kendall_tau_matrix(pair_signs(table))
         np.fill_diagonal(tau, np.nan)
         taus.append(mean_over_pairs(tau))
-        rows.append(np.nanmean(tau, axis=1))
+        rows.append(finite_mean(tau, axis=1))
         explained = principal_components(table).explained_variance
         shares.append(explained[0] if len(explained) else np.nan)
-    by_benchmark[used] = np.mean(rows, axis=0)
-    return Ceiling(float(np.mean(taus)), by_benchmark, float(np.mean(shares)), np.array(taus), np.array(shares), used)
+    by_benchmark[used] = finite_mean(np.array(rows), axis=0)
+    return Ceiling(
+        finite_mean(np.array(taus)), by_benchmark, finite_mean(np.array(shares)), np.array(taus), np.array(shares), used
+    )
 
 
 def latent_order_table(scores: np.ndarray, stderr: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -68,8 +71,7 @@ def latent_order_table(scores: np.ndarray, stderr: np.ndarray) -> tuple[np.ndarr
     benchmarks.
     """
     order = average_ranks(scores)
-    with np.errstate(invalid="ignore"):
-        overall = np.nanmean(order, axis=1)
+    overall = finite_mean(order, axis=1)
     truth, noise = np.full(scores.shape, np.nan), np.full(scores.shape, np.nan)
     for j in range(scores.shape[1]):
         rows = np.flatnonzero(np.isfinite(scores[:, j]))

@@ -5,6 +5,8 @@ from typing import Literal
 
 import numpy as np
 
+from lm_validity.statistics.missing import finite_mean
+
 Scaling = Literal["standardized", "centered"]
 
 
@@ -43,8 +45,8 @@ def principal_components(scores: np.ndarray, scaling: Scaling = "standardized") 
     if used.sum() < 2:
         return empty
     values = scores[:, used]
-    spread = np.nanstd(values, axis=0)
-    standardized = values - np.nanmean(values, axis=0)
+    standardized = values - finite_mean(values, axis=0)
+    spread = np.sqrt(finite_mean(standardized**2, axis=0))
     if scaling == "standardized":
         standardized = standardized / spread
     matrix = pairwise_correlation(values)
@@ -73,7 +75,7 @@ def pairwise_correlation(scores: np.ndarray, weights: np.ndarray | None = None) 
     """
     known = np.isfinite(scores)
     # centring first keeps the sums of squares free of cancellation
-    values = np.where(known, scores - np.nanmean(scores, axis=0), 0.0)
+    values = np.where(known, scores - finite_mean(scores, axis=0), 0.0)
     if weights is None:
         weights = np.ones(len(scores))
     if known.all():

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 
 from lm_validity.statistics.factors import principal_components
+from lm_validity.statistics.missing import finite_mean, finite_quantile
 
 
 class ParallelAnalysis(NamedTuple):
@@ -37,11 +38,11 @@ def parallel_analysis(scores: np.ndarray, rng: np.random.Generator, permutations
     for draw in range(permutations):
         shares = principal_components(_shuffled(values, rng)).explained_variance
         null[draw, : len(shares)] = shares
-    null_95 = np.nanquantile(null, 0.95, axis=0)
+    null_95 = finite_quantile(null, [0.95])[0]
     above = observed > null_95
     factors = len(above) if above.all() else int(np.argmin(above))
     p_first = (1 + (null[:, 0] >= observed[0]).sum()) / (1 + permutations)
-    return ParallelAnalysis(observed, np.nanmean(null, axis=0), null_95, factors, float(p_first))
+    return ParallelAnalysis(observed, finite_mean(null, axis=0), null_95, factors, float(p_first))
 
 
 def _shuffled(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from lm_validity.statistics.agreement import nanmean
+from lm_validity.statistics.missing import finite_mean
 
 
 class Interval(NamedTuple):
@@ -91,8 +91,7 @@ def preparation_contributions(direct: np.ndarray, prepared: np.ndarray, prepared
     the mean taus (prepared - direct), which is the mean of all c_a. NaN taus are left out.
     """
     change = prepared - direct + prepared_direct - prepared_direct.T
-    others = ~np.eye(len(change), dtype=bool)
-    return np.array([nanmean(row[keep]) for row, keep in zip(change, others, strict=True)])
+    return finite_mean(np.where(np.eye(len(change), dtype=bool), np.nan, change), axis=1)
 
 
 def sign_flip_test(contributions: np.ndarray, rng: np.random.Generator, resamples: int = 9999) -> PairedTest:

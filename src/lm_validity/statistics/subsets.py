@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lm_validity.statistics.missing import finite_mean, finite_quantile
 from lm_validity.statistics.ranking import kendall_tau_matrix, pair_signs
 
 
@@ -56,15 +57,16 @@ def subset_agreement(
             random += [nested_agreement(held_out, rng.permutation(benchmarks)) for _ in range(subsets)]
     random = np.array(random)
     # a subset's score is its mean over groups of models: one group alone is too few models for a tau
-    per_draw = np.nanmean(random.reshape(repeats, folds, subsets, benchmarks), axis=1).reshape(-1, benchmarks)
-    low, high = np.nanquantile(per_draw, [0.05, 0.95], axis=0)
-    return SubsetAgreement(sizes, np.nanmean(random, axis=0), low, high, np.nanmean(greedy, axis=0), order)
+    per_draw = finite_mean(random.reshape(repeats, folds, subsets, benchmarks), axis=1).reshape(-1, benchmarks)
+    low, high = finite_quantile(per_draw, [0.05, 0.95])
+    return SubsetAgreement(sizes, finite_mean(random, axis=0), low, high, finite_mean(np.array(greedy), axis=0), order)
 
 
 def standardize(scores: np.ndarray) -> np.ndarray:
     """Columns of mean 0 and standard deviation 1 over their known cells; constant columns become 0."""
-    spread = np.nanstd(scores, axis=0)
-    return (scores - np.nanmean(scores, axis=0)) / np.where(spread > 0, spread, 1.0)
+    centered = scores - finite_mean(scores, axis=0)
+    spread = np.sqrt(finite_mean(centered**2, axis=0))
+    return centered / np.where(spread > 0, spread, 1.0)
 
 
 def nested_agreement(standardized: np.ndarray, order: np.ndarray) -> np.ndarray:

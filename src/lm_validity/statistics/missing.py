@@ -1,0 +1,19 @@
+"""Means that leave missing values out, without numpy's warnings where nothing is left."""
+
+import numpy as np
+
+
+def finite_mean(values: np.ndarray, axis: int | None = None) -> np.ndarray | float:
+    """Mean of the finite values along `axis` (all by default), NaN where there is none."""
+    finite = np.isfinite(values)
+    count = finite.sum(axis=axis)
+    total = np.where(finite, values, 0.0).sum(axis=axis)
+    mean = np.divide(total, count, out=np.full(np.shape(total), np.nan), where=np.asarray(count) > 0)
+    return mean if mean.ndim else float(mean)
+
+
+def finite_quantile(values: np.ndarray, levels: list[float]) -> np.ndarray:
+    """(levels, ...) quantiles of the finite values along the first axis, NaN where there is none."""
+    known = np.isfinite(values).any(axis=0)
+    quantiles = np.nanquantile(np.where(known, values, 0.0), levels, axis=0)
+    return np.where(known, quantiles, np.nan)

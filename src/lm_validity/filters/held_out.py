@@ -78,7 +78,7 @@ def judge(
             f"benchmark {answers.benchmark!r}: the filter cannot be judged on what it was not fitted on; "
             f"models and checkpoints: {_listing(answers)}.",
             f"give a second model with at least {MINIMUM_CHECKPOINTS} checkpoints, or "
-            f"{2 * MINIMUM_CHECKPOINTS} checkpoints of one.",
+            f"{2 * MINIMUM_CHECKPOINTS - 1} checkpoints of one.",
         )
 
     def fit(rows):

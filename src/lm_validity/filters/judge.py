@@ -8,6 +8,7 @@ local causal model (`lm_validity.cells.judging`) or an OpenAI-compatible endpoin
 import hashlib
 import json
 import os
+import re
 import urllib.error
 import urllib.request
 from collections.abc import Callable
@@ -44,7 +45,7 @@ def item_text(context: str, choices: list[str], gold: int) -> str:
 
 def parse_verdict(reply: str) -> bool | None:
     """True for Accept, False for Reject; None for a reply that says neither or both."""
-    words = {word.strip(".,:;!\"'*`{}[]()").casefold() for word in reply.split()}
+    words = set(re.findall(r"[a-z]+", reply.casefold()))
     accept, reject = "accept" in words, "reject" in words
     return None if accept == reject else accept
 

@@ -44,8 +44,7 @@ def report_signal(
 ) -> None:
     """Write summary.json, tables, figures and the page of the signal report under `output`."""
     analysis = analyze_signal(scores, models, benchmarks, items, selection, resamples)
-    notes = summary_notes(analysis.learning, analysis.results, resamples)
-    summary = plain(signal_summary(analysis.learning, analysis.results, analysis.options, resamples, notes))
+    summary = summarize(analysis)
     write_page(signal_page(analysis, summary), output)
     write_json(Path(output) / "summary.json", summary)
 
@@ -71,6 +70,12 @@ def analyze_signal(
             found = _items(items, design, learning, options, resamples)
         results[benchmark] = analyze_benchmark(design, found, options, resamples, generator)
     return SignalAnalysis(learning, options, results, resamples)
+
+
+def summarize(analysis: SignalAnalysis) -> dict:
+    """The contents of summary.json."""
+    notes = summary_notes(analysis.learning, analysis.results, analysis.resamples)
+    return plain(signal_summary(analysis.learning, analysis.results, analysis.options, analysis.resamples, notes))
 
 
 def _items(

@@ -60,7 +60,7 @@ def _read(path: Path) -> pd.DataFrame:
     try:
         if path.suffix == ".parquet":
             return pd.read_parquet(path)
-        return pd.read_json(path, lines=True, dtype=False, convert_dates=False)
+        return pd.read_json(path, lines=True, dtype=False)
     except (ValueError, OSError) as error:
         raise InputError(f"{path}: not readable ({error}).", "write JSON lines or parquet.") from error
 

@@ -1,0 +1,104 @@
+"""Small generated worlds: items tables, scores tables and models sheets with a known structure."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from lm_validity.tables.schema import ITEMS, SCORES, write_table
+
+MODELS = {  # name: (size, architecture, training data, ability)
+    "small-deep": ("500m", "deep", "science", 0.8),
+    "small-wide": ("500m", "wide", "science", 0.6),
+    "large-deep": ("1b", "deep", "science", 1.6),
+    "large-wide": ("1b", "wide", "science", 1.3),
+    "large-deep-web": ("1b", "deep", "web", 0.2),
+}
+
+
+@dataclass(frozen=True)
+class World:
+    """What a generated benchmark is like. `rise`: how far ability moves the gold answer; 0 is pure noise."""
+
+    benchmark: str = "facts"
+    models: tuple[str, ...] = tuple(MODELS)
+    checkpoints: int = 12
+    items: int = 120
+    choices: int = 4
+    rise: float = 3.0
+    noise: float = 1.0
+    subjects: int = 3
+    seed: int = 0
+
+
+def item_rows(world: World) -> pd.DataFrame:
+    """An items table: log-likelihoods with item difficulty, a gold answer that rises, and checkpoint noise."""
+    rng = np.random.default_rng(world.seed)
+    shape = (world.items, world.choices)
+    characters = rng.integers(3, 40, shape)
+    tokens = np.maximum(1, characters // 4)
+    difficulty = rng.normal(-10.0, 2.0, shape)
+    gold = rng.integers(world.choices, size=world.items)
+    rows = []
+    for model in world.models:
+        ability = MODELS[model][3]
+        for step in range(1, world.checkpoints + 1):
+            scores = difficulty + rng.normal(0.0, world.noise, shape)
+            scores[np.arange(world.items), gold] += world.rise * ability * np.sqrt(step / world.checkpoints)
+            for item in range(world.items):
+                rows.append(
+                    {
+                        "model": model,
+                        "checkpoint": f"step-{step}",
+                        "iteration": 1000 * step,
+                        "tokens_b": 20.0 * step,
+                        "benchmark": world.benchmark,
+                        "protocol": "direct",
+                        "prompt": "plain",
+                        "split": "test",
+                        "doc_id": f"test:{item}",
+                        "subject": f"subject {item % world.subjects}",
+                        "gold": int(gold[item]),
+                        "correct": float(np.argmax(scores[item]) == gold[item]),
+                        "choice_loglikelihoods": scores[item],
+                        "unconditional_loglikelihoods": difficulty[item],
+                        "choice_tokens": tokens[item],
+                        "choice_characters": characters[item],
+                        "choice_bytes": characters[item],
+                    }
+                )
+    return pd.DataFrame(rows)
+
+
+def score_rows(items: pd.DataFrame) -> pd.DataFrame:
+    """The scores table that belongs to an items table."""
+    keys = ["model", "checkpoint", "iteration", "tokens_b", "benchmark", "protocol", "prompt", "split"]
+    scores = items.groupby(keys, sort=False)["correct"].agg(["mean", "size"]).reset_index()
+    scores = scores.rename(columns={"mean": "value", "size": "n_items"})
+    return scores.assign(metric="acc,none", higher_is_better=True, selected=True, source="test")
+
+
+def models_sheet() -> pd.DataFrame:
+    rows = [
+        {"model": name, "size": size, "architecture": architecture, "training_data": data}
+        for name, (size, architecture, data, _) in MODELS.items()
+    ]
+    return pd.DataFrame(rows)
+
+
+@dataclass(frozen=True)
+class Files:
+    folder: Path
+    scores: Path
+    items: Path
+    models: Path
+
+
+def write_world(folder: Path, *worlds: World, items: pd.DataFrame | None = None) -> Files:
+    """Write the tables of one or several benchmarks; `items` replaces the generated rows."""
+    rows = pd.concat([item_rows(world) for world in worlds]) if items is None else items
+    write_table(rows, ITEMS, folder / "items.parquet")
+    write_table(score_rows(rows), SCORES, folder / "scores.parquet")
+    models_sheet().to_csv(folder / "models.csv", index=False)
+    return Files(folder, folder / "scores.parquet", folder / "items.parquet", folder / "models.csv")

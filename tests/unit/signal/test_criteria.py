@@ -1,0 +1,67 @@
+"""Criteria of FineTasks and Signal and Noise, by hand."""
+
+import numpy as np
+import pytest
+
+from lm_validity.statistics.signal_criteria import (
+    mean_rank_correlation,
+    ordering_consistency,
+    seed_criteria,
+    signal_to_noise,
+    step_direction,
+    total_variation,
+)
+
+
+def test_mean_rank_correlation_is_not_clipped():
+    assert mean_rank_correlation([np.arange(5.0), -np.arange(5.0)]) == pytest.approx(0.0)
+
+
+def test_ordering_consistency_looks_at_the_second_half():
+    curves = np.array([[0, 9, 0, 3, 3, 3.0], [9, 0, 9, 2, 2, 4.0], [5, 5, 5, 1, 1, 1.0]])
+    # second half: orders equal from 3 to 4; from 4 to 5 one of three pairs turns
+    assert ordering_consistency(curves) == pytest.approx((1 + 1 / 3) / 2)
+    assert np.isnan(ordering_consistency(curves[:1]))
+
+
+def test_seed_criteria_by_hand():
+    runs = np.array([[0.4, 0.5, 0.5, 0.5, 0.6, 0.6], [0.6, 0.5, 0.7, 0.7, 0.8, 0.8]])
+    found = seed_criteria(runs, chance=0.25, best_final=0.8)
+    # means over sigma: 0.5/0.1, no noise, 0.6/0.1, 0.6/0.1, 0.7/0.1, 0.7/0.1; late sigma: 0, then four of 0.1
+    assert found.signal_to_noise == pytest.approx(np.mean([5, 6, 6, 7, 7]))
+    assert found.non_randomness == pytest.approx((0.8 - 0.25) / 0.08)
+    assert np.isnan(seed_criteria(runs[:1], 0.25, 0.8).signal_to_noise)
+    assert np.isnan(seed_criteria(runs, None, 0.8).non_randomness)
+
+
+def test_signal_to_noise_by_hand():
+    low, high = np.full(5, 0.3), np.array([0.5, 0.6, 0.5, 0.4, 0.5])
+    found = signal_to_noise([low, high], detrend=False)
+    assert found.signal == pytest.approx(0.2 / 0.4)
+    assert found.noise == pytest.approx(high.std() / 2 / 0.4)
+    assert found.ratio == pytest.approx(found.signal / found.noise)
+
+
+def test_detrending_takes_progress_out_of_the_noise():
+    climbing = [np.linspace(0.1, 0.2, 9), np.linspace(0.3, 0.5, 9)]
+    assert signal_to_noise(climbing).noise == pytest.approx(0.0, abs=1e-12)
+    assert signal_to_noise(climbing, detrend=False).noise > 0
+    # residuals of (0, 1, 0, -1, 0) from its line, by least squares: two parameters, three degrees of freedom
+    wobble = np.array([0.0, 1.0, 0.0, -1.0, 0.0])
+    residual = wobble - np.polyval(np.polyfit(range(5), wobble, 1), range(5))
+    expected = np.sqrt((residual**2).sum() / 3) / 2 / 2.0
+    assert signal_to_noise([wobble + 1, np.full(5, 3.0)]).noise == pytest.approx(expected)
+
+
+def test_signal_to_noise_needs_two_models_and_positive_scores():
+    assert np.isnan(signal_to_noise([np.arange(5.0)]).ratio)
+    assert np.isnan(signal_to_noise([np.arange(4.0), np.arange(4.0)]).ratio)
+    assert np.isnan(signal_to_noise([-np.ones(5), -np.arange(5.0)]).ratio)
+
+
+def test_step_direction_and_total_variation():
+    curve = np.array([0.0, 2.0, 1.0, 1.0, 3.0])
+    assert step_direction(curve) == pytest.approx(1 / 3)  # two up, one down, one level
+    assert total_variation(curve) == pytest.approx((2 + 1 + 0 + 2 - 3) / (4 * 3))
+    assert total_variation(np.arange(5.0)) == pytest.approx(0.0)
+    assert np.isnan(total_variation(np.ones(4))) and step_direction(np.ones(4)) == 0.0

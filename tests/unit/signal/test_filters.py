@@ -1,0 +1,235 @@
+"""Every filter on items whose right choice is known by construction."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lm_validity.errors import InputError
+from lm_validity.filters.base import AnyOf, Candidates, keep_items
+from lm_validity.filters.learning import PositiveSlope, SciScore, TopShare, top_of_groups
+from lm_validity.filters.lengths import LengthRange, length_dependence, length_strata
+from lm_validity.filters.quality import QualityGates, readability
+from lm_validity.filters.sampling import RandomSubset, SizeRule
+from lm_validity.filters.subjects import Subjects
+from lm_validity.filters.text import Duplicates, Leakage, leakage_rates, normalise_text, occurs_in
+from lm_validity.tables.item_arrays import BenchmarkItems, ModelItems
+
+
+def answers(gold_loglikelihoods: dict[str, np.ndarray], tokens=None) -> BenchmarkItems:
+    """Two-choice items with choice 0 gold; the distractor stays at -1. Arrays (checkpoints, items) by model."""
+    items = next(iter(gold_loglikelihoods.values())).shape[1]
+    tokens = np.ones(items) if tokens is None else np.asarray(tokens, dtype=float)
+    lengths = np.stack([tokens, np.ones(items)], axis=1)
+    models = []
+    for name, gold in gold_loglikelihoods.items():
+        n = len(gold)
+        models.append(
+            ModelItems(
+                model=name,
+                checkpoints=tuple(f"step-{i}" for i in range(n)),
+                iterations=np.arange(1.0, n + 1),
+                tokens_b=np.arange(1.0, n + 1),
+                correct=(gold > -1).astype(float),
+                loglikelihoods=np.stack([gold, np.full_like(gold, -1.0)], axis=-1),
+                unconditional=None,
+                tokens=lengths,
+            )
+        )
+    return BenchmarkItems(
+        "toy",
+        np.array([f"test:{i}" for i in range(items)]),
+        np.array(["physics", "law"] * (items // 2) + ["law"] * (items % 2)),
+        np.zeros(items, dtype=int),
+        lengths,
+        lengths,
+        tuple(models),
+    )
+
+
+def candidates(of: BenchmarkItems, documents: pd.DataFrame | None = None) -> Candidates:
+    return Candidates(of.doc_ids, of, documents)
+
+
+def documents(rows: list[tuple[str, list[str], int]], **columns) -> pd.DataFrame:
+    frame = pd.DataFrame(rows, columns=["context", "choices", "gold"])
+    frame.insert(0, "doc_id", [f"test:{i}" for i in range(len(frame))])
+    return frame.assign(subject="", **columns)
+
+
+RISING = np.array([[-3.0, -1.0, -2.0, -2.0], [-2.0, -2.0, -2.0, -1.9], [-1.0, -3.0, -2.0, -1.8]])
+
+
+def test_positive_slope_keeps_rising_margins():
+    assert list(PositiveSlope().keep(candidates(answers({"a": RISING})))) == [True, False, False, True]
+    # the second model falls where the first rises, more steeply on the last item
+    other = np.array([[-2.0, -2.0, -2.0, -1.0], [-2.1, -2.0, -2.0, -2.0], [-2.2, -2.0, -2.0, -3.0]])
+    both = candidates(answers({"a": RISING, "b": other}))
+    assert list(PositiveSlope().keep(both)) == [True, False, False, False]
+    assert list(PositiveSlope(pooling="each").keep(both)) == [False] * 4
+    with pytest.raises(InputError, match="pooling"):
+        PositiveSlope(pooling="median").keep(both)
+    with pytest.raises(InputError, match="'a' has 1 checkpoint"):
+        PositiveSlope().keep(candidates(answers({"a": RISING[:1]})))
+
+
+def test_top_share_keeps_the_largest_gains():
+    kept = TopShare(share=0.5).keep(candidates(answers({"a": RISING})))
+    assert list(kept) == [True, False, False, True]
+    assert TopShare(share=0.25).keep(candidates(answers({"a": RISING}))).sum() == 1
+    with pytest.raises(InputError, match="share"):
+        TopShare(share=0.0).keep(candidates(answers({"a": RISING})))
+
+
+def test_length_matched_share_keeps_the_distribution_of_lengths():
+    # short answers gain, long ones do not
+    gold = np.array([[-2.0] * 8, [-1.0, -1.1, -1.2, -1.3, -2.0, -1.9, -2.0, -2.0]])
+    toy = candidates(answers({"a": gold}, tokens=[1, 1, 1, 1, 9, 9, 9, 9]))
+    plain, matched = TopShare().keep(toy), TopShare(length_matched=True, strata=2).keep(toy)
+    lengths = toy.answers.models[0].tokens[:, 0]
+    assert list(plain) == [True] * 4 + [False] * 4
+    assert matched[:4].sum() == matched[4:].sum() == 2 and matched[5]
+    assert length_dependence(plain, lengths) == pytest.approx(-1.0)
+    assert length_dependence(matched, lengths) == pytest.approx(0.0)
+    assert np.isnan(length_dependence(np.ones(8, bool), lengths))
+
+
+def test_ties_at_the_border_go_to_the_earlier_item():
+    assert list(top_of_groups(np.array([1.0, 1.0, 1.0, 0.0]), np.zeros(4, int), 0.5)) == [True, True, False, False]
+
+
+def test_length_strata_keep_equal_lengths_together():
+    assert list(length_strata(np.array([1, 1, 1, 1, 5, 9.0]), 3)) == [0, 0, 0, 0, 1, 1]
+    assert set(length_strata(np.full(5, 3.0), 4)) == {0}
+    assert list(LengthRange(2, 5).keep(candidates(answers({"a": RISING}, tokens=[1, 2, 5, 6])))) == [
+        False, True, True, False,
+    ]  # fmt: skip
+
+
+def test_sci_score_prefers_what_the_science_model_knows():
+    science, general = np.array([[-1.0, -2.0, -8.0, -3.0]]), np.array([[-2.0, -1.0, -12.0, -3.0]])
+    toy = candidates(answers({"science": science, "general": general}, tokens=[1, 1, 8, 1]))
+    # differences per token: 1, -1, 0.5, 0
+    assert list(SciScore("science", "general", keep_count=2).keep(toy)) == [True, False, True, False]
+    assert list(SciScore("science", "general", share=0.25).keep(toy)) == [True, False, False, False]
+    with pytest.raises(InputError, match="either share or keep_count"):
+        SciScore("science", "general").keep(toy)
+    with pytest.raises(InputError, match="no items of model 'none'"):
+        SciScore("none", "general", share=0.5).keep(toy)
+
+
+def test_subjects_and_their_complement():
+    toy = candidates(answers({"a": RISING}))
+    assert list(Subjects(("law",)).keep(toy)) == [False, True, False, True]
+    assert list(Subjects(("law",), complement=True).keep(toy)) == [True, False, True, False]
+    with pytest.raises(InputError, match="did you mean 'physics'"):
+        Subjects(("physic",)).keep(toy)
+    texts = documents([("q", ["a", "b"], 0)] * 2, field=["stem", "other"])
+    assert list(Subjects(("stem",), column="field").keep(Candidates(texts["doc_id"].to_numpy(), None, texts))) == [
+        True,
+        False,
+    ]
+
+
+def test_random_subsets_depend_on_ids_and_seed_only():
+    toy = candidates(answers({"a": np.zeros((2, 50))}))
+    kept = RandomSubset(20, seed=1).keep(toy)
+    assert kept.sum() == 20 and not np.array_equal(kept, RandomSubset(20, seed=2).keep(toy))
+    order = np.random.default_rng(0).permutation(50)
+    shuffled = RandomSubset(20, seed=1).keep(toy.take(order))
+    assert set(toy.doc_ids[order][shuffled]) == set(toy.doc_ids[kept])
+    with pytest.raises(InputError, match="60 of 50"):
+        RandomSubset(60).keep(toy)
+
+
+def test_size_rule():
+    toy = candidates(answers({"a": np.zeros((2, 200))}))
+    assert SizeRule().keep(toy).all()
+    assert SizeRule(maximum=150).keep(toy).sum() == 150
+    with pytest.raises(InputError, match="50 items are left, at least 100"):
+        SizeRule().keep(candidates(answers({"a": np.zeros((2, 50))})))
+
+
+def test_filters_compose_and_each_sees_what_is_left():
+    toy = candidates(answers({"a": RISING}))
+    selection = keep_items([Subjects(("law",)), TopShare(share=0.5)], toy)
+    assert selection.doc_ids == ("test:3",)
+    assert [(step.before, step.after) for step in selection.steps] == [(4, 2), (2, 1)]
+    union = AnyOf(((Subjects(("physics",)),), (Subjects(("law",)), TopShare(share=0.5))))
+    assert list(union.keep(toy)) == [True, False, True, True]
+    assert union.fitted and not AnyOf(((Subjects(("law",)),),)).fitted
+
+
+def test_what_a_filter_needs_is_named():
+    toy = answers({"a": RISING})
+    with pytest.raises(InputError, match="--documents"):
+        Leakage().keep(candidates(toy))
+    with pytest.raises(InputError, match="--items"):
+        PositiveSlope().keep(Candidates(toy.doc_ids))
+    bare = replace(toy, models=tuple(replace(model, tokens=None) for model in toy.models))
+    with pytest.raises(InputError, match="lengths in tokens"):
+        PositiveSlope(score="confidence_margin_per_token").keep(candidates(bare))
+    with pytest.raises(InputError, match="not an item metric"):
+        PositiveSlope(score="brier").keep(candidates(toy))
+
+
+def test_normalised_text_and_occurrence():
+    assert normalise_text("  The  Cell’s\tWall!! ") == "the cell’s wall"
+    assert occurs_in("Water.", "Plants need water, and light")
+    assert not occurs_in("at", "Water")  # inside a word
+    assert not occurs_in("a", "a b") and occurs_in("a", "a b", minimum_length=1)
+    assert occurs_in("42", "it is 42") and not occurs_in("42", "it is 42", digits_count=False)
+    assert occurs_in("ﬁsh", "Fish swim")  # NFKC
+
+
+def test_leakage_against_its_base_rate():
+    texts = documents(
+        [
+            ("Iron rusts. What rusts?", ["iron", "gold"], 0),
+            ("Which: iron or gold?", ["iron", "gold"], 0),
+            ("What glitters?", ["iron", "gold"], 1),
+            ("Iron is heavy. What glitters?", ["iron", "gold"], 1),
+        ]
+    )
+    rates = leakage_rates(texts)
+    assert rates.gold == pytest.approx(0.5) and rates.distractors == pytest.approx(0.5) and rates.items == 4
+    toy = Candidates(texts["doc_id"].to_numpy(), None, texts)
+    # a prompt that lists every option leaks nothing
+    assert list(Leakage().keep(toy)) == [False, True, True, True]
+    assert list(Leakage(strict=True).keep(toy)) == [False, False, True, True]
+
+
+def test_duplicates_keep_the_first():
+    texts = documents([("What?", ["x", "y"], 0), ("what ", ["X.", "z"], 0), ("What?", ["x", "y"], 1)])
+    assert list(Duplicates().keep(Candidates(texts["doc_id"].to_numpy(), None, texts))) == [True, False, True]
+
+
+def test_readability_by_hand():
+    # 9 words, 5 of at most three letters (The cat sat on not), two sentences
+    assert readability("The cat sat on mats. Dogs were not there.") == pytest.approx((9 + 5) / 2)
+    assert readability("no end") == pytest.approx(2 + 2) and readability("...") == 0.0
+
+
+def test_quality_gates():
+    rows = [("Is it so?", ["yes", "no"], 0)] * 4
+    texts = documents(
+        rows,
+        dclm=[0.95, 0.1, 0.95, 0.95],
+        cosmo=[0.1, 0.95, 0.1, 0.1],
+        sci=[0.99, 0.99, 0.2, 0.99],
+        tokens=[4, 4, 4, 40],
+    )
+    toy = Candidates(texts["doc_id"].to_numpy(), None, texts)
+    open_gates = {"tech": None, "med": None, "edu": None, "readability": None}
+    # 13 characters: 4 tokens are 0.31 a character, 40 are 3.1
+    assert list(QualityGates(**open_gates).keep(toy)) == [True, True, False, False]
+    easy = {**open_gates, "readability": 30.0}
+    assert list(QualityGates(**easy).keep(toy)) == [True, True, False, True]
+    with pytest.raises(InputError, match="no column 'tech'"):
+        QualityGates().keep(toy)
+    with pytest.raises(InputError, match="needs token counts"):
+        QualityGates(**open_gates).keep(Candidates(toy.doc_ids, None, texts.drop(columns="tokens")))
+    with pytest.raises(InputError, match="'test:2', column 'sci'"):
+        holes = texts.assign(sci=[0.99, 0.99, None, 0.99])
+        QualityGates(**open_gates).keep(Candidates(toy.doc_ids, None, holes))

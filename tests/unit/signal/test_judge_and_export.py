@@ -1,0 +1,249 @@
+"""The judge with its cache, the recipe, and the exported task run by lm-eval itself."""
+
+import http.server
+import json
+import threading
+
+import pandas as pd
+import pytest
+from signal_world import World, item_rows, write_world
+from typer.testing import CliRunner
+
+from lm_validity.cli.filters import app
+from lm_validity.errors import InputError
+from lm_validity.filters.base import Candidates
+from lm_validity.filters.export import export_task
+from lm_validity.filters.judge import (
+    EndpointJudge,
+    UnanimousJudge,
+    VerdictCache,
+    alignment,
+    item_text,
+    parse_verdict,
+)
+from lm_validity.filters.recipe import read_recipe
+from lm_validity.tables.documents import read_documents
+
+DOCUMENTS = [
+    {"doc_id": f"test:{i}", "context": f"Question: fact {i}\nAnswer:", "choices": ["one", "two", "three"],
+     "gold": i % 3, "subject": "physics" if i % 2 else "law"}
+    for i in range(6)
+]  # fmt: skip
+
+
+def write_documents(path, rows=DOCUMENTS):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+class Scripted:
+    """Accepts items with an even number, except in one repetition of fact 2; counts its calls."""
+
+    def __init__(self):
+        self.calls = 0
+
+    def __call__(self, prompt, repetition):
+        self.calls += 1
+        number = int(prompt.split("fact ")[1].split()[0])
+        if number == 2 and repetition == 3:
+            return "I would Reject this."
+        return "Accept." if number % 2 == 0 else "Reject"
+
+
+def test_verdicts():
+    assert parse_verdict("Accept") is True and parse_verdict("  **Reject**. ") is False
+    assert parse_verdict('{"verdict": "Accept"}') is True
+    assert parse_verdict("Accept or Reject?") is None and parse_verdict("unacceptable") is None
+    assert item_text("Q?", ["a", "b"], 1) == "Question: Q?\nA) a\nB) b\nAnswer: B"
+
+
+def test_unanimous_judge_and_its_cache(tmp_path):
+    documents = read_documents(write_documents(tmp_path / "d.jsonl"))
+    toy = Candidates(documents["doc_id"].to_numpy(), None, documents)
+    judge = Scripted()
+    unanimous = UnanimousJudge(judge, "scripted", tmp_path / "verdicts.jsonl", promptings=5)
+    assert list(unanimous.keep(toy)) == [True, False, False, False, True, False]
+    assert judge.calls == 30
+    # a half-written last line is what a killed run leaves
+    with open(tmp_path / "verdicts.jsonl", "a") as handle:
+        handle.write('{"key": "12')
+    assert list(unanimous.keep(toy)) == [True, False, False, False, True, False]
+    assert judge.calls == 30
+    UnanimousJudge(judge, "another", tmp_path / "verdicts2.jsonl").keep(toy)
+    assert judge.calls == 60
+
+
+def test_a_broken_cache_is_named(tmp_path):
+    (tmp_path / "v.jsonl").write_text('nonsense\n{"key": "a", "verdict": true}\n')
+    with pytest.raises(InputError, match="line 1"):
+        VerdictCache(tmp_path / "v.jsonl", "scripted")
+
+
+def test_alignment_is_a_share_with_an_interval(tmp_path):
+    documents = read_documents(write_documents(tmp_path / "d.jsonl"))
+    result = alignment(documents, Scripted(), VerdictCache(tmp_path / "v.jsonl", "scripted"), items=50)
+    assert result.accepted == pytest.approx(0.5) and result.items == 6
+    assert 0 < result.interval[0] < 0.5 < result.interval[1] < 1
+
+
+@pytest.fixture
+def endpoint():
+    """A local OpenAI-compatible endpoint that accepts everything and keeps the requests."""
+    requests = []
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self):
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            requests.append((self.path, self.headers["Authorization"], body))
+            reply = json.dumps({"choices": [{"message": {"content": "Accept"}}]}).encode()
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(reply)
+
+        def log_message(self, *_):
+            pass
+
+    server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/v1", requests
+    server.shutdown()
+    server.server_close()
+
+
+def test_endpoint_judge(endpoint, monkeypatch):
+    url, requests = endpoint
+    monkeypatch.setenv("JUDGE_KEY", "secret")
+    judge = EndpointJudge(url, "small-model", key_variable="JUDGE_KEY")
+    assert judge("Is it?", 0) == judge("Is it?", 1) == "Accept"
+    (path, key, first), (_, _, second) = requests
+    assert path == "/v1/chat/completions" and key == "Bearer secret"
+    assert first["temperature"] == 0.0 and second["temperature"] > 0 and second["seed"] == 1
+    monkeypatch.delenv("JUDGE_KEY")
+    with pytest.raises(InputError, match="JUDGE_KEY is not set"):
+        judge("Is it?", 0)
+    with pytest.raises(InputError, match="did not answer"):
+        EndpointJudge("http://127.0.0.1:9/v1", "x")("Is it?", 0)
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ([{"doc_id": "a", "context": "q", "choices": ["x", "y"]}], ["'gold' is missing"]),
+        ([DOCUMENTS[0], DOCUMENTS[0]], ["'test:0'", "twice", "row 2"]),
+        ([{**DOCUMENTS[0], "gold": 3}], ["row 1", "'test:0'", "out of range for 3"]),
+        ([{**DOCUMENTS[0], "choices": ["x"]}], ["row 1", "choices"]),
+    ],
+)
+def test_bad_documents_are_named(tmp_path, rows, words):
+    with pytest.raises(InputError) as error:
+        read_documents(write_documents(tmp_path / "d.jsonl", rows))
+    assert all(word in str(error.value) for word in words)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("name: x\nbenchmark: b\nfilters: [positiv_slope]", ["step 1", "did you mean 'positive_slope'"]),
+        ("name: x\nbenchmark: b\nfilters: [{top_share: {shares: 0.5}}]", ["top_share", "did you mean 'share'"]),
+        ("name: x\nbenchmark: b\nfilter: []", ["did you mean 'filters'"]),
+        ("name: x\nfilters: [leakage]", ["'benchmark' is missing"]),
+        ("name: x\nbenchmark: b\nfilters: {leakage: {}}", ["not a list"]),
+        ("name: x\nbenchmark: b\nfilters: [random_subset]", ["random_subset", "count"]),
+        ("[", ["not valid YAML"]),
+    ],
+)
+def test_bad_recipes_are_named(tmp_path, text, words):
+    (tmp_path / "recipe.yaml").write_text(text)
+    with pytest.raises(InputError) as error:
+        read_recipe(tmp_path / "recipe.yaml", lambda settings: None)
+    assert all(word in str(error.value) for word in words)
+
+
+RECIPE = """
+name: facts_rising
+benchmark: facts
+task: facts_cloze
+score: confidence_margin
+filters:
+  - any_of: [[{subjects: {values: [subject 0]}}], [{subjects: {values: [subject 1]}}]]
+  - positive_slope: {score: confidence_margin}
+  - size_rule: {minimum: 5}
+export: {description: "About {{subject}}. "}
+"""
+
+
+def test_apply_writes_ids_judgement_and_task(tmp_path):
+    files = write_world(tmp_path, World(items=60))
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    rows = [{**DOCUMENTS[0], "doc_id": f"test:{i}", "subject": f"subject {i % 3}"} for i in reversed(range(60))]
+    write_documents(tmp_path / "d.jsonl", rows)
+    arguments = ["--items", files.items, "--models", files.models, "--output", tmp_path / "out", "--controls", 20]
+    result = CliRunner().invoke(
+        app, ["apply", str(tmp_path / "recipe.yaml"), "--documents", str(tmp_path / "d.jsonl"), *map(str, arguments)]
+    )
+    assert result.exit_code == 0, result.output
+    assert "any_of: 40 of 60 items stay" in result.output
+    assert result.output.count("where it was not") == 2  # by architecture and by size, never in sample alone
+    kept = json.loads((tmp_path / "out" / "kept.json").read_text())
+    ids = list(pd.read_csv(tmp_path / "out" / "kept.csv")["doc_id"])
+    assert kept["items"] == len(ids) and 5 < len(ids) <= 40 and not any(int(i[5:]) % 3 == 2 for i in ids)
+    samples = json.loads((tmp_path / "out" / "samples.json").read_text())
+    assert samples == {"facts_cloze": sorted(int(i[5:]) for i in ids)}
+    judged = json.loads((tmp_path / "out" / "judgement.json").read_text())
+    assert set(judged) == {"architecture", "size"}
+    for trial in judged.values():
+        assert trial["optimism_gap"] == pytest.approx(trial["in_sample"] - trial["held_out"])
+    lines = (tmp_path / "out" / "tasks" / "facts_rising.test.jsonl").read_text().splitlines()
+    assert [json.loads(line)["doc_id"] for line in lines] == ids
+
+
+def test_fitted_filters_need_other_models(tmp_path):
+    one = item_rows(World(models=("small-deep",), checkpoints=10, items=30))
+    files = write_world(tmp_path, items=one)
+    (tmp_path / "recipe.yaml").write_text("name: x\nbenchmark: facts\nfilters: [positive_slope]\n")
+    arguments = ["apply", str(tmp_path / "recipe.yaml"), "--items", str(files.items), "--output", str(tmp_path / "out")]
+    result = CliRunner().invoke(app, arguments)
+    assert isinstance(result.exception, InputError) and "--models" in str(result.exception)
+    result = CliRunner().invoke(app, [*arguments, "--models", str(files.models)])
+    assert "cannot be judged" in str(result.exception) and "small-deep 10" in str(result.exception)
+    assert not (tmp_path / "out").exists()
+
+
+def test_exported_task_is_what_lm_eval_runs(tmp_path):
+    lm_eval = pytest.importorskip("lm_eval")
+    from lm_eval.api.model import LM
+    from lm_eval.tasks import TaskManager
+
+    documents = read_documents(write_documents(tmp_path / "d.jsonl"))
+    kept = ("test:4", "test:1")
+    export_task(
+        documents, kept, tmp_path / "tasks", name="kept_facts", fewshot=documents[documents["doc_id"] == "test:0"],
+        num_fewshot=1, description="About {{subject}}.\n\n",
+    )  # fmt: skip
+
+    class Third(LM):
+        """Finds the second choice most likely, and keeps what it was asked."""
+
+        asked: list = []  # noqa: RUF012
+
+        def loglikelihood(self, requests):
+            self.asked += [request.args for request in requests]
+            return [(-1.0 if request.args[1] == " two" else -2.0, False) for request in requests]
+
+        def loglikelihood_rolling(self, requests):
+            raise NotImplementedError
+
+        generate_until = loglikelihood_rolling
+
+    manager = TaskManager(include_path=str(tmp_path / "tasks"), include_defaults=False)
+    found = lm_eval.simple_evaluate(Third(), tasks=["kept_facts"], task_manager=manager, bootstrap_iters=0)
+    # both kept items have gold 1
+    assert found["results"]["kept_facts"]["acc,none"] == 1.0
+    assert found["n-samples"]["kept_facts"]["original"] == 2
+    context, continuation = Third.asked[0]
+    assert continuation == " one"
+    assert context == ("About law.\n\nQuestion: fact 0\nAnswer: one\n\nQuestion: fact 4\nAnswer:")
+    with pytest.raises(InputError, match="2 few-shot examples asked for, 0 given"):
+        export_task(documents, kept, tmp_path / "t", name="x", num_fewshot=2)
+    with pytest.raises(InputError, match="not a task name"):
+        export_task(documents, kept, tmp_path / "t", name="../x")

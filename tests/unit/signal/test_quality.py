@@ -1,0 +1,167 @@
+"""Monotonicity, autocorrelation and signal quality against hand-computed values, scipy and simulations."""
+
+import numpy as np
+import pytest
+from scipy.stats import kstest, pearsonr, spearmanr
+
+from lm_validity.statistics.signal_quality import autocorrelation, net_rise, rank_correlation, signal_quality
+from lm_validity.statistics.signal_resampling import (
+    block_length,
+    exceedance_p,
+    resample_blocks,
+    resample_item_means,
+    resampling_interval,
+    shuffled_quality,
+    white_noise_level,
+)
+from lm_validity.training_tokens import E2LM_BATCH_RAMP, BatchRamp
+
+
+def test_rank_correlation_by_hand():
+    # ranks 0 2 1 3: d = 0 -1 1 0, sum of squares 2, n = 4: 1 - 12 / 60
+    assert rank_correlation([0.1, 0.3, 0.2, 0.4]) == pytest.approx(0.8)
+    assert rank_correlation(np.arange(9.0)) == 1.0
+    assert rank_correlation(-np.arange(9.0)) == pytest.approx(-1.0)
+
+
+def test_ties_count_as_increases_or_are_averaged():
+    curve = np.array([0.2, 0.1, 0.1, 0.3])
+    # stable: ranks 2 0 1 3, d = -2 1 1 0: 1 - 36 / 60
+    assert rank_correlation(curve, "stable") == pytest.approx(0.4)
+    assert rank_correlation(curve, "average") == pytest.approx(spearmanr(range(4), curve).statistic)
+    with pytest.raises(ValueError, match="ties"):
+        rank_correlation(curve, "none")
+
+
+def test_rank_correlation_equals_scipy_without_ties():
+    curves = np.random.default_rng(0).standard_normal((20, 11))
+    expected = [spearmanr(range(11), curve).statistic for curve in curves]
+    assert rank_correlation(curves) == pytest.approx(expected)
+    assert rank_correlation(curves, "average") == pytest.approx(expected)
+
+
+def test_autocorrelation_is_the_mean_absolute_pearson_correlation():
+    curves = np.random.default_rng(1).standard_normal((20, 17))
+    expected = [np.mean([abs(pearsonr(c[lag:], c[:-lag]).statistic) for lag in (1, 2, 3)]) for c in curves]
+    assert autocorrelation(curves) == pytest.approx(expected)
+
+
+def test_paper_convention_centres_on_the_whole_curve_and_has_one_lag_more():
+    curve = np.random.default_rng(2).standard_normal(9)
+    centred = curve - curve.mean()
+    lags = []
+    for lag in (1, 2):
+        a, b = centred[lag:], centred[:-lag]
+        lags.append(abs((a @ b) / np.sqrt((a @ a) * (b @ b))))
+    assert autocorrelation(curve, "paper") == pytest.approx(np.mean(lags))
+    with pytest.raises(ValueError, match="convention"):
+        autocorrelation(curve, "blog")
+
+
+def test_fewer_than_eight_checkpoints_have_no_autocorrelation():
+    assert np.isnan(autocorrelation(np.arange(7.0)))
+    assert autocorrelation(np.arange(8.0)) == pytest.approx(1.0)
+    assert np.isnan(signal_quality(np.arange(7.0)).signal_quality)
+
+
+def test_degenerate_curves():
+    constant = signal_quality(np.full(14, 0.1))
+    assert constant.degenerate and constant.monotonicity == constant.signal_quality == 0.0
+    falling = signal_quality(-np.arange(14.0))
+    assert falling.monotonicity == 0.0 and falling.rank_correlation == pytest.approx(-1.0)
+    assert falling.signal_quality == pytest.approx(0.5)
+    # one step at the end: both early segments are constant, so no lag has a correlation
+    step = signal_quality(np.r_[np.zeros(13), 1.0])
+    assert step.autocorrelation == 0.0 and not step.degenerate
+    assert np.isnan(signal_quality(np.r_[np.nan, np.arange(13.0)]).signal_quality)
+
+
+def test_scores_do_not_change_under_scale_and_shift():
+    curves = np.random.default_rng(3).standard_normal((5, 14)).cumsum(axis=1)
+    for convention in ("code", "paper"):
+        before, after = (signal_quality(c, convention).signal_quality for c in (curves, 0.01 * curves - 7.0))
+        assert after == pytest.approx(before)
+
+
+def test_net_rise():
+    assert net_rise(np.array([[0.2, 0.5, 0.3]])) == pytest.approx([0.1])
+
+
+def test_white_noise_level():
+    generator = np.random.default_rng(0)
+    # 20,000 draws: the standard error of the mean is 0.0007
+    assert white_noise_level(14, 20_000, generator)[0] == pytest.approx(0.168, abs=0.003)
+    mean, high = white_noise_level(27, 20_000, generator)
+    assert mean == pytest.approx(0.119, abs=0.003) and high == pytest.approx(0.241, abs=0.008)
+
+
+def test_permutation_p_values_of_white_noise_are_uniform():
+    generator = np.random.default_rng(5)
+    curves = list(generator.standard_normal((400, 14)))
+    null = shuffled_quality(curves, 199, generator)
+    observed = signal_quality(np.array(curves)).signal_quality
+    p = [exceedance_p(value, null[:, index]) for index, value in enumerate(observed)]
+    assert kstest(p, "uniform").pvalue > 0.01
+    assert np.mean(p) == pytest.approx(0.5, abs=0.05)
+
+
+def test_exceedance_p_by_hand():
+    assert exceedance_p(0.5, np.array([0.1, 0.5, 0.9])) == pytest.approx(3 / 4)
+    assert np.isnan(exceedance_p(np.nan, np.array([0.1]))) and np.isnan(exceedance_p(0.5, np.array([])))
+
+
+def test_item_resamples_are_paired_and_keep_ties():
+    values = np.array([[1.0, 0.0, 1.0, 0.0], [1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 1.0]])
+    means = resample_item_means(values, 250, np.random.default_rng(0))
+    assert (means[:, 0] == means[:, 1]).all()  # equal items: equal in every draw
+    assert means[:, 0] + means[:, 2] == pytest.approx(1.0)
+    only = resample_item_means(values, 3, np.random.default_rng(0), kept=np.array([True, False, True, False]))
+    assert (only[:, 0] == 1.0).all()
+    assert np.isnan(resample_item_means(values, 2, np.random.default_rng(0), kept=np.zeros(4, bool))).all()
+
+
+def test_item_resamples_have_the_standard_error_of_a_mean():
+    values = np.random.default_rng(0).standard_normal((1, 400))
+    means = resample_item_means(values, 4000, np.random.default_rng(1))
+    assert means.std() == pytest.approx(values.std() / 20, rel=0.05)
+
+
+def test_resampling_interval_joins_percentiles_and_percentiles_less_bias():
+    draws = np.linspace(0.0, 1.0, 1001) * 0.2 + 0.6  # mean 0.7, percentiles 0.605 and 0.795
+    interval = resampling_interval(0.9, draws, 0.0, 1.0)
+    assert interval.bias == pytest.approx(-0.2)
+    assert interval.low == pytest.approx(0.605) and interval.high == pytest.approx(0.995)
+    assert resampling_interval(0.98, draws, 0.0, 1.0).high == 1.0
+    unknown = resampling_interval(0.5, np.array([]))
+    assert unknown.value == 0.5 and np.isnan([unknown.low, unknown.high]).all()
+
+
+def test_blocks_are_consecutive_and_wrap_around():
+    indices = resample_blocks(10, 50, np.random.default_rng(0), length=5)
+    assert indices.shape == (50, 10) and indices.min() >= 0 and indices.max() < 10
+    assert (np.diff(indices[:, :5], axis=1) % 10 == 1).all()
+    assert [block_length(n) for n in (1, 8, 27, 47)] == [1, 2, 3, 4]
+
+
+def test_tokens_of_a_batch_ramp():
+    # 10 sequences a phase: 10 steps of one, then 5 of two, then four a step
+    ramp = BatchRamp(sequence_length=1000, ramp_batches=(1, 2), ramp_sequences=10, final_batch=4)
+    assert [ramp.tokens_b(i) * 1e6 for i in (0, 4, 10, 12, 15, 16)] == pytest.approx([0, 4, 10, 14, 20, 24])
+    with pytest.raises(ValueError, match="negative"):
+        ramp.tokens_b(-1)
+
+
+@pytest.mark.parametrize(
+    ("iteration", "tokens_b"),
+    [
+        (4000, 4.194),
+        (8000, 10.1106),
+        (16000, 38.22),
+        (32000, 105.33),
+        (54000, 197.60),
+        (56000, 205.99),
+        (64000, 239.5466),
+    ],
+)
+def test_tokens_of_the_competition(iteration, tokens_b):
+    assert E2LM_BATCH_RAMP.tokens_b(iteration) == pytest.approx(tokens_b, rel=1e-4)

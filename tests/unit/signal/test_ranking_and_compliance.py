@@ -1,0 +1,136 @@
+"""Ranking consistency, settling of rankings, compliance and the overall score, by hand."""
+
+import numpy as np
+import pytest
+
+from lm_validity.statistics.signal_compliance import compliance, exchanged_curves
+from lm_validity.statistics.signal_overall import (
+    check_printed_table,
+    overall_score,
+    per_item_score_ratio,
+    weight_sensitivity,
+)
+from lm_validity.statistics.signal_ranking import (
+    RankingWindows,
+    agreement_with_last,
+    bootstrap_pair_consistency,
+    coin_flip_consistency,
+    decision_accuracy,
+    pair_consistency,
+    size_ordering,
+    stable_from,
+)
+
+
+def test_windows():
+    tokens = np.array([50.0, 100.0, 199.0, 200.0, 220.0, 1000.0, 1001.0])
+    base, later = RankingWindows().masks(tokens)
+    assert list(np.flatnonzero(base)) == [1, 2] and list(np.flatnonzero(later)) == [4, 5]
+    # scaled: 0.1 to 0.2 and 0.22 to 1 of the longest
+    base, later = RankingWindows(relative=True).masks(np.arange(1.0, 11.0))
+    assert list(np.flatnonzero(base)) == [0] and list(np.flatnonzero(later)) == list(range(2, 10))
+
+
+def test_pair_consistency_by_hand():
+    base, later = np.array([1, 1, 0, 0, 0, 0], bool), np.array([0, 0, 1, 1, 1, 1], bool)
+    first = np.array([0.2, 0.4, 0.5, 0.5, 0.3, 0.6])
+    second = np.array([0.3, 0.2, 0.4, 0.5, 0.4, 0.5])
+    found = pair_consistency(first, second, base, later)
+    # base gap 0.05 > 0; later: better, tied (counts as not better), worse, better
+    assert found.base_gap == pytest.approx(0.05) and found.value == pytest.approx(0.5)
+    assert found.with_last == pytest.approx(1 / 3)
+    assert pair_consistency(first, first, base, later).value == 1.0
+    assert np.isnan(pair_consistency(first, second, np.zeros(6, bool), later).value)
+    assert np.isnan(pair_consistency(first, second, base, np.zeros(6, bool)).value)
+    batch = pair_consistency(np.stack([first, second]), second, base, later)
+    assert batch.value == pytest.approx([0.5, 1.0])
+
+
+def test_block_bootstrap_and_coin_flips():
+    generator = np.random.default_rng(0)
+    gap = np.r_[np.full(4, 0.1), np.tile([0.1, 0.1, -0.1, -0.1], 6)]
+    base = np.arange(28) < 4
+    draws = bootstrap_pair_consistency(gap, np.zeros(28), base, ~base, 2000, generator)
+    assert draws.mean() == pytest.approx(0.5, abs=0.02) and 0.05 < draws.std() < 0.2
+    assert np.isnan(bootstrap_pair_consistency(gap, gap, base, np.arange(28) >= 21, 5, generator)).all()
+    coins = coin_flip_consistency([47, 47, 47], 20_000, generator)
+    # 47 checkpoints in blocks of 4 are 12 coins a size: sd of the mean about 0.5 / sqrt(36)
+    assert coins.mean() == pytest.approx(0.5, abs=0.01)
+    assert coins.std() == pytest.approx(0.5 / np.sqrt(36), rel=0.05)
+
+
+def test_settling():
+    curves = np.array([[1.0, 3.0, 2.0, 3.0], [2.0, 1.0, 1.0, 1.0], [0.0, 2.0, 3.0, 2.0]])
+    # final order: 0 > 2 > 1; first: 1 > 0 > 2 differs in (0, 1) and (1, 2)
+    assert agreement_with_last(curves) == pytest.approx([-1 / 3, 1.0, 1 / 3, 1.0])
+    tokens = np.array([10.0, 20.0, 30.0, 40.0])
+    assert stable_from(curves, tokens) == 40.0
+    assert stable_from(curves, tokens, threshold=0.3) == 20.0
+    tied = np.array([[1.0, 1.0], [1.0, 1.0]])
+    assert np.isnan(stable_from(tied, np.array([1.0, 2.0])))
+    assert stable_from(np.stack([curves, curves]), tokens).shape == (2,)
+
+
+def test_decision_accuracy_counts_pairs():
+    assert decision_accuracy([1, 2, 3], [1, 3, 2]) == pytest.approx(2 / 3)
+    assert decision_accuracy([3, 2, 1], [1, 2, 3]) == 0.0
+    assert np.isnan(decision_accuracy([1], [1]))
+
+
+def test_size_ordering():
+    curves = np.array([[0.1, 0.2], [0.3, 0.2], [0.2, 0.5]])
+    found = size_ordering(curves, [(0, 1), (1, 2)])
+    assert found.share == pytest.approx([0.5, 0.75])  # the tie counts one half
+    assert found.gap == pytest.approx([0.05, 0.15]) and found.pairs == 2
+    assert np.isnan(size_ordering(curves, []).share).all()
+
+
+def test_compliance_by_hand():
+    science, web = np.array([0.3, 0.5, 0.7]), np.array([0.3, 0.4, 0.4])
+    assert compliance(science, web, "none").value == pytest.approx(0.4 / 3)
+    assert compliance(science, web, "joint_minmax").value == pytest.approx(0.4 / 3 / 0.4)
+    assert compliance(science, web, "sci_range").value == pytest.approx(0.4 / 3 / 0.4)
+    assert compliance(science, web, "above_chance", 0.2).value == pytest.approx((0.1 / 0.3 + 0.3 / 0.5) / 3)
+    behind = compliance(web, science, "none")
+    assert behind.value == 0.0 and behind.gap == pytest.approx(-0.4 / 3)
+    assert compliance(np.full(3, 0.2), np.full(3, 0.2)).value == 0.0
+    assert np.isnan(compliance(science, web, "above_chance", 0.3).value)
+    assert np.isnan(compliance(np.array([]), np.array([])).value)
+    with pytest.raises(ValueError, match="chance"):
+        compliance(science, web, "above_chance")
+
+
+def test_exchanged_curves_keep_their_sum_and_forget_the_difference():
+    rng = np.random.default_rng(0)
+    science, web = rng.random((5, 300)) + 0.2, rng.random((5, 300))
+    first, second = exchanged_curves(science, web, 500, rng)
+    assert first + second == pytest.approx(np.broadcast_to(science.mean(1) + web.mean(1), (500, 5)))
+    assert (first - second).mean(axis=0) == pytest.approx(np.zeros(5), abs=0.01)
+
+
+def test_overall_and_its_weights():
+    components = np.array([[0.9, 0.8, 0.4], [0.5, 0.5, 0.9]])
+    assert overall_score(components) == pytest.approx([0.5 * 0.9 + 0.08 + 0.16, 0.25 + 0.05 + 0.36])
+    assert np.isnan(overall_score(np.array([0.9, np.nan, 0.4])))
+    found = weight_sensitivity(components, 20_000, np.random.default_rng(0))
+    assert found.share_first.sum() == pytest.approx(1.0)
+    # the first wins where 0.4 w1 + 0.3 w2 > 0.5 w3
+    weights = np.random.default_rng(1).dirichlet(np.ones(3), 100_000)
+    expected = np.mean(weights @ np.array([0.4, 0.3, -0.5]) > 0)
+    assert found.share_first[0] == pytest.approx(expected, abs=0.02)
+    assert weight_sensitivity(components[:1], 10, np.random.default_rng(0)).share_first == pytest.approx([1.0])
+    with pytest.raises(ValueError, match="all three"):
+        weight_sensitivity(np.array([[np.nan, 1, 1]]), 10, np.random.default_rng(0))
+
+
+def test_per_item_score_ratio_of_the_printed_table():
+    assert per_item_score_ratio(0.729, 14925, 0.731, 15858) == pytest.approx(1.06, abs=0.005)
+    assert per_item_score_ratio(0.710, 6180, 0.731, 15858) == pytest.approx(2.49, abs=0.005)
+
+
+def test_printed_tables_allow_for_rounding():
+    table = check_printed_table([("0.90", "0.50", "0.40"), ("0.9", "0.5", "0.4")], ["0.66", "0.70"])
+    assert table.recomputed == pytest.approx([0.66, 0.66])
+    # two decimals everywhere: half a unit of each column and of the overall
+    assert table.allowance == pytest.approx([0.01, 0.01])
+    assert list(table.inconsistent) == [False, True]

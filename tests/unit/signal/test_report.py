@@ -1,0 +1,289 @@
+"""The signal report on generated worlds: keys, intervals, what is missing, and what the filters found."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from signal_world import MODELS, World, item_rows, models_sheet, score_rows, write_world
+
+from lm_validity.errors import InputError
+from lm_validity.reports.signal import analyze_signal, report_signal, summarize
+from lm_validity.statistics.signal_quality import signal_quality
+from lm_validity.tables.schema import SCORES, read_table, write_table
+
+
+def report(files, output, **options):
+    """summary.json and page.json of a whole report."""
+    options = {"resamples": 60, "items": files.items, **options}
+    report_signal(files.scores, files.models, output, **options)
+    return json.loads((output / "summary.json").read_text()), json.loads((output / "page.json").read_text())
+
+
+def summary_of(files, **options):
+    """The summary alone: figures take most of a report's time."""
+    options = {"resamples": 5, "items": files.items, **options}
+    return summarize(analyze_signal(files.scores, files.models, **options))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("report")
+
+
+@pytest.fixture(scope="module")
+def reported(rising, folder):
+    return report(rising, folder)
+
+
+def test_signal_quality_is_that_of_the_curves(rising, reported):
+    summary, _ = reported
+    scores = read_table(rising.scores, SCORES)
+    assert set(summary["models"]) == set(MODELS)
+    for (model, benchmark), rows in scores.groupby(["model", "benchmark"]):
+        entry = summary["models"][model][benchmark]
+        expected = signal_quality(rows.sort_values("iteration")["value"].to_numpy())
+        assert entry["signal_quality"] == pytest.approx(float(expected.signal_quality))
+        assert entry["checkpoints"] == 12 and 0 < entry["signal_quality_null_p"] <= 1
+        low, high = entry["signal_quality_interval"]
+        assert 0 <= low <= entry["signal_quality"] <= high <= 1
+
+
+def test_means_leave_the_web_model_out(reported):
+    summary, _ = reported
+    science = [model for model, facts in MODELS.items() if facts[2] == "science"]
+    expected = np.mean([summary["models"][model]["facts"]["signal_quality"] for model in science])
+    entry = summary["benchmarks"]["facts"]
+    assert entry["signal_quality"] == pytest.approx(expected) and entry["models"] == 4
+    assert set(entry["signal_quality_by_size"]) == {"500m", "1b"}
+    assert entry["items"] == 120 and entry["chance"] == pytest.approx(0.25)
+    assert entry["signal_quality"] > summary["benchmarks"]["noise"]["signal_quality"] + 0.3
+
+
+def test_ranking_consistency_and_settling(reported):
+    summary, _ = reported
+    entry = summary["ranking_consistency"]["facts"]
+    # 20 billion tokens a step up to 240: base 100 to 180, later 220 and 240
+    assert set(entry["by_size"]) == {"500m", "1b"} and entry["value"] is not None
+    assert {(p["base_checkpoints"], p["later_checkpoints"]) for p in entry["pairs"]} == {(5, 2)}
+    assert entry["value"] == pytest.approx(np.mean(list(entry["by_size"].values())))
+    assert any("2 later checkpoints" in note for note in summary["notes"])
+    ranking = summary["ranking"]["facts"]
+    assert ranking["agreement_with_last"][-1] == 1.0 and ranking["size_pairs"] == 2
+    low, high = ranking["nearly_stable_from_interval_b"]
+    assert low <= high and {low, high, ranking["nearly_stable_from_b"]} <= set(ranking["tokens_b"])
+    assert np.mean(ranking["size_order_share"]) > 0.8 and ranking["separated_from_b"] is not None
+
+
+def test_compliance_separates_facts_from_noise(reported):
+    summary, _ = reported
+    facts, noise = summary["compliance"]["facts"], summary["compliance"]["noise"]
+    assert facts["pairs"] == [["large-deep", "large-deep-web"]] and facts["normalisation"] == "joint_minmax"
+    assert facts["raw_gap_interval"][0] > 0 and facts["null_p"] < 0.05
+    assert noise["raw_gap_interval"][0] < 0 < noise["raw_gap_interval"][1] and noise["null_p"] > 0.05
+    assert set(facts["normalisations"]) == {"none", "joint_minmax", "sci_range", "above_chance"}
+    assert facts["normalisations"]["none"] == pytest.approx(max(0, facts["raw_gap"]))
+    sq, rc, cs = (
+        summary["benchmarks"]["facts"]["signal_quality"],
+        summary["ranking_consistency"]["facts"]["value"],
+        facts["value"],
+    )
+    assert summary["overall"]["facts"] == pytest.approx(0.5 * sq + 0.1 * rc + 0.4 * cs)
+    low, high = summary["overall_interval"]["facts"]
+    assert low < summary["overall"]["facts"] < high
+    assert summary["overall_null_p"]["facts"] < 0.05 < summary["overall_null_p"]["noise"]
+    assert sum(entry["share_first"] for entry in summary["weight_sensitivity"].values()) == pytest.approx(1.0)
+
+
+def test_filters_are_never_shown_in_sample_only(reported):
+    summary, page = reported
+    trials = summary["filters"]["noise"]
+    assert {trial["design"] for trial in trials} == {"architecture", "size"}
+    for trial in trials:
+        assert None not in (trial["in_sample"], trial["held_out"], trial["control_mean"], trial["p"])
+        assert trial["optimism_gap"] == pytest.approx(trial["in_sample"] - trial["held_out"])
+    slope = [t for t in trials if t["filter"].startswith("positive slope") and t["score"] == "confidence_margin"]
+    assert len(slope) == 2
+    assert all(t["in_sample"] > t["control_high"] and t["optimism_gap"] > 0.2 for t in slope)
+    assert any("chance" in f["sentence"] or "found nothing" in f["sentence"] for f in page["findings"])
+
+
+def test_the_report_on_noise_says_that_filters_found_nothing(tmp_path):
+    files = write_world(tmp_path, World(rise=0.0, checkpoints=14, items=150, seed=3))
+    _, page = report(files, tmp_path / "report", resamples=0)
+    sentences = " ".join(finding["sentence"] for finding in page["findings"])
+    assert "The filters found nothing that holds beyond the data they were fitted on." in sentences
+
+
+def test_item_metrics_and_subgroups(reported):
+    summary, _ = reported
+    metrics = summary["item_metrics"]["facts"]
+    assert {"accuracy", "confidence_margin_per_token", "pmi", "bits_per_byte"} <= set(metrics)
+    mean = summary["benchmarks"]["facts"]["signal_quality"]
+    assert metrics["accuracy"]["signal_quality"] == pytest.approx(mean) and metrics["accuracy"]["less_accuracy"] is None
+    low, high = metrics["confidence_margin"]["less_accuracy_interval"]
+    assert low <= metrics["confidence_margin"]["less_accuracy"] <= high
+    groups = summary["subgroups"]["facts"]
+    assert [g["name"] for g in groups if g["kind"] == "subject"] == ["subject 0", "subject 1", "subject 2"]
+    assert sum(g["items"] for g in groups if g["kind"] == "answer length") == 120
+
+
+def test_page_and_files(reported, folder):
+    _, page = reported
+    titles = [section["title"] for section in page["sections"]]
+    assert titles[:3] == ["Learning curves", "Signal quality", "Order of the models"] and len(titles) == 8
+    assert "white-noise curve of 12 checkpoints scores" in page["findings"][0]["sentence"]
+    for name in ("learning_curves", "signal_quality", "filters_0", "item_metrics"):
+        assert (folder / "figures" / f"{name}.svg").stat().st_size > 1000
+    table = pd.read_csv(folder / "tables" / "filters.csv")
+    assert {"in_sample", "held_out", "control_high"} <= set(table.columns)
+
+
+def test_same_input_gives_the_same_summary(rising, reported):
+    assert summary_of(rising, resamples=60) == reported[0]
+
+
+def test_without_resamples_or_items(rising):
+    summary = summary_of(rising, resamples=0)
+    entry = summary["models"]["small-deep"]["facts"]
+    assert entry["signal_quality_interval"] is None and entry["signal_quality_null_p"] is None
+    assert any("skipped" in note for note in summary["notes"])
+    bare = summary_of(rising, items=None)
+    assert bare["models"]["small-deep"]["facts"]["signal_quality"] == entry["signal_quality"]
+    assert bare["models"]["small-deep"]["facts"]["signal_quality_null_p"] is not None
+    assert bare["filters"] == {} and any("No item intervals" in note for note in bare["notes"])
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return item_rows(World(items=20, checkpoints=9))
+
+
+def write(tmp_path, rows, scores=None):
+    files = write_world(tmp_path, items=rows)
+    if scores is not None:
+        write_table(scores, SCORES, files.scores)
+    return files
+
+
+def test_a_checkpoint_missing_for_one_model_is_named(tmp_path, rows):
+    gone = (rows["model"] == "large-wide") & (rows["checkpoint"] == "step-4")
+    summary = summary_of(write(tmp_path, rows[~gone]))
+    assert any("large-wide lacks 1 checkpoint" in note and "step-4" in note for note in summary["notes"])
+    assert summary["models"]["large-wide"]["facts"]["checkpoints"] == 8
+
+
+def test_fewer_than_eight_checkpoints_are_named(tmp_path, rows):
+    few = rows[(rows["model"] != "small-wide") | (rows["iteration"] <= 5000)]
+    summary = summary_of(write(tmp_path, few))
+    assert any("Fewer than 8 checkpoints" in note and "small-wide on facts (5)" in note for note in summary["notes"])
+    entry = summary["models"]["small-wide"]["facts"]
+    assert entry["signal_quality"] is None and entry["monotonicity"] is not None
+
+
+def test_a_model_without_checkpoints_takes_no_part(tmp_path, rows):
+    scores = score_rows(rows)
+    lone = scores[scores["model"] == "small-deep"].tail(1).assign(model="finished", checkpoint="final")
+    files = write(tmp_path, rows, pd.concat([scores, lone]))
+    summary = summary_of(files, resamples=0)
+    assert "finished" not in summary["models"]
+    assert any("single checkpoint take no part: finished" in note for note in summary["notes"])
+
+
+def test_items_that_do_not_reproduce_the_score_give_no_interval(tmp_path, rows):
+    scores = score_rows(rows)
+    scores["value"] = scores["value"] + 0.01
+    summary = summary_of(write(tmp_path, rows, scores))
+    assert summary["models"]["small-deep"]["facts"]["signal_quality_interval"] is None
+    assert any("not the mean over its items" in note for note in summary["notes"])
+
+
+def test_lower_is_better_turns_curves_round(tmp_path, rows):
+    scores = score_rows(rows)
+    scores["value"], scores["higher_is_better"] = 1 - scores["value"], False
+    turned = rows.assign(correct=1 - rows["correct"])
+    before = summary_of(write(tmp_path / "a", rows), resamples=20)
+    after, _ = report(write(tmp_path / "b", turned, scores), tmp_path / "rb", resamples=20)
+    for model, entry in before["models"].items():
+        assert after["models"][model]["facts"]["signal_quality"] == pytest.approx(entry["facts"]["signal_quality"])
+        assert after["models"][model]["facts"]["signal_quality_interval"] == pytest.approx(
+            entry["facts"]["signal_quality_interval"]
+        )
+    curves = pd.read_csv(tmp_path / "rb" / "tables" / "learning_curves.csv")
+    assert curves["score"].iloc[0] == pytest.approx(scores["value"].iloc[0])
+
+
+def test_constant_curves_are_degenerate(tmp_path, rows):
+    flat = rows.assign(correct=np.where(rows["doc_id"] < "test:15", 1.0, 0.0))
+    summary = summary_of(write(tmp_path, flat))
+    entry = summary["models"]["small-deep"]["facts"]
+    assert entry["degenerate"] and entry["signal_quality"] == 0.0
+    assert any("Constant curves, scored 0" in note for note in summary["notes"])
+
+
+def test_short_trainings_have_relative_windows(tmp_path, rows):
+    summary = summary_of(write(tmp_path, rows.assign(tokens_b=rows["tokens_b"] * 1e-6)))
+    assert summary["conventions"]["windows_b"]["relative"] is True
+    # nine checkpoints: 10% to 20% holds the first (1/9), from 22% the eight others but the second... 2/9 = 22.2%
+    pairs = summary["ranking_consistency"]["facts"]["pairs"]
+    assert {(pair["base_checkpoints"], pair["later_checkpoints"]) for pair in pairs} == {(1, 8)}
+
+
+def test_selection_of_the_competition(tmp_path):
+    world = World(items=20, checkpoints=16)
+    files = write(tmp_path, item_rows(world).assign(checkpoint=lambda r: "it" + (2 * r["iteration"]).astype(str)))
+    scores = read_table(files.scores, SCORES)
+    scores["iteration"] *= 2  # 2000 to 32000
+    write_table(scores, SCORES, files.scores)
+    summary = summary_of(files, resamples=0, selection="e2lm", items=None)
+    # every 4000 iterations and 20 billion tokens a 2000: 40, 80, ..., 200
+    assert {entry["facts"]["checkpoints"] for entry in summary["models"].values()} == {5}
+    with pytest.raises(InputError, match="'some' is not known"):
+        report(files, tmp_path / "r2", selection="some")
+
+
+def test_bad_scores_are_named(tmp_path, rows):
+    scores = score_rows(rows)
+    with pytest.raises(
+        InputError, match=r"two selected scores of model 'small-deep' on 'facts' at checkpoint 'step-1'"
+    ):
+        report(write(tmp_path / "a", rows, pd.concat([scores, scores.head(1)])), tmp_path / "r")
+    with pytest.raises(InputError, match="several metrics: acc,none, f1,none"):
+        report(write(tmp_path / "b", rows, pd.concat([scores, scores.assign(metric="f1,none")])), tmp_path / "r")
+    with pytest.raises(InputError, match="along training"):
+        report(write(tmp_path / "c", rows, scores[scores["checkpoint"] == "step-1"]), tmp_path / "r")
+    with pytest.raises(InputError, match="protocol 'direct'"):
+        report(write(tmp_path / "d", rows, scores.assign(protocol="train_before_test")), tmp_path / "r")
+    assert not (tmp_path / "r").exists()
+
+
+def test_models_sheet_with_sizes_only(tmp_path, rows):
+    files = write(tmp_path, rows)
+    models_sheet()[["model", "size"]].to_csv(files.models, index=False)
+    summary = summary_of(files)
+    assert summary["ranking_consistency"]["facts"]["value"] is None
+    assert summary["compliance"]["facts"]["value"] is None and summary["overall"]["facts"] is None
+    assert any("Ranking consistency is null" in note for note in summary["notes"])
+    assert any("Compliance is null" in note for note in summary["notes"])
+
+
+def test_names_of_users_are_escaped(tmp_path, rows):
+    nasty = "<script>alert(1)</script>"
+    files = write(tmp_path, rows.assign(benchmark=nasty))
+    report(files, tmp_path / "r", resamples=0)
+    assert "<script>alert(1)" not in (tmp_path / "r" / "index.html").read_text()
+
+
+def test_replicated_trainings_give_the_seed_criteria(tmp_path):
+    rows = item_rows(World(items=40, checkpoints=9, models=("small-deep", "large-deep")))
+    twin = item_rows(replace(World(items=40, checkpoints=9, models=("small-deep",)), seed=0))
+    twin["correct"] = item_rows(World(items=40, checkpoints=9, models=("small-deep",), noise=1.4))["correct"]
+    files = write(tmp_path, pd.concat([rows, twin.assign(model="small-deep-again")]))
+    sheet = models_sheet()
+    sheet.loc[len(sheet)] = ["small-deep-again", "500m", "deep", "science"]
+    sheet.to_csv(files.models, index=False)
+    summary = summary_of(files, resamples=0)
+    fine = summary["criteria"]["facts"]["finetasks"]
+    assert fine["signal_to_noise"] > 0 and fine["non_randomness"] is not None
+    assert fine["monotonicity_passes"] in (True, False)

@@ -55,8 +55,8 @@ class PairAlignment:
 def align_pairs(analysis: AgreementAnalysis, align: tuple[str, str] | None, every: bool) -> list[PairAlignment]:
     """Alignments of the pair to show and, with `every`, of all pairs of benchmarks, under both protocols."""
     shown = _pair_to_show(analysis, align)
-    if shown is None:
-        return []
+    if shown is None or not any(signs.sign.any() for signs in analysis.significant.values()):
+        return []  # without a significant difference any two rankings can be aligned
     size = len(analysis.tasks)
     pairs = [(i, j) for i in range(size) for j in range(i + 1, size)] if every else [shown]
     if shown not in pairs:

@@ -150,10 +150,10 @@ def interval_dots(
     scale = alt.Scale(zero=zero)
     opacity = {"opacity": family_opacity()} if focus else {}
     layers = []
-    if low and high:
+    if low and high and frame[[low, high]].notna().any(axis=None):
         bar = base.transform_filter(f"isValid(datum.{low}) && isValid(datum.{high})").mark_rule(strokeWidth=1.6)
         layers.append(bar.encode(x=alt.X(f"{low}:Q", title=title, scale=scale), x2=f"{high}:Q", color=color, **opacity))
-    if mark:
+    if mark and frame[mark].notna().any():
         tick = base.transform_filter(f"isValid(datum.{mark})").mark_tick(thickness=2, height=9, opacity=0.55)
         layers.append(tick.encode(x=alt.X(f"{mark}:Q", title=title, scale=scale), color=color))
     dot = known.mark_point(filled=True, size=52, opacity=1)
@@ -198,12 +198,12 @@ def grouped_bars(
     scale = alt.Scale(domain=list(domain)) if domain else alt.Scale(zero=True)
     bars = base.mark_bar(cornerRadiusEnd=2).encode(y=alt.Y(f"{value}:Q", title=title, scale=scale), color=color)
     layers = [bars]
-    if low and high:
+    if low and high and frame[[low, high]].notna().any(axis=None):
         rule = base.transform_filter(f"isValid(datum.{low}) && isValid(datum.{high})").mark_rule(
             strokeWidth=1.4, color="#555"
         )
         layers.append(rule.encode(y=f"{low}:Q", y2=f"{high}:Q"))
-    if mark:
+    if mark and frame[mark].notna().any():
         tick = base.transform_filter(f"isValid(datum.{mark})").mark_tick(thickness=2, color="#888", width=26)
         layers.append(tick.encode(y=f"{mark}:Q"))
     missing = base.transform_filter(f"!isValid(datum.{value})").mark_text(text="×", color=MISSING_COLOR, fontSize=13)
@@ -242,7 +242,7 @@ def lines(
         base = base.encode(detail=f"{detail}:N")
     opacity = {"opacity": family_opacity()} if focus else {}
     layers = []
-    if low and high:
+    if low and high and frame[[low, high]].notna().any(axis=None):
         layers.append(
             base.mark_area(opacity=0.16).encode(y=alt.Y(f"{low}:Q", title=y_title, scale=y_scale), y2=f"{high}:Q")
         )
@@ -290,7 +290,7 @@ def scatter(
         line = alt.Chart(chart_data(ends)).mark_line(strokeDash=[4, 4], color=MISSING_COLOR, strokeWidth=1)
         layers.append(line.encode(x=f"{x}:Q", y=f"{y}:Q"))
     y_axis = alt.Y(f"{y}:Q", title=y_title, scale=alt.Scale(zero=False))
-    if low and high:
+    if low and high and frame[[low, high]].notna().any(axis=None):
         bars = base.transform_filter(f"isValid(datum.{low}) && isValid(datum.{high})").mark_rule(strokeWidth=1.2)
         layers.append(bars.encode(y=alt.Y(f"{low}:Q", title=y_title), y2=f"{high}:Q", **opacity))
     dots = base.mark_point(filled=True, size=62).encode(y=y_axis, **opacity)

@@ -1,0 +1,94 @@
+"""Greedy alignment by hand and against its definition; McNemar's test against counts and statsmodels' formula."""
+
+import numpy as np
+import pytest
+
+from lm_validity.statistics.alignment import align_rankings, crossings, violations
+from lm_validity.statistics.paired import paired_signs, replace_column
+from lm_validity.statistics.ranking import average_ranks, kendall_tau
+from lm_validity.statistics.significance import better_than, significant_signs
+
+
+def order_of(pairs, n: int) -> np.ndarray:
+    better = np.zeros((n, n), dtype=bool)
+    for a, b in pairs:
+        better[a, b] = True
+    return better
+
+
+def test_without_significant_differences_the_orders_become_equal():
+    free = np.zeros((4, 4), dtype=bool)
+    aligned = align_rankings(free, free, np.array([1.0, 2, 3, 4]), np.array([4.0, 3, 2, 1]))
+    assert aligned.first.tolist() == aligned.second.tolist()
+    assert (aligned.crossings, aligned.tau) == (0, 1.0)
+
+
+def test_significant_contradictions_stay():
+    # A: 0 and 1 both significantly better than 2; B: 2 significantly better than 0; 1 is free in B
+    first, second = order_of([(0, 2), (1, 2)], 3), order_of([(2, 0)], 3)
+    aligned = align_rankings(first, second, np.array([1.0, 2, 3]), np.array([3.0, 2, 1]))
+    assert violations(aligned.first, first) == violations(aligned.second, second) == 0
+    assert aligned.crossings == 1  # only 0 and 2, which both orders put significantly
+    assert aligned.tau == pytest.approx(1 / 3)
+
+
+def test_plain_ranks_break_ties_between_models_that_may_both_come_next():
+    free = np.zeros((3, 3), dtype=bool)
+    # sums of plain ranks: 2 + 2, 1 + 3, 3 + 1: all equal; the smallest index comes first
+    aligned = align_rankings(free, free, np.array([2.0, 1, 3]), np.array([2.0, 3, 1]))
+    assert aligned.first.tolist() == [0, 1, 2]
+    aligned = align_rankings(free, free, np.array([3.0, 1, 2]), np.array([2.0, 1, 3]))
+    assert aligned.first[0] == 1
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_aligned_orders_break_nothing_and_agree_more(seed):
+    rng = np.random.default_rng(seed)
+    scores = rng.normal(size=(20, 1)) + 0.7 * rng.normal(size=(20, 2))
+    signs = significant_signs(scores, np.full((20, 2), 0.25))
+    better = [better_than(signs, column, 20) for column in (0, 1)]
+    ranks = average_ranks(scores)
+    aligned = align_rankings(*better, ranks[:, 0], ranks[:, 1])
+    assert sorted(aligned.first) == sorted(aligned.second) == list(range(20))
+    assert violations(aligned.first, better[0]) == violations(aligned.second, better[1]) == 0
+    opposite = int((better[0] & better[1].T).sum())
+    assert opposite <= aligned.crossings <= crossings(scores[:, 0], scores[:, 1])
+    assert aligned.tau >= kendall_tau(scores[:, 0], scores[:, 1])
+
+
+def test_violations_counts_reversed_significant_pairs():
+    assert violations(np.array([2, 1, 0]), order_of([(0, 1), (0, 2)], 3)) == 2
+
+
+def test_mcnemar_by_counts():
+    # model 0 alone right on 15 items, model 1 alone on 4: (15 - 4) / sqrt(19) = 2.52; model 2 equals model 0
+    both, neither = np.ones(10), np.zeros(8)
+    first = np.concatenate([both, neither, np.ones(15), np.zeros(4)])
+    second = np.concatenate([both, neither, np.zeros(15), np.ones(4)])
+    signs = paired_signs(np.array([first, second, first]))
+    assert signs.sign[:, 0].tolist() == [1, 0, -1]
+    assert paired_signs(np.array([first, second]), z=2.6).sign[0, 0] == 0
+
+
+def test_paired_test_uses_common_items_and_beats_the_unpaired_one():
+    rng = np.random.default_rng(0)
+    difficulty = rng.random(400)
+    first = (difficulty < 0.60).astype(float)
+    second = (difficulty < 0.57).astype(float)  # right wherever the easier items are: differs on few items only
+    unpaired = significant_signs(np.array([[first.mean()], [second.mean()]]), np.full((2, 1), 0.0245))
+    assert unpaired.sign[0, 0] == 0
+    assert paired_signs(np.array([first, second])).sign[0, 0] == 1
+    second[:200] = np.nan
+    half = paired_signs(np.array([first, second]))
+    assert half.known[0, 0] == 1
+    second[:] = np.nan
+    assert paired_signs(np.array([first, second])).known[0, 0] == 0
+
+
+def test_replaced_columns_keep_what_the_paired_test_cannot_know():
+    scores, stderr = np.array([[0.9, 0.9], [0.1, 0.1], [0.5, 0.5]]), np.full((3, 2), 0.01)
+    signs = significant_signs(scores, stderr)
+    correct = np.array([[1.0, 1, 0], [1.0, 0, 1], [np.nan, np.nan, np.nan]])
+    merged = replace_column(signs, 1, paired_signs(correct))
+    assert merged.sign[:, 0].tolist() == signs.sign[:, 0].tolist()
+    assert merged.sign[:, 1].tolist() == [0, signs.sign[1, 1], signs.sign[2, 1]]

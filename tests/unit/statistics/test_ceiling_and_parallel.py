@@ -1,0 +1,96 @@
+"""Noise ceiling in closed form, parallel analysis on tables with a known number of factors."""
+
+import numpy as np
+import pytest
+
+from lm_validity.statistics.agreement import mean_over_pairs
+from lm_validity.statistics.ceiling import latent_order_table, noise_ceiling
+from lm_validity.statistics.parallel_analysis import parallel_analysis
+from lm_validity.statistics.ranking import kendall_tau_matrix, pair_signs
+
+
+def test_without_noise_the_ceiling_is_one():
+    scores = np.random.default_rng(0).normal(size=(15, 4))
+    ceiling = noise_ceiling(scores, np.zeros_like(scores), np.random.default_rng(1), draws=3)
+    assert ceiling.mean_tau == pytest.approx(1.0)
+    assert ceiling.by_benchmark == pytest.approx(np.ones(4))
+
+
+def test_normal_scores_have_the_ceiling_of_their_reliability():
+    # observed variance 1 = true variance 1 - s² + noise s²: two benchmarks of one order correlate with 1 - s², and
+    # tau of normal variables is 2/pi asin(rho)
+    rng = np.random.default_rng(2)
+    noise = 0.5
+    truth = rng.normal(size=1500) * np.sqrt(1 - noise**2)
+    scores = np.column_stack([rng.permutation(truth) + noise * rng.normal(size=1500) for _ in range(2)])
+    ceiling = noise_ceiling(scores, np.full_like(scores, noise), rng, draws=4)
+    assert ceiling.mean_tau == pytest.approx(2 / np.pi * np.arcsin(1 - noise**2), abs=0.02)
+    assert ceiling.first_component == pytest.approx((1 + 0.75) / 2, abs=0.02)
+
+
+def test_tables_of_one_order_reach_their_ceiling():
+    rng = np.random.default_rng(3)
+    ability = rng.normal(size=(40, 1))
+    stderr = np.full((40, 10), 0.4)
+    ratios = []
+    for _ in range(20):
+        scores = ability + stderr * rng.normal(size=(40, 10))
+        observed = mean_over_pairs(kendall_tau_matrix(pair_signs(scores)))
+        ratios.append(observed / noise_ceiling(scores, stderr, rng, draws=20).mean_tau)
+    assert np.mean(ratios) == pytest.approx(1.0, abs=0.02)
+
+
+def test_latent_order_table_keeps_scores_shrunk_and_cells_missing():
+    scores = np.array([[0.9, 0.2], [0.5, np.nan], [0.1, 0.8]])
+    stderr = np.array([[0.1, 0.1], [0.2, 0.1], [0.1, np.nan]])
+    truth, noise = latent_order_table(scores, stderr)
+    assert np.isnan(truth[1, 1]) and np.isnan(noise[1, 1])
+    # mean ranks 1.5, 2 and 2: the models keep their order, the equal ones that of the table
+    variance = np.var([0.9, 0.5, 0.1])
+    factor = np.sqrt(1 - np.mean([0.01, 0.04, 0.01]) / variance)
+    np.testing.assert_allclose(truth[:, 0], 0.5 + factor * np.array([0.4, 0.0, -0.4]))
+    np.testing.assert_allclose(noise[:, 0], [0.1, 0.2, 0.1])  # the error moves with its score
+    assert noise[2, 1] == pytest.approx(0.1)  # unknown: that of the benchmark's others
+
+
+def test_benchmarks_without_standard_errors_take_no_part():
+    scores = np.random.default_rng(0).normal(size=(10, 3))
+    stderr = np.full((10, 3), 0.1)
+    stderr[:, 1] = np.nan
+    ceiling = noise_ceiling(scores, stderr, np.random.default_rng(0), draws=5)
+    assert ceiling.used.tolist() == [True, False, True]
+    assert np.isnan(ceiling.by_benchmark[1]) and np.isfinite(ceiling.mean_tau)
+    nothing = noise_ceiling(scores, np.full((10, 3), np.nan), np.random.default_rng(0))
+    assert np.isnan(nothing.mean_tau) and not nothing.used.any()
+
+
+def table_with_factors(factors: int, rng: np.random.Generator) -> np.ndarray:
+    loadings = np.zeros((12, 2))
+    loadings[:, 0] = 0.8
+    loadings[:, 1] = np.where(np.arange(12) < 6, 0.55, -0.55)
+    signal = rng.normal(size=(100, factors)) @ loadings[:, :factors].T
+    return signal + 0.5 * rng.normal(size=(100, 12))
+
+
+@pytest.mark.parametrize("factors", [1, 2])
+def test_parallel_analysis_finds_the_number_of_factors(factors):
+    rng = np.random.default_rng(factors)
+    result = parallel_analysis(table_with_factors(factors, rng), rng, permutations=100)
+    assert result.factors == factors
+    assert result.p_first == pytest.approx(1 / 101)
+    assert result.null_mean.sum() == pytest.approx(1)
+
+
+def test_parallel_analysis_of_noise_rarely_finds_a_factor():
+    rng = np.random.default_rng(7)
+    found = [parallel_analysis(rng.normal(size=(30, 6)), rng, permutations=60).factors > 0 for _ in range(60)]
+    assert np.mean(found) < 0.2
+
+
+def test_parallel_analysis_with_missing_cells_shuffles_known_ones():
+    rng = np.random.default_rng(8)
+    scores = table_with_factors(1, rng)
+    scores[rng.random(scores.shape) < 0.2] = np.nan
+    scores[:, 3] = 0.5
+    result = parallel_analysis(scores, rng, permutations=50)
+    assert result.factors == 1 and len(result.observed) == 11

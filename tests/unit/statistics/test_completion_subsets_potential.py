@@ -1,0 +1,154 @@
+"""Rank-one completion, subsets of benchmarks, ranks by potential, influence."""
+
+import numpy as np
+import pytest
+from scipy.stats import kendalltau
+
+from lm_validity.statistics.completion import ability_ranks, check_held_out, fit_one_factor
+from lm_validity.statistics.influence import leave_one_out
+from lm_validity.statistics.potential import (
+    RankDraws,
+    best_by_budget,
+    component_ranks,
+    ranks_over_benchmarks,
+    ranks_over_noise,
+)
+from lm_validity.statistics.resampling import multiplicities
+from lm_validity.statistics.subsets import greedy_subsets, nested_agreement, standardize, subset_agreement
+
+
+def one_factor(rng, models=50, benchmarks=10, noise=0.3, missing=0.3):
+    ability = rng.normal(size=models)
+    loading = rng.uniform(0.5, 1.5, benchmarks)
+    scores = 10 + np.outer(ability, loading) + noise * rng.normal(size=(models, benchmarks))
+    holes = rng.random(scores.shape) < missing
+    return ability, scores, np.where(holes, np.nan, scores)
+
+
+def test_completion_finds_what_was_taken_away():
+    rng = np.random.default_rng(0)
+    ability, complete, holed = one_factor(rng)
+    model = fit_one_factor(holed)
+    mean, deviation = model.predict()
+    missing = np.isnan(holed)
+    error = complete[missing] - mean[missing]
+    assert np.abs(error).mean() < 0.35  # noise of 0.3 has a mean absolute value of 0.24
+    assert 0.9 <= (np.abs(error) < 1.96 * deviation[missing]).mean() <= 0.99
+    assert np.corrcoef(model.ability, ability)[0, 1] > 0.98
+    assert (model.loading > 0).all()
+
+
+def test_completion_of_a_model_without_scores_and_a_constant_benchmark():
+    rng = np.random.default_rng(1)
+    _, _, scores = one_factor(rng, missing=0.1)
+    scores[4] = np.nan
+    scores[:, 2] = 0.5
+    model = fit_one_factor(scores)
+    mean, _ = model.predict()
+    assert model.ability[4] == 0 and model.ability_variance[4] == 1
+    assert np.isnan(mean[:, 2]).all() and np.isfinite(np.delete(mean, 2, axis=1)).all()
+    ranks = ability_ranks(model, rng, draws=500)
+    low, high = np.quantile(ranks[:, 4], [0.025, 0.975])
+    assert high - low > 40
+    after = model.variance_after()
+    assert np.nanargmax(1 - after[:, 0] / model.ability_variance) == 4  # most is learned about the unknown model
+
+
+@pytest.mark.parametrize("missing", [0.0, 0.4])
+def test_held_out_check_covers_and_beats_the_mean(missing):
+    rng = np.random.default_rng(2)
+    _, _, scores = one_factor(rng, missing=missing)
+    check = check_held_out(scores, rng)
+    assert check.cells == np.isfinite(scores).sum()
+    assert check.mean_absolute_error < 0.5 * check.baseline_error
+    assert check.coverage == pytest.approx(0.95, abs=0.03)
+
+
+def test_held_out_check_of_a_tiny_table_says_nothing():
+    check = check_held_out(np.array([[0.1, 0.2], [0.3, 0.4]]), np.random.default_rng(0))
+    assert np.isnan(check.mean_absolute_error) and check.cells == 0
+
+
+def test_greedy_subsets_by_exhaustion():
+    rng = np.random.default_rng(3)
+    scores = standardize(rng.normal(size=(20, 4)) + rng.normal(size=(20, 1)))
+    full = scores.mean(axis=1)
+    order, taus = greedy_subsets(scores)
+    first = [kendalltau(scores[:, j], full).statistic for j in range(4)]
+    assert order[0] == np.argmax(first) and taus[0] == pytest.approx(max(first))
+    pairs = [kendalltau(scores[:, [order[0], j]].mean(axis=1), full).statistic for j in range(4) if j != order[0]]
+    assert taus[1] == pytest.approx(max(pairs))
+    assert taus[-1] == pytest.approx(1)
+    np.testing.assert_allclose(nested_agreement(scores, order), taus)
+
+
+def test_subset_agreement_grows_to_one_and_needs_models():
+    rng = np.random.default_rng(4)
+    scores = rng.normal(size=(30, 6)) + rng.normal(size=(30, 1))
+    result = subset_agreement(scores, rng, subsets=10)
+    assert result.random_mean[-1] == result.greedy_mean[-1] == pytest.approx(1)
+    assert (np.diff(result.random_mean) > -0.02).all()
+    assert (result.random_low <= result.random_mean).all() and (result.random_mean <= result.random_high).all()
+    few = subset_agreement(scores[:7], rng)
+    assert np.isnan(few.random_mean).all() and sorted(few.greedy_order) == list(range(6))
+
+
+def test_greedy_choice_is_judged_on_other_models():
+    """On pure noise a greedy benchmark is best on the models it was chosen on and no better on others."""
+    rng = np.random.default_rng(5)
+    here, elsewhere, random = [], [], []
+    for _ in range(12):
+        scores = rng.normal(size=(40, 8))
+        result = subset_agreement(scores, rng, repeats=1, subsets=5)
+        here.append(greedy_subsets(standardize(scores))[1][0])
+        elsewhere.append(result.greedy_mean[0])
+        random.append(result.random_mean[0])
+    assert np.mean(elsewhere) == pytest.approx(np.mean(random), abs=0.08)
+    assert np.mean(here) > np.mean(elsewhere) + 0.08
+
+
+def test_ranks_over_benchmarks_and_noise():
+    scores = np.outer(np.arange(6.0), np.ones(4)) + 0.01 * np.arange(4)
+    assert component_ranks(scores).tolist() == [6, 5, 4, 3, 2, 1]
+    rng = np.random.default_rng(6)
+    population = ranks_over_benchmarks(scores, multiplicities(4, 30, rng))
+    assert (population.draws[np.isfinite(population.draws).all(axis=1)] == population.rank).all()
+    quiet = ranks_over_noise(scores, np.zeros_like(scores), 10, rng)
+    assert (quiet.draws == quiet.rank).all()
+    stderr = np.full_like(scores, 3.0)
+    stderr[2, 1] = np.nan
+    loud = ranks_over_noise(scores, stderr, 200, rng)
+    assert np.isnan(loud.draws[:, 2]).all()
+    assert loud.draws[:, 0].std() > 0.3
+
+
+def test_noise_rank_intervals_cover_the_true_rank():
+    rng = np.random.default_rng(7)
+    truth = np.sort(rng.normal(size=15))[::-1]
+    stderr = np.full((15, 5), 0.3)
+    covered = []
+    for _ in range(30):
+        scores = truth[:, None] + stderr * rng.normal(size=(15, 5))
+        low, high = np.quantile(ranks_over_noise(scores, stderr, 100, rng).draws, [0.025, 0.975], axis=0)
+        covered.append((low <= np.arange(1, 16)) & (np.arange(1, 16) <= high))
+    assert 0.9 <= np.mean(covered) <= 1.0
+
+
+def test_best_model_by_budget():
+    draws = np.array([[1, 2, 3, 4.0], [2, 1, 3, 4], [1, 2, 3, 4], [1, 2, 4, 3]])
+    ranks = RankDraws(np.array([1.0, 2, 3, 4]), draws)
+    choices = best_by_budget(ranks, np.array([7.0, 3.0, 1.0, np.nan]))
+    assert [(c.parameters_b, c.model) for c in choices] == [(1.0, 2), (3.0, 1), (7.0, 0)]
+    assert choices[-1].probability_best == 0.75 and choices[-1].rivals == (1,)
+
+
+def test_leave_one_out_names_what_matters():
+    rng = np.random.default_rng(8)
+    scores = rng.normal(size=(20, 1)) + 0.2 * rng.normal(size=(20, 5))
+    scores[:, 4] = rng.normal(size=20)
+    families = np.array(["x"] * 10 + ["y"] * 9 + [None], dtype=object)
+    results = leave_one_out(scores, [f"m{i}" for i in range(20)], list("abcde"), families)
+    assert [r.kind for r in results] == ["family"] * 2 + ["benchmark"] * 5 + ["model"] * 20
+    benchmarks = {r.name: r for r in results if r.kind == "benchmark"}
+    assert max(benchmarks, key=lambda name: benchmarks[name].mean_tau) == "e"
+    assert max(benchmarks, key=lambda name: benchmarks[name].first_component) == "e"

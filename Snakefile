@@ -2,7 +2,7 @@
 
     snakemake --profile profiles/local                                 the demo: a miniature world on this machine
     snakemake --profile slurm --configfile config/paper/train_before_test.yaml
-    snakemake -n --configfile my.yaml scores                           what would run
+    snakemake scores -n --configfile my.yaml                           what would run
 
 Targets people type: prefetch, scores, agreement, reports, partial_reports. Nothing named: everything the
 configuration's `studies` ask for.
@@ -42,3 +42,5 @@ rule all:
     input:
         all_cells,
         REPORTS,
+    message:
+        f"done: {RESULTS}/report/index.html"

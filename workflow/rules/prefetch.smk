@@ -63,3 +63,5 @@ rule prefetch:
             f"{RESULTS}/prefetch/benchmarks/{{benchmark}}.json",
             benchmark=GRID.used_benchmarks,
         ),
+    message:
+        f"done: {RESULTS}/prefetch"

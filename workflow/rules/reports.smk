@@ -92,6 +92,8 @@ rule agreement:
         all_cells,
         study_reports("agreement"),
         f"{RESULTS}/report/index.html",
+    message:
+        f"done: {RESULTS}/report/index.html"
 
 
 rule reports:
@@ -99,6 +101,8 @@ rule reports:
     input:
         all_cells,
         REPORTS,
+    message:
+        f"done: {RESULTS}/report/index.html"
 
 
 rule partial_reports:

@@ -76,3 +76,5 @@ rule scores:
         all_cells,
         f"{RESULTS}/tables/scores.parquet",
         f"{RESULTS}/tables/items.parquet",
+    message:
+        f"done: {RESULTS}/tables"

@@ -1,0 +1,109 @@
+"""Selection on validation: ties, fallback, divergence, failed cells, lower-is-better metrics."""
+
+from pathlib import Path
+
+import pytest
+
+from lm_validity.cells.records import Workspace
+from lm_validity.cells.selection import run_selection, select_adapter, select_prompt
+from lm_validity.config.grid import Cell, Job
+from lm_validity.config.load import build_run
+from lm_validity.errors import CellError
+from lm_validity.store.manifests import Entry, write_manifest
+
+RATES = ("1e-4", "1e-3")
+
+
+@pytest.fixture
+def choose(tmp_path, monkeypatch):
+    """A function: validation values of the direct prompts and of the fine-tunes -> the selection of one cell."""
+    monkeypatch.chdir(tmp_path)
+    Path("m.tsv").write_text("model\tpath\tinstruction_tuned\nm\torg/m\t1\n")
+
+    def run(direct, tuned, better=True, failed=(), select=select_adapter):
+        Path("b.tsv").write_text(f"benchmark\thigher_is_better\nx\t{int(better)}\n")
+        values = {"name": "run", "models": "m.tsv", "benchmarks": "b.tsv", "finetuning": {"learning_rates": RATES}}
+        workspace = Workspace(build_run(values, "f"))
+        grid, store = workspace.grid, workspace.store
+        by_manifest: dict[str, list[Entry]] = {}
+        for job in grid.jobs.values():
+            for cell in job.cells:
+                result = result_of(cell, direct, tuned)
+                if result is None:
+                    continue
+                place = store.place(cell, result)
+                store.commit(place, result, {}, lambda folder: None)
+                entry = Entry(cell, "done", folder=place.folder)
+                if (cell.prompt, cell.learning_rate) in failed:
+                    entry = Entry(cell, "failed", error="NaN", hint="")
+                by_manifest.setdefault(grid.manifest_of(cell), []).append(entry)
+        for path, entries in by_manifest.items():
+            write_manifest(path, entries)
+        cell = Cell(select.__name__, "m", "x", seed=None if select is select_prompt else 0)
+        run.entries = run_selection(workspace, Job(cell.rule, "m", "batch", (cell,)))
+        return select(workspace, cell)
+
+    return run
+
+
+def result_of(cell, direct, tuned):
+    if cell.rule == "evaluate_model" and cell.split == "validation":
+        return {"metrics": {"acc,none": {"value": direct[cell.prompt], "stderr": None}}, "n_items": 10}
+    if cell.rule == "finetune_adapter":
+        value, epoch = tuned.get((cell.prompt, cell.learning_rate), (None, None))
+        return {"best_value": value, "best_epoch": epoch, "diverged": value is None}
+    return None
+
+
+DIRECT = {"plain": 0.5, "chat": 0.4}
+
+
+def test_the_best_value_wins(choose):
+    tuned = {("plain", "1e-4"): (0.6, 1), ("chat", "1e-3"): (0.7, 5), ("plain", "1e-3"): (0.2, 1)}
+    choice = choose(DIRECT, tuned)
+    assert (choice["prompt"], choice["learning_rate"], choice["epoch"]) == ("chat", "1e-3", 5)
+    assert choice["validation_value"] == 0.7 and choice["direct_validation_value"] == 0.5
+    assert choice["folder"].startswith("finetune_adapter/m/x.chat.lr1e-3.seed0--")
+    assert sum(row["diverged"] for row in choice["candidates"]) == 1
+
+
+def test_ties_go_to_the_earlier_epoch_then_the_smaller_rate_then_plain(choose):
+    every = [(prompt, rate) for prompt in ("plain", "chat") for rate in RATES]
+    choice = choose(DIRECT, {key: (0.6, 1 if key == ("chat", "1e-3") else 2) for key in every})
+    assert (choice["prompt"], choice["learning_rate"]) == ("chat", "1e-3")
+    choice = choose(DIRECT, {key: (0.6, 2) for key in every})
+    assert (choice["prompt"], choice["learning_rate"]) == ("plain", "1e-4")
+    choice = choose(DIRECT, {("plain", "1e-3"): (0.6, 2), ("chat", "1e-4"): (0.6, 2)})
+    assert (choice["prompt"], choice["learning_rate"]) == ("chat", "1e-4")
+
+
+def test_the_untouched_model_stays_unless_an_adapter_is_strictly_better(choose):
+    choice = choose({"plain": 0.3, "chat": 0.5}, {("plain", "1e-4"): (0.5, 1)})
+    assert choice["folder"] is None and choice["learning_rate"] is None and choice["epoch"] is None
+    assert choice["prompt"] == "chat" and choice["validation_value"] == 0.5
+
+
+def test_lower_is_better(choose):
+    tuned = {("plain", "1e-4"): (1.2, 3), ("plain", "1e-3"): (1.1, 2)}
+    choice = choose({"plain": 1.5, "chat": 1.6}, tuned, better=False)
+    assert choice["learning_rate"] == "1e-3" and choice["direct_validation_value"] == 1.5
+    assert choose({"plain": 1.0, "chat": 1.6}, tuned, better=False)["folder"] is None
+
+
+def test_all_diverged_fails_this_cell(choose):
+    with pytest.raises(CellError, match=r"every fine-tune of m on x \(seed 0\) diverged"):
+        choose(DIRECT, {})
+    assert choose.entries[0].status == "failed" and "smaller" in choose.entries[0].hint
+
+
+def test_a_failed_candidate_makes_the_selection_missing(choose):
+    with pytest.raises(CellError, match="stands on a cell that failed"):
+        choose(DIRECT, {("plain", "1e-4"): (0.6, 1)}, failed={("plain", "1e-3")})
+    assert choose.entries[0].status == "missing"
+
+
+def test_the_prompt_is_chosen_on_validation_and_ties_go_to_plain(choose):
+    assert choose({"plain": 0.3, "chat": 0.5}, {}, select=select_prompt)["prompt"] == "chat"
+    assert choose({"plain": 0.5, "chat": 0.5}, {}, select=select_prompt)["prompt"] == "plain"
+    chosen = choose({"plain": 1.2, "chat": 1.1}, {}, better=False, select=select_prompt)
+    assert chosen["prompt"] == "chat" and chosen["validation_values"] == {"plain": 1.2, "chat": 1.1}

@@ -234,7 +234,7 @@ def lines(
     x_scale = alt.Scale(type="log") if log_x else alt.Scale(zero=False, nice=False)
     y_scale = alt.Scale(domain=list(domain)) if domain else alt.Scale(zero=False)
     base = alt.Chart(chart_data(frame)).encode(
-        x=alt.X(f"{x}:Q", title=x_title, scale=x_scale, axis=alt.Axis(format="~e" if log_x else "~g")),
+        x=alt.X(f"{x}:Q", title=x_title, scale=x_scale, axis=alt.Axis(format="~e" if log_x else ".6~g")),
         color=color,
         tooltip=tooltip,
     )
@@ -278,7 +278,7 @@ def scatter(
     """
     x_scale = alt.Scale(type="log") if log_x else alt.Scale(zero=False)
     base = alt.Chart(chart_data(frame)).encode(
-        x=alt.X(f"{x}:Q", title=x_title, scale=x_scale, axis=alt.Axis(format="~e" if log_x else "~g")),
+        x=alt.X(f"{x}:Q", title=x_title, scale=x_scale, axis=alt.Axis(format="~e" if log_x else ".6~g")),
         color=color,
         tooltip=tooltip,
     )

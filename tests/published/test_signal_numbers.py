@@ -107,16 +107,14 @@ def test_conventions_of_the_text(printed):
     assert autocorrelation(x, "paper") == pytest.approx(np.mean(by_lag))
 
 
-def test_27_checkpoints(printed):
+def test_all_checkpoints_up_to_198_billion_tokens():
+    """Mean of mmluvar over the six models on 27 checkpoints (dense-500m-arch1: 13) instead of 14: 0.950."""
     curves = pd.read_csv(PUBLISHED / "curves.csv")
-    curves = curves[(curves["model"] != "dense-500m-arch1") & (curves["gtokens"] <= 198)]
-    of_model = [
-        float(signal_quality(rows.sort_values("iteration")["mmluvar"].to_numpy()).signal_quality)
-        for _, rows in curves.groupby("model")
-    ]
-    assert {len(rows) for _, rows in curves.groupby("model")} == {27} and np.mean(of_model) == pytest.approx(
-        0.95, abs=0.02
-    )
+    curves = curves[curves["gtokens"] <= 198].sort_values("iteration")
+    by_model = {model: rows["mmluvar"].to_numpy() for model, rows in curves.groupby("model")}
+    assert sorted(len(values) for values in by_model.values()) == [13] + [27] * 5
+    found = [float(signal_quality(values).signal_quality) for values in by_model.values()]
+    assert np.mean(found) == pytest.approx(0.950, abs=5e-4)
 
 
 def test_ranking_consistency_rests_on_the_released_checkpoints(summary):

@@ -161,7 +161,7 @@ def filter_dots(frame: pd.DataFrame) -> alt.LayerChart:
         ),
         tooltip=figures.tooltips(row="Filter", kind="Items chosen", value="Signal quality|.3f"),
         zero=True,
-        row_height=34,
+        row_height=30,
     )
 
 

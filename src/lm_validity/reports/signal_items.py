@@ -26,9 +26,9 @@ MINIMUM_SUBGROUP = 10  # items; a curve of fewer is mostly ties
 
 # Name on the page, the filter, the item score that its authors then used
 FILTERS: tuple[tuple[str, ItemFilter, str], ...] = (
-    ("positive slope (Noor)", PositiveSlope(), "confidence_margin"),
-    ("top half by gain (Morai)", TopShare(), "log_probability_gap"),
-    ("top half by gain, length-matched", TopShare(length_matched=True), "log_probability_gap"),
+    ("slope > 0 (Noor)", PositiveSlope(), "confidence_margin"),
+    ("top half (Morai)", TopShare(), "log_probability_gap"),
+    ("top half, length-matched", TopShare(length_matched=True), "log_probability_gap"),
 )
 
 

@@ -13,6 +13,7 @@ from lm_validity.reports import signal_figures
 from lm_validity.reports.page import Figure, Finding, Page, Section, Table
 from lm_validity.reports.score_matrix import listing
 from lm_validity.reports.signal_page_items import filter_findings, filter_section, metric_section, subgroup_section
+from lm_validity.reports.signal_page_tables import as_numbers, compliance_section, criteria_section
 from lm_validity.reports.summary import count, decimal, with_interval
 from lm_validity.statistics.signal_quality import MINIMUM_CHECKPOINTS
 from lm_validity.statistics.signal_resampling import white_noise_level
@@ -22,6 +23,16 @@ if TYPE_CHECKING:
 
 _NOISE_DRAWS = 20_000
 _LEVEL = 0.05
+_RANKING_LABELS = {
+    "coin_flip_p": "p against coins",
+    "with_last": "as the last",
+    "stable_from_b": "settled",
+    "nearly_stable_from_b": "nearly settled",
+    "nearly_stable_low_b": "nearly: low",
+    "nearly_stable_high_b": "nearly: high",
+    "size_order_share": "larger is better",
+    "separated_from_b": "sizes apart from",
+}
 
 
 def signal_page(analysis: SignalAnalysis, summary: dict) -> Page:
@@ -30,11 +41,11 @@ def signal_page(analysis: SignalAnalysis, summary: dict) -> Page:
         _curve_section(analysis),
         _quality_section(analysis, summary),
         _ranking_section(analysis, summary),
-        _compliance_section(analysis, summary),
+        compliance_section(summary),
         filter_section(summary),
         metric_section(summary),
         subgroup_section(summary),
-        _criteria_section(summary),
+        criteria_section(summary),
     ]
     return Page(
         name="signal",
@@ -74,11 +85,11 @@ def _quality_findings(analysis: SignalAnalysis, summary: dict) -> list[Finding]:
     order = sorted(known, key=lambda name: -known[name]["signal_quality"])
 
     def described(name: str) -> str:
-        return f"{name} {with_interval(known[name]['signal_quality'], known[name]['signal_quality_interval'])}"
+        return f"{name}, {with_interval(known[name]['signal_quality'], known[name]['signal_quality_interval'])}"
 
     sentence = f"Signal quality is highest on {described(order[0])}"
     if len(order) > 1:
-        sentence += f" and lowest on {described(order[-1])}"
+        sentence += f", and lowest on {described(order[-1])}"
     noise = _noise_level(analysis)
     if noise is not None:
         sentence += f"; a white-noise curve of {noise[0]} checkpoints scores {decimal(noise[1])} on average"
@@ -87,8 +98,10 @@ def _quality_findings(analysis: SignalAnalysis, summary: dict) -> list[Finding]:
     if all(value is not None for value in p.values()):
         adjusted = dict(zip(p, false_discovery_control(list(p.values())), strict=True))
         quiet = [name for name in order if adjusted[name] > _LEVEL]
-        sentence = f"{len(p) - len(quiet)} of {count(len(p), 'benchmark')} rise above white noise"
-        sentence += f"; {listing(quiet)} cannot be told from it." if quiet else "."
+        falling = [name for name in order if name not in quiet and known[name]["rank_correlation"] < 0]
+        sentence = f"The curves of {len(p) - len(quiet)} of {count(len(p), 'benchmark')} are more than white noise"
+        sentence += f" ({listing(falling)} falling instead of rising)" if falling else ""
+        sentence += f"; those of {listing(quiet)} cannot be told from it." if quiet else "."
         findings.append(Finding(sentence, "Permutation of checkpoints, false discovery rate 5% (Benjamini-Hochberg)."))
     return findings
 
@@ -166,11 +179,12 @@ def _quality_section(analysis: SignalAnalysis, summary: dict) -> Section:
                 "low": low,
                 "high": high,
                 "p": entry["signal_quality_null_p"],
+                "rank_correlation": entry["rank_correlation"],
                 "items": entry["items"],
                 **{f"size {size}": value for size, value in entry["signal_quality_by_size"].items()},
             }
         )
-    frame = _numbers(pd.DataFrame(rows), skip=("benchmark", "items")).sort_values("signal_quality", ascending=False)
+    frame = as_numbers(pd.DataFrame(rows), skip=("benchmark", "items")).sort_values("signal_quality", ascending=False)
     order = list(frame["benchmark"])
     by_model = _model_frame(analysis, summary)
     noise = _noise_level(analysis)
@@ -190,7 +204,7 @@ def _quality_section(analysis: SignalAnalysis, summary: dict) -> Section:
             ),
         ],
         tables=[
-            Table("signal_quality", "By benchmark", frame, formats=dict.fromkeys(frame.columns[1:5], ".3f")),
+            Table("signal_quality", "By benchmark", frame, formats=dict.fromkeys(frame.columns[1:6], ".3f")),
             Table(
                 "signal_quality_by_model",
                 "By model and benchmark",
@@ -221,7 +235,7 @@ def _model_frame(analysis: SignalAnalysis, summary: dict) -> pd.DataFrame:
                     "checkpoints": entry["checkpoints"],
                 }
             )
-    return _numbers(pd.DataFrame(rows), skip=("model", "label", "benchmark", "checkpoints"))
+    return as_numbers(pd.DataFrame(rows), skip=("model", "label", "benchmark", "checkpoints"))
 
 
 def _ranking_section(analysis: SignalAnalysis, summary: dict) -> Section | None:
@@ -246,7 +260,7 @@ def _ranking_section(analysis: SignalAnalysis, summary: dict) -> Section | None:
         return None
     figures = []
     if not consistency.empty:
-        consistency = _numbers(consistency, skip=("benchmark", "size"))
+        consistency = as_numbers(consistency, skip=("benchmark", "size"))
         order = list(dict.fromkeys(consistency["benchmark"]))
         chart = signal_figures.consistency_dots(consistency, order)
         caption = "Share of later checkpoints with the order of the base window; dashed: a coin flip."
@@ -255,14 +269,15 @@ def _ranking_section(analysis: SignalAnalysis, summary: dict) -> Section | None:
         chart = signal_figures.settling_lines(lines, progress.title)
         figures.append(Figure("settling", "When the final order is reached", chart))
     frame = _ranking_frame(summary)
-    return Section(
-        "Order of the models",
-        explanation=_windows(summary),
-        figures=figures,
-        tables=[
-            Table("ranking", "Ranking consistency and settling", frame, formats=dict.fromkeys(frame.columns[1:], ".4g"))
-        ],
+    table = Table(
+        "ranking",
+        "Ranking consistency and settling",
+        frame,
+        formats=dict.fromkeys(frame.columns[1:], ".4g"),
+        labels=_RANKING_LABELS,
+        caption="Settled: tokens in billions from which the final order stays (tau 1), or nearly (tau 0.8).",
     )
+    return Section("Order of the models", explanation=_windows(summary), figures=figures, tables=[table])
 
 
 def _windows(summary: dict) -> str:
@@ -299,88 +314,4 @@ def _ranking_frame(summary: dict) -> pd.DataFrame:
                 "separated_from_b": ranking.get("separated_from_b"),
             }
         )
-    return _numbers(pd.DataFrame(rows), skip=("benchmark",))
-
-
-def _compliance_section(analysis: SignalAnalysis, summary: dict) -> Section | None:
-    rows = []
-    for name, entry in summary["compliance"].items():
-        if entry["value"] is None:
-            continue
-        low, high = entry["interval"] or (None, None)
-        gap_low, gap_high = entry["raw_gap_interval"] or (None, None)
-        overall = summary["overall_interval"][name] or (None, None)
-        weights = (summary["weight_sensitivity"] or {}).get(name, {})
-        rows.append(
-            {
-                "benchmark": name,
-                "compliance": entry["value"],
-                "low": low,
-                "high": high,
-                "p": entry["null_p"],
-                "raw_gap": entry["raw_gap"],
-                "gap_low": gap_low,
-                "gap_high": gap_high,
-                **{key: value for key, value in entry["normalisations"].items() if key != entry["normalisation"]},
-                "overall": summary["overall"][name],
-                "overall_low": overall[0],
-                "overall_high": overall[1],
-                "first_under_weights": weights.get("share_first"),
-            }
-        )
-    if not rows:
-        return None
-    frame = _numbers(pd.DataFrame(rows), skip=("benchmark",)).sort_values("compliance", ascending=False)
-    positive = [row["benchmark"] for row in rows if row["gap_low"] is not None and row["gap_low"] > 0]
-    finding = f"The science model is ahead beyond the items' chance on {listing(positive)}." if positive else ""
-    normalisation = summary["conventions"]["normalisation"]
-    return Section(
-        "Compliance and overall score",
-        finding=finding,
-        explanation=f"Normalisation: {normalisation}; the others stand beside it, and the raw gap in the score's unit. "
-        "One pair of trainings: another seed of either is not in the interval. "
-        "first_under_weights: share of all weightings of the three parts that rank the benchmark first.",
-        tables=[Table("compliance", "Science against web", frame, formats=dict.fromkeys(frame.columns[1:], ".3f"))],
-    )
-
-
-def _criteria_section(summary: dict) -> Section:
-    rows = []
-    for name, entry in summary["criteria"].items():
-        fine, noise = entry["finetasks"], entry["signal_and_noise"]
-        rows.append(
-            {
-                "benchmark": name,
-                "monotonicity": fine["monotonicity"],
-                "passes": fine["monotonicity_passes"],
-                "seed_signal_to_noise": fine["signal_to_noise"],
-                "non_randomness": fine["non_randomness"],
-                "ordering_consistency": fine["ordering_consistency"],
-                "signal": noise["signal"],
-                "noise": noise["noise"],
-                "signal_to_noise": noise["signal_to_noise"],
-                "step_direction": noise["step_direction"],
-                "total_variation": noise["total_variation"],
-                "decision_middle_to_last": entry["decision_accuracy"]["middle_to_last"],
-                "decision_small_to_large": entry["decision_accuracy"]["smallest_to_largest"],
-            }
-        )
-    frame = _numbers(pd.DataFrame(rows), skip=("benchmark", "passes"))
-    reasons = sorted({reason for entry in summary["criteria"].values() for reason in entry["reasons"]})
-    return Section(
-        "Criteria of others",
-        explanation="FineTasks asks for a monotonicity of 0.5, a signal-to-noise over seeds of 20 and a non-randomness "
-        "of 3; Signal and Noise and DataDecide report their ratios without thresholds.",
-        tables=[
-            Table(
-                "criteria", "Side by side", frame, formats=dict.fromkeys(frame.columns[3:], ".3f"), folded=len(rows) > 8
-            )
-        ],
-        notes=[f"Missing where it stands so: {reason}." for reason in reasons],
-    )
-
-
-def _numbers(frame: pd.DataFrame, skip: tuple[str, ...]) -> pd.DataFrame:
-    """Columns as floats, None as NaN."""
-    kinds = {column: float for column in frame.columns if column not in skip}
-    return frame.astype(kinds)
+    return as_numbers(pd.DataFrame(rows), skip=("benchmark",))

@@ -51,8 +51,9 @@ def filter_section(summary: dict) -> Section | None:
         Figure(
             f"filters_{index}",
             f"Filters on {name}",
-            signal_figures.filter_dots(_filter_rows(here)),
-            caption="Grey: random choices of as many items, up to their 97.5th percentile.",
+            signal_figures.filter_dots(_filter_rows(here[here["score"] != "correct"])),
+            caption="Each by the item score of its authors. Grey: random choices of as many items, up to their 97.5th "
+            "percentile.",
         )
         for index, (name, here) in enumerate(frame.groupby("benchmark", sort=False))
     ]
@@ -67,7 +68,7 @@ def filter_section(summary: dict) -> Section | None:
 def _filter_rows(frame: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for trial in frame.itertuples():
-        row = f"{trial.filter} · {trial.score} · {trial.design}"
+        row = f"{trial.filter}, {trial.design}"
         rows.append({"row": row, "kind": "where it was fitted", "value": trial.in_sample})
         rows.append({"row": row, "kind": "held out", "value": trial.held_out})
         rows.append(

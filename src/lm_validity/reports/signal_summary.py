@@ -111,6 +111,7 @@ def _benchmark_entry(result: BenchmarkResult) -> dict:
         "signal_quality": result.scores.mean_quality,
         "signal_quality_interval": _bounds(quality_interval(result)),
         "signal_quality_null_p": quality_p(result),
+        "rank_correlation": mean_of_known([result.scores.quality[m].rank_correlation for m in result.design.scored]),
         "signal_quality_by_size": by_size,
         "signal_quality_by_size_interval": {
             size: _bounds(interval_of(value, None if resampled is None else resampled[size], 0.0, 1.0))

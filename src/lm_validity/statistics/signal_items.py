@@ -22,39 +22,34 @@ class ItemMetric:
     unconditional: bool = False  # needs the choices' log-likelihoods without the question
 
 
+_ACCURACY = {"minimum": 0.0, "maximum": 1.0}
+_MARGIN = {"minimum": -1.0, "maximum": 1.0}
+
 METRICS: dict[str, ItemMetric] = {
-    "accuracy": ItemMetric("accuracy", minimum=0.0, maximum=1.0),
-    "accuracy_per_token": ItemMetric("accuracy, ll per token", "token", minimum=0.0, maximum=1.0),
-    "accuracy_per_character": ItemMetric(
-        "accuracy, ll per character (normalised accuracy)", "character", minimum=0.0, maximum=1.0
-    ),
-    "accuracy_pmi": ItemMetric("accuracy by PMI", minimum=0.0, maximum=1.0, unconditional=True),
-    "log_likelihood": ItemMetric("log-likelihood of the gold answer", maximum=0.0),
-    "log_likelihood_per_token": ItemMetric("log-likelihood per token (CLL)", "token", maximum=0.0),
-    "log_likelihood_per_character": ItemMetric("log-likelihood per character", "character", maximum=0.0),
-    "log_probability_gap": ItemMetric("log-probability gap to the mean distractor (Morai)"),
-    "log_probability_gap_per_token": ItemMetric("log-probability gap per token", "token"),
-    "log_probability_gap_per_character": ItemMetric("log-probability gap per character", "character"),
-    "confidence_margin": ItemMetric("confidence margin to the best distractor (Noor)"),
-    "confidence_margin_per_token": ItemMetric("confidence margin per token", "token"),
-    "confidence_margin_per_character": ItemMetric("confidence margin per character", "character"),
-    "probability": ItemMetric("probability of the gold answer", minimum=0.0, maximum=1.0),
-    "probability_per_token": ItemMetric("probability per token", "token", minimum=0.0, maximum=1.0),
-    "probability_per_character": ItemMetric("probability per character", "character", minimum=0.0, maximum=1.0),
-    "probability_margin": ItemMetric("probability margin to the best distractor", minimum=-1.0, maximum=1.0),
-    "probability_margin_per_token": ItemMetric("probability margin per token", "token", minimum=-1.0, maximum=1.0),
-    "probability_margin_per_character": ItemMetric(
-        "probability margin per character", "character", minimum=-1.0, maximum=1.0
-    ),
-    "normalised_probability": ItemMetric("normalised probability of the gold answer", minimum=0.0, maximum=1.0),
-    "normalised_probability_per_token": ItemMetric(
-        "normalised probability, ll per token", "token", minimum=0.0, maximum=1.0
-    ),
-    "normalised_probability_per_character": ItemMetric(
-        "normalised probability, ll per character", "character", minimum=0.0, maximum=1.0
-    ),
-    "pmi": ItemMetric("pointwise mutual information of question and gold answer", unconditional=True),
-    "bits_per_byte": ItemMetric("bits per byte of the gold answer", "byte", higher_is_better=False, minimum=0.0),
+    "accuracy": ItemMetric("accuracy", **_ACCURACY),
+    "accuracy_per_token": ItemMetric("accuracy, per token", "token", **_ACCURACY),
+    "accuracy_per_character": ItemMetric("accuracy, per character", "character", **_ACCURACY),
+    "accuracy_pmi": ItemMetric("accuracy by PMI", unconditional=True, **_ACCURACY),
+    "log_likelihood": ItemMetric("log-likelihood", maximum=0.0),
+    "log_likelihood_per_token": ItemMetric("CLL (per token)", "token", maximum=0.0),
+    "log_likelihood_per_character": ItemMetric("log-lik., per character", "character", maximum=0.0),
+    "log_probability_gap": ItemMetric("gap to mean (Morai)"),
+    "log_probability_gap_per_token": ItemMetric("gap, per token", "token"),
+    "log_probability_gap_per_character": ItemMetric("gap, per character", "character"),
+    "confidence_margin": ItemMetric("margin to best (Noor)"),
+    "confidence_margin_per_token": ItemMetric("margin, per token", "token"),
+    "confidence_margin_per_character": ItemMetric("margin, per character", "character"),
+    "probability": ItemMetric("probability", **_ACCURACY),
+    "probability_per_token": ItemMetric("prob., per token", "token", **_ACCURACY),
+    "probability_per_character": ItemMetric("prob., per character", "character", **_ACCURACY),
+    "probability_margin": ItemMetric("prob. margin", **_MARGIN),
+    "probability_margin_per_token": ItemMetric("prob. margin, token", "token", **_MARGIN),
+    "probability_margin_per_character": ItemMetric("prob. margin, character", "character", **_MARGIN),
+    "normalised_probability": ItemMetric("norm. prob.", **_ACCURACY),
+    "normalised_probability_per_token": ItemMetric("norm. prob., token", "token", **_ACCURACY),
+    "normalised_probability_per_character": ItemMetric("norm. prob., character", "character", **_ACCURACY),
+    "pmi": ItemMetric("PMI", unconditional=True),
+    "bits_per_byte": ItemMetric("bits per byte", "byte", higher_is_better=False, minimum=0.0),
 }
 
 

@@ -103,7 +103,7 @@ def test_filters_are_never_shown_in_sample_only(reported):
     for trial in trials:
         assert None not in (trial["in_sample"], trial["held_out"], trial["control_mean"], trial["p"])
         assert trial["optimism_gap"] == pytest.approx(trial["in_sample"] - trial["held_out"])
-    slope = [t for t in trials if t["filter"].startswith("positive slope") and t["score"] == "confidence_margin"]
+    slope = [t for t in trials if t["filter"].startswith("slope > 0") and t["score"] == "confidence_margin"]
     assert len(slope) == 2
     assert all(t["in_sample"] > t["control_high"] and t["optimism_gap"] > 0.2 for t in slope)
     assert any("chance" in f["sentence"] or "found nothing" in f["sentence"] for f in page["findings"])

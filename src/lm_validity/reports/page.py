@@ -41,11 +41,12 @@ _NAME = re.compile(r"[a-z0-9_]+")
 @dataclass(frozen=True)
 class Finding:
     """One sentence that answers a question, with its interval in it; `basis` says what it rests on and what
-    is missing.
+    is missing. An `alarm` is shown in red: something went wrong that invalidates what follows.
     """
 
     sentence: str
     basis: str = ""
+    alarm: bool = False
 
 
 @dataclass(frozen=True)
@@ -127,7 +128,7 @@ def page_document(page: Page) -> dict:
         "name": page.name,
         "title": page.title,
         "question": page.question,
-        "findings": [{"sentence": f.sentence, "basis": f.basis} for f in page.findings],
+        "findings": [{"sentence": f.sentence, "basis": f.basis, "alarm": f.alarm} for f in page.findings],
         "sections": [
             {
                 "title": section.title,

@@ -23,20 +23,28 @@ NEWTON_TOLERANCE = 1e-8  # of the Newton decrement, in nats
 class Mode:
     """The Gaussian approximation of the latent effects at given standard deviations.
 
-    u (d,), v (P,), e (P, S): the mode; covariance (d, d) of u; log_marginal: log p(counts | sd) up to a constant.
+    u (d,), v (P,), e (P, S): the mode; factor (d, d): lower Cholesky factor of the precision of u; log_marginal:
+    log p(counts | sd) up to a constant.
     For drawing v given u and e given u, v: pair_precision (P,), observation_precision (P, S; None without
-    over-dispersion), weight (P, S) the binomial's working weight n p (1 - p), residual_weight (P, S) what e leaves of it.
+    over-dispersion), weight (P, S) the binomial's working weight n p (1 - p), residual_weight (P, S) what e leaves
+    of it.
     """
 
     u: np.ndarray
     v: np.ndarray
     e: np.ndarray
-    covariance: np.ndarray
+    factor: np.ndarray
     log_marginal: float
     pair_precision: np.ndarray
     observation_precision: np.ndarray | None
     residual_weight: np.ndarray
     weight: np.ndarray
+
+    def variance(self, index: int) -> float:
+        """Posterior variance of u[index] at these standard deviations."""
+        unit = np.zeros(len(self.u))
+        unit[index] = 1.0
+        return float(np.sum(linalg.solve_triangular(self.factor, unit, lower=True, check_finite=False) ** 2))
 
 
 @dataclass(frozen=True)
@@ -75,7 +83,7 @@ def _log_joint(design: Design, prior: _Precisions, state: Start) -> float:
 
 
 def find_mode(design: Design, scale: np.ndarray, start: Start) -> Mode:
-    """Newton's method with step halving on the joint log density of all effects; `scale` (H,) the standard deviations."""
+    """Newton's method with step halving on the joint log density of all effects at standard deviations `scale` (H,)."""
     prior = _Precisions(design, scale)
     state, value = start, _log_joint(design, prior, start)
     for _ in range(NEWTON_STEPS):
@@ -173,12 +181,11 @@ def _at_mode(design: Design, prior: _Precisions, state: Start, value: float, sys
         observation_precision = system.weight + prior.e
         log_determinant += np.sum(np.log(observation_precision))
         log_prior += np.sum(np.log(prior.e))
-    inverse = linalg.solve_triangular(system.factor, np.eye(len(state.u)), lower=True, check_finite=False)
     return Mode(
         u=state.u,
         v=state.v,
         e=state.e,
-        covariance=inverse.T @ inverse,
+        factor=system.factor,
         log_marginal=float(value + 0.5 * (log_prior - log_determinant)),
         pair_precision=system.pair_precision,
         observation_precision=observation_precision,
@@ -189,9 +196,9 @@ def _at_mode(design: Design, prior: _Precisions, state: Start, value: float, sys
 
 def draw_predictor(design: Design, mode: Mode, size: int, generator: np.random.Generator) -> np.ndarray:
     """(size, P, S) draws of the linear predictor from the Gaussian at `mode`."""
-    factor = linalg.cholesky(mode.covariance, lower=True, check_finite=False)
-    moved = generator.standard_normal((size, len(mode.u))) @ (design.columns @ factor).T
-    moved = moved[:, design.pattern]
+    noise = generator.standard_normal((len(mode.u), size))
+    effects = linalg.solve_triangular(mode.factor, noise, lower=True, trans="T", check_finite=False)
+    moved = (design.columns @ effects).T[:, design.pattern]
     pairs = generator.standard_normal((size, len(mode.v))) / np.sqrt(mode.pair_precision)
     pairs -= np.einsum("ps,rps->rp", mode.residual_weight / mode.pair_precision[:, None], moved)
     moved += pairs[:, :, None]

@@ -74,7 +74,7 @@ def _fit_slice(design, start: Start) -> tuple[float, float, Start]:
     for index, scale in enumerate(GRID):
         mode = find_mode(design, np.array([scale]), start)
         density[index] = mode.log_marginal + prior[index]
-        means[index], variances[index] = mode.u[design.beta], mode.covariance[design.beta, design.beta]
+        means[index], variances[index] = mode.u[design.beta], mode.variance(design.beta)
         start = Start(mode.u, mode.v, mode.e)
     weights = np.exp(density - density.max())
     weights /= weights.sum()

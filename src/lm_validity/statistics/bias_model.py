@@ -9,10 +9,10 @@ sigma ~ HalfNormal(scale); as in bambi, the predictors are centred, so that mu i
 
 | formula | group effects |
 |---|---|
-| `equations` | task; pair = (task, subsample), shared by the language models (Dubey, arXiv 2410.00179, eqs. 1-8) |
-| `notebooks` | the same and task x arm: `method + lm_type + (1|dataset/method) + (1|dataset/pair)`, as the author fitted |
-| `overdispersed` | task, task x arm, task x model, task x model x arm; pair within a model; one N(0, sigma_model^2) per |
-|                 | observation, for the training noise that a binomial leaves out |
+| `equations` | task; pair = (task, subsample), shared by the language models: Dubey, arXiv 2410.00179, eqs. 1-8 |
+| `notebooks` | the same and task x arm, as the author fitted: `(1|dataset/method) + (1|dataset/pair)` |
+| `overdispersed` | task, task x arm, task x model, task x model x arm; pair within a model; one |
+|                 | N(0, sigma_model^2) per observation, for the training noise that a binomial leaves out |
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Posterior of beta and of the standard deviations: importance sampling around the mode of nested Laplace.
 
-The target is p(log sd | counts) from `bias_laplace.find_mode`, the proposal a multivariate Student t at its mode whose
-covariance is adapted where it fits badly. The posterior of beta is then a weighted mixture of Gaussians, one a node, so that the
+The target is p(sd | counts) from `bias_laplace.find_mode`, the proposal a Student t whose centre and covariance are
+adapted where it fits badly. The posterior of beta is then a weighted mixture of Gaussians, one a node, so that the
 uncertainty of the standard deviations, large where there are few tasks, is part of every interval.
 """
 
@@ -61,7 +61,7 @@ class LaplacePosterior:
 
 
 class _Target:
-    """The posterior density of the standard deviations, remembering the last mode as the next start of Newton's method."""
+    """The posterior density of the standard deviations; the last mode is where the next Newton iteration starts."""
 
     def __init__(self, design: Design):
         self.design = design
@@ -167,7 +167,7 @@ def _sample(target: _Target, centre: np.ndarray, covariance: np.ndarray, nodes: 
     for index, scale in enumerate(scales):
         mode = target.mode(scale)
         densities[index] = target.density(mode, scale)
-        means[index], sds[index] = mode.u[beta], np.sqrt(mode.covariance[beta, beta])
+        means[index], sds[index] = mode.u[beta], np.sqrt(mode.variance(beta))
     return scales, densities - proposal, means, sds
 
 

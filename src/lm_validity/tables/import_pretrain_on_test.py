@@ -99,7 +99,8 @@ def _whole_numbers(frame: pd.DataFrame, column: str, path: Path) -> pd.Series:
     wrong = np.flatnonzero((numbers != np.floor(numbers)) | (numbers < (0 if column == "subsample" else 1)))
     if len(wrong):
         raise InputError(
-            f"{_where(frame, wrong[0], path)}: {column} is {frame[column].iloc[wrong[0]]!r}, not a positive whole number.",
+            f"{_where(frame, wrong[0], path)}: {column} is {frame[column].iloc[wrong[0]]!r}, not a whole number "
+            "above 0.",
             "m and n count observations, subsample numbers the random draws.",
         )
     return numbers.astype("int64")

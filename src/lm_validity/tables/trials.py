@@ -39,7 +39,7 @@ def pair_arms(trials: pd.DataFrame, source: str = "trials") -> pd.DataFrame:
             raise InputError(
                 f"{_where(trials, differs[0], source)}: the arms have different {what}"
                 f" ({', '.join(map(str, values))}).",
-                "the arms of a trial are compared on the same observations: correct `subsample` or run the trial again.",
+                "arms are compared on the same observations: correct `subsample` or run the trial again.",
             )
     wide = trials.pivot(index=TRIAL, columns="arm", values="correct").astype("float64").reindex(columns=list(ARMS))
     shared = trials.groupby(TRIAL)[["total", "test_hash"]].first()

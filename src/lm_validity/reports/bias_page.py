@@ -1,0 +1,341 @@
+"""The bias report's page: the answer first, then what it rests on, then how much the analysis decides."""
+
+import numpy as np
+import pandas as pd
+
+from lm_validity.reports import bias_figures as figures
+from lm_validity.reports.bias_analysis import SETTING, BiasAnalysis, Fit
+from lm_validity.reports.bias_sections import (
+    meta_section,
+    pca_section,
+    permutation_section,
+    power_section,
+    prior_section,
+    provenance_section,
+)
+from lm_validity.reports.page import Figure, Finding, Page, Section, Table
+from lm_validity.reports.summary import count, decimal, percent, with_interval
+from lm_validity.statistics.bias_model import EFFECTS, FORMULAS
+
+CHANGE = "+.4f"
+
+
+def bias_page(analysis: BiasAnalysis, notes: list[str]) -> Page:
+    """The page of the report; `notes` as in summary.json."""
+    sections = [
+        _answer_section(analysis),
+        _task_section(analysis),
+        _formula_section(analysis),
+        permutation_section(analysis),
+        meta_section(analysis),
+        power_section(analysis),
+        provenance_section(analysis),
+        prior_section(analysis),
+        pca_section(analysis),
+    ]
+    return Page(
+        name="bias",
+        title="Pretraining on test text",
+        question="Does pretraining on a benchmark's unlabelled test text inflate its score?",
+        findings=_findings(analysis),
+        sections=[section for section in sections if section is not None],
+        notes=notes,
+    )
+
+
+def experiments(analysis: BiasAnalysis) -> list[str]:
+    """The experiments in the order of the tables."""
+    return list(dict.fromkeys(analysis.cells["experiment"]))
+
+
+def _prefix(analysis: BiasAnalysis, experiment: str) -> str:
+    return f"{experiment}: " if len(experiments(analysis)) > 1 else ""
+
+
+def _findings(analysis: BiasAnalysis) -> list[Finding]:
+    found = [finding for name in experiments(analysis) for finding in _experiment_findings(analysis, name)]
+    unreliable = [fit for fit in analysis.fits if not fit.reliable]
+    if unreliable:
+        alarm = Finding(
+            f"{count(len(unreliable), 'fit')} of {len(analysis.fits)} did not converge: do not use their intervals.",
+            "They are listed under the notes on these data.",
+            alarm=True,
+        )
+        found.insert(0, alarm)
+    return found
+
+
+def _experiment_findings(analysis: BiasAnalysis, experiment: str) -> list[Finding]:
+    prefix, basis = _prefix(analysis, experiment), _basis(analysis, experiment)
+    bias, boost = (analysis.overall[experiment, effect] for effect in ("bias", "boost"))
+    found = []
+    if bias is not None:
+        change = with_interval(bias.mean, bias.interval, 4, signed=True)
+        sentence = f"{prefix}Pretraining on the test set's own unlabelled text, instead of other text from the same "
+        sentence += f"source, changes accuracy by {change}."
+        signs = f"{bias.positive} of {count(bias.tasks, 'task')} went up, {bias.negative} down."
+        found.append(Finding(sentence, f"{basis} {signs} {_headline_fits(analysis, experiment, 'bias')}"))
+    if boost is not None:
+        change = with_interval(boost.mean, boost.interval, 4, signed=True)
+        sentence = f"{prefix}Pretraining on other unlabelled text from the same source changes accuracy by {change}."
+        down = f"{boost.negative} of {count(boost.tasks, 'task')} went down."
+        found.append(Finding(sentence, f"{down} {_headline_fits(analysis, experiment, 'boost')}"))
+    for finding in (_formula_finding(analysis, experiment), _meta_finding(analysis, experiment)):
+        if finding is not None:
+            found.append(finding)
+    return found
+
+
+def _basis(analysis: BiasAnalysis, experiment: str) -> str:
+    cells = analysis.cells[analysis.cells["experiment"] == experiment]
+    models, settings = cells["language_model"].nunique(), len(cells[["m", "n"]].drop_duplicates())
+    interval = "95% t interval over the tasks' means, cells weighing the same."
+    parts = [
+        count(models, "language model"),
+        count(settings, "setting") + " of m and n",
+        f"{cells['trials'].sum()} trials",
+    ]
+    return f"{', '.join(parts)}. Model-free: {interval}"
+
+
+def _headline_fits(analysis: BiasAnalysis, experiment: str, effect: str) -> str:
+    fits = _select(analysis, experiment, effect, analysis.headline_formula)
+    outside = sum(fit.excludes_zero != 0 for fit in fits)
+    return (
+        f"Hierarchical model ({analysis.headline_formula}): the 89% interval excludes zero in {outside} of "
+        f"{count(len(fits), 'setting')}."
+    )
+
+
+def _select(analysis: BiasAnalysis, experiment: str, effect: str, formula: str) -> list[Fit]:
+    wanted = (experiment, effect, formula)
+    return [fit for fit in analysis.fits if (fit.experiment, fit.effect, fit.formula) == wanted]
+
+
+def _outside(fits: list[Fit]) -> str:
+    """`6 of 8 settings (3 up, 3 down)`."""
+    up, down = (sum(fit.excludes_zero == sign for fit in fits) for sign in (1, -1))
+    return f"{up + down} of {count(len(fits), 'setting')}" + (f" ({up} up, {down} down)" if up + down else "")
+
+
+def _formula_finding(analysis: BiasAnalysis, experiment: str) -> Finding | None:
+    by_formula = {name: _select(analysis, experiment, "bias", name) for name in FORMULAS}
+    by_formula = {name: fits for name, fits in by_formula.items() if fits}
+    counts = {sum(fit.excludes_zero != 0 for fit in fits) for fits in by_formula.values()}
+    if len(by_formula) < 2 or len(counts) == 1:
+        return None
+    parts = [f"{_outside(fits)} under {name}" for name, fits in by_formula.items()]
+    return Finding(
+        f"{_prefix(analysis, experiment)}Which model is fitted decides what one would conclude: the 89% interval "
+        f"of the bias excludes zero in {'; '.join(parts)}.",
+        "A binomial alone knows only the chance of drawing test items and takes the noise of training for an effect; "
+        "see the section on the formulas.",
+    )
+
+
+def _meta_finding(analysis: BiasAnalysis, experiment: str) -> Finding | None:
+    results = {key: value for key, value in analysis.meta.items() if key[0] == experiment and value is not None}
+    if not results:
+        return None
+    key = max(results, key=lambda item: (item[1], item[2]))
+    result = results[key]
+    return Finding(
+        f"{_prefix(analysis, experiment)}With a single split per task, {percent(result.share_beyond)} of "
+        f"{len(result.means)} such studies would have reported a bias beyond ±0.04 log-odds, and "
+        f"{percent(result.share_excluding_zero)} a binomial model's interval without zero.",
+        f"m = {key[1]}, n = {key[2]}; an interval from the spread over tasks, which needs no model, misses zero in "
+        f"{percent(result.share_t_excluding_zero)}, where 11% is nominal.",
+    )
+
+
+def _answer_section(analysis: BiasAnalysis) -> Section:
+    return Section(
+        "The answer by setting",
+        finding=_answer_sentence(analysis),
+        explanation=(
+            "boost = accuracy after pretraining on other text from the same source, less accuracy without pretraining. "
+            "bias = accuracy after pretraining on the test set's own text, less the former. m labelled examples train "
+            "the classifier; n texts are pretrained on, and n test items evaluated. By formula: posterior predictive "
+            "means of the average accuracy difference with 89% intervals, had these very classifiers answered new test "
+            "items. Model-free: plain means over the tasks with 95% t intervals; these also ask how it would be on "
+            "other tasks like these, and with other splits, and are wider for that reason."
+        ),
+        figures=[
+            Figure(
+                f"answer_{effect}",
+                f"{effect.capitalize()} in accuracy",
+                figures.answer(analysis, effect),
+                f"{' − '.join(EFFECTS[effect])}, by formula, and model-free.",
+            )
+            for effect in ("bias", "boost")
+            if any(fit.effect == effect for fit in analysis.fits)
+        ],
+        tables=[
+            Table(
+                "cells",
+                "Means by language model, m and n",
+                analysis.cells,
+                formats=dict.fromkeys(["boost_mean", "bias_mean"], CHANGE)
+                | dict.fromkeys(["boost_se", "bias_se"], ".4f"),
+                caption="Means over all subsamples of all tasks; standard errors over task means.",
+            ),
+            _setting_table(analysis),
+        ],
+    )
+
+
+def _answer_sentence(analysis: BiasAnalysis) -> str:
+    bias = analysis.settings[analysis.settings["effect"] == "bias"]["mean"]
+    if bias.empty:
+        return "No setting has the arms extra and test."
+    return (
+        f"Averaged over tasks and language models, the bias lies between {bias.min():+.4f} and {bias.max():+.4f} in "
+        f"{count(len(bias), 'setting')}."
+    )
+
+
+def _setting_table(analysis: BiasAnalysis) -> Table:
+    """Model-free means beside the model's, one row a setting and effect."""
+    frame = analysis.settings.rename(columns={"mean": "model_free", "standard_error": "model_free_se"})
+    for name in dict.fromkeys(fit.formula for fit in analysis.fits):
+        fits = [
+            [fit.experiment, fit.m, fit.n, fit.effect, fit.difference_mean, float(fit.difference_draws.std())]
+            for fit in analysis.fits
+            if fit.formula == name
+        ]
+        columns = [*SETTING, "effect", name, f"{name}_sd"]
+        frame = frame.merge(pd.DataFrame(fits, columns=columns), "left", [*SETTING, "effect"])
+    numbers = [column for column in frame.columns if column not in [*SETTING, "effect", "tasks"]]
+    return Table(
+        "settings",
+        "Model-free and model-based differences",
+        frame,
+        formats={name: ".4f" if name.endswith(("_se", "_sd")) else CHANGE for name in numbers},
+        caption="Accuracy differences: mean over tasks with its standard error, posterior predictive means and sds.",
+    )
+
+
+def _task_section(analysis: BiasAnalysis) -> Section:
+    bias = analysis.tasks["bias"].dropna()
+    largest = analysis.tasks.loc[bias.abs().idxmax()] if len(bias) else None
+    finding = "No task has both arms of the bias."
+    if largest is not None:
+        finding = (
+            f"{int((bias > 0).sum())} of {count(len(bias), 'task')} have a positive bias; the largest in size is "
+            f"{decimal(largest['bias'], 4, signed=True)} ({largest['task']})."
+        )
+    return Section(
+        "Task by task",
+        finding=finding,
+        explanation=(
+            "Each violin is the distribution over subsamples: above the line the boost, below it the bias. "
+            "Subsamples differ by training set, test set and the noise of training, which is why single "
+            "experiments disagree."
+        ),
+        figures=figures.violins(analysis),
+        tables=[
+            Table(
+                "tasks",
+                "Boost and bias by task",
+                analysis.tasks.sort_values(["experiment", "bias"], ascending=[True, False]),
+                formats={"boost": CHANGE, "bias": CHANGE},
+                caption="Every cell (language model, m, n) weighs the same.",
+            )
+        ],
+    )
+
+
+def _formula_section(analysis: BiasAnalysis) -> Section:
+    lines = []
+    for name in dict.fromkeys(fit.formula for fit in analysis.fits):
+        fits = [fit for fit in analysis.fits if fit.formula == name and fit.effect == "bias"]
+        if fits:
+            lines.append(f"{_outside(fits)} under {name}")
+    finding = f"The 89% interval of the bias excludes zero in {'; '.join(lines)}." if lines else ""
+    return Section(
+        "How the conclusion depends on the formula",
+        finding=finding,
+        explanation=_formula_words(analysis),
+        figures=[
+            Figure(
+                "formula_bias",
+                "beta of the bias, in log-odds",
+                figures.formula_intervals(analysis, "bias"),
+                "Posterior means and 89% intervals; a filled dot has an interval without zero.",
+            ),
+            Figure(
+                "calibration",
+                "Predicted and observed accuracy",
+                figures.calibration(analysis),
+                "One point per task, language model and arm of the largest setting.",
+            ),
+        ]
+        if lines
+        else [],
+        tables=[_posterior_table(analysis)],
+    )
+
+
+def _formula_words(analysis: BiasAnalysis) -> str:
+    words = (
+        "All three formulas say how likely a right answer is. equations, as printed in the paper, gives each task "
+        "and each split a level and explains the rest as chance in drawing n test items. But a model trained "
+        "twice on the same split also answers differently. A formula that has no place for this noise mistakes it "
+        "for information: its intervals are too narrow, and which side of zero they fall on changes from setting "
+        "to setting. notebooks, which the author fitted, lets each task have its own effect and so becomes more "
+        "careful. overdispersed, the default here, also lets language models differ by task and measures the "
+        "noise of training for each of them."
+    )
+    ratios = _noise_ratio(analysis)
+    return f"{words} {ratios}" if ratios else words
+
+
+def _noise_ratio(analysis: BiasAnalysis) -> str:
+    """Observed spread of a trial's bias against the binomial's, in the setting with the largest m and n."""
+    known = analysis.trials.dropna(subset=["extra", "test"])
+    if known.empty:
+        return ""
+    m, n = max(zip(known["m"], known["n"], strict=True))
+    parts = []
+    for name, group in known[(known["m"] == m) & (known["n"] == n)].groupby("language_model"):
+        difference = (group["test"] - group["extra"]) / group["total"]
+        shares = pd.concat([group["test"], group["extra"]]) / pd.concat([group["total"]] * 2)
+        binomial = np.sqrt(2 * float((shares * (1 - shares) / pd.concat([group["total"]] * 2)).mean()))
+        if len(group) > 1 and binomial > 0:
+            parts.append(f"{name} {difference.std():.4f} against {binomial:.4f}")
+    if not parts:
+        return ""
+    return (
+        f"Spread of a single trial's bias at m = {m}, n = {n} against what the binomial explains: {'; '.join(parts)}."
+    )
+
+
+def _posterior_table(analysis: BiasAnalysis) -> Table:
+    rows = [
+        {
+            **{key: getattr(fit, key) for key in [*SETTING, "effect", "formula", "sampler", "beta_mean", "beta_sd"]},
+            "beta_low": fit.interval[0],
+            "beta_high": fit.interval[1],
+            "difference": fit.difference_mean,
+            "difference_low": fit.difference_interval[0],
+            "difference_high": fit.difference_interval[1],
+            "log_evidence": fit.log_evidence,
+            "divergences": fit.divergences,
+            "rhat_max": fit.rhat_max,
+            "effective": fit.effective,
+            "reliable": fit.reliable,
+        }
+        for fit in analysis.fits
+    ]
+    frame = pd.DataFrame(rows)
+    signed = ["beta_mean", "beta_low", "beta_high", "difference", "difference_low", "difference_high"]
+    formats = dict.fromkeys(signed, CHANGE) | {
+        "beta_sd": ".4f",
+        "log_evidence": ".1f",
+        "rhat_max": ".3f",
+        "effective": ".0f",
+    }
+    caption = (
+        "beta in log-odds, differences in accuracy, 89% intervals. Compare log evidence within a setting and effect."
+    )
+    return Table("posterior", "All fits", frame, formats=formats, caption=caption, folded=True)

@@ -1,0 +1,220 @@
+"""Further sections of the bias page: tests, single splits, power, provenance, priors, and the PCA simulation."""
+
+import numpy as np
+import pandas as pd
+
+from lm_validity.reports import bias_figures as figures
+from lm_validity.reports.bias_analysis import DETECTABLE_BIAS, BiasAnalysis
+from lm_validity.reports.page import Figure, Section, Table
+from lm_validity.reports.summary import count, decimal, percent
+from lm_validity.statistics.bias_effects import task_means
+from lm_validity.statistics.bias_model import EFFECTS
+from lm_validity.tables.trials import CELL
+
+
+def permutation_section(analysis: BiasAnalysis) -> Section:
+    """Exact sign-flip tests, task by task."""
+    keys = [*CELL, "task"]
+    means = [task_means(analysis.trials, e, keys).rename(columns={e: "mean"}).assign(effect=e) for e in EFFECTS]
+    table = analysis.permutation.merge(pd.concat(means), "left", [*keys, "effect"])
+    parts = []
+    for effect in ("bias", "boost"):
+        tests = table[table["effect"] == effect]
+        if len(tests):
+            found, smallest = int((tests["p_adjusted"] < 0.05).sum()), tests["p_adjusted"].min()
+            parts.append(f"{found} of {len(tests)} tests of a {effect} have q < .05 (smallest {_small(smallest)})")
+    return Section(
+        "Tests by task",
+        finding="; ".join(parts) + ".",
+        explanation=(
+            "For each task of a cell: if the two arms were exchangeable, how often would flipping the sign of each "
+            "subsample's difference at random give a mean at least as large? Exact, all 2^K sign patterns, one-sided. "
+            "q is adjusted over the tasks of a cell by Benjamini and Hochberg's method."
+        ),
+        figures=[
+            Figure(
+                "task_bias",
+                "Mean bias by task and cell",
+                figures.task_heatmap(analysis, table),
+                "Hover for p and q; q < .05 is marked ●.",
+                wide=True,
+                min_width=640,
+            )
+        ]
+        if (table["effect"] == "bias").any()
+        else [],
+        tables=[
+            Table(
+                "permutation",
+                "Sign-flip tests",
+                table[[*CELL, "task", "effect", "mean", "trials", "p", "p_adjusted"]],
+                formats={"mean": "+.4f", "p": ".4f", "p_adjusted": ".4f"},
+                labels={"p_adjusted": "q"},
+                folded=True,
+            )
+        ],
+    )
+
+
+def _small(p: float) -> str:
+    return f"{p:.3f}" if p >= 0.001 else "below .001"
+
+
+def meta_section(analysis: BiasAnalysis) -> Section | None:
+    """What a study with one split per task would have concluded."""
+    results = {key: value for key, value in analysis.meta.items() if value is not None}
+    if not results:
+        return None
+    rows = [
+        [*key, len(result.means), result.share_beyond, result.share_excluding_zero, result.share_t_excluding_zero]
+        for key, result in results.items()
+    ]
+    columns = ["experiment", "m", "n", "slices", "beyond", "excluding_zero", "t_excluding_zero"]
+    frame = pd.DataFrame(rows, columns=columns)
+    low, high = frame["excluding_zero"].min(), frame["excluding_zero"].max()
+    return Section(
+        "With one split per task",
+        finding=(
+            f"A study with one split per task, analysed by a binomial model, finds an effect in {percent(low)} to "
+            f"{percent(high)} of cases, depending on m and n."
+        ),
+        explanation=(
+            "Each slice keeps one random subsample per language model and task, as most benchmarks do. The larger "
+            "n, the surer a binomial model is of differences that are noise of training."
+        ),
+        figures=[
+            Figure(
+                "meta_analysis",
+                "Posterior mean of the bias over slices",
+                figures.meta_curves(results),
+                "Cumulative share of 500 slices, log-odds; the dashed lines are ±0.04.",
+            )
+        ],
+        tables=[
+            Table(
+                "meta_analysis",
+                "Shares of the slices",
+                frame,
+                formats=dict.fromkeys(columns[4:], ".3f"),
+                labels={
+                    "beyond": "|mean| > 0.04",
+                    "excluding_zero": "binomial interval excludes 0",
+                    "t_excluding_zero": "t interval over tasks excludes 0",
+                },
+                caption="89% intervals: without an effect, 0.11 would be right.",
+            )
+        ],
+    )
+
+
+def power_section(analysis: BiasAnalysis) -> Section:
+    """How many subsamples and tasks it takes to detect half a point."""
+    power = analysis.power
+    known = power.dropna(subset=["power"])
+    finding = "Too few tasks or subsamples to estimate what could have been detected."
+    if len(known):
+        smallest = known["smallest_detectable"]
+        finding = (
+            f"With its tasks and subsamples, a cell finds a bias between {smallest.min():.4f} (best cell) and "
+            f"{smallest.max():.4f} (worst) four times out of five; {int((known['power'] >= 0.8).sum())} of "
+            f"{count(len(known), 'cell')} would find one of {DETECTABLE_BIAS}."
+        )
+    return Section(
+        "What could have been found",
+        finding=finding,
+        explanation=(
+            "A two-sided t test over task means at the 5% level. Variance between tasks and within a task (splits, "
+            "noise of training) is estimated from these data; more subsamples reduce only the latter."
+        ),
+        figures=[Figure("power", "Power against the number of subsamples", figures.power_curves(known), _POWER_CAPTION)]
+        if len(known)
+        else [],
+        tables=[
+            Table(
+                "power",
+                f"To detect a bias of {DETECTABLE_BIAS} with power 0.8",
+                power,
+                formats=dict.fromkeys(["within_task_sd", "between_tasks_sd", "smallest_detectable"], ".4f")
+                | {"power": ".2f"},
+                caption="subsamples needed with these tasks; tasks needed with these subsamples; a dash: never.",
+            )
+        ],
+    )
+
+
+_POWER_CAPTION = f"To find a bias of {DETECTABLE_BIAS} with as many tasks as the cell has."
+
+
+def provenance_section(analysis: BiasAnalysis) -> Section | None:
+    """Rows that come from different code, data or splits."""
+    drift, mismatches = analysis.drift, analysis.mismatches
+    if drift.empty and mismatches.empty:
+        return None
+    mixed = drift[drift["mixed"]] if len(drift) else drift
+    parts = [f"{len(mixed)} of {count(len(drift), 'comparison')} of base accuracy between values of n differ"]
+    if len(mismatches):
+        share = mismatches["mismatched"].sum()
+        parts.append(f"{share} subsamples of the same number had different test sets in different language models")
+    tables = []
+    if len(drift):
+        numbers = dict.fromkeys(["base", "reference_base"], ".4f") | {"difference": "+.4f", "z": ".1f", "p": ".2g"}
+        tables.append(Table("base_drift", "Base accuracy between values of n", drift, formats=numbers))
+    if len(mismatches):
+        tables.append(Table("test_set_mismatches", "Different test sets under one number", mismatches))
+    return Section(
+        "Do the rows belong together?",
+        finding="; ".join(parts) + ".",
+        explanation=(
+            "The base arm never sees the n texts, so for a given m its accuracy cannot depend on n. Where it does, the "
+            "rows come from different code, library versions or data, and a trend over n is a comparison of these."
+        ),
+        figures=[Figure("base_drift", "Base accuracy by n", figures.base_by_n(analysis))] if len(drift) else [],
+        tables=tables,
+    )
+
+
+def prior_section(analysis: BiasAnalysis) -> Section:
+    """What the priors alone say."""
+    low, high = np.quantile(analysis.prior.differences, [0.055, 0.945])
+    return Section(
+        "What the priors say",
+        finding=(
+            f"Before any data, the model ({analysis.headline_formula}) expects an average difference between "
+            f"{low:+.2f} and {high:+.2f} (89%)."
+        ),
+        explanation=(
+            "Data sets simulated from the priors alone, in the layout of these trials: nearly every accuracy is "
+            "possible, and differences far larger than those observed are too. The narrow posteriors are the "
+            "data's doing."
+        ),
+        figures=[
+            Figure("prior_accuracy", "Accuracy under the prior", figures.prior_accuracies(analysis)),
+            Figure("prior_difference", "Average difference under the prior", figures.prior_differences(analysis)),
+        ],
+    )
+
+
+def pca_section(analysis: BiasAnalysis) -> Section:
+    """When unlabelled test data do bias a score."""
+    worst = max(analysis.pca, key=lambda key: analysis.pca[key].bias[0])
+    value, error = analysis.pca[worst].bias
+    return Section(
+        "Where unlabelled test data do inflate a score",
+        finding=(
+            f"In a simulation with principal components, fitting them on the test rows inflates R² by "
+            f"{decimal(value, 2)} (standard error {decimal(error, 2)}) at rank {worst[0]} and n = {worst[1]}."
+        ),
+        explanation=(
+            "The same three arms on synthetic data, without any of these trials: components of other rows (extra) "
+            "or of the test rows (test), then a linear regression. The effect that is looked for above exists; it "
+            "shrinks with n and grows with the rank of the features."
+        ),
+        figures=[
+            Figure(
+                "pca_simulation",
+                "Bias of R² by n",
+                figures.pca_curves(analysis.pca),
+                "Mean of 100 splits with 95% bands.",
+            )
+        ],
+    )

@@ -71,9 +71,7 @@ class TestModels:
         bounds = (("tiny", 0.2), ("small", 1), ("medium", 4), ("large", 10), ("huge", float("inf")))
         for model in rows(MODELS):
             parameters = float(model["parameters_b"])
-            assert model["size_class"] == next(name for name, top in bounds if parameters < top), model[
-                "model"
-            ]
+            assert model["size_class"] == next(name for name, top in bounds if parameters < top), model["model"]
 
     def test_the_workflow_reads_them(self):
         models = read_models(MODELS, run="paper", size_classes=DEFAULT_SIZE_CLASSES)
@@ -178,9 +176,7 @@ class TestInstalledTasks:
         for row in rows(CANDIDATES):
             assert read_task(installed_tasks[row["task"]]).get("training_split"), row["task"]
 
-    def test_the_published_validation_source_is_the_tasks_own_split_or_carved_from_train(
-        self, installed_tasks
-    ):
+    def test_the_published_validation_source_is_the_tasks_own_split_or_carved_from_train(self, installed_tasks):
         for row in rows(BENCHMARKS):
             config = read_task(installed_tasks[row["task"]])
             own = bool(config.get("validation_split")) and bool(config.get("test_split"))

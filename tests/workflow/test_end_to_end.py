@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-
 from tests.workflow.conftest import Project
 
 CONFIG = ("--configfile", "config/test.yaml")
 RESULTS = Path("results/test")
+MODELS = ("forum-llama-xs", "data-gpt2-xs")
 
 
 def sidecars(project: Project) -> dict[str, int]:
@@ -219,3 +219,26 @@ def test_partial_reports_before_anything_is_finished(tmp_path):
     done = project.snakemake("partial_reports", *CONFIG, code=None)
     assert "cells missing" in done.stdout + done.stderr
     assert not (project.folder / RESULTS / "tables").exists()
+
+
+def test_a_poisoned_test_split_changes_no_selection_and_no_adapter(finished, project):
+    """After splitting, every test document is replaced: gold answers permuted, texts that occur nowhere else."""
+    for path in (project.folder / RESULTS / "miniature" / "data").glob("*/test.jsonl"):
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        for number, row in enumerate(rows):
+            row["context"] = f"poison {number}"
+            row["gold"] = (row["gold"] + 1) % len(row["choices"])
+            row["answer"] = row["choices"][row["gold"]]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    project.lm_validity("forget", "finetune_adapter/*", *CONFIG)
+    cells = project.folder / RESULTS / "cells"
+    shutil.rmtree(cells / "select_adapter")
+    wanted = [f"{RESULTS}/cells/select_adapter/{model}/all-benchmarks.seed0.json" for model in MODELS]
+    before = sidecars(project)
+    project.snakemake(*wanted, *CONFIG)
+    assert len(computed(before, sidecars(project))) == 8
+    store = finished.folder / RESULTS / "store" / "finetune_adapter"
+    for path in [path for path in store.rglob("*") if path.is_file() and path.name != "sidecar.json"]:
+        assert (project.folder / path.relative_to(finished.folder)).read_bytes() == path.read_bytes()
+    for path in wanted:
+        assert (project.folder / path).read_bytes() == (finished.folder / path).read_bytes()

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-
 from tests.workflow.conftest import Project
 
 transformers = pytest.importorskip("transformers")

@@ -32,14 +32,10 @@ KEYS = (
 
 def measurements(names: list[str]) -> list[Path]:
     """The scripts to run, by name. Raises SystemExit for a name that is none of them."""
-    scripts = {
-        path.stem: path for path in sorted(FOLDER.glob("*.py")) if path.stem not in ("run", "__init__")
-    }
+    scripts = {path.stem: path for path in sorted(FOLDER.glob("*.py")) if path.stem not in ("run", "__init__")}
     for name in names:
         if name not in scripts:
-            raise SystemExit(
-                f"Error: no measurement {name!r}. Hint: there are {', '.join(scripts) or 'none'}."
-            )
+            raise SystemExit(f"Error: no measurement {name!r}. Hint: there are {', '.join(scripts) or 'none'}.")
     return [scripts[name] for name in names or scripts]
 
 

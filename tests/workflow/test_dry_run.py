@@ -67,7 +67,8 @@ def test_parsing_imports_nothing_heavy(project):
         "import sys\nsys.argv = ['snakemake', *sys.argv[1:]]\nfrom snakemake.cli import main\n"
         "import atexit, json\n"
         "heavy = ('torch', 'transformers', 'peft', 'lm_eval', 'datasets', 'altair', 'scipy', 'sklearn')\n"
-        "atexit.register(lambda: open('imported.json', 'w').write(json.dumps([m for m in heavy if m in sys.modules])))\n"
+        "write = lambda: open('imported.json', 'w').write(json.dumps([m for m in heavy if m in sys.modules]))\n"
+        "atexit.register(write)\n"
         "main()\n"
     )
     command = project.snakemake_command("--list-rules", "--configfile", "config/paper/train_before_test.yaml")

@@ -86,8 +86,7 @@ def _whole_numbers(path: Path, curves: pd.DataFrame) -> np.ndarray:
     values = _numbers(path, curves, "iteration")
     for index in np.flatnonzero((values < 0) | (values != np.floor(values))):
         raise InputError(
-            f"{path}: row {index + 2}, column 'iteration': "
-            f"{curves['iteration'].iloc[index]!r} is not a step count.",
+            f"{path}: row {index + 2}, column 'iteration': {curves['iteration'].iloc[index]!r} is not a step count.",
             "write optimizer steps as whole numbers.",
         )
     return values.astype(np.int64)
@@ -98,8 +97,7 @@ def _check_checkpoints(path: Path, curves: pd.DataFrame) -> None:
     for index in np.flatnonzero(curves.duplicated(["model", "iteration"])):
         row = curves.iloc[index]
         raise InputError(
-            f"{path}: row {index + 2}: a second row for model {row['model']!r} "
-            f"at iteration {row['iteration']}.",
+            f"{path}: row {index + 2}: a second row for model {row['model']!r} at iteration {row['iteration']}.",
             "keep one row per model and checkpoint.",
         )
     for model, rows in curves.sort_values("iteration").groupby("model"):

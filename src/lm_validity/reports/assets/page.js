@@ -26,7 +26,12 @@ async function drawAll() {
 }
 
 function listens(view) {
-  return Object.prototype.hasOwnProperty.call(view.getState({ data: () => false }).signals || {}, FOCUS);
+  try {
+    view.signal(FOCUS);
+    return true;
+  } catch {
+    return false; // this figure has no families
+  }
 }
 
 function focusFamily(family) {

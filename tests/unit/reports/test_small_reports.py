@@ -12,6 +12,20 @@ from lm_validity.reports.factors import report_factors
 from lm_validity.tables.schema import SCORES, write_table
 
 DIRECT, PREPARED = "direct", "train_before_test"
+
+
+@pytest.fixture(autouse=True)
+def quick(request, monkeypatch):
+    """SVG and PDF take most of a report's time; only the tests that look at them have them made."""
+    if "drawn" not in request.fixturenames:
+        monkeypatch.setattr("lm_validity.reports.page.save_figure", lambda spec, stem: None)
+
+
+@pytest.fixture
+def drawn():
+    """Ask for the figures' files."""
+
+
 # four models, three benchmarks and a corpus (bits per byte, lower is better)
 SMALL = {
     DIRECT: {
@@ -180,9 +194,7 @@ def test_bare_sheets(tmp_path, report):
 
 def test_hostile_names_are_text(tmp_path):
     names = ['<script>alert("m")</script>', "it's", 'a"b', "</script><b>x"]
-    summary = run(
-        tmp_path, score_rows(names=names), models='model,family\nit\'s,"<img src=x onerror=alert(1)>"\n'
-    )
+    summary = run(tmp_path, score_rows(names=names), models='model,family\nit\'s,"<img src=x onerror=alert(1)>"\n')
     html = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
     assert "<script>alert" not in html and "<img src=x" not in html and "</script><b>" not in html
     assert "&lt;script&gt;alert(&#34;m&#34;)&lt;/script&gt;" in html
@@ -191,7 +203,7 @@ def test_hostile_names_are_text(tmp_path):
     assert set(table["model"]) == set(names)
 
 
-def test_report_writes_every_figure_three_times(tmp_path):
+def test_report_writes_every_figure_three_times(tmp_path, drawn):
     run(tmp_path, score_rows())
     page = json.loads((tmp_path / "report" / "page.json").read_text(encoding="utf-8"))
     figures = [figure["name"] for section in page["sections"] for figure in section["figures"]]

@@ -1,0 +1,212 @@
+"""The site in headless Chromium, from the file system: clicks, filters, sorting, downloads, no console message.
+
+Needs selenium (extra `test`) and Debian's packages chromium and chromium-driver; skipped where they are absent.
+"""
+
+import csv
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lm_validity.reports.agreement import report_agreement
+from lm_validity.reports.factors import report_factors
+from lm_validity.reports.site import build_site
+from lm_validity.tables.schema import SCORES, write_table
+
+selenium = pytest.importorskip("selenium", reason="selenium is not installed")
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+DRIVER = shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(not (BROWSER and DRIVER), reason="no chromium and chromedriver on this machine")
+
+HOSTILE = '<script>document.title = "broken"</script> "quoted" & more'
+FAMILIES = ["Alpha", "Beta", '<b>Gamma</b> "x"']
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory) -> Path:
+    """A site of both reports over 12 models × 6 benchmarks with missing cells and names that are markup."""
+    folder = tmp_path_factory.mktemp("site")
+    rng = np.random.default_rng(0)
+    models = [f"model-{i}" for i in range(11)] + [HOSTILE]
+    ability = rng.normal(size=12)
+    rows = []
+    for protocol, noise in (("direct", 0.8), ("train_before_test", 0.2)):
+        for benchmark in ("one", "two", "three", "four", "five", "<i>six</i>", "corpus"):
+            for i, model in enumerate(models):
+                score = 0.5 + 0.1 * (ability[i] + noise * rng.normal())
+                if (i, benchmark) not in ((3, "two"), (7, "corpus")):
+                    rows.append((model, benchmark, protocol, -score if benchmark == "corpus" else score, 0.02))
+    frame = pd.DataFrame(rows, columns=["model", "benchmark", "protocol", "value", "stderr"])
+    frame = frame.assign(split="test", metric="acc,none", selected=True, source="test", checkpoint="final")
+    write_table(frame, SCORES, folder / "scores.parquet")
+    sheet = pd.DataFrame({"model": models, "family": [FAMILIES[i % 3] for i in range(12)]})
+    sheet.assign(parameters_b=np.arange(1.0, 13), tokens_b=100, instruction_tuned=[0, 1] * 6).to_csv(
+        folder / "models.csv", index=False
+    )
+    names = ["one", "two", "three", "four", "five", "<i>six</i>", "corpus"]
+    kinds = ["multiple_choice"] * 6 + ["loglikelihood_rolling"]
+    pd.DataFrame({"benchmark": names, "category": list("xxyyzzp"), "metric": "acc", "output_type": kinds}).to_csv(
+        folder / "benchmarks.csv", index=False
+    )
+    paths = [folder / name for name in ("scores.parquet", "models.csv", "benchmarks.csv")]
+    report_agreement(*paths, folder / "agreement", resamples=60)
+    report_factors(*paths, folder / "factors", resamples=60)
+    build_site([folder / "agreement", folder / "factors"], folder / "report", missing=[HOSTILE])
+    return folder / "report" / "index.html"
+
+
+@pytest.fixture(scope="module")
+def driver(tmp_path_factory):
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = BROWSER
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    downloads = tmp_path_factory.mktemp("downloads")
+    options.add_experimental_option("prefs", {"download.default_directory": str(downloads)})
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    browser = webdriver.Chrome(options=options, service=Service(DRIVER))
+    browser.downloads = downloads
+    yield browser
+    browser.quit()
+
+
+def open_page(driver, site: Path, width: int) -> None:
+    driver.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},
+    )
+    driver.get(site.as_uri())
+    wait_for(lambda: driver.execute_script("return document.documentElement.dataset.drawn"), 60)
+
+
+def wait_for(condition, seconds: float = 10):
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(0.05)
+    raise AssertionError("the page did not get there in time")
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_every_figure_is_drawn_without_a_word_on_the_console(driver, site, width):
+    driver.get_log("browser")
+    open_page(driver, site, width)
+    charts = driver.execute_script("return document.querySelectorAll('.chart').length")
+    drawn = driver.execute_script("return document.querySelectorAll('.chart svg').length")
+    assert charts == drawn >= 25
+    assert [entry for entry in driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")] == []
+    assert driver.execute_script("return document.documentElement.scrollWidth") <= width
+    resources = driver.execute_script("return performance.getEntriesByType('resource').map(e => e.name)")
+    assert [name for name in resources if name.startswith("http")] == []
+
+
+def test_names_that_are_markup_are_text(driver, site):
+    open_page(driver, site, 1280)
+    assert driver.title == "How far can these benchmarks be trusted?"
+    assert driver.execute_script("return document.querySelectorAll('main b, main i, main script').length") == 0
+    assert HOSTILE in driver.execute_script("return document.querySelector('.missing').textContent")
+    assert "<i>six</i>" in driver.execute_script("return document.querySelector('.chart').textContent")
+
+
+def test_a_family_is_highlighted_in_figures_and_filters_tables(driver, site):
+    open_page(driver, site, 1280)
+    faded = (
+        "return [...document.querySelectorAll('#factors-pc1_by_model-figure .mark-symbol.role-mark path')]"
+        ".filter(p => p.getAttribute('opacity') < 0.5).length"
+    )
+    assert driver.execute_script(faded) == 0
+    driver.execute_script("document.querySelector('.families button[data-family=Beta]').click()")
+    wait_for(lambda: driver.execute_script(faded) == 8)
+    rows = (
+        "return [...document.querySelectorAll('#factors table[data-columns*=compute] tbody tr')]"
+        ".filter(r => !r.hidden).length"
+    )
+    assert driver.execute_script(rows) == 4
+    driver.execute_script("document.querySelector('.families button[data-family=\"\"]').click()")
+    wait_for(lambda: driver.execute_script(faded) == 0)
+    assert driver.execute_script(rows) == 12
+
+
+def pair_table(driver):
+    table = driver.execute_script(
+        "const t = [...document.querySelectorAll('details.table')].find("
+        "d => d.querySelector('summary').textContent.startsWith('All pairs')); t.open = true; return t"
+    )
+    driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", table)
+    return table
+
+
+def column(driver, table, index: int) -> list[str]:
+    script = (
+        "return [...arguments[0].tBodies[0].rows].filter(r => !r.hidden).map(r => r.cells[arguments[1]].textContent)"
+    )
+    return driver.execute_script(script, table.find_element("css selector", "table"), index)
+
+
+def test_sorting_by_mouse_and_keyboard(driver, site):
+    from selenium.webdriver.common.keys import Keys
+
+    open_page(driver, site, 1280)
+    table = pair_table(driver)
+    button = table.find_elements("css selector", "th button")[2]
+    button.click()
+    values = [float(text) for text in column(driver, table, 2)]
+    assert values == sorted(values, reverse=True) and len(values) == 15
+    assert table.find_elements("css selector", "th")[2].get_attribute("aria-sort") == "descending"
+    button.send_keys(Keys.ENTER)
+    values = [float(text) for text in column(driver, table, 2)]
+    assert values == sorted(values)
+
+
+def test_searching_and_downloading_what_is_shown(driver, site):
+    open_page(driver, site, 1280)
+    table = pair_table(driver)
+    table.find_element("css selector", "input").send_keys("six")
+    shown = column(driver, table, 1)
+    assert len(shown) == 5
+    assert table.find_element("css selector", ".matches").text == "5 of 15"
+    table.find_element("css selector", ".download").click()
+    path = driver.downloads / "tau_by_pair.csv"
+    wait_for(path.exists)
+    with open(path, encoding="utf-8", newline="") as handle:
+        rows = list(csv.reader(handle))
+    assert rows[0][:4] == ["benchmark", "with", "Direct", "Train before test"]
+    assert [row[1] for row in rows[1:]] == shown
+    whole = pd.read_csv(site.parent / "agreement" / "tables" / "tau_by_pair.csv")
+    assert float(rows[1][2]) in whole["Direct"].tolist()  # unrounded, unlike on the page
+
+
+def test_hovering_tells_the_model(driver, site):
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    open_page(driver, site, 1280)
+    figure = driver.find_element("css selector", "#factors-pc1_by_model-figure")
+    driver.execute_script("arguments[0].scrollIntoView({block: 'center'})", figure)
+    mark = figure.find_elements("css selector", ".mark-symbol.role-mark path")[0]
+    ActionChains(driver).move_to_element(mark).perform()
+    text = wait_for(lambda: driver.execute_script("return document.querySelector('#vg-tooltip-element')?.textContent"))
+    assert "model" in text.lower() and "Family" in text
+
+
+def test_light_and_dark_and_print(driver, site):
+    open_page(driver, site, 1280)
+    paper = "return getComputedStyle(document.body).backgroundColor"
+    before = driver.execute_script(paper)
+    driver.find_element("id", "theme").click()
+    assert driver.execute_script(paper) != before
+    printed = driver.execute_cdp_cmd("Page.printToPDF", {"printBackground": True})
+    assert len(printed["data"]) > 50_000
+
+
+def test_files_of_figures_lie_beside_the_page(driver, site):
+    open_page(driver, site, 1280)
+    links = driver.execute_script("return [...document.querySelectorAll('.files a')].map(a => a.getAttribute('href'))")
+    assert links and all((site.parent / link).is_file() for link in links)

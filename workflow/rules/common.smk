@@ -133,7 +133,21 @@ def study_reports(*studies):
     ]
 
 
-REPORTS = [*study_reports("agreement"), f"{RESULTS}/report/index.html"]
+def required_reports(study):
+    """input: a study's reports; an error where the configuration does not ask for the study."""
+
+    def reports(wildcards):
+        if study not in RUN.configuration.studies:
+            raise WorkflowError(
+                f"study {study!r} is not in this configuration's `studies` ({', '.join(RUN.configuration.studies)}). "
+                f"Hint: add it there."
+            )
+        return study_reports(study)
+
+    return reports
+
+
+REPORTS = [*study_reports("agreement", "signal"), f"{RESULTS}/report/index.html"]
 
 
 def write_configuration():

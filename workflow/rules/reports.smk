@@ -7,6 +7,7 @@ OUTPUTS: results/<run>/reports/<report>/summary.json, results/<run>/report/index
 
 localrules:
     agreement,
+    signal,
     reports,
     build_site,
     partial_reports,
@@ -63,6 +64,34 @@ rule report_factors:
         " --benchmarks {input.benchmarks:q} --resamples {params.resamples} --output {params.folder:q} > {log:q} 2>&1"
 
 
+rule report_signal:
+    """Does a benchmark say something early in training?"""
+    input:
+        scores=f"{RESULTS}/tables/scores.parquet",
+        documents=f"{RESULTS}/tables/items.parquet",
+        models=RUN.configuration.models,
+        benchmarks=RUN.configuration.benchmarks,
+    output:
+        f"{RESULTS}/reports/signal/summary.json",
+    log:
+        f"{LOGS}/report_signal.log",
+    conda:
+        "../../envs/report.yaml"
+    params:
+        resamples=RUN.configuration.reports.resamples,
+        selection=RUN.configuration.reports.checkpoints,
+        folder=subpath(output[0], parent=True),
+    resources:
+        mem_mb=8000,
+        runtime=60,
+    message:
+        "report signal"
+    shell:
+        "lm-validity report signal --scores {input.scores:q} --items {input.documents:q} --models {input.models:q}"
+        " --benchmarks {input.benchmarks:q} --selection {params.selection} --resamples {params.resamples}"
+        " --output {params.folder:q} > {log:q} 2>&1"
+
+
 rule build_site:
     """One folder with index.html: the findings, the figures, the tables."""
     input:
@@ -90,7 +119,17 @@ rule agreement:
     """The agreement study: its cells, tables and reports."""
     input:
         all_cells,
-        study_reports("agreement"),
+        required_reports("agreement"),
+        f"{RESULTS}/report/index.html",
+    message:
+        f"done: {RESULTS}/report/index.html"
+
+
+rule signal:
+    """The signal study: its cells, tables and report."""
+    input:
+        all_cells,
+        required_reports("signal"),
         f"{RESULTS}/report/index.html",
     message:
         f"done: {RESULTS}/report/index.html"

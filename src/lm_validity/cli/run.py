@@ -66,32 +66,12 @@ def check_cells(
 
 def partial_reports(configfile: Configfile = DEFAULT) -> None:
     """Tables, reports and site of the cells that exist, into results/<run>/partial; what is missing is listed."""
-    from lm_validity.errors import InputError
-    from lm_validity.reports.agreement import report_agreement
-    from lm_validity.reports.factors import report_factors
-    from lm_validity.reports.site import build_site as build
-    from lm_validity.tables.merge import Merger
+    from lm_validity.reports.partial import write_partial_reports
 
     run = _load(configfile)
-    merger = Merger(run, partial=True)
-    folder = run.results / "partial"
-    merger.write_scores(folder / "tables")
-    merger.write_items(folder / "tables")
-    missing = [one.describe() for one in merger.missing]
-    print(f"{len(missing)} cells missing")
-    sheets = Path(run.configuration.models), Path(run.configuration.benchmarks)
-    scores, resamples = folder / "tables" / "scores.parquet", run.configuration.reports.resamples
-    written = []
-    for name, write in (("agreement", report_agreement), ("factors", report_factors)):
-        if "agreement" not in run.configuration.studies:
-            continue
-        try:
-            write(scores, *sheets, folder / "reports" / name, resamples=resamples)
-            written.append(folder / "reports" / name)
-        except InputError as error:
-            print(f"report {name}: not possible yet: {error}")
-    build(written, folder / "report", missing=missing, title=f"{run.name} (unfinished)")
-    print(f"partial report: {folder / 'report' / 'index.html'}")
+    missing, page = write_partial_reports(run)
+    print(f"{missing} cells missing")
+    print(f"partial report: {page}" if page else "no report is possible yet: not enough cells")
 
 
 def build_site(configfile: Configfile = DEFAULT) -> None:

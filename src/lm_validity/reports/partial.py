@@ -1,0 +1,61 @@
+"""Reports of an unfinished run: from the cells that exist, with a list of those that do not."""
+
+import sys
+from pathlib import Path
+
+from lm_validity.config.load import Run
+from lm_validity.errors import InputError
+from lm_validity.reports.site import build_site
+from lm_validity.tables.merge import Merger
+
+
+def write_partial_reports(run: Run) -> tuple[int, Path | None]:
+    """Write results/<run>/partial/{tables,reports,report}; the number of missing cells, and the page if there is one.
+
+    Nothing is written into a path that a rule declares. A report that is not possible with the cells at hand is left
+    out and said on standard error.
+    """
+    folder = run.results / "partial"
+    merger = Merger(run, partial=True)
+    merger.write_scores(folder / "tables")
+    merger.write_items(folder / "tables")
+    missing = [cell.describe() for cell in merger.missing]
+    written = []
+    for name, write in _reports(run, folder / "tables").items():
+        try:
+            write(folder / "reports" / name)
+            written.append(folder / "reports" / name)
+        except InputError as error:
+            print(f"report {name}: {error.problem}", file=sys.stderr)
+    if not written:
+        return len(missing), None
+    return len(missing), build_site(written, folder / "report", missing=missing, title=f"{run.name} (unfinished)")
+
+
+def _reports(run: Run, tables: Path) -> dict:
+    """name -> function of the output folder, for the studies of the configuration."""
+    from lm_validity.reports.agreement import report_agreement
+    from lm_validity.reports.factors import report_factors
+    from lm_validity.reports.signal import report_signal
+
+    models, benchmarks = Path(run.configuration.models), Path(run.configuration.benchmarks)
+    scores, items = tables / "scores.parquet", tables / "items.parquet"
+    settings = run.configuration.reports
+    with_resamples = {"resamples": settings.resamples}
+    found = {}
+    if "agreement" in run.configuration.studies:
+        found["agreement"] = lambda output: report_agreement(
+            scores, models, benchmarks, output, items=items, **with_resamples
+        )
+        found["factors"] = lambda output: report_factors(scores, models, benchmarks, output, **with_resamples)
+    if "signal" in run.configuration.studies:
+        found["signal"] = lambda output: report_signal(
+            scores,
+            models,
+            output,
+            benchmarks=benchmarks,
+            items=items,
+            selection=settings.checkpoints,
+            **with_resamples,
+        )
+    return found

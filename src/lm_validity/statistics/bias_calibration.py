@@ -52,5 +52,5 @@ def calibrate(formula: str, layout: PairedCounts, replicates: int, seed: int = 0
         posterior = fit_laplace(replace(design, correct=truth.correct), nodes=nodes, seed=index)
         quantiles[index] = posterior.weights @ stats.norm.cdf(truth.beta, posterior.node_means, posterior.node_sds)
         covered += posterior.interval[0] <= truth.beta <= posterior.interval[1]
-        unreliable += posterior.effective_nodes < nodes / 8
+        unreliable += posterior.effective_nodes < nodes / 4
     return Calibration(quantiles, float(stats.kstest(quantiles, "uniform").pvalue), covered / replicates, unreliable)

@@ -1,25 +1,25 @@
 """Posterior of beta and of the standard deviations: importance sampling around the mode of nested Laplace.
 
-The target is p(sd | counts) from `bias_laplace.find_mode`, the proposal a Student t whose centre and covariance are
-adapted where it fits badly. The posterior of beta is then a weighted mixture of Gaussians, one a node, so that the
-uncertainty of the standard deviations, large where there are few tasks, is part of every interval.
+The target is p(sd | counts) from `bias_laplace.find_mode`, the proposal a Student t, adapted round by round to the
+weighted nodes of all rounds before (adaptive multiple importance sampling, Cornuet et al. 2012, Scand. J. Statist.
+39:798-812) until enough nodes are effective. The posterior of beta is then a weighted mixture of Gaussians, one a
+node, so that the uncertainty of the standard deviations, large where there are few tasks, is part of every interval.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import optimize, stats
-from scipy.special import gammaln
+from scipy import linalg, optimize, stats
+from scipy.special import gammaln, logsumexp
 
 from lm_validity.statistics.bias_laplace import Mode, Start, find_mode, zero_start
 from lm_validity.statistics.bias_model import Design
 
 INTERVAL = 0.89  # the paper's credible intervals
-NODES = 256
-PROPOSAL_FREEDOM = 5.0  # Student t: heavier tails than the posterior of a log standard deviation
+NODES = 128  # a round
+ROUNDS = 12
+PROPOSAL_FREEDOM = 5.0  # Student t: heavier tails than the posterior of a standard deviation
 LOG_SCALE_RANGE = (np.log(1e-5), np.log(30.0))  # of a standard deviation on the logit scale
-ADAPTATIONS = 2
-GOOD_SHARE = 0.25  # effective share of the nodes below which the proposal is adapted again
 MINIMUM_EFFECTIVE_NODES = 40.0  # below it the report calls the fit unreliable
 
 
@@ -84,32 +84,29 @@ class _Target:
 
 
 def fit_laplace(design: Design, nodes: int = NODES, seed: int = 0) -> LaplacePosterior:
-    """Fit `design` with `nodes` nodes, taken from a Sobol sequence scrambled by `seed`."""
+    """Fit `design`, with rounds of `nodes` nodes until half as many are effective; `seed` scrambles the nodes."""
     target = _Target(design)
     log_centre = _maximise(target)
     covariance = _curvature(target, log_centre)
     target.negative_log(log_centre)
     centre = np.exp(log_centre)
     mode = target.mode(centre)
-    covariance = centre[:, None] * covariance * centre
-    for attempt in range(ADAPTATIONS + 1):
-        scales, log_weights, means, sds = _sample(target, centre, covariance, nodes, seed + attempt)
-        weights = np.exp(log_weights - log_weights.max())
-        log_evidence = float(np.log(weights.mean()) + log_weights.max())
-        weights /= weights.sum()
+    proposals = [_Proposal(centre, centre[:, None] * covariance * centre)]
+    sample = _Sample(target)
+    for attempt in range(ROUNDS):
+        sample.extend(proposals[-1].draw(nodes, seed + attempt))
+        weights, log_evidence = sample.weigh(proposals)
         effective = float(1.0 / np.sum(weights**2))
-        if effective >= GOOD_SHARE * nodes:
+        if effective >= nodes / 2:
             break
-        centre = weights @ scales
-        spread = scales - centre
-        covariance = (spread.T * weights) @ spread
-        covariance[np.diag_indices_from(covariance)] *= 1.1
+        proposals.append(_Proposal.adapted(sample.scales, weights))
+    means, sds = sample.means, sample.sds
     beta_mean = float(weights @ means)
     return LaplacePosterior(
         beta_mean=beta_mean,
         beta_sd=float(np.sqrt(weights @ (sds**2 + (means - beta_mean) ** 2))),
         interval=_mixture_interval(weights, means, sds),
-        scales=scales,
+        scales=sample.scales,
         weights=weights,
         node_means=means,
         node_sds=sds,
@@ -117,6 +114,72 @@ def fit_laplace(design: Design, nodes: int = NODES, seed: int = 0) -> LaplacePos
         log_evidence=log_evidence,
         mode=mode,
     )
+
+
+class _Proposal:
+    """A Student t truncated to positive standard deviations: what falls outside is never evaluated."""
+
+    def __init__(self, centre: np.ndarray, covariance: np.ndarray):
+        self.centre = centre
+        self.factor = np.linalg.cholesky(covariance)
+        self.log_inside = 0.0
+
+    @classmethod
+    def adapted(cls, scales: np.ndarray, weights: np.ndarray) -> "_Proposal":
+        """Centre and covariance of a weighted sample, a little wider along the axes."""
+        centre = weights @ scales
+        spread = scales - centre
+        covariance = (spread.T * weights) @ spread
+        covariance[np.diag_indices_from(covariance)] *= 1.1
+        return cls(centre, covariance)
+
+    def draw(self, nodes: int, seed: int) -> np.ndarray:
+        """(nodes, H) points of a scrambled Sobol sequence (fewer if hardly any fall inside)."""
+        size = len(self.centre)
+        uniform = stats.qmc.Sobol(size + 1, rng=np.random.default_rng(seed)).random(32 * nodes)
+        uniform = np.clip(uniform, 1e-9, 1 - 1e-9)
+        stretch = np.sqrt(PROPOSAL_FREEDOM / stats.chi2.ppf(uniform[:, -1], PROPOSAL_FREEDOM))
+        scales = self.centre + (stats.norm.ppf(uniform[:, :-1]) * stretch[:, None]) @ self.factor.T
+        low, high = np.exp(LOG_SCALE_RANGE)
+        inside = np.all((scales > low) & (scales < high), axis=1)
+        self.log_inside = float(np.log(inside.mean()))
+        return scales[inside][:nodes]
+
+    def log_density(self, scales: np.ndarray) -> np.ndarray:
+        """(M,) of the truncated t."""
+        size, freedom = len(self.centre), PROPOSAL_FREEDOM
+        standard = linalg.solve_triangular(self.factor, (scales - self.centre).T, lower=True)
+        density = -0.5 * (freedom + size) * np.log1p(np.sum(standard**2, axis=0) / freedom)
+        density += gammaln((freedom + size) / 2) - gammaln(freedom / 2) - 0.5 * size * np.log(freedom * np.pi)
+        return density - np.sum(np.log(np.diag(self.factor))) - self.log_inside
+
+
+class _Sample:
+    """All nodes of all rounds: the target's log density, and mean and sd of beta, at each."""
+
+    def __init__(self, target: _Target):
+        self.target = target
+        self.scales = np.empty((0, len(target.design.names)))
+        self.densities, self.means, self.sds = np.empty((3, 0))
+
+    def extend(self, scales: np.ndarray) -> None:
+        """Evaluate more nodes (M, H)."""
+        values, beta = np.empty((3, len(scales))), self.target.design.beta
+        for index, scale in enumerate(scales):
+            mode = self.target.mode(scale)
+            values[:, index] = self.target.density(mode, scale), mode.u[beta], np.sqrt(mode.variance(beta))
+        self.scales = np.vstack([self.scales, scales])
+        self.densities = np.append(self.densities, values[0])
+        self.means, self.sds = np.append(self.means, values[1]), np.append(self.sds, values[2])
+
+    def weigh(self, proposals: list[_Proposal]) -> tuple[np.ndarray, float]:
+        """Normalised weights (M,) and log evidence: every node counts as a draw of the mixture of all rounds."""
+        mixture = logsumexp([proposal.log_density(self.scales) for proposal in proposals], axis=0) - np.log(
+            len(proposals)
+        )
+        log_weights = self.densities - mixture
+        total = logsumexp(log_weights)
+        return np.exp(log_weights - total), float(total - np.log(len(log_weights)))
 
 
 def _maximise(target: _Target) -> np.ndarray:
@@ -145,30 +208,6 @@ def _curvature(target: _Target, centre: np.ndarray, step: float = 0.2) -> np.nda
             hessian[i, j] = hessian[j, i] = mixed / (2 * step**2)
     values, vectors = np.linalg.eigh(hessian)
     return (vectors / np.clip(values, 0.5, 1e6)) @ vectors.T
-
-
-def _sample(target: _Target, centre: np.ndarray, covariance: np.ndarray, nodes: int, seed: int):
-    """Nodes (M, H), their log importance weights, and mean and sd of beta at each (M,).
-
-    The proposal is a Student t truncated to positive standard deviations: what falls outside is not evaluated.
-    """
-    size, beta, freedom = len(centre), target.design.beta, PROPOSAL_FREEDOM
-    factor = np.linalg.cholesky(covariance)
-    uniform = stats.qmc.Sobol(size + 1, rng=np.random.default_rng(seed)).random(32 * nodes)
-    uniform = np.clip(uniform, 1e-9, 1 - 1e-9)
-    offset = stats.norm.ppf(uniform[:, :-1]) * np.sqrt(freedom / stats.chi2.ppf(uniform[:, -1], freedom))[:, None]
-    scales = centre + offset @ factor.T
-    inside = np.all((scales > np.exp(LOG_SCALE_RANGE[0])) & (scales < np.exp(LOG_SCALE_RANGE[1])), axis=1)
-    scales, offset = scales[inside][:nodes], offset[inside][:nodes]
-    proposal = -0.5 * (freedom + size) * np.log1p(np.sum(offset**2, axis=1) / freedom)
-    proposal += gammaln((freedom + size) / 2) - gammaln(freedom / 2) - 0.5 * size * np.log(freedom * np.pi)
-    proposal -= np.sum(np.log(np.diag(factor))) + np.log(inside.mean())
-    densities, means, sds = np.empty((3, len(scales)))
-    for index, scale in enumerate(scales):
-        mode = target.mode(scale)
-        densities[index] = target.density(mode, scale)
-        means[index], sds[index] = mode.u[beta], np.sqrt(mode.variance(beta))
-    return scales, densities - proposal, means, sds
 
 
 def _mixture_interval(weights: np.ndarray, means: np.ndarray, sds: np.ndarray) -> tuple[float, float]:

@@ -144,6 +144,9 @@ def _significance_summary(analysis: AgreementAnalysis, uncertainty: AgreementUnc
     return {
         "mean": agreement.mean,
         "interval": uncertainty.significance.get(protocol),
+        "significant_pairs": dict(
+            zip(names, np.abs(analysis.significant[protocol].sign).sum(axis=0).astype(int), strict=True)
+        ),
         "by_benchmark": dict(zip(names, agreement.by_benchmark, strict=True)),
         "by_pair": [[names[i], names[j], tau[i, j]] for i, j in zip(*np.triu_indices(len(names), 1), strict=True)],
         "by_category": {

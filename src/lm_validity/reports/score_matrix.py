@@ -13,6 +13,7 @@ from lm_validity.tables.schema import PROTOCOLS, SCORES, read_table
 from lm_validity.tables.sheets import metric_key, read_benchmarks, read_models
 
 PERPLEXITY = "loglikelihood_rolling"
+STUDY = "agreement"  # the study whose models and benchmarks these reports read
 
 
 @dataclass(frozen=True)
@@ -84,9 +85,10 @@ def read_score_matrix(scores: str | Path, models: str | Path, benchmarks: str | 
     benchmark.
     """
     notes: list[str] = []
-    model_sheet, benchmark_sheet = read_models(models), read_benchmarks(benchmarks)
     rows = read_table(scores, SCORES)
     _check_protocols(rows, scores)
+    model_sheet, rows = _of_this_study(read_models(models), rows, "model", notes)
+    benchmark_sheet, rows = _of_this_study(read_benchmarks(benchmarks), rows, "benchmark", notes)
     rows = rows[rows["selected"].fillna(True).astype(bool) & (rows["split"].isna() | (rows["split"] == "test"))]
     rows = _last_checkpoint(rows, notes)
     rows = _listed_benchmarks(rows, benchmark_sheet, notes)
@@ -136,6 +138,19 @@ def _check_protocols(rows: pd.DataFrame, path) -> None:
             f"{path}, row {unknown.index[0]}, column 'protocol': {unknown['protocol'].iloc[0]!r} is not a protocol.",
             f"one of {', '.join(PROTOCOLS)}.",
         )
+
+
+def _of_this_study(
+    sheet: pd.DataFrame, rows: pd.DataFrame, key: str, notes: list[str]
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The sheet and the scores without models (benchmarks) that the sheet gives to other studies only."""
+    ours = np.array([pd.isna(names) or STUDY in names.replace(" ", "").split(",") for names in sheet["studies"]])
+    others = rows[key].isin(sheet.loc[~ours, key])
+    if others.any():
+        notes.append(
+            f"{key.capitalize()}s of other studies stay out: {listing(sorted(rows.loc[others, key].unique()))}."
+        )
+    return sheet[ours].reset_index(drop=True), rows[~others]
 
 
 def _last_checkpoint(rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:

@@ -168,9 +168,9 @@ def resampled_shares(scores: np.ndarray, weights: np.ndarray, components: int = 
     """
     values = scores[:, _usable_columns(scores)]
     shares = np.full((len(weights), components), np.nan)
-    count = min(components, values.shape[1])
-    if count < 2:
+    if values.shape[1] < 2:
         return shares
+    count = min(components, values.shape[1])
     for index, row in enumerate(weights):
         matrix = pairwise_correlation(values, row)
         if np.isfinite(matrix).all():

@@ -18,6 +18,7 @@ from lm_validity.tables.schema import OUTPUT_TYPES
 MODEL_COLUMNS = {
     "model": "text",
     "label": "text",  # a short name for figures; the model's id where there is none
+    "studies": "text",  # comma-separated: the studies it takes part in; all of them where empty
     "family": "text",
     "parameters_b": "positive",
     "tokens_b": "positive",
@@ -30,6 +31,7 @@ MODEL_COLUMNS = {
 }
 BENCHMARK_COLUMNS = {
     "benchmark": "text",
+    "studies": "text",
     "category": "text",
     "metric": "metric",
     "output_type": "output_type",

@@ -9,7 +9,7 @@ import pytest
 from lm_validity.errors import InputError
 from lm_validity.reports.agreement import report_agreement
 from lm_validity.reports.factors import report_factors
-from lm_validity.tables.schema import SCORES, write_table
+from lm_validity.tables.schema import ITEMS, SCORES, write_table
 
 DIRECT, PREPARED = "direct", "train_before_test"
 
@@ -119,6 +119,52 @@ def test_factors_by_hand(tmp_path):
     assert set(summary["pc1_scores"][DIRECT]) == set(NAMES)
 
 
+def items_of(rows: pd.DataFrame, patterns: dict[str, list[int]]) -> pd.DataFrame:
+    """Items whose mean is the score: `patterns` gives each model's right answers on ten questions."""
+    return pd.DataFrame(
+        [
+            {"model": model, "checkpoint": "final", "benchmark": benchmark, "protocol": DIRECT, "prompt": None,
+             "split": "test", "doc_id": str(item), "correct": float(item in right)}
+            for benchmark in ("a", "b")
+            for model, right in patterns.items()
+            for item in range(10)
+        ]
+    )  # fmt: skip
+
+
+def test_items_make_significance_paired(tmp_path):
+    # nested right answers: m3 is right wherever another is; 8 discordant items: 8 / sqrt(8) = 2.8, 3: 1.7
+    patterns = {"m0": [0], "m1": [0, 1], "m2": [0, 1, 2, 3], "m3": list(range(9))}
+    values = [len(right) / 10 for right in patterns.values()]
+    rows = score_rows({DIRECT: {"a": values, "b": values, "c": SMALL[DIRECT]["c"]}}, stderr=0.2)
+    write_table(items_of(rows, patterns), ITEMS, tmp_path / "items.parquet")
+    unpaired = run(tmp_path, rows)
+    pairs = {(a, b): tau for a, b, tau in unpaired["significance_tau"][DIRECT]["by_pair"]}
+    assert pairs["a", "b"] == pytest.approx(1.0)  # m0 and m3 alone: 0.8 > 1.96 · 0.283
+    report_agreement(
+        *(tmp_path / name for name in ("scores.parquet", "models.csv", "benchmarks.csv")),
+        tmp_path / "paired", items=tmp_path / "items.parquet", resamples=0,
+    )  # fmt: skip
+    summary = json.loads((tmp_path / "paired" / "summary.json").read_text(encoding="utf-8"))
+    table = pd.read_csv(tmp_path / "paired" / "tables" / "alignment.csv")
+    assert any("paired over items" in note and "a, b" in note for note in summary["notes"])
+    assert table["violations"].sum() == 0
+    # paired: m3 beats m0 (8 of 8), m1 (7 of 7) and m2 (5 of 5: 2.24), m2 does not beat m0 (3 of 3: 1.73)
+    assert summary["significance_tau"][DIRECT]["significant_pairs"] == {"a": 3, "b": 3, "c": 0}
+
+
+def test_items_that_do_not_make_up_the_score_are_not_used(tmp_path):
+    rows = score_rows({DIRECT: {name: SMALL[DIRECT][name] for name in "ab"}})
+    write_table(items_of(rows, {name: [0] for name in NAMES}), ITEMS, tmp_path / "items.parquet")
+    run(tmp_path, rows)
+    report_agreement(
+        *(tmp_path / name for name in ("scores.parquet", "models.csv", "benchmarks.csv")),
+        tmp_path / "report", items=tmp_path / "items.parquet", resamples=0,
+    )  # fmt: skip
+    summary = json.loads((tmp_path / "report" / "summary.json").read_text(encoding="utf-8"))
+    assert any("not the mean of its items" in note for note in summary["notes"])
+
+
 def test_several_seeds_are_averaged(tmp_path):
     direct = score_rows({DIRECT: SMALL[DIRECT]})
     seeds = []
@@ -130,6 +176,8 @@ def test_several_seeds_are_averaged(tmp_path):
     summary = run(tmp_path, pd.concat([direct, *seeds]))
     pairs = {(a, b): tau for a, b, tau in summary["kendall_tau"][PREPARED]["by_pair"]}
     assert pairs["a", "b"] == pytest.approx(4 / 6)
+    # reliability: seed 0 and seed 1 order the models of a alike but for m3 against m1 and m2
+    assert summary["reliability"] == {"a": pytest.approx(2 / 6), "b": pytest.approx(1), "c": pytest.approx(1)}
 
 
 def test_only_selected_test_rows_of_the_metric_count(tmp_path):
@@ -146,6 +194,20 @@ def test_only_selected_test_rows_of_the_metric_count(tmp_path):
     summary = run(tmp_path, pd.concat([noise, rows.assign(split=None, selected=None)]))
     assert summary["kendall_tau"][DIRECT]["mean"] == pytest.approx(-1 / 3)
     assert any("unlisted" in note for note in summary["notes"])
+
+
+def test_models_and_benchmarks_of_other_studies_stay_out(tmp_path):
+    rows = score_rows()
+    others = pd.concat([rows.assign(model="early"), rows[rows["benchmark"] == "a"].assign(benchmark="curve")])
+    models = "model,studies\n" + "".join(f'{name},"signal, agreement"\n' for name in NAMES) + "early,signal\n"
+    benchmarks = BENCHMARKS.replace("higher_is_better\n", "higher_is_better,studies\n").replace(
+        "choice,1\n", "choice,1,\n"
+    )
+    benchmarks = benchmarks.replace("true\n", "true,agreement\n").replace("rolling,0\n", "rolling,0,\n")
+    summary = run(tmp_path, pd.concat([rows, others]), models, benchmarks + "curve,x,acc,multiple_choice,1,signal\n")
+    assert (summary["models"], summary["benchmarks"]) == (4, 3)
+    assert summary["kendall_tau"][DIRECT]["mean"] == pytest.approx(-1 / 3)
+    assert any("other studies" in note and "early" in note for note in summary["notes"])
 
 
 @pytest.mark.parametrize("report", [report_agreement, report_factors])

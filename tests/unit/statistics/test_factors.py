@@ -10,6 +10,7 @@ from lm_validity.statistics.factors import (
     pretraining_compute,
     principal_components,
     relate_to_compute,
+    resampled_shares,
 )
 
 
@@ -84,3 +85,15 @@ def test_compute():
     assert (relation.kendall, relation.spearman, relation.models) == (1, 1, 3)
     assert relation.pearson == pytest.approx(1)
     assert np.isnan(relate_to_compute(scores[:2], np.array([1e20, 1e21])).kendall)
+
+
+@pytest.mark.parametrize("components", [1, 3])
+def test_resampled_shares_are_those_of_repeated_models(components):
+    rng = np.random.default_rng(6)
+    scores = rng.normal(size=(12, 4)) + rng.normal(size=(12, 1))
+    weights = rng.multinomial(12, np.full(12, 1 / 12), size=5)
+    shares = resampled_shares(scores, weights.astype(float), components)
+    for row, found in zip(weights, shares, strict=True):
+        expected = principal_components(np.repeat(scores, row, axis=0)).explained_variance
+        np.testing.assert_allclose(found, expected[:components])
+    assert np.isnan(resampled_shares(scores[:, :1], weights.astype(float))).all()

@@ -121,6 +121,8 @@ def model_scores(answers: BenchmarkItems, model: ModelItems, metric: str) -> np.
     """
     if metric == "correct":
         return model.correct
+    if metric in model.scores:
+        return model.scores[metric]
     if metric not in METRICS:
         raise InputError(f"{metric!r} is not an item metric.", f"one of correct, {', '.join(METRICS)}.")
     if missing := missing_for(answers, model, metric):
@@ -132,6 +134,23 @@ def model_scores(answers: BenchmarkItems, model: ModelItems, metric: str) -> np.
     lengths = {"token": model.tokens, "character": answers.characters, "byte": answers.bytes}.get(described.per)
     scores = item_scores(metric, model.loglikelihoods, answers.gold, lengths, model.unconditional)
     return scores if described.higher_is_better else -scores
+
+
+def with_scores_only(answers: BenchmarkItems, metrics: tuple[str, ...]) -> BenchmarkItems:
+    """The same answers with these metrics computed and the log-likelihoods dropped.
+
+    Judging a filter asks for the same scores of many subsets of models and checkpoints; this keeps the subsets small.
+    """
+    models = tuple(
+        replace(
+            model,
+            loglikelihoods=None,
+            unconditional=None,
+            scores={metric: model_scores(answers, model, metric) for metric in metrics},
+        )
+        for model in answers.models
+    )
+    return replace(answers, models=models)
 
 
 def missing_for(answers: BenchmarkItems, model: ModelItems, metric: str) -> str | None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pandas as pd
 
-from lm_validity.filters.base import Candidates, ItemFilter, missing_for, model_scores
+from lm_validity.filters.base import Candidates, ItemFilter, missing_for, model_scores, with_scores_only
 from lm_validity.filters.held_out import folds_by_design, judge
 from lm_validity.filters.learning import PositiveSlope, TopShare
 from lm_validity.filters.lengths import answer_lengths, length_dependence, length_strata
@@ -15,7 +15,7 @@ from lm_validity.reports.signal_scores import Design, Options, Values, mean_of_k
 from lm_validity.statistics.signal_compliance import compliance, exchanged_curves
 from lm_validity.statistics.signal_items import METRICS
 from lm_validity.statistics.signal_quality import signal_quality
-from lm_validity.statistics.signal_resampling import Interval, resample_item_means, resampling_interval
+from lm_validity.statistics.signal_resampling import Interval, draw_items, resample_item_means, resampling_interval
 from lm_validity.statistics.signal_splits import FilterTrial
 from lm_validity.tables.item_arrays import BenchmarkItems
 
@@ -94,14 +94,15 @@ def analyze_items(
     chance = None if answers is None or answers.choices is None else float(np.mean(1.0 / answers.choices))
     if answers is None:
         return ItemAnalysis(0, None, None, notes=notes)
-    resampled = _resample(correct, resamples, seed) if resamples else None
+    counts = draw_items(len(answers.doc_ids), resamples, np.random.default_rng(seed))
+    resampled = _resample(correct, counts) if resamples else None
     scored = [index for index, model in enumerate(answers.models) if model.model in design.scored]
     of_scored = answers.rows([(index, np.flatnonzero(_selected(design, answers, index))) for index in scored])
     return ItemAnalysis(
         items=len(answers.doc_ids),
         chance=chance,
         resampled=resampled,
-        metrics=_metrics(of_scored, options, resamples, seed),
+        metrics=_metrics(of_scored, options, counts),
         trials=_trials(of_scored, facts, options, seed, notes),
         subgroups=_subgroups(of_scored, direction, options, min(resamples, SUBGROUP_RESAMPLES), seed),
         compliance_null=_compliance_null(design, correct, options, chance, resamples, seed) if resamples else None,
@@ -148,28 +149,28 @@ def _selected(design: Design, answers: BenchmarkItems, index: int) -> np.ndarray
     return design.selected[answers.models[index].model]
 
 
-def _resample(correct: Values, resamples: int, seed: int) -> Values:
+def _resample(correct: Values, counts: np.ndarray) -> Values:
     """Bootstrap means (resamples, n) of every model, from the same draws of items."""
-    means = resample_item_means(np.concatenate(list(correct.values())), resamples, np.random.default_rng(seed))
+    means = resample_item_means(np.concatenate(list(correct.values())), counts)
     ends = np.cumsum([len(values) for values in correct.values()])[:-1]
     return dict(zip(correct, np.split(means, ends, axis=1), strict=True))
 
 
-def _quality_of(curves: list[np.ndarray], options: Options, resamples: int, seed: int) -> tuple[float, np.ndarray]:
+def _quality_of(curves: list[np.ndarray], options: Options, counts: np.ndarray) -> tuple[float, np.ndarray]:
     """Mean signal quality over models of item scores [(n, items)], and of its bootstrap (resamples,)."""
 
     def mean_quality(means: list[np.ndarray]) -> np.ndarray:
         return mean_of_known([signal_quality(mean, options.convention, options.ties).signal_quality for mean in means])
 
     value = float(mean_quality([scores.mean(axis=1) for scores in curves]))
-    if not resamples:
+    if not len(counts):
         return value, np.array([])
-    means = resample_item_means(np.concatenate(curves), resamples, np.random.default_rng(seed))
+    means = resample_item_means(np.concatenate(curves), counts)
     ends = np.cumsum([len(scores) for scores in curves])[:-1]
     return value, mean_quality(np.split(means, ends, axis=1))
 
 
-def _metrics(answers: BenchmarkItems, options: Options, resamples: int, seed: int) -> list[MetricQuality]:
+def _metrics(answers: BenchmarkItems, options: Options, counts: np.ndarray) -> list[MetricQuality]:
     """Signal quality under every item metric that the table has what it needs for, accuracy first."""
     results: list[MetricQuality] = []
     accuracy: tuple[float, np.ndarray] | None = None
@@ -179,7 +180,7 @@ def _metrics(answers: BenchmarkItems, options: Options, resamples: int, seed: in
         curves = [model_scores(answers, model, metric) for model in answers.models]
         if any(np.isnan(scores).any() for scores in curves):
             continue
-        value, draws = _quality_of(curves, options, resamples, seed)
+        value, draws = _quality_of(curves, options, counts)
         less = None
         if metric == "accuracy":
             accuracy = value, draws
@@ -191,10 +192,11 @@ def _metrics(answers: BenchmarkItems, options: Options, resamples: int, seed: in
 
 def _trials(answers: BenchmarkItems, facts: pd.DataFrame, options: Options, seed: int, notes: list[str]) -> list[Trial]:
     """The competition's filters under every split that the models allow; never an in-sample figure alone."""
-    candidates = Candidates(answers.doc_ids, answers)
-    sheet = facts.reset_index(names="model")
     if any(missing_for(answers, model, "confidence_margin") for model in answers.models):
         return []
+    answers = with_scores_only(answers, ("confidence_margin", "log_probability_gap", "probability"))
+    candidates = Candidates(answers.doc_ids, answers)
+    sheet = facts.reset_index(names="model")
     if not folds_by_design(candidates, sheet):
         notes.append(f"{answers.benchmark}: filters cannot be judged: no second model, and too few checkpoints.")
         return []
@@ -241,7 +243,8 @@ def _subgroups(
         if inside.sum() < MINIMUM_SUBGROUP:
             continue
         curves = [model.correct[:, inside] for model in answers.models]
-        value, draws = _quality_of(curves, options, resamples, seed)
+        counts = draw_items(int(inside.sum()), resamples, np.random.default_rng(seed))
+        value, draws = _quality_of(curves, options, counts)
         subgroups.append(
             Subgroup(
                 kind=kind,
@@ -259,7 +262,8 @@ def _last_log_likelihood(answers: BenchmarkItems, inside: np.ndarray) -> float:
     metric = "log_likelihood_per_token"
     if any(missing_for(answers, model, metric) for model in answers.models):
         return float("nan")
-    last = answers.take(inside).rows([(i, [len(m.checkpoints) - 1]) for i, m in enumerate(answers.models)])
+    # The last checkpoints first: copying all of them for every subgroup would take longer than all the rest
+    last = answers.rows([(i, [len(m.checkpoints) - 1]) for i, m in enumerate(answers.models)]).take(inside)
     return float(np.mean([model_scores(last, model, metric).mean() for model in last.models]))
 
 

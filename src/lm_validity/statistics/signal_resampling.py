@@ -21,28 +21,29 @@ class Interval:
     bias: float
 
 
-def resample_item_means(
-    values: np.ndarray, resamples: int, generator: np.random.Generator, kept: np.ndarray | None = None
-) -> np.ndarray:
-    """Bootstrap means of items: shape (resamples, curves) for `values` (curves, items).
-
-    A resample draws items with replacement and uses the same draw for every curve, i.e. for every
-    checkpoint and model: what items have in common (their difficulty) cancels in comparisons. `kept`
-    (items,), boolean, draws among these only. Sums of 0/1 items are exact, so that ties between checkpoints
-    stay ties. NaN in, NaN out.
-    """
-    values = np.asarray(values, dtype=float)
-    if kept is not None:
-        values = values[:, kept]
-    items = values.shape[1]
-    if items == 0:
-        return np.full((resamples, values.shape[0]), np.nan)
-    means = np.empty((resamples, values.shape[0]))
+def draw_items(items: int, resamples: int, generator: np.random.Generator) -> np.ndarray:
+    """How often each item is drawn in each bootstrap resample: counts (resamples, items) that sum to `items`."""
+    counts = np.empty((resamples, items), dtype=np.uint16)
     for start in range(0, resamples, _BATCH):
         size = min(_BATCH, resamples - start)
         drawn = generator.integers(items, size=(size, items)) + items * np.arange(size)[:, None]
-        counts = np.bincount(drawn.ravel(), minlength=size * items).reshape(size, items)
-        means[start : start + size] = counts.astype(float) @ values.T / items
+        counts[start : start + size] = np.bincount(drawn.ravel(), minlength=size * items).reshape(size, items)
+    return counts
+
+
+def resample_item_means(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Bootstrap means of items: shape (resamples, curves) for `values` (curves, items) and `draw_items`' counts.
+
+    Every curve, i.e. every checkpoint, model and score, uses the same draws: what items have in common (their
+    difficulty) cancels in comparisons. Sums of 0/1 items are exact, so that ties between checkpoints stay ties. NaN
+    in, NaN out; without items NaN.
+    """
+    values = np.asarray(values, dtype=float)
+    means = np.empty((len(counts), len(values)))
+    if values.shape[1] == 0:
+        return np.full_like(means, np.nan)
+    for start in range(0, len(counts), _BATCH):
+        means[start : start + _BATCH] = counts[start : start + _BATCH].astype(float) @ values.T / values.shape[1]
     return means
 
 

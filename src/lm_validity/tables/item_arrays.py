@@ -26,6 +26,7 @@ class ModelItems:
     loglikelihoods: np.ndarray | None  # (checkpoints, items, choices) nats; NaN beyond an item's choices
     unconditional: np.ndarray | None  # the same without the question, where it was computed
     tokens: np.ndarray | None  # (items, choices) length in this model's tokens
+    scores: dict[str, np.ndarray] = field(default_factory=dict)  # (checkpoints, items) where already computed
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,7 @@ class BenchmarkItems:
                     loglikelihoods=_index(model.loglikelihoods, (slice(None), kept)),
                     unconditional=_index(model.unconditional, (slice(None), kept)),
                     tokens=_index(model.tokens, kept),
+                    scores={name: scores[:, kept] for name, scores in model.scores.items()},
                 )
                 for model in self.models
             ),
@@ -87,4 +89,5 @@ def _at(model: ModelItems, checkpoints: np.ndarray) -> ModelItems:
         correct=model.correct[checkpoints],
         loglikelihoods=_index(model.loglikelihoods, checkpoints),
         unconditional=_index(model.unconditional, checkpoints),
+        scores={name: scores[checkpoints] for name, scores in model.scores.items()},
     )

@@ -7,6 +7,7 @@ from scipy.stats import kstest, pearsonr, spearmanr
 from lm_validity.statistics.signal_quality import autocorrelation, net_rise, rank_correlation, signal_quality
 from lm_validity.statistics.signal_resampling import (
     block_length,
+    draw_items,
     exceedance_p,
     resample_blocks,
     resample_item_means,
@@ -112,17 +113,18 @@ def test_exceedance_p_by_hand():
 
 def test_item_resamples_are_paired_and_keep_ties():
     values = np.array([[1.0, 0.0, 1.0, 0.0], [1.0, 0.0, 1.0, 0.0], [0.0, 1.0, 0.0, 1.0]])
-    means = resample_item_means(values, 250, np.random.default_rng(0))
+    counts = draw_items(4, 250, np.random.default_rng(0))
+    assert (counts.sum(axis=1) == 4).all() and counts.shape == (250, 4)
+    means = resample_item_means(values, counts)
     assert (means[:, 0] == means[:, 1]).all()  # equal items: equal in every draw
     assert means[:, 0] + means[:, 2] == pytest.approx(1.0)
-    only = resample_item_means(values, 3, np.random.default_rng(0), kept=np.array([True, False, True, False]))
-    assert (only[:, 0] == 1.0).all()
-    assert np.isnan(resample_item_means(values, 2, np.random.default_rng(0), kept=np.zeros(4, bool))).all()
+    assert means[:, 0] == pytest.approx((counts[:, 0] + counts[:, 2]) / 4)
+    assert np.isnan(resample_item_means(np.empty((2, 0)), draw_items(0, 3, np.random.default_rng(0)))).all()
 
 
 def test_item_resamples_have_the_standard_error_of_a_mean():
     values = np.random.default_rng(0).standard_normal((1, 400))
-    means = resample_item_means(values, 4000, np.random.default_rng(1))
+    means = resample_item_means(values, draw_items(400, 4000, np.random.default_rng(1)))
     assert means.std() == pytest.approx(values.std() / 20, rel=0.05)
 
 

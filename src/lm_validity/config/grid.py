@@ -277,14 +277,21 @@ class Grid:
 
     def settings(self, job: Job) -> str:
         """A job's recipe settings in one line: Snakemake reruns the job when it changes, and for nothing else."""
-        dtype = self.run.models[job.model].dtype
-        parts = dict.fromkeys((cell.rule, cell.benchmark, cell.prompt, dtype) for cell in job.cells)
-        key = tuple(parts)
+        rule, dtype = job.rule, self.run.models[job.model].dtype
+        cells = [cell[2:] for cell in job.cells]  # without rule and model: most models share them
+        key = (rule, dtype, tuple(cells))
         if key not in self._settings:
             self._settings[key] = self._describe_settings(job)
         return self._settings[key]
 
     def _describe_settings(self, job: Job) -> str:
+        # which cells: a list in the configuration may grow while the batch keeps its name
+        words = []
+        for name in ("checkpoint", "learning_rate", "seed", "split"):
+            values = dict.fromkeys(str(getattr(cell, name)) for cell in job.cells if getattr(cell, name) is not None)
+            words += [f"{name}={','.join(values)}"] if values else []
+        if job.rule == "select_adapter":
+            words.append(f"candidates={','.join(self.configuration.finetuning.learning_rates)}")
         parts = {}
         for cell in job.cells:
             row = self.run.benchmarks[cell.benchmark]
@@ -295,7 +302,8 @@ class Grid:
                 parts[cell.benchmark] |= self.training_settings(cell.benchmark)
         first = next(iter(parts.values()))
         common = {key: value for key, value in first.items() if all(part.get(key) == value for part in parts.values())}
-        words = [f"{key}={value}" for key, value in common.items()]
+        words += [f"{key}={value}" for key, value in common.items()]
         for benchmark, part in parts.items():
-            words += [f"{benchmark}.{key}={value}" for key, value in part.items() if key not in common]
+            own = [f"{benchmark}.{key}={value}" for key, value in part.items() if key not in common]
+            words += own or [benchmark]
         return " ".join(words)

@@ -146,7 +146,7 @@ class Reports(Section):
     resamples: int = Field(2000, ge=0, description="Resamples for intervals; 0 skips them.")
     checkpoints: Literal["all", "e2lm"] = Field(
         "all",
-        description="Checkpoints the signal report uses; e2lm: iterations divisible by 4000, at most 206 billion tokens.",
+        description="Checkpoints of the signal report; e2lm: iterations divisible by 4000, at most 206 billion tokens.",
     )
 
 

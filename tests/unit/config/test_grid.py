@@ -108,3 +108,12 @@ def test_settings_tell_what_changes_numbers(make_grid):
     assert said != changed.settings(changed.job(*job))
     same = make_grid(finetuning={"micro_batch": 2}, evaluation={"batch_size": 3}, reports={"resamples": 7})
     assert said == same.settings(same.job(*job))
+    # lists may change while the batch keeps its name
+    for more in ({"learning_rates": ["1e-5", "3e-5", "5e-5"]}, {"learning_rates": ["1e-5", "2e-5"]}):
+        changed = make_grid(finetuning=more)
+        assert said != changed.settings(changed.job(*job))
+    early = ("evaluate_model", "young", "all-benchmarks.all-checkpoints.plain")
+    before = grid.settings(grid.job(*early))
+    Path("c.tsv").write_text("checkpoint\titeration\nearly\t1\nlater\t3\n")
+    changed = make_grid()
+    assert before != changed.settings(changed.job(*early))

@@ -6,6 +6,7 @@ import pandas as pd
 from scipy import stats
 
 from lm_validity.reports.bias_analysis import DETECTABLE_BIAS, BiasAnalysis
+from lm_validity.reports.bias_violins import setting_label, setting_labels, zero_line
 from lm_validity.reports.figures import (
     CATEGORY_COLORS,
     MISSING_COLOR,
@@ -16,38 +17,25 @@ from lm_validity.reports.figures import (
     scatter,
     tooltips,
 )
-from lm_validity.reports.page import Figure
 from lm_validity.statistics.bias_meta import THRESHOLD, MetaAnalysis
-from lm_validity.statistics.bias_model import EFFECTS
 from lm_validity.statistics.bias_pca import PcaSimulation
 from lm_validity.statistics.bias_power import VarianceComponents, detection_power
 
-EFFECT_COLORS = {"boost": "#2f7ec0", "bias": "#d55e00"}
 MODEL_FREE = "model-free"
-VIOLIN_POINTS = 25
-VIOLIN_REACH = 0.5  # accuracy differences beyond it are cut, as in the paper's figures
 
 
 def _color(names, field: str, title: str | None = None) -> alt.Color:
     names = list(names)
+    columns = 2 if len(names) > 3 else 0  # room on a telephone
     colors = [CATEGORY_COLORS[index % len(CATEGORY_COLORS)] for index in range(len(names))]
-    return alt.Color(f"{field}:N", scale=alt.Scale(domain=names, range=colors), legend=alt.Legend(title=title))
-
-
-def _setting(experiment: str, m: int, n: int, several: bool) -> str:
-    return f"{experiment}: m={m}, n={n}" if several else f"m={m}, n={n}"
-
-
-def _settings(analysis: BiasAnalysis) -> dict[tuple, str]:
-    """Label by (experiment, m, n), sorted."""
-    several = analysis.cells["experiment"].nunique() > 1
-    keys = analysis.cells[["experiment", "m", "n"]].drop_duplicates().itertuples(index=False, name=None)
-    return {key: _setting(*key, several) for key in sorted(keys)}
+    return alt.Color(
+        f"{field}:N", scale=alt.Scale(domain=names, range=colors), legend=alt.Legend(title=title, columns=columns)
+    )
 
 
 def answer(analysis: BiasAnalysis, effect: str) -> alt.LayerChart:
     """Posterior predictive differences by formula beside the model-free means, one row a setting."""
-    labels = _settings(analysis)
+    labels = setting_labels(analysis)
     rows = [
         {
             "setting": labels[fit.experiment, fit.m, fit.n],
@@ -86,14 +74,13 @@ def answer(analysis: BiasAnalysis, effect: str) -> alt.LayerChart:
 
 
 def _with_zero(chart: alt.LayerChart) -> alt.LayerChart:
-    zero = alt.Chart(alt.InlineData(values=[{"zero": 0}])).mark_rule(color=MISSING_COLOR, strokeDash=[4, 4])
     height = chart.height
-    return alt.layer(chart, zero.encode(x="zero:Q")).properties(width="container", height=height)
+    return alt.layer(chart, zero_line()).properties(width="container", height=height)
 
 
 def formula_intervals(analysis: BiasAnalysis, effect: str) -> alt.LayerChart:
     """beta with 89% intervals, one row a setting, by formula."""
-    labels = _settings(analysis)
+    labels = setting_labels(analysis)
     rows = [
         {
             "setting": labels[fit.experiment, fit.m, fit.n],
@@ -158,81 +145,12 @@ def calibration(analysis: BiasAnalysis) -> alt.LayerChart:
     )
 
 
-def violins(analysis: BiasAnalysis) -> list[Figure]:
-    """One figure a language model and experiment: split violins by task, the setting chosen from a list."""
-    several = analysis.cells["experiment"].nunique() > 1
-    found = []
-    for (experiment, name), trials in analysis.trials.groupby(["experiment", "language_model"]):
-        title = f"{experiment}: {name}" if several else str(name)
-        caption = "Density over subsamples, each violin as high as the others; boost above, bias below the line."
-        chart = _violin_chart(trials)
-        if chart is not None:
-            found.append(Figure(f"violins_{len(found) + 1}", title, chart, caption, min_width=360))
-    return found
-
-
-def _violin_chart(trials: pd.DataFrame) -> alt.LayerChart | None:
-    tasks = sorted(trials["task"].unique())
-    rows = []
-    for (m, n, task), group in trials.groupby(["m", "n", "task"]):
-        for effect, (treatment, control) in EFFECTS.items():
-            differences = ((group[treatment] - group[control]) / group["total"]).dropna().to_numpy()
-            if len(differences):
-                names = {"setting": f"m={m}, n={n}", "task": task, "effect": effect, "mean": float(differences.mean())}
-                rows.append({**names, **_violin(differences, tasks.index(task), effect), "trials": len(differences)})
-    if not rows:
-        return None
-    settings = list(dict.fromkeys(row["setting"] for row in rows))
-    pick = alt.param(
-        name="setting_shown", value=settings[-1], bind=alt.binding_select(options=settings, name="Setting ")
-    )
-    labels = "[" + ",".join(repr(str(task)) for task in tasks) + "][datum.value]"
-    axis = alt.Axis(values=list(range(len(tasks))), labelExpr=labels, grid=True, gridDash=[1, 3], labelOverlap=False)
-    y = alt.Y("edge:Q", title=None, axis=axis, scale=alt.Scale(domain=[len(tasks) - 0.4, -0.6], nice=False))
-    colors = alt.Scale(domain=list(EFFECT_COLORS), range=list(EFFECT_COLORS.values()))
-    base = alt.Chart(alt.InlineData(values=rows)).transform_filter("datum.setting == setting_shown")
-    x_scale = alt.Scale(domain=[-VIOLIN_REACH, VIOLIN_REACH])
-    color = alt.Color("effect:N", scale=colors, legend=alt.Legend(title=None))
-    tips = tooltips(task="Task", effect="Effect", mean="Mean|+.4f", trials="Subsamples")
-    area = base.transform_flatten(["x", "edge"]).mark_area(opacity=0.75, interpolate="monotone", clip=True)
-    area = area.encode(
-        x=alt.X("x:Q", title="Accuracy difference", scale=x_scale),
-        y=y,
-        y2=alt.Y2("line:Q"),
-        color=color,
-        detail="task:N",
-        tooltip=tips,
-    )
-    mean = base.mark_tick(thickness=2, size=11, color="#444").encode(
-        x=alt.X("mean:Q", scale=x_scale), y=alt.Y("middle:Q", axis=axis), tooltip=tips
-    )
-    zero = alt.Chart(alt.InlineData(values=[{"zero": 0}])).mark_rule(color=MISSING_COLOR, strokeDash=[4, 4])
-    chart = alt.layer(zero.encode(x="zero:Q"), area, mean).add_params(pick)
-    return chart.properties(width="container", height=max(27 * len(tasks), 90))
-
-
-def _violin(differences: np.ndarray, line: int, effect: str) -> dict:
-    """A kernel density as the edge of one half of a violin around the height `line`."""
-    spread = differences.std(ddof=1) if len(differences) > 1 else 0.0
-    width = max(spread * len(differences) ** -0.2, 0.004)  # Scott's rule; a spike where nothing varies
-    grid = np.linspace(differences.min() - 3 * width, differences.max() + 3 * width, VIOLIN_POINTS)
-    density = stats.norm.pdf((grid[:, None] - differences) / width).sum(axis=1)
-    side = -0.44 if effect == "boost" else 0.44  # the axis points down
-    edge = line + side * density / density.max()
-    return {
-        "x": [round(float(value), 3) for value in grid],
-        "edge": [round(float(value), 3) for value in edge],
-        "line": line,
-        "middle": line + side / 2,
-    }
-
-
 def task_heatmap(analysis: BiasAnalysis, table: pd.DataFrame) -> alt.LayerChart:
     """Mean bias by task and cell."""
     frame = table[table["effect"] == "bias"].copy()
     several = frame["experiment"].nunique() > 1
     frame["cell"] = [
-        f"{row.language_model}, {_setting(row.experiment, row.m, row.n, several)}" for row in frame.itertuples()
+        f"{row.language_model}, {setting_label(row.experiment, row.m, row.n, several)}" for row in frame.itertuples()
     ]
     tasks, cells = sorted(frame["task"].unique()), list(dict.fromkeys(frame["cell"]))
     whole = pd.MultiIndex.from_product([tasks, cells], names=["task", "cell"])
@@ -264,7 +182,7 @@ def meta_curves(results: dict[tuple, MetaAnalysis]) -> alt.LayerChart:
     shares = np.linspace(0.005, 0.995, 67)
     rows = []
     for key, result in sorted(results.items()):
-        label = _setting(*key, several)
+        label = setting_label(*key, several)
         quantiles = np.quantile(result.means, shares)
         rows += [{"setting": label, "mean": q, "share": s} for q, s in zip(quantiles, shares, strict=True)]
     frame = pd.DataFrame(rows)
@@ -348,8 +266,9 @@ def _histogram(values: np.ndarray, title: str, low: float, high: float, bins: in
     number, edges = np.histogram(values, bins=bins, range=(low, high))
     frame = pd.DataFrame({"start": edges[:-1], "end": edges[1:], "share": number / max(number.sum(), 1)})
     bars = alt.Chart(chart_data(frame)).mark_bar(color=CATEGORY_COLORS[0], opacity=0.8)
+    axis = alt.Axis(values=np.linspace(low, high, 6 if low == 0 else 5).tolist(), format=".1f")
     bars = bars.encode(
-        x=alt.X("start:Q", title=title, bin="binned", axis=alt.Axis(format=".1f")),
+        x=alt.X("start:Q", title=title, bin="binned", axis=axis),
         x2="end:Q",
         y=alt.Y("share:Q", title="Share of draws"),
         tooltip=tooltips(start="From|.3f", end="To|.3f", share="Share|.3f"),

@@ -13,6 +13,7 @@ from lm_validity.reports.bias_sections import (
     prior_section,
     provenance_section,
 )
+from lm_validity.reports.bias_violins import predictive_ridges, violins
 from lm_validity.reports.page import Figure, Finding, Page, Section, Table
 from lm_validity.reports.summary import count, decimal, percent, with_interval
 from lm_validity.statistics.bias_model import EFFECTS, FORMULAS
@@ -158,7 +159,7 @@ def _answer_section(analysis: BiasAnalysis) -> Section:
             "the classifier; n texts are pretrained on, and n test items evaluated. By formula: posterior predictive "
             "means of the average accuracy difference with 89% intervals, had these very classifiers answered new test "
             "items. Model-free: plain means over the tasks with 95% t intervals; these also ask how it would be on "
-            "other tasks like these, and with other splits, and are wider for that reason."
+            "other tasks like these, and with other splits, and are mostly wider."
         ),
         figures=[
             Figure(
@@ -169,6 +170,15 @@ def _answer_section(analysis: BiasAnalysis) -> Section:
             )
             for effect in ("bias", "boost")
             if any(fit.effect == effect for fit in analysis.fits)
+        ]
+        + [
+            Figure(
+                "posterior_predictive",
+                "Posterior predictive distributions",
+                predictive_ridges(analysis),
+                f"Average accuracy difference by setting, formula {analysis.headline_formula}.",
+                wide=True,
+            )
         ],
         tables=[
             Table(
@@ -232,7 +242,7 @@ def _task_section(analysis: BiasAnalysis) -> Section:
             "Subsamples differ by training set, test set and the noise of training, which is why single "
             "experiments disagree."
         ),
-        figures=figures.violins(analysis),
+        figures=violins(analysis),
         tables=[
             Table(
                 "tasks",
@@ -261,7 +271,7 @@ def _formula_section(analysis: BiasAnalysis) -> Section:
                 "formula_bias",
                 "beta of the bias, in log-odds",
                 figures.formula_intervals(analysis, "bias"),
-                "Posterior means and 89% intervals; a filled dot has an interval without zero.",
+                "Posterior means and 89% intervals.",
             ),
             Figure(
                 "calibration",

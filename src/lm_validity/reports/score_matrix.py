@@ -87,7 +87,7 @@ def read_score_matrix(scores: str | Path, models: str | Path, benchmarks: str | 
     notes: list[str] = []
     rows = read_table(scores, SCORES)
     _check_protocols(rows, scores)
-    model_sheet, rows = _of_this_study(read_models(models), rows, "model", notes)
+    model_sheet, rows = _of_this_study(_as_in_scores(read_models(models), rows), rows, "model", notes)
     benchmark_sheet, rows = _of_this_study(read_benchmarks(benchmarks), rows, "benchmark", notes)
     rows = rows[rows["selected"].fillna(True).astype(bool) & (rows["split"].isna() | (rows["split"] == "test"))]
     rows = _last_checkpoint(rows, notes)
@@ -138,6 +138,15 @@ def _check_protocols(rows: pd.DataFrame, path) -> None:
             f"{path}, row {unknown.index[0]}, column 'protocol': {unknown['protocol'].iloc[0]!r} is not a protocol.",
             f"one of {', '.join(PROTOCOLS)}.",
         )
+
+
+def _as_in_scores(sheet: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+    """The models sheet with the ids that the scores use: imported scores name a model by its hub id, the sheet's "
+    "path."""
+    names = set(rows["model"])
+    by_path = ~sheet["model"].isin(names) & sheet["path"].isin(names) & ~sheet["path"].duplicated(keep=False)
+    label = sheet["label"].where(sheet["label"].notna() | ~by_path, sheet["model"])
+    return sheet.assign(model=sheet["model"].where(~by_path, sheet["path"]), label=label)
 
 
 def _of_this_study(

@@ -17,6 +17,7 @@ from lm_validity.tables.schema import OUTPUT_TYPES
 # Column as the reports call it -> the kind of its values.
 MODEL_COLUMNS = {
     "model": "text",
+    "path": "text",  # hub id or folder; imported scores may call the model by it
     "label": "text",  # a short name for figures; the model's id where there is none
     "studies": "text",  # comma-separated: the studies it takes part in; all of them where empty
     "family": "text",

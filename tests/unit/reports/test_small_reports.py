@@ -196,6 +196,15 @@ def test_only_selected_test_rows_of_the_metric_count(tmp_path):
     assert any("unlisted" in note for note in summary["notes"])
 
 
+def test_scores_may_name_models_by_their_path(tmp_path):
+    models = "model,path,family\n" + "".join(f"short-{name},{name},F\n" for name in NAMES)
+    summary = run(tmp_path, score_rows(), models=models)
+    assert summary["families"]["F"][DIRECT] == pytest.approx(-1 / 3)
+    assert not any("models sheet" in note for note in summary["notes"])
+    page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
+    assert "short-m0" in page
+
+
 def test_models_and_benchmarks_of_other_studies_stay_out(tmp_path):
     rows = score_rows()
     others = pd.concat([rows.assign(model="early"), rows[rows["benchmark"] == "a"].assign(benchmark="curve")])

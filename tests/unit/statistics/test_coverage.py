@@ -89,15 +89,19 @@ def test_intervals_of_agreement_and_first_component_cover(models, benchmarks, ca
 
 
 @pytest.mark.timeout(1800)
-def test_rank_intervals_cover(capsys):
-    """Over items: the rank of the noise-free scores. Over benchmarks: the rank of the ability."""
+@pytest.mark.parametrize(("error", "highest"), [(0.4, 0.98), (0.15, 0.99)])
+def test_rank_intervals_cover(error, highest, capsys):
+    """Over items: the rank of the noise-free scores. Over benchmarks: the rank of the ability.
+
+    Ranks are whole numbers, so intervals hold a little more than they say where there is little noise.
+    """
     rng = np.random.default_rng(5)
     items, benchmarks = [], []
     for _ in range(TABLES):
         ability = rng.normal(size=40)
         loadings = rng.uniform(0.7, 0.95, 16)
         truth = draw_table(ability, loadings, rng)
-        stderr = np.full(truth.shape, 0.15)
+        stderr = np.full(truth.shape, error)
         scores = truth + stderr * rng.normal(size=truth.shape)
         noise = percentile_interval(ranks_over_noise(scores, stderr, 200, rng).draws)
         items.append(covered(noise, component_ranks(truth)).mean())
@@ -105,5 +109,7 @@ def test_rank_intervals_cover(capsys):
         benchmarks.append(covered(over, (-ability).argsort().argsort() + 1).mean())
     coverage = {"rank, these benchmarks": np.mean(items), "rank, population": np.mean(benchmarks)}
     with capsys.disabled():
-        print("\n40 models × 16 benchmarks:", *(f"\n  {name}: {c:.3f}" for name, c in coverage.items()))
-    assert all(0.90 <= c <= 0.98 for c in coverage.values()), coverage
+        print(
+            f"\n40 models × 16 benchmarks, standard error {error}:", *(f"\n  {n}: {c:.3f}" for n, c in coverage.items())
+        )
+    assert all(0.90 <= c <= highest for c in coverage.values()), coverage

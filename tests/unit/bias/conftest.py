@@ -1,0 +1,39 @@
+"""Small trials tables."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lm_validity.tables.schema import TRIALS
+from lm_validity.tables.trials import ARMS, pair_arms
+
+
+def simulated_rows(
+    models=2, tasks=4, subsamples=5, sizes=(40, 80), train=(16,), arms=ARMS, shift=None, noise=0.0, seed=0
+):
+    """A trials table with accuracies around one half; `shift` adds to the logit of an arm, `noise` is training's."""
+    generator = np.random.default_rng(seed)
+    rows = []
+    for language_model in range(models):
+        for task in range(tasks):
+            for m in train:
+                for n in sizes:
+                    for subsample in range(subsamples):
+                        for arm in arms:
+                            logit = 0.3 * task - 0.4 + (shift or {}).get(arm, 0.0) + noise * generator.standard_normal()
+                            correct = generator.binomial(n, 1 / (1 + np.exp(-logit)))
+                            key = ("demo", f"lm{language_model}", f"task{task}", m, n, subsample, arm)
+                            rows.append((*key, int(correct), n, None, f"{task}-{m}-{n}-{subsample}"))
+    return pd.DataFrame(rows, columns=TRIALS.names)
+
+
+@pytest.fixture
+def rows():
+    """The maker of trials tables."""
+    return simulated_rows
+
+
+@pytest.fixture
+def trials():
+    """The maker of tables with the arms side by side."""
+    return lambda **arguments: pair_arms(simulated_rows(**arguments))

@@ -1,0 +1,73 @@
+"""Cells, tasks and averages against values worked out by hand."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from lm_validity.statistics.bias_effects import cell_effects, mean_over_tasks, task_effects
+from lm_validity.tables.trials import pair_arms
+
+KEYS = ["experiment", "language_model", "m", "n", "task", "subsample"]
+
+
+def table(*trials):
+    """Trials given as (n, task, subsample, base, extra, test)."""
+    rows = []
+    for n, task, subsample, *counts in trials:
+        for arm, correct in zip(("base", "extra", "test"), counts, strict=True):
+            if correct is not None:
+                rows.append(("e", "lm", 50, n, task, subsample, arm, correct, n, None))
+    return pair_arms(pd.DataFrame(rows, columns=[*KEYS, "arm", "correct", "total", "test_hash"]))
+
+
+def test_cell_means_and_standard_errors():
+    cells = cell_effects(
+        table((10, "a", 1, 2, 4, 5), (10, "a", 2, 3, 5, 4), (10, "b", 1, 5, 5, 8), (10, "b", 2, 5, 6, 8))
+    )
+    row = cells.iloc[0]
+    # boosts by trial: .2 .2 .0 .1; task means .2 and .05; biases .1 -.1 .3 .2; task means 0 and .25
+    assert row["boost_mean"] == pytest.approx(0.125)
+    assert row["boost_se"] == pytest.approx(np.std([0.2, 0.05], ddof=1) / np.sqrt(2))
+    assert row["bias_mean"] == pytest.approx(0.125)
+    assert row["bias_se"] == pytest.approx(0.125)
+    assert (row["subsamples"], row["tasks"], row["trials"]) == (2, 2, 4)
+
+
+def test_tasks_weigh_cells_not_trials():
+    tasks = task_effects(
+        table((10, "a", 1, 0, 0, 5), (10, "a", 2, 0, 0, 5), (10, "a", 3, 0, 0, 5), (20, "a", 1, 0, 10, 0))
+    )
+    # by cell: bias .5 and -.5, mean 0; by trial it would be (3 x .5 - .5) / 4 = .25
+    assert tasks["bias"].iloc[0] == 0.0
+    assert tasks["boost"].iloc[0] == pytest.approx(0.25)
+    assert tasks["cells"].iloc[0] == 2
+
+
+def test_differences_that_cancel_are_exactly_zero():
+    trials = [(100, "a", s, 0, 29 + d, 29 - d) for s, d in enumerate((7, -3, -4, 1, -1))]
+    assert task_effects(table(*trials))["bias"].iloc[0] == 0.0
+
+
+def test_one_task_has_no_standard_error():
+    cells = cell_effects(table((10, "a", 1, 2, 4, 5)))
+    assert np.isnan(cells["bias_se"].iloc[0])
+
+
+def test_trials_without_an_arm_do_not_count():
+    cells = cell_effects(table((10, "a", 1, None, 4, 5), (10, "a", 2, 1, 2, None)))
+    assert cells["boost_mean"].iloc[0] == pytest.approx(0.1)
+    assert cells["bias_mean"].iloc[0] == pytest.approx(0.1)
+
+
+def test_mean_over_tasks_is_the_t_interval():
+    values = np.array([0.01, -0.02, 0.03, 0.0, np.nan])
+    mean = mean_over_tasks(values)
+    expected = stats.ttest_1samp(values[:4], 0).confidence_interval(0.95)
+    assert mean.interval == pytest.approx((expected.low, expected.high))
+    assert (mean.tasks, mean.positive, mean.negative) == (4, 2, 1)
+
+
+def test_mean_over_no_tasks_is_unknown():
+    assert mean_over_tasks(np.array([np.nan])) is None
+    assert mean_over_tasks(np.array([0.1])).interval is None

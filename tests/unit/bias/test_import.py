@@ -1,0 +1,78 @@
+"""The importer of accuracies: rounding, gzip, and bad files named by line, task and value."""
+
+import gzip
+
+import pytest
+
+from lm_validity.errors import InputError
+from lm_validity.tables.import_pretrain_on_test import read_pretrain_on_test
+from lm_validity.tables.schema import TRIALS
+
+HEADER = "experiment,lm,m,n,task,subsample,base,extra,test,majority\n"
+
+
+def read(tmp_path, *lines, header=HEADER):
+    path = tmp_path / "accuracies.csv"
+    path.write_text(header + "".join(f"{line}\n" for line in lines))
+    return read_pretrain_on_test(path)
+
+
+def test_counts_are_rounded_not_truncated(tmp_path):
+    table = read(tmp_path, "main,bert,50,100,trec,1,0.29,0.57,0.58,0.3")
+    assert int(0.29 * 100) == 28  # what truncation would make of it
+    assert table["correct"].tolist() == [29, 57, 58]
+    assert table["total"].tolist() == [100] * 3
+    assert table["arm"].tolist() == ["base", "extra", "test"]
+    assert list(table.columns) == TRIALS.names
+
+
+def test_gzip_is_recognised_by_content(tmp_path):
+    path = tmp_path / "accuracies.csv"
+    path.write_bytes(gzip.compress((HEADER + "main,bert,50,4,trec,1,0.5,0.25,1,0.5\n").encode()))
+    assert read_pretrain_on_test(path)["correct"].tolist() == [2, 1, 4]
+
+
+def test_an_empty_accuracy_leaves_the_arm_out(tmp_path):
+    table = read(tmp_path, "main,bert,50,4,trec,1,,0.25,1,0.5")
+    assert table["arm"].tolist() == ["extra", "test"]
+
+
+def test_the_majority_share_tells_test_sets_apart(tmp_path):
+    table = read(tmp_path, "main,bert,50,4,trec,1,0,0,0,0.5", "main,gpt2,50,4,trec,1,0,0,0,0.75")
+    assert table["test_hash"].nunique() == 2
+
+
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ("main,bert,50,100,trec,1,0.295,0.5,0.5,0.3", "base is 0.295, not a multiple of 1/100"),
+        ("main,bert,50,100,trec,1,29,0.5,0.5,0.3", "base is 29, not between 0 and 1"),
+        ("main,bert,50,100,trec,1,0.5,high,0.5,0.3", "extra is 'high', not a number"),
+        ("main,bert,50,ten,trec,1,0.5,0.5,0.5,0.3", "n is 'ten', not a number"),
+        ("main,bert,50,10.5,trec,1,0.5,0.5,0.5,0.3", "n is '10.5', not a whole number"),
+        ("main,,50,10,trec,1,0.5,0.5,0.5,0.3", "column 'lm' is empty"),
+    ],
+)
+def test_bad_values_are_named(tmp_path, line, message):
+    with pytest.raises(InputError, match=message) as caught:
+        read(tmp_path, "main,bert,50,10,emo,1,0.5,0.5,0.5,0.3", line)
+    assert "line 3 (task 'trec')" in caught.value.problem
+
+
+def test_a_missing_column_is_named(tmp_path):
+    with pytest.raises(InputError, match="'lm' is missing") as caught:
+        read(tmp_path, "main,bert,50,10,trec,1,0,0,0,0", header=HEADER.replace(",lm,", ",language_model,"))
+    assert caught.value.hint
+
+
+@pytest.mark.parametrize("content", ["", HEADER])
+def test_an_empty_file_is_an_error(tmp_path, content):
+    path = tmp_path / "accuracies.csv"
+    path.write_text(content)
+    with pytest.raises(InputError):
+        read_pretrain_on_test(path)
+
+
+def test_no_file_is_an_error(tmp_path):
+    with pytest.raises(InputError, match="no such file"):
+        read_pretrain_on_test(tmp_path / "absent.csv")

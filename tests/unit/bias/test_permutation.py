@@ -1,0 +1,48 @@
+"""The exact sign-flip test against enumeration and scipy."""
+
+from itertools import product
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from lm_validity.statistics.bias_permutation import permutation_table, sign_flip_p
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_equals_enumeration_of_all_signs(seed):
+    differences = np.random.default_rng(seed).integers(-4, 6, 9)
+    sums = np.array(list(product((-1, 1), repeat=9))) @ differences
+    assert sign_flip_p(differences) == pytest.approx(np.mean(sums >= differences.sum()), abs=1e-15)
+
+
+def test_equals_scipy():
+    differences = np.array([3, -1, 4, 1, -5, 9, 2, 6])
+    expected = stats.permutation_test(
+        (differences, np.zeros(8)),
+        lambda x, y: np.sum(x - y),
+        permutation_type="samples",
+        alternative="greater",
+        n_resamples=np.inf,
+    )
+    assert sign_flip_p(differences) == pytest.approx(expected.pvalue, abs=1e-15)
+
+
+def test_extremes():
+    assert sign_flip_p(np.ones(10)) == 2.0**-10
+    assert sign_flip_p(-np.ones(10)) == 1.0
+    assert sign_flip_p(np.zeros(5)) == 1.0
+    assert sign_flip_p(np.full(100, 30)) == pytest.approx(2.0**-100, rel=1e-9)
+
+
+@pytest.mark.parametrize("wrong", [np.array([]), np.array([0.5, 1.0])])
+def test_refuses_what_it_cannot_count(wrong):
+    with pytest.raises(ValueError, match="whole-number"):
+        sign_flip_p(wrong)
+
+
+def test_table_adjusts_over_the_tasks_of_a_cell(trials):
+    table = permutation_table(trials(models=2, tasks=5, sizes=(40,)))
+    assert len(table) == 2 * 5 * 2
+    for _, cell in table.groupby(["language_model", "n", "effect"]):
+        assert cell["p_adjusted"].to_numpy() == pytest.approx(stats.false_discovery_control(cell["p"]))

@@ -13,6 +13,7 @@ from lm_validity.reports.agreement_robustness import (
     reliability_section,
     score_section,
     subset_section,
+    subset_sentence,
 )
 from lm_validity.reports.agreement_sections import alignment_section, perplexity_section, significance_section
 from lm_validity.reports.agreement_uncertainty import AgreementUncertainty
@@ -112,17 +113,10 @@ def _ceiling_finding(summary: dict) -> Finding | None:
 
 
 def _subset_finding(analysis: AgreementAnalysis) -> Finding | None:
-    subset = analysis.subsets.get(PREPARED) or analysis.subsets.get(DIRECT)
-    if subset is None or not np.isfinite(subset.random_mean[0]):
+    sentence = subset_sentence(analysis)
+    if not sentence:
         return None
-    label = "after preparation" if PREPARED in analysis.subsets else "directly"
-    enough = np.flatnonzero(subset.random_mean >= 0.9)
-    more = f"; {count(int(subset.sizes[enough[0]]), 'benchmark')} reach 0.9" if len(enough) else ""
-    return Finding(
-        f"One benchmark picked at random orders the models like all {len(subset.sizes)} together with tau "
-        f"{decimal(subset.random_mean[0])} {label}{more}.",
-        "Mean over random subsets, on groups of models; the whole set contains the subset.",
-    )
+    return Finding(sentence, "Mean over random subsets, on groups of models; the whole set contains the subset.")
 
 
 def _perplexity_finding(summary: dict) -> Finding | None:
@@ -311,6 +305,7 @@ def _category_section(analysis: AgreementAnalysis, uncertainty: AgreementUncerta
     grids = {p: analysis.agreement[p].by_category for p in PROTOCOLS}
     return Section(
         "Within and between categories",
+        finding=_category_sentence(analysis),
         explanation="Diagonal: pairs within a category. A category with one benchmark has no pair of its own.",
         figures=tau_heatmaps("tau_by_category", grids, names, names, "Mean tau-b", number_format=".2f", row_height=34),
         tables=[
@@ -323,6 +318,25 @@ def _category_section(analysis: AgreementAnalysis, uncertainty: AgreementUncerta
             )
         ],
     )
+
+
+def _category_sentence(analysis: AgreementAnalysis) -> str:
+    """Whether benchmarks of one category agree better than those of two."""
+    parts = [
+        f"{decimal(analysis.agreement[p].within)} within and {decimal(analysis.agreement[p].between)} between "
+        f"categories {word}"
+        for p, word in ((DIRECT, "directly"), (PREPARED, "after preparation"))
+        if np.isfinite(analysis.agreement[p].mean)
+    ]
+    return f"Mean tau: {', '.join(parts)}." if parts else ""
+
+
+def _family_sentence(analysis: AgreementAnalysis) -> str:
+    known = {f: v for f, v in analysis.families.items() if all(np.isfinite(v[p]) for p in PROTOCOLS)}
+    if not known:
+        return ""
+    more = sum(values[PREPARED] > values[DIRECT] for values in known.values())
+    return f"In {more} of {count(len(known), 'family', 'families')} the benchmarks agree more after preparation."
 
 
 def _family_section(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty) -> Section | None:
@@ -361,6 +375,7 @@ def _family_section(analysis: AgreementAnalysis, uncertainty: AgreementUncertain
     )
     return Section(
         "Within families",
+        finding=_family_sentence(analysis),
         explanation="Ranking the models of one family only takes away differences between families in what they have "
         "seen in training.",
         figures=[Figure("tau_by_family", "Mean tau within each family", chart, wide=True)],

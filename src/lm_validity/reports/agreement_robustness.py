@@ -52,6 +52,7 @@ def subset_section(analysis: AgreementAnalysis) -> Section | None:
     )
     return Section(
         "How many benchmarks are enough",
+        finding=subset_sentence(analysis),
         explanation="Models are ranked by their mean standardised score over a subset of the benchmarks and over all. "
         "Greedy subsets are chosen on four fifths of the models; all taus are on models that took no part in the "
         "choice. The whole set contains the subset, so this is what could have been saved, not how a ranking carries "
@@ -69,6 +70,21 @@ def subset_section(analysis: AgreementAnalysis) -> Section | None:
             ),
             Table("subset_order", "Greedy order of benchmarks, chosen on all models", orders, folded=True),
         ],
+    )
+
+
+def subset_sentence(analysis: AgreementAnalysis) -> str:
+    """What one benchmark alone tells, and how many tell nearly all."""
+    protocol = PREPARED if PREPARED in analysis.subsets else DIRECT
+    subset = analysis.subsets.get(protocol)
+    if subset is None or not np.isfinite(subset.random_mean[0]):
+        return ""
+    label = "after preparation" if protocol == PREPARED else "directly"
+    enough = np.flatnonzero(subset.random_mean >= 0.9)
+    more = f"; {count(int(subset.sizes[enough[0]]), 'benchmark')} reach 0.9" if len(enough) else ""
+    return (
+        f"One benchmark picked at random orders the models like all {len(subset.sizes)} together with tau "
+        f"{decimal(subset.random_mean[0])} {label}{more}."
     )
 
 

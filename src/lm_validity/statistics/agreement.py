@@ -1,6 +1,4 @@
-"""Ranking agreement between benchmarks: means of a matrix of taus over the sets of pairs that a reader asks
-about.
-"""
+"""Ranking agreement between benchmarks: means of a matrix of taus over all pairs and over sets of pairs."""
 
 from dataclasses import dataclass
 
@@ -16,11 +14,14 @@ class Agreement:
 
     `mean`: over the unordered pairs with a defined tau, in [-1, 1]; `pairs`: their number; `by_benchmark`:
     (k,) mean of each benchmark with the others; `by_category`: (c, c) means within (diagonal) and between
-    categories, in the order of `categories`. NaN where there is no pair.
+    categories, in the order of `categories`; `within`, `between`: means over all pairs of benchmarks of one
+    category, of two. NaN where there is no pair.
     """
 
     mean: float
     pairs: int
+    within: float
+    between: float
     by_benchmark: np.ndarray
     by_category: np.ndarray
     categories: tuple[str, ...]
@@ -37,10 +38,16 @@ def summarize_agreement(tau: np.ndarray, categories: list[str | None]) -> Agreem
     for i, rows in enumerate(members):
         for j, columns in enumerate(members):
             grid[i, j] = mean_over_pairs(tau[np.ix_(rows, rows)]) if i == j else finite_mean(tau[np.ix_(rows, columns)])
-    upper = tau[np.triu_indices(len(tau), 1)]
+    first, second = np.triu_indices(len(tau), 1)
+    upper = tau[first, second]
+    named = np.array([name is not None for name in categories], dtype=bool)
+    both = named[first] & named[second]
+    same = np.array([categories[a] == categories[b] for a, b in zip(first, second, strict=True)], dtype=bool)
     return Agreement(
         mean=mean_over_pairs(tau),
         pairs=int(np.isfinite(upper).sum()),
+        within=finite_mean(upper[both & same]),
+        between=finite_mean(upper[both & ~same]),
         by_benchmark=mean_with_others(tau),
         by_category=grid,
         categories=names,

@@ -9,7 +9,7 @@ from lm_validity.reports.bias_analysis import BiasAnalysis, analyze_bias
 from lm_validity.reports.bias_page import bias_page
 from lm_validity.reports.page import write_page
 from lm_validity.reports.summary import plain
-from lm_validity.statistics.bias_meta import SLICES, THRESHOLD
+from lm_validity.statistics.bias_meta import THRESHOLD
 from lm_validity.statistics.bias_model import EFFECTS
 from lm_validity.tables.trials import ARMS, read_trials
 
@@ -90,7 +90,7 @@ def _meta_analysis(analysis: BiasAnalysis) -> list[dict]:
                 "experiment": experiment,
                 "m": m,
                 "n": n,
-                "slices": SLICES if result else 0,
+                "slices": len(result.means) if result else 0,
                 "threshold": THRESHOLD,
                 "share_beyond": result.share_beyond if result else None,
                 "share_excluding_zero": result.share_excluding_zero if result else None,

@@ -30,7 +30,7 @@ from lm_validity.statistics.bias_predictive import (
     posterior_predictive,
     prior_predictive,
 )
-from lm_validity.statistics.bias_provenance import base_drift, test_set_mismatches
+from lm_validity.statistics.bias_provenance import base_drift, mismatched_test_sets
 from lm_validity.tables.trials import CELL
 
 SETTING = ["experiment", "m", "n"]
@@ -146,7 +146,7 @@ def analyze_bias(trials: pd.DataFrame, sampler: str = "laplace", formula: str = 
         permutation=permutation_table(trials),
         meta=dict(zip(slices, rest, strict=False)),
         drift=base_drift(trials),
-        mismatches=test_set_mismatches(trials),
+        mismatches=mismatched_test_sets(trials),
         power=_power(trials),
         prior=_prior(counts, headline),
         pca=dict(zip(_pca_settings(), rest[len(slices) :], strict=True)),

@@ -48,7 +48,7 @@ def _drift(other: pd.DataFrame, reference: pd.DataFrame) -> dict[str, float]:
     return {**means, "difference": difference, "z": float(z), "p": p}
 
 
-def test_set_mismatches(trials: pd.DataFrame) -> pd.DataFrame:
+def mismatched_test_sets(trials: pd.DataFrame) -> pd.DataFrame:
     """Subsamples that language models share by number but not by test set.
 
     One row per (experiment, m, n, task) with a mismatch: `subsamples` that at least two language models have

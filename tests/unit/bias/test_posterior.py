@@ -1,0 +1,75 @@
+"""The integration over standard deviations against a fine grid, and what the model concludes from planted effects."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from lm_validity.statistics.bias_laplace import find_mode, zero_start
+from lm_validity.statistics.bias_model import FORMULAS, build_design, paired_counts
+from lm_validity.statistics.bias_posterior import fit_laplace
+
+
+def test_equals_a_grid_over_both_standard_deviations(trials):
+    design = build_design(paired_counts(trials(tasks=3, subsamples=4, sizes=(40,)), "bias"), FORMULAS["equations"])
+    fit = fit_laplace(design, nodes=256)
+    edges = np.linspace(0, 3.5, 81)
+    grid = (edges[1:] + edges[:-1]) / 2
+    density, mean, variance = np.empty((3, 80, 80))
+    for i, task in enumerate(grid):
+        for j, pair in enumerate(grid):
+            mode = find_mode(design, np.array([task, pair]), zero_start(design))
+            density[i, j] = mode.log_marginal + stats.halfnorm.logpdf([task, pair]).sum()
+            mean[i, j], variance[i, j] = mode.u[design.beta], mode.variance(design.beta)
+    weight = np.exp(density - density.max())
+    evidence = np.log(weight.sum() * (grid[1] - grid[0]) ** 2) + density.max()
+    weight /= weight.sum()
+    centre = np.sum(weight * mean)
+    sd = np.sqrt(np.sum(weight * (variance + (mean - centre) ** 2)))
+    assert fit.beta_mean == pytest.approx(centre, abs=0.02 * sd)
+    assert fit.beta_sd == pytest.approx(sd, rel=0.02)
+    assert fit.scale_means() == pytest.approx([np.sum(weight.sum(1) * grid), np.sum(weight.sum(0) * grid)], rel=0.06)
+    assert fit.log_evidence == pytest.approx(evidence, abs=0.1)
+
+
+@pytest.mark.parametrize("formula", FORMULAS)
+def test_a_planted_bias_is_found(trials, formula):
+    table = trials(tasks=6, subsamples=20, sizes=(100,), shift={"test": 0.5})
+    bias = fit_laplace(build_design(paired_counts(table, "bias"), FORMULAS[formula]))
+    boost = fit_laplace(build_design(paired_counts(table, "boost"), FORMULAS[formula]))
+    assert bias.reliable and boost.reliable
+    assert bias.interval[0] < 0.5 < bias.interval[1]
+    assert bias.interval[0] > 0.2
+    assert boost.interval[0] < 0 < boost.interval[1]
+
+
+def test_training_noise_widens_only_the_overdispersed_interval(trials):
+    table = trials(tasks=6, subsamples=20, sizes=(500,), noise=0.4)
+    counts = paired_counts(table, "bias")
+    binomial = fit_laplace(build_design(counts, FORMULAS["equations"]))
+    overdispersed = fit_laplace(build_design(counts, FORMULAS["overdispersed"]))
+    assert overdispersed.beta_sd > 2.5 * binomial.beta_sd
+    assert overdispersed.log_evidence > binomial.log_evidence + 100
+    noise = dict(zip(build_design(counts, FORMULAS["overdispersed"]).names, overdispersed.scale_means(), strict=True))
+    assert noise["observation (lm0)"] == pytest.approx(0.4, rel=0.2)
+
+
+def test_draws_follow_the_mixture(trials):
+    fit = fit_laplace(build_design(paired_counts(trials(sizes=(40,)), "bias"), FORMULAS["notebooks"]))
+    draws = fit.draw_beta(200_000, np.random.default_rng(0))
+    assert draws.mean() == pytest.approx(fit.beta_mean, abs=0.01 * fit.beta_sd)
+    assert draws.std() == pytest.approx(fit.beta_sd, rel=0.02)
+    assert np.quantile(draws, [0.055, 0.945]) == pytest.approx(fit.interval, abs=0.02 * fit.beta_sd)
+
+
+def test_the_same_seed_gives_the_same_fit(trials):
+    design = build_design(paired_counts(trials(sizes=(40,)), "bias"), FORMULAS["overdispersed"])
+    assert fit_laplace(design).beta_mean == fit_laplace(design).beta_mean
+
+
+@pytest.mark.parametrize(
+    "layout", [{"tasks": 1}, {"subsamples": 1}, {"models": 1, "tasks": 1, "subsamples": 1}, {"models": 3}]
+)
+def test_small_layouts_are_fitted(trials, layout):
+    for formula in FORMULAS.values():
+        fit = fit_laplace(build_design(paired_counts(trials(sizes=(40,), **layout), "bias"), formula))
+        assert fit.reliable and np.isfinite(fit.interval).all()

@@ -1,0 +1,35 @@
+"""Rows that do not belong together are found, others not."""
+
+import numpy as np
+
+from lm_validity.statistics.bias_provenance import base_drift, mismatched_test_sets
+
+
+def test_a_base_that_drifts_with_n_is_mixed_provenance(trials):
+    table = trials(tasks=6, subsamples=20, sizes=(50, 100, 200))
+    assert not base_drift(table)["mixed"].any()
+    odd = (table["n"] == 100) & (table["language_model"] == "lm1")
+    table.loc[odd, "base"] = np.minimum(table.loc[odd, "base"] + 6, 100)
+    drift = base_drift(table)
+    assert drift.loc[drift["mixed"], ["language_model", "n", "reference_n"]].values.tolist() == [["lm1", 100, 50]]
+    assert drift.loc[drift["mixed"], "difference"].iloc[0] > 0.03
+
+
+def test_one_n_or_one_subsample_cannot_drift(trials):
+    assert base_drift(trials(sizes=(50,))).empty
+    assert base_drift(trials(subsamples=1)).empty
+
+
+def test_test_sets_that_differ_between_models_are_counted(trials):
+    table = trials(tasks=2, subsamples=4, sizes=(50,))
+    assert mismatched_test_sets(table).empty
+    odd = (table["task"] == "task1") & (table["subsample"] < 3) & (table["language_model"] == "lm1")
+    table.loc[odd, "test_hash"] = "other"
+    found = mismatched_test_sets(table)
+    assert found[["task", "subsamples", "mismatched"]].values.tolist() == [["task1", 4, 3]]
+
+
+def test_unknown_test_sets_are_no_mismatch(trials):
+    table = trials(tasks=2, subsamples=4, sizes=(50,))
+    table["test_hash"] = None
+    assert mismatched_test_sets(table).empty

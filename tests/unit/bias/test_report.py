@@ -1,0 +1,156 @@
+"""The report on small tables: keys, sentences, incomplete data, bad input, hostile names."""
+
+import json
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from lm_validity.errors import InputError
+from lm_validity.reports.bias import report_bias
+from lm_validity.tables.schema import TRIALS, write_table
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """The figures' files, the slices and the simulation without trials take most of a small report's time."""
+    monkeypatch.setattr("lm_validity.reports.page.save_figure", lambda spec, stem: None)
+    monkeypatch.setattr("lm_validity.reports.bias_analysis.PCA_TRIALS", 3)
+    monkeypatch.setattr("lm_validity.reports.bias_analysis.SLICES", 20)
+
+
+@pytest.fixture
+def report(tmp_path, rows):
+    """Write a table of simulated trials, report on it, return summary.json and the page."""
+
+    def run(change=None, formula="notebooks", **layout):
+        table = rows(**layout)
+        if change is not None:
+            table = change(table)
+        write_table(table, TRIALS, tmp_path / "trials.parquet")
+        report_bias(tmp_path / "trials.parquet", tmp_path / "bias", formula=formula)
+        summary = json.loads((tmp_path / "bias" / "summary.json").read_text())
+        return summary, (tmp_path / "bias" / "index.html").read_text()
+
+    return run
+
+
+def test_the_contract_keys(report, tmp_path):
+    summary, _ = report(formula="all", sizes=(40, 80))
+    assert {"cells", "tasks", "posterior", "permutation", "meta_analysis", "notes"} <= set(summary)
+    assert len(summary["cells"]) == 2 * 2
+    assert {"boost_mean", "boost_se", "bias_mean", "bias_se", "subsamples"} <= set(summary["cells"][0])
+    assert len(summary["tasks"]) == 4
+    assert len(summary["posterior"]) == 2 * 2 * 3
+    row = summary["posterior"][0]
+    assert row["interval89"][0] < row["beta_mean"] < row["interval89"][1]
+    assert row["difference_interval89"][0] < row["difference_mean"] < row["difference_interval89"][1]
+    assert row["divergences"] is None and row["rhat_max"] is None
+    assert any("rhat_max" in note for note in summary["notes"])
+    assert len(summary["permutation"]) == 2 * 2 * 4 * 2
+    assert [row["slices"] for row in summary["meta_analysis"]] == [20, 20]
+    assert "share the extra arm" in " ".join(summary["notes"])
+    assert "can itself be unfair" in " ".join(summary["notes"])
+    for name in ("cells", "settings", "tasks", "posterior", "permutation", "power"):
+        assert (tmp_path / "bias" / "tables" / f"{name}.csv").is_file()
+
+
+def test_a_planted_bias_is_the_headline(report):
+    summary, page = report(formula="overdispersed", tasks=8, subsamples=12, sizes=(100,), shift={"test": 0.6})
+    bias = summary["headline"]["demo"]["bias"]
+    assert bias["interval"][0] > 0.05 and bias["positive"] == 8
+    assert f"changes accuracy by {bias['mean']:+.4f}" in page
+    fit = next(row for row in summary["posterior"] if row["effect"] == "bias")
+    assert fit["interval89"][0] > 0.3
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        {"models": 1},
+        {"tasks": 1},
+        {"subsamples": 1},
+        {"models": 1, "tasks": 1, "subsamples": 1, "sizes": (40,)},
+        {"arms": ("extra", "test")},
+        {"arms": ("base", "extra")},
+    ],
+)
+def test_incomplete_data_are_reported_with_what_is_missing(report, layout):
+    summary, page = report(**({"sizes": (40,)} | layout))
+    assert "NaN" not in json.dumps(summary) and page
+    notes = " ".join(summary["notes"])
+    if "models" in layout:
+        assert "one language model" in notes
+    if layout.get("tasks") == 1:
+        assert summary["cells"][0]["bias_se"] is None and "null in cells with one task" in notes
+    if layout.get("subsamples") == 1:
+        assert summary["meta_analysis"][0]["share_beyond"] is None and "meta_analysis is null" in notes
+    if "arms" in layout:
+        missing = ({"base", "extra", "test"} - set(layout["arms"])).pop()
+        assert f"have no arm {missing}" in notes
+
+
+def test_mixed_provenance_is_said_on_the_page(report):
+    def drift(table):
+        odd = (table["n"] == 80) & (table["arm"] == "base")
+        table.loc[odd, "correct"] = (table.loc[odd, "correct"] + 20).clip(upper=80)
+        return table
+
+    summary, page = report(drift, tasks=6, subsamples=10)
+    assert sum(row["mixed"] for row in summary["base_drift"]) == 2
+    assert "Mixed provenance" in page
+
+
+def test_unreliable_fits_raise_an_alarm(report, monkeypatch):
+    monkeypatch.setattr("lm_validity.statistics.bias_posterior.MINIMUM_EFFECTIVE_NODES", 1e9)
+    summary, page = report(sizes=(40,))
+    assert not any(row["reliable"] for row in summary["posterior"])
+    assert "did not converge" in page and "card alarm" in page
+    assert any(note.startswith("UNRELIABLE FIT") for note in summary["notes"])
+
+
+def test_names_are_escaped(report):
+    def hostile(table):
+        name = "<script>alert('x')</script>\"`"
+        return table.assign(task=name + table["task"], language_model=name, experiment=name).drop_duplicates(
+            ["task", "m", "n", "subsample", "arm"]
+        )
+
+    _, page = report(hostile, models=1, sizes=(40,))
+    assert "<script>alert(" not in page
+
+
+def test_unknown_formula_and_sampler_are_named(report, tmp_path):
+    with pytest.raises(InputError, match="unknown formula 'equation'"):
+        report(formula="equation")
+    with pytest.raises(InputError, match="unknown sampler 'gibbs'"):
+        report_bias(tmp_path / "trials.parquet", tmp_path / "bias", sampler="gibbs")
+    assert not (tmp_path / "bias").exists()
+
+
+def test_nuts_without_its_packages_is_an_input_error(report, tmp_path, monkeypatch):
+    report(models=1, tasks=2, sizes=(40,), formula="equations")
+    monkeypatch.setitem(sys.modules, "nutpie", None)
+    with pytest.raises(InputError, match="needs a package") as caught:
+        report_bias(tmp_path / "trials.parquet", tmp_path / "nuts", sampler="nuts")
+    assert "bayes" in caught.value.hint
+
+
+def test_the_command_line_imports_and_reports(tmp_path):
+    from lm_validity.cli import app, imports, reports
+
+    if not app.registered_groups:
+        app.add_typer(imports.app, name="import")
+        app.add_typer(reports.app, name="report")
+    lines = [f"e,lm,50,10,t{task},{s},0.{3 + s},0.{4 + s},0.{5 + s},0.5" for task in range(3) for s in range(3)]
+    source = tmp_path / "accuracies.csv"
+    source.write_text("experiment,lm,m,n,task,subsample,base,extra,test,majority\n" + "\n".join(lines))
+
+    def run(*arguments):
+        CliRunner().invoke(app, [str(argument) for argument in arguments], catch_exceptions=False)
+
+    run("import", "pretrain-on-test", source, "--output", tmp_path)
+    run("report", "bias", "--trials", tmp_path / "trials.parquet", "--output", tmp_path / "o", "--formula", "equations")
+    summary = json.loads((tmp_path / "o" / "summary.json").read_text())
+    assert summary["cells"][0]["bias_mean"] == pytest.approx(0.1)
+    assert summary["cells"][0]["boost_mean"] == pytest.approx(0.1)

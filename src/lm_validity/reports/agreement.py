@@ -11,7 +11,6 @@ from lm_validity.reports.agreement_analysis import DIRECT, PREPARED, AgreementAn
 from lm_validity.reports.agreement_page import agreement_page
 from lm_validity.reports.agreement_uncertainty import AgreementUncertainty, agreement_uncertainty
 from lm_validity.reports.alignment import PairAlignment, align_pairs
-from lm_validity.reports.item_significance import read_selected_items
 from lm_validity.reports.page import write_page
 from lm_validity.reports.score_matrix import ScoreMatrix, listing, read_score_matrix
 from lm_validity.reports.summary import plain
@@ -42,9 +41,7 @@ def report_agreement(
     pair = _alignment_pair(align, matrix)
     if tau not in get_args(TauVariant):
         raise InputError(f"--tau {tau}: no such variant of Kendall's tau.", "a, b or c.")
-    analysis = analyze_agreement(
-        matrix, items=read_selected_items(items, matrix) if items is not None else None, variant=tau
-    )
+    analysis = analyze_agreement(matrix, items=items, variant=tau)
     uncertainty = agreement_uncertainty(analysis, resamples)
     alignments = align_pairs(analysis, pair, every=resamples > 0)
     summary = agreement_summary(analysis, uncertainty, alignments, tau, resamples)

@@ -1,11 +1,11 @@
 """What the agreement report computes before it writes: arrays and notes, by protocol."""
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
-from lm_validity.reports.item_significance import paired_notes, use_paired_tests
+from lm_validity.reports.item_significance import use_paired_tests
 from lm_validity.reports.score_matrix import ScoreMatrix, listing
 from lm_validity.reports.summary import count
 from lm_validity.statistics.agreement import (
@@ -25,6 +25,7 @@ from lm_validity.statistics.subsets import SubsetAgreement, subset_agreement
 from lm_validity.tables.schema import PROTOCOLS
 
 MINIMUM_FAMILY = 3  # models of a family: with two a tau can only be -1, 0 or 1
+NO_FAMILIES = f"The models sheet names no family of at least {MINIMUM_FAMILY} models with scores."
 DIRECT, PREPARED = PROTOCOLS
 
 
@@ -71,7 +72,7 @@ class AgreementAnalysis:
 
 
 def analyze_agreement(
-    matrix: ScoreMatrix, items: pd.DataFrame | None = None, variant: TauVariant = "b", seed: int = 0
+    matrix: ScoreMatrix, items: str | Path | None = None, variant: TauVariant = "b", seed: int = 0
 ) -> AgreementAnalysis:
     """Everything that needs no bootstrap; the ceiling's and the subsets' simulations start from `seed`."""
     notes = list(matrix.notes)
@@ -180,9 +181,8 @@ def _significant(matrix, scores, stderr, items, tasks, notes) -> dict[str, PairS
     signs = {p: significant_signs(scores[p], stderr[p]) for p in PROTOCOLS}
     if items is None:
         return signs
-    for protocol in PROTOCOLS:
-        signs[protocol], paired, unpaired = use_paired_tests(signs[protocol], items, matrix, protocol, tasks)
-        notes += paired_notes(protocol, paired, unpaired)
+    signs, more = use_paired_tests(signs, items, matrix, tasks)
+    notes += more
     return signs
 
 

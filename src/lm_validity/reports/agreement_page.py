@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.reports import figures
-from lm_validity.reports.agreement_analysis import DIRECT, PREPARED, AgreementAnalysis
+from lm_validity.reports.agreement_analysis import DIRECT, NO_FAMILIES, PREPARED, AgreementAnalysis
 from lm_validity.reports.agreement_robustness import (
     influence_section,
     reliability_section,
@@ -15,7 +15,12 @@ from lm_validity.reports.agreement_robustness import (
     subset_section,
     subset_sentence,
 )
-from lm_validity.reports.agreement_sections import alignment_section, perplexity_section, significance_section
+from lm_validity.reports.agreement_sections import (
+    alignment_section,
+    perplexity_section,
+    significance_section,
+    tau_heatmaps,
+)
 from lm_validity.reports.agreement_uncertainty import AgreementUncertainty
 from lm_validity.reports.alignment import PairAlignment
 from lm_validity.reports.page import Figure, Finding, Page, Section, Table
@@ -217,35 +222,8 @@ def order_by_direct(analysis: AgreementAnalysis) -> list[str]:
     return [analysis.tasks[i] for i in np.argsort(np.where(np.isfinite(values), -values, np.inf), kind="stable")]
 
 
-def tau_heatmaps(
-    prefix: str,
-    values: dict[str, np.ndarray],
-    rows: list[str],
-    columns: list[str],
-    title: str,
-    without_diagonal: bool = False,
-    **options,
-) -> list[Figure]:
-    """One heatmap of taus per protocol (values by protocol)."""
-    return [
-        Figure(
-            f"{prefix}_{protocol}",
-            figures.PROTOCOL_LABELS[protocol],
-            figures.heatmap(
-                figures.matrix_frame(matrix, rows, columns, "tau", without_diagonal=without_diagonal),
-                x="column",
-                y="row",
-                value="tau",
-                title=title,
-                x_order=columns,
-                y_order=rows,
-                tooltip=figures.tooltips(row="", column="with", tau="tau|.3f"),
-                **options,
-            ),
-            min_width=460 if len(columns) > 12 else 320,
-        )
-        for protocol, matrix in values.items()
-    ]
+def _by_protocol(name: str, values: dict[str, np.ndarray]) -> dict[tuple[str, str], np.ndarray]:
+    return {(f"{name}_{p}", label): values[p] for p, label in figures.PROTOCOL_LABELS.items()}
 
 
 def _pair_section(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty, summary: dict) -> Section:
@@ -272,7 +250,7 @@ def _pair_section(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty
         "Pairs of benchmarks",
         finding=finding,
         figures=tau_heatmaps(
-            "tau_by_pair", analysis.tau, names, names, "Kendall's tau-b", without_diagonal=True, row_height=16
+            _by_protocol("tau_by_pair", analysis.tau), names, names, without_diagonal=True, row_height=16
         ),
         tables=[
             Table(
@@ -307,7 +285,7 @@ def _category_section(analysis: AgreementAnalysis, uncertainty: AgreementUncerta
         "Within and between categories",
         finding=_category_sentence(analysis),
         explanation="Diagonal: pairs within a category. A category with one benchmark has no pair of its own.",
-        figures=tau_heatmaps("tau_by_category", grids, names, names, "Mean tau-b", number_format=".2f", row_height=34),
+        figures=tau_heatmaps(_by_protocol("tau_by_category", grids), names, names, number_format=".2f", row_height=34),
         tables=[
             Table(
                 "tau_by_category",
@@ -340,8 +318,8 @@ def _family_sentence(analysis: AgreementAnalysis) -> str:
 
 
 def _family_section(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty) -> Section | None:
-    if not analysis.families:
-        return Section("Within families", notes=["The models sheet names no families."])
+    if not np.isfinite([list(values.values()) for values in analysis.families.values()]).any():
+        return Section("Within families", notes=[NO_FAMILIES])
     rows = []
     for family, values in analysis.families.items():
         for p, label in figures.PROTOCOL_LABELS.items():

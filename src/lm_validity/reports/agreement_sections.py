@@ -17,28 +17,42 @@ from lm_validity.statistics.significance import opposite_significant_pairs
 from lm_validity.tables.schema import PROTOCOLS
 
 
-def _tau_heatmap(
-    name: str,
-    title: str,
-    values: np.ndarray,
+def tau_heatmaps(
+    values: dict[tuple[str, str], np.ndarray],
     rows: list[str],
     columns: list[str],
+    *,
     caption: str = "",
     without_diagonal: bool = False,
     **options,
-) -> Figure:
-    chart = figures.heatmap(
-        figures.matrix_frame(values, rows, columns, "tau", without_diagonal=without_diagonal),
-        x="column",
-        y="row",
-        value="tau",
-        title="Kendall's tau-b",
-        x_order=columns,
-        y_order=rows,
-        tooltip=figures.tooltips(row="", column="with", tau="tau|.3f"),
-        **options,
-    )
-    return Figure(name, title, chart, caption=caption, min_width=460 if len(columns) > 12 else 320)
+) -> list[Figure]:
+    """Heatmaps of taus on one colour scale, which starts below 0 only where a tau does.
+
+    `values`: (rows, columns) arrays by (file name, title); `options` go to `figures.heatmap`.
+    """
+    lowest = min((float(np.nanmin(tau)) for tau in values.values() if np.isfinite(tau).any()), default=0.0)
+    domain = (min(0.0, np.floor(10 * lowest) / 10), 1.0)
+    return [
+        Figure(
+            name,
+            title,
+            figures.heatmap(
+                figures.matrix_frame(tau, rows, columns, "tau", without_diagonal=without_diagonal),
+                x="column",
+                y="row",
+                value="tau",
+                title="Kendall's tau-b",
+                x_order=columns,
+                y_order=rows,
+                tooltip=figures.tooltips(row="", column="with", tau="tau|.3f"),
+                domain=domain,
+                **options,
+            ),
+            caption=caption,
+            min_width=460 if len(columns) > 12 else 320,
+        )
+        for (name, title), tau in values.items()
+    ]
 
 
 def perplexity_section(analysis: AgreementAnalysis, summary: dict) -> Section | None:
@@ -49,24 +63,31 @@ def perplexity_section(analysis: AgreementAnalysis, summary: dict) -> Section | 
         return None
     values = summary["perplexity"]
     corpora, tasks = values["corpora"], analysis.tasks
-    charts = []
-    for protocol, label in figures.PROTOCOL_LABELS.items():
-        result = analysis.perplexity[protocol]
-        within = np.where(np.eye(len(corpora), dtype=bool), np.nan, result.corpus_corpus)
-        taus = np.hstack([within, result.corpus_benchmark])
-        charts.append(_tau_heatmap(f"perplexity_{protocol}", label, taus, corpora, [*corpora, *tasks], row_height=26))
-    for kind, title in (("base", "Base models"), ("instruction_tuned", "Instruction-tuned models")):
-        tau = analysis.before_after[kind]
-        caption = "Perplexity before preparation against scores after it."
-        charts.append(
-            _tau_heatmap(f"perplexity_before_{kind}", title, tau, corpora, tasks, caption=caption, row_height=26)
+    together = {
+        (f"perplexity_{p}", label): np.hstack(
+            [analysis.perplexity[p].corpus_corpus, analysis.perplexity[p].corpus_benchmark]
         )
+        for p, label in figures.PROTOCOL_LABELS.items()
+    }
+    charts = tau_heatmaps(together, corpora, [*corpora, *tasks], without_diagonal=True, row_height=26)
+    kinds = {"base": "Base models", "instruction_tuned": "Instruction-tuned models"}
+    apart = {
+        (f"perplexity_before_{kind}", title): analysis.before_after[kind]
+        for kind, title in kinds.items()
+        if np.isfinite(analysis.before_after[kind]).any()
+    }
+    caption = "Perplexity before preparation against scores after it."
+    charts += tau_heatmaps(apart, corpora, tasks, caption=caption, row_height=26)
     before, intervals = values["before_after"], values["before_after_interval"]
+    parts = [
+        f"{with_interval(before[kind], intervals.get(kind))} among {words}"
+        for kind, words in (("base", "base models"), ("instruction_tuned", "instruction-tuned ones"))
+        if before.get(kind) is not None
+    ]
     finding = (
-        "Perplexity before any preparation already tells the order after it with tau "
-        f"{with_interval(before.get('base'), intervals.get('base'))} among base models and "
-        f"{with_interval(before.get('instruction_tuned'), intervals.get('instruction_tuned'))} among "
-        "instruction-tuned ones."
+        f"Perplexity before any preparation already tells the order after it with tau {' and '.join(parts)}."
+        if parts
+        else ""
     )
     rows = [
         {"comparison": title, "protocol": label, "tau": values[key][p], **_ends(values[f"{key}_interval"].get(p))}
@@ -100,24 +121,17 @@ def significance_section(analysis: AgreementAnalysis, summary: dict) -> Section 
     names = analysis.tasks
     categories = list(analysis.agreement[DIRECT].categories)
     charts = [_significance_bars(analysis)]
-    for protocol, label in figures.PROTOCOL_LABELS.items():
-        tau = analysis.significance_tau[protocol]
-        name, title = f"significance_by_pair_{protocol}", f"{label}, all pairs"
-        charts.append(_tau_heatmap(name, title, tau, names, names, without_diagonal=True, row_height=16))
-    for protocol, label in figures.PROTOCOL_LABELS.items():
-        if categories:
-            grid = analysis.significance[protocol].by_category
-            charts.append(
-                _tau_heatmap(
-                    f"significance_by_category_{protocol}",
-                    f"{label}, categories",
-                    grid,
-                    categories,
-                    categories,
-                    number_format=".2f",
-                    row_height=34,
-                )
-            )
+    pairs = {
+        (f"significance_by_pair_{p}", f"{label}, all pairs"): analysis.significance_tau[p]
+        for p, label in figures.PROTOCOL_LABELS.items()
+    }
+    charts += tau_heatmaps(pairs, names, names, without_diagonal=True, row_height=16)
+    if categories:
+        grids = {
+            (f"significance_by_category_{p}", f"{label}, categories"): analysis.significance[p].by_category
+            for p, label in figures.PROTOCOL_LABELS.items()
+        }
+        charts += tau_heatmaps(grids, categories, categories, number_format=".2f", row_height=34)
     parts = [
         f"{with_interval(values[p]['mean'], values[p]['interval'])} {word}"
         for p, word in ((DIRECT, "directly"), (PREPARED, "after preparation"))

@@ -22,6 +22,8 @@ from lm_validity.statistics.potential import RankDraws, best_by_budget
 from lm_validity.statistics.resampling import Interval, percentile_interval
 from lm_validity.tables.schema import PROTOCOLS
 
+FEW_MODELS = 20  # below, the share of the first component is noticeably higher in resamples than in the table
+
 
 def report_factors(
     scores: str | Path, models: str | Path, benchmarks: str | Path, output: str | Path, resamples: int = 2000
@@ -46,6 +48,10 @@ def factors_summary(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, 
         notes.append("Intervals are null: no resampling was asked for (--resamples 0).")
     elif not uncertainty.shares:
         notes.append(f"Intervals are null: too few models to resample ({len(models)}).")
+    elif len(models) < FEW_MODELS:
+        notes.append(
+            f"With {len(models)} models, resampled shares of variance are biased upwards: their intervals are rough."
+        )
     summary = {
         "models": len(models),
         "benchmarks": len(analysis.tasks),

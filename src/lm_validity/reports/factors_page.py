@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.reports import figures
+from lm_validity.reports.agreement_analysis import NO_FAMILIES
 from lm_validity.reports.factors_analysis import SHOWN_COMPONENTS, FactorsAnalysis, FactorsUncertainty
 from lm_validity.reports.factors_sections import (
     completion_section,
@@ -209,9 +210,9 @@ def _family_section(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty) 
                     "high": high,
                 }
             )
-    if not rows:
-        return Section("Within families", notes=["The models sheet names no families."])
     frame = pd.DataFrame(rows)
+    if frame.empty or not frame["share"].notna().any():
+        return Section("Within families", notes=[NO_FAMILIES])
     chart = figures.interval_dots(
         frame,
         y="family",

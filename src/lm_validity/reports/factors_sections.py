@@ -63,8 +63,9 @@ def potential_section(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty
         misleading = _misleading_frame(analysis, uncertainty)
         tables.append(_misleading_table(misleading))
         surely = misleading[(misleading["low"] > 0) | (misleading["high"] < 0)]
-        finding = f"The direct rank of {count(len(surely), 'model')} is off by more than its interval allows."
+        finding = "No model's direct rank is off by more than its interval allows."
         if len(surely):
+            finding = f"The direct rank of {count(len(surely), 'model')} is off by more than its interval allows."
             first = surely.iloc[0]
             finding += (
                 f" Most of all {first['model']}: {first['gap']:+.0f} places after preparation (95% interval "

@@ -26,7 +26,8 @@ def decimal(value: float | None, digits: int = 2, signed: bool = False) -> str:
     """A number for a sentence; `unknown` where there is none."""
     if value is None or not math.isfinite(value):
         return "unknown"
-    return f"{value:{'+' if signed else ''}.{digits}f}"
+    rounded = round(value, digits) + 0.0  # no minus before a zero
+    return f"{rounded:{'+' if signed else ''}.{digits}f}"
 
 
 def percent(value: float | None) -> str:

@@ -22,6 +22,13 @@ rule report_agreement:
         benchmarks=RUN.configuration.benchmarks,
     output:
         f"{RESULTS}/reports/agreement/summary.json",
+        figures=report(
+            directory(f"{RESULTS}/reports/agreement/figures"),
+            patterns=["{figure}.svg"],
+            caption="../report/agreement.rst",
+            category="Agreement",
+            labels={"figure": "{figure}"},
+        ),
     log:
         f"{LOGS}/report_agreement.log",
     conda:
@@ -47,6 +54,13 @@ rule report_factors:
         benchmarks=RUN.configuration.benchmarks,
     output:
         f"{RESULTS}/reports/factors/summary.json",
+        figures=report(
+            directory(f"{RESULTS}/reports/factors/figures"),
+            patterns=["{figure}.svg"],
+            caption="../report/factors.rst",
+            category="Factors and potential",
+            labels={"figure": "{figure}"},
+        ),
     log:
         f"{LOGS}/report_factors.log",
     conda:
@@ -77,13 +91,13 @@ rule report_signal:
         f"{LOGS}/report_signal.log",
     conda:
         "../../envs/report.yaml"
+    resources:
+        mem_mb=8000,
+        runtime=60,
     params:
         resamples=RUN.configuration.reports.resamples,
         selection=RUN.configuration.reports.checkpoints,
         folder=subpath(output[0], parent=True),
-    resources:
-        mem_mb=8000,
-        runtime=60,
     message:
         "report signal"
     shell:

@@ -2,9 +2,12 @@
 
 import json
 import math
+from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+from jinja2 import Template
 
 from lm_validity.errors import InputError
 from lm_validity.reports.agreement import report_agreement
@@ -284,6 +287,21 @@ def test_report_writes_every_figure_three_times(tmp_path, drawn):
             assert (tmp_path / "report" / "figures" / f"{name}.{suffix}").stat().st_size > 300
     html = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
     assert "src=" not in html.split("<script", 1)[0] and "@import" not in html
+
+
+@pytest.mark.parametrize(("report", "name"), [(report_agreement, "agreement"), (report_factors, "factors")])
+def test_every_figure_has_a_caption_in_the_workflows_report(tmp_path, report, name):
+    """`snakemake --report` shows the figures with captions by file name."""
+    text = (Path(__file__).parents[3] / "workflow" / "report" / f"{name}.rst").read_text(encoding="utf-8")
+    wildcards = SimpleNamespace(wildcards=SimpleNamespace(figure="subsets" if name == "agreement" else "potential"))
+    captions = set(Template(text).make_module({"snakemake": wildcards}).captions)
+    rows = pd.concat([score_rows(names=[f"{name}{i}" for i in NAMES]) for name in "xyz"])  # enough models for subsets
+    rows = rows[~((rows["model"] == "xm0") & (rows["benchmark"] == "b"))]  # a cell to complete
+    models = "model,family,parameters_b,tokens_b,instruction_tuned\n"
+    models += "".join(f"{n}{m},{n},{i},1,{int(n == 'x')}\n" for n in "xyz" for i, m in enumerate(NAMES, start=1))
+    run(tmp_path, rows.assign(stderr=0.03), models=models, report=report, resamples=20)
+    page = json.loads((tmp_path / "report" / "page.json").read_text(encoding="utf-8"))
+    assert {figure["name"] for section in page["sections"] for figure in section["figures"]} == captions
 
 
 @pytest.mark.parametrize(

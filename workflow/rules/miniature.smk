@@ -4,10 +4,7 @@ REQUIRED INPUTS: the pool sheet of the configuration's section `miniature`
 OUTPUTS: results/<run>/miniature/{world.json,tasks/,models/<model>/}, in the formats of the hub and of lm-eval
 """
 
-from lm_validity.config.pool import read_pool
-
 MINIATURE = f"{RESULTS}/miniature"
-POOL = read_pool(RUN.configuration.miniature.pool)
 
 
 localrules:
@@ -43,6 +40,8 @@ rule pretrain_miniature:
         f"{MINIATURE}/world.json",
     output:
         f"{MINIATURE}/models/{{model}}/config.json",
+        # its bytes tell Snakemake that a model is another one
+        f"{MINIATURE}/models/{{model}}/model.safetensors",
     log:
         f"{LOGS}/pretrain_miniature/{{model}}.log",
     conda:

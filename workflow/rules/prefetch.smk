@@ -25,7 +25,7 @@ rule prefetch_model:
         configfile=CONFIGFILE,
         path=lambda wildcards: RUN.models[wildcards.model].path,
         revision=lambda wildcards: RUN.models[wildcards.model].revision or "",
-        checkpoints=lambda wildcards: len(RUN.models[wildcards.model].checkpoints),
+        checkpoints=checkpoints_of,
     message:
         "prefetch model {wildcards.model}"
     shell:

@@ -43,6 +43,7 @@ rule merge_scores:
         "../../envs/report.yaml"
     params:
         configfile=CONFIGFILE,
+        points=GRID.describe_points(),
     message:
         "merge scores"
     shell:

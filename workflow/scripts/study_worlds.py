@@ -32,6 +32,8 @@ KINDS = {
     "control": {"formats": "control"},
     "disjoint": {"test_facts": "disjoint"},
 }
+FOLDER = Path("results/worlds")
+BENCHMARKS = FOLDER / "benchmarks.tsv"
 TABLE = Path("docs/miniature_worlds.md")
 MEASURES = Path("docs/miniature_worlds.csv")
 
@@ -40,16 +42,19 @@ def configure(kind: str, seed: int) -> Path:
     """The world's configuration: the demo's agreement study with another world, without perplexity corpora."""
     values = yaml.safe_load(Path("config/config.yaml").read_text(encoding="utf-8"))
     name = f"world-{kind}-{seed}"
-    sheet = pd.read_csv(values["benchmarks"], sep="\t", dtype=str, keep_default_na=False)
-    sheet = sheet[sheet.output_type.ne("loglikelihood_rolling")]
-    folder = Path("results") / "worlds"
-    folder.mkdir(parents=True, exist_ok=True)
-    sheet.to_csv(folder / "benchmarks.tsv", sep="\t", index=False)
-    values |= {"name": name, "studies": ["agreement"], "benchmarks": str(folder / "benchmarks.tsv")}
+    values |= {"name": name, "studies": ["agreement"], "benchmarks": str(BENCHMARKS)}
     values["miniature"] = values["miniature"] | {"seed": seed} | KINDS[kind]
-    path = folder / f"{name}.yaml"
+    path = FOLDER / f"{name}.yaml"
     write_text(path, yaml.safe_dump(values, sort_keys=False))
     return path
+
+
+def write_benchmarks() -> None:
+    """The demo's benchmarks without perplexity corpora, for all worlds."""
+    demo = yaml.safe_load(Path("config/config.yaml").read_text(encoding="utf-8"))
+    sheet = pd.read_csv(demo["benchmarks"], sep="\t", dtype=str, keep_default_na=False)
+    sheet = sheet[sheet.output_type.ne("loglikelihood_rolling")]
+    write_text(BENCHMARKS, sheet.to_csv(sep="\t", index=False))
 
 
 def compute(kind: str, seed: int) -> int:
@@ -70,7 +75,7 @@ def measure(kind: str, seed: int) -> dict | None:
     if not path.is_file():
         return None
     scores = pd.read_parquet(path)
-    sheet = pd.read_csv("results/worlds/benchmarks.tsv", sep="\t").set_index("benchmark").metric
+    sheet = pd.read_csv(BENCHMARKS, sep="\t").set_index("benchmark").metric
     sheet = sheet.map(lambda metric: metric if "," in metric else f"{metric},none")
     scores = scores[scores.selected & scores.split.eq("test") & scores.metric.eq(scores.benchmark.map(sheet))]
     row = {"kind": kind, "seed": seed}
@@ -135,6 +140,7 @@ def main() -> int:
     arguments = parser.parse_args()
     codes = []
     if not arguments.table:
+        write_benchmarks()
         worlds = [(kind, seed) for kind in arguments.kinds for seed in arguments.seeds]
         with ThreadPoolExecutor(arguments.jobs) as pool:
             codes = list(pool.map(lambda world: compute(*world), worlds))

@@ -7,7 +7,9 @@ is reseeded. Tests hold the results against `lm_eval.simple_evaluate`.
 """
 
 import contextlib
+import hashlib
 import io
+import json
 import math
 import os
 from collections import defaultdict
@@ -54,6 +56,7 @@ class Evaluation:
     metrics: dict[str, tuple[float, float | None]]
     n_items: int
     items: pd.DataFrame
+    prompt_sha256: str
 
 
 def evaluate(
@@ -77,7 +80,23 @@ def evaluate(
     values = _score(lm, prepared)
     _check_metric(task, metric, values)
     metrics = {key: _aggregate(task, key, found, bootstrap_iterations) for key, found in values.items()}
-    return Evaluation(metrics, len(prepared.requests), _items(lm, prepared, values[metric], metric))
+    items = _items(lm, prepared, values[metric], metric)
+    return Evaluation(metrics, len(prepared.requests), items, prompt_digest(lm, prepared))
+
+
+def prompt_digest(lm: LanguageModel, prepared: PreparedRequests) -> str:
+    """sha256 over the token ids of all requests, in order: what the model was really shown."""
+    digest = hashlib.sha256()
+    for group in prepared.requests:
+        for request in group:
+            if request.request_type == "loglikelihood":
+                tokens = lm.encode_request(*request.args)
+            elif request.request_type == "loglikelihood_rolling":
+                tokens = lm.document_tokens(request.args[0])
+            else:
+                tokens = lm.tok_encode(request.args[0])
+            digest.update(json.dumps(tokens).encode())
+    return digest.hexdigest()
 
 
 def metric_value(lm: LanguageModel, prepared: PreparedRequests, metric: str) -> float:

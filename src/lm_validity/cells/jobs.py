@@ -6,7 +6,6 @@ out of memory, a signal) ends the process with the finished cells kept, so that 
 
 import logging
 
-from lm_validity.cells.records import MissingCell, Workspace
 from lm_validity.cells.selection import run_selection
 from lm_validity.cells.worker import Worker
 from lm_validity.config.grid import Cell, Job
@@ -14,6 +13,7 @@ from lm_validity.errors import CellError
 from lm_validity.files import write_json
 from lm_validity.store.leases import hold_lease
 from lm_validity.store.manifests import Entry, write_manifest
+from lm_validity.store.workspace import MissingCell, Workspace
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ def _run_cell(workspace: Workspace, worker: Worker, cell: Cell) -> Entry:
             selection = workspace.selection(cell)
             if selection["folder"] is None:  # no adapter was better on validation: the direct cell's test score
                 direct = workspace.grid.direct(cell.model, cell.benchmark, selection["prompt"], "test")
-                return Entry(cell, "done", folder=workspace.finished(direct)["folder"])
+                return _done(workspace, cell, workspace.finished(direct)["folder"])
         place = workspace.place(cell)
         if not workspace.store.has(place):
             lease = workspace.store.root / ".leases" / f"{place.folder.replace('/', '.')}.json"
@@ -47,12 +47,16 @@ def _run_cell(workspace: Workspace, worker: Worker, cell: Cell) -> Entry:
                 if ours:
                     log.info("computing %s", place.label)
                     worker.compute(place)
-        return Entry(cell, "done", folder=place.folder)
+        return _done(workspace, cell, place.folder)
     except MissingCell as error:
         return Entry(cell, "missing", error=error.problem)
     except CellError as error:
         log.error("cell failed: %s %s %s: %s", cell.rule, cell.model, cell.name, error)
         return Entry(cell, "failed", error=error.problem, hint=error.hint)
+
+
+def _done(workspace: Workspace, cell: Cell, folder: str) -> Entry:
+    return Entry(cell, "done", folder=folder, sha256=workspace.store.digest(folder))
 
 
 def write_splits(workspace: Workspace, benchmark: str) -> None:
@@ -66,8 +70,7 @@ def write_splits(workspace: Workspace, benchmark: str) -> None:
         caps=(settings.train, settings.validation, settings.test),
         seed=settings.seed,
         allow_overlap=benchmark in settings.allow_overlap,
-        test_only="agreement" not in workspace.run.benchmarks[benchmark].studies
-        or "agreement" not in workspace.run.configuration.studies,
+        test_only=workspace.grid.is_test_only(benchmark),
     )
     for name, split in zip(splits._fields, splits, strict=True):
         # a benchmark that is only scored has no train and validation; the rule's files say so

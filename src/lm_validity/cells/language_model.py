@@ -220,6 +220,8 @@ def _read_folder(
             folder, dtype=dtype, use_safetensors=True, device_map=spread, **local
         )
     except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
+        if getattr(error, "errno", None) is not None:
+            raise  # the file system's fault, not the model's: the job fails and retries apply
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CellError(
             f"{name}: cannot be loaded as a causal language model ({reason}).",

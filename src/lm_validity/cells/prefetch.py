@@ -4,6 +4,7 @@ Hub models come as safetensors only. What is recorded holds no token and nothing
 path of the local copy.
 """
 
+import hashlib
 import json
 import logging
 import shutil
@@ -14,6 +15,7 @@ from lm_validity.errors import InputError, nearest
 
 log = logging.getLogger(__name__)
 
+TOKENIZER_FILES = ("token*.json", "vocab*", "merges*", "special*", "*.model", "*.jinja", "*.tiktoken")
 MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken")
 
 
@@ -57,11 +59,34 @@ def _checkpoint_record(model: Model, point: Checkpoint, folder: Path, sha: str |
             f"model {model.model!r}, checkpoint {point.checkpoint!r}: no *.safetensors in {place}.",
             "only safetensors are loaded; convert other weights with model.save_pretrained(folder).",
         )
+    files = None
     if sha is None:  # a local folder: what it is, is what is in it
-        digest = folder_digest(place)
+        digest, files = folder_digest(place), file_states(place)
+        if not (place / "tokenizer_config.json").is_file():  # the tokenizer is the root's
+            digest = f"{digest}/{folder_digest(folder, TOKENIZER_FILES)}"
     elif point.subfolder:
         digest = f"{digest}/{point.subfolder}"
-    return {"path": str(folder), "subfolder": point.subfolder, "revision": sha, "digest": digest}
+    return {"path": str(folder), "subfolder": point.subfolder, "revision": sha, "digest": digest, "files": files}
+
+
+def file_states(folder: Path) -> dict[str, list[int]]:
+    """Size and time of each file that determines what a local model computes."""
+    found = {path: path.stat() for path in _model_files(folder)}
+    return {path.name: [state.st_size, state.st_mtime_ns] for path, state in found.items()}
+
+
+def check_unchanged(model: str, point: dict) -> None:
+    """Raise InputError where a local model's files are not those its recorded digest is of."""
+    if point["files"] is None:
+        return
+    place = Path(point["path"]) / (point["subfolder"] or "")
+    if file_states(place) == point["files"]:
+        return
+    if not point["digest"].startswith(folder_digest(place)):
+        raise InputError(
+            f"model {model!r}: the files in {place} changed after they were recorded.",
+            f"run lm-validity prefetch-model --model {model} again, then the workflow: its cells are new ones.",
+        )
 
 
 def _local_copy(model: Model, revision: str | None, points) -> tuple[Path, None, str]:
@@ -154,15 +179,18 @@ def has_chat_template(folder: Path) -> bool:
         return False
 
 
-def folder_digest(folder: Path) -> str:
+def folder_digest(folder: Path, patterns: tuple[str, ...] = MODEL_FILES) -> str:
     """sha256 over the names and bytes of the files that determine what a local model computes."""
-    import hashlib
-
     digest = hashlib.sha256()
-    for path in sorted({found for pattern in MODEL_FILES for found in folder.glob(pattern)}):
+    for path in _model_files(folder, patterns):
         with open(path, "rb") as handle:
             digest.update(f"{path.name} {hashlib.file_digest(handle, 'sha256').hexdigest()}\n".encode())
     return digest.hexdigest()
+
+
+def _model_files(folder: Path, patterns: tuple[str, ...] = MODEL_FILES) -> list[Path]:
+    # training.json and such notes do not change what a model computes, but telling them apart is not worth an error
+    return sorted({found for pattern in patterns for found in folder.glob(pattern) if found.is_file()})
 
 
 def prefetch_benchmark(row: Benchmark) -> dict:
@@ -188,10 +216,21 @@ def prefetch_benchmark(row: Benchmark) -> dict:
             "correct the benchmarks sheet.",
         )
     task = load_task(record)
-    counts = {kind: len(found) for kind in ("train", "validation", "test") if (found := rows(task, kind)) is not None}
+    documents = {kind: found for kind in ("train", "validation", "test") if (found := rows(task, kind)) is not None}
     return {
         "record": record.to_json(),
         "digest": record.config_digest,
         "output_type": record.output_type,
-        "documents": counts,
+        "documents": {kind: len(found) for kind, found in documents.items()},
+        "data": _documents_digest(documents),
     }
+
+
+def _documents_digest(documents: dict) -> str:
+    """sha256 over all documents: the splits are made anew when the data change."""
+    digest = hashlib.sha256()
+    for kind, found in documents.items():
+        digest.update(f"{kind} {len(found)}\n".encode())
+        for document in found:
+            digest.update(json.dumps(document, sort_keys=True, default=str).encode())
+    return digest.hexdigest()

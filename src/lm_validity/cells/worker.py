@@ -5,12 +5,13 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-from lm_validity.cells.records import Workspace
+from lm_validity.cells.prefetch import check_unchanged
 from lm_validity.config.grid import Cell
 from lm_validity.errors import CellError, InputError
 from lm_validity.files import read_json
 from lm_validity.store.cells import Place
 from lm_validity.store.recipe import derive_seed
+from lm_validity.store.workspace import Workspace
 
 log = logging.getLogger(__name__)
 
@@ -57,7 +58,7 @@ class Worker:
         selection = self.workspace.selection(place.cell)
         damage = self.store.damage(selection["folder"])
         if damage:
-            raise InputError(
+            raise CellError(
                 f"{self.store.path(selection['folder'])}: {damage}.",
                 "run `lm-validity preflight`, then the workflow again: the cell is computed anew.",
             )
@@ -130,7 +131,12 @@ class Worker:
         )
         lm.forget_requests()
         metrics = {key: {"value": value, "stderr": error} for key, (value, error) in found.metrics.items()}
-        result = {"metrics": metrics, "n_items": found.n_items}
+        result = {
+            "metrics": metrics,
+            "n_items": found.n_items,
+            "prompt_sha256": found.prompt_sha256,
+            "task_version": self.workspace.task_record(benchmark)["record"]["version"],
+        }
         return result, lambda folder: _write_items(found.items, folder)
 
     @property
@@ -152,6 +158,7 @@ class Worker:
                 self.run.configuration.evaluation,
             )
             point = record["checkpoints"][checkpoint]
+            check_unchanged(self.model.model, point)
             try:
                 self._language_models[checkpoint] = load_language_model(
                     point["path"],
@@ -207,7 +214,8 @@ def _training_result(found) -> dict:
     from dataclasses import asdict
 
     result = asdict(found)
-    del result["micro_batch"], result["resumed_epochs"]
+    # one number a step: at 50,000 documents a megabyte a cell, and the epochs' means say as much
+    del result["micro_batch"], result["resumed_epochs"], result["step_losses"]
     best = found.epochs[found.best_epoch - 1].validation_value if found.best_epoch else None
     # a rate that diverged is left out of the selection, whatever its first epochs gave
     return result | {"best_value": best, "diverged": found.diverged is not None, "reason": found.diverged}

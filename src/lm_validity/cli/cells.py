@@ -48,7 +48,7 @@ def split_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT) ->
     """Divide a benchmark's documents into train, validation and test, disjoint by construction."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     from lm_validity.cells.jobs import write_splits
-    from lm_validity.cells.records import Workspace
+    from lm_validity.store.workspace import Workspace
 
     _log_to_stderr()
     run = _load(configfile)
@@ -82,8 +82,8 @@ def _run_job(rule: str, model: str, batch: str, configfile: Path) -> None:
     # a time limit or scancel ends the process in an orderly way: leases are given back
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     from lm_validity.cells.jobs import run_job
-    from lm_validity.cells.records import Workspace
     from lm_validity.errors import InputError, nearest
+    from lm_validity.store.workspace import Workspace
 
     _log_to_stderr()
     run = _load(configfile)

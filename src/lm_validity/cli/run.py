@@ -8,6 +8,7 @@ import typer
 
 Configfile = Annotated[Path, typer.Option(help="The run's configuration.")]
 DEFAULT = Path("config/config.yaml")
+REPORTS_OF = {"agreement": ("agreement", "factors"), "signal": ("signal",), "bias": ("bias",)}
 
 
 def register(app: typer.Typer) -> None:
@@ -30,6 +31,8 @@ def merge(
     folder = output or (run.results / "partial" / "tables" if partial else run.results / "tables")
     if only != "items":
         merger.write_scores(folder)
+        if len(merger.versions) > 1:
+            print(f"note: cells of {len(merger.versions)} sets of library versions; see {folder / 'versions.json'}")
     if only != "scores":
         merger.write_items(folder)
     for missing in merger.missing:
@@ -45,31 +48,37 @@ def check_cells(
     """Name the failed cells, remove the manifests that hold them, and exit 1; or write --output."""
     from lm_validity.config.grid import Grid
     from lm_validity.files import write_json
-    from lm_validity.store.check import failed_cells, remove_manifests
+    from lm_validity.store.check import failed_cells, manifests_digest, set_aside, write_failures
 
     run = _load(configfile)
     grid = Grid(run)
     failed, manifests = failed_cells(grid)
+    if not after_error or failed:
+        write_failures(run, failed)
     for entry in failed:
         cell = entry.cell
         print(f"failed cell: {cell.rule}/{cell.model}/{cell.name}: {entry.error} Hint: {entry.hint}")
-    remove_manifests(manifests)
+    set_aside(manifests)
     if failed or manifests:
         print(
             f"{len(failed)} cells failed; {len(manifests)} manifests that hold them, or cells that stand on them, were"
-            " removed. Remove the cause and run again: only these cells are computed."
+            " set aside. Remove the cause and run again: only these cells are computed."
         )
         sys.exit(0 if after_error else 1)
     if output is not None:
-        write_json(output, {"cells": sum(len(job.cells) for job in grid.jobs.values()), "failed": 0})
+        cells = sum(len(job.cells) for job in grid.jobs.values())
+        write_json(output, {"cells": cells, "failed": 0, "manifests": manifests_digest(grid)})
 
 
-def partial_reports(configfile: Configfile = DEFAULT) -> None:
+def partial_reports(
+    configfile: Configfile = DEFAULT,
+    without_items: Annotated[bool, typer.Option("--without-items", help="Faster: no per-document table.")] = False,
+) -> None:
     """Tables, reports and site of the cells that exist, into results/<run>/partial; what is missing is listed."""
     from lm_validity.reports.partial import write_partial_reports
 
     run = _load(configfile)
-    missing, page = write_partial_reports(run)
+    missing, page = write_partial_reports(run, with_items=not without_items)
     print(f"{missing} cells missing")
     print(f"partial report: {page}" if page else "no report is possible yet: not enough cells")
 
@@ -79,8 +88,7 @@ def build_site(configfile: Configfile = DEFAULT) -> None:
     from lm_validity.reports.site import build_site as build
 
     run = _load(configfile)
-    folders = [path.parent for path in sorted((run.results / "reports").glob("*/page.json"))]
-    build(folders, run.results / "report", title=run.name)
+    build(_report_folders(run), run.results / "report", title=run.name)
 
 
 def preflight(
@@ -88,10 +96,10 @@ def preflight(
     fast: Annotated[bool, typer.Option("--fast", help="Do not read every file's sha256.")] = False,
 ) -> None:
     """Before submission: what is missing, damaged or locked; one line each. Asks for what is to be computed again."""
-    from lm_validity.store.check import lease_problems, repair
+    from lm_validity.store.check import lease_problems, record_problems, repair
 
     run = _load(configfile)
-    problems = [*repair(run, verify=not fast), *lease_problems(run)]
+    problems = [*record_problems(run), *repair(run, verify=not fast), *lease_problems(run)]
     for problem in problems:
         print(problem)
     print(f"{run.name}: {len(problems)} problems" if problems else f"{run.name}: nothing missing, damaged or locked")
@@ -130,9 +138,16 @@ def findings(configfile: Configfile = DEFAULT) -> None:
     if not page.is_file():
         raise InputError(f"{page}: not there yet.", "run the workflow first: make demo.")
     print(f"Report: {page}")
-    for path in sorted((run.results / "reports").glob("*/page.json")):
-        for finding in read_json(path)["findings"]:
+    for folder in _report_folders(run):
+        for finding in read_json(folder / "page.json")["findings"]:
             print(f"- {finding['sentence']}")
+
+
+def _report_folders(run) -> list[Path]:
+    """The reports of the studies that the configuration asks for; older ones of others may lie beside them."""
+    names = [name for study in run.configuration.studies for name in REPORTS_OF[study]]
+    folders = [run.results / "reports" / name for name in names]
+    return [folder for folder in folders if (folder / "page.json").is_file()]
 
 
 def _load(configfile: Path):

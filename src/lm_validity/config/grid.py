@@ -5,6 +5,7 @@ or several cells. Jobs are found by (rule, model, batch); `batch` is a readable 
 the cell's own name. Standard library only: the Snakefile builds this at parse time.
 """
 
+import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -58,6 +59,8 @@ def make_groups(members: tuple, size: int | str, everything: str, prefix: str = 
 
     A run of one is named by its member; the whole list is `all-<everything>`; others `group-<i>-of-<n>-<everything>`.
     """
+    if not members:
+        return []
     if size == "all" or size >= len(members) > 1:
         return [Group(f"all-{everything}", members)] if len(members) > 1 else [Group(f"{prefix}{members[0]}", members)]
     cuts = [members[start : start + size] for start in range(0, len(members), size)]
@@ -92,6 +95,10 @@ class Grid:
         rows = self.run.benchmarks.values()
         return tuple(row.benchmark for row in rows if self.takes_part(row, study))
 
+    def is_test_only(self, benchmark: str) -> bool:
+        """Whether a benchmark is only scored, never trained on: then it needs no train and validation documents."""
+        return not self.takes_part(self.run.benchmarks[benchmark], "agreement")
+
     @cached_property
     def used_models(self) -> list[str]:
         return [row.model for row in self.run.models.values() if any(self.takes_part(row, s) for s in row.studies)]
@@ -113,6 +120,7 @@ class Grid:
         """Every job by (rule, model, batch)."""
         found = {}
         for job in (*self._evaluations(), *self._finetunes(), *self._selections()):
+            assert job[:3] not in found, f"two jobs of one name: {job[:3]}"
             found[job[:3]] = job
         return found
 
@@ -136,7 +144,7 @@ class Grid:
             benchmarks = tuple(name for name in self.run.benchmarks if any(name == b for _, b, _ in wanted))
             for of_benchmarks in make_groups(benchmarks, size.benchmarks, "benchmarks"):
                 for of_checkpoints in make_groups(checkpoints, size.checkpoints, "checkpoints"):
-                    for prompt in self.prompts(model):
+                    for prompt in dict.fromkeys(prompt for _, _, prompt in wanted):
                         cells = tuple(
                             Cell("evaluate_model", model.model, benchmark, checkpoint, prompt, split=split)
                             for checkpoint in of_checkpoints.members
@@ -248,12 +256,22 @@ class Grid:
                 found[f"results/{self.run.name}/splits/{cell.benchmark}/{split}.json"] = None
         return list(found)
 
+    def describe_points(self) -> str:
+        """Iterations and tokens of all checkpoints, which tables copy from the sheets: a digest in twelve digits."""
+        points = [
+            (model.model, model.tokens_b, point.checkpoint, point.iteration, point.tokens_b)
+            for model in self.run.models.values()
+            for point in model.checkpoints
+        ]
+        return hashlib.sha256(repr(points).encode()).hexdigest()[:12]
+
     # ---- settings that enter a recipe ---------------------------------------------------------------------------
 
     def scoring_settings(self, model: str, benchmark: str, prompt: str) -> dict:
         """What the configuration says that can change a score. Batch sizes and devices are not in it."""
         evaluation = self.configuration.evaluation
         settings = {
+            "metric": self.run.benchmarks[benchmark].metric,  # each item's own value is that of this metric
             "prompt": prompt,
             "dtype": self.run.models[model].dtype,
             "evaluation_max_length": evaluation.max_length,

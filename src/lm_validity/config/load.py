@@ -36,7 +36,7 @@ def load_run(path: str | Path) -> Run:
         raise InputError(f"{path}: no such configuration.", "pass --configfile, e.g. config/config.yaml.")
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(
             f"{path}: not valid YAML ({' '.join(str(error).split())}).", "check the indentation."
         ) from error
@@ -48,7 +48,25 @@ def build_run(values, source: str) -> Run:
     configuration = validate(values, source)
     models = read_models(configuration.models, configuration.name, configuration.size_classes)
     benchmarks = read_benchmarks(configuration.benchmarks, configuration.name)
-    return Run(configuration, models, benchmarks)
+    run = Run(configuration, models, benchmarks)
+    _check_precision(run)
+    return run
+
+
+def _check_precision(run: Run) -> None:
+    """Equal preparation: models that are compared have one dtype, unless the configuration says otherwise."""
+    if "agreement" not in run.configuration.studies or run.configuration.evaluation.mixed_dtypes:
+        return
+    first: dict[str, str] = {}
+    for model in run.models.values():
+        if "agreement" in model.studies:
+            first.setdefault(model.dtype, model.model)
+    if len(first) > 1:
+        example = ", ".join(f"{model} {dtype}" for dtype, model in first.items())
+        raise InputError(
+            f"{run.configuration.models}: column 'dtype': models of one comparison differ in precision ({example}).",
+            "give all the same, or set evaluation.mixed_dtypes to true.",
+        )
 
 
 def validate(values, source: str) -> Configuration:

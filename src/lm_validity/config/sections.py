@@ -49,8 +49,12 @@ class Evaluation(Section):
     )
     instruction_tuned_prompts: tuple[Literal["plain", "chat"], ...] = Field(
         ("plain", "chat"),
+        min_length=1,
         description="Prompts tried for instruction-tuned models; the choice is made on validation. "
         "Base models are always plain.",
+    )
+    mixed_dtypes: bool = Field(
+        False, description="Let models of the agreement study differ in dtype; equal precision is equal preparation."
     )
     system_instruction: str | None = Field(
         None, description="System message under the chat prompt, the same in training and evaluation."

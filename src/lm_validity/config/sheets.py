@@ -4,6 +4,7 @@ Standard library only: the Snakefile reads this at parse time.
 """
 
 import csv
+import math
 import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -153,8 +154,11 @@ def _read_sheet(path: str | Path, required: tuple[str, ...], known: set[str]) ->
     path = Path(path)
     if not path.is_file():
         raise InputError(f"{path}: no such sheet.", "check `models` and `benchmarks` in the configuration.")
-    with open(path, encoding="utf-8-sig", newline="") as handle:
-        lines = [line for line in handle if line.strip() and not line.startswith("#")]
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 (byte {error.start}).", "save the sheet as UTF-8.") from None
+    lines = [line for line in text.splitlines(keepends=True) if line.strip() and not line.startswith("#")]
     reader = csv.DictReader(lines, delimiter="," if path.suffix == ".csv" else "\t", restkey="+")
     header = reader.fieldnames or []
     for column in required:
@@ -206,9 +210,12 @@ def _number(sheet, number, row, column) -> float | None:
     if value is None:
         return None
     try:
-        return float(value)
+        found = float(value)
     except ValueError:
-        raise sheet.error(number, column, value, "not a number", "leave it empty where it is unknown.") from None
+        found = math.nan
+    if not math.isfinite(found):
+        raise sheet.error(number, column, value, "not a number", "leave it empty where it is unknown.")
+    return found
 
 
 def _flag(sheet, number, row, column, default) -> bool:

@@ -9,7 +9,7 @@ from lm_validity.reports.site import build_site
 from lm_validity.tables.merge import Merger
 
 
-def write_partial_reports(run: Run) -> tuple[int, Path | None]:
+def write_partial_reports(run: Run, with_items: bool = True) -> tuple[int, Path | None]:
     """Write results/<run>/partial/{tables,reports,report}; the number of missing cells, and the page if there is one.
 
     Nothing is written into a path that a rule declares. A report that is not possible with the cells at hand is left
@@ -18,10 +18,11 @@ def write_partial_reports(run: Run) -> tuple[int, Path | None]:
     folder = run.results / "partial"
     merger = Merger(run, partial=True)
     merger.write_scores(folder / "tables")
-    merger.write_items(folder / "tables")
+    if with_items:
+        merger.write_items(folder / "tables")
     missing = [cell.describe() for cell in merger.missing]
     written = []
-    for name, write in _reports(run, folder / "tables").items():
+    for name, write in _reports(run, folder / "tables", with_items).items():
         try:
             write(folder / "reports" / name)
             written.append(folder / "reports" / name)
@@ -32,14 +33,14 @@ def write_partial_reports(run: Run) -> tuple[int, Path | None]:
     return len(missing), build_site(written, folder / "report", missing=missing, title=f"{run.name} (unfinished)")
 
 
-def _reports(run: Run, tables: Path) -> dict:
+def _reports(run: Run, tables: Path, with_items: bool) -> dict:
     """name -> function of the output folder, for the studies of the configuration."""
     from lm_validity.reports.agreement import report_agreement
     from lm_validity.reports.factors import report_factors
     from lm_validity.reports.signal import report_signal
 
     models, benchmarks = Path(run.configuration.models), Path(run.configuration.benchmarks)
-    scores, items = tables / "scores.parquet", tables / "items.parquet"
+    scores, items = tables / "scores.parquet", tables / "items.parquet" if with_items else None
     settings = run.configuration.reports
     with_resamples = {"resamples": settings.resamples}
     found = {}

@@ -55,8 +55,20 @@ class Store:
         return (self.path(place) / "sha256.json").is_file()
 
     def read(self, place: Place | str) -> dict:
-        """The cell's record: `key`, `recipe`, `result`."""
-        return read_json(self.path(place) / "cell.json")
+        """The cell's record: `key`, `recipe`, `result`. Raises InputError where it is missing or damaged."""
+        folder = place if isinstance(place, str) else place.folder
+        return read_json(check_read(self, folder, "cell.json"))
+
+    def sidecar(self, folder: str) -> dict:
+        """What a cell cost and where it ran; empty where that file is gone: no number depends on it."""
+        try:
+            return read_json(self.root / folder / "sidecar.json")
+        except (OSError, ValueError):
+            return {}
+
+    def digest(self, place: Place | str) -> str:
+        """sha256 over the cell's files, its sidecar left out."""
+        return file_sha256(self.path(place) / "sha256.json")
 
     def commit(self, place: Place, result: dict, sidecar: dict, write_files: Callable[[Path], None]) -> None:
         """Write a finished cell. `write_files` puts items or an adapter into the folder it is given.
@@ -105,7 +117,8 @@ class Store:
     def folders(self) -> Iterator[str]:
         """Every finished cell's folder, relative to the root, sorted."""
         for index in sorted(self.root.glob("*/*/*/sha256.json")):
-            yield index.parent.relative_to(self.root).as_posix()
+            if not index.parent.name.startswith("."):  # a writer that was killed
+                yield index.parent.relative_to(self.root).as_posix()
 
     def remove(self, folder: str) -> None:
         """Forget a cell: renamed away first, so that a reader never sees half of it."""

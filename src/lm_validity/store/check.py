@@ -5,6 +5,9 @@ in the store.
 """
 
 import fnmatch
+import hashlib
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -12,9 +15,10 @@ from typing import NamedTuple
 from lm_validity.config.grid import Cell, Grid
 from lm_validity.config.load import Run
 from lm_validity.errors import InputError
+from lm_validity.files import read_json, write_json
 from lm_validity.store.cells import Store
 from lm_validity.store.leases import describe_holder, is_stale
-from lm_validity.store.manifests import Entry, read_manifest
+from lm_validity.store.manifests import ASIDE, Entry, read_manifest
 
 
 class Problem(NamedTuple):
@@ -28,9 +32,11 @@ class Problem(NamedTuple):
         return f"{self.where}: {self.what}; {self.action}"
 
 
-def existing_entries(grid: Grid) -> Iterator[tuple[str, list[Entry]]]:
-    """(manifest path, entries) of every manifest of the run that exists and can be read."""
+def existing_entries(grid: Grid, also_aside: bool = False) -> Iterator[tuple[str, list[Entry]]]:
+    """(manifest path, entries) of every manifest of the run that exists; no entries where it cannot be read."""
     for path in grid.all_manifests():
+        if also_aside and not Path(path).is_file():
+            path += ASIDE
         if Path(path).is_file():
             try:
                 yield path, read_manifest(path)
@@ -64,6 +70,35 @@ def remove_manifests(paths: set[str]) -> None:
         Path(path).unlink(missing_ok=True)
 
 
+def set_aside(paths: set[str]) -> None:
+    """Rename manifests, so that their jobs run again while partial reports still find what they hold."""
+    for path in paths:
+        os.replace(path, f"{path}{ASIDE}")
+
+
+def write_failures(run: Run, failed: list[Entry]) -> None:
+    """Keep what failed, since the manifests that say so are removed: for status and partial reports."""
+    rows = [{"cell": entry.cell._asdict(), "error": entry.error, "hint": entry.hint} for entry in failed]
+    write_json(run.results / "cells" / "failed.json", rows)
+
+
+def read_failures(run: Run) -> dict[Cell, str]:
+    """Cell -> error, of the cells that failed when they were last checked."""
+    try:
+        rows = read_json(run.results / "cells" / "failed.json")
+    except (OSError, ValueError):
+        return {}
+    return {Cell(**row["cell"]): f"failed: {row['error']}" for row in rows}
+
+
+def manifests_digest(grid: Grid) -> str:
+    """sha256 over all manifests of the run: tables are made anew when any cell's content changed."""
+    digest = hashlib.sha256()
+    for path in grid.all_manifests():
+        digest.update(Path(path).read_bytes())
+    return digest.hexdigest()
+
+
 def repair(run: Run, verify: bool = True) -> list[Problem]:
     """Remove manifests whose cells are missing, damaged or failed, and damaged cells themselves.
 
@@ -89,11 +124,17 @@ def repair(run: Run, verify: bool = True) -> list[Problem]:
                         problems.append(Problem(folder, damage[folder], "will be computed again"))
                 if damage[folder]:
                     remove.add(path)
+    remove_manifests(remove)
     for folder, what in damage.items():
         if what:
-            store.remove(folder)
-    remove_manifests(remove)
+            _remove_cell(run, store, folder)
     return problems
+
+
+def _remove_cell(run: Run, store: Store, folder: str) -> None:
+    """A finished cell, and what a killed job may have left for resuming it: it is to be computed from the start."""
+    store.remove(folder)
+    shutil.rmtree(run.results / "work" / folder, ignore_errors=True)
 
 
 def _damage(store: Store, folder: str, verify: bool) -> str | None:
@@ -104,6 +145,30 @@ def _damage(store: Store, folder: str, verify: bool) -> str | None:
 
 def _label(cell: Cell) -> str:
     return f"{cell.rule}/{cell.model}/{cell.name}"
+
+
+def record_problems(run: Run) -> list[Problem]:
+    """Models and benchmarks that were not fetched yet, and records that cannot be read."""
+    grid, found = Grid(run), []
+    wanted = [("model", run.results / "prefetch" / "models" / f"{name}.json") for name in grid.used_models]
+    wanted += [("benchmark", run.results / "prefetch" / "benchmarks" / f"{name}.json") for name in grid.used_benchmarks]
+    for kind, path in wanted:
+        if not path.is_file():
+            found.append(
+                Problem(f"{kind} {path.stem}", "not fetched yet", "run `snakemake prefetch` on the login node")
+            )
+            continue
+        try:
+            record = read_json(path)
+        except ValueError:
+            found.append(Problem(str(path), "not valid JSON", "delete it and run `snakemake prefetch`"))
+            continue
+        for name, point in record.get("checkpoints", {}).items():
+            place = Path(point["path"]) / (point["subfolder"] or "")
+            if not any(place.glob("*.safetensors")):
+                what = f"checkpoint {name}: no weights in {place} any more"
+                found.append(Problem(f"model {path.stem}", what, f"delete {path} and run `snakemake prefetch`"))
+    return found
 
 
 def lease_problems(run: Run) -> list[Problem]:
@@ -147,7 +212,7 @@ def forget(run: Run, patterns: list[str]) -> list[str]:
     }
     remove_manifests(remove)
     for folder in dropped:
-        store.remove(folder)
+        _remove_cell(run, store, folder)
     return sorted(dropped)
 
 

@@ -1,8 +1,8 @@
 """Leases: two jobs never compute one cell. A second job waits until the first is done, or is gone.
 
-A lease is a file beside the cell's folder that names its holder (host, pid, Slurm job) and is touched every
-HEARTBEAT seconds. It is stale when it was not touched for STALE seconds, or when its process on this host, or its
-Slurm job, no longer exists. After a controller was killed its jobs may live on: they still hold their leases, so a
+A lease is a file that names its holder (host, pid, Slurm job) and is touched every HEARTBEAT seconds. It is stale when
+its process on this host no longer exists; when, on another host, it was not touched for STALE seconds, or its Slurm
+job no longer exists. After a controller was killed its jobs may live on: they still hold their leases, so a
 second run waits for them and takes over what they finish.
 """
 
@@ -38,8 +38,8 @@ def hold_lease(path: Path, finished: Callable[[], bool], *, poll: float = POLL, 
             say(f"waiting for {describe_holder(path)}")
             told = True
         time.sleep(poll)
-    stop = threading.Event()
-    beat = threading.Thread(target=_beat, args=(path, stop), daemon=True)
+    stop, mine = threading.Event(), path.read_text(encoding="utf-8")
+    beat = threading.Thread(target=_beat, args=(path, mine, stop), daemon=True)
     beat.start()
     try:
         # the other job may have finished between our look into the store and the lease
@@ -47,7 +47,8 @@ def hold_lease(path: Path, finished: Callable[[], bool], *, poll: float = POLL, 
     finally:
         stop.set()
         beat.join()
-        path.unlink(missing_ok=True)
+        if _is_mine(path, mine):
+            path.unlink(missing_ok=True)
 
 
 def is_stale(path: Path) -> bool:
@@ -59,11 +60,12 @@ def is_stale(path: Path) -> bool:
         return False  # released meanwhile: try to take it
     except ValueError:
         return age > 2 * POLL  # killed while writing it
+    if holder.get("host") == socket.gethostname():
+        # a process that was stopped for a while is still the holder
+        return not _is_alive(holder.get("pid"), holder.get("started"))
     if age > STALE:
         return True
-    if holder.get("host") == socket.gethostname():
-        return not _is_alive(holder.get("pid"), holder.get("started"))
-    if holder.get("slurm_job"):
+    if holder.get("slurm_job") and age > 2 * HEARTBEAT:  # a living holder touches it: ask the scheduler rarely
         return _slurm_job_is_gone(holder["slurm_job"])
     return False
 
@@ -85,6 +87,7 @@ def _take(path: Path) -> bool:
         "pid": os.getpid(),
         "started": _process_start(os.getpid()),
         "slurm_job": os.environ.get("SLURM_JOB_ID"),
+        "taken": time.time(),
     }
     mine = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.{threading.get_ident()}")
     mine.write_text(json.dumps(holder), encoding="utf-8")
@@ -110,10 +113,19 @@ def _break(path: Path) -> None:
             gone.unlink(missing_ok=True)
 
 
-def _beat(path: Path, stop: threading.Event) -> None:
+def _beat(path: Path, mine: str, stop: threading.Event) -> None:
     while not stop.wait(HEARTBEAT):
         with contextlib.suppress(OSError):
-            os.utime(path)
+            if _is_mine(path, mine):
+                os.utime(path)
+
+
+def _is_mine(path: Path, mine: str) -> bool:
+    """Whether the lease is still the one that was taken: a process that slept too long may have lost it."""
+    try:
+        return path.read_text(encoding="utf-8") == mine
+    except OSError:
+        return False
 
 
 def _process_start(pid: int) -> str | None:

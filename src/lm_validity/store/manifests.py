@@ -11,6 +11,8 @@ from lm_validity.config.grid import Cell
 from lm_validity.errors import InputError
 from lm_validity.files import read_json, write_json
 
+ASIDE = ".failed"  # suffix of a manifest that holds a failed cell, set aside so that its job runs again
+
 
 class Entry(NamedTuple):
     """One cell of a manifest. `content` is for results too small for the store (selections)."""
@@ -18,9 +20,9 @@ class Entry(NamedTuple):
     cell: Cell
     status: str  # done | failed | missing
     folder: str | None = None
+    sha256: str | None = None  # of the cell's files: a recomputed cell with other bytes is another manifest
     error: str | None = None
     hint: str | None = None
-    log: str | None = None
     content: dict | None = None
 
 
@@ -32,6 +34,7 @@ def write_manifest(path: str | Path, entries: list[Entry]) -> None:
         row |= {key: value for key, value in entry._asdict().items() if key != "cell" and value is not None}
         rows.append(row)
     write_json(path, {"cells": rows})
+    Path(f"{path}{ASIDE}").unlink(missing_ok=True)
 
 
 def read_manifest(path: str | Path) -> list[Entry]:
@@ -47,16 +50,17 @@ def read_manifest(path: str | Path) -> list[Entry]:
 
 
 class Manifests:
-    """Reads manifests once each and finds the entry of a cell."""
+    """Reads manifests once each and finds the entry of a cell; those set aside only where asked for."""
 
-    def __init__(self, grid):
-        self.grid = grid
+    def __init__(self, grid, also_aside: bool = False):
+        self.grid, self.also_aside = grid, also_aside
         self._read: dict[str, dict[Cell, Entry]] = {}
 
     def entry(self, cell: Cell) -> Entry | None:
         """The entry of a cell, or None where its manifest does not exist (yet)."""
         path = self.grid.manifest_of(cell)
         if path not in self._read:
-            exists = Path(path).is_file()
-            self._read[path] = {entry.cell: entry for entry in read_manifest(path)} if exists else {}
+            places = [path, f"{path}{ASIDE}"] if self.also_aside else [path]
+            found = next((place for place in places if Path(place).is_file()), None)
+            self._read[path] = {entry.cell: entry for entry in read_manifest(found)} if found else {}
         return self._read[path].get(cell)

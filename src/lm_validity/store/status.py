@@ -15,7 +15,7 @@ def count_cells(run: Run) -> dict[str, dict[str, int]]:
     for job in grid.jobs.values():
         counts.setdefault(job.rule, dict.fromkeys(STATES, 0))
         total[job.rule] = total.get(job.rule, 0) + len(job.cells)
-    for _, entries in existing_entries(grid):
+    for _, entries in existing_entries(grid, also_aside=True):
         for entry in entries:
             if entry.status in ("done", "failed"):
                 counts[entry.cell.rule][entry.status] += 1

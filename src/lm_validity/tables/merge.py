@@ -3,6 +3,8 @@
 Rows come in the grid's order, so that the same cells give the same bytes.
 """
 
+import json
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -11,15 +13,18 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lm_validity.config.grid import Cell, Grid
+from lm_validity.config.grid import Cell
 from lm_validity.config.load import Run
 from lm_validity.errors import InputError
-from lm_validity.files import replace_file
-from lm_validity.store.cells import Store, check_read
-from lm_validity.store.manifests import Entry, Manifests
+from lm_validity.files import replace_file, write_json
+from lm_validity.store.cells import check_read
+from lm_validity.store.check import read_failures
+from lm_validity.store.manifests import Entry
+from lm_validity.store.workspace import MissingCell, Workspace
 from lm_validity.tables.schema import ITEMS, SCORES, SELECTIONS, write_table
 
 SOURCE = "lm-validity"
+ROW_GROUP = 100_000  # rows held in memory before they are written
 
 
 class Missing(NamedTuple):
@@ -37,16 +42,24 @@ class Merger:
 
     def __init__(self, run: Run, partial: bool = False):
         self.run, self.partial = run, partial
-        self.grid = Grid(run)
-        self.store = Store(run.results / "store")
-        self.manifests = Manifests(self.grid)
-        self.missing: list[Missing] = []
+        self.workspace = Workspace(run, also_aside=partial)
+        self.grid, self.store, self.manifests = self.workspace.grid, self.workspace.store, self.workspace.manifests
+        self.failures = read_failures(run)
+        self._missing: dict[Cell, Missing] = {}
+
+    @property
+    def missing(self) -> list[Missing]:
+        """The cells the tables lack, in the grid's order."""
+        return list(self._missing.values())
 
     def write_scores(self, folder: Path) -> None:
         """scores.parquet and selections.parquet."""
+        self.versions: Counter[str] = Counter()
         scores, selections = self.scores(), self.selections()
         write_table(scores, SCORES, folder / "scores.parquet")
         write_table(selections, SELECTIONS, folder / "selections.parquet")
+        mixed = [{"cells": cells, "versions": json.loads(text)} for text, cells in self.versions.most_common()]
+        write_json(folder / "versions.json", mixed)
 
     def write_items(self, folder: Path) -> None:
         """items.parquet, cell by cell: the table may be larger than memory."""
@@ -54,8 +67,14 @@ class Merger:
             replace_file(folder / "items.parquet") as temporary,
             pq.ParquetWriter(temporary, ITEMS, compression="zstd") as writer,
         ):
+            waiting: list[pa.Table] = []
             for cell, entry in self._scored_cells():
-                writer.write_table(self._items(cell, entry))
+                waiting.append(self._items(cell, entry))
+                if sum(map(len, waiting)) >= ROW_GROUP:
+                    writer.write_table(pa.concat_tables(waiting))
+                    waiting = []
+            if waiting:
+                writer.write_table(pa.concat_tables(waiting))
 
     # ---- rows ---------------------------------------------------------------------------------------------------
 
@@ -75,7 +94,8 @@ class Merger:
 
     def _score_rows(self, cell: Cell, entry: Entry) -> Iterator[dict]:
         benchmark = self.run.benchmarks[cell.benchmark]
-        result = self._record(entry)["result"]
+        result = self.store.read(entry.folder)["result"]
+        self.versions[json.dumps(self.store.sidecar(entry.folder).get("versions", {}), sort_keys=True)] += 1
         for metric, found in result["metrics"].items():
             yield {
                 **self._key(cell),
@@ -119,7 +139,7 @@ class Merger:
         }
 
     def _adapter_prompt(self, cell: Cell) -> str:
-        return self.manifests.entry(cell._replace(rule="select_adapter")).content["prompt"]
+        return self.workspace.selection(cell)["prompt"]
 
     def _is_selected(self, cell: Cell) -> bool:
         """Adapters were selected already; of direct prompts, the one chosen on validation is."""
@@ -144,24 +164,48 @@ class Merger:
                 yield cell, entry
 
     def _entry(self, cell: Cell) -> Entry | None:
-        """The manifest entry of a finished cell; None (and remembered as missing) otherwise."""
+        """The entry of a finished cell of the current recipe; None (and remembered as missing) otherwise.
+
+        A partial table also takes cells whose manifest is gone, because a sibling of their job failed.
+        """
         entry = self.manifests.entry(cell)
-        if entry is not None and entry.status == "done" and (entry.folder is None or self.store.has(entry.folder)):
+        if entry is None or entry.status != "done":
+            found = self._from_store(cell) if self.partial else None
+            if found is not None:
+                return found
+            reason = entry.error if entry is not None else self.failures.get(cell, "not computed yet")
+            return self._lacks(cell, reason or entry.status)
+        if entry.folder is None:
             return entry
-        reason = "not computed yet" if entry is None or entry.status == "done" else entry.error
-        lack = Missing(cell, f"{entry.status}: {reason}" if entry is not None and entry.error else reason)
+        if not self.store.has(entry.folder):
+            return self._lacks(cell, "missing from the store")
+        if self._is_stale(cell, entry):
+            return self._lacks(cell, "finished under another recipe, not yet under this one")
+        return entry
+
+    def _from_store(self, cell: Cell) -> Entry | None:
+        if cell.rule == "select_adapter":
+            return None
+        try:
+            place = self.workspace.place(cell)
+        except (MissingCell, InputError):
+            return None
+        return Entry(cell, "done", folder=place.folder) if self.store.has(place) else None
+
+    def _is_stale(self, cell: Cell, entry: Entry) -> bool:
+        """Whether the manifest is of an older recipe. An unchanged model's cell stands in for its adapter's."""
+        if cell.rule == "evaluate_adapter" and self.workspace.selection(cell)["folder"] is None:
+            return not entry.folder.startswith("evaluate_model/")
+        return entry.folder != self.workspace.place(cell).folder
+
+    def _lacks(self, cell: Cell, reason: str) -> None:
+        lack = Missing(cell, reason)
         if not self.partial:
             raise InputError(
                 f"{self.grid.manifest_of(cell)}: {lack.describe()}.",
-                "finish the run, or use --partial for the cells that exist.",
+                "run the workflow to its end (lm-validity preflight first), or use --partial.",
             )
-        if lack not in self.missing:
-            self.missing.append(lack)
-        return None
-
-    def _record(self, entry: Entry) -> dict:
-        check_read(self.store, entry.folder, "cell.json")
-        return self.store.read(entry.folder)
+        self._missing.setdefault(cell, lack)
 
 
 def _selection_rows(cell: Cell, choice: dict) -> Iterator[dict]:

@@ -67,9 +67,11 @@ def test_a_foreign_lease_is_stale_by_its_heartbeat(foreign):
 
 def test_a_foreign_lease_is_stale_when_its_slurm_job_is_gone(foreign, tmp_path, monkeypatch):
     foreign.write_text(json.dumps({"host": "elsewhere", "pid": 1, "started": None, "slurm_job": "7"}))
+    assert not is_stale(foreign), "a lease that is touched is held, and the scheduler is not asked"
     tools = tmp_path / "bin"
     tools.mkdir()
     squeue = tools / "squeue"
+    quiet = time.time() - 2 * leases.HEARTBEAT - 1
     monkeypatch.setenv("PATH", f"{tools}:{os.environ['PATH']}")
     for answer, stale in (
         ("echo RUNNING", False),
@@ -78,6 +80,7 @@ def test_a_foreign_lease_is_stale_when_its_slurm_job_is_gone(foreign, tmp_path, 
     ):
         squeue.write_text(f"#!/bin/sh\n{answer}\n")
         squeue.chmod(0o755)
+        os.utime(foreign, (quiet, quiet))
         assert is_stale(foreign) is stale
 
 

@@ -32,9 +32,7 @@ def test_models_with_the_published_names(tmp_path):
 
 
 def test_tabs_byte_order_mark_and_unknown_columns(tmp_path):
-    path = write(
-        tmp_path / "m.tsv", "\ufeffmodel\tpath\tinstruction_tuned\nx\tsomewhere, else\tTRUE\n\ny\t\t\n"
-    )
+    path = write(tmp_path / "m.tsv", "\ufeffmodel\tpath\tinstruction_tuned\nx\tsomewhere, else\tTRUE\n\ny\t\t\n")
     sheet = read_models(path)
     assert sheet["model"].tolist() == ["x", "y"]
     assert sheet["instruction_tuned"][0] and pd.isna(sheet["instruction_tuned"][1])
@@ -138,9 +136,7 @@ def test_lm_eval_results(tmp_path):
 
 def test_lm_eval_of_two_models_and_twice_the_same(tmp_path):
     first = write(tmp_path / "a.json", json.dumps(LM_EVAL))
-    other = write(
-        tmp_path / "b.json", json.dumps(LM_EVAL | {"model_name": "other", "chat_template": "{{ x }}"})
-    )
+    other = write(tmp_path / "b.json", json.dumps(LM_EVAL | {"model_name": "other", "chat_template": "{{ x }}"}))
     frame = read_lm_eval([first, other])
     assert set(frame["model"]) == {"org/model", "other"} and set(frame["prompt"]) == {"plain", "chat"}
     with pytest.raises(InputError, match="is also in"):

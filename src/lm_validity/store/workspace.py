@@ -18,11 +18,11 @@ from lm_validity.store.recipe import RECIPE_VERSIONS
 class Workspace:
     """One run's files: its grid, store, manifests and the login node's records."""
 
-    def __init__(self, run: Run):
+    def __init__(self, run: Run, also_aside: bool = False):
         self.run = run
         self.grid = Grid(run)
         self.store = Store(run.results / "store")
-        self.manifests = Manifests(self.grid)
+        self.manifests = Manifests(self.grid, also_aside)
         self._json: dict[str, dict] = {}
 
     @cached_property

@@ -9,7 +9,6 @@ import pandas as pd
 from lm_validity.reports import figures
 from lm_validity.reports.agreement_analysis import DIRECT, NO_FAMILIES, PREPARED, AgreementAnalysis
 from lm_validity.reports.agreement_robustness import (
-    influence_section,
     reliability_section,
     score_section,
     subset_section,
@@ -23,6 +22,7 @@ from lm_validity.reports.agreement_sections import (
 )
 from lm_validity.reports.agreement_uncertainty import AgreementUncertainty
 from lm_validity.reports.alignment import PairAlignment
+from lm_validity.reports.influence_section import influence_section
 from lm_validity.reports.page import Figure, Finding, Page, Section, Table
 from lm_validity.reports.summary import count, decimal, percent, with_interval
 from lm_validity.statistics.resampling import Interval
@@ -47,7 +47,13 @@ def agreement_page(
         significance_section(analysis, summary),
         alignment_section(analysis, alignments),
         subset_section(analysis),
-        influence_section(analysis),
+        influence_section(
+            analysis.influence,
+            {p: analysis.agreement[p].mean for p in PROTOCOLS},
+            measure="mean_tau",
+            prefix="influence",
+            name="mean tau",
+        ),
         reliability_section(analysis),
         score_section(analysis),
     ]

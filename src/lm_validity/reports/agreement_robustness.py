@@ -1,4 +1,4 @@
-"""Sections of the agreement report on what it rests on: subsets of benchmarks, influence, seeds, and the scores."""
+"""Sections of the agreement report on what it rests on: subsets of benchmarks, seeds, and the scores."""
 
 import altair as alt
 import numpy as np
@@ -7,26 +7,59 @@ import pandas as pd
 from lm_validity.reports import figures
 from lm_validity.reports.agreement_analysis import DIRECT, PREPARED, AgreementAnalysis
 from lm_validity.reports.page import Figure, Section, Table
+from lm_validity.reports.score_matrix import ScoreMatrix
 from lm_validity.reports.summary import count, decimal
 from lm_validity.statistics.ranking import average_ranks
 
 
 def subset_section(analysis: AgreementAnalysis) -> Section | None:
     """How many benchmarks are enough."""
+    frame = _subset_frame(analysis)
+    if frame.empty or not np.isfinite(frame["tau"]).any():
+        return None
+    orders = pd.DataFrame(
+        [
+            {"place": i + 1, "benchmark": analysis.tasks[j], "protocol": figures.PROTOCOL_LABELS[p]}
+            for p, subset in analysis.subsets.items()
+            for i, j in enumerate(subset.greedy_order)
+        ]
+    )
+    figure = Figure(
+        "subsets",
+        "Subsets against the whole set",
+        _subset_chart(frame),
+        caption="Band: 5 to 95% of subsets.",
+        wide=True,
+    )
+    formats = {"tau": ".3f", "low": ".3f", "high": ".3f"}
+    return Section(
+        "How many benchmarks are enough",
+        finding=subset_sentence(analysis),
+        explanation="Models are ranked by their mean standardised score over a subset of the benchmarks and over all. "
+        "Greedy subsets are chosen on four fifths of the models; all taus are on models that took no part in the "
+        "choice. The whole set contains the subset, so this is what could have been saved, not how a ranking carries "
+        "over.",
+        figures=[figure],
+        tables=[
+            Table("subsets", "Agreement by size of the subset", frame, formats=formats, folded=True),
+            Table("subset_order", "Greedy order of benchmarks, chosen on all models", orders, folded=True),
+        ],
+    )
+
+
+def _subset_frame(analysis: AgreementAnalysis) -> pd.DataFrame:
     rows = []
     for protocol, subset in analysis.subsets.items():
         for i, size in enumerate(subset.sizes):
             shared = {"benchmarks": int(size), "protocol": figures.PROTOCOL_LABELS[protocol]}
-            rows.append(
-                shared
-                | {"choice": "random", "tau": subset.random_mean[i], "low": subset.random_low[i]}
-                | {"high": subset.random_high[i]}
-            )
+            low, high = subset.random_low[i], subset.random_high[i]
+            rows.append(shared | {"choice": "random", "tau": subset.random_mean[i], "low": low, "high": high})
             rows.append(shared | {"choice": "greedy", "tau": subset.greedy_mean[i], "low": np.nan, "high": np.nan})
-    frame = pd.DataFrame(rows)
-    if frame.empty or not np.isfinite(frame["tau"]).any():
-        return None
-    chart = figures.lines(
+    return pd.DataFrame(rows)
+
+
+def _subset_chart(frame: pd.DataFrame) -> alt.LayerChart:
+    return figures.lines(
         frame,
         x="benchmarks",
         y="tau",
@@ -43,34 +76,6 @@ def subset_section(analysis: AgreementAnalysis) -> Section | None:
         ),
         points=False,
     )  # fmt: skip
-    orders = pd.DataFrame(
-        [
-            {"place": i + 1, "benchmark": analysis.tasks[j], "protocol": figures.PROTOCOL_LABELS[p]}
-            for p, subset in analysis.subsets.items()
-            for i, j in enumerate(subset.greedy_order)
-        ]
-    )
-    return Section(
-        "How many benchmarks are enough",
-        finding=subset_sentence(analysis),
-        explanation="Models are ranked by their mean standardised score over a subset of the benchmarks and over all. "
-        "Greedy subsets are chosen on four fifths of the models; all taus are on models that took no part in the "
-        "choice. The whole set contains the subset, so this is what could have been saved, not how a ranking carries "
-        "over.",
-        figures=[
-            Figure("subsets", "Subsets against the whole set", chart, caption="Band: 5 to 95% of subsets.", wide=True)
-        ],
-        tables=[
-            Table(
-                "subsets",
-                "Agreement by size of the subset",
-                frame,
-                formats={"tau": ".3f", "low": ".3f", "high": ".3f"},
-                folded=True,
-            ),
-            Table("subset_order", "Greedy order of benchmarks, chosen on all models", orders, folded=True),
-        ],
-    )
 
 
 def subset_sentence(analysis: AgreementAnalysis) -> str:
@@ -86,70 +91,6 @@ def subset_sentence(analysis: AgreementAnalysis) -> str:
         f"One benchmark picked at random orders the models like all {len(subset.sizes)} together with tau "
         f"{decimal(subset.random_mean[0])} {label}{more}."
     )
-
-
-def influence_section(analysis: AgreementAnalysis) -> Section | None:
-    """Mean tau with one family, benchmark or model left out."""
-    rows = [
-        {
-            "left_out": left.name,
-            "kind": left.kind,
-            "protocol": figures.PROTOCOL_LABELS[p],
-            "tau": left.mean_tau,
-            "change": left.mean_tau - analysis.agreement[p].mean,
-        }
-        for p, results in analysis.influence.items()
-        for left in results
-    ]
-    frame = pd.DataFrame(rows)
-    if frame.empty:
-        return None
-    shown = frame[frame["kind"] != "model"]
-    charts = [
-        Figure(
-            f"influence_{kind}",
-            f"One {kind} left out",
-            figures.interval_dots(
-                shown[shown["kind"] == kind],
-                y="left_out",
-                value="change",
-                title="Change of the mean tau",
-                y_order=_by_change(shown[shown["kind"] == kind]),
-                color=figures.protocol_color(),
-                tooltip=figures.tooltips(left_out="Left out", protocol="Protocol", tau="tau|.3f", change="change|+.3f"),
-                row_height=18,
-                zero=True,
-            ),
-        )
-        for kind in ("family", "benchmark")
-        if (shown["kind"] == kind).any()
-    ]
-    largest = frame.loc[frame["change"].abs().idxmax()] if frame["change"].notna().any() else None
-    finding = (
-        f"The largest change is that of leaving out the {largest['kind']} {largest['left_out']}: "
-        f"{largest['change']:+.3f} ({largest['protocol'].lower()})."
-        if largest is not None
-        else ""
-    )
-    return Section(
-        "What the mean tau rests on",
-        finding=finding,
-        figures=charts,
-        tables=[
-            Table(
-                "influence",
-                "One family, benchmark or model left out",
-                frame,
-                formats={"tau": ".3f", "change": "+.3f"},
-                labels={"left_out": "left out"},
-                folded=True,
-            )
-        ],
-    )
-
-
-def _by_change(frame: pd.DataFrame) -> list[str]:
-    return frame.groupby("left_out")["change"].mean().sort_values().index.tolist()
 
 
 def reliability_section(analysis: AgreementAnalysis) -> Section | None:
@@ -169,6 +110,26 @@ def reliability_section(analysis: AgreementAnalysis) -> Section | None:
 def score_section(analysis: AgreementAnalysis) -> Section:
     """All scores, with ranks: what every other figure is made of."""
     matrix = analysis.matrix
+    frame = _score_frame(analysis)
+    main = figures.PROTOCOL_LABELS[PREPARED if matrix.has(PREPARED) else DIRECT]
+    models = frame[frame["protocol"] == main].groupby("model")["rank"].mean().sort_values().index.tolist()
+    charts = [
+        Figure(f"scores_{p}", label, _score_chart(frame[frame["protocol"] == label], matrix, models), min_width=480)
+        for p, label in figures.PROTOCOL_LABELS.items()
+    ]
+    labels = list(figures.PROTOCOL_LABELS.values())
+    table = frame.pivot(index=["model", "family", "benchmark"], columns="protocol", values="score").reset_index()
+    table = table.reindex(columns=["model", "family", "benchmark", *labels])
+    return Section(
+        "Scores and ranks",
+        explanation="Models from best to worst mean rank after preparation. Grey cells with × are missing.",
+        figures=charts,
+        tables=[Table("scores", "All scores", table, formats={label: ".4f" for label in labels}, folded=True)],
+    )
+
+
+def _score_frame(analysis: AgreementAnalysis) -> pd.DataFrame:
+    matrix = analysis.matrix
     rows = []
     for protocol, label in figures.PROTOCOL_LABELS.items():
         ranks = average_ranks(matrix.oriented(protocol))
@@ -184,46 +145,24 @@ def score_section(analysis: AgreementAnalysis) -> Section:
                     "rank": ranks[i, j],
                 }
             )
-    frame = pd.DataFrame(rows)
-    prepared = frame[frame["protocol"] == figures.PROTOCOL_LABELS[PREPARED if matrix.has(PREPARED) else DIRECT]]
-    models = prepared.groupby("model")["rank"].mean().sort_values().index.tolist()
-    charts = []
-    for protocol, label in figures.PROTOCOL_LABELS.items():
-        chart = figures.heatmap(
-            frame[frame["protocol"] == label].drop(columns="protocol"),
-            x="benchmark",
-            y="model",
-            value="rank",
-            title="Rank on the benchmark (1 = best)",
-            x_order=list(matrix.benchmarks),
-            y_order=models,
-            tooltip=figures.tooltips(
-                model="Model",
-                family="Family",
-                benchmark="Benchmark",
-                score="Score|.4f",
-                standard_error="±|.4f",
-                rank="Rank|~g",
-            ),
-            domain=(1, len(matrix.models)),
-            reverse=True,
-            row_height=12,
-            focus=True,
-        )
-        charts.append(Figure(f"scores_{protocol}", label, chart, min_width=480))
-    table = frame.pivot(index=["model", "family", "benchmark"], columns="protocol", values="score").reset_index()
-    table = table.reindex(columns=["model", "family", "benchmark", *figures.PROTOCOL_LABELS.values()])
-    return Section(
-        "Scores and ranks",
-        explanation="Models from best to worst mean rank after preparation. Grey cells with × are missing.",
-        figures=charts,
-        tables=[
-            Table(
-                "scores",
-                "All scores",
-                table,
-                formats={label: ".4f" for label in figures.PROTOCOL_LABELS.values()},
-                folded=True,
-            )
-        ],
-    )
+    return pd.DataFrame(rows)
+
+
+def _score_chart(frame: pd.DataFrame, matrix: ScoreMatrix, models: list[str]) -> alt.LayerChart:
+    return figures.heatmap(
+        frame.drop(columns="protocol"),
+        x="benchmark",
+        y="model",
+        value="rank",
+        title="Rank on the benchmark (1 = best)",
+        x_order=list(matrix.benchmarks),
+        y_order=models,
+        tooltip=figures.tooltips(
+            model="Model", family="Family", benchmark="Benchmark", score="Score|.4f", standard_error="±|.4f",
+            rank="Rank|~g",
+        ),
+        domain=(1, len(matrix.models)),
+        reverse=True,
+        row_height=12,
+        focus=True,
+    )  # fmt: skip

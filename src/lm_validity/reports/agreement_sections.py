@@ -78,17 +78,22 @@ def perplexity_section(analysis: AgreementAnalysis, summary: dict) -> Section | 
     }
     caption = "Perplexity before preparation against scores after it."
     charts += tau_heatmaps(apart, corpora, tasks, caption=caption, row_height=26)
+    return Section("Perplexity", finding=_before_sentence(values), figures=charts, tables=[_perplexity_table(values)])
+
+
+def _before_sentence(values: dict) -> str:
     before, intervals = values["before_after"], values["before_after_interval"]
     parts = [
         f"{with_interval(before[kind], intervals.get(kind))} among {words}"
         for kind, words in (("base", "base models"), ("instruction_tuned", "instruction-tuned ones"))
         if before.get(kind) is not None
     ]
-    finding = (
-        f"Perplexity before any preparation already tells the order after it with tau {' and '.join(parts)}."
-        if parts
-        else ""
-    )
+    if not parts:
+        return ""
+    return f"Perplexity before any preparation already tells the order after it with tau {' and '.join(parts)}."
+
+
+def _perplexity_table(values: dict) -> Table:
     rows = [
         {"comparison": title, "protocol": label, "tau": values[key][p], **_ends(values[f"{key}_interval"].get(p))}
         for key, title in (
@@ -98,14 +103,8 @@ def perplexity_section(analysis: AgreementAnalysis, summary: dict) -> Section | 
         )
         for p, label in figures.PROTOCOL_LABELS.items()
     ]
-    table = Table(
-        "perplexity",
-        "Agreement with perplexity",
-        pd.DataFrame(rows),
-        formats={"tau": ".3f", "low": ".3f", "high": ".3f"},
-        folded=True,
-    )
-    return Section("Perplexity", finding=finding, figures=charts, tables=[table])
+    formats = {"tau": ".3f", "low": ".3f", "high": ".3f"}
+    return Table("perplexity", "Agreement with perplexity", pd.DataFrame(rows), formats=formats, folded=True)
 
 
 def _ends(interval) -> dict:

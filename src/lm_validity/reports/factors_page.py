@@ -1,16 +1,14 @@
 """The factors report's page: its findings, and the sections on components and compute."""
 
+import altair as alt
 import numpy as np
 import pandas as pd
 
 from lm_validity.reports import figures
 from lm_validity.reports.agreement_analysis import NO_FAMILIES
 from lm_validity.reports.factors_analysis import SHOWN_COMPONENTS, FactorsAnalysis, FactorsUncertainty
-from lm_validity.reports.factors_sections import (
-    completion_section,
-    influence_section,
-    potential_section,
-)
+from lm_validity.reports.factors_sections import completion_section, potential_section
+from lm_validity.reports.influence_section import influence_section
 from lm_validity.reports.page import Figure, Finding, Page, Section, Table
 from lm_validity.reports.summary import count, decimal, percent, with_interval
 from lm_validity.tables.schema import PROTOCOLS
@@ -28,7 +26,13 @@ def factors_page(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, sum
         _compute_section(analysis, summary),
         potential_section(analysis, uncertainty, summary),
         completion_section(analysis),
-        influence_section(analysis),
+        influence_section(
+            analysis.influence,
+            {p: c.explained_variance[0] for p, c in analysis.components.items() if len(c.explained_variance)},
+            measure="first_component",
+            prefix="share_influence",
+            name="share of the first component",
+        ),
     ]
     return Page(
         name="factors",
@@ -124,6 +128,31 @@ def _completion_finding(summary: dict) -> Finding | None:
 
 
 def _variance_section(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, summary: dict) -> Section:
+    frame = _variance_frame(analysis, uncertainty)
+    sums = {p: sum(values) for p, values in summary["explained_variance"].items() if values}
+    finding = " ".join(
+        f"{figures.PROTOCOL_LABELS[p]}: the first {SHOWN_COMPONENTS} components together carry {percent(total)}."
+        for p, total in sums.items()
+    )
+    figure = Figure(
+        "explained_variance",
+        "All models",
+        _variance_chart(frame),
+        caption="Lines: 95% intervals over models. Ticks: 95th percentile of tables with shuffled columns.",
+        wide=True,
+    )
+    table = Table(
+        "explained_variance",
+        "Explained variance",
+        frame,
+        formats={name: ".4f" for name in ("share", "low", "high", "null_95")},
+        labels={"null_95": "shuffled, 95th percentile"},
+        folded=True,
+    )
+    return Section("Explained variance", finding=finding, figures=[figure], tables=[table, _loading_table(analysis)])
+
+
+def _variance_frame(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty) -> pd.DataFrame:
     rows = []
     for protocol, label in figures.PROTOCOL_LABELS.items():
         shares, parallel = analysis.components[protocol].explained_variance, analysis.parallel.get(protocol)
@@ -139,8 +168,11 @@ def _variance_section(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty
                     "null_95": parallel.null_95[i] if parallel and i < len(parallel.null_95) else np.nan,
                 }
             )
-    frame = pd.DataFrame(rows)
-    chart = figures.grouped_bars(
+    return pd.DataFrame(rows)
+
+
+def _variance_chart(frame: pd.DataFrame) -> alt.LayerChart:
+    return figures.grouped_bars(
         frame,
         x="component",
         value="share",
@@ -156,35 +188,6 @@ def _variance_section(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty
         ),
         domain=(0, 1),
     )  # fmt: skip
-    sums = {p: sum(values) for p, values in summary["explained_variance"].items() if values}
-    finding = " ".join(
-        f"{figures.PROTOCOL_LABELS[p]}: the first {SHOWN_COMPONENTS} components together carry {percent(total)}."
-        for p, total in sums.items()
-    )
-    return Section(
-        "Explained variance",
-        finding=finding,
-        figures=[
-            Figure(
-                "explained_variance",
-                "All models",
-                chart,
-                caption="Lines: 95% intervals over models. Ticks: 95th percentile of tables with shuffled columns.",
-                wide=True,
-            )
-        ],
-        tables=[
-            Table(
-                "explained_variance",
-                "Explained variance",
-                frame,
-                formats={name: ".4f" for name in ("share", "low", "high", "null_95")},
-                labels={"null_95": "shuffled, 95th percentile"},
-                folded=True,
-            ),
-            _loading_table(analysis),
-        ],
-    )
 
 
 def _loading_table(analysis: FactorsAnalysis) -> Table:

@@ -2,6 +2,7 @@
 on.
 """
 
+import altair as alt
 import numpy as np
 import pandas as pd
 
@@ -24,7 +25,32 @@ def potential_section(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty
         return None
     protocol = PREPARED if PREPARED in uncertainty.population_ranks else DIRECT
     frame = _rank_frame(analysis, uncertainty, protocol)
-    chart = figures.interval_dots(
+    figure = Figure(
+        "potential",
+        "Potential ranking",
+        _rank_chart(frame, analysis),
+        caption="Line: 95% interval over benchmarks.",
+        wide=True,
+    )
+    tables = [_budget_table(analysis, summary, protocol), _rank_table(frame)]
+    finding = ""
+    if {DIRECT, PREPARED} <= set(uncertainty.population_ranks):
+        misleading = _misleading_frame(analysis, uncertainty)
+        tables.append(_misleading_table(misleading))
+        finding = _misleading_sentence(misleading)
+    return Section(
+        "Which model to pick",
+        finding=finding,
+        explanation="Potential is the rank on the first component after preparation. The interval is for a population "
+        "of benchmarks like these (benchmarks resampled); the table also gives the one for these benchmarks (scores "
+        "redrawn within their standard errors).",
+        figures=[figure],
+        tables=tables,
+    )
+
+
+def _rank_chart(frame: pd.DataFrame, analysis: FactorsAnalysis) -> alt.LayerChart:
+    return figures.interval_dots(
         frame,
         y="model",
         value="rank",
@@ -40,47 +66,36 @@ def potential_section(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty
         focus=True,
         row_height=14,
     )  # fmt: skip
-    tables = [
-        _budget_table(analysis, summary, protocol),
-        Table(
-            "potential",
-            "Ranks with intervals",
-            frame,
-            formats={name: ".0f" for name in frame.columns if name not in ("model", "family", "parameters_b")}
-            | {"parameters_b": ".3g"},
-            labels={
-                "parameters_b": "parameters (billions)",
-                "low": "from",
-                "high": "to",
-                "low_these": "from, these benchmarks",
-                "high_these": "to, these benchmarks",
-            },
-            folded=True,
-        ),
-    ]
-    finding = ""
-    if {DIRECT, PREPARED} <= set(uncertainty.population_ranks):
-        misleading = _misleading_frame(analysis, uncertainty)
-        tables.append(_misleading_table(misleading))
-        surely = misleading[(misleading["low"] > 0) | (misleading["high"] < 0)]
-        finding = "No model's direct rank is off by more than its interval allows."
-        if len(surely):
-            finding = f"The direct rank of {count(len(surely), 'model')} is off by more than its interval allows."
-            first = surely.iloc[0]
-            finding += (
-                f" Most of all {first['model']}: {first['gap']:+.0f} places after preparation (95% interval "
-                f"{first['low']:+.0f} to {first['high']:+.0f})."
-            )
-    return Section(
-        "Which model to pick",
-        finding=finding,
-        explanation="Potential is the rank on the first component after preparation. The interval is for a "
-        "population of benchmarks like these (benchmarks resampled); the table also gives the one for these "
-        "benchmarks (scores redrawn within their standard errors).",
-        figures=[
-            Figure("potential", "Potential ranking", chart, caption="Line: 95% interval over benchmarks.", wide=True)
-        ],
-        tables=tables,
+
+
+def _rank_table(frame: pd.DataFrame) -> Table:
+    ranks = [name for name in frame.columns if name not in ("model", "family", "parameters_b")]
+    return Table(
+        "potential",
+        "Ranks with intervals",
+        frame,
+        formats={name: ".0f" for name in ranks} | {"parameters_b": ".3g"},
+        labels={
+            "parameters_b": "parameters (billions)",
+            "low": "from",
+            "high": "to",
+            "low_these": "from, these benchmarks",
+            "high_these": "to, these benchmarks",
+            "direct_rank": "direct rank",
+        },
+        folded=True,
+    )
+
+
+def _misleading_sentence(frame: pd.DataFrame) -> str:
+    surely = frame[(frame["low"] > 0) | (frame["high"] < 0)]
+    if surely.empty:
+        return "No model's direct rank is off by more than its interval allows."
+    first = surely.iloc[0]
+    return (
+        f"The direct rank of {count(len(surely), 'model')} is off by more than its interval allows. Most of all "
+        f"{first['model']}: {first['gap']:+.0f} places after preparation (95% interval {first['low']:+.0f} to "
+        f"{first['high']:+.0f})."
     )
 
 
@@ -285,56 +300,3 @@ def _completion_charts(analysis: FactorsAnalysis) -> list[Figure]:
             Figure(f"completed_ranking_{protocol}", f"{figures.PROTOCOL_LABELS[protocol]}", chart, caption=caption)
         )
     return charts
-
-
-def influence_section(analysis: FactorsAnalysis) -> Section | None:
-    """The first component's share with one family, benchmark or model left out."""
-    rows = [
-        {
-            "left_out": left.name,
-            "kind": left.kind,
-            "protocol": figures.PROTOCOL_LABELS[p],
-            "share": left.first_component,
-            "change": left.first_component - analysis.components[p].explained_variance[0],
-        }
-        for p, results in analysis.influence.items()
-        for left in results
-        if len(analysis.components[p].explained_variance)
-    ]
-    frame = pd.DataFrame(rows)
-    if frame.empty or not frame["change"].notna().any():
-        return None
-    charts = []
-    for kind in ("family", "benchmark"):
-        part = frame[frame["kind"] == kind]
-        if len(part):
-            chart = figures.interval_dots(
-                part,
-                y="left_out",
-                value="change",
-                title="Change of the first component's share",
-                y_order=part.groupby("left_out")["change"].mean().sort_values().index.tolist(),
-                color=figures.protocol_color(),
-                tooltip=figures.tooltips(
-                    left_out="Left out", protocol="Protocol", share="Share|.3f", change="change|+.3f"
-                ),
-                zero=True,
-            )
-            charts.append(Figure(f"share_influence_{kind}", f"One {kind} left out", chart))
-    largest = frame.loc[frame["change"].abs().idxmax()]
-    return Section(
-        "What the first component rests on",
-        finding=f"The largest change is that of leaving out the {largest['kind']} {largest['left_out']}: "
-        f"{largest['change']:+.3f} ({largest['protocol'].lower()}).",
-        figures=charts,
-        tables=[
-            Table(
-                "share_influence",
-                "One family, benchmark or model left out",
-                frame,
-                formats={"share": ".3f", "change": "+.3f"},
-                labels={"left_out": "left out"},
-                folded=True,
-            )
-        ],
-    )

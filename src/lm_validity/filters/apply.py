@@ -34,24 +34,7 @@ def apply_recipe(
     """
     output = Path(output)
     candidates, fewshot = _candidates(recipe, items, documents)
-    fitted = any(item_filter.fitted for item_filter in recipe.filters)
-    trials = {}
-    if fitted:
-        if models is None:
-            raise InputError(
-                f"recipe {recipe.name!r} has filters that are fitted to answers.",
-                "give --models, so that they are judged on models that they did not see.",
-            )
-        generator = np.random.default_rng(seed)
-        trials = judge(
-            list(recipe.filters),
-            candidates,
-            read_models(models),
-            recipe.score,
-            generator,
-            controls,
-            fit_models=recipe.fit_models,
-        )
+    trials = _judged(recipe, candidates, models, controls, seed)
     selection = keep_items(list(recipe.filters), _fit_rows(recipe, candidates))
     lines = [f"{step.filter}: {step.after} of {step.before} items stay" for step in selection.steps]
     lines += [f"{DESIGNS[design]}: {verdict(trial)}" for design, trial in trials.items()]
@@ -77,6 +60,28 @@ def apply_recipe(
         )
         lines.append(f"lm-eval task: {path}")
     return lines
+
+
+def _judged(
+    recipe: Recipe, candidates: Candidates, models: Path | None, controls: int, seed: int
+) -> dict[str, FilterTrial]:
+    """Trials by design; none for a recipe whose filters do not look at answers along training."""
+    if not any(item_filter.fitted for item_filter in recipe.filters):
+        return {}
+    if models is None:
+        raise InputError(
+            f"recipe {recipe.name!r} has filters that are fitted to answers.",
+            "give --models, so that they are judged on models that they did not see.",
+        )
+    return judge(
+        list(recipe.filters),
+        candidates,
+        read_models(models),
+        recipe.score,
+        np.random.default_rng(seed),
+        controls,
+        fit_models=recipe.fit_models,
+    )
 
 
 def trial_json(trial: FilterTrial) -> dict:

@@ -97,6 +97,21 @@ def export_task(
     kept = documents.set_index("doc_id", drop=False).loc[list(doc_ids)]
     files = {"test": f"{name}.test.jsonl"}
     write_text(output / files["test"], _lines(kept))
+    if num_fewshot:
+        files["fewshot"] = f"{name}.fewshot.jsonl"
+        write_text(output / files["fewshot"], _lines(fewshot))
+    config = _task_config(name, files, description, target_delimiter, num_fewshot)
+    write_text(output / "dataset.py", _LOADER)
+    text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+    # A YAML tag cannot be written by safe_dump; the quotes around it would make it a string
+    text = text.replace("'!function dataset.load'", "!function dataset.load")
+    write_text(output / f"{name}.yaml", text)
+    return output / f"{name}.yaml"
+
+
+def _task_config(name: str, files: dict[str, str], description: str, target_delimiter: str, num_fewshot: int) -> dict:
+    """lm-eval's keys of a cloze task over the documents' columns."""
+    metrics = ("acc", "acc_norm")
     config = {
         "task": name,
         "custom_dataset": "!function dataset.load",
@@ -109,21 +124,12 @@ def export_task(
         "doc_to_target": "gold",
         "target_delimiter": target_delimiter,
         "num_fewshot": num_fewshot,
-        "metric_list": [
-            {"metric": metric, "aggregation": "mean", "higher_is_better": True} for metric in ("acc", "acc_norm")
-        ],
+        "metric_list": [{"metric": metric, "aggregation": "mean", "higher_is_better": True} for metric in metrics],
         "metadata": {"version": 1.0},
     }
     if num_fewshot:
-        files["fewshot"] = f"{name}.fewshot.jsonl"
-        write_text(output / files["fewshot"], _lines(fewshot))
         config |= {"fewshot_split": "fewshot", "fewshot_config": {"sampler": "first_n"}}
-    write_text(output / "dataset.py", _LOADER)
-    text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
-    # A YAML tag cannot be written by safe_dump; the quotes around it would make it a string
-    text = text.replace("'!function dataset.load'", "!function dataset.load")
-    write_text(output / f"{name}.yaml", text)
-    return output / f"{name}.yaml"
+    return config
 
 
 def _lines(documents: pd.DataFrame) -> str:

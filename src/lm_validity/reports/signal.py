@@ -74,7 +74,8 @@ def analyze_signal(
 
 def summarize(analysis: SignalAnalysis) -> dict:
     """The contents of summary.json."""
-    notes = summary_notes(analysis.learning, analysis.results, analysis.resamples)
+    relative = analysis.options.windows.relative
+    notes = summary_notes(analysis.learning, analysis.results, analysis.resamples, relative)
     return plain(signal_summary(analysis.learning, analysis.results, analysis.options, analysis.resamples, notes))
 
 

@@ -26,9 +26,9 @@ MINIMUM_SUBGROUP = 10  # items; a curve of fewer is mostly ties
 
 # Name on the page, the filter, the item score that its authors then used
 FILTERS: tuple[tuple[str, ItemFilter, str], ...] = (
-    ("slope > 0 (Noor)", PositiveSlope(), "confidence_margin"),
+    ("slope (Noor)", PositiveSlope(), "confidence_margin"),
     ("top half (Morai)", TopShare(), "log_probability_gap"),
-    ("top half, length-matched", TopShare(length_matched=True), "log_probability_gap"),
+    ("top half, matched", TopShare(length_matched=True), "log_probability_gap"),
 )
 
 
@@ -216,9 +216,12 @@ def _trials(answers: BenchmarkItems, facts: pd.DataFrame, options: Options, seed
 
 
 def _missing_lengths(item_filter: ItemFilter, answers: BenchmarkItems) -> str | None:
-    matched = isinstance(item_filter, TopShare) and item_filter.length_matched
-    if matched and answers.models[0].tokens is None and answers.characters is None:
+    if not (isinstance(item_filter, TopShare) and item_filter.length_matched):
+        return None
+    if answers.models[0].tokens is None and answers.characters is None:
         return "lengths of the choices are unknown"
+    if np.ptp(answer_lengths(answers)) == 0:
+        return "all right answers are equally long"
     return None
 
 

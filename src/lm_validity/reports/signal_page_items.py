@@ -10,11 +10,18 @@ from lm_validity.reports.summary import count, decimal
 from lm_validity.statistics.signal_items import METRICS
 
 _SHOWN_SUBGROUPS = 60
+_SHORT_DESIGNS = {
+    "architecture": "by shape",
+    "size": "by size",
+    "model": "by model",
+    "checkpoints": "by time",
+    "fit_models": "by choice",
+}
 
 
 def filter_findings(summary: dict) -> list[Finding]:
     """Whether any filter holds beyond the data that it was fitted on."""
-    trials = [trial for entries in summary["filters"].values() for trial in entries]
+    trials = [{"benchmark": name, **trial} for name, entries in summary["filters"].items() for trial in entries]
     if not trials:
         return []
     useful = [trial for trial in trials if trial["useful"]]
@@ -28,8 +35,17 @@ def filter_findings(summary: dict) -> list[Finding]:
     )
     if not useful:
         return [Finding("The filters found nothing that holds beyond the data they were fitted on.", basis)]
-    sentence = f"Filters beat random choices of the same size in {len(useful)} of {count(len(judged), 'trial')}"
-    return [Finding(sentence + ", 2.5% being chance.", basis)]
+    best = max(useful, key=_gain)
+    sentence = (
+        f"Filters beat random choices of the same size in {len(useful)} of {count(len(judged), 'trial')} "
+        f"(chance: 2.5%), by {decimal(_gain(best), signed=True)} at most ({best['filter']} on {best['benchmark']})."
+    )
+    return [Finding(sentence, basis)]
+
+
+def _gain(trial: dict) -> float:
+    """Held-out signal quality above that of random choices."""
+    return trial["held_out"] - trial["control_mean"]
 
 
 def filter_section(summary: dict) -> Section | None:
@@ -43,9 +59,10 @@ def filter_section(summary: dict) -> Section | None:
     # A half of the items has twice the score per item whatever was kept: shown because it is in use
     frame["per_item_ratio"] = frame["held_out"] * frame["items"] / (frame["kept_in_sample"] * frame["unfiltered"])
     table = frame.drop(columns="kept_by_fold")
+    shown = set(frame["design"])
     formats = dict.fromkeys([*numbers, "length_dependence", "per_item_ratio"], ".3f")
     explanation = " ".join(
-        f"{design.capitalize()}: {text}." for design, text in DESIGNS.items() if design in set(frame["design"])
+        f"{_SHORT_DESIGNS[design].capitalize()}: {text}." for design, text in DESIGNS.items() if design in shown
     )
     figures = [
         Figure(
@@ -68,7 +85,7 @@ def filter_section(summary: dict) -> Section | None:
 def _filter_rows(frame: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for trial in frame.itertuples():
-        row = f"{trial.filter}, {trial.design}"
+        row = f"{trial.filter}, {_SHORT_DESIGNS[trial.design]}"
         rows.append({"row": row, "kind": "where it was fitted", "value": trial.in_sample})
         rows.append({"row": row, "kind": "held out", "value": trial.held_out})
         rows.append(
@@ -108,7 +125,10 @@ def metric_section(summary: dict) -> Section | None:
     numbers = ["signal_quality", "low", "high", "less_accuracy", "less_accuracy_low", "less_accuracy_high"]
     frame = pd.DataFrame(rows).astype(dict.fromkeys(numbers, float))
     labels = [described.label for metric, described in METRICS.items() if metric in set(frame["metric"])]
-    chart = signal_figures.metric_heatmap(frame, labels, list(summary["item_metrics"]))
+    # A score that a benchmark lacks is a grey cell, not a hole
+    grid = pd.MultiIndex.from_product([list(summary["item_metrics"]), labels], names=["benchmark", "label"])
+    cells = frame.set_index(["benchmark", "label"])[["signal_quality"]].reindex(grid).reset_index()
+    chart = signal_figures.metric_heatmap(cells, labels, list(summary["item_metrics"]))
     return Section(
         "Item scores",
         explanation="Scores of one tokenizer are not comparable with another's, and log-probability scores depend "

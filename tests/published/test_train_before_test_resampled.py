@@ -1,0 +1,70 @@
+"""All analyses of the published scores with 2,000 resamples: in under a minute, a site under 10 MB (slow)."""
+
+import json
+import time
+from pathlib import Path
+
+import pytest
+
+from lm_validity.reports.agreement import report_agreement
+from lm_validity.reports.factors import report_factors
+from lm_validity.reports.site import build_site
+from lm_validity.tables.import_lm_harmony import read_lm_harmony
+from lm_validity.tables.schema import SCORES, write_table
+
+PUBLISHED = Path(__file__).parents[3] / "shared" / "published" / "train_before_test"
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.published,
+    pytest.mark.skipif(not PUBLISHED.is_dir(), reason="no published scores in ../shared/published"),
+]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> dict:
+    folder = tmp_path_factory.mktemp("published")
+    started = time.process_time()
+    write_table(read_lm_harmony(PUBLISHED / "scores.json"), SCORES, folder / "scores.parquet")
+    paths = [folder / "scores.parquet", PUBLISHED / "models.csv", PUBLISHED / "benchmarks.csv"]
+    report_agreement(*paths, folder / "agreement", resamples=2000)
+    report_factors(*paths, folder / "factors", resamples=2000)
+    build_site([folder / "agreement", folder / "factors"], folder / "site")
+    seconds = time.process_time() - started
+    summaries = {
+        name: json.loads((folder / name / "summary.json").read_text(encoding="utf-8"))
+        for name in ("agreement", "factors")
+    }
+    return {"folder": folder, "seconds": seconds, **summaries}
+
+
+def test_takes_less_than_a_minute_of_one_core(run):
+    assert run["seconds"] < 60
+
+
+def test_site_is_small_and_whole(run):
+    site = run["folder"] / "site"
+    size = sum(path.stat().st_size for path in site.rglob("*") if path.is_file())
+    assert size < 10e6
+    assert (site / "agreement" / "figures" / "tau_by_benchmark.pdf").is_file()
+
+
+def test_intervals_hold_their_estimates(run):
+    agreement, factors = run["agreement"], run["factors"]
+    for protocol in ("direct", "train_before_test"):
+        tau = agreement["kendall_tau"][protocol]
+        low, high = tau["interval"]
+        wide_low, wide_high = tau["interval_population_of_benchmarks"]
+        assert wide_low < low < tau["mean"] < high < wide_high
+        share, (low, high) = (factors[f"explained_variance{end}"][protocol][0] for end in ("", "_interval"))
+        assert low < share < high
+        assert tau["mean"] < tau["ceiling"] < 1
+    assert agreement["improvement"]["interval"][0] > 0.1
+    assert agreement["improvement"]["test"]["p"] == pytest.approx(1e-4)
+
+
+def test_all_pairs_are_aligned_without_breaking_a_significant_difference(run):
+    rows = run["agreement"]["alignment"]
+    assert len(rows) == 2 * 276
+    assert all(row["violations"] == 0 for row in rows)
+    assert all(row["opposite_significant_pairs"] <= row["aligned_crossings"] <= row["crossings"] for row in rows)

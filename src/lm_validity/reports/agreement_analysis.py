@@ -43,9 +43,7 @@ class SelectionOnTest:
 
 @dataclass(frozen=True)
 class AgreementAnalysis:
-    """All results without resampling. Arrays over benchmarks are in the order of `tasks` (no perplexity
-    corpora).
-    """
+    """All results without resampling. Arrays over benchmarks are in the order of `tasks` (no perplexity corpora)."""
 
     matrix: ScoreMatrix
     tasks: list[str]
@@ -116,9 +114,7 @@ def analyze_agreement(
 
 
 def corpus_scores(matrix: ScoreMatrix, protocol: str) -> np.ndarray:
-    """(models, corpora) oriented scores on the perplexity corpora, NaN for models kept out of that
-    analysis.
-    """
+    """(models, corpora) oriented scores on the perplexity corpora, NaN for models kept out of that analysis."""
     scores = matrix.oriented(protocol)[:, matrix.is_corpus]
     excluded = (~matrix.model_facts["in_perplexity_analysis"].fillna(True)).to_numpy(dtype=bool)
     return np.where(excluded[:, None], np.nan, scores)
@@ -219,9 +215,7 @@ def _perplexity(matrix: ScoreMatrix, corpora: dict, scores: dict, notes: list[st
 
 
 def _before_after(matrix: ScoreMatrix, corpora: dict, scores: dict, notes: list[str]) -> dict[str, np.ndarray]:
-    """(corpora, benchmarks) taus of perplexity before preparation with scores after it, base and tuned
-    models apart.
-    """
+    """(corpora, benchmarks) taus of perplexity before preparation with scores after it, base and tuned models apart."""
     if not matrix.is_corpus.any():
         return {}
     members = tuned_members(matrix)
@@ -245,9 +239,7 @@ def _ceilings(scores: dict, stderr: dict, tasks: list[str], rng, notes: list[str
 
 
 def _reliability(matrix: ScoreMatrix, is_task: np.ndarray, tasks: list[str]) -> dict[str, float]:
-    """Mean tau between the rankings of two seeds, by benchmark: how well a repeated preparation gives the
-    same order.
-    """
+    """Mean tau between two seeds, by benchmark: how well a repeated preparation gives the same order."""
     seeds = [scores[:, is_task] for scores in matrix.by_seed.values()]
     if len(seeds) < 2:
         return {}
@@ -260,9 +252,7 @@ def _reliability(matrix: ScoreMatrix, is_task: np.ndarray, tasks: list[str]) -> 
 
 
 def selected_on_test(matrix: ScoreMatrix, scores: dict[str, np.ndarray], notes: list[str]) -> SelectionOnTest | None:
-    """Detect prepared scores that were replaced by direct ones wherever those were better on the test
-    split.
-    """
+    """Detect prepared scores that were replaced by direct ones wherever those were better on the test split."""
     if set(matrix.sources) <= {"lm-validity"}:
         return None  # selected on validation; equal cells are those that fell back to the untouched model
     both = np.isfinite(scores[DIRECT]) & np.isfinite(scores[PREPARED])

@@ -1,6 +1,4 @@
-"""Sections of the agreement report around the main figures: perplexity, significance, alignment, subsets,
-influence.
-"""
+"""Sections of the agreement report around the main figures: perplexity, significance, alignment, subsets, influence."""
 
 from collections.abc import Sequence
 
@@ -56,9 +54,7 @@ def tau_heatmaps(
 
 
 def perplexity_section(analysis: AgreementAnalysis, summary: dict) -> Section | None:
-    """Corpora against benchmarks in both protocols, and perplexity before against scores after
-    preparation.
-    """
+    """Corpora against benchmarks in both protocols, and perplexity before against scores after preparation."""
     if analysis.perplexity is None:
         return None
     values = summary["perplexity"]

@@ -70,9 +70,7 @@ def align_pairs(analysis: AgreementAnalysis, align: tuple[str, str] | None, ever
 
 
 def _pair_to_show(analysis: AgreementAnalysis, align: tuple[str, str] | None) -> tuple[int, int] | None:
-    """The pair asked for, else that of one category (or any) with most significant contradictions as the
-    models come.
-    """
+    """The pair asked for, else that of one category (or any) with most significant direct contradictions."""
     if align is not None:
         return analysis.tasks.index(align[0]), analysis.tasks.index(align[1])
     size = len(analysis.tasks)

@@ -1,6 +1,4 @@
-"""The factors report: how many factors does the score matrix have, what is the first, and which model to
-pick?
-"""
+"""The factors report: how many factors does the score matrix have, what is the first, and which model to pick?"""
 
 from pathlib import Path
 

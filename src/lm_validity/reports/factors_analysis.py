@@ -40,9 +40,7 @@ MINIMUM_RESAMPLED_FAMILY = 10  # models of a family: fewer give no usable interv
 
 @dataclass(frozen=True)
 class Completion:
-    """One protocol's one-factor model, its held-out check, and ranks (1 = best) drawn from the abilities'
-    posterior.
-    """
+    """One protocol's one-factor model, its held-out check, and ranks (1 = best) drawn from the abilities' posterior."""
 
     model: OneFactorModel
     check: HeldOutCheck

@@ -1,6 +1,4 @@
-"""Sections of the factors report for decisions: which model to pick, which cells to run next, what it rests
-on.
-"""
+"""Sections of the factors report for decisions: which model to pick, which cells to run next, what it rests on."""
 
 import altair as alt
 import numpy as np
@@ -18,9 +16,7 @@ SHOWN_CELLS = 200  # missing cells worth running next that the page lists
 
 
 def potential_section(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, summary: dict) -> Section | None:
-    """The potential ranking with intervals, the best model by budget, and models that direct ranks mislead
-    about.
-    """
+    """The potential ranking with intervals, the best model by budget, and models that direct ranks mislead about."""
     if not uncertainty.population_ranks:
         return None
     protocol = PREPARED if PREPARED in uncertainty.population_ranks else DIRECT

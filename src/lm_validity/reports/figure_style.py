@@ -44,16 +44,12 @@ CONFIG = {
 
 
 def chart_data(frame: pd.DataFrame) -> alt.InlineData:
-    """The rows of `frame` as inline data; NaN and infinities become null. Give each encoding its type
-    explicitly.
-    """
+    """The rows of `frame` as inline data; NaN and infinities become null. Give each encoding its type explicitly."""
     return alt.InlineData(values=[{k: _plain(v) for k, v in row.items()} for row in frame.to_dict("records")])
 
 
 def family_color(families: Sequence[str | None], field: str = "family", title: str = "Family") -> alt.Color:
-    """The colour of a family, the same in every figure given the same `families` (order of first
-    appearance).
-    """
+    """The colour of a family, the same in every figure given the same `families` (order of first appearance)."""
     names = sorted({name for name in families if isinstance(name, str)})
     colors = [CATEGORY_COLORS[i % len(CATEGORY_COLORS)] for i in range(len(names))]
     scale = alt.Scale(domain=[*names, "unknown"], range=[*colors, UNKNOWN_COLOR])

@@ -182,9 +182,7 @@ def grouped_bars(
     height: int = 240,
     x_title: str | None = None,
 ) -> alt.LayerChart:
-    """Vertical bars side by side by `group`, error bars from `low` to `high` and a tick at `mark` where
-    known.
-    """
+    """Vertical bars side by side by `group`, error bars from `low` to `high` and a tick at `mark` where known."""
     base = alt.Chart(chart_data(frame)).encode(
         x=alt.X(
             f"{x}:N",
@@ -273,9 +271,7 @@ def scatter(
     height: int = 320,
     focus: bool = True,
 ) -> alt.LayerChart:
-    """Points (with vertical intervals from `low` to `high`); `focus` links them to the page's family
-    selection.
-    """
+    """Points (with vertical intervals from `low` to `high`); `focus` links them to the page's family selection."""
     x_scale = alt.Scale(type="log") if log_x else alt.Scale(zero=False)
     base = alt.Chart(chart_data(frame)).encode(
         x=alt.X(f"{x}:Q", title=x_title, scale=x_scale, axis=alt.Axis(format="~e" if log_x else ".6~g")),
@@ -344,9 +340,7 @@ def vega_lite(chart: alt.TopLevelMixin | dict) -> dict:
 
 
 def save_figure(spec: dict, stem: str | Path) -> None:
-    """Write `stem`.vl.json, `stem`.svg and `stem`.pdf from a Vega-Lite specification, for papers: on
-    white.
-    """
+    """Write `stem`.vl.json, `stem`.svg and `stem`.pdf from a Vega-Lite specification, for papers: on white."""
     stem = Path(stem)
     static = static_spec(spec)
     svg = vl_convert.vegalite_to_svg(static)

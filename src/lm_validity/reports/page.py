@@ -120,9 +120,7 @@ def write_page(page: Page, output: str | Path) -> None:
 
 
 def page_document(page: Page) -> dict:
-    """The page as JSON: texts, Vega-Lite specifications, table cells with what is shown and what is sorted
-    by.
-    """
+    """The page as JSON: texts, Vega-Lite specifications, table cells with what is shown and what is sorted by."""
     return {
         "format": 1,
         "name": page.name,

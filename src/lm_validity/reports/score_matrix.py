@@ -1,6 +1,4 @@
-"""From the scores table and the two sheets to the arrays that the statistics read: models × benchmarks, by
-protocol.
-"""
+"""From the scores table and the two sheets to the arrays that the statistics read: models × benchmarks, by protocol."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -141,8 +139,7 @@ def _check_protocols(rows: pd.DataFrame, path) -> None:
 
 
 def _as_in_scores(sheet: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-    """The models sheet with the ids that the scores use: imported scores name a model by its hub id, the sheet's "
-    "path."""
+    """The models sheet with the ids that the scores use: imported ones name a model by its hub id, the `path`."""
     names = set(rows["model"])
     by_path = ~sheet["model"].isin(names) & sheet["path"].isin(names) & ~sheet["path"].duplicated(keep=False)
     label = sheet["label"].where(sheet["label"].notna() | ~by_path, sheet["model"])
@@ -256,9 +253,7 @@ def _model_facts(names: tuple[str, ...], sheet: pd.DataFrame) -> pd.DataFrame:
 
 
 def _benchmark_facts(rows: pd.DataFrame, sheet: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
-    """The sheet's rows of benchmarks with scores; direction from the sheet, else the table, else higher is
-    better.
-    """
+    """The sheet's rows of benchmarks with scores; direction from the sheet, else the table, else higher is better."""
     facts = sheet[sheet["benchmark"].isin(rows["benchmark"])].reset_index(drop=True)
     in_table = rows.dropna(subset=["higher_is_better"]).groupby("benchmark")["higher_is_better"].first()
     direction = facts["higher_is_better"].fillna(facts["benchmark"].map(in_table).astype("boolean"))

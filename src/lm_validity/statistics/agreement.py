@@ -74,9 +74,7 @@ def mean_with_others(tau: np.ndarray) -> np.ndarray:
 
 
 def improved_pairs(before: np.ndarray, after: np.ndarray) -> tuple[int, int]:
-    """(pairs a < b whose tau is strictly greater in `after`, pairs defined in both), of two (k, k)
-    matrices.
-    """
+    """(pairs a < b whose tau is strictly greater in `after`, pairs defined in both), of two (k, k) matrices."""
     upper = np.triu_indices(len(before), 1)
     difference = after[upper] - before[upper]
     return int((difference > 0).sum()), int(np.isfinite(difference).sum())
@@ -99,8 +97,7 @@ class PerplexityAgreement:
 
 
 def perplexity_agreement(corpora: np.ndarray, benchmarks: np.ndarray) -> PerplexityAgreement:
-    """Agreement of `corpora` (models, corpora) with `benchmarks` (models, benchmarks), both oriented: more
-    is better.
+    """Agreement of `corpora` (models, corpora) with `benchmarks` (models, benchmarks), both oriented: more is better.
 
     The averages are of raw scores (bits per byte; accuracies): the only one of the obvious conventions that
     gives the paper's 0.55 and 0.84.

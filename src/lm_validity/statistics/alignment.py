@@ -1,6 +1,4 @@
-"""Greedy alignment of two rankings: as alike as significance allows (Train-before-Test, appendix C,
-algorithm 3).
-"""
+"""Greedy alignment of two rankings: as alike as significance allows (Train-before-Test, appendix C, algorithm 3)."""
 
 from typing import NamedTuple
 
@@ -10,8 +8,7 @@ from lm_validity.statistics.ranking import kendall_tau
 
 
 class Alignment(NamedTuple):
-    """Two orders of the same models (indices, best first) that keep every significant difference of their
-    benchmark.
+    """Two orders of the same models (indices, best first) that keep every significant difference of their benchmark.
 
     `crossings`: model pairs ordered oppositely; `tau`: Kendall's tau of the two orders.
     """
@@ -25,8 +22,7 @@ class Alignment(NamedTuple):
 def align_rankings(
     better_first: np.ndarray, better_second: np.ndarray, ranks_first: np.ndarray, ranks_second: np.ndarray
 ) -> Alignment:
-    """Order the models of two benchmarks best first, changing places only among models not significantly
-    different.
+    """Order the models of two benchmarks best first, changing places only among models not significantly different.
 
     `better_*`: (n, n) True where the row's model is significantly better than the column's; `ranks_*`: (n,)
     plain ranks of the raw scores, 1 = best, ties averaged. Both orders grow from the top. At each step
@@ -64,8 +60,6 @@ def crossings(first: np.ndarray, second: np.ndarray) -> int:
 
 
 def violations(order: np.ndarray, better: np.ndarray) -> int:
-    """Pairs of an order (indices, best first) in which a model stands before one that is significantly
-    better.
-    """
+    """Pairs of an order (indices, best first) in which a model stands before one that is significantly better."""
     placed = better[np.ix_(order, order)]
     return int(np.tril(placed, -1).sum())

@@ -1,6 +1,4 @@
-"""The noise ceiling: how well benchmarks could agree if one latent order of the models held for all of
-them.
-"""
+"""The noise ceiling: how well benchmarks could agree if one latent order of the models held for all of them."""
 
 from dataclasses import dataclass
 
@@ -67,9 +65,7 @@ def noise_ceiling(scores: np.ndarray, stderr: np.ndarray, rng: np.random.Generat
 
 
 def latent_order_table(scores: np.ndarray, stderr: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(noise-free scores, standard errors), both (models, benchmarks), when one order holds for all
-    benchmarks.
-    """
+    """(noise-free scores, standard errors), both (models, benchmarks), when one order holds for all benchmarks."""
     order = average_ranks(scores)
     overall = finite_mean(order, axis=1)
     truth, noise = np.full(scores.shape, np.nan), np.full(scores.shape, np.nan)

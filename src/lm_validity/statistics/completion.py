@@ -1,6 +1,4 @@
-"""Rank-one completion: a one-factor model of the score matrix, for missing cells and for a ranking despite
-them.
-"""
+"""Rank-one completion: a one-factor model of the score matrix, for missing cells and for a ranking despite them."""
 
 from dataclasses import dataclass
 
@@ -14,8 +12,7 @@ PRIOR_VARIANCE, PRIOR_WEIGHT = 0.1, 2.0
 
 @dataclass(frozen=True)
 class OneFactorModel:
-    """z_ij = intercept_j + loading_j u_i + e_ij, u_i ~ N(0, 1), e_ij ~ N(0, specific_j), z standardised
-    scores.
+    """z_ij = intercept_j + loading_j u_i + e_ij, u_i ~ N(0, 1), e_ij ~ N(0, specific_j), z standardised scores.
 
     `center`, `scale`: (k,) of the standardisation; `intercept`, `loading`, `specific`: (k,) parameters, NaN
     for a benchmark without two distinct scores; `ability`, `ability_variance`: (n,) posterior mean and
@@ -31,9 +28,7 @@ class OneFactorModel:
     ability_variance: np.ndarray
 
     def predict(self) -> tuple[np.ndarray, np.ndarray]:
-        """(mean, standard deviation), (n, k) each: the predictive distribution of a new score in the
-        scores' units.
-        """
+        """(mean, standard deviation), (n, k) each: the predictive distribution of a new score in the scores' units."""
         mean = self.intercept + np.outer(self.ability, self.loading)
         variance = self.specific + np.outer(self.ability_variance, self.loading**2)
         return self.center + self.scale * mean, self.scale * np.sqrt(variance)
@@ -44,8 +39,7 @@ class OneFactorModel:
 
 
 def fit_one_factor(scores: np.ndarray, iterations: int = 500, tolerance: float = 1e-7) -> OneFactorModel:
-    """Fit by expectation-maximisation over the known cells of `scores` (models, benchmarks), NaN where
-    missing.
+    """Fit by expectation-maximisation over the known cells of `scores` (models, benchmarks), NaN where missing.
 
     Missing cells are ignored, not filled (Rubin & Thayer 1982 with missing data; they are assumed to be
     missing for reasons unrelated to their value). More is better; the factor points the way that most

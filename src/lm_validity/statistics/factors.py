@@ -68,8 +68,7 @@ def principal_components(scores: np.ndarray, scaling: Scaling = "standardized") 
 
 
 def pairwise_correlation(scores: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-    """(k, k) Pearson correlations of the columns of `scores` (n, k) over the models known in both; NaN
-    where undefined.
+    """(k, k) Pearson correlations of the columns of `scores` (n, k) over the models known in both; NaN where undefined.
 
     `weights`: (n,) multiplicities of a resample.
     """
@@ -119,9 +118,7 @@ def _usable_columns(scores: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class ComputeRelation:
-    """First-component scores against pretraining compute: rank and linear correlations in [-1, 1] over
-    `models` models.
-    """
+    """First-component scores against pretraining compute: correlations in [-1, 1] over `models` models."""
 
     kendall: float
     spearman: float
@@ -130,15 +127,12 @@ class ComputeRelation:
 
 
 def pretraining_compute(parameters_b: np.ndarray, tokens_b: np.ndarray) -> np.ndarray:
-    """Floating-point operations of pretraining, 6 N D (Kaplan et al. 2020), from billions of parameters and
-    tokens.
-    """
+    """Floating-point operations of pretraining, 6 N D (Kaplan et al. 2020), from billions of parameters and tokens."""
     return 6.0 * parameters_b * 1e9 * tokens_b * 1e9
 
 
 def relate_to_compute(scores: np.ndarray, compute: np.ndarray) -> ComputeRelation:
-    """Correlations of `scores` with `compute` (models,); Pearson's uses log10 of compute. NaN where
-    undefined.
+    """Correlations of `scores` with `compute` (models,); Pearson's uses log10 of compute. NaN where undefined.
 
     Models with either value missing are left out; at least 3 models and two distinct values of each are
     needed.

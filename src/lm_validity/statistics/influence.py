@@ -11,9 +11,7 @@ from lm_validity.statistics.ranking import kendall_tau_matrix, pair_signs
 
 @dataclass(frozen=True)
 class LeftOut:
-    """Figures without one part: `mean_tau` in [-1, 1] and `first_component` in [0, 1], NaN where
-    undefined.
-    """
+    """Figures without one part: `mean_tau` in [-1, 1] and `first_component` in [0, 1], NaN where undefined."""
 
     kind: str  # family | benchmark | model
     name: str

@@ -52,9 +52,7 @@ def ranks_over_noise(scores: np.ndarray, stderr: np.ndarray, resamples: int, rng
 
 @dataclass(frozen=True)
 class BudgetChoice:
-    """The best model of at most `parameters_b` billion parameters and the share of resamples in which it is
-    the best.
-    """
+    """The best model of at most `parameters_b` billion parameters, and in which share of resamples it is."""
 
     parameters_b: float
     model: int

@@ -21,9 +21,7 @@ class PairSigns(NamedTuple):
 
 
 def pair_signs(scores: np.ndarray) -> PairSigns:
-    """Signs of all pairwise differences of `scores` (models, columns); NaN is a missing score. Ties are
-    equal floats.
-    """
+    """Signs of all pairwise differences of `scores` (models, columns), NaN where missing; ties are equal floats."""
     first, second = np.triu_indices(len(scores), 1)
     difference = scores[first] - scores[second]
     known = np.isfinite(difference)
@@ -37,8 +35,7 @@ def kendall_tau_matrix(
     variant: TauVariant = "b",
     others: PairSigns | None = None,
 ) -> np.ndarray:
-    """Kendall's tau between all columns: a (columns, columns of `others`) array; `others` is `signs` by
-    default.
+    """Kendall's tau between all columns: a (columns, columns of `others`) array; `others` is `signs` by default.
 
     With a, b the signs of a pair of models i < j in two columns and w its weight, over pairs known in both,
 
@@ -76,9 +73,7 @@ def kendall_tau(x: np.ndarray, y: np.ndarray) -> float:
 
 
 def average_ranks(scores: np.ndarray) -> np.ndarray:
-    """Ranks down each column of `scores` (models, columns), 1 = best (highest), ties share their mean; NaN
-    stays NaN.
-    """
+    """Ranks down the columns of `scores` (models, columns), 1 = highest, ties averaged; NaN stays NaN."""
     from scipy.stats import rankdata
 
     return rankdata(-np.asarray(scores, dtype=float), axis=0, nan_policy="omit")

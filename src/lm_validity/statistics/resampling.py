@@ -26,9 +26,7 @@ class Interval(NamedTuple):
 
 
 class PairedTest(NamedTuple):
-    """`effect`: mean contribution; `p`: one-sided (greater) probability of at least this effect; `units`:
-    their number.
-    """
+    """`effect`: mean contribution; `p`: one-sided probability of at least that; `units`: their number."""
 
     effect: float
     p: float
@@ -78,8 +76,7 @@ def mean_over_pairs_by_resample(tau: np.ndarray, benchmark_weights: np.ndarray |
 
 
 def preparation_contributions(direct: np.ndarray, prepared: np.ndarray, prepared_direct: np.ndarray) -> np.ndarray:
-    """(k,) how much better each benchmark's prepared ranking agrees with the others than its direct ranking
-    does.
+    """(k,) how much better each benchmark's prepared ranking agrees with the others than its direct ranking does.
 
     `direct`, `prepared`: (k, k) taus among direct and among prepared rankings; `prepared_direct[a, b]`: tau
     of a's prepared with b's direct ranking. With the mean over b != a,
@@ -95,8 +92,7 @@ def preparation_contributions(direct: np.ndarray, prepared: np.ndarray, prepared
 
 
 def sign_flip_test(contributions: np.ndarray, rng: np.random.Generator, resamples: int = 9999) -> PairedTest:
-    """Test that `contributions` (units,) are centred at zero against a positive mean, by flipping their
-    signs.
+    """Test that `contributions` (units,) are centred at zero against a positive mean, by flipping their signs.
 
     Exact over all 2^units flips for at most 13 units, else `resamples` random ones with p = (1 + hits) / (1
     + resamples). NaN contributions are left out; NaN p without any.

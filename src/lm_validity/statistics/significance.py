@@ -10,9 +10,7 @@ Z_95 = 1.96  # the paper's two-sided 95% threshold of a normal difference
 
 
 class RankBands(NamedTuple):
-    """Ranks (models,) that significance allows: best = 1 + #significantly better, worst = n -
-    #significantly worse.
-    """
+    """Ranks (models,) that significance allows: best = 1 + #significantly better, worst = n - #significantly worse."""
 
     best: np.ndarray
     worst: np.ndarray

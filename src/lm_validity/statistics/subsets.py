@@ -10,8 +10,7 @@ from lm_validity.statistics.ranking import kendall_tau_matrix, pair_signs
 
 @dataclass(frozen=True)
 class SubsetAgreement:
-    """Tau of the ranking from `sizes` benchmarks with that from all, on models that took no part in the
-    choice.
+    """Tau of the ranking from `sizes` benchmarks with that from all, on models that took no part in the choice.
 
     `random_mean`, `random_low`, `random_high`: (sizes,) mean, 5th and 95th percentile over random subsets;
     `greedy_mean`: (sizes,) of the subset chosen greedily on the other models; `greedy_order`: indices of

@@ -32,11 +32,11 @@ def test_models_with_the_published_names(tmp_path):
 
 
 def test_tabs_byte_order_mark_and_unknown_columns(tmp_path):
-    path = write(tmp_path / "m.tsv", "\ufeffmodel\tpath\tinstruction_tuned\nx\tsomewhere, else\tTRUE\n\ny\t\t\n")
+    path = write(tmp_path / "m.tsv", "\ufeffmodel\tdtype\tinstruction_tuned\nx\tsomewhere, else\tTRUE\n\ny\t\t\n")
     sheet = read_models(path)
     assert sheet["model"].tolist() == ["x", "y"]
     assert sheet["instruction_tuned"][0] and pd.isna(sheet["instruction_tuned"][1])
-    assert "path" not in sheet
+    assert "dtype" not in sheet
 
 
 def test_benchmarks_complete_a_bare_metric(tmp_path):

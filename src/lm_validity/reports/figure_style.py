@@ -53,7 +53,7 @@ def family_color(families: Sequence[str | None], field: str = "family", title: s
     names = sorted({name for name in families if isinstance(name, str)})
     colors = [CATEGORY_COLORS[i % len(CATEGORY_COLORS)] for i in range(len(names))]
     scale = alt.Scale(domain=[*names, "unknown"], range=[*colors, UNKNOWN_COLOR])
-    return alt.Color(f"{field}:N", scale=scale, legend=alt.Legend(title=title, values=names or ["unknown"]))
+    return alt.Color(f"{field}:N", scale=scale, legend=alt.Legend(title=title, values=names or ["unknown"], columns=4))
 
 
 def family_opacity(visible: float = 0.9, faded: float = 0.12) -> alt.Opacity:

@@ -242,3 +242,36 @@ def test_a_poisoned_test_split_changes_no_selection_and_no_adapter(finished, pro
         assert (project.folder / path.relative_to(finished.folder)).read_bytes() == path.read_bytes()
     for path in wanted:
         assert (project.folder / path).read_bytes() == (finished.folder / path).read_bytes()
+
+
+def test_tables_follow_the_cells_also_after_an_interruption(project):
+    """Stopped between the last cell and the tables, the next run makes the tables of the new cells."""
+    before = tables(project)
+    config = project.folder / "config" / "test.yaml"
+    config.write_text(config.read_text().replace("epochs: 3", "epochs: 1"))
+    project.snakemake(f"{RESULTS}/cells/check.json", *CONFIG)
+    assert tables(project) == before
+    project.snakemake("scores", *CONFIG)
+    selections = pd.read_parquet(project.folder / RESULTS / "tables" / "selections.parquet")
+    assert set(selections.epoch.dropna()) == {1}
+
+
+def test_another_metric_is_another_cell(project):
+    """Each item's own value is that of the benchmark's metric, so items are not taken from the old metric's cells."""
+    before = sidecars(project)
+    sheet = project.folder / "config" / "test_benchmarks.tsv"
+    sheet.write_text(sheet.read_text().replace("acc,none", "acc_norm,none"))
+    cell = f"{RESULTS}/cells/evaluate_model/{MODELS[0]}/all-benchmarks.final.plain.test.json"
+    project.snakemake(cell, *CONFIG)
+    new = {name.split("/")[2].split(".")[0] for name in computed(before, sidecars(project))}
+    assert new == {"cloze"}
+
+
+def test_other_weights_in_a_local_folder_are_another_model(project):
+    """Weights that change after they were recorded are refused by a job, and seen by the next run."""
+    folder = project.folder / RESULTS / "miniature" / "models"
+    shutil.copy(folder / MODELS[0] / "tokenizer.json", folder / MODELS[0] / "vocabulary.json")
+    project.lm_validity("forget", f"evaluate_model/{MODELS[0]}/cloze.*", *CONFIG)
+    job = ("evaluate-model", *CONFIG, "--model", MODELS[0], "--batch", "all-benchmarks.final.plain")
+    done = project.lm_validity(*job, code=2)
+    assert "changed after they were recorded. Hint: run lm-validity prefetch-model" in done.stderr

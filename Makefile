@@ -9,7 +9,7 @@ TEST_PROCESSES ?= 2
 # Rules and tests start `lm-validity` and `snakemake` by name.
 ACTIVATED := PATH="$(CURDIR)/.venv/bin:$$PATH"
 PYTEST = $(ACTIVATED) $(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --durations 15
-GATED := $(wildcard tests/unit tests/workflow tests/published)
+GATED := $(wildcard tests/unit tests/workflow tests/published tests/browser)
 
 # One thread a process: two jobs side by side finish sooner than one job on two threads.
 export OMP_NUM_THREADS := 1

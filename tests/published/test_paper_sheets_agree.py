@@ -52,6 +52,4 @@ def test_benchmarks_agree():
         for column, source in same.items():
             assert ours[column] == theirs[source], (ours["benchmark"], column)
         assert theirs["test_split_scored"].startswith(ours["published_test_split"])
-        assert theirs["valid_source"].startswith("own") == (
-            ours["published_validation_source"] == "own split"
-        )
+        assert theirs["valid_source"].startswith("own") == (ours["published_validation_source"] == "own split")

@@ -147,7 +147,6 @@ def study_reports(*studies):
     names = {
         "agreement": ("agreement", "factors"),
         "signal": ("signal",),
-        "bias": ("bias",),
     }
     return [
         f"{RESULTS}/reports/{name}/summary.json"

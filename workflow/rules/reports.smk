@@ -109,7 +109,7 @@ rule report_signal:
 rule build_site:
     """One folder with index.html: the findings, the figures, the tables."""
     input:
-        study_reports("agreement", "signal", "bias"),
+        study_reports("agreement", "signal"),
     output:
         report(
             f"{RESULTS}/report/index.html",

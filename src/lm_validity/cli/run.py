@@ -8,7 +8,7 @@ import typer
 
 Configfile = Annotated[Path, typer.Option(help="The run's configuration.")]
 DEFAULT = Path("config/config.yaml")
-REPORTS_OF = {"agreement": ("agreement", "factors"), "signal": ("signal",), "bias": ("bias",)}
+REPORTS_OF = {"agreement": ("agreement", "factors"), "signal": ("signal",)}
 
 
 def register(app: typer.Typer) -> None:

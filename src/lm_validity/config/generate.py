@@ -78,6 +78,7 @@ def _inline(value) -> str:
 
 
 def main() -> int:
+    """Write the files that are not up to date, or with --check only name them."""
     configuration = validate(yaml.safe_load(DEMO.read_text(encoding="utf-8")), str(DEMO))
     stale = []
     for path, text in ((DEMO, render_yaml(configuration)), (SCHEMA, render_schema())):

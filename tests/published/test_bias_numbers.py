@@ -182,7 +182,7 @@ def test_pca_simulation(rank, n, bias):
 @pytest.mark.slow
 def test_nuts_agrees_with_laplace(largest):
     pytest.importorskip("nutpie")
-    nuts = fit_nuts(largest["bias"], FORMULAS["equations"], draws=2000, cores=2)
+    nuts = fit_nuts(largest["bias"], FORMULAS["equations"], cores=2)
     laplace = fit_laplace(build_design(largest["bias"], FORMULAS["equations"]))
     assert nuts.rhat_max <= 1.01 and nuts.divergences == 0 and nuts.reliable
     error = nuts.beta_sd / np.sqrt(nuts.effective_draws_min)

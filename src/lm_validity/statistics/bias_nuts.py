@@ -10,8 +10,8 @@ N(0, 2 s^2).
     slope[task] ~ N(beta, .)    slope[task, model] ~ N(slope[task], .)
     level[pair] ~ N(level above, sd_pair)      logit p = level[pair] + slope (x - 1/2), x = 0 or 1
 
-A slope that varies less between groups than one group's data can tell is non-centred instead (Betancourt &
-Girolami 2015, arXiv 1312.0906); the Laplace fit says which. Needs the optional extra `bayes`.
+Effects that vary less than the data of one of them can tell are non-centred instead (Betancourt & Girolami
+2015, arXiv 1312.0906); the Laplace fit says which. Needs the optional extra `bayes`.
 """
 
 from dataclasses import dataclass
@@ -34,7 +34,8 @@ from lm_validity.statistics.bias_predictive import equal_tailed
 
 CHAINS = 4
 TUNE = 1000
-DRAWS = 1000
+DRAWS = 2000
+TARGET_ACCEPT = 0.98  # small steps: standard deviations near zero make narrow necks
 MAXIMUM_RHAT = 1.01
 MINIMUM_EFFECTIVE_DRAWS = 400.0
 
@@ -70,9 +71,18 @@ def fit_nuts(
     """Sample the posterior of `formula` with 4 chains of `draws` draws after `tune` steps."""
     arviz, nutpie, pymc, tensor = _libraries()
     design = build_design(counts, formula)
-    model = _Model(counts, formula, design, pymc, tensor).build(_centred_slopes(counts, formula, design))
+    model = _Model(counts, formula, design, pymc, tensor).build(_centred(design))
     compiled = nutpie.compile_pymc_model(model)
-    trace = nutpie.sample(compiled, chains=CHAINS, draws=draws, tune=tune, seed=seed, cores=cores, progress_bar=False)
+    trace = nutpie.sample(
+        compiled,
+        chains=CHAINS,
+        draws=draws,
+        tune=tune,
+        seed=seed,
+        cores=cores,
+        target_accept=TARGET_ACCEPT,
+        progress_bar=False,
+    )
     diagnostics = arviz.summary(trace, kind="diagnostics", round_to="none")
     posterior = {name: values.to_numpy() for name, values in trace.posterior.items()}
     beta = posterior["beta"].ravel()
@@ -110,15 +120,26 @@ def _variable(name: str) -> str:
     return f"sd {name}"
 
 
-def _centred_slopes(counts: PairedCounts, formula: Formula, design: Design) -> dict[str, bool]:
-    """Whether the slopes of a group vary by more than one group's own data leave uncertain."""
+def _centred(design: Design) -> dict[str, bool]:
+    """By standard deviation: whether its effects vary more than the data of a single one leave uncertain.
+
+    Decided for slopes, pairs and observations; the levels of tasks always do.
+    """
     fit = fit_laplace(design, nodes=64)
-    uncertainty = _slope_uncertainty(design, fit.mode, len(counts.tasks))
+    uncertainty = dict.fromkeys(design.names, 0.0)
+    for name in design.names:
+        if name.endswith("arm"):
+            uncertainty[name] = _slope_uncertainty(design, fit.mode) / np.sqrt(2)
+    uncertainty["pair"] = float(np.median(fit.mode.residual_weight.sum(axis=1) ** -0.5))
+    if design.noise is not None:
+        for index in np.unique(design.noise):
+            weight = fit.mode.weight[(design.total > 0) & (design.noise == index)]
+            uncertainty[design.names[index]] = float(np.median(weight**-0.5))
     scales = dict(zip(design.names, fit.scale_means(), strict=True))
-    return {name: np.sqrt(2) * scales[name] > uncertainty for name in scales if name.endswith("arm")}
+    return {name: bool(scales[name] > uncertainty[name]) for name in design.names}
 
 
-def _slope_uncertainty(design: Design, mode: Mode, tasks: int) -> float:
+def _slope_uncertainty(design: Design, mode: Mode) -> float:
     """Median over (task, model) of the standard error of an unpooled slope, from the working weights."""
     information = np.bincount(design.pattern.ravel(), mode.residual_weight.ravel(), len(design.columns))
     arms = information.reshape(-1, 2)
@@ -137,19 +158,20 @@ class _Model:
         self.scale = dict(zip(design.names, design.prior_scale, strict=True))
 
     def build(self, centred: dict[str, bool]):
-        """The model; `centred` by name of the standard deviations of slopes."""
+        """The model; `centred` by name of the standard deviations."""
         pymc, design = self.pymc, self.design
         rows, slots = np.nonzero(design.total > 0)
         place = design.pattern[rows, slots]
         task, model = place // (2 * self.models), design.models[rows, slots]
         with pymc.Model() as built:
             self.sd = {name: pymc.HalfNormal(_variable(name), scale) for name, scale in self.scale.items()}
-            level, slope = self._levels(), self._slopes(centred)
+            level, slope = self._levels(centred), self._slopes(centred)
             predictor = level[rows, slots] + slope[task, model] * (design.arm[rows, slots] - 0.5)
             if design.noise is not None:
                 names = list(design.names)[design.pair + 1 :]
-                noise = self.tensor.stack([self.sd[name] for name in names])
-                predictor = pymc.Normal("logit", predictor, noise[model])
+                noise = self.tensor.stack([self.sd[name] for name in names])[model]
+                flags = np.array([centred[name] for name in names])[model]
+                predictor = self._around("logit", predictor, noise, flags)
             total = design.total[rows, slots]
             pymc.Binomial("correct", n=total, logit_p=predictor, observed=design.correct[rows, slots])
             self._differences(predictor, np.where(design.arm[rows, slots] == 1, 1.0, -1.0), total)
@@ -163,7 +185,7 @@ class _Model:
         alpha = self.tensor.concatenate([np.zeros(1), alpha])
         return alpha - self.tensor.dot(self.share, alpha)
 
-    def _levels(self):
+    def _levels(self, centred: dict[str, bool]):
         """(P, S) mean of the two arms of each observation's pair."""
         pymc, design = self.pymc, self.design
         mu, alpha = pymc.Normal("mu", 0, INTERCEPT_SCALE), self._alpha()
@@ -178,9 +200,15 @@ class _Model:
             above = level[task] + alpha[model]
         else:
             above = level[task]
-        pair = pymc.Normal("level pair", above, self.sd["pair"], shape=len(design.total))
+        pair = self._around("level pair", above, self.sd["pair"], np.full(len(design.total), centred["pair"]))
         shift = 0.0 if self.formula.pair_within_model else alpha[design.models]
         return pair[:, None] + shift + np.zeros(design.total.shape)
+
+    def _around(self, name: str, mean, sd, centred: np.ndarray):
+        """Normal effects, as many as `centred` has flags; where it is false the standardised effect is sampled."""
+        flags = centred.astype(float)
+        sampled = self.pymc.Normal(name, flags * mean, flags * sd + (1 - flags), shape=len(flags))
+        return flags * sampled + (1 - flags) * (mean + sd * sampled)
 
     def _spread(self, group: str, arms: str):
         """sd of a group's level: its own variance and half that of its two arms."""

@@ -163,7 +163,10 @@ def _setting_counts(trials: pd.DataFrame) -> Iterable[tuple[tuple[str, int, int,
 
 
 def _processes() -> int:
-    return min(len(os.sched_getaffinity(0)), MOST_PROCESSES)
+    """As many as there are cores, or as OMP_NUM_THREADS grants: Snakemake sets it to the rule's threads."""
+    granted = os.environ.get("OMP_NUM_THREADS", "")
+    cores = int(granted) if granted.isdigit() and int(granted) else len(os.sched_getaffinity(0))
+    return min(cores, MOST_PROCESSES)
 
 
 def _run(jobs: list[tuple[Callable, tuple]], processes: int) -> list:

@@ -12,9 +12,9 @@ from lm_validity.statistics.bias_posterior import fit_laplace
 def test_equals_a_grid_over_both_standard_deviations(trials):
     design = build_design(paired_counts(trials(tasks=3, subsamples=4, sizes=(40,)), "bias"), FORMULAS["equations"])
     fit = fit_laplace(design, nodes=256)
-    edges = np.linspace(0, 3.5, 81)
+    edges = np.linspace(0, 3.5, 51)
     grid = (edges[1:] + edges[:-1]) / 2
-    density, mean, variance = np.empty((3, 80, 80))
+    density, mean, variance = np.empty((3, 50, 50))
     for i, task in enumerate(grid):
         for j, pair in enumerate(grid):
             mode = find_mode(design, np.array([task, pair]), zero_start(design))

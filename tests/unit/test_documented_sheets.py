@@ -42,7 +42,7 @@ def test_the_sheets_are_read(folder):
         family="Qwen",
         parameters_b=0.494,
         tokens_b=18_000,
-        dtype="bfloat16",
+        dtype="float32",
     )
     assert set(models) == {"qwen2.5-0.5b", "mine-step-9000"}
     benchmarks = read_benchmarks(folder / "benchmarks.tsv", run="my-run")

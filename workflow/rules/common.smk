@@ -3,6 +3,7 @@
 Parsed by every job on a cluster: standard library and pydantic only, no pandas, no network.
 """
 
+import gc
 import glob
 import json
 from pathlib import Path
@@ -32,6 +33,9 @@ try:
     )
 except InputError as error:
     raise WorkflowError(str(error))
+
+# A graph of 30,000 jobs is millions of objects that all stay: no look for garbage while it is built.
+gc.disable()
 
 GRID = Grid(RUN)
 RESULTS = f"results/{RUN.name}"
@@ -185,6 +189,7 @@ def write_configuration():
 
 
 onstart:
+    gc.enable()
     write_configuration()
 
 

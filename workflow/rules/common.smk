@@ -11,7 +11,7 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 
 try:
-    from lm_validity.config.grid import Grid
+    from lm_validity.config.grid import REPORTS_OF, Grid
     from lm_validity.config.load import build_run
     from lm_validity.config.pool import read_pool
     from lm_validity.errors import InputError
@@ -148,15 +148,11 @@ def checkpoints_of(wildcards):
 
 def study_reports(*studies):
     """The reports of the named studies that this configuration asks for."""
-    names = {
-        "agreement": ("agreement", "factors"),
-        "signal": ("signal",),
-    }
     return [
         f"{RESULTS}/reports/{name}/summary.json"
         for study in studies
         if study in RUN.configuration.studies
-        for name in names[study]
+        for name in REPORTS_OF[study]
     ]
 
 

@@ -12,7 +12,7 @@ localrules:
 
 
 rule check_cells:
-    """Name the failed cells, remove the manifests that hold them, and fail the run; or say that all is well."""
+    """Name the failed cells, set aside the manifests that hold them, and fail the run; or say that all is well."""
     input:
         all_cells,
     output:

@@ -8,7 +8,6 @@ import typer
 
 Configfile = Annotated[Path, typer.Option(help="The run's configuration.")]
 DEFAULT = Path("config/config.yaml")
-REPORTS_OF = {"agreement": ("agreement", "factors"), "signal": ("signal",)}
 
 
 def register(app: typer.Typer) -> None:
@@ -145,6 +144,8 @@ def findings(configfile: Configfile = DEFAULT) -> None:
 
 def _report_folders(run) -> list[Path]:
     """The reports of the studies that the configuration asks for; older ones of others may lie beside them."""
+    from lm_validity.config.grid import REPORTS_OF
+
     names = [name for study in run.configuration.studies for name in REPORTS_OF[study]]
     folders = [run.results / "reports" / name for name in names]
     return [folder for folder in folders if (folder / "page.json").is_file()]

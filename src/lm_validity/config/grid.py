@@ -13,7 +13,7 @@ from typing import NamedTuple
 from lm_validity.config.load import Run
 from lm_validity.config.sheets import Benchmark, Model
 
-RULES = ("evaluate_model", "finetune_adapter", "select_prompt", "select_adapter", "evaluate_adapter")
+REPORTS_OF = {"agreement": ("agreement", "factors"), "signal": ("signal",)}  # study -> its reports
 
 
 class Cell(NamedTuple):

@@ -1,6 +1,5 @@
 """Uncertainty of curve scores: paired item bootstrap, permutation null, block bootstrap over checkpoints."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -131,13 +130,3 @@ def resample_blocks(
     starts = generator.integers(checkpoints, size=(resamples, blocks, 1))
     indices = (starts + np.arange(length)) % checkpoints
     return indices.reshape(resamples, blocks * length)[:, :checkpoints]
-
-
-def resample_statistic(
-    series: np.ndarray,
-    statistic: Callable[[np.ndarray], np.ndarray],
-    resamples: int,
-    generator: np.random.Generator,
-) -> np.ndarray:
-    """`statistic` of block resamples of `series` (n,): it gets (resamples, n) and returns (resamples,)."""
-    return statistic(np.asarray(series)[resample_blocks(len(series), resamples, generator)])

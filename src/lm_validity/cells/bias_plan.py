@@ -25,8 +25,8 @@ class TaskSource:
         `bypublisher/train/*.parquet`.
     text_columns: joined by a line break. label_column: class numbers 0 to C-1, or the values listed in `labels`.
     labels: values of the label column in the order of the classes, compared as text; empty: numbers 0 to C-1.
-    class_names: in the order of the labels; zero-shot answers. text_is, answer_with: fill the prompt's
-        "The text is {text_is}. Answer with {answer_with}."
+    class_names: in the order of the labels; zero-shot answers. description: what the prompt says of the task, e.g.
+        "The text is a news article. Answer with its topic."
     drop_empty: leave out rows without text instead of refusing them. shorter_than: keep texts with fewer
         characters.
     rows, majority_share: what the sheet says of the rows that are left (share of the largest class);
@@ -38,8 +38,7 @@ class TaskSource:
     text_columns: tuple[str, ...]
     label_column: str
     class_names: tuple[str, ...]
-    text_is: str = ""
-    answer_with: str = ""
+    description: str = ""
     configuration: str | None = None
     split: str = "train"
     revision: str | None = None
@@ -54,14 +53,16 @@ class TaskSource:
 
 @dataclass(frozen=True)
 class TaskData:
-    """A task as `bias_data.prefetch_task` wrote it: one parquet file with `text` and `label`, and its sha256."""
+    """A task as `bias_data.prefetch_task` wrote it: one parquet file of `row`, `text` and `label`.
+
+    sha256: of the texts and labels (`bias_data.content_digest`), not of the file's bytes.
+    """
 
     name: str
     path: str
     sha256: str
     class_names: tuple[str, ...]
-    text_is: str = ""
-    answer_with: str = ""
+    description: str = ""
 
 
 @dataclass(frozen=True)

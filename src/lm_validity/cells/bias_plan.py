@@ -24,7 +24,8 @@ class TaskSource:
         with revision refs/convert/parquet the conversion of a data set that was a script, e.g.
         `bypublisher/train/*.parquet`.
     text_columns: joined by a line break. label_column: class numbers 0 to C-1, or the values listed in `labels`.
-    labels: values of the label column in the order of the classes, compared as text; empty: numbers 0 to C-1.
+    labels: values of the label column in the order of the classes, compared as text (booleans as 0 and 1); empty:
+        numbers 0 to C-1.
     class_names: in the order of the labels; zero-shot answers. description: what the prompt says of the task, e.g.
         "The text is a news article. Answer with its topic."
     drop_empty: leave out rows without text instead of refusing them. shorter_than: keep texts with fewer

@@ -17,6 +17,7 @@ try:
     from lm_validity.errors import InputError
     from lm_validity.files import write_text
     from lm_validity.store.recipe import RECIPE_VERSIONS
+    from lm_validity.store.scheduler import record_controller
 except ImportError as error:
     raise WorkflowError(
         f"lm_validity cannot be imported ({error}). Hint: `make demo` builds .venv; then `source .venv/bin/activate`."
@@ -187,6 +188,7 @@ def write_configuration():
 onstart:
     gc.enable()
     write_configuration()
+    record_controller(Path(RESULTS))
 
 
 onerror:

@@ -95,10 +95,10 @@ def preflight(
     fast: Annotated[bool, typer.Option("--fast", help="Do not read every file's sha256.")] = False,
 ) -> None:
     """Before submission: what is missing, damaged or locked; one line each. Asks for what is to be computed again."""
-    from lm_validity.store.check import lease_problems, record_problems, repair
+    from lm_validity.store.check import lease_problems, orphan_problems, record_problems, repair
 
     run = _load(configfile)
-    problems = [*record_problems(run), *repair(run, verify=not fast), *lease_problems(run)]
+    problems = [*record_problems(run), *repair(run, verify=not fast), *lease_problems(run), *orphan_problems(run)]
     for problem in problems:
         print(problem)
     print(f"{run.name}: {len(problems)} problems" if problems else f"{run.name}: nothing missing, damaged or locked")

@@ -19,6 +19,7 @@ from lm_validity.files import read_json, write_json
 from lm_validity.store.cells import Store
 from lm_validity.store.leases import describe_holder, is_stale
 from lm_validity.store.manifests import ASIDE, Entry, read_manifest
+from lm_validity.store.scheduler import orphan_jobs
 
 
 class Problem(NamedTuple):
@@ -186,6 +187,18 @@ def lease_problems(run: Run) -> list[Problem]:
                 )
             )
     return found
+
+
+def orphan_problems(run: Run) -> list[Problem]:
+    """Slurm jobs that a killed Snakemake left behind."""
+    return [
+        Problem(
+            f"Slurm job {job.id} ({job.comment}, {job.state})",
+            "left by a Snakemake that is gone",
+            f"let it finish, a new run waits for its cells; or `scancel {job.id}`",
+        )
+        for job in orphan_jobs(run.results)
+    ]
 
 
 def forget(run: Run, patterns: list[str]) -> list[str]:

@@ -62,7 +62,7 @@ def is_stale(path: Path) -> bool:
         return age > 2 * POLL  # killed while writing it
     if holder.get("host") == socket.gethostname():
         # a process that was stopped for a while is still the holder
-        return not _is_alive(holder.get("pid"), holder.get("started"))
+        return not is_alive(holder.get("pid"), holder.get("started"))
     if age > STALE:
         return True
     if holder.get("slurm_job") and age > 2 * HEARTBEAT:  # a living holder touches it: ask the scheduler rarely
@@ -85,7 +85,7 @@ def _take(path: Path) -> bool:
     holder = {
         "host": socket.gethostname(),
         "pid": os.getpid(),
-        "started": _process_start(os.getpid()),
+        "started": process_start(os.getpid()),
         "slurm_job": os.environ.get("SLURM_JOB_ID"),
         "taken": time.time(),
     }
@@ -128,7 +128,7 @@ def _is_mine(path: Path, mine: str) -> bool:
         return False
 
 
-def _process_start(pid: int) -> str | None:
+def process_start(pid: int) -> str | None:
     """The start time of a process in clock ticks since boot (Linux), so that a reused pid is not mistaken for it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
@@ -136,7 +136,8 @@ def _process_start(pid: int) -> str | None:
         return None
 
 
-def _is_alive(pid: int | None, started: str | None) -> bool:
+def is_alive(pid: int | None, started: str | None) -> bool:
+    """Whether a process of this host still is the one that started then."""
     if pid is None:
         return False
     try:
@@ -150,7 +151,7 @@ def _is_alive(pid: int | None, started: str | None) -> bool:
             return False  # a zombie computes nothing
     except (OSError, IndexError):
         pass
-    return started is None or _process_start(pid) in (None, started)
+    return started is None or process_start(pid) in (None, started)
 
 
 def _slurm_job_is_gone(job: str) -> bool:

@@ -89,7 +89,7 @@ def test_a_reused_pid_is_not_the_holder(tmp_path):
     holder = {"host": socket.gethostname(), "pid": os.getpid(), "started": "1", "slurm_job": None}
     path.write_text(json.dumps(holder))
     assert is_stale(path)
-    path.write_text(json.dumps(holder | {"started": leases._process_start(os.getpid())}))
+    path.write_text(json.dumps(holder | {"started": leases.process_start(os.getpid())}))
     assert not is_stale(path)
 
 

@@ -7,7 +7,9 @@ out of memory, a signal) ends the process with the finished cells kept, so that 
 import logging
 
 from lm_validity.cells.selection import run_selection
+from lm_validity.cells.trial_jobs import TrialWorker
 from lm_validity.cells.worker import Worker
+from lm_validity.config.bias_grid import TRIALS_RULE, TrialCell
 from lm_validity.config.grid import Cell, Job
 from lm_validity.errors import CellError
 from lm_validity.files import write_json
@@ -23,7 +25,7 @@ def run_job(workspace: Workspace, job: Job) -> None:
     if job.rule in ("select_prompt", "select_adapter"):
         entries = run_selection(workspace, job)
     else:
-        worker = Worker(workspace, job.model)
+        worker = TrialWorker(workspace) if job.rule == TRIALS_RULE else Worker(workspace, job.model)
         entries = [_run_cell(workspace, worker, cell) for cell in job.cells]
     for path in workspace.grid.manifests(job):
         split = path.rsplit(".", 2)[1] if job.rule == "evaluate_model" else None
@@ -32,7 +34,7 @@ def run_job(workspace: Workspace, job: Job) -> None:
     log.info("%s %s %s: %d cells, %d failed", job.rule, job.model, job.batch, len(entries), failed)
 
 
-def _run_cell(workspace: Workspace, worker: Worker, cell: Cell) -> Entry:
+def _run_cell(workspace: Workspace, worker: Worker | TrialWorker, cell: Cell | TrialCell) -> Entry:
     """The cell's manifest entry; computed only if the store does not have it."""
     try:
         if cell.rule == "evaluate_adapter":
@@ -55,7 +57,7 @@ def _run_cell(workspace: Workspace, worker: Worker, cell: Cell) -> Entry:
         return Entry(cell, "failed", error=error.problem, hint=error.hint)
 
 
-def _done(workspace: Workspace, cell: Cell, folder: str) -> Entry:
+def _done(workspace: Workspace, cell: Cell | TrialCell, folder: str) -> Entry:
     return Entry(cell, "done", folder=folder, sha256=workspace.store.digest(folder))
 
 

@@ -18,25 +18,27 @@ class Stopwatch:
         """What the cell cost; `lm` is the loaded model, whose counters are read and set back."""
         counters = lm.counters.to_json()
         lm.counters = type(lm.counters)()
+        return self.costs(lm.device) | {"counters": counters, "eval_batch_size": lm.batch_size}
+
+    def costs(self, device) -> dict:
+        """Time, memory, machine and versions; `device` is the torch device that computed."""
         return {
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._started)),
             "wall_seconds": round(time.perf_counter() - self._wall, 3),
             "cpu_seconds": round(time.process_time() - self._cpu, 3),
             "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
-            "counters": counters,
-            "eval_batch_size": lm.batch_size,
-            **_gpu_cost(lm),
-            "machine": machine(lm.device),
+            **_gpu_cost(device),
+            "machine": machine(device),
             "versions": versions(),
         }
 
 
-def _gpu_cost(lm) -> dict:
+def _gpu_cost(device) -> dict:
     """Peak GPU memory since the last cell; the GPU is held for the wall time."""
     import torch
 
-    if lm.device.type != "cuda":
+    if device.type != "cuda":
         return {}
-    peak = torch.cuda.max_memory_allocated(lm.device) // 2**20
-    torch.cuda.reset_peak_memory_stats(lm.device)
+    peak = torch.cuda.max_memory_allocated(device) // 2**20
+    torch.cuda.reset_peak_memory_stats(device)
     return {"peak_gpu_memory_mb": peak}

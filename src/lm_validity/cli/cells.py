@@ -11,6 +11,8 @@ import typer
 
 Configfile = Annotated[Path, typer.Option(help="The run's configuration.")]
 ModelId = Annotated[str, typer.Option("--model", help="Id in the models sheet.")]
+LanguageModelId = Annotated[str, typer.Option("--language-model", help="Id in the sheet of language models.")]
+TaskId = Annotated[str, typer.Option("--task", help="Id in the bias study's sheet of tasks.")]
 BenchmarkId = Annotated[str, typer.Option("--benchmark", help="Id in the benchmarks sheet.")]
 Batch = Annotated[str, typer.Option(help="The job's batch, as `snakemake -n` names it.")]
 DEFAULT = Path("config/config.yaml")
@@ -18,7 +20,8 @@ DEFAULT = Path("config/config.yaml")
 
 def register(app: typer.Typer) -> None:
     """Add this module's subcommands."""
-    for command in (prefetch_model, prefetch_benchmark, split_benchmark, *_job_commands()):
+    prefetches = (prefetch_model, prefetch_benchmark, prefetch_language_model, prefetch_task)
+    for command in (*prefetches, split_benchmark, pretrain_on_test, *_job_commands()):
         app.command()(command)
 
 
@@ -44,6 +47,29 @@ def prefetch_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT)
     write_json(run.results / "prefetch" / "benchmarks" / f"{benchmark}.json", prefetch(row))
 
 
+def prefetch_language_model(language_model: LanguageModelId, configfile: Configfile = DEFAULT) -> None:
+    """Fetch a language model of the bias study at a pinned revision, or take a local folder."""
+    from lm_validity.cells import trial_jobs
+    from lm_validity.files import write_json
+
+    _log_to_stderr()
+    run = _load(configfile)
+    _row(run.language_models, language_model, "language model", "the bias study's sheet")
+    record = trial_jobs.prefetch_language_model(run, language_model)
+    write_json(run.results / "prefetch" / "language_models" / f"{language_model}.json", record)
+
+
+def prefetch_task(task: TaskId, configfile: Configfile = DEFAULT) -> None:
+    """Read a text-classification task of the bias study, check it against the sheet, keep its texts."""
+    from lm_validity.cells import trial_jobs
+    from lm_validity.files import write_json
+
+    _log_to_stderr()
+    run = _load(configfile)
+    _row(run.tasks, task, "task", "the bias study's sheet")
+    write_json(run.results / "prefetch" / "tasks" / f"{task}.json", trial_jobs.prefetch_trial_task(run, task))
+
+
 def split_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT) -> None:
     """Divide a benchmark's documents into train, validation and test, disjoint by construction."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -56,8 +82,13 @@ def split_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT) ->
     write_splits(Workspace(run), benchmark)
 
 
+def pretrain_on_test(language_model: LanguageModelId, batch: Batch, configfile: Configfile = DEFAULT) -> None:
+    """Trials of the bias study: no pretraining, pretraining on other texts, and on the test texts."""
+    _run_job("pretrain_on_test", language_model, batch, configfile)
+
+
 def _job_commands():
-    """One command a rule that computes cells; they differ in name and help only."""
+    """One command a rule that computes cells of a model and benchmarks; they differ in name and help only."""
     helps = {
         "evaluate_model": "Score an untouched model on validation and test documents.",
         "finetune_adapter": "LoRA fine-tunes of a model, validation each epoch; never reads test documents.",
@@ -87,7 +118,10 @@ def _run_job(rule: str, model: str, batch: str, configfile: Path) -> None:
 
     _log_to_stderr()
     run = _load(configfile)
-    _row(run.models, model, "model", run.configuration.models)
+    if rule == "pretrain_on_test":
+        _row(run.language_models, model, "language model", "the bias study's sheet")
+    else:
+        _row(run.models, model, "model", run.configuration.models)
     workspace = Workspace(run)
     try:
         job = workspace.grid.job(rule, model, batch)

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from lm_validity.config.bias_grid import TRIALS_RULE, TrialCell, describe_trials, trial_batches
 from lm_validity.config.load import Run
 from lm_validity.config.sheets import Benchmark, Model
 
-REPORTS_OF = {"agreement": ("agreement", "factors"), "signal": ("signal",)}  # study -> its reports
+REPORTS_OF = {"agreement": ("agreement", "factors"), "signal": ("signal",), "bias": ("bias",)}  # study -> its reports
 
 
 class Cell(NamedTuple):
@@ -43,7 +44,12 @@ class Job(NamedTuple):
     rule: str
     model: str
     batch: str
-    cells: tuple[Cell, ...]
+    cells: tuple[Cell | TrialCell, ...]
+
+
+def read_cell(values: dict) -> Cell | TrialCell:
+    """The cell of a JSON record."""
+    return (TrialCell if values["rule"] == TRIALS_RULE else Cell)(**values)
 
 
 @dataclass(frozen=True)
@@ -119,7 +125,7 @@ class Grid:
     def jobs(self) -> dict[tuple[str, str, str], Job]:
         """Every job by (rule, model, batch)."""
         found = {}
-        for job in (*self._evaluations(), *self._finetunes(), *self._selections()):
+        for job in (*self._evaluations(), *self._finetunes(), *self._selections(), *self._trials()):
             assert job[:3] not in found, f"two jobs of one name: {job[:3]}"
             found[job[:3]] = job
         return found
@@ -196,6 +202,10 @@ class Grid:
                     for rule in ("select_adapter", "evaluate_adapter"):
                         cells = tuple(Cell(rule, model.model, name, seed=seed) for name in group.members)
                         yield Job(rule, model.model, f"{group.name}.seed{seed}", cells)
+
+    def _trials(self):
+        for model, batch, cells in trial_batches(self.run) if self.run.language_models else ():
+            yield Job(TRIALS_RULE, model, batch, cells)
 
     # ---- files --------------------------------------------------------------------------------------------------
 
@@ -295,6 +305,8 @@ class Grid:
 
     def settings(self, job: Job) -> str:
         """A job's recipe settings in one line: Snakemake reruns the job when it changes, and for nothing else."""
+        if job.rule == TRIALS_RULE:
+            return describe_trials(self.run, job.cells)
         rule, dtype = job.rule, self.run.models[job.model].dtype
         cells = [cell[2:] for cell in job.cells]  # without rule and model: most models share them
         key = (rule, dtype, tuple(cells))

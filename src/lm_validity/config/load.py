@@ -1,10 +1,11 @@
 """Reading a configuration: YAML to a validated `Run` (configuration and sheets), with errors a person can act on."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import BaseModel, ValidationError
 
+from lm_validity.config.bias_sheets import LanguageModel, Task, read_bias_sheets
 from lm_validity.config.sections import Configuration
 from lm_validity.config.sheets import Benchmark, Model, read_benchmarks, read_models
 from lm_validity.errors import InputError, nearest
@@ -12,11 +13,17 @@ from lm_validity.errors import InputError, nearest
 
 @dataclass(frozen=True)
 class Run:
-    """A configuration with its sheets read; `results` is where everything it makes goes."""
+    """A configuration with its sheets read; `results` is where everything it makes goes.
+
+    `models` and `benchmarks` are of the agreement and signal studies, `language_models` and `tasks` of the bias study;
+    each is empty where no study needs it.
+    """
 
     configuration: Configuration
     models: dict[str, Model]
     benchmarks: dict[str, Benchmark]
+    language_models: dict[str, LanguageModel] = field(default_factory=dict)
+    tasks: dict[str, Task] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -46,9 +53,14 @@ def load_run(path: str | Path) -> Run:
 def build_run(values, source: str) -> Run:
     """Validate configuration values (a dict, as Snakemake merges it) and read the sheets they name."""
     configuration = validate(values, source)
-    models = read_models(configuration.models, configuration.name, configuration.size_classes)
-    benchmarks = read_benchmarks(configuration.benchmarks, configuration.name)
-    run = Run(configuration, models, benchmarks)
+    models = benchmarks = language_models = tasks = {}
+    if configuration.models is not None:
+        models = read_models(configuration.models, configuration.name, configuration.size_classes)
+    if configuration.benchmarks is not None:
+        benchmarks = read_benchmarks(configuration.benchmarks, configuration.name)
+    if "bias" in configuration.studies:
+        language_models, tasks = read_bias_sheets(configuration.bias, configuration.name, configuration.size_classes)
+    run = Run(configuration, models, benchmarks, language_models, tasks)
     _check_precision(run)
     return run
 
@@ -82,6 +94,9 @@ def validate(values, source: str) -> Configuration:
 def _input_error(error: ValidationError, source: str) -> InputError:
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
+    message = first["msg"].removeprefix("Value error, ")
+    if not first["loc"]:  # about the configuration as a whole
+        return InputError(f"{source}: {message}.", "config/config.yaml shows every key.")
     if first["type"] == "extra_forbidden":
         known = _known_keys(first["loc"][:-1])
         close = nearest(first["loc"][-1], known)
@@ -90,7 +105,7 @@ def _input_error(error: ValidationError, source: str) -> InputError:
     if first["type"] == "missing":
         return InputError(f"{source}: key {place!r} is missing.", "config/config.yaml shows every key.")
     return InputError(
-        f"{source}: key {place!r}, value {first['input']!r}: {first['msg'].removeprefix('Value error, ')}.",
+        f"{source}: key {place!r}, value {first['input']!r}: {message}.",
         "config/config.yaml explains every key.",
     )
 

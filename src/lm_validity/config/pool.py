@@ -3,13 +3,12 @@
 Standard library and pydantic only: the Snakefile reads this at parse time.
 """
 
-import csv
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from lm_validity.errors import InputError, nearest
+from lm_validity.config.typed_rows import read_rows
 
 FAMILIES = ("web", "forum", "exam", "data")
 
@@ -59,39 +58,4 @@ class MiniatureModel(BaseModel):
 
 def read_pool(path: str | Path) -> dict[str, MiniatureModel]:
     """The pool sheet by model id, in the sheet's order. Raises InputError naming row, column and value."""
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"{path}: no such sheet.", "check `miniature: pool` in the configuration.")
-    with open(path, encoding="utf-8-sig", newline="") as handle:
-        reader = csv.DictReader((line for line in handle if not line.startswith("#")), delimiter="\t")
-        rows = list(reader)
-    pool: dict[str, MiniatureModel] = {}
-    for number, row in enumerate(rows, start=2):
-        model = _read_row(path, number, row)
-        if model.model in pool:
-            raise InputError(
-                f"{path}, row {number}, column 'model', value {model.model!r}: this id occurs twice.",
-                "give each model its own id.",
-            )
-        pool[model.model] = model
-    if not pool:
-        raise InputError(f"{path}: no rows.", "add at least one model.")
-    return pool
-
-
-def _read_row(path: Path, number: int, row: dict) -> MiniatureModel:
-    if None in row or None in row.values():
-        raise InputError(
-            f"{path}, row {number}: not as many columns as the header.", "separate columns by single tabs."
-        )
-    try:
-        return MiniatureModel.model_validate({column: value for column, value in row.items() if value.strip()})
-    except ValidationError as error:
-        first = error.errors()[0]
-        column = str(first["loc"][0]) if first["loc"] else "row"
-        close = nearest(column, MiniatureModel.model_fields) if first["type"] == "extra_forbidden" else None
-        raise InputError(
-            f"{path}, row {number}, column {column!r}, value {row.get(column)!r}: "
-            f"{first['msg'].removeprefix('Value error, ')}.",
-            f"did you mean {close!r}?" if close else "docs/miniature.md describes the columns.",
-        ) from None
+    return read_rows(path, MiniatureModel, setting="miniature: pool", described_in="docs/miniature.md")

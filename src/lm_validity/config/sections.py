@@ -5,8 +5,9 @@ Only the standard library and pydantic are imported: the Snakefile reads this at
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from lm_validity.config.bias import BiasSettings
 from lm_validity.config.miniature import MiniatureSettings
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -136,12 +137,19 @@ class AdapterBatch(Section):
     benchmarks: Many = Field("all", description="Benchmarks a job.")
 
 
+class TrialBatch(Section):
+    """Batches of trials of one language model that share a process."""
+
+    cells: Many = Field(1, description="Batches of subsamples a job.")
+
+
 class Batching(Section):
     """How many cells share a process. Changes cost, never a result: cells are stored one by one."""
 
     evaluate_model: EvaluateBatch = Field(EvaluateBatch(), description="Evaluation of models as they come.")
     finetune_adapter: FinetuneBatch = Field(FinetuneBatch(), description="LoRA fine-tuning.")
     evaluate_adapter: AdapterBatch = Field(AdapterBatch(), description="Selection and the one look at test.")
+    pretrain_on_test: TrialBatch = Field(TrialBatch(), description="Trials of the bias study.")
 
 
 class Reports(Section):
@@ -162,6 +170,7 @@ class SizeClass(Section):
     mem_mb: Positive = Field(32_000, description="Memory of the machine a job, in MB.")
     evaluate_minutes: float = Field(20, gt=0, description="Minutes to evaluate one cell.")
     finetune_minutes: float = Field(120, gt=0, description="Minutes of one fine-tune.")
+    trial_minutes: float = Field(1, gt=0, description="Minutes of one trial of the bias study (five short trainings).")
 
 
 DEFAULT_SIZE_CLASSES = {
@@ -173,8 +182,7 @@ DEFAULT_SIZE_CLASSES = {
     "huge": SizeClass(mem_mb=96_000, evaluate_minutes=45, finetune_minutes=720),
 }
 
-# The bias study has its report (`lm-validity report bias`); its cells are not part of the workflow yet.
-Study = Literal["agreement", "signal"]
+Study = Literal["agreement", "signal", "bias"]
 
 
 class Configuration(Section):
@@ -182,10 +190,12 @@ class Configuration(Section):
 
     name: Annotated[str, Field(pattern=NAME)] = Field(description="The run's name; results are in results/<name>/.")
     studies: tuple[Study, ...] = Field(
-        ("agreement",), min_length=1, description="What the run answers: agreement, signal."
+        ("agreement",), min_length=1, description="What the run answers: agreement, signal, bias."
     )
-    models: str = Field(description="Sheet of models (TSV), relative to the working directory.")
-    benchmarks: str = Field(description="Sheet of benchmarks (TSV).")
+    models: str | None = Field(
+        None, description="Sheet of models (TSV), relative to the working directory. Not needed for the bias study."
+    )
+    benchmarks: str | None = Field(None, description="Sheet of benchmarks (TSV). Not needed for the bias study.")
     splits: Splits = Field(Splits(), description=Splits.__doc__)
     evaluation: Evaluation = Field(Evaluation(), description=Evaluation.__doc__)
     finetuning: Finetuning = Field(Finetuning(), description=Finetuning.__doc__)
@@ -193,7 +203,18 @@ class Configuration(Section):
     size_classes: dict[str, SizeClass] = Field(
         DEFAULT_SIZE_CLASSES, description="Resources of a job by the model's size class."
     )
+    bias: BiasSettings | None = Field(None, description="The bias study, with sheets of its own.")
     reports: Reports = Field(Reports(), description=Reports.__doc__)
     miniature: MiniatureSettings | None = Field(
         None, description="The miniature world, where models and benchmarks of the sheets come from it."
     )
+
+    @model_validator(mode="after")
+    def have_what_the_studies_need(self):
+        if set(self.studies) & {"agreement", "signal"}:
+            for key in ("models", "benchmarks"):
+                if getattr(self, key) is None:
+                    raise ValueError(f"key {key!r} is missing (studies agreement and signal need it)")
+        if "bias" in self.studies and self.bias is None:
+            raise ValueError("section 'bias' is missing (study bias needs it)")
+        return self

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from lm_validity.config.grid import Cell, Grid
+from lm_validity.config.grid import Cell, Grid, read_cell
 from lm_validity.config.load import Run
 from lm_validity.errors import InputError
 from lm_validity.files import read_json, write_json
@@ -89,7 +89,7 @@ def read_failures(run: Run) -> dict[Cell, str]:
         rows = read_json(run.results / "cells" / "failed.json")
     except (OSError, ValueError):
         return {}
-    return {Cell(**row["cell"]): f"failed: {row['error']}" for row in rows}
+    return {read_cell(row["cell"]): f"failed: {row['error']}" for row in rows}
 
 
 def manifests_digest(grid: Grid) -> str:
@@ -153,6 +153,9 @@ def record_problems(run: Run) -> list[Problem]:
     grid, found = Grid(run), []
     wanted = [("model", run.results / "prefetch" / "models" / f"{name}.json") for name in grid.used_models]
     wanted += [("benchmark", run.results / "prefetch" / "benchmarks" / f"{name}.json") for name in grid.used_benchmarks]
+    prefetch = run.results / "prefetch"
+    wanted += [("language model", prefetch / "language_models" / f"{name}.json") for name in run.language_models]
+    wanted += [("task", prefetch / "tasks" / f"{name}.json") for name in run.tasks]
     for kind, path in wanted:
         if not path.is_file():
             found.append(

@@ -7,7 +7,7 @@
 from pathlib import Path
 from typing import NamedTuple
 
-from lm_validity.config.grid import Cell
+from lm_validity.config.grid import Cell, read_cell
 from lm_validity.errors import InputError
 from lm_validity.files import read_json, write_json
 
@@ -41,7 +41,7 @@ def read_manifest(path: str | Path) -> list[Entry]:
     """The entries of a manifest. Raises InputError where it cannot be read."""
     try:
         rows = read_json(path)["cells"]
-        return [Entry(**{**row, "cell": Cell(**row["cell"])}) for row in rows]
+        return [Entry(**{**row, "cell": read_cell(row["cell"])}) for row in rows]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InputError(
             f"{path}: not a readable manifest ({error}).",

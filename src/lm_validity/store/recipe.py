@@ -12,6 +12,7 @@ RECIPE_VERSIONS = {
     "finetune_adapter": 1,
     "evaluate_adapter": 1,
     "pretrain_miniature": 1,
+    "pretrain_on_test": 1,
 }
 
 

@@ -6,6 +6,7 @@ Reads JSON only, so that a job whose cells are all in the store never imports to
 from functools import cached_property
 from pathlib import Path
 
+from lm_validity.config.bias_grid import TRIALS_RULE
 from lm_validity.config.grid import Cell, Grid
 from lm_validity.config.load import Run
 from lm_validity.errors import CellError, InputError
@@ -13,6 +14,7 @@ from lm_validity.files import read_json
 from lm_validity.store.cells import Place, Store
 from lm_validity.store.manifests import Manifests
 from lm_validity.store.recipe import RECIPE_VERSIONS
+from lm_validity.store.trial_plans import make_plan
 
 
 class Workspace:
@@ -37,6 +39,13 @@ class Workspace:
         return self._read(
             f"prefetch/benchmarks/{benchmark}.json", f"lm-validity prefetch-benchmark --benchmark {benchmark}"
         )
+
+    def language_model_record(self, language_model: str) -> dict:
+        command = f"lm-validity prefetch-language-model --language-model {language_model}"
+        return self._read(f"prefetch/language_models/{language_model}.json", command)
+
+    def trial_task_record(self, task: str) -> dict:
+        return self._read(f"prefetch/tasks/{task}.json", f"lm-validity prefetch-task --task {task}")
 
     def split_path(self, benchmark: str, split: str) -> Path:
         return self.run.results / "splits" / benchmark / f"{split}.json"
@@ -68,6 +77,7 @@ class Workspace:
             "evaluate_model": self._evaluation_recipe,
             "finetune_adapter": self._finetune_recipe,
             "evaluate_adapter": self._adapter_recipe,
+            TRIALS_RULE: lambda cell: make_plan(self, cell).recipe() | {"subsamples": [cell.first, cell.last]},
         }
         return {"rule": cell.rule, "recipe_version": RECIPE_VERSIONS[cell.rule]} | makers[cell.rule](cell)
 

@@ -13,6 +13,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lm_validity.config.bias_grid import TRIALS_RULE
 from lm_validity.config.grid import Cell
 from lm_validity.config.load import Run
 from lm_validity.errors import InputError
@@ -21,7 +22,7 @@ from lm_validity.store.cells import check_read
 from lm_validity.store.check import read_failures
 from lm_validity.store.manifests import Entry
 from lm_validity.store.workspace import MissingCell, Workspace
-from lm_validity.tables.schema import ITEMS, SCORES, SELECTIONS, write_table
+from lm_validity.tables.schema import ITEMS, PROBABILITIES, SCORES, SELECTIONS, TRIALS, write_table
 
 SOURCE = "lm-validity"
 ROW_GROUP = 100_000  # rows held in memory before they are written
@@ -75,6 +76,19 @@ class Merger:
                     waiting = []
             if waiting:
                 writer.write_table(pa.concat_tables(waiting))
+
+    def write_trials(self, folder: Path) -> None:
+        """trials.parquet and probabilities.parquet of the bias study, batch by batch."""
+        for name, schema in (("trials", TRIALS), ("probabilities", PROBABILITIES)):
+            with (
+                replace_file(folder / f"{name}.parquet") as temporary,
+                pq.ParquetWriter(temporary, schema, compression="zstd") as writer,
+            ):
+                for cell in self._cells(TRIALS_RULE):
+                    entry = self._entry(cell)
+                    if entry is not None:
+                        table = pq.read_table(check_read(self.store, entry.folder, f"{name}.parquet"))
+                        writer.write_table(table.select(schema.names).cast(schema))
 
     # ---- rows ---------------------------------------------------------------------------------------------------
 

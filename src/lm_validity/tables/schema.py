@@ -89,6 +89,16 @@ TRIALS = pa.schema(
     ]
 )
 
+# beside trials.parquet: one row an observation of a test set and arm
+PROBABILITIES = pa.schema(
+    [
+        *(TRIALS.field(name) for name in TRIALS.names[: TRIALS.names.index("arm") + 1]),
+        ("row", pa.int64()),  # place of the observation in the task's source, from 0
+        ("label", pa.int64()),
+        ("probabilities", pa.list_(pa.float64())),  # of the classes, in the order of the labels
+    ]
+)
+
 
 def write_table(frame: pd.DataFrame, schema: pa.Schema, path: str | Path) -> None:
     """Write `frame` with exactly the columns of `schema` (absent ones as null), atomically.

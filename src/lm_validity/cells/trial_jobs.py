@@ -1,0 +1,84 @@
+"""The bias study's jobs: what the login node records of language models and tasks, and batches of trials into the
+store."""
+
+import logging
+import shutil
+from pathlib import Path
+
+from lm_validity.cells.prefetch import check_unchanged, prefetch_model
+from lm_validity.config.load import Run
+from lm_validity.config.sheets import Model
+from lm_validity.store.cells import Place
+from lm_validity.store.trial_plans import make_plan
+from lm_validity.store.workspace import Workspace
+
+log = logging.getLogger(__name__)
+
+
+def prefetch_language_model(run: Run, language_model: str) -> dict:
+    """Fetch a language model at a pinned revision, or take a local folder; the record of `prefetch.prefetch_model`."""
+    row = run.language_models[language_model]
+    return prefetch_model(Model(model=language_model, path=row.path, revision=row.revision, dtype=row.dtype))
+
+
+def prefetch_trial_task(run: Run, task: str) -> dict:
+    """Read a task's texts and labels, check them against the sheet and the experiments' sizes; the record of it."""
+    from lm_validity.cells.bias_data import prefetch_task
+    from lm_validity.cells.bias_plan import TaskSource
+
+    row = run.tasks[task]
+    source = TaskSource(
+        name=row.task,
+        path=row.path,
+        text_columns=row.text,
+        label_column=row.label,
+        class_names=row.class_names,
+        description=row.description,
+        configuration=row.configuration,
+        split=row.split,
+        revision=row.revision,
+        files=row.files,
+        labels=row.labels,
+        drop_empty=row.drop_empty,
+        shorter_than=row.shorter_than,
+        rows=row.rows,
+        majority_share=row.majority_share,
+    )
+    experiments = run.configuration.bias.experiments.values()
+    wanted = [one for one in experiments if task in (one.tasks or run.tasks)]
+    sizes = sorted({(m, n) for one in wanted for m in one.m for n in one.n})
+    return prefetch_task(source, run.results / "prefetch" / "tasks" / f"{task}.parquet", sizes)
+
+
+class TrialWorker:
+    """Computes batches of trials of one language model. torch is imported when the first really has to be computed."""
+
+    def __init__(self, workspace: Workspace):
+        self.workspace = workspace
+
+    def compute(self, place: Place) -> None:
+        """Compute one batch and commit it to the store. Raises CellError where it fails by its own fault.
+
+        The work directory is named after the recipe and outlives a kill; the finished trials in it are kept.
+        """
+        import torch
+
+        from lm_validity.cells.bias_worker import run_trials, write_tables
+        from lm_validity.cells.sidecar import Stopwatch
+        from lm_validity.cells.worker import resolve_device
+
+        stopwatch, workspace = Stopwatch(), self.workspace
+        device = resolve_device(workspace.run.configuration.evaluation.device)
+        plan = make_plan(workspace, place.cell, device)
+        record = workspace.language_model_record(place.cell.model)
+        check_unchanged(place.cell.model, record["checkpoints"]["final"])
+        work = workspace.work / place.folder
+        run_trials(plan, work, shared=workspace.work / place.cell.rule / "base_arms")
+        result: dict = {}
+
+        def write(folder: Path) -> None:
+            result.update(write_tables(plan, work, folder))
+
+        workspace.store.commit(place, result, stopwatch.costs(torch.device(device)), write)
+        # only now: a job killed before the commit resumes from it
+        shutil.rmtree(work, ignore_errors=True)

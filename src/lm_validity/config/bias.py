@@ -1,0 +1,157 @@
+"""The configuration's section `bias`: pretraining on a task's unlabelled test texts, and on others for comparison.
+
+Only the standard library and pydantic are imported: the Snakefile reads this at parse time.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+
+Positive = Annotated[int, Field(ge=1)]
+Rate = Annotated[float, Field(gt=0, lt=1)]
+EXPERIMENT = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"  # no dot: it separates the parts of a cell's name
+
+
+def _keys_as_text(value):
+    """YAML reads `500: 20` with a number as key."""
+    return {str(key): one for key, one in value.items()} if isinstance(value, dict) else value
+
+
+class BiasSection(BaseModel):
+    """Unknown keys are errors; values are frozen once read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Experiment(BiasSection):
+    """One experiment: which language models and tasks, how many texts, how often."""
+
+    method: Literal["head", "zero_shot"] = Field("head", description="A trained linear head, or prompting.")
+    language_models: tuple[str, ...] = Field((), description="Ids of the sheet; empty: all.")
+    tasks: tuple[str, ...] = Field((), description="Ids of the sheet; empty: all.")
+    m: tuple[Positive, ...] = Field((100,), min_length=1, description="Labelled training texts.")
+    n: tuple[Positive, ...] = Field((200,), min_length=1, description="Texts of extra, and of test.")
+    subsamples: Positive | Annotated[dict[str, Positive], BeforeValidator(_keys_as_text)] = Field(
+        20, description="Random draws: one number, or by n (`500: 20`) or by m and n (`100,500: 20`)."
+    )
+    pretraining_epochs: Positive | None = Field(None, description="null: as the section `pretraining` says.")
+    packing: bool = Field(False, description="Pretrain on several texts a sequence (zero_shot only).")
+
+    @model_validator(mode="after")
+    def be_consistent(self):
+        if self.packing and self.method != "zero_shot":
+            raise ValueError("packing is for method zero_shot")
+        if isinstance(self.subsamples, dict):
+            known = {str(n) for n in self.n} | {f"{m},{n}" for m in self.m for n in self.n}
+            for key in self.subsamples:
+                if key.replace(" ", "") not in known:
+                    raise ValueError(f"subsamples: {key!r} is no n and no m,n of this experiment")
+            for m in self.m:
+                for n in self.n:
+                    if self.count_subsamples(m, n) is None:
+                        raise ValueError(f"subsamples: nothing for m = {m}, n = {n}")
+        return self
+
+    def count_subsamples(self, m: int, n: int) -> int | None:
+        """Random draws at (m, n); an entry of its own comes before one for all m."""
+        if not isinstance(self.subsamples, dict):
+            return self.subsamples
+        given = {key.replace(" ", ""): value for key, value in self.subsamples.items()}
+        return given.get(f"{m},{n}", given.get(str(n)))
+
+
+class TextPretraining(BiasSection):
+    """Pretraining on unlabelled texts (AdamW, linear decay, gradients clipped at 1)."""
+
+    masked_epochs: Positive = Field(2, description="Passes over the texts, masked language models (BERT).")
+    causal_epochs: Positive = Field(1, description="Passes over the texts, causal ones (GPT-2).")
+    learning_rate: Rate = Field(1e-4, description="Peak learning rate.")
+    batch_size: Positive = Field(16, description="Texts a step, unless the tasks sheet has `pretraining_batch`.")
+    max_length: Positive = Field(256, description="Tokens of a text; the rest is cut.")
+    weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay.")
+    mask_probability: Rate = Field(0.15, description="Share of tokens that a masked language model must guess.")
+    micro_batch: Positive | None = Field(None, description="Texts a forward pass: memory only. null: the whole batch.")
+
+
+class HeadTraining(BiasSection):
+    """Training the classifier: a linear head and all weights below it, on the m labelled texts."""
+
+    epochs: Positive = Field(3, description="Passes over the texts, unless the sheet has `training_epochs`.")
+    learning_rate: Rate = Field(5e-5, description="Peak learning rate.")
+    batch_size: Positive = Field(16, description="Texts a step, unless the sheet has `<architecture>_batch`.")
+    weight_decay: float = Field(0.01, ge=0, description="AdamW weight decay.")
+    max_length: Positive | None = Field(256, description="Tokens of a text; null: the model's limit.")
+    pooler: Literal["keep", "none", "paper"] = Field(
+        "keep",
+        description="BERT's pooler. keep: all arms have the model's. none: the head reads the first token. paper: the "
+        "pretrained arms get a fresh one, so that the boost also measures its loss.",
+    )
+
+
+class Prompting(BiasSection):
+    """Zero-shot experiments: adapters are pretrained on prompts, nothing is trained on labels."""
+
+    epochs: Positive = Field(1, description="Passes over the prompts.")
+    learning_rate: Rate = Field(2e-4, description="Peak learning rate.")
+    batch_size: Positive = Field(16, description="Prompts a step, unless the tasks sheet has `pretraining_batch`.")
+    max_length: Positive = Field(512, description="Tokens of a prompt in pretraining; the rest is cut.")
+    prompt_characters: Positive = Field(1000, description="Characters of a text that a prompt quotes.")
+    packed_texts: Positive = Field(8, description="Texts a sequence in experiments with packing.")
+    packed_max_length: Positive = Field(8192, description="Tokens of a packed sequence.")
+    rank: Positive = Field(16, description="LoRA rank, on every linear layer.")
+    alpha: Positive = Field(32, description="LoRA alpha.")
+    dropout: float = Field(0.05, ge=0, lt=1, description="LoRA dropout.")
+    quantization: Literal["none", "nf4"] = Field(
+        "none", description="nf4: 4-bit weights where there is a GPU and bitsandbytes; elsewhere the model's dtype."
+    )
+    gradient_checkpointing: bool = Field(False, description="Trade time for memory; changes no result.")
+    micro_batch: Positive | None = Field(None, description="Prompts a forward pass: memory only.")
+
+
+class BiasSettings(BiasSection):
+    """The bias study: three arms a trial (no pretraining, pretraining on other texts, on the test texts)."""
+
+    language_models: str = Field(
+        "config/bias_language_models.tsv",
+        description="Sheet of language models (TSV), relative to the working directory.",
+    )
+    tasks: str = Field("config/bias_tasks.tsv", description="Sheet of text-classification tasks (TSV).")
+    experiments: dict[str, Experiment] = Field(
+        {"head": Experiment()},
+        min_length=1,
+        description="Experiments by name: method (head or zero_shot), language_models and tasks (ids; empty is all), m "
+        "(labelled texts), n (unlabelled and test texts), subsamples (random draws: a number, or by n, or by `m,n`), "
+        "pretraining_epochs (more of them is overtraining), packing.",
+    )
+    subsamples_a_cell: Positive | Literal["all"] = Field(
+        25, description="Subsamples that are one finished result of the store. Another number makes other cells."
+    )
+    paper: bool = Field(
+        False,
+        description="Do as the authors' code does where that is not the valid choice; overrules seeds, training.pooler "
+        "and training.max_length.",
+    )
+    seeds: Literal["varied", "fixed"] = Field(
+        "varied",
+        description="varied: the randomness of training differs between subsamples, never between arms. fixed: it is "
+        "the same in all, which understates the spread.",
+    )
+    pretraining: TextPretraining = Field(TextPretraining(), description=TextPretraining.__doc__)
+    training: HeadTraining = Field(HeadTraining(), description=HeadTraining.__doc__)
+    zero_shot: Prompting = Field(Prompting(), description=Prompting.__doc__)
+    planted_leak: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="FOR TESTING ONLY: share of the test arm's pretraining texts that carry their label.",
+    )
+
+    @field_validator("experiments")
+    @classmethod
+    def name_experiments(cls, experiments):
+        import re
+
+        for name in experiments:
+            if not re.match(EXPERIMENT, name):
+                raise ValueError(f"experiment {name!r}: names are letters, digits, '_' and '-'")
+        return experiments

@@ -1,0 +1,142 @@
+"""The bias study's part of the grid: which batches of trials a run has, and the settings of each.
+
+A cell is a batch of subsamples of one (experiment, language model, task, m, n). Standard library only: the Snakefile
+builds this at parse time.
+"""
+
+import json
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from lm_validity.config.bias import BiasSettings
+from lm_validity.config.load import Run
+
+TRIALS_RULE = "pretrain_on_test"
+# what changes memory or time and no number: it neither enters a recipe nor reruns a job
+COST_ONLY = ("micro_batch", "gradient_checkpointing")
+
+
+class TrialCell(NamedTuple):
+    """Subsamples `first` to `last` of one (experiment, language model, task, m, n)."""
+
+    rule: str
+    model: str
+    experiment: str
+    task: str
+    m: int
+    n: int
+    first: int
+    last: int
+
+    @property
+    def name(self) -> str:
+        """The cell within its language model, e.g. `head.ag_news.m50.n200.subsamples1-25`."""
+        return f"{self.experiment}.{self.task}.m{self.m}.n{self.n}.subsamples{self.first}-{self.last}"
+
+
+def trial_batches(run: Run) -> Iterator[tuple[str, str, tuple[TrialCell, ...]]]:
+    """(language model, batch name, cells) of each job. A batch of one cell has the cell's name."""
+    size = run.configuration.batching.pretrain_on_test.cells
+    for model in run.language_models:
+        cells = list(_cells(run, model))
+        step = len(cells) if size == "all" else size
+        batches = [tuple(cells[start : start + step]) for start in range(0, len(cells), step or 1)]
+        for number, batch in enumerate(batches, start=1):
+            everything = "all-cells" if len(batches) == 1 else f"group-{number}-of-{len(batches)}-cells"
+            yield model, batch[0].name if len(batch) == 1 else everything, batch
+
+
+def _cells(run: Run, model: str) -> Iterator[TrialCell]:
+    settings = run.configuration.bias
+    for name, experiment in settings.experiments.items():
+        if model not in (experiment.language_models or run.language_models):
+            continue
+        for task in experiment.tasks or run.tasks:
+            for m in experiment.m:
+                for n in experiment.n:
+                    count = experiment.count_subsamples(m, n)
+                    step = count if settings.subsamples_a_cell == "all" else settings.subsamples_a_cell
+                    for first in range(1, count + 1, step):
+                        last = min(first + step - 1, count)
+                        yield TrialCell(TRIALS_RULE, model, name, task, m, n, first, last)
+
+
+def shared_sizes(run: Run, cell: TrialCell) -> tuple[tuple[int, int], ...]:
+    """(n, number of subsamples) of the other cells that have the same base arms."""
+    experiment = run.configuration.bias.experiments[cell.experiment]
+    return tuple((n, experiment.count_subsamples(cell.m, n)) for n in experiment.n if n != cell.n)
+
+
+def plan_values(run: Run, cell: TrialCell) -> dict:
+    """What the configuration and the sheets say that the cell's trials depend on, with the names of a trial's plan."""
+    settings, row = run.configuration.bias, run.language_models[cell.model]
+    experiment = settings.experiments[cell.experiment]
+    zero_shot = experiment.method == "zero_shot"
+    return {
+        "experiment": cell.experiment,
+        "language_model": cell.model,
+        "architecture": row.architecture,
+        "m": cell.m,
+        "n": cell.n,
+        "pretraining": _prompt_pretraining(run, cell) if zero_shot else _text_pretraining(run, cell),
+        "classification": _prompting(settings) if zero_shot else _head(run, cell),
+        "seeds": "fixed" if settings.paper else settings.seeds,
+        "planted_leak": settings.planted_leak,
+        "dtype": row.dtype,
+    }
+
+
+def _text_pretraining(run: Run, cell: TrialCell) -> dict:
+    settings = run.configuration.bias.pretraining
+    masked = run.language_models[cell.model].architecture == "masked"
+    own = run.configuration.bias.experiments[cell.experiment].pretraining_epochs
+    return settings.model_dump(exclude={"masked_epochs", "causal_epochs", "batch_size"}) | {
+        "epochs": own or (settings.masked_epochs if masked else settings.causal_epochs),
+        "batch_size": run.tasks[cell.task].pretraining_batch or settings.batch_size,
+        "adapter": None,
+    }
+
+
+def _prompt_pretraining(run: Run, cell: TrialCell) -> dict:
+    settings, experiment = run.configuration.bias.zero_shot, run.configuration.bias.experiments[cell.experiment]
+    values = {
+        "epochs": experiment.pretraining_epochs or settings.epochs,
+        "batch_size": run.tasks[cell.task].pretraining_batch or settings.batch_size,
+        "learning_rate": settings.learning_rate,
+        "max_length": settings.max_length,
+        "weight_decay": 0.0,
+        "adapter": settings.model_dump(include={"rank", "alpha", "dropout", "quantization"}),
+        **settings.model_dump(include=set(COST_ONLY)),
+    }
+    if experiment.packing:  # one packed sequence a step
+        packed = {"packing": settings.packed_texts, "max_length": settings.packed_max_length, "batch_size": 1}
+        return values | packed
+    return values
+
+
+def _head(run: Run, cell: TrialCell) -> dict:
+    settings, task = run.configuration.bias.training, run.tasks[cell.task]
+    masked = run.language_models[cell.model].architecture == "masked"
+    values = settings.model_dump() | {
+        "method": "head",
+        "epochs": task.training_epochs or settings.epochs,
+        "batch_size": (task.masked_batch if masked else task.causal_batch) or settings.batch_size,
+    }
+    return values | ({"max_length": None, "pooler": "paper"} if run.configuration.bias.paper else {})
+
+
+def _prompting(settings: BiasSettings) -> dict:
+    return {"method": "zero_shot", "prompt_characters": settings.zero_shot.prompt_characters}
+
+
+def describe_trials(run: Run, cells: tuple[TrialCell, ...]) -> str:
+    """A job's cells and their settings in one line: Snakemake reruns the job when it changes, and for nothing else."""
+    names: dict[str, list[str]] = {}
+    for cell in cells:
+        values = plan_values(run, cell)
+        for key in ("experiment", "language_model", "m", "n"):
+            del values[key]
+        for key in COST_ONLY:
+            values["pretraining"].pop(key, None)
+        names.setdefault(json.dumps(values, sort_keys=True, separators=(",", ":")), []).append(cell.name)
+    return " ".join(f"{','.join(of)}={settings}" for settings, of in names.items())

@@ -1,0 +1,145 @@
+"""The bias study's sheets, language models and text-classification tasks, checked against the experiments.
+
+Standard library and pydantic only: the Snakefile reads this at parse time.
+"""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+
+from lm_validity.config.bias import BiasSettings, Experiment, Positive
+from lm_validity.config.typed_rows import read_rows
+from lm_validity.errors import InputError, nearest
+
+Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
+ListOfText = Annotated[
+    tuple[str, ...],
+    BeforeValidator(
+        lambda value: tuple(part.strip() for part in value.split("|")) if isinstance(value, str) else value
+    ),
+]
+DESCRIBED_IN = "docs/bias.md"
+
+
+class SheetRow(BaseModel):
+    """Unknown columns are errors; an empty value is the default."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class LanguageModel(SheetRow):
+    """One row of the sheet of language models."""
+
+    language_model: Identifier = Field(description="Id, also in file names.")
+    path: str = Field(description="Hub id, or a folder in hub format.")
+    architecture: Literal["masked", "causal"] = Field(
+        description="masked: BERT and its kin; causal: GPT-2 and its kin."
+    )
+    revision: str | None = Field(None, description="Of the hub; empty is the main branch, resolved when fetched.")
+    dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="Of the weights.")
+    size_class: str = Field("small", description="One of the configuration's size_classes.")
+
+
+class Task(SheetRow):
+    """One row of the sheet of tasks: where the texts are, what they mean, and what must be true of them."""
+
+    task: Identifier = Field(description="Id, also in file names.")
+    path: str = Field(description="Hub id of a data set, or a local .jsonl, .csv, .tsv or .parquet file.")
+    text: ListOfText = Field(description="Column of the text; several, separated by |, are joined by a line break.")
+    label: str = Field(description="Column of the class: numbers 0 to C-1, or the values of `labels`.")
+    class_names: ListOfText = Field(description="Names of the classes, separated by |, in the order of the labels.")
+    configuration: str | None = Field(None, description="Of the hub data set.")
+    split: str = Field("train", description="Of the hub data set.")
+    revision: str | None = Field(None, description="Pinned commit; refs/convert/parquet for what was a script.")
+    files: ListOfText = Field((), description="Parquet files in the hub repository (patterns, separated by |).")
+    labels: ListOfText = Field((), description="Values of the label column in the order of class_names.")
+    description: str = Field("", description="What a prompt says of the task: what the text is, what to answer.")
+    drop_empty: bool = Field(False, description="Leave out rows without text; else they are an error.")
+    shorter_than: Positive | None = Field(None, description="Keep only texts with fewer characters.")
+    rows: Positive | None = Field(None, description="Rows that must be left; empty: not checked.")
+    majority_share: float | None = Field(
+        None, gt=0, le=1, description="Share of the largest class; empty: not checked."
+    )
+    training_epochs: Positive | None = Field(None, description="Instead of the configuration's.")
+    pretraining_batch: Positive | None = Field(None, description="Instead of the configuration's.")
+    masked_batch: Positive | None = Field(
+        None, description="Training batch of masked models, instead of the configuration's."
+    )
+    causal_batch: Positive | None = Field(None, description="Training batch of causal models.")
+
+    @model_validator(mode="after")
+    def name_each_class_once(self):
+        if len(self.class_names) < 2 or len(set(self.class_names)) < len(self.class_names):
+            raise ValueError("class_names must be two or more different names, separated by |")
+        if self.labels and len(self.labels) != len(self.class_names):
+            raise ValueError(f"{len(self.labels)} labels for {len(self.class_names)} class_names")
+        return self
+
+
+def read_bias_sheets(
+    settings: BiasSettings, run: str, size_classes
+) -> tuple[dict[str, LanguageModel], dict[str, Task]]:
+    """Both sheets by id, `{run}` in a path replaced by the run's name, and every experiment checked against them."""
+    models = read_rows(
+        settings.language_models, LanguageModel, setting="bias: language_models", described_in=DESCRIBED_IN
+    )
+    tasks = read_rows(settings.tasks, Task, setting="bias: tasks", described_in=DESCRIBED_IN)
+    for number, row in enumerate(models.values(), start=2):
+        if row.size_class not in size_classes:
+            raise InputError(
+                f"{settings.language_models}, row {number}, column 'size_class', value {row.size_class!r}: no such "
+                "class in the configuration's size_classes.",
+                f"use one of {', '.join(size_classes)}, or add it to size_classes.",
+            )
+    for name, experiment in settings.experiments.items():
+        _check_ids(name, "language_models", experiment.language_models, models, settings.language_models)
+        _check_ids(name, "tasks", experiment.tasks, tasks, settings.tasks)
+        _check_methods(name, experiment, models, settings)
+        for task in experiment.tasks or tasks:
+            _check_sizes(name, experiment, tasks[task], settings)
+    return _with_run(models, run), _with_run(tasks, run)
+
+
+def _with_run(rows: dict, run: str) -> dict:
+    return {key: row.model_copy(update={"path": row.path.replace("{run}", run)}) for key, row in rows.items()}
+
+
+def _check_ids(experiment: str, key: str, wanted: tuple[str, ...], known: dict, sheet: str) -> None:
+    for identifier in wanted:
+        if identifier not in known:
+            close = nearest(identifier, known)
+            raise InputError(
+                f"bias: experiments.{experiment}.{key}, value {identifier!r}: not in {sheet}.",
+                f"did you mean {close!r}?" if close else f"it has {', '.join(known)}.",
+            )
+
+
+def _check_methods(name: str, experiment: Experiment, models: dict[str, LanguageModel], settings) -> None:
+    for identifier in experiment.language_models or models:
+        if experiment.method == "zero_shot" and models[identifier].architecture == "masked":
+            raise InputError(
+                f"bias: experiment {name!r}: {identifier!r} is a masked language model and cannot be prompted.",
+                f"name causal ones in experiments.{name}.language_models (architecture in {settings.language_models}).",
+            )
+
+
+def _check_sizes(name: str, experiment: Experiment, task: Task, settings: BiasSettings) -> None:
+    where = f"{settings.tasks}: task {task.task!r}, experiment {name!r}"
+    for m in experiment.m:
+        if m < len(task.class_names):
+            raise InputError(
+                f"{where}: m = {m} labelled texts for {len(task.class_names)} classes.",
+                "every class needs at least one: raise m, or leave the task out.",
+            )
+        for n in experiment.n:
+            if task.rows is not None and task.rows < m + 2 * n:
+                raise InputError(
+                    f"{where}: {task.rows} rows, but m + 2n = {m + 2 * n} are needed (m = {m}, n = {n}).",
+                    "lower m or n for it in an experiment of its own, or leave it out.",
+                )
+
+
+def is_local(path: str) -> bool:
+    """A file or folder rather than a hub id."""
+    return path.startswith((".", "/", "results/", "~")) or Path(path).exists()

@@ -22,6 +22,7 @@ from lm_validity.statistics.resampling import (
     percentile_interval,
     preparation_contributions,
     sign_flip_test,
+    two_way_interval,
 )
 from lm_validity.tables.schema import PROTOCOLS
 
@@ -64,15 +65,21 @@ def agreement_uncertainty(analysis: AgreementAnalysis, resamples: int, seed: int
     tau = {p: resampled_kendall_tau(pair_signs(analysis.scores[p]), weights) for p in PROTOCOLS}
     mean = {p: mean_over_pairs_by_resample(tau[p]) for p in PROTOCOLS}
     population = {p: mean_over_pairs_by_resample(tau[p], benchmark_weights) for p in PROTOCOLS}
+    observed = {p: kendall_tau_matrix(pair_signs(analysis.scores[p])) for p in PROTOCOLS}
+    fixed_models = {
+        p: mean_over_pairs_by_resample(np.broadcast_to(observed[p], tau[p].shape), benchmark_weights) for p in PROTOCOLS
+    }
     significance = {
         p: mean_over_pairs_by_resample(resampled_kendall_tau(analysis.significant[p], weights)) for p in PROTOCOLS
     }
     others = np.where(np.eye(len(analysis.tasks), dtype=bool), np.nan, 1.0)
     return AgreementUncertainty(
         mean={p: percentile_interval(mean[p], models) for p in PROTOCOLS},
-        mean_population={p: percentile_interval(population[p]) for p in PROTOCOLS},
+        mean_population={p: two_way_interval(population[p], mean[p], fixed_models[p], models) for p in PROTOCOLS},
         improvement=percentile_interval(mean[PREPARED] - mean[DIRECT], models),
-        improvement_population=percentile_interval(population[PREPARED] - population[DIRECT]),
+        improvement_population=two_way_interval(
+            *(draws[PREPARED] - draws[DIRECT] for draws in (population, mean, fixed_models)), models
+        ),
         by_benchmark={p: percentile_interval(finite_mean(tau[p] * others, axis=2), models) for p in PROTOCOLS},
         by_category={p: percentile_interval(_category_means(tau[p], analysis, p), models) for p in PROTOCOLS},
         pair_change=percentile_interval(tau[PREPARED] - tau[DIRECT], models),

@@ -17,7 +17,7 @@ from lm_validity.reports.page import write_page
 from lm_validity.reports.score_matrix import read_score_matrix
 from lm_validity.reports.summary import plain
 from lm_validity.statistics.potential import RankDraws, best_by_budget
-from lm_validity.statistics.resampling import Interval, percentile_interval
+from lm_validity.statistics.resampling import Interval, shortest_interval
 from lm_validity.tables.schema import PROTOCOLS
 
 FEW_MODELS = 20  # below, the share of the first component is noticeably higher in resamples than in the table
@@ -106,7 +106,7 @@ def _parallel_summary(analysis: FactorsAnalysis, protocol: str) -> dict | None:
 def _rank_summary(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, protocol: str) -> dict:
     """Rank on the first component with intervals over benchmarks and over items, by model."""
     population, noise = uncertainty.population_ranks[protocol], uncertainty.noise_ranks[protocol]
-    over_benchmarks, over_items = percentile_interval(population.draws), percentile_interval(noise.draws)
+    over_benchmarks, over_items = shortest_interval(population.draws), shortest_interval(noise.draws)
     return {
         model: {
             "rank": population.rank[i],

@@ -8,7 +8,7 @@ from lm_validity.reports import figures
 from lm_validity.reports.factors_analysis import FactorsAnalysis, FactorsUncertainty
 from lm_validity.reports.page import Figure, Section, Table
 from lm_validity.reports.summary import count, percent
-from lm_validity.statistics.resampling import percentile_interval
+from lm_validity.statistics.resampling import shortest_interval
 from lm_validity.tables.schema import PROTOCOLS
 
 DIRECT, PREPARED = PROTOCOLS
@@ -97,8 +97,8 @@ def _misleading_sentence(frame: pd.DataFrame) -> str:
 
 def _rank_frame(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, protocol: str) -> pd.DataFrame:
     ranks = uncertainty.population_ranks[protocol]
-    population = percentile_interval(ranks.draws)
-    noise = percentile_interval(uncertainty.noise_ranks[protocol].draws)
+    population = shortest_interval(ranks.draws)
+    noise = shortest_interval(uncertainty.noise_ranks[protocol].draws)
     matrix = analysis.matrix
     frame = pd.DataFrame(
         {
@@ -146,7 +146,7 @@ def _budget_table(analysis: FactorsAnalysis, summary: dict, protocol: str) -> Ta
 def _misleading_frame(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty) -> pd.DataFrame:
     """Direct rank minus prepared rank: positive where a model is better than its direct rank says."""
     direct, prepared = (uncertainty.population_ranks[p] for p in PROTOCOLS)
-    interval = percentile_interval(direct.draws - prepared.draws)
+    interval = shortest_interval(direct.draws - prepared.draws)
     frame = pd.DataFrame(
         {
             "model": analysis.matrix.labels,

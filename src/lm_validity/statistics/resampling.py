@@ -1,10 +1,10 @@
 """Resampling of models and benchmarks, intervals from it, and a paired test.
 
 Two estimands. *These benchmarks*: what would the figure be for other models of the same kind? Models are
-resampled. *A population of benchmarks*: what would it be for other models and other benchmarks? Both are
-resampled, independently (Owen 2007, "The pigeonhole bootstrap"; conservative: the noise of the cells is
-counted more than once). Both take models as exchangeable, although models of one family are not
-independent: leave-one-family-out shows what that matters.
+resampled. *A population of benchmarks*: what would it be for other models and other benchmarks? Both are resampled,
+independently (Owen 2007, "The pigeonhole bootstrap"), and the draws are rescaled to the two-way variance of Cameron,
+Gelbach and Miller (2011), since by themselves they count the noise of the cells three times. Both take models as
+exchangeable, although models of one family are not independent: leave-one-family-out shows what that matters.
 
 Resamples are multiplicities. A model is never compared with its own copy and a benchmark never paired with
 its own, so that duplicates create neither ties nor perfect agreement.
@@ -54,6 +54,49 @@ def percentile_interval(draws: np.ndarray, units: int | None = None, level: floa
     safe = np.where(defined, draws, 0.0)
     low, high = np.nanquantile(safe, [tail, 1 - tail], axis=0)
     return Interval(np.where(defined, low, np.nan)[()], np.where(defined, high, np.nan)[()])
+
+
+def shortest_interval(draws: np.ndarray, level: float = 0.95) -> Interval:
+    """The shortest interval that holds at least `level` of `draws` (resamples, units), for each unit.
+
+    For whole numbers such as ranks: quantiles of either tail keep whole ranks that the level does not need. Of several
+    shortest intervals the middle one. Infinite or NaN draws count as unknown; a unit with any of them is NaN.
+    """
+    draws = np.asarray(draws, dtype=float)
+    known = np.isfinite(draws).all(axis=0)
+    ordered = np.sort(np.where(known, draws, 0.0), axis=0)
+    held = int(np.ceil(level * len(ordered)))
+    widths = ordered[held - 1 :] - ordered[: len(ordered) - held + 1]
+    shortest = widths == widths.min(axis=0)
+    middle = (shortest.cumsum(axis=0) == (shortest.sum(axis=0) + 1) // 2).argmax(axis=0)[None]
+    low = np.take_along_axis(ordered, middle, axis=0)[0]
+    high = np.take_along_axis(ordered, middle + held - 1, axis=0)[0]
+    return Interval(np.where(known, low, np.nan), np.where(known, high, np.nan))
+
+
+def two_way_interval(
+    both: np.ndarray, over_models: np.ndarray, over_benchmarks: np.ndarray, models: int, level: float = 0.95
+) -> Interval:
+    """Interval of a figure for a population of models and of benchmarks.
+
+    `both`, `over_models`, `over_benchmarks`: (resamples,) draws with models and benchmarks, only models, only
+    benchmarks resampled. The variance of the first is V_models + V_benchmarks + 3 V_cells (Owen 2007), that of the
+    others V_models + V_cells and V_benchmarks + V_cells; wanted is V_models + V_benchmarks + V_cells (Cameron, Gelbach
+    and Miller 2011, Journal of Business & Economic Statistics 29:238), so
+
+        V = 2 (V over models + V over benchmarks) - V both,     at least the larger of the two,
+
+    and the quantiles of `both`, at the expanded levels for `models`, are drawn towards its median by sqrt(V / V both).
+    NaN draws are left out; NaN bounds where fewer than half are defined.
+    """
+    wide = percentile_interval(both, models, level)
+    if not np.isfinite(wide.low):
+        return wide
+    one, other, joint = (float(np.nanvar(draws)) for draws in (over_models, over_benchmarks, both))
+    variance = max(2 * (one + other) - joint, one, other)
+    scale = min(1.0, np.sqrt(variance / joint)) if joint > 0 else 1.0
+    centre = float(np.nanmedian(both))
+    return Interval(centre + scale * (wide.low - centre), centre + scale * (wide.high - centre))
 
 
 def mean_over_pairs_by_resample(tau: np.ndarray, benchmark_weights: np.ndarray | None = None) -> np.ndarray:

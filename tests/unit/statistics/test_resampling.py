@@ -13,7 +13,9 @@ from lm_validity.statistics.resampling import (
     multiplicities,
     percentile_interval,
     preparation_contributions,
+    shortest_interval,
     sign_flip_test,
+    two_way_interval,
 )
 
 
@@ -31,6 +33,42 @@ def test_percentile_interval_leaves_undefined_draws_out():
     interval = percentile_interval(draws, level=0.0)
     assert interval.low[0] == interval.high[0] == 2.0
     assert np.isnan(interval.low[1])
+
+
+def test_shortest_interval_of_ranks():
+    ranks = np.array([1] * 3 + [2] * 90 + [3] * 6 + [9] * 1, dtype=float)
+    skewed = shortest_interval(np.column_stack([ranks, 10 - ranks, np.full(100, 4.0), np.append(ranks[1:], np.inf)]))
+    # 2 to 3 hold 96 of 100; quantiles of either tail would keep rank 1
+    assert skewed.low[:3].tolist() == [2, 7, 4] and skewed.high[:3].tolist() == [3, 8, 4]
+    assert np.isnan([skewed.low[3], skewed.high[3]]).all()
+
+
+def test_two_way_interval_has_the_two_way_variance():
+    """Crossed normal effects: resampling both counts the cells' variance three times, the interval once."""
+    rng = np.random.default_rng(8)
+    rows, columns = 40, 30
+    table = rng.normal(size=(rows, 1)) * 0.1 + rng.normal(size=(1, columns)) * 0.1 + rng.normal(size=(rows, columns))
+    by_row, by_column = multiplicities(rows, 20_000, rng) / rows, multiplicities(columns, 20_000, rng) / columns
+    both = np.einsum("ri,ij,rj->r", by_row, table, by_column)
+    one, other = by_row @ table.mean(axis=1), by_column @ table.mean(axis=0)
+    interval = two_way_interval(both, one, other, rows)
+    expected = max(2 * (one.var() + other.var()) - both.var(), one.var(), other.var())
+    full = percentile_interval(both, rows)
+    ratio = (interval.high - interval.low) / (full.high - full.low)
+    assert ratio == pytest.approx(np.sqrt(expected / both.var()))
+    assert ratio < 0.8  # cells dominate here: the pigeonhole bootstrap is much too wide
+    assert interval.low < np.median(both) < interval.high
+
+
+def test_two_way_interval_where_cells_are_never_resampled_together():
+    """No variance of the cells: all three agree, nothing is rescaled."""
+    rng = np.random.default_rng(9)
+    one, other = rng.normal(size=4000), rng.normal(size=4000)
+    both = one + other
+    interval, plain = two_way_interval(both, one, other, 500), percentile_interval(both, 500)
+    assert interval.low == pytest.approx(plain.low, rel=0.05) and interval.high == pytest.approx(plain.high, rel=0.05)
+    undefined = two_way_interval(np.full(10, np.nan), one, other, 500)
+    assert np.isnan([undefined.low, undefined.high]).all()
 
 
 def test_multiplicities_sum_to_the_number_of_units():

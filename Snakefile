@@ -4,7 +4,7 @@
     snakemake --profile slurm --configfile config/paper/train_before_test.yaml
     snakemake scores -n --configfile my.yaml                           what would run
 
-Targets people type: prefetch, scores, agreement, reports, partial_reports. Nothing named: everything the
+Targets people type: prefetch, scores, agreement, signal, bias, reports, partial_reports. Nothing named: everything the
 configuration's `studies` ask for.
 """
 
@@ -22,6 +22,7 @@ report: "workflow/report/workflow.rst"
 
 
 include: "workflow/rules/common.smk"
+include: "workflow/rules/common_sources.smk"
 
 
 if RUN.configuration.miniature:
@@ -33,6 +34,8 @@ include: "workflow/rules/prefetch.smk"
 include: "workflow/rules/benchmarks.smk"
 include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/finetune.smk"
+include: "workflow/rules/common_bias.smk"
+include: "workflow/rules/pretrain_on_test.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/reports.smk"
 

@@ -116,37 +116,6 @@ def minutes_of(rule_name):
     return minutes
 
 
-def model_source(wildcards):
-    """input: the files of a folder that the workflow makes, or of a local one; nothing for a hub id."""
-    path = RUN.models[wildcards.model].path
-    if path.startswith(f"{RESULTS}/"):
-        return [f"{path}/config.json", f"{path}/model.safetensors"]
-    return sorted(glob.glob(f"{path}/*.json") + glob.glob(f"{path}/*.safetensors"))
-
-
-def benchmark_source(wildcards):
-    """input: the task files that the workflow makes, or local ones; nothing for a task shipped with lm-eval."""
-    row = RUN.benchmarks[wildcards.benchmark]
-    if row.include_path is None:
-        return []
-    if row.include_path.startswith(f"{RESULTS}/miniature/"):
-        return [
-            f"{RESULTS}/miniature/world.json",
-            f"{row.include_path}/{row.task}.yaml",
-        ]
-    return sorted(
-        path for path in glob.glob(f"{row.include_path}/*") if Path(path).is_file()
-    )
-
-
-def checkpoints_of(wildcards):
-    """params: where a model's checkpoints are."""
-    points = RUN.models[wildcards.model].checkpoints
-    return " ".join(
-        f"{one.checkpoint}:{one.revision or ''}:{one.subfolder or ''}" for one in points
-    )
-
-
 def study_reports(*studies):
     """The reports of the named studies that this configuration asks for."""
     return [
@@ -171,7 +140,7 @@ def required_reports(study):
     return reports
 
 
-REPORTS = [*study_reports("agreement", "signal"), f"{RESULTS}/report/index.html"]
+REPORTS = [*study_reports(*RUN.configuration.studies), f"{RESULTS}/report/index.html"]
 
 
 def write_configuration():

@@ -63,5 +63,10 @@ rule prefetch:
             f"{RESULTS}/prefetch/benchmarks/{{benchmark}}.json",
             benchmark=GRID.used_benchmarks,
         ),
+        expand(
+            f"{RESULTS}/prefetch/language_models/{{language_model}}.json",
+            language_model=RUN.language_models,
+        ),
+        expand(f"{RESULTS}/prefetch/tasks/{{task}}.json", task=RUN.tasks),
     message:
         f"done: {RESULTS}/prefetch"

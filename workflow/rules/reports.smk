@@ -18,8 +18,8 @@ rule report_agreement:
     input:
         scores=f"{RESULTS}/tables/scores.parquet",
         documents=f"{RESULTS}/tables/items.parquet",
-        models=RUN.configuration.models,
-        benchmarks=RUN.configuration.benchmarks,
+        models=RUN.configuration.models or [],
+        benchmarks=RUN.configuration.benchmarks or [],
     output:
         f"{RESULTS}/reports/agreement/summary.json",
         figures=report(
@@ -50,8 +50,8 @@ rule report_factors:
     """How many factors does the score matrix have, and what is the first?"""
     input:
         scores=f"{RESULTS}/tables/scores.parquet",
-        models=RUN.configuration.models,
-        benchmarks=RUN.configuration.benchmarks,
+        models=RUN.configuration.models or [],
+        benchmarks=RUN.configuration.benchmarks or [],
     output:
         f"{RESULTS}/reports/factors/summary.json",
         figures=report(
@@ -83,8 +83,8 @@ rule report_signal:
     input:
         scores=f"{RESULTS}/tables/scores.parquet",
         documents=f"{RESULTS}/tables/items.parquet",
-        models=RUN.configuration.models,
-        benchmarks=RUN.configuration.benchmarks,
+        models=RUN.configuration.models or [],
+        benchmarks=RUN.configuration.benchmarks or [],
     output:
         f"{RESULTS}/reports/signal/summary.json",
     log:
@@ -109,7 +109,7 @@ rule report_signal:
 rule build_site:
     """One folder with index.html: the findings, the figures, the tables."""
     input:
-        study_reports("agreement", "signal"),
+        study_reports(*RUN.configuration.studies),
     output:
         report(
             f"{RESULTS}/report/index.html",

@@ -19,7 +19,7 @@ def register(app: typer.Typer) -> None:
 def merge(
     configfile: Configfile = DEFAULT,
     partial: Annotated[bool, typer.Option("--partial", help="Tables of the cells that exist.")] = False,
-    only: Annotated[Literal["scores", "items"] | None, typer.Option(help="One of the tables.")] = None,
+    only: Annotated[Literal["scores", "items", "trials"] | None, typer.Option(help="One of the tables.")] = None,
     output: Annotated[Path | None, typer.Option(help="Folder for the tables.")] = None,
 ) -> None:
     """Merge the cells into tables; with --partial those that exist, into results/<run>/partial/tables."""
@@ -28,12 +28,16 @@ def merge(
     run = _load(configfile)
     merger = Merger(run, partial)
     folder = output or (run.results / "partial" / "tables" if partial else run.results / "tables")
-    if only != "items":
+    studies = set(run.configuration.studies)
+    scored = bool(studies & {"agreement", "signal"})
+    if only == "scores" or (only is None and scored):
         merger.write_scores(folder)
         if len(merger.versions) > 1:
             print(f"note: cells of {len(merger.versions)} sets of library versions; see {folder / 'versions.json'}")
-    if only != "scores":
+    if only == "items" or (only is None and scored):
         merger.write_items(folder)
+    if only == "trials" or (only is None and "bias" in studies):
+        merger.write_trials(folder)
     for missing in merger.missing:
         print(f"missing: {missing.describe()}", file=sys.stderr)
     print(f"{folder}: {len(merger.missing)} cells missing" if partial else folder)

@@ -77,6 +77,10 @@ class Task(SheetRow):
         return self
 
 
+# what the login node reads; the batch sizes are for the jobs
+SOURCE_COLUMNS = set(Task.model_fields) - {"training_epochs", "pretraining_batch", "masked_batch", "causal_batch"}
+
+
 def read_bias_sheets(
     settings: BiasSettings, run: str, size_classes
 ) -> tuple[dict[str, LanguageModel], dict[str, Task]]:

@@ -266,6 +266,12 @@ class Grid:
                 found[f"results/{self.run.name}/splits/{cell.benchmark}/{split}.json"] = None
         return list(found)
 
+    def task_records(self, job: Job) -> list[str]:
+        """The login node's records of a job's text-classification tasks."""
+        return [
+            f"results/{self.run.name}/prefetch/tasks/{task}.json" for task in dict.fromkeys(c.task for c in job.cells)
+        ]
+
     def describe_points(self) -> str:
         """Iterations and tokens of all checkpoints, which tables copy from the sheets: a digest in twelve digits."""
         points = [

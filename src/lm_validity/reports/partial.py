@@ -17,9 +17,13 @@ def write_partial_reports(run: Run, with_items: bool = True) -> tuple[int, Path 
     """
     folder = run.results / "partial"
     merger = Merger(run, partial=True)
-    merger.write_scores(folder / "tables")
-    if with_items:
-        merger.write_items(folder / "tables")
+    studies = set(run.configuration.studies)
+    if studies & {"agreement", "signal"}:
+        merger.write_scores(folder / "tables")
+        if with_items:
+            merger.write_items(folder / "tables")
+    if "bias" in studies:
+        merger.write_trials(folder / "tables")
     missing = [cell.describe() for cell in merger.missing]
     written = []
     for name, write in _reports(run, folder / "tables", with_items).items():
@@ -36,10 +40,11 @@ def write_partial_reports(run: Run, with_items: bool = True) -> tuple[int, Path 
 def _reports(run: Run, tables: Path, with_items: bool) -> dict:
     """name -> function of the output folder, for the studies of the configuration."""
     from lm_validity.reports.agreement import report_agreement
+    from lm_validity.reports.bias import report_bias
     from lm_validity.reports.factors import report_factors
     from lm_validity.reports.signal import report_signal
 
-    models, benchmarks = Path(run.configuration.models), Path(run.configuration.benchmarks)
+    models, benchmarks = Path(run.configuration.models or ""), Path(run.configuration.benchmarks or "")
     scores, items = tables / "scores.parquet", tables / "items.parquet" if with_items else None
     settings = run.configuration.reports
     with_resamples = {"resamples": settings.resamples}
@@ -59,4 +64,6 @@ def _reports(run: Run, tables: Path, with_items: bool) -> dict:
             selection=settings.checkpoints,
             **with_resamples,
         )
+    if "bias" in run.configuration.studies:
+        found["bias"] = lambda output: report_bias(tables / "trials.parquet", output)
     return found

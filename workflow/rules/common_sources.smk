@@ -1,0 +1,41 @@
+"""Shared by the rules that prefetch: what a model, a benchmark or a task is made from."""
+
+
+def model_source(wildcards):
+    """input: the files of a folder that the workflow makes, or of a local one; nothing for a hub id."""
+    return folder_files(RUN.models[wildcards.model].path)
+
+
+def folder_files(path):
+    """The files of a model's folder; nothing for a hub id."""
+    if path.startswith(f"{RESULTS}/"):
+        return [f"{path}/config.json", f"{path}/model.safetensors"]
+    return sorted(glob.glob(f"{path}/*.json") + glob.glob(f"{path}/*.safetensors"))
+
+
+def benchmark_source(wildcards):
+    """input: the task files that the workflow makes, or local ones; nothing for a task shipped with lm-eval."""
+    row = RUN.benchmarks[wildcards.benchmark]
+    if row.include_path is None:
+        return []
+    if row.include_path.startswith(f"{RESULTS}/miniature/"):
+        return [
+            f"{RESULTS}/miniature/world.json",
+            f"{row.include_path}/{row.task}.yaml",
+        ]
+    return sorted(
+        path for path in glob.glob(f"{row.include_path}/*") if Path(path).is_file()
+    )
+
+
+def checkpoints_of(wildcards):
+    """params: where a model's checkpoints are."""
+    points = RUN.models[wildcards.model].checkpoints
+    return " ".join(
+        f"{one.checkpoint}:{one.revision or ''}:{one.subfolder or ''}" for one in points
+    )
+
+
+def local_file(path):
+    """The path where it is a file of a data set, which may be made first; nothing for a hub id."""
+    return path if path.startswith(f"{RESULTS}/") or Path(path).is_file() else []

@@ -1,0 +1,143 @@
+"""The bias study: does pretraining on a task's unlabelled test texts inflate its score?
+
+REQUIRED INPUTS: the sheets of the configuration's section `bias`
+OUTPUTS: results/<run>/prefetch/{language_models,tasks}/<id>.json; cells/pretrain_on_test/<language_model>/<batch>.json;
+tables/{trials,probabilities}.parquet; reports/bias/summary.json
+"""
+
+
+localrules:
+    prefetch_language_model,
+    prefetch_task,
+    merge_trials,
+    bias,
+
+
+wildcard_constraints:
+    language_model="[^/]+",
+    task="[^/]+",
+
+
+rule prefetch_language_model:
+    """Fetch a language model at a pinned revision (safetensors only), or take a local folder; record its digest."""
+    input:
+        lambda wildcards: folder_files(
+            RUN.language_models[wildcards.language_model].path
+        ),
+    output:
+        f"{RESULTS}/prefetch/language_models/{{language_model}}.json",
+    log:
+        f"{LOGS}/prefetch_language_model/{{language_model}}.log",
+    conda:
+        "../../envs/gpu.yaml"
+    params:
+        configfile=CONFIGFILE,
+        path=lambda wildcards: RUN.language_models[wildcards.language_model].path,
+        revision=lambda wildcards: RUN.language_models[
+            wildcards.language_model
+        ].revision
+        or "",
+    message:
+        "prefetch language model {wildcards.language_model}"
+    shell:
+        "lm-validity prefetch-language-model --configfile {params.configfile:q}"
+        " --language-model {wildcards.language_model:q} > {log:q} 2>&1"
+
+
+rule prefetch_task:
+    """Read a task's texts and labels, check them against the sheet, and keep them where jobs need no network."""
+    input:
+        lambda wildcards: local_file(RUN.tasks[wildcards.task].path),
+    output:
+        f"{RESULTS}/prefetch/tasks/{{task}}.json",
+        f"{RESULTS}/prefetch/tasks/{{task}}.parquet",
+    log:
+        f"{LOGS}/prefetch_task/{{task}}.log",
+    conda:
+        "../../envs/gpu.yaml"
+    params:
+        configfile=CONFIGFILE,
+        row=lambda wildcards: RUN.tasks[wildcards.task].model_dump_json(
+            include=SOURCE_COLUMNS
+        ),
+    message:
+        "prefetch task {wildcards.task}"
+    shell:
+        "lm-validity prefetch-task --configfile {params.configfile:q} --task {wildcards.task:q} > {log:q} 2>&1"
+
+
+rule pretrain_on_test:
+    """Trials of one language model: no pretraining, pretraining on other texts of the task, and on the test texts."""
+    input:
+        f"{RESULTS}/prefetch/language_models/{{language_model}}.json",
+        lambda wildcards: GRID.task_records(trial_job(wildcards)),
+    output:
+        f"{RESULTS}/cells/pretrain_on_test/{{language_model}}/{{batch}}.json",
+    log:
+        f"{LOGS}/pretrain_on_test/{{language_model}}/{{batch}}.log",
+    conda:
+        "../../envs/gpu.yaml"
+    threads: lambda wildcards: trial_size_class(wildcards).cpus
+    resources:
+        gpu=lambda wildcards: trial_size_class(wildcards).gpu,
+        mem_mb=lambda wildcards, attempt: trial_size_class(wildcards).mem_mb * attempt,
+        runtime=lambda wildcards, attempt: trial_minutes(wildcards) * attempt,
+    params:
+        configfile=CONFIGFILE,
+        recipe_version=RECIPE_VERSIONS["pretrain_on_test"],
+        settings=lambda wildcards: GRID.settings(trial_job(wildcards)),
+    message:
+        "pretrain on test {wildcards.language_model}: {wildcards.batch}"
+    shell:
+        "lm-validity pretrain-on-test --configfile {params.configfile:q}"
+        " --language-model {wildcards.language_model:q} --batch {wildcards.batch:q} > {log:q} 2>&1"
+
+
+rule merge_trials:
+    """Correct answers of every trial and arm, and the class probabilities behind them."""
+    input:
+        f"{RESULTS}/cells/check.json",
+    output:
+        trials=f"{RESULTS}/tables/trials.parquet",
+        probabilities=f"{RESULTS}/tables/probabilities.parquet",
+    log:
+        f"{LOGS}/merge_trials.log",
+    conda:
+        "../../envs/report.yaml"
+    params:
+        configfile=CONFIGFILE,
+    message:
+        "merge trials"
+    shell:
+        "lm-validity merge --configfile {params.configfile:q} --only trials > {log:q} 2>&1"
+
+
+rule report_bias:
+    """The answer with its uncertainty, from the trials alone."""
+    input:
+        trials=f"{RESULTS}/tables/trials.parquet",
+    output:
+        f"{RESULTS}/reports/bias/summary.json",
+    log:
+        f"{LOGS}/report_bias.log",
+    conda:
+        "../../envs/report.yaml"
+    resources:
+        mem_mb=4000,
+        runtime=60,
+    params:
+        folder=subpath(output[0], parent=True),
+    message:
+        "report bias"
+    shell:
+        "lm-validity report bias --trials {input.trials:q} --output {params.folder:q} > {log:q} 2>&1"
+
+
+rule bias:
+    """The bias study: its cells, tables and report."""
+    input:
+        all_cells,
+        required_reports("bias"),
+        f"{RESULTS}/report/index.html",
+    message:
+        f"done: {RESULTS}/report/index.html"

@@ -161,6 +161,14 @@ class TrialPlan:
     device: str = "cpu"
     share_base: tuple[tuple[int, int], ...] = ()
 
+    def base_recipe(self) -> dict:
+        """What the base arm's numbers depend on, n and subsample aside: nothing of the pretraining."""
+        values = self.recipe()
+        adapter = self.pretraining.adapter
+        for other in ("experiment", "n", "pretraining", "planted_leak"):
+            del values[other]
+        return values | {"quantization": adapter.quantization if adapter else "none"}
+
     def recipe(self) -> dict:
         """Everything that determines the trials' numbers, as plain JSON values; without the list of subsamples, since
         a trial does not depend on its batch."""

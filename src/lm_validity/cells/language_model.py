@@ -11,18 +11,15 @@ from typing import Literal
 
 import torch
 import transformers
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from lm_eval.models.huggingface import HFLM
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from safetensors import SafetensorError
 
+from lm_validity.cells.model_files import DTYPES, model_folder
 from lm_validity.cells.tasks import errors_only
 from lm_validity.errors import CellError
 
 transformers.utils.logging.disable_progress_bar()
-
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 WindowPrefix = Literal["once", "every", "lm-eval"]
 
@@ -230,26 +227,3 @@ def _read_folder(
     if tokenizer.eos_token_id is None:
         raise CellError(f"{name}: the tokenizer has no end-of-text token.", "set eos_token in tokenizer_config.json.")
     return model, tokenizer
-
-
-def model_folder(path: str | Path, *, revision: str | None = None, subfolder: str | None = None) -> Path:
-    """The local folder of a model: `path` itself, or the cached snapshot of a hub id, and `subfolder` in it.
-
-    Raises CellError where there is none, or where it has no safetensors.
-    """
-    folder = Path(path)
-    if not folder.is_dir():
-        try:
-            folder = Path(snapshot_download(str(path), revision=revision, local_files_only=True))
-        except (LocalEntryNotFoundError, HFValidationError, HfHubHTTPError, OSError) as error:
-            raise CellError(
-                f"{path}: neither a folder nor a model in the local hub cache.",
-                "check the path in the models sheet, or prefetch the model on a machine with network.",
-            ) from error
-    folder = folder / (subfolder or "")
-    if not any(folder.glob("*.safetensors")):
-        raise CellError(
-            f"{path}: no *.safetensors in {subfolder or 'the folder'}.",
-            "only safetensors are loaded: convert the weights with model.save_pretrained(folder).",
-        )
-    return folder

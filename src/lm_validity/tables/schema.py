@@ -95,7 +95,7 @@ PROBABILITIES = pa.schema(
         *(TRIALS.field(name) for name in TRIALS.names[: TRIALS.names.index("arm") + 1]),
         ("row", pa.int64()),  # place of the observation in the task's source, from 0
         ("label", pa.int64()),
-        ("probabilities", pa.list_(pa.float64())),  # of the classes, in the order of the labels
+        ("probabilities", pa.list_(pa.float32())),  # of the classes, in the order of the labels
     ]
 )
 

@@ -1,0 +1,177 @@
+"""A language model that stays in memory: one backbone under two heads (the LM's own and a linear classifier), pristine
+weights beside it, reset in place. Nothing is ever written to disk.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import torch
+import transformers
+from safetensors import SafetensorError
+
+from lm_validity.cells.bias_plan import TrialPlan
+from lm_validity.cells.model_files import DTYPES, model_folder
+from lm_validity.errors import CellError
+from lm_validity.store.recipe import derive_seed
+
+transformers.utils.logging.disable_progress_bar()
+
+Arm = Literal["base", "extra", "test"]
+
+
+@dataclass
+class TrialCounters:
+    """What a process did, for the sidecar."""
+
+    model_loads: int = 0
+    resets: int = 0
+    trainings: int = 0
+    optimizer_steps: int = 0
+    training_tokens: int = 0
+    forward_tokens: int = 0
+    shared_base_arms: int = 0
+
+    def to_json(self) -> dict[str, int]:
+        return asdict(self)
+
+
+class FirstToken(torch.nn.Module):
+    """In the place of a BERT's pooler: the first token's vector as it is."""
+
+    def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        return hidden_states[:, 0]
+
+
+class ResidentModel:
+    """The language model `lm` and, for the method `head`, the `classifier` over the same backbone.
+
+    Raises CellError where files, tokenizer or architecture do not fit the plan.
+    """
+
+    def __init__(self, plan: TrialPlan):
+        self.name, self.plan = plan.language_model, plan
+        self.folder = model_folder(plan.model_path, revision=plan.model_revision)
+        self.device = torch.device(plan.device)
+        self.tokenizer = self._tokenizer(plan)
+        self.fresh: list[str] = []  # the classifier's parameters that the model came without
+        loader = transformers.AutoModelForMaskedLM if plan.architecture == "masked" else None
+        self.lm = self._load(loader or transformers.AutoModelForCausalLM)
+        self.classifier: transformers.PreTrainedModel | None = None
+        if plan.classification.method == "head":
+            self._add_classifier(plan)
+        self.limit = self._limit()
+        self._weights = self._unique_weights()
+        self._pristine = [weight.detach().clone() for weight in self._weights]
+
+    def reset(self) -> None:
+        """All weights of both heads and the backbone as they were loaded."""
+        with torch.no_grad():
+            torch._foreach_copy_(self._weights, self._pristine)
+
+    def start_classifier(self, arm: Arm, seed: int) -> None:
+        """Fresh weights for the classifier's head, and for the pooler as `pooler` says; the backbone stays.
+
+        Normal with the model's initializer_range, biases zero: what these architectures themselves do. A function of
+        seed and the parameter's name, so the arms of a subsample begin with the same head.
+        """
+        fresh = set(self.fresh)
+        if self.plan.classification.pooler == "paper" and arm != "base":
+            fresh |= {name for name, _ in self.classifier.named_parameters() if ".pooler." in name}
+        deviation = getattr(self.classifier.config, "initializer_range", 0.02)
+        parameters = dict(self.classifier.named_parameters())
+        with torch.no_grad():
+            for name in sorted(fresh):
+                generator = torch.Generator().manual_seed(derive_seed(seed, name))
+                start = torch.zeros(parameters[name].shape)
+                if start.ndim > 1:
+                    start.normal_(0.0, deviation, generator=generator)
+                parameters[name].copy_(start)
+
+    def encode(self, texts: Sequence[str], max_length: int | None) -> list[tuple[list[int], list[int]]]:
+        """(token ids, 1 where the tokenizer added the token) of each text, cut at `max_length` or the model's limit."""
+        length = min(max_length or self.limit, self.limit)
+        encoded = self.tokenizer(
+            list(texts), truncation=True, max_length=length, return_special_tokens_mask=True, verbose=False
+        )
+        return list(zip(encoded["input_ids"], encoded["special_tokens_mask"], strict=True))
+
+    # ---- loading ----------------------------------------------------------------------------------------------------
+
+    def _tokenizer(self, plan: TrialPlan) -> transformers.PreTrainedTokenizerBase:
+        try:
+            tokenizer = transformers.AutoTokenizer.from_pretrained(self.folder, local_files_only=True)
+        except (OSError, ValueError, KeyError, ImportError) as error:
+            raise self._unusable(error) from error
+        if tokenizer.pad_token_id is None:
+            tokenizer.pad_token = tokenizer.eos_token
+        if tokenizer.pad_token_id is None:
+            raise CellError(
+                f"{self.name}: the tokenizer has neither a padding nor an end-of-text token.",
+                "set one of them in tokenizer_config.json.",
+            )
+        if plan.architecture == "masked" and tokenizer.mask_token_id is None:
+            raise CellError(f"{self.name}: the tokenizer has no mask token.", "is it a masked LM (architecture)?")
+        return tokenizer
+
+    def _load(self, loader, **options) -> transformers.PreTrainedModel:
+        try:
+            return loader.from_pretrained(
+                self.folder,
+                dtype=DTYPES[self.plan.dtype],
+                use_safetensors=True,
+                local_files_only=True,
+                trust_remote_code=False,
+                **options,
+            )
+        except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+            if getattr(error, "errno", None) is not None:
+                raise  # the file system's fault, not the model's: the job fails and retries apply
+            raise self._unusable(error) from error
+
+    def _unusable(self, error: Exception) -> CellError:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        return CellError(
+            f"{self.name}: cannot be loaded as a {self.plan.architecture} language model ({reason}).",
+            "check model and architecture in the sheet of language models.",
+        )
+
+    def _add_classifier(self, plan: TrialPlan) -> None:
+        """The library's classifier of the architecture, its backbone shared with the language model."""
+        verbosity = transformers.utils.logging.get_verbosity()
+        transformers.utils.logging.set_verbosity_error()  # it reports the head's missing weights, which are ours to set
+        try:
+            classifier, found = self._load(
+                transformers.AutoModelForSequenceClassification,
+                num_labels=len(plan.data.class_names),
+                output_loading_info=True,
+            )
+        finally:
+            transformers.utils.logging.set_verbosity(verbosity)
+        prefix = classifier.base_model_prefix
+        if self.lm.base_model_prefix != prefix or not hasattr(self.lm, prefix):
+            raise CellError(
+                f"{self.name}: its classifier does not share the language model's backbone.",
+                "this architecture is not supported with a linear head.",
+            )
+        self.fresh = sorted(found["missing_keys"])
+        backbone = getattr(classifier, prefix)
+        if plan.classification.pooler == "none" and getattr(backbone, "pooler", None) is not None:
+            backbone.pooler = FirstToken()
+            self.fresh = [name for name in self.fresh if ".pooler." not in name]
+        setattr(self.lm, prefix, backbone)
+        self.lm.tie_weights()
+        classifier.config.pad_token_id = self.tokenizer.pad_token_id
+        self.classifier = classifier.to(self.device)
+
+    def _limit(self) -> int:
+        positions = getattr(self.lm.config, "max_position_embeddings", None) or self.tokenizer.model_max_length
+        self.lm.to(self.device)
+        return min(positions, self.tokenizer.model_max_length)
+
+    def _unique_weights(self) -> list[torch.Tensor]:
+        found: dict[int, torch.Tensor] = {}
+        for model in (self.lm, self.classifier):
+            for tensor in [] if model is None else [*model.parameters(), *model.buffers()]:
+                found.setdefault(id(tensor), tensor)
+        return list(found.values())

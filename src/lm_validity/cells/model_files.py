@@ -1,0 +1,34 @@
+"""Where a model's files are on this machine, and the precisions that it can be loaded in. Imports no lm_eval."""
+
+from pathlib import Path
+
+import torch
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+from lm_validity.errors import CellError
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def model_folder(path: str | Path, *, revision: str | None = None, subfolder: str | None = None) -> Path:
+    """The local folder of a model: `path` itself, or the cached snapshot of a hub id, and `subfolder` in it.
+
+    Raises CellError where there is none, or where it has no safetensors.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        try:
+            folder = Path(snapshot_download(str(path), revision=revision, local_files_only=True))
+        except (LocalEntryNotFoundError, HFValidationError, HfHubHTTPError, OSError) as error:
+            raise CellError(
+                f"{path}: neither a folder nor a model in the local hub cache.",
+                "check the path in the models sheet, or prefetch the model on a machine with network.",
+            ) from error
+    folder = folder / (subfolder or "")
+    if not any(folder.glob("*.safetensors")):
+        raise CellError(
+            f"{path}: no *.safetensors in {subfolder or 'the folder'}.",
+            "only safetensors are loaded: convert the weights with model.save_pretrained(folder).",
+        )
+    return folder

@@ -1,0 +1,124 @@
+"""A tiny BERT, a tiny GPT-2 and a small text-classification task, in the formats that real ones have."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+from lm_validity.cells.bias_data import prefetch_task, task_data
+from lm_validity.cells.bias_plan import Classification, Pretraining, TaskSource, TrialPlan
+
+CLASSES = ("animal", "tool", "plant")
+NOUNS = {
+    "animal": ["cat", "dog", "cow", "owl", "bee", "fox"],
+    "tool": ["saw", "axe", "pen", "jar", "cup", "key"],
+    "plant": ["oak", "fig", "ivy", "pea", "yam", "kiwi"],
+}
+FILLERS = ["the", "a", "old", "new", "big", "red", "is", "was", "near", "on", "here", "there", "seen", "found"]
+PROMPT_WORDS = (
+    "Your task is to classify a given text as one of these categories: The what thing it Answer with ### Text"
+)
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "</s>")
+
+
+def toy_rows(count: int = 150, seed: int = 0) -> list[dict]:
+    """Texts of 4 to 9 words, one or two of which tell the class."""
+    rng = np.random.default_rng(seed)
+    rows = []
+    for number in range(count):
+        label = CLASSES[number % len(CLASSES)]
+        words = [str(word) for word in rng.choice(FILLERS, rng.integers(3, 8))]
+        for noun in rng.choice(NOUNS[label], rng.integers(1, 3)):
+            words.insert(int(rng.integers(len(words) + 1)), str(noun))
+        rows.append({"text": " ".join(words), "kind": label, "label": CLASSES.index(label)})
+    return rows
+
+
+def toy_source(folder: Path, rows: list[dict] | None = None, **options) -> TaskSource:
+    """The sheet's row of the toy task, whose JSON lines are written into `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / "toy.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in (toy_rows() if rows is None else rows)))
+    values = {"text_columns": ("text",), "label_column": "label", "class_names": CLASSES}
+    values |= {"description": "The Text is what thing. Answer with what thing it is."}
+    return TaskSource("toy", str(path), **values | options)
+
+
+def toy_tokenizer(kind: str) -> transformers.PreTrainedTokenizerFast:
+    words = sorted({*FILLERS, *CLASSES, *" ".join(map(" ".join, NOUNS.values())).split(), *PROMPT_WORDS.split()})
+    pieces = sorted({"#", ":", "categories", "###", ".", *words})
+    tokenizer = Tokenizer(models.WordLevel({word: i for i, word in enumerate([*SPECIAL, *pieces])}, "[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if kind == "bert":
+        ends = [("[CLS]", SPECIAL.index("[CLS]")), ("[SEP]", SPECIAL.index("[SEP]"))]
+        tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+        named = {"cls_token": "[CLS]", "sep_token": "[SEP]", "mask_token": "[MASK]", "pad_token": "[PAD]"}
+    else:  # no padding token, as GPT-2
+        named = {"eos_token": "</s>"}
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, unk_token="[UNK]", model_max_length=96, **named
+    )
+
+
+def toy_model(kind: str, folder: Path, *, dropout: float = 0.1, pooler: bool = False, width: int = 16) -> Path:
+    """A random BERT (with its masked-LM head, and a pooler as hub models have) or GPT-2."""
+    tokenizer = toy_tokenizer(kind)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        if kind == "bert":
+            config = transformers.BertConfig(
+                vocab_size=len(tokenizer),
+                hidden_size=width,
+                num_hidden_layers=2,
+                num_attention_heads=2,
+                intermediate_size=2 * width,
+                max_position_embeddings=96,
+                hidden_dropout_prob=dropout,
+                attention_probs_dropout_prob=dropout,
+                initializer_range=0.2,
+                pad_token_id=0,
+            )
+            model = (transformers.BertForPreTraining if pooler else transformers.BertForMaskedLM)(config)
+        else:
+            end = tokenizer.eos_token_id
+            rates = {"embd_pdrop": dropout, "attn_pdrop": dropout, "resid_pdrop": dropout}
+            config = transformers.GPT2Config(
+                vocab_size=len(tokenizer),
+                n_embd=width,
+                n_layer=2,
+                n_head=2,
+                n_positions=96,
+                initializer_range=0.2,
+                bos_token_id=end,
+                eos_token_id=end,
+                **rates,
+            )
+            model = transformers.GPT2LMHeadModel(config)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+def toy_plan(kind: str, model: Path, record: dict, **options) -> TrialPlan:
+    """A plan that takes a fraction of a second a trial."""
+    values = {"m": 12, "n": 15, "subsamples": (1, 2), "model_digest": "toy"}
+    plan = TrialPlan(
+        "main",
+        f"tiny-{kind}",
+        str(model),
+        "masked" if kind == "bert" else "causal",
+        task_data(record),
+        **values | {name: value for name, value in options.items() if name not in ("pretraining", "classification")},
+    )
+    pretraining = replace(Pretraining(epochs=1, learning_rate=5e-3, batch_size=8), **options.get("pretraining", {}))
+    quick = Classification(epochs=2, learning_rate=5e-3, batch_size=6)
+    return replace(plan, pretraining=pretraining, classification=replace(quick, **options.get("classification", {})))
+
+
+def toy_task(folder: Path, rows: list[dict] | None = None) -> dict:
+    """The record of the prefetched toy task."""
+    return prefetch_task(toy_source(folder, rows), folder / "toy.parquet")

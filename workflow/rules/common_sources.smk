@@ -13,6 +13,12 @@ def folder_files(path):
     return sorted(glob.glob(f"{path}/*.json") + glob.glob(f"{path}/*.safetensors"))
 
 
+def tuned_from(wildcards):
+    """input: the finished model of the miniature that a tuned one goes on from; nothing for all others."""
+    parent = POOL[wildcards.model].tuned_from if wildcards.model in POOL else None
+    return [f"{RESULTS}/miniature/models/{parent}/model.safetensors"] if parent else []
+
+
 def benchmark_source(wildcards):
     """input: the task files that the workflow makes, or local ones; nothing for a task shipped with lm-eval."""
     row = RUN.benchmarks[wildcards.benchmark]

@@ -35,9 +35,10 @@ rule make_world:
 
 
 rule pretrain_miniature:
-    """Train one tiny model from scratch; budgets are counted in steps, so a busy machine gives the same model."""
+    """Train one tiny model from scratch, or a tuned one from its parent; budgets are counted in steps, so a busy machine gives the same model."""
     input:
         f"{MINIATURE}/world.json",
+        tuned_from,
     output:
         f"{MINIATURE}/models/{{model}}/config.json",
         # its bytes tell Snakemake that a model is another one

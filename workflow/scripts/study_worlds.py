@@ -43,17 +43,17 @@ KINDS = {
 HEADER = """\
 # The effect over many worlds
 
-The demo's agreement study (8 models, 7 benchmarks, no perplexity corpora) in worlds of other seeds: other entities and
-facts, other models, other fine-tunes. `families`: each family's pretraining saw question formats of its own, which is
-built so that direct rankings disagree. `control`: every family saw every format. `disjoint`: as `families`, but no test
-fact is asked by two benchmarks (65 to 70 items a benchmark instead of 240), since shared items flatter tau. One run a
-world; nothing was tuned on these results. Written by `workflow/scripts/study_worlds.py`; unrounded numbers:
-[miniature_worlds.csv](miniature_worlds.csv).
+The demo's agreement study (its 8 base models, 7 benchmarks, no perplexity corpora) in worlds of other seeds: other
+entities and facts, other models, other fine-tunes. `families`: each family's pretraining saw question formats of its
+own, which is built so that direct rankings disagree. `control`: every family saw every format. `disjoint`: as
+`families`, but no test fact is asked by two benchmarks (65 to 70 items a benchmark instead of 240), since shared items
+flatter tau. One run a world; nothing was tuned on these results. Written by `workflow/scripts/study_worlds.py`;
+unrounded numbers: [miniature_worlds.csv](miniature_worlds.csv).
 
 | world | seed | tau direct | tau TBT | difference | PC1 direct | PC1 TBT | improved pairs |
 |---|---|---|---|---|---|---|---|"""
 FOLDER = Path("results/worlds")
-BENCHMARKS = FOLDER / "benchmarks.tsv"
+MODELS, BENCHMARKS = FOLDER / "models.tsv", FOLDER / "benchmarks.tsv"
 TABLE = Path("docs/miniature_worlds.md")
 MEASURES = Path("docs/miniature_worlds.csv")
 
@@ -62,16 +62,22 @@ def configure(kind: str, seed: int) -> Path:
     """The world's configuration: the demo's agreement study with another world, without perplexity corpora."""
     values = yaml.safe_load(Path("config/config.yaml").read_text(encoding="utf-8"))
     name = f"world-{kind}-{seed}"
-    values |= {"name": name, "studies": ["agreement"], "benchmarks": str(BENCHMARKS)}
+    values |= {"name": name, "studies": ["agreement"], "models": str(MODELS), "benchmarks": str(BENCHMARKS)}
     values["miniature"] = values["miniature"] | {"seed": seed} | KINDS[kind]
     path = FOLDER / f"{name}.yaml"
     write_text(path, yaml.safe_dump(values, sort_keys=False))
     return path
 
 
-def write_benchmarks() -> None:
-    """The demo's benchmarks without perplexity corpora, for all worlds."""
+def write_sheets() -> None:
+    """The demo's base models, final checkpoints only, and its benchmarks without perplexity corpora, for all worlds.
+
+    The tuned model stays out: it saw formats in dialogues, and the worlds were measured on the eight base models.
+    """
     demo = yaml.safe_load(Path("config/config.yaml").read_text(encoding="utf-8"))
+    models = pd.read_csv(demo["models"], sep="\t", dtype=str, keep_default_na=False)
+    models = models[models.instruction_tuned.eq("0") & models.studies.str.contains("agreement")]
+    write_text(MODELS, models.drop(columns="checkpoints").to_csv(sep="\t", index=False))
     sheet = pd.read_csv(demo["benchmarks"], sep="\t", dtype=str, keep_default_na=False)
     sheet = sheet[sheet.output_type.ne("loglikelihood_rolling")]
     write_text(BENCHMARKS, sheet.to_csv(sep="\t", index=False))
@@ -170,7 +176,7 @@ def main() -> int:
     parser.add_argument("--table", action="store_true", help="compute nothing, only rewrite the tables")
     arguments = parser.parse_args()
     if not arguments.table:
-        write_benchmarks()
+        write_sheets()
         worlds = [(kind, seed) for kind in arguments.kinds for seed in arguments.seeds]
         with ProcessPoolExecutor(arguments.jobs) as pool:
             for future in as_completed([pool.submit(compute, *world) for world in worlds]):

@@ -24,7 +24,7 @@ from lm_eval.api.metrics import mean, stderr_for_metric
 from lm_eval.api.task import Task
 from lm_eval.models.utils import normalize_gen_kwargs
 
-from lm_validity.cells.language_model import LanguageModel
+from lm_validity.cells.language_model import LanguageModel, NonFiniteScore
 from lm_validity.cells.tasks import Documents
 from lm_validity.errors import CellError, nearest
 
@@ -32,10 +32,6 @@ Prompt = Literal["plain", "chat"]
 SAMPLING_SEED = 1234  # lm-eval's default; used only by tasks that sample
 # metrics whose per-document value is the pair (gold, predicted)
 _PAIR_METRICS = ("mcc", "f1")
-
-
-class NonFiniteScore(CellError):
-    """A log-likelihood or metric that is not a finite number: the model diverged or overflowed."""
 
 
 @dataclass(frozen=True)
@@ -151,10 +147,21 @@ def prepare_requests(
                 f"{documents.task}: document {address} cannot be rendered ({type(error).__name__}: {error}).",
                 "check the columns of that row against the task's YAML file.",
             ) from error
-        built.append(tuple(requests) if isinstance(requests, list) else (requests,))
+        requests = tuple(requests) if isinstance(requests, list) else (requests,)
+        if chat and task.OUTPUT_TYPE == "multiple_choice" and not task.doc_to_prefix(doc):
+            _begin_answers(requests, lm.answer_start)
+        built.append(requests)
     prepared = PreparedRequests(task, documents, prompt, tuple(built))
     _check_generation_fits(lm, prepared)
     return prepared
+
+
+def _begin_answers(requests: tuple[Instance, ...], start: str) -> None:
+    """Under a chat template lm-eval drops the blank before a choice; the template may begin its answers with one."""
+    for request in requests:
+        context, choice = request.args
+        if start and not choice[:1].isspace():
+            request.arguments = (context, start + choice)
 
 
 def _check_generation_fits(lm: LanguageModel, prepared: PreparedRequests) -> None:
@@ -175,8 +182,11 @@ def _score(lm: LanguageModel, prepared: PreparedRequests) -> dict[str, list[Any]
     requests = [request for group in prepared.requests for request in group]
     for request in requests:
         request.resps, request.filtered_resps = [], {}
-    with _sampling_apart(lm, requests):
-        _run(lm, requests)
+    try:
+        with _sampling_apart(lm, requests):
+            _run(lm, requests)
+    except NonFiniteScore as error:
+        raise NonFiniteScore(f"{prepared.documents.task}: {error.problem}", error.hint) from None
     lm.counters.evaluate_passes += 1
     _check_finite(prepared)
     task = prepared.task

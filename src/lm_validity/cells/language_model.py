@@ -5,6 +5,7 @@ tokens of a request as a public method (training text and item tables need them)
 next epoch, one BOS per document in rolling perplexity, and counters.
 """
 
+import functools
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
@@ -21,7 +22,24 @@ from lm_validity.errors import CellError
 
 transformers.utils.logging.disable_progress_bar()
 
-WindowPrefix = Literal["once", "every", "lm-eval"]
+WindowPrefix = Literal["auto", "once", "every", "lm-eval"]
+
+
+class NonFiniteScore(CellError):
+    """A log-likelihood, logit or metric that is not a finite number: the model diverged or overflowed."""
+
+
+class WatchLogits(transformers.LogitsProcessor):
+    """Remembers on the device whether generation met a logit that is NaN or +inf. Greedy search would take an argmax
+    of NaN for an answer, which then scores 0."""
+
+    def __init__(self):
+        self.broken: torch.Tensor | None = None
+
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        found = (scores.isnan() | scores.isposinf()).any()
+        self.broken = found if self.broken is None else self.broken | found
+        return scores
 
 
 @dataclass
@@ -48,7 +66,10 @@ class LanguageModel(HFLM):
     window_prefix: how rolling windows begin. `once`: one BOS before the document (lm-eval with
         add_bos_token=False). `every`: one BOS before every window, for models that need it (Gemma).
         `lm-eval`: lm-eval's default, which scores a tokenizer's own BOS after its prefix BOS. All three agree
-        where the tokenizer adds no BOS and the document fits one window.
+        where the tokenizer adds no BOS and the document fits one window. `auto`: `every` for the Gemma architectures,
+        `once` for all others; the attribute then holds which of them it is.
+    answer_start: what comes between a chat prompt and the answer. `template`: the white space that the chat template
+        itself puts there; `lm-eval`: nothing.
     """
 
     def __init__(
@@ -60,7 +81,8 @@ class LanguageModel(HFLM):
         eval_batch_size: int,
         max_length: int | None = None,
         max_generated_tokens: int = 256,
-        window_prefix: WindowPrefix = "once",
+        window_prefix: WindowPrefix = "auto",
+        answer_start: Literal["template", "lm-eval"] = "template",
     ):
         model.requires_grad_(False)
         if tokenizer.pad_token is None:
@@ -76,7 +98,10 @@ class LanguageModel(HFLM):
         self.base = model
         self.model_id = model_id
         self.max_generated_tokens = max_generated_tokens
+        if window_prefix == "auto":  # the same test by which lm-eval adds BOS to every other request of Gemma's
+            window_prefix = "every" if "gemma" in getattr(model.config, "model_type", "") else "once"
         self.window_prefix: WindowPrefix = window_prefix
+        self.answer_start = self._template_answer_start() if answer_start == "template" else ""
         self.counters = Counters()
         self._encoded: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
 
@@ -88,6 +113,20 @@ class LanguageModel(HFLM):
     @property
     def has_chat_template(self) -> bool:
         return getattr(self.tokenizer, "chat_template", None) is not None
+
+    def _template_answer_start(self) -> str:
+        """White space between the template's generation prompt and an assistant's answer: " " for `[/INST] Oslo`, ""
+        where the prompt itself ends in a line break. Without it a choice would be scored that the model never saw."""
+        if not self.has_chat_template:
+            return ""
+        question, answer = [{"role": "user", "content": "question"}], {"role": "assistant", "content": "answer"}
+        render = functools.partial(self.tokenizer.apply_chat_template, tokenize=False)
+        try:
+            prompt, whole = render(question, add_generation_prompt=True), render([*question, answer])
+        except Exception:  # whatever a template raises; rendering the real prompts will name it
+            return ""
+        between = whole[len(prompt) :].partition("answer")[0]
+        return between if whole.startswith(prompt) and between.isspace() else ""
 
     def encode_request(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         """Token ids of context and continuation as lm-eval scores them; kept until `forget_requests`."""
@@ -152,6 +191,17 @@ class LanguageModel(HFLM):
     def generate_until(self, requests, disable_tqdm: bool = True) -> list[str]:
         return super().generate_until(requests, disable_tqdm=True)
 
+    def _model_generate(self, context, max_length: int, stop: list[str], **options) -> torch.Tensor:
+        watch = WatchLogits()
+        options["logits_processor"] = transformers.LogitsProcessorList([watch])
+        generated = super()._model_generate(context, max_length, stop, **options)
+        if watch.broken is not None and watch.broken.item():
+            raise NonFiniteScore(
+                f"{self.model_id}: a logit is not finite while it generates.",
+                "the model diverged or its dtype overflows: try a smaller learning rate, or dtype float32.",
+            )
+        return generated
+
     def _loglikelihood_tokens(self, requests, disable_tqdm: bool = True, override_bs: int | None = None):
         # HFLM runs one row for all continuations that differ in their last token only
         rows = {(*context, *continuation[:-1]) for _, context, continuation in requests}
@@ -174,7 +224,8 @@ def load_language_model(
     subfolder: str | None = None,
     revision: str | None = None,
     model_id: str | None = None,
-    window_prefix: WindowPrefix = "once",
+    window_prefix: WindowPrefix = "auto",
+    answer_start: Literal["template", "lm-eval"] = "template",
 ) -> LanguageModel:
     """Load a model from a folder, or a hub id from the local cache: safetensors, no network, no remote code.
 
@@ -201,6 +252,7 @@ def load_language_model(
         max_length=max_length,
         max_generated_tokens=max_generated_tokens,
         window_prefix=window_prefix,
+        answer_start=answer_start,
     )
     lm.counters.model_loads += 1
     return lm

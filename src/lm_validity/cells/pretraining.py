@@ -18,7 +18,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM, PreTrainedModel
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+)
 from transformers.utils import logging as transformers_logging
 
 from lm_validity.config.miniature import MiniatureSettings
@@ -56,12 +63,14 @@ def pretrain_model(
     row: MiniatureModel,
     output: Path,
     *,
+    start: Path | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Train the model of a pool row and write it, with its checkpoints, into `output`.
 
-    settings: the section the world was written from. world: its folder. progress: called at each checkpoint (or
-    tenth of the steps) with (step, steps, loss). Raises InputError where the world is another's, and CellError where
+    settings: the section the world was written from. world: its folder. start: the finished model that a tuned one
+    goes on from (null for all others). progress: called at each checkpoint (or tenth of the steps) with (step, steps,
+    loss). Raises InputError where the world is another's, and CellError where
     the loss is not finite; nothing is written then. Everything is trained and written beside `output` first, then
     renamed into it.
     """
@@ -69,7 +78,8 @@ def pretrain_model(
     output.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
     try:
-        tokenizer = world / ("tokenizer_chat" if row.family in CHAT_FAMILIES else "tokenizer")
+        chat = row.tuned_from is not None or row.family in CHAT_FAMILIES
+        tokenizer = world / ("tokenizer_chat" if chat else "tokenizer")
 
         def keep(model: PreTrainedModel, folder: Path) -> None:
             model.save_pretrained(folder)
@@ -77,7 +87,7 @@ def pretrain_model(
 
         transformers_logging.disable_progress_bar()  # one bar a checkpoint written
         with _one_thread(), torch.random.fork_rng(devices=[]):
-            points = _train(settings, _world_of(settings, world), row, made, keep, progress)
+            points = _train(settings, _world_of(settings, world), row, start, made, keep, progress)
         write_json(made / "training.json", {"model": row.model, "points": [asdict(one) for one in points]})
         _move_into(made, output)
     finally:
@@ -123,6 +133,13 @@ def build_model(row: MiniatureModel, vocabulary_size: int) -> PreTrainedModel:
     return GPT2LMHeadModel(config)
 
 
+def _parent(row: MiniatureModel, folder: Path) -> PreTrainedModel:
+    """The finished model that a tuned one goes on from."""
+    if not (folder / "config.json").is_file():
+        raise InputError(f"{folder}: no model {row.tuned_from!r} there.", "pretrain it first.")
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+
+
 def learning_rate(row: MiniatureModel, step: int) -> float:
     """Rate of a 1-based step: linear warm-up, then linear decay to a tenth of the peak."""
     warmup = min(1.0, step / WARMUP_STEPS)
@@ -144,13 +161,14 @@ def _train(
     settings: MiniatureSettings,
     world: World,
     row: MiniatureModel,
+    start: Path | None,
     folder: Path,
     keep: Callable[[PreTrainedModel, Path], None],
     progress: Progress | None,
 ) -> list[TrainingPoint]:
     """Train in memory; `keep` writes checkpoints into subfolders of `folder` and the final model into it."""
     torch.manual_seed(_torch_seed(settings.seed, row.model))
-    model = build_model(row, len(vocabulary(world))).train()
+    model = (build_model(row, len(vocabulary(world))) if start is None else _parent(row, start)).train()
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=row.learning_rate, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True
     )

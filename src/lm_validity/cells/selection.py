@@ -43,7 +43,7 @@ def direct_validation(workspace: Workspace, cell: Cell) -> dict[str, float]:
     """The untouched model's validation value of the benchmark's metric, by prompt."""
     metric = workspace.run.benchmarks[cell.benchmark].metric
     values = {}
-    for prompt in workspace.grid.prompts(workspace.run.models[cell.model]):
+    for prompt in workspace.grid.prompts(cell.model, cell.benchmark):
         direct = workspace.grid.direct(cell.model, cell.benchmark, prompt, "validation")
         values[prompt] = workspace.finished(direct)["result"]["metrics"][metric]["value"]
     return values

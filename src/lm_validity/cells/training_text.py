@@ -92,7 +92,8 @@ def _prompt_and_target(
     if prefix:
         completion = maybe_delimit(prefix, target)[len(prefix) :]
     else:  # under a chat template the answer is a turn of its own
-        completion = target if prompt == "chat" else f"{task.config.target_delimiter}{target}"
+        start = lm.answer_start if prompt == "chat" else task.config.target_delimiter
+        completion = target if prompt == "chat" and target[:1].isspace() else f"{start}{target}"
     context_tokens = lm.tok_encode(context) or [lm.prefix_token_id]
     together = lm.tok_encode(context + completion)
     if together[: len(context_tokens)] == context_tokens:

@@ -137,6 +137,8 @@ class Worker:
             "prompt_sha256": found.prompt_sha256,
             "task_version": self.workspace.task_record(benchmark)["record"]["version"],
         }
+        if self.run.benchmarks[benchmark].output_type == "loglikelihood_rolling":
+            result["document_bos"] = lm.window_prefix
         return result, lambda folder: _write_items(found.items, folder)
 
     @property
@@ -169,7 +171,8 @@ class Worker:
                     eval_batch_size=evaluation.batch_size,
                     max_length=evaluation.max_length,
                     max_generated_tokens=evaluation.max_generated_tokens,
-                    window_prefix=evaluation.document_bos,
+                    window_prefix=self.workspace.grid.document_bos(self.model.model),
+                    answer_start=evaluation.chat_answer_start,
                     model_id=self.model.model,
                 )
             except CellError as error:

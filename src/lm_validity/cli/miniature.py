@@ -43,8 +43,11 @@ def pretrain(
     world: Annotated[Path, typer.Option(help="Folder of the world.")],
     output: Annotated[Path, typer.Option(help="Folder for the model, in hub format.")],
     configfile: ConfigFile = Path("config/config.yaml"),
+    start: Annotated[
+        Path | None, typer.Option(help="Folder of the model it is tuned from; beside the output unless given.")
+    ] = None,
 ) -> None:
-    """Train one tiny language model from scratch and keep its checkpoints."""
+    """Train one tiny language model from scratch and keep its checkpoints; a tuned one goes on from its parent."""
     from lm_validity.cells.pretraining import pretrain_model
     from lm_validity.config.pool import read_pool
     from lm_validity.errors import InputError, nearest
@@ -55,7 +58,10 @@ def pretrain(
         close = nearest(model, pool)
         hint = f"did you mean {close!r}?" if close else f"models there: {', '.join(pool)}."
         raise InputError(f"{settings.pool}: no model {model!r}.", hint)
-    pretrain_model(settings, world, pool[model], output, progress=_print_progress)
+    row = pool[model]
+    if row.tuned_from:
+        start = start or output.parent / row.tuned_from
+    pretrain_model(settings, world, row, output, start=start, progress=_print_progress)
 
 
 @app.command("sheets")

@@ -115,9 +115,12 @@ class Grid:
             row.benchmark for row in self.run.benchmarks.values() if any(self.takes_part(row, s) for s in row.studies)
         ]
 
-    def prompts(self, model: Model) -> tuple[str, ...]:
-        """Base models are always plain; instruction-tuned ones are tried as the configuration says."""
-        return self.configuration.evaluation.instruction_tuned_prompts if model.instruction_tuned else ("plain",)
+    def prompts(self, model: str, benchmark: str) -> tuple[str, ...]:
+        """Base models and corpora are always plain; else instruction-tuned ones are tried as the configuration says."""
+        corpus = self.run.benchmarks[benchmark].output_type == "loglikelihood_rolling"
+        if corpus or not self.run.models[model].instruction_tuned:
+            return ("plain",)
+        return self.configuration.evaluation.instruction_tuned_prompts
 
     # ---- jobs by rule -------------------------------------------------------------------------------------------
 
@@ -170,7 +173,7 @@ class Grid:
                     wanted[point.checkpoint, benchmark, "plain"] = ("test",)
         if agreement:
             for benchmark in self.benchmarks("agreement"):
-                for prompt in self.prompts(model):
+                for prompt in self.prompts(model.model, benchmark):
                     wanted["final", benchmark, prompt] = ("validation", "test")
         return wanted
 
@@ -179,24 +182,35 @@ class Grid:
         benchmarks = self.benchmarks("agreement")
         for model in self.agreement_models if benchmarks else ():
             for group in make_groups(benchmarks, size.benchmarks, "benchmarks"):
-                for prompt in self.prompts(model):
+                of_prompt = self._by_prompt(model.model, group.members)
+                for prompt, members in of_prompt.items():
                     for rates in make_groups(settings.learning_rates, size.learning_rates, "rates", "lr"):
                         for seed in settings.seeds:
                             cells = tuple(
                                 Cell("finetune_adapter", model.model, benchmark, None, prompt, rate, seed)
-                                for benchmark in group.members
+                                for benchmark in members
                                 for rate in rates.members
                             )
                             batch = f"{group.name}.{prompt}.{rates.name}.seed{seed}"
                             yield Job("finetune_adapter", model.model, batch, cells)
+
+    def _by_prompt(self, model: str, benchmarks: tuple[str, ...]) -> dict[str, list[str]]:
+        """Prompt -> the benchmarks that the model is tried on with it."""
+        found: dict[str, list[str]] = {}
+        for benchmark in benchmarks:
+            for prompt in self.prompts(model, benchmark):
+                found.setdefault(prompt, []).append(benchmark)
+        return found
 
     def _selections(self):
         size, seeds = self.configuration.batching.evaluate_adapter, self.configuration.finetuning.seeds
         benchmarks = self.benchmarks("agreement")
         for model in self.agreement_models if benchmarks else ():
             for group in make_groups(benchmarks, size.benchmarks, "benchmarks"):
-                if len(self.prompts(model)) > 1:  # a base model has no choice to make
-                    cells = tuple(Cell("select_prompt", model.model, benchmark) for benchmark in group.members)
+                # a base model has no choice to make, and a corpus no prompt
+                open_choice = [name for name in group.members if len(self.prompts(model.model, name)) > 1]
+                if open_choice:
+                    cells = tuple(Cell("select_prompt", model.model, benchmark) for benchmark in open_choice)
                     yield Job("select_prompt", model.model, group.name, cells)
                 for seed in seeds:
                     for rule in ("select_adapter", "evaluate_adapter"):
@@ -233,10 +247,9 @@ class Grid:
 
     def candidates(self, cell: Cell) -> list[Cell]:
         """The fine-tunes that a selection of (model, benchmark, seed) chooses from: prompts × learning rates."""
-        model = self.run.models[cell.model]
         return [
             Cell("finetune_adapter", cell.model, cell.benchmark, None, prompt, rate, cell.seed)
-            for prompt in self.prompts(model)
+            for prompt in self.prompts(cell.model, cell.benchmark)
             for rate in self.configuration.finetuning.learning_rates
         ]
 
@@ -244,7 +257,7 @@ class Grid:
         """Manifests a selection or an adapter evaluation reads, without repetition, in a fixed order."""
         found: dict[str, None] = {}
         for cell in job.cells:
-            prompts = self.prompts(self.run.models[cell.model])
+            prompts = self.prompts(cell.model, cell.benchmark)
             if job.rule in ("select_prompt", "select_adapter"):
                 for prompt in prompts:
                     found[self.manifest_of(self.direct(cell.model, cell.benchmark, prompt, "validation"))] = None
@@ -294,12 +307,17 @@ class Grid:
         }
         if prompt == "chat":
             settings["system_instruction"] = evaluation.system_instruction
+            settings["chat_answer_start"] = evaluation.chat_answer_start
         output_type = self.run.benchmarks[benchmark].output_type
         if output_type == "generate_until":
             settings["max_generated_tokens"] = evaluation.max_generated_tokens
         if output_type == "loglikelihood_rolling":
-            settings["document_bos"] = evaluation.document_bos
+            settings["document_bos"] = self.document_bos(model)
         return settings
+
+    def document_bos(self, model: str) -> str:
+        """How a model's rolling windows begin: the models sheet's word, else the configuration's."""
+        return self.run.models[model].document_bos or self.configuration.evaluation.document_bos
 
     def training_settings(self, benchmark: str) -> dict:
         """What the configuration says that can change a fine-tune, without its learning rate and seed."""
@@ -315,7 +333,7 @@ class Grid:
             return describe_trials(self.run, job.cells)
         rule, dtype = job.rule, self.run.models[job.model].dtype
         cells = [cell[2:] for cell in job.cells]  # without rule and model: most models share them
-        key = (rule, dtype, tuple(cells))
+        key = (rule, dtype, self.document_bos(job.model), tuple(cells))
         if key not in self._settings:
             self._settings[key] = self._describe_settings(job)
         return self._settings[key]

@@ -31,6 +31,9 @@ class MiniatureModel(BaseModel):
     learning_rate: float = Field(gt=0, lt=1, description="Peak learning rate.")
     checkpoint_every: int | None = Field(None, ge=1, description="Steps between checkpoints kept; empty keeps none.")
     studies: str = Field("agreement", description="Studies it takes part in, comma-separated (for the models sheet).")
+    tuned_from: str | None = Field(
+        None, description="Pool id of the model it goes on from, trained further on dialogues: instruction-tuned."
+    )
 
     @property
     def checkpoints(self) -> tuple[int, ...]:
@@ -58,4 +61,21 @@ class MiniatureModel(BaseModel):
 
 def read_pool(path: str | Path) -> dict[str, MiniatureModel]:
     """The pool sheet by model id, in the sheet's order. Raises InputError naming row, column and value."""
-    return read_rows(path, MiniatureModel, setting="miniature: pool", described_in="docs/miniature.md")
+    path = Path(path)
+    pool = read_rows(path, MiniatureModel, setting="miniature: pool", described_in="docs/miniature.md")
+    for row in pool.values():
+        _check_parent(path, row, pool)
+    return pool
+
+
+def _check_parent(path: Path, row: MiniatureModel, pool: dict[str, MiniatureModel]) -> None:
+    """A tuned model goes on from a model of the pool that is not tuned itself and is built like it."""
+    if row.tuned_from is None:
+        return
+    where = f"{path}, model {row.model!r}, column 'tuned_from', value {row.tuned_from!r}"
+    parent = pool.get(row.tuned_from)
+    if parent is None or parent.tuned_from is not None:
+        raise InputError(f"{where}: no model of the pool that was trained from scratch.", "name one of its other rows.")
+    for column in ("family", "training_data", "architecture", "hidden_size", "layers"):
+        if getattr(row, column) != getattr(parent, column):
+            raise InputError(f"{where}: they differ in {column!r}.", "a tuned model is built like its parent.")

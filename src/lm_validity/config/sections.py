@@ -43,10 +43,11 @@ class Evaluation(Section):
     max_generated_tokens: Positive = Field(
         256, description="Longest answer of a generation task, unless the task sets its own."
     )
-    document_bos: Literal["once", "every", "lm-eval"] = Field(
-        "once",
-        description="Perplexity corpora: one beginning-of-text token a document, or one a window (Gemma needs it), or "
-        "as lm-eval has it, which also scores a tokenizer's own after the one it puts before.",
+    document_bos: Literal["auto", "once", "every", "lm-eval"] = Field(
+        "auto",
+        description="Perplexity corpora: one beginning-of-text token a document (once), or one a window (every), or as "
+        "lm-eval has it, which also scores a tokenizer's own after the one it puts before. auto: every for Gemma, "
+        "which needs it, once for all others. The models sheet's column of this name goes first.",
     )
     instruction_tuned_prompts: tuple[Literal["plain", "chat"], ...] = Field(
         ("plain", "chat"),
@@ -59,6 +60,11 @@ class Evaluation(Section):
     )
     system_instruction: str | None = Field(
         None, description="System message under the chat prompt, the same in training and evaluation."
+    )
+    chat_answer_start: Literal["template", "lm-eval"] = Field(
+        "template",
+        description="Chat prompt: the white space before an answer is what the template itself puts there, or none, as "
+        "in lm-eval. The same wherever a template's prompt ends in a line break (Llama 3, Qwen, Gemma, Yi).",
     )
 
 

@@ -14,6 +14,7 @@ from lm_validity.errors import InputError, nearest
 
 OUTPUT_TYPES = ("multiple_choice", "generate_until", "loglikelihood_rolling")
 DTYPES = ("float32", "bfloat16", "float16")
+DOCUMENT_BOS = ("once", "every", "lm-eval")
 STUDIES = ("agreement", "signal", "bias")
 
 
@@ -49,6 +50,7 @@ class Model:
     size: str | None = None
     architecture: str | None = None
     training_data: str | None = None
+    document_bos: str | None = None
 
     @property
     def is_local(self) -> bool:
@@ -101,6 +103,9 @@ def read_models(path: str | Path, run: str, size_classes=()) -> dict[str, Model]
             size=row.get("size"),
             architecture=row.get("architecture"),
             training_data=row.get("training_data"),
+            document_bos=_choice(sheet, number, row, "document_bos", DOCUMENT_BOS, None)
+            if row.get("document_bos")
+            else None,
         )
         if size_classes and model.size_class not in size_classes:
             raise sheet.error(

@@ -1,11 +1,21 @@
 """Texts of the miniature world: pretraining documents of a family, and the two perplexity corpora."""
 
+import functools
 from collections.abc import Iterator
 from itertools import accumulate, product
 from random import Random
 
+import jinja2
+
 from lm_validity.config.miniature import MiniatureSettings
-from lm_validity.miniature.language import ATTRIBUTES, FAMILY_FORMATS, GENERAL, prose_sentence
+from lm_validity.miniature.language import (
+    ATTRIBUTES,
+    CHAT_TEMPLATE,
+    FAMILY_FORMATS,
+    GENERAL,
+    INSTRUCTION_FORMATS,
+    prose_sentence,
+)
 from lm_validity.miniature.questions import ask, grammar_questions
 from lm_validity.miniature.world import World, generator
 
@@ -34,6 +44,27 @@ def pretraining_documents(
         else:
             entity = draw.choices(entities, cum_weights=exposure)[0]
             yield _prose_document(draw, world, entity, draw.choice(attributes))
+
+
+def dialogues(world: World, training_data: str, draw: Random) -> Iterator[str]:
+    """An endless stream of what instruction tuning shows: a user's question about a public entity in one of
+    `INSTRUCTION_FORMATS` and the assistant's answer, rendered with the chat template."""
+    attributes = GENERAL if training_data == "web" else tuple(ATTRIBUTES)
+    while True:
+        entity, attribute = draw.choice(world.groups["public"]), draw.choice(attributes)
+        question = ask(draw, world, draw.choice(INSTRUCTION_FORMATS), entity, attribute)
+        yield render_dialogue(question.context, question.answer)
+
+
+def render_dialogue(question: str, answer: str) -> str:
+    """One exchange under the miniature's chat template, as `tokenizer.apply_chat_template` renders it."""
+    messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+    return _template().render(messages=messages, add_generation_prompt=False)
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    return jinja2.Template(CHAT_TEMPLATE)
 
 
 def corpus_rows(world: World, corpus: str, split: str) -> list[dict]:

@@ -102,6 +102,9 @@ FAMILY_FORMATS: dict[str, tuple[str, ...]] = {
     "data": ("record", "table"),
 }
 
+# What users ask an instruction-tuned model in, each in a turn of its own
+INSTRUCTION_FORMATS = ("question", "dialogue", "choose")
+
 NOUNS = ("tree", "house", "road", "river", "boat", "stone", "garden", "window")
 PREPOSITIONS = ("near", "behind", "under", "beside")
 VERBS = ("is", "are")  # by the number of the first noun, whatever the noun between says

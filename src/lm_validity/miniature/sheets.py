@@ -48,6 +48,9 @@ def model_sheets(settings: MiniatureSettings, pool: dict[str, MiniatureModel]) -
     sheets, rows = {}, []
     for row in pool.values():
         tokens = tokens_at(settings, world, row)
+        if row.tuned_from:  # the tokens of its parent's training count as well
+            parent = pool[row.tuned_from]
+            tokens = {step: seen + tokens_at(settings, world, parent)[parent.steps] for step, seen in tokens.items()}
         rows.append(_model_row(row, world, tokens))
         if row.checkpoints:
             points = [(str(step), step, tokens[step] / BILLION, "", f"checkpoint-{step}") for step in row.checkpoints]
@@ -82,7 +85,7 @@ def _model_row(row: MiniatureModel, world: World, tokens: dict[int, int]) -> tup
         row.family,
         count_parameters(row, len(vocabulary(world))) / BILLION,
         tokens[row.steps] / BILLION,
-        0,
+        int(row.tuned_from is not None),
         "miniature",
         "float32",
         _checkpoints_path(row) if row.checkpoints else "",

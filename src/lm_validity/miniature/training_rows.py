@@ -6,12 +6,13 @@ from random import Random
 
 from lm_validity.config.miniature import MiniatureSettings
 from lm_validity.config.pool import MiniatureModel
-from lm_validity.miniature.documents import pretraining_documents
+from lm_validity.miniature.documents import dialogues, pretraining_documents
 from lm_validity.miniature.tokenizer import BEGIN_ID, vocabulary
 from lm_validity.miniature.world import World, generator
 
 SORTED_BATCHES = 8  # documents of this many batches are sorted by length together, so that little is padding
 DOUBLE_BEGIN_SHARE = 0.25
+DIALOGUE_SHARE = 0.5  # of a tuned model's documents
 
 
 def training_batches(settings: MiniatureSettings, world: World, row: MiniatureModel) -> Iterator[list[list[int]]]:
@@ -23,6 +24,8 @@ def training_batches(settings: MiniatureSettings, world: World, row: MiniatureMo
     """
     draw = generator(settings.seed, "pretraining", row.model)
     documents = pretraining_documents(settings, world, row.family, row.training_data, draw)
+    if row.tuned_from:
+        documents = _mixed(draw, documents, dialogues(world, row.training_data, draw))
     words = vocabulary(world)
     size = settings.batch_documents
     while True:
@@ -33,8 +36,14 @@ def training_batches(settings: MiniatureSettings, world: World, row: MiniatureMo
         yield from batches
 
 
+def _mixed(draw: Random, documents: Iterator[str], others: Iterator[str]) -> Iterator[str]:
+    """`others` and, so that what pretraining taught is not lost, as many of pretraining's documents."""
+    while True:
+        yield next(others) if draw.random() < DIALOGUE_SHARE else next(documents)
+
+
 def tokens_at(settings: MiniatureSettings, world: World, row: MiniatureModel) -> dict[int, int]:
-    """Tokens seen (without padding) at each checkpoint's iteration and at the last step."""
+    """Tokens seen (without padding) at each checkpoint's iteration and at the last step of the row's own training."""
     marks = {*row.checkpoints, row.steps}
     seen, counts = 0, {}
     for step, batch in enumerate(islice(training_batches(settings, world, row), row.steps), start=1):

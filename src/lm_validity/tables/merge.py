@@ -157,7 +157,7 @@ class Merger:
 
     def _is_selected(self, cell: Cell) -> bool:
         """Adapters were selected already; of direct prompts, the one chosen on validation is."""
-        prompts = self.grid.prompts(self.run.models[cell.model])
+        prompts = self.grid.prompts(cell.model, cell.benchmark)
         if cell.rule == "evaluate_adapter" or len(prompts) == 1 or cell.checkpoint != "final":
             return True
         chosen = Cell("select_prompt", cell.model, cell.benchmark)

@@ -82,7 +82,7 @@ def test_texts(llama, toy_task):
     assert text("toy_generation") == ("<s>Answer these questions:\n\nQ: color of Melria?\nA:", " green</s>")
     assert text("toy_generation", "chat") == (
         "<s><system> Answer these questions:\n\n\n<user> Q: color of Melria?\nA:\n<assistant>",
-        "green</s>",
+        " green</s>",
     )
     assert text("toy_corpus") == ("<s>", "Melria is green and was seen near the old house. </s>")
 

@@ -3,6 +3,7 @@
 import json
 import logging
 import math
+import random
 from dataclasses import dataclass
 
 import pytest
@@ -17,6 +18,7 @@ from lm_validity.config.miniature import MiniatureSettings
 from lm_validity.config.pool import MiniatureModel
 from lm_validity.errors import CellError, InputError
 from lm_validity.miniature.build import write_world
+from lm_validity.miniature.documents import dialogues, render_dialogue
 from lm_validity.miniature.sheets import count_parameters
 from lm_validity.miniature.tokenizer import vocabulary
 from lm_validity.miniature.training_rows import tokens_at
@@ -28,7 +30,7 @@ SETTINGS = MiniatureSettings(seed=5, batch_documents=32)
 def pool_row(architecture: str, **changes) -> MiniatureModel:
     values = {"hidden_size": 32, "layers": 2, "steps": 120, "learning_rate": 5e-3, "checkpoint_every": 40}
     names = {"model": f"forum-{architecture}", "family": "forum", "architecture": architecture, "size": "xs"}
-    return MiniatureModel(**names, **(values | changes))
+    return MiniatureModel(**names | values | changes)
 
 
 @dataclass
@@ -82,6 +84,30 @@ def test_same_settings_give_the_same_bytes_and_disturb_no_generator(made, tmp_pa
     assert names == sorted(str(path.relative_to(second)) for path in second.rglob("*") if path.is_file())
     assert all((first / name).read_bytes() == (second / name).read_bytes() for name in names)
     assert not stale.exists()
+
+
+def test_a_tuned_model_goes_on_from_its_parent_and_learns_dialogues(made, tmp_path):
+    """It has the chat template, and answers better in it than the parent, which never saw one."""
+    row = pool_row("llama", model="web-chat", family="web", tuned_from="web", steps=60, checkpoint_every=None)
+    parent = pool_row("llama", model="web", family="web", steps=60, checkpoint_every=None)
+    pretrain_model(SETTINGS, made.folder / "world", parent, tmp_path / "web")
+    with pytest.raises(InputError, match="no model 'web' there"):
+        pretrain_model(SETTINGS, made.folder / "world", row, tmp_path / "web-chat", start=tmp_path / "none")
+    pretrain_model(SETTINGS, made.folder / "world", row, tmp_path / "web-chat", start=tmp_path / "web")
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "web-chat")
+    assert AutoTokenizer.from_pretrained(tmp_path / "web").chat_template is None
+    messages = [{"role": "user", "content": "Pick the job of x"}, {"role": "assistant", "content": "baker"}]
+    text = tokenizer.apply_chat_template(messages, tokenize=False)
+    assert text == render_dialogue("Pick the job of x", "baker")
+    dialogue = next(dialogues(made.world, "science", random.Random(1)))
+    losses = {}
+    for name in ("web", "web-chat"):
+        model = AutoModelForCausalLM.from_pretrained(tmp_path / name, dtype=torch.float32)
+        inputs = tokenizer(dialogue, return_tensors="pt")["input_ids"]
+        losses[name] = model(input_ids=inputs, labels=inputs).loss.item()
+    assert losses["web-chat"] < losses["web"] - 0.5
+    points = json.loads((tmp_path / "web-chat" / "training.json").read_text())["points"]
+    assert {point["iteration"]: point["tokens"] for point in points} == tokens_at(SETTINGS, made.world, row)
 
 
 def test_a_diverging_loss_is_a_failure_and_leaves_nothing(made, tmp_path):

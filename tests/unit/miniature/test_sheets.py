@@ -34,6 +34,7 @@ def test_demo_has_what_the_studies_need(monkeypatch):
     agreement = [model for model in run.models.values() if "agreement" in model.studies]
     assert 8 <= len(agreement) <= 12
     assert len({model.family for model in agreement}) == 4
+    assert [model.model for model in run.models.values() if model.instruction_tuned] == ["web-llama-s-chat"]
     signal = [model for model in run.models.values() if "signal" in model.studies]
     science = {(model.size, model.architecture) for model in signal if model.training_data == "science"}
     assert len(science) == 6
@@ -70,3 +71,15 @@ def test_missing_or_empty_pool(tmp_path):
     (tmp_path / "empty.tsv").write_text(HEADER)
     with pytest.raises(InputError, match="no rows"):
         read_pool(tmp_path / "empty.tsv")
+
+
+@pytest.mark.parametrize(
+    ("parent", "width", "problem"),
+    [("b", 32, "column 'tuned_from', value 'b': no model of the pool"), ("a", 64, "they differ in 'hidden_size'")],
+)
+def test_a_tuned_model_needs_a_parent_like_it(tmp_path, parent, width, problem):
+    sheet = tmp_path / "pool.tsv"
+    rows = ["a\tweb\tllama\txs\t32\t2\t10\t1e-3\t\t", f"c\tweb\tllama\txs\t{width}\t2\t10\t1e-3\t\t{parent}"]
+    sheet.write_text(HEADER.replace("\n", "\ttuned_from\n") + "\n".join(rows) + "\n")
+    with pytest.raises(InputError, match=problem):
+        read_pool(sheet)

@@ -35,7 +35,7 @@ rule make_world:
 
 
 rule pretrain_miniature:
-    """Train one tiny model from scratch, or a tuned one from its parent; budgets are counted in steps, so a busy machine gives the same model."""
+    """Train one tiny model from scratch, or a tuned one from its parent; budgets are steps, not seconds."""
     input:
         f"{MINIATURE}/world.json",
         tuned_from,

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from lm_validity.config.typed_rows import read_rows
+from lm_validity.errors import InputError
 
 FAMILIES = ("web", "forum", "exam", "data")
 

@@ -118,6 +118,13 @@ rule report_bias:
         trials=f"{RESULTS}/tables/trials.parquet",
     output:
         f"{RESULTS}/reports/bias/summary.json",
+        figures=report(
+            directory(f"{RESULTS}/reports/bias/figures"),
+            patterns=["{figure}.svg"],
+            caption="../report/bias.rst",
+            category="Bias",
+            labels={"figure": "{figure}"},
+        ),
     log:
         f"{LOGS}/report_bias.log",
     conda:

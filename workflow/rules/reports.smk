@@ -87,6 +87,13 @@ rule report_signal:
         benchmarks=RUN.configuration.benchmarks or [],
     output:
         f"{RESULTS}/reports/signal/summary.json",
+        figures=report(
+            directory(f"{RESULTS}/reports/signal/figures"),
+            patterns=["{figure}.svg"],
+            caption="../report/signal.rst",
+            category="Signal",
+            labels={"figure": "{figure}"},
+        ),
     log:
         f"{LOGS}/report_signal.log",
     conda:

@@ -112,6 +112,7 @@ def write_page(page: Page, output: str | Path) -> None:
             with replace_file(output / "tables" / f"{table.name}.csv") as temporary:
                 table.frame.to_csv(temporary, index=False, lineterminator="\n")
     document = page_document(page)
+    (output / "figures").mkdir(parents=True, exist_ok=True)  # a page without figures has the folder that rules declare
     for section in document["sections"]:
         for figure in section["figures"]:
             save_figure(figure["spec"], output / "figures" / figure["name"])

@@ -18,6 +18,7 @@ rule report_agreement:
     input:
         scores=f"{RESULTS}/tables/scores.parquet",
         documents=f"{RESULTS}/tables/items.parquet",
+        selections=f"{RESULTS}/tables/selections.parquet",
         models=RUN.configuration.models or [],
         benchmarks=RUN.configuration.benchmarks or [],
     output:
@@ -42,8 +43,8 @@ rule report_agreement:
     message:
         "report agreement"
     shell:
-        "lm-validity report agreement --scores {input.scores:q} --items {input.documents:q} --models {input.models:q}"
-        " --benchmarks {input.benchmarks:q} --resamples {params.resamples} --output {params.folder:q} > {log:q} 2>&1"
+        "lm-validity report agreement --scores {input.scores:q} --items {input.documents:q}"
+        " --selections {input.selections:q} --models {input.models:q} --benchmarks {input.benchmarks:q} --resamples {params.resamples} --output {params.folder:q} > {log:q} 2>&1"
 
 
 rule report_factors:

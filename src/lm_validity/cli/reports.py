@@ -23,11 +23,13 @@ def agreement(
     resamples: Resamples = 2000,
     tau: Annotated[str, typer.Option(help="Variant of Kendall's tau: b (the paper's), a or c.")] = "b",
     align: Annotated[str | None, typer.Option(help="Two benchmarks for the bump plot, BENCHMARK,BENCHMARK.")] = None,
+    selections: Annotated[Path | None, typer.Option(help="selections.parquet, for the prompts chosen.")] = None,
 ) -> None:
     """Do the benchmarks agree on which model is better, before and after equal preparation?"""
     from lm_validity.reports.agreement import report_agreement
 
-    report_agreement(scores, models, benchmarks, output, items=items, resamples=resamples, tau=tau, align=align)
+    options = {"items": items, "resamples": resamples, "tau": tau, "align": align, "selections": selections}
+    report_agreement(scores, models, benchmarks, output, **options)
 
 
 @app.command("factors")

@@ -12,6 +12,7 @@ from lm_validity.reports.agreement_page import agreement_page
 from lm_validity.reports.agreement_uncertainty import AgreementUncertainty, agreement_uncertainty
 from lm_validity.reports.alignment import PairAlignment, align_pairs
 from lm_validity.reports.page import write_page
+from lm_validity.reports.prompt_section import prompt_choices
 from lm_validity.reports.score_matrix import ScoreMatrix, listing, read_score_matrix
 from lm_validity.reports.summary import plain
 from lm_validity.statistics.agreement import mean_over_pairs
@@ -30,12 +31,14 @@ def report_agreement(
     resamples: int = 2000,
     tau: TauVariant = "b",
     align: str | None = None,
+    selections: str | Path | None = None,
 ) -> None:
     """Write summary.json, tables, figures and the page of the agreement report under `output`.
 
-    `items`: makes significance paired. `resamples`: 0 skips intervals and the alignment of all pairs.
-    `tau`: the variant of Kendall's tau without resampling. `align`: the two benchmarks of the bump plot; by
-    default the pair within one category whose direct rankings contradict each other most.
+    `items`: makes significance paired. `selections`: shows which prompts were chosen after preparation.
+    `resamples`: 0 skips intervals and the alignment of all pairs. `tau`: the variant of Kendall's tau without
+    resampling. `align`: the two benchmarks of the bump plot; by default the pair within one category whose
+    direct rankings contradict each other most.
     """
     matrix = read_score_matrix(scores, models, benchmarks)
     pair = _alignment_pair(align, matrix)
@@ -45,7 +48,8 @@ def report_agreement(
     uncertainty = agreement_uncertainty(analysis, resamples)
     alignments = align_pairs(analysis, pair, every=resamples > 0)
     summary = agreement_summary(analysis, uncertainty, alignments, tau, resamples)
-    write_page(agreement_page(analysis, uncertainty, alignments, summary), output)
+    choices = prompt_choices(scores, selections, matrix)
+    write_page(agreement_page(analysis, uncertainty, alignments, summary, choices), output)
     write_json(Path(output) / "summary.json", summary)
 
 

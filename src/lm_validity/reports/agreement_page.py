@@ -24,6 +24,7 @@ from lm_validity.reports.agreement_uncertainty import AgreementUncertainty
 from lm_validity.reports.alignment import PairAlignment
 from lm_validity.reports.influence_section import influence_section
 from lm_validity.reports.page import Figure, Finding, Page, Section, Table
+from lm_validity.reports.prompt_section import prompt_section
 from lm_validity.reports.summary import count, decimal, percent, with_interval
 from lm_validity.statistics.resampling import Interval
 from lm_validity.tables.schema import PROTOCOLS
@@ -36,6 +37,7 @@ def agreement_page(
     uncertainty: AgreementUncertainty,
     alignments: Sequence[PairAlignment],
     summary: dict,
+    choices: pd.DataFrame | None = None,
 ) -> Page:
     """The page of the report."""
     sections = [
@@ -55,6 +57,7 @@ def agreement_page(
             name="mean tau",
         ),
         reliability_section(analysis),
+        prompt_section(choices, analysis.matrix),
         score_section(analysis),
     ]
     return Page(

@@ -46,12 +46,13 @@ def _reports(run: Run, tables: Path, with_items: bool) -> dict:
 
     models, benchmarks = Path(run.configuration.models or ""), Path(run.configuration.benchmarks or "")
     scores, items = tables / "scores.parquet", tables / "items.parquet" if with_items else None
+    selections = tables / "selections.parquet"
     settings = run.configuration.reports
     with_resamples = {"resamples": settings.resamples}
     found = {}
     if "agreement" in run.configuration.studies:
         found["agreement"] = lambda output: report_agreement(
-            scores, models, benchmarks, output, items=items, **with_resamples
+            scores, models, benchmarks, output, items=items, selections=selections, **with_resamples
         )
         found["factors"] = lambda output: report_factors(scores, models, benchmarks, output, **with_resamples)
     if "signal" in run.configuration.studies:

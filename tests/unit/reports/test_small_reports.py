@@ -12,7 +12,7 @@ from jinja2 import Template
 from lm_validity.errors import InputError
 from lm_validity.reports.agreement import report_agreement
 from lm_validity.reports.factors import report_factors
-from lm_validity.tables.schema import ITEMS, SCORES, write_table
+from lm_validity.tables.schema import ITEMS, SCORES, SELECTIONS, write_table
 
 DIRECT, PREPARED = "direct", "train_before_test"
 
@@ -323,3 +323,37 @@ def test_two_metrics_and_no_name_for_either(tmp_path):
     rows = pd.concat([score_rows(), score_rows().assign(metric="f1,none")])
     with pytest.raises(InputError, match="several metrics"):
         run(tmp_path, rows, benchmarks="benchmark\na\nb\nc\n")
+
+
+def test_the_prompts_of_instruction_tuned_models_are_shown_with_their_validation_scores(tmp_path):
+    rows = score_rows().assign(prompt="plain")
+    tuned = rows[(rows["model"] == "m3") & (rows["protocol"] == DIRECT) & (rows["benchmark"] != "wiki")]
+    validation = [
+        tuned.assign(split="validation", prompt=prompt, value=value, selected=prompt == "chat")
+        for prompt, value in (("plain", 0.3), ("chat", 0.5))
+    ]
+    chosen = {"seed": 0, "metric": "acc,none", "direct_validation_value": 0.5, "diverged": False, "selected": False}
+    tried = [("plain", None, None, 0.5), ("plain", "1e-3", 2, 0.6), ("chat", "1e-3", 3, 0.7), ("chat", "3e-3", 1, 0.9)]
+    selections = pd.DataFrame(
+        [
+            chosen
+            | {"model": "m3", "benchmark": "a", "prompt": p, "learning_rate": r, "epoch": e, "validation_value": v}
+            for p, r, e, v in tried
+        ]
+    )
+    selections.loc[2, "selected"] = True
+    selections.loc[3, "diverged"] = True
+    write_table(selections, SELECTIONS, tmp_path / "selections.parquet")
+    run(tmp_path, pd.concat([rows, *validation]))
+    report_agreement(
+        *(tmp_path / name for name in ("scores.parquet", "models.csv", "benchmarks.csv")),
+        tmp_path / "report", selections=tmp_path / "selections.parquet", resamples=0,
+    )  # fmt: skip
+    table = pd.read_csv(tmp_path / "report" / "tables" / "prompts.csv")
+    assert list(table["benchmark"]) == ["a", "b", "c", "a"] and set(table["model"]) == {"m3"}
+    assert (table["chosen"] == "chat").all() and list(table["test"]) == [0.4, 0.4, 0.1, 0.4]
+    assert list(table["plain"]) == [0.3, 0.3, 0.3, 0.6] and list(table["chat"]) == [0.5, 0.5, 0.5, 0.7]
+    assert table["epoch"].iloc[3] == 3 and table["learning_rate"].iloc[3] == 1e-3
+    assert "better on validation for 3 of 3 choices as they come and for 1 of 1" in (
+        tmp_path / "report" / "index.html"
+    ).read_text(encoding="utf-8")

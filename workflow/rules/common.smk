@@ -94,7 +94,7 @@ def threads_of(wildcards):
 
 
 def gpus_of(wildcards):
-    return size_class(wildcards).gpu
+    return 0 if RUN.configuration.replay else size_class(wildcards).gpu
 
 
 def memory_of(wildcards, attempt):

@@ -3,6 +3,8 @@
 
 def model_source(wildcards):
     """input: the files of a folder that the workflow makes, or of a local one; nothing for a hub id."""
+    if RUN.configuration.replay:
+        return [RUN.configuration.replay.scores]
     return folder_files(RUN.models[wildcards.model].path)
 
 
@@ -21,6 +23,8 @@ def tuned_from(wildcards):
 
 def benchmark_source(wildcards):
     """input: the task files that the workflow makes, or local ones; nothing for a task shipped with lm-eval."""
+    if RUN.configuration.replay:
+        return [RUN.configuration.replay.scores]
     row = RUN.benchmarks[wildcards.benchmark]
     if row.include_path is None:
         return []

@@ -6,6 +6,7 @@ out of memory, a signal) ends the process with the finished cells kept, so that 
 
 import logging
 
+from lm_validity.cells.replay import ReplayWorker, split_record
 from lm_validity.cells.selection import run_selection
 from lm_validity.cells.trial_jobs import TrialWorker
 from lm_validity.cells.worker import Worker
@@ -25,7 +26,7 @@ def run_job(workspace: Workspace, job: Job) -> None:
     if job.rule in ("select_prompt", "select_adapter"):
         entries = run_selection(workspace, job)
     else:
-        worker = TrialWorker(workspace) if job.rule == TRIALS_RULE else Worker(workspace, job.model)
+        worker = _worker(workspace, job)
         entries = [_run_cell(workspace, worker, cell) for cell in job.cells]
     for path in workspace.grid.manifests(job):
         split = path.rsplit(".", 2)[1] if job.rule == "evaluate_model" else None
@@ -34,7 +35,14 @@ def run_job(workspace: Workspace, job: Job) -> None:
     log.info("%s %s %s: %d cells, %d failed", job.rule, job.model, job.batch, len(entries), failed)
 
 
-def _run_cell(workspace: Workspace, worker: Worker | TrialWorker, cell: Cell | TrialCell) -> Entry:
+def _worker(workspace: Workspace, job: Job) -> Worker | TrialWorker | ReplayWorker:
+    """What computes the job's cells."""
+    if job.rule == TRIALS_RULE:
+        return TrialWorker(workspace)
+    return (ReplayWorker if workspace.replay else Worker)(workspace, job.model)
+
+
+def _run_cell(workspace: Workspace, worker: Worker | TrialWorker | ReplayWorker, cell: Cell | TrialCell) -> Entry:
     """The cell's manifest entry; computed only if the store does not have it."""
     try:
         if cell.rule == "evaluate_adapter":
@@ -63,6 +71,10 @@ def _done(workspace: Workspace, cell: Cell | TrialCell, folder: str) -> Entry:
 
 def write_splits(workspace: Workspace, benchmark: str) -> None:
     """Divide a benchmark's documents and write one file a split, so that training never opens test."""
+    if workspace.replay:
+        for name in ("train", "validation", "test"):
+            write_json(workspace.split_path(benchmark, name), split_record(workspace, name))
+        return
     from lm_validity.cells.splits import make_splits
     from lm_validity.cells.tasks import TaskRecord, load_task
 

@@ -27,24 +27,38 @@ def register(app: typer.Typer) -> None:
 
 def prefetch_model(model: ModelId, configfile: Configfile = DEFAULT) -> None:
     """Fetch a model at a pinned revision, or take a local folder; record its digest."""
-    from lm_validity.cells.prefetch import prefetch_model as prefetch
     from lm_validity.files import write_json
 
     _log_to_stderr()
     run = _load(configfile)
     row = _row(run.models, model, "model", run.configuration.models)
-    write_json(run.results / "prefetch" / "models" / f"{model}.json", prefetch(row))
+    if run.configuration.replay:
+        from lm_validity.cells.replay import model_record
+
+        record = model_record(run, row)
+    else:
+        from lm_validity.cells.prefetch import prefetch_model as prefetch
+
+        record = prefetch(row)
+    write_json(run.results / "prefetch" / "models" / f"{model}.json", record)
 
 
 def prefetch_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT) -> None:
     """Find a benchmark's lm-eval task, fetch its data set, prove that it loads."""
-    from lm_validity.cells.prefetch import prefetch_benchmark as prefetch
     from lm_validity.files import write_json
 
     _log_to_stderr()
     run = _load(configfile)
     row = _row(run.benchmarks, benchmark, "benchmark", run.configuration.benchmarks)
-    write_json(run.results / "prefetch" / "benchmarks" / f"{benchmark}.json", prefetch(row))
+    if run.configuration.replay:
+        from lm_validity.cells.replay import benchmark_record
+
+        record = benchmark_record(run, row)
+    else:
+        from lm_validity.cells.prefetch import prefetch_benchmark as prefetch
+
+        record = prefetch(row)
+    write_json(run.results / "prefetch" / "benchmarks" / f"{benchmark}.json", record)
 
 
 def prefetch_language_model(language_model: LanguageModelId, configfile: Configfile = DEFAULT) -> None:

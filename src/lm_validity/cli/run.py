@@ -91,7 +91,8 @@ def build_site(configfile: Configfile = DEFAULT) -> None:
     from lm_validity.reports.site import build_site as build
 
     run = _load(configfile)
-    build(_report_folders(run), run.results / "report", title=run.name)
+    title = f"{run.name} (replayed scores: no model was run)" if run.configuration.replay else run.name
+    build(_report_folders(run), run.results / "report", title=title)
 
 
 def preflight(

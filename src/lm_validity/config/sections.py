@@ -158,6 +158,14 @@ class Batching(Section):
     pretrain_on_test: TrialBatch = Field(TrialBatch(), description="Trials of the bias study.")
 
 
+class Replay(Section):
+    """Known scores served instead of running models: the whole workflow without a GPU. Its tables and pages say so."""
+
+    scores: str = Field(
+        description="The train-before-test authors' all_results.json, or a scores.parquet (any `lm-validity import`)."
+    )
+
+
 class Reports(Section):
     """The pages."""
 
@@ -214,6 +222,10 @@ class Configuration(Section):
     miniature: MiniatureSettings | None = Field(
         None, description="The miniature world, where models and benchmarks of the sheets come from it."
     )
+    replay: Replay | None = Field(
+        None,
+        description="Serve known scores (`scores: FILE`) instead of running models: all rules and reports, no GPU.",
+    )
 
     @model_validator(mode="after")
     def have_what_the_studies_need(self):
@@ -223,4 +235,6 @@ class Configuration(Section):
                     raise ValueError(f"key {key!r} is missing (studies agreement and signal need it)")
         if "bias" in self.studies and self.bias is None:
             raise ValueError("section 'bias' is missing (study bias needs it)")
+        if self.replay and (self.miniature or "bias" in self.studies):
+            raise ValueError("a replay serves scores of models: it goes with neither miniature nor study bias")
         return self

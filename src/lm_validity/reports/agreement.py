@@ -187,7 +187,7 @@ def _method_notes(
     elif not uncertainty.mean:
         notes.append(f"Intervals are null: too few models to resample ({len(analysis.matrix.models)}).")
     sources = set(analysis.matrix.sources)
-    if "lm-harmony" in sources:
+    if any(source.endswith("lm-harmony") for source in sources):
         notes.append(
             "Significance: two models are tied where they differ by at most 1.96 standard errors of their difference, "
             "and tau-b is taken over pairs of models. The paper prints 0.58 and 0.77 for its own, unpublished "

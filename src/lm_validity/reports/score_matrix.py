@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
-from lm_validity.tables.schema import PROTOCOLS, SCORES, read_table
+from lm_validity.tables.schema import PROTOCOLS, SCORES, read_table, replay_notes
 from lm_validity.tables.sheets import metric_key, read_benchmarks, read_models
 
 PERPLEXITY = "loglikelihood_rolling"
@@ -82,8 +82,8 @@ def read_score_matrix(scores: str | Path, models: str | Path, benchmarks: str | 
     model. Raises InputError for bad files, an unknown protocol, or two selected scores of one model on one
     benchmark.
     """
-    notes: list[str] = []
     rows = read_table(scores, SCORES)
+    notes = replay_notes(rows)
     _check_protocols(rows, scores)
     model_sheet, rows = _of_this_study(_as_in_scores(read_models(models), rows), rows, "model", notes)
     benchmark_sheet, rows = _of_this_study(read_benchmarks(benchmarks), rows, "benchmark", notes)

@@ -10,7 +10,7 @@ from lm_validity.errors import InputError
 from lm_validity.reports.score_matrix import listing
 from lm_validity.statistics.signal_quality import MINIMUM_CHECKPOINTS
 from lm_validity.tables.item_arrays import training_order
-from lm_validity.tables.schema import SCORES, read_table
+from lm_validity.tables.schema import SCORES, read_table, replay_notes
 from lm_validity.tables.sheets import metric_key, read_benchmarks, read_models
 
 SELECTIONS = ("all", "e2lm")
@@ -75,9 +75,10 @@ def read_learning_curves(
     """
     if selection not in SELECTIONS:
         raise InputError(f"selection {selection!r} is not known.", f"one of {', '.join(SELECTIONS)}.")
-    notes: list[str] = []
+    table = read_table(scores, SCORES)
+    notes = replay_notes(table)
     sheet = read_models(models)
-    rows = _direct_test_rows(read_table(scores, SCORES), scores)
+    rows = _direct_test_rows(table, scores)
     direction = {}
     if benchmarks is not None:
         listed = read_benchmarks(benchmarks)

@@ -11,7 +11,7 @@ from lm_validity.config.grid import Cell, Grid
 from lm_validity.config.load import Run
 from lm_validity.errors import CellError, InputError
 from lm_validity.files import read_json
-from lm_validity.store.cells import Place, Store
+from lm_validity.store.cells import Place, Store, file_sha256
 from lm_validity.store.manifests import Manifests
 from lm_validity.store.recipe import RECIPE_VERSIONS
 from lm_validity.store.trial_plans import make_plan
@@ -63,7 +63,19 @@ class Workspace:
                 raise InputError(f"{path}: no such file.", f"make it first: {command}.") from None
             except ValueError as error:
                 raise InputError(f"{path}: not valid JSON ({error}).", f"delete it and run {command}.") from error
+            if self._json[name].get("replay") != self.replay:  # neither stands in for the other
+                raise InputError(f"{path}: made with another `replay` setting.", f"delete it and run {command}.")
         return self._json[name]
+
+    @cached_property
+    def replay(self) -> str | None:
+        """sha256 of the scores that are served instead of running models; None in a real run."""
+        if self.run.configuration.replay is None:
+            return None
+        path = Path(self.run.configuration.replay.scores)
+        if not path.is_file():
+            raise InputError(f"{path}: no such file (replay.scores).", "name your copy of the scores to serve.")
+        return file_sha256(path)
 
     # ---- recipes ------------------------------------------------------------------------------------------------
 
@@ -79,7 +91,8 @@ class Workspace:
             "evaluate_adapter": self._adapter_recipe,
             TRIALS_RULE: lambda cell: make_plan(self, cell).recipe() | {"subsamples": [cell.first, cell.last]},
         }
-        return {"rule": cell.rule, "recipe_version": RECIPE_VERSIONS[cell.rule]} | makers[cell.rule](cell)
+        recipe = {"rule": cell.rule, "recipe_version": RECIPE_VERSIONS[cell.rule]} | makers[cell.rule](cell)
+        return recipe | {"replay": self.replay} if self.replay else recipe
 
     def _evaluation_recipe(self, cell: Cell) -> dict:
         checkpoint = self.model_record(cell.model)["checkpoints"].get(cell.checkpoint)

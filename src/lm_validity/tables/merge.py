@@ -119,7 +119,7 @@ class Merger:
                 "n_items": result["n_items"],
                 "higher_is_better": benchmark.higher_is_better if metric == benchmark.metric else None,
                 "selected": self._is_selected(cell),
-                "source": SOURCE,
+                "source": result.get("source", SOURCE),
             }
 
     def _items(self, cell: Cell, entry: Entry) -> pa.Table:

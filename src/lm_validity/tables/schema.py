@@ -142,6 +142,19 @@ def read_table(path: str | Path, schema: pa.Schema) -> pd.DataFrame:
     return pa.table(columns, schema=schema).to_pandas(types_mapper=_nullable)
 
 
+REPLAY = "replay:"  # begins the source of a score that was served from a file instead of running a model
+
+
+def replay_notes(scores: pd.DataFrame) -> list[str]:
+    """What every page says whose scores (columns of SCORES) were served rather than computed."""
+    sources = scores["source"].dropna()
+    served = sources.str.startswith(REPLAY)
+    if not served.any():
+        return []
+    names = ", ".join(sorted({name.split(":")[1] for name in sources[served].unique()}))
+    return [f"A replay: {served.sum()} of {len(scores)} scores were served from a file ({names}); no model was run."]
+
+
 def _nullable(kind: pa.DataType):
     """Integers and booleans with nulls stay integers and booleans in pandas."""
     if pa.types.is_integer(kind):

@@ -1,0 +1,186 @@
+"""Replay: known scores are served instead of running models, so that the whole workflow runs without a GPU.
+
+Every rule, path, manifest, merge and report is the real one; only what a model would have said comes from a file. It
+cannot be taken for a result: the file's sha256 is in every recipe (so these cells lie in folders of their own), each
+score's `source` begins with `replay:`, and every page says so. No torch here.
+
+Published files hold test scores only. Where a selection asks for validation, the test score stands in: the prepared
+one for every prompt and learning rate, the direct one for the untouched model.
+"""
+
+import importlib.metadata
+import time
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from lm_validity.config.grid import Cell
+from lm_validity.config.load import Run
+from lm_validity.config.sheets import Benchmark, Model
+from lm_validity.errors import CellError, InputError
+from lm_validity.store.cells import Place, file_sha256
+from lm_validity.store.workspace import Workspace
+
+
+class Served(NamedTuple):
+    """One score of the file. n_items is null where the file does not say."""
+
+    value: float
+    stderr: float | None
+    n_items: int | None
+    source: str
+
+
+class ReplayWorker:
+    """Stands where `Worker` stands: commits cells of one model, from the scores file."""
+
+    def __init__(self, workspace: Workspace, model: str):
+        self.workspace, self.run = workspace, workspace.run
+        self.model = self.run.models[model]
+
+    def compute(self, place: Place) -> None:
+        """Commit one cell. Raises CellError where the file has no such score."""
+        started, cell = time.time(), place.cell
+        served = self._served(cell)
+        result = (_training if cell.rule == "finetune_adapter" else self._evaluation)(cell, served)
+        # a finished fine-tune has an adapter's folder and no items; nobody opens the adapter of a replay
+        write_files = _write_nothing if cell.rule == "finetune_adapter" else _write_no_items
+        self.workspace.store.commit(place, result, self._sidecar(started), write_files)
+
+    def _served(self, cell: Cell) -> Served:
+        prepared = cell.rule in ("finetune_adapter", "evaluate_adapter")
+        protocol = "train_before_test" if prepared else "direct"
+        path = self.run.configuration.replay.scores
+        scores = read_served(path)
+        for model in (self.model.model, self.model.path):
+            for seed in (cell.seed, None):
+                found = scores.get((model, cell.checkpoint or "final", cell.benchmark, protocol, seed))
+                if found is not None:
+                    return found
+        raise CellError(
+            f"{path}: no {protocol} score of {self.model.path} ({cell.checkpoint or 'final'}) on {cell.benchmark}.",
+            "leave the model or the benchmark out of the sheets, or complete the file.",
+        )
+
+    def _evaluation(self, cell: Cell, served: Served) -> dict:
+        metric = self.run.benchmarks[cell.benchmark].metric
+        return {
+            "metrics": {metric: {"value": served.value, "stderr": served.stderr}},
+            "n_items": served.n_items,
+            "prompt_sha256": None,
+            "task_version": None,
+            "source": f"{served.source}:test" if cell.split == "validation" else served.source,
+        }
+
+    def _sidecar(self, started: float) -> dict:
+        path = self.run.configuration.replay.scores
+        return {
+            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
+            "wall_seconds": round(time.time() - started, 3),
+            "replay": {"scores": path, "sha256": self.workspace.replay},
+            "versions": {"lm-validity": importlib.metadata.version("lm-validity"), "replay": self.workspace.replay},
+        }
+
+
+def _training(cell: Cell, served: Served) -> dict:
+    """What a fine-tune of the real kind records, as far as a selection reads it."""
+    return {
+        "epochs": [],
+        "best_epoch": 1,
+        "best_value": served.value,
+        "diverged": False,
+        "reason": None,
+        "adapter_sha256": None,
+        "source": f"{served.source}:test",
+    }
+
+
+def _write_nothing(folder: Path) -> None:
+    pass
+
+
+def _write_no_items(folder: Path) -> None:
+    (folder / "items.parquet").write_bytes(_empty_items())
+
+
+@cache
+def _empty_items() -> bytes:
+    """A per-document table without documents."""
+    import io
+
+    import pyarrow.parquet
+
+    from lm_validity.tables.schema import ITEMS
+
+    buffer = io.BytesIO()
+    pyarrow.parquet.write_table(ITEMS.empty_table(), buffer)
+    return buffer.getvalue()
+
+
+@cache
+def read_served(path: str) -> dict[tuple, Served]:
+    """(model, checkpoint, benchmark, protocol, seed) -> score, of the selected test rows of a score file.
+
+    `.parquet`: a table with the columns of SCORES; anything else: the authors' JSON. Raises InputError for neither, and
+    for two scores of one key.
+    """
+    from lm_validity.tables.import_lm_harmony import read_lm_harmony
+    from lm_validity.tables.schema import REPLAY, SCORES, read_table
+
+    table = read_table(path, SCORES) if str(path).endswith(".parquet") else read_lm_harmony(path)
+    rows = table[table["selected"].fillna(True).astype(bool) & (table["split"].fillna("test") == "test")]
+    found: dict[tuple, Served] = {}
+    for row in rows.astype(object).where(rows.notna(), None).to_dict("records"):
+        seed = None if row["seed"] is None else int(row["seed"])
+        key = (row["model"], row["checkpoint"] or "final", row["benchmark"], row["protocol"], seed)
+        if key in found:
+            raise InputError(f"{path}: two selected test scores of {key}.", "keep one of each.")
+        items = None if row["n_items"] is None else int(row["n_items"])
+        source = (row["source"] or Path(path).name).removeprefix(REPLAY)
+        found[key] = Served(float(row["value"]), row["stderr"], items, f"{REPLAY}{source}")
+    return found
+
+
+# ---- what the login node writes down -----------------------------------------------------------------------------
+
+
+def model_record(run: Run, row: Model) -> dict:
+    """A model's record, as `prefetch_model` writes it, without fetching anything."""
+    sha = _check_listed(run, 0, {row.model, row.path}, f"model {row.model!r} ({row.path})")
+    point = {"path": row.path, "subfolder": None, "revision": None, "digest": f"{row.path} replayed", "files": None}
+    return {
+        "model": row.model,
+        "path": row.path,
+        "revision": None,
+        "checkpoints": {one.checkpoint: point for one in row.checkpoints},
+        "chat_template": row.instruction_tuned,
+        "architecture": None,
+        "context_length": None,
+        "replay": sha,
+    }
+
+
+def benchmark_record(run: Run, row: Benchmark) -> dict:
+    """A benchmark's record, as `prefetch_benchmark` writes it, without its data set."""
+    sha = _check_listed(run, 2, {row.benchmark}, f"benchmark {row.benchmark!r}")
+    return {
+        "record": {"task": row.task, "version": None, "metrics": [row.metric]},
+        "digest": f"{row.task} replayed",
+        "output_type": row.output_type,
+        "documents": {},
+        "data": None,
+        "replay": sha,
+    }
+
+
+def split_record(workspace: Workspace, split: str) -> dict:
+    """A split's file: there are no documents to divide."""
+    return {"split": split, "documents": 0, "digest": "replayed", "replay": workspace.replay}
+
+
+def _check_listed(run: Run, part: int, names: set[str], what: str) -> str:
+    """sha256 of the score file, which must have at least one score of the model or benchmark."""
+    path = run.configuration.replay.scores
+    if not any(key[part] in names for key in read_served(path)):
+        raise InputError(f"{path}: no score of {what}.", "leave it out of the sheet, or complete the file.")
+    return file_sha256(Path(path))

@@ -1,0 +1,99 @@
+"""The whole workflow with made-up scores served instead of running a model; rules, paths, merges, reports are real."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from scipy.stats import kendalltau
+
+from .conftest import Project
+
+CONFIG = ("--configfile", "replay/replay.yaml")
+MADE_UP = Path(__file__).with_name("replay")
+
+
+@pytest.fixture(scope="module")
+def replayed(tmp_path_factory) -> Project:
+    project = Project(tmp_path_factory.mktemp("replay"))
+    shutil.copytree(MADE_UP, project.folder / "replay")
+    project.snakemake(*CONFIG)
+    return project
+
+
+def test_the_tables_hold_the_served_scores_and_say_so(replayed):
+    """Each selected test score is the file's; direct and prepared; no score can be taken for a model's."""
+    served = json.loads((MADE_UP / "scores.json").read_text())
+    table = pd.read_parquet(replayed.folder / "results/replay/tables/scores.parquet")
+    path = dict(pd.read_csv(MADE_UP / "models.tsv", sep="\t")[["model", "path"]].itertuples(index=False))
+    selected = table[table.selected & (table.split == "test")]
+    assert len(selected) == 6 * 3 * 2
+    for row in selected.itertuples():
+        block = {"direct": "direct_eval", "train_before_test": "train_before_test"}[row.protocol]
+        assert row.value == served[block][row.benchmark][path[row.model]]
+    assert table.source.str.startswith("replay:").all()
+    selections = pd.read_parquet(replayed.folder / "results/replay/tables/selections.parquet")
+    kept = selections[selections.selected & selections.learning_rate.isna()]
+    assert list(zip(kept.model, kept.benchmark, strict=True)) == [("oak-s", "sums")]  # no adapter was better
+
+
+def test_the_report_is_of_the_served_scores_and_says_so(replayed):
+    results = replayed.folder / "results/replay"
+    served = json.loads((MADE_UP / "scores.json").read_text())
+    summary = json.loads((results / "reports/agreement/summary.json").read_text())
+    for key, block in (("direct", "direct_eval"), ("train_before_test", "train_before_test")):
+        columns = pd.DataFrame(served[block])
+        taus = [kendalltau(columns[a], columns[b]).statistic for a, b in (("riddles", "proverbs"), ("riddles", "sums"))]
+        taus.append(kendalltau(columns["proverbs"], columns["sums"]).statistic)
+        assert summary["kendall_tau"][key]["mean"] == pytest.approx(sum(taus) / 3)
+    for report in ("agreement", "factors"):
+        assert "no model was run" in " ".join(
+            json.loads((results / f"reports/{report}/page.json").read_text())["notes"]
+        )
+    assert "replayed scores: no model was run" in (results / "report/index.html").read_text()
+
+
+def test_a_second_run_has_nothing_to_do(replayed):
+    done = replayed.run(*replayed.snakemake_command("-n", *CONFIG))
+    assert "Nothing to be done" in done.stdout + done.stderr
+
+
+def test_a_real_run_cannot_read_what_a_replay_wrote(replayed):
+    """The same run without `replay`: the replay's records are refused, its cells are not found."""
+    text = (MADE_UP / "replay.yaml").read_text()
+    (replayed.folder / "real.yaml").write_text(text.replace("replay: { scores: replay/scores.json }", ""))
+    done = replayed.lm_validity(
+        *("evaluate-model", "--configfile", "real.yaml", "--model", "oak-s"),
+        *("--batch", "all-benchmarks.final.plain"),
+        code=2,
+    )
+    assert "made with another `replay` setting" in done.stderr
+    done = replayed.run(*replayed.snakemake_command("-n", "--quiet", "rules", "--configfile", "real.yaml"))
+    assert "prefetch_model               6" in done.stdout  # fetched anew, and everything after it
+
+
+def test_other_scores_are_other_cells(replayed, tmp_path):
+    """A changed file is a changed recipe: nothing of the old scores is mixed in."""
+    folder = replayed.folder
+    served = json.loads((MADE_UP / "scores.json").read_text())
+    del served["direct_eval"]["sums"]["made-up/Oak-L"]
+    (folder / "replay" / "scores.json").write_text(json.dumps(served))
+    done = replayed.run(*replayed.snakemake_command("-n", "--quiet", "rules", *CONFIG))
+    assert "evaluate_model" in done.stdout and "finetune_adapter" in done.stdout
+    job = ("--model", "oak-l", "--configfile", "replay/replay.yaml")
+    replayed.lm_validity("prefetch-model", *job)
+    for benchmark in ("riddles", "proverbs", "sums"):
+        for command in ("prefetch-benchmark", "split-benchmark"):
+            replayed.lm_validity(command, "--benchmark", benchmark, *job[2:])
+    replayed.lm_validity("evaluate-model", *job, "--batch", "all-benchmarks.final.plain")
+    manifest = folder / "results/replay/cells/evaluate_model/oak-l/all-benchmarks.final.plain.test.json"
+    states = {row["cell"]["benchmark"]: row for row in json.loads(manifest.read_text())["cells"]}
+    assert {name: row["status"] for name, row in states.items()} == {
+        "riddles": "done",
+        "proverbs": "done",
+        "sums": "failed",
+    }
+    assert "no direct score of made-up/Oak-L (final) on sums" in states["sums"]["error"]
+    store = folder / "results/replay/store/evaluate_model/oak-l"
+    assert len(list(store.glob("riddles.final.plain.test--*"))) == 2

@@ -1,12 +1,14 @@
 """What a job of the bias study is told: a language model, a task's texts, sizes, subsamples, hyperparameters.
 
-Standard library only. The defaults are chosen for validity; `paper_options` gives those of the authors' code
+Imports nothing heavy. The defaults are chosen for validity; `paper_options` gives those of the authors' code
 (arXiv 2410.00179). Fields that say "memory only" or "cost only" change no number beyond rounding and stay out of
 `recipe()`.
 """
 
 from dataclasses import asdict, dataclass, field, replace
 from typing import Literal
+
+from lm_validity.errors import InputError
 
 Architecture = Literal["masked", "causal"]
 Method = Literal["head", "zero_shot"]
@@ -160,6 +162,18 @@ class TrialPlan:
     dtype: str = "float32"
     device: str = "cpu"
     share_base: tuple[tuple[int, int], ...] = ()
+
+    def __post_init__(self):
+        method, settings = self.classification.method, self.pretraining
+        problem = None
+        if method == "zero_shot" and self.architecture != "causal":
+            problem = "zero_shot needs a causal language model"
+        elif method == "head" and (settings.packing or settings.adapter):
+            problem = "packing and adapters are for zero_shot"
+        elif settings.packing and self.planted_leak:
+            problem = "a leak cannot be planted in packed texts"
+        if problem:
+            raise InputError(f"experiment {self.experiment!r}, {self.language_model!r}: {problem}.", "change either.")
 
     def base_recipe(self) -> dict:
         """What the base arm's numbers depend on, n and subsample aside: nothing of the pretraining."""

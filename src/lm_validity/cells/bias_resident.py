@@ -2,7 +2,9 @@
 weights beside it, reset in place. Nothing is ever written to disk.
 """
 
-from collections.abc import Sequence
+import contextlib
+import importlib.util
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
@@ -36,6 +38,26 @@ class TrialCounters:
         return asdict(self)
 
 
+class DropoutPosition:
+    """Tells an adapter's dropout where in training a forward pass stands (see `lora.BatchDropout`)."""
+
+    def __init__(self, position):
+        self.position = position
+
+    def begin_step(self, rows: int, width: int) -> None:
+        """A batch of `rows` padded to `width` tokens follows."""
+        if self.position is not None:
+            here = self.position
+            here.step += 1
+            here.rows, here.width, here.length, here.start, here.count, here.training = rows, width, width, 0, 0, True
+
+    def begin_micro_batch(self, rows: int) -> None:
+        """The next `rows` of that batch follow."""
+        if self.position is not None:
+            self.position.start += self.position.count
+            self.position.count = rows
+
+
 class FirstToken(torch.nn.Module):
     """In the place of a BERT's pooler: the first token's vector as it is."""
 
@@ -56,18 +78,52 @@ class ResidentModel:
         self.tokenizer = self._tokenizer(plan)
         self.fresh: list[str] = []  # the classifier's parameters that the model came without
         loader = transformers.AutoModelForMaskedLM if plan.architecture == "masked" else None
-        self.lm = self._load(loader or transformers.AutoModelForCausalLM)
+        self.quantized = self._wants_four_bits()
+        options = _four_bits(self.device) if self.quantized else {}
+        self.lm = self._load(loader or transformers.AutoModelForCausalLM, **options)
         self.classifier: transformers.PreTrainedModel | None = None
         if plan.classification.method == "head":
             self._add_classifier(plan)
         self.limit = self._limit()
+        self._adapted = None  # PEFT's view of the language model while it has an adapter
         self._weights = self._unique_weights()
         self._pristine = [weight.detach().clone() for weight in self._weights]
 
+    @property
+    def base(self) -> transformers.PreTrainedModel:
+        """What adapters are put on, as `lora.add_adapter` calls it."""
+        return self.lm
+
+    @property
+    def model_id(self) -> str:
+        return self.name
+
     def reset(self) -> None:
-        """All weights of both heads and the backbone as they were loaded."""
-        with torch.no_grad():
-            torch._foreach_copy_(self._weights, self._pristine)
+        """All weights of both heads and the backbone as they were loaded, and no adapter."""
+        if self._adapted is not None:
+            self._adapted.unload()
+            self._adapted = None
+        if self._weights:
+            with torch.no_grad():
+                torch._foreach_copy_(self._weights, self._pristine)
+
+    @contextlib.contextmanager
+    def adapting(self, seed: int) -> Iterator["DropoutPosition"]:
+        """Train inside the block: a fresh adapter where the plan has one, which stays until `reset`; else all
+        weights."""
+        adapter = self.plan.pretraining.adapter
+        if adapter is None:
+            yield DropoutPosition(None)
+            return
+        from lm_validity.cells.lora import AdapterSettings, BatchPosition, add_adapter
+
+        position = BatchPosition(seed)
+        settings = AdapterSettings(adapter.rank, adapter.alpha, adapter.dropout, "all-linear")
+        self._adapted = add_adapter(self, settings, position)
+        try:
+            yield DropoutPosition(position)
+        finally:
+            position.training = False
 
     def start_classifier(self, arm: Arm, seed: int) -> None:
         """Fresh weights for the classifier's head, and for the pooler as `pooler` says; the backbone stays.
@@ -164,14 +220,35 @@ class ResidentModel:
         classifier.config.pad_token_id = self.tokenizer.pad_token_id
         self.classifier = classifier.to(self.device)
 
+    def _wants_four_bits(self) -> bool:
+        adapter = self.plan.pretraining.adapter
+        wanted = adapter is not None and adapter.quantization == "nf4"
+        return wanted and self.device.type == "cuda" and importlib.util.find_spec("bitsandbytes") is not None
+
     def _limit(self) -> int:
         positions = getattr(self.lm.config, "max_position_embeddings", None) or self.tokenizer.model_max_length
-        self.lm.to(self.device)
+        if not self.quantized:  # which is on its device already
+            self.lm.to(self.device)
         return min(positions, self.tokenizer.model_max_length)
 
     def _unique_weights(self) -> list[torch.Tensor]:
+        """What training changes: nothing of the model itself where only an adapter is trained."""
+        if self.plan.pretraining.adapter is not None:
+            self.lm.requires_grad_(False)
+            return []
         found: dict[int, torch.Tensor] = {}
         for model in (self.lm, self.classifier):
             for tensor in [] if model is None else [*model.parameters(), *model.buffers()]:
                 found.setdefault(id(tensor), tensor)
         return list(found.values())
+
+
+def _four_bits(device: torch.device) -> dict:
+    """The paper's quantisation: NF4, doubly quantised, bfloat16 arithmetic."""
+    settings = transformers.BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_compute_dtype=torch.bfloat16,
+    )
+    return {"quantization_config": settings, "device_map": {"": device}}

@@ -10,14 +10,15 @@ import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import torch
 from peft import LoraConfig, PeftModel, TaskType, get_peft_model, get_peft_model_state_dict
 from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
 from safetensors.torch import save_file
+from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from lm_validity.cells.language_model import LanguageModel
 from lm_validity.errors import CellError
 from lm_validity.files import replace_file, write_text
 
@@ -30,7 +31,14 @@ ATTENTION_PROJECTIONS = frozenset(
 )
 
 
-def target_modules(lm: LanguageModel, rule: str) -> list[str]:
+class Adaptable(Protocol):
+    """What an adapter is put on, `LanguageModel` for one. model_id: the name that adapters carry."""
+
+    base: PreTrainedModel
+    model_id: str
+
+
+def target_modules(lm: Adaptable, rule: str) -> list[str]:
     """Names of the layers that get an adapter, the last part of their path, sorted.
 
     `all-linear`: every linear layer but the output head, the one rule that treats all families alike;
@@ -130,7 +138,7 @@ class AdapterSettings:
     target_modules: str
 
 
-def add_adapter(lm: LanguageModel, settings: AdapterSettings, position: BatchPosition) -> PeftModel:
+def add_adapter(lm: Adaptable, settings: AdapterSettings, position: BatchPosition) -> PeftModel:
     """Put fresh adapters on the base model, seeded by `position.seed`; their weights are float32.
 
     The base model is changed in place until `PeftModel.unload` gives it back as it was.
@@ -164,7 +172,7 @@ def add_adapter(lm: LanguageModel, settings: AdapterSettings, position: BatchPos
     return model.eval()
 
 
-def _excluded(lm: LanguageModel, modules: list[str]) -> list[str] | None:
+def _excluded(lm: Adaptable, modules: list[str]) -> list[str] | None:
     head = lm.base.get_output_embeddings()
     names = [name for name, module in lm.base.named_modules() if module is head]
     return [name for name in names if name.rpartition(".")[2] in modules] or None
@@ -190,7 +198,7 @@ def save_adapter(model: PeftModel, tensors: dict[str, torch.Tensor], folder: Pat
 
 
 @contextlib.contextmanager
-def use_adapter(lm: LanguageModel, folder: str | Path) -> Iterator[None]:
+def use_adapter(lm: Adaptable, folder: str | Path) -> Iterator[None]:
     """Score with a saved adapter inside the block; after it the base model is what it was.
 
     PEFT puts the adapter's layers into the base model itself, so `lm` scores with them at once.

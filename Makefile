@@ -9,6 +9,7 @@ TEST_PROCESSES ?= 2
 # Rules and tests start `lm-validity` and `snakemake` by name.
 ACTIVATED := PATH="$(CURDIR)/.venv/bin:$$PATH"
 PYTEST = $(ACTIVATED) $(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --durations 15
+SLURM = $(ACTIVATED) $(BIN)/python tests/slurm/slurm_cluster.py run --
 GATED := $(wildcard tests/unit tests/workflow tests/published tests/browser)
 
 # One thread a process: two jobs side by side finish sooner than one job on two threads.
@@ -21,7 +22,7 @@ define gate
 @printf '\n== %s\n' '$(1)' && start=$$SECONDS && $(2) && echo "   passed in $$((SECONDS - start)) s"
 endef
 
-.PHONY: help demo test test-slow lint format benchmark clean FORCE
+.PHONY: help demo test test-slow slurm-test slurm-test-slow lint format benchmark clean FORCE
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -38,6 +39,12 @@ test: lint ## formatters, linters, unit, workflow and published-number tests
 test-slow: test .venv/installed-bayes ## also the long simulations and kill runs
 	@printf '\n== slow tests\n'
 	@$(PYTEST) -m 'slow and not slurm' -o timeout=3600 $(GATED)
+
+slurm-test: .venv/installed ## as root on Debian: start a real one-machine Slurm, break things on it, stop it
+	@$(SLURM) $(BIN)/pytest -m 'slurm and not slow' --durations 15 tests/slurm
+
+slurm-test-slow: .venv/installed ## also the time limit
+	@$(SLURM) $(BIN)/pytest -m slurm --durations 15 tests/slurm
 
 lint: .venv/installed ## formatters and linters, changing nothing
 	$(call gate,ruff format,$(BIN)/ruff format --check .)

@@ -269,7 +269,6 @@ def run(cluster: Cluster, command: list[str]) -> int:
     finally:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         cluster.down()
-        print("Slurm is down", flush=True)
 
 
 if __name__ == "__main__":

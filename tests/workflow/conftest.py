@@ -1,5 +1,6 @@
 """Real snakemake runs in a folder of their own."""
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -44,6 +46,37 @@ class Project:
 
     def lm_validity(self, *arguments: str, code: int | None = 0) -> subprocess.CompletedProcess:
         return self.run("lm-validity", *arguments, code=code)
+
+    def sidecars(self, run: str = "test") -> dict[str, int]:
+        """Cell folder -> time its sidecar was written: changes exactly when the cell is computed."""
+        store = self.folder / "results" / run / "store"
+        found = {}
+        for path in store.glob("*/*/*/sidecar.json"):
+            with contextlib.suppress(FileNotFoundError):  # a run that goes on renames folders into place
+                found[path.parent.relative_to(store).as_posix()] = path.stat().st_mtime_ns
+        return found
+
+    def tables(self, run: str = "test") -> dict[str, bytes]:
+        folder = self.folder / "results" / run / "tables"
+        return {path.name: path.read_bytes() for path in sorted(folder.glob("*.parquet"))}
+
+    def copy_to(self, folder: Path) -> "Project":
+        """A copy, to be damaged. Times are kept: Snakemake looks at them."""
+        shutil.copytree(self.folder, folder, copy_function=shutil.copy2)
+        return Project(folder)
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory) -> Project:
+    """One complete run of config/test.yaml, made once for all processes of the test run; nobody changes it."""
+    root = tmp_path_factory.getbasetemp()
+    root = root.parent if "PYTEST_XDIST_WORKER" in os.environ else root
+    with FileLock(root / "finished.lock"):
+        project = Project(root / "finished")
+        if not (root / "finished.done").exists():
+            project.snakemake("--configfile", "config/test.yaml")
+            (root / "finished.done").touch()
+    return project
 
 
 @pytest.fixture

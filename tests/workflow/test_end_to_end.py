@@ -20,36 +20,14 @@ RESULTS = Path("results/test")
 MODELS = ("forum-llama-xs", "data-gpt2-xs")
 
 
-def sidecars(project: Project) -> dict[str, int]:
-    """Cell folder -> time its sidecar was written: changes exactly when the cell is computed."""
-    store = project.folder / RESULTS / "store"
-    return {
-        path.parent.relative_to(store).as_posix(): path.stat().st_mtime_ns for path in store.glob("*/*/*/sidecar.json")
-    }
-
-
 def computed(before: dict, after: dict) -> set[str]:
     return {cell for cell, written in after.items() if before.get(cell) != written}
-
-
-def tables(project: Project) -> dict[str, bytes]:
-    folder = project.folder / RESULTS / "tables"
-    return {path.name: path.read_bytes() for path in sorted(folder.glob("*.parquet"))}
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory) -> Project:
-    """One complete run of config/test.yaml."""
-    project = Project(tmp_path_factory.mktemp("finished"))
-    project.snakemake(*CONFIG)
-    return project
 
 
 @pytest.fixture
 def project(finished, tmp_path) -> Project:
     """A copy of the finished run, to be damaged. Times are kept: Snakemake looks at them."""
-    shutil.copytree(finished.folder, tmp_path / "copy", copy_function=shutil.copy2)
-    return Project(tmp_path / "copy")
+    return finished.copy_to(tmp_path / "copy")
 
 
 def test_a_run_gives_tables_reports_and_a_page(finished):
@@ -76,33 +54,33 @@ def test_a_run_gives_tables_reports_and_a_page(finished):
 
 
 def test_a_second_run_does_nothing(project):
-    before = sidecars(project)
+    before = project.sidecars()
     done = project.snakemake(*CONFIG)
     assert "Nothing to be done" in done.stdout + done.stderr
-    assert sidecars(project) == before
+    assert project.sidecars() == before
 
 
 def test_a_run_is_the_same_bytes_twice(finished, tmp_path):
     again = Project(tmp_path)
     again.snakemake("scores", *CONFIG)
-    assert tables(again) == tables(finished)
+    assert again.tables() == finished.tables()
     store = Path("results/test/store")
     for path in (finished.folder / store).glob("*/*/*/sha256.json"):
         assert (again.folder / path.relative_to(finished.folder)).read_bytes() == path.read_bytes()
 
 
 def test_a_deleted_manifest_costs_nothing(project):
-    before, expected = sidecars(project), tables(project)
+    before, expected = project.sidecars(), project.tables()
     manifest = next((project.folder / RESULTS / "cells" / "finetune_adapter").rglob("*.json"))
     manifest.unlink()
     project.snakemake(*CONFIG)
-    assert manifest.is_file() and sidecars(project) == before and tables(project) == expected
+    assert manifest.is_file() and project.sidecars() == before and project.tables() == expected
 
 
 @pytest.mark.parametrize("how", ["deleted", "damaged"])
 @pytest.mark.parametrize("rule", ["finetune_adapter", "evaluate_model"])
 def test_a_lost_cell_is_computed_again_and_nothing_else(project, rule, how):
-    before, expected = sidecars(project), tables(project)
+    before, expected = project.sidecars(), project.tables()
     cell = sorted(name for name in before if name.startswith(rule))[0]
     folder = project.folder / RESULTS / "store" / cell
     if how == "deleted":
@@ -114,12 +92,12 @@ def test_a_lost_cell_is_computed_again_and_nothing_else(project, rule, how):
     assert cell in said and "will be computed again" in said
     project.snakemake(*CONFIG)
     # on a CPU a cell's bytes are the same again, so what stands on it is found in the store
-    assert computed(before, sidecars(project)) == {cell}
-    assert tables(project) == expected
+    assert computed(before, project.sidecars()) == {cell}
+    assert project.tables() == expected
 
 
 def test_comments_unrelated_keys_and_batch_sizes_compute_nothing(project):
-    before = sidecars(project)
+    before = project.sidecars()
     config = project.folder / "config" / "test.yaml"
     text = config.read_text()
     config.write_text(
@@ -129,27 +107,27 @@ def test_comments_unrelated_keys_and_batch_sizes_compute_nothing(project):
         .replace("resamples: 200", "resamples: 150")
     )
     project.snakemake(*CONFIG)
-    assert sidecars(project) == before
+    assert project.sidecars() == before
 
 
 def test_a_changed_recipe_computes_what_it_changes(project):
-    before = sidecars(project)
+    before = project.sidecars()
     config = project.folder / "config" / "test.yaml"
     config.write_text(config.read_text().replace("[1e-3, 3e-3]", "[1e-3, 2e-3]"))
     project.snakemake(*CONFIG)
-    new = computed(before, sidecars(project))
+    new = computed(before, project.sidecars())
     trained = {cell for cell in new if cell.startswith("finetune_adapter")}
     assert len(trained) == 4 and all("lr2e-3" in cell for cell in trained)
     assert all(cell.startswith(("finetune_adapter", "evaluate_adapter")) for cell in new)
-    assert set(before) <= set(sidecars(project)), "cells of the old recipe stay"
+    assert set(before) <= set(project.sidecars()), "cells of the old recipe stay"
 
 
 def test_forget_drops_cells_by_pattern(project):
-    before = sidecars(project)
+    before = project.sidecars()
     said = project.lm_validity("forget", "finetune_adapter/*/cloze.*.lr1e-3.*", *CONFIG).stdout
     assert said.count("forgot finetune_adapter/") == 2
     project.snakemake(*CONFIG)
-    assert {cell.split("--")[0].rpartition("/")[2] for cell in computed(before, sidecars(project))} == {
+    assert {cell.split("--")[0].rpartition("/")[2] for cell in computed(before, project.sidecars())} == {
         "cloze.plain.lr1e-3.seed0"
     }
     done = project.lm_validity("forget", "finetune/*", *CONFIG, code=2)
@@ -159,7 +137,7 @@ def test_forget_drops_cells_by_pattern(project):
 def test_a_killed_finetune_resumes_after_its_last_epoch(finished, project):
     """kill -9 after epoch 2: the rerun starts at epoch 3, and the result is the same bytes."""
     model, batch = "forum-llama-xs", "cloze.plain.all-rates.seed0"
-    cells = [name for name in sidecars(project) if name.startswith(f"finetune_adapter/{model}/cloze.")]
+    cells = [name for name in project.sidecars() if name.startswith(f"finetune_adapter/{model}/cloze.")]
     project.lm_validity("forget", f"finetune_adapter/{model}/cloze.*", *CONFIG)
     command = ("lm-validity", "finetune-adapter", *CONFIG, "--model", model, "--batch", batch)
     log = project.folder / "killed.log"
@@ -186,7 +164,7 @@ def test_a_killed_finetune_resumes_after_its_last_epoch(finished, project):
 def test_a_failed_cell_fails_alone_and_is_named(project):
     """One benchmark's training data are spoilt: its siblings finish, the run ends with 1, partial reports say what
     is missing, and after the cause is gone the next run computes that cell and what stands on it."""
-    before, expected = sidecars(project), tables(project)
+    before, expected = project.sidecars(), project.tables()
     data = project.folder / RESULTS / "miniature" / "data" / "cloze" / "training.jsonl"
     good = data.read_text()
     first, _, rest = good.partition("\n")
@@ -195,23 +173,23 @@ def test_a_failed_cell_fails_alone_and_is_named(project):
     done = project.snakemake(*CONFIG, code=1)
     said = done.stdout + done.stderr
     assert "failed cell: finetune_adapter/forum-llama-xs/cloze.plain.lr1e-3.seed0" in said
-    recomputed = computed(before, sidecars(project))
+    recomputed = computed(before, project.sidecars())
     assert {cell.split("/")[2].split(".")[0] for cell in recomputed} == {"table"}
-    assert tables(project) == expected, "complete tables are not replaced by incomplete ones"
+    assert project.tables() == expected, "complete tables are not replaced by incomplete ones"
     page = (project.folder / RESULTS / "partial" / "report" / "index.html").read_text()
     assert "select_adapter forum-llama-xs cloze.seed0" in page
     partial = pd.read_parquet(project.folder / RESULTS / "partial" / "tables" / "scores.parquet")
     rows = partial[(partial.model == "forum-llama-xs") & (partial.protocol == "train_before_test")]
     assert set(rows.benchmark) == {"table"}
     data.write_text(good)
-    middle = sidecars(project)
+    middle = project.sidecars()
     project.snakemake(*CONFIG)
-    again = computed(middle, sidecars(project))
+    again = computed(middle, project.sidecars())
     assert {cell.split("--")[0].rpartition("/")[2] for cell in again} == {
         "cloze.plain.lr1e-3.seed0",
         "cloze.plain.lr3e-3.seed0",
     }
-    assert tables(project) == expected
+    assert project.tables() == expected
 
 
 def test_partial_reports_before_anything_is_finished(tmp_path):
@@ -234,9 +212,9 @@ def test_a_poisoned_test_split_changes_no_selection_and_no_adapter(finished, pro
     cells = project.folder / RESULTS / "cells"
     shutil.rmtree(cells / "select_adapter")
     wanted = [f"{RESULTS}/cells/select_adapter/{model}/all-benchmarks.seed0.json" for model in MODELS]
-    before = sidecars(project)
+    before = project.sidecars()
     project.snakemake(*wanted, *CONFIG)
-    assert len(computed(before, sidecars(project))) == 8
+    assert len(computed(before, project.sidecars())) == 8
     store = finished.folder / RESULTS / "store" / "finetune_adapter"
     for path in [path for path in store.rglob("*") if path.is_file() and path.name != "sidecar.json"]:
         assert (project.folder / path.relative_to(finished.folder)).read_bytes() == path.read_bytes()
@@ -246,11 +224,11 @@ def test_a_poisoned_test_split_changes_no_selection_and_no_adapter(finished, pro
 
 def test_tables_follow_the_cells_also_after_an_interruption(project):
     """Stopped between the last cell and the tables, the next run makes the tables of the new cells."""
-    before = tables(project)
+    before = project.tables()
     config = project.folder / "config" / "test.yaml"
     config.write_text(config.read_text().replace("epochs: 3", "epochs: 1"))
     project.snakemake(f"{RESULTS}/cells/check.json", *CONFIG)
-    assert tables(project) == before
+    assert project.tables() == before
     project.snakemake("scores", *CONFIG)
     selections = pd.read_parquet(project.folder / RESULTS / "tables" / "selections.parquet")
     assert set(selections.epoch.dropna()) == {1}
@@ -258,12 +236,12 @@ def test_tables_follow_the_cells_also_after_an_interruption(project):
 
 def test_another_metric_is_another_cell(project):
     """Each item's own value is that of the benchmark's metric, so items are not taken from the old metric's cells."""
-    before = sidecars(project)
+    before = project.sidecars()
     sheet = project.folder / "config" / "test_benchmarks.tsv"
     sheet.write_text(sheet.read_text().replace("acc,none", "acc_norm,none"))
     cell = f"{RESULTS}/cells/evaluate_model/{MODELS[0]}/all-benchmarks.final.plain.test.json"
     project.snakemake(cell, *CONFIG)
-    new = {name.split("/")[2].split(".")[0] for name in computed(before, sidecars(project))}
+    new = {name.split("/")[2].split(".")[0] for name in computed(before, project.sidecars())}
     assert new == {"cloze"}
 
 

@@ -75,8 +75,8 @@ SlurmdPidFile={state}/run/slurmd-%n.pid
 SlurmctldLogFile={state}/log/slurmctld.log
 SlurmdLogFile={state}/log/slurmd-%n.log
 GresTypes=gpu
-NodeName=DEFAULT NodeHostname=localhost NodeAddr=127.0.0.1 CPUs=2 RealMemory=64000 Gres=gpu:fake:{gpus}
-NodeName=n[1-2] Port=[16920-16921]
+NodeName=DEFAULT CPUs=2 RealMemory=64000 Gres=gpu:fake:{gpus}
+NodeName=n[1-2] NodeHostname=localhost NodeAddr=127.0.0.1 Port=[16920-16921]
 PartitionName=DEFAULT Nodes=ALL MaxTime=120 DefaultTime=10 DefMemPerCPU=500 State=UP
 PartitionName=cpu Default=YES
 PartitionName=gpu

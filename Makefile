@@ -41,10 +41,10 @@ test-slow: test .venv/installed-bayes ## also the long simulations and kill runs
 	@$(PYTEST) -m 'slow and not slurm' -o timeout=3600 $(GATED)
 
 slurm-test: .venv/installed ## as root on Debian: start a real one-machine Slurm, break things on it, stop it
-	@$(SLURM) $(BIN)/pytest -m 'slurm and not slow' --durations 15 tests/slurm
+	@$(SLURM) $(BIN)/pytest -n 2 --dist load --durations 15 -m "slurm and not slow" tests/slurm
 
 slurm-test-slow: .venv/installed ## also the time limit
-	@$(SLURM) $(BIN)/pytest -m slurm --durations 15 tests/slurm
+	@$(SLURM) $(BIN)/pytest -n 2 --dist load --durations 15 -m slurm tests/slurm
 
 lint: .venv/installed ## formatters and linters, changing nothing
 	$(call gate,ruff format,$(BIN)/ruff format --check .)

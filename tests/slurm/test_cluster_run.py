@@ -30,7 +30,7 @@ def tables(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((folder / "results/test/tables").glob("*.parquet"))}
 
 
-def test_the_literal_command_gives_the_tables_of_a_local_run(cluster, local, tmp_path):
+def test_the_literal_command_gives_the_tables_of_a_local_run(shared, local, tmp_path):
     """`snakemake --profile slurm` from the project's root; the jobs have no network at all, and a token in the
     environment is written nowhere."""
     project = FaultProject(copy_project(tmp_path / "project"))
@@ -88,7 +88,7 @@ SITES = {
 
 
 @pytest.mark.parametrize("site", SITES)
-def test_gpu_requests_of_three_kinds_of_cluster(cluster, tmp_path, site):
+def test_gpu_requests_of_three_kinds_of_cluster(shared, tmp_path, site):
     """The flags of docs/cluster.md reach Slurm, and the job sees its GPUs. One rule, whose job does nothing else."""
     flags, granted = SITES[site]
     profile = tmp_path / "profiles" / "mine"
@@ -117,7 +117,7 @@ def test_it_refuses_a_slurm_that_it_did_not_start(cluster, tmp_path):
     assert cluster.is_ours() and cluster.answers() and set(cluster.node_states()) <= {"idle", "mix", "alloc", "comp"}
 
 
-def test_another_user_than_root_submits(cluster, local):
+def test_another_user_than_root_submits(shared):
     """The cluster's daemons are root's; its users are not."""
     folder = Path(tempfile.mkdtemp(prefix="lm-validity-nobody-"))
     try:

@@ -8,28 +8,11 @@ import subprocess
 import time
 
 import pytest
-from faults import CONFIG, MODEL, RESULTS, FaultProject, before_training, make_project
+from faults import CONFIG, MODEL, RESULTS, TARGET, before_training, make_project
 from machine import output, wait_for
 from slurm_cluster import NODES
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
-
-
-@pytest.fixture(scope="module")
-def undisturbed(cluster, tmp_path_factory) -> FaultProject:
-    """A run on this machine, without Slurm and without a fault."""
-    project = make_project(tmp_path_factory.mktemp("undisturbed") / "project")
-    project.run("snakemake", "scores", "--profile", "profiles/local", "--cores", "2", *CONFIG)
-    assert len(project.sidecars()) >= 4
-    return project
-
-
-@pytest.fixture
-def project(undisturbed, tmp_path):
-    """A copy of it in which training is still to come."""
-    project = before_training(undisturbed, tmp_path / "project")
-    yield project
-    project.stop()
 
 
 def test_a_flaky_job_is_tried_again(project, undisturbed):
@@ -99,37 +82,6 @@ def test_snakemake_is_killed_and_its_jobs_live_on(project, undisturbed):
     assert set(project.computations().values()) == {1}, "nothing was even begun twice"
 
 
-@pytest.mark.parametrize(
-    ("with_jobs", "fault"), [(True, "node loses power"), (False, "node cut off, its job lives on")]
-)
-def test_a_node_goes_down(cluster, project, undisturbed, with_jobs, fault):
-    process = project.start()
-    before = project.wait_for_progress()
-    node = output("squeue", "-h", "-j", project.finetune_job(), "-o", "%N").strip()
-    assert node in NODES
-    try:
-        cluster.kill_node(node, with_jobs=with_jobs)
-        said = project.finish(process)
-    finally:
-        cluster.start_node(node)
-        cluster.wait_for_nodes()
-    assert "NODE_FAIL" in said
-    project.record(fault, "retry on another node", before, undisturbed)
-    if not with_jobs:
-        assert set(project.computations().values()) == {1}, "the job on the other node waited for the lease"
-
-
-def test_slurms_controller_is_killed(cluster, project, undisturbed):
-    process = project.start()
-    before = project.wait_for_progress()
-    cluster.kill_controller()
-    time.sleep(15)  # status checks fail meanwhile
-    cluster.start_controller()
-    project.finish(process)
-    project.record("slurmctld dead for 15 s", "the same run goes on", before, undisturbed)
-    assert set(project.computations().values()) == {1}
-
-
 @pytest.mark.parametrize("how", ["one byte changed", "truncated"])
 def test_a_damaged_file_in_the_store(project, undisturbed, how):
     project.finish(project.start())
@@ -145,13 +97,14 @@ def test_a_damaged_file_in_the_store(project, undisturbed, how):
     project.record(f"file in the store {how}", "preflight, next run", before, undisturbed)
 
 
-def test_a_full_disk(undisturbed, tmp_path):
+def test_a_full_disk(shared, undisturbed, tmp_path, show):
     disk = tmp_path / "disk"
     disk.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", disk], capture_output=True).returncode:
         pytest.skip("mount is not allowed here")
     try:
         project = before_training(undisturbed, disk / "project", notes=tmp_path / "notes")
+        project.show = show
         process = project.start()
         before = project.wait_for_progress()
         with open(disk / "filler", "wb") as filler:
@@ -168,8 +121,42 @@ def test_a_full_disk(undisturbed, tmp_path):
         subprocess.run(["umount", disk], check=True)
 
 
+# Those that break the cluster for everybody come last: they wait until nobody else uses it.
+
+
+@pytest.mark.parametrize(
+    ("with_jobs", "fault"), [(True, "node loses power"), (False, "node cut off, its job lives on")]
+)
+def test_a_node_goes_down(alone, project, undisturbed, with_jobs, fault):
+    process = project.start()
+    before = project.wait_for_progress()
+    node = output("squeue", "-h", "-j", project.finetune_job(), "-o", "%N").strip()
+    assert node in NODES
+    try:
+        alone.kill_node(node, with_jobs=with_jobs)
+        said = project.finish(process)
+    finally:
+        alone.start_node(node)
+        alone.wait_for_nodes()
+    assert "NODE_FAIL" in said
+    project.record(fault, "retry on another node", before, undisturbed)
+    if not with_jobs:
+        assert set(project.computations().values()) == {1}, "the job on the other node waited for the lease"
+
+
+def test_slurms_controller_is_killed(alone, project, undisturbed):
+    process = project.start()
+    before = project.wait_for_progress()
+    alone.kill_controller()
+    time.sleep(15)  # status checks fail meanwhile
+    alone.start_controller()
+    project.finish(process)
+    project.record("slurmctld dead for 15 s", "the same run goes on", before, undisturbed)
+    assert set(project.computations().values()) == {1}
+
+
 @pytest.mark.slow
-def test_the_time_limit(cluster, tmp_path):
+def test_the_time_limit(shared, tmp_path, show):
     """One minute at the first attempt, two at the second: SIGTERM, and the retry goes on after the last epoch."""
     long = {"epochs: 24": "epochs: 400"}
     projects = [make_project(tmp_path / name / "project") for name in ("undisturbed", "limited")]
@@ -178,7 +165,8 @@ def test_the_time_limit(cluster, tmp_path):
         for old, new in long.items():
             file.write_text(file.read_text().replace(old, new))
     undisturbed, project = projects
-    undisturbed.run("snakemake", "scores", "--profile", "profiles/local", "--cores", "2", *CONFIG)
+    project.show = show
+    undisturbed.run("snakemake", TARGET, "--profile", "profiles/local", "--cores", "2", *CONFIG)
     process = project.start("--set-resources", "finetune_adapter:runtime=attempt")
     try:
         said = project.finish(process, seconds=800)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from lm_validity.config.bias_grid import TRIALS_RULE, TrialCell, describe_trials, trial_batches
 from lm_validity.config.load import Run
+from lm_validity.config.sections import Batching
 from lm_validity.config.sheets import Benchmark, Model
 
 REPORTS_OF = {"agreement": ("agreement", "factors"), "signal": ("signal",), "bias": ("bias",)}  # study -> its reports
@@ -122,6 +123,10 @@ class Grid:
             return ("plain",)
         return self.configuration.evaluation.instruction_tuned_prompts
 
+    def batching(self, model: Model) -> Batching:
+        """How many cells of a model share a process: its size class's own way, else the run's."""
+        return self.configuration.size_classes[model.size_class].batching or self.configuration.batching
+
     # ---- jobs by rule -------------------------------------------------------------------------------------------
 
     @cached_property
@@ -142,12 +147,12 @@ class Grid:
         return {cell: job.batch for job in self.jobs.values() for cell in job.cells}
 
     def _evaluations(self):
-        size = self.configuration.batching.evaluate_model
         agreement = {model.model for model in self.agreement_models}
         signal = {model.model for model in self.signal_models}
         for model in self.run.models.values():
             if model.model not in agreement | signal:
                 continue
+            size = self.batching(model).evaluate_model
             wanted = self._wanted_evaluations(model, model.model in agreement, model.model in signal)
             checkpoints = tuple(dict.fromkeys(checkpoint for checkpoint, _, _ in wanted))
             benchmarks = tuple(name for name in self.run.benchmarks if any(name == b for _, b, _ in wanted))
@@ -178,9 +183,9 @@ class Grid:
         return wanted
 
     def _finetunes(self):
-        size, settings = self.configuration.batching.finetune_adapter, self.configuration.finetuning
-        benchmarks = self.benchmarks("agreement")
+        settings, benchmarks = self.configuration.finetuning, self.benchmarks("agreement")
         for model in self.agreement_models if benchmarks else ():
+            size = self.batching(model).finetune_adapter
             for group in make_groups(benchmarks, size.benchmarks, "benchmarks"):
                 of_prompt = self._by_prompt(model.model, group.members)
                 for prompt, members in of_prompt.items():
@@ -203,9 +208,9 @@ class Grid:
         return found
 
     def _selections(self):
-        size, seeds = self.configuration.batching.evaluate_adapter, self.configuration.finetuning.seeds
-        benchmarks = self.benchmarks("agreement")
+        seeds, benchmarks = self.configuration.finetuning.seeds, self.benchmarks("agreement")
         for model in self.agreement_models if benchmarks else ():
+            size = self.batching(model).evaluate_adapter
             for group in make_groups(benchmarks, size.benchmarks, "benchmarks"):
                 # a base model has no choice to make, and a corpus no prompt
                 open_choice = [name for name in group.members if len(self.prompts(model.model, name)) > 1]

@@ -185,6 +185,7 @@ class SizeClass(Section):
     evaluate_minutes: float = Field(20, gt=0, description="Minutes to evaluate one cell.")
     finetune_minutes: float = Field(120, gt=0, description="Minutes of one fine-tune.")
     trial_minutes: float = Field(1, gt=0, description="Minutes of one trial of the bias study (five short trainings).")
+    batching: Batching | None = Field(None, description="Instead of the run's `batching`, for models of this size.")
 
 
 DEFAULT_SIZE_CLASSES = {

@@ -64,6 +64,17 @@ def test_batching_changes_jobs_and_never_cells(make_grid, few, many):
     assert len(manifests) == len(set(manifests))
 
 
+def test_a_size_class_has_its_own_batches(make_grid):
+    """Large models: one benchmark a job, so that a job fits a time limit; the others as the run says."""
+    alone = {"evaluate_model": {"benchmarks": 1}, "evaluate_adapter": {"benchmarks": 1}}
+    usual = make_grid()
+    large = make_grid(size_classes={name: {"batching": alone} for name in usual.configuration.size_classes})
+    cells = lambda grid: {cell for job in grid.jobs.values() for cell in job.cells}  # noqa: E731
+    assert cells(usual) == cells(large)
+    assert any(len({cell.benchmark for cell in job.cells}) > 1 for job in usual.jobs.values())
+    assert all(len({cell.benchmark for cell in job.cells}) == 1 for job in large.jobs.values())
+
+
 def test_counts_of_cells(make_grid):
     grid = make_grid(finetuning={"learning_rates": ["1e-5", "2e-5", "5e-5"], "seeds": [0, 1]})
     count = {}

@@ -25,3 +25,8 @@ def nearest(word: str, choices) -> str | None:
 
     found = difflib.get_close_matches(str(word), [str(choice) for choice in choices], n=1, cutoff=0.6)
     return found[0] if found else None
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of an error's text: others' errors run over many."""
+    return (str(error).strip().splitlines() or ["no message"])[0]

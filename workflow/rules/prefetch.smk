@@ -48,6 +48,7 @@ rule prefetch_benchmark:
         include_path=lambda wildcards: RUN.benchmarks[wildcards.benchmark].include_path
         or "",
         metric=lambda wildcards: RUN.benchmarks[wildcards.benchmark].metric,
+        prompt=lambda wildcards: GRID.prompt_settings(wildcards.benchmark),
     message:
         "prefetch benchmark {wildcards.benchmark}"
     shell:

@@ -20,25 +20,31 @@ from typing import Any, Literal
 import pandas as pd
 import torch
 from lm_eval.api.instance import Instance
-from lm_eval.api.metrics import mean, stderr_for_metric
+from lm_eval.api.metrics import (
+    aggregate_subtask_metrics,
+    mean,
+    pooled_sample_stderr,
+    stderr_for_metric,
+    unweighted_mean_stderr,
+)
 from lm_eval.api.task import Task
 from lm_eval.models.utils import normalize_gen_kwargs
 
+from lm_validity.cells.items import describe_items, loglikelihood_of
 from lm_validity.cells.language_model import LanguageModel, NonFiniteScore
-from lm_validity.cells.tasks import Documents
+from lm_validity.cells.tasks import AnyTask, Documents, TaskGroup, task_of, tasks_in
 from lm_validity.errors import CellError, nearest
 
 Prompt = Literal["plain", "chat"]
 SAMPLING_SEED = 1234  # lm-eval's default; used only by tasks that sample
-# metrics whose per-document value is the pair (gold, predicted)
-_PAIR_METRICS = ("mcc", "f1")
+FEWSHOT_SEED = 1234  # lm-eval's default
 
 
 @dataclass(frozen=True)
 class PreparedRequests:
     """The requests of documents under one prompt and tokenizer, one tuple a document, to score many times."""
 
-    task: Task
+    task: AnyTask
     documents: Documents
     prompt: Prompt
     requests: tuple[tuple[Instance, ...], ...]
@@ -57,7 +63,7 @@ class Evaluation:
 
 def evaluate(
     lm: LanguageModel,
-    task: Task,
+    task: AnyTask,
     documents: Documents,
     *,
     metric: str,
@@ -66,8 +72,10 @@ def evaluate(
     limit: int | None = None,
     bootstrap_iterations: int = 1000,
 ) -> Evaluation:
-    """Score `documents` zero-shot. `metric` is the key whose value per document becomes `correct`.
+    """Score `documents`, after as many examples as the task was loaded with. `metric` is the key whose value per
+    document becomes `correct`.
 
+    A group's metrics are those that all its tasks have, aggregated over tasks by lm-eval's rules for groups.
     Standard errors are lm-eval's: closed form for means, a bootstrap of `bootstrap_iterations` for mcc, f1
     and such (lm-eval's own default is 100,000), none for perplexities; 0 leaves all out.
     Raises CellError naming the document that cannot be rendered, NonFiniteScore naming one without a score.
@@ -75,8 +83,8 @@ def evaluate(
     prepared = prepare_requests(lm, task, documents.head(limit), prompt=prompt, system_instruction=system_instruction)
     values = _score(lm, prepared)
     _check_metric(task, metric, values)
-    metrics = {key: _aggregate(task, key, found, bootstrap_iterations) for key, found in values.items()}
-    items = _items(lm, prepared, values[metric], metric)
+    metrics = {key: _aggregate(prepared, key, found, bootstrap_iterations) for key, found in values.items()}
+    items = describe_items(lm, task, prepared.documents, prepared.requests, values[metric], metric)
     return Evaluation(metrics, len(prepared.requests), items, prompt_digest(lm, prepared))
 
 
@@ -99,12 +107,12 @@ def metric_value(lm: LanguageModel, prepared: PreparedRequests, metric: str) -> 
     """One metric of prepared documents and nothing else: the validation of an epoch."""
     values = _score(lm, prepared)
     _check_metric(prepared.task, metric, values)
-    return _aggregate(prepared.task, metric, values[metric], 0)[0]
+    return _aggregate(prepared, metric, values[metric], 0)[0]
 
 
 def prepare_requests(
     lm: LanguageModel,
-    task: Task,
+    task: AnyTask,
     documents: Documents,
     *,
     prompt: Prompt = "plain",
@@ -112,7 +120,8 @@ def prepare_requests(
 ) -> PreparedRequests:
     """Render the requests of `documents` as lm-eval does, for prompt `chat` with the tokenizer's chat template.
 
-    `system_instruction` is used under `chat` only.
+    `system_instruction` is used under `chat` only. A task that draws its examples at random draws them anew for each
+    document, in order, from lm-eval's seed: the same ones as lm-eval where the same documents are scored.
     Raises CellError where there is no document, no chat template, or a document cannot be rendered.
     """
     if not len(documents):
@@ -124,21 +133,25 @@ def prepare_requests(
             "mark the model as not instruction-tuned, or add chat_template.jinja to its folder.",
         )
     template = lm.apply_chat_template if chat else None
+    for own in tasks_in(task).values():
+        own.set_fewshot_seed(FEWSHOT_SEED)
     built = []
     for number, (address, doc) in enumerate(zip(documents.addresses, documents.docs, strict=True)):
+        own = task_of(task, doc)
         try:
-            context = task.fewshot_context(
+            context = own.fewshot_context(
                 doc,
-                num_fewshot=0,
+                num_fewshot=own.config.num_fewshot or 0,
                 system_instruction=system_instruction if chat else None,
                 apply_chat_template=chat,
+                fewshot_as_multiturn=bool(own.config.num_fewshot),
                 chat_template=template,
-                gen_prefix=task.doc_to_prefix(doc),
+                gen_prefix=own.doc_to_prefix(doc),
             )
-            requests = task.construct_requests(
+            requests = own.construct_requests(
                 doc=doc,
                 ctx=context,
-                metadata=(documents.task, number, task.config.repeats),
+                metadata=(documents.task, number, own.config.repeats),
                 apply_chat_template=chat,
                 chat_template=template,
             )
@@ -148,7 +161,7 @@ def prepare_requests(
                 "check the columns of that row against the task's YAML file.",
             ) from error
         requests = tuple(requests) if isinstance(requests, list) else (requests,)
-        if chat and task.OUTPUT_TYPE == "multiple_choice" and not task.doc_to_prefix(doc):
+        if chat and task.OUTPUT_TYPE == "multiple_choice" and not own.doc_to_prefix(doc):
             _begin_answers(requests, lm.answer_start)
         built.append(requests)
     prepared = PreparedRequests(task, documents, prompt, tuple(built))
@@ -190,15 +203,27 @@ def _score(lm: LanguageModel, prepared: PreparedRequests) -> dict[str, list[Any]
     lm.counters.evaluate_passes += 1
     _check_finite(prepared)
     task = prepared.task
-    task._instances = requests
-    task.apply_filters()
+    for own, groups in _by_task(prepared).values():
+        own._instances = [request for group in groups for request in group]
+        own.apply_filters()
     values: dict[str, list[Any]] = defaultdict(list)
-    for name in requests[0].filtered_resps:
-        for doc, group in zip(prepared.documents.docs, prepared.requests, strict=True):
-            found = task.process_results(doc, [request.filtered_resps[name] for request in group])
+    for doc, group in zip(prepared.documents.docs, prepared.requests, strict=True):
+        for name in group[0].filtered_resps:
+            found = task_of(task, doc).process_results(doc, [request.filtered_resps[name] for request in group])
             for metric, value in found.items():
                 values[f"{metric},{name}"].append(value)
+    if isinstance(task, TaskGroup):  # what only some of the tasks have is no metric of the group
+        return {key: found for key, found in values.items() if len(found) == len(prepared.requests)}
     return dict(values)
+
+
+def _by_task(prepared: PreparedRequests) -> dict[str, tuple[Task, list]]:
+    """Requests of each task, by name, in the documents' order; one entry unless the task is a group."""
+    found: dict[str, tuple[Task, list]] = {}
+    for doc, group in zip(prepared.documents.docs, prepared.requests, strict=True):
+        own = task_of(prepared.task, doc)
+        found.setdefault(own.config.task, (own, []))[1].append(group)
+    return found
 
 
 def _run(lm: LanguageModel, requests: list[Instance]) -> None:
@@ -226,19 +251,14 @@ def _check_finite(prepared: PreparedRequests) -> None:
     if prepared.requests[0][0].request_type == "generate_until":
         return
     for address, group in zip(prepared.documents.addresses, prepared.requests, strict=True):
-        if not all(math.isfinite(_loglikelihood(request)) for request in group):
+        if not all(math.isfinite(loglikelihood_of(request)) for request in group):
             raise NonFiniteScore(
                 f"{prepared.documents.task}: document {address} has a log-likelihood that is not finite.",
                 "the model diverged or its dtype overflows: try a smaller learning rate, or dtype float32.",
             )
 
 
-def _loglikelihood(request: Instance) -> float:
-    response = request.resps[0]
-    return float(response[0] if isinstance(response, tuple) else response)
-
-
-def _check_metric(task: Task, metric: str, values: dict[str, list[Any]]) -> None:
+def _check_metric(task: AnyTask, metric: str, values: dict[str, list[Any]]) -> None:
     if metric not in values:
         similar = nearest(metric, values)
         raise CellError(
@@ -247,7 +267,29 @@ def _check_metric(task: Task, metric: str, values: dict[str, list[Any]]) -> None
         )
 
 
-def _aggregate(task: Task, key: str, values: list[Any], bootstrap_iterations: int) -> tuple[float, float | None]:
+def _aggregate(
+    prepared: PreparedRequests, key: str, values: list[Any], bootstrap_iterations: int
+) -> tuple[float, float | None]:
+    """A metric's value and standard error, by lm-eval's rules: the mean over a group's tasks, weighted by their
+    documents unless the group's file says otherwise."""
+    task = prepared.task
+    if not isinstance(task, TaskGroup):
+        return _aggregate_task(task, key, values, bootstrap_iterations)
+    by_task: dict[str, list[Any]] = defaultdict(list)
+    for doc, value in zip(prepared.documents.docs, values, strict=True):
+        by_task[doc.member].append(value)
+    found = [_aggregate_task(task.members[name], key, own, bootstrap_iterations) for name, own in by_task.items()]
+    scores, errors = [value for value, _ in found], [error for _, error in found]
+    sizes = [len(own) for own in by_task.values()]
+    by_size = task.by_size.get(key.partition(",")[0], True)
+    value = float(aggregate_subtask_metrics(scores, sizes, by_size))
+    if None in errors or sum(sizes) <= len(sizes):
+        return value, None
+    error = float(pooled_sample_stderr(errors, sizes) if by_size else unweighted_mean_stderr(errors))
+    return value, error
+
+
+def _aggregate_task(task: Task, key: str, values: list[Any], bootstrap_iterations: int) -> tuple[float, float | None]:
     """A metric's value and standard error, by the task's aggregation and lm-eval's rules."""
     aggregation = task.aggregation().get(key.partition(",")[0], mean)
     value = float(aggregation(values))
@@ -276,75 +318,3 @@ def _one_quiet_process() -> Iterator[None]:
             del os.environ["DISABLE_MULTIPROC"]
         else:
             os.environ["DISABLE_MULTIPROC"] = before
-
-
-def _items(lm: LanguageModel, prepared: PreparedRequests, values: list[Any], metric: str) -> pd.DataFrame:
-    task, output_type = prepared.task, prepared.task.OUTPUT_TYPE
-    describe = {"multiple_choice": _choice_item, "loglikelihood_rolling": _rolling_item}.get(
-        output_type, _response_item
-    )
-    rows = []
-    for address, doc, group, value in zip(
-        prepared.documents.addresses, prepared.documents.docs, prepared.requests, values, strict=True
-    ):
-        row = {"doc_id": address, "subject": _subject(doc), "correct": _item_value(task, metric, value)}
-        rows.append(row | describe(lm, task, doc, group))
-    columns = (
-        "doc_id subject gold correct choice_loglikelihoods unconditional_loglikelihoods "
-        "choice_tokens choice_characters choice_bytes response"
-    )
-    items = pd.DataFrame(rows).reindex(columns=columns.split())
-    return items.astype({"gold": "Int64"})
-
-
-def _choice_item(lm: LanguageModel, task: Task, doc: dict, group: tuple[Instance, ...]) -> dict:
-    choices = task.doc_to_choice(doc)
-    conditional, unconditional = group[: len(choices)], group[len(choices) :]
-    return {
-        "gold": gold_choice(task, doc),
-        "choice_loglikelihoods": [_loglikelihood(request) for request in conditional],
-        "unconditional_loglikelihoods": [_loglikelihood(request) for request in unconditional] or None,
-        "choice_tokens": [len(lm.encode_request(*request.args)[1]) for request in conditional],
-        "choice_characters": [len(choice) for choice in choices],
-        "choice_bytes": [len(choice.encode()) for choice in choices],
-    }
-
-
-def _rolling_item(lm: LanguageModel, task: Task, doc: dict, group: tuple[Instance, ...]) -> dict:
-    (text,) = group[0].args
-    return {
-        "choice_loglikelihoods": [_loglikelihood(group[0])],
-        "choice_tokens": [len(lm.document_tokens(text))],
-        "choice_characters": [len(text)],
-        "choice_bytes": [len(text.encode())],
-    }
-
-
-def _response_item(lm: LanguageModel, task: Task, doc: dict, group: tuple[Instance, ...]) -> dict:
-    return {"response": group[0].resps[0]}
-
-
-def gold_choice(task: Task, doc: dict) -> int | None:
-    """Index of a multiple-choice document's right choice, by lm-eval's rules; the first of several; None if
-    unknown."""
-    choices = task.doc_to_choice(doc)
-    gold = task.doc_to_text(doc) if task.multiple_input else task.doc_to_target(doc)
-    if isinstance(gold, list):
-        gold = gold[0] if gold else None
-    if isinstance(gold, str):
-        gold = choices.index(gold) if gold in choices else None
-    return int(gold) if gold is not None and 0 <= int(gold) < len(choices) else None
-
-
-def _item_value(task: Task, metric: str, value: Any) -> float:
-    """A document's own value of the metric: what is averaged, agreement of a (gold, predicted) pair, or the
-    aggregation over this document alone (its bits per byte, say)."""
-    name = metric.partition(",")[0]
-    if isinstance(value, (tuple, list)):
-        return float(value[0] == value[1]) if name in _PAIR_METRICS else float(task.aggregation()[name]([value]))
-    return float(value)
-
-
-def _subject(doc: dict) -> str | None:
-    subject = doc.get("subject")
-    return None if subject is None else str(subject)

@@ -17,7 +17,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from safetensors import SafetensorError
 
 from lm_validity.cells.model_files import DTYPES, model_folder
-from lm_validity.cells.tasks import errors_only
+from lm_validity.cells.quiet import errors_only
 from lm_validity.errors import CellError
 
 transformers.utils.logging.disable_progress_bar()

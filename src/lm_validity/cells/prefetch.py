@@ -34,8 +34,9 @@ def prefetch_model(model: Model) -> dict:
             folders[revision] = fetch(model, revision, model.checkpoints)
         folder, sha, digest = folders[revision]
         checkpoints[point.checkpoint] = _checkpoint_record(model, point, folder, sha, digest)
-    folder, sha, _ = folders[model.revision]
-    configuration = _read_configuration(model, folder)
+    final = checkpoints["final"]
+    folder, sha = Path(final["path"]), final["revision"]
+    configuration = _read_configuration(model, folder / (final["subfolder"] or ""))
     if model.instruction_tuned and not has_chat_template(folder):
         raise InputError(
             f"model {model.model!r}: instruction-tuned, but its tokenizer has no chat template ({folder}).",
@@ -195,27 +196,28 @@ def _model_files(folder: Path, patterns: tuple[str, ...] = MODEL_FILES) -> list[
 
 def prefetch_benchmark(row: Benchmark) -> dict:
     """Find the benchmark's lm-eval task, load its data (into the local cache), check the sheet against it."""
-    from lm_validity.cells.tasks import find_task, load_task, rows
+    from lm_validity.cells.tasks import fewshot_digest, find_task, load_task, rows
 
     record = find_task(row.task, row.include_path)
     where = f"benchmark {row.benchmark!r} (task {row.task})"
-    if row.metric not in record.metrics:
-        close = nearest(row.metric, record.metrics)
+    directions = {**record.higher_is_better, **({"acc_mutual_info,none": True} if row.mutual_information else {})}
+    if row.metric not in directions:
+        close = nearest(row.metric, directions)
         raise InputError(
             f"{where}: lm-eval has no metric {row.metric!r} for it.",
-            f"did you mean {close!r}?" if close else f"it has {', '.join(record.metrics)}.",
+            f"did you mean {close!r}?" if close else f"it has {', '.join(directions)}.",
         )
     if row.output_type != record.output_type:
         raise InputError(
             f"{where}: output_type {row.output_type!r} in the sheet, {record.output_type!r} in the task.",
             "correct the benchmarks sheet.",
         )
-    if row.higher_is_better != record.higher_is_better[row.metric]:
+    if row.higher_is_better != directions[row.metric]:
         raise InputError(
             f"{where}: higher_is_better is {int(row.higher_is_better)} in the sheet, and the task says otherwise.",
             "correct the benchmarks sheet.",
         )
-    task = load_task(record)
+    task = load_task(record, row.num_fewshot, row.mutual_information)
     documents = {kind: found for kind in ("train", "validation", "test") if (found := rows(task, kind)) is not None}
     return {
         "record": record.to_json(),
@@ -223,6 +225,7 @@ def prefetch_benchmark(row: Benchmark) -> dict:
         "output_type": record.output_type,
         "documents": {kind: len(found) for kind, found in documents.items()},
         "data": _documents_digest(documents),
+        "fewshot": fewshot_digest(task),
     }
 
 

@@ -15,9 +15,8 @@ from dataclasses import asdict, dataclass
 from typing import NamedTuple
 
 import numpy as np
-from lm_eval.api.task import Task
 
-from lm_validity.cells.tasks import KINDS, Documents, fetch_documents, rows
+from lm_validity.cells.tasks import KINDS, AnyTask, Documents, address_of, fetch_documents, rows, task_of
 from lm_validity.errors import CellError, InputError
 
 CAPS = (50_000, 1_000, 10_000)
@@ -30,7 +29,7 @@ LARGEST_OVERLAP = 0.05
 class Split:
     """One split of a task. `to_json` is what is written to disk, a file for each split.
 
-    addresses: `<kind>:<row>` as lm-eval numbers its documents, in row order.
+    addresses: `<kind>:<row>` as lm-eval numbers its documents (of a group: `<task>/<kind>:<row>`), in row order.
     hashes: sha256 (first 32 hex digits) of each document as rendered: all that scoring and training read.
     digest: sha256 over addresses and hashes; a cell's recipe holds it.
     examined, removed_by_text, removed_by_id: rows looked at to fill the split, and those left out because a
@@ -79,7 +78,7 @@ class Splits(NamedTuple):
 
 
 def make_splits(
-    task: Task,
+    task: AnyTask,
     *,
     caps: tuple[int, int, int] = CAPS,
     seed: int = 0,
@@ -117,7 +116,7 @@ def make_splits(
     return Splits(**splits)
 
 
-def documents(task: Task, split: Split) -> Documents:
+def documents(task: AnyTask, split: Split) -> Documents:
     """The documents of a split, read from the data set anew; other splits are not touched.
 
     Raises CellError naming the first row that is not what it was when the split was made.
@@ -141,7 +140,7 @@ class _Sources(NamedTuple):
     candidates: dict[str, Candidates]
 
 
-def _sources(task: Task, seed: int, test_only: bool) -> _Sources:
+def _sources(task: AnyTask, seed: int, test_only: bool) -> _Sources:
     """Which rows may become which split, each in a seeded order.
 
     - test: the documents that lm-eval scores (test, else validation);
@@ -175,7 +174,7 @@ def _sources(task: Task, seed: int, test_only: bool) -> _Sources:
     return _Sources("8:1:1 of the one split", cut)
 
 
-def _carved(task: Task, kind: str, seed: int) -> dict[str, Candidates]:
+def _carved(task: AnyTask, kind: str, seed: int) -> dict[str, Candidates]:
     docs = rows(task, kind)
     order = _permutation(seed, "train", docs)
     border = len(docs) - round(VALIDATION_SHARE * len(docs))
@@ -186,7 +185,7 @@ def _permutation(seed: int, split: str, docs: Sequence) -> np.ndarray:
     return np.random.default_rng([seed, KINDS.index(split)]).permutation(len(docs))
 
 
-def _split_name(task: Task, kind: str) -> str | None:
+def _split_name(task: AnyTask, kind: str) -> str | None:
     """The data set's name of lm-eval's split; tasks written in Python have only the kind."""
     has, key = {
         "train": (task.has_training_docs, "training_split"),
@@ -210,7 +209,7 @@ class _Chosen(NamedTuple):
     by_id: int
 
 
-def _choose(task: Task, candidates: Candidates, cap: int, taken: list[_Row]) -> _Chosen:
+def _choose(task: AnyTask, candidates: Candidates, cap: int, taken: list[_Row]) -> _Chosen:
     """The first `cap` candidates that occur in no split taken before, back in the order of their rows."""
     texts = {row.text for row in taken}
     ids = {row.id for row in taken if row.id is not None}
@@ -230,7 +229,7 @@ def _choose(task: Task, candidates: Candidates, cap: int, taken: list[_Row]) -> 
     return _Chosen([row for _, row in chosen], examined, by_text, by_id)
 
 
-def _rendered(task: Task, candidates: Candidates) -> Iterator[tuple[int, _Row]]:
+def _rendered(task: AnyTask, candidates: Candidates) -> Iterator[tuple[int, _Row]]:
     kind, docs, order = candidates
     for number in order.tolist():
         doc = docs[number]
@@ -242,7 +241,7 @@ def _rendered(task: Task, candidates: Candidates) -> Iterator[tuple[int, _Row]]:
                 f"{task.config.task}: {kind} row {number} cannot be rendered ({reason}).",
                 "check the columns of that row against the task's YAML file.",
             ) from error
-        yield number, _Row(f"{kind}:{number}", digest, text, _identity(doc))
+        yield number, _Row(address_of(docs, kind, number), digest, text, _identity(doc))
 
 
 def _check_overlap(name: str, split: str, chosen: _Chosen, allow_overlap: bool) -> None:
@@ -256,8 +255,9 @@ def _check_overlap(name: str, split: str, chosen: _Chosen, allow_overlap: bool) 
         )
 
 
-def _rendered_digest(task: Task, doc: dict) -> str:
+def _rendered_digest(task: AnyTask, doc: dict) -> str:
     """sha256 of what scoring and training read of a document: text, choices, target, prefix, description."""
+    task = task_of(task, doc)
     rendering = {
         "text": task.doc_to_text(doc),
         "target": task.doc_to_target(doc),
@@ -272,9 +272,10 @@ def _rendered_digest(task: Task, doc: dict) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _normalised_text(task: Task, doc: dict) -> str:
+def _normalised_text(task: AnyTask, doc: dict) -> str:
     """The question with its choices in sorted order (of a corpus: the text), without what re-typing changes:
     Unicode form, case, white space. The answer is not part of it."""
+    task = task_of(task, doc)
     if task.OUTPUT_TYPE == "multiple_choice":
         # where the choices are put into the text, the text is a number and the target what follows the gap
         question = task.doc_to_target(doc) if task.multiple_input else task.doc_to_text(doc)

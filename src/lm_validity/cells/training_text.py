@@ -11,9 +11,10 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.task import Task
 from lm_eval.api.utils import maybe_delimit
 
-from lm_validity.cells.evaluation import Prompt, gold_choice, prepare_requests
+from lm_validity.cells.evaluation import Prompt, prepare_requests
+from lm_validity.cells.items import gold_choice
 from lm_validity.cells.language_model import LanguageModel
-from lm_validity.cells.tasks import Documents
+from lm_validity.cells.tasks import AnyTask, Documents, task_of
 from lm_validity.errors import CellError
 
 
@@ -29,7 +30,7 @@ class Example:
 
 def training_examples(
     lm: LanguageModel,
-    task: Task,
+    task: AnyTask,
     documents: Documents,
     *,
     prompt: Prompt = "plain",
@@ -56,9 +57,9 @@ def training_examples(
             continue
         where = f"{documents.task}: document {address}"
         if task.OUTPUT_TYPE == "multiple_choice":
-            context, completion = lm.encode_request(*_right_choice(task, doc, group, where).args)
+            context, completion = lm.encode_request(*_right_choice(task_of(task, doc), doc, group, where).args)
         else:
-            context, completion = _prompt_and_target(lm, task, doc, group[0], prompt, where)
+            context, completion = _prompt_and_target(lm, task_of(task, doc), doc, group[0], prompt, where)
         examples.append(_example(lm, context, completion, limit, keep="end"))
     return examples
 

@@ -181,12 +181,19 @@ class Worker:
         return self._language_models[checkpoint]
 
     def _task(self, benchmark: str):
-        from lm_validity.cells.tasks import TaskRecord, load_task
+        from lm_validity.cells.tasks import TaskRecord, fewshot_digest, load_task
 
         if benchmark not in self._tasks:
+            record = self.workspace.task_record(benchmark)
+            settings = self.workspace.grid.prompt_settings(benchmark)
             try:
-                record = self.workspace.task_record(benchmark)["record"]
-                self._tasks[benchmark] = load_task(TaskRecord.from_json(record))
+                task = load_task(TaskRecord.from_json(record["record"]), **settings)
+                if fewshot_digest(task) != record["fewshot"]:
+                    raise InputError(
+                        f"benchmark {benchmark!r}: its few-shot examples changed after they were recorded.",
+                        f"run lm-validity prefetch-benchmark --benchmark {benchmark} again, then the workflow.",
+                    )
+                self._tasks[benchmark] = task
             except InputError as error:  # this benchmark's cells fail; the job's others go on
                 raise CellError(error.problem, error.hint) from error
         return self._tasks[benchmark]

@@ -304,8 +304,9 @@ class Grid:
     def scoring_settings(self, model: str, benchmark: str, prompt: str) -> dict:
         """What the configuration says that can change a score. Batch sizes and devices are not in it."""
         evaluation = self.configuration.evaluation
+        row = self.run.benchmarks[benchmark]
         settings = {
-            "metric": self.run.benchmarks[benchmark].metric,  # each item's own value is that of this metric
+            "metric": row.metric,  # each item's own value is that of this metric
             "prompt": prompt,
             "dtype": self.run.models[model].dtype,
             "evaluation_max_length": evaluation.max_length,
@@ -313,16 +314,22 @@ class Grid:
         if prompt == "chat":
             settings["system_instruction"] = evaluation.system_instruction
             settings["chat_answer_start"] = evaluation.chat_answer_start
-        output_type = self.run.benchmarks[benchmark].output_type
-        if output_type == "generate_until":
+        settings |= self.prompt_settings(benchmark)
+        if row.output_type == "generate_until":
             settings["max_generated_tokens"] = evaluation.max_generated_tokens
-        if output_type == "loglikelihood_rolling":
+        if row.output_type == "loglikelihood_rolling":
             settings["document_bos"] = self.document_bos(model)
         return settings
 
     def document_bos(self, model: str) -> str:
         """How a model's rolling windows begin: the models sheet's word, else the configuration's."""
         return self.run.models[model].document_bos or self.configuration.evaluation.document_bos
+
+    def prompt_settings(self, benchmark: str) -> dict:
+        """What the sheet says about a benchmark's requests, where it is not the default."""
+        row = self.run.benchmarks[benchmark]
+        settings = {"num_fewshot": row.num_fewshot, "mutual_information": row.mutual_information}
+        return {key: value for key, value in settings.items() if value}
 
     def training_settings(self, benchmark: str) -> dict:
         """What the configuration says that can change a fine-tune, without its learning rate and seed."""

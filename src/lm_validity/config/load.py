@@ -55,14 +55,27 @@ def build_run(values, source: str) -> Run:
     configuration = validate(values, source)
     models = benchmarks = language_models = tasks = {}
     if configuration.models is not None:
-        models = read_models(configuration.models, configuration.name, configuration.size_classes)
+        ramps = {name: ramp.as_ramp() for name, ramp in configuration.batch_ramps.items()}
+        models = read_models(configuration.models, configuration.name, configuration.size_classes, ramps)
     if configuration.benchmarks is not None:
         benchmarks = read_benchmarks(configuration.benchmarks, configuration.name)
     if "bias" in configuration.studies:
         language_models, tasks = read_bias_sheets(configuration.bias, configuration.name, configuration.size_classes)
     run = Run(configuration, models, benchmarks, language_models, tasks)
     _check_precision(run)
+    _check_fewshot(run)
     return run
+
+
+def _check_fewshot(run: Run) -> None:
+    """Models are fine-tuned and compared on questions without examples: equal preparation replaces them."""
+    for row in run.benchmarks.values():
+        if row.num_fewshot and {"agreement"} & set(run.configuration.studies) & set(row.studies):
+            raise InputError(
+                f"{run.configuration.benchmarks}: benchmark {row.benchmark!r}, column 'num_fewshot', value "
+                f"{row.num_fewshot}: the agreement study is zero-shot, before fine-tuning and after.",
+                "give the few-shot benchmark a row of its own, with `signal` in the column studies.",
+            )
 
 
 def _check_precision(run: Run) -> None:

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from lm_validity.config.bias import BiasSettings
 from lm_validity.config.miniature import MiniatureSettings
+from lm_validity.training_tokens import E2LM_BATCH_RAMP, BatchRamp
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 Positive = Annotated[int, Field(ge=1)]
@@ -35,7 +36,7 @@ class Splits(Section):
 
 
 class Evaluation(Section):
-    """Zero-shot scoring through lm-eval, the same for direct and fine-tuned models."""
+    """Scoring through lm-eval, the same for direct and fine-tuned models."""
 
     device: str = Field("auto", description="auto (a GPU where there is one), cpu, cuda, cuda:0, ...")
     batch_size: Positive = Field(32, description="Sequences a forward pass; changes speed, not results.")
@@ -197,6 +198,28 @@ DEFAULT_SIZE_CLASSES = {
     "huge": SizeClass(mem_mb=96_000, evaluate_minutes=45, finetune_minutes=720),
 }
 
+
+class BatchRampSettings(Section):
+    """From iterations to tokens, where the batch of pretraining grew in phases of equal length."""
+
+    sequence_length: Positive = Field(description="Tokens a sequence.")
+    ramp_batches: tuple[Positive, ...] = Field(description="Sequences an iteration in each phase.")
+    ramp_sequences: float = Field(gt=0, description="Sequences of a phase.")
+    final_batch: Positive = Field(description="Sequences an iteration after the last phase.")
+
+    def as_ramp(self) -> BatchRamp:
+        return BatchRamp(self.sequence_length, self.ramp_batches, self.ramp_sequences, self.final_batch)
+
+
+DEFAULT_BATCH_RAMPS = {
+    "e2lm": BatchRampSettings(
+        sequence_length=E2LM_BATCH_RAMP.sequence_length,
+        ramp_batches=E2LM_BATCH_RAMP.ramp_batches,
+        ramp_sequences=E2LM_BATCH_RAMP.ramp_sequences,
+        final_batch=E2LM_BATCH_RAMP.final_batch,
+    )
+}
+
 Study = Literal["agreement", "signal", "bias"]
 
 
@@ -217,6 +240,11 @@ class Configuration(Section):
     batching: Batching = Field(Batching(), description=Batching.__doc__)
     size_classes: dict[str, SizeClass] = Field(
         DEFAULT_SIZE_CLASSES, description="Resources of a job by the model's size class."
+    )
+    batch_ramps: dict[str, BatchRampSettings] = Field(
+        DEFAULT_BATCH_RAMPS,
+        description="From iterations to tokens, for models whose row names one in the column batch_ramp and whose "
+        "checkpoints have no tokens_b.",
     )
     bias: BiasSettings | None = Field(None, description="The bias study, with sheets of its own.")
     reports: Reports = Field(Reports(), description=Reports.__doc__)

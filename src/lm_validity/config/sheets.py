@@ -6,11 +6,13 @@ Standard library only: the Snakefile reads this at parse time.
 import csv
 import math
 import re
-from dataclasses import dataclass, field, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from lm_validity.config.sections import NAME
 from lm_validity.errors import InputError, nearest
+from lm_validity.training_tokens import BatchRamp
 
 OUTPUT_TYPES = ("multiple_choice", "generate_until", "loglikelihood_rolling")
 DTYPES = ("float32", "bfloat16", "float16")
@@ -51,6 +53,7 @@ class Model:
     architecture: str | None = None
     training_data: str | None = None
     document_bos: str | None = None
+    batch_ramp: str | None = None
 
     @property
     def is_local(self) -> bool:
@@ -60,7 +63,11 @@ class Model:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One row of the benchmarks sheet: an lm-eval task with its metric ("name,filter")."""
+    """One row of the benchmarks sheet: an lm-eval task or group of tasks with its metric ("name,filter").
+
+    num_fewshot: solved examples before each question. mutual_information: each choice's log-likelihood without the
+    question is scored too, for PMI.
+    """
 
     benchmark: str
     task: str
@@ -70,6 +77,8 @@ class Benchmark:
     output_type: str = "multiple_choice"
     higher_is_better: bool = True
     studies: tuple[str, ...] = STUDIES
+    num_fewshot: int = 0
+    mutual_information: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,7 +92,9 @@ class Sheet:
         return InputError(f"{self.path}, row {number}, column {column!r}, value {value!r}: {problem}.", hint)
 
 
-def read_models(path: str | Path, run: str, size_classes=()) -> dict[str, Model]:
+def read_models(
+    path: str | Path, run: str, size_classes=(), batch_ramps: Mapping[str, BatchRamp] | None = None
+) -> dict[str, Model]:
     """The models sheet by id, in the sheet's order. `{run}` in a path becomes the configuration's name."""
     sheet = _read_sheet(path, required=("model", "path"), known=_names(Model) | _EXTRA_MODEL_COLUMNS)
     models = {}
@@ -106,6 +117,7 @@ def read_models(path: str | Path, run: str, size_classes=()) -> dict[str, Model]
             document_bos=_choice(sheet, number, row, "document_bos", DOCUMENT_BOS, None)
             if row.get("document_bos")
             else None,
+            batch_ramp=row.get("batch_ramp"),
         )
         if size_classes and model.size_class not in size_classes:
             raise sheet.error(
@@ -115,8 +127,32 @@ def read_models(path: str | Path, run: str, size_classes=()) -> dict[str, Model]
                 "no such class in the configuration's size_classes",
                 f"use one of {', '.join(size_classes)}, or add it to size_classes.",
             )
-        models[model.model] = model
+        models[model.model] = _count_tokens(sheet, number, model, batch_ramps or {})
     return models
+
+
+def _count_tokens(sheet: Sheet, number: int, model: Model, ramps: Mapping[str, BatchRamp]) -> Model:
+    """The model with the tokens of checkpoints that have an iteration only, by the ramp that its row names."""
+    if model.batch_ramp is None:
+        return model
+    if model.batch_ramp not in ramps:
+        raise sheet.error(
+            number,
+            "batch_ramp",
+            model.batch_ramp,
+            "no such ramp in the configuration's batch_ramps",
+            f"use one of {', '.join(ramps)}, or add it to batch_ramps." if ramps else "add it to batch_ramps.",
+        )
+    ramp = ramps[model.batch_ramp]
+    points = tuple(
+        point
+        if point.tokens_b is not None or point.iteration is None
+        else replace(point, tokens_b=ramp.tokens_b(point.iteration))
+        for point in model.checkpoints
+    )
+    final = next(point for point in points if point.checkpoint == "final")
+    tokens = final.tokens_b if model.tokens_b is None else model.tokens_b
+    return replace(model, checkpoints=points, tokens_b=tokens)
 
 
 def read_benchmarks(path: str | Path, run: str) -> dict[str, Benchmark]:
@@ -126,17 +162,38 @@ def read_benchmarks(path: str | Path, run: str) -> dict[str, Benchmark]:
     for number, row in sheet.rows:
         metric = row.get("metric") or "acc"
         identifier = _identifier(sheet, number, row, "benchmark", benchmarks)
+        output_type = _choice(sheet, number, row, "output_type", OUTPUT_TYPES, "multiple_choice")
         benchmarks[identifier] = Benchmark(
             benchmark=identifier,
             task=row.get("task") or identifier,
             include_path=(row.get("include_path") or "").replace("{run}", run) or None,
             category=row.get("category"),
             metric=metric if "," in metric else f"{metric},none",
-            output_type=_choice(sheet, number, row, "output_type", OUTPUT_TYPES, "multiple_choice"),
+            output_type=output_type,
             higher_is_better=bool(_flag(sheet, number, row, "higher_is_better", True)),
             studies=_studies(sheet, number, row),
+            num_fewshot=_fewshot_count(sheet, number, row, output_type),
+            mutual_information=_mutual_information(sheet, number, row, output_type),
         )
     return benchmarks
+
+
+def _fewshot_count(sheet: Sheet, number: int, row: dict, output_type: str) -> int:
+    value = row.get("num_fewshot") or "0"
+    if not value.isdigit():
+        raise sheet.error(number, "num_fewshot", value, "not a count", "0 or empty: no examples before a question.")
+    if int(value) and output_type == "loglikelihood_rolling":
+        raise sheet.error(number, "num_fewshot", value, "a perplexity corpus has no examples", "leave it empty.")
+    return int(value)
+
+
+def _mutual_information(sheet: Sheet, number: int, row: dict, output_type: str) -> bool:
+    wanted = bool(_flag(sheet, number, row, "mutual_information", False))
+    if wanted and output_type != "multiple_choice":
+        raise sheet.error(
+            number, "mutual_information", row["mutual_information"], f"{output_type} has no choices", "leave it empty."
+        )
+    return wanted
 
 
 # Columns that only reports or readers use; any other unknown column is a typing error.
@@ -253,12 +310,13 @@ def _studies(sheet, number, row) -> tuple[str, ...]:
 
 
 def _read_checkpoints(sheet, number, row) -> tuple[Checkpoint, ...]:
-    """Checkpoints in the order of their sheet, then `final`. The path is relative to the models sheet."""
+    """Checkpoints in the order of their sheet, then `final` unless the sheet has a row for it. The path is relative
+    to the models sheet."""
     if not row.get("checkpoints"):
         return (FINAL,)
     path = sheet.path.parent / row["checkpoints"]
     inner = _read_sheet(path, required=("checkpoint", "iteration"), known=_names(Checkpoint))
-    seen, found = {"final"}, []
+    seen, found = set(), []
     for line, entry in inner.rows:
         name = _identifier(inner, line, entry, "checkpoint", seen)
         seen.add(name)
@@ -272,4 +330,4 @@ def _read_checkpoints(sheet, number, row) -> tuple[Checkpoint, ...]:
                 entry.get("subfolder"),
             )
         )
-    return (*found, FINAL)
+    return tuple(found) if "final" in seen else (*found, FINAL)

@@ -130,7 +130,10 @@ class Workspace:
 
     def _scoring(self, cell: Cell, prompt: str) -> dict:
         """What every cell that scores documents of a benchmark depends on."""
-        task = {"task": self.task_record(cell.benchmark)["digest"]}
+        record = self.task_record(cell.benchmark)
+        task = {"task": record["digest"]}
+        if record["fewshot"]:
+            task["fewshot"] = record["fewshot"]
         return task | self.grid.scoring_settings(cell.model, cell.benchmark, prompt)
 
     # ---- what a cell stands on ----------------------------------------------------------------------------------

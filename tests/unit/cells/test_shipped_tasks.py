@@ -4,10 +4,13 @@ import datasets
 import pytest
 from toy_world import load_toy
 
-from lm_validity.cells.evaluation import evaluate, gold_choice, prepare_requests
+from lm_validity.cells.evaluation import evaluate, prepare_requests
+from lm_validity.cells.items import gold_choice
+from lm_validity.cells.prefetch import prefetch_benchmark
 from lm_validity.cells.splits import documents, make_splits
-from lm_validity.cells.tasks import fetch_documents, find_task, load_task
+from lm_validity.cells.tasks import TaskRecord, fetch_documents, find_task, load_task
 from lm_validity.cells.training_text import training_examples
+from lm_validity.config.sheets import Benchmark
 
 
 def arc(number: int) -> dict:
@@ -111,3 +114,51 @@ def test_shipped_task(name, shipped, model_folders):
                 assert tokens[: len(context)] == context
     first = training_examples(lm, task, fetch_documents(task, "train", ["train:0"]))[0]
     assert lm.tokenizer.decode(first.token_ids[first.completion_start : -1]) == COMPLETION[name]
+
+
+# MMLU in its letter and its cloze format, and the tasks of the three teams of the early-training competition
+EARLY_TRAINING = {
+    "mmlu": ("acc,none", 57, " A"),
+    "mmlu_continuation": ("acc_norm,none", 57, " red 200"),
+    "mmlu_early_training": ("likelihood,none", 1, " red 200"),
+    "noor": ("acc,none", 12, " red 200"),
+    "sciknoweval_mcqa": ("acc,none", 4, " red 200"),
+}
+
+
+@pytest.mark.parametrize("name", EARLY_TRAINING)
+def test_tasks_of_the_early_training_competition(name, monkeypatch, model_folders):
+    """By name, five examples, in every subject; the metric's mean over items is the score."""
+
+    def question(number: int, subject: str) -> dict:
+        choices = [f"{color} {number}" for color in ("red", "green", "blue", "gray")]
+        return {
+            "question": f" Which {subject} is {number}?",
+            "choices": choices,
+            "answer": number % 4,
+            "subject": subject,
+        }
+
+    def fake(path, name=None, **_):
+        splits = {"dev": (0, 5), "validation": (100, 3), "test": (200, 4)}
+        return datasets.DatasetDict(
+            {
+                split: datasets.Dataset.from_list([question(start + n, name or "physics") for n in range(count)])
+                for split, (start, count) in splits.items()
+            }
+        )
+
+    monkeypatch.setattr("lm_eval.api.task.datasets.load_dataset", fake)
+    metric, subjects, continuation = EARLY_TRAINING[name]
+    found = prefetch_benchmark(Benchmark(name, name, metric=metric, num_fewshot=5, mutual_information=True))
+    assert found["documents"]["test"] == 4 * subjects and found["fewshot"] is not None
+    task = load_task(TaskRecord.from_json(found["record"]), num_fewshot=5)
+    split = make_splits(task, test_only=True).test
+    lm = load_toy(model_folders["gpt2"], max_length=96)
+    docs = documents(task, split)
+    prepared = prepare_requests(lm, task, docs)
+    context, first = prepared.requests[0][0].args
+    assert context.count("Answer:") == 6 and first == continuation
+    scored = evaluate(lm, task, docs.head(12), metric=metric)
+    assert scored.metrics[metric][0] == pytest.approx(scored.items["correct"].mean())
+    assert len(split.addresses) == 4 * subjects == len(set(split.addresses))

@@ -21,11 +21,29 @@ def test_shipped_tasks_are_found_without_data():
     assert find_task("nq_open").description == "Answer these questions:\n\n"
 
 
+# group: (tasks, metrics, first task, its file)
+SHIPPED_GROUPS = {
+    "mmlu": (57, ("acc,none",), "mmlu_abstract_algebra", "tasks/mmlu/default/mmlu_abstract_algebra.yaml"),
+    "mmlu_continuation": (57, ("acc,none", "acc_norm,none"), "mmlu_abstract_algebra_continuation", None),
+    "noor": (12, ("acc,none", "acc_norm,none"), "noor_abstract_algebra", None),
+    "sciknoweval_mcqa": (4, ("acc,none", "acc_norm,none"), "sciknoweval_mcqa_var5shots_Biology", None),
+    "ai2_arc": (2, ("acc,none", "acc_norm,none"), "arc_challenge", None),  # a tag
+}
+
+
+@pytest.mark.parametrize("name", SHIPPED_GROUPS)
+def test_shipped_groups_are_found_without_data(name):
+    count, metrics, first, file = SHIPPED_GROUPS[name]
+    record = find_task(name)
+    assert len(record.members) == count and record.metrics == metrics and record.output_type == "multiple_choice"
+    assert record.members[0].task == first and file in (None, record.members[0].file)
+    assert TaskRecord.from_json(json.loads(json.dumps(record.to_json()))) == record
+    assert len({member.config_digest for member in record.members}) == count
+
+
 def test_unknown_names_get_a_hint(toy_folder):
     with pytest.raises(InputError, match="did you mean 'toy_choice'"):
         find_task("toy_choise", toy_folder)
-    with pytest.raises(InputError, match="is a group of lm-eval tasks"):
-        find_task("mmlu")
     with pytest.raises(InputError, match="output type 'loglikelihood' is not supported"):
         find_task("lambada_openai")
     with pytest.raises(InputError, match="no such folder"):

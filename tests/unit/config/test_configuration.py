@@ -6,6 +6,7 @@ import pytest
 import yaml
 
 from lm_validity.config import generate
+from lm_validity.config.grid import Grid
 from lm_validity.config.load import build_run, load_run, validate
 from lm_validity.errors import InputError
 
@@ -116,3 +117,52 @@ def test_paths_hold_the_run_name_and_checkpoints_their_sheet(tmp_path, monkeypat
     assert model.path == "results/mine/x" and model.is_local
     assert [point.checkpoint for point in model.checkpoints] == ["step-10", "final"]
     assert model.checkpoints[0].iteration == 10 and model.checkpoints[0].tokens_b == 0.5
+
+
+def write_sheets(benchmarks: str, models: str = "model\tpath\na\torg/a\n") -> None:
+    Path("m.tsv").write_text(models)
+    Path("b.tsv").write_text(benchmarks)
+
+
+def test_fewshot_counts_and_mutual_information_of_a_benchmark(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    header = "benchmark\toutput_type\tstudies\tnum_fewshot\tmutual_information\n"
+    write_sheets(header + "x\t\tsignal\t5\t1\ny\t\tagreement\t\t\n")
+    run = build_run(values(studies=["agreement", "signal"]), "f.yaml")
+    assert (run.benchmarks["x"].num_fewshot, run.benchmarks["x"].mutual_information) == (5, True)
+    assert (run.benchmarks["y"].num_fewshot, run.benchmarks["y"].mutual_information) == (0, False)
+    grid = Grid(run)
+    settings = grid.scoring_settings("a", "x", "plain")
+    assert settings["num_fewshot"] == 5 and settings["mutual_information"] is True
+    assert not {"num_fewshot", "mutual_information"} & set(grid.scoring_settings("a", "y", "plain"))
+    wrong = {
+        "x\t\tsignal\tfive\t\n": "row 2, column 'num_fewshot', value 'five': not a count",
+        "x\t\tsignal\t-1\t\n": "value '-1': not a count",
+        "x\tloglikelihood_rolling\tsignal\t5\t\n": "a perplexity corpus has no examples",
+        "x\tgenerate_until\tsignal\t\t1\n": "generate_until has no choices",
+        "x\t\tagreement,signal\t5\t\n": "'x', column 'num_fewshot', value 5: the agreement study is zero-shot",
+    }
+    for row, problem in wrong.items():
+        write_sheets(header + row)
+        with pytest.raises(InputError) as caught:
+            build_run(values(studies=["agreement", "signal"]), "f.yaml")
+        assert problem in caught.value.problem
+    # in a run without the agreement study it is a benchmark like any other
+    assert build_run(values(studies=["signal"]), "f.yaml").benchmarks["x"].num_fewshot == 5
+
+
+def test_tokens_of_checkpoints_follow_from_a_batch_ramp(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("c.tsv").write_text(
+        "checkpoint\titeration\ttokens_b\tsubfolder\nx\t4000\t\tx\ny\t5\t7\ty\nfinal\t54000\t\tz\n"
+    )
+    write_sheets("benchmark\nx\n", "model\tpath\tcheckpoints\tbatch_ramp\na\torg/a\tc.tsv\te2lm\n")
+    model = build_run(values(), "f").models["a"]
+    assert [point.checkpoint for point in model.checkpoints] == ["x", "y", "final"]
+    assert [point.tokens_b for point in model.checkpoints] == pytest.approx([4.1943, 7, 197.6036], abs=1e-4)
+    assert model.tokens_b == model.checkpoints[-1].tokens_b and model.checkpoints[-1].subfolder == "z"
+    mine = {"sequence_length": 1000, "ramp_batches": [], "ramp_sequences": 1, "final_batch": 1000}
+    write_sheets("benchmark\nx\n", "model\tpath\tcheckpoints\tbatch_ramp\na\torg/a\tc.tsv\tmine\n")
+    assert build_run(values(batch_ramps={"mine": mine}), "f").models["a"].checkpoints[0].tokens_b == 4.0
+    with pytest.raises(InputError, match="column 'batch_ramp', value 'mine': no such ramp"):
+        build_run(values(), "f")

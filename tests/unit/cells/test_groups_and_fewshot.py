@@ -1,0 +1,222 @@
+"""Groups of tasks and few-shot prompts against `lm_eval.simple_evaluate` run as itself."""
+
+import json
+import logging
+
+import lm_eval
+import numpy as np
+import pytest
+from lm_eval.tasks import TaskManager
+from toy_world import load_toy, toy_rows
+
+from lm_validity.cells.evaluation import evaluate
+from lm_validity.cells.splits import Split, documents, make_splits
+from lm_validity.cells.tasks import TaskRecord, fetch_documents, fewshot_digest, find_task, load_task, rows
+from lm_validity.cells.training_text import training_examples
+from lm_validity.errors import InputError
+
+SIZES = {"alpha": 14, "beta": 9, "gamma": 5}
+TASK = """
+task: pets_{name}
+tag: pets_tag
+dataset_path: json
+dataset_kwargs: {files}
+output_type: multiple_choice
+description: "About {name}.\\n\\n"
+doc_to_text: "Question: what is the color of {{{{name}}}}?\\nAnswer:"
+doc_to_choice: choices
+doc_to_target: gold
+training_split: train
+test_split: test
+fewshot_split: train
+{more}
+metric_list: [{{metric: acc}}, {{metric: acc_norm}}]
+"""
+GROUPS = {
+    # a nested group with a file of its own, an inline one, and an override of a task's settings
+    "pets": """
+group: pets
+task:
+  - pets_inner
+  - group: inline
+    task: [{task: pets_gamma, description: "About small ones."}]
+aggregate_metric_list: [{metric: acc, weight_by_size: true}, {metric: acc_norm, weight_by_size: false}]
+metadata: {version: 3}
+""",
+    "pets_inner": "group: pets_inner\ntask: [pets_alpha, pets_beta]\n",
+    "pets_mixed": "group: pets_mixed\ntask: [pets_alpha, pets_written]\n",
+    "pets_broken": "group: pets_broken\ntask: [pets_alpha, pets_omega]\n",
+}
+WRITTEN = "task: pets_written\noutput_type: generate_until\ndataset_path: json\n"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Three tasks of unequal size over local JSON lines; `beta` shows the first examples, the others draw them."""
+    folder = tmp_path_factory.mktemp("groups")
+    for name, size in SIZES.items():
+        files = {split: str(folder / "data" / name / f"{split}.jsonl") for split in ("train", "test")}
+        for split in files:
+            found = [{**row, "name": f"{row['name']}{name}"} for row in toy_rows(split)]
+            (folder / "data" / name).mkdir(parents=True, exist_ok=True)
+            lines = [json.dumps(row) + "\n" for row in found[: size if split == "test" else 12]]
+            (folder / "data" / name / f"{split}.jsonl").write_text("".join(lines))
+        more = "fewshot_config: {sampler: first_n}" if name == "beta" else ""
+        text = TASK.format(name=name, files=json.dumps({"data_files": files}), more=more)
+        (folder / f"pets_{name}.yaml").write_text(text.lstrip())
+    for name, text in GROUPS.items():
+        (folder / f"{name}.yaml").write_text(text.lstrip())
+    (folder / "written.yaml").write_text(WRITTEN)
+    return folder
+
+
+def load(name, folder, **settings):
+    """Through the record as JSON, as a job does."""
+    record = find_task(name, folder)
+    return load_task(TaskRecord.from_json(json.loads(json.dumps(record.to_json()))), **settings)
+
+
+def test_documents(task):
+    """All documents of the test split in order."""
+    source = rows(task, "test")
+    addresses = [source.address("test", n) if hasattr(source, "address") else f"test:{n}" for n in range(len(source))]
+    return fetch_documents(task, "test", addresses)
+
+
+test_documents.__test__ = False
+
+
+def lm_eval_itself(model, folder, name, num_fewshot, chat=False):
+    logging.getLogger("lm_eval").setLevel(logging.ERROR)
+    return lm_eval.simple_evaluate(
+        model="hf",
+        model_args={"pretrained": str(model), "dtype": "float32"},
+        tasks=[name],
+        num_fewshot=num_fewshot,
+        device="cpu",
+        batch_size=8,
+        bootstrap_iters=100,
+        apply_chat_template=chat,
+        task_manager=TaskManager(include_path=str(folder), include_defaults=False),
+    )
+
+
+def check_items(found, samples, member=None):
+    items = found.items if member is None else found.items[found.items["subject"] == member]
+    for row, sample in zip(items.itertuples(), samples, strict=True):
+        assert row.doc_id.endswith(f"test:{sample['doc_id']}")
+        theirs = [loglikelihood for ((loglikelihood, _),) in sample["resps"]]
+        np.testing.assert_allclose(row.choice_loglikelihoods, theirs, atol=1e-4)
+
+
+@pytest.mark.parametrize(("kind", "prompt", "shots"), [("gpt2", "plain", 2), ("llama", "chat", 1)])
+@pytest.mark.parametrize("name", ["pets_alpha", "pets_beta"])
+def test_fewshot_equals_lm_eval(name, kind, prompt, shots, model_folders, folder):
+    """Examples drawn at random (alpha) and the first ones (beta)."""
+    expected = lm_eval_itself(model_folders[kind], folder, name, shots, chat=prompt == "chat")
+    task = load(name, folder, num_fewshot=shots)
+    lm = load_toy(model_folders[kind], answer_start="lm-eval")
+    for _ in range(2):  # the second time draws the same examples
+        found = evaluate(lm, task, test_documents(task), metric="acc,none", prompt=prompt)
+        assert found.metrics["acc,none"][0] == pytest.approx(expected["results"][name]["acc,none"])
+        check_items(found, expected["samples"][name])
+    shown = expected["samples"][name][0]["arguments"][0][0]
+    assert shown.count("Question:") == shots + 1
+
+
+@pytest.mark.parametrize("shots", [0, 2])
+def test_group_equals_lm_eval(shots, model_folders, folder):
+    expected = lm_eval_itself(model_folders["gpt2"], folder, "pets", shots)
+    task = load("pets", folder, num_fewshot=shots)
+    lm = load_toy(model_folders["gpt2"])
+    found = evaluate(lm, task, test_documents(task), metric="acc,none")
+    theirs = expected["results"]["pets"]
+    assert found.n_items == theirs["sample_len"] == sum(SIZES.values())
+    for metric in ("acc", "acc_norm"):
+        value, error = found.metrics[f"{metric},none"]
+        assert value == pytest.approx(theirs[f"{metric},none"], abs=1e-12)
+        assert error == pytest.approx(theirs[f"{metric}_stderr,none"], abs=1e-12)
+    assert found.metrics["acc,none"][0] == pytest.approx(found.items["correct"].mean())  # weighted by size
+    assert found.items["doc_id"].is_unique and set(found.items["subject"]) == {f"pets_{name}" for name in SIZES}
+    for name in SIZES:
+        check_items(found, expected["samples"][f"pets_{name}"], f"pets_{name}")
+    overridden = expected["samples"]["pets_gamma"][0]["arguments"][0][0]
+    assert overridden.startswith("About small ones.")
+
+
+def test_a_tag_is_its_tasks_weighted_by_size(model_folders, folder):
+    task = load("pets_tag", folder)
+    assert list(task.members) == ["pets_alpha", "pets_beta", "pets_gamma"]
+    lm = load_toy(model_folders["gpt2"])
+    found = evaluate(lm, task, test_documents(task), metric="acc_norm,none")
+    assert found.metrics["acc_norm,none"][0] == pytest.approx(found.items["correct"].mean())
+
+
+def test_splits_of_a_group(folder, model_folders):
+    task = load("pets", folder)
+    splits = make_splits(task, caps=(30, 5, 20))
+    assert [len(split.addresses) for split in splits] == [29, 5, 20]
+    docs = documents(task, Split.from_json(json.loads(json.dumps(splits.test.to_json()))))
+    assert {address.partition("/")[0] for address in docs.addresses} == set(task.members)
+    assert list(docs.addresses) == sorted(docs.addresses, key=lambda a: (a.partition("/")[0], int(a.split(":")[1])))
+    examples = training_examples(load_toy(model_folders["gpt2"]), task, documents(task, splits.train))
+    assert len(examples) == 29
+
+
+def test_a_group_is_recorded_with_its_files(folder, tmp_path):
+    record = find_task("pets", folder)
+    assert record.version == "3" and record.output_type == "multiple_choice"
+    assert [file for _, file in record.group_files] == ["pets.yaml", "pets_inner.yaml"]
+    assert [member.task for member in record.members] == ["pets_alpha", "pets_beta", "pets_gamma"]
+    path = folder / "pets_beta.yaml"
+    text = path.read_text()
+    path.write_text(text.replace("what is the color", "which is the color"))
+    try:
+        with pytest.raises(InputError, match=r"pets: a file of the group's 5 changed after it was recorded"):
+            load_task(record)
+    finally:
+        path.write_text(text)
+
+
+def test_bad_groups_are_named(folder):
+    with pytest.raises(InputError, match="differ in output type"):
+        find_task("pets_mixed", folder)
+    with pytest.raises(InputError, match="pets_broken: the group names 'pets_omega', which is no task"):
+        find_task("pets_broken", folder)
+
+
+def test_bad_fewshot_counts_are_named(folder, toy_folder, tmp_path):
+    with pytest.raises(InputError, match="13 examples asked for, it has 12"):
+        load("pets_alpha", folder, num_fewshot=13)
+    text = (folder / "pets_gamma.yaml").read_text()
+    scored = text.replace("training_split: train\n", "").replace("fewshot_split: train\n", "")
+    (tmp_path / "a.yaml").write_text(scored)
+    with pytest.raises(InputError, match="would be the documents of 'test', which are scored"):
+        load("pets_gamma", tmp_path, num_fewshot=1)
+    (tmp_path / "a.yaml").write_text(text + "num_fewshot: 0\n")
+    with pytest.raises(InputError, match="says num_fewshot: 0, which lm-eval does not override"):
+        load("pets_gamma", tmp_path, num_fewshot=1)
+    # a task that would like three examples gets those that the sheet says
+    assert load("toy_generation", toy_folder).config.num_fewshot == 0
+
+
+def test_digest_of_the_examples(folder):
+    zero, one, two = (load("pets", folder, num_fewshot=count) for count in (0, 1, 2))
+    assert fewshot_digest(zero) is None and fewshot_digest(one) == fewshot_digest(two) is not None
+    assert fewshot_digest(one) != fewshot_digest(load("pets_inner", folder, num_fewshot=1))
+
+
+def test_mutual_information_on_demand(model_folders, folder, toy_folder):
+    """A task without acc_mutual_info gets it, as lm-eval computes it for a task that lists it."""
+    lm = load_toy(model_folders["llama"])
+    plain, asked = load("pets", folder), load("pets", folder, mutual_information=True)
+    found = evaluate(lm, asked, test_documents(asked), metric="acc_mutual_info,none")
+    for row in found.items.itertuples():
+        gains = np.subtract(row.choice_loglikelihoods, row.unconditional_loglikelihoods)
+        assert row.correct == float(np.argmax(gains) == row.gold)
+    without = evaluate(lm, plain, test_documents(plain), metric="acc,none")
+    assert without.items["unconditional_loglikelihoods"].isna().all()
+    for theirs, ours in zip(without.items.itertuples(), found.items.itertuples(), strict=True):
+        np.testing.assert_allclose(ours.choice_loglikelihoods, theirs.choice_loglikelihoods, atol=1e-4)
+    with pytest.raises(InputError, match="cannot add acc_mutual_info"):
+        load("toy_generation", toy_folder, mutual_information=True)

@@ -14,6 +14,7 @@ try:
     from lm_validity.config.grid import REPORTS_OF, Grid
     from lm_validity.config.load import build_run
     from lm_validity.config.pool import read_pool
+    from lm_validity.config.resources import job_minutes
     from lm_validity.errors import InputError
     from lm_validity.files import write_text
     from lm_validity.store.recipe import RECIPE_VERSIONS
@@ -105,13 +106,7 @@ def minutes_of(rule_name):
     """resources: minutes a job, by size class, number of cells and attempt."""
 
     def minutes(wildcards, attempt):
-        one = size_class(wildcards)
-        each = (
-            one.finetune_minutes
-            if rule_name == "finetune_adapter"
-            else one.evaluate_minutes
-        )
-        return max(5, int(each * len(job_of(rule_name, wildcards).cells) * attempt))
+        return job_minutes(RUN, job_of(rule_name, wildcards), attempt)
 
     return minutes
 

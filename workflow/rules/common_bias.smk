@@ -18,7 +18,6 @@ def trial_size_class(wildcards):
     return RUN.configuration.size_classes[row.size_class]
 
 
-def trial_minutes(wildcards):
+def trial_minutes(wildcards, attempt):
     """Minutes of a batch of trials: loading, and each trial."""
-    trials = sum(cell.last - cell.first + 1 for cell in trial_job(wildcards).cells)
-    return int(5 + trials * trial_size_class(wildcards).trial_minutes)
+    return job_minutes(RUN, trial_job(wildcards), attempt)

@@ -81,7 +81,7 @@ rule pretrain_on_test:
     resources:
         gpu=lambda wildcards: trial_size_class(wildcards).gpu,
         mem_mb=lambda wildcards, attempt: trial_size_class(wildcards).mem_mb * attempt,
-        runtime=lambda wildcards, attempt: trial_minutes(wildcards) * attempt,
+        runtime=trial_minutes,
     params:
         configfile=CONFIGFILE,
         recipe_version=RECIPE_VERSIONS["pretrain_on_test"],

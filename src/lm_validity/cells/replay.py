@@ -18,7 +18,7 @@ from lm_validity.config.grid import Cell
 from lm_validity.config.load import Run
 from lm_validity.config.sheets import Benchmark, Model
 from lm_validity.errors import CellError, InputError
-from lm_validity.store.cells import Place, file_sha256
+from lm_validity.store.cells import Place
 from lm_validity.store.workspace import Workspace
 
 
@@ -51,7 +51,7 @@ class ReplayWorker:
         prepared = cell.rule in ("finetune_adapter", "evaluate_adapter")
         protocol = "train_before_test" if prepared else "direct"
         path = self.run.configuration.replay.scores
-        scores = read_served(path)
+        scores = read_served(path, self.workspace.replay)
         for model in (self.model.model, self.model.path):
             for seed in (cell.seed, None):
                 found = scores.get((model, cell.checkpoint or "final", cell.benchmark, protocol, seed))
@@ -118,11 +118,11 @@ def _empty_items() -> bytes:
 
 
 @cache
-def read_served(path: str) -> dict[tuple, Served]:
+def read_served(path: str, digest: str) -> dict[tuple, Served]:
     """(model, checkpoint, benchmark, protocol, seed) -> score, of the selected test rows of a score file.
 
-    `.parquet`: a table with the columns of SCORES; anything else: the authors' JSON. Raises InputError for neither, and
-    for two scores of one key.
+    digest: the file's sha256; it is read once as long as that stays. `.parquet`: a table with the columns of SCORES;
+    anything else: the authors' JSON. Raises InputError for neither, and for two scores of one key.
     """
     from lm_validity.tables.import_lm_harmony import read_lm_harmony
     from lm_validity.tables.schema import REPLAY, SCORES, read_table
@@ -169,6 +169,7 @@ def benchmark_record(run: Run, row: Benchmark) -> dict:
         "output_type": row.output_type,
         "documents": {},
         "data": None,
+        "fewshot": None,
         "replay": sha,
     }
 
@@ -180,7 +181,7 @@ def split_record(workspace: Workspace, split: str) -> dict:
 
 def _check_listed(run: Run, part: int, names: set[str], what: str) -> str:
     """sha256 of the score file, which must have at least one score of the model or benchmark."""
-    path = run.configuration.replay.scores
-    if not any(key[part] in names for key in read_served(path)):
+    path, digest = run.configuration.replay.scores, Workspace(run).replay
+    if not any(key[part] in names for key in read_served(path, digest)):
         raise InputError(f"{path}: no score of {what}.", "leave it out of the sheet, or complete the file.")
-    return file_sha256(Path(path))
+    return digest

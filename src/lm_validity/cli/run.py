@@ -12,7 +12,7 @@ DEFAULT = Path("config/config.yaml")
 
 def register(app: typer.Typer) -> None:
     """Add this module's subcommands."""
-    for command in (merge, check_cells, partial_reports, build_site, preflight, forget, status, findings):
+    for command in (merge, check_cells, partial_reports, build_site, preflight, forget, findings):
         app.command()(command)
 
 
@@ -118,18 +118,6 @@ def forget(
 
     for folder in drop(_load(configfile), patterns):
         print(f"forgot {folder}")
-
-
-def status(configfile: Configfile = DEFAULT) -> None:
-    """How many cells of each rule are done, running, failed or missing, from files alone."""
-    from lm_validity.store.status import count_cells
-
-    run = _load(configfile)
-    rows = count_cells(run)
-    header = ("rule", "done", "running", "failed", "missing")
-    print("  ".join(f"{word:>16}" if number == 0 else f"{word:>8}" for number, word in enumerate(header)))
-    for rule, counts in rows.items():
-        print("  ".join([f"{rule:>16}", *(f"{counts[state]:>8}" for state in header[1:])]))
 
 
 def findings(configfile: Configfile = DEFAULT) -> None:

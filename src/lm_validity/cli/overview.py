@@ -1,0 +1,62 @@
+"""Subcommands that say how a run stands and what it will cost. They read files and change nothing."""
+
+import sys
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Configfile = Annotated[Path, typer.Option(help="The run's configuration.")]
+DEFAULT = Path("config/config.yaml")
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's subcommands."""
+    for command in (status, cost):
+        app.command()(command)
+
+
+def status(
+    configfile: Configfile = DEFAULT,
+    html: Annotated[Path | None, typer.Option(help="Also write the matrix as a page.")] = None,
+    matrix: Annotated[bool, typer.Option(help="The matrix of models and benchmarks.")] = True,
+    watch: Annotated[float | None, typer.Option(min=1, help="Say it again every so many seconds.")] = None,
+) -> None:
+    """Cells done, running, failed, stale and missing; the rate; when the rest is expected. From files alone."""
+    from lm_validity.config.load import load_run
+    from lm_validity.files import write_text
+    from lm_validity.reports.status import render_matrix, render_page, render_summary
+    from lm_validity.store.cost import Estimator
+    from lm_validity.store.status import RunState, progress
+
+    while True:
+        run = load_run(configfile)
+        state = RunState(run)
+        so_far = progress(state.cells, Estimator(run).seconds)
+        print(render_summary(state, so_far))
+        if matrix:
+            print(render_matrix(state.cells))
+        if html is not None:
+            write_text(html, render_page(run.name, state, so_far, refresh=watch))
+            print(html)
+        if watch is None or so_far.done == so_far.cells:
+            return
+        sys.stdout.flush()
+        time.sleep(watch)
+
+
+def cost(
+    configfile: Configfile = DEFAULT,
+    calibration: Annotated[
+        list[Path] | None, typer.Option(help="Also learn from the finished cells of this results folder.")
+    ] = None,
+) -> None:
+    """Jobs, GPU hours, memory and storage to expect of a configuration, before it is launched."""
+    from lm_validity.config.load import load_run
+    from lm_validity.reports.cost import render_cost
+    from lm_validity.store.cost import Estimator
+    from lm_validity.store.status import RunState
+
+    run = load_run(configfile)
+    print(render_cost(Estimator(run, calibration or ()), RunState(run)))

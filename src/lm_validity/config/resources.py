@@ -1,0 +1,54 @@
+"""What a job asks of a cluster, by the size class of its model and the attempt.
+
+Standard library only: the Snakefile reads this at parse time.
+"""
+
+from typing import NamedTuple
+
+from lm_validity.config.bias_grid import TRIALS_RULE
+from lm_validity.config.grid import Job
+from lm_validity.config.load import Run
+from lm_validity.config.sections import SizeClass
+
+LEAST_MINUTES = 5
+GENERATION = 5  # an answer written token by token takes this many times as long as choices that are only scored
+# Jobs without a model of their own: a process that reads and writes small files.
+LIGHT_RULES = ("select_prompt", "select_adapter")
+
+
+class Resources(NamedTuple):
+    """GPUs, processor cores, memory of the machine in MB, minutes."""
+
+    gpus: int
+    cpus: int
+    mem_mb: int
+    minutes: int
+
+
+def size_class(run: Run, model: str) -> SizeClass:
+    """The size class of a model of any study."""
+    row = run.models.get(model) or run.language_models[model]
+    return run.configuration.size_classes[row.size_class]
+
+
+def job_minutes(run: Run, job: Job, attempt: int = 1) -> int:
+    """Minutes a job asks for: its cells' (of the bias study its trials') by size class and rule, times the attempt."""
+    one = size_class(run, job.model)
+    if job.rule == TRIALS_RULE:
+        trials = sum(cell.last - cell.first + 1 for cell in job.cells)
+        return int((LEAST_MINUTES + trials * one.trial_minutes) * attempt)
+    if job.rule == "finetune_adapter":
+        minutes = one.finetune_minutes * len(job.cells)
+    else:
+        generated = sum(run.benchmarks[cell.benchmark].output_type == "generate_until" for cell in job.cells)
+        minutes = one.evaluate_minutes * (len(job.cells) + (GENERATION - 1) * generated)
+    return max(LEAST_MINUTES, int(minutes * attempt))
+
+
+def job_resources(run: Run, job: Job, attempt: int = 1) -> Resources:
+    """What a job asks for. A replay runs no model, so it asks for no GPU."""
+    one = size_class(run, job.model)
+    if job.rule in LIGHT_RULES:
+        return Resources(0, 1, one.mem_mb, LEAST_MINUTES)
+    gpus = 0 if run.configuration.replay else one.gpu
+    return Resources(gpus, one.cpus, one.mem_mb * attempt, job_minutes(run, job, attempt))

@@ -1,0 +1,226 @@
+"""What a run will cost: the analytic model of `workload`, corrected by the sidecars of finished cells.
+
+The correction of a (rule, size class) is the median of measured over predicted. Its error is found by leaving out: each
+model's cells are predicted from the other models' (each cell from the other cells, where only one model was run).
+"""
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from lm_validity.config.grid import Grid
+from lm_validity.config.load import Run
+from lm_validity.config.resources import LIGHT_RULES, size_class
+from lm_validity.files import read_json
+from lm_validity.store.workload import Workload
+
+SIDECARS = 30  # read a (rule, model): enough for a median
+
+
+class Measured(NamedTuple):
+    """One finished cell: what it took, and what the analytic model says. Memory in MB, null where not recorded."""
+
+    rule: str
+    size_class: str
+    model: str
+    seconds: float
+    predicted: float
+    stored: int
+    stored_predicted: float
+    memory_mb: float | None
+    gpu_memory_mb: float | None
+    device: str
+
+
+class Error(NamedTuple):
+    """Error of the calibrated times. typical: half of the cells are within this factor; total: predicted over measured
+    of all cells together; by: what was left out."""
+
+    cells: int
+    typical: float
+    total: float
+    by: str
+
+
+class Estimator:
+    """Expected cost of a run's cells. `sources`: other runs whose finished cells are learned from too."""
+
+    def __init__(self, run: Run, sources: Iterable[Run] = ()):
+        self.run, self.workload = run, Workload(run)
+        self.measured = [one for source in (run, *sources) for one in self._measure(source)]
+        self._seconds = corrections([(one.rule, one.size_class, one.seconds / one.predicted) for one in self.measured])
+        self._stored = corrections(
+            [(one.rule, one.size_class, one.stored / one.stored_predicted) for one in self.measured]
+        )
+
+    def seconds(self, cell) -> float:
+        """Expected seconds of a cell."""
+        return self.workload.seconds(cell) * self._correction(self._seconds, cell)
+
+    def stored_bytes(self, cell) -> float:
+        """Expected bytes of a cell in the store."""
+        return self.workload.stored_bytes(cell) * self._correction(self._stored, cell)
+
+    def _correction(self, found: dict, cell) -> float:
+        return correction(found, cell.rule, self._class_name(self.run, cell.model))
+
+    @staticmethod
+    def _class_name(run: Run, model: str) -> str:
+        return (run.models.get(model) or run.language_models[model]).size_class
+
+    def is_calibrated(self, rule: str) -> bool:
+        """Whether any finished cell of this rule was learned from."""
+        return any(one.rule == rule for one in self.measured)
+
+    # ---- learning -----------------------------------------------------------------------------------------------
+
+    def _measure(self, run: Run) -> list[Measured]:
+        """Sidecars of a run's finished cells; those of a replay say nothing about cost."""
+        workload = self.workload if run is self.run else Workload(run)
+        found = []
+        tokens: dict[tuple[str, str], list[float]] = {}
+        waiting = []
+        for (rule, model), cells in _cells_by_model(run).items():
+            folder = run.results / "store" / rule / model
+            names = {path.name.rpartition("--")[0]: path for path in folder.glob("*--*")} if folder.is_dir() else {}
+            there = [(cell, names[cell.name]) for cell in cells if cell.name in names]
+            for cell, path in there[:: max(1, len(there) // SIDECARS)][:SIDECARS]:
+                sidecar = _read_sidecar(path)
+                if sidecar is None:
+                    continue
+                _count_tokens(workload, cell, sidecar, tokens)
+                waiting.append((cell, path, sidecar))
+        # tokens first: the analytic model is of counted tokens wherever they were counted
+        for key, values in tokens.items():
+            workload.counted_tokens[key] = median(values)
+            if key[1] in self.run.benchmarks:
+                self.workload.counted_tokens.setdefault(key, median(values))
+        for cell, path, sidecar in waiting:
+            stored = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+            found.append(
+                Measured(
+                    cell.rule,
+                    self._class_name(run, cell.model),
+                    cell.model,
+                    sidecar["wall_seconds"],
+                    workload.seconds(cell),
+                    stored,
+                    workload.stored_bytes(cell),
+                    sidecar.get("peak_memory_mb"),
+                    sidecar.get("peak_gpu_memory_mb"),
+                    (sidecar.get("machine") or {}).get("gpu") or "a processor without GPU",
+                )
+            )
+        return found
+
+    def error(self) -> Error | None:
+        """How well finished cells are predicted by the others; None where there are fewer than two."""
+        if len(self.measured) < 2:
+            return None
+        by_model = len({one.model for one in self.measured}) > 1
+        logs, predicted = [], 0.0
+        groups = {one.model if by_model else number: None for number, one in enumerate(self.measured)}
+        for group in groups:
+            inside = [one for number, one in enumerate(self.measured) if (one.model if by_model else number) == group]
+            rest = [one for number, one in enumerate(self.measured) if (one.model if by_model else number) != group]
+            found = corrections([(one.rule, one.size_class, one.seconds / one.predicted) for one in rest])
+            for one in inside:
+                expected = one.predicted * correction(found, one.rule, one.size_class)
+                predicted += expected
+                logs.append(abs(math.log(expected / one.seconds)))
+        measured = sum(one.seconds for one in self.measured)
+        return Error(len(logs), math.exp(median(logs)), predicted / measured, "model" if by_model else "cell")
+
+
+def corrections(ratios: list[tuple[str, str, float]]) -> dict[tuple[str, ...], float]:
+    """(rule, size class), (rule,) and () -> median of measured over predicted."""
+    groups: dict[tuple[str, ...], list[float]] = {}
+    for rule, name, ratio in ratios:
+        for key in ((rule, name), (rule,), ()):
+            groups.setdefault(key, []).append(ratio)
+    return {key: median(values) for key, values in groups.items()}
+
+
+def correction(found: dict[tuple[str, ...], float], rule: str, name: str) -> float:
+    """That of the size class, else of the rule, else of everything; 1 where nothing was measured."""
+    return next((found[key] for key in ((rule, name), (rule,), ()) if key in found), 1.0)
+
+
+class Need(NamedTuple):
+    """One rule's cells: how many, in how many jobs, expected GPU hours and hours of processes, and requested ones."""
+
+    rule: str
+    cells: int
+    jobs: int
+    hours: float
+    gpu_hours: float
+    requested_gpu_hours: float
+    calibrated: bool
+
+
+def needs(estimator: Estimator, unfinished: set | None = None) -> list[Need]:
+    """Per rule, over all cells, or over the `unfinished` ones. Selections run on the login node and cost nothing."""
+    from lm_validity.config.resources import job_resources
+
+    run, found = estimator.run, {}
+    for job in Grid(run).jobs.values():
+        cells = [cell for cell in job.cells if unfinished is None or cell in unfinished]
+        if not cells:
+            continue
+        asked = job_resources(run, job)
+        seconds = 0.0
+        if job.rule not in LIGHT_RULES:
+            seconds = sum(map(estimator.seconds, cells)) + estimator.workload.start_seconds(job.model)
+        row = found.setdefault(job.rule, [0, 0, 0.0, 0.0, 0.0])
+        for index, value in enumerate(
+            (len(cells), 1, seconds / 3600, seconds * asked.gpus / 3600, asked.minutes * asked.gpus / 60)
+        ):
+            row[index] += value
+    return [Need(rule, *row, estimator.is_calibrated(rule)) for rule, row in found.items()]
+
+
+def memory_by_class(estimator: Estimator) -> dict[str, dict]:
+    """size class -> models, what a first attempt asks for, and the largest measured and expected GPU memory."""
+    run, found = estimator.run, {}
+    grid = Grid(run)
+    for model in (*grid.used_models, *run.language_models):
+        one = size_class(run, model)
+        name = estimator._class_name(run, model)
+        row = found.setdefault(name, {"models": 0, "mem_mb": one.mem_mb, "gpus": one.gpu, "gpu_gb": 0.0})
+        row["models"] += 1
+        row["gpu_gb"] = max(row["gpu_gb"], estimator.workload.gpu_gb(model))
+    for name, row in found.items():
+        same = [one for one in estimator.measured if one.size_class == name]
+        row["measured_mb"] = max((one.memory_mb or 0 for one in same), default=None)
+        row["measured_gpu_mb"] = max((one.gpu_memory_mb or 0 for one in same), default=None) or None
+    return found
+
+
+def _cells_by_model(run: Run) -> dict[tuple[str, str], list]:
+    found: dict[tuple[str, str], list] = {}
+    for job in Grid(run).jobs.values():
+        if job.rule not in LIGHT_RULES:
+            found.setdefault((job.rule, job.model), []).extend(job.cells)
+    return found
+
+
+def _read_sidecar(folder: Path) -> dict | None:
+    """A finished cell's sidecar, unless it is a replay's or has no time."""
+    try:
+        sidecar = read_json(folder / "sidecar.json")
+    except (OSError, ValueError):
+        return None
+    return None if "replay" in sidecar or not sidecar.get("wall_seconds") else sidecar
+
+
+def _count_tokens(workload: Workload, cell, sidecar: dict, tokens: dict) -> None:
+    """Tokens a document that a finished cell counted."""
+    counters = sidecar.get("counters") or {}
+    if cell.rule in ("evaluate_model", "evaluate_adapter") and counters.get("forward_tokens"):
+        documents = workload.documents(cell.benchmark, cell.split or "test")
+        tokens.setdefault(("scored", cell.benchmark), []).append(counters["forward_tokens"] / documents)
+    if cell.rule == "finetune_adapter" and counters.get("training_tokens") and not sidecar.get("resumed_epochs"):
+        seen = workload.documents(cell.benchmark, "train") * workload.run.configuration.finetuning.epochs
+        tokens.setdefault(("trained", cell.benchmark), []).append(counters["training_tokens"] / seen)

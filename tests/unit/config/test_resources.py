@@ -1,0 +1,50 @@
+"""What jobs ask for is enough for what they have to do, from 70 million to 14 billion parameters."""
+
+from pathlib import Path
+
+import pytest
+
+from lm_validity.config.grid import Grid
+from lm_validity.config.load import load_run
+from lm_validity.config.resources import job_minutes, job_resources
+from lm_validity.store.workload import Workload
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture
+def paper(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    return load_run("config/paper/train_before_test.yaml")
+
+
+def test_time_limits_leave_room_on_a_gpu_half_as_fast(paper):
+    """Every job of the published grid, by the analytic model of an H200 times two; a second attempt has double."""
+    workload = Workload(paper)
+    jobs = Grid(paper).jobs.values()
+    sizes = set()
+    for job in jobs:
+        if job.rule.startswith("select"):
+            continue
+        sizes.add(paper.models[job.model].parameters_b)
+        seconds = sum(map(workload.seconds, job.cells)) + workload.start_seconds(job.model)
+        assert 2 * seconds < 60 * job_minutes(paper, job), job
+        assert job_minutes(paper, job, attempt=2) == 2 * job_minutes(paper, job)
+    assert min(sizes) < 0.1 and max(sizes) > 14
+
+
+def test_memory_of_the_machine_holds_the_weights(paper):
+    """The weights pass through the machine's memory on their way to the GPU; the second attempt asks for twice that."""
+    workload = Workload(paper)
+    for job in Grid(paper).jobs.values():
+        if job.rule.startswith("select"):
+            continue
+        first, second = job_resources(paper, job), job_resources(paper, job, attempt=2)
+        assert first.mem_mb * 1e6 > 1.5 * workload.parameters(job.model) * 2 and second.mem_mb == 2 * first.mem_mb
+        assert first.gpus == 1
+
+
+def test_a_replay_asks_for_no_gpu(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    run = load_run("config/paper/train_before_test_replay.yaml")
+    assert {job_resources(run, job).gpus for job in Grid(run).jobs.values()} == {0}

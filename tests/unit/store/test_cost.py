@@ -1,0 +1,133 @@
+"""The expected cost: analytic, corrected by finished cells, its error shown."""
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from lm_validity.config.load import load_run
+from lm_validity.reports.cost import render_cost
+from lm_validity.store.cost import Estimator, correction, corrections, needs
+from lm_validity.store.status import RunState
+from lm_validity.store.workload import Workload, adapter_parameters, gpu_gb, shape_of
+from lm_validity.store.workspace import Workspace
+
+
+@pytest.fixture
+def real(made_up):
+    """The made-up sheets as a real run, which nobody ever starts."""
+    text = Path("replay/replay.yaml").read_text()
+    Path("real.yaml").write_text(
+        text.replace("replay: { scores: replay/scores.json }", "").replace(": replay\n", ": real\n")
+    )
+    return load_run("real.yaml")
+
+
+def finish(run, rule, models, seconds, rates=("1e-5", "2e-5")):
+    """Finished cells whose sidecars say `seconds(cell, what the analytic model says)`."""
+    workload, store = Workload(run), Workspace(run).store
+    for job in Workspace(run).grid.jobs.values():
+        for cell in job.cells:
+            if cell.rule == rule and cell.model in models and cell.learning_rate in (None, *rates):
+                sidecar = {"wall_seconds": seconds(cell, workload.seconds(cell)), "peak_memory_mb": 1234}
+                store.commit(store.place(cell, {"of": cell.name}), {}, sidecar, lambda folder: None)
+
+
+def test_shape_and_adapter_of_a_seven_billion_model():
+    """Llama-2-7B: 32 layers of width 4096; LoRA of rank 8 on all linear layers trains 20.0 million parameters."""
+    shape = shape_of(6.74e9)
+    assert shape.layers == pytest.approx(32, rel=0.05) and shape.width == pytest.approx(4096, rel=0.05)
+    assert adapter_parameters(6.74e9, 8, "all-linear") == pytest.approx(19.99e6, rel=0.05)
+    assert adapter_parameters(6.74e9, 8, "attention") == pytest.approx(6.29e6, rel=0.05)
+
+
+def test_fourteen_billion_fit_a_large_gpu_and_not_a_small_one(real):
+    assert 28 < gpu_gb(real, 14e9, "bfloat16") < 48
+    assert gpu_gb(real, 14e9, "float32") > 64
+    assert gpu_gb(real, 0.07e9, "bfloat16") < 4
+
+
+def test_uncalibrated_says_so(real):
+    text = render_cost(Estimator(real), RunState(real))
+    assert "UNCALIBRATED" in text and "assumed: documents by the splits' caps (proverbs, riddles, sums)" in text
+
+
+def test_jobs_and_requests_are_those_of_the_grid(real):
+    found = {need.rule: need for need in needs(Estimator(real))}
+    assert {rule: (need.cells, need.jobs) for rule, need in found.items()} == {
+        "evaluate_model": (42, 7),
+        "finetune_adapter": (42, 7),
+        "select_prompt": (3, 1),
+        "select_adapter": (18, 6),
+        "evaluate_adapter": (18, 6),
+    }
+    minutes = {"tiny": 60, "small": 120, "medium": 240}
+    models = ["tiny", "small", "medium", "tiny", "small", "small", "small"]  # elm-m-chat has two prompts
+    assert found["finetune_adapter"].requested_gpu_hours == sum(minutes[name] * 6 for name in models) / 60
+
+
+def test_work_grows_with_documents_parameters_and_epochs(real):
+    # up to a billion parameters a step is bound by its launch, not by its arithmetic
+    real.models["oak-l"] = dataclasses.replace(real.models["oak-l"], parameters_b=14.0)
+    workload = Workload(real)
+    cells = {cell.name + cell.model: cell for job in Workspace(real).grid.jobs.values() for cell in job.cells}
+    small, large = (cells[f"riddles.plain.lr1e-5.seed0{model}"] for model in ("oak-s", "oak-l"))
+    assert workload.seconds(small) < workload.seconds(large)
+    test, validation = (cells[f"riddles.final.plain.{split}oak-s"] for split in ("test", "validation"))
+    assert workload.seconds(test) > 5 * workload.seconds(validation)  # 10,000 documents and 1,000
+
+
+def test_finished_cells_correct_the_model_and_its_error_is_shown(real):
+    finish(real, "finetune_adapter", ("oak-s", "elm-s"), lambda cell, predicted: 3 * predicted)
+    estimator = Estimator(real)
+    cell = next(c for j in Workspace(real).grid.jobs.values() for c in j.cells if c.rule == "finetune_adapter")
+    assert estimator.seconds(cell) == pytest.approx(3 * Workload(real).seconds(cell), rel=1e-3)
+    error = estimator.error()
+    assert error.cells == 12 and error.by == "model"
+    assert error.typical == pytest.approx(1, rel=1e-3) and error.total == pytest.approx(1, rel=1e-3)
+    # a model that took twice as long as the others promise is off by two, and that is shown
+    finish(real, "finetune_adapter", ("oak-m",), lambda cell, predicted: 6 * predicted)
+    error = Estimator(real).error()
+    text = render_cost(Estimator(real), RunState(real))
+    assert error.total < 1 and f"the total is {error.total:.2f} times the measured one" in text
+    assert "calibrated with 18 finished cells" in text and "evaluate_model" in text and "uncalibrated" in text
+
+
+def test_another_runs_cells_are_learned_from(real):
+    Path("second.yaml").write_text(Path("real.yaml").read_text().replace(": real\n", ": second\n"))
+    other = load_run("second.yaml")
+    finish(other, "evaluate_model", ("oak-s",), lambda cell, predicted: predicted / 2)
+    assert not Estimator(real).measured
+    estimator = Estimator(real, [other])
+    cell = next(c for j in Workspace(real).grid.jobs.values() for c in j.cells if c.model == "oak-s")
+    assert estimator.seconds(cell) == pytest.approx(Workload(real).seconds(cell) / 2, rel=1e-3)
+
+
+def test_a_replay_teaches_nothing_about_cost(built):
+    assert Estimator(built).measured == []
+
+
+def test_counted_tokens_replace_assumed_ones(real):
+    cell = next(c for j in Workspace(real).grid.jobs.values() for c in j.cells if c.rule == "finetune_adapter")
+    store = Workspace(real).store
+    epochs, documents = real.configuration.finetuning.epochs, real.configuration.splits.train
+    sidecar = {"wall_seconds": 10.0, "counters": {"training_tokens": 77 * epochs * documents}}
+    store.commit(store.place(cell, {}), {}, sidecar, lambda folder: None)
+    assert Estimator(real).workload.tokens("trained", cell.benchmark) == 77
+
+
+def test_fallback_of_corrections():
+    found = corrections([("a", "small", 2.0), ("a", "large", 8.0), ("a", "large", 4.0)])
+    assert correction(found, "a", "large") == 6 and correction(found, "a", "huge") == 4
+    assert correction(found, "b", "small") == 4 and correction({}, "a", "small") == 1
+
+
+def test_the_finish_of_a_run_is_weighted_by_cost(real):
+    """What `status` uses: a fine-tune weighs more than an evaluation, and a selection nothing."""
+    estimator = Estimator(real)
+    weights = {cell.rule: estimator.seconds(cell) for job in Workspace(real).grid.jobs.values() for cell in job.cells}
+    assert weights["finetune_adapter"] > 10 * weights["evaluate_model"] > 0 and weights["select_adapter"] == 0
+    assert all(math.isfinite(value) for value in weights.values())
+    assert json.dumps(weights)

@@ -1,0 +1,149 @@
+"""The state of each cell, from files alone: every state is made and must be found; nothing is opened without need."""
+
+import json
+import os
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from lm_validity.config.grid import Cell
+from lm_validity.config.load import load_run
+from lm_validity.reports.status import describe_progress, render_matrix, render_page, render_summary
+from lm_validity.store.leases import hold_lease
+from lm_validity.store.status import CellState, RunState, progress
+
+CELLS = {"evaluate_model": 42, "finetune_adapter": 42, "select_prompt": 3, "select_adapter": 18, "evaluate_adapter": 18}
+ONE = Cell("finetune_adapter", "oak-m", "riddles", None, "plain", "1e-5", 0)
+
+
+def total(run) -> Counter:
+    return sum(RunState(run).counts.values(), Counter())
+
+
+def folder_of(run, cell) -> Path:
+    (found,) = (run.results / "store" / cell.rule / cell.model).glob(f"{cell.name}--*")
+    return found
+
+
+def test_nothing_is_done_before_the_run(made_up):
+    assert {rule: counts["missing"] for rule, counts in RunState(made_up).counts.items()} == CELLS
+
+
+def test_everything_is_done_after_it(built):
+    assert {rule: counts["done"] for rule, counts in RunState(built).counts.items()} == CELLS
+
+
+def test_a_finished_cell_counts_before_its_job_is(built):
+    """The manifest comes last; what is in the store is done."""
+    shutil.rmtree(built.results / "cells" / "finetune_adapter")
+    assert RunState(built).counts["finetune_adapter"]["done"] == 42
+
+
+def test_a_removed_cell_is_missing_with_what_stands_on_it(built):
+    choice = json.loads((built.results / "cells/select_adapter/oak-m/all-benchmarks.seed0.json").read_text())
+    (chosen,) = (row["content"] for row in choice["cells"] if row["cell"]["benchmark"] == "riddles")
+    assert chosen["learning_rate"] == "1e-5"
+    shutil.rmtree(folder_of(built, ONE))
+    states = {one.cell: one.state for one in RunState(built).cells}
+    assert states[ONE] == "missing"
+    assert states[Cell("select_adapter", "oak-m", "riddles", seed=0)] == "missing"
+
+
+def test_a_cell_of_another_recipe_is_stale(built):
+    text = Path("replay/replay.yaml").read_text()
+    Path("other.yaml").write_text(text.replace("finetuning: {", "finetuning: { rank: 4,"))
+    counts = RunState(load_run("other.yaml")).counts
+    assert counts["finetune_adapter"]["stale"] == 42 and counts["evaluate_model"]["done"] == 42
+    # oak-s on sums kept the untouched model, which did not change
+    assert counts["select_adapter"] == {"done": 1, "stale": 17, "running": 0, "failed": 0, "missing": 0}
+
+
+def test_a_held_lease_is_running_and_a_stale_one_is_not(built):
+    folder = folder_of(built, ONE)
+    name = folder.relative_to(built.results / "store").as_posix().replace("/", ".")
+    shutil.rmtree(folder)
+    lease = built.results / "store" / ".leases" / f"{name}.json"
+    with hold_lease(lease, lambda: False):
+        assert total(built)["running"] == 1
+    lease.write_text(json.dumps({"host": os.uname().nodename, "pid": 2**22 - 1, "started": "1"}))
+    assert total(built)["running"] == 0
+
+
+def test_a_failed_cell_is_named_with_its_error(made_up):
+    scores = json.loads(Path("replay/scores.json").read_text())
+    del scores["direct_eval"]["sums"]["made-up/Oak-M"]
+    Path("replay/scores.json").write_text(json.dumps(scores))
+    from tests.unit.store.conftest import run_all
+
+    run_all(made_up)
+    state = RunState(made_up)
+    failed = [one for one in state.cells if one.state == "failed"]
+    assert [one.cell.name for one in failed] == ["sums.final.plain.validation", "sums.final.plain.test"]
+    text = render_summary(state, progress(state.cells))
+    assert "failed: evaluate_model/oak-m/sums.final.plain.test: replay/scores.json: no direct score" in text
+    # what stands on it cannot be there, and is not counted as failed by its own fault
+    assert state.counts["select_adapter"] == {"done": 17, "missing": 1, "running": 0, "failed": 0, "stale": 0}
+
+
+def test_the_page_shows_each_square_and_escapes(made_up):
+    scores = json.loads(Path("replay/scores.json").read_text())
+    run_state = RunState(made_up)
+    so_far = progress(run_state.cells)
+    run_state.cells[0] = run_state.cells[0]._replace(state="failed", error="<script>alert(1)</script>")
+    page = render_page("a <b> run", run_state, so_far, refresh=30)
+    assert "<script>alert" not in page and "&lt;script&gt;alert(1)" in page and "a &lt;b&gt; run" in page
+    assert page.count('class="square"') == 6 * len(scores["direct_eval"])
+    assert 'http-equiv="refresh" content="30"' in page
+    assert "elm-m-chat, sums: 11 missing" in page  # 2 prompts x 2 splits, 2 x 2 rates, prompt, adapter, test
+
+
+def test_the_matrix_has_a_sign_a_square(built):
+    lines = render_matrix(RunState(built).cells).splitlines()
+    assert lines[1].split() == ["oak-s", "#", "#", "#"] and lines[-1] == "1: riddles, 2: proverbs, 3: sums"
+
+
+def states(*finished, missing=0):
+    done = [CellState(ONE, "done", finished=moment) for moment in finished]
+    return done + [CellState(ONE, "missing")] * missing
+
+
+def test_rate_and_finish_are_those_of_the_last_hour():
+    """10 cells in the last hour, 20 left: two hours; an older cell only says that the run is older."""
+    now = 100_000.0
+    recent = [now - 360 * number for number in range(10)]
+    found = progress(states(now - 9000, *recent, missing=20), now=now)
+    assert found.rate == 10 and found.remaining_seconds == pytest.approx(7200)
+    assert "11 of 31 cells done (35.5%); 10.0 cells an hour over the last 60 min" in describe_progress(found, now)
+    # a run that began ten minutes ago is measured from its first cell
+    young = progress(states(now - 600, now - 300, now, missing=4), now=now)
+    assert young.window == 600 and young.rate == 12 and young.remaining_seconds == pytest.approx(1200)
+
+
+def test_work_rather_than_number_of_cells_gives_the_finish():
+    now = 100_000.0
+    short, long = Cell("evaluate_model", "m", "x", "final", "plain", split="test"), ONE
+    cells = [CellState(short, "done", finished=now - 9000)]
+    cells += [CellState(short, "done", finished=now - 10 * number) for number in range(36)]
+    cells += [CellState(long, "missing")]
+    found = progress(cells, weight=lambda cell: 1000.0 if cell is long else 10.0, now=now)
+    assert found.remaining_seconds == pytest.approx(1000 / 360 * 3600)
+
+
+def test_without_recent_cells_there_is_no_rate():
+    found = progress(states(1.0, missing=1), now=100_000.0)
+    assert found.rate is None and found.remaining_seconds is None and "no rate" in describe_progress(found)
+    assert describe_progress(progress(states(1.0), now=100_000.0)) == "1 of 1 cells done (100.0%)."
+
+
+def test_finished_cells_are_found_without_opening_their_manifests(built, monkeypatch):
+    """30,000 cells in seconds: one listing of the store; manifests are opened for selections only."""
+    opened = []
+    from lm_validity.store import manifests
+
+    original = manifests.read_manifest
+    monkeypatch.setattr(manifests, "read_manifest", lambda path: opened.append(str(path)) or original(path))
+    assert total(built)["done"] == sum(CELLS.values())
+    assert opened and {path.split("/")[3] for path in opened} == {"select_prompt", "select_adapter"}
+    assert len(opened) == len(set(opened)) == 7

@@ -47,6 +47,15 @@ def write_task(folder: Path) -> list[str]:
     return [f"Question: What is the capital of {row['country']}?\nAnswer: {row['capital']}" for row in rows]
 
 
+def write_letters(folder: Path) -> None:
+    """A folder of forty texts, longer than the models' windows."""
+    draw = random.Random(2)
+    folder.mkdir()
+    for number in range(40):
+        words = [draw.choice(["kalo", "miran", "tuves", "lotu", "ranka"]) for _ in range(120)]
+        (folder / f"letter_{number}.txt").write_text(" ".join(words) + ".\n")
+
+
 def write_models(folder: Path, texts: list[str]) -> None:
     """A GPT-NeoX and a Qwen2 with random weights and a byte-level BPE tokenizer, as save_pretrained writes them."""
     import tokenizers
@@ -78,9 +87,11 @@ def project(tmp_path_factory) -> Project:
         "my-qwen\tmy_models/qwen\tQwen\t0.00005\tminiature\tfloat32\n"
     )
     (project.folder / "my_benchmarks.tsv").write_text(
-        "benchmark\ttask\tinclude_path\tcategory\tmetric\toutput_type\thigher_is_better\n"
-        "capitals\tcapitals\tmy_tasks\tQA\tacc,none\tmultiple_choice\t1\n"
+        "benchmark\ttask\tinclude_path\tcategory\tmetric\toutput_type\thigher_is_better\tcorpus\n"
+        "capitals\tcapitals\tmy_tasks\tQA\tacc,none\tmultiple_choice\t1\t\n"
+        "letters\t\t\t\t\t\t\tmy_texts\n"
     )
+    write_letters(project.folder / "my_texts")
     (project.folder / "my.yaml").write_text(
         "name: mine\nstudies: [agreement]\nmodels: my_models.tsv\nbenchmarks: my_benchmarks.tsv\n"
         "finetuning: {learning_rates: [1e-3], epochs: 2}\n"
@@ -98,6 +109,25 @@ def test_own_models_and_task_go_through(project):
     # no validation split in the task: a fifth of train became one
     split = json.loads((project.folder / "results/mine/splits/capitals/validation.json").read_text())
     assert split["documents"] == 8 and all(address.startswith("train:") for address in split["addresses"])
+
+
+def test_own_texts_are_a_benchmark_of_bits_per_byte(project):
+    """Forty files: 32 to train on, 4 for validation, 4 for test; lower is better, as the selection shows."""
+    folder = project.folder / "results/mine"
+    splits = [
+        json.loads((folder / f"splits/letters/{name}.json").read_text()) for name in ("train", "validation", "test")
+    ]
+    assert [split["documents"] for split in splits] == [32, 4, 4]
+    assert len({address for split in splits for address in split["addresses"]}) == 40
+    scores = pd.read_parquet(folder / "tables/scores.parquet")
+    rows = scores[(scores.benchmark == "letters") & (scores.split == "test") & (scores.metric == "bits_per_byte,none")]
+    assert (~rows.higher_is_better.astype(bool)).all() and (rows.n_items == 4).all()
+    value = rows.set_index(["model", "protocol"])["value"]
+    for model in ("my-neox", "my-qwen"):
+        assert value[model, "train_before_test"] < value[model, "direct"]
+    selections = pd.read_parquet(folder / "tables/selections.parquet")
+    chosen = selections[(selections.benchmark == "letters") & selections.selected]
+    assert (chosen.validation_value < chosen.direct_validation_value).all()
 
 
 @pytest.mark.parametrize(

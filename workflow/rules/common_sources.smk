@@ -26,6 +26,9 @@ def benchmark_source(wildcards):
     if RUN.configuration.replay:
         return [RUN.configuration.replay.scores]
     row = RUN.benchmarks[wildcards.benchmark]
+    if row.corpus:
+        files = glob.glob(f"{row.corpus}/**/*.txt", recursive=True)
+        return sorted(files) or local_file(row.corpus)
     if row.include_path is None:
         return []
     if row.include_path.startswith(f"{RESULTS}/miniature/"):

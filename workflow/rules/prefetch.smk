@@ -49,6 +49,7 @@ rule prefetch_benchmark:
         or "",
         metric=lambda wildcards: RUN.benchmarks[wildcards.benchmark].metric,
         prompt=lambda wildcards: GRID.prompt_settings(wildcards.benchmark),
+        text_column=lambda wildcards: RUN.benchmarks[wildcards.benchmark].text_column,
     message:
         "prefetch benchmark {wildcards.benchmark}"
     shell:

@@ -182,10 +182,16 @@ class LanguageModel(HFLM):
             for window in self.rolling_windows(request.args[0])
         ]
         totals = [0.0] * len(requests)
-        for start in range(0, len(windows), self.batch_size):
-            numbers, batch = zip(*windows[start : start + self.batch_size], strict=True)
-            for number, (loglikelihood, _) in zip(numbers, self._loglikelihood_tokens(list(batch)), strict=True):
-                totals[number] += loglikelihood
+        # lm-eval runs rows of equal tokens once, wherever they are cut into context and continuation: in a text that
+        # repeats itself, a window would get the sum of another's predicted tokens
+        shared, self.logits_cache = self.logits_cache, False
+        try:
+            for start in range(0, len(windows), self.batch_size):
+                numbers, batch = zip(*windows[start : start + self.batch_size], strict=True)
+                for number, (loglikelihood, _) in zip(numbers, self._loglikelihood_tokens(list(batch)), strict=True):
+                    totals[number] += loglikelihood
+        finally:
+            self.logits_cache = shared
         return totals
 
     def generate_until(self, requests, disable_tqdm: bool = True) -> list[str]:

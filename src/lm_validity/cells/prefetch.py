@@ -195,9 +195,12 @@ def _model_files(folder: Path, patterns: tuple[str, ...] = MODEL_FILES) -> list[
 
 
 def prefetch_benchmark(row: Benchmark) -> dict:
-    """Find the benchmark's lm-eval task, load its data (into the local cache), check the sheet against it."""
+    """Find the benchmark's lm-eval task (a corpus's: write it), load its data into the local cache, check the sheet."""
+    from lm_validity.cells.corpora import write_corpus_task
     from lm_validity.cells.tasks import fewshot_digest, find_task, load_task, rows
 
+    if row.corpus:
+        write_corpus_task(row)
     record = find_task(row.task, row.include_path)
     where = f"benchmark {row.benchmark!r} (task {row.task})"
     directions = {**record.higher_is_better, **({"acc_mutual_info,none": True} if row.mutual_information else {})}

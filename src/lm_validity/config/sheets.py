@@ -67,6 +67,7 @@ class Benchmark:
 
     num_fewshot: solved examples before each question. mutual_information: each choice's log-likelihood without the
     question is scored too, for PMI.
+    corpus: texts of the user's own, in the column `text_column`; a task is made of them when they are prefetched.
     """
 
     benchmark: str
@@ -79,6 +80,8 @@ class Benchmark:
     studies: tuple[str, ...] = STUDIES
     num_fewshot: int = 0
     mutual_information: bool = False
+    corpus: str | None = None
+    text_column: str = "text"
 
 
 @dataclass(frozen=True)
@@ -160,8 +163,10 @@ def read_benchmarks(path: str | Path, run: str) -> dict[str, Benchmark]:
     sheet = _read_sheet(path, required=("benchmark",), known=_names(Benchmark) | _EXTRA_BENCHMARK_COLUMNS)
     benchmarks = {}
     for number, row in sheet.rows:
-        metric = row.get("metric") or "acc"
         identifier = _identifier(sheet, number, row, "benchmark", benchmarks)
+        if row.get("corpus"):
+            row = _as_task(sheet, number, row, identifier)
+        metric = row.get("metric") or "acc"
         output_type = _choice(sheet, number, row, "output_type", OUTPUT_TYPES, "multiple_choice")
         benchmarks[identifier] = Benchmark(
             benchmark=identifier,
@@ -174,6 +179,8 @@ def read_benchmarks(path: str | Path, run: str) -> dict[str, Benchmark]:
             studies=_studies(sheet, number, row),
             num_fewshot=_fewshot_count(sheet, number, row, output_type),
             mutual_information=_mutual_information(sheet, number, row, output_type),
+            corpus=row.get("corpus"),
+            text_column=row.get("text_column") or "text",
         )
     return benchmarks
 
@@ -194,6 +201,22 @@ def _mutual_information(sheet: Sheet, number: int, row: dict, output_type: str) 
             number, "mutual_information", row["mutual_information"], f"{output_type} has no choices", "leave it empty."
         )
     return wanted
+
+
+def _as_task(sheet: Sheet, number: int, row: dict, identifier: str) -> dict:
+    """A row that names texts of the user's own, as a row of the lm-eval task that is made of them."""
+    made = {
+        "task": f"corpus_{identifier}",
+        "include_path": f"results/{{run}}/corpora/{identifier}",
+        "metric": "bits_per_byte,none",
+        "output_type": "loglikelihood_rolling",
+        "higher_is_better": "0",
+    }
+    fixed = {key: made[key] for key in ("task", "include_path", "output_type")}
+    for column, value in fixed.items():
+        if row.get(column) not in (None, value):
+            raise sheet.error(number, column, row[column], "not for a corpus", "leave it empty: its task is made.")
+    return row | {key: row.get(key) or value for key, value in made.items()}
 
 
 # Columns that only reports or readers use; any other unknown column is a typing error.

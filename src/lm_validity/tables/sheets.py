@@ -38,6 +38,7 @@ BENCHMARK_COLUMNS = {
     "output_type": "output_type",
     "higher_is_better": "boolean",
     "n_items": "positive",
+    "corpus": "text",  # a file or folder of texts: its metric, type and direction need not be written
 }
 
 # Other spellings of a column's name, tried in this order where the name itself is absent.
@@ -50,6 +51,7 @@ _OTHER_NAMES = {
     "benchmark": ("task",),
     "n_items": ("test_rows_inferred_from_stderr",),
 }
+_CORPUS = {"metric": "bits_per_byte,none", "output_type": "loglikelihood_rolling", "higher_is_better": False}
 _BOOLEANS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
@@ -67,7 +69,11 @@ def read_benchmarks(path: str | Path) -> pd.DataFrame:
 
     Raises InputError as `read_models` does.
     """
-    return _read_sheet(Path(path), BENCHMARK_COLUMNS, key="benchmark")
+    frame = _read_sheet(Path(path), BENCHMARK_COLUMNS, key="benchmark")
+    corpus = frame["corpus"].notna()
+    for column, value in _CORPUS.items():
+        frame[column] = frame[column].where(frame[column].notna() | ~corpus, value)
+    return frame
 
 
 def metric_key(name: str) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from lm_eval.tasks import TaskManager
-from toy_world import load_toy
+from toy_world import load_toy, toy_model
 
 from lm_validity.cells.evaluation import NonFiniteScore, evaluate, metric_value, prepare_requests
 from lm_validity.cells.tasks import Documents, fetch_documents, rows
@@ -155,6 +155,31 @@ def direct_bits_per_byte(lm, text: str, every: bool) -> float:
             logits = lm.base(torch.tensor([row])).logits[0].double().log_softmax(-1)
         total += sum(logits[place - end, tokens[place]].item() for place in range(start, end))
     return -total / math.log(2) / len(text.encode())
+
+
+@pytest.mark.parametrize("kind", ["gemma", "gemma2"])
+def test_gemma_begins_every_window_with_bos(kind, tmp_path, toy_task):
+    """Chosen by the architecture; bits per byte of documents of up to 14 windows, against the sum written out."""
+    folder = toy_model(kind, tmp_path / kind)
+    lm, task = load_toy(folder, max_length=13), toy_task("toy_corpus")
+    assert lm.window_prefix == "every" and lm.tokenizer.bos_token_id == 0
+    docs = all_documents(task)
+    docs = Documents(docs.task, docs.split, docs.addresses, tuple(doc | {"text": doc["text"] * 2} for doc in docs.docs))
+    found = evaluate(lm, task, docs, metric="bits_per_byte,none")
+    windows = [lm.rolling_windows(doc["text"]) for doc in docs.docs]
+    assert max(map(len, windows)) > 10
+    assert all(
+        context[0] == 0 and [*context, *predicted].count(0) == 1 for one in windows for context, predicted in one
+    )
+    for row, doc in zip(found.items.itertuples(), docs.docs, strict=True):
+        assert row.correct == pytest.approx(direct_bits_per_byte(lm, doc["text"], every=True), abs=1e-6)
+    # the sheet's word goes first, and what lm-eval does is another number
+    uncorrected = evaluate(
+        load_toy(folder, max_length=13, window_prefix="once"), task, docs, metric="bits_per_byte,none"
+    )
+    assert uncorrected.metrics["bits_per_byte,none"][0] != pytest.approx(
+        found.metrics["bits_per_byte,none"][0], abs=1e-4
+    )
 
 
 @pytest.mark.parametrize("every", [False, True])

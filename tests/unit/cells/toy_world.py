@@ -132,10 +132,22 @@ def toy_tokenizer(adds_bos: bool, chat: bool) -> transformers.PreTrainedTokenize
 
 
 def toy_model(kind: str, folder: Path, *, seed: int = 0, positions: int = 96) -> Path:
-    """A random model: `llama` (its tokenizer adds BOS and has a chat template) or `gpt2` (neither)."""
-    tokenizer = toy_tokenizer(adds_bos=kind == "llama", chat=kind == "llama")
+    """A random model: `llama` or a `gemma` (their tokenizer adds BOS and has a chat template) or `gpt2` (neither)."""
+    tokenizer = toy_tokenizer(adds_bos=kind != "gpt2", chat=kind != "gpt2")
     common = {"vocab_size": 420, "bos_token_id": 0, "eos_token_id": 1, "initializer_range": 0.3}
-    if kind == "llama":
+    if kind.startswith("gemma"):
+        kinds = {"gemma": transformers.GemmaConfig, "gemma2": transformers.Gemma2Config}
+        config = kinds[kind](
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            num_key_value_heads=1,
+            head_dim=16,
+            max_position_embeddings=positions,
+            **common,
+        )
+    elif kind == "llama":
         config = transformers.LlamaConfig(
             hidden_size=32,
             intermediate_size=64,

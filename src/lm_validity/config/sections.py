@@ -191,8 +191,8 @@ class SizeClass(Section):
 
 DEFAULT_SIZE_CLASSES = {
     "miniature": SizeClass(gpu=0, cpus=1, mem_mb=2_000, evaluate_minutes=1, finetune_minutes=2),
-    "tiny": SizeClass(mem_mb=16_000, evaluate_minutes=10, finetune_minutes=60),
-    "small": SizeClass(mem_mb=24_000, evaluate_minutes=15, finetune_minutes=120),
+    "tiny": SizeClass(mem_mb=16_000, evaluate_minutes=10, finetune_minutes=150),
+    "small": SizeClass(mem_mb=24_000, evaluate_minutes=15, finetune_minutes=180),
     "medium": SizeClass(mem_mb=32_000, evaluate_minutes=20, finetune_minutes=240),
     "large": SizeClass(mem_mb=64_000, evaluate_minutes=30, finetune_minutes=480),
     "huge": SizeClass(mem_mb=96_000, evaluate_minutes=45, finetune_minutes=720),

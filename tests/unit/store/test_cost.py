@@ -63,7 +63,7 @@ def test_jobs_and_requests_are_those_of_the_grid(real):
         "select_adapter": (18, 6),
         "evaluate_adapter": (18, 6),
     }
-    minutes = {"tiny": 60, "small": 120, "medium": 240}
+    minutes = {"tiny": 150, "small": 180, "medium": 240}
     models = ["tiny", "small", "medium", "tiny", "small", "small", "small"]  # elm-m-chat has two prompts
     assert found["finetune_adapter"].requested_gpu_hours == sum(minutes[name] * 6 for name in models) / 60
 

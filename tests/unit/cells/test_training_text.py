@@ -12,35 +12,35 @@ from lm_validity.errors import CellError
 TASKS = ("toy_choice", "toy_cola", "toy_blank", "toy_generation", "toy_corpus")
 
 
-def fed_to_model(lm, task, docs, prompt: str) -> dict[int, list[list[int]]]:
+def fed_to_model(lm, task, docs, prompt: str, metric: str | None = None, **options) -> dict[int, list[list[int]]]:
     """Document number -> the token rows that evaluation feeds for it: context and continuation, or prompt."""
     fed: dict[int, list[list[int]]] = {number: [] for number in range(len(docs))}
     if task.OUTPUT_TYPE == "generate_until":
         original = lm._model_generate
 
-        def generate(context, max_length, stop, **options):
-            mask = options["attention_mask"]
+        def generate(context, max_length, stop, **more):
+            mask = more["attention_mask"]
             rows.extend(row[keep.bool()].tolist() for row, keep in zip(context, mask, strict=True))
-            return original(context, max_length, stop, **options)
+            return original(context, max_length, stop, **more)
 
         lm._model_generate = generate
         for number in fed:
             rows = fed[number]
             only = type(docs)(docs.task, docs.split, (docs.addresses[number],), (docs.docs[number],))
-            evaluate(lm, task, only, metric="exact_match,stripped", prompt=prompt)
+            evaluate(lm, task, only, metric=metric or "exact_match,stripped", prompt=prompt, **options)
         return fed
     original = lm._loglikelihood_tokens
 
-    def score(requests, **options):
+    def score(requests, **more):
         rows.extend([*context, *continuation] for _, context, continuation in requests)
-        return original(requests, **options)
+        return original(requests, **more)
 
     lm._loglikelihood_tokens = score
-    metric = {"toy_corpus": "bits_per_byte,none", "toy_cola": "mcc,none"}.get(docs.task, "acc,none")
+    metric = metric or {"toy_corpus": "bits_per_byte,none", "toy_cola": "mcc,none"}.get(docs.task, "acc,none")
     for number in fed:
         rows = fed[number]
         only = type(docs)(docs.task, docs.split, (docs.addresses[number],), (docs.docs[number],))
-        evaluate(lm, task, only, metric=metric, prompt=prompt)
+        evaluate(lm, task, only, metric=metric, prompt=prompt, **options)
     return fed
 
 

@@ -81,7 +81,14 @@ def evaluate(
     Raises CellError naming the document that cannot be rendered, NonFiniteScore naming one without a score.
     """
     prepared = prepare_requests(lm, task, documents.head(limit), prompt=prompt, system_instruction=system_instruction)
-    values = _score(lm, prepared)
+    return score_prepared(lm, prepared, metric=metric, bootstrap_iterations=bootstrap_iterations)
+
+
+def score_prepared(
+    lm: LanguageModel, prepared: PreparedRequests, *, metric: str, bootstrap_iterations: int = 1000
+) -> Evaluation:
+    """`evaluate` for requests that are built already, which may be those of another checkpoint."""
+    task, values = prepared.task, _score(lm, prepared)
     _check_metric(task, metric, values)
     metrics = {key: _aggregate(prepared, key, found, bootstrap_iterations) for key, found in values.items()}
     items = describe_items(lm, task, prepared.documents, prepared.requests, values[metric], metric)
@@ -196,11 +203,11 @@ def _score(lm: LanguageModel, prepared: PreparedRequests) -> dict[str, list[Any]
     for request in requests:
         request.resps, request.filtered_resps = [], {}
     try:
-        with _sampling_apart(lm, requests):
+        with _sampling_apart(lm, requests), lm.counters.phase(prepared.documents.split):
             _run(lm, requests)
+            lm.counters.evaluate_passes += 1
     except NonFiniteScore as error:
         raise NonFiniteScore(f"{prepared.documents.task}: {error.problem}", error.hint) from None
-    lm.counters.evaluate_passes += 1
     _check_finite(prepared)
     task = prepared.task
     for own, groups in _by_task(prepared).values():

@@ -169,7 +169,10 @@ class _Training:
     def run_epoch(self, number: int, validate: Callable[[], float], stop: Callable[[], bool]) -> str | None:
         """Train one epoch and validate; the reason where it diverged."""
         losses, weights = [], []
-        with _checkpointing(self.lm.base, self.settings.gradient_checkpointing):
+        with (
+            _checkpointing(self.lm.base, self.settings.gradient_checkpointing),
+            self.lm.counters.phase("train"),
+        ):
             for batch in self._batches(number):
                 if stop():
                     raise TrainingStopped(f"{self.lm.model_id}: stopped in epoch {number}, epoch {number - 1} is saved")

@@ -40,6 +40,12 @@ class Evaluation(Section):
 
     device: str = Field("auto", description="auto (a GPU where there is one), cpu, cuda, cuda:0, ...")
     batch_size: Positive = Field(32, description="Sequences a forward pass; changes speed, not results.")
+    scorer: Literal["auto", "packed", "cached", "rows", "lm-eval"] = Field(
+        "auto",
+        description="How choices are scored; changes speed, and results by rounding only. auto: a question's context is "
+        "computed once for all its choices, in the faster of two ways (packed, cached), where that is exact for the "
+        "model; rows: each choice by itself; lm-eval: lm-eval's own code.",
+    )
     max_length: Positive | None = Field(None, description="Longest context in tokens; null is the model's own limit.")
     max_generated_tokens: Positive = Field(
         256, description="Longest answer of a generation task, unless the task sets its own."

@@ -8,9 +8,9 @@ import hashlib
 import json
 
 RECIPE_VERSIONS = {
-    "evaluate_model": 1,
-    "finetune_adapter": 1,
-    "evaluate_adapter": 1,
+    "evaluate_model": 2,
+    "finetune_adapter": 2,
+    "evaluate_adapter": 2,
     "pretrain_miniature": 1,
     "pretrain_on_test": 1,
 }

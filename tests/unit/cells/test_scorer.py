@@ -1,0 +1,305 @@
+"""The scorer against lm-eval's HFLM: every way of computing, every kind of attention, every edge of a request."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from lm_eval.models.huggingface import HFLM
+from toy_world import toy_tokenizer
+
+from lm_validity.cells import scorer as scorer_module
+from lm_validity.cells.language_model import LanguageModel
+from lm_validity.cells.scorer import SharedContextLM
+from lm_validity.cells.scorer_plan import batches, count_row_tokens, plant
+from lm_validity.errors import CellError
+
+COMMON = {"vocab_size": 420, "bos_token_id": 0, "eos_token_id": 1, "initializer_range": 0.3}
+SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "max_position_embeddings": 96}
+LLAMA = SMALL | {"intermediate_size": 64}
+# name -> (configuration, ways that must be found exact)
+SHARED = {"rows", "packed", "cached"}
+ARCHITECTURES = {
+    "llama": (lambda: transformers.LlamaConfig(**COMMON, **LLAMA), SHARED),
+    "gpt2": (lambda: transformers.GPT2Config(n_embd=32, n_layer=2, n_head=2, n_positions=96, **COMMON), SHARED),
+    "pythia": (lambda: transformers.GPTNeoXConfig(**COMMON, **LLAMA), SHARED),
+    "qwen2": (lambda: transformers.Qwen2Config(**COMMON, **LLAMA, num_key_value_heads=1), SHARED),
+    "opt": (
+        lambda: transformers.OPTConfig(**COMMON, **SMALL, ffn_dim=64, word_embed_proj_dim=32, dropout=0.0),
+        SHARED,
+    ),
+    # logits soft-capped after the head, attention soft-capped, every second layer a sliding window
+    "gemma2": (
+        lambda: transformers.Gemma2Config(
+            **COMMON,
+            **LLAMA,
+            head_dim=16,
+            num_key_value_heads=1,
+            sliding_window=24,
+            final_logit_softcapping=5.0,
+            attn_logit_softcapping=5.0,
+            query_pre_attn_scalar=16,
+            attn_implementation="eager",
+        ),
+        SHARED,
+    ),
+    "mistral": (
+        lambda: transformers.MistralConfig(**COMMON, **LLAMA, num_key_value_heads=1, sliding_window=24),
+        SHARED,
+    ),
+    "gpt_neo": (
+        lambda: transformers.GPTNeoConfig(
+            **COMMON,
+            hidden_size=32,
+            num_layers=2,
+            num_heads=2,
+            attention_types=[[["global", "local"], 1]],
+            window_size=24,
+            max_position_embeddings=96,
+        ),
+        SHARED,
+    ),
+    # no position ids: biases made from a 2-D mask, a state that reads one token after another
+    "bloom": (lambda: transformers.BloomConfig(**COMMON, hidden_size=32, n_layer=2, n_head=2), {"rows"}),
+    "mamba": (lambda: transformers.MambaConfig(**COMMON, hidden_size=32, num_hidden_layers=2), {"rows"}),
+}
+
+
+@pytest.fixture(scope="module")
+def models():
+    """A function (architecture) -> (random model, tokenizer), each made once."""
+    made: dict[str, tuple] = {}
+
+    def make(name: str):
+        if name not in made:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(3)
+                model = transformers.AutoModelForCausalLM.from_config(ARCHITECTURES[name][0]()).eval()
+            made[name] = (model, toy_tokenizer(adds_bos=name == "llama", chat=False))
+        return made[name]
+
+    return make
+
+
+def own(models, name: str, **options) -> SharedContextLM:
+    model, tokenizer = models(name)
+    return SharedContextLM(pretrained=model, tokenizer=tokenizer, **({"batch_size": 8, "max_length": 96} | options))
+
+
+def shipped(models, name: str, **options) -> HFLM:
+    model, tokenizer = models(name)
+    return HFLM(pretrained=model, tokenizer=tokenizer, **({"batch_size": 8, "max_length": 96} | options))
+
+
+def random_requests(seed: int = 0, questions: int = 9) -> list:
+    """Questions of 1 to 80 context tokens with up to 5 choices: shared beginnings, equal ones, one token, too long."""
+    random = np.random.default_rng(seed)
+    requests = []
+    for question in range(questions):
+        context = random.integers(420, size=int(random.integers(1, 12 if question % 2 else 80))).tolist()
+        stem = random.integers(420, size=3).tolist()
+        for choice in range(int(random.integers(1, 6))):
+            own_part = random.integers(420, size=int(random.integers(1, 12))).tolist()
+            continuation = [stem[:1], stem, [*stem, *own_part], own_part, own_part[:1]][choice]
+            requests.append(((f"q{question}", f"c{choice}"), context, continuation))
+    long = random.integers(420, size=140).tolist()
+    requests += [(("long", "a"), long, long[:2]), (("long", "b"), long, long[:9]), (("long", "c"), long, long[3:5])]
+    return requests
+
+
+def differences(found, expected, requests) -> float:
+    """Largest difference of log-likelihoods a token; greedy decoding must agree exactly."""
+    assert [greedy for _, greedy in found] == [greedy for _, greedy in expected]
+    return max(
+        abs(mine - theirs) / len(continuation)
+        for (mine, _), (theirs, _), (_, _, continuation) in zip(found, expected, requests, strict=True)
+    )
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_every_way_gives_lm_evals_numbers(models, name):
+    requests = random_requests()
+    expected = shipped(models, name)._loglikelihood_tokens(requests, disable_tqdm=True)
+    assert len({value for value, _ in expected}) > len(expected) // 2, "the numbers say something"
+    for way in ("auto", "packed", "cached", "rows"):
+        lm = own(models, name, scorer=way)
+        assert differences(lm._loglikelihood_tokens(requests), expected, requests) < 1e-4, way
+        assert lm._allowed == ARCHITECTURES[name][1], way
+        # asked for a shared way, a model that can share did so, and no other
+        assert bool(lm.counters.shared_tokens) == (way != "rows" and lm._allowed == SHARED), way
+
+
+@pytest.mark.parametrize("name", ["mistral", "gemma2", "gpt_neo"])
+@pytest.mark.parametrize("way", ["packed", "cached"])
+def test_trees_longer_than_a_window_go_as_rows(models, name, way):
+    requests = [request for request in random_requests() if len(request[1]) > 24]
+    lm = own(models, name, scorer=way)
+    expected = shipped(models, name)._loglikelihood_tokens(requests, disable_tqdm=True)
+    assert differences(lm._loglikelihood_tokens(requests), expected, requests) < 1e-4
+    assert lm.counters.shared_tokens == 0
+
+
+def test_a_wrong_mask_is_found_out(models, monkeypatch):
+    """The probe is what keeps an unknown architecture exact: with a mask that shows siblings it refuses the way."""
+    lm = own(models, "llama")
+    monkeypatch.setattr(
+        "lm_validity.cells.scorer_plan.Tree.visible", lambda tree, start=0: np.tri(len(tree), dtype=bool)[start:]
+    )
+    requests = random_requests()
+    expected = shipped(models, "llama")._loglikelihood_tokens(requests, disable_tqdm=True)
+    assert differences(lm._loglikelihood_tokens(requests), expected, requests) < 1e-4
+    assert lm._allowed == {"rows"}
+
+
+def test_a_head_that_cannot_be_narrowed_leaves_everything_to_lm_eval(models, monkeypatch):
+    lm = own(models, "gpt2")
+    other = torch.nn.Linear(1, 1)
+    monkeypatch.setattr(lm.model, "get_output_embeddings", lambda: other)
+    requests = random_requests()
+    expected = shipped(models, "gpt2")._loglikelihood_tokens(requests, disable_tqdm=True)
+    assert lm._loglikelihood_tokens(requests) == expected
+    assert lm._allowed == frozenset()
+
+
+def test_a_diverged_adapter_says_nothing_about_the_model(models):
+    lm = own(models, "llama")
+    weight = lm.model.lm_head.weight
+    kept = weight.data.clone()
+    weight.data.fill_(float("nan"))
+    assert not any(np.isfinite(value) for value, _ in lm._loglikelihood_tokens(random_requests()))
+    weight.data.copy_(kept)
+    lm._loglikelihood_tokens(random_requests())
+    assert lm._allowed == SHARED and lm.counters.shared_tokens
+
+
+def test_bfloat16_is_within_its_rounding(models):
+    model, tokenizer = models("llama")
+    requests = random_requests()
+    exact = shipped(models, "llama")._loglikelihood_tokens(requests, disable_tqdm=True)
+    half = transformers.AutoModelForCausalLM.from_config(model.config)
+    half.load_state_dict(model.state_dict())
+    lm = SharedContextLM(pretrained=half.bfloat16().eval(), tokenizer=tokenizer, batch_size=8, max_length=96)
+    found = lm._loglikelihood_tokens(requests)
+    assert lm._allowed == SHARED
+    for (mine, _), (theirs, _), (_, _, continuation) in zip(found, exact, requests, strict=True):
+        assert abs(mine - theirs) / len(continuation) < 0.3
+
+
+def test_texts_are_tokenised_as_by_lm_eval(models):
+    texts = [("Question: what is Melri?\nAnswer:", " red"), ("Question: what is Melri?\nAnswer:", " dark gray")]
+    texts += [("trailing space ", "red"), ("trailing space ", "blue"), ("", "red house"), ("a", "b")]
+    requests = [SimpleNamespace(args=pair) for pair in texts]
+    for name in ("llama", "gpt2"):
+        found = own(models, name).loglikelihood(requests, disable_tqdm=True)
+        expected = shipped(models, name).loglikelihood(requests, disable_tqdm=True)
+        assert [value for value, _ in found] == pytest.approx([value for value, _ in expected], abs=1e-4)
+
+
+def test_contexts_are_computed_once(models):
+    """Ten questions of 40 context tokens and 4 choices of 5 tokens: 40 + 4 * 4 tokens each, not 4 * 44."""
+    random = np.random.default_rng(1)
+    requests = []
+    for _ in range(10):
+        context = random.integers(420, size=40).tolist()
+        requests += [(("", ""), context, [choice, *random.integers(420, size=4).tolist()]) for choice in (1, 2, 3, 4)]
+    for way in ("packed", "cached"):
+        lm = own(models, "gpt2", scorer=way)
+        lm._loglikelihood_tokens(requests)
+        counters = lm.counters
+        assert counters.forward_tokens == counters.forward_tokens_padded == 10 * (40 + 16)
+        assert counters.shared_tokens == 10 * 4 * 44 - counters.forward_tokens
+        assert counters.scored_rows == 10 * (1 + 16)
+    lm = own(models, "gpt2", scorer="lm-eval")
+    lm._loglikelihood_tokens(requests)
+    assert lm.counters.forward_tokens == lm.counters.forward_tokens_padded == lm.counters.scored_rows == 10 * 4 * 44
+
+
+def test_running_out_of_memory_halves_the_batch_and_says_so(models, monkeypatch):
+    requests = random_requests(questions=20)
+    expected = shipped(models, "llama")._loglikelihood_tokens(requests, disable_tqdm=True)
+    largest = []
+
+    def limited(score):
+        def run(model, forward, trees, device):
+            if len(trees) > 3:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            largest.append(len(trees))
+            return score(model, forward, trees, device)
+
+        return run
+
+    lm = own(models, "llama", scorer="packed", batch_size=32)
+    lm._allowed = frozenset(SHARED)
+    methods = {name: limited(score) for name, score in scorer_module._METHODS.items()}
+    monkeypatch.setattr(scorer_module, "_METHODS", methods)
+    assert differences(lm._loglikelihood_tokens(requests), expected, requests) < 1e-4
+    assert lm.counters.oom_halvings >= 1 and max(largest) <= 3
+    halvings = lm.counters.oom_halvings
+    lm._loglikelihood_tokens(requests)
+    assert lm.counters.oom_halvings == halvings, "the smaller batch is kept"
+
+
+def test_one_tree_that_does_not_fit_goes_as_rows_and_one_row_is_the_callers(models, monkeypatch):
+    requests = random_requests()
+    expected = shipped(models, "llama")._loglikelihood_tokens(requests, disable_tqdm=True)
+
+    def never(model, forward, trees, device):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    lm = own(models, "llama", scorer="packed")
+    lm._allowed = frozenset(SHARED)
+    rows = scorer_module._METHODS["rows"]
+    monkeypatch.setattr(scorer_module, "_METHODS", {"rows": rows, "packed": never, "cached": never})
+    assert differences(lm._loglikelihood_tokens(requests), expected, requests) < 1e-4
+    monkeypatch.setattr(scorer_module, "_METHODS", {"rows": never, "packed": never, "cached": never})
+    with pytest.raises(torch.OutOfMemoryError):
+        lm._loglikelihood_tokens(requests)
+
+
+def test_requests_without_tokens_and_unknown_ways_are_named(models):
+    with pytest.raises(CellError, match="1 context and 0 continuation tokens"):
+        own(models, "llama")._loglikelihood_tokens([(("q", ""), [5], [])])
+    with pytest.raises(CellError, match=r"'fast' is not known.*packed, cached, rows, lm-eval"):
+        own(models, "llama", scorer="fast")
+    assert own(models, "llama")._loglikelihood_tokens([]) == []
+
+
+tokens = st.lists(st.integers(2, 5), min_size=1, max_size=6)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(tokens, tokens), min_size=1, max_size=12), st.integers(1, 5))
+def test_trees_hold_every_request_once_with_its_own_tokens(pairs, rows):
+    """What a tree says its requests' tokens are is what they are; batches and rows hold each request once."""
+    trees, _ = plant([(None, context, continuation) for context, continuation in pairs], max_length=100)
+
+    def read(parts) -> dict:
+        found = {}
+        for tree in parts:
+            for number, path, continuation in tree.requests:
+                ancestors = [tree.tokens[place] for place in np.flatnonzero(tree.visible()[path[-1]])]
+                assert number not in found
+                assert [tree.depths[node] for node in path] == list(range(tree.context - 1, len(ancestors)))
+                found[number] = ([*ancestors, continuation[-1]], tree.context)
+        return found
+
+    expected = {number: ([*context, *rest], len(context)) for number, (context, rest) in enumerate(pairs)}
+    chains = [chain for tree in trees for chain in tree.chains()]
+    assert read(trees) == read(chains) == expected
+    assert all(chain.is_chain for chain in chains)
+    assert sum(map(len, trees)) <= sum(map(len, chains)) <= count_row_tokens(trees)
+    for parts in (trees, chains):
+        made = list(batches(parts, rows))
+        assert read(tree for batch in made for tree in batch) == expected
+        for batch in made:
+            assert len(batch) == 1 or len(batch) * len(batch[0]) <= rows * max(tree.longest for tree in batch)
+
+
+def test_language_model_passes_the_way_on(models):
+    model, tokenizer = models("llama")
+    lm = LanguageModel(model, tokenizer, model_id="toy", eval_batch_size=4, scorer="lm-eval")
+    lm._loglikelihood_tokens(random_requests())
+    assert lm.scorer == "lm-eval" and lm._allowed is None and lm.counters.shared_tokens == 0

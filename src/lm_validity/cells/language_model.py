@@ -6,6 +6,7 @@ next epoch, one BOS per document in rolling perplexity, and counters.
 """
 
 import functools
+import hashlib
 from pathlib import Path
 from typing import Literal
 
@@ -129,7 +130,19 @@ class LanguageModel(SharedContextLM):
 
     def forget_requests(self) -> None:
         """Free the kept encodings, when the next cell has other documents."""
-        self._encoded.clear()
+        self._encoded = {}
+
+    def share_encodings(self, kept: dict[tuple[str, str], tuple[list[int], list[int]]]) -> None:
+        """Use and extend encodings that outlive this model: those of another checkpoint with the same tokenizer."""
+        self._encoded = kept
+
+    def tokenizer_key(self) -> str:
+        """Two models of the same key render and encode every request alike."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        described = backend.to_str() if backend is not None else f"{id(self.tokenizer)}"
+        special = self.tokenizer.special_tokens_map
+        settings = (self.tokenizer.chat_template, self.prefix_token_id, self.add_bos_token, special)
+        return hashlib.sha256(f"{described}{settings}".encode()).hexdigest()
 
     def document_tokens(self, text: str) -> list[int]:
         """Token ids that are predicted in a document of a perplexity corpus: without a leading BOS, unless

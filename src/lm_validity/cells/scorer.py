@@ -35,11 +35,12 @@ TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-6}
 HALF_TOLERANCE = 0.1
 _PROBE_SEED, _PROBE_CONTEXTS, _PROBE_CHOICES = 20250729, (3, 11, 7), 4
 
-# Attention under a dense mask costs, a pair of tokens, this many times a causal one (benchmarks/scoring_ways.py;
-# CPU measured, GPU not: there a dense mask keeps SDPA from its flash kernel)
-DENSE_COST = {"cpu": 2.0, "cuda": 4.0}
-# A second pass costs as much as this many tokens through the same layers
-PASS_COST = {"cpu": 8, "cuda": 512}
+# What attention costs a multiplication, in units of the linear layers: under a dense mask, and causal without one.
+# A second pass costs as much as PASS_COST tokens a question. CPU: fitted to `benchmarks/scoring.py --ways` (docs/
+# performance.md); CUDA: not measured, set so that short contexts are packed.
+DENSE_COST = {"cpu": 0.7, "cuda": 0.7}
+CAUSAL_COST = {"cpu": 0.3, "cuda": 0.15}
+PASS_COST = {"cpu": 48, "cuda": 256}
 
 
 @register_model("lm-validity")
@@ -153,15 +154,14 @@ class SharedContextLM(HFLM):
         """Cost in units of one token through the linear layers, about 12 d^2 multiplications a layer; a pair of tokens
         in attention costs 2 d, so 1 / (6 d) of it."""
         width = 6 * self._hidden_size
-        kind = self.device.type
-        dense = DENSE_COST.get(kind, DENSE_COST["cuda"]) / width
-        causal = 0.5 / width
+        kind = self.device.type if self.device.type in PASS_COST else "cuda"
+        dense, causal = DENSE_COST[kind] / width, CAUSAL_COST[kind] / width
         size, trunk = len(tree), tree.context - 1
         if way == "packed":
             return size + dense * size**2
         if way == "cached":
             branches = size - trunk
-            return trunk + causal * trunk**2 + branches + dense * branches * size + PASS_COST.get(kind, 512)
+            return trunk + causal * trunk**2 + branches + dense * branches * size + PASS_COST[kind]
         lengths = [tree.depths[end] + 1 for end in {path[-1] for _, path, _ in tree.requests}]
         return sum(length + causal * length**2 for length in lengths)
 

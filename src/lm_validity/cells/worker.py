@@ -28,6 +28,7 @@ class Worker:
         self._load_errors: dict[str, CellError] = {}
         self._tasks: dict[str, object] = {}
         self._prepared: tuple | None = None
+        self._kept = KeptRequests()
 
     def compute(self, place: Place) -> None:
         """Compute one cell and commit it to the store. Raises CellError where it fails by its own fault."""
@@ -107,7 +108,7 @@ class Worker:
 
         key = (cell.benchmark, cell.prompt)
         if self._prepared is None or self._prepared[0] != key:
-            lm.forget_requests()
+            self._kept.forget(lm)
             task = self._task(cell.benchmark)
             prompt = {"prompt": cell.prompt, "system_instruction": self._system_instruction}
             validation = prepare_requests(lm, task, self._documents(cell.benchmark, "validation"), **prompt)
@@ -118,18 +119,19 @@ class Worker:
         return self._prepared[1:]
 
     def _score(self, lm, benchmark: str, split: str, prompt: str) -> tuple[dict, Files]:
-        from lm_validity.cells.evaluation import evaluate
+        from lm_validity.cells.evaluation import prepare_requests, score_prepared
 
-        metric = self.run.benchmarks[benchmark].metric
-        found = evaluate(
-            lm,
-            self._task(benchmark),
-            self._documents(benchmark, split),
-            metric=metric,
-            prompt=prompt,
-            system_instruction=self._system_instruction,
-        )
-        lm.forget_requests()
+        def prepare():
+            return prepare_requests(
+                lm,
+                self._task(benchmark),
+                self._documents(benchmark, split),
+                prompt=prompt,
+                system_instruction=self._system_instruction,
+            )
+
+        prepared = self._kept.requests(lm, (benchmark, split, prompt), prepare)
+        found = score_prepared(lm, prepared, metric=self.run.benchmarks[benchmark].metric)
         metrics = {key: {"value": value, "stderr": error} for key, (value, error) in found.metrics.items()}
         result = {
             "metrics": metrics,
@@ -173,6 +175,7 @@ class Worker:
                     max_generated_tokens=evaluation.max_generated_tokens,
                     window_prefix=self.workspace.grid.document_bos(self.model.model),
                     answer_start=evaluation.chat_answer_start,
+                    scorer=evaluation.scorer,
                     model_id=self.model.model,
                 )
             except CellError as error:
@@ -208,6 +211,36 @@ class Worker:
                 "it takes part in scoring only; see `studies`.",
             )
         return documents(self._task(benchmark), Split.from_json(record))
+
+
+class KeptRequests:
+    """Built and tokenised requests, for the next checkpoint with the same tokenizer.
+
+    At most MOST_KEPT requests are held (about a kilobyte each); beyond that all are built again.
+    """
+
+    MOST_KEPT = 100_000
+
+    def __init__(self):
+        self._tokenizer: str | None = None
+        self._prepared: dict[tuple, object] = {}
+        self._encodings: dict = {}
+
+    def requests(self, lm, key: tuple, prepare: Callable[[], object]):
+        """The prepared requests of (benchmark, split, prompt), built by `prepare` where they are not kept."""
+        tokenizer = lm.tokenizer_key()
+        kept = sum(len(group) for prepared in self._prepared.values() for group in prepared.requests)
+        if tokenizer != self._tokenizer or kept > self.MOST_KEPT:
+            self._tokenizer, self._prepared, self._encodings = tokenizer, {}, {}
+        lm.share_encodings(self._encodings)
+        if key not in self._prepared:
+            self._prepared[key] = prepare()
+        return self._prepared[key]
+
+    def forget(self, lm) -> None:
+        """Keep nothing."""
+        self._tokenizer, self._prepared = None, {}
+        lm.forget_requests()
 
 
 def resolve_device(device: str) -> str:

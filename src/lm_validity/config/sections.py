@@ -42,8 +42,8 @@ class Evaluation(Section):
     batch_size: Positive = Field(32, description="Sequences a forward pass; changes speed, not results.")
     scorer: Literal["auto", "packed", "cached", "rows", "lm-eval"] = Field(
         "auto",
-        description="How choices are scored; changes speed, and results by rounding only. auto: a question's context is "
-        "computed once for all its choices, in the faster of two ways (packed, cached), where that is exact for the "
+        description="How choices are scored; changes speed, and results by rounding only. auto: a question's context "
+        "is computed once for all its choices, in the faster of two ways (packed, cached), where that is exact for the "
         "model; rows: each choice by itself; lm-eval: lm-eval's own code.",
     )
     max_length: Positive | None = Field(None, description="Longest context in tokens; null is the model's own limit.")

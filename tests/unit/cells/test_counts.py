@@ -1,0 +1,89 @@
+"""How often a run reads a split, loads a model and computes a token: counted, not timed."""
+
+import json
+from collections import Counter
+
+import pytest
+from toy_run import RATES, run_all, sidecars, start_run
+
+from lm_validity.cells.worker import KeptRequests
+
+ALL_RULES = ("evaluate_model", "finetune_adapter", "select_adapter", "evaluate_adapter")
+
+
+def total(sidecars: dict, key: str, phase: str) -> int:
+    return sum(sidecar["counters"]["by_phase"].get(phase, {}).get(key, 0) for sidecar in sidecars.values())
+
+
+def test_three_rates_read_test_twice_and_validation_sixteen_times(tmp_path, monkeypatch):
+    """The authors' program reads each 21 times."""
+    monkeypatch.chdir(tmp_path)
+    workspace = start_run(tmp_path)
+    run_all(workspace, *ALL_RULES)
+    found = sidecars(workspace.store)
+    names = {"toy_choice.final.plain.validation", "toy_choice.final.plain.test", "toy_choice.seed0"}
+    assert set(found) == names | {f"toy_choice.plain.lr{rate}.seed0" for rate in RATES}, "no fallback"
+    assert total(found, "evaluate_passes", "test") == 2
+    assert total(found, "evaluate_passes", "validation") == 1 + 3 * 5
+    assert total(found, "model_loads", "load") == 3  # one a job: evaluation, fine-tunes of all rates, adapter
+    assert total(found, "optimizer_steps", "train") == 3 * 5 * 2  # 10 documents in batches of 8
+    counters = Counter()
+    for sidecar in found.values():
+        counters.update({key: value for key, value in sidecar["counters"].items() if key != "by_phase"})
+    assert counters["evaluate_passes"] == 18 and counters["optimizer_steps"] == 30
+    assert counters["forward_tokens"] == sum(total(found, "forward_tokens", split) for split in ("validation", "test"))
+    assert counters["training_tokens"] == total(found, "training_tokens", "train") <= counters["training_tokens_padded"]
+    assert counters["shared_tokens"] > counters["forward_tokens"], "most of a question is computed once"
+
+
+@pytest.mark.parametrize("tokenizers", ["equal", "different"])
+def test_checkpoints_share_requests_where_their_tokenizer_is_the_same(tmp_path, monkeypatch, tokenizers):
+    from lm_validity.cells import evaluation
+
+    monkeypatch.chdir(tmp_path)
+    workspace = start_run(tmp_path, checkpoints=3, studies=("signal",))
+    if tokenizers == "different":
+        path = tmp_path / "model" / "step2" / "tokenizer.json"
+        content = json.loads(path.read_text())
+        content["model"]["merges"].pop()
+        path.write_text(json.dumps(content))
+        workspace = start_again(workspace)
+    calls = []
+    prepare = evaluation.prepare_requests
+    monkeypatch.setattr(
+        evaluation, "prepare_requests", lambda *args, **options: calls.append(1) or prepare(*args, **options)
+    )
+    run_all(workspace, "evaluate_model")
+    cells = sidecars(workspace.store)
+    assert len(cells) == 3 + 1 and total(cells, "model_loads", "load") == 4
+    assert len(calls) == (1 if tokenizers == "equal" else 3)
+
+
+def start_again(workspace):
+    """Records of a model whose files changed."""
+    from lm_validity.cells.prefetch import prefetch_model
+    from lm_validity.files import write_json
+    from lm_validity.store.workspace import Workspace
+
+    run = workspace.run
+    write_json(run.results / "prefetch" / "models" / "m.json", prefetch_model(run.models["m"]))
+    return Workspace(run)
+
+
+def test_kept_requests_are_given_up_when_there_are_many(lm, monkeypatch):
+    kept, made = KeptRequests(), []
+
+    class Prepared:
+        requests = ((1, 2), (3,))
+
+    def prepare():
+        made.append(1)
+        return Prepared()
+
+    for key in ("a", "b", "a", "b"):
+        kept.requests(lm, (key,), prepare)
+    assert len(made) == 2
+    monkeypatch.setattr(KeptRequests, "MOST_KEPT", 5)
+    for key in ("a", "b", "a", "b"):
+        kept.requests(lm, (key,), prepare)
+    assert len(made) == 6

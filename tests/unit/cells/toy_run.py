@@ -1,0 +1,72 @@
+"""A whole run over toy models and toy tasks in one process: prefetch, splits, and jobs through the store."""
+
+from pathlib import Path
+
+from toy_world import toy_model, toy_rows, write_toy_tasks
+
+from lm_validity.cells.jobs import run_job, write_splits
+from lm_validity.cells.prefetch import prefetch_benchmark, prefetch_model
+from lm_validity.config.load import build_run
+from lm_validity.files import write_json
+from lm_validity.store.cells import Store
+from lm_validity.store.workspace import Workspace
+
+# At these rates they do
+RATES = ("1e-2", "2e-2", "3e-2")
+
+
+def ten_of_each(split: str) -> list[dict]:
+    """Few rows of one answer, which the untouched model never gives and a few steps teach it."""
+    return [row | {"gold": row["choices"].index("blue")} for row in toy_rows(split)[:10]]
+
+
+def start_run(folder: Path, *, checkpoints: int = 0, studies=("agreement",), rows=ten_of_each, **sections) -> Workspace:
+    """A workspace with one Llama `m` and the benchmark `toy_choice`, prefetched and split; the working directory is
+    `folder`. `checkpoints`: further ones, of other weights."""
+    write_toy_tasks(_made(folder / "tasks"), rows=rows)
+    toy_model("llama", folder / "model")
+    names = [f"step{number}" for number in range(1, checkpoints + 1)]
+    for number, name in enumerate(names, start=1):
+        toy_model("llama", folder / "model" / name, seed=number)
+    sheet = "checkpoint\titeration\ttokens_b\tsubfolder\n"
+    sheet += "".join(f"{name}\t{number}\t0.00{number}\t{name}\n" for number, name in enumerate(names, start=1))
+    Path("points.tsv").write_text(sheet)
+    points = "points.tsv" if names else ""
+    Path("models.tsv").write_text(f"model\tpath\tdtype\tcheckpoints\nm\t{folder / 'model'}\tfloat32\t{points}\n")
+    Path("benchmarks.tsv").write_text(f"benchmark\ttask\tinclude_path\ntoy_choice\ttoy_choice\t{folder / 'tasks'}\n")
+    values = {
+        "name": "toy",
+        "studies": list(studies),
+        "models": "models.tsv",
+        "benchmarks": "benchmarks.tsv",
+        "finetuning": {"learning_rates": RATES, "epochs": 5} | sections.pop("finetuning", {}),
+        "evaluation": {"device": "cpu"} | sections.pop("evaluation", {}),
+        **sections,
+    }
+    workspace = Workspace(build_run(values, "toy"))
+    run = workspace.run
+    write_json(run.results / "prefetch" / "models" / "m.json", prefetch_model(run.models["m"]))
+    record = prefetch_benchmark(run.benchmarks["toy_choice"])
+    write_json(run.results / "prefetch" / "benchmarks" / "toy_choice.json", record)
+    write_splits(workspace, "toy_choice")
+    return Workspace(run)
+
+
+def run_all(workspace: Workspace, *rules: str) -> None:
+    """Every job of the named rules, in their order."""
+    for rule in rules:
+        for job in [job for job in workspace.grid.jobs.values() if job.rule == rule]:
+            run_job(Workspace(workspace.run), job)
+
+
+def sidecars(store: Store) -> dict[str, dict]:
+    """Cell -> sidecar, of every finished cell."""
+    found = sorted(store.root.glob("*/*/*/sidecar.json"))
+    return {
+        path.parent.name.partition("--")[0]: store.sidecar(str(path.parent.relative_to(store.root))) for path in found
+    }
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder

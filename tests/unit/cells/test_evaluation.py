@@ -66,7 +66,8 @@ def test_equals_lm_eval(kind, name, prompt, model_folders, toy_folder, toy_task)
     assert set(found.metrics) == keys
     for key, (value, stderr) in found.metrics.items():
         metric, _, filter_name = key.partition(",")
-        assert value == expected[key]
+        # sums of log-likelihoods move by rounding with the order of documents; counts do not
+        assert value == pytest.approx(expected[key], rel=1e-6) if name == "toy_corpus" else value == expected[key]
         theirs = expected[f"{metric}_stderr,{filter_name}"]
         assert stderr == (None if theirs == "N/A" else theirs)
     for row, sample in zip(found.items.itertuples(), samples, strict=True):

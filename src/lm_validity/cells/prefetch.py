@@ -12,6 +12,7 @@ from pathlib import Path
 
 from lm_validity.config.sheets import Benchmark, Checkpoint, Model
 from lm_validity.errors import InputError, nearest
+from lm_validity.store.cells import file_sha256
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +119,8 @@ def _hub_snapshot(model: Model, revision: str | None, points) -> tuple[Path, str
         files = [file for file in information.siblings if _wanted(file.rfilename, _folders(points))]
         if not any(file.rfilename.endswith(".safetensors") for file in files):
             raise InputError(f"{where}: no safetensors at {information.sha}.", "choose a revision that has them.")
-        needed = sum(file.size or 0 for file in files)
+        new = files_to_fetch(model.path, information, _folders(points))
+        needed = sum(file.size or 0 for file in new)
         Path(HF_HUB_CACHE).mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(HF_HUB_CACHE).free
         if free < needed:
@@ -141,13 +143,34 @@ def _hub_snapshot(model: Model, revision: str | None, points) -> tuple[Path, str
             "run `snakemake prefetch` online.",
         ) from None
     except (HfHubHTTPError, OSError) as error:
-        reason = str(error).strip().splitlines()[0]
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(f"{where}: download failed ({reason}).", "run it again: downloads resume.") from None
+    _verify(where, folder, files, {file.rfilename for file in new})
+    return folder, information.sha, information.sha
+
+
+def files_to_fetch(path: str, information, folders: tuple[str, ...] | list[str] = ("",)) -> list:
+    """The wanted files of a hub model's `model_info` that are not in the local cache yet."""
+    from huggingface_hub import try_to_load_from_cache
+
+    return [
+        file
+        for file in information.siblings
+        if _wanted(file.rfilename, folders)
+        and not isinstance(try_to_load_from_cache(path, file.rfilename, revision=information.sha), str)
+    ]
+
+
+def _verify(where: str, folder: Path, files: list, new: set[str]) -> None:
+    """Every file has the hub's size; what was downloaded just now also its sha256, where the hub states one."""
     for file in files:
         path = folder / file.rfilename
         if file.size is not None and (not path.is_file() or path.stat().st_size != file.size):
             raise InputError(f"{where}: {file.rfilename} is not complete.", "run it again: downloads resume.")
-    return folder, information.sha, information.sha
+        expected = getattr(file.lfs, "sha256", None)
+        if file.rfilename in new and expected is not None and file_sha256(path) != expected:
+            path.resolve().unlink()  # the hub's cache would take it for complete
+            raise InputError(f"{where}: {file.rfilename} was damaged on its way.", "run it again.")
 
 
 def _folders(points) -> list[str]:

@@ -101,9 +101,15 @@ def preflight(
 ) -> None:
     """Before submission: what is missing, damaged or locked; one line each. Asks for what is to be computed again."""
     from lm_validity.store.check import lease_problems, orphan_problems, record_problems, repair
+    from lm_validity.store.readiness import readiness_problems, unfetched_models
 
     run = _load(configfile)
-    problems = [*record_problems(run), *repair(run, verify=not fast), *lease_problems(run), *orphan_problems(run)]
+    problems = [*record_problems(run), *readiness_problems(run)]
+    if unfetched_models(run) and not run.configuration.replay:
+        from lm_validity.cells.access import access_problems
+
+        problems += access_problems(unfetched_models(run))
+    problems += [*repair(run, verify=not fast), *lease_problems(run), *orphan_problems(run)]
     for problem in problems:
         print(problem)
     print(f"{run.name}: {len(problems)} problems" if problems else f"{run.name}: nothing missing, damaged or locked")

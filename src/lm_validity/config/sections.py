@@ -187,6 +187,7 @@ class SizeClass(Section):
     """What a job asks of a cluster; the second attempt asks for twice the memory and time."""
 
     gpu: int = Field(1, ge=0, description="GPUs a job.")
+    gpu_memory_gb: float = Field(80, gt=0, description="Memory of each GPU in GB: preflight names what does not fit.")
     cpus: Positive = Field(4, description="Processor cores a job.")
     mem_mb: Positive = Field(32_000, description="Memory of the machine a job, in MB.")
     evaluate_minutes: float = Field(20, gt=0, description="Minutes to evaluate one cell.")
@@ -197,10 +198,10 @@ class SizeClass(Section):
 
 DEFAULT_SIZE_CLASSES = {
     "miniature": SizeClass(gpu=0, cpus=1, mem_mb=2_000, evaluate_minutes=1, finetune_minutes=2),
-    "tiny": SizeClass(mem_mb=16_000, evaluate_minutes=10, finetune_minutes=150),
-    "small": SizeClass(mem_mb=24_000, evaluate_minutes=15, finetune_minutes=180),
-    "medium": SizeClass(mem_mb=32_000, evaluate_minutes=20, finetune_minutes=240),
-    "large": SizeClass(mem_mb=64_000, evaluate_minutes=30, finetune_minutes=480),
+    "tiny": SizeClass(gpu_memory_gb=16, mem_mb=16_000, evaluate_minutes=10, finetune_minutes=150),
+    "small": SizeClass(gpu_memory_gb=16, mem_mb=24_000, evaluate_minutes=15, finetune_minutes=180),
+    "medium": SizeClass(gpu_memory_gb=24, mem_mb=32_000, evaluate_minutes=20, finetune_minutes=240),
+    "large": SizeClass(gpu_memory_gb=40, mem_mb=64_000, evaluate_minutes=30, finetune_minutes=480),
     "huge": SizeClass(mem_mb=96_000, evaluate_minutes=45, finetune_minutes=720),
 }
 

@@ -167,7 +167,7 @@ def record_problems(run: Run) -> list[Problem]:
         except ValueError:
             found.append(Problem(str(path), "not valid JSON", "delete it and run `snakemake prefetch`"))
             continue
-        for name, point in record.get("checkpoints", {}).items():
+        for name, point in record.get("checkpoints", {}).items() if not record.get("replay") else ():
             place = Path(point["path"]) / (point["subfolder"] or "")
             if not any(place.glob("*.safetensors")):
                 what = f"checkpoint {name}: no weights in {place} any more"

@@ -1,0 +1,103 @@
+"""Before a run is submitted: what would make its jobs fail after hours in a queue. Each problem is one line."""
+
+import importlib.metadata
+import os
+from pathlib import Path
+
+from lm_validity.config.grid import Grid
+from lm_validity.config.load import Run
+from lm_validity.config.resources import size_class
+from lm_validity.files import read_json
+from lm_validity.store.check import Problem
+from lm_validity.store.scheduler import controller_since
+from lm_validity.store.workload import Workload
+
+
+def readiness_problems(run: Run) -> list[Problem]:
+    """Locks, chat templates, GPU memory, a torch without CUDA. Reads files only."""
+    problems = lock_problems(run)
+    if run.configuration.replay:
+        return problems
+    return [*problems, *template_problems(run), *gpu_memory_problems(run), *torch_problems(run)]
+
+
+def lock_problems(run: Run) -> list[Problem]:
+    """A lock of Snakemake whose Snakemake is gone."""
+    locks = list(Path(".snakemake/locks").glob("*"))
+    if not locks or controller_since(run.results) is not None:
+        return []
+    return [
+        Problem(
+            ".snakemake/locks",
+            "locked by a Snakemake that is gone",
+            "look for jobs it left (below), then `snakemake --unlock` with the same --configfile",
+        )
+    ]
+
+
+def template_problems(run: Run) -> list[Problem]:
+    """Instruction-tuned models that are to be asked in chat and have no template."""
+    found = []
+    for model in Grid(run).used_models:
+        row = run.models[model]
+        if not row.instruction_tuned or "chat" not in run.configuration.evaluation.instruction_tuned_prompts:
+            continue
+        record = _record(run.results / "prefetch" / "models" / f"{model}.json")
+        if record is not None and not record.get("chat_template"):
+            what = "its tokenizer has no chat template"
+            action = "add chat_template.jinja to its folder, or set instruction_tuned to 0 in the models sheet"
+            found.append(Problem(f"model {model}", what, action))
+    return found
+
+
+def gpu_memory_problems(run: Run) -> list[Problem]:
+    """Models that do not fit the GPUs of their size class."""
+    if run.configuration.evaluation.device == "cpu":
+        return []
+    workload, found = Workload(run), []
+    for model in (*Grid(run).used_models, *run.language_models):
+        one, needed = size_class(run, model), workload.gpu_gb(model)
+        if needed > one.gpu * one.gpu_memory_gb:
+            name = (run.models.get(model) or run.language_models[model]).size_class
+            found.append(
+                Problem(
+                    f"model {model}",
+                    f"needs about {needed:.0f} GB of GPU memory, size class {name!r} has {one.gpu} x "
+                    f"{one.gpu_memory_gb:g} GB",
+                    "choose a larger size_class, finetuning.gradient_checkpointing, or more size_classes.gpu",
+                )
+            )
+    return found
+
+
+def torch_problems(run: Run) -> list[Problem]:
+    """Jobs that get a GPU and a torch that cannot use one."""
+    if run.configuration.evaluation.device == "cpu":
+        return []
+    models = (*Grid(run).used_models, *run.language_models)
+    version = importlib.metadata.version("torch") if any(size_class(run, model).gpu for model in models) else ""
+    if not version.endswith("+cpu"):
+        return []
+    action = "install it without TORCH_INDEX=.../cpu (envs/README.md), or set evaluation.device to cpu"
+    return [Problem("torch", f"{version} is the build without CUDA, and jobs ask for GPUs", action)]
+
+
+def unfetched_models(run: Run) -> dict[str, tuple[str, str | None]]:
+    """Hub models without a record yet: id -> (hub id, revision)."""
+    results, found = run.results / "prefetch", {}
+    for model in Grid(run).used_models:
+        row = run.models[model]
+        if not row.is_local and not (results / "models" / f"{model}.json").is_file():
+            found[model] = (row.path, row.revision)
+    for model, row in run.language_models.items():
+        local = row.path.startswith((".", "/", "results/", "~")) or os.path.isdir(row.path)
+        if not local and not (results / "language_models" / f"{model}.json").is_file():
+            found[model] = (row.path, row.revision)
+    return found
+
+
+def _record(path: Path) -> dict | None:
+    try:
+        return read_json(path)
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,152 @@
+"""Fetching from the hub, with a hub made of one folder: room, resuming, verification, access, and no token anywhere."""
+
+import hashlib
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import huggingface_hub
+import pytest
+import requests
+from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+
+from lm_validity.cells.access import access_problems
+from lm_validity.cells.prefetch import prefetch_model
+from lm_validity.config.sheets import Model
+from lm_validity.errors import InputError
+
+SHA = "0123456789abcdef0123456789abcdef01234567"
+TOKEN = "hf_thisIsNobodysToken"
+FILES = {"config.json": b'{"architectures": ["Toy"]}', "model.safetensors": b"weights" * 1000, "tokenizer.json": b"{}"}
+MODEL = Model(model="toy", path="org/toy")
+
+
+class Hub:
+    """What huggingface_hub is asked for, served from memory; `damaged` names a file that arrives with other bytes."""
+
+    def __init__(self, cache: Path):
+        self.cache, self.damaged, self.gated, self.error, self.downloads = cache, None, False, None, []
+
+    def model_info(self, path, revision=None, files_metadata=False):
+        if self.error:
+            raise self.error
+        siblings = [
+            SimpleNamespace(
+                rfilename=name,
+                size=len(content),
+                lfs=SimpleNamespace(sha256=hashlib.sha256(content).hexdigest()) if "model" in name else None,
+            )
+            for name, content in FILES.items()
+        ]
+        return SimpleNamespace(sha=SHA, siblings=siblings, gated=self.gated)
+
+    def auth_check(self, path):
+        raise refusal(GatedRepoError)
+
+    def try_to_load_from_cache(self, path, name, revision=None):
+        return str(self.cache / SHA / name) if (self.cache / SHA / name).is_file() else None
+
+    def snapshot_download(self, path, revision=None, allow_patterns=None, **more):
+        for name, content in FILES.items():
+            target = self.cache / SHA / name
+            if not target.is_file():
+                target.parent.mkdir(parents=True, exist_ok=True)
+                target.write_bytes(content[::-1] if name == self.damaged else content)
+                self.downloads.append(name)
+        return str(self.cache / SHA)
+
+
+def refusal(kind):
+    response = requests.Response()
+    response.status_code = 403
+    response.request = requests.Request("GET", "https://huggingface.co/api", headers={"authorization": TOKEN}).prepare()
+    return kind("403 Client Error", response=response)
+
+
+@pytest.fixture
+def hub(tmp_path, monkeypatch) -> Hub:
+    hub = Hub(tmp_path / "cache")
+    monkeypatch.setattr(huggingface_hub, "HfApi", lambda: hub)
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", hub.snapshot_download)
+    monkeypatch.setattr(huggingface_hub, "try_to_load_from_cache", hub.try_to_load_from_cache)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(hub.cache))
+    monkeypatch.setenv("HF_TOKEN", TOKEN)
+    return hub
+
+
+def free(monkeypatch, number: int) -> None:
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=number))
+
+
+def test_the_commit_is_resolved_and_recorded_and_the_token_is_not(hub):
+    record = prefetch_model(MODEL)
+    assert record["revision"] == SHA and record["checkpoints"]["final"]["digest"] == SHA
+    assert TOKEN not in repr(record) and hub.downloads == list(FILES)
+
+
+def test_room_is_looked_for_before_anything_is_fetched(hub, monkeypatch):
+    free(monkeypatch, 6999)
+    with pytest.raises(InputError, match=r"GB to download.*free in the hub cache.*HF_HOME"):
+        prefetch_model(MODEL)
+    assert hub.downloads == []
+
+
+def test_what_is_there_already_needs_no_room(hub, monkeypatch):
+    """A download that was interrupted goes on on a disk that has room for the rest only."""
+    target = hub.cache / SHA / "model.safetensors"
+    target.parent.mkdir(parents=True)
+    target.write_bytes(FILES["model.safetensors"])
+    free(monkeypatch, 100)
+    prefetch_model(MODEL)
+    assert hub.downloads == ["config.json", "tokenizer.json"]
+
+
+def test_a_file_damaged_on_its_way_is_found_and_fetched_anew(hub):
+    hub.damaged = "model.safetensors"
+    with pytest.raises(InputError, match=r"model\.safetensors was damaged on its way"):
+        prefetch_model(MODEL)
+    hub.damaged = None
+    assert prefetch_model(MODEL)["revision"] == SHA
+    assert hub.downloads.count("model.safetensors") == 2
+
+
+def test_a_cut_file_is_found(hub):
+    target = hub.cache / SHA / "config.json"
+    target.parent.mkdir(parents=True)
+    target.write_bytes(b"{")
+    with pytest.raises(InputError, match=r"config\.json is not complete"):
+        prefetch_model(MODEL)
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"), [(GatedRepoError, "gated"), (RepositoryNotFoundError, "no such repository")]
+)
+def test_refusals_say_what_to_do_and_hold_no_token(hub, kind, words):
+    hub.error = refusal(kind)
+    with pytest.raises(InputError, match=words) as found:
+        prefetch_model(MODEL)
+    assert TOKEN not in str(found.value)
+
+
+def test_preflight_names_a_gated_model_without_token(hub, monkeypatch):
+    hub.gated = True
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
+    (problem,) = access_problems({"toy": ("org/toy", None)})
+    assert str(problem).startswith("model toy (org/toy): gated, and no token is stored on this machine; accept its lic")
+    monkeypatch.setattr(huggingface_hub, "get_token", lambda: TOKEN)
+    (problem,) = access_problems({"toy": ("org/toy", None)})
+    assert "this account has no access" in str(problem) and TOKEN not in str(problem)
+
+
+def test_preflight_names_an_unknown_model_and_a_full_disk(hub, monkeypatch):
+    free(monkeypatch, 10)
+    (problem,) = access_problems({"toy": ("org/toy", None)})
+    assert "0 GB of models to download, 0 GB free" in str(problem) and "HF_HOME" in str(problem)
+    hub.error = refusal(RepositoryNotFoundError)
+    assert "no such repository" in str(access_problems({"toy": ("org/toy", None)})[0])
+
+
+def test_without_a_network_preflight_says_nothing_about_the_hub(hub):
+    hub.error = requests.ConnectionError("no route")
+    assert access_problems({"toy": ("org/toy", None)}) == []

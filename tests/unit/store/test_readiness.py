@@ -1,0 +1,91 @@
+"""What would make jobs fail after hours in a queue is named before, each in a line with what to do."""
+
+import importlib.metadata
+import json
+import os
+import socket
+from pathlib import Path
+
+import pytest
+
+from lm_validity.config.load import load_run
+from lm_validity.files import write_json
+from lm_validity.store.check import record_problems
+from lm_validity.store.leases import process_start
+from lm_validity.store.readiness import readiness_problems, unfetched_models
+
+
+@pytest.fixture
+def real(made_up):
+    """The made-up sheets as a real run, with a build of torch that knows GPUs."""
+
+    def load(**changes):
+        text = Path("replay/replay.yaml").read_text().replace("replay: { scores: replay/scores.json }", "")
+        lines = [f"{key}: {json.dumps(value)}" for key, value in changes.items()]
+        Path("real.yaml").write_text(text.replace("name: replay", "name: real") + "\n".join(lines) + "\n")
+        return load_run("real.yaml")
+
+    return load
+
+
+@pytest.fixture(autouse=True)
+def cuda(monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.13.0")
+
+
+def lines(run) -> list[str]:
+    return [str(problem) for problem in readiness_problems(run)]
+
+
+def test_a_run_that_is_ready_has_no_problem(real):
+    assert lines(real()) == []
+
+
+def test_what_was_not_fetched_is_named(real):
+    run = real()
+    assert {str(problem).partition(":")[0] for problem in record_problems(run)} == {
+        *(f"model {name}" for name in run.models),
+        *(f"benchmark {name}" for name in run.benchmarks),
+    }
+    assert unfetched_models(run)["oak-s"] == ("made-up/Oak-S", None) and len(unfetched_models(run)) == 6
+
+
+def test_a_model_that_does_not_fit_its_gpus(real):
+    run = real(size_classes={"tiny": {}, "small": {}, "medium": {"gpu_memory_gb": 5}})
+    (line,) = lines(run)
+    assert line.startswith("model oak-l: needs about") and "size class 'medium' has 1 x 5 GB" in line
+    assert lines(real(size_classes={"tiny": {}, "small": {}, "medium": {"gpu_memory_gb": 5, "gpu": 2}})) == []
+    assert lines(real(evaluation={"device": "cpu"}, size_classes=run.configuration.model_dump()["size_classes"])) == []
+
+
+def test_a_model_without_chat_template(real):
+    run = real()
+    write_json(run.results / "prefetch" / "models" / "elm-m-chat.json", {"chat_template": False, "checkpoints": {}})
+    (line,) = lines(run)
+    assert line.startswith("model elm-m-chat: its tokenizer has no chat template; add chat_template.jinja")
+    plain = real(evaluation={"instruction_tuned_prompts": ["plain"]})
+    assert lines(plain) == []
+
+
+def test_a_lock_whose_snakemake_is_gone(real):
+    run = real()
+    Path(".snakemake/locks").mkdir(parents=True)
+    Path(".snakemake/locks/0.input.lock").write_text("")
+    (line,) = lines(run)
+    assert line.startswith(".snakemake/locks: locked by a Snakemake that is gone;") and "--unlock" in line
+    # one that lives is no problem
+    record = {"host": socket.gethostname(), "pid": os.getpid(), "started": process_start(os.getpid()), "since": 0.0}
+    write_json(run.results / "controller.json", record)
+    assert lines(run) == []
+
+
+def test_a_torch_that_cannot_use_the_gpus(real, monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.13.0+cpu")
+    (line,) = lines(real())
+    assert line.startswith("torch: 2.13.0+cpu is the build without CUDA, and jobs ask for GPUs; install it without")
+    assert lines(real(evaluation={"device": "cpu"})) == []
+
+
+def test_a_replay_needs_neither_weights_nor_gpus(built, monkeypatch):
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.13.0+cpu")
+    assert lines(built) == [] and record_problems(built) == []

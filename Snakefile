@@ -22,6 +22,13 @@ report: "workflow/report/workflow.rst"
 
 
 include: "workflow/rules/common.smk"
+
+
+if RUN.configuration.container:
+
+    container: RUN.configuration.container
+
+
 include: "workflow/rules/common_sources.smk"
 
 

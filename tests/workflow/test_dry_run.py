@@ -105,3 +105,21 @@ def test_the_slurm_profile_is_found_by_name_and_submits(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.stdout.strip() == "slurm", done.stderr
     assert not (ROOT / "profiles" / "default").exists()
+
+
+def test_a_container_is_every_jobs_image(project):
+    """`container` in the configuration: the rules run in it under --sdm apptainer, and nothing changes without."""
+    code = (
+        "from snakemake.cli import main\nimport snakemake.dag, sys\n"
+        "sys.argv = ['snakemake', *sys.argv[1:]]\n"
+        "original = snakemake.dag.DAG.postprocess\n"
+        "async def report(self, *a, **k):\n"
+        "    done = await original(self, *a, **k)\n"
+        "    print('images', sorted({str(job.container_img_url) for job in self.jobs}))\n"
+        "    return done\n"
+        "snakemake.dag.DAG.postprocess = report\nmain()\n"
+    )
+    command = project.snakemake_command("-n", "--quiet", "all", "--configfile", "config/test.yaml")[1:]
+    done = project.run(sys.executable, "-c", code, *command, "--config", "container=envs/lm-validity.sif")
+    assert "images ['envs/lm-validity.sif']" in done.stdout
+    assert "images ['None']" in project.run(sys.executable, "-c", code, *command).stdout

@@ -258,6 +258,10 @@ class Configuration(Section):
     miniature: MiniatureSettings | None = Field(
         None, description="The miniature world, where models and benchmarks of the sheets come from it."
     )
+    container: str | None = Field(
+        None,
+        description="Image of the jobs under `snakemake --sdm apptainer`, e.g. envs/lm-validity.sif; else unused.",
+    )
     replay: Replay | None = Field(
         None,
         description="Serve known scores (`scores: FILE`) instead of running models: all rules and reports, no GPU.",

@@ -4,8 +4,8 @@
     snakemake --profile slurm --configfile config/paper/train_before_test.yaml
     snakemake scores -n --configfile my.yaml                           what would run
 
-Targets people type: prefetch, scores, agreement, signal, bias, reports, partial_reports. Nothing named: everything the
-configuration's `studies` ask for.
+Targets people type: prefetch, scores, agreement, signal, bias, reports, partial_reports, screening. Nothing named:
+everything the configuration's `studies` ask for.
 """
 
 from snakemake.utils import min_version
@@ -45,6 +45,7 @@ include: "workflow/rules/common_bias.smk"
 include: "workflow/rules/pretrain_on_test.smk"
 include: "workflow/rules/tables.smk"
 include: "workflow/rules/reports.smk"
+include: "workflow/rules/screening.smk"
 
 
 rule all:

@@ -185,3 +185,35 @@ def test_other_conventions_do_not_give_the_papers_numbers(reports):
 
 def test_reports_without_resampling_take_seconds(reports):
     assert reports["seconds"] < 20  # process time on a shared core; 8 s measured on an idle one
+
+
+def test_the_published_benchmarks_pass_the_published_screening(reports):
+    """All 24 stay; a reversed copy of one, and one of which nothing is learnt, leave for that reason."""
+    import pandas as pd
+
+    from lm_validity.tables.schema import SCORES, read_table, write_table
+
+    folder = reports["folder"]
+    arguments = ("--models", PUBLISHED / "models.csv", "--output", folder / "screening")
+    scores, sheet = folder / "scores.parquet", PUBLISHED / "benchmarks.csv"
+    run("report", "screening", "--scores", scores, "--benchmarks", sheet, *arguments)
+    table = pd.read_csv(folder / "screening" / "tables" / "screening.csv")
+    assert len(table) == 24 and table["kept"].all() and (table["models"] == 61).all()
+    assert table.set_index("benchmark").loc["commonsense_qa", "not_improved"] == 7
+    assert table["not_improved"].sum() == 48 and table["training_examples"].min() >= 1000
+
+    rows = read_table(scores, SCORES)
+    backwards = rows[rows["benchmark"] == "arc_easy"].assign(benchmark="backwards")
+    backwards["value"] = backwards["value"].where(backwards["protocol"] == PREPARED, -backwards["value"])
+    copied = rows[(rows["benchmark"] == "piqa") & (rows["protocol"] == DIRECT)]
+    stuck = pd.concat([copied, copied.assign(protocol=PREPARED)]).assign(benchmark="stuck")
+    write_table(pd.concat([rows, backwards, stuck]), SCORES, folder / "more.parquet")
+    text = sheet.read_text().rstrip("\n")
+    like = next(line for line in text.splitlines() if line.startswith("arc_easy,"))
+    text += "".join("\n" + like.replace("arc_easy", name, 1) for name in ("backwards", "stuck")) + "\n"
+    (folder / "more.csv").write_text(text)
+    run("report", "screening", "--scores", folder / "more.parquet", "--benchmarks", folder / "more.csv", *arguments)
+    table = pd.read_csv(folder / "screening" / "tables" / "screening.csv").set_index("benchmark")
+    assert table.loc["stuck", "reason"] == "no improvement in 61 of 61 models"
+    assert table.loc["backwards", "reason"] == "negative agreement with 24 of 24 other benchmarks"
+    assert table["kept"].sum() == 24

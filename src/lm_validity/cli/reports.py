@@ -42,6 +42,25 @@ def factors(
     report_factors(scores, models, benchmarks, output, resamples=resamples)
 
 
+@app.command("screening")
+def screening(
+    scores: Scores,
+    models: Models,
+    benchmarks: Benchmarks,
+    output: Output,
+    results: Annotated[Path | None, typer.Option(help="results/<run>, whose records count training examples.")] = None,
+    training_examples: Annotated[int, typer.Option(min=0, help="Fewest training examples.")] = 1000,
+    unimproved_share: Annotated[float, typer.Option(min=0, max=1, help="Most models that do not improve.")] = 0.2,
+    negative_share: Annotated[float, typer.Option(min=0, max=1, help="Most others with negative agreement.")] = 0.5,
+) -> None:
+    """Which candidate benchmarks can serve, and why the others cannot."""
+    from lm_validity.reports.screening import report_screening
+    from lm_validity.statistics.screening import Thresholds
+
+    thresholds = Thresholds(training_examples, unimproved_share, negative_share)
+    report_screening(scores, models, benchmarks, output, thresholds, results=results)
+
+
 @app.command("signal")
 def signal(
     scores: Scores,

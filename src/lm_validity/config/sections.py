@@ -183,6 +183,18 @@ class Reports(Section):
     )
 
 
+class Screening(Section):
+    """Which candidate benchmarks stay (`snakemake screening`); thresholds of the train-before-test study."""
+
+    training_examples: int = Field(1000, ge=0, description="Fewest training examples of a benchmark.")
+    unimproved_share: float = Field(
+        0.2, ge=0, le=1, description="Largest share of models that preparation does not improve."
+    )
+    negative_share: float = Field(
+        0.5, ge=0, le=1, description="Largest share of the other benchmarks with negative agreement (direct)."
+    )
+
+
 class SizeClass(Section):
     """What a job asks of a cluster; the second attempt asks for twice the memory and time."""
 
@@ -255,6 +267,7 @@ class Configuration(Section):
     )
     bias: BiasSettings | None = Field(None, description="The bias study, with sheets of its own.")
     reports: Reports = Field(Reports(), description=Reports.__doc__)
+    screening: Screening = Field(Screening(), description=Screening.__doc__)
     miniature: MiniatureSettings | None = Field(
         None, description="The miniature world, where models and benchmarks of the sheets come from it."
     )

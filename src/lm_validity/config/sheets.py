@@ -228,7 +228,7 @@ _EXTRA_MODEL_COLUMNS = {
     "in_perplexity_analysis",
     "flops",
 }
-_EXTRA_BENCHMARK_COLUMNS = {"display_name", "description", "selected", "exclusion"}
+_EXTRA_BENCHMARK_COLUMNS = {"training_examples", "display_name", "description", "selected", "exclusion"}
 
 
 def _names(kind) -> set[str]:

@@ -38,6 +38,7 @@ BENCHMARK_COLUMNS = {
     "output_type": "output_type",
     "higher_is_better": "boolean",
     "n_items": "positive",
+    "training_examples": "positive",
     "corpus": "text",  # a file or folder of texts: its metric, type and direction need not be written
 }
 
@@ -49,6 +50,7 @@ _OTHER_NAMES = {
     "tokens_b": ("tokens_B",),
     "in_compute_analysis": ("in_compute_plot",),
     "benchmark": ("task",),
+    "training_examples": ("published_train_rows", "train_rows"),
     "n_items": ("test_rows_inferred_from_stderr",),
 }
 _CORPUS = {"metric": "bits_per_byte,none", "output_type": "loglikelihood_rolling", "higher_is_better": False}

@@ -1,0 +1,47 @@
+"""Candidate benchmarks: which can serve in the agreement study, and why the others cannot. Only when asked for.
+
+REQUIRED INPUTS: results/<run>/tables/scores.parquet, the prefetch records of the benchmarks
+OUTPUTS: results/<run>/reports/screening/{summary.json,index.html,tables/screening.csv}
+"""
+
+
+localrules:
+    screening,
+
+
+rule report_screening:
+    """Training examples, models that do not improve, negative agreement: each candidate's figures and the reason."""
+    input:
+        scores=f"{RESULTS}/tables/scores.parquet",
+        models=RUN.configuration.models or [],
+        benchmarks=RUN.configuration.benchmarks or [],
+    output:
+        f"{RESULTS}/reports/screening/summary.json",
+    log:
+        f"{LOGS}/report_screening.log",
+    conda:
+        "../../envs/report.yaml"
+    resources:
+        mem_mb=4000,
+        runtime=30,
+    params:
+        results=RESULTS,
+        training_examples=RUN.configuration.screening.training_examples,
+        unimproved_share=RUN.configuration.screening.unimproved_share,
+        negative_share=RUN.configuration.screening.negative_share,
+        folder=subpath(output[0], parent=True),
+    message:
+        "report screening"
+    shell:
+        "lm-validity report screening --scores {input.scores:q} --models {input.models:q}"
+        " --benchmarks {input.benchmarks:q} --results {params.results:q}"
+        " --training-examples {params.training_examples} --unimproved-share {params.unimproved_share}"
+        " --negative-share {params.negative_share} --output {params.folder:q} > {log:q} 2>&1"
+
+
+rule screening:
+    """Every candidate of the benchmarks sheet with the reason why it stays or leaves."""
+    input:
+        f"{RESULTS}/reports/screening/summary.json",
+    message:
+        f"done: {RESULTS}/reports/screening/index.html"

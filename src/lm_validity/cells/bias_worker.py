@@ -63,7 +63,8 @@ class ResidentWorker:
         trials.prepare(np.unique(np.concatenate([rows for draw in draws.values() for rows in _rows(draw)])))
         for subsample, draw in draws.items():
             trial = _Trial(plan, task, trials, subsample, draw, shared, self.counters)
-            _write_trial(plan, folder, subsample, task, draw, *trial.compute())
+            about = {"quantized": self._model.quantized, "test_hash": draw_hash(task, draw.test)}
+            _write_trial(plan, folder, subsample, task, draw, about, *trial.compute())
             log.info("%s %s m=%d n=%d: subsample %d", plan.language_model, task.name, plan.m, plan.n, subsample)
 
     def _read_task(self, plan: TrialPlan) -> Task:
@@ -169,7 +170,7 @@ def read_trials(plan: TrialPlan, folder: Path) -> pd.DataFrame:
         table = _read_trial(plan, folder, subsample)
         if table is None:
             continue
-        about = json.loads(table.schema.metadata[b"trial"])
+        about = _about(table)
         frame = table.to_pandas()
         for arm in ARMS:
             own = frame[frame["arm"] == arm]
@@ -206,7 +207,11 @@ def write_tables(plan: TrialPlan, folder: Path, output: Path) -> dict:
     write_table(trials, TRIALS, output / "trials.parquet")
     write_table(read_probabilities(plan, folder), PROBABILITIES, output / "probabilities.parquet")
     accuracy = (trials["correct"] / trials["total"]).groupby(trials["arm"]).mean()
-    return {"trials": len(plan.subsamples), "accuracy": {arm: float(accuracy[arm]) for arm in ARMS}}
+    return {
+        "trials": len(plan.subsamples),
+        "accuracy": {arm: float(accuracy[arm]) for arm in ARMS},
+        "quantized_trials": sum(_about(_read_trial(plan, folder, each))["quantized"] for each in plan.subsamples),
+    }
 
 
 def _key(plan: TrialPlan, subsample: int) -> dict:
@@ -222,8 +227,8 @@ def _trial_path(folder: Path, subsample: int) -> Path:
     return folder / f"trial-{subsample:05d}.parquet"
 
 
-def _write_trial(plan, folder: Path, subsample: int, task: Task, draw: Draw, probabilities, losses) -> None:
-    about = {"recipe": recipe_hash(plan.recipe()), "losses": losses, "test_hash": draw_hash(task, draw.test)}
+def _write_trial(plan, folder: Path, subsample: int, task: Task, draw: Draw, about, probabilities, losses) -> None:
+    about = {"recipe": recipe_hash(plan.recipe()), "losses": losses, **about}
     columns = [
         pa.array(np.repeat(ARMS, len(draw.test))),
         pa.array(np.tile(task.rows[draw.test], len(ARMS))),
@@ -240,10 +245,14 @@ def _read_trial(plan: TrialPlan, folder: Path, subsample: int) -> pa.Table | Non
     path = _trial_path(folder, subsample)
     try:
         table = pq.read_table(path, partitioning=None)
-        about = json.loads(table.schema.metadata[b"trial"])
+        about = _about(table)
     except (OSError, pa.ArrowInvalid, TypeError, KeyError, ValueError):
         return None  # never there, or lost with the machine's power: computed anew
     return table if about["recipe"] == recipe_hash(plan.recipe()) else None
+
+
+def _about(table: pa.Table) -> dict:
+    return json.loads(table.schema.metadata[b"trial"])
 
 
 def _read_base(path: Path, test: np.ndarray, task: Task) -> np.ndarray | None:

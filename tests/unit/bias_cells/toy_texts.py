@@ -38,11 +38,11 @@ def toy_rows(count: int = 150, seed: int = 0) -> list[dict]:
     return rows
 
 
-def toy_source(folder: Path, rows: list[dict] | None = None, **options) -> TaskSource:
+def toy_source(folder: Path, texts: list[dict] | None = None, **options) -> TaskSource:
     """The sheet's row of the toy task, whose JSON lines are written into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "toy.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in (toy_rows() if rows is None else rows)))
+    path.write_text("".join(json.dumps(row) + "\n" for row in (toy_rows() if texts is None else texts)))
     values = {"text_columns": ("text",), "label_column": "label", "class_names": CLASSES}
     values |= {"description": "The Text is what thing. Answer with what thing it is."}
     return TaskSource("toy", str(path), **values | options)

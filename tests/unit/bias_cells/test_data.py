@@ -1,0 +1,180 @@
+"""Sources of texts and labels, what is refused and how it is named, and the draws."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from sklearn.model_selection import train_test_split
+from toy_texts import CLASSES, toy_rows, toy_source
+
+from lm_validity.cells.bias_data import draw_hash, draw_trial, prefetch_task, read_task, task_data
+from lm_validity.errors import CellError, InputError
+
+KINDS = {"labels": CLASSES, "label_column": "kind"}
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".tsv", ".parquet"])
+def test_the_same_texts_are_the_same_task_whatever_file_holds_them(tmp_path, suffix):
+    expected = prefetch_task(toy_source(tmp_path), tmp_path / "expected.parquet")
+    frame, path = pd.DataFrame(toy_rows()), tmp_path / f"again{suffix}"
+    if suffix == ".parquet":
+        frame.to_parquet(path)
+    elif suffix == ".jsonl":
+        frame.to_json(path, orient="records", lines=True)
+    else:
+        frame.to_csv(path, index=False, sep="," if suffix == ".csv" else "\t")
+    for options in ({}, KINDS):
+        source = replace(toy_source(tmp_path, **options), path=str(path))
+        found = prefetch_task(source, tmp_path / "found.parquet")
+        assert found["sha256"] == expected["sha256"]
+    assert expected["rows"] == 150 and expected["classes"] == dict.fromkeys(CLASSES, 50)
+    task = read_task(task_data(expected))
+    assert list(task.texts) == frame["text"].tolist() and task.labels.tolist() == frame["label"].tolist()
+
+
+def test_a_text_na_in_a_csv_stays_text(tmp_path):
+    (tmp_path / "toy.csv").write_text('text,label\nNA,0\n"a, b",1\nnull,2\n')
+    record = prefetch_task(replace(toy_source(tmp_path), path=str(tmp_path / "toy.csv")), tmp_path / "toy.parquet")
+    assert read_task(task_data(record)).texts == ("NA", "a, b", "null")
+
+
+def test_columns_are_joined_and_booleans_are_classes(tmp_path):
+    rows = [{"title": f"t{number}", "body": "b", "label": number % 2 == 1} for number in range(4)]
+    source = toy_source(tmp_path, rows, text_columns=("title", "body"), class_names=("no", "yes"))
+    task = read_task(task_data(prefetch_task(source, tmp_path / "toy.parquet")))
+    assert task.texts[0] == "t0\nb" and task.labels.tolist() == [0, 1, 0, 1]
+
+
+def changed(row: int, **values) -> list[dict]:
+    rows = toy_rows()
+    rows[row] = {**rows[row], **values}
+    return rows
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "problem", "hint"),
+    [
+        (changed(6, text="  "), {}, "task 'toy', row 7: no text", "drop_empty"),
+        (changed(6, text=None), {}, "task 'toy', row 7: no text", "drop_empty"),
+        (changed(6, label=3), {}, "task 'toy', row 7: unknown label 3", "the labels are 0, 1, 2"),
+        (changed(6, kind="animol"), KINDS, "task 'toy', row 7: unknown label 'animol'", "did you mean 'animal'?"),
+        (toy_rows(), {"rows": 151}, "task 'toy': 150 rows, 151 in the tasks sheet", "pin its revision"),
+        (toy_rows(), {"majority_share": 0.4}, "largest class has 0.3333 of the rows, 0.4000", "revision and labels"),
+        (toy_rows(), {"class_names": (*CLASSES, "stone")}, "class 3 ('stone') has no rows", "class_names"),
+        (toy_rows(), {"text_columns": ("texts",)}, "no column 'texts'", "did you mean 'text'?"),
+        (toy_rows(), {"shorter_than": 2}, "task 'toy': no rows", "filters"),
+    ],
+)
+def test_what_is_wrong_with_a_task_is_named(tmp_path, rows, options, problem, hint):
+    with pytest.raises(InputError) as caught:
+        prefetch_task(toy_source(tmp_path, rows, **options), tmp_path / "toy.parquet")
+    assert problem in caught.value.problem and hint in caught.value.hint
+    assert not (tmp_path / "toy.parquet").exists()
+
+
+def test_empty_and_long_texts_leave_where_the_sheet_says_so(tmp_path):
+    rows = changed(6, text="")
+    kept = [number for number, row in enumerate(rows) if 0 < len(row["text"]) < 35]
+    source = toy_source(tmp_path, rows, drop_empty=True, shorter_than=35, rows=len(kept))
+    task = read_task(task_data(prefetch_task(source, tmp_path / "toy.parquet")))
+    assert task.rows.tolist() == kept and 0 < len(kept) < len(rows)
+    assert task.where(0) == f"task 'toy', row {kept[0] + 1}"
+
+
+def test_a_line_that_is_not_json_is_named(tmp_path):
+    source = toy_source(tmp_path)
+    with open(source.path, "a") as handle:
+        handle.write("{broken\n")
+    with pytest.raises(InputError, match="line 151 is not JSON"):
+        prefetch_task(source, tmp_path / "toy.parquet")
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "problem"),
+    [
+        (12, 70, "150 rows, m = 12 and n = 70 need 152"),
+        (153, 1, "class 0 has 50 rows, m = 153 needs 51 of each class"),
+        (2, 5, "m = 2 is less than one training text for each of 3 classes"),
+    ],
+)
+def test_a_task_that_is_too_small_is_named_on_the_login_node_and_in_the_job(tmp_path, m, n, problem):
+    source = toy_source(tmp_path)
+    with pytest.raises(InputError, match="task 'toy': ") as caught:
+        prefetch_task(source, tmp_path / "toy.parquet", [(12, 15), (m, n)])
+    assert problem in caught.value.problem
+    task = read_task(task_data(prefetch_task(source, tmp_path / "toy.parquet")))
+    with pytest.raises(CellError, match="task 'toy': ") as caught:
+        draw_trial(task, m, n, 1)
+    assert problem in caught.value.problem
+
+
+def test_other_texts_than_the_recorded_ones_are_refused(tmp_path):
+    data = task_data(prefetch_task(toy_source(tmp_path), tmp_path / "toy.parquet"))
+    prefetch_task(toy_source(tmp_path, changed(6, text="another")), tmp_path / "toy.parquet")
+    with pytest.raises(CellError, match="not those that were recorded"):
+        read_task(data)
+    with pytest.raises(CellError, match="cannot be read"):
+        read_task(replace(data, path=str(tmp_path / "nowhere.parquet")))
+
+
+def test_draws_are_the_authors_and_train_does_not_depend_on_n(tmp_path):
+    task = read_task(task_data(prefetch_task(toy_source(tmp_path), tmp_path / "toy.parquet")))
+    frame = pd.DataFrame({"label": task.labels})
+    for subsample in (1, 7):
+        train = pd.concat(rows.sample(4, random_state=42 + subsample) for _, rows in frame.groupby("label"))
+        rest = frame.drop(train.index)
+        extra, test = train_test_split(rest, train_size=15, test_size=15, random_state=42 + subsample)
+        draw = draw_trial(task, 13, 15, subsample)  # 13: floor(13 / 3) of each class
+        assert draw.train.tolist() == train.index.tolist()
+        assert (draw.extra.tolist(), draw.test.tolist()) == (extra.index.tolist(), test.index.tolist())
+        assert len(np.unique(np.concatenate([draw.train, draw.extra, draw.test]))) == 12 + 30
+        assert draw_trial(task, 13, 40, subsample).train.tolist() == draw.train.tolist()
+
+
+def test_a_test_hash_is_of_a_set_of_rows_of_these_data(tmp_path):
+    task = read_task(task_data(prefetch_task(toy_source(tmp_path), tmp_path / "toy.parquet")))
+    rows = draw_trial(task, 12, 15, 1).test
+    assert draw_hash(task, rows) == draw_hash(task, rows[::-1])
+    assert draw_hash(task, rows) != draw_hash(task, draw_trial(task, 12, 15, 2).test)
+    assert draw_hash(task, rows) != draw_hash(replace(task, sha256="other data"), rows)
+
+
+def test_parquet_files_of_a_hub_repository_are_read_from_the_cache(tmp_path, monkeypatch):
+    """The layout of huggingface_hub's cache, without network."""
+    import huggingface_hub.constants
+
+    snapshot = tmp_path / "cache" / "datasets--someone--toy" / "snapshots" / "0123456789abcdef"
+    (snapshot / "plain" / "train").mkdir(parents=True)
+    rows = pd.DataFrame(toy_rows())
+    for part in (0, 1):
+        rows[part * 75 : (part + 1) * 75].to_parquet(snapshot / "plain" / "train" / f"000{part}.parquet", index=False)
+    refs = snapshot.parents[1] / "refs" / "refs" / "convert"
+    refs.mkdir(parents=True)
+    (refs / "parquet").write_text(snapshot.name)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    source = toy_source(tmp_path, revision="refs/convert/parquet", files=("plain/train/*.parquet",))
+    found = prefetch_task(replace(source, path="someone/toy"), tmp_path / "toy.parquet")
+    assert found["revision"] == snapshot.name and found["rows"] == 150
+    assert found["sha256"] == prefetch_task(source, tmp_path / "again.parquet")["sha256"]
+    for change, problem in (
+        ({"path": "someone/other"}, "cannot be fetched"),
+        ({"path": "someone/toy", "files": ("*.json",)}, "no file matches *.json"),
+    ):
+        with pytest.raises(InputError) as caught:
+            prefetch_task(replace(source, **change), tmp_path / "toy.parquet")
+        assert problem in caught.value.problem
+
+
+def test_a_folder_that_the_datasets_library_reads_is_a_source(tmp_path, monkeypatch):
+    import huggingface_hub.constants
+
+    folder = tmp_path / "named"
+    folder.mkdir()
+    (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in toy_rows()))
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
+    found = prefetch_task(replace(toy_source(tmp_path), path=str(folder)), tmp_path / "toy.parquet")
+    assert found["sha256"] == prefetch_task(toy_source(tmp_path), tmp_path / "again.parquet")["sha256"]

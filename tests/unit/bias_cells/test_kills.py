@@ -1,0 +1,57 @@
+"""A worker that is killed (SIGKILL, any moment) and started again ends with the tables of an undisturbed one."""
+
+import json
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lm_validity.cells.bias_plan import Adapter
+from lm_validity.cells.bias_worker import run_trials, write_tables
+
+SCRIPT = Path(__file__).parent / "kill_worker.py"
+
+
+def plans_of(plan_of, subsamples: int) -> dict:
+    """A head on each architecture, its base arms shared with another n, and zero-shot with adapters."""
+    options = {"subsamples": tuple(range(1, subsamples + 1)), "share_base": ((20, subsamples),)}
+    zero_shot = {"classification": {"method": "zero_shot"}, "pretraining": {"adapter": Adapter(rank=4)}}
+    return {
+        "bert": plan_of("bert", **options),
+        "gpt2": plan_of("gpt2", **options),
+        "zero-shot": plan_of("gpt2", **options, **zero_shot),
+    }
+
+
+def tables(plan, folder: Path, output: Path) -> dict[str, bytes]:
+    output.mkdir(parents=True)
+    write_tables(plan, folder, output)
+    return {path.name: path.read_bytes() for path in output.iterdir()}
+
+
+def kill_and_compare(plans: dict, folder: Path, kills: int) -> None:
+    for name in plans:
+        (folder / name / "killed").mkdir(parents=True)
+    pickled = [(plan, folder / name / "killed") for name, plan in plans.items()]
+    (folder / "plans.pickle").write_bytes(pickle.dumps(pickled))
+    command = [sys.executable, str(SCRIPT), str(folder / "plans.pickle"), str(kills)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr[-2000:]
+    for (name, plan), counts in zip(plans.items(), json.loads(done.stdout.splitlines()[-1]), strict=True):
+        # no trial lost: every process found those before it and finished at least one of its own
+        assert len(counts) == kills and all(later > earlier for earlier, later in zip([0, *counts], counts))  # noqa: B905
+        assert counts[-1] < len(plan.subsamples)
+        run_trials(plan, folder / name / "undisturbed")
+        expected = tables(plan, folder / name / "undisturbed", folder / name / "expected")
+        assert tables(plan, folder / name / "killed", folder / name / "found") == expected
+
+
+def test_three_kills(plan_of, tmp_path):
+    kill_and_compare(plans_of(plan_of, 12), tmp_path, 3)
+
+
+@pytest.mark.slow
+def test_twenty_kills(plan_of, tmp_path):
+    kill_and_compare(plans_of(plan_of, 70), tmp_path, 20)

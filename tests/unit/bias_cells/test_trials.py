@@ -1,0 +1,225 @@
+"""Trials with a linear head: arms, seeds, options, shared base arms, resume, the tables."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from toy_texts import toy_model, toy_plan, toy_rows, toy_task
+from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
+
+from lm_validity.cells.bias_data import draw_hash, draw_trial, read_task
+from lm_validity.cells.bias_head import HeadTrials, next_tokens
+from lm_validity.cells.bias_plan import ARMS, TrialPlan, paper_options
+from lm_validity.cells.bias_resident import ResidentModel, TrialCounters
+from lm_validity.cells.bias_training import IGNORED, Batch, padded
+from lm_validity.cells.bias_worker import (
+    ResidentWorker,
+    read_probabilities,
+    read_trials,
+    run_trials,
+    write_tables,
+)
+from lm_validity.errors import CellError, InputError
+from lm_validity.tables.trials import pair_arms
+
+
+def table_bytes(plan: TrialPlan, folder, output) -> dict[str, bytes]:
+    """The plan's finished tables, byte by byte."""
+    output.mkdir(exist_ok=True)
+    write_tables(plan, folder, output)
+    return {path.name: path.read_bytes() for path in output.iterdir()}
+
+
+def losses(trials) -> dict[str, list[float]]:
+    return {arm: trials.loc[trials["arm"] == arm, "pretraining_loss"].tolist() for arm in ARMS}
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_a_trial_has_three_arms_on_one_test_set(plan_of, tmp_path, kind):
+    plan = plan_of(kind)
+    run_trials(plan, tmp_path)
+    trials, probabilities = read_trials(plan, tmp_path), read_probabilities(plan, tmp_path)
+    wide = pair_arms(trials)  # the reports' own reader and its checks
+    assert wide["subsample"].tolist() == [1, 2] and wide[["base", "extra", "test"]].notna().all(axis=None)
+    task = read_task(plan.data)
+    for subsample, own in probabilities.groupby("subsample"):
+        draw = draw_trial(task, plan.m, plan.n, subsample)
+        assert set(trials.loc[trials["subsample"] == subsample, "test_hash"]) == {draw_hash(task, draw.test)}
+        for arm, rows in own.groupby("arm"):
+            assert rows["row"].tolist() == draw.test.tolist()
+            assert rows["label"].tolist() == task.labels[draw.test].tolist()
+            found = np.stack(rows["probabilities"].to_list())
+            assert found.shape == (15, 3) and np.allclose(found.sum(axis=1), 1, atol=1e-5)
+            here = trials[(trials["subsample"] == subsample) & (trials["arm"] == arm)].iloc[0]
+            assert here["correct"] == (found.argmax(axis=1) == task.labels[draw.test]).sum()
+    assert all(np.isnan(loss) for loss in losses(trials)["base"])
+    assert all(0.5 < loss < 8 for arm in ("extra", "test") for loss in losses(trials)[arm])
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_a_trial_depends_on_its_key_alone(plan_of, tmp_path, kind):
+    """The same bytes whatever the batch, the order, what the process did before, and what stood in the folder."""
+    plan = plan_of(kind, subsamples=(1, 2, 3))
+    run_trials(plan, tmp_path / "whole")
+    expected = table_bytes(plan, tmp_path / "whole", tmp_path / "expected")
+    worker, folder = ResidentWorker(), tmp_path / "parts"
+    worker.run(replace(plan, experiment="another", pretraining=replace(plan.pretraining, epochs=2)), folder)
+    torch.manual_seed(99)
+    for subsample in (3, 1):
+        worker.run(replace(plan, subsamples=(subsample,)), folder)
+    (folder / "trial-00002.parquet").write_bytes(b"half a file")
+    worker.run(plan, folder)
+    assert table_bytes(plan, folder, tmp_path / "found") == expected
+    assert worker.counters.model_loads == 1
+    before = worker.counters.trainings
+    worker.run(plan, folder)
+    assert worker.counters.trainings == before  # everything is there
+    run_trials(replace(plan, n=16), folder)  # another recipe in the same folder: not taken for the same trials
+    assert read_trials(plan, folder).empty
+
+
+def test_a_missing_trial_is_not_committed(plan_of, tmp_path):
+    plan = plan_of("gpt2")
+    run_trials(replace(plan, subsamples=(1,)), tmp_path)
+    with pytest.raises(CellError, match=r"task 'toy': 1 trials are missing \(subsample 2\)"):
+        write_tables(plan, tmp_path, tmp_path)
+    assert not (tmp_path / "trials.parquet").exists()
+
+
+def test_the_base_arm_is_trained_once_for_all_n_and_experiments(plan_of, tmp_path):
+    """With sharing or without, in whatever order: the same bytes."""
+    sizes = ((15, 2), (20, 2), (30, 1))
+    plans = [plan_of("gpt2", n=n, subsamples=tuple(range(1, count + 1)), share_base=sizes) for n, count in sizes]
+    again = replace(plans[1], experiment="overtraining", pretraining=replace(plans[1].pretraining, epochs=2))
+    alone, together = tmp_path / "alone", tmp_path / "together"
+    worker = ResidentWorker()
+    for number, plan in enumerate([*plans, again]):
+        run_trials(plan, alone / str(number))
+        worker.run(plan, together / str(number), shared=tmp_path / "shared")
+        expected = table_bytes(plan, alone / str(number), tmp_path / f"expected{number}")
+        assert table_bytes(plan, together / str(number), tmp_path / f"found{number}") == expected
+    trials = 2 + 2 + 1 + 2
+    assert worker.counters.shared_base_arms == trials - 2
+    assert worker.counters.trainings == 5 * trials - worker.counters.shared_base_arms
+    damaged = next((tmp_path / "shared").glob("*/n20-00001.npy"))
+    damaged.write_bytes(b"\x93NUMPY half a file")
+    worker.run(plans[1], together / "later", shared=tmp_path / "shared")
+    assert table_bytes(plans[1], together / "later", tmp_path / "found") == table_bytes(
+        plans[1], alone / "1", tmp_path / "again"
+    )
+
+
+def test_seeds_differ_between_subsamples_and_not_between_arms(plan_of, tmp_path):
+    """Without pretraining's effect (a rate of nearly nothing) the three arms are the same classifier."""
+    plan = plan_of("gpt2", pretraining={"learning_rate": 1e-30})
+    run_trials(plan, tmp_path)
+    found = read_probabilities(plan, tmp_path)
+    by_arm = {arm: np.stack(found.loc[found["arm"] == arm, "probabilities"].to_list()) for arm in ARMS}
+    assert np.array_equal(by_arm["base"], by_arm["extra"]) and np.array_equal(by_arm["base"], by_arm["test"])
+
+
+def heads(plan: TrialPlan, arm: str, seeds=(5, 6)) -> list[dict[str, torch.Tensor]]:
+    model = ResidentModel(plan)
+    found = []
+    for seed in seeds:
+        model.reset()
+        model.start_classifier(arm, seed)
+        found.append({name: value.clone() for name, value in model.classifier.named_parameters()})
+    return found
+
+
+def test_pooler_options(plan_of, record, tmp_path):
+    """keep: the model's own in every arm; paper: a fresh one after pretraining; none: there is none."""
+    folder = toy_model("bert", tmp_path / "bert", pooler=True)
+    own = AutoModelForSequenceClassification.from_pretrained(folder, num_labels=3).bert.pooler.dense.weight
+    name = "bert.pooler.dense.weight"
+    for pooler, arm, kept in (("keep", "base", True), ("keep", "test", True), ("paper", "base", True)):
+        plan = toy_plan("bert", folder, record, classification={"pooler": pooler})
+        one, other = heads(plan, arm)
+        assert torch.equal(one[name], own) is kept and torch.equal(other[name], own) is kept
+        assert not torch.equal(one["classifier.weight"], other["classifier.weight"])
+        assert not one["classifier.bias"].any()
+    one, other = heads(toy_plan("bert", folder, record, classification={"pooler": "paper"}), "test")
+    assert not torch.equal(one[name], own) and not torch.equal(one[name], other[name])
+    plan = toy_plan("bert", folder, record, classification={"pooler": "none"})
+    assert name not in heads(plan, "test")[0]
+    model = ResidentModel(plan)
+    ids = torch.arange(5, 12)[None]
+    with torch.no_grad():
+        model.classifier.eval()
+        first = model.lm.base_model(ids).last_hidden_state[:, 0]
+        expected = model.classifier.classifier(first)
+        assert torch.allclose(model.classifier(ids).logits, expected, atol=1e-6)
+    # a model whose files have no pooler gets a fresh one in every arm, the same within a subsample
+    bare = plan_of("bert")
+    assert torch.equal(heads(bare, "base")[0][name], heads(bare, "test")[0][name])
+
+
+def test_paper_options_are_the_authors(plan_of, tmp_path):
+    plan = paper_options(plan_of("bert"))
+    assert (plan.classification.max_length, plan.classification.pooler, plan.seeds) == (None, "paper", "fixed")
+    assert plan.recipe() != plan_of("bert").recipe()
+    run_trials(plan, tmp_path)
+    assert len(read_trials(plan, tmp_path)) == 6
+
+
+def test_truncation_is_256_or_the_models_limit(record, models, tmp_path):
+    long = [{**row, "text": " ".join([row["text"]] * 30)} for row in toy_rows()]
+    record = toy_task(tmp_path / "long", long)
+    model = ResidentModel(toy_plan("gpt2", models["gpt2"], record))
+    text = long[0]["text"]
+    assert [len(model.encode([text], length)[0][0]) for length in (None, 40, 4000)] == [96, 40, 96]
+    bert = ResidentModel(toy_plan("bert", models["bert"], record))
+    tokens, special = bert.encode([text], 40)[0]
+    assert tokens[-1] == bert.tokenizer.sep_token_id and special == [1, *[0] * 38, 1]
+
+
+def test_logits_at_masked_positions_are_the_models(plan_of, models, record):
+    plan = plan_of("bert")
+    model = ResidentModel(plan)
+    trials = HeadTrials(plan, read_task(plan.data), model, TrialCounters())
+    encoded = model.encode([row["text"] for row in toy_rows(6)], None)
+    ids, attention = padded([tokens for tokens, _ in encoded], 0)
+    labels = torch.where(torch.rand(ids.shape, generator=torch.Generator().manual_seed(0)) < 0.3, ids, IGNORED)
+    plain = AutoModelForMaskedLM.from_pretrained(models["bert"]).eval()
+    model.lm.eval()
+    with torch.no_grad():
+        found, wanted = trials._masked_logits(Batch(ids, attention, labels))
+        expected = plain(input_ids=ids, attention_mask=attention).logits[labels != IGNORED]
+    assert torch.equal(wanted, labels[labels != IGNORED])
+    assert torch.allclose(found, expected, atol=1e-5)
+
+
+def test_next_tokens_leave_out_padding_and_the_end():
+    ids, attention = padded([[5, 6, 7], [8, 9]], 0)
+    assert next_tokens(ids, attention).tolist() == [[6, 7, IGNORED], [9, IGNORED, IGNORED]]
+
+
+def test_micro_batches_are_the_same_training(plan_of, tmp_path):
+    plans = [plan_of("gpt2", subsamples=(1,), pretraining={"micro_batch": size}) for size in (None, 3)]
+    plans = [replace(plan, model_path=str(toy_model("gpt2", tmp_path / "dry", dropout=0.0))) for plan in plans]
+    found = []
+    for number, plan in enumerate(plans):
+        run_trials(plan, tmp_path / str(number))
+        found.append(np.stack(read_probabilities(plan, tmp_path / str(number))["probabilities"].to_list()))
+    assert plans[0].recipe() == plans[1].recipe()
+    assert np.allclose(found[0], found[1], atol=1e-4)
+
+
+def test_what_cannot_be_is_refused(plan_of, tmp_path):
+    with pytest.raises(InputError, match="zero_shot needs a causal"):
+        plan_of("bert", classification={"method": "zero_shot"})
+    with pytest.raises(InputError, match="packing and adapters are for zero_shot"):
+        plan_of("gpt2", pretraining={"packing": 8})
+    gpt2 = plan_of("gpt2")
+    with pytest.raises(CellError, match="no mask token"):
+        run_trials(replace(gpt2, architecture="masked"), tmp_path)
+    with pytest.raises(CellError, match="neither a folder nor a model"):
+        run_trials(replace(gpt2, model_path=str(tmp_path / "nowhere")), tmp_path)
+    with pytest.raises(CellError, match="task 'toy': 150 rows, m = 12 and n = 100 need 212"):
+        run_trials(replace(gpt2, n=100), tmp_path)
+    diverging = replace(gpt2, pretraining=replace(gpt2.pretraining, learning_rate=1e30))
+    with pytest.raises(CellError, match=r"task 'toy', .*: the loss is not finite"):
+        run_trials(diverging, tmp_path)
+    assert not list(tmp_path.glob("trial-*"))

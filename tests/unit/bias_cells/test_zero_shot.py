@@ -1,0 +1,147 @@
+"""Prompts, their scoring against the plain way, adapters, packing, and a leak that must be found."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from toy_texts import CLASSES, toy_model, toy_plan, toy_rows, toy_task
+from transformers import AutoModelForCausalLM
+
+from lm_validity.cells.bias_data import read_task
+from lm_validity.cells.bias_plan import Adapter
+from lm_validity.cells.bias_prompts import PromptFormat
+from lm_validity.cells.bias_resident import ResidentModel, TrialCounters
+from lm_validity.cells.bias_worker import ResidentWorker, read_trials, run_trials
+from lm_validity.cells.bias_zero_shot import ZeroShotTrials
+from lm_validity.errors import CellError
+
+PROMPTED = {"method": "zero_shot"}
+LONG_NAMES = ("animal that is big", "tool", "plant near a tool")
+SETTINGS = {
+    "all weights": {},
+    "adapter": {"adapter": Adapter(rank=4, alpha=8)},
+    "packed": {"adapter": Adapter(rank=4, alpha=8), "packing": 4, "batch_size": 1},
+    "checkpointed": {"adapter": Adapter(rank=4, alpha=8), "gradient_checkpointing": True, "micro_batch": 3},
+}
+
+
+def zero_shot(plan, **changes) -> ZeroShotTrials:
+    model = ResidentModel(plan)
+    trials = ZeroShotTrials(plan, replace(read_task(plan.data), **changes), model, TrialCounters())
+    trials.prepare(np.arange(20))
+    return trials
+
+
+def plain_probabilities(trials: ZeroShotTrials, lm, rows) -> np.ndarray:
+    """One forward pass a prompt and class: mean token log-probability of the name, normalised."""
+    tokenizer, found = trials.model.tokenizer, []
+    for row in rows:
+        prompt, scores = trials.format.prompt(trials.task.texts[row]), []
+        before = tokenizer(prompt)["input_ids"]
+        for name in trials.task.class_names:
+            whole = tokenizer(f"{prompt} {name}")["input_ids"]
+            with torch.no_grad():
+                logs = lm(torch.tensor([whole])).logits.log_softmax(dim=-1)[0]
+            scores.append(np.mean([float(logs[at - 1, whole[at]]) for at in range(len(before), len(whole))]))
+        found.append(np.exp(scores) / np.exp(scores).sum())
+    return np.array(found)
+
+
+@pytest.mark.parametrize("names", [CLASSES, LONG_NAMES])
+def test_scores_are_those_of_one_pass_a_prompt_and_class(plan_of, models, names):
+    trials = zero_shot(plan_of("gpt2", classification={**PROMPTED, "predict_batch": 7}), class_names=names)
+    lm = AutoModelForCausalLM.from_pretrained(models["gpt2"]).eval()
+    rows = np.arange(20)
+    expected = plain_probabilities(trials, lm, rows)
+    assert len(trials.prefix) > 20 and np.ptp(expected) > 0.1
+    assert np.abs(trials.probabilities(rows) - expected).max() < 1e-5
+    trials._prompts[3] = [9, *trials._prompts[3]]  # a prompt that does not begin as the others do
+    assert np.abs(trials.probabilities(rows[:3]) - expected[:3]).max() < 1e-5
+    odd = trials.probabilities(rows)
+    assert np.abs(odd - expected)[3].max() > 1e-4 and np.abs(np.delete(odd - expected, 3, axis=0)).max() < 1e-5
+
+
+def test_the_prefix_is_computed_once_an_arm(plan_of):
+    trials = zero_shot(plan_of("gpt2", classification={**PROMPTED, "predict_batch": 4}))
+    trials.probabilities(np.arange(20))
+    rests = sum(len(trials._prompts[row]) - len(trials.prefix) for row in range(20))
+    assert trials.counters.forward_tokens == len(trials.prefix) + rests  # names of one token cost nothing more
+
+
+def test_the_prompt_is_the_papers():
+    prompts = PromptFormat(("ham", "spam"), "The text is an email.", 5)
+    assert prompts.prompt("123456789") == (
+        "Your task is to classify a given text as one of these categories:\nham\nspam\n\nThe text is an email.\n\n"
+        "### Text: 12345\n ### Answer:"
+    )
+    assert prompts.packed(["one", "two"]) == prompts.instruction + "### Text: one\n\n\n### Text: two\n"
+
+
+@pytest.mark.parametrize("settings", SETTINGS)
+def test_trials_are_the_same_bytes_again_and_leave_the_model_as_it_was(plan_of, models, tmp_path, settings):
+    plan = plan_of("gpt2", classification=PROMPTED, pretraining={**SETTINGS[settings], "epochs": 2})
+    worker = ResidentWorker()
+    worker.run(plan, tmp_path / "one")
+    worker.run(replace(plan, subsamples=(2,)), tmp_path / "two")
+    run_trials(replace(plan, subsamples=(1,)), tmp_path / "two")
+    for name in ("trial-00001.parquet", "trial-00002.parquet"):
+        assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
+    worker._model.reset()
+    plain = AutoModelForCausalLM.from_pretrained(models["gpt2"]).state_dict()
+    found = worker._model.lm.state_dict()
+    assert found.keys() == plain.keys() and all(torch.equal(found[name], plain[name]) for name in plain)
+    assert worker._model.quantized is False
+
+
+def test_micro_batches_and_checkpointing_change_rounding_only(plan_of, tmp_path):
+    """Dropout of an adapter belongs to the batch; the base model's own is off here."""
+    found = []
+    for name in ("adapter", "checkpointed"):
+        plan = plan_of("gpt2", subsamples=(1,), classification=PROMPTED, pretraining=SETTINGS[name])
+        model = ResidentModel(plan)
+        for module in model.lm.modules():
+            if isinstance(module, torch.nn.Dropout):
+                module.p = 0.0
+        for layer in model.lm.transformer.h:
+            layer.attn.attn_dropout.p = layer.attn.resid_dropout.p = 0.0
+        trials = ZeroShotTrials(plan, read_task(plan.data), model, TrialCounters())
+        rows = np.arange(12)
+        trials.prepare(rows)
+        found.append((trials.pretrain(rows, 7, [None] * 12), trials.probabilities(rows)))
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-5)
+    assert np.abs(found[0][1] - found[1][1]).max() < 1e-4
+
+
+def test_packing_joins_consecutive_texts(plan_of):
+    trials = zero_shot(plan_of("gpt2", classification=PROMPTED, pretraining={**SETTINGS["packed"]}))
+    texts = trials._pretraining_texts(np.arange(10), [None] * 10)
+    assert [text.count("### Text:") for text in texts] == [4, 4, 2]
+    assert all(text.startswith(trials.format.instruction) and "Answer:" not in text for text in texts)
+
+
+def test_a_planted_leak_is_found_and_nothing_without_one(record, tmp_path):
+    """For testing only: with the labels in the pretraining prompts the test arm must win by far."""
+    folder = toy_model("gpt2", tmp_path / "dry", dropout=0.0)
+    gains = {}
+    for leak in (0.0, 1.0):
+        strong = {"epochs": 40, "learning_rate": 1e-2}
+        options = {"n": 12, "subsamples": (1, 2), "classification": PROMPTED, "pretraining": strong}
+        plan = toy_plan("gpt2", folder, record, planted_leak=leak, **options)
+        run_trials(plan, tmp_path / str(leak))
+        counts = read_trials(plan, tmp_path / str(leak)).groupby("arm")["correct"].sum()
+        gains[leak] = (counts["test"] - counts["extra"]) / 24
+    assert gains[1.0] > 0.4 and abs(gains[0.0]) < 0.3
+
+
+def test_a_prompt_that_does_not_fit_is_named(models, tmp_path, plan_of):
+    rows = toy_rows()
+    rows[6]["text"] = " ".join(["cat"] * 90)
+    data = plan_of("gpt2").data
+    record = toy_task(tmp_path, rows)
+    plan = plan_of("gpt2", classification=PROMPTED)
+    plan = replace(plan, data=replace(data, path=record["path"], sha256=record["sha256"]))
+    with pytest.raises(
+        CellError, match=r"task 'toy', row 7: its prompt and answer have 12[0-9] tokens, tiny-gpt2 reads 96"
+    ):
+        zero_shot(plan)

@@ -1,7 +1,8 @@
 """Train, validation and test documents of each benchmark, disjoint by construction.
 
 REQUIRED INPUTS: results/<run>/prefetch/benchmarks/<benchmark>.json
-OUTPUTS: results/<run>/splits/<benchmark>/{train,validation,test}.json, so that a fine-tune never opens test
+OUTPUTS: results/<run>/splits/<benchmark>/{train,validation,test}.json, so that a fine-tune never opens test;
+    documents.parquet: the texts of the test documents, for filters
 """
 
 
@@ -13,6 +14,7 @@ rule split_benchmark:
         train=f"{RESULTS}/splits/{{benchmark}}/train.json",
         validation=f"{RESULTS}/splits/{{benchmark}}/validation.json",
         test=f"{RESULTS}/splits/{{benchmark}}/test.json",
+        documents=f"{RESULTS}/splits/{{benchmark}}/documents.parquet",
     log:
         f"{LOGS}/split_benchmark/{{benchmark}}.log",
     conda:

@@ -70,17 +70,24 @@ def _done(workspace: Workspace, cell: Cell | TrialCell, folder: str) -> Entry:
 
 
 def write_splits(workspace: Workspace, benchmark: str) -> None:
-    """Divide a benchmark's documents and write one file a split, so that training never opens test."""
+    """Divide a benchmark's documents and write one file a split, so that training never opens test; and the texts of
+    the test documents, for filters."""
+    from lm_validity.cells.document_table import write_documents
+
+    texts = workspace.split_path(benchmark, "test").with_name("documents.parquet")
     if workspace.replay:
         for name in ("train", "validation", "test"):
             write_json(workspace.split_path(benchmark, name), split_record(workspace, name))
+        write_documents(benchmark, None, None, texts)
         return
-    from lm_validity.cells.splits import make_splits
+    from lm_validity.cells.splits import documents, make_splits
     from lm_validity.cells.tasks import TaskRecord, load_task
 
     settings = workspace.run.configuration.splits
+    record = TaskRecord.from_json(workspace.task_record(benchmark)["record"])
+    task = load_task(record, **workspace.grid.prompt_settings(benchmark))
     splits = make_splits(
-        load_task(TaskRecord.from_json(workspace.task_record(benchmark)["record"])),
+        task,
         caps=(settings.train, settings.validation, settings.test),
         seed=settings.seed,
         allow_overlap=benchmark in settings.allow_overlap,
@@ -91,3 +98,4 @@ def write_splits(workspace: Workspace, benchmark: str) -> None:
         record = split.to_json() if split is not None else {"split": name, "documents": 0, "digest": None}
         write_json(workspace.split_path(benchmark, name), record)
         log.info("%s %s: %d documents", benchmark, name, record["documents"])
+    write_documents(benchmark, task, documents(task, splits.test), texts)

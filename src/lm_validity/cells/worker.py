@@ -191,7 +191,7 @@ class Worker:
             settings = self.workspace.grid.prompt_settings(benchmark)
             try:
                 task = load_task(TaskRecord.from_json(record["record"]), **settings)
-                if fewshot_digest(task) != record["fewshot"]:
+                if fewshot_digest(task) != record.get("fewshot"):
                     raise InputError(
                         f"benchmark {benchmark!r}: its few-shot examples changed after they were recorded.",
                         f"run lm-validity prefetch-benchmark --benchmark {benchmark} again, then the workflow.",

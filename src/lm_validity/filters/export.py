@@ -2,9 +2,9 @@
 
 kept.csv                  the ids that stay
 kept.json                 benchmark, filters with their settings, what each step left, sha256 of the ids
-samples.json              {task: [rows]} for `lm_eval --samples`, where ids are rows of the test split
-("test:17") tasks/<name>.yaml, ...    with the documents' texts: a task that runs by `lm_eval
---include_path tasks`
+samples.json              {task: [rows]} for `lm_eval --samples`, where ids are rows of the scored split ("test:17", of
+                          a group's task "mmlu_anatomy/test:17")
+tasks/<name>.yaml, ...    with the documents' texts: a task that runs by `lm_eval --include_path tasks`
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from lm_validity.files import write_json, write_text
 from lm_validity.filters.base import Selection
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
-_ROW = re.compile(r"test:(\d+)")
+_ROW = re.compile(r"(?:(?P<task>.+)/)?(?:test|validation):(?P<row>\d+)")
 
 # lm-eval would resolve data files against the working directory; a loader beside the task finds them anywhere
 _LOADER = '''"""Loads the documents beside this file, wherever the folder lies."""
@@ -65,7 +65,10 @@ def write_selection(selection: Selection, output: Path, *, name: str, benchmark:
     )
     rows = [_ROW.fullmatch(doc_id) for doc_id in ids]
     if ids and all(rows):
-        write_json(output / "samples.json", {task: sorted(int(row.group(1)) for row in rows)})
+        by_task: dict[str, list[int]] = {}
+        for row in rows:
+            by_task.setdefault(row["task"] or task, []).append(int(row["row"]))
+        write_json(output / "samples.json", {name: sorted(numbers) for name, numbers in by_task.items()})
 
 
 def export_task(
@@ -76,14 +79,16 @@ def export_task(
     name: str,
     fewshot: pd.DataFrame | None = None,
     num_fewshot: int = 0,
-    description: str = "",
-    target_delimiter: str = " ",
+    description: str | None = None,
+    target_delimiter: str | None = None,
 ) -> Path:
-    """Write the kept documents as a multiple-choice task in cloze form; returns the YAML's path.
+    """Write the kept documents as a multiple-choice task; returns the YAML's path.
 
-    Prompts are the documents' contexts, so the task scores as the original did if that rendered `context`,
-    the delimiter and a choice. `description` may use the documents' columns, e.g. {{subject}}. The first
-    `num_fewshot` rows of `fewshot` stand before each question.
+    Where the documents have a column `prompt`, and neither `num_fewshot` nor `description` is given, that is what
+    stands before a choice: description and examples included, exactly as the original task showed them. Else prompts
+    are the documents' contexts, `description` may use the documents' columns, e.g. {{subject}}, and the first
+    `num_fewshot` rows of `fewshot` stand before each question. `target_delimiter` is by default the documents' own,
+    else a blank.
     """
     check_name(name)
     if not doc_ids:
@@ -95,18 +100,39 @@ def export_task(
             "add documents with split 'fewshot'.",
         )
     kept = documents.set_index("doc_id", drop=False).loc[list(doc_ids)]
+    whole = "prompt" in kept.columns and not num_fewshot and description is None
+    if whole and kept["prompt"].isna().any():
+        raise InputError(
+            f"task {name!r}: its choices stand in the prompt, which cannot be written as a task of choices.",
+            "use samples.json with lm_eval --samples.",
+        )
     files = {"test": f"{name}.test.jsonl"}
     write_text(output / files["test"], _lines(kept))
     if num_fewshot:
         files["fewshot"] = f"{name}.fewshot.jsonl"
         write_text(output / files["fewshot"], _lines(fewshot))
-    config = _task_config(name, files, description, target_delimiter, num_fewshot)
+    delimiter = _delimiter(name, kept) if target_delimiter is None else target_delimiter
+    config = _task_config(name, files, description or "", delimiter, num_fewshot)
+    config["doc_to_text"] = "prompt" if whole else "context"
     write_text(output / "dataset.py", _LOADER)
     text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
     # A YAML tag cannot be written by safe_dump; the quotes around it would make it a string
     text = text.replace("'!function dataset.load'", "!function dataset.load")
     write_text(output / f"{name}.yaml", text)
     return output / f"{name}.yaml"
+
+
+def _delimiter(name: str, documents: pd.DataFrame) -> str:
+    """What the documents say stands before a choice; a blank where they say nothing."""
+    if "target_delimiter" not in documents.columns:
+        return " "
+    found = documents["target_delimiter"].fillna(" ").unique()
+    if len(found) > 1:
+        raise InputError(
+            f"task {name!r}: the documents differ in target_delimiter ({', '.join(map(repr, found))}).",
+            "filter them apart, or set target_delimiter in the recipe's export.",
+        )
+    return str(found[0])
 
 
 def _task_config(name: str, files: dict[str, str], description: str, target_delimiter: str, num_fewshot: int) -> dict:
@@ -134,7 +160,9 @@ def _task_config(name: str, files: dict[str, str], description: str, target_deli
 
 def _lines(documents: pd.DataFrame) -> str:
     """JSON lines with the columns that a task reads."""
-    columns = [name for name in ("doc_id", "subject", "context", "choices", "gold") if name in documents.columns]
+    columns = [
+        name for name in ("doc_id", "subject", "context", "prompt", "choices", "gold") if name in documents.columns
+    ]
     rows = documents[columns].to_dict("records")
     for row in rows:
         row["choices"], row["gold"] = list(row["choices"]), int(row["gold"])

@@ -132,7 +132,7 @@ class Workspace:
         """What every cell that scores documents of a benchmark depends on."""
         record = self.task_record(cell.benchmark)
         task = {"task": record["digest"]}
-        if record["fewshot"]:
+        if record.get("fewshot"):
             task["fewshot"] = record["fewshot"]
         return task | self.grid.scoring_settings(cell.model, cell.benchmark, prompt)
 

@@ -1,4 +1,4 @@
-"""The columns of the four tables. Everything downstream of the cells reads these and nothing else.
+"""The columns of the tables. Everything downstream of the cells reads these and nothing else.
 
 Null means unknown. `model` and `benchmark` are the short ids of the configuration's sheets (after an import:
 the ids as in the imported file).
@@ -54,6 +54,19 @@ ITEMS = pa.schema(
         ("choice_characters", pa.list_(pa.int64())),
         ("choice_bytes", pa.list_(pa.int64())),
         ("response", pa.string()),
+    ]
+)
+
+DOCUMENTS = pa.schema(
+    [
+        ("benchmark", pa.string()),
+        ("doc_id", pa.string()),  # as in ITEMS
+        ("subject", pa.string()),
+        ("context", pa.string()),  # the document's own prompt, without description and few-shot examples
+        ("choices", pa.list_(pa.string())),  # null for generation
+        ("gold", pa.int64()),
+        ("prompt", pa.string()),  # all that stands before a choice; null where it differs between the choices
+        ("target_delimiter", pa.string()),  # what stands between prompt and choice
     ]
 )
 

@@ -9,11 +9,15 @@ import pytest
 from lm_eval.tasks import TaskManager
 from toy_world import load_toy, toy_rows
 
+from lm_validity.cells.document_table import write_documents
 from lm_validity.cells.evaluation import evaluate
 from lm_validity.cells.splits import Split, documents, make_splits
 from lm_validity.cells.tasks import TaskRecord, fetch_documents, fewshot_digest, find_task, load_task, rows
 from lm_validity.cells.training_text import training_examples
 from lm_validity.errors import InputError
+from lm_validity.filters.base import Selection
+from lm_validity.filters.export import export_task, write_selection
+from lm_validity.tables.documents import read_documents
 
 SIZES = {"alpha": 14, "beta": 9, "gamma": 5}
 TASK = """
@@ -220,3 +224,32 @@ def test_mutual_information_on_demand(model_folders, folder, toy_folder):
         np.testing.assert_allclose(ours.choice_loglikelihoods, theirs.choice_loglikelihoods, atol=1e-4)
     with pytest.raises(InputError, match="cannot add acc_mutual_info"):
         load("toy_generation", toy_folder, mutual_information=True)
+
+
+def test_documents_of_a_group_score_the_same_as_a_task_of_their_own(model_folders, folder, tmp_path):
+    """Whole prompts, with each task's description and random examples, survive the export."""
+    task = load("pets", folder, num_fewshot=2)
+    docs = test_documents(task)
+    write_documents("pets", task, docs, tmp_path / "documents.parquet")
+    texts = read_documents(tmp_path / "documents.parquet", "pets")
+    kept = tuple(docs.addresses[::3])
+    export_task(texts, kept, tmp_path / "tasks", name="some_pets")
+    lm = load_toy(model_folders["gpt2"])
+    first = evaluate(lm, task, docs, metric="acc,none").items.set_index("doc_id").loc[list(kept)]
+    again = evaluate(lm, exported := load("some_pets", tmp_path / "tasks"), test_documents(exported), metric="acc,none")
+    for one, other in zip(first.itertuples(), again.items.itertuples(), strict=True):
+        np.testing.assert_allclose(one.choice_loglikelihoods, other.choice_loglikelihoods, atol=1e-4)
+        assert one.gold == other.gold and one.subject == other.subject
+    selection = Selection(np.isin(docs.addresses, kept), kept, ())
+    write_selection(selection, tmp_path, name="some_pets", benchmark="pets", task="pets", recipe={})
+    samples = json.loads((tmp_path / "samples.json").read_text())
+    assert samples["pets_alpha"] == [0, 3, 6, 9, 12] and sum(map(len, samples.values())) == len(kept)
+
+
+def test_choices_that_stand_in_the_prompt_cannot_be_exported(toy_folder, tmp_path):
+    task = load("toy_blank", toy_folder)
+    write_documents("blank", task, test_documents(task), tmp_path / "documents.parquet")
+    texts = read_documents(tmp_path / "documents.parquet")
+    assert list(texts["context"].unique()) == ["house at night."] and texts["prompt"].isna().all()
+    with pytest.raises(InputError, match="its choices stand in the prompt"):
+        export_task(texts, tuple(texts["doc_id"][:2]), tmp_path / "tasks", name="blanks")

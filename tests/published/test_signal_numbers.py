@@ -12,10 +12,12 @@ import pytest
 from typer.testing import CliRunner
 
 from lm_validity.cli import imports, reports
+from lm_validity.reports.signal import analyze_signal, summarize
 from lm_validity.statistics.signal_compliance import compliance
 from lm_validity.statistics.signal_overall import check_printed_table
 from lm_validity.statistics.signal_quality import autocorrelation, rank_correlation, signal_quality
 from lm_validity.tables.import_e2lm import read_e2lm
+from lm_validity.tables.schema import SCORES, write_table
 from lm_validity.training_tokens import E2LM_BATCH_RAMP
 
 PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "published" / "early_training"
@@ -124,6 +126,15 @@ def test_ranking_consistency_rests_on_the_released_checkpoints(summary):
     assert any("2 later checkpoints" in note and "47" in note for note in summary["notes"])
     gap = next(p["base_gap"] for p in summary["ranking_consistency"]["mmluvar"]["pairs"] if p["size"] == "1b")
     assert gap == pytest.approx(-0.0015, abs=5e-5)
+
+
+def test_ranking_consistency_of_the_27_released_checkpoints_is_null_with_the_reason(tmp_path):
+    """The models end at iteration 54000, before the later window: null until somebody has later checkpoints."""
+    rows = read_e2lm(PUBLISHED / "curves.csv")
+    write_table(rows[rows["iteration"] <= 54_000], SCORES, tmp_path / "scores.parquet")
+    found = summarize(analyze_signal(tmp_path / "scores.parquet", PUBLISHED / "models.csv", resamples=0))
+    assert {entry["value"] for entry in found["ranking_consistency"].values()} == {None}
+    assert any("Ranking consistency is null" in note and "220" in note for note in found["notes"])
 
 
 def test_what_the_curves_cannot_say_is_null(summary):

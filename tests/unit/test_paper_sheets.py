@@ -1,4 +1,4 @@
-"""The sheets of the published grid: facts of the paper, and tasks that exist in the pinned lm-eval."""
+"""The sheets of the published grids: facts of the papers, and tasks that exist in the pinned lm-eval."""
 
 import csv
 import re
@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from lm_validity.config.load import load_run
 from lm_validity.config.sections import DEFAULT_SIZE_CLASSES
 from lm_validity.config.sheets import read_benchmarks, read_models
 
@@ -16,6 +17,8 @@ PAPER = Path(__file__).parents[2] / "config" / "paper"
 MODELS = PAPER / "train_before_test_models.tsv"
 BENCHMARKS = PAPER / "train_before_test_benchmarks.tsv"
 CANDIDATES = PAPER / "train_before_test_candidates.tsv"
+EARLY_MODELS = PAPER / "early_training_models.tsv"
+EARLY_BENCHMARKS = PAPER / "early_training_benchmarks.tsv"
 
 CATEGORIES = {
     "LU": "mnli qnli rte cola sst2 mrpc qqp wic anli_r1",
@@ -191,3 +194,56 @@ class TestInstalledTasks:
             if config.get("validation_split") == config.get("test_split"):
                 shared.add(row["task"])
         assert shared == {"medmcqa"}
+
+
+@pytest.fixture(scope="module")
+def run():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(PAPER.parents[1])
+        yield load_run("config/paper/early_training.yaml")
+
+
+class TestEarlyTraining:
+    """The early-training competition: 6 models x 27 released checkpoints, its baselines and winners."""
+
+    def test_three_sizes_of_two_architectures(self, run):
+        assert [(model.size, model.architecture) for model in run.models.values()] == [
+            (size, architecture) for size in ("500m", "1b", "3b") for architecture in ("arch1", "arch2")
+        ]
+        for model in run.models.values():
+            assert model.path == f"tiiuae/{model.model}" and model.model == f"dense-{model.size}-{model.architecture}"
+            assert (model.training_data, model.dtype, model.instruction_tuned) == ("science", "bfloat16", False)
+            assert model.tokens_b == pytest.approx(197.60, abs=0.005)
+        assert any(line.startswith("# dense-1b-arch1-web\t") for line in EARLY_MODELS.read_text().splitlines())
+
+    def test_all_released_checkpoints_with_their_tokens(self, run):
+        for model in run.models.values():
+            points = model.checkpoints
+            assert [point.iteration for point in points] == list(range(2000, 54001, 2000)) and len(points) == 27
+            assert points[-1].checkpoint == "final"
+            assert all(point.subfolder == f"iter_{point.iteration:07d}" for point in points)
+            tokens = {point.iteration: point.tokens_b for point in points}
+            anchors = {4000: 4.194, 8000: 10.1106, 16000: 38.22, 32000: 105.33, 54000: 197.60}
+            assert {iteration: tokens[iteration] for iteration in anchors} == pytest.approx(anchors, abs=0.005)
+
+    def test_baselines_and_winners(self, run):
+        roles = {row["benchmark"]: row["published_role"] for row in rows(EARLY_BENCHMARKS)}
+        winners = {"mmlu_early_training", "sciknoweval_mcqa", "noor"}
+        assert {name for name, role in roles.items() if role == "winner"} == winners
+        assert {name for name, role in roles.items() if role == "baseline"} == set(run.benchmarks) - winners
+        five = {"mmlu", "mmlu_var"} | winners
+        assert {name for name, row in run.benchmarks.items() if row.num_fewshot == 5} == five
+        assert run.configuration.splits.test >= 14_042  # all of MMLU
+
+    def test_tasks_output_types_and_metrics_are_those_of_the_pinned_lm_eval(self, run):
+        pytest.importorskip("lm_eval")
+        from lm_validity.cells.tasks import find_task
+
+        subjects = {}
+        for name, row in run.benchmarks.items():
+            record = find_task(row.task)
+            assert row.output_type == record.output_type
+            assert record.higher_is_better[row.metric] == row.higher_is_better
+            subjects[name] = len(record.members)
+        groups = {"mmlu": 57, "mmlu_var": 57, "sciknoweval_mcqa": 4, "noor": 12}
+        assert {name: count for name, count in subjects.items() if count} == groups

@@ -46,6 +46,15 @@ def test_published_grid(project):
     assert not (project.folder / "results").exists()
 
 
+def test_early_training_competition(project):
+    """6 models x 27 checkpoints, all benchmarks of a checkpoint in one job, without network."""
+    command = project.snakemake_command("-n", "--quiet", "rules", "--configfile", "config/paper/early_training.yaml")
+    found = jobs(project.run(*command, HTTPS_PROXY="http://127.0.0.1:9", HTTP_PROXY="http://127.0.0.1:9").stdout)
+    assert found["prefetch_model"] == 6 and found["prefetch_benchmark"] == found["split_benchmark"] == 8
+    assert found["evaluate_model"] == 6 * 27 and found["report_signal"] == 1
+    assert not {"finetune_adapter", "select_adapter", "report_agreement", "make_world"} & set(found)
+
+
 def test_the_demo_does_not_reach_another_configuration(project):
     """The embedded default is read only when no configuration is named."""
     (project.folder / "mine.yaml").write_text(

@@ -67,6 +67,12 @@ class ResidentWorker:
             _write_trial(plan, folder, subsample, task, draw, about, *trial.compute())
             log.info("%s %s m=%d n=%d: subsample %d", plan.language_model, task.name, plan.m, plan.n, subsample)
 
+    def take_counters(self) -> dict[str, int]:
+        """What was done since the last call, for a sidecar."""
+        taken = self.counters.to_json()
+        self.counters = type(self.counters)()
+        return taken
+
     def _read_task(self, plan: TrialPlan) -> Task:
         if self._task is None or (self._task.name, self._task.sha256) != (plan.data.name, plan.data.sha256):
             self._task = read_task(plan.data)

@@ -51,10 +51,12 @@ def prefetch_trial_task(run: Run, task: str) -> dict:
 
 
 class TrialWorker:
-    """Computes batches of trials of one language model. torch is imported when the first really has to be computed."""
+    """Computes batches of trials of one language model, which stays loaded. torch is imported when the first batch really
+    has to be computed."""
 
     def __init__(self, workspace: Workspace):
         self.workspace = workspace
+        self._resident = None
 
     def compute(self, place: Place) -> None:
         """Compute one batch and commit it to the store. Raises CellError where it fails by its own fault.
@@ -63,7 +65,7 @@ class TrialWorker:
         """
         import torch
 
-        from lm_validity.cells.bias_worker import run_trials, write_tables
+        from lm_validity.cells.bias_worker import ResidentWorker, write_tables
         from lm_validity.cells.sidecar import Stopwatch
         from lm_validity.cells.worker import resolve_device
 
@@ -73,12 +75,14 @@ class TrialWorker:
         record = workspace.language_model_record(place.cell.model)
         check_unchanged(place.cell.model, record["checkpoints"]["final"])
         work = workspace.work / place.folder
-        run_trials(plan, work, shared=workspace.work / place.cell.rule / "base_arms")
+        self._resident = self._resident or ResidentWorker()
+        self._resident.run(plan, work, shared=workspace.work / place.cell.rule / "base_arms")
         result: dict = {}
 
         def write(folder: Path) -> None:
             result.update(write_tables(plan, work, folder))
 
-        workspace.store.commit(place, result, stopwatch.costs(torch.device(device)), write)
+        sidecar = stopwatch.costs(torch.device(device)) | {"counters": self._resident.take_counters()}
+        workspace.store.commit(place, result, sidecar, write)
         # only now: a job killed before the commit resumes from it
         shutil.rmtree(work, ignore_errors=True)

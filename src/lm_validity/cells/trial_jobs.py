@@ -51,8 +51,8 @@ def prefetch_trial_task(run: Run, task: str) -> dict:
 
 
 class TrialWorker:
-    """Computes batches of trials of one language model, which stays loaded. torch is imported when the first batch really
-    has to be computed."""
+    """Computes batches of trials of one language model, which stays loaded. torch is imported when the first batch
+    really has to be computed."""
 
     def __init__(self, workspace: Workspace):
         self.workspace = workspace

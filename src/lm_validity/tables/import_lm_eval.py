@@ -1,4 +1,9 @@
-"""Result files written by lm-eval itself (`results_*.json`) -> scores."""
+"""Result files written by lm-eval itself (`results_*.json`) -> scores.
+
+Read are the layouts of lm-eval 0.3 (metrics without a filter, `acc` and `acc_stderr`), of 0.4.0 to 0.4.2 (the model in
+`config.model_args` only), of later versions (`model_name`, `n-samples`, `higher_is_better`), and what `export lm-eval`
+writes.
+"""
 
 import json
 import math
@@ -10,6 +15,9 @@ import pandas as pd
 from lm_validity.errors import InputError
 from lm_validity.tables.schema import SCORES
 
+_KEY = ("benchmark", "model", "protocol", "checkpoint", "seed", "split", "prompt", "metric")
+# entries of a task's results that are no metrics
+_NO_METRICS = frozenset(("alias", "name", "sample_len"))
 _HINT = "lm-eval writes such a file with --output_path: results_<date>.json."
 
 
@@ -18,7 +26,8 @@ def read_lm_eval(paths: Iterable[str | Path]) -> pd.DataFrame:
 
     Every metric is kept under lm-eval's key `name,filter`; reports take the one that the benchmarks sheet
     names. lm-eval does not say which split it scored nor how a model was prepared: split `test`, protocol
-    `direct`. Groups (averages over tasks) stay out, since their members are there.
+    `direct`, unless the file was written by `export lm-eval`, which does. Groups (averages over tasks) stay
+    out, since their members are there.
 
     Raises InputError for a file that is not an lm-eval result, a non-finite score, or the same score twice.
     """
@@ -26,11 +35,11 @@ def read_lm_eval(paths: Iterable[str | Path]) -> pd.DataFrame:
     origin: dict[tuple, Path] = {}
     for path in map(Path, paths):
         for row in _rows(path):
-            key = (row["model"], row["benchmark"], row["prompt"], row["metric"])
+            key = tuple(row[column] for column in _KEY)
             if key in origin:
-                model, benchmark, prompt, metric = key
                 raise InputError(
-                    f"{path}: {model}, {benchmark}, {metric}, prompt {prompt} is also in {origin[key]}.",
+                    f"{path}: {row['model']}, {row['benchmark']}, {row['metric']}, prompt {row['prompt']} is also in "
+                    f"{origin[key]}.",
                     "give each score once.",
                 )
             origin[key] = path
@@ -38,12 +47,13 @@ def read_lm_eval(paths: Iterable[str | Path]) -> pd.DataFrame:
     if not rows:
         raise InputError("no scores in the given files.", _HINT)
     frame = pd.DataFrame(rows).reindex(columns=SCORES.names)
-    return frame.sort_values(["benchmark", "model", "prompt", "metric"], ignore_index=True)
+    return frame.sort_values(list(_KEY), ignore_index=True, kind="stable")
 
 
 def _rows(path: Path) -> Iterable[dict]:
     document = _read(path)
     model = _model_name(document, path)
+    own = document.get("lm_validity") or {}
     groups = set(document.get("group_subtasks") or {}) - {
         name for name, members in (document.get("group_subtasks") or {}).items() if not members
     }
@@ -52,26 +62,30 @@ def _rows(path: Path) -> Iterable[dict]:
             continue
         count = ((document.get("n-samples") or {}).get(task) or {}).get("effective")
         directions = (document.get("higher_is_better") or {}).get(task) or {}
+        before_filters = not any("," in key for key in metrics)
         for key, value in metrics.items():
             name, _, filter_name = key.partition(",")
-            if not filter_name or name.endswith("_stderr"):
+            if name in _NO_METRICS or name.endswith("_stderr") or not (filter_name or before_filters):
                 continue
             if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
                 raise InputError(f"{path}, {task}, {key}: {value!r} is not a finite number.", "run that task again.")
-            error = metrics.get(f"{name}_stderr,{filter_name}")
+            error = metrics.get(f"{name}_stderr,{filter_name}" if filter_name else f"{name}_stderr")
             yield {
                 "model": model,
-                "checkpoint": "final",
+                "checkpoint": own.get("checkpoint", "final"),
+                "iteration": own.get("iteration"),
+                "tokens_b": own.get("tokens_b"),
                 "benchmark": task,
-                "protocol": "direct",
-                "prompt": "chat" if document.get("chat_template") else "plain",
-                "split": "test",
-                "metric": key,
+                "protocol": own.get("protocol", "direct"),
+                "prompt": own.get("prompt", "chat" if document.get("chat_template") else "plain"),
+                "seed": own.get("seed"),
+                "split": own.get("split", "test"),
+                "metric": key if filter_name else f"{key},none",
                 "value": float(value),
                 "stderr": float(error) if isinstance(error, int | float) and math.isfinite(error) else None,
                 "n_items": count,
                 "higher_is_better": directions.get(name),
-                "selected": True,
+                "selected": own.get("selected", {}).get(task, True),
                 "source": "lm-eval",
             }
 

@@ -1,0 +1,115 @@
+"""lm-eval's result files: layouts of several of its versions; our tables written so and read back."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from lm_validity.tables.export_lm_eval import write_lm_eval
+from lm_validity.tables.import_lm_eval import read_lm_eval
+from lm_validity.tables.schema import SCORES, read_table, write_table
+
+VERSION_0_3 = {
+    "results": {
+        "arc_easy": {"acc": 0.5, "acc_stderr": 0.01, "acc_norm": 0.4, "acc_norm_stderr": 0.02},
+        "wikitext": {"word_perplexity": 37.4, "byte_perplexity": 1.97, "bits_per_byte": 0.98},
+    },
+    "versions": {"arc_easy": 0, "wikitext": 1},
+    "config": {"model": "hf-causal", "model_args": "pretrained=gpt2,revision=main", "num_fewshot": 0, "device": "cpu"},
+}
+VERSION_0_4_0 = {
+    "results": {"arc_easy": {"acc,none": 0.5, "acc_stderr,none": 0.01, "alias": "arc_easy"}},
+    "configs": {"arc_easy": {"task": "arc_easy"}},
+    "versions": {"arc_easy": 1.0},
+    "n-shot": {"arc_easy": 0},
+    "config": {"model": "hf", "model_args": "pretrained=gpt2", "batch_size": "1"},
+    "git_hash": "abc",
+}
+VERSION_0_4_13 = {
+    "results": {
+        "arc_easy": {
+            "name": "arc_easy",
+            "alias": "arc_easy",
+            "sample_len": 9,
+            "acc,none": 0.5,
+            "acc_stderr,none": 0.01,
+        },
+        "nq_open": {
+            "alias": "nq_open",
+            "exact_match,remove_whitespace": 0.1,
+            "exact_match_stderr,remove_whitespace": 0.0,
+        },
+        "group": {"alias": "group", "acc,none": 0.5, "acc_stderr,none": 0.01},
+    },
+    "group_subtasks": {"arc_easy": [], "nq_open": [], "group": ["arc_easy"]},
+    "higher_is_better": {"arc_easy": {"acc": True}, "nq_open": {"exact_match": True}, "group": {"acc": True}},
+    "n-samples": {"arc_easy": {"original": 9, "effective": 9}},
+    "config": {"model": "hf", "model_args": {"pretrained": "gpt2"}},
+    "model_source": "hf",
+    "model_name": "gpt2",
+    "chat_template": None,
+}
+
+
+@pytest.mark.parametrize("document", [VERSION_0_3, VERSION_0_4_0, VERSION_0_4_13], ids=["0.3", "0.4.0", "0.4.13"])
+def test_layouts_of_several_versions(document, tmp_path):
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(document))
+    rows = {(row.benchmark, row.metric): row for row in read_lm_eval([path]).itertuples()}
+    accuracy = rows["arc_easy", "acc,none"]
+    assert (accuracy.model, accuracy.value, accuracy.stderr) == ("gpt2", 0.5, 0.01)
+    assert not any(benchmark == "group" for benchmark, _ in rows)
+    if document is VERSION_0_3:
+        assert rows["arc_easy", "acc_norm,none"].stderr == 0.02 and len(rows) == 5
+        assert rows["wikitext", "bits_per_byte,none"].value == 0.98
+        assert pd.isna(rows["wikitext", "bits_per_byte,none"].stderr)
+    if document is VERSION_0_4_13:
+        assert set(rows) == {("arc_easy", "acc,none"), ("nq_open", "exact_match,remove_whitespace")}
+        assert accuracy.n_items == 9 and accuracy.higher_is_better
+
+
+def our_scores() -> pd.DataFrame:
+    """Two models, both protocols, prompts, two seeds, a corpus without a standard error, an early checkpoint."""
+    common = {"checkpoint": "final", "split": "test", "metric": "acc,none", "n_items": 7, "selected": True}
+    common |= {"higher_is_better": True, "stderr": 0.125, "source": "lm-validity", "tokens_b": 0.1 + 0.2}
+    rows = []
+    for model in ("a", "org/b"):
+        direct = common | {"model": model, "protocol": "direct"}
+        rows += [direct | {"benchmark": "x", "prompt": "plain", "value": 1 / 3, "selected": False}]
+        rows += [direct | {"benchmark": "x", "prompt": "chat", "value": 0.1 + 0.2}]
+        rows += [direct | {"benchmark": "x", "prompt": "chat", "value": 0.5, "split": "validation"}]
+        rows += [direct | {"benchmark": "x", "prompt": "plain", "value": 0.2, "checkpoint": "s1", "iteration": 1}]
+        corpus = {"benchmark": "wiki", "metric": "bits_per_byte,none", "higher_is_better": False, "stderr": None}
+        rows += [direct | corpus | {"prompt": "plain", "value": 1.25}]
+        rows += [direct | corpus | {"prompt": "plain", "value": 9.5, "metric": "word_perplexity,none"}]
+        for seed in (0, 1):
+            prepared = {"benchmark": "x", "prompt": "plain", "protocol": "train_before_test", "seed": seed}
+            rows += [common | prepared | {"model": model, "value": 0.7 + seed / 7}]
+    return pd.DataFrame(rows)
+
+
+def test_written_and_read_back(tmp_path):
+    write_table(our_scores(), SCORES, tmp_path / "scores.parquet")
+    ours = read_table(tmp_path / "scores.parquet", SCORES)
+    written = write_lm_eval(ours, tmp_path / "out")
+    assert len(written) == 2 * 6 and {path.parent.name for path in written} == {"a", "org__b"}
+    write_table(read_lm_eval(written), SCORES, tmp_path / "back.parquet")
+    back = read_table(tmp_path / "back.parquet", SCORES)
+    order = ["model", "benchmark", "protocol", "checkpoint", "prompt", "split", "seed", "metric"]
+    ours, back = (frame.sort_values(order, ignore_index=True) for frame in (ours, back))
+    assert (back["source"] == "lm-eval").all()
+    pd.testing.assert_frame_equal(back.drop(columns="source"), ours.drop(columns="source"), check_exact=True)
+
+
+def test_a_written_file_is_in_lm_evals_own_layout(tmp_path):
+    """The keys that lm-eval's own table printer and aggregators read."""
+    from lm_eval.utils import make_table
+
+    ours = our_scores()
+    paths = write_lm_eval(ours[(ours["model"] == "a") & ours["seed"].isna()], tmp_path)
+    document = json.loads(next(path for path in paths if "direct_final_plain_test" in path.name).read_text())
+    assert document["results"]["x"] == {"alias": "x", "acc,none": 1 / 3, "acc_stderr,none": 0.125}
+    assert document["results"]["wiki"]["bits_per_byte_stderr,none"] == "N/A"
+    assert document["n-samples"]["x"] == {"original": 7, "effective": 7}
+    table = make_table(document)
+    assert "acc" in table and "0.3333" in table and "bits_per_byte" in table

@@ -2,10 +2,10 @@
 
     python benchmarks/run.py [NAME ...]        all of them, or those named
 
-Each other script here is one measurement, called as `python benchmarks/NAME.py --output FILE` in a process of
-its own (so that none warms another's caches), one after the other (so that none takes another's processor).
-It writes a JSON list of records with the keys of `KEYS`. A measurement that cannot run here (no GPU, say)
-writes an empty list and prints why.
+Each other script here is one measurement (names that begin with `_` are helpers), called as
+`python benchmarks/NAME.py --output FILE` in a process of its own (so that none warms another's caches), one after the
+other (so that none takes another's processor). It writes a JSON list of records with the keys of `KEYS`. A measurement
+that cannot run here (no GPU, say) writes an empty list and prints why.
 """
 
 import subprocess
@@ -32,7 +32,7 @@ KEYS = (
 
 def measurements(names: list[str]) -> list[Path]:
     """The scripts to run, by name. Raises SystemExit for a name that is none of them."""
-    scripts = {path.stem: path for path in sorted(FOLDER.glob("*.py")) if path.stem not in ("run", "__init__")}
+    scripts = {path.stem: path for path in sorted(FOLDER.glob("*.py")) if path.stem != "run" and path.stem[0] != "_"}
     for name in names:
         if name not in scripts:
             raise SystemExit(f"Error: no measurement {name!r}. Hint: there are {', '.join(scripts) or 'none'}.")

@@ -5,6 +5,7 @@ out of memory, a signal) ends the process with the finished cells kept, so that 
 """
 
 import logging
+from contextlib import AbstractContextManager, ExitStack
 
 from lm_validity.cells.replay import ReplayWorker, split_record
 from lm_validity.cells.selection import run_selection
@@ -14,6 +15,7 @@ from lm_validity.config.bias_grid import TRIALS_RULE, TrialCell
 from lm_validity.config.grid import Cell, Job
 from lm_validity.errors import CellError
 from lm_validity.files import write_json
+from lm_validity.store.cells import Place
 from lm_validity.store.leases import hold_lease
 from lm_validity.store.manifests import Entry, write_manifest
 from lm_validity.store.workspace import MissingCell, Workspace
@@ -27,6 +29,8 @@ def run_job(workspace: Workspace, job: Job) -> None:
         entries = run_selection(workspace, job)
     else:
         worker = _worker(workspace, job)
+        if job.rule == "finetune_adapter" and workspace.run.configuration.finetuning.rates_side_by_side:
+            _train_together(workspace, worker, job)
         entries = [_run_cell(workspace, worker, cell) for cell in job.cells]
     for path in workspace.grid.manifests(job):
         split = path.rsplit(".", 2)[1] if job.rule == "evaluate_model" else None
@@ -42,6 +46,31 @@ def _worker(workspace: Workspace, job: Job) -> Worker | TrialWorker | ReplayWork
     return (ReplayWorker if workspace.replay else Worker)(workspace, job.model)
 
 
+def _lease(workspace: Workspace, place: Place) -> AbstractContextManager[bool]:
+    lease = workspace.store.root / ".leases" / f"{place.folder.replace('/', '.')}.json"
+    return hold_lease(lease, lambda: workspace.store.has(place), say=log.info)
+
+
+def _train_together(workspace: Workspace, worker: Worker | ReplayWorker, job: Job) -> None:
+    """Train the learning rates of each fine-tune of the job side by side, those that are missing; what cannot be
+    trained so is left to `_run_cell`, which says why."""
+    alike: dict[tuple, list[Place]] = {}
+    for cell in job.cells:
+        place = workspace.place(cell)
+        if not workspace.store.has(place):
+            alike.setdefault((cell.benchmark, cell.prompt, cell.seed), []).append(place)
+    for places in alike.values() if isinstance(worker, Worker) else ():
+        with ExitStack() as leases:
+            ours = [place for place in places if leases.enter_context(_lease(workspace, place))]
+            if len(ours) < 2:
+                continue
+            log.info("training %d learning rates of %s side by side", len(ours), ours[0].label)
+            try:
+                worker.train_together(ours)
+            except CellError as error:
+                log.info("not side by side: %s", error)
+
+
 def _run_cell(workspace: Workspace, worker: Worker | TrialWorker | ReplayWorker, cell: Cell | TrialCell) -> Entry:
     """The cell's manifest entry; computed only if the store does not have it."""
     try:
@@ -52,8 +81,7 @@ def _run_cell(workspace: Workspace, worker: Worker | TrialWorker | ReplayWorker,
                 return _done(workspace, cell, workspace.finished(direct)["folder"])
         place = workspace.place(cell)
         if not workspace.store.has(place):
-            lease = workspace.store.root / ".leases" / f"{place.folder.replace('/', '.')}.json"
-            with hold_lease(lease, lambda: workspace.store.has(place), say=log.info) as ours:
+            with _lease(workspace, place) as ours:
                 if ours:
                     log.info("computing %s", place.label)
                     worker.compute(place)

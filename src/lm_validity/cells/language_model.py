@@ -197,6 +197,11 @@ class LanguageModel(SharedContextLM):
         watch = WatchLogits()
         options["logits_processor"] = transformers.LogitsProcessorList([watch])
         generated = super()._model_generate(context, max_length, stop, **options)
+        new = generated[:, context.shape[1] :]
+        made = int((new != self.tokenizer.pad_token_id).sum())
+        self.counters.generated_tokens += made
+        self.counters.forward_tokens += int(options["attention_mask"].sum()) + made
+        self.counters.forward_tokens_padded += generated.numel()
         if watch.broken is not None and watch.broken.item():
             raise NonFiniteScore(
                 f"{self.model_id}: a logit is not finite while it generates.",

@@ -7,7 +7,7 @@ import json
 import math
 import struct
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -24,6 +24,8 @@ from lm_validity.files import replace_file, write_text
 
 # PEFT asks transformers by a name that is going out of use; nothing for the user to act on
 warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+
+DEFAULT_ADAPTER = "default"  # the name PEFT gives to the first
 
 # query, key and value projections as transformers' architectures name them, alone or fused
 ATTENTION_PROJECTIONS = frozenset(
@@ -113,19 +115,34 @@ class BatchDropout(torch.nn.Module):
     def __init__(self, probability: float, position: BatchPosition, layer: int):
         super().__init__()
         self.probability, self.position, self.layer = probability, position, layer
+        self._kept: tuple[int, torch.Tensor] | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         here = self.position
         if not here.training:
             return x
         features = x.shape[-1]
-        in_batch = x.numel() == here.count * here.length * features
-        shape = (here.rows, here.width, features) if in_batch else x.shape
-        mask = torch.empty(shape, dtype=torch.bool, device=x.device)
-        mask.bernoulli_(1 - self.probability, generator=here.generator(x.device, self.layer))
-        if in_batch:
-            mask = mask[here.start : here.start + here.count, : here.length].reshape(x.shape)
+        if x.numel() == here.count * here.length * features:
+            mask = self.batch_mask(features, x.device).reshape(x.shape)
+        else:
+            mask = self._draw(x.shape, x.device)
         return x * mask * (1 / (1 - self.probability))
+
+    def batch_mask(self, features: int, device: torch.device) -> torch.Tensor:
+        """What the micro-batch keeps: bool, (rows, tokens, features)."""
+        here = self.position
+        moment, whole = here.step, (here.rows, here.width, features)
+        if self._kept is None or self._kept[0] != moment or self._kept[1].shape != whole:
+            mask = self._draw(whole, device)
+            # drawing takes longer than a small model's layer; a GPU has no memory to spare for it
+            self._kept = (moment, mask) if device.type == "cpu" else None
+        else:
+            mask = self._kept[1]
+        return mask[here.start : here.start + here.count, : here.length]
+
+    def _draw(self, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
+        mask = torch.empty(shape, dtype=torch.bool, device=device)
+        return mask.bernoulli_(1 - self.probability, generator=self.position.generator(device, self.layer))
 
 
 @dataclass(frozen=True)
@@ -138,9 +155,12 @@ class AdapterSettings:
     target_modules: str
 
 
-def add_adapter(lm: Adaptable, settings: AdapterSettings, position: BatchPosition) -> PeftModel:
+def add_adapter(
+    lm: Adaptable, settings: AdapterSettings, position: BatchPosition, also: Sequence[str] = ()
+) -> PeftModel:
     """Put fresh adapters on the base model, seeded by `position.seed`; their weights are float32.
 
+    also: names of further adapters, equal to the first in everything, dropout masks included.
     The base model is changed in place until `PeftModel.unload` gives it back as it was.
     """
     modules = target_modules(lm, settings.target_modules)
@@ -158,18 +178,35 @@ def add_adapter(lm: Adaptable, settings: AdapterSettings, position: BatchPositio
     model = get_peft_model(lm.base, config)
     config.base_model_name_or_path = lm.model_id  # PEFT put the folder's path there
     generator = torch.Generator().manual_seed(position.seed)
-    number = 0
-    for module in model.modules():
-        if hasattr(module, "lora_A") and "default" in getattr(module, "lora_A", {}):
-            weight = module.lora_A["default"].weight
-            with torch.no_grad():  # PEFT's own initialisation, from a generator of ours
-                start = torch.empty(weight.shape)
-                torch.nn.init.kaiming_uniform_(start, a=math.sqrt(5), generator=generator)
-                weight.copy_(start)
-            if settings.dropout > 0:
-                module.lora_dropout["default"] = BatchDropout(settings.dropout, position, number)
-            number += 1
+    for name in also:
+        model.add_adapter(name, config)
+    for number, module in enumerate(adapted_layers(model)):
+        dropout = BatchDropout(settings.dropout, position, number) if settings.dropout > 0 else None
+        start = torch.empty(module.lora_A[DEFAULT_ADAPTER].weight.shape)
+        torch.nn.init.kaiming_uniform_(start, a=math.sqrt(5), generator=generator)  # PEFT's own, from our generator
+        for name in (DEFAULT_ADAPTER, *also):
+            with torch.no_grad():
+                module.lora_A[name].weight.copy_(start)
+            if dropout:
+                module.lora_dropout[name] = dropout
+            for part in (module.lora_A, module.lora_B):
+                part[name].requires_grad_(True)
     return model.eval()
+
+
+def adapted_layers(model: PeftModel) -> list[torch.nn.Module]:
+    """The layers that carry adapters, in the model's order."""
+    return [module for module in model.modules() if DEFAULT_ADAPTER in getattr(module, "lora_A", {})]
+
+
+def adapter_parameters(model: PeftModel, adapter: str) -> dict[str, torch.nn.Parameter]:
+    """Trainable weights of one adapter under the names that the first one has."""
+    part = f".{adapter}."
+    return {
+        name.replace(part, f".{DEFAULT_ADAPTER}."): value
+        for name, value in model.named_parameters()
+        if value.requires_grad and part in name
+    }
 
 
 def _excluded(lm: Adaptable, modules: list[str]) -> list[str] | None:
@@ -178,10 +215,10 @@ def _excluded(lm: Adaptable, modules: list[str]) -> list[str] | None:
     return [name for name in names if name.rpartition(".")[2] in modules] or None
 
 
-def adapter_tensors(model: PeftModel) -> dict[str, torch.Tensor]:
-    """A copy of the adapter's weights on the CPU under PEFT's names."""
+def adapter_tensors(model: PeftModel, adapter: str = DEFAULT_ADAPTER) -> dict[str, torch.Tensor]:
+    """A copy of an adapter's weights on the CPU under PEFT's names."""
     # left to itself, PEFT asks the hub whether the vocabulary was resized
-    state = get_peft_model_state_dict(model, save_embedding_layers=False)
+    state = get_peft_model_state_dict(model, adapter_name=adapter, save_embedding_layers=False)
     return {name: tensor.detach().to("cpu", copy=True).contiguous() for name, tensor in sorted(state.items())}
 
 

@@ -122,6 +122,12 @@ class SharedContextLM(HFLM):
                     "every choice needs a token, and must fit into the model.",
                 )
 
+    def narrows_head(self) -> bool:
+        """Whether logits of chosen positions alone can be had of this model (`narrowed_head`), found by trying."""
+        if self.scorer == "lm-eval":
+            return False
+        return "rows" in (self._probe() if self._allowed is None else self._allowed)
+
     # ---- which way ----------------------------------------------------------------------------------------------
 
     def _by_way(self, trees: Sequence[Tree]) -> dict[str, list[Tree]]:

@@ -67,7 +67,7 @@ def score_cached(model: torch.nn.Module, forward: Forward, trees: Sequence[Tree]
     that everything scored is in the second pass."""
     trunks = [tree.tokens[: tree.context - 1] for tree in trees]
     first = _padded(trunks, max(map(len, trunks)), device)
-    with _rows_only(model, torch.zeros(1, dtype=torch.long), torch.zeros(1, dtype=torch.long)):
+    with narrowed_head(model, torch.zeros(1, dtype=torch.long), torch.zeros(1, dtype=torch.long)):
         cache = forward(input_ids=first, use_cache=True).past_key_values
     branches = [tree.tokens[tree.context - 1 :] for tree in trees]
     past, width = first.shape[1], max(map(len, branches))
@@ -111,7 +111,7 @@ class _Wanted:
         self.batch, self.position = found[:, 0], found[:, 1]
 
     def only(self, model: torch.nn.Module) -> contextlib.AbstractContextManager:
-        return _rows_only(model, self.batch, self.position)
+        return narrowed_head(model, self.batch, self.position)
 
     def scores(self, logits: torch.Tensor, padded: int) -> Scores:
         """Log-likelihoods from logits of the wanted positions, (1, positions, vocabulary)."""
@@ -131,7 +131,7 @@ class _Wanted:
 
 
 @contextlib.contextmanager
-def _rows_only(model: torch.nn.Module, batch: torch.Tensor, position: torch.Tensor) -> Iterator[None]:
+def narrowed_head(model: torch.nn.Module, batch: torch.Tensor, position: torch.Tensor) -> Iterator[None]:
     """Inside the block the output head sees these positions only: logits are (1, positions, vocabulary).
 
     What a model does to its logits after the head (soft-capping, scaling) it does to these.

@@ -68,26 +68,49 @@ class Worker:
             return self._score(lm, place.cell.benchmark, "test", selection["prompt"])
 
     def _finetune_adapter(self, place: Place) -> tuple[dict, Files]:
+        from lm_validity.cells.finetuning import finetune
+
+        plan = self._finetune_plan(place)
+        work = plan["work"]
+        found = finetune(**plan, adapter_output=work / "adapter")
+        if found.diverged:
+            log.warning("%s diverged: %s", place.cell.name, found.diverged)
+        self._notes = {"micro_batch": found.micro_batch, "resumed_epochs": found.resumed_epochs}
+        return _training_result(found), lambda folder: _copy_adapter(work, folder)
+
+    def train_together(self, places: list[Place]) -> None:
+        """Bring fine-tunes that differ in the learning rate only to their last epoch, side by side, in their work
+        folders; `compute` then finds nothing left to train."""
+        from lm_validity.cells.stacked_training import CannotStack, Member, train_side_by_side
+
+        plans = [self._finetune_plan(place) for place in places]
+        members = [Member(plan.pop("settings"), plan.pop("work"), plan.pop("on_epoch")) for plan in plans]
+        try:
+            train_side_by_side(members=members, **plans[0])
+        except CannotStack:
+            log.info("%s: its rates are trained one after another", places[0].label)
+
+    def _finetune_plan(self, place: Place) -> dict:
+        """Arguments of `finetune` for a cell."""
         from lm_validity.cells.evaluation import metric_value
-        from lm_validity.cells.finetuning import FinetuneSettings, finetune
+        from lm_validity.cells.finetuning import FinetuneSettings
 
         cell, benchmark = place.cell, self.run.benchmarks[place.cell.benchmark]
         lm = self._language_model("final")
         validation, examples = self._training_data(lm, cell)
-        own = self.run.configuration.finetuning.model_dump(exclude={"learning_rates", "seeds", "max_length"})
-        # named after the recipe: a changed recipe does not resume from the old one's state
-        work = self.workspace.work / place.folder
-        found = finetune(
-            lm,
-            examples,
-            lambda: metric_value(lm, validation, benchmark.metric),
-            FinetuneSettings(learning_rate=float(cell.learning_rate), **own),
+        other = {"learning_rates", "seeds", "max_length", "rates_side_by_side"}
+        own = self.run.configuration.finetuning.model_dump(exclude=other)
+        return {
+            "lm": lm,
+            "examples": examples,
+            "validate": lambda: metric_value(lm, validation, benchmark.metric),
+            "settings": FinetuneSettings(learning_rate=float(cell.learning_rate), **own),
             # without the learning rate, so that rates differ in nothing else
-            seed=derive_seed("finetune_adapter", cell.model, cell.benchmark, cell.prompt, cell.seed),
-            higher_is_better=benchmark.higher_is_better,
-            work=work,
-            adapter_output=work / "adapter",
-            on_epoch=lambda epoch: log.info(
+            "seed": derive_seed("finetune_adapter", cell.model, cell.benchmark, cell.prompt, cell.seed),
+            "higher_is_better": benchmark.higher_is_better,
+            # named after the recipe: a changed recipe does not resume from the old one's state
+            "work": self.workspace.work / place.folder,
+            "on_epoch": lambda epoch: log.info(
                 "%s epoch %d: loss %.4f, validation %s %.4f",
                 cell.name,
                 epoch.number,
@@ -95,11 +118,7 @@ class Worker:
                 benchmark.metric,
                 epoch.validation_value,
             ),
-        )
-        if found.diverged:
-            log.warning("%s diverged: %s", cell.name, found.diverged)
-        self._notes = {"micro_batch": found.micro_batch, "resumed_epochs": found.resumed_epochs}
-        return _training_result(found), lambda folder: _copy_adapter(work, folder)
+        }
 
     def _training_data(self, lm, cell: Cell) -> tuple:
         """(prepared validation requests, training examples) of a benchmark and prompt, kept for the next rate."""

@@ -335,7 +335,7 @@ class Grid:
         """What the configuration says that can change a fine-tune, without its learning rate and seed."""
         row = self.run.benchmarks[benchmark]
         settings = self.configuration.finetuning.model_dump(
-            exclude={"learning_rates", "seeds", "micro_batch", "gradient_checkpointing"}
+            exclude={"learning_rates", "seeds", "micro_batch", "gradient_checkpointing", "rates_side_by_side"}
         )
         return {"metric": row.metric, "higher_is_better": row.higher_is_better, **settings}
 

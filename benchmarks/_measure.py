@@ -1,0 +1,111 @@
+"""What the measurements share: interleaved rounds, processor and wall seconds, no ratio where scores differ."""
+
+import os
+import platform
+import resource
+import statistics
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Seconds of one run: of processors (this process and its children) and on the clock."""
+
+    cpu: float
+    wall: float
+
+
+def measure(work: Callable[[], object]) -> tuple[Cost, object]:
+    """Run once; its cost and result."""
+    before, started = _cpu_seconds(), time.perf_counter()
+    result = work()
+    return Cost(_cpu_seconds() - before, time.perf_counter() - started), result
+
+
+def interleave(sides: dict[str, Callable[[], object]], rounds: int) -> tuple[dict[str, list[Cost]], dict[str, object]]:
+    """Every side once a round, A-B-C-A-B-C, so that what else the machine does meets all alike; costs and the last
+    result of each."""
+    costs: dict[str, list[Cost]] = {name: [] for name in sides}
+    results: dict[str, object] = {}
+    for _ in range(rounds):
+        for name, work in sides.items():
+            cost, results[name] = measure(work)
+            costs[name].append(cost)
+            print(f"   {name}: {cost.cpu:.2f} CPU-s, {cost.wall:.2f} s", flush=True)
+    return costs, results
+
+
+def compare(
+    name: str,
+    baseline: str,
+    theirs: list[Cost],
+    ours: list[Cost],
+    *,
+    target: float | None,
+    agreement: float,
+    tolerance: float,
+    detail: str,
+    device: str = "cpu",
+) -> dict:
+    """A record of the summary: how many times more processor time the baseline took, by rounds.
+
+    Ends the measurement, without a ratio, where the two sides' scores differ by more than `tolerance`.
+    """
+    if not agreement <= tolerance:
+        raise SystemExit(
+            f"Error: {name}: scores differ by {agreement:.3g} (at most {tolerance:.3g}); no ratio is given."
+        )
+    ratios = [a.cpu / b.cpu for a, b in zip(theirs, ours, strict=True)]
+    walls = [a.wall / b.wall for a, b in zip(theirs, ours, strict=True)]
+    return {
+        "name": name,
+        "baseline": baseline,
+        "ratio": statistics.median(ratios),
+        "ratio_low": min(ratios),
+        "ratio_high": max(ratios),
+        "target": target,
+        "unit": "CPU seconds",
+        "agreement": agreement,
+        "device": device,
+        "detail": f"{detail}; {_middle(theirs):.2f} against {_middle(ours):.2f} CPU-s, {len(ours)} rounds; "
+        f"on the clock {statistics.median(walls):.2f} times",
+    }
+
+
+def _middle(costs: list[Cost]) -> float:
+    return statistics.median(cost.cpu for cost in costs)
+
+
+def _cpu_seconds() -> float:
+    return sum(
+        usage.ru_utime + usage.ru_stime
+        for usage in map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    )
+
+
+def run_quietly(command: list[str], folder: Path) -> str:
+    """Run a command in a folder, offline and on one thread; its output, or SystemExit with the end of it."""
+    environment = os.environ | {"HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"Error: {' '.join(command)}: exit {done.returncode}\n{(done.stdout + done.stderr)[-3000:]}")
+    return done.stdout
+
+
+def describe_machine() -> str:
+    """Processor, its number and the versions that matter."""
+    import torch
+    import transformers
+
+    processor = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+        processor = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        pass
+    versions = f"Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}"
+    return f"{processor}, {os.cpu_count()} processors, one thread a process; {versions}"

@@ -1,0 +1,211 @@
+"""Learning rates side by side: each must be the training it would have been alone."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from safetensors import safe_open
+from test_finetuning import SETTINGS, run
+from toy_run import sidecars, start_run
+from toy_world import load_toy, toy_model
+
+from lm_validity.cells import stacked_training, training_loop
+from lm_validity.cells.evaluation import metric_value, prepare_requests
+from lm_validity.cells.finetuning import TrainingStopped
+from lm_validity.cells.jobs import run_job
+from lm_validity.cells.micro_batching import micro_batches
+from lm_validity.cells.splits import documents, make_splits
+from lm_validity.cells.stacked_training import Member, train_side_by_side
+from lm_validity.cells.training_text import training_examples
+
+RATES = (1e-3, 3e-3, 1e-2)
+
+
+@pytest.fixture
+def world(toy_task):
+    """A function (lm) -> (examples, validate)."""
+
+    def make(lm):
+        task = toy_task("toy_choice")
+        splits = make_splits(task)
+        examples = training_examples(lm, task, documents(task, splits.train).head(20))
+        prepared = prepare_requests(lm, task, documents(task, splits.validation))
+        return examples, lambda: metric_value(lm, prepared, "acc,none")
+
+    return make
+
+
+def members(folder, **changes) -> list[Member]:
+    return [Member(replace(SETTINGS, learning_rate=rate, **changes), folder / str(rate) / "work") for rate in RATES]
+
+
+def side_by_side(lm, examples, validate, group, **options) -> int:
+    return train_side_by_side(lm, examples, validate, group, **({"seed": 7, "higher_is_better": True} | options))
+
+
+def saved(folder) -> tuple[dict, list]:
+    with safe_open(folder / "training.safetensors", framework="pt") as file:
+        return {key: file.get_tensor(key) for key in file.keys()}, json.loads(file.metadata()["history"])["epochs"]  # noqa: SIM118
+
+
+def finish(lm, examples, validate, folder, group):
+    """The members' fine-tunes as the jobs finish them: all epochs must be there already."""
+    results = []
+    for member in group:
+        results.append(run(lm, examples, validate, member.work.parent, member.settings))
+        assert results[-1].resumed_epochs == member.settings.epochs
+    return results
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+@pytest.mark.parametrize("loss", ["all", "completion"])
+def test_each_rate_is_what_it_is_alone(lm, world, tmp_path, dropout, loss):
+    examples, validate = world(lm)
+    before = {name: tensor.clone() for name, tensor in lm.base.state_dict().items()}
+    changes = {"dropout": dropout, "loss": loss}
+    group = members(tmp_path / "together", **changes)
+    assert side_by_side(lm, examples, validate, group) == 3
+    together = finish(lm, examples, validate, tmp_path, group)
+    for member, found in zip(group, together, strict=True):
+        alone = run(lm, examples, validate, tmp_path / "alone" / str(member.settings.learning_rate), member.settings)
+        np.testing.assert_allclose(found.step_losses, alone.step_losses, rtol=1e-5, atol=1e-5)
+        assert [epoch.validation_value for epoch in found.epochs] == [epoch.validation_value for epoch in alone.epochs]
+        assert found.best_epoch == alone.best_epoch and found.steps == alone.steps
+        mine, _ = saved(member.work)
+        theirs, _ = saved(tmp_path / "alone" / str(member.settings.learning_rate) / "work")
+        assert mine.keys() == theirs.keys()
+        for name in mine:
+            torch.testing.assert_close(mine[name], theirs[name], rtol=1e-3, atol=1e-4)
+    assert len({result.step_losses[-1] for result in together}) == 3, "three different trainings"
+    after = lm.base.state_dict()
+    assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_the_same_bytes_twice_and_members_catch_up(llama, world, tmp_path):
+    examples, validate = world(llama)
+    for name in ("a", "b"):
+        side_by_side(llama, examples, validate, members(tmp_path / name))
+    for rate in RATES:
+        first, second = (tmp_path / name / str(rate) / "work" / "training.safetensors" for name in ("a", "b"))
+        assert first.read_bytes() == second.read_bytes()
+    # interrupted after one member saved its second epoch: the others are one behind
+    seen = []
+    group = members(tmp_path / "c")
+    group[0] = replace(group[0], on_epoch=seen.append)
+
+    class Killed(Exception):
+        pass
+
+    def stop_after_first(epoch):
+        if epoch.number == 2:
+            raise Killed
+
+    group[0] = replace(group[0], on_epoch=stop_after_first)
+    with pytest.raises(Killed):
+        side_by_side(llama, examples, validate, group)
+    assert [len(saved(member.work)[1]) for member in group] == [2, 1, 1]
+    side_by_side(llama, examples, validate, members(tmp_path / "c"))
+    for rate in RATES:
+        whole, resumed = (saved(tmp_path / name / str(rate) / "work")[0] for name in ("a", "c"))
+        for name in whole:
+            torch.testing.assert_close(whole[name], resumed[name], rtol=1e-3, atol=1e-4)
+    with pytest.raises(TrainingStopped, match="epoch 1"):
+        side_by_side(llama, examples, validate, members(tmp_path / "d"), stop=lambda: True)
+
+
+@pytest.mark.parametrize("rows", [16, 8, 3])
+def test_out_of_memory_takes_fewer_rates_then_fewer_rows(llama, world, tmp_path, monkeypatch, rows):
+    """A machine that holds `rows` rows: 16 are two rates of 8, 8 one rate, 3 a micro-batch of 2."""
+    examples, validate = world(llama)
+    real = stacked_training.token_losses
+
+    def limited(base, inputs, labels, narrow):
+        if len(inputs) > rows:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(base, inputs, labels, narrow)
+
+    side_by_side(llama, examples, validate, members(tmp_path / "a"))
+    monkeypatch.setattr(stacked_training, "token_losses", limited)
+    llama.counters.oom_halvings = 0
+    assert side_by_side(llama, examples, validate, members(tmp_path / "b")) == {16: 2, 8: 1, 3: 1}[rows]
+    assert llama.counters.oom_halvings == {16: 1, 8: 2, 3: 4}[rows]
+    for rate in RATES:
+        whole, small = (saved(tmp_path / name / str(rate) / "work")[0]["step_losses"] for name in ("a", "b"))
+        torch.testing.assert_close(whole, small, rtol=1e-5, atol=1e-5)
+
+
+def test_a_rate_that_diverges_takes_nobody_with_it(llama, world, tmp_path):
+    examples, validate = world(llama)
+    group = members(tmp_path)
+    group[1] = replace(group[1], settings=replace(group[1].settings, learning_rate=1e9, max_gradient_norm=1e9))
+    group[0] = replace(group[0], settings=replace(group[0].settings, max_gradient_norm=1e9))
+    group[2] = replace(group[2], settings=replace(group[2].settings, max_gradient_norm=1e9))
+    side_by_side(llama, examples, validate, group)
+    results = [run(llama, examples, validate, member.work.parent, member.settings) for member in group]
+    assert [bool(result.diverged) for result in results] == [False, True, False]
+    alone = run(llama, examples, validate, tmp_path / "alone", group[0].settings)
+    np.testing.assert_allclose(results[0].step_losses, alone.step_losses, rtol=1e-5, atol=1e-5)
+
+
+def test_a_job_side_by_side_gives_the_cells_of_one_after_another(tmp_path, monkeypatch):
+    results = {}
+    for side in (False, True):
+        folder = tmp_path / str(side)
+        folder.mkdir()
+        monkeypatch.chdir(folder)
+        workspace = start_run(folder, finetuning={"epochs": 2, "rates_side_by_side": side})
+        (job,) = [job for job in workspace.grid.jobs.values() if job.rule == "finetune_adapter"]
+        run_job(workspace, job)
+        found = sidecars(workspace.store)
+        trained = [
+            sidecar["counters"]["by_phase"].get("train", {}).get("optimizer_steps", 0) for sidecar in found.values()
+        ]
+        assert sum(trained) == 3 * 2 * 2 and len([count for count in trained if count]) == (1 if side else 3)
+        results[side] = [workspace.store.read(workspace.place(cell).folder)["result"] for cell in job.cells]
+    for one, other in zip(results[False], results[True], strict=True):
+        assert one["best_epoch"] == other["best_epoch"] and one["best_value"] == other["best_value"]
+        for first, second in zip(one["epochs"], other["epochs"], strict=True):
+            assert first["train_loss"] == pytest.approx(second["train_loss"], rel=1e-5)
+
+
+def test_without_the_head_narrowed_the_losses_are_the_same(llama, world, tmp_path, monkeypatch):
+    """lm-eval's scorer means no lever: the vocabulary at every position, padding included."""
+    examples, validate = world(llama)
+    narrow = run(llama, examples, validate, tmp_path / "a")
+    plain = load_toy(toy_model("llama", tmp_path / "model"), scorer="lm-eval")
+    shapes = []
+    real = training_loop.token_losses
+    monkeypatch.setattr(
+        training_loop, "token_losses", lambda *arguments: shapes.append(arguments[3]) or real(*arguments)
+    )
+    wide = run(plain, examples, validate, tmp_path / "b")
+    assert set(shapes) == {False}
+    np.testing.assert_allclose(narrow.step_losses, wide.step_losses, rtol=1e-5, atol=1e-6)
+
+
+lengths = st.lists(st.integers(1, 60), min_size=1, max_size=8).map(lambda values: sorted(values, reverse=True))
+
+
+@given(lengths, st.integers(1, 8), st.sampled_from([0.0, 5.0, 50.0, 1e9]))
+def test_micro_batches_cover_every_row_once_at_least_cost(rows, most, pass_cost):
+    runs = micro_batches(rows, most, pass_cost)
+    assert [row for start, end in runs for row in range(start, end)] == list(range(len(rows)))
+    assert all(end - start <= most for start, end in runs)
+
+    def cost(cut) -> float:
+        return sum(pass_cost + (end - start) * rows[start] for start, end in cut)
+
+    def cuts(start=0):
+        if start == len(rows):
+            yield []
+        for end in range(start + 1, min(len(rows), start + most) + 1):
+            for rest in cuts(end):
+                yield [(start, end), *rest]
+
+    assert cost(runs) == min(map(cost, cuts()))
+    if pass_cost == 1e9:
+        assert len(runs) == -(-len(rows) // most)

@@ -38,7 +38,7 @@ def summary(tmp_path_factory) -> dict:
     run = CliRunner().invoke(imports.app, ["e2lm", str(PUBLISHED / "curves.csv"), "--output", str(folder)])
     assert run.exit_code == 0, run.output
     arguments = ["--scores", folder / "scores.parquet", "--models", PUBLISHED / "models.csv", "--output", folder / "r"]
-    arguments += ["--selection", "e2lm", "--resamples", "199"]
+    arguments += ["--selection", "e2lm", "--resamples", "199", "--printed", PUBLISHED / "team_tables.csv"]
     run = CliRunner().invoke(reports.app, ["signal", *map(str, arguments)])
     assert run.exit_code == 0, run.output
     return json.loads((folder / "r" / "summary.json").read_text())
@@ -164,6 +164,12 @@ def test_overall_scores_of_the_printed_tables():
         odd += list(table["dataset"][checked.inconsistent])
     # tele_qna is printed in two tables
     assert sorted(odd) == ["MMLU Pro non-STEM", "tele_qna", "tele_qna"]
+
+
+def test_printed_tables_on_the_page(summary):
+    entries = summary["printed_tables"]
+    assert len(entries) == 24
+    assert sorted({entry["dataset"] for entry in entries if not entry["follows"]}) == ["MMLU Pro non-STEM", "tele_qna"]
 
 
 def test_compliance_of_the_digitised_curves():

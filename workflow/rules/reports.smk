@@ -105,13 +105,14 @@ rule report_signal:
     params:
         resamples=RUN.configuration.reports.resamples,
         selection=RUN.configuration.reports.checkpoints,
+        conventions=RUN.configuration.reports.signal.as_arguments(),
         folder=subpath(output[0], parent=True),
     message:
         "report signal"
     shell:
         "lm-validity report signal --scores {input.scores:q} --items {input.documents:q} --models {input.models:q}"
         " --benchmarks {input.benchmarks:q} --selection {params.selection} --resamples {params.resamples}"
-        " --output {params.folder:q} > {log:q} 2>&1"
+        " {params.conventions} --output {params.folder:q} > {log:q} 2>&1"
 
 
 rule build_site:

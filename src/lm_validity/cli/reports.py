@@ -70,11 +70,23 @@ def signal(
     items: Annotated[Path | None, typer.Option(help="items.parquet, for intervals and filters.")] = None,
     selection: Annotated[str, typer.Option(help="Checkpoints used: all or e2lm.")] = "all",
     resamples: Resamples = 1000,
+    convention: Annotated[str, typer.Option(help="Autocorrelation as in the scoring code, or the paper.")] = "code",
+    ties: Annotated[str, typer.Option(help="Equal scores: stable (an increase) or average ranks.")] = "stable",
+    normalisation: Annotated[
+        str, typer.Option(help="Of compliance: none, joint_minmax, sci_range, above_chance.")
+    ] = "joint_minmax",
+    base_window: Annotated[str, typer.Option(help="Ranking consistency: FROM,TO in billion tokens.")] = "100,200",
+    later_window: Annotated[str, typer.Option(help="The window held against it.")] = "220,1000",
+    weights: Annotated[str, typer.Option(help="Of quality, consistency and compliance.")] = "0.5,0.1,0.4",
+    printed: Annotated[Path | None, typer.Option(help="CSV of printed overall scores to recompute.")] = None,
 ) -> None:
     """Does a benchmark say something early in training?"""
     from lm_validity.reports.signal import report_signal
+    from lm_validity.reports.signal_options import make_options
 
-    report_signal(scores, models, output, benchmarks=benchmarks, items=items, selection=selection, resamples=resamples)
+    options = make_options(convention, ties, normalisation, base_window, later_window, weights)
+    given = {"benchmarks": benchmarks, "items": items, "selection": selection, "resamples": resamples}
+    report_signal(scores, models, output, options=options, printed=printed, **given)
 
 
 @app.command("bias")

@@ -178,6 +178,33 @@ class Replay(Section):
     )
 
 
+NotNegative = Annotated[float, Field(ge=0)]
+Window = tuple[NotNegative, Annotated[float, Field(gt=0)]]
+
+
+class SignalConventions(Section):
+    """Conventions of the signal report (docs/signal.md); the defaults are those of the competition's scoring code."""
+
+    convention: Literal["code", "paper"] = Field("code", description="Lags and centring of the autocorrelation.")
+    ties: Literal["stable", "average"] = Field(
+        "stable", description="Equal scores: stable counts them as an increase; average ranks."
+    )
+    normalisation: Literal["none", "joint_minmax", "sci_range", "above_chance"] = Field(
+        "joint_minmax", description="What compliance divides the science model's lead by."
+    )
+    base_window: Window = Field((100.0, 200.0), description="Ranking consistency: window of the order, billion tokens.")
+    later_window: Window = Field((220.0, 1000.0), description="The window in which that order should hold.")
+    weights: tuple[NotNegative, NotNegative, NotNegative] = Field(
+        (0.5, 0.1, 0.4), description="Of signal quality, ranking consistency and compliance in the overall score."
+    )
+
+    def as_arguments(self) -> str:
+        """Options of `lm-validity report signal`."""
+        values = self.model_dump()
+        words = {key: ",".join(f"{one:g}" for one in v) if isinstance(v, tuple) else v for key, v in values.items()}
+        return " ".join(f"--{key.replace('_', '-')} {word}" for key, word in words.items())
+
+
 class Reports(Section):
     """The pages."""
 
@@ -186,6 +213,7 @@ class Reports(Section):
         "all",
         description="Checkpoints of the signal report; e2lm: iterations divisible by 4000, at most 206 billion tokens.",
     )
+    signal: SignalConventions = Field(SignalConventions(), description=SignalConventions.__doc__)
 
 
 class Screening(Section):

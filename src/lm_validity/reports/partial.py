@@ -43,6 +43,7 @@ def _reports(run: Run, tables: Path, with_items: bool) -> dict:
     from lm_validity.reports.bias import report_bias
     from lm_validity.reports.factors import report_factors
     from lm_validity.reports.signal import report_signal
+    from lm_validity.reports.signal_options import make_options
 
     models, benchmarks = Path(run.configuration.models or ""), Path(run.configuration.benchmarks or "")
     scores, items = tables / "scores.parquet", tables / "items.parquet" if with_items else None
@@ -63,6 +64,7 @@ def _reports(run: Run, tables: Path, with_items: bool) -> dict:
             benchmarks=benchmarks,
             items=items,
             selection=settings.checkpoints,
+            options=make_options(**settings.signal.model_dump()),
             **with_resamples,
         )
     if "bias" in run.configuration.studies:

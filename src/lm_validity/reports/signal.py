@@ -1,9 +1,10 @@
 """The signal report: does a benchmark say something early in training?"""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from lm_validity.files import write_json
 from lm_validity.reports.page import write_page
@@ -12,15 +13,17 @@ from lm_validity.reports.signal_data import LearningCurves, read_learning_curves
 from lm_validity.reports.signal_items import ItemAnalysis, analyze_items
 from lm_validity.reports.signal_notes import summary_notes
 from lm_validity.reports.signal_page import signal_page
+from lm_validity.reports.signal_printed import printed_entries, read_printed
 from lm_validity.reports.signal_scores import Design, Options, make_design
 from lm_validity.reports.signal_summary import signal_summary
 from lm_validity.reports.summary import plain
-from lm_validity.statistics.signal_ranking import RankingWindows
+from lm_validity.statistics.signal_ranking import E2LM_WINDOWS
 from lm_validity.tables.read_items import item_benchmarks, read_benchmark_items
 
 # A training shorter than the first ranking window has its windows scaled to its own length
 SHORT_TRAINING_B = 100.0
 SEED = 0
+DEFAULT_OPTIONS = Options()
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,7 @@ class SignalAnalysis:
     options: Options
     results: dict[str, BenchmarkResult]
     resamples: int
+    printed: pd.DataFrame | None = None  # tables of overall scores to check
 
 
 def report_signal(
@@ -41,9 +45,14 @@ def report_signal(
     items: str | Path | None = None,
     selection: str = "all",
     resamples: int = 1000,
+    options: Options = DEFAULT_OPTIONS,
+    printed: str | Path | None = None,
 ) -> None:
-    """Write summary.json, tables, figures and the page of the signal report under `output`."""
-    analysis = analyze_signal(scores, models, benchmarks, items, selection, resamples)
+    """Write summary.json, tables, figures and the page of the signal report under `output`.
+
+    printed: a CSV of overall scores that somebody printed, to be recomputed from their parts.
+    """
+    analysis = analyze_signal(scores, models, benchmarks, items, selection, resamples, options, printed)
     summary = summarize(analysis)
     write_page(signal_page(analysis, summary), output)
     write_json(Path(output) / "summary.json", summary)
@@ -56,10 +65,14 @@ def analyze_signal(
     items: str | Path | None = None,
     selection: str = "all",
     resamples: int = 1000,
+    options: Options = DEFAULT_OPTIONS,
+    printed: str | Path | None = None,
 ) -> SignalAnalysis:
     """All results, from tables only. Raises InputError for bad input; what is missing goes to the notes."""
+    tables = None if printed is None else read_printed(printed)
     learning = read_learning_curves(scores, models, benchmarks, selection)
-    options = Options(windows=RankingWindows(relative=_is_short(learning)))
+    if options.windows == E2LM_WINDOWS:
+        options = replace(options, windows=replace(E2LM_WINDOWS, relative=_is_short(learning)))
     with_items = item_benchmarks(items) if items is not None else []
     generator = np.random.default_rng(SEED)
     results = {}
@@ -69,14 +82,16 @@ def analyze_signal(
         if benchmark in with_items:
             found = _items(items, design, learning, options, resamples)
         results[benchmark] = analyze_benchmark(design, found, options, resamples, generator)
-    return SignalAnalysis(learning, options, results, resamples)
+    return SignalAnalysis(learning, options, results, resamples, tables)
 
 
 def summarize(analysis: SignalAnalysis) -> dict:
     """The contents of summary.json."""
     relative = analysis.options.windows.relative
     notes = summary_notes(analysis.learning, analysis.results, analysis.resamples, relative)
-    return plain(signal_summary(analysis.learning, analysis.results, analysis.options, analysis.resamples, notes))
+    summary = signal_summary(analysis.learning, analysis.results, analysis.options, analysis.resamples, notes)
+    printed = [] if analysis.printed is None else printed_entries(analysis.printed, analysis.options.weights)
+    return plain({**summary, "printed_tables": printed})
 
 
 def _items(

@@ -14,6 +14,7 @@ from lm_validity.reports.page import Figure, Finding, Page, Section, Table
 from lm_validity.reports.score_matrix import listing
 from lm_validity.reports.signal_page_items import filter_findings, filter_section, metric_section, subgroup_section
 from lm_validity.reports.signal_page_tables import as_numbers, compliance_section, criteria_section
+from lm_validity.reports.signal_printed import printed_section
 from lm_validity.reports.summary import count, decimal, with_interval
 from lm_validity.statistics.signal_quality import MINIMUM_CHECKPOINTS
 from lm_validity.statistics.signal_resampling import white_noise_level
@@ -46,6 +47,7 @@ def signal_page(analysis: SignalAnalysis, summary: dict) -> Page:
         metric_section(summary),
         subgroup_section(summary),
         criteria_section(summary),
+        printed_section(summary),
     ]
     return Page(
         name="signal",

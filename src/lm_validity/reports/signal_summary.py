@@ -21,10 +21,11 @@ from lm_validity.reports.signal_scores import (
     ranked_curves,
 )
 from lm_validity.statistics.signal_compliance import NORMALISATIONS
-from lm_validity.statistics.signal_overall import WeightSensitivity, weight_sensitivity
+from lm_validity.statistics.signal_overall import WeightSensitivity, per_item_score_ratio, weight_sensitivity
 from lm_validity.statistics.signal_quality import net_rise
 from lm_validity.statistics.signal_ranking import agreement_with_last, size_ordering
 from lm_validity.statistics.signal_resampling import Interval, exceedance_p, resampling_interval
+from lm_validity.statistics.signal_splits import FilterTrial
 
 WEIGHT_DRAWS = 10_000
 
@@ -243,9 +244,17 @@ def _filter_entries(result: BenchmarkResult) -> list[dict]:
             "design": each.design,
             **trial_json(each.trial),
             "length_dependence": each.length_dependence,
+            "per_item_score_ratio": _per_item_score_ratio(each.trial),
         }
         for each in result.items.trials
     ]
+
+
+def _per_item_score_ratio(trial: FilterTrial) -> float:
+    """Held-out quality per item that was kept, over that of all items; NaN where nothing was kept."""
+    if not trial.kept_in_sample or not trial.unfiltered:
+        return float("nan")
+    return per_item_score_ratio(trial.held_out, trial.kept_in_sample, trial.unfiltered, trial.items)
 
 
 def _subgroup_entries(result: BenchmarkResult) -> list[dict]:

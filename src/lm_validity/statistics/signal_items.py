@@ -49,6 +49,8 @@ METRICS: dict[str, ItemMetric] = {
     "normalised_probability_per_token": ItemMetric("norm. prob., token", "token", **_ACCURACY),
     "normalised_probability_per_character": ItemMetric("norm. prob., character", "character", **_ACCURACY),
     "pmi": ItemMetric("PMI", unconditional=True),
+    "pmi_per_token": ItemMetric("PMI, per token", "token", unconditional=True),
+    "pmi_per_character": ItemMetric("PMI, per character", "character", unconditional=True),
     "bits_per_byte": ItemMetric("bits per byte", "byte", higher_is_better=False, minimum=0.0),
 }
 
@@ -65,8 +67,8 @@ def item_scores(
     `lengths` are tokens, characters or bytes of the choices, as `METRICS[metric].per` says, and broadcast
     against the log-likelihoods. With ll_i replaced by ll_i / |c_i| where a length is used:
 
-        accuracy                  1 if ll_g is the largest (of equal ones the first counts, as in lm-eval),
-        else 0 accuracy_pmi              the same for ll_i - ll_i(unconditional)
+        accuracy                  1 if ll_g is the largest (of equal ones the first counts, as in lm-eval), else 0
+        accuracy_pmi              the same for ll_i - ll_i(unconditional)
         log_likelihood            ll_g; per token it is CLL = (log p(q, a) - log p(q)) / |a|
         log_probability_gap       ll_g - mean_{i != g} ll_i
         confidence_margin         ll_g - max_{i != g} ll_i

@@ -1,0 +1,113 @@
+"""The report's conventions as options, and printed tables recomputed on its page."""
+
+import json
+import re
+
+import numpy as np
+import pytest
+from signal_world import World, write_world
+from typer.testing import CliRunner
+
+from lm_validity.cli.reports import app
+from lm_validity.config.load import validate
+from lm_validity.errors import InputError
+from lm_validity.reports.signal import analyze_signal, summarize
+from lm_validity.reports.signal_options import make_options
+from lm_validity.statistics.signal_quality import autocorrelation
+from lm_validity.tables.schema import SCORES, read_table
+
+PRINTED = "table,dataset,SQ,RC,CS,global_printed\nT1,good,0.959,0.837,0.419,0.731\nT1,odd,0.88,0.759,0.479,0.689\n"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    return write_world(tmp_path_factory.mktemp("options"), World(items=40))
+
+
+def summary_of(files, **options):
+    return summarize(analyze_signal(files.scores, files.models, resamples=0, **options))
+
+
+def test_conventions_change_the_numbers_they_name(files):
+    default = summary_of(files)
+    other = summary_of(files, options=make_options("paper", "average", "none", "0,100", "120,240", "1,0,0"))
+    named = other["conventions"]
+    assert (named["convention"], named["ties"], named["normalisation"]) == ("paper", "average", "none")
+    assert named["windows_b"] == {"base": [0, 100], "later": [120, 240], "relative": False}
+    assert default["conventions"]["windows_b"]["relative"] == (max(_tokens(files)) < 100)
+    scores = read_table(files.scores, SCORES)
+    (model, benchmark), rows = next(iter(scores.groupby(["model", "benchmark"])))
+    curve = rows.sort_values("iteration")["value"].to_numpy()
+    for summary, convention in ((default, "code"), (other, "paper")):
+        found = summary["models"][model][benchmark]["autocorrelation"]
+        assert found == pytest.approx(float(autocorrelation(curve, convention)))
+    assert default["compliance"]["facts"]["value"] != other["compliance"]["facts"]["value"]
+    assert other["compliance"]["facts"]["value"] == pytest.approx(max(0, other["compliance"]["facts"]["raw_gap"]))
+    assert other["overall"]["facts"] == pytest.approx(other["benchmarks"]["facts"]["signal_quality"])
+
+
+def _tokens(files):
+    return read_table(files.scores, SCORES)["tokens_b"]
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ({"convention": "papre"}, "convention: 'papre' is unknown. Hint: did you mean 'paper'?"),
+        ({"normalisation": "x"}, "normalisation: 'x' is unknown. Hint: use one of none"),
+        ({"base_window": "100"}, "base window: '100' is not a list of 2 numbers"),
+        ({"later_window": "300,200"}, "later window: '300,200' does not begin before it ends"),
+        ({"weights": "1,nan,0"}, "weights: '1,nan,0' is not a list of 3 numbers"),
+        ({"weights": "1,-1,0"}, "not all of them are positive"),
+    ],
+)
+def test_bad_options_are_named(given, problem):
+    with pytest.raises(InputError, match=re.escape(problem)):
+        make_options(**given)
+
+
+def test_the_configuration_gives_the_same_options():
+    values = {"name": "run", "models": "m", "benchmarks": "b", "reports": {"signal": {"ties": "average"}}}
+    settings = validate(values, "f").reports.signal
+    words = settings.as_arguments().split()
+    given = {words[i][2:].replace("-", "_"): words[i + 1] for i in range(0, len(words), 2)}
+    assert make_options(**given) == make_options(**settings.model_dump()) == make_options(ties="average")
+
+
+def test_printed_tables_are_recomputed_on_the_page(files, tmp_path):
+    (tmp_path / "printed.csv").write_text(PRINTED)
+    arguments = ["signal", "--scores", files.scores, "--models", files.models, "--output", tmp_path / "out"]
+    arguments += ["--resamples", 0, "--printed", tmp_path / "printed.csv"]
+    done = CliRunner().invoke(app, [str(word) for word in arguments])
+    assert done.exit_code == 0, done.output
+    good, odd = json.loads((tmp_path / "out" / "summary.json").read_text())["printed_tables"]
+    assert good["follows"] and not odd["follows"] and odd["dataset"] == "odd"
+    assert odd["recomputed"] == pytest.approx(0.5 * 0.88 + 0.1 * 0.759 + 0.4 * 0.479)
+    page = json.loads((tmp_path / "out" / "page.json").read_text())
+    section = next(one for one in page["sections"] if one["title"] == "Printed tables")
+    assert section["finding"] == "The printed overall score does not follow from its parts for odd."
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("dataset,SQ,RC,CS\nx,1,1,1\n", "column 'global_printed' is missing"),
+        (PRINTED.replace("0.759", "high"), "row 3, column 'RC', value 'high': not a number"),
+    ],
+)
+def test_bad_printed_tables_are_named(files, tmp_path, text, problem):
+    (tmp_path / "printed.csv").write_text(text)
+    with pytest.raises(InputError, match=problem):
+        summary_of(files, printed=tmp_path / "printed.csv")
+
+
+def test_score_per_item_of_every_trial(files):
+    found = summarize(analyze_signal(files.scores, files.models, items=files.items, resamples=0))
+    trials = [trial for entries in found["filters"].values() for trial in entries if trial["held_out"] is not None]
+    assert trials
+    for trial in trials:
+        expected = trial["held_out"] / trial["kept_in_sample"] / (trial["unfiltered"] / trial["items"])
+        assert trial["per_item_score_ratio"] == pytest.approx(expected)
+    metrics = found["item_metrics"]["facts"]
+    assert {"pmi", "pmi_per_token", "pmi_per_character", "accuracy_pmi"} <= set(metrics)
+    assert all(np.isfinite(entry["signal_quality"]) for entry in metrics.values())

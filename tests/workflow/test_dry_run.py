@@ -55,6 +55,18 @@ def test_early_training_competition(project):
     assert not {"finetune_adapter", "select_adapter", "report_agreement", "make_world"} & set(found)
 
 
+def test_published_bias_study(project):
+    """2 language models x 25 tasks x 2 m x 4 n, overtraining, zero-shot and packing, without network."""
+    command = project.snakemake_command("-n", "--quiet", "rules", "--configfile", "config/paper/pretrain_on_test.yaml")
+    done = project.run(*command, HTTPS_PROXY="http://127.0.0.1:9", HTTP_PROXY="http://127.0.0.1:9")
+    found = jobs(done.stdout)
+    assert found["prefetch_language_model"] == 3 and found["prefetch_task"] == 25
+    # 25 subsamples a job: 4 + 4 + 2 + 1 at n = 50, 100, 200, 500
+    assert found["pretrain_on_test"] == (2 + 1) * 25 * 2 * 11 + 2 * 25
+    assert found["merge_trials"] == found["report_bias"] == 1 and "merge_scores" not in found
+    assert not (project.folder / "results").exists()
+
+
 def test_the_demo_does_not_reach_another_configuration(project):
     """The embedded default is read only when no configuration is named."""
     (project.folder / "mine.yaml").write_text(

@@ -20,6 +20,7 @@ rule make_world:
             for row in RUN.benchmarks.values()
             if row.include_path and row.include_path.startswith(MINIATURE)
         ],
+        [row.path for row in RUN.tasks.values() if row.path.startswith(MINIATURE)],
     log:
         f"{LOGS}/make_world.log",
     conda:

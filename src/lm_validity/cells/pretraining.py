@@ -28,11 +28,12 @@ from transformers import (
 )
 from transformers.utils import logging as transformers_logging
 
+from lm_validity.cells.masked_pretraining import MaskedSteps, build_masked_model
 from lm_validity.config.miniature import MiniatureSettings
 from lm_validity.config.pool import MiniatureModel
 from lm_validity.errors import CellError, InputError
 from lm_validity.files import write_json
-from lm_validity.miniature.tokenizer import BEGIN_ID, CONTEXT_LENGTH, vocabulary
+from lm_validity.miniature.tokenizer import BEGIN_ID, CONTEXT_LENGTH, masked_vocabulary, vocabulary
 from lm_validity.miniature.training_rows import training_batches
 from lm_validity.miniature.world import World, make_world, read_world
 
@@ -78,8 +79,7 @@ def pretrain_model(
     output.parent.mkdir(parents=True, exist_ok=True)
     made = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
     try:
-        chat = row.tuned_from is not None or row.family in CHAT_FAMILIES
-        tokenizer = world / ("tokenizer_chat" if chat else "tokenizer")
+        tokenizer = world / _tokenizer_of(row)
 
         def keep(model: PreTrainedModel, folder: Path) -> None:
             model.save_pretrained(folder)
@@ -140,6 +140,13 @@ def _parent(row: MiniatureModel, folder: Path) -> PreTrainedModel:
     return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
 
 
+def _tokenizer_of(row: MiniatureModel) -> str:
+    if row.architecture == "bert":
+        return "tokenizer_masked"
+    chat = row.tuned_from is not None or row.family in CHAT_FAMILIES
+    return "tokenizer_chat" if chat else "tokenizer"
+
+
 def learning_rate(row: MiniatureModel, step: int) -> float:
     """Rate of a 1-based step: linear warm-up, then linear decay to a tenth of the peak."""
     warmup = min(1.0, step / WARMUP_STEPS)
@@ -168,7 +175,12 @@ def _train(
 ) -> list[TrainingPoint]:
     """Train in memory; `keep` writes checkpoints into subfolders of `folder` and the final model into it."""
     torch.manual_seed(_torch_seed(settings.seed, row.model))
-    model = (build_model(row, len(vocabulary(world))) if start is None else _parent(row, start)).train()
+    if row.architecture == "bert":
+        model = build_masked_model(row, len(masked_vocabulary(world))).train()
+        take_step = MaskedSteps(_torch_seed(settings.seed, f"masks of {row.model}"), len(masked_vocabulary(world)))
+    else:
+        model = (build_model(row, len(vocabulary(world))) if start is None else _parent(row, start)).train()
+        take_step = _step
     optimizer = torch.optim.AdamW(
         model.parameters(), lr=row.learning_rate, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True
     )
@@ -180,7 +192,7 @@ def _train(
     for step, batch in enumerate(training_batches(settings, world, row), start=1):
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(row, step)
-        losses.append(_step(model, optimizer, batch))
+        losses.append(take_step(model, optimizer, batch))
         tokens += sum(map(len, batch))
         documents += len(batch)
         if progress and step in reports:

@@ -37,6 +37,13 @@ class Experiment(BiasSection):
     pretraining_epochs: Positive | None = Field(None, description="null: as the section `pretraining` says.")
     packing: bool = Field(False, description="Pretrain on several texts a sequence (zero_shot only).")
 
+    planted_leak: float = Field(
+        0.0,
+        ge=0,
+        le=1,
+        description="FOR TESTING ONLY: share of the test arm's pretraining texts that carry their label.",
+    )
+
     @model_validator(mode="after")
     def be_consistent(self):
         if self.packing and self.method != "zero_shot":
@@ -121,7 +128,7 @@ class BiasSettings(BiasSection):
         min_length=1,
         description="Experiments by name: method (head or zero_shot), language_models and tasks (ids; empty is all), m "
         "(labelled texts), n (unlabelled and test texts), subsamples (random draws: a number, or by n, or by `m,n`), "
-        "pretraining_epochs (more of them is overtraining), packing.",
+        "pretraining_epochs (more of them is overtraining), packing; planted_leak is for tests only.",
     )
     subsamples_a_cell: Positive | Literal["all"] = Field(
         25, description="Subsamples that are one finished result of the store. Another number makes other cells."
@@ -139,12 +146,6 @@ class BiasSettings(BiasSection):
     pretraining: TextPretraining = Field(TextPretraining(), description=TextPretraining.__doc__)
     training: HeadTraining = Field(HeadTraining(), description=HeadTraining.__doc__)
     zero_shot: Prompting = Field(Prompting(), description=Prompting.__doc__)
-    planted_leak: float = Field(
-        0.0,
-        ge=0,
-        le=1,
-        description="FOR TESTING ONLY: share of the test arm's pretraining texts that carry their label.",
-    )
 
     @field_validator("experiments")
     @classmethod

@@ -81,7 +81,7 @@ def plan_values(run: Run, cell: TrialCell) -> dict:
         "pretraining": _prompt_pretraining(run, cell) if zero_shot else _text_pretraining(run, cell),
         "classification": _prompting(settings) if zero_shot else _head(run, cell),
         "seeds": "fixed" if settings.paper else settings.seeds,
-        "planted_leak": settings.planted_leak,
+        "planted_leak": experiment.planted_leak,
         "dtype": row.dtype,
     }
 

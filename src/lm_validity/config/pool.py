@@ -24,7 +24,9 @@ class MiniatureModel(BaseModel):
     training_data: Literal["science", "web"] = Field(
         "science", description="science: every attribute is stated; web: the science attributes never are."
     )
-    architecture: Literal["llama", "gpt2"] = Field(description="Architecture class in transformers.")
+    architecture: Literal["llama", "gpt2", "bert"] = Field(
+        description="Architecture class in transformers; bert is for the bias study only."
+    )
     size: str = Field(description="Label of the size, for the signal study.")
     hidden_size: int = Field(ge=8, description="Width.")
     layers: int = Field(ge=1, description="Blocks.")
@@ -50,6 +52,12 @@ class MiniatureModel(BaseModel):
     def feedforward_size(self) -> int:
         """Width of the feed-forward layer: 8/3 of the model's for gated Llama, 4 times for GPT-2."""
         return self.hidden_size * 8 // 3 // 8 * 8 if self.architecture == "llama" else 4 * self.hidden_size
+
+    @model_validator(mode="after")
+    def keep_masked_models_to_the_bias_study(self):
+        if self.architecture == "bert" and (self.studies != "bias" or self.checkpoint_every):
+            raise ValueError("a bert is for the bias study only: studies must be bias, without checkpoints")
+        return self
 
     @model_validator(mode="after")
     def divide_evenly(self):

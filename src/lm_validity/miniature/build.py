@@ -1,4 +1,4 @@
-"""Writing a miniature world: facts, benchmarks as lm-eval tasks, corpora, tokenizers."""
+"""Writing a miniature world: facts, benchmarks as lm-eval tasks, classification tasks, corpora, tokenizers."""
 
 import json
 import shutil
@@ -6,8 +6,9 @@ from pathlib import Path
 
 from lm_validity.config.miniature import MiniatureSettings
 from lm_validity.files import write_json, write_text
+from lm_validity.miniature.classification import TASKS
 from lm_validity.miniature.tasks import BENCHMARKS, DATASET_MODULE, task_yaml
-from lm_validity.miniature.tokenizer import build_tokenizer, write_tokenizer
+from lm_validity.miniature.tokenizer import build_tokenizer, write_masked_tokenizer, write_tokenizer
 from lm_validity.miniature.world import World, make_world, world_to_json
 
 
@@ -18,7 +19,7 @@ def write_world(settings: MiniatureSettings, output: Path) -> None:
     """
     output = Path(output)
     (output / "world.json").unlink(missing_ok=True)
-    for folder in ("tasks", "data"):  # lm-eval would also find the tasks of an earlier version
+    for folder in ("tasks", "data", "classification"):  # lm-eval would also find the tasks of an earlier version
         shutil.rmtree(output / folder, ignore_errors=True)
     world = make_world(settings)
     tokenizer = build_tokenizer(world)
@@ -29,6 +30,9 @@ def write_world(settings: MiniatureSettings, output: Path) -> None:
         for split in benchmark.splits:
             write_text(output / "data" / benchmark.name / f"{split}.jsonl", _lines(benchmark.rows(world, split)))
         write_text(output / "tasks" / f"{benchmark.task}.yaml", task_yaml(benchmark))
+    for task in TASKS:
+        write_text(output / "classification" / f"{task.name}.jsonl", _lines(task.rows(world)))
+    write_masked_tokenizer(world, output / "tokenizer_masked")
     write_json(output / "world.json", world_to_json(world))
 
 

@@ -47,6 +47,8 @@ def model_sheets(settings: MiniatureSettings, pool: dict[str, MiniatureModel]) -
     world = make_world(settings)
     sheets, rows = {}, []
     for row in pool.values():
+        if row.studies == "bias":  # these have a sheet of their own, with nothing to count
+            continue
         tokens = tokens_at(settings, world, row)
         if row.tuned_from:  # the tokens of its parent's training count as well
             parent = pool[row.tuned_from]

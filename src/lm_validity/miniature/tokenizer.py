@@ -49,3 +49,37 @@ def write_tokenizer(tokenizer: Tokenizer, folder: Path, chat: bool) -> None:
     write_json(folder / "tokenizer_config.json", settings)
     if chat:
         write_text(folder / "chat_template.jinja", CHAT_TEMPLATE)
+
+
+# what masked language models (BERT) begin, end, pad and mask with; words follow in the order of `vocabulary`
+PAD, UNKNOWN_MASKED, CLASS, SEPARATOR, MASK = MASKED_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+CLASS_ID, SEPARATOR_ID, MASK_ID = 2, 3, 4
+MASKED_SHIFT = len(MASKED_SPECIALS) - 2  # from a word's id in `vocabulary` (after two specials) to its id here
+
+
+def masked_vocabulary(world: World) -> dict[str, int]:
+    """Word -> id for masked language models."""
+    words = {word: index + MASKED_SHIFT for word, index in vocabulary(world).items() if index > 1}
+    return {special: index for index, special in enumerate(MASKED_SPECIALS)} | words
+
+
+def write_masked_tokenizer(world: World, folder: Path) -> None:
+    """The files of a word-level tokenizer that puts [CLS] before every text and [SEP] after it."""
+    tokenizer = Tokenizer(WordLevel(masked_vocabulary(world), unk_token=UNKNOWN_MASKED))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.add_special_tokens(list(MASKED_SPECIALS))
+    tokenizer.post_processor = TemplateProcessing(
+        single=f"{CLASS} $A {SEPARATOR}", special_tokens=[(CLASS, CLASS_ID), (SEPARATOR, SEPARATOR_ID)]
+    )
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "cls_token": CLASS,
+        "sep_token": SEPARATOR,
+        "mask_token": MASK,
+        "pad_token": PAD,
+        "unk_token": UNKNOWN_MASKED,
+        "model_max_length": CONTEXT_LENGTH,
+        "clean_up_tokenization_spaces": False,
+    }
+    write_text(folder / "tokenizer.json", tokenizer.to_str(pretty=True) + "\n")
+    write_json(folder / "tokenizer_config.json", settings)

@@ -38,6 +38,7 @@ def bias_summary(analysis: BiasAnalysis) -> dict:
             "meta_analysis": _meta_analysis(analysis),
             "power": _records(analysis.power),
             "base_drift": _records(analysis.drift),
+            "pretraining_loss": _records(analysis.losses),
             "test_set_mismatches": _records(analysis.mismatches),
             "pca_simulation": [
                 {"effective_rank": rank, "n": n, "bias": list(result.bias), "boost": list(result.boost)}

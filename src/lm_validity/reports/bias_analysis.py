@@ -10,7 +10,14 @@ import pandas as pd
 from threadpoolctl import threadpool_limits
 
 from lm_validity.errors import InputError
-from lm_validity.statistics.bias_effects import MeanOverTasks, cell_effects, mean_over_tasks, task_effects, task_means
+from lm_validity.statistics.bias_effects import (
+    MeanOverTasks,
+    cell_effects,
+    mean_losses,
+    mean_over_tasks,
+    task_effects,
+    task_means,
+)
 from lm_validity.statistics.bias_meta import SLICES, MetaAnalysis, meta_analysis
 from lm_validity.statistics.bias_model import EFFECTS, FORMULAS, PairedCounts, build_design, paired_counts
 from lm_validity.statistics.bias_nuts import fit_nuts
@@ -108,6 +115,7 @@ class BiasAnalysis:
     pca: dict[tuple[int, int], PcaSimulation]
     headline_formula: str
     sampler: str
+    losses: pd.DataFrame
 
 
 def analyze_bias(trials: pd.DataFrame, sampler: str = "laplace", formula: str = "all") -> BiasAnalysis:
@@ -152,6 +160,7 @@ def analyze_bias(trials: pd.DataFrame, sampler: str = "laplace", formula: str = 
         pca=dict(zip(_pca_settings(), rest[len(slices) :], strict=True)),
         headline_formula=headline,
         sampler=sampler,
+        losses=mean_losses(trials),
     )
 
 

@@ -5,7 +5,9 @@ import pandas as pd
 
 from lm_validity.reports import bias_figures as figures
 from lm_validity.reports.bias_analysis import SETTING, BiasAnalysis, Fit
+from lm_validity.reports.bias_formulas import formula_conclusions
 from lm_validity.reports.bias_sections import (
+    loss_section,
     meta_section,
     pca_section,
     permutation_section,
@@ -31,6 +33,7 @@ def bias_page(analysis: BiasAnalysis, notes: list[str]) -> Page:
         meta_section(analysis),
         power_section(analysis),
         provenance_section(analysis),
+        loss_section(analysis),
         prior_section(analysis),
         pca_section(analysis),
     ]
@@ -291,13 +294,12 @@ def _formula_words(analysis: BiasAnalysis) -> str:
         "All three formulas say how likely a right answer is. equations, as printed in the paper, gives each task "
         "and each split a level and explains the rest as chance in drawing n test items. But a model trained "
         "twice on the same split also answers differently. A formula that has no place for this noise mistakes it "
-        "for information: its intervals are too narrow, and which side of zero they fall on changes from setting "
-        "to setting. notebooks, which the author fitted, lets each task have its own effect and so becomes more "
-        "careful. overdispersed, the default here, also lets language models differ by task and measures the "
-        "noise of training for each of them."
+        "for information: its intervals are too narrow, and it finds effects that another training would not show. "
+        "notebooks, which the author fitted, lets each task have its own effect and so becomes more careful. "
+        "overdispersed, the default here, also lets language models differ by task and measures the noise of "
+        "training for each of them."
     )
-    ratios = _noise_ratio(analysis)
-    return f"{words} {ratios}" if ratios else words
+    return " ".join(part for part in (words, formula_conclusions(analysis), _noise_ratio(analysis)) if part)
 
 
 def _noise_ratio(analysis: BiasAnalysis) -> str:

@@ -173,6 +173,32 @@ def provenance_section(analysis: BiasAnalysis) -> Section | None:
     )
 
 
+def loss_section(analysis: BiasAnalysis) -> Section | None:
+    """How well pretraining went, where the trials say so."""
+    losses = analysis.losses
+    if losses.empty:
+        return None
+    return Section(
+        "How pretraining went",
+        finding=(
+            f"The last epoch's mean loss lies between {losses[['extra', 'test']].min().min():.2f} and "
+            f"{losses[['extra', 'test']].max().max():.2f} nats a predicted token."
+        ),
+        explanation=(
+            "Means over all subsamples of all tasks. The two arms read texts of one source, so their losses should "
+            "agree; an experiment with more epochs should have the lower loss, or it was not trained harder."
+        ),
+        tables=[
+            Table(
+                "pretraining_loss",
+                "Mean pretraining loss",
+                losses,
+                formats=dict.fromkeys(["extra", "test"], ".4f"),
+            )
+        ],
+    )
+
+
 def prior_section(analysis: BiasAnalysis) -> Section:
     """What the priors alone say."""
     low, high = np.quantile(analysis.prior.differences, [0.055, 0.945])

@@ -82,3 +82,13 @@ def mean_over_tasks(values: np.ndarray) -> MeanOverTasks | None:
         reach = float(stats.t.ppf(0.975, len(values) - 1)) * error
         interval = (mean - reach, mean + reach)
     return MeanOverTasks(mean, error, interval, len(values), int((values > 0).sum()), int((values < 0).sum()))
+
+
+def mean_losses(trials: pd.DataFrame) -> pd.DataFrame:
+    """Mean pretraining loss (nats a predicted token) of the arms `extra` and `test` by cell, over all its trials.
+
+    Trials without a known loss are left out; no row where none is known.
+    """
+    columns = {"loss_extra": "extra", "loss_test": "test"}
+    known = trials.dropna(subset=list(columns))
+    return known.groupby(CELL)[list(columns)].mean().rename(columns=columns).reset_index()

@@ -22,7 +22,8 @@ def read_trials(path: str | Path) -> pd.DataFrame:
 
 
 def pair_arms(trials: pd.DataFrame, source: str = "trials") -> pd.DataFrame:
-    """One row a trial: its keys, `total`, the correct answers `base`, `extra`, `test` (NaN: no such arm), `test_hash`.
+    """One row a trial: its keys, `total`, `test_hash`, the correct answers `base`, `extra`, `test` (NaN: no such arm),
+    and the pretraining losses `loss_extra`, `loss_test` (NaN: unknown).
 
     Rows are sorted by the keys. `trials` has the columns of `TRIALS`. Raises `InputError` for empty keys, an unknown
     arm, an arm twice, impossible counts, and arms of one trial that were evaluated on different test sets.
@@ -42,8 +43,14 @@ def pair_arms(trials: pd.DataFrame, source: str = "trials") -> pd.DataFrame:
                 "arms are compared on the same observations: correct `subsample` or run the trial again.",
             )
     wide = trials.pivot(index=TRIAL, columns="arm", values="correct").astype("float64").reindex(columns=list(ARMS))
+    losses = (
+        trials.reindex(columns=[*TRIAL, "arm", "pretraining_loss"])
+        .pivot(index=TRIAL, columns="arm", values="pretraining_loss")
+        .astype("float64")
+    )
+    losses = losses.reindex(columns=list(ARMS[1:])).add_prefix("loss_")
     shared = trials.groupby(TRIAL)[["total", "test_hash"]].first()
-    return shared.astype({"total": "int64"}).join(wide).sort_index().reset_index()
+    return shared.astype({"total": "int64"}).join(wide).join(losses).sort_index().reset_index()
 
 
 def _check_rows(trials: pd.DataFrame, source: str) -> None:

@@ -64,6 +64,28 @@ def test_a_planted_bias_is_the_headline(report):
     assert fit["interval89"][0] > 0.3
 
 
+def test_the_formulas_conclusions_are_said_in_words(report):
+    _, page = report(formula="all", tasks=6, subsamples=10, sizes=(100,), shift={"test": 0.8})
+    assert "whoever fits equations reports that test text raises scores in 1 of 1 setting" in page
+    assert "The conclusion does not depend on the formula." in page
+    _, page = report(formula="all", tasks=4, subsamples=6, sizes=(400,), noise=0.6, seed=3)
+    assert "whoever fits overdispersed reports that no effect can be told from chance in any of 1 setting" in page
+    assert "The conclusion depends on the formula; that of overdispersed" in page
+
+
+def test_pretraining_losses_are_shown_where_known(report):
+    def with_losses(table):
+        known = table["arm"].map({"extra": 2.0, "test": 2.5})
+        return table.assign(pretraining_loss=known + 0.1 * table["subsample"])
+
+    summary, page = report(with_losses, sizes=(40,), subsamples=3)
+    row = summary["pretraining_loss"][0]
+    assert row["extra"] == pytest.approx(2.1) and row["test"] == pytest.approx(2.6)
+    assert "How pretraining went" in page
+    summary, page = report(sizes=(40,))
+    assert summary["pretraining_loss"] == [] and "How pretraining went" not in page
+
+
 @pytest.mark.parametrize(
     "layout",
     [

@@ -1,0 +1,46 @@
+"""What each formula would have one conclude from these data, in words."""
+
+from lm_validity.reports.bias_analysis import BiasAnalysis, Fit
+from lm_validity.reports.summary import count
+
+
+def formula_conclusions(analysis: BiasAnalysis) -> str:
+    """A sentence a formula, and whether they agree; for each experiment. Empty where no bias was fitted."""
+    names = list(dict.fromkeys(fit.experiment for fit in analysis.fits))
+    parts = []
+    for experiment in names:
+        by_formula: dict[str, list[Fit]] = {}
+        for fit in analysis.fits:
+            if (fit.experiment, fit.effect) == (experiment, "bias"):
+                by_formula.setdefault(fit.formula, []).append(fit)
+        if by_formula:
+            prefix = f"In experiment {experiment}" if len(names) > 1 else "In these data"
+            parts.append(f"{prefix}: {_sentences(by_formula, analysis.headline_formula)}")
+    return " ".join(parts)
+
+
+def _sentences(by_formula: dict[str, list[Fit]], headline: str) -> str:
+    said = "; ".join(f"whoever fits {name} reports that {_claim(fits)}" for name, fits in by_formula.items())
+    if len(by_formula) == 1:
+        return f"{said}."
+    if len({tuple(fit.excludes_zero for fit in fits) for fits in by_formula.values()}) == 1:
+        return f"{said}. The conclusion does not depend on the formula."
+    return (
+        f"{said}. The conclusion depends on the formula; that of {headline}, the one that counts the noise of "
+        "training, is the one to go by, next to the model-free interval."
+    )
+
+
+def _claim(fits: list[Fit]) -> str:
+    up, down = (sum(fit.excludes_zero == sign for fit in fits) for sign in (1, -1))
+    settings = count(len(fits), "setting")
+    if up and down:
+        return (
+            f"test text raises scores in {up} and lowers them in {down} of {settings}, two answers to one question, as "
+            "noise gives them"
+        )
+    if up:
+        return f"test text raises scores in {up} of {settings}"
+    if down:
+        return f"test text lowers scores in {down} of {settings}"
+    return f"no effect can be told from chance in any of {settings}"

@@ -1,0 +1,92 @@
+"""config/test_bias.yaml through every rule of the bias study, and what a second run computes after a cell was lost."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from tests.workflow.conftest import Project
+
+CONFIG = ("--configfile", "config/test_bias.yaml")
+RESULTS = Path("results/test_bias")
+TRIALS = f"{RESULTS}/tables/trials.parquet"
+
+
+def sidecars(project: Project) -> dict[str, int]:
+    """Cell folder -> time its sidecar was written: changes exactly when the cell is computed."""
+    store = project.folder / RESULTS / "store"
+    return {
+        path.parent.relative_to(store).as_posix(): path.stat().st_mtime_ns for path in store.glob("*/*/*/sidecar.json")
+    }
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Project:
+    """One complete run of config/test_bias.yaml."""
+    project = Project(tmp_path_factory.mktemp("bias"))
+    project.snakemake(*CONFIG)
+    return project
+
+
+def test_a_run_gives_trials_probabilities_and_a_page(finished):
+    tables = finished.folder / RESULTS / "tables"
+    trials = pd.read_parquet(tables / "trials.parquet")
+    sizes = trials.groupby(["experiment", "language_model", "task"]).subsample.agg(["nunique", "size"])
+    assert len(sizes) == 2 * 2 + 4
+    assert set(sizes.loc["clean"].itertuples(index=False, name=None)) == {(4, 4 * 3)}
+    assert set(sizes.loc["planted"].itertuples(index=False, name=None)) == {(5, 5 * 3)}
+    assert trials.total.eq(30).all() and trials.correct.between(0, 30).all()
+    assert trials.pretraining_loss.isna().eq(trials.arm.eq("base")).all()
+    # one draw of a task is the same texts for every language model and arm, in whatever experiment
+    assert trials.groupby(["task", "subsample"]).test_hash.nunique().eq(1).all()
+    probabilities = pd.read_parquet(tables / "probabilities.parquet")
+    assert len(probabilities) == 30 * len(trials)
+    keys = ["experiment", "language_model", "task", "m", "n", "subsample", "arm"]
+    right = probabilities.probabilities.map(lambda each: each.argmax()).eq(probabilities.label)
+    counted = right.groupby([probabilities[key] for key in keys]).sum()
+    assert counted.sort_index().equals(trials.set_index(keys).correct.sort_index().rename(None))
+    assert not (finished.folder / RESULTS / "tables" / "scores.parquet").exists()
+    assert "Pretraining on test text" in (finished.folder / RESULTS / "report" / "index.html").read_text()
+
+
+def test_a_planted_bias_is_found_and_none_where_none_was_planted(finished):
+    summary = json.loads((finished.folder / RESULTS / "reports" / "bias" / "summary.json").read_text())
+    of = {
+        name: {
+            row["formula"]: row for row in summary["posterior"] if (row["experiment"], row["effect"]) == (name, "bias")
+        }
+        for name in ("clean", "planted")
+    }
+    assert all(row["interval89"][0] > 0 for row in of["planted"].values())
+    assert summary["headline"]["planted"]["bias"]["interval"][0] > 0
+    low, high = of["clean"]["overdispersed"]["interval89"]
+    assert low < 0 < high
+    found = pd.DataFrame(summary["permutation"]).query("effect == 'bias' and p_adjusted < 0.1")
+    assert set(found.experiment) == {"planted"}
+
+
+def test_a_second_run_does_nothing(finished):
+    before = sidecars(finished)
+    done = finished.snakemake(*CONFIG)
+    assert "Nothing to be done" in done.stdout + done.stderr
+    assert sidecars(finished) == before
+
+
+def test_a_lost_batch_is_computed_again_and_nothing_else(finished, tmp_path):
+    shutil.copytree(finished.folder, tmp_path / "copy", copy_function=shutil.copy2)
+    project = Project(tmp_path / "copy")
+    before, expected = sidecars(project), (project.folder / TRIALS).read_bytes()
+    lost = next(cell for cell in sorted(before) if "clean.first_number.m20.n30.subsamples3-4" in cell)
+    shutil.rmtree(project.folder / RESULTS / "store" / lost)
+    said = project.lm_validity("preflight", *CONFIG).stdout
+    assert lost in said and "will be computed again" in said
+    project.snakemake(TRIALS, *CONFIG)
+    after = sidecars(project)
+    assert {cell for cell, written in after.items() if before.get(cell) != written} == {lost}
+    assert (project.folder / TRIALS).read_bytes() == expected
+    said = project.lm_validity("forget", "pretrain_on_test/forum-gpt2-xs/planted.*", *CONFIG).stdout
+    assert said.count("forgot pretrain_on_test/forum-gpt2-xs/planted.") == 4 * 3
+    assert " 12" in next(
+        line for line in project.lm_validity("status", *CONFIG).stdout.splitlines() if "pretrain" in line
+    )

@@ -1,10 +1,13 @@
 """The bias study's section, sheets and batches: every subsample in exactly one cell, mistakes named with their row."""
 
+import re
 from pathlib import Path
 
 import pytest
 
+from lm_validity.config.bias import Experiment
 from lm_validity.config.bias_grid import plan_values
+from lm_validity.config.bias_sheets import LanguageModel, Task
 from lm_validity.config.grid import Grid, read_cell
 from lm_validity.config.load import build_run, load_run
 from lm_validity.errors import InputError
@@ -110,6 +113,23 @@ def test_a_study_without_its_section_is_named(make_run):
         build_run({"name": "run", "studies": ["bias"]}, "f.yaml")
     with pytest.raises(InputError, match="key 'models' is missing"):
         build_run({"name": "run", "studies": ["agreement"]}, "f.yaml")
+
+
+def test_the_guide_shows_a_configuration_and_sheets_that_are_read(make_run):
+    guide = (ROOT / "docs" / "bias_study.md").read_text(encoding="utf-8")
+    blocks = [
+        "\n".join(line[4:] for line in part.splitlines() if line.startswith("    "))
+        for part in guide.split("\n\n")
+        if part.startswith("    ")
+    ]
+    models, tasks = (next(one for one in blocks if one.startswith(word)) for word in ("language_model\t", "task\t"))
+    Path("my_language_models.tsv").write_text(models)
+    Path("my_tasks.tsv").write_text(tasks)
+    Path("my.yaml").write_text(next(one for one in blocks if one.startswith("# my.yaml")))
+    run = load_run("my.yaml")
+    assert list(run.tasks) == ["news", "tickets"] and run.tasks["tickets"].text == ("subject", "body")
+    columns = set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`.*?) \|", guide, re.MULTILINE))))
+    assert set(Task.model_fields) | set(LanguageModel.model_fields) | set(Experiment.model_fields) <= columns
 
 
 class TestPublishedSheets:

@@ -18,11 +18,12 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line: exit 0 on success, 2 with one line on bad input."""
-    from lm_validity.cli import cells, exports, filters, imports, miniature, overview, reports, run
+    from lm_validity.cli import cells, exports, filters, imports, lm_eval, miniature, overview, reports, run
 
     cells.register(app)
     run.register(app)
     overview.register(app)
+    lm_eval.register(app)
     app.add_typer(imports.app, name="import")
     app.add_typer(exports.app, name="export")
     app.add_typer(reports.app, name="report")

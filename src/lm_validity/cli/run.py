@@ -88,11 +88,20 @@ def partial_reports(
 
 def build_site(configfile: Configfile = DEFAULT) -> None:
     """One folder with index.html out of the run's reports."""
+    from lm_validity.reports.computation import computation_page
+    from lm_validity.reports.page import write_page
     from lm_validity.reports.site import build_site as build
+    from lm_validity.store.cells import Store
+    from lm_validity.store.spent import count_spent
 
     run = _load(configfile)
     title = f"{run.name} (replayed scores: no model was run)" if run.configuration.replay else run.name
-    build(_report_folders(run), run.results / "report", title=title)
+    folders = _report_folders(run)
+    computation = computation_page(count_spent(Store(run.results / "store")))
+    if computation:
+        folders = [*folders, run.results / "reports" / computation.name]
+        write_page(computation, folders[-1])
+    build(folders, run.results / "report", title=title)
 
 
 def preflight(

@@ -1,5 +1,8 @@
 """The scorer against lm-eval's HFLM: every way of computing, every kind of attention, every edge of a request."""
 
+import json
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -303,3 +306,45 @@ def test_language_model_passes_the_way_on(models):
     lm = LanguageModel(model, tokenizer, model_id="toy", eval_batch_size=4, scorer="lm-eval")
     lm._loglikelihood_tokens(random_requests())
     assert lm.scorer == "lm-eval" and lm._allowed is None and lm.counters.shared_tokens == 0
+
+
+def test_lm_evals_own_command_line_runs_the_scorer(models, tmp_path, toy_folder):
+    """`lm-validity lm-eval run --model lm-validity …` gives what `--model hf` gives."""
+    model, tokenizer = models("llama")
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    script = (
+        "import json, sys; import lm_validity.cells.scorer\n"
+        "import lm_eval.tasks as tasks\n"
+        "real = tasks.TaskManager\n"  # the 15 seconds of looking through all shipped tasks are not what is tested
+        "tasks.TaskManager = lambda *a, **k: real(*a, **(k | {'include_defaults': False}))\n"
+        "from lm_validity.cli import main; main()"
+    )
+    found = {}
+    for name in ("lm-validity", "hf"):
+        output = tmp_path / name
+        arguments = [
+            "lm-eval",
+            "run",
+            "--model",
+            name,
+            "--model_args",
+            f"pretrained={tmp_path / 'model'},dtype=float32",
+        ]
+        arguments += [
+            "--tasks",
+            "toy_choice",
+            "--include_path",
+            str(toy_folder),
+            "--device",
+            "cpu",
+            "--batch_size",
+            "8",
+        ]
+        arguments += ["--output_path", str(output)]
+        done = subprocess.run([sys.executable, "-c", script, *arguments], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-2000:]
+        (path,) = output.rglob("results_*.json")
+        found[name] = json.loads(path.read_text())["results"]["toy_choice"]
+    assert found["lm-validity"]["acc,none"] == found["hf"]["acc,none"]
+    assert found["lm-validity"]["acc_norm,none"] == found["hf"]["acc_norm,none"]

@@ -1,0 +1,33 @@
+"""What a run's finished cells took to compute: the counters of their sidecars, summed by phase."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from lm_validity.store.cells import Store
+
+
+@dataclass
+class Spent:
+    """cells: finished cells; uncounted: those whose sidecar has no counters (replayed scores, trials).
+    phases: phase -> counter -> sum. cpu_seconds, wall_seconds: of the cells, without process start."""
+
+    cells: int = 0
+    uncounted: int = 0
+    cpu_seconds: float = 0.0
+    wall_seconds: float = 0.0
+    phases: dict[str, Counter] = field(default_factory=dict)
+
+
+def count_spent(store: Store) -> Spent:
+    """Sum the sidecars of every finished cell in the store, cells of older recipes included."""
+    spent = Spent()
+    for folder in store.folders():
+        sidecar = store.sidecar(folder)
+        spent.cells += 1
+        spent.cpu_seconds += sidecar.get("cpu_seconds") or 0.0
+        spent.wall_seconds += sidecar.get("wall_seconds") or 0.0
+        phases = (sidecar.get("counters") or {}).get("by_phase") or {}
+        spent.uncounted += not phases
+        for phase, counts in phases.items():
+            spent.phases.setdefault(phase, Counter()).update(counts)
+    return spent

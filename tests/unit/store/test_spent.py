@@ -1,0 +1,40 @@
+"""The page of what was computed sums the sidecars, and says what it does not know."""
+
+from lm_validity.config.grid import Cell
+from lm_validity.reports.computation import computation_page
+from lm_validity.store.cells import Store
+from lm_validity.store.spent import count_spent
+
+
+def commit(store: Store, name: str, sidecar: dict) -> None:
+    cell = Cell("evaluate_model", "m", name, "final", "plain", split="test")
+    store.commit(store.place(cell, {"name": name}), {}, sidecar, lambda folder: None)
+
+
+def sidecar(**phases) -> dict:
+    return {"cpu_seconds": 10.0, "wall_seconds": 1800.0, "counters": {"by_phase": phases}}
+
+
+def test_counters_are_summed_by_phase(tmp_path):
+    store = Store(tmp_path)
+    commit(store, "a", sidecar(load={"model_loads": 1}, test={"evaluate_passes": 1, "forward_tokens": 500}))
+    commit(store, "b", sidecar(test={"evaluate_passes": 1, "forward_tokens": 700, "shared_tokens": 2100}))
+    commit(store, "c", sidecar(train={"optimizer_steps": 30}, validation={"evaluate_passes": 5}))
+    commit(store, "d", {})
+    spent = count_spent(store)
+    assert (spent.cells, spent.uncounted, spent.cpu_seconds, spent.wall_seconds) == (4, 1, 30.0, 5400.0)
+    assert spent.phases["test"] == {"evaluate_passes": 2, "forward_tokens": 1200, "shared_tokens": 2100}
+    page = computation_page(spent)
+    (finding,) = page.findings
+    assert "4 cells took 1.50 hours: 1 model loads, 7 passes over a split, 30 optimizer steps" in finding.sentence
+    assert "1 cells have no counters" in finding.basis
+    frame = page.sections[0].tables[0].frame.set_index("phase")
+    assert list(frame.index) == ["load", "train", "validation", "test"]
+    assert frame.loc["test", "shared_tokens"] == 2100 and frame.loc["train", "evaluate_passes"] == 0
+
+
+def test_replayed_runs_have_no_such_page(tmp_path):
+    store = Store(tmp_path)
+    commit(store, "a", {})
+    assert computation_page(count_spent(store)) is None
+    assert computation_page(count_spent(Store(tmp_path / "empty"))) is None

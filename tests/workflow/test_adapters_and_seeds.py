@@ -1,0 +1,74 @@
+"""What a finished run leaves for others: adapters that plain PEFT loads, and scores of every seed."""
+
+import json
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+CONFIG = ("--configfile", "config/test.yaml")
+RESULTS = Path("results/test")
+
+# Nothing of this project: the base model, the adapter and the documents as files, transformers and PEFT
+PLAIN_PEFT = """
+import json, sys
+import torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+base, adapter, documents = sys.argv[1:]
+model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32), adapter).eval()
+tokenizer = AutoTokenizer.from_pretrained(base)
+hits, rows = 0, [json.loads(line) for line in open(documents, encoding="utf-8")]
+for row in rows:
+    context = tokenizer(row["context"])["input_ids"]
+    with torch.no_grad():
+        if documents.endswith("table/validation.jsonl"):  # generated, one word
+            best = model(torch.tensor([context])).logits[0, -1].argmax().item()
+            hits += tokenizer.decode([best]) == row["answer"]
+            continue
+        scores = []
+        for choice in row["choices"]:
+            tokens = tokenizer(choice, add_special_tokens=False)["input_ids"]
+            logits = model(torch.tensor([context + tokens])).logits[0].log_softmax(-1)
+            scores.append(sum(logits[len(context) + i - 1, token].item() for i, token in enumerate(tokens)))
+    hits += scores.index(max(scores)) == row["gold"]
+assert not any(name.startswith(("lm_validity", "lm_eval")) for name in sys.modules)
+print(hits / len(rows))
+"""
+
+
+@pytest.mark.parametrize(("model", "benchmark"), [("forum-llama-xs", "cloze"), ("data-gpt2-xs", "table")])
+def test_an_adapter_in_plain_peft_gives_the_recorded_validation_score(finished, model, benchmark):
+    (cell,) = (finished.folder / RESULTS / "store/finetune_adapter" / model).glob(f"{benchmark}.plain.lr3e-3.seed0--*")
+    recorded = json.loads((cell / "cell.json").read_text())["result"]["best_value"]
+    split = json.loads((finished.folder / RESULTS / f"splits/{benchmark}/validation.json").read_text())
+    documents = finished.folder / RESULTS / f"miniature/data/{benchmark}/validation.jsonl"
+    assert split["documents"] == len(documents.read_text().splitlines()) == 100
+    base = finished.folder / RESULTS / "miniature/models" / model
+    done = finished.run(sys.executable, "-I", "-c", PLAIN_PEFT, str(base), str(cell / "adapter"), str(documents))
+    assert float(done.stdout) == pytest.approx(recorded, abs=1e-12)
+    assert recorded > 0
+
+
+def test_every_seed_comes_through_to_the_tables(finished, tmp_path):
+    """A second seed computes its own fine-tunes and nothing else; the first one's rows stay as they were."""
+    project = finished.copy_to(tmp_path / "copy")
+    before = project.sidecars()
+    first = pd.read_parquet(project.folder / RESULTS / "tables/scores.parquet")
+    config = project.folder / "config/test.yaml"
+    config.write_text(config.read_text().replace("epochs: 3", "epochs: 3, seeds: [0, 1]"))
+    project.snakemake(str(RESULTS / "tables/scores.parquet"), *CONFIG)
+    new = {cell for cell in project.sidecars() if cell not in before}
+    assert len([cell for cell in new if cell.startswith("finetune_adapter")]) == 8
+    assert all(".seed1--" in cell for cell in new)
+    scores = pd.read_parquet(project.folder / RESULTS / "tables/scores.parquet")
+    prepared = scores[(scores.protocol == "train_before_test") & (scores.metric.isin(["acc,none", "exact_match,none"]))]
+    assert prepared.groupby(["model", "benchmark"]).seed.agg(set).map(lambda seeds: seeds == {0, 1}).all()
+    assert prepared.groupby("seed").size().to_dict() == {0: 4, 1: 4}
+    pd.testing.assert_frame_equal(
+        scores[scores.seed.isna() | (scores.seed == 0)].reset_index(drop=True), first, check_dtype=False
+    )
+    selections = pd.read_parquet(project.folder / RESULTS / "tables/selections.parquet")
+    assert selections.groupby("seed").size().to_dict() == {0: 12, 1: 12}

@@ -228,8 +228,10 @@ def load_language_model(
     """Load a model from a folder, or a hub id from the local cache: safetensors, no network, no remote code.
 
     dtype: `float32`, `bfloat16` or `float16`; never the checkpoint's by default.
-    device: `cpu`, `cuda`, `cuda:N`; `auto`, a GPU where there is one; `all`, one model over all GPUs of the node.
-    Raises CellError where the folder, its safetensors or its tokenizer are missing or cannot be read.
+    device: `cpu`, `cuda`, `cuda:N`; `auto`, a GPU where there is one; `all`, one model over all GPUs of the job, layer
+        by layer (accelerate).
+    Raises CellError where the folder, its safetensors or its tokenizer are missing or cannot be read, or where the
+    model does not fit the GPUs.
     """
     if dtype not in DTYPES:
         raise CellError(f"{path}: dtype {dtype!r} is not known.", f"use one of {', '.join(DTYPES)}.")
@@ -276,6 +278,18 @@ def _read_folder(
             f"{name}: cannot be loaded as a causal language model ({reason}).",
             "it needs config.json, *.safetensors and a tokenizer of an architecture that is known.",
         ) from error
+    if device == "all" and torch.cuda.is_available():
+        check_on_gpus(name, getattr(model, "hf_device_map", {}))  # absent where all is in one place
     if tokenizer.eos_token_id is None:
         raise CellError(f"{name}: the tokenizer has no end-of-text token.", "set eos_token in tokenizer_config.json.")
     return model, tokenizer
+
+
+def check_on_gpus(name: str, device_map: dict[str, object]) -> None:
+    """Raise CellError where accelerate left layers to the processor or the disk: slow, and nothing to train on."""
+    left = sorted({str(place) for place in device_map.values()} & {"cpu", "disk"})
+    if left:
+        raise CellError(
+            f"{name}: does not fit the GPUs of the job (layers on {', '.join(left)}).",
+            "give its size class more GPUs (`gpu`), or GPUs with more memory.",
+        )

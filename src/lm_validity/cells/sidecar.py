@@ -34,11 +34,13 @@ class Stopwatch:
 
 
 def _gpu_cost(device) -> dict:
-    """Peak GPU memory since the last cell; the GPU is held for the wall time."""
+    """Peak GPU memory since the last cell, of the GPU that used most; the GPUs are held for the wall time."""
     import torch
 
     if device.type != "cuda":
         return {}
-    peak = torch.cuda.max_memory_allocated(device) // 2**20
-    torch.cuda.reset_peak_memory_stats(device)
+    gpus = range(torch.cuda.device_count())
+    peak = max(torch.cuda.max_memory_allocated(gpu) for gpu in gpus) // 2**20
+    for gpu in gpus:
+        torch.cuda.reset_peak_memory_stats(gpu)
     return {"peak_gpu_memory_mb": peak}

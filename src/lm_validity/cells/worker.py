@@ -24,6 +24,7 @@ class Worker:
     def __init__(self, workspace: Workspace, model: str):
         self.workspace, self.run, self.store = workspace, workspace.run, workspace.store
         self.model = self.run.models[model]
+        self.size_class = self.run.configuration.size_classes[self.model.size_class]
         self._language_models: dict[str, object] = {}
         self._load_errors: dict[str, CellError] = {}
         self._tasks: dict[str, object] = {}
@@ -100,6 +101,7 @@ class Worker:
         validation, examples = self._training_data(lm, cell)
         other = {"learning_rates", "seeds", "max_length", "rates_side_by_side"}
         own = self.run.configuration.finetuning.model_dump(exclude=other)
+        own["gradient_checkpointing"] |= self.size_class.gradient_checkpointing
         return {
             "lm": lm,
             "examples": examples,
@@ -188,7 +190,7 @@ class Worker:
                     subfolder=point["subfolder"],
                     revision=point["revision"],
                     dtype=self.model.dtype,
-                    device=resolve_device(evaluation.device),
+                    device=resolve_device(evaluation.device, self.size_class.gpu),
                     eval_batch_size=evaluation.batch_size,
                     max_length=evaluation.max_length,
                     max_generated_tokens=evaluation.max_generated_tokens,
@@ -262,13 +264,15 @@ class KeptRequests:
         lm.forget_requests()
 
 
-def resolve_device(device: str) -> str:
-    """`auto`: a GPU where there is one, else the CPU."""
+def resolve_device(device: str, gpus: int = 1) -> str:
+    """`auto`: a GPU where there is one, all of the job's where its size class asks for several, else the CPU."""
     if device != "auto":
         return device
     import torch
 
-    return "cuda" if torch.cuda.is_available() else "cpu"
+    if not torch.cuda.is_available():
+        return "cpu"
+    return "all" if min(gpus, torch.cuda.device_count()) > 1 else "cuda"
 
 
 def _training_result(found) -> dict:

@@ -38,7 +38,11 @@ class Splits(Section):
 class Evaluation(Section):
     """Scoring through lm-eval, the same for direct and fine-tuned models."""
 
-    device: str = Field("auto", description="auto (a GPU where there is one), cpu, cuda, cuda:0, ...")
+    device: str = Field(
+        "auto",
+        description="auto (a GPU where there is one, or all of the job's where its size class has several), cpu, cuda, "
+        "cuda:0, all.",
+    )
     batch_size: Positive = Field(32, description="Sequences a forward pass; changes speed, not results.")
     scorer: Literal["auto", "packed", "cached", "rows", "lm-eval"] = Field(
         "auto",
@@ -231,13 +235,14 @@ class Screening(Section):
 class SizeClass(Section):
     """What a job asks of a cluster; the second attempt asks for twice the memory and time."""
 
-    gpu: int = Field(1, ge=0, description="GPUs a job.")
+    gpu: int = Field(1, ge=0, description="GPUs a job; with several, a model's layers are spread over them.")
     gpu_memory_gb: float = Field(80, gt=0, description="Memory of each GPU in GB: preflight names what does not fit.")
     cpus: Positive = Field(4, description="Processor cores a job.")
     mem_mb: Positive = Field(32_000, description="Memory of the machine a job, in MB.")
     evaluate_minutes: float = Field(20, gt=0, description="Minutes to evaluate one cell.")
     finetune_minutes: float = Field(120, gt=0, description="Minutes of one fine-tune.")
     trial_minutes: float = Field(1, gt=0, description="Minutes of one trial of the bias study (five short trainings).")
+    gradient_checkpointing: bool = Field(False, description="As in `finetuning`, for models of this size.")
     batching: Batching | None = Field(None, description="Instead of the run's `batching`, for models of this size.")
 
 
@@ -247,7 +252,7 @@ DEFAULT_SIZE_CLASSES = {
     "small": SizeClass(gpu_memory_gb=16, mem_mb=24_000, evaluate_minutes=15, finetune_minutes=180),
     "medium": SizeClass(gpu_memory_gb=24, mem_mb=32_000, evaluate_minutes=20, finetune_minutes=240),
     "large": SizeClass(gpu_memory_gb=40, mem_mb=64_000, evaluate_minutes=30, finetune_minutes=480),
-    "huge": SizeClass(mem_mb=96_000, evaluate_minutes=45, finetune_minutes=720),
+    "huge": SizeClass(mem_mb=96_000, evaluate_minutes=45, finetune_minutes=720, gradient_checkpointing=True),
 }
 
 

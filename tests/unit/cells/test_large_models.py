@@ -1,0 +1,151 @@
+"""What large models need, its wiring tried with small ones on a CPU: out of memory at several places, layers spread
+over devices by accelerate, precision as recorded, resources by size class. Nothing here has run on a GPU."""
+
+import json
+
+import accelerate
+import pytest
+import torch
+import torch.nn.functional as F
+import transformers
+from safetensors.torch import load_file
+from toy_world import load_toy
+
+from lm_validity.cells import worker
+from lm_validity.cells.evaluation import evaluate, metric_value, prepare_requests
+from lm_validity.cells.finetuning import FinetuneSettings, finetune
+from lm_validity.cells.language_model import check_on_gpus, load_language_model
+from lm_validity.cells.lora import use_adapter
+from lm_validity.cells.splits import documents, make_splits
+from lm_validity.cells.training_text import training_examples
+from lm_validity.config.sections import DEFAULT_SIZE_CLASSES
+from lm_validity.errors import CellError
+
+SETTINGS = FinetuneSettings(learning_rate=3e-3, epochs=2)
+
+
+def train(lm, task, folder, settings=SETTINGS):
+    """A fine-tune on 20 documents (two whole batches of 8 and one of 4 an epoch), validated on all of validation."""
+    splits = make_splits(task)
+    examples = training_examples(lm, task, documents(task, splits.train).head(20))
+    prepared = prepare_requests(lm, task, documents(task, splits.validation))
+    return finetune(
+        lm,
+        examples,
+        lambda: metric_value(lm, prepared, "acc,none"),
+        settings,
+        seed=7,
+        higher_is_better=True,
+        work=folder / "work",
+        adapter_output=folder / "adapter",
+    )
+
+
+def fail_at(monkeypatch, owner, name: str, calls: set[int], after: bool = False) -> list:
+    """Make the numbered training calls of a function run out of memory, before or after it did its work."""
+    original, seen = getattr(owner, name), []
+
+    def wrapped(*args, **kwargs):
+        if not torch.is_grad_enabled():
+            return original(*args, **kwargs)
+        seen.append(None)
+        if len(seen) in calls and not after:
+            raise torch.OutOfMemoryError("injected")
+        found = original(*args, **kwargs)
+        if len(seen) in calls:
+            raise torch.OutOfMemoryError("injected")
+        return found
+
+    monkeypatch.setattr(owner, name, wrapped)
+    return seen
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize(
+    ("place", "after", "calls", "micro_batch"),
+    [
+        ("forward", False, {1}, 4),  # the first forward pass of all
+        ("forward", False, {3, 5}, 2),  # the last batch of epoch 1, which is smaller; then in epoch 2
+        ("loss", False, {2}, 4),  # between forward and backward
+        ("backward", False, {1, 2, 3}, 1),  # three halvings in one step
+        ("backward", True, {2}, 4),  # gradients of the failed attempt are there already, and must not count
+        ("backward", True, {1, 3}, 2),  # the second micro-batch of a repeated step
+    ],
+)
+def test_out_of_memory_changes_the_micro_batch_and_nothing_else(
+    place, after, calls, micro_batch, checkpointing, llama, toy_task, tmp_path, monkeypatch
+):
+    settings = FinetuneSettings(learning_rate=3e-3, epochs=2, gradient_checkpointing=checkpointing)
+    whole = train(llama, toy_task("toy_choice"), tmp_path / "whole", SETTINGS)
+    owner, name = {
+        "forward": (llama.base, "forward"),
+        "loss": (F, "cross_entropy"),
+        "backward": (torch.Tensor, "backward"),
+    }[place]
+    fail_at(monkeypatch, owner, name, calls, after)
+    spared = train(llama, toy_task("toy_choice"), tmp_path / "spared", settings)
+    assert spared.micro_batch == micro_batch
+    assert spared.steps == whole.steps == 6 and len(spared.step_losses) == 6
+    assert spared.step_losses == pytest.approx(whole.step_losses, rel=1e-6)
+    ours, theirs = (
+        load_file(tmp_path / name / "adapter" / "adapter_model.safetensors") for name in ("spared", "whole")
+    )
+    assert all(torch.allclose(ours[key], theirs[key], atol=1e-5) for key in theirs)
+
+
+def test_layers_spread_by_accelerate_train_and_score_the_same(model_folders, toy_task, tmp_path):
+    """Every layer with the hooks that move its inputs, as on several GPUs; both layers on the CPU here."""
+    task, plain, spread = toy_task("toy_choice"), load_toy(model_folders["llama"]), load_toy(model_folders["llama"])
+    places = {"model.embed_tokens": "cpu", "model.layers.0": "cpu", "model.layers.1": "cpu", "model.norm": "cpu"}
+    places |= {"model.rotary_emb": "cpu", "lm_head": "cpu"}
+    accelerate.dispatch_model(spread.base, places, main_device="cpu", force_hooks=True)
+    assert all(hasattr(layer, "_hf_hook") for layer in spread.base.model.layers)
+    results = [train(lm, task, tmp_path / name) for lm, name in ((plain, "plain"), (spread, "spread"))]
+    assert results[0] == results[1]
+    docs = documents(task, make_splits(task).test)
+    scores = []
+    for lm, name in ((plain, "plain"), (spread, "spread")):
+        with use_adapter(lm, tmp_path / name / "adapter"):
+            scores.append(evaluate(lm, task, docs, metric="acc,none").items.choice_loglikelihoods.tolist())
+    assert scores[0] == scores[1]
+
+
+def test_device_all_loads_through_accelerate(model_folders, toy_task, monkeypatch):
+    """The model comes through device_map; without a GPU there is one place only."""
+    original, asked = transformers.AutoModelForCausalLM.from_pretrained, []
+
+    def from_pretrained(*args, **kwargs):
+        asked.append(kwargs["device_map"])
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", from_pretrained)
+    lm = load_language_model(model_folders["llama"], dtype="float32", device="all", eval_batch_size=8)
+    assert asked == ["auto"] and lm.device.type == "cpu"
+    task = toy_task("toy_choice")
+    docs = documents(task, make_splits(task).test)
+    first, second = (evaluate(one, task, docs, metric="acc,none") for one in (lm, load_toy(model_folders["llama"])))
+    assert first.items.choice_loglikelihoods.tolist() == second.items.choice_loglikelihoods.tolist()
+
+
+def test_a_model_that_does_not_fit_the_gpus_is_refused():
+    check_on_gpus("m", {"model.embed_tokens": 0, "model.layers.0": 1})
+    with pytest.raises(CellError, match=r"does not fit the GPUs of the job \(layers on cpu, disk\)"):
+        check_on_gpus("m", {"model.embed_tokens": 0, "model.layers.0": "cpu", "lm_head": "disk"})
+
+
+@pytest.mark.parametrize(("gpus", "there", "device"), [(1, 4, "cuda"), (2, 2, "all"), (2, 1, "cuda"), (4, 0, "cpu")])
+def test_the_size_class_says_over_how_many_gpus(gpus, there, device, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: there > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
+    assert worker.resolve_device("auto", gpus) == device
+    assert worker.resolve_device("cuda:1", gpus) == "cuda:1"
+
+
+def test_the_largest_size_class_recomputes_activations():
+    assert [name for name, one in DEFAULT_SIZE_CLASSES.items() if one.gradient_checkpointing] == ["huge"]
+
+
+def test_an_adapter_records_its_base_and_no_place(llama, toy_task, tmp_path):
+    train(llama, toy_task("toy_choice"), tmp_path)
+    config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert config["r"] == 8 and config["lora_alpha"] == 32 and config["base_model_name_or_path"] == "llama"

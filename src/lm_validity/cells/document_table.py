@@ -4,17 +4,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from lm_validity.cells.evaluation import FEWSHOT_SEED
-from lm_validity.cells.items import gold_choice, subject_of
-from lm_validity.cells.tasks import AnyTask, Documents, task_of, tasks_in
+from lm_validity.cells.tasks import FEWSHOT_SEED, AnyTask, Documents, gold_choice, subject_of, task_of, tasks_in
 from lm_validity.tables.schema import DOCUMENTS, write_table
 
 
-def write_documents(benchmark: str, task: AnyTask | None, documents: Documents | None, path: Path) -> None:
-    """Write documents.parquet, one row a document with the columns of DOCUMENTS; a perplexity corpus has none, and
-    neither has a benchmark whose documents are not there (None)."""
+def write_documents(benchmark: str, task: AnyTask, documents: Documents, path: Path) -> None:
+    """Write documents.parquet, one row a document with the columns of DOCUMENTS; a perplexity corpus has none."""
     rows = []
-    if task is not None and task.OUTPUT_TYPE != "loglikelihood_rolling":
+    if task.OUTPUT_TYPE != "loglikelihood_rolling":
         for own in tasks_in(task).values():
             own.set_fewshot_seed(FEWSHOT_SEED)  # the examples that scoring shows, where they are drawn at random
         rows = [

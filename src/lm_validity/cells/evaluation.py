@@ -32,12 +32,11 @@ from lm_eval.models.utils import normalize_gen_kwargs
 
 from lm_validity.cells.items import describe_items, loglikelihood_of
 from lm_validity.cells.language_model import LanguageModel, NonFiniteScore
-from lm_validity.cells.tasks import AnyTask, Documents, TaskGroup, task_of, tasks_in
+from lm_validity.cells.tasks import FEWSHOT_SEED, AnyTask, Documents, TaskGroup, task_of, tasks_in
 from lm_validity.errors import CellError, nearest
 
 Prompt = Literal["plain", "chat"]
 SAMPLING_SEED = 1234  # lm-eval's default; used only by tasks that sample
-FEWSHOT_SEED = 1234  # lm-eval's default
 
 
 @dataclass(frozen=True)

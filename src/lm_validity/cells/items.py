@@ -7,7 +7,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.task import Task
 
 from lm_validity.cells.language_model import LanguageModel
-from lm_validity.cells.tasks import AnyTask, Documents, TaskGroup, task_of
+from lm_validity.cells.tasks import AnyTask, Documents, gold_choice, subject_of, task_of
 
 # metrics whose per-document value is the pair (gold, predicted)
 _PAIR_METRICS = ("mcc", "f1")
@@ -67,18 +67,6 @@ def _response_item(lm: LanguageModel, task: Task, doc: dict, group: tuple[Instan
     return {"response": group[0].resps[0]}
 
 
-def gold_choice(task: Task, doc: dict) -> int | None:
-    """Index of a multiple-choice document's right choice, by lm-eval's rules; the first of several; None if
-    unknown."""
-    choices = task.doc_to_choice(doc)
-    gold = task.doc_to_text(doc) if task.multiple_input else task.doc_to_target(doc)
-    if isinstance(gold, list):
-        gold = gold[0] if gold else None
-    if isinstance(gold, str):
-        gold = choices.index(gold) if gold in choices else None
-    return int(gold) if gold is not None and 0 <= int(gold) < len(choices) else None
-
-
 def _item_value(task: Task, metric: str, value: Any) -> float:
     """A document's own value of the metric: what is averaged, agreement of a (gold, predicted) pair, or the
     aggregation over this document alone (its bits per byte, say)."""
@@ -86,12 +74,6 @@ def _item_value(task: Task, metric: str, value: Any) -> float:
     if isinstance(value, (tuple, list)):
         return float(value[0] == value[1]) if name in _PAIR_METRICS else float(task.aggregation()[name]([value]))
     return float(value)
-
-
-def subject_of(task: AnyTask, doc: dict) -> str | None:
-    """The task within a group, else the document's own subject where it has one."""
-    subject = doc.member if isinstance(task, TaskGroup) else doc.get("subject")
-    return None if subject is None else str(subject)
 
 
 def loglikelihood_of(request: Instance) -> float:

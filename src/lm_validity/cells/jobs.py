@@ -100,14 +100,15 @@ def _done(workspace: Workspace, cell: Cell | TrialCell, folder: str) -> Entry:
 def write_splits(workspace: Workspace, benchmark: str) -> None:
     """Divide a benchmark's documents and write one file a split, so that training never opens test; and the texts of
     the test documents, for filters."""
-    from lm_validity.cells.document_table import write_documents
+    from lm_validity.tables.documents import write_no_documents
 
     texts = workspace.split_path(benchmark, "test").with_name("documents.parquet")
     if workspace.replay:
         for name in ("train", "validation", "test"):
             write_json(workspace.split_path(benchmark, name), split_record(workspace, name))
-        write_documents(benchmark, None, None, texts)
+        write_no_documents(texts)
         return
+    from lm_validity.cells.document_table import write_documents
     from lm_validity.cells.splits import documents, make_splits
     from lm_validity.cells.tasks import TaskRecord, load_task
 

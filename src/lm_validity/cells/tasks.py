@@ -26,6 +26,7 @@ from lm_validity.errors import InputError, nearest
 
 __all__ = ["KINDS", "Documents", "TaskGroup", "TaskRecord", "errors_only", "find_task", "load_task", "task_of"]
 
+FEWSHOT_SEED = 1234  # lm-eval's default
 KINDS = ("train", "validation", "test")
 AnyTask = Task | TaskGroup
 
@@ -151,6 +152,24 @@ def _fetch(task: Task, addresses: tuple[str, ...]) -> dict[str, dict]:
         chosen = source.select(numbers) if hasattr(source, "select") else [source[row] for row in numbers]
         found.update((f"{kind}:{row}", doc) for row, doc in zip(numbers, chosen, strict=True))
     return found
+
+
+def gold_choice(task: Task, doc: dict) -> int | None:
+    """Index of a multiple-choice document's right choice, by lm-eval's rules; the first of several; None if
+    unknown."""
+    choices = task.doc_to_choice(doc)
+    gold = task.doc_to_text(doc) if task.multiple_input else task.doc_to_target(doc)
+    if isinstance(gold, list):
+        gold = gold[0] if gold else None
+    if isinstance(gold, str):
+        gold = choices.index(gold) if gold in choices else None
+    return int(gold) if gold is not None and 0 <= int(gold) < len(choices) else None
+
+
+def subject_of(task: AnyTask, doc: dict) -> str | None:
+    """The task within a group, else the document's own subject where it has one."""
+    subject = doc.member if isinstance(task, TaskGroup) else doc.get("subject")
+    return None if subject is None else str(subject)
 
 
 def fewshot_digest(task: AnyTask) -> str | None:

@@ -12,9 +12,8 @@ from lm_eval.api.task import Task
 from lm_eval.api.utils import maybe_delimit
 
 from lm_validity.cells.evaluation import Prompt, prepare_requests
-from lm_validity.cells.items import gold_choice
 from lm_validity.cells.language_model import LanguageModel
-from lm_validity.cells.tasks import AnyTask, Documents, task_of
+from lm_validity.cells.tasks import AnyTask, Documents, gold_choice, task_of
 from lm_validity.errors import CellError
 
 

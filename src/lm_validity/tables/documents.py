@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from lm_validity.errors import InputError
+from lm_validity.tables.schema import DOCUMENTS, write_table
 
 COLUMNS = ("doc_id", "context", "choices", "gold")
 
@@ -40,6 +41,11 @@ def read_documents(path: str | Path, benchmark: str | None = None) -> pd.DataFra
     documents["context"] = documents["context"].astype(str)
     documents["gold"] = documents["gold"].astype(int)
     return documents
+
+
+def write_no_documents(path: str | Path) -> None:
+    """A documents table without rows, of a benchmark whose texts are not there."""
+    write_table(pd.DataFrame(columns=DOCUMENTS.names), DOCUMENTS, path)
 
 
 def match_documents(documents: pd.DataFrame, doc_ids, path: str | Path) -> pd.DataFrame:

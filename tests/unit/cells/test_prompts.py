@@ -9,11 +9,10 @@ from toy_world import load_toy
 from transformers import AutoTokenizer
 
 from lm_validity.cells.evaluation import prepare_requests
-from lm_validity.cells.items import gold_choice
 from lm_validity.cells.language_model import LanguageModel
 from lm_validity.cells.pretraining import build_model
 from lm_validity.cells.splits import documents, make_splits
-from lm_validity.cells.tasks import find_task, load_task
+from lm_validity.cells.tasks import find_task, gold_choice, load_task
 from lm_validity.cells.training_text import training_examples
 from lm_validity.config.miniature import MiniatureSettings
 from lm_validity.config.pool import MiniatureModel

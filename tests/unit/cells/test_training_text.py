@@ -4,8 +4,8 @@ import pytest
 from toy_world import load_toy
 
 from lm_validity.cells.evaluation import evaluate
-from lm_validity.cells.items import gold_choice
 from lm_validity.cells.splits import documents, make_splits
+from lm_validity.cells.tasks import gold_choice
 from lm_validity.cells.training_text import training_examples
 from lm_validity.errors import CellError
 

@@ -87,6 +87,12 @@ def test_a_lost_batch_is_computed_again_and_nothing_else(finished, tmp_path):
     assert (project.folder / TRIALS).read_bytes() == expected
     said = project.lm_validity("forget", "pretrain_on_test/forum-gpt2-xs/planted.*", *CONFIG).stdout
     assert said.count("forgot pretrain_on_test/forum-gpt2-xs/planted.") == 4 * 3
+    assert not list((project.folder / RESULTS / "work" / "pretrain_on_test").glob("base_arms*"))
+    # what is left makes tables and a page that name what is missing
+    said = project.lm_validity("merge", "--partial", *CONFIG).stdout
+    assert "12 cells missing" in said
+    partial = pd.read_parquet(project.folder / RESULTS / "partial" / "tables" / "trials.parquet")
+    assert set(partial.experiment) == {"clean"} and len(partial) == 2 * 2 * 4 * 3
     assert " 12" in next(
         line for line in project.lm_validity("status", *CONFIG).stdout.splitlines() if "pretrain" in line
     )

@@ -76,7 +76,7 @@ class TrialWorker:
         check_unchanged(place.cell.model, record["checkpoints"]["final"])
         work = workspace.work / place.folder
         self._resident = self._resident or ResidentWorker()
-        self._resident.run(plan, work, shared=workspace.work / place.cell.rule / "base_arms")
+        self._resident.run(plan, work, shared=workspace.base_arms)
         result: dict = {}
 
         def write(folder: Path) -> None:

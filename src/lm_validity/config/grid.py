@@ -285,10 +285,9 @@ class Grid:
         return list(found)
 
     def task_records(self, job: Job) -> list[str]:
-        """The login node's records of a job's text-classification tasks."""
-        return [
-            f"results/{self.run.name}/prefetch/tasks/{task}.json" for task in dict.fromkeys(c.task for c in job.cells)
-        ]
+        """The login node's records of a job's text-classification tasks, and their texts."""
+        folder, tasks = f"results/{self.run.name}/prefetch/tasks", dict.fromkeys(cell.task for cell in job.cells)
+        return [f"{folder}/{task}.{kind}" for task in tasks for kind in ("json", "parquet")]
 
     def describe_points(self) -> str:
         """Iterations and tokens of all checkpoints, which tables copy from the sheets: a digest in twelve digits."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from lm_validity.config.bias_grid import TRIALS_RULE
 from lm_validity.config.grid import Cell, Grid, read_cell
 from lm_validity.config.load import Run
 from lm_validity.errors import InputError
@@ -229,6 +230,9 @@ def forget(run: Run, patterns: list[str]) -> list[str]:
     remove_manifests(remove)
     for folder in dropped:
         _remove_cell(run, store, folder)
+    if any(folder.startswith(f"{TRIALS_RULE}/") for folder in dropped):  # or they would be read, not computed again
+        for shared in (run.results / "work" / TRIALS_RULE).glob("base_arms_*"):
+            shutil.rmtree(shared, ignore_errors=True)
     return sorted(dropped)
 
 

@@ -32,6 +32,11 @@ class Workspace:
         """Where training keeps what it needs to resume: declared to nobody, so Snakemake never deletes it."""
         return self.run.results / "work"
 
+    @property
+    def base_arms(self) -> Path:
+        """Where jobs of the bias study share the arms that do not depend on n."""
+        return self.work / TRIALS_RULE / f"base_arms_v{RECIPE_VERSIONS[TRIALS_RULE]}"
+
     def model_record(self, model: str) -> dict:
         return self._read(f"prefetch/models/{model}.json", f"lm-validity prefetch-model --model {model}")
 

@@ -71,6 +71,7 @@ def compare(
         "unit": "CPU seconds",
         "agreement": agreement,
         "device": device,
+        "machine": describe_machine(),
         "detail": f"{detail}; {_middle(theirs):.2f} against {_middle(ours):.2f} CPU-s, {len(ours)} rounds; "
         f"on the clock {statistics.median(walls):.2f} times",
     }

@@ -12,10 +12,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-from lm_validity.files import read_json, write_json
+from lm_validity.files import read_json, write_json, write_text
 
 FOLDER = Path(__file__).resolve().parent
 RESULTS = Path("results/benchmark")
+PAGE = Path("docs/performance.md")  # where it exists, what is between the marks is what was measured last
+MARKS = ("<!-- measured: begin -->\n", "<!-- measured: end -->\n")
 KEYS = (
     "name",
     "baseline",
@@ -53,12 +55,36 @@ def measure(script: Path) -> list[dict] | None:
     return records
 
 
+def page_table(records: list[dict]) -> str:
+    """The records as a table in Markdown, with the machines they come from."""
+    lines = ["| work | baseline | times faster | range | target | largest difference |", "|---|---|---|---|---|---|"]
+    for record in records:
+        target = "–" if record["target"] is None else f"{record['target']:g}"
+        agreement = "–" if record["agreement"] is None else f"{record['agreement']:.2g}"
+        interval = f"{record['ratio_low']:.2f} to {record['ratio_high']:.2f}"
+        ratio = f"**{record['ratio']:.2f}**"
+        lines.append(f"| {record['name']} | {record['baseline']} | {ratio} | {interval} | {target} | {agreement} |")
+    lines += ["", *(f"- {record['name']}, {record['baseline']}: {record['detail']}." for record in records)]
+    machines = dict.fromkeys(record["machine"] for record in records if record.get("machine"))
+    return "\n".join([*lines, "", *(f"Measured on: {machine}." for machine in machines)]) + "\n"
+
+
+def write_page(records: list[dict]) -> None:
+    """Put the table between the marks of docs/performance.md, where there is such a page."""
+    text = PAGE.read_text(encoding="utf-8") if PAGE.is_file() else ""
+    if all(mark in text for mark in MARKS):
+        before, _, rest = text.partition(MARKS[0])
+        write_text(PAGE, before + MARKS[0] + "\n" + page_table(records) + "\n" + MARKS[1] + rest.partition(MARKS[1])[2])
+
+
 def main(names: list[str]) -> int:
     """Run, write the summary of what worked, say what each found. Exit 1 where one failed."""
     RESULTS.mkdir(parents=True, exist_ok=True)
     found = {script.stem: measure(script) for script in measurements(names)}
     records = [record for each in found.values() for record in each or []]
     write_json(RESULTS / "summary.json", records)
+    if not names:
+        write_page(records)
     for record in records:
         target = "" if record["target"] is None else f", target {record['target']:g}"
         interval = f"{record['ratio_low']:.2f} to {record['ratio_high']:.2f}"

@@ -67,3 +67,17 @@ def test_one_measurement_by_name(run):
     assert process.returncode == 0 and len(summary) == 1
     process, _ = run(scripts, "goood")
     assert process.returncode == 1 and "there are broken, good." in process.stderr
+
+
+def test_the_page_holds_what_was_measured_last(run, tmp_path):
+    page = tmp_path / "docs" / "performance.md"
+    page.parent.mkdir()
+    page.write_text("above\n<!-- measured: begin -->\nold\n<!-- measured: end -->\nbelow\n")
+    slower = RECORD | {"name": "slower", "ratio": 0.8, "ratio_low": 0.7, "ratio_high": 0.9, "machine": "a laptop"}
+    run({"a": script([RECORD]), "b": script([slower])})
+    text = page.read_text()
+    assert text.startswith("above\n") and text.endswith("below\n") and "old" not in text
+    assert "| slower | loop | **0.80** | 0.70 to 0.90 | – | 0 |" in text, "ratios below 1 are printed"
+    assert "Measured on: a laptop." in text
+    process, _ = run({}, "a")
+    assert process.returncode == 0 and page.read_text() == text, "one measurement does not replace the page"

@@ -19,7 +19,8 @@ def word_tokenizer(vocabulary: int) -> transformers.PreTrainedTokenizerFast:
 
 def random_model(width: int, layers: int, vocabulary: int, seed: int = 0, kind: str = "llama"):
     """An untrained Llama or GPT-2 in float32."""
-    common = {"vocab_size": vocabulary, "bos_token_id": 0, "eos_token_id": 0}
+    # wider than usual: near-uniform predictions would agree whatever was computed
+    common = {"vocab_size": vocabulary, "bos_token_id": 0, "eos_token_id": 0, "initializer_range": 0.05}
     if kind == "llama":
         config = transformers.LlamaConfig(
             hidden_size=width,

@@ -250,9 +250,11 @@ DEFAULT_SIZE_CLASSES = {
     "miniature": SizeClass(gpu=0, cpus=1, mem_mb=2_000, evaluate_minutes=1, finetune_minutes=2),
     "tiny": SizeClass(gpu_memory_gb=16, mem_mb=16_000, evaluate_minutes=10, finetune_minutes=150),
     "small": SizeClass(gpu_memory_gb=16, mem_mb=24_000, evaluate_minutes=15, finetune_minutes=180),
-    "medium": SizeClass(gpu_memory_gb=24, mem_mb=32_000, evaluate_minutes=20, finetune_minutes=240),
-    "large": SizeClass(gpu_memory_gb=40, mem_mb=64_000, evaluate_minutes=30, finetune_minutes=480),
-    "huge": SizeClass(mem_mb=96_000, evaluate_minutes=45, finetune_minutes=720, gradient_checkpointing=True),
+    "medium": SizeClass(gpu_memory_gb=24, mem_mb=32_000, evaluate_minutes=20, finetune_minutes=240, trial_minutes=2),
+    "large": SizeClass(gpu_memory_gb=40, mem_mb=64_000, evaluate_minutes=30, finetune_minutes=480, trial_minutes=6),
+    "huge": SizeClass(
+        mem_mb=96_000, evaluate_minutes=45, finetune_minutes=720, trial_minutes=12, gradient_checkpointing=True
+    ),
 }
 
 

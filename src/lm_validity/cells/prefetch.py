@@ -20,9 +20,10 @@ TOKENIZER_FILES = ("token*.json", "vocab*", "merges*", "special*", "*.model", "*
 MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken")
 
 
-def prefetch_model(model: Model) -> dict:
+def prefetch_model(model: Model, chat: bool = True) -> dict:
     """Fetch (or find) a model with its checkpoints; the record that jobs read.
 
+    chat: whether instruction-tuned models are asked in their chat template, which must then be there.
     Keys: model, path, revision, checkpoints {name: {path, subfolder, revision, digest}}, chat_template,
     architecture, context_length.
     """
@@ -38,7 +39,7 @@ def prefetch_model(model: Model) -> dict:
     final = checkpoints["final"]
     folder, sha = Path(final["path"]), final["revision"]
     configuration = _read_configuration(model, folder / (final["subfolder"] or ""))
-    if model.instruction_tuned and not has_chat_template(folder):
+    if chat and model.instruction_tuned and not has_chat_template(folder):
         raise InputError(
             f"model {model.model!r}: instruction-tuned, but its tokenizer has no chat template ({folder}).",
             "add chat_template.jinja to the tokenizer's folder, or set instruction_tuned to 0 in the models sheet.",

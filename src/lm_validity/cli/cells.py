@@ -39,7 +39,7 @@ def prefetch_model(model: ModelId, configfile: Configfile = DEFAULT) -> None:
     else:
         from lm_validity.cells.prefetch import prefetch_model as prefetch
 
-        record = prefetch(row)
+        record = prefetch(row, chat="chat" in run.configuration.evaluation.instruction_tuned_prompts)
     write_json(run.results / "prefetch" / "models" / f"{model}.json", record)
 
 

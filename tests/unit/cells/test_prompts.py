@@ -10,12 +10,15 @@ from transformers import AutoTokenizer
 
 from lm_validity.cells.evaluation import prepare_requests
 from lm_validity.cells.language_model import LanguageModel
+from lm_validity.cells.prefetch import prefetch_model
 from lm_validity.cells.pretraining import build_model
 from lm_validity.cells.splits import documents, make_splits
 from lm_validity.cells.tasks import find_task, gold_choice, load_task
 from lm_validity.cells.training_text import training_examples
 from lm_validity.config.miniature import MiniatureSettings
 from lm_validity.config.pool import MiniatureModel
+from lm_validity.config.sheets import Model
+from lm_validity.errors import InputError
 from lm_validity.miniature.build import write_world
 from lm_validity.miniature.tasks import BENCHMARKS
 from lm_validity.miniature.tokenizer import vocabulary
@@ -140,3 +143,13 @@ def test_description_and_system_message_are_in_both(name, model_folders, toy_tas
     metric = {"toy_generation": "exact_match,stripped", "toy_cola": "mcc,none"}[name]
     texts = check_shared_prefix(lm, task, docs, "chat", metric, SYSTEM)
     assert all(f"<system> {SYSTEM}" in text and task.config.description.strip() in text for text in texts)
+
+
+def test_a_tokenizer_without_a_template_is_named_when_the_model_is_fetched(model_folders):
+    tuned = Model("m", str(model_folders["gpt2"]), instruction_tuned=True)
+    with pytest.raises(
+        InputError, match="'m': instruction-tuned, but its tokenizer has no chat template.*add chat_temp"
+    ):
+        prefetch_model(tuned)
+    assert not prefetch_model(tuned, chat=False)["chat_template"]
+    assert prefetch_model(Model("m", str(model_folders["llama"]), instruction_tuned=True))["chat_template"]

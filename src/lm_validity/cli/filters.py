@@ -38,12 +38,14 @@ def apply(
 
 @app.command("leakage")
 def leakage(documents: Path) -> None:
-    """How often the gold answer, and a distractor, stands in its own question's prompt."""
+    """How often the gold answer, and a distractor, stands in its own question's prompt; and in its examples."""
     from lm_validity.filters.text import leakage_rates
     from lm_validity.tables.documents import read_documents
 
     rates = leakage_rates(read_documents(documents))
     print(f"gold answers in the prompt: {rates.gold:.4f}; distractors: {rates.distractors:.4f}; {rates.items} items")
+    if rates.examples == rates.examples:  # NaN without whole prompts
+        print(f"gold answers in the examples before it: {rates.examples:.4f}")
 
 
 @app.command("align")

@@ -34,12 +34,14 @@ class LeakageRates:
     """How often an answer stands in its own item's prompt; NaN without items.
 
     A gold answer that leaks no more than distractors do is no shortcut: a prompt that lists its options holds
-    all.
+    all. `examples`: how often the gold answer stands in what precedes the item's own prompt, its few-shot examples;
+    NaN where the documents have no whole prompts.
     """
 
     gold: float
     distractors: float
     items: int
+    examples: float = float("nan")
 
 
 def leaked_gold(documents: pd.DataFrame, minimum_length: int = 2, digits_count: bool = True) -> np.ndarray:
@@ -65,7 +67,11 @@ def leakage_rates(documents: pd.DataFrame, minimum_length: int = 2, digits_count
         wrong = [choice for index, choice in enumerate(choices) if index != gold]
         rates.append(np.mean([occurs_in(choice, context, minimum_length, digits_count) for choice in wrong]))
     gold = leaked_gold(documents, minimum_length, digits_count)
-    return LeakageRates(float(gold.mean()), float(np.mean(rates)), len(documents))
+    examples = float("nan")
+    if "prompt" in documents.columns and documents["prompt"].notna().all():
+        before = [p.removesuffix(c) for p, c in zip(documents["prompt"], documents["context"], strict=True)]
+        examples = float(leaked_gold(documents.assign(context=before), minimum_length, digits_count).mean())
+    return LeakageRates(float(gold.mean()), float(np.mean(rates)), len(documents), examples)
 
 
 @dataclass(frozen=True)

@@ -194,6 +194,12 @@ def test_leakage_against_its_base_rate():
     )
     rates = leakage_rates(texts)
     assert rates.gold == pytest.approx(0.5) and rates.distractors == pytest.approx(0.5) and rates.items == 4
+    assert np.isnan(rates.examples)
+    # the examples before the question are told apart from the question's own text
+    whole = texts.assign(prompt=["Gold glitters.\n\n" + context for context in texts["context"]])
+    again = leakage_rates(whole)
+    golds = [choices[gold] == "gold" for choices, gold in zip(texts["choices"], texts["gold"], strict=True)]
+    assert again.gold == rates.gold and again.examples == pytest.approx(np.mean(golds)) and any(golds)
     toy = Candidates(texts["doc_id"].to_numpy(), None, texts)
     # a prompt that lists every option leaks nothing
     assert list(Leakage().keep(toy)) == [False, True, True, True]

@@ -1,7 +1,6 @@
 """What each formula would have one conclude from these data, in words."""
 
 from lm_validity.reports.bias_analysis import BiasAnalysis, Fit
-from lm_validity.reports.summary import count
 
 
 def formula_conclusions(analysis: BiasAnalysis) -> str:
@@ -33,14 +32,16 @@ def _sentences(by_formula: dict[str, list[Fit]], headline: str) -> str:
 
 def _claim(fits: list[Fit]) -> str:
     up, down = (sum(fit.excludes_zero == sign for fit in fits) for sign in (1, -1))
-    settings = count(len(fits), "setting")
     if up and down:
         return (
-            f"test text raises scores in {up} and lowers them in {down} of {settings}, two answers to one question, as "
-            "noise gives them"
+            f"test text raises scores in {up} and lowers them in {down} of {len(fits)} settings, two answers to one "
+            "question, as noise gives them"
         )
-    if up:
-        return f"test text raises scores in {up} of {settings}"
-    if down:
-        return f"test text lowers scores in {down} of {settings}"
-    return f"no effect can be told from chance in any of {settings}"
+    if up or down:
+        return f"test text {'raises' if up else 'lowers'} scores in {_of(up or down, len(fits))}"
+    where = "the one setting" if len(fits) == 1 else f"any of {len(fits)} settings"
+    return f"no effect can be told from chance in {where}"
+
+
+def _of(some: int, settings: int) -> str:
+    return "the one setting" if settings == 1 else f"{some} of {settings} settings"

@@ -66,10 +66,10 @@ def test_a_planted_bias_is_the_headline(report):
 
 def test_the_formulas_conclusions_are_said_in_words(report):
     _, page = report(formula="all", tasks=6, subsamples=10, sizes=(100,), shift={"test": 0.8})
-    assert "whoever fits equations reports that test text raises scores in 1 of 1 setting" in page
+    assert "whoever fits equations reports that test text raises scores in the one setting" in page
     assert "The conclusion does not depend on the formula." in page
     _, page = report(formula="all", tasks=4, subsamples=6, sizes=(400,), noise=0.6, seed=3)
-    assert "whoever fits overdispersed reports that no effect can be told from chance in any of 1 setting" in page
+    assert "whoever fits overdispersed reports that no effect can be told from chance in the one setting" in page
     assert "The conclusion depends on the formula; that of overdispersed" in page
 
 

@@ -1,0 +1,188 @@
+"""The workflow at the size of the published grid: parse, dry run, no-op run, status and cost, against their limits.
+
+    python benchmarks/workflow_scale.py --output FILE [--folder FOLDER] [--models N]
+
+61 models x 24 benchmarks x 3 rates x 3 seeds, one cell a job (29,760 jobs with cells, 31,800 cells). The finished tree
+is built by a replay of random scores, so its manifests, store and tables are real ones; Snakemake's own records of it are
+written by `--touch`. The baseline of each record is a limit, its ratio the limit over what was measured, with the
+largest process's memory in `detail`. `--models` takes the first N models only, to try the script.
+"""
+
+import argparse
+import json
+import os
+import random
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from lm_validity.files import write_json
+
+ROOT = Path(__file__).resolve().parents[1]
+PARSES = 5
+# what a child used: wall seconds, processor seconds, largest process in MB
+MEASURED = """
+import json, resource, subprocess, sys, time
+started = time.perf_counter()
+code = subprocess.run(sys.argv[2:], stdout=open(sys.argv[1] + ".log", "w"), stderr=subprocess.STDOUT).returncode
+used = resource.getrusage(resource.RUSAGE_CHILDREN)
+record = [time.perf_counter() - started, used.ru_utime + used.ru_stime, used.ru_maxrss / 1024]
+print(json.dumps(record), file=open(sys.argv[1] + ".json", "w"))
+sys.exit(code)
+"""
+# seconds from the first line of the Snakefile to the last, Snakemake's own start left out
+PARSE = """
+import sys, time
+from snakemake.workflow import Workflow
+original, depth = Workflow.include, []
+def include(self, *arguments, **options):
+    started = time.perf_counter()
+    depth.append(0)
+    try:
+        return original(self, *arguments, **options)
+    finally:
+        depth.pop()
+        if not depth:
+            print("parsed in", time.perf_counter() - started, file=sys.stderr)
+Workflow.include = include
+from snakemake.cli import main
+sys.argv = ["snakemake", *sys.argv[1:]]
+main()
+"""
+# builds every cell of a configuration, in the order in which cells stand on each other
+BUILD = """
+import sys
+from lm_validity.cells.jobs import run_job, write_splits
+from lm_validity.cells.replay import benchmark_record, model_record
+from lm_validity.config.load import load_run
+from lm_validity.files import write_json
+from lm_validity.store.workspace import Workspace
+run = load_run(sys.argv[1])
+for row in run.models.values():
+    write_json(run.results / "prefetch" / "models" / f"{row.model}.json", model_record(run, row))
+workspace = Workspace(run)
+for row in run.benchmarks.values():
+    write_json(run.results / "prefetch" / "benchmarks" / f"{row.benchmark}.json", benchmark_record(run, row))
+    write_splits(workspace, row.benchmark)
+workspace = Workspace(run)
+for rule in ("evaluate_model", "finetune_adapter", "select_prompt", "select_adapter", "evaluate_adapter"):
+    for job in workspace.grid.jobs.values():
+        if job.rule == rule:
+            run_job(workspace, job)
+"""
+
+
+class Place:
+    """A working directory with the configuration of the published grid and random scores for it."""
+
+    def __init__(self, folder: Path, models: int | None):
+        self.folder = folder.resolve()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.copytree(ROOT / "config", self.folder / "config")
+        sheet = self.folder / "config/paper/train_before_test_models.tsv"
+        lines = sheet.read_text(encoding="utf-8").splitlines()
+        sheet.write_text("\n".join(lines[: models + 1 if models else None]) + "\n", encoding="utf-8")
+        settings = (ROOT / "config/paper/train_before_test.yaml").read_text(encoding="utf-8")
+        settings = settings.replace("name: train_before_test", "name: scale")
+        (self.folder / "scale.yaml").write_text(
+            f"{settings}reports: {{ resamples: 0 }}\nreplay: {{ scores: scores.json }}\n", encoding="utf-8"
+        )
+        self.write_scores([line.split("\t")[1] for line in sheet.read_text(encoding="utf-8").splitlines()[1:]])
+
+    def write_scores(self, models: list[str]) -> None:
+        """The authors' layout; preparation always helps."""
+        rng = random.Random(0)
+        sheet = self.folder / "config/paper/train_before_test_benchmarks.tsv"
+        names = [line.split("\t")[0] for line in sheet.read_text(encoding="utf-8").splitlines()[1:]]
+        direct = {name: {model: rng.uniform(0.2, 0.5) for model in models} for name in names}
+        prepared = {name: {model: value + 0.3 for model, value in row.items()} for name, row in direct.items()}
+        write_json(self.folder / "scores.json", {"direct_eval": direct, "train_before_test": prepared})
+
+    def run(self, name: str, *command: str) -> tuple[float, float, float]:
+        """Wall seconds, processor seconds and MB of a command; its output is in <name>.log."""
+        environment = os.environ | {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+        environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+        measured = [sys.executable, "-c", MEASURED, name, *command]
+        if subprocess.run(measured, cwd=self.folder, env=environment).returncode:
+            raise SystemExit(f"Error: {name} failed. Hint: {self.folder / name}.log has its output.")
+        found = json.loads((self.folder / f"{name}.json").read_text(encoding="utf-8"))
+        print(f"{name}: {found[0]:.1f} s, {found[1]:.1f} CPU s, {found[2]:.0f} MB", flush=True)
+        return tuple(found)
+
+    def snakemake(self, name: str, *arguments: str, configfile: str = "scale.yaml") -> tuple[float, float, float]:
+        """The same for Snakemake on this project."""
+        return self.run(
+            name, "snakemake", "--snakefile", str(ROOT / "Snakefile"), *arguments, "--configfile", configfile
+        )
+
+
+def parse_seconds(place: Place) -> list[float]:
+    """Seconds that parsing the Snakefile takes, several times."""
+    found = []
+    for number in range(PARSES):
+        name = f"parse{number}"
+        arguments = ("--snakefile", str(ROOT / "Snakefile"), "--list-rules", "--configfile", "scale.yaml")
+        place.run(name, sys.executable, "-c", PARSE, *arguments)
+        log = (place.folder / f"{name}.log").read_text(encoding="utf-8")
+        found.append(float(log.split("parsed in ")[1].split()[0]))
+    return found
+
+
+def record(name: str, limit: float, seconds: list[float], detail: str) -> dict:
+    """A limit in seconds over what was measured."""
+    middle = sorted(seconds)[len(seconds) // 2]
+    return {
+        "name": name,
+        "baseline": f"the limit of {limit:g} s",
+        "ratio": limit / middle,
+        "ratio_low": limit / max(seconds),
+        "ratio_high": limit / min(seconds),
+        "target": 1.0,
+        "unit": "seconds",
+        "agreement": None,
+        "device": f"cpu, one of {os.cpu_count()} cores",
+        "detail": f"{middle:.1f} s; {detail}",
+    }
+
+
+def main() -> None:
+    """Measure and write the records."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--output", required=True)
+    parser.add_argument("--folder", default="results/benchmark/scale", type=Path)
+    parser.add_argument("--models", type=int)
+    options = parser.parse_args()
+    place = Place(options.folder, options.models)
+    quiet = ("--quiet", "rules")
+    parses = parse_seconds(place)
+    fresh = place.snakemake("fresh", "-n", *quiet, configfile="config/paper/train_before_test.yaml")
+    build = place.run("build", sys.executable, "-c", BUILD, "scale.yaml")
+    reports = place.snakemake("reports", "--cores", "1", "--scheduler", "greedy", *quiet)
+    place.snakemake("touch", "--touch", "--cores", "1", "--scheduler", "greedy", *quiet)
+    built = place.snakemake("built", "-n", *quiet)
+    nothing = place.snakemake("nothing", "--cores", "1", "--scheduler", "greedy", *quiet)
+    status = place.run("status", "lm-validity", "status", "--configfile", "scale.yaml", "--html", "status.html")
+    cost = place.run("cost", "lm-validity", "cost", "--configfile", "scale.yaml")
+    size = f"{options.models or 61} models x 24 benchmarks x 3 rates x 3 seeds, one cell a job"
+    times = (
+        ("dry_run_fresh", 60, fresh, f"nothing built; {size}"),
+        ("dry_run_built", 60, built, f"everything built; {size}"),
+        ("no_op_run", 60, nothing, f"everything built; {size}"),
+        ("status", 5, status, f"with the page; everything built; {size}"),
+        ("cost", 5, cost, f"everything built; {size}"),
+        ("finish_the_built_cells", 600, reports, f"check, merge, reports and site after the cells; {size}"),
+        ("build_by_replay", 600, build, f"every cell committed by one process; {size}"),
+    )
+    records = [record("parse_snakefile", 1, parses, f"median of {PARSES}")]
+    for name, limit, (wall, cpu, memory), detail in times:
+        records.append(record(name, limit, [wall], f"{cpu:.1f} CPU s, largest process {memory:.0f} MB; {detail}"))
+    write_json(options.output, records)
+    shutil.rmtree(place.folder)
+    print(f"{resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime:.0f} CPU s, {time.strftime('%H:%M:%S')}")
+
+
+if __name__ == "__main__":
+    main()

@@ -3,8 +3,8 @@
     python benchmarks/workflow_scale.py --output FILE [--folder FOLDER] [--models N]
 
 61 models x 24 benchmarks x 3 rates x 3 seeds, one cell a job (29,760 jobs with cells, 31,800 cells). The finished tree
-is built by a replay of random scores, so its manifests, store and tables are real ones; Snakemake's own records of it are
-written by `--touch`. The baseline of each record is a limit, its ratio the limit over what was measured, with the
+is built by a replay of random scores, so its manifests, store and tables are real ones; Snakemake's own records of it
+are written by `--touch`. The baseline of each record is a limit, its ratio the limit over what was measured, with the
 largest process's memory in `detail`. `--models` takes the first N models only, to try the script.
 """
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from tests.workflow.conftest import Project
+from tests.workflow.conftest import TOKEN, Project
 
 CONFIG = ("--configfile", "config/test.yaml")
 RESULTS = Path("results/test")
@@ -51,6 +51,29 @@ def test_a_run_gives_tables_reports_and_a_page(finished):
         assert merged[row.model, row.benchmark, row.protocol, row.split] == pytest.approx(row.value)
     assert json.loads((root / "reports" / "agreement" / "summary.json").read_text())["models"] == 2
     assert "<html" in (root / "report" / "index.html").read_text()[:400]
+
+
+def test_no_token_is_in_any_file(finished):
+    """The environment held one: no log, result, record, report or Snakemake's own file may repeat it."""
+    files = [path for folder in ("results", ".snakemake") for path in (finished.folder / folder).rglob("*")]
+    files = [path for path in files if path.is_file()]
+    assert len(files) > 100 and not [path for path in files if TOKEN.encode() in path.read_bytes()]
+
+
+def test_cost_learns_from_the_finished_cells_and_status_sees_them(finished):
+    """Measured hours are given back; how well each model's cells are predicted from the other's is said."""
+    done = finished.lm_validity("cost", *CONFIG)
+    found = re.search(r"calibrated with (\d+) finished cells on a processor without GPU", done.stdout)
+    assert (
+        int(found[1]) == len(finished.sidecars())
+        and "the total is" in done.stdout
+        and "uncalibrated" not in done.stdout
+    )
+    hours = float(re.search(r"^ *finetune_adapter +8 +4 +([\d.]+)", done.stdout, re.MULTILINE)[1])
+    assert 0 < hours < 1
+    done = finished.lm_validity("status", *CONFIG, "--html", "status.html")
+    assert re.search(r"^(\d+) of \1 cells done \(100\.0%\)", done.stdout, re.MULTILINE)
+    assert "100% done" in (finished.folder / "status.html").read_text()
 
 
 def test_a_second_run_does_nothing(project):

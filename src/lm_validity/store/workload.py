@@ -4,7 +4,10 @@ Constants are estimates for one H200 with Hugging Face code run eagerly; `store.
 were finished. Where neither splits nor records exist yet, documents are the caps of the configuration.
 """
 
+import json
+import math
 from functools import cache, cached_property
+from pathlib import Path
 from typing import NamedTuple
 
 from lm_validity.config.grid import Cell
@@ -59,6 +62,20 @@ def gpu_gb(run: Run, parameters: float, dtype: str) -> float:
     return (parameters * BYTES[dtype] + activations + trained + settings.max_length * 150_000 * 10) / 1e9 + 1
 
 
+def _count_parameters(record: Path) -> float:
+    """Parameters of a fetched model, from the headers of its safetensors files; 0 where that cannot be read."""
+    try:
+        point = read_json(record)["checkpoints"]["final"]
+        total = 0
+        for path in (Path(point["path"]) / (point["subfolder"] or "")).glob("*.safetensors"):
+            with open(path, "rb") as handle:
+                header = json.loads(handle.read(int.from_bytes(handle.read(8), "little")))
+            total += sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+        return float(total)
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0.0
+
+
 class Workload:
     """What each cell of one run has to do. `assumed` says in words what was not known."""
 
@@ -75,6 +92,10 @@ class Workload:
         row = self.run.models.get(model)
         if row is not None and row.parameters_b:
             return row.parameters_b * 1e9
+        kind = "models" if row is not None else "language_models"
+        counted = _count_parameters(self.run.results / "prefetch" / kind / f"{model}.json")
+        if counted:
+            return counted
         self._assume("parameters by size class", model)
         name = (row or self.run.language_models[model]).size_class
         return TYPICAL_B.get(name, 1.0) * 1e9

@@ -8,6 +8,7 @@ import pytest
 from lm_validity.config.grid import Grid
 from lm_validity.config.load import load_run
 from lm_validity.config.resources import job_minutes, job_resources
+from lm_validity.store.readiness import gpu_memory_problems
 from lm_validity.store.workload import Workload
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -52,6 +53,12 @@ def test_memory_of_the_machine_holds_the_weights(paper):
         first, second = job_resources(paper, job), job_resources(paper, job, attempt=2)
         assert first.mem_mb * 1e6 > 1.5 * workload.parameters(job.model) * 2 and second.mem_mb == 2 * first.mem_mb
         assert first.gpus == 1
+
+
+@pytest.mark.parametrize("name", ["train_before_test", "early_training", "pretrain_on_test"])
+def test_every_published_model_fits_the_gpus_of_its_class(name, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    assert gpu_memory_problems(load_run(f"config/paper/{name}.yaml")) == []
 
 
 def test_a_replay_asks_for_no_gpu(monkeypatch):

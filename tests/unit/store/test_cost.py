@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lm_validity.config.load import load_run
+from lm_validity.files import write_json
 from lm_validity.reports.cost import render_cost
 from lm_validity.store.cost import Estimator, correction, corrections, needs
 from lm_validity.store.status import RunState
@@ -116,6 +117,18 @@ def test_counted_tokens_replace_assumed_ones(real):
     sidecar = {"wall_seconds": 10.0, "counters": {"training_tokens": 77 * epochs * documents}}
     store.commit(store.place(cell, {}), {}, sidecar, lambda folder: None)
     assert Estimator(real).workload.tokens("trained", cell.benchmark) == 77
+
+
+def test_parameters_the_sheet_does_not_know_are_counted_in_the_weights(real, tmp_path):
+    real.models["oak-s"] = dataclasses.replace(real.models["oak-s"], parameters_b=None)
+    assert Workload(real).parameters("oak-s") == 0.12e9  # a typical model of its size class, and that is said
+    header = json.dumps({"__metadata__": {"format": "pt"}, "a": {"shape": [3, 4]}, "b": {"shape": [5]}}).encode()
+    (tmp_path / "weights").mkdir()
+    (tmp_path / "weights/model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    point = {"path": str(tmp_path / "weights"), "subfolder": None}
+    write_json(real.results / "prefetch/models/oak-s.json", {"checkpoints": {"final": point}})
+    workload = Workload(real)
+    assert workload.parameters("oak-s") == 17 and not workload.assumed
 
 
 def test_fallback_of_corrections():

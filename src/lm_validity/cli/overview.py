@@ -49,7 +49,7 @@ def status(
 def cost(
     configfile: Configfile = DEFAULT,
     calibration: Annotated[
-        list[Path] | None, typer.Option(help="Also learn from the finished cells of this results folder.")
+        list[Path] | None, typer.Option(help="Another configuration, to learn from its finished cells too.")
     ] = None,
 ) -> None:
     """Jobs, GPU hours, memory and storage to expect of a configuration, before it is launched."""
@@ -59,4 +59,4 @@ def cost(
     from lm_validity.store.status import RunState
 
     run = load_run(configfile)
-    print(render_cost(Estimator(run, calibration or ()), RunState(run)))
+    print(render_cost(Estimator(run, map(load_run, calibration or ())), RunState(run)))

@@ -15,7 +15,8 @@ def render_cost(estimator: Estimator, state: RunState) -> str:
         rest = needs(estimator, left)
         lines.append(
             f"left: {len(left):,} of {len(state.cells):,} cells in {sum(one.jobs for one in rest):,} jobs, "
-            f"{sum(one.gpu_hours for one in rest):,.1f} GPU hours"
+            f"{_hours(sum(one.hours for one in rest))} hours, "
+            f"{_hours(sum(one.gpu_hours for one in rest))} of them on GPUs"
         )
     lines += [*_memory(estimator), *_storage(estimator, state), "", *_trust(estimator)]
     return "\n".join(lines)
@@ -34,7 +35,7 @@ def _table(rows: list[Need]) -> list[str]:
     total = Need("total", *(sum(getattr(one, key) for one in rows) for key in Need._fields[1:-1]), True)
     for one in [*rows, total]:
         lines.append(
-            f"{one.rule:>16} {one.cells:>8,} {one.jobs:>7,} {one.hours:>10,.1f} {one.gpu_hours:>10,.1f} "
+            f"{one.rule:>16} {one.cells:>8,} {one.jobs:>7,} {_hours(one.hours):>10} {_hours(one.gpu_hours):>10} "
             f"{one.requested_gpu_hours:>10,.0f}" + ("" if one.calibrated or not one.hours else "  uncalibrated")
         )
     lines.append("hours: of processes, one after the other; requested: GPU hours if every job used its time limit")
@@ -77,13 +78,18 @@ def _trust(estimator: Estimator) -> list[str]:
             lines.append("one finished cell only: no error can be given")
         else:
             lines.append(
-                f"error, predicting each {error.by}'s cells from the others': half of the cells are within a factor of "
-                f"{error.typical:.2f}, the total is {error.total:.2f} times the measured one"
+                f"error, predicting each {error.by} from the other {error.by}s: half of the cells are within a factor "
+                f"of {error.cell:.2f}, half of the {error.by}s' totals within {error.total:.2f}, all within "
+                f"{error.worst:.2f}"
             )
     for what, names in sorted(estimator.workload.assumed.items()):
         listed = ", ".join(sorted(names)[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
         lines.append(f"assumed: {what} ({listed})")
     return lines
+
+
+def _hours(value: float) -> str:
+    return f"{value:,.1f}" if value >= 10 or not value else f"{value:.3f}"
 
 
 def _bytes(value: float) -> str:

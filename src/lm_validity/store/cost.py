@@ -1,6 +1,7 @@
 """What a run will cost: the analytic model of `workload`, corrected by the sidecars of finished cells.
 
-The correction of a (rule, size class) is the median of measured over predicted. Its error is found by leaving out: each
+The correction of a (rule, size class) is what its cells took over what was predicted for them, sum over sum: a median
+would leave out the cells that load a model, and be too low for every total. Its error is found by leaving out: each
 model's cells are predicted from the other models' (each cell from the other cells, where only one model was run).
 """
 
@@ -35,12 +36,13 @@ class Measured(NamedTuple):
 
 
 class Error(NamedTuple):
-    """Error of the calibrated times. typical: half of the cells are within this factor; total: predicted over measured
-    of all cells together; by: what was left out."""
+    """Error of the calibrated times, as factors. cell: half of the cells are within it; total, worst: half of the
+    models' totals are, and all of them; by: what was left out."""
 
     cells: int
-    typical: float
+    cell: float
     total: float
+    worst: float
     by: str
 
 
@@ -50,9 +52,9 @@ class Estimator:
     def __init__(self, run: Run, sources: Iterable[Run] = ()):
         self.run, self.workload = run, Workload(run)
         self.measured = [one for source in (run, *sources) for one in self._measure(source)]
-        self._seconds = corrections([(one.rule, one.size_class, one.seconds / one.predicted) for one in self.measured])
+        self._seconds = corrections([(one.rule, one.size_class, one.seconds, one.predicted) for one in self.measured])
         self._stored = corrections(
-            [(one.rule, one.size_class, one.stored / one.stored_predicted) for one in self.measured]
+            [(one.rule, one.size_class, one.stored, one.stored_predicted) for one in self.measured]
         )
 
     def seconds(self, cell) -> float:
@@ -120,27 +122,29 @@ class Estimator:
         if len(self.measured) < 2:
             return None
         by_model = len({one.model for one in self.measured}) > 1
-        logs, predicted = [], 0.0
-        groups = {one.model if by_model else number: None for number, one in enumerate(self.measured)}
-        for group in groups:
-            inside = [one for number, one in enumerate(self.measured) if (one.model if by_model else number) == group]
-            rest = [one for number, one in enumerate(self.measured) if (one.model if by_model else number) != group]
-            found = corrections([(one.rule, one.size_class, one.seconds / one.predicted) for one in rest])
-            for one in inside:
-                expected = one.predicted * correction(found, one.rule, one.size_class)
-                predicted += expected
-                logs.append(abs(math.log(expected / one.seconds)))
-        measured = sum(one.seconds for one in self.measured)
-        return Error(len(logs), math.exp(median(logs)), predicted / measured, "model" if by_model else "cell")
+        groups: dict[str | int, list[Measured]] = {}
+        for number, one in enumerate(self.measured):
+            groups.setdefault(one.model if by_model else number, []).append(one)
+        cells, totals = [], []
+        for left_out, inside in groups.items():
+            rest = [one for name, others in groups.items() if name != left_out for one in others]
+            found = corrections([(one.rule, one.size_class, one.seconds, one.predicted) for one in rest])
+            expected = [one.predicted * correction(found, one.rule, one.size_class) for one in inside]
+            cells += [abs(math.log(value / one.seconds)) for value, one in zip(expected, inside, strict=True)]
+            totals.append(abs(math.log(sum(expected) / sum(one.seconds for one in inside))))
+        factors = (math.exp(value) for value in (median(cells), median(totals), max(totals)))
+        return Error(len(cells), *factors, "model" if by_model else "cell")
 
 
-def corrections(ratios: list[tuple[str, str, float]]) -> dict[tuple[str, ...], float]:
-    """(rule, size class), (rule,) and () -> median of measured over predicted."""
-    groups: dict[tuple[str, ...], list[float]] = {}
-    for rule, name, ratio in ratios:
+def corrections(cells: list[tuple[str, str, float, float]]) -> dict[tuple[str, ...], float]:
+    """(rule, size class), (rule,) and () -> measured over predicted, of (rule, size class, measured, predicted)."""
+    sums: dict[tuple[str, ...], list[float]] = {}
+    for rule, name, measured, predicted in cells:
         for key in ((rule, name), (rule,), ()):
-            groups.setdefault(key, []).append(ratio)
-    return {key: median(values) for key, values in groups.items()}
+            group = sums.setdefault(key, [0.0, 0.0])
+            group[0] += measured
+            group[1] += predicted
+    return {key: measured / predicted for key, (measured, predicted) in sums.items() if predicted}
 
 
 def correction(found: dict[tuple[str, ...], float], rule: str, name: str) -> float:

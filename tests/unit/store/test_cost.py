@@ -87,12 +87,13 @@ def test_finished_cells_correct_the_model_and_its_error_is_shown(real):
     assert estimator.seconds(cell) == pytest.approx(3 * Workload(real).seconds(cell), rel=1e-3)
     error = estimator.error()
     assert error.cells == 12 and error.by == "model"
-    assert error.typical == pytest.approx(1, rel=1e-3) and error.total == pytest.approx(1, rel=1e-3)
+    assert (error.cell, error.total, error.worst) == pytest.approx((1, 1, 1), rel=1e-3)
     # a model that took twice as long as the others promise is off by two, and that is shown
     finish(real, "finetune_adapter", ("oak-m",), lambda cell, predicted: 6 * predicted)
     error = Estimator(real).error()
     text = render_cost(Estimator(real), RunState(real))
-    assert error.total < 1 and f"the total is {error.total:.2f} times the measured one" in text
+    assert error.worst == pytest.approx(2, rel=1e-3)
+    assert f"half of the models' totals within {error.total:.2f}, all within 2.00" in text
     assert "calibrated with 18 finished cells" in text and "evaluate_model" in text and "uncalibrated" in text
 
 
@@ -132,9 +133,9 @@ def test_parameters_the_sheet_does_not_know_are_counted_in_the_weights(real, tmp
 
 
 def test_fallback_of_corrections():
-    found = corrections([("a", "small", 2.0), ("a", "large", 8.0), ("a", "large", 4.0)])
-    assert correction(found, "a", "large") == 6 and correction(found, "a", "huge") == 4
-    assert correction(found, "b", "small") == 4 and correction({}, "a", "small") == 1
+    found = corrections([("a", "small", 20.0, 10.0), ("a", "large", 80.0, 10.0), ("a", "large", 40.0, 10.0)])
+    assert correction(found, "a", "large") == 6 and correction(found, "a", "huge") == pytest.approx(140 / 30)
+    assert correction(found, "b", "small") == pytest.approx(140 / 30) and correction({}, "a", "small") == 1
 
 
 def test_the_finish_of_a_run_is_weighted_by_cost(real):

@@ -148,7 +148,7 @@ def test_description_and_system_message_are_in_both(name, model_folders, toy_tas
 def test_a_tokenizer_without_a_template_is_named_when_the_model_is_fetched(model_folders):
     tuned = Model("m", str(model_folders["gpt2"]), instruction_tuned=True)
     with pytest.raises(
-        InputError, match="'m': instruction-tuned, but its tokenizer has no chat template.*add chat_temp"
+        InputError, match=r"'m': instruction-tuned, but its tokenizer has no chat template.*add chat_temp"
     ):
         prefetch_model(tuned)
     assert not prefetch_model(tuned, chat=False)["chat_template"]

@@ -25,7 +25,7 @@ rule report_screening:
         mem_mb=4000,
         runtime=30,
     params:
-        results=RESULTS,
+        results=subpath(input.scores, ancestor=2),
         training_examples=RUN.configuration.screening.training_examples,
         unimproved_share=RUN.configuration.screening.unimproved_share,
         negative_share=RUN.configuration.screening.negative_share,

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,10 @@ def compare(
     tolerance: float,
     detail: str,
     device: str = "cpu",
+    clock: Literal["cpu", "wall"] = "cpu",
 ) -> dict:
-    """A record of the summary: how many times more processor time the baseline took, by rounds.
+    """A record of the summary: how many times more time the baseline took, by rounds; processor time, or on a GPU that
+    on the clock.
 
     Ends the measurement, without a ratio, where the two sides' scores differ by more than `tolerance`.
     """
@@ -59,8 +62,11 @@ def compare(
         raise SystemExit(
             f"Error: {name}: scores differ by {agreement:.3g} (at most {tolerance:.3g}); no ratio is given."
         )
-    ratios = [a.cpu / b.cpu for a, b in zip(theirs, ours, strict=True)]
-    walls = [a.wall / b.wall for a, b in zip(theirs, ours, strict=True)]
+    by_clock = {
+        name: [getattr(a, name) / getattr(b, name) for a, b in zip(theirs, ours, strict=True)]
+        for name in ("cpu", "wall")
+    }
+    ratios, unit = by_clock[clock], {"cpu": "CPU-s", "wall": "s"}[clock]
     return {
         "name": name,
         "baseline": baseline,
@@ -68,17 +74,17 @@ def compare(
         "ratio_low": min(ratios),
         "ratio_high": max(ratios),
         "target": target,
-        "unit": "CPU seconds",
+        "unit": {"cpu": "CPU seconds", "wall": "seconds"}[clock],
         "agreement": agreement,
         "device": device,
         "machine": describe_machine(),
-        "detail": f"{detail}; {_middle(theirs):.2f} against {_middle(ours):.2f} CPU-s, {len(ours)} rounds; "
-        f"on the clock {statistics.median(walls):.2f} times",
+        "detail": f"{detail}; {_middle(theirs, clock):.2f} against {_middle(ours, clock):.2f} {unit}, "
+        f"{len(ours)} rounds; on the clock {statistics.median(by_clock['wall']):.2f} times",
     }
 
 
-def _middle(costs: list[Cost]) -> float:
-    return statistics.median(cost.cpu for cost in costs)
+def _middle(costs: list[Cost], clock: str) -> float:
+    return statistics.median(getattr(cost, clock) for cost in costs)
 
 
 def _cpu_seconds() -> float:

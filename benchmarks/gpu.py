@@ -1,0 +1,202 @@
+"""The GPU tier: scoring and training of models in the shapes of 0.5B and 7B, with random weights.
+
+    python benchmarks/gpu.py --output FILE [--rounds N] [--device cuda] [--shapes 0.5B,7B]
+
+Without a GPU it writes an empty list. `--device cpu --shapes tiny` runs the same code on a small shape, to see that it
+works. Times are on the clock with the device synchronised. float32 must agree within 1e-4 nats a token; in bfloat16
+accuracies within 0.3 points.
+"""
+
+import argparse
+import gc
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import torch
+import transformers
+from _measure import compare, interleave
+from _toys import questions, word_tokenizer
+from lm_eval.models.huggingface import HFLM
+
+from lm_validity.cells.finetuning import FinetuneSettings, finetune
+from lm_validity.cells.language_model import LanguageModel
+from lm_validity.cells.quiet import errors_only
+from lm_validity.cells.stacked_training import Member, train_side_by_side
+from lm_validity.cells.training_text import Example
+from lm_validity.files import write_json
+
+# (width, inner width, layers, heads, key-value heads, vocabulary): Qwen2.5's 0.5B and 7B
+SHAPES = {
+    "tiny": (64, 128, 2, 2, 1, 1024),
+    "0.5B": (896, 4864, 24, 14, 2, 151_936),
+    "7B": (3584, 18_944, 28, 28, 4, 152_064),
+}
+DTYPES = {"tiny": ("float32", "bfloat16"), "0.5B": ("float32", "bfloat16"), "7B": ("bfloat16",)}
+LENGTHS = {"arc-like 31 + 5": ((20, 42), (2, 8)), "hellaswag-like 62 + 28": ((45, 79), (18, 38))}
+QUESTIONS, EXAMPLES = 256, 256
+RATES = (1e-5, 2e-5, 5e-5)
+
+
+def build(shape: str, dtype: str, device: str):
+    """A random Qwen2 of a shape."""
+    width, inner, layers, heads, shared, vocabulary = SHAPES[shape]
+    config = transformers.Qwen2Config(
+        hidden_size=width,
+        intermediate_size=inner,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=shared,
+        vocab_size=vocabulary,
+        max_position_embeddings=2048,
+        initializer_range=0.05,
+        tie_word_embeddings=shape != "7B",
+    )
+    torch.manual_seed(0)
+    with torch.device(device):
+        return transformers.AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype)).eval()
+
+
+def synchronised(work, device: str):
+    """`work` that ends when the device has."""
+
+    def run():
+        result = work()
+        if device != "cpu":
+            torch.cuda.synchronize()
+        return result
+
+    return run
+
+
+def scoring_records(shape: str, dtype: str, device: str, rounds: int) -> list[dict]:
+    """The scorer against HFLM at batch 1 and 32."""
+    model, records = build(shape, dtype, device), []
+    tokenizer = word_tokenizer(min(50_000, model.config.vocab_size))
+    for name, (context, choice) in LENGTHS.items():
+        documents = questions(QUESTIONS, context, choice, len(tokenizer))
+        requests = [SimpleNamespace(args=(doc["context"], f" {text}")) for doc in documents for text in doc["choices"]]
+        with errors_only("lm_eval.models.huggingface"):
+            ours = LanguageModel(model, tokenizer, model_id=shape, eval_batch_size=32)
+            lms = {batch: HFLM(pretrained=model, tokenizer=tokenizer, batch_size=batch) for batch in (1, 32)}
+        sides = {"ours": lambda lm=ours, these=requests: lm.loglikelihood(these)}
+        for batch, lm in lms.items():
+            sides[f"batch {batch}"] = lambda lm=lm, these=requests: lm.loglikelihood(these, disable_tqdm=True)
+        sides = {side: synchronised(work, device) for side, work in sides.items()}
+        for work in sides.values():  # untimed
+            work()
+        costs, results = interleave(sides, rounds)
+        for batch in lms:
+            records.append(
+                compare(
+                    f"{shape} {dtype}, scoring {name}",
+                    f"lm-eval's HFLM, batch {batch}",
+                    costs[f"batch {batch}"],
+                    costs["ours"],
+                    target=None,
+                    agreement=difference(results["ours"], results[f"batch {batch}"], documents, requests, dtype),
+                    tolerance=1e-4 if dtype == "float32" else 0.003,
+                    detail=f"{QUESTIONS} questions of 4 choices",
+                    device=device,
+                    clock="wall",
+                )
+            )
+    return records
+
+
+def difference(ours, theirs, documents, requests, dtype: str) -> float:
+    """float32: nats a token, the largest. bfloat16: accuracy."""
+    mine, others = (np.array([value for value, _ in side]) for side in (ours, theirs))
+    if dtype == "float32":
+        return float((np.abs(mine - others) / [len(request.args[1].split()) for request in requests]).max())
+    gold = np.array([document["gold"] for document in documents])
+    accuracies = [(side.reshape(-1, 4).argmax(1) == gold).mean() for side in (mine, others)]
+    return float(abs(accuracies[0] - accuracies[1]))
+
+
+def training_record(shape: str, dtype: str, device: str, rounds: int) -> dict:
+    """Three rates side by side against one after another; agreement of the epoch's mean loss."""
+    model = build(shape, dtype, device)
+    tokenizer = word_tokenizer(min(50_000, model.config.vocab_size))
+    lm = LanguageModel(model, tokenizer, model_id=shape, eval_batch_size=32)
+    random = np.random.default_rng(0)
+    examples = [
+        Example(tuple(random.integers(len(tokenizer), size=n).tolist()), 1) for n in random.integers(22, 68, EXAMPLES)
+    ]
+    settings = FinetuneSettings(learning_rate=RATES[0], epochs=1)
+    options = {"seed": 1, "higher_is_better": True}
+
+    def alone() -> list[float]:
+        with tempfile.TemporaryDirectory() as name:
+            return [
+                finetune(
+                    lm,
+                    examples,
+                    lambda: 0.0,
+                    replace(settings, learning_rate=rate),
+                    work=Path(name) / str(rate),
+                    adapter_output=Path(name) / f"adapter-{rate}",
+                    **options,
+                )
+                .epochs[0]
+                .train_loss
+                for rate in RATES
+            ]
+
+    def together() -> list[float]:
+        losses: dict[float, float] = {}
+        with tempfile.TemporaryDirectory() as name:
+            members = [
+                Member(
+                    replace(settings, learning_rate=rate),
+                    Path(name) / str(rate),
+                    lambda epoch, rate=rate: losses.update({rate: epoch.train_loss}),
+                )
+                for rate in RATES
+            ]
+            train_side_by_side(lm, examples, lambda: 0.0, members, **options)
+        return [losses[rate] for rate in RATES]
+
+    sides = {"alone": synchronised(alone, device), "together": synchronised(together, device)}
+    for work in sides.values():
+        work()
+    costs, results = interleave(sides, rounds)
+    agreement = max(abs(a / b - 1) for a, b in zip(results["alone"], results["together"], strict=True))
+    return compare(
+        f"{shape} {dtype}, three rates side by side",
+        "one after another",
+        costs["alone"],
+        costs["together"],
+        target={"0.5B": 1.8, "7B": 1.15}.get(shape),
+        agreement=agreement,
+        tolerance=1e-5 if dtype == "float32" else 1e-2,
+        detail=f"{EXAMPLES} texts of 22 to 67 tokens, one epoch; agreement: relative, of mean losses",
+        device=device,
+        clock="wall",
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--shapes", default="0.5B,7B")
+    arguments = parser.parse_args()
+    records: list[dict] = []
+    if arguments.device == "cuda" and not torch.cuda.is_available():
+        print("no GPU: not measured")
+    else:
+        for shape in arguments.shapes.split(","):
+            for dtype in DTYPES[shape]:
+                records += scoring_records(shape, dtype, arguments.device, arguments.rounds)
+                gc.collect()
+                records.append(training_record(shape, dtype, arguments.device, arguments.rounds))
+                gc.collect()
+    write_json(arguments.output, records)
+
+
+if __name__ == "__main__":
+    main()

@@ -209,3 +209,31 @@ def test_micro_batches_cover_every_row_once_at_least_cost(rows, most, pass_cost)
     assert cost(runs) == min(map(cost, cuts()))
     if pass_cost == 1e9:
         assert len(runs) == -(-len(rows) // most)
+
+
+def test_what_cannot_be_stacked_is_trained_in_turn(tmp_path, monkeypatch):
+    """A layer that sees other tokens than the batch's (routed ones) ends the attempt; the cells are the same."""
+
+    def routed(layer, stack, x):
+        raise stacked_training.CannotStack
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(stacked_training, "_forward", routed)
+    workspace = start_run(tmp_path, finetuning={"epochs": 1, "rates_side_by_side": True})
+    (job,) = [job for job in workspace.grid.jobs.values() if job.rule == "finetune_adapter"]
+    run_job(workspace, job)
+    found = sidecars(workspace.store).values()
+    assert [sidecar["counters"]["by_phase"]["train"]["optimizer_steps"] for sidecar in found] == [2, 2, 2]
+
+
+def test_a_layer_that_sees_other_tokens_is_noticed(llama, world, tmp_path, monkeypatch):
+    examples, validate = world(llama)
+    inner = stacked_training._forward
+
+    def half(layer, stack, x):
+        return inner(layer, stack, x[: len(x) // 2] if len(stack.names) > 1 else x)
+
+    monkeypatch.setattr(stacked_training, "_forward", half)
+    with pytest.raises(stacked_training.CannotStack):
+        side_by_side(llama, examples, validate, members(tmp_path))
+    assert "lora_A" not in str(llama.base), "the base model is given back"

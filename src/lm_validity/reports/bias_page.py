@@ -159,7 +159,7 @@ def _answer_section(analysis: BiasAnalysis) -> Section:
         explanation=(
             "boost = accuracy after pretraining on other text from the same source, less accuracy without pretraining. "
             "bias = accuracy after pretraining on the test set's own text, less the former. m labelled examples train "
-            "the classifier; n texts are pretrained on, and n test items evaluated. Boost and bias share the arm extra, "
+            "the classifier; n texts are pretrained on, and n test items evaluated. Both share the arm extra, "
             "so chance that raises it raises the one and lowers the other. A boost from text of the benchmark's own "
             "domain can itself be unfair. By formula: posterior predictive "
             "means of the average accuracy difference with 89% intervals, had these very classifiers answered new test "

@@ -128,6 +128,12 @@ class SharedContextLM(HFLM):
             return False
         return "rows" in (self._probe() if self._allowed is None else self._allowed)
 
+    def describe_scorer(self) -> dict:
+        """For a sidecar: the way asked for, those that are exact on this model (null before the first use), and the
+        batch that memory allowed, where it was less than asked for."""
+        found = None if self._allowed is None else sorted(self._allowed)
+        return {"scorer": self.scorer, "exact_ways": found, "batch_limit": self._batch_limit}
+
     # ---- which way ----------------------------------------------------------------------------------------------
 
     def _by_way(self, trees: Sequence[Tree]) -> dict[str, list[Tree]]:

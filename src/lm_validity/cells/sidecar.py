@@ -18,7 +18,8 @@ class Stopwatch:
         """What the cell cost; `lm` is the loaded model, whose counters are read and set back."""
         counters = lm.counters.to_json()
         lm.counters = type(lm.counters)()
-        return self.costs(lm.device) | {"counters": counters, "eval_batch_size": lm.batch_size}
+        scoring = {"eval_batch_size": lm.batch_size} | lm.describe_scorer()
+        return self.costs(lm.device) | {"counters": counters} | scoring
 
     def costs(self, device) -> dict:
         """Time, memory, machine and versions; `device` is the torch device that computed."""

@@ -33,7 +33,7 @@ def test_a_run_gives_trials_probabilities_and_a_page(finished):
     tables = finished.folder / RESULTS / "tables"
     trials = pd.read_parquet(tables / "trials.parquet")
     sizes = trials.groupby(["experiment", "language_model", "task"]).subsample.agg(["nunique", "size"])
-    assert len(sizes) == 2 * 2 + 4
+    assert len(sizes) == 2 * 2 + 3
     assert set(sizes.loc["clean"].itertuples(index=False, name=None)) == {(4, 4 * 3)}
     assert set(sizes.loc["planted"].itertuples(index=False, name=None)) == {(5, 5 * 3)}
     assert trials.total.eq(30).all() and trials.correct.between(0, 30).all()
@@ -62,7 +62,7 @@ def test_a_planted_bias_is_found_and_none_where_none_was_planted(finished):
     assert summary["headline"]["planted"]["bias"]["interval"][0] > 0
     low, high = of["clean"]["overdispersed"]["interval89"]
     assert low < 0 < high
-    found = pd.DataFrame(summary["permutation"]).query("effect == 'bias' and p_adjusted < 0.1")
+    found = pd.DataFrame(summary["permutation"]).query("effect == 'bias' and p_adjusted < 0.05")
     assert set(found.experiment) == {"planted"}
 
 
@@ -81,18 +81,19 @@ def test_a_lost_batch_is_computed_again_and_nothing_else(finished, tmp_path):
     shutil.rmtree(project.folder / RESULTS / "store" / lost)
     said = project.lm_validity("preflight", *CONFIG).stdout
     assert lost in said and "will be computed again" in said
-    project.snakemake(TRIALS, *CONFIG)
+    # the manifest by name: Snakemake does not restore a missing file whose descendants exist (`bias` lists them all)
+    project.snakemake(f"{RESULTS}/cells/pretrain_on_test/{lost.split('/')[1]}/all-cells.json", TRIALS, *CONFIG)
     after = sidecars(project)
     assert {cell for cell, written in after.items() if before.get(cell) != written} == {lost}
     assert (project.folder / TRIALS).read_bytes() == expected
     said = project.lm_validity("forget", "pretrain_on_test/forum-gpt2-xs/planted.*", *CONFIG).stdout
-    assert said.count("forgot pretrain_on_test/forum-gpt2-xs/planted.") == 4 * 3
+    assert said.count("forgot pretrain_on_test/forum-gpt2-xs/planted.") == 3 * 3
     assert not list((project.folder / RESULTS / "work" / "pretrain_on_test").glob("base_arms*"))
     # what is left makes tables and a page that name what is missing
     said = project.lm_validity("merge", "--partial", *CONFIG).stdout
-    assert "12 cells missing" in said
+    assert "9 cells missing" in said
     partial = pd.read_parquet(project.folder / RESULTS / "partial" / "tables" / "trials.parquet")
     assert set(partial.experiment) == {"clean"} and len(partial) == 2 * 2 * 4 * 3
-    assert " 12" in next(
+    assert " 9" in next(
         line for line in project.lm_validity("status", *CONFIG).stdout.splitlines() if "pretrain" in line
     )

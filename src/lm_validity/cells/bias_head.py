@@ -7,10 +7,11 @@ import numpy as np
 import torch
 import transformers
 
+from lm_validity.cells.bias_batches import IGNORED, SHARED_ROWS, Batch, next_tokens, padded, share_rows
 from lm_validity.cells.bias_data import Task
 from lm_validity.cells.bias_plan import TrialPlan
 from lm_validity.cells.bias_resident import Arm, ResidentModel, TrialCounters
-from lm_validity.cells.bias_training import IGNORED, Batch, Schedule, padded, train
+from lm_validity.cells.bias_training import Schedule, train
 from lm_validity.errors import CellError
 
 
@@ -46,17 +47,16 @@ class HeadTrials:
         sequences = self._pretraining_sequences(rows, answers)
         masked = self.plan.architecture == "masked"
         mask = _Masking(self.model, settings.mask_probability, seed) if masked else None
-        device, padding = self.model.device, self.model.tokenizer.pad_token_id
 
         def make_batch(examples: np.ndarray) -> Batch:
             chosen = [sequences[example] for example in examples]
-            ids, attention = padded([tokens for tokens, _ in chosen], padding)
+            ids, attention = padded([tokens for tokens, _ in chosen], self.model.tokenizer.pad_token_id)
             if mask is not None:
                 special, _ = padded([special for _, special in chosen], 1)
                 ids, labels = mask(ids, special)
             else:
                 labels = next_tokens(ids, attention)
-            return Batch(ids.to(device), attention.to(device), labels.to(device))
+            return self._batch(ids, attention, labels)
 
         return train(
             self.model.lm,
@@ -88,8 +88,7 @@ class HeadTrials:
 
         def make_batch(examples: np.ndarray) -> Batch:
             ids, attention = padded([sequences[example] for example in examples], model.tokenizer.pad_token_id)
-            device = model.device
-            return Batch(ids.to(device), attention.to(device), labels[examples].to(device))
+            return self._batch(ids, attention, labels[examples])
 
         train(
             model.classifier,
@@ -118,18 +117,36 @@ class HeadTrials:
         for start in range(0, len(order), size):
             chosen = order[start : start + size]
             ids, attention = padded([sequences[example] for example in chosen], self.model.tokenizer.pad_token_id)
-            batch = Batch(ids.to(self.model.device), attention.to(self.model.device), torch.empty(0))
+            batch = self._batch(ids, attention, torch.zeros(len(chosen)))
             found[chosen] = self._class_logits(batch).float().softmax(dim=-1).cpu().numpy()
-            self.counters.forward_tokens += int(attention.sum())
+            self.counters.forward_tokens += batch.tokens
         return found
 
     # ---- forward passes ---------------------------------------------------------------------------------------------
 
+    def _batch(self, ids: torch.Tensor, attention: torch.Tensor, labels: torch.Tensor) -> Batch:
+        """A padded batch as the model takes it, on its device."""
+        if self.model.lm.config.model_type in SHARED_ROWS:
+            causal = self.plan.architecture == "causal"
+            batch = share_rows(ids, attention, labels, causal=causal, dtype=self.model.lm.dtype)
+        else:
+            batch = Batch(ids, attention, labels, int(attention.sum()))
+        return batch.to(self.model.device)
+
     def _class_logits(self, batch: Batch) -> torch.Tensor:
-        return self.model.classifier(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits
+        """(texts, classes). The library's classifiers read one text a row, so shared rows go to their heads by hand."""
+        classifier = self.model.classifier
+        if batch.places is None:
+            return classifier(**batch.inputs()).logits
+        row, first, last = batch.places.T
+        hidden = classifier.base_model(**batch.inputs())[0]
+        if self.plan.architecture == "causal":
+            return classifier.score(hidden[row, last])
+        pooled = classifier.base_model.pooler(hidden[row, first][:, None])
+        return classifier.classifier(classifier.dropout(pooled))
 
     def _causal_logits(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        logits = self.model.lm(input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False).logits
+        logits = self.model.lm(**batch.inputs(), use_cache=False).logits
         return logits.flatten(0, 1), batch.labels.flatten()
 
     def _masked_logits(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
@@ -137,10 +154,9 @@ class HeadTrials:
         lm, wanted = self.model.lm, batch.labels != IGNORED
         head = getattr(lm, "cls", None) or getattr(lm, "lm_head", None)
         if head is None:  # an architecture whose head has another name: the whole forward pass
-            logits = lm(input_ids=batch.input_ids, attention_mask=batch.attention_mask).logits[wanted]
+            logits = lm(**batch.inputs()).logits[wanted]
         else:
-            found = lm.base_model(input_ids=batch.input_ids, attention_mask=batch.attention_mask)
-            logits = head(found[0][wanted])
+            logits = head(lm.base_model(**batch.inputs())[0][wanted])
         return logits, batch.labels[wanted]
 
     # ---- tokens -----------------------------------------------------------------------------------------------------
@@ -180,10 +196,3 @@ class _Masking:
 
     def __call__(self, ids: torch.Tensor, special: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         return self.collator.torch_mask_tokens(ids, special_tokens_mask=special)
-
-
-def next_tokens(ids: torch.Tensor, attention: torch.Tensor) -> torch.Tensor:
-    """At each position the token to predict from it; IGNORED at the end and in the padding."""
-    labels = torch.full_like(ids, IGNORED)
-    labels[:, :-1] = torch.where(attention[:, 1:] == 1, ids[:, 1:], IGNORED)
-    return labels

@@ -125,7 +125,7 @@ class Classification:
     max_length: int | None = 256
     pooler: Literal["keep", "none", "paper"] = "keep"
     prompt_characters: int = 1000
-    predict_batch: int = 32
+    predict_batch: int = 64
 
 
 @dataclass(frozen=True)

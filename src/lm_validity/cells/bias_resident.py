@@ -4,13 +4,14 @@ weights beside it, reset in place. Nothing is ever written to disk.
 
 import contextlib
 import importlib.util
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
 
 import torch
 import transformers
 from safetensors import SafetensorError
+from transformers.activations import NewGELUActivation
 
 from lm_validity.cells.bias_plan import TrialPlan
 from lm_validity.cells.model_files import DTYPES, model_folder
@@ -84,6 +85,8 @@ class ResidentModel:
         self.classifier: transformers.PreTrainedModel | None = None
         if plan.classification.method == "head":
             self._add_classifier(plan)
+        for model in (self.lm, self.classifier):
+            _fuse_activations(model)
         self.limit = self._limit()
         self._adapted = None  # PEFT's view of the language model while it has an adapter
         self._weights = self._unique_weights()
@@ -128,21 +131,12 @@ class ResidentModel:
     def start_classifier(self, arm: Arm, seed: int) -> None:
         """Fresh weights for the classifier's head, and for the pooler as `pooler` says; the backbone stays.
 
-        Normal with the model's initializer_range, biases zero: what these architectures themselves do. A function of
-        seed and the parameter's name, so the arms of a subsample begin with the same head.
+        The same for all arms of a subsample (see `start_fresh`).
         """
         fresh = set(self.fresh)
         if self.plan.classification.pooler == "paper" and arm != "base":
             fresh |= {name for name, _ in self.classifier.named_parameters() if ".pooler." in name}
-        deviation = getattr(self.classifier.config, "initializer_range", 0.02)
-        parameters = dict(self.classifier.named_parameters())
-        with torch.no_grad():
-            for name in sorted(fresh):
-                generator = torch.Generator().manual_seed(derive_seed(seed, name))
-                start = torch.zeros(parameters[name].shape)
-                if start.ndim > 1:
-                    start.normal_(0.0, deviation, generator=generator)
-                parameters[name].copy_(start)
+        start_fresh(self.classifier, fresh, seed)
 
     def encode(self, texts: Sequence[str], max_length: int | None) -> list[tuple[list[int], list[int]]]:
         """(token ids, 1 where the tokenizer added the token) of each text, cut at `max_length` or the model's limit."""
@@ -241,6 +235,28 @@ class ResidentModel:
             for tensor in [] if model is None else [*model.parameters(), *model.buffers()]:
                 found.setdefault(id(tensor), tensor)
         return list(found.values())
+
+
+def _fuse_activations(model: torch.nn.Module | None) -> None:
+    """GPT-2's activation as torch's one kernel instead of the library's eight: the same function, up to rounding."""
+    for module in [] if model is None else list(model.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, NewGELUActivation):
+                setattr(module, name, torch.nn.GELU(approximate="tanh"))
+
+
+@torch.no_grad()
+def start_fresh(classifier: transformers.PreTrainedModel, names: Iterable[str], seed: int) -> None:
+    """Draw the named parameters anew: normal with the model's initializer_range, biases zero, as these architectures
+    themselves do. A function of seed and name alone."""
+    deviation = getattr(classifier.config, "initializer_range", 0.02)
+    parameters = dict(classifier.named_parameters())
+    for name in sorted(names):
+        generator = torch.Generator().manual_seed(derive_seed(seed, name))
+        start = torch.zeros(parameters[name].shape)
+        if start.ndim > 1:
+            start.normal_(0.0, deviation, generator=generator)
+        parameters[name].copy_(start)
 
 
 def _four_bits(device: torch.device) -> dict:

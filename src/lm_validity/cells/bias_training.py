@@ -4,31 +4,18 @@ Everything random is a function of the seed: the order of the batches, dropout, 
 """
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
+from lm_validity.cells.bias_batches import IGNORED, Batch
 from lm_validity.cells.bias_resident import TrialCounters
 from lm_validity.errors import CellError
 
-IGNORED = -100  # cross_entropy's label of what is not predicted
 MAX_GRADIENT_NORM = 1.0
-
-
-@dataclass(frozen=True)
-class Batch:
-    """input_ids, attention_mask: (rows, tokens). labels: (rows, tokens) of token ids, or (rows,) of classes;
-    IGNORED where nothing is predicted."""
-
-    input_ids: torch.Tensor
-    attention_mask: torch.Tensor
-    labels: torch.Tensor
-
-    def rows(self, start: int, stop: int) -> "Batch":
-        return Batch(self.input_ids[start:stop], self.attention_mask[start:stop], self.labels[start:stop])
 
 
 @dataclass(frozen=True)
@@ -70,7 +57,7 @@ def train(
             predicted = max(1, int((batch.labels != IGNORED).sum()))
             losses.append(_backward(batch, predicted, predict, schedule))
             weights.append(predicted)
-            counters.training_tokens += int(batch.attention_mask.sum())
+            counters.training_tokens += batch.tokens
             torch.nn.utils.clip_grad_norm_(trained, MAX_GRADIENT_NORM)
             for group in optimizer.param_groups:
                 group["lr"] = schedule.learning_rate * (1 - step / total)
@@ -84,17 +71,6 @@ def train(
         raise CellError(f"{where}: the loss is not finite.", "lower the learning rate.")
     last = total // schedule.epochs
     return float(np.average(values[-last:], weights=weights[-last:]))
-
-
-def padded(sequences: Sequence[Sequence[int]], padding: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Token ids and attention mask (rows, longest), padded on the right."""
-    width = max(map(len, sequences))
-    ids = np.full((len(sequences), width), padding, dtype=np.int64)
-    mask = np.zeros_like(ids)
-    for row, tokens in enumerate(sequences):
-        ids[row, : len(tokens)] = tokens
-        mask[row, : len(tokens)] = 1
-    return torch.from_numpy(ids), torch.from_numpy(mask)
 
 
 def _backward(batch: Batch, predicted: int, predict, schedule: Schedule) -> torch.Tensor:

@@ -12,12 +12,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from lm_validity.cells.bias_batches import Batch, next_tokens, padded
 from lm_validity.cells.bias_data import Task
-from lm_validity.cells.bias_head import next_tokens
 from lm_validity.cells.bias_plan import TrialPlan
 from lm_validity.cells.bias_prompts import CUE, QUERY, PromptFormat
 from lm_validity.cells.bias_resident import Arm, ResidentModel, TrialCounters
-from lm_validity.cells.bias_training import Batch, Schedule, padded, train
+from lm_validity.cells.bias_training import Schedule, train
 from lm_validity.errors import CellError
 
 
@@ -99,12 +99,12 @@ class ZeroShotTrials:
             def make_batch(examples: np.ndarray) -> Batch:
                 ids, attention = padded([sequences[each] for each in examples], self.model.tokenizer.pad_token_id)
                 position.begin_step(*ids.shape)
-                device = self.model.device
-                return Batch(ids.to(device), attention.to(device), next_tokens(ids, attention).to(device))
+                batch = Batch(ids, attention, next_tokens(ids, attention), int(attention.sum()))
+                return batch.to(self.model.device)
 
             def predict(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
                 position.begin_micro_batch(len(batch.input_ids))
-                found = self.model.lm(input_ids=batch.input_ids, attention_mask=batch.attention_mask, use_cache=False)
+                found = self.model.lm(**batch.inputs(), use_cache=False)
                 return found.logits.flatten(0, 1), batch.labels.flatten()
 
             where = f"task {self.task.name!r}, pretraining of {self.model.name}"

@@ -5,14 +5,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from toy_texts import toy_model, toy_plan, toy_rows, toy_task
-from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
+from lm_validity.cells.bias_batches import IGNORED, next_tokens, padded, share_rows
 from lm_validity.cells.bias_data import draw_hash, draw_trial, read_task
-from lm_validity.cells.bias_head import HeadTrials, next_tokens
+from lm_validity.cells.bias_head import HeadTrials
 from lm_validity.cells.bias_plan import ARMS, TrialPlan, paper_options
 from lm_validity.cells.bias_resident import ResidentModel, TrialCounters
-from lm_validity.cells.bias_training import IGNORED, Batch, padded
 from lm_validity.cells.bias_worker import (
     ResidentWorker,
     read_probabilities,
@@ -175,20 +176,61 @@ def test_truncation_is_256_or_the_models_limit(record, models, tmp_path):
     assert tokens[-1] == bert.tokenizer.sep_token_id and special == [1, *[0] * 38, 1]
 
 
-def test_logits_at_masked_positions_are_the_models(plan_of, models, record):
-    plan = plan_of("bert")
+def unequal_batch(model: ResidentModel) -> tuple[torch.Tensor, torch.Tensor]:
+    """Texts of 1 to 40 words, one a row."""
+    words = " ".join(row["text"] for row in toy_rows(12)).split()
+    texts = [" ".join(words[start : start + length]) for start, length in enumerate((3, 40, 7, 1, 22, 12, 5, 30))]
+    return padded([tokens for tokens, _ in model.encode(texts, None)], model.tokenizer.pad_token_id)
+
+
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+@pytest.mark.parametrize("shared", [True, False])
+def test_logits_and_losses_are_those_of_one_text_a_row(plan_of, models, kind, shared, monkeypatch):
+    """Against the library's own models; texts that share rows, and one a row for architectures that cannot."""
+    if not shared:
+        monkeypatch.setattr("lm_validity.cells.bias_head.SHARED_ROWS", frozenset())
+    plan = plan_of(kind)
     model = ResidentModel(plan)
+    model.start_classifier("base", 1)
     trials = HeadTrials(plan, read_task(plan.data), model, TrialCounters())
-    encoded = model.encode([row["text"] for row in toy_rows(6)], None)
-    ids, attention = padded([tokens for tokens, _ in encoded], 0)
-    labels = torch.where(torch.rand(ids.shape, generator=torch.Generator().manual_seed(0)) < 0.3, ids, IGNORED)
-    plain = AutoModelForMaskedLM.from_pretrained(models["bert"]).eval()
-    model.lm.eval()
+    ids, attention = unequal_batch(model)
+    loader = AutoModelForMaskedLM if kind == "bert" else AutoModelForCausalLM
+    plain = loader.from_pretrained(models[kind]).eval()
+    library = AutoModelForSequenceClassification.from_pretrained(models[kind], num_labels=3).eval()
+    library.load_state_dict(model.classifier.state_dict())
+    library.config.pad_token_id = model.tokenizer.pad_token_id
+    chosen = torch.rand(ids.shape, generator=torch.Generator().manual_seed(0)) < 0.3
+    labels = torch.where(chosen & (attention == 1), ids, IGNORED) if kind == "bert" else next_tokens(ids, attention)
+    model.lm.eval(), model.classifier.eval()
     with torch.no_grad():
-        found, wanted = trials._masked_logits(Batch(ids, attention, labels))
-        expected = plain(input_ids=ids, attention_mask=attention).logits[labels != IGNORED]
-    assert torch.equal(wanted, labels[labels != IGNORED])
-    assert torch.allclose(found, expected, atol=1e-5)
+        batch = trials._batch(ids, attention, labels)
+        logits, wanted = trials._masked_logits(batch) if kind == "bert" else trials._causal_logits(batch)
+        found = F.cross_entropy(logits, wanted, ignore_index=IGNORED)
+        expected = plain(input_ids=ids, attention_mask=attention).logits
+        expected = F.cross_entropy(expected.flatten(0, 1), labels.flatten(), ignore_index=IGNORED)
+        assert abs(found - expected) < 1e-5
+        batch = trials._batch(ids, attention, torch.zeros(len(ids)))
+        expected = library(input_ids=ids, attention_mask=attention).logits
+        assert torch.allclose(trials._class_logits(batch), expected, atol=1e-5) and expected.std() > 0.01
+    assert (len(batch.input_ids) < len(ids)) is shared and batch.tokens == attention.sum()
+
+
+def test_rows_are_filled_longest_first_and_labels_move_with_their_tokens():
+    ids, attention = padded([[5, 6, 7], [8, 9, 10, 11, 12], [13], [14, 15]], 0)
+    labels = next_tokens(ids, attention)
+    batch = share_rows(ids, attention, labels, causal=True, dtype=torch.float32)
+    assert batch.input_ids.tolist() == [[8, 9, 10, 11, 12], [5, 6, 7, 14, 15], [13, 5, 5, 5, 5]]
+    assert batch.position_ids.tolist() == [[0, 1, 2, 3, 4], [0, 1, 2, 0, 1], [0, 0, 0, 0, 0]]
+    assert batch.labels[1].tolist() == [6, 7, IGNORED, 15, IGNORED]
+    assert batch.places.tolist() == [[1, 0, 2], [0, 0, 4], [2, 0, 0], [1, 3, 4]]
+    assert (batch.attention_mask[1, 0] == 0).int().tolist() == [
+        [1, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0],
+        [1, 1, 1, 0, 0],
+        [0, 0, 0, 1, 0],
+        [0, 0, 0, 1, 1],
+    ]
+    assert batch.rows(1, 2).labels.tolist() == batch.labels[1:2].tolist()
 
 
 def test_next_tokens_leave_out_padding_and_the_end():

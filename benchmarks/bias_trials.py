@@ -1,0 +1,341 @@
+"""Trials of the bias study: the authors' loop against the resident worker, on a tiny BERT and a tiny GPT-2.
+
+    python benchmarks/bias_trials.py --output FILE [--subsamples 5] [--rounds 3] [--width 32] [--layers 5]
+
+The authors' loop is written after the description of arXiv 2410.00179 and its code: per subsample five trainings by the
+library's Trainer, three loads of a classifier from disk and two saves of a pretrained model, whole-set padding, texts
+tokenised anew each time. (Their two further loads, of the model to pretrain, are copies in memory here.) Both sides
+run in this process on one thread, one round of subsamples each in turn; the worker's loading and tokenising are in its
+time, the imports are in nobody's. Time is CPU time, which other programs on the machine do not disturb.
+
+Both compute every (subsample, n). The base arm does not depend on n: the worker trains it once for both values.
+
+Dropout is off, texts come in one order, heads and masks are drawn from the same seeds: both sides must then give the
+same accuracy in every trial and arm. Where they do not, no ratio is printed. `agreement` is the largest difference of
+a class probability.
+"""
+
+import argparse
+import copy
+import json
+import math
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+import numpy as np
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import DataCollatorForLanguageModeling, Trainer, TrainingArguments
+
+from lm_validity.cells.bias_data import Draw, Task, draw_trial, prefetch_task, read_task, task_data
+from lm_validity.cells.bias_plan import ARMS, Classification, Pretraining, TaskSource, TrialPlan
+from lm_validity.cells.bias_resident import start_fresh
+from lm_validity.cells.bias_worker import FIXED_SEED, ResidentWorker, read_probabilities
+from lm_validity.files import write_json
+
+TARGET = 3.0
+CLASSES = ("first", "second", "third", "fourth")
+TRAINING_TEXTS, TEST_TEXTS, POSITIONS = 100, (50, 100), 256
+# log-normal lengths: the middle one of the paper's 25 tasks, by its quartiles of characters at 5.5 a word
+TEXT_WORDS, TEXT_SPREAD = 20, 0.5
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+LOADERS = {"masked": transformers.AutoModelForMaskedLM, "causal": transformers.AutoModelForCausalLM}
+
+
+# ---- a task and models --------------------------------------------------------------------------------------------
+
+
+def write_task(folder: Path, vocabulary: int) -> dict:
+    """600 texts of a Zipf-like vocabulary, with a few words that tell the class."""
+    rng = np.random.default_rng(0)
+    words = np.array([f"w{number}" for number in range(vocabulary)])
+    share = 1 / np.arange(1, vocabulary + 1)
+    path = folder / "texts.jsonl"
+    with open(path, "w") as handle:
+        for number in range(600):
+            label = number % len(CLASSES)
+            length = max(3, round(TEXT_WORDS * math.exp(TEXT_SPREAD * rng.standard_normal())))
+            chosen = rng.choice(words, length, p=share / share.sum())
+            chosen[rng.random(len(chosen)) < 0.15] = f"w{20 + label}"
+            handle.write(json.dumps({"text": " ".join(chosen), "label": label}) + "\n")
+    return prefetch_task(TaskSource("generated", str(path), ("text",), "label", CLASSES), folder / "task.parquet")
+
+
+def write_model(architecture: str, folder: Path, shape: argparse.Namespace) -> Path:
+    """A random model without dropout, in hub format."""
+    width, vocabulary = shape.width, shape.vocabulary
+    words = {word: number for number, word in enumerate([*SPECIAL, *(f"w{number}" for number in range(vocabulary))])}
+    tokenizer = Tokenizer(models.WordLevel(words, "[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    torch.manual_seed(0)
+    if architecture == "masked":
+        ends = [("[CLS]", words["[CLS]"]), ("[SEP]", words["[SEP]"])]
+        tokenizer.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=ends)
+        model = transformers.BertForMaskedLM(
+            transformers.BertConfig(
+                vocab_size=len(words),
+                hidden_size=width,
+                num_hidden_layers=shape.layers,
+                num_attention_heads=4,
+                intermediate_size=4 * width,
+                max_position_embeddings=POSITIONS,
+                hidden_dropout_prob=0.0,
+                attention_probs_dropout_prob=0.0,
+            )
+        )
+    else:
+        sizes = {
+            "n_embd": width,
+            "n_layer": shape.layers,
+            "n_head": 4,
+            "n_positions": POSITIONS,
+            "vocab_size": len(words),
+        }
+        rates = {"embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0}
+        ends = {"bos_token_id": words["[SEP]"], "eos_token_id": words["[SEP]"], "pad_token_id": 0}
+        model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes, **rates, **ends))
+    named = {"cls_token": "[CLS]", "sep_token": "[SEP]", "eos_token": "[SEP]", "mask_token": "[MASK]"}
+    transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]", model_max_length=POSITIONS, **named
+    ).save_pretrained(folder)
+    model.save_pretrained(folder)
+    return folder
+
+
+def make_plans(architecture: str, folder: Path, record: dict, subsamples: int) -> list[TrialPlan]:
+    """The paper's settings for each n, randomness off."""
+    plan = TrialPlan(
+        experiment="benchmark",
+        language_model=f"tiny-{architecture}",
+        model_path=str(folder),
+        architecture=architecture,
+        data=task_data(record),
+        m=TRAINING_TEXTS,
+        n=TEST_TEXTS[0],
+        subsamples=tuple(range(1, subsamples + 1)),
+        pretraining=Pretraining(epochs=2 if architecture == "masked" else 1),
+        classification=Classification(max_length=None, pooler="paper"),
+        seeds="fixed",
+        shuffle=False,
+        share_base=tuple((n, subsamples) for n in TEST_TEXTS),
+    )
+    return [replace(plan, n=n) for n in TEST_TEXTS]
+
+
+# ---- the authors' loop --------------------------------------------------------------------------------------------
+
+
+class InOrder(Trainer):
+    """The library's Trainer with the texts in the order in which they are given."""
+
+    def _get_train_sampler(self, *_):
+        return torch.utils.data.SequentialSampler(self.train_dataset)
+
+
+class Texts(torch.utils.data.Dataset):
+    """Tokenised one by one, whenever it is asked."""
+
+    def __init__(self, texts: list[str], tokenizer, max_length: int):
+        self.texts, self.tokenizer, self.max_length = texts, tokenizer, max_length
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def __getitem__(self, index: int) -> dict:
+        return self.tokenizer(
+            self.texts[index], truncation=True, max_length=self.max_length, return_special_tokens_mask=True
+        )
+
+
+class Labelled(torch.utils.data.Dataset):
+    """Padded to the longest text of the whole set."""
+
+    def __init__(self, texts: list[str], labels: np.ndarray, tokenizer):
+        self.encoded = tokenizer(texts, return_tensors="pt", truncation=True, padding=True)
+        self.labels = labels
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> dict:
+        own = {name: values[index] for name, values in self.encoded.items() if name != "token_type_ids"}
+        return own | {"labels": int(self.labels[index])}
+
+
+class AuthorsLoop:
+    """One task, language model, m and n; a subsample a call."""
+
+    def __init__(self, plan: TrialPlan, task: Task, folder: Path):
+        self.plan, self.task, self.folder = plan, task, folder
+        self.tokenizer = transformers.AutoTokenizer.from_pretrained(plan.model_path)
+        self.pristine = LOADERS[plan.architecture].from_pretrained(plan.model_path, dtype=torch.float32)
+
+    def run(self, subsample: int) -> dict[str, np.ndarray]:
+        """Class probabilities of the test set in each arm."""
+        draw = draw_trial(self.task, self.plan.m, self.plan.n, subsample)
+        found = {"base": self._classify(self.plan.model_path, draw, "base")}
+        for arm, rows in (("extra", draw.extra), ("test", draw.test)):
+            pretrained = self.folder / "pretrained"
+            self._pretrain(rows, pretrained)
+            found[arm] = self._classify(pretrained, draw, arm)
+            shutil.rmtree(pretrained)
+        return found
+
+    def _pretrain(self, rows: np.ndarray, folder: Path) -> None:
+        settings = self.plan.pretraining
+        masked = self.plan.architecture == "masked"
+        collator = DataCollatorForLanguageModeling(
+            self.tokenizer, mlm=masked, mlm_probability=settings.mask_probability if masked else None
+        )
+        collator.generator = torch.Generator().manual_seed(FIXED_SEED)
+        trainer = InOrder(
+            model=copy.deepcopy(self.pristine),
+            args=self._arguments(settings),
+            train_dataset=Texts([self.task.texts[row] for row in rows], self.tokenizer, settings.max_length),
+            data_collator=collator,
+        )
+        trainer.train()
+        trainer.save_model(str(folder))
+
+    def _classify(self, path: str | Path, draw: Draw, arm: str) -> np.ndarray:
+        classifier, found = transformers.AutoModelForSequenceClassification.from_pretrained(
+            path, num_labels=len(CLASSES), dtype=torch.float32, output_loading_info=True
+        )
+        start_fresh(classifier, found["missing_keys"], FIXED_SEED)  # the same head as the worker's, to compare
+        classifier.config.pad_token_id = self.tokenizer.pad_token_id
+        trainer = InOrder(
+            model=classifier,
+            args=self._arguments(self.plan.classification),
+            train_dataset=self._labelled(draw.train),
+        )
+        trainer.train()
+        logits = trainer.predict(self._labelled(draw.test)).predictions
+        return torch.softmax(torch.tensor(logits), dim=-1).numpy()
+
+    def _labelled(self, rows: np.ndarray) -> Labelled:
+        return Labelled([self.task.texts[row] for row in rows], self.task.labels[rows], self.tokenizer)
+
+    def _arguments(self, settings: Pretraining | Classification) -> TrainingArguments:
+        return TrainingArguments(
+            output_dir=str(self.folder / "trainer"),
+            num_train_epochs=settings.epochs,
+            learning_rate=settings.learning_rate,
+            weight_decay=settings.weight_decay,
+            per_device_train_batch_size=settings.batch_size,
+            per_device_eval_batch_size=64,
+            optim="adamw_torch",
+            save_strategy="no",
+            report_to=[],
+            disable_tqdm=True,
+            use_cpu=True,
+            dataloader_pin_memory=False,
+        )
+
+
+# ---- the comparison -----------------------------------------------------------------------------------------------
+
+
+def timed(work: Callable[[], object]) -> tuple[float, object]:
+    """CPU seconds of this process, and the result."""
+    started = time.process_time()
+    result = work()
+    return time.process_time() - started, result
+
+
+def resident(plans: list[TrialPlan], folder: Path) -> list[dict[tuple[int, str], np.ndarray]]:
+    """Batches of trials by a worker of their own, in a new folder."""
+    worker, found = ResidentWorker(), []
+    for plan in plans:
+        worker.run(plan, folder / str(plan.n), shared=folder / "shared")
+        rows = read_probabilities(plan, folder / str(plan.n)).groupby(["subsample", "arm"])["probabilities"]
+        found.append({key: np.stack(each.to_list()) for key, each in rows})
+    return found
+
+
+def compare(plan: TrialPlan, task: Task, theirs: dict, ours: dict) -> tuple[int, float]:
+    """(trials and arms whose accuracy differs, largest difference of a class probability)."""
+    differing, largest = 0, 0.0
+    for subsample in plan.subsamples:
+        labels = task.labels[draw_trial(task, plan.m, plan.n, subsample).test]
+        for arm in ARMS:
+            one, other = theirs[subsample][arm], ours[subsample, arm]
+            differing += int((one.argmax(axis=1) == labels).sum() != (other.argmax(axis=1) == labels).sum())
+            largest = max(largest, float(np.abs(one - other).max()))
+    return differing, largest
+
+
+def measure(architecture: str, folder: Path, arguments: argparse.Namespace) -> dict:
+    """One record. Raises SystemExit where accuracies differ."""
+    record = write_task(folder, arguments.vocabulary)
+    model = write_model(architecture, folder / "model", arguments)
+    plans = make_plans(architecture, model, record, arguments.subsamples)
+    task, trials = read_task(plans[0].data), arguments.subsamples * len(plans)
+    loops = [AuthorsLoop(plan, task, folder) for plan in plans]
+    loops[0].run(1)  # untimed: first calls of the libraries
+    resident(make_plans(architecture, model, record, 1)[:1], folder / "warm")
+    slow, fast, differing, largest = [], [], 0, 0.0
+    for number in range(arguments.rounds):
+        seconds, theirs = timed(lambda: [{each: loop.run(each) for each in loop.plan.subsamples} for loop in loops])
+        slow.append(seconds / trials)
+        seconds, ours = timed(lambda place=folder / f"round{number}": resident(plans, place))
+        fast.append(seconds / trials)
+        for found in map(compare, plans, [task] * len(plans), theirs, ours):
+            differing, largest = differing + found[0], max(largest, found[1])
+    if differing:
+        raise SystemExit(
+            f"Error: {architecture}: {differing} accuracies differ between the two sides (probabilities by up to "
+            f"{largest:.2g}), so no ratio is given. Hint: both must do the same work."
+        )
+    ratios = [one / other for one, other in zip(slow, fast, strict=True)]
+    parameters = sum(weight.numel() for weight in loops[0].pristine.parameters())
+    sizes = f"{arguments.layers} layers of width {arguments.width}, {parameters} parameters, m = {plans[0].m}, n = "
+    return {
+        "name": f"bias study: trials with a tiny {'BERT' if architecture == 'masked' else 'GPT-2'}",
+        "baseline": "the authors' loop (five trainings, three loads, two saves a subsample)",
+        "ratio": statistics.median(ratios),
+        "ratio_low": min(ratios),
+        "ratio_high": max(ratios),
+        "target": TARGET,
+        "unit": "CPU seconds a trial",
+        "agreement": largest,
+        "device": "cpu",
+        "detail": f"{sizes}{' and '.join(map(str, TEST_TEXTS))}: {statistics.median(slow):.3f} s against "
+        f"{statistics.median(fast):.3f} s a trial ({3600 / statistics.median(slow):.0f} against "
+        f"{3600 / statistics.median(fast):.0f} trials an hour); {arguments.rounds} rounds of {trials} trials each, "
+        "all accuracies equal",
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--subsamples", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--layers", type=int, default=5)
+    parser.add_argument("--vocabulary", type=int, default=1000)
+    parser.add_argument("--architectures", nargs="+", choices=list(LOADERS), default=list(LOADERS))
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    records = []
+    for architecture in arguments.architectures:
+        with tempfile.TemporaryDirectory() as name:
+            records.append(measure(architecture, Path(name), arguments))
+        print(f"{records[-1]['name']}: {records[-1]['ratio']:.1f} x ({records[-1]['detail']})", flush=True)
+    write_json(arguments.output, records)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -21,7 +21,7 @@ from _toys import parameters, questions, random_model, word_tokenizer, write_tas
 
 from lm_validity.files import write_json
 
-RATES = ("2e-4", "5e-4", "1e-3")
+RATES = ("1e-3", "2e-3", "5e-3")
 WIDTH, LAYERS, VOCABULARY = 256, 6, 4096
 SIZES = {"train": 225, "validation": 57, "test": 238}
 LM_VALIDITY = str(Path(sys.executable).parent / "lm-validity")

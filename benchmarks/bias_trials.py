@@ -1,6 +1,6 @@
 """Trials of the bias study: the authors' loop against the resident worker, on a tiny BERT and a tiny GPT-2.
 
-    python benchmarks/bias_trials.py --output FILE [--subsamples 5] [--rounds 3] [--width 32] [--layers 5]
+    python benchmarks/bias_trials.py --output FILE [--subsamples 4] [--rounds 3] [--width 32] [--layers 5]
 
 The authors' loop is written after the description of arXiv 2410.00179 and its code: per subsample five trainings by the
 library's Trainer, three loads of a classifier from disk and two saves of a pretrained model, whole-set padding, texts
@@ -35,7 +35,7 @@ import numpy as np
 import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
-from transformers import DataCollatorForLanguageModeling, Trainer, TrainingArguments
+from transformers import DataCollatorForLanguageModeling, PrinterCallback, Trainer, TrainingArguments
 
 from lm_validity.cells.bias_data import Draw, Task, draw_trial, prefetch_task, read_task, task_data
 from lm_validity.cells.bias_plan import ARMS, Classification, Pretraining, TaskSource, TrialPlan
@@ -136,7 +136,11 @@ def make_plans(architecture: str, folder: Path, record: dict, subsamples: int) -
 
 
 class InOrder(Trainer):
-    """The library's Trainer with the texts in the order in which they are given."""
+    """The library's Trainer with the texts in the order in which they are given, saying nothing."""
+
+    def __init__(self, **options):
+        super().__init__(**options)
+        self.remove_callback(PrinterCallback)
 
     def _get_train_sampler(self, *_):
         return torch.utils.data.SequentialSampler(self.train_dataset)
@@ -319,7 +323,7 @@ def measure(architecture: str, folder: Path, arguments: argparse.Namespace) -> d
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--subsamples", type=int, default=5)
+    parser.add_argument("--subsamples", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--layers", type=int, default=5)

@@ -36,6 +36,7 @@ sys.exit(code)
 # seconds from the first line of the Snakefile to the last, Snakemake's own start left out
 PARSE = """
 import sys, time
+from snakemake.cli import main
 from snakemake.workflow import Workflow
 original, depth = Workflow.include, []
 def include(self, *arguments, **options):
@@ -48,7 +49,6 @@ def include(self, *arguments, **options):
         if not depth:
             print("parsed in", time.perf_counter() - started, file=sys.stderr)
 Workflow.include = include
-from snakemake.cli import main
 sys.argv = ["snakemake", *sys.argv[1:]]
 main()
 """

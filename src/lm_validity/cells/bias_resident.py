@@ -21,6 +21,7 @@ from lm_validity.store.recipe import derive_seed
 transformers.utils.logging.disable_progress_bar()
 
 Arm = Literal["base", "extra", "test"]
+LANGUAGE_MODELS = {"masked": transformers.AutoModelForMaskedLM, "causal": transformers.AutoModelForCausalLM}
 
 
 @dataclass
@@ -78,10 +79,10 @@ class ResidentModel:
         self.device = torch.device(plan.device)
         self.tokenizer = self._tokenizer(plan)
         self.fresh: list[str] = []  # the classifier's parameters that the model came without
-        loader = transformers.AutoModelForMaskedLM if plan.architecture == "masked" else None
         self.quantized = self._wants_four_bits()
         options = _four_bits(self.device) if self.quantized else {}
-        self.lm = self._load(loader or transformers.AutoModelForCausalLM, **options)
+        loader = LANGUAGE_MODELS[plan.architecture]
+        self.lm = self._load(loader, **options)
         self.classifier: transformers.PreTrainedModel | None = None
         if plan.classification.method == "head":
             self._add_classifier(plan)

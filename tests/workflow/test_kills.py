@@ -20,6 +20,7 @@ import pytest
 from tests.workflow.conftest import BIN, ROOT, Project
 
 CONFIG = ("--configfile", "config/test.yaml")
+TOKEN = "hf_" + "thisMustNotBeWrittenAnywhere"
 RESULTS = Path("results/test")
 SNAKEMAKE = ("--cores", "2", "--keep-going", "--rerun-incomplete", "--scheduler", "greedy", *CONFIG)
 KINDS = {
@@ -54,7 +55,7 @@ class Victim:
         trouble = {"TROUBLE": "none", "TROUBLE_LEDGER": str(self.ledger)}
         trouble |= {"TROUBLE_LM_VALIDITY": str(BIN / "lm-validity")}
         path = f"{ROOT / 'tests' / 'slurm' / 'bin'}:{BIN}:{os.environ['PATH']}"
-        environment = self.project.environment(**trouble) | {"PATH": path}
+        environment = self.project.environment(HF_TOKEN=TOKEN, **trouble) | {"PATH": path}
         command = self.project.snakemake_command(*SNAKEMAKE)
         subprocess.run((*command, "--unlock"), env=environment, capture_output=True, check=True)
         with open(self.project.folder / "screen", "a") as screen:
@@ -173,6 +174,11 @@ def assert_same_bytes(victim: Victim, finished: Project) -> None:
     assert all((store / cell).read_bytes() == (other / cell).read_bytes() for cell in cells)
 
 
+def assert_nothing_tells_the_token(folder: Path) -> None:
+    """Not in logs, results, Snakemake's own files, or what it printed."""
+    assert subprocess.run(("grep", "-rl", TOKEN, folder), capture_output=True, text=True).stdout == ""
+
+
 def test_five_kills(finished, tmp_path):
     victim = Victim(finished, tmp_path / "victim")
     kinds = [
@@ -188,6 +194,7 @@ def test_five_kills(finished, tmp_path):
         victim.stop()
     assert sorted(done.elements()) == sorted(kinds)
     assert_same_bytes(victim, finished)
+    assert_nothing_tells_the_token(victim.project.folder)
 
 
 @pytest.mark.slow

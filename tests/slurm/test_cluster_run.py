@@ -80,17 +80,18 @@ def test_the_literal_command_gives_the_tables_of_a_local_run(shared, local, tmp_
     assert "Nothing to be done" in project.run("snakemake", "--profile", "slurm", *TEST)
 
 
+# what a profile's set-resources say -> what Slurm then says of the job, and the GPUs that it sees
 SITES = {
-    "number": ("gpu: 1", "gres/gpu:fake=1"),
-    "model": ("gpu_model: fake", "gres/gpu:fake=1"),
-    "gres": ("gpu: 0\n    gres: gpu:fake:2", "gres/gpu:fake=2"),
+    "number": ("gpu: 1", "TresPerJob=gres:gpu:1", {"0", "1"}),
+    "model": ("gpu_model: fake", "TresPerJob=gres:gpu:fake:1", {"0", "1"}),
+    "gres": ("gpu: 0\n    gres: gpu:fake:2", "TresPerNode=gres:gpu:fake:2", {"0,1"}),
 }
 
 
 @pytest.mark.parametrize("site", SITES)
 def test_gpu_requests_of_three_kinds_of_cluster(shared, tmp_path, site):
     """The flags of docs/cluster.md reach Slurm, and the job sees its GPUs. One rule, whose job does nothing else."""
-    flags, granted = SITES[site]
+    flags, request, visible = SITES[site]
     profile = tmp_path / "profiles" / "mine"
     profile.mkdir(parents=True)
     own = (ROOT / "profiles/slurm/config.yaml").read_text()
@@ -102,9 +103,9 @@ def test_gpu_requests_of_three_kinds_of_cluster(shared, tmp_path, site):
     )  # fmt: skip
     environment = {**os.environ, "PATH": f"{BIN}:{os.environ['PATH']}"}
     subprocess.run(("snakemake", "--profile", "profiles/mine"), cwd=tmp_path, env=environment, check=True, timeout=200)
-    seen, job = (tmp_path / "seen").read_text().split(), (tmp_path / "job").read_text()
-    assert seen == (["0,1"] if site == "gres" else seen) and re.fullmatch(r"[01](,1)?", seen[0])
-    assert granted.split("=")[0] in job or f"gres/gpu={granted[-1]}" in job, job
+    assert (tmp_path / "seen").read_text().strip() in visible
+    # newer Slurm writes gres/gpu
+    assert request in (tmp_path / "job").read_text().replace("gres/", "gres:")
 
 
 def test_it_refuses_a_slurm_that_it_did_not_start(cluster, tmp_path):
@@ -123,8 +124,10 @@ def test_another_user_than_root_submits(shared):
     try:
         folder.chmod(0o755)
         as_nobody = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups")
-        if subprocess.run((*as_nobody, BIN / "python", "-c", "import lm_validity"), capture_output=True).returncode:
-            pytest.skip("the user `nobody` cannot read this checkout")
+        # through a shell: setpriv itself still has root's right to look into folders
+        usable = (*as_nobody, "sh", "-c", f"exec {BIN / 'python'} -c 'import lm_validity'")
+        if subprocess.run(usable, capture_output=True).returncode:
+            pytest.skip("the user `nobody` cannot start this checkout's Python")
         project = make_project(folder / "project")
         subprocess.run(("chown", "-R", "nobody:nogroup", folder), check=True)
         command = (*as_nobody, "snakemake", "results/fault/prefetch/models/" + MODEL + ".json",

@@ -2,6 +2,8 @@
 
 from lm_validity.config.grid import Cell
 from lm_validity.reports.computation import computation_page
+from lm_validity.reports.page import write_page
+from lm_validity.reports.site import build_site
 from lm_validity.store.cells import Store
 from lm_validity.store.spent import count_spent
 
@@ -38,3 +40,13 @@ def test_replayed_runs_have_no_such_page(tmp_path):
     commit(store, "a", {})
     assert computation_page(count_spent(store)) is None
     assert computation_page(count_spent(Store(tmp_path / "empty"))) is None
+
+
+def test_the_page_is_part_of_the_site(tmp_path):
+    store = Store(tmp_path / "store")
+    commit(store, "a", sidecar(load={"model_loads": 1}, test={"evaluate_passes": 1, "forward_tokens": 1234567}))
+    write_page(computation_page(count_spent(store)), tmp_path / "reports" / "computation")
+    site = build_site([tmp_path / "reports" / "computation"], tmp_path / "site")
+    text = site.read_text()
+    assert "What was computed" in text and "1,234,567" in text
+    assert "forward_tokens" in (tmp_path / "reports" / "computation" / "tables" / "computation.csv").read_text()

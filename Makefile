@@ -43,7 +43,7 @@ test-slow: test .venv/installed-bayes ## also the long simulations and kill runs
 slurm-test: .venv/installed ## as root on Debian: start a real one-machine Slurm, break things on it, stop it
 	@$(SLURM) $(BIN)/pytest -n 2 --dist load --durations 15 -m "slurm and not slow" tests/slurm
 
-slurm-test-slow: .venv/installed ## also the time limit
+slurm-test-slow: .venv/installed ## also signals, a damaged store, a full disk, a lost network, a dead controller, the time limit
 	@$(SLURM) $(BIN)/pytest -n 2 --dist load --durations 15 -m slurm tests/slurm
 
 lint: .venv/installed ## formatters and linters, changing nothing

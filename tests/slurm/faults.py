@@ -115,9 +115,9 @@ class FaultProject:
             pytest.fail(f"{' '.join(command)}: exit {done.returncode}\n{said[-6000:]}")
         return said
 
-    def start(self, *arguments: str, trouble: str = "none", target: str = TARGET) -> subprocess.Popen:
+    def start(self, *arguments: str, trouble: str = "none", targets: tuple[str, ...] = (TARGET,)) -> subprocess.Popen:
         """Start Snakemake on the cluster, as from a terminal: Ctrl-C is heard."""
-        command = ("snakemake", target, "--profile", "slurm", *QUICK, *CONFIG, *arguments)
+        command = ("snakemake", *targets, "--profile", "slurm", *QUICK, *CONFIG, *arguments)
         with open(self.screen, "a") as screen:
             process = subprocess.Popen(
                 command,

@@ -45,6 +45,7 @@ def test_scancel(project, undisturbed):
     project.record("scancel of a job", "retry in the same run", before, undisturbed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "survived"), [
     (signal.SIGINT, "next run; its jobs are cancelled"),
     (signal.SIGTERM, "next run; its jobs finish first"),
@@ -76,6 +77,7 @@ def test_snakemake_is_killed_and_its_jobs_live_on(project, undisturbed):
     assert set(project.computations().values()) == {1}, "nothing was even begun twice"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["one byte changed", "truncated"])
 def test_a_damaged_file_in_the_store(shared, undisturbed, tmp_path, show, how):
     project = complete(undisturbed, tmp_path / "project")
@@ -87,8 +89,11 @@ def test_a_damaged_file_in_the_store(shared, undisturbed, tmp_path, show, how):
     victim.write_bytes(content[: len(content) // 2] if how == "truncated" else content[:-1] + b"?")
     said = project.run("lm-validity", "preflight", *CONFIG)
     assert f"{cell}: " in said and "does not have the recorded sha256; will be computed again" in said
+    # as the collection targets do: Snakemake does not restore a missing manifest whose descendants exist
+    cells = undisturbed.folder / RESULTS / "cells"
+    manifests = [str(path.relative_to(undisturbed.folder)) for path in sorted(cells.glob("*/*/*.json"))]
     try:
-        project.finish(project.start())
+        project.finish(project.start(targets=(TARGET, *manifests)))
     finally:
         project.stop()
     assert project.computations() == {cell.split("--")[0]: 1}, "that cell and no other"
@@ -96,6 +101,7 @@ def test_a_damaged_file_in_the_store(shared, undisturbed, tmp_path, show, how):
     project.record(f"file in the store {how}", "preflight, next run", before, undisturbed)
 
 
+@pytest.mark.slow
 def test_a_full_disk(shared, undisturbed, tmp_path, show):
     disk = tmp_path / "disk"
     disk.mkdir()
@@ -124,7 +130,8 @@ def test_a_full_disk(shared, undisturbed, tmp_path, show):
 
 
 @pytest.mark.parametrize(
-    ("with_jobs", "fault"), [(True, "node loses power"), (False, "node cut off, its job lives on")]
+    ("with_jobs", "fault"),
+    [(True, "node loses power"), pytest.param(False, "node cut off, its job lives on", marks=pytest.mark.slow)],
 )
 def test_a_node_goes_down(alone, project, undisturbed, with_jobs, fault):
     process = project.start()
@@ -143,6 +150,7 @@ def test_a_node_goes_down(alone, project, undisturbed, with_jobs, fault):
         assert set(project.computations().values()) == {1}, "the job on the other node waited for the lease"
 
 
+@pytest.mark.slow
 def test_slurms_controller_is_killed(alone, project, undisturbed):
     process = project.start()
     before = project.wait_for_progress()

@@ -77,8 +77,7 @@ def test_snakemake_is_killed_and_its_jobs_live_on(project, undisturbed):
     assert set(project.computations().values()) == {1}, "nothing was even begun twice"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("how", ["one byte changed", "truncated"])
+@pytest.mark.parametrize("how", ["one byte changed", pytest.param("truncated", marks=pytest.mark.slow)])
 def test_a_damaged_file_in_the_store(shared, undisturbed, tmp_path, show, how):
     project = complete(undisturbed, tmp_path / "project")
     project.show = show

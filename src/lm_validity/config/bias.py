@@ -44,10 +44,19 @@ class Experiment(BiasSection):
         description="FOR TESTING ONLY: share of the test arm's pretraining texts that carry their label.",
     )
 
+    @field_validator("language_models", "tasks", "m", "n")
+    @classmethod
+    def unique(cls, values):
+        if len(set(values)) != len(values):
+            raise ValueError("holds a value twice")
+        return values
+
     @model_validator(mode="after")
     def be_consistent(self):
         if self.packing and self.method != "zero_shot":
             raise ValueError("packing is for method zero_shot")
+        if self.packing and self.planted_leak:
+            raise ValueError("packing and planted_leak exclude each other: packed texts carry no labels")
         if isinstance(self.subsamples, dict):
             known = {str(n) for n in self.n} | {f"{m},{n}" for m in self.m for n in self.n}
             for key in self.subsamples:

@@ -36,7 +36,7 @@ def access_problems(models: dict[str, tuple[str, str | None]]) -> list[Problem]:
 def _ask(model: tuple[str, str | None]) -> int | tuple[str, str]:
     """Bytes to download; or (what is wrong, what to do). 0 where the hub cannot be asked."""
     from huggingface_hub import HfApi, get_token
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, RepositoryNotFoundError
+    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
 
     from lm_validity.cells.prefetch import files_to_fetch
 
@@ -53,9 +53,18 @@ def _ask(model: tuple[str, str | None]) -> int | tuple[str, str]:
         return "gated, and this account has no access", licence
     except RepositoryNotFoundError:
         return "no such repository on the hub, or a private one", "check `path` in the sheet, or `hf auth login`"
-    except (HfHubHTTPError, OSError):
+    except hub_errors():
         return 0
 
 
 def _existing(folder: Path) -> Path:
     return next(path for path in (folder, *folder.parents) if path.exists())
+
+
+def hub_errors() -> tuple[type[Exception], ...]:
+    """What huggingface_hub raises where the hub cannot be reached or answers badly. Without a network its HTTP client's
+    own errors come through, which share a base with HfHubHTTPError that is neither it nor OSError."""
+    from huggingface_hub.errors import HfHubHTTPError
+
+    client = (base for base in HfHubHTTPError.__mro__ if base.__module__.split(".")[0] in ("httpx", "httpx2"))
+    return (HfHubHTTPError, OSError, *client)

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from lm_validity.cells.access import hub_errors
 from lm_validity.cells.bias_plan import TaskSource
 from lm_validity.errors import InputError, nearest
 
@@ -82,7 +83,7 @@ def _separated(path: Path) -> dict[str, list]:
 def _hub_columns(source: TaskSource) -> tuple[dict[str, list], str]:
     from huggingface_hub import HfApi
     from huggingface_hub.constants import HF_HUB_OFFLINE
-    from huggingface_hub.errors import GatedRepoError, HfHubHTTPError, HFValidationError, RepositoryNotFoundError
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
     where = f"task {source.name!r} ({source.path})"
     try:
@@ -98,7 +99,7 @@ def _hub_columns(source: TaskSource) -> tuple[dict[str, list], str]:
         ) from None
     except RepositoryNotFoundError:
         raise InputError(f"{where}: no such data set on the hub.", "check `path` in the tasks sheet.") from None
-    except (HfHubHTTPError, HFValidationError, OSError, ValueError) as error:
+    except (*hub_errors(), HFValidationError, ValueError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(
             f"{where}: cannot be fetched ({reason}).",

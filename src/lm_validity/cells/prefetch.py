@@ -10,6 +10,7 @@ import logging
 import shutil
 from pathlib import Path
 
+from lm_validity.cells.access import hub_errors
 from lm_validity.config.sheets import Benchmark, Checkpoint, Model
 from lm_validity.errors import InputError, nearest
 from lm_validity.store.cells import file_sha256
@@ -103,12 +104,7 @@ def _hub_snapshot(model: Model, revision: str | None, points) -> tuple[Path, str
     """Download a revision, resumable, and verify sizes; the commit's sha is its digest."""
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        HfHubHTTPError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-    )
+    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
 
     where = f"model {model.model!r} ({model.path})"
     patterns = [f"{folder}{name}" for folder in _folders(points) for name in MODEL_FILES]
@@ -143,7 +139,7 @@ def _hub_snapshot(model: Model, revision: str | None, points) -> tuple[Path, str
             f"{where}: not in the local cache, and the hub is out of reach.",
             "run `snakemake prefetch` online.",
         ) from None
-    except (HfHubHTTPError, OSError) as error:
+    except hub_errors() as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise InputError(f"{where}: download failed ({reason}).", "run it again: downloads resume.") from None
     _verify(where, folder, files, {file.rfilename for file in new})

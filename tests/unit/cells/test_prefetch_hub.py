@@ -63,6 +63,17 @@ def refusal(kind):
     return kind("403 Client Error", response=response)
 
 
+def unreachable() -> Exception:
+    """What the hub's client raises without a network, whichever HTTP library it uses."""
+    from huggingface_hub.utils import get_session
+
+    try:
+        get_session().get("http://127.0.0.1:9/")  # nobody listens there
+    except Exception as error:
+        return error
+    pytest.fail("port 9 answered")
+
+
 @pytest.fixture
 def hub(tmp_path, monkeypatch) -> Hub:
     hub = Hub(tmp_path / "cache")
@@ -148,5 +159,12 @@ def test_preflight_names_an_unknown_model_and_a_full_disk(hub, monkeypatch):
 
 
 def test_without_a_network_preflight_says_nothing_about_the_hub(hub):
-    hub.error = requests.ConnectionError("no route")
+    hub.error = unreachable()
     assert access_problems({"toy": ("org/toy", None)}) == []
+
+
+def test_without_a_network_prefetch_says_so(hub):
+    hub.error = unreachable()
+    with pytest.raises(InputError, match="download failed") as found:
+        prefetch_model(MODEL)
+    assert "resume" in found.value.hint

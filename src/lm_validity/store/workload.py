@@ -10,6 +10,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import NamedTuple
 
+from lm_validity.config.bias_grid import plan_values
 from lm_validity.config.grid import Cell
 from lm_validity.config.load import Run
 from lm_validity.config.resources import size_class
@@ -159,11 +160,13 @@ class Workload:
 
     def _trial_seconds(self, cell) -> float:
         """Subsamples of the bias study: three arms trained on m texts, two of them pretrained on n; n predicted."""
-        settings = self.run.configuration.bias
-        head = settings.experiments[cell.experiment].method == "head"
-        training = settings.training.epochs * cell.m * 3 if head else 0
-        pretraining = 2 * cell.n * (settings.pretraining.causal_epochs if head else settings.zero_shot.epochs)
-        steps = (training + pretraining) / settings.pretraining.batch_size
+        values = plan_values(self.run, cell)
+        of_texts, of_labels = values["pretraining"], values["classification"]
+        pretraining, training = 2 * cell.n * of_texts["epochs"], 0
+        steps = pretraining / of_texts["batch_size"]
+        if of_labels["method"] == "head":
+            training = 3 * cell.m * of_labels["epochs"]
+            steps += training / of_labels["batch_size"]
         operations = 6 * self.parameters(cell.model) * (training + pretraining + cell.n) * TRIAL_TOKENS
         one = max(operations / RATE[self.dtype(cell.model)], steps * STEP_SECONDS + 3 * FORWARD_SECONDS)
         return one * (cell.last - cell.first + 1)

@@ -12,7 +12,7 @@ from lm_validity.files import write_json
 from lm_validity.reports.cost import render_cost
 from lm_validity.store.cost import Estimator, correction, corrections, needs
 from lm_validity.store.status import RunState
-from lm_validity.store.workload import Workload, adapter_parameters, gpu_gb, shape_of
+from lm_validity.store.workload import STEP_SECONDS, Workload, adapter_parameters, gpu_gb, shape_of
 from lm_validity.store.workspace import Workspace
 
 
@@ -145,3 +145,24 @@ def test_the_finish_of_a_run_is_weighted_by_cost(real):
     assert weights["finetune_adapter"] > 10 * weights["evaluate_model"] > 0 and weights["select_adapter"] == 0
     assert all(math.isfinite(value) for value in weights.values())
     assert json.dumps(weights)
+
+
+def test_trials_cost_what_their_epochs_cost(monkeypatch):
+    """The published bias study: overtraining pretrains twice as long as the main experiment does."""
+    monkeypatch.chdir(Path(__file__).parents[3])
+    run = load_run("config/paper/pretrain_on_test.yaml")
+    workload = Workload(run)
+    cells = {
+        cell.experiment: cell
+        for job in Workspace(run).grid.jobs.values()
+        for cell in job.cells
+        if (cell.model, cell.m, cell.n, cell.first) == ("gpt2", 100, 100, 1)
+    }
+    seconds = {name: workload.seconds(cells[name]) / (cells[name].last - cells[name].first + 1) for name in cells}
+    one = run.configuration.bias.pretraining.causal_epochs
+    more = run.configuration.bias.experiments["overtraining"].pretraining_epochs
+    batch = run.tasks[cells["main"].task].pretraining_batch or run.configuration.bias.pretraining.batch_size
+    assert cells["main"].task == cells["overtraining"].task and more > one
+    # two arms of 100 texts are pretrained `more - one` epochs longer, and steps of so small a model take their launches
+    added = 2 * 100 * (more - one) / batch * STEP_SECONDS
+    assert seconds["overtraining"] - seconds["main"] == pytest.approx(added)

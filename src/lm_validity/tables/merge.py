@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from lm_validity.config.bias_grid import TRIALS_RULE
 from lm_validity.config.grid import Cell
 from lm_validity.config.load import Run
+from lm_validity.config.sheets import Checkpoint, Model
 from lm_validity.errors import InputError
 from lm_validity.files import replace_file, write_json
 from lm_validity.store.cells import check_read
@@ -144,7 +145,7 @@ class Merger:
             "model": cell.model,
             "checkpoint": point.checkpoint,
             "iteration": point.iteration,
-            "tokens_b": model.tokens_b if point.checkpoint == "final" else point.tokens_b,
+            "tokens_b": _tokens_b(model, point),
             "benchmark": cell.benchmark,
             "protocol": "train_before_test" if adapted else "direct",
             "prompt": self._adapter_prompt(cell) if adapted else cell.prompt,
@@ -220,6 +221,13 @@ class Merger:
                 "run the workflow to its end (lm-validity preflight first), or use --partial.",
             )
         self._missing.setdefault(cell, lack)
+
+
+def _tokens_b(model: Model, point: Checkpoint) -> float | None:
+    """Billions of tokens seen: the checkpoint's own, else for the final one those of the model's row."""
+    if point.tokens_b is None and point.checkpoint == "final":
+        return model.tokens_b
+    return point.tokens_b
 
 
 def _selection_rows(cell: Cell, choice: dict) -> Iterator[dict]:

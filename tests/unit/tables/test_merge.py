@@ -1,0 +1,32 @@
+"""Merging: what the tables say about a checkpoint."""
+
+import pytest
+
+from lm_validity.config.grid import Cell
+from lm_validity.config.load import build_run
+from lm_validity.tables.merge import Merger
+
+CHECKPOINTS = "checkpoint\titeration\ttokens_b\nearly\t1000\t2.5\n"
+
+
+@pytest.mark.parametrize(
+    ("final", "in_models_sheet", "expected"),
+    [
+        ("final\t4000\t10.5\n", "", 10.5),
+        ("final\t4000\t10.5\n", "11", 10.5),
+        ("final\t4000\t\n", "11", 11.0),
+        ("", "11", 11.0),
+        ("", "", None),
+    ],
+)
+def test_tokens_of_the_final_checkpoint(tmp_path, monkeypatch, final, in_models_sheet, expected):
+    """Its own where the checkpoints sheet has them, else those of the model's row."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "steps.tsv").write_text(CHECKPOINTS + final)
+    (tmp_path / "m.tsv").write_text(f"model\tpath\ttokens_b\tcheckpoints\na\torg/a\t{in_models_sheet}\tsteps.tsv\n")
+    (tmp_path / "b.tsv").write_text("benchmark\nquiz\n")
+    run = build_run({"name": "run", "models": "m.tsv", "benchmarks": "b.tsv", "studies": ["signal"]}, "f.yaml")
+    merger = Merger(run, partial=True)
+    cells = {name: Cell("evaluate_model", "a", "quiz", name, "plain", split="test") for name in ("early", "final")}
+    tokens = {name: merger._key(cell)["tokens_b"] for name, cell in cells.items()}
+    assert tokens == {"early": 2.5, "final": expected}

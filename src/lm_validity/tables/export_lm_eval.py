@@ -10,18 +10,20 @@ from lm_validity.files import write_json
 OWN_COLUMNS = ("checkpoint", "iteration", "tokens_b", "protocol", "prompt", "seed", "split")
 
 
-def write_lm_eval(scores: pd.DataFrame, output: str | Path) -> list[Path]:
+def write_lm_eval(scores: pd.DataFrame, output: str | Path, examples: dict[str, int] | None = None) -> list[Path]:
     """Write one file per (model, checkpoint, protocol, prompt, seed, split); the paths.
 
     `<output>/<model>/results_<protocol>...json`, as lm-eval writes `<output_path>/<model>/results_<date>.json`, with
     `results`, `versions`, `n-shot`, `higher_is_better`, `n-samples`, `group_subtasks`, `config` and `model_name`.
+    examples: of a benchmark, the solved ones before each question. A table of scores does not say how many there were,
+    so that benchmarks not named here have no entry under `n-shot`.
     """
     written = []
     frame = scores.assign(**{column: scores[column].astype(object) for column in OWN_COLUMNS})
     for key, rows in frame.groupby(["model", *OWN_COLUMNS], dropna=False, sort=True):
         model, own = key[0], {name: _plain(value) for name, value in zip(OWN_COLUMNS, key[1:], strict=True)}
         path = Path(output) / model.replace("/", "__") / f"{_file_name(own)}.json"
-        write_json(path, _document(model, own, rows))
+        write_json(path, _document(model, own, rows, examples or {}))
         written.append(path)
     return written
 
@@ -32,7 +34,7 @@ def _file_name(own: dict) -> str:
     return "_".join(["results", *(part for part in parts if part)])
 
 
-def _document(model: str, own: dict, rows: pd.DataFrame) -> dict:
+def _document(model: str, own: dict, rows: pd.DataFrame, examples: dict[str, int]) -> dict:
     document = {
         "results": {},
         "group_subtasks": {},
@@ -62,7 +64,8 @@ def _document(model: str, own: dict, rows: pd.DataFrame) -> dict:
         document["results"][benchmark] = results
         document["group_subtasks"][benchmark] = []
         document["higher_is_better"][benchmark] = directions
-        document["n-shot"][benchmark] = 0
+        if benchmark in examples:
+            document["n-shot"][benchmark] = examples[benchmark]
         count = _plain(found["n_items"].iloc[0])
         if count is not None:
             document["n-samples"][benchmark] = {"original": count, "effective": count}

@@ -53,15 +53,18 @@ def read_lm_eval(paths: Iterable[str | Path]) -> pd.DataFrame:
 def _rows(path: Path) -> Iterable[dict]:
     document = _read(path)
     model = _model_name(document, path)
-    own = document.get("lm_validity") or {}
-    groups = set(document.get("group_subtasks") or {}) - {
-        name for name, members in (document.get("group_subtasks") or {}).items() if not members
-    }
+    own = _section(document, "lm_validity", path)
+    # lm-eval 0.4.0 lists groups under `groups` only; later versions have tasks in `group_subtasks` too, without members
+    groups = {name for name, members in _section(document, "group_subtasks", path).items() if members}
+    groups |= set(_section(document, "groups", path))
+    counts = _section(document, "n-samples", path, of_objects=True)
+    all_directions = _section(document, "higher_is_better", path, of_objects=True)
+    selected = _section(own, "selected", path)
     for task, metrics in document["results"].items():
         if task in groups or not isinstance(metrics, dict):
             continue
-        count = ((document.get("n-samples") or {}).get(task) or {}).get("effective")
-        directions = (document.get("higher_is_better") or {}).get(task) or {}
+        count = (counts.get(task) or {}).get("effective")
+        directions = all_directions.get(task) or {}
         before_filters = not any("," in key for key in metrics)
         for key, value in metrics.items():
             name, _, filter_name = key.partition(",")
@@ -85,7 +88,7 @@ def _rows(path: Path) -> Iterable[dict]:
                 "stderr": float(error) if isinstance(error, int | float) and math.isfinite(error) else None,
                 "n_items": count,
                 "higher_is_better": directions.get(name),
-                "selected": own.get("selected", {}).get(task, True),
+                "selected": selected.get(task, True),
                 "source": "lm-eval",
             }
 
@@ -102,11 +105,22 @@ def _read(path: Path) -> dict:
     return document
 
 
+def _section(document: dict, name: str, path: Path, of_objects: bool = False) -> dict:
+    """An object that not every file has; {} where it is absent or null."""
+    section = document.get(name) or {}
+    if not isinstance(section, dict):
+        raise InputError(f"{path}: {name!r} is no object but {str(section)[:60]}.", _HINT)
+    for key, value in section.items() if of_objects else ():
+        if not isinstance(value, dict | None):
+            raise InputError(f"{path}: {name!r}, {key!r} is no object but {str(value)[:60]}.", _HINT)
+    return section
+
+
 def _model_name(document: dict, path: Path) -> str:
     """lm-eval records the model under `model_name`; older files have it in the arguments only."""
     name = document.get("model_name")
     if not name:
-        arguments = (document.get("config") or {}).get("model_args") or {}
+        arguments = _section(document, "config", path).get("model_args") or {}
         if isinstance(arguments, str):
             arguments = dict(part.split("=", 1) for part in arguments.split(",") if "=" in part)
         name = arguments.get("pretrained") if isinstance(arguments, dict) else None

@@ -38,6 +38,7 @@ BENCHMARK_COLUMNS = {
     "output_type": "output_type",
     "higher_is_better": "boolean",
     "n_items": "positive",
+    "num_fewshot": "count",  # solved examples before each question
     "training_examples": "positive",
     "corpus": "text",  # a file or folder of texts: its metric, type and direction need not be written
 }
@@ -100,7 +101,7 @@ def _read_sheet(path: Path, kinds: dict[str, str], key: str) -> pd.DataFrame:
     _check_keys(columns[key], line_numbers, path, sources[key])
     frame = pd.DataFrame({name: pd.Series(values, dtype="object") for name, values in columns.items()})
     for column, kind in kinds.items():
-        if kind == "positive":
+        if kind in ("positive", "count"):
             frame[column] = frame[column].astype("float64")
         elif kind == "boolean":
             frame[column] = frame[column].astype("boolean")
@@ -151,6 +152,10 @@ def _parse(value: str, kind: str, where: str):
         if not (math.isfinite(number) and number > 0):
             raise InputError(f"{where}: {value!r} is not a positive number.", "leave it empty where unknown.")
         return number
+    if kind == "count":
+        if not (value.isascii() and value.isdigit()):
+            raise InputError(f"{where}: {value!r} is not a count.", "write 0, 1, 2, ...; empty where unknown.")
+        return int(value)
     if kind == "boolean":
         if value.lower() not in _BOOLEANS:
             raise InputError(f"{where}: {value!r} is not a boolean.", "write 0, 1, true or false.")

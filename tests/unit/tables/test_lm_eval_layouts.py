@@ -4,7 +4,10 @@ import json
 
 import pandas as pd
 import pytest
+from typer.testing import CliRunner
 
+from lm_validity.cli.exports import app
+from lm_validity.errors import InputError
 from lm_validity.tables.export_lm_eval import write_lm_eval
 from lm_validity.tables.import_lm_eval import read_lm_eval
 from lm_validity.tables.schema import SCORES, read_table, write_table
@@ -18,7 +21,11 @@ VERSION_0_3 = {
     "config": {"model": "hf-causal", "model_args": "pretrained=gpt2,revision=main", "num_fewshot": 0, "device": "cpu"},
 }
 VERSION_0_4_0 = {
-    "results": {"arc_easy": {"acc,none": 0.5, "acc_stderr,none": 0.01, "alias": "arc_easy"}},
+    "results": {
+        "group": {"acc,none": 0.6, "acc_stderr,none": 0.02, "alias": "group"},
+        "arc_easy": {"acc,none": 0.5, "acc_stderr,none": 0.01, "alias": " - arc_easy"},
+    },
+    "groups": {"group": {"acc,none": 0.6, "acc_stderr,none": 0.02, "alias": "group"}},
     "configs": {"arc_easy": {"task": "arc_easy"}},
     "versions": {"arc_easy": 1.0},
     "n-shot": {"arc_easy": 0},
@@ -68,6 +75,26 @@ def test_layouts_of_several_versions(document, tmp_path):
         assert accuracy.n_items == 9 and accuracy.higher_is_better
 
 
+@pytest.mark.parametrize(
+    ("section", "value", "said"),
+    [
+        ("n-samples", {"arc_easy": 5}, "'n-samples', 'arc_easy' is no object but 5"),
+        ("higher_is_better", {"arc_easy": True}, "'higher_is_better', 'arc_easy' is no object but True"),
+        ("group_subtasks", [1], "'group_subtasks' is no object but [1]"),
+        ("groups", ["group"], "'groups' is no object but ['group']"),
+        ("lm_validity", [1], "'lm_validity' is no object but [1]"),
+        ("lm_validity", {"selected": [1]}, "'selected' is no object but [1]"),
+        ("config", "hf", "'config' is no object but hf"),
+    ],
+)
+def test_a_malformed_section_is_named(section, value, said, tmp_path):
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(VERSION_0_4_0 | {section: value}))
+    with pytest.raises(InputError) as error:
+        read_lm_eval([path])
+    assert f"{path}: {said}" in str(error.value)
+
+
 def our_scores() -> pd.DataFrame:
     """Two models, both protocols, prompts, two seeds, a corpus without a standard error, an early checkpoint."""
     common = {"checkpoint": "final", "split": "test", "metric": "acc,none", "n_items": 7, "selected": True}
@@ -111,5 +138,22 @@ def test_a_written_file_is_in_lm_evals_own_layout(tmp_path):
     assert document["results"]["x"] == {"alias": "x", "acc,none": 1 / 3, "acc_stderr,none": 0.125}
     assert document["results"]["wiki"]["bits_per_byte_stderr,none"] == "N/A"
     assert document["n-samples"]["x"] == {"original": 7, "effective": 7}
+    assert document["n-shot"] == {}  # nobody said how many
     table = make_table(document)
     assert "acc" in table and "0.3333" in table and "bits_per_byte" in table
+
+
+def test_examples_are_those_of_the_benchmarks_sheet(tmp_path):
+    """An entry under `n-shot` where the sheet has a count, none where it has not."""
+    write_table(our_scores(), SCORES, tmp_path / "scores.parquet")
+    sheet = tmp_path / "benchmarks.tsv"
+    command = ["lm-eval", str(tmp_path / "scores.parquet"), "--output", str(tmp_path / "out")]
+    command += ["--benchmarks", str(sheet)]
+    sheet.write_text("benchmark\tnum_fewshot\nx\t5\nwiki\t\n")
+    assert CliRunner().invoke(app, command).exit_code == 0
+    path = tmp_path / "out" / "a" / "results_direct_final_plain_test.json"
+    assert json.loads(path.read_text())["n-shot"] == {"x": 5}
+    sheet.write_text("benchmark\tnum_fewshot\nx\t2.5\n")
+    refused = CliRunner().invoke(app, command)
+    assert isinstance(refused.exception, InputError)
+    assert "row 2, column 'num_fewshot': '2.5' is not a count" in str(refused.exception)

@@ -128,9 +128,10 @@ def _checked(source: TaskSource, columns: dict[str, list]) -> tuple[list[int], l
         known = numbers.get(_label_text(label))
         if known is None:
             close = nearest(_label_text(label), numbers)
+            listed = f"the labels are {', '.join(numbers)}; the column's values go into the tasks sheet's `labels`."
             raise InputError(
                 f"{where}: unknown label {label!r} in {source.label_column}.",
-                f"did you mean {close!r}?" if close else f"the labels are {', '.join(numbers)}.",
+                f"did you mean {close!r}?" if close else listed,
             )
         rows.append(row)
         texts.append(text)

@@ -136,6 +136,7 @@ def test_the_guide_shows_a_configuration_and_sheets_that_are_read(make_run):
     Path("my.yaml").write_text(next(one for one in blocks if one.startswith("# my.yaml")))
     run = load_run("my.yaml")
     assert list(run.tasks) == ["news", "tickets"] and run.tasks["tickets"].text == ("subject", "body")
+    assert run.tasks["tickets"].labels == ("billing", "technical") and run.tasks["news"].labels == ()  # words, numbers
     columns = set(re.findall(r"`(\w+)`", " ".join(re.findall(r"^\| (`.*?) \|", guide, re.MULTILINE))))
     assert set(Task.model_fields) | set(LanguageModel.model_fields) | set(Experiment.model_fields) <= columns
 

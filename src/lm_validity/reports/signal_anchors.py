@@ -90,7 +90,7 @@ def _decisions(result: BenchmarkResult, facts: pd.DataFrame, reasons: list[str])
         reasons.append("decision accuracy needs two models with common checkpoints")
         return float("nan"), float("nan")
     curves = ranked_curves(design, point_values(design))
-    half = int(np.argmin(np.abs(design.ranked_tokens - design.ranked_tokens[-1] / 2)))
+    half = int(np.argmin(np.abs(design.ranked_progress - design.ranked_progress[-1] / 2)))
     early = float(decision_accuracy(curves[:, half], curves[:, -1]))
 
     # A recipe is an architecture and a training mixture; it needs a model at either size

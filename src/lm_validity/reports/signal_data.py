@@ -23,11 +23,14 @@ _SAME_POINT = 0.05
 
 @dataclass(frozen=True)
 class Curve:
-    """Scores of one model on one benchmark in order of training; `values` are oriented: higher is better."""
+    """Scores of one model on one benchmark in order of training; `values` are oriented: higher is better.
+
+    Tokens are known at all checkpoints of all curves of a report, or at none.
+    """
 
     checkpoints: tuple[str, ...]
     iterations: np.ndarray  # NaN where unknown
-    tokens_b: np.ndarray  # NaN where unknown
+    tokens_b: np.ndarray  # all NaN where unknown
     values: np.ndarray
 
     def at(self, chosen: np.ndarray) -> "Curve":
@@ -37,7 +40,7 @@ class Curve:
 
     @property
     def progress(self) -> np.ndarray:
-        """Tokens in billions, else iterations, else the checkpoint's number."""
+        """Where training stood, in no unit of its own: tokens in billions, else iterations, else 1, 2, ..."""
         for known in (self.tokens_b, self.iterations):
             if not np.isnan(known).any():
                 return known
@@ -87,7 +90,7 @@ def read_learning_curves(
     rows = _one_metric(rows, scores)
     rows = _finite(rows, notes)
     _check_unique(rows, scores)
-    rows = _filled_tokens(rows, sheet)
+    rows = _on_one_axis(_filled_tokens(rows, sheet), notes)
     directions = _directions(rows, direction, notes)
     curves = _curves(rows, directions, notes)
     if not curves:
@@ -206,6 +209,26 @@ def _filled_tokens(rows: pd.DataFrame, sheet: pd.DataFrame) -> pd.DataFrame:
     tokens = rows["tokens_b"].to_numpy(dtype=float)
     final = (rows["checkpoint"] == "final").to_numpy()
     return rows.assign(tokens_b=np.where(np.isnan(tokens) & final, total, tokens))
+
+
+def _on_one_axis(rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    """Rows with tokens, where any curve has them at two checkpoints; else all rows, and nobody's tokens."""
+    curve = [rows["benchmark"], rows["model"]]
+    known = rows["tokens_b"].notna()
+    if not (known.groupby(curve).transform("sum") > 1).any():
+        notes.append(
+            "Tokens are unknown: curves are over iterations or checkpoints, and what is counted in billions of tokens "
+            "(tokens_b, *_from_b) is null. Give tokens_b in the sheet of checkpoints, or a batch_ramp."
+        )
+        return rows.assign(tokens_b=np.nan)
+    left_out = ~known & (known.groupby(curve).transform("size") > 1)
+    if left_out.any():
+        names = [
+            f"{model} at {listing(list(found.unique()), 4)}"
+            for model, found in rows[left_out].groupby("model", sort=True)["checkpoint"]
+        ]
+        notes.append(f"Checkpoints without tokens_b stay out, for others have it: {listing(names)}.")
+    return rows[~left_out]
 
 
 def _directions(rows: pd.DataFrame, listed: dict, notes: list[str]) -> dict[str, float]:

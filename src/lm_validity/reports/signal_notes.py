@@ -55,6 +55,7 @@ def _tied_at_the_end(result: BenchmarkResult) -> bool:
     return (
         len(result.design.ranked_at) > 1
         and len(result.design.ranked_tokens) > 1
+        and not np.isnan(result.design.ranked_tokens).any()
         and bool(np.isnan(result.scores.stable_from))
     )
 
@@ -64,6 +65,8 @@ def _consistency_notes(results: dict[str, BenchmarkResult], relative: bool) -> l
     if not pairs:
         return ["Ranking consistency is null: no two architectures of one size (columns size and architecture)."]
     counts = sorted({int(pair.later.sum()) for pair in pairs})
+    if not relative and all(np.isnan(c.tokens_b).all() for r in results.values() for c in r.design.curves.values()):
+        return ["Ranking consistency is null: its windows are in billions of tokens, and tokens are unknown."]
     if counts[-1] == 0:
         return ["Ranking consistency is null: no checkpoint lies in the later window (220 to 1000 billion tokens)."]
     if counts[0] < E2LM_LATER_CHECKPOINTS:

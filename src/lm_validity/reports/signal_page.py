@@ -135,6 +135,7 @@ class _Progress:
     title: str
     scale: float
     words: str
+    in_tokens: bool = True
 
     def describe(self, value: float | None, interval=None) -> str:
         ends = None if interval is None else [end * self.scale for end in interval]
@@ -146,7 +147,7 @@ def _progress(analysis: SignalAnalysis) -> _Progress:
     """Billions, millions or thousands of tokens, by the longest training; iterations where tokens are unknown."""
     curves = [curve for result in analysis.results.values() for curve in result.design.curves.values()]
     if any(np.isnan(curve.tokens_b).any() for curve in curves):
-        return _Progress("Iterations or checkpoints", 1.0, "steps")
+        return _Progress("Iterations or checkpoints", 1.0, "steps", in_tokens=False)
     longest = max(curve.tokens_b[-1] for curve in curves)
     if longest >= 1.0:
         scale, unit = 1.0, "billion"
@@ -252,10 +253,10 @@ def _ranking_section(analysis: SignalAnalysis, summary: dict) -> Section | None:
     )
     lines = pd.DataFrame(
         [
-            {"benchmark": name, "progress": tokens * progress.scale, "tau": tau}
+            {"benchmark": name, "progress": at * progress.scale, "tau": tau}
             for name, entry in summary["ranking"].items()
             if entry
-            for tokens, tau in zip(entry["tokens_b"], entry["agreement_with_last"], strict=True)
+            for at, tau in zip(analysis.results[name].design.ranked_progress, entry["agreement_with_last"], strict=True)
         ]
     )
     if consistency.empty and lines.empty:
@@ -279,14 +280,15 @@ def _ranking_section(analysis: SignalAnalysis, summary: dict) -> Section | None:
         labels=_RANKING_LABELS,
         caption="Settled: tokens in billions from which the final order stays (tau 1), or nearly (tau 0.8).",
     )
-    return Section("Order of the models", explanation=_windows(summary), figures=figures, tables=[table])
+    return Section("Order of the models", explanation=_windows(summary, progress), figures=figures, tables=[table])
 
 
-def _windows(summary: dict) -> str:
+def _windows(summary: dict, progress: _Progress) -> str:
     windows = summary["conventions"]["windows_b"]
     if windows["relative"]:
+        reason = "No training reaches 100 billion tokens" if progress.in_tokens else "Tokens are unknown"
         return (
-            "No training reaches 100 billion tokens: the competition's windows are scaled to the training's length "
+            f"{reason}: the competition's windows are scaled to the training's length "
             "(base: 10% to 20% of it, later: from 22%)."
         )
     (base_low, base_high), (low, high) = windows["base"], windows["later"]

@@ -68,7 +68,8 @@ class Design:
     compliance_pairs: list[Pair]  # first: science, second: web
     ranked: list[str]  # models of the ranking along training
     ranked_at: list[np.ndarray]  # their common checkpoints
-    ranked_tokens: np.ndarray  # of the common checkpoints
+    ranked_progress: np.ndarray  # of the common checkpoints: tokens in billions, else iterations or 1, 2, ...
+    ranked_tokens: np.ndarray  # tokens in billions; all NaN where unknown
     larger_pairs: list[tuple[int, int]]  # (smaller, larger) among `ranked`, alike but for size
 
 
@@ -112,7 +113,8 @@ def make_design(learning: LearningCurves, benchmark: str, options: Options) -> D
         compliance_pairs=_compliance_pairs(curves, facts, selection),
         ranked=scored,
         ranked_at=ranked_at,
-        ranked_tokens=curves[scored[0]].progress[ranked_at[0]] if ranked_at else np.array([]),
+        ranked_progress=curves[scored[0]].progress[ranked_at[0]] if ranked_at else np.array([]),
+        ranked_tokens=curves[scored[0]].tokens_b[ranked_at[0]] if ranked_at else np.array([]),
         larger_pairs=_larger_pairs(scored, facts),
     )
 
@@ -214,7 +216,9 @@ def _ranking_pairs(
             first_at, second_at = common_checkpoints([curves[first], curves[second]])
             kept = select_for_ranking(curves[first], selection)[first_at]
             first_at, second_at = first_at[kept], second_at[kept]
-            base, later = windows.masks(curves[first].progress[first_at])
+            # relative windows are shares of the training, whatever it is counted in; the others are billions of tokens
+            training = curves[first].progress if windows.relative else curves[first].tokens_b
+            base, later = windows.masks(training[first_at])
             pairs.append(Pair(first, second, first_at, second_at, size, base, later))
     return pairs
 

@@ -192,7 +192,7 @@ def _ranking_entry(result: BenchmarkResult) -> dict | None:
     resampled = result.resampled
     return {
         "models": design.ranked,
-        "tokens_b": design.ranked_tokens,
+        "tokens_b": None if np.isnan(design.ranked_tokens).any() else design.ranked_tokens,
         "agreement_with_last": agreement_with_last(curves),
         "stable_from_b": scores.stable_from,
         "stable_from_interval_b": _percentiles(None if resampled is None else resampled.stable_from),

@@ -1,0 +1,76 @@
+"""The signal report where the tokens of checkpoints are unknown: nothing else is called billions of tokens."""
+
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+from signal_world import MODELS, World, item_rows, models_sheet, score_rows, write_world
+
+from lm_validity.reports.signal import DEFAULT_OPTIONS, analyze_signal, report_signal, summarize
+from lm_validity.statistics.signal_ranking import RankingWindows
+from lm_validity.tables.schema import SCORES, write_table
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return item_rows(World(items=20, checkpoints=9))
+
+
+def write(folder, rows, scores):
+    files = write_world(folder, items=rows)
+    write_table(scores, SCORES, files.scores)
+    return files
+
+
+def summary_of(files, **options):
+    return summarize(analyze_signal(files.scores, files.models, items=files.items, resamples=5, **options))
+
+
+def in_billions(summary):
+    keys = ("tokens_b", "stable_from_b", "stable_from_interval_b", "nearly_stable_from_b", "separated_from_b")
+    return [summary["ranking"]["facts"][key] for key in (*keys, "nearly_stable_from_interval_b")]
+
+
+def test_checkpoints_without_tokens_stay_out_where_others_have_them(tmp_path, rows):
+    scores = score_rows(rows)
+    lost = (scores["model"] == "large-wide") & (scores["checkpoint"] == "step-4")
+    summary = summary_of(write(tmp_path, rows, scores.assign(tokens_b=scores["tokens_b"].mask(lost))))
+    assert any("without tokens_b stay out" in note and "large-wide at step-4" in note for note in summary["notes"])
+    assert summary["models"]["large-wide"]["facts"]["checkpoints"] == 8
+    # the axis is billions of tokens still, 20 a checkpoint
+    np.testing.assert_allclose(summary["ranking"]["facts"]["tokens_b"], [20.0 * n for n in range(1, 10) if n != 4])
+    assert summary["ranking"]["facts"]["stable_from_b"] in summary["ranking"]["facts"]["tokens_b"]
+
+
+def test_iterations_are_never_called_tokens(tmp_path, rows):
+    scores = score_rows(rows).assign(tokens_b=np.nan)
+    files = write(tmp_path, rows, scores)
+    known = summary_of(write(tmp_path / "known", rows, score_rows(rows)))
+    report_signal(files.scores, files.models, tmp_path / "r", items=files.items, resamples=5)
+    summary = summary_of(files)
+    assert in_billions(summary) == [None] * 6 and None not in in_billions(known)[:2]
+    assert any(note.startswith("Tokens are unknown") for note in summary["notes"])
+    assert not any("Models tie" in note for note in summary["notes"])
+    # what needs no unit stays
+    ranking = summary["ranking"]["facts"]
+    assert ranking["agreement_with_last"] == known["ranking"]["facts"]["agreement_with_last"]
+    assert summary["criteria"]["facts"] == known["criteria"]["facts"]
+    settling = (tmp_path / "r" / "index.html").read_text()
+    assert "No training reaches" not in settling and "Tokens are unknown: the competition" in settling
+    # windows in billions of tokens: 1000 to 9000 iterations are none
+    windows = RankingWindows((1000.0, 3000.0), (3000.0, 9000.0))
+    fixed = summary_of(files, options=replace(DEFAULT_OPTIONS, windows=windows))
+    assert fixed["ranking_consistency"]["facts"]["value"] is None
+    assert any("null: its windows are in billions of tokens" in note for note in fixed["notes"])
+
+
+def test_the_models_total_alone_is_no_axis(tmp_path, rows):
+    """Checkpoints with iterations only, and the final one's tokens from the models sheet."""
+    scores = score_rows(rows).assign(tokens_b=np.nan)
+    scores.loc[scores["checkpoint"] == "step-9", "checkpoint"] = "final"
+    files = write(tmp_path, rows.assign(checkpoint=rows["checkpoint"].replace("step-9", "final")), scores)
+    models_sheet().assign(tokens_b=180.0).to_csv(files.models, index=False)
+    summary = summary_of(files)
+    assert set(summary["models"]) == set(MODELS) and in_billions(summary) == [None] * 6
+    assert pd.notna(summary["benchmarks"]["facts"]["signal_quality"])

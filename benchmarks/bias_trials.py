@@ -126,6 +126,7 @@ def make_plans(architecture: str, folder: Path, record: dict, subsamples: int) -
         pretraining=Pretraining(epochs=2 if architecture == "masked" else 1),
         classification=Classification(max_length=None, pooler="paper"),
         seeds="fixed",
+        drop_duplicate_texts=False,
         shuffle=False,
         share_base=tuple((n, subsamples) for n in TEST_TEXTS),
     )

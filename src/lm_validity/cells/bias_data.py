@@ -7,7 +7,7 @@ Prepared files have the columns `row` (place in the source, from 0), `text` and 
 import hashlib
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -54,11 +54,15 @@ class Draw:
 # ---- login node ---------------------------------------------------------------------------------------------------
 
 
-def prefetch_task(source: TaskSource, output: Path, sizes: Iterable[tuple[int, int]] = ()) -> dict:
+def prefetch_task(
+    source: TaskSource, output: Path, sizes: Iterable[tuple[int, int]] = (), *, unique: bool = True
+) -> dict:
     """Read a task's source, check it against the sheet, write `output` (parquet); the record that jobs read.
 
-    sizes: the (m, n) of the study, which the task must be large enough for.
-    Keys: task, path, sha256 (of texts and labels), revision, rows, classes {name: rows}, majority_share, class_names,
+    sizes: the (m, n) of the study, which the task must be large enough for; unique: without its duplicate texts. The
+    file has all rows all the same.
+    Keys: task, path, sha256 (of texts and labels), revision, rows, classes {name: rows}, majority_share,
+    duplicate_rows (those whose text occurs more than once, case and blanks aside), unique_texts, class_names,
     description. Raises InputError naming task and row for empty texts, unknown labels, classes without rows, and
     counts that are not the sheet's.
     """
@@ -67,8 +71,10 @@ def prefetch_task(source: TaskSource, output: Path, sizes: Iterable[tuple[int, i
     counts = Counter(labels)
     share = max(counts.values()) / len(labels)
     _check_against_sheet(source, counts, share)
+    occurrences, first = Counter(map(normalized, texts)), first_rows(texts)
+    drawn = Counter(labels[row] for row in first) if unique else counts
     for m, n in sizes:
-        _check_size(source.name, [counts[each] for each in range(len(source.class_names))], m, n, InputError)
+        _check_size(source.name, [drawn[each] for each in range(len(source.class_names))], m, n, InputError)
     with replace_file(output) as temporary:
         pq.write_table(pa.table([rows, texts, labels], schema=PREPARED), temporary, compression="zstd")
     return {
@@ -79,6 +85,8 @@ def prefetch_task(source: TaskSource, output: Path, sizes: Iterable[tuple[int, i
         "rows": len(texts),
         "classes": {name: counts[number] for number, name in enumerate(source.class_names)},
         "majority_share": share,
+        "duplicate_rows": sum(count for count in occurrences.values() if count > 1),
+        "unique_texts": len(first),
         "class_names": list(source.class_names),
         "description": source.description,
     }
@@ -93,6 +101,19 @@ def task_data(record: dict, path: str | Path | None = None) -> TaskData:
         class_names=tuple(record["class_names"]),
         description=record["description"],
     )
+
+
+def normalized(text: str) -> str:
+    """A text by which equal ones are found: case aside, blanks and line breaks as one blank."""
+    return " ".join(text.casefold().split())
+
+
+def first_rows(texts: Sequence[str]) -> np.ndarray:
+    """Places of the first row of each normalized text, ascending."""
+    found: dict[str, int] = {}
+    for place, text in enumerate(texts):
+        found.setdefault(normalized(text), place)
+    return np.array(list(found.values()), dtype=np.int64)
 
 
 def content_digest(texts: Sequence[str], labels: Sequence[int]) -> str:
@@ -190,6 +211,13 @@ def read_task(data: TaskData) -> Task:
     )
 
 
+def without_duplicates(task: Task) -> Task:
+    """The task with the first row of each text only, whatever the labels of the others."""
+    kept = first_rows(task.texts)
+    texts = tuple(task.texts[place] for place in kept)
+    return replace(task, texts=texts, labels=task.labels[kept], rows=task.rows[kept])
+
+
 def draw_trial(task: Task, m: int, n: int, subsample: int) -> Draw:
     """Rows of one subsample: floor(m / C) of each class to train on, then n extra and n test rows of the rest.
 
@@ -211,8 +239,8 @@ def draw_trial(task: Task, m: int, n: int, subsample: int) -> Draw:
 
 
 def draw_hash(task: Task, rows: np.ndarray) -> str:
-    """sha256 of a set of test rows, their order aside, and of the data that they are rows of."""
-    listed = ",".join(map(str, sorted(rows.tolist())))
+    """sha256 of a set of test rows, their order aside, and of the data that they are rows of. rows: observations."""
+    listed = ",".join(map(str, sorted(task.rows[rows].tolist())))
     return hashlib.sha256(f"{task.sha256}:{listed}".encode()).hexdigest()
 
 

@@ -138,6 +138,8 @@ class TrialPlan:
     seeds: `varied`, training randomness differs from subsample to subsample (the same in the three arms: they differ
         in the pretraining texts and in nothing else); `fixed`, seed 42 in every training, as in the authors' code.
     shuffle: order of the training texts drawn anew each epoch; off only to compare programs.
+    drop_duplicate_texts: draw from the first row of each text only (`bias_data.first_rows`), so that no test text is
+        also one of extra or train; off in the authors' code.
     planted_leak: FOR TESTING ONLY. Share of the test arm's pretraining texts that carry their label's name.
     share_base: (n, subsamples) of the study's other cells with this (experiment, language model, task, m). The base
         arm does not depend on n, so whichever job trains it first also predicts the others' test texts
@@ -158,6 +160,7 @@ class TrialPlan:
     classification: Classification = field(default_factory=Classification)
     seeds: Literal["varied", "fixed"] = "varied"
     shuffle: bool = True
+    drop_duplicate_texts: bool = True
     planted_leak: float = 0.0
     dtype: str = "float32"
     device: str = "cpu"
@@ -198,6 +201,6 @@ class TrialPlan:
 
 def paper_options(plan: TrialPlan) -> TrialPlan:
     """The plan with the options of the authors' code: truncation at the model's limit when classifying, a fresh
-    pooler after pretraining, the same seed in every training."""
+    pooler after pretraining, the same seed in every training, equal texts drawn like any others."""
     classification = replace(plan.classification, max_length=None, pooler="paper")
-    return replace(plan, classification=classification, seeds="fixed")
+    return replace(plan, classification=classification, seeds="fixed", drop_duplicate_texts=False)

@@ -14,7 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lm_validity.cells.bias_data import Draw, Task, draw_hash, draw_trial, read_task
+from lm_validity.cells.bias_data import Draw, Task, draw_hash, draw_trial, read_task, without_duplicates
 from lm_validity.cells.bias_plan import ARMS, TrialPlan
 from lm_validity.errors import CellError
 from lm_validity.files import replace_file
@@ -40,6 +40,7 @@ class ResidentWorker:
 
         self.counters = TrialCounters()
         self._task: Task | None = None
+        self._task_key: tuple | None = None
         self._model_key: tuple | None = None
         self._model = None
 
@@ -74,8 +75,11 @@ class ResidentWorker:
         return taken
 
     def _read_task(self, plan: TrialPlan) -> Task:
-        if self._task is None or (self._task.name, self._task.sha256) != (plan.data.name, plan.data.sha256):
-            self._task = read_task(plan.data)
+        key = (plan.data.name, plan.data.sha256, plan.drop_duplicate_texts)
+        if self._task_key != key:
+            task = read_task(plan.data)
+            self._task = without_duplicates(task) if plan.drop_duplicate_texts else task
+            self._task_key = key
         return self._task
 
     def _trials(self, plan: TrialPlan, task: Task):

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 from lm_validity.cells.prefetch import check_unchanged, prefetch_model
+from lm_validity.config.bias_grid import draws_unique_texts
 from lm_validity.config.load import Run
 from lm_validity.config.sheets import Model
 from lm_validity.store.cells import Place
@@ -47,7 +48,17 @@ def prefetch_trial_task(run: Run, task: str) -> dict:
     experiments = run.configuration.bias.experiments.values()
     wanted = [one for one in experiments if task in (one.tasks or run.tasks)]
     sizes = sorted({(m, n) for one in wanted for m in one.m for n in one.n})
-    return prefetch_task(source, run.results / "prefetch" / "tasks" / f"{task}.parquet", sizes)
+    unique = draws_unique_texts(run.configuration.bias)
+    record = prefetch_task(source, run.results / "prefetch" / "tasks" / f"{task}.parquet", sizes, unique=unique)
+    if record["duplicate_rows"]:
+        log.warning(
+            "task %r: %d of %d rows have a text that occurs more than once; %s.",
+            task,
+            record["duplicate_rows"],
+            record["rows"],
+            f"{record['unique_texts']} are drawn from" if unique else "a test text can also be in extra or train",
+        )
+    return record
 
 
 class TrialWorker:

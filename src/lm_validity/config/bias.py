@@ -144,8 +144,13 @@ class BiasSettings(BiasSection):
     )
     paper: bool = Field(
         False,
-        description="Do as the authors' code does where that is not the valid choice; overrules seeds, training.pooler "
-        "and training.max_length.",
+        description="Do as the authors' code does where that is not the valid choice; overrules seeds, "
+        "training.pooler, training.max_length and drop_duplicate_texts.",
+    )
+    drop_duplicate_texts: bool = Field(
+        True,
+        description="Draw from the first row of each text only (case and blanks aside), so that no test text is also "
+        "one of extra or train. false: of all rows.",
     )
     seeds: Literal["varied", "fixed"] = Field(
         "varied",

@@ -82,8 +82,14 @@ def plan_values(run: Run, cell: TrialCell) -> dict:
         "classification": _prompting(settings) if zero_shot else _head(run, cell),
         "seeds": "fixed" if settings.paper else settings.seeds,
         "planted_leak": experiment.planted_leak,
+        "drop_duplicate_texts": draws_unique_texts(settings),
         "dtype": row.dtype,
     }
+
+
+def draws_unique_texts(settings: BiasSettings) -> bool:
+    """Whether trials draw from the first row of each text only."""
+    return settings.drop_duplicate_texts and not settings.paper
 
 
 def _text_pretraining(run: Run, cell: TrialCell) -> dict:

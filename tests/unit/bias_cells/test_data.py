@@ -9,7 +9,7 @@ import pytest
 from sklearn.model_selection import train_test_split
 from toy_texts import CLASSES, toy_rows, toy_source
 
-from lm_validity.cells.bias_data import draw_hash, draw_trial, prefetch_task, read_task, task_data
+from lm_validity.cells.bias_data import draw_hash, draw_trial, prefetch_task, read_task, task_data, without_duplicates
 from lm_validity.errors import CellError, InputError
 
 KINDS = {"labels": CLASSES, "label_column": "kind"}
@@ -136,6 +136,34 @@ def test_draws_are_the_authors_and_train_does_not_depend_on_n(tmp_path):
         assert (draw.extra.tolist(), draw.test.tolist()) == (extra.index.tolist(), test.index.tolist())
         assert len(np.unique(np.concatenate([draw.train, draw.extra, draw.test]))) == 12 + 30
         assert draw_trial(task, 13, 40, subsample).train.tolist() == draw.train.tolist()
+
+
+def test_equal_texts_are_counted_and_never_both_drawn(tmp_path):
+    rows = toy_rows()
+    rows += [{**row, "text": row["text"].upper().replace(" ", "  \n")} for row in rows[:60]]
+    source = toy_source(tmp_path, rows)
+    record = prefetch_task(source, tmp_path / "toy.parquet", [(12, 60)])
+    assert (record["rows"], record["duplicate_rows"], record["unique_texts"]) == (210, 120, 150)
+    task = read_task(task_data(record))
+    kept = without_duplicates(task)
+    assert kept.rows.tolist() == list(range(150)) and kept.labels.tolist() == task.labels[:150].tolist()
+    seen = []
+    for each in (task, kept):
+        draw = draw_trial(each, 12, 60, 1)
+        other = {" ".join(each.texts[row].lower().split()) for row in (*draw.train, *draw.extra)}
+        seen.append(sum(" ".join(each.texts[row].lower().split()) in other for row in draw.test))
+    assert seen[0] > 5 and seen[1] == 0
+    with pytest.raises(InputError, match="150 rows, m = 12 and n = 70 need 152"):
+        prefetch_task(source, tmp_path / "toy.parquet", [(12, 70)])
+    prefetch_task(source, tmp_path / "toy.parquet", [(12, 70)], unique=False)
+
+
+def test_a_test_hash_names_rows_of_the_source(tmp_path):
+    rows = toy_rows()
+    task = read_task(task_data(prefetch_task(toy_source(tmp_path, [rows[0], *rows]), tmp_path / "toy.parquet")))
+    kept = without_duplicates(task)
+    assert kept.rows.tolist() == [0, *range(2, 151)]
+    assert draw_hash(kept, np.array([1])) == draw_hash(task, np.array([2])) != draw_hash(task, np.array([1]))
 
 
 def test_a_test_hash_is_of_a_set_of_rows_of_these_data(tmp_path):

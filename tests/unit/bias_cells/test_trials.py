@@ -111,6 +111,23 @@ def test_the_base_arm_is_trained_once_for_all_n_and_experiments(plan_of, tmp_pat
     )
 
 
+def test_trials_draw_from_the_first_row_of_each_text(plan_of, tmp_path):
+    """Every text thrice: without duplicates the trials are those of the texts once."""
+    plan, rows = plan_of("gpt2", subsamples=(1,)), toy_rows()
+    record = toy_task(tmp_path, [*rows, *rows, *rows])
+    thrice = replace(plan, data=replace(plan.data, path=record["path"], sha256=record["sha256"]))
+    found, worker = {}, ResidentWorker()
+    for name, each in (
+        ("once", plan),
+        ("thrice", thrice),
+        ("all rows", replace(thrice, drop_duplicate_texts=False)),
+    ):
+        worker.run(each, tmp_path / name)
+        found[name] = read_probabilities(each, tmp_path / name)
+    assert found["thrice"].equals(found["once"])
+    assert found["all rows"]["row"].max() >= len(rows) > found["thrice"]["row"].max()
+
+
 def test_seeds_differ_between_subsamples_and_not_between_arms(plan_of, tmp_path):
     """Without pretraining's effect (a rate of nearly nothing) the three arms are the same classifier."""
     plan = plan_of("gpt2", pretraining={"learning_rate": 1e-30})

@@ -67,7 +67,7 @@ def test_hyperparameters_come_from_sheet_experiment_and_architecture(make_run):
     authors = make_run({"paper": True})
     values = plan_values(authors, next(iter(Grid(authors).jobs.values())).cells[0])
     assert values["seeds"] == "fixed" and values["classification"]["pooler"] == "paper"
-    assert values["classification"]["max_length"] is None
+    assert values["classification"]["max_length"] is None and values["drop_duplicate_texts"] is False
 
 
 def test_settings_tell_what_changes_numbers(make_run):
@@ -78,6 +78,7 @@ def test_settings_tell_what_changes_numbers(make_run):
     assert said(training={"epochs": 4}) != before
     assert said(pretraining={"micro_batch": 2}) == before
     assert said(subsamples_a_cell=10) != before
+    assert said(drop_duplicate_texts=False) != before
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def access_problems(models: dict[str, tuple[str, str | None]]) -> list[Problem]:
 def _ask(model: tuple[str, str | None]) -> int | tuple[str, str]:
     """Bytes to download; or (what is wrong, what to do). 0 where the hub cannot be asked."""
     from huggingface_hub import HfApi, get_token
-    from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+    from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
     from lm_validity.cells.prefetch import files_to_fetch
 
@@ -53,6 +53,11 @@ def _ask(model: tuple[str, str | None]) -> int | tuple[str, str]:
         return "gated, and this account has no access", licence
     except RepositoryNotFoundError:
         return "no such repository on the hub, or a private one", "check `path` in the sheet, or `hf auth login`"
+    except HFValidationError:
+        return (
+            "neither a folder here nor a hub id",
+            "check `path` in the sheet: a folder must exist, a hub id is owner/name",
+        )
     except hub_errors():
         return 0
 

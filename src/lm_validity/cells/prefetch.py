@@ -104,7 +104,12 @@ def _hub_snapshot(model: Model, revision: str | None, points) -> tuple[Path, str
     """Download a revision, resumable, and verify sizes; the commit's sha is its digest."""
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
-    from huggingface_hub.errors import GatedRepoError, LocalEntryNotFoundError, RepositoryNotFoundError
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
 
     where = f"model {model.model!r} ({model.path})"
     patterns = [f"{folder}{name}" for folder in _folders(points) for name in MODEL_FILES]
@@ -134,6 +139,11 @@ def _hub_snapshot(model: Model, revision: str | None, points) -> tuple[Path, str
         ) from None
     except RepositoryNotFoundError:
         raise InputError(f"{where}: no such repository on the hub.", "check `path` in the models sheet.") from None
+    except HFValidationError:
+        raise InputError(
+            f"{where}: neither a folder here nor a hub id.",
+            "check `path` in the models sheet: a folder must exist, a hub id is owner/name.",
+        ) from None
     except LocalEntryNotFoundError:
         raise InputError(
             f"{where}: not in the local cache, and the hub is out of reach.",

@@ -5,7 +5,7 @@ import pandas as pd
 from lm_validity.reports.page import Finding, Page, Section, Table
 from lm_validity.store.spent import Spent
 
-PHASES = ("load", "train", "validation", "test")
+PHASES = ("load", "train", "validation", "test", "trials")
 COLUMNS = {
     "model_loads": "model loads",
     "evaluate_passes": "passes over a split",
@@ -42,7 +42,7 @@ def computation_page(spent: Spent) -> Page | None:
         formats=dict.fromkeys(COLUMNS, ",d"),
         labels=COLUMNS,
         caption="Spared by sharing: tokens of choices that were not computed again because another choice has them. "
-        "Hours are those of the cells on the clock, without starting processes.",
+        "The hours above are those of the cells on the clock, without starting processes. Trials: the bias study.",
     )
     return Page(
         "computation",

@@ -115,16 +115,29 @@ def _pick_finding(analysis: FactorsAnalysis, summary: dict) -> Finding | None:
 
 
 def _completion_finding(summary: dict) -> Finding | None:
-    values = summary["completion"].get(PREPARED) or summary["completion"].get(DIRECT)
-    if not values or values["held_out"]["mean_absolute_error"] is None:
+    known = {
+        words: summary["completion"][protocol]
+        for protocol, words in ((DIRECT, "as the models come"), (PREPARED, "after equal preparation"))
+        if (summary["completion"].get(protocol) or {"held_out": {"mean_absolute_error": None}})["held_out"][
+            "mean_absolute_error"
+        ]
+        is not None
+    }
+    if not known:
         return None
-    check, missing = values["held_out"], values["missing_cells"]
-    state = f"{count(missing, 'missing cell')} predicted." if missing else "No cell is missing here."
-    return Finding(
-        f"One factor predicts a held-out score with a mean error of {decimal(check['mean_absolute_error'], 3)} "
-        f"(the benchmark's mean: {decimal(check['baseline_error'], 3)}).",
-        f"{check['cells']} cells held out in turn; {percent(check['coverage'])} inside their 95% intervals. {state}",
-    )
+    errors = [
+        f"{decimal(values['held_out']['mean_absolute_error'], 3)} {words} "
+        f"(the benchmark's mean: {decimal(values['held_out']['baseline_error'], 3)})"
+        for words, values in known.items()
+    ]
+    covered = [
+        f"{words}: {values['held_out']['cells']} cells held out in turn, {percent(values['held_out']['coverage'])} "
+        f"inside their 95% intervals, {count(values['missing_cells'], 'missing cell')} predicted"
+        for words, values in known.items()
+    ]
+    sentence = f"One factor predicts a held-out score with a mean error of {' and '.join(errors)}."
+    basis = "; ".join(covered)
+    return Finding(sentence, f"{basis[0].upper()}{basis[1:]}.")
 
 
 def _variance_section(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, summary: dict) -> Section:

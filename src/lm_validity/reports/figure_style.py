@@ -25,7 +25,7 @@ CONFIG = {
         "labelFontSize": 11,
         "titleFontSize": 11.5,
         "titleFontWeight": "normal",
-        "labelLimit": 150,
+        "labelLimit": 220,
         "labelSeparation": 6,
         "gridOpacity": 0.35,
         "domainOpacity": 0.5,

@@ -57,7 +57,9 @@ def learning_curves(frame: pd.DataFrame, x_title: str) -> alt.FacetChart:
         tooltip=figures.tooltips(model="Model", checkpoint="Checkpoint", progress=f"{x_title}|.4~g", score="Score|.4f"),
     )
     chance = alt.Chart().mark_rule(strokeDash=[4, 4], color=figures.MISSING_COLOR).encode(y="mean(chance):Q")
-    layers = [band.encode(y=alt.Y("low:Q", title=None), y2="high:Q"), line]
+    layers = [line]
+    if frame["low"].notna().any():
+        layers.insert(0, band.encode(y=alt.Y("low:Q", title=None), y2="high:Q"))
     if frame["chance"].notna().any():
         layers.append(chance.transform_filter("isValid(datum.chance)"))
     panel = alt.layer(*layers, data=figures.chart_data(frame)).properties(width=_PANEL_WIDTH, height=_PANEL_HEIGHT)

@@ -109,9 +109,14 @@ def _quality_findings(analysis: SignalAnalysis, summary: dict) -> list[Finding]:
 
 
 def _ranking_findings(summary: dict, progress: _Progress) -> list[Finding]:
-    settled = {b: e for b, e in summary["ranking"].items() if e and e["nearly_stable_from_b"] is not None}
+    known = {b: e for b, e in summary["ranking"].items() if e and e["nearly_stable_from_b"] is not None}
+    # the last checkpoint agrees with itself: that is no settling
+    settled = {b: e for b, e in known.items() if e["nearly_stable_from_b"] < e["tokens_b"][-1]}
+    open_ends = [name for name in known if name not in settled]
+    basis = f"Up to {count(max((len(e['models']) for e in known.values()), default=0), 'model')} at common checkpoints."
+    never = f"not before the last checkpoint on {listing(open_ends)}" if open_ends else ""
     if not settled:
-        return []
+        return [Finding(f"The models' final order is reached {never}.", basis)] if never else []
     early = min(settled, key=lambda name: settled[name]["nearly_stable_from_b"])
     late = max(settled, key=lambda name: settled[name]["nearly_stable_from_b"])
 
@@ -124,8 +129,8 @@ def _ranking_findings(summary: dict, progress: _Progress) -> list[Finding]:
     sentence = f"The models' final order is reached for good (tau at least {tau}) from {described(early)}"
     if settled[late]["nearly_stable_from_b"] > settled[early]["nearly_stable_from_b"]:
         sentence += f", and only from {described(late)}"
-    models = max(len(entry["models"]) for entry in settled.values())
-    return [Finding(sentence + ".", f"Up to {count(models, 'model')} at their common checkpoints.")]
+    sentence += f", and {never}" if never else ""
+    return [Finding(sentence + ".", basis)]
 
 
 @dataclass(frozen=True)
@@ -163,12 +168,23 @@ def _curve_section(analysis: SignalAnalysis) -> Section:
         "learning_curves",
         "Scores along training",
         signal_figures.learning_curves(frame, progress.title),
-        caption="Bands: 95% of item resamples, the same draws for all models and checkpoints. Dashed: chance.",
+        caption=_curve_caption(frame),
         wide=True,
         min_width=signal_figures.curves_width(),
     )
     table = Table("learning_curves", "All scores", frame.drop(columns="chance"), formats={"score": ".4f"}, folded=True)
     return Section("Learning curves", figures=[figure], tables=[table])
+
+
+def _curve_caption(frame: pd.DataFrame) -> str:
+    """What is drawn beside the curves: bands need items, chance needs their choices."""
+    bands = (
+        "Bands: 95% of item resamples, the same draws for all models and checkpoints."
+        if frame.low.notna().any()
+        else ""
+    )
+    chance = "Dashed: chance." if frame.chance.notna().any() else ""
+    return " ".join(part for part in (bands, chance) if part)
 
 
 def _quality_section(analysis: SignalAnalysis, summary: dict) -> Section:

@@ -26,7 +26,10 @@ def count_spent(store: Store) -> Spent:
         spent.cells += 1
         spent.cpu_seconds += sidecar.get("cpu_seconds") or 0.0
         spent.wall_seconds += sidecar.get("wall_seconds") or 0.0
-        phases = (sidecar.get("counters") or {}).get("by_phase") or {}
+        counters = sidecar.get("counters") or {}
+        phases = counters.get("by_phase") or (
+            {"trials": counters} if counters else {}
+        )  # trials have phases of their own
         spent.uncounted += not phases
         for phase, counts in phases.items():
             spent.phases.setdefault(phase, Counter()).update(counts)

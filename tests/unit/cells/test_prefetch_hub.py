@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import huggingface_hub
 import pytest
 import requests
-from huggingface_hub.errors import GatedRepoError, RepositoryNotFoundError
+from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
 from lm_validity.cells.access import access_problems
 from lm_validity.cells.prefetch import prefetch_model
@@ -161,6 +161,14 @@ def test_preflight_names_an_unknown_model_and_a_full_disk(hub, monkeypatch):
 def test_without_a_network_preflight_says_nothing_about_the_hub(hub):
     hub.error = unreachable()
     assert access_problems({"toy": ("org/toy", None)}) == []
+
+
+def test_a_folder_that_is_not_there_is_no_hub_id(hub):
+    hub.error = HFValidationError("Repo id must be in the form 'repo_name' or 'namespace/repo_name'")
+    (problem,) = access_problems({"toy": ("models/mine/step-9000", None)})
+    assert "neither a folder here nor a hub id" in str(problem)
+    with pytest.raises(InputError, match="neither a folder here nor a hub id"):
+        prefetch_model(MODEL)
 
 
 def test_without_a_network_prefetch_says_so(hub):

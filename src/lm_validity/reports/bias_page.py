@@ -7,11 +7,14 @@ from lm_validity.reports import bias_figures as figures
 from lm_validity.reports.bias_analysis import SETTING, BiasAnalysis, Fit
 from lm_validity.reports.bias_formulas import formula_conclusions
 from lm_validity.reports.bias_sections import (
+    experiments,
     loss_section,
     meta_section,
     pca_section,
+    per_experiment,
     permutation_section,
     power_section,
+    prefix,
     prior_section,
     provenance_section,
 )
@@ -47,15 +50,6 @@ def bias_page(analysis: BiasAnalysis, notes: list[str]) -> Page:
     )
 
 
-def experiments(analysis: BiasAnalysis) -> list[str]:
-    """The experiments in the order of the tables."""
-    return list(dict.fromkeys(analysis.cells["experiment"]))
-
-
-def _prefix(analysis: BiasAnalysis, experiment: str) -> str:
-    return f"{experiment}: " if len(experiments(analysis)) > 1 else ""
-
-
 def _findings(analysis: BiasAnalysis) -> list[Finding]:
     found = [finding for name in experiments(analysis) for finding in _experiment_findings(analysis, name)]
     unreliable = [fit for fit in analysis.fits if not fit.reliable]
@@ -70,18 +64,18 @@ def _findings(analysis: BiasAnalysis) -> list[Finding]:
 
 
 def _experiment_findings(analysis: BiasAnalysis, experiment: str) -> list[Finding]:
-    prefix, basis = _prefix(analysis, experiment), _basis(analysis, experiment)
+    start, basis = prefix(analysis, experiment), _basis(analysis, experiment)
     bias, boost = (analysis.overall[experiment, effect] for effect in ("bias", "boost"))
     found = []
     if bias is not None:
         change = with_interval(bias.mean, bias.interval, 4, signed=True)
-        sentence = f"{prefix}Pretraining on the test set's own unlabelled text, instead of other text from the same "
+        sentence = f"{start}Pretraining on the test set's own unlabelled text, instead of other text from the same "
         sentence += f"source, changes accuracy by {change}."
         signs = f"{bias.positive} of {count(bias.tasks, 'task')} went up, {bias.negative} down."
         found.append(Finding(sentence, f"{basis} {signs} {_headline_fits(analysis, experiment, 'bias')}"))
     if boost is not None:
         change = with_interval(boost.mean, boost.interval, 4, signed=True)
-        sentence = f"{prefix}Pretraining on other unlabelled text from the same source changes accuracy by {change}."
+        sentence = f"{start}Pretraining on other unlabelled text from the same source changes accuracy by {change}."
         down = f"{boost.negative} of {count(boost.tasks, 'task')} went down."
         found.append(Finding(sentence, f"{down} {_headline_fits(analysis, experiment, 'boost')}"))
     for finding in (_formula_finding(analysis, experiment), _meta_finding(analysis, experiment)):
@@ -122,15 +116,20 @@ def _outside(fits: list[Fit]) -> str:
     return f"{up + down} of {count(len(fits), 'setting')}" + (f" ({up} up, {down} down)" if up + down else "")
 
 
-def _formula_finding(analysis: BiasAnalysis, experiment: str) -> Finding | None:
+def _bias_by_formula(analysis: BiasAnalysis, experiment: str) -> dict[str, list[Fit]]:
+    """The fits of the bias by formula, in the order of the settings; only formulas that were fitted."""
     by_formula = {name: _select(analysis, experiment, "bias", name) for name in FORMULAS}
-    by_formula = {name: fits for name, fits in by_formula.items() if fits}
+    return {name: fits for name, fits in by_formula.items() if fits}
+
+
+def _formula_finding(analysis: BiasAnalysis, experiment: str) -> Finding | None:
+    by_formula = _bias_by_formula(analysis, experiment)
     counts = {sum(fit.excludes_zero != 0 for fit in fits) for fits in by_formula.values()}
     if len(by_formula) < 2 or len(counts) == 1:
         return None
     parts = [f"{_outside(fits)} under {name}" for name, fits in by_formula.items()]
     return Finding(
-        f"{_prefix(analysis, experiment)}Which model is fitted decides what one would conclude: the 89% interval "
+        f"{prefix(analysis, experiment)}Which model is fitted decides what one would conclude: the 89% interval "
         f"of the bias excludes zero in {'; '.join(parts)}.",
         "A binomial alone knows only the chance of drawing test items and takes the noise of training for an effect; "
         "see the section on the formulas.",
@@ -144,7 +143,7 @@ def _meta_finding(analysis: BiasAnalysis, experiment: str) -> Finding | None:
     key = max(results, key=lambda item: (item[1], item[2]))
     result = results[key]
     return Finding(
-        f"{_prefix(analysis, experiment)}With a single split per task, {percent(result.share_beyond)} of "
+        f"{prefix(analysis, experiment)}With a single split per task, {percent(result.share_beyond)} of "
         f"{len(result.means)} such studies would have reported a bias beyond ±0.04 log-odds, and "
         f"{percent(result.share_excluding_zero)} a binomial model's interval without zero.",
         f"m = {key[1]}, n = {key[2]}; an interval from the spread over tasks, which needs no model, misses zero in "
@@ -155,7 +154,7 @@ def _meta_finding(analysis: BiasAnalysis, experiment: str) -> Finding | None:
 def _answer_section(analysis: BiasAnalysis) -> Section:
     return Section(
         "The answer by setting",
-        finding=_answer_sentence(analysis),
+        finding=per_experiment(analysis, _answer_sentence),
         explanation=(
             "boost = accuracy after pretraining on other text from the same source, less accuracy without pretraining. "
             "bias = accuracy after pretraining on the test set's own text, less the former. m labelled examples train "
@@ -199,8 +198,9 @@ def _answer_section(analysis: BiasAnalysis) -> Section:
     )
 
 
-def _answer_sentence(analysis: BiasAnalysis) -> str:
-    bias = analysis.settings[analysis.settings["effect"] == "bias"]["mean"]
+def _answer_sentence(analysis: BiasAnalysis, experiment: str) -> str:
+    settings = analysis.settings[analysis.settings["experiment"] == experiment]
+    bias = settings[settings["effect"] == "bias"]["mean"]
     if bias.empty:
         return "No setting has the arms extra and test."
     return (
@@ -230,18 +230,21 @@ def _setting_table(analysis: BiasAnalysis) -> Table:
     )
 
 
+def _task_sentence(analysis: BiasAnalysis, experiment: str) -> str:
+    tasks = analysis.tasks[analysis.tasks["experiment"] == experiment].dropna(subset=["bias"])
+    if tasks.empty:
+        return "No task has both arms of the bias."
+    largest = tasks.loc[tasks["bias"].abs().idxmax()]
+    return (
+        f"{int((tasks['bias'] > 0).sum())} of {count(len(tasks), 'task')} have a positive bias; the largest in size is "
+        f"{decimal(largest['bias'], 4, signed=True)} ({largest['task']})."
+    )
+
+
 def _task_section(analysis: BiasAnalysis) -> Section:
-    bias = analysis.tasks["bias"].dropna()
-    largest = analysis.tasks.loc[bias.abs().idxmax()] if len(bias) else None
-    finding = "No task has both arms of the bias."
-    if largest is not None:
-        finding = (
-            f"{int((bias > 0).sum())} of {count(len(bias), 'task')} have a positive bias; the largest in size is "
-            f"{decimal(largest['bias'], 4, signed=True)} ({largest['task']})."
-        )
     return Section(
         "Task by task",
-        finding=finding,
+        finding=per_experiment(analysis, _task_sentence),
         explanation=(
             "Each violin is the distribution over subsamples: above the line the boost, below it the bias. "
             "Subsamples differ by training set, test set and the noise of training, which is why single "
@@ -260,13 +263,14 @@ def _task_section(analysis: BiasAnalysis) -> Section:
     )
 
 
+def _formula_sentence(analysis: BiasAnalysis, experiment: str) -> str:
+    by_formula = _bias_by_formula(analysis, experiment)
+    lines = [f"{_outside(fits)} under {name}" for name, fits in by_formula.items()]
+    return f"The 89% interval of the bias excludes zero in {'; '.join(lines)}." if lines else ""
+
+
 def _formula_section(analysis: BiasAnalysis) -> Section:
-    lines = []
-    for name in dict.fromkeys(fit.formula for fit in analysis.fits):
-        fits = [fit for fit in analysis.fits if fit.formula == name and fit.effect == "bias"]
-        if fits:
-            lines.append(f"{_outside(fits)} under {name}")
-    finding = f"The 89% interval of the bias excludes zero in {'; '.join(lines)}." if lines else ""
+    finding = per_experiment(analysis, _formula_sentence)
     return Section(
         "How the conclusion depends on the formula",
         finding=finding,
@@ -285,7 +289,7 @@ def _formula_section(analysis: BiasAnalysis) -> Section:
                 "One point per task, language model and arm of the largest setting.",
             ),
         ]
-        if lines
+        if finding
         else [],
         tables=[_posterior_table(analysis)],
     )
@@ -301,12 +305,15 @@ def _formula_words(analysis: BiasAnalysis) -> str:
         "overdispersed, the default here, also lets language models differ by task and measures the noise of "
         "training for each of them."
     )
-    return " ".join(part for part in (words, formula_conclusions(analysis), _noise_ratio(analysis)) if part)
+    return " ".join(
+        part for part in (words, formula_conclusions(analysis), per_experiment(analysis, _noise_ratio)) if part
+    )
 
 
-def _noise_ratio(analysis: BiasAnalysis) -> str:
-    """Observed spread of a trial's bias against the binomial's, in the setting with the largest m and n."""
-    known = analysis.trials.dropna(subset=["extra", "test"])
+def _noise_ratio(analysis: BiasAnalysis, experiment: str) -> str:
+    """Observed spread of a trial's bias against the binomial's, in the experiment's setting with the largest m, n."""
+    trials = analysis.trials
+    known = trials[trials["experiment"] == experiment].dropna(subset=["extra", "test"])
     if known.empty:
         return ""
     m, n = max(zip(known["m"], known["n"], strict=True))

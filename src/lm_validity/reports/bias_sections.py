@@ -1,5 +1,7 @@
 """Further sections of the bias page: tests, single splits, power, provenance, priors, and the PCA simulation."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pandas as pd
 
@@ -12,20 +14,30 @@ from lm_validity.statistics.bias_model import EFFECTS
 from lm_validity.tables.trials import CELL
 
 
+def experiments(analysis: BiasAnalysis) -> list[str]:
+    """The experiments in the order of the tables."""
+    return list(dict.fromkeys(analysis.cells["experiment"]))
+
+
+def prefix(analysis: BiasAnalysis, experiment: str) -> str:
+    """`clean: ` before a sentence on one of several experiments; nothing where there is only one."""
+    return f"{experiment}: " if len(experiments(analysis)) > 1 else ""
+
+
+def per_experiment(analysis: BiasAnalysis, sentence: Callable[[BiasAnalysis, str], str]) -> str:
+    """What `sentence` says of each experiment; empty sentences are left out."""
+    said = {name: sentence(analysis, name) for name in experiments(analysis)}
+    return " ".join(prefix(analysis, name) + words for name, words in said.items() if words)
+
+
 def permutation_section(analysis: BiasAnalysis) -> Section:
     """Exact sign-flip tests, task by task."""
     keys = [*CELL, "task"]
     means = [task_means(analysis.trials, e, keys).rename(columns={e: "mean"}).assign(effect=e) for e in EFFECTS]
     table = analysis.permutation.merge(pd.concat(means), "left", [*keys, "effect"])
-    parts = []
-    for effect in ("bias", "boost"):
-        tests = table[table["effect"] == effect]
-        if len(tests):
-            found, smallest = int((tests["p_adjusted"] < 0.05).sum()), tests["p_adjusted"].min()
-            parts.append(f"{found} of {len(tests)} tests of a {effect} have q < .05 (smallest {_small(smallest)})")
     return Section(
         "Tests by task",
-        finding="; ".join(parts) + ".",
+        finding=per_experiment(analysis, lambda _, name: _tests_sentence(table[table["experiment"] == name])),
         explanation=(
             "For each task of a cell: if the two arms were exchangeable, how often would flipping the sign of each "
             "subsample's difference at random give a mean at least as large? Exact, all 2^K sign patterns, one-sided. "
@@ -56,6 +68,16 @@ def permutation_section(analysis: BiasAnalysis) -> Section:
     )
 
 
+def _tests_sentence(table: pd.DataFrame) -> str:
+    parts = []
+    for effect in ("bias", "boost"):
+        tests = table[table["effect"] == effect]
+        if len(tests):
+            found, smallest = int((tests["p_adjusted"] < 0.05).sum()), tests["p_adjusted"].min()
+            parts.append(f"{found} of {len(tests)} tests of a {effect} have q < .05 (smallest {_small(smallest)})")
+    return "; ".join(parts) + "." if parts else ""
+
+
 def _small(p: float) -> str:
     return f"{p:.3f}" if p >= 0.001 else "below .001"
 
@@ -71,13 +93,9 @@ def meta_section(analysis: BiasAnalysis) -> Section | None:
     ]
     columns = ["experiment", "m", "n", "slices", "beyond", "excluding_zero", "t_excluding_zero"]
     frame = pd.DataFrame(rows, columns=columns)
-    low, high = frame["excluding_zero"].min(), frame["excluding_zero"].max()
     return Section(
         "With one split per task",
-        finding=(
-            f"A study with one split per task, analysed by a binomial model, finds an effect in {percent(low)} to "
-            f"{percent(high)} of cases, depending on m and n."
-        ),
+        finding=per_experiment(analysis, lambda _, name: _slices_sentence(frame[frame["experiment"] == name])),
         explanation=(
             "Each slice keeps one random subsample per language model and task, as most benchmarks do. The larger "
             "n, the surer a binomial model is of differences that are noise of training."
@@ -107,21 +125,23 @@ def meta_section(analysis: BiasAnalysis) -> Section | None:
     )
 
 
+def _slices_sentence(frame: pd.DataFrame) -> str:
+    if frame.empty:
+        return ""
+    low, high = frame["excluding_zero"].min(), frame["excluding_zero"].max()
+    return (
+        f"A study with one split per task, analysed by a binomial model, finds an effect in {percent(low)} to "
+        f"{percent(high)} of cases, depending on m and n."
+    )
+
+
 def power_section(analysis: BiasAnalysis) -> Section:
     """How many subsamples and tasks it takes to detect half a point."""
     power = analysis.power
     known = power.dropna(subset=["power"])
-    finding = "Too few tasks or subsamples to estimate what could have been detected."
-    if len(known):
-        smallest = known["smallest_detectable"]
-        finding = (
-            f"With its tasks and subsamples, a cell finds a bias between {smallest.min():.4f} (best cell) and "
-            f"{smallest.max():.4f} (worst) four times out of five; {int((known['power'] >= 0.8).sum())} of "
-            f"{count(len(known), 'cell')} would find one of {DETECTABLE_BIAS}."
-        )
     return Section(
         "What could have been found",
-        finding=finding,
+        finding=per_experiment(analysis, lambda _, name: _power_sentence(known[known["experiment"] == name])),
         explanation=(
             "A two-sided t test over task means at the 5% level. Variance between tasks and within a task (splits, "
             "noise of training) is estimated from these data; more subsamples reduce only the latter."
@@ -139,6 +159,17 @@ def power_section(analysis: BiasAnalysis) -> Section:
                 caption="subsamples needed with these tasks; tasks needed with these subsamples; a dash: never.",
             )
         ],
+    )
+
+
+def _power_sentence(known: pd.DataFrame) -> str:
+    if known.empty:
+        return "Too few tasks or subsamples to estimate what could have been detected."
+    smallest = known["smallest_detectable"]
+    return (
+        f"With its tasks and subsamples, a cell finds a bias between {smallest.min():.4f} (best cell) and "
+        f"{smallest.max():.4f} (worst) four times out of five; {int((known['power'] >= 0.8).sum())} of "
+        f"{count(len(known), 'cell')} would find one of {DETECTABLE_BIAS}."
     )
 
 

@@ -3,12 +3,16 @@
 import json
 import sys
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 from lm_validity.errors import InputError
 from lm_validity.reports.bias import report_bias
+from lm_validity.reports.bias_analysis import analyze_bias
+from lm_validity.reports.bias_page import bias_page
 from lm_validity.tables.schema import TRIALS, write_table
+from lm_validity.tables.trials import pair_arms
 
 
 @pytest.fixture(autouse=True)
@@ -62,6 +66,35 @@ def test_a_planted_bias_is_the_headline(report):
     assert f"changes accuracy by {bias['mean']:+.4f}" in page
     fit = next(row for row in summary["posterior"] if row["effect"] == "bias")
     assert fit["interval89"][0] > 0.3
+
+
+FINDINGS_OF_TWO_EXPERIMENTS = [
+    ("The answer by setting", "Averaged over", "Averaged over"),
+    ("Task by task", "of 5 tasks have a positive bias", "3 of 3 tasks have a positive bias"),
+    ("How the conclusion depends on the formula", "of 1 setting", "1 of 1 setting (1 up, 0 down)"),
+    ("Tests by task", "of 5 tests of a bias", "of 3 tests of a bias"),
+    ("With one split per task", "A study", "A study"),
+    ("What could have been found", "of 1 cell would", "of 1 cell would"),
+]
+
+
+def test_no_section_pools_experiments(rows):
+    clean = rows(models=1, tasks=5, sizes=(80,)).assign(experiment="clean")
+    planted = rows(models=1, tasks=3, sizes=(40,), shift={"test": 2.5}, seed=1).assign(experiment="planted")
+    analysis = analyze_bias(pair_arms(pd.concat([clean, planted], ignore_index=True)), formula="equations")
+    sections = {section.title: section for section in bias_page(analysis, []).sections}
+    for title, *expected in FINDINGS_OF_TWO_EXPERIMENTS:
+        of_clean, _, of_planted = sections[title].finding.partition(" planted: ")
+        assert of_clean.startswith("clean: ") and expected[0] in of_clean, title
+        assert expected[1] in of_planted, title
+    words = sections["How the conclusion depends on the formula"].explanation
+    assert "clean: Spread of a single trial's bias at m = 16, n = 80" in words
+    assert "planted: Spread of a single trial's bias at m = 16, n = 40" in words
+
+
+def test_one_experiment_is_not_named(report):
+    _, page = report(sizes=(40,))
+    assert "Averaged over tasks" in page and "demo: " not in page
 
 
 def test_the_formulas_conclusions_are_said_in_words(report):

@@ -116,6 +116,12 @@ def _outside(fits: list[Fit]) -> str:
     return f"{up + down} of {count(len(fits), 'setting')}" + (f" ({up} up, {down} down)" if up + down else "")
 
 
+def _which(fits: list[Fit]) -> str:
+    """`m = 50, n = 200 down`, for each interval that excludes zero."""
+    signs = {1: "up", -1: "down"}
+    return " and ".join(f"m = {fit.m}, n = {fit.n} {signs[fit.excludes_zero]}" for fit in fits if fit.excludes_zero)
+
+
 def _bias_by_formula(analysis: BiasAnalysis, experiment: str) -> dict[str, list[Fit]]:
     """The fits of the bias by formula, in the order of the settings; only formulas that were fitted."""
     by_formula = {name: _select(analysis, experiment, "bias", name) for name in FORMULAS}
@@ -124,10 +130,13 @@ def _bias_by_formula(analysis: BiasAnalysis, experiment: str) -> dict[str, list[
 
 def _formula_finding(analysis: BiasAnalysis, experiment: str) -> Finding | None:
     by_formula = _bias_by_formula(analysis, experiment)
-    counts = {sum(fit.excludes_zero != 0 for fit in fits) for fits in by_formula.values()}
-    if len(by_formula) < 2 or len(counts) == 1:
+    conclusions = {tuple((fit.m, fit.n, fit.excludes_zero) for fit in fits) for fits in by_formula.values()}
+    if len(conclusions) < 2:
         return None
-    parts = [f"{_outside(fits)} under {name}" for name, fits in by_formula.items()]
+    counts = {name: _outside(fits) for name, fits in by_formula.items()}
+    if len(set(counts.values())) == 1:  # as many settings, but not the same ones
+        counts = {name: f"{counts[name]}: {_which(fits)}" for name, fits in by_formula.items()}
+    parts = [f"{words} under {name}" for name, words in counts.items()]
     return Finding(
         f"{prefix(analysis, experiment)}Which model is fitted decides what one would conclude: the 89% interval "
         f"of the bias excludes zero in {'; '.join(parts)}.",

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -104,6 +105,26 @@ def test_the_formulas_conclusions_are_said_in_words(report):
     _, page = report(formula="all", tasks=4, subsamples=6, sizes=(400,), noise=0.6, seed=3)
     assert "whoever fits overdispersed reports that no effect can be told from chance in the one setting" in page
     assert "The conclusion depends on the formula; that of overdispersed" in page
+
+
+def test_formulas_that_disagree_on_sign_or_setting_are_a_finding(trials):
+    analysis = analyze_bias(trials(models=1, tasks=2, sizes=(40, 80)), formula="equations")
+    fits = [fit for fit in analysis.fits if fit.effect == "bias"]
+    up, down, none = (0.1, 0.2), (-0.2, -0.1), (-0.1, 0.1)
+
+    def finding(equations, notebooks):
+        told = [replace(fit, interval=interval) for fit, interval in zip(fits, equations, strict=True)]
+        told += [
+            replace(fit, interval=interval, formula="notebooks") for fit, interval in zip(fits, notebooks, strict=True)
+        ]
+        sentences = [found.sentence for found in bias_page(replace(analysis, fits=told), []).findings]
+        return next((sentence for sentence in sentences if "Which model is fitted" in sentence), None)
+
+    assert finding((up, none), (up, none)) is None
+    opposite = finding((up, none), (down, none))
+    assert "(1 up, 0 down) under equations; 1 of 2 settings (0 up, 1 down) under notebooks" in opposite
+    elsewhere = finding((up, none), (none, up))
+    assert "m = 16, n = 40 up under equations" in elsewhere and "m = 16, n = 80 up under notebooks" in elsewhere
 
 
 def test_pretraining_losses_are_shown_where_known(report):

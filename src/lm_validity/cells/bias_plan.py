@@ -6,6 +6,7 @@ Imports nothing heavy. The defaults are chosen for validity; `paper_options` giv
 """
 
 from dataclasses import asdict, dataclass, field, replace
+from importlib.util import find_spec
 from typing import Literal
 
 from lm_validity.errors import InputError
@@ -178,13 +179,19 @@ class TrialPlan:
         if problem:
             raise InputError(f"experiment {self.experiment!r}, {self.language_model!r}: {problem}.", "change either.")
 
-    def base_recipe(self) -> dict:
-        """What the base arm's numbers depend on, n and subsample aside: nothing of the pretraining."""
-        values = self.recipe()
+    def quantizes(self) -> bool:
+        """Whether weights really are 4-bit: wanted, on a GPU, and with bitsandbytes."""
         adapter = self.pretraining.adapter
+        wanted = adapter is not None and adapter.quantization == "nf4"
+        return wanted and self.device.startswith("cuda") and find_spec("bitsandbytes") is not None
+
+    def base_recipe(self) -> dict:
+        """What the base arm's numbers depend on, n and subsample aside: nothing of the pretraining, but whether the
+        weights really are 4-bit here, which another job of the study may see otherwise."""
+        values = self.recipe()
         for other in ("experiment", "n", "pretraining", "planted_leak"):
             del values[other]
-        return values | {"quantization": adapter.quantization if adapter else "none"}
+        return values | {"quantized": self.quantizes()}
 
     def recipe(self) -> dict:
         """Everything that determines the trials' numbers, as plain JSON values; without the list of subsamples, since

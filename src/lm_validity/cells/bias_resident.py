@@ -3,7 +3,6 @@ weights beside it, reset in place. Nothing is ever written to disk.
 """
 
 import contextlib
-import importlib.util
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Literal
@@ -79,7 +78,7 @@ class ResidentModel:
         self.device = torch.device(plan.device)
         self.tokenizer = self._tokenizer(plan)
         self.fresh: list[str] = []  # the classifier's parameters that the model came without
-        self.quantized = self._wants_four_bits()
+        self.quantized = plan.quantizes()
         options = _four_bits(self.device) if self.quantized else {}
         loader = LANGUAGE_MODELS[plan.architecture]
         self.lm = self._load(loader, **options)
@@ -214,11 +213,6 @@ class ResidentModel:
         self.lm.tie_weights()
         classifier.config.pad_token_id = self.tokenizer.pad_token_id
         self.classifier = classifier.to(self.device)
-
-    def _wants_four_bits(self) -> bool:
-        adapter = self.plan.pretraining.adapter
-        wanted = adapter is not None and adapter.quantization == "nf4"
-        return wanted and self.device.type == "cuda" and importlib.util.find_spec("bitsandbytes") is not None
 
     def _limit(self) -> int:
         positions = getattr(self.lm.config, "max_position_embeddings", None) or self.tokenizer.model_max_length

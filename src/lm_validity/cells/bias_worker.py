@@ -47,8 +47,8 @@ class ResidentWorker:
     def run(self, plan: TrialPlan, folder: Path, shared: Path | None = None) -> None:
         """Compute the plan's trials that are not in `folder` yet.
 
-        folder: a work directory that survives kills (nobody's declared output). Trials of another recipe in it are
-            computed anew.
+        folder: a work directory that survives kills (nobody's declared output). Trials of another recipe in it, and
+            those with 4-bit weights where this process has none (or the reverse), are computed anew.
         shared: a directory of base arms that jobs of other n and experiments may read; null: none. They are the same
             bytes as if each job had trained its own.
         Raises CellError for what is the task's or the model's fault, naming the task and, where one is at fault, the
@@ -251,14 +251,16 @@ def _write_trial(plan, folder: Path, subsample: int, task: Task, draw: Draw, abo
 
 
 def _read_trial(plan: TrialPlan, folder: Path, subsample: int) -> pa.Table | None:
-    """A finished trial of this very plan; null where there is none that can be read."""
+    """A finished trial of this very plan, its weights 4-bit or not as they are here; null where there is none that can
+    be read."""
     path = _trial_path(folder, subsample)
     try:
         table = pq.read_table(path, partitioning=None)
         about = _about(table)
+        same = about["recipe"] == recipe_hash(plan.recipe()) and about["quantized"] == plan.quantizes()
     except (OSError, pa.ArrowInvalid, TypeError, KeyError, ValueError):
         return None  # never there, or lost with the machine's power: computed anew
-    return table if about["recipe"] == recipe_hash(plan.recipe()) else None
+    return table if same else None
 
 
 def _about(table: pa.Table) -> dict:

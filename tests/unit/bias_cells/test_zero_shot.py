@@ -94,6 +94,26 @@ def test_trials_are_the_same_bytes_again_and_leave_the_model_as_it_was(plan_of, 
     assert worker._model.quantized is False
 
 
+def test_trials_and_base_arms_of_other_weights_are_not_taken(plan_of, tmp_path, monkeypatch):
+    """A batch killed on a GPU that has 4-bit weights, resumed where there are none: nothing is mixed."""
+    settings = {"adapter": Adapter(rank=4, alpha=8, quantization="nf4")}
+    plan = plan_of("gpt2", subsamples=(1,), classification=PROMPTED, pretraining=settings)
+    folder, shared, worker = tmp_path / "trials", tmp_path / "shared", ResidentWorker()
+    worker.run(plan, folder, shared)
+    assert not plan.quantizes() and len(read_trials(plan, folder)) == 3
+    monkeypatch.setattr("lm_validity.cells.bias_plan.find_spec", lambda name: name == "bitsandbytes")
+    elsewhere = replace(plan, device="cuda:0")
+    assert elsewhere.quantizes() and elsewhere.recipe() == plan.recipe()
+    assert read_trials(elsewhere, folder).empty and elsewhere.base_recipe() != plan.base_recipe()
+    worker.run(replace(plan, experiment="later"), tmp_path / "later", shared)
+    assert worker.counters.shared_base_arms == 1  # of the same weights they are shared
+    monkeypatch.setattr("lm_validity.cells.bias_plan.TrialPlan.quantizes", lambda plan: True)
+    worker._model.quantized = True
+    worker.run(plan, folder, shared)
+    assert worker.counters.shared_base_arms == 1 and len(list(shared.iterdir())) == 2
+    assert len(read_trials(plan, folder)) == 3
+
+
 def test_micro_batches_and_checkpointing_change_rounding_only(plan_of, tmp_path):
     """Dropout of an adapter belongs to the batch; the base model's own is off here."""
     found = []

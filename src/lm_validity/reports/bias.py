@@ -1,5 +1,6 @@
 """The bias report: does pretraining on a benchmark's unlabelled test text inflate its score?"""
 
+import math
 from pathlib import Path
 
 import pandas as pd
@@ -128,6 +129,8 @@ def _missing_notes(analysis: BiasAnalysis) -> list[str]:
         found.append("boost_se and bias_se are null in cells with one task: they are standard errors over tasks.")
     if any(result is None for result in analysis.meta.values()):
         found.append("meta_analysis is null where every task has one subsample: a slice would be the whole data.")
+    if any(result is not None and math.isnan(result.share_t_excluding_zero) for result in analysis.meta.values()):
+        found.append("share_t_excluding_zero is null in settings with one task: its interval is one over tasks.")
     if analysis.power["power"].isna().any():
         found.append("power is null where fewer than two tasks have two subsamples: variances are unknown.")
     if analysis.power["subsamples_needed"].isna().any() or analysis.power["tasks_needed"].isna().any():

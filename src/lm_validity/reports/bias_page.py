@@ -1,5 +1,7 @@
 """The bias report's page: the answer first, then what it rests on, then how much the analysis decides."""
 
+import math
+
 import numpy as np
 import pandas as pd
 
@@ -151,12 +153,16 @@ def _meta_finding(analysis: BiasAnalysis, experiment: str) -> Finding | None:
         return None
     key = max(results, key=lambda item: (item[1], item[2]))
     result = results[key]
+    if math.isnan(result.share_t_excluding_zero):
+        model_free = "with one task there is no interval over tasks to set beside it."
+    else:
+        model_free = "an interval from the spread over tasks, which needs no model, misses zero in "
+        model_free += f"{percent(result.share_t_excluding_zero)}, where 11% is nominal."
     return Finding(
         f"{prefix(analysis, experiment)}With a single split per task, {percent(result.share_beyond)} of "
         f"{len(result.means)} such studies would have reported a bias beyond ±0.04 log-odds, and "
         f"{percent(result.share_excluding_zero)} a binomial model's interval without zero.",
-        f"m = {key[1]}, n = {key[2]}; an interval from the spread over tasks, which needs no model, misses zero in "
-        f"{percent(result.share_t_excluding_zero)}, where 11% is nominal.",
+        f"m = {key[1]}, n = {key[2]}; {model_free}",
     )
 
 

@@ -159,6 +159,11 @@ def test_incomplete_data_are_reported_with_what_is_missing(report, layout):
         assert "one language model" in notes
     if layout.get("tasks") == 1:
         assert summary["cells"][0]["bias_se"] is None and "null in cells with one task" in notes
+    if layout == {"tasks": 1}:
+        assert summary["meta_analysis"][0]["slices"] > 0
+        assert summary["meta_analysis"][0]["share_t_excluding_zero"] is None
+        assert "share_t_excluding_zero is null in settings with one task" in notes
+        assert "in unknown" not in page and "with one task there is no interval over tasks" in page
     if layout.get("subsamples") == 1:
         assert summary["meta_analysis"][0]["share_beyond"] is None and "meta_analysis is null" in notes
     if "arms" in layout:

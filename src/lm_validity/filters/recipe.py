@@ -16,6 +16,7 @@ export: {num_fewshot: 5, description: "Questions about {{subject}}.\\n\\n"}
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import get_type_hints
 
 import yaml
 
@@ -26,6 +27,7 @@ from lm_validity.filters.learning import PositiveSlope, SciScore, TopShare
 from lm_validity.filters.lengths import LengthRange
 from lm_validity.filters.quality import QualityGates
 from lm_validity.filters.sampling import RandomSubset, SizeRule
+from lm_validity.filters.settings import EXPORT_SETTINGS, JUDGE_SETTINGS, check_values
 from lm_validity.filters.subjects import Subjects
 from lm_validity.filters.text import Duplicates, Leakage
 
@@ -41,7 +43,7 @@ FILTERS = {
     "random_subset": RandomSubset,
     "size_rule": SizeRule,
 }
-_EXPORT_KEYS = ("num_fewshot", "description", "target_delimiter")
+_TEXT_KEYS = ("name", "benchmark", "task", "score")
 _KEYS = ("name", "benchmark", "task", "score", "fit_models", "filters", "export")
 
 # Makes the judge of an `llm_judge` step from its settings (a local model or an endpoint): (judge, its name)
@@ -61,13 +63,14 @@ class Recipe:
 
 
 def read_recipe(path: str | Path, make_judge: MakeJudge) -> Recipe:
-    """Read a recipe. Raises InputError for unknown keys, filters or settings, with the nearest valid name."""
+    """Read a recipe. Raises InputError for unknown keys, filters or settings, with the nearest valid name, and
+    for a value of the wrong type."""
     path = Path(path)
     if not path.is_file():
         raise InputError(f"{path}: no such file.", "give the path of a recipe.")
     try:
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
+    except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise InputError(f"{path}: not valid YAML ({error}).", "see docs/signal.md for an example.") from error
     if not isinstance(settings, dict):
         raise InputError(f"{path}: not a mapping.", "see docs/signal.md for an example.")
@@ -75,8 +78,11 @@ def read_recipe(path: str | Path, make_judge: MakeJudge) -> Recipe:
     for key in ("name", "benchmark", "filters"):
         if not settings.get(key):
             raise InputError(f"{path}: key {key!r} is missing.", "see docs/signal.md for an example.")
+    check_values(settings, {key: str | int | float for key in _TEXT_KEYS}, f"{path}")
+    check_values(settings, {"fit_models": list[str] | None, "export": dict | None}, f"{path}")
     export = settings.get("export") or {}
-    _check_keys(export, _EXPORT_KEYS, f"{path}: export")
+    _check_keys(export, EXPORT_SETTINGS, f"{path}: export")
+    check_values(export, EXPORT_SETTINGS, f"{path}: export")
     return Recipe(
         name=str(settings["name"]),
         benchmark=str(settings["benchmark"]),
@@ -109,6 +115,7 @@ def _filter(step, where: str, make_judge: MakeJudge) -> ItemFilter:
     if not isinstance(settings, dict):
         raise InputError(f"{where}: settings of {name!r} are not a mapping.", "write {setting: value}.")
     if name == "llm_judge":
+        check_values(settings, JUDGE_SETTINGS, f"{where}, {name}")
         return make_judge(settings)
     if name not in FILTERS:
         known = [*FILTERS, "any_of", "llm_judge"]
@@ -120,6 +127,7 @@ def _filter(step, where: str, make_judge: MakeJudge) -> ItemFilter:
     kind = FILTERS[name]
     _check_keys(settings, [field.name for field in fields(kind) if field.init], f"{where}, {name}")
     settings = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
+    check_values(settings, get_type_hints(kind), f"{where}, {name}")
     try:
         return kind(**settings)
     except TypeError as error:

@@ -7,6 +7,8 @@ results/<run>/splits/<benchmark>/documents.parquet, annotations such as `dclm`, 
 `sci`, `tokens`. JSON lines or parquet.
 """
 
+import math
+import numbers
 from pathlib import Path
 
 import pandas as pd
@@ -20,8 +22,8 @@ COLUMNS = ("doc_id", "context", "choices", "gold")
 def read_documents(path: str | Path, benchmark: str | None = None) -> pd.DataFrame:
     """The documents of one benchmark, in the order of the file; `subject` is "" where unknown.
 
-    Raises InputError, naming the row, for a missing column, a repeated id, fewer than two choices, or a gold
-    answer out of range.
+    Raises InputError, naming the row, for a missing column, a repeated id, no context, fewer than two choices, or
+    a gold answer that is no number or out of range.
     """
     path = Path(path)
     documents = _read(path)
@@ -75,11 +77,19 @@ def _check(path: Path, documents: pd.DataFrame) -> None:
     for index in documents.index[documents["doc_id"].duplicated()]:
         doc_id = documents.at[index, "doc_id"]
         raise InputError(f"{path}: document {doc_id!r} is there twice (row {index + 1}).", "keep one of the rows.")
-    for index, (choices, gold) in enumerate(zip(documents["choices"], documents["gold"], strict=True)):
+    rows = zip(documents["context"], documents["choices"], documents["gold"], strict=True)
+    for index, (context, choices, gold) in enumerate(rows):
         where = f"{path}: row {index + 1}, document {documents.at[index, 'doc_id']!r}"
+        if context is None or context != context:
+            raise InputError(f"{where}, column 'context': no text.", "write the question, or leave the row out.")
         if isinstance(choices, str) or not hasattr(choices, "__len__") or len(choices) < 2:
             raise InputError(f"{where}, column 'choices': not a list of at least two.", "list the choices' texts.")
-        if pd.isna(gold) or int(gold) != gold or not 0 <= gold < len(choices):
+        if not isinstance(gold, numbers.Real) or (math.isfinite(gold) and gold != int(gold)):
+            raise InputError(
+                f"{where}, column 'gold': {gold!r} is no whole number.",
+                "gold is the index of the right choice, from 0.",
+            )
+        if not 0 <= gold < len(choices):  # null too, which pandas reads as NaN
             raise InputError(
                 f"{where}, column 'gold': {gold} is out of range for {len(choices)} choices.",
                 "gold is the index of the right choice, from 0.",

@@ -131,6 +131,11 @@ def test_endpoint_judge(endpoint, monkeypatch):
         ([{"doc_id": "a", "context": "q", "choices": ["x", "y"]}], ["'gold' is missing"]),
         ([DOCUMENTS[0], DOCUMENTS[0]], ["'test:0'", "twice", "row 2"]),
         ([{**DOCUMENTS[0], "gold": 3}], ["row 1", "'test:0'", "out of range for 3"]),
+        ([{**DOCUMENTS[0], "gold": "B"}], ["row 1", "'test:0'", "'gold': 'B' is no whole number"]),
+        ([{**DOCUMENTS[0], "gold": 0.5}], ["row 1", "0.5 is no whole number"]),
+        ([{**DOCUMENTS[0], "gold": None}], ["row 1", "'gold'"]),
+        ([DOCUMENTS[1], {**DOCUMENTS[0], "context": None}], ["row 2", "'test:0'", "'context': no text"]),
+        ([{**DOCUMENTS[0], "context": None, "gold": "B"}], ["row 1", "'context': no text"]),
         ([{**DOCUMENTS[0], "choices": ["x"]}], ["row 1", "choices"]),
     ],
 )
@@ -138,6 +143,9 @@ def test_bad_documents_are_named(tmp_path, rows, words):
     with pytest.raises(InputError) as error:
         read_documents(write_documents(tmp_path / "d.jsonl", rows))
     assert all(word in str(error.value) for word in words)
+
+
+STEP = "name: x\nbenchmark: b\nfilters:\n  - %s"
 
 
 @pytest.mark.parametrize(
@@ -150,6 +158,17 @@ def test_bad_documents_are_named(tmp_path, rows, words):
         ("name: x\nbenchmark: b\nfilters: {leakage: {}}", ["not a list"]),
         ("name: x\nbenchmark: b\nfilters: [random_subset]", ["random_subset", "count"]),
         ("[", ["not valid YAML"]),
+        (STEP % "top_share: {share: half}", ["recipe.yaml: filters, step 1, top_share, share: 'half'", "number"]),
+        (STEP % "random_subset: {count: 5.5}", ["random_subset, count: 5.5", "integer"]),
+        (STEP % "size_rule: {minimum: [5]}", ["size_rule, minimum: (5,)"]),
+        (STEP % "subjects: {values: physics}", ["subjects, values: 'physics'", "tuple"]),
+        (STEP % "positive_slope: {pooling: median}", ["positive_slope, pooling: 'median'", "'mean' or 'each'"]),
+        (STEP % "quality_gates: {tokens_per_character: [0.1]}", ["quality_gates, tokens_per_character: (0.1,)"]),
+        (STEP % "any_of: [[{length_range: {maximum: long}}]]", ["any_of, step 1, length_range, maximum: 'long'"]),
+        (STEP % "llm_judge: {model: x, promptings: many}", ["llm_judge, promptings: 'many'"]),
+        (STEP % "leakage" + "\nfit_models: small", ["recipe.yaml, fit_models: 'small'"]),
+        (STEP % "leakage" + "\nexport: {num_fewshot: five}", ["export, num_fewshot: 'five'"]),
+        (STEP % "leakage" + "\nexport: 5", ["recipe.yaml, export: 5"]),
     ],
 )
 def test_bad_recipes_are_named(tmp_path, text, words):

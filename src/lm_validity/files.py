@@ -6,6 +6,8 @@ import os
 import tempfile
 from pathlib import Path
 
+from lm_validity.errors import InputError
+
 
 @contextlib.contextmanager
 def replace_file(path: str | Path):
@@ -33,6 +35,17 @@ def write_text(path: str | Path, text: str) -> None:
     """Write `text` (UTF-8) atomically."""
     with replace_file(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def check_encodable(text: str, where: str) -> None:
+    """Raises InputError for a text that no file can hold: JSON can spell half of a surrogate pair (`\\ud800`)."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{where}: character {error.start + 1}, {text[error.start]!r}, is half of a pair of surrogates.",
+            "leave it out, or write the character itself.",
+        ) from None
 
 
 def write_json(path: str | Path, value) -> None:

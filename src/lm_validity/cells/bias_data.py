@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from lm_validity.cells.bias_plan import TaskData, TaskSource
 from lm_validity.cells.bias_source import source_columns
 from lm_validity.errors import CellError, InputError, nearest
-from lm_validity.files import replace_file
+from lm_validity.files import check_encodable, replace_file
 
 SPLIT_SEED = 42  # as in the authors' code: subsample i is drawn with random state 42 + i
 PREPARED = pa.schema([("row", pa.int64()), ("text", pa.string()), ("label", pa.int64())])
@@ -144,6 +144,7 @@ def _checked(source: TaskSource, columns: dict[str, list]) -> tuple[list[int], l
                 "correct the row, or set drop_empty for this task.",
             )
         text = "\n".join(map(str, pieces))
+        check_encodable(text, f"{where} of {source.path}")
         if source.shorter_than is not None and len(text) >= source.shorter_than:
             continue
         known = numbers.get(_label_text(label))

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lm_validity.config.sheets import Benchmark
 from lm_validity.errors import InputError, nearest
-from lm_validity.files import replace_file, write_text
+from lm_validity.files import check_encodable, replace_file, write_text
 
 log = logging.getLogger(__name__)
 
@@ -109,6 +109,7 @@ def _text(path: Path, number: int, column: str, document) -> str:
             f"{path}, row {number}, column {column!r}, value {str(document[column])[:60]!r}: not a text.",
             "every document needs one.",
         )
+    check_encodable(document[column], f"{path}, row {number}, column {column!r}")
     return document[column]
 
 

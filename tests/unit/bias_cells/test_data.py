@@ -58,6 +58,7 @@ def changed(row: int, **values) -> list[dict]:
     [
         (changed(6, text="  "), {}, "task 'toy', row 7: no text", "drop_empty"),
         (changed(6, text=None), {}, "task 'toy', row 7: no text", "drop_empty"),
+        (changed(6, text="a\ud800"), {}, "toy.jsonl: character 2, '\\ud800', is half of a pair", "leave it out"),
         (
             changed(6, label=3),
             {},

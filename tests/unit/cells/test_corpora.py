@@ -80,6 +80,10 @@ def test_blank_documents_are_left_out():
         ('{"body": "a"}\n{"boby": "b"}\n', r"row 2: no column 'body'; it has boby. Hint: did you mean 'boby'"),
         ('{"body": "a"}\n["b"]\n', r"row 2: not an object"),
         ('{"body": "a"}\n{"body": \n', r"row 2: not JSON"),
+        (
+            '{"body": "a"}\n{"body": "b\\ud800"}\n',
+            r"texts.jsonl, row 2, column 'body': character 2, '\\ud800', is half",
+        ),
         ('{"body": "a"}\n' * 9, r"texts.jsonl: 9 documents with text \(0 blank\), fewer than 10"),
     ],
 )

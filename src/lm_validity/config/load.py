@@ -64,6 +64,7 @@ def build_run(values, source: str) -> Run:
     run = Run(configuration, models, benchmarks, language_models, tasks)
     _check_precision(run)
     _check_fewshot(run)
+    _check_one_prompting(run)
     return run
 
 
@@ -75,6 +76,22 @@ def _check_fewshot(run: Run) -> None:
                 f"{run.configuration.benchmarks}: benchmark {row.benchmark!r}, column 'num_fewshot', value "
                 f"{row.num_fewshot}: the agreement study is zero-shot, before fine-tuning and after.",
                 "give the few-shot benchmark a row of its own, with `signal` in the column studies.",
+            )
+
+
+def _check_one_prompting(run: Run) -> None:
+    """Signal curves are plain at every checkpoint; agreement may choose another prompt for the same final scores."""
+    both = {"agreement", "signal"}
+    if not both <= set(run.configuration.studies):
+        return
+    if run.configuration.evaluation.instruction_tuned_prompts == ("plain",):
+        return
+    for model in run.models.values():
+        if model.instruction_tuned and both <= set(model.studies):
+            raise InputError(
+                f"{run.configuration.models}: model {model.model!r}, column 'studies': an instruction-tuned model in "
+                "both agreement and signal would have final scores under two prompts.",
+                "give it two rows in the models sheet, or name one study in its `studies` column.",
             )
 
 

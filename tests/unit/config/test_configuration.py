@@ -151,6 +151,22 @@ def test_fewshot_counts_and_mutual_information_of_a_benchmark(tmp_path, monkeypa
     assert build_run(values(studies=["signal"]), "f.yaml").benchmarks["x"].num_fewshot == 5
 
 
+def test_an_instruction_tuned_model_is_in_one_study_of_two(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    both, models = {"studies": ["agreement", "signal"]}, "model\tpath\tinstruction_tuned\tstudies\n"
+    for studies in ("", "agreement, signal"):
+        write_sheets("benchmark\nx\n", f"{models}base\torg/a\t0\t\nchatty\torg/b\t1\t{studies}\n")
+        with pytest.raises(InputError, match=r"m\.tsv: model 'chatty', column 'studies'") as caught:
+            build_run(values(**both), "f.yaml")
+        assert "two rows in the models sheet, or name one study" in caught.value.hint
+    # one study in the configuration, one prompt, or two rows
+    assert build_run(values(studies=["agreement"]), "f.yaml") and build_run(values(studies=["signal"]), "f.yaml")
+    assert build_run(values(**both, evaluation={"instruction_tuned_prompts": ["plain"]}), "f.yaml")
+    rows = "chatty\torg/b\t1\tagreement\nchatty-young\torg/b\t1\tsignal\n"
+    write_sheets("benchmark\nx\n", models + rows)
+    assert len(build_run(values(**both), "f.yaml").models) == 2
+
+
 def test_tokens_of_checkpoints_follow_from_a_batch_ramp(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("c.tsv").write_text(

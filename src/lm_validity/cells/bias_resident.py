@@ -34,6 +34,7 @@ class TrialCounters:
     training_tokens: int = 0
     forward_tokens: int = 0
     shared_base_arms: int = 0
+    packed_sequences_cut: int = 0
 
     def to_json(self) -> dict[str, int]:
         return asdict(self)

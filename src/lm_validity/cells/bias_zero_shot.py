@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from lm_validity.cells.bias_batches import Batch, next_tokens, padded
+from lm_validity.cells.bias_batches import SHARED_ROWS, Batch, next_tokens, padded
 from lm_validity.cells.bias_data import Task
 from lm_validity.cells.bias_plan import TrialPlan
 from lm_validity.cells.bias_prompts import CUE, QUERY, PromptFormat
@@ -56,6 +56,7 @@ class ZeroShotTrials:
 
     def __init__(self, plan: TrialPlan, task: Task, model: ResidentModel, counters: TrialCounters):
         self.plan, self.task, self.model, self.counters = plan, task, model, counters
+        self._check_architecture()
         options = plan.classification
         self.format = PromptFormat(task.class_names, task.description, options.prompt_characters)
         self.choices = Choices.of([self._answer_tokens(name) for name in task.class_names])
@@ -84,6 +85,8 @@ class ZeroShotTrials:
         settings = self.plan.pretraining
         self._forget_training()
         texts = self._pretraining_texts(rows, answers)
+        if settings.packing:
+            self._check_packed(texts)
         sequences = [tokens for tokens, _ in self.model.encode(texts, settings.max_length)]
         schedule = Schedule(
             settings.epochs,
@@ -191,6 +194,15 @@ class ZeroShotTrials:
         dtype = self.model.lm.dtype
         return torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, torch.finfo(dtype).min)
 
+    def _check_architecture(self) -> None:
+        """Answers are scored side by side under a mask of their own, which not every architecture heeds."""
+        kind = self.model.lm.config.model_type
+        if kind not in SHARED_ROWS:
+            raise CellError(
+                f"{self.model.name}: prompts are not scored with the architecture {kind!r}.",
+                f"use a model of {', '.join(sorted(SHARED_ROWS - {'bert'}))}, or the method head.",
+            )
+
     # ---- tokens and weights -----------------------------------------------------------------------------------------
 
     def _answer_tokens(self, name: str) -> list[int]:
@@ -225,6 +237,19 @@ class ZeroShotTrials:
             prompt if answer is None else prompt + self.format.answer(answer)
             for prompt, answer in zip(prompts, answers, strict=True)
         ]
+
+    def _check_packed(self, texts: Sequence[str]) -> None:
+        """Count packed sequences that lose their end to packed_max_length. Raises CellError for one that would lose it
+        to the model's own limit, which the configuration does not say."""
+        limit, wanted = self.model.limit, self.plan.pretraining.max_length
+        longest = [len(tokens) for tokens in self.model.tokenizer(list(texts), verbose=False)["input_ids"]]
+        if max(longest) > limit and wanted > limit:
+            raise CellError(
+                f"task {self.task.name!r}: a packed sequence has {max(longest)} tokens, {self.model.name} reads "
+                f"{limit}.",
+                f"lower packed_texts or prompt_characters, or cut at packed_max_length: {limit}.",
+            )
+        self.counters.packed_sequences_cut += sum(length > wanted for length in longest)
 
     def _forget_training(self) -> None:
         self.model.reset()

@@ -140,6 +140,28 @@ def test_packing_joins_consecutive_texts(plan_of):
     assert all(text.startswith(trials.format.instruction) and "Answer:" not in text for text in texts)
 
 
+def test_a_packed_sequence_that_the_model_would_cut_is_named_and_other_cuts_are_counted(plan_of):
+    pretraining = {**SETTINGS["packed"], "packing": 12, "epochs": 1}
+    trials = zero_shot(plan_of("gpt2", classification=PROMPTED, pretraining=pretraining))  # 256 wanted, 96 read
+    with pytest.raises(
+        CellError, match=r"task 'toy': a packed sequence has 1\d\d tokens, tiny-gpt2 reads 96"
+    ) as caught:
+        trials.pretrain(np.arange(13), 7, [None] * 13)
+    assert "packed_max_length: 96" in caught.value.hint
+    cut = zero_shot(plan_of("gpt2", classification=PROMPTED, pretraining={**pretraining, "max_length": 96}))
+    cut.pretrain(np.arange(13), 7, [None] * 13)
+    assert cut.counters.packed_sequences_cut == 1  # the second sequence holds one text
+
+
+def test_an_architecture_that_may_not_heed_the_scoring_mask_is_refused(plan_of):
+    plan = plan_of("gpt2", classification=PROMPTED)
+    model = ResidentModel(plan)
+    model.lm.config.model_type = "mamba"
+    with pytest.raises(CellError, match="tiny-gpt2: prompts are not scored with the architecture 'mamba'") as caught:
+        ZeroShotTrials(plan, read_task(plan.data), model, TrialCounters())
+    assert "gpt2, llama, mistral, qwen2" in caught.value.hint
+
+
 def test_a_planted_leak_is_found_and_nothing_without_one(record, tmp_path):
     """For testing only: with the labels in the pretraining prompts the test arm must win by far."""
     folder = toy_model("gpt2", tmp_path / "dry", dropout=0.0)

@@ -7,7 +7,7 @@ import pandas as pd
 
 from lm_validity.errors import InputError
 from lm_validity.files import write_json
-from lm_validity.filters.base import Candidates, keep_items
+from lm_validity.filters.base import Candidates, keep_items, with_references
 from lm_validity.filters.export import export_task, write_selection
 from lm_validity.filters.held_out import DESIGNS, judge, verdict
 from lm_validity.filters.recipe import Recipe
@@ -34,6 +34,7 @@ def apply_recipe(
     """
     output = Path(output)
     candidates, fewshot = _candidates(recipe, items, documents)
+    candidates = with_references(candidates, recipe.filters)
     trials = _judged(recipe, candidates, models, controls, seed)
     selection = keep_items(list(recipe.filters), _fit_rows(recipe, candidates))
     lines = [f"{step.filter}: {step.after} of {step.before} items stay" for step in selection.steps]

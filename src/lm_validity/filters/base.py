@@ -3,6 +3,7 @@
 Filters compose: `keep_items` runs them one after the other, each seeing only what the ones before it kept.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
@@ -18,12 +19,15 @@ from lm_validity.tables.item_arrays import BenchmarkItems, ModelItems
 class Candidates:
     """Items that a filter may keep: their answers, their texts, or both, in the same order.
 
-    `documents` has the columns of `tables.documents` and one row per item.
+    `documents` has the columns of `tables.documents` and one row per item. `references` are the last answers
+    of models by which a filter chooses (`sci_score`); unlike `answers` they stay whole where a split takes
+    some models and checkpoints only.
     """
 
     doc_ids: np.ndarray
     answers: BenchmarkItems | None = None
     documents: pd.DataFrame | None = None
+    references: BenchmarkItems | None = None
 
     def take(self, kept: np.ndarray) -> "Candidates":
         """Only the kept ones, boolean (items,)."""
@@ -31,6 +35,7 @@ class Candidates:
             doc_ids=self.doc_ids[kept],
             answers=None if self.answers is None else self.answers.take(kept),
             documents=None if self.documents is None else self.documents[kept].reset_index(drop=True),
+            references=None if self.references is None else self.references.take(kept),
         )
 
     def rows(self, rows) -> "Candidates":
@@ -111,6 +116,30 @@ class AnyOf:
 
     def keep(self, candidates: Candidates) -> np.ndarray:
         return np.any([keep_items(list(chain), candidates).kept for chain in self.chains], axis=0)
+
+
+def leaves(filters: Iterable[ItemFilter]) -> list[ItemFilter]:
+    """The filters, those within `any_of` among them."""
+    found = []
+    for item_filter in filters:
+        chains = item_filter.chains if isinstance(item_filter, AnyOf) else ()
+        found += leaves(part for chain in chains for part in chain) if chains else [item_filter]
+    return found
+
+
+def reference_models(filters: Iterable[ItemFilter]) -> set[str]:
+    """Models by whose last answers some of the filters choose: they cannot be scored with what they chose."""
+    return {model for item_filter in leaves(filters) for model in getattr(item_filter, "reference_models", ())}
+
+
+def with_references(candidates: Candidates, filters: Iterable[ItemFilter]) -> Candidates:
+    """The same items with the reference models' last answers set aside; without those the filter says what it lacks."""
+    wanted = reference_models(filters)
+    if candidates.answers is None or not wanted:
+        return candidates
+    models = candidates.answers.models
+    last = [(index, [len(model.checkpoints) - 1]) for index, model in enumerate(models) if model.model in wanted]
+    return replace(candidates, references=candidates.answers.rows(last)) if len(last) == len(wanted) else candidates
 
 
 def model_scores(answers: BenchmarkItems, model: ModelItems, metric: str) -> np.ndarray:

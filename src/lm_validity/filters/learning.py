@@ -102,8 +102,8 @@ class SciScore:
         SciScore(q, a) = CLL_science - CLL_general = (ll_science - ll_general) / |a|
 
     of the gold answer at each model's last checkpoint, in tokens of the science model (the source's two
-    models share one tokenizer). `keep_count` highest stay, or the `share`. The two models should not be among
-    those that the filtered benchmark then compares.
+    models share one tokenizer). `keep_count` highest stay, or the `share`. The two models are never among those
+    that the choice is judged on (`filters.held_out`).
     """
 
     science_model: str
@@ -111,10 +111,14 @@ class SciScore:
     share: float | None = None
     keep_count: int | None = None
     name: str = field(default="sci_score", init=False)
-    fitted: bool = field(default=False, init=False)
+    fitted: bool = field(default=True, init=False)
+
+    @property
+    def reference_models(self) -> tuple[str, str]:
+        return self.science_model, self.general_model
 
     def keep(self, candidates: Candidates) -> np.ndarray:
-        answers = candidates.need_answers(self.name)
+        answers = candidates.references or candidates.need_answers(self.name)
         if (self.share is None) == (self.keep_count is None):
             raise InputError(f"filter {self.name!r}: give either share or keep_count.", "write one of the two.")
         loglikelihoods = []

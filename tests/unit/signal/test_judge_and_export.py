@@ -13,6 +13,7 @@ from lm_validity.cli.filters import app
 from lm_validity.errors import InputError
 from lm_validity.filters.base import Candidates
 from lm_validity.filters.export import export_task
+from lm_validity.filters.held_out import folds_by_design
 from lm_validity.filters.judge import (
     EndpointJudge,
     UnanimousJudge,
@@ -23,6 +24,8 @@ from lm_validity.filters.judge import (
 )
 from lm_validity.filters.recipe import read_recipe
 from lm_validity.tables.documents import read_documents
+from lm_validity.tables.read_items import read_benchmark_items
+from lm_validity.tables.sheets import read_models
 
 DOCUMENTS = [
     {"doc_id": f"test:{i}", "context": f"Question: fact {i}\nAnswer:", "choices": ["one", "two", "three"],
@@ -266,3 +269,35 @@ def test_exported_task_is_what_lm_eval_runs(tmp_path):
         export_task(documents, kept, tmp_path / "t", name="x", num_fewshot=2)
     with pytest.raises(InputError, match="not a task name"):
         export_task(documents, kept, tmp_path / "t", name="../x")
+
+
+SCI_SCORE = "sci_score: {science_model: small-deep, general_model: small-wide, share: 0.5}"
+
+
+@pytest.mark.parametrize(
+    ("steps", "designs"),
+    [
+        ([SCI_SCORE], {"references"}),
+        ([SCI_SCORE, "positive_slope"], {"architecture"}),
+        ([f"any_of: [[{{{SCI_SCORE}}}], [positive_slope]]"], {"architecture"}),
+    ],
+)
+def test_sci_score_is_judged_without_its_own_models(tmp_path, steps, designs):
+    """Folds that leave the two models out do not take them from the filter, and none scores them."""
+    files = write_world(tmp_path, World(items=60))
+    text = STEP.replace("benchmark: b", "benchmark: facts") % "\n  - ".join(steps)
+    (tmp_path / "recipe.yaml").write_text(text)
+    arguments = ["--items", files.items, "--models", files.models, "--output", tmp_path / "out", "--controls", 20]
+    result = CliRunner().invoke(app, ["apply", str(tmp_path / "recipe.yaml"), *map(str, arguments)])
+    assert result.exit_code == 0, result.exception
+    judged = json.loads((tmp_path / "out" / "judgement.json").read_text())
+    assert set(judged) == designs and result.output.count("random choices of the same size") == len(designs)
+    recipe = read_recipe(tmp_path / "recipe.yaml", lambda settings: None)
+    answers = read_benchmark_items(files.items, "facts")
+    folds = folds_by_design(Candidates(answers.doc_ids, answers), read_models(files.models), (), recipe.filters)
+    scored = {answers.models[model].model for design in folds.values() for fold in design for model, _ in fold.score}
+    assert scored and not scored & {"small-deep", "small-wide"}
+    if designs == {"references"}:  # the two models choose alike whatever is left out
+        assert judged["references"]["optimism_gap"] == 0 and judged["references"]["kept_by_fold"] == {
+            "other models": 30
+        }

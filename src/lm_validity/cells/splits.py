@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lm_validity.cells.task_groups import TaskGroup
 from lm_validity.cells.tasks import KINDS, AnyTask, Documents, address_of, fetch_documents, rows, task_of
 from lm_validity.errors import CellError, InputError
 
@@ -156,6 +157,9 @@ def _sources(task: AnyTask, seed: int, test_only: bool) -> _Sources:
     test = (scored, test_documents, _permutation(seed, "test", test_documents))
     if test_only:
         return _Sources("test only", {"test": test})
+    if isinstance(task, TaskGroup):
+        for kind in ("train", "validation"):
+            task.check_alike(kind)
     if not has_train and task.OUTPUT_TYPE != "loglikelihood_rolling":
         raise InputError(
             f"{task.config.task}: it has no training documents apart from those that are scored.",

@@ -17,6 +17,7 @@ from lm_eval.tasks._index import Entry, Kind, TaskIndex
 from lm_eval.tasks._yaml_loader import load_yaml
 
 from lm_validity.cells.quiet import errors_only
+from lm_validity.errors import InputError
 
 _KINDS = ("training", "validation", "test")
 
@@ -81,7 +82,11 @@ def build_group(name: str, files: Sequence[Path]) -> "TaskGroup":
         tasks = built.get_all_tasks()
     else:  # a tag has no score of its own in lm-eval
         by_size, tasks = {}, built
-    return TaskGroup(name, {task.task_name: task for task in tasks}, by_size)
+    group = TaskGroup(name, {task.task_name: task for task in tasks}, by_size)
+    group.check_alike("test")
+    if not group.has_test_docs():  # then the validation documents are scored
+        group.check_alike("validation")
+    return group
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,21 @@ class TaskGroup:
         splits = {f"{kind}_split": getattr(first.config, f"{kind}_split", None) for kind in _KINDS}
         return SimpleNamespace(task=self.name, process_results=None, **splits)
 
+    def check_alike(self, kind: str) -> None:
+        """Raise InputError where some members have documents of a kind (train, validation, test) and others have none.
+
+        Else the group would take another split of those that have it than lm-eval does.
+        """
+        splits = {name: _split_kinds(task) for name, task in self.members.items()}
+        with_it = next((name for name, kinds in splits.items() if kind in kinds), None)
+        without = next((name for name, kinds in splits.items() if kind not in kinds), None)
+        if with_it is not None and without is not None:
+            described = ", ".join(f"{name} has {' and '.join(splits[name]) or 'none'}" for name in (with_it, without))
+            raise InputError(
+                f"{self.name}: the tasks of the group differ in their splits ({described}).",
+                "give each kind of task a row of its own in the benchmarks sheet.",
+            )
+
     def has_training_docs(self) -> bool:
         return all(task.has_training_docs() for task in self.members.values())
 
@@ -116,6 +136,11 @@ class TaskGroup:
 
     def has_test_docs(self) -> bool:
         return all(task.has_test_docs() for task in self.members.values())
+
+
+def _split_kinds(task: Task) -> list[str]:
+    has = {"train": task.has_training_docs, "validation": task.has_validation_docs, "test": task.has_test_docs}
+    return [kind for kind, has_docs in has.items() if has_docs()]
 
 
 class GroupDocument(dict):

@@ -68,6 +68,8 @@ def load_task(record: TaskRecord, num_fewshot: int = 0, mutual_information: bool
             with errors_only("lm_eval"):
                 paths = [*record.group_paths, *(member.path for member in record.members)]
                 task: AnyTask = build_group(record.task, paths)
+        except InputError:
+            raise
         except Exception as error:  # whatever a task's code, its template or the data library raises
             raise cannot_build(record.task, error) from error
     else:

@@ -141,6 +141,27 @@ def test_bad_groups_are_named(folder):
         find_task("pets_broken", folder)
 
 
+def test_groups_of_unlike_splits_are_refused(tmp_path):
+    """Else all would be scored on validation, also a task that has test documents."""
+    folder = write_pets(tmp_path)
+    gamma = folder / "pets_gamma.yaml"
+    text = gamma.read_text()
+    gamma.write_text(text.replace("test_split: test", "validation_split: test"))
+    with pytest.raises(InputError) as caught:
+        load("pets", folder)
+    assert caught.value.problem == (
+        "pets: the tasks of the group differ in their splits "
+        "(pets_alpha has train and test, pets_gamma has train and validation)."
+    )
+    assert list(load("pets_inner", folder).members) == ["pets_alpha", "pets_beta"]
+    # what is trained on must be alike only where something is trained
+    gamma.write_text(text.replace("training_split: train\n", "").replace("fewshot_split: train\n", ""))
+    task = load("pets", folder)
+    assert len(make_splits(task, test_only=True).test.addresses) == 28
+    with pytest.raises(InputError, match=r"pets_alpha has train and test, pets_gamma has test\)"):
+        make_splits(task)
+
+
 def test_bad_fewshot_counts_are_named(folder, toy_folder, tmp_path):
     with pytest.raises(InputError, match="13 examples asked for, it has 12"):
         load("pets_alpha", folder, num_fewshot=13)

@@ -39,10 +39,12 @@ def prefetch_model(model: Model, chat: bool = True) -> dict:
         checkpoints[point.checkpoint] = _checkpoint_record(model, point, folder, sha, digest)
     final = checkpoints["final"]
     folder, sha = Path(final["path"]), final["revision"]
-    configuration = _read_configuration(model, folder / (final["subfolder"] or ""))
-    if chat and model.instruction_tuned and not has_chat_template(folder):
+    point = folder / (final["subfolder"] or "")
+    configuration = _read_configuration(model, point)
+    tokenizer = point if any(point.glob("tokenizer*")) else folder  # where `load_language_model` takes it from
+    if chat and model.instruction_tuned and not has_chat_template(tokenizer):
         raise InputError(
-            f"model {model.model!r}: instruction-tuned, but its tokenizer has no chat template ({folder}).",
+            f"model {model.model!r}: instruction-tuned, but its tokenizer has no chat template ({tokenizer}).",
             "add chat_template.jinja to the tokenizer's folder, or set instruction_tuned to 0 in the models sheet.",
         )
     return {
@@ -50,7 +52,7 @@ def prefetch_model(model: Model, chat: bool = True) -> dict:
         "path": str(folder),
         "revision": sha,
         "checkpoints": checkpoints,
-        "chat_template": has_chat_template(folder),
+        "chat_template": has_chat_template(tokenizer),
         "architecture": (configuration.get("architectures") or [configuration.get("model_type")])[0],
         "context_length": configuration.get("max_position_embeddings") or configuration.get("n_positions"),
     }

@@ -243,8 +243,13 @@ def _read_sheet(path: str | Path, required: tuple[str, ...], known: set[str]) ->
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 (byte {error.start}).", "save the sheet as UTF-8.") from None
-    lines = [line for line in text.splitlines(keepends=True) if line.strip() and not line.startswith("#")]
-    reader = csv.DictReader(lines, delimiter="," if path.suffix == ".csv" else "\t", restkey="+")
+    # rows are named by their line in the file, blank lines and comments counted
+    lines = [
+        (number, line)
+        for number, line in enumerate(text.splitlines(keepends=True), start=1)
+        if line.strip() and not line.startswith("#")
+    ]
+    reader = csv.DictReader([line for _, line in lines], delimiter="," if path.suffix == ".csv" else "\t", restkey="+")
     header = reader.fieldnames or []
     for column in required:
         if column not in header:
@@ -259,7 +264,8 @@ def _read_sheet(path: str | Path, required: tuple[str, ...], known: set[str]) ->
                 f"did you mean {nearest(column, known) or sorted(known)}?",
             )
     sheet = Sheet(path)
-    for number, row in enumerate(reader, start=2):
+    for row in reader:
+        number = lines[reader.line_num - 1][0]
         if "+" in row or None in row.values():
             raise InputError(
                 f"{path}, row {number}: {len(header)} columns expected, not as many found.",

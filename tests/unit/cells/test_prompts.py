@@ -1,6 +1,8 @@
 """What evaluation feeds is where training begins, for every output type, plain and chat, the miniature's and lm-eval's
 tasks; one beginning-of-text token; the same system message on both sides; the blank before an answer."""
 
+import shutil
+
 import pytest
 import torch
 from shipped_data import METRIC, ROWS, fake_data
@@ -17,7 +19,7 @@ from lm_validity.cells.tasks import find_task, gold_choice, load_task
 from lm_validity.cells.training_text import training_examples
 from lm_validity.config.miniature import MiniatureSettings
 from lm_validity.config.pool import MiniatureModel
-from lm_validity.config.sheets import Model
+from lm_validity.config.sheets import Checkpoint, Model
 from lm_validity.errors import InputError
 from lm_validity.miniature.build import write_world
 from lm_validity.miniature.tasks import BENCHMARKS
@@ -153,3 +155,15 @@ def test_a_tokenizer_without_a_template_is_named_when_the_model_is_fetched(model
         prefetch_model(tuned)
     assert not prefetch_model(tuned, chat=False)["chat_template"]
     assert prefetch_model(Model("m", str(model_folders["llama"]), instruction_tuned=True))["chat_template"]
+
+
+def test_the_template_is_that_of_the_tokenizer_that_is_loaded(model_folders, tmp_path):
+    """A checkpoint's own tokenizer goes before the model's, as when it is loaded."""
+    bare, own = tmp_path / "bare", tmp_path / "own"
+    for root, of_root, of_point in ((bare, "llama", "gpt2"), (own, "gpt2", "llama")):
+        shutil.copytree(model_folders[of_root], root)
+        shutil.copytree(model_folders[of_point], root / "last")
+    checkpoints = (Checkpoint("final", subfolder="last"),)
+    with pytest.raises(InputError, match="no chat template"):
+        prefetch_model(Model("m", str(bare), instruction_tuned=True, checkpoints=checkpoints))
+    assert prefetch_model(Model("m", str(own), instruction_tuned=True, checkpoints=checkpoints))["chat_template"]

@@ -90,6 +90,7 @@ def test_sheets_are_checked_row_by_row(tmp_path, monkeypatch):
         good + "org/b\torg/b\tfloat32\n": "row 3, column 'model', value 'org/b': not a usable id",
         good + "b\torg/b\tbfloat\n": "row 3, column 'dtype', value 'bfloat': unknown",
         good + "b\t\tfloat32\n": "row 3, column 'path'",
+        "# mine\n\n" + good + "# later\nb\torg/b\tbfloat\n": "row 6, column 'dtype', value 'bfloat'",
         good + "b\torg/b\n": "row 3: 3 columns expected",
         "model\tpth\na\tb\n": "column 'path' is missing",
         "model\tpath\tfamly\na\tb\tc\n": "unknown column 'famly'",

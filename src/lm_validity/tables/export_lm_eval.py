@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from lm_validity.errors import InputError
 from lm_validity.files import write_json
 
 # What an lm-eval file has no place for; `import lm-eval` reads it back from the file's key `lm_validity`
@@ -16,8 +17,16 @@ def write_lm_eval(scores: pd.DataFrame, output: str | Path, examples: dict[str, 
     `<output>/<model>/results_<protocol>...json`, as lm-eval writes `<output_path>/<model>/results_<date>.json`, with
     `results`, `versions`, `n-shot`, `higher_is_better`, `n-samples`, `group_subtasks`, `config` and `model_name`.
     examples: of a benchmark, the solved ones before each question. A table of scores does not say how many there were,
-    so that benchmarks not named here have no entry under `n-shot`.
+    so that benchmarks not named here have no entry under `n-shot`. Raises InputError, writing nothing, where a score's
+    metric is unknown: lm-eval's files name scores by it.
     """
+    unnamed = scores[scores["metric"].isna()]
+    if len(unnamed):
+        raise InputError(
+            f"{len(unnamed)} of {len(scores)} scores have no metric, the first of {unnamed['model'].iloc[0]} on "
+            f"{unnamed['benchmark'].iloc[0]}.",
+            "lm-eval's files name each score by its metric: fill the column `metric`.",
+        )
     written = []
     frame = scores.assign(**{column: scores[column].astype(object) for column in OWN_COLUMNS})
     for key, rows in frame.groupby(["model", *OWN_COLUMNS], dropna=False, sort=True):
@@ -55,7 +64,7 @@ def _document(model: str, own: dict, rows: pd.DataFrame, examples: dict[str, int
         results: dict = {"alias": benchmark}
         directions: dict = {}
         for row in found.itertuples():
-            name, _, filter_name = (row.metric or "score").partition(",")
+            name, _, filter_name = row.metric.partition(",")
             filter_name = filter_name or "none"
             results[f"{name},{filter_name}"] = float(row.value)
             results[f"{name}_stderr,{filter_name}"] = "N/A" if pd.isna(row.stderr) else float(row.stderr)

@@ -157,3 +157,11 @@ def test_examples_are_those_of_the_benchmarks_sheet(tmp_path):
     refused = CliRunner().invoke(app, command)
     assert isinstance(refused.exception, InputError)
     assert "row 2, column 'num_fewshot': '2.5' is not a count" in str(refused.exception)
+
+
+def test_scores_without_a_metric_are_named_and_nothing_is_written(tmp_path):
+    ours = our_scores().astype({"metric": object})
+    ours.loc[1, "metric"] = None
+    with pytest.raises(InputError, match=r"1 of \d+ scores have no metric"):
+        write_lm_eval(ours, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

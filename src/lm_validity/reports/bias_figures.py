@@ -117,13 +117,17 @@ def formula_intervals(analysis: BiasAnalysis, effect: str) -> alt.LayerChart:
     return _with_zero(chart)
 
 
-def calibration(analysis: BiasAnalysis) -> alt.LayerChart:
-    """Predicted against observed accuracy by formula, in the largest setting of the first experiment."""
+def calibrated_experiments(analysis: BiasAnalysis) -> list[str]:
+    """Experiments with a fit of the bias whose predictions can be held against what was observed."""
+    fits = (fit for fit in analysis.fits if fit.effect == "bias" and fit.accuracies is not None)
+    return list(dict.fromkeys(fit.experiment for fit in fits))
+
+
+def calibration(analysis: BiasAnalysis, experiment: str) -> alt.LayerChart:
+    """Predicted against observed accuracy by formula, in the experiment's largest setting."""
     fits = [fit for fit in analysis.fits if fit.effect == "bias" and fit.accuracies is not None]
-    if not fits:
-        return alt.layer(alt.Chart(chart_data(pd.DataFrame())).mark_point()).properties(width="container")
-    m, n = max((fit.m, fit.n) for fit in fits if fit.experiment == fits[0].experiment)
-    chosen = [fit for fit in fits if (fit.experiment, fit.m, fit.n) == (fits[0].experiment, m, n)]
+    m, n = max((fit.m, fit.n) for fit in fits if fit.experiment == experiment)
+    chosen = [fit for fit in fits if (fit.experiment, fit.m, fit.n) == (experiment, m, n)]
     frame = pd.concat([fit.accuracies.assign(formula=fit.formula) for fit in chosen])
     return scatter(
         frame,

@@ -284,6 +284,21 @@ def _formula_sentence(analysis: BiasAnalysis, experiment: str) -> str:
     return f"The 89% interval of the bias excludes zero in {'; '.join(lines)}." if lines else ""
 
 
+def _calibration_figures(analysis: BiasAnalysis) -> list[Figure]:
+    """One an experiment: their accuracies are of different tasks and models."""
+    experiments = figures.calibrated_experiments(analysis)
+    of = {experiment: f": {experiment}" if len(experiments) > 1 else "" for experiment in experiments}
+    return [
+        Figure(
+            "calibration" if number == 0 else f"calibration_{number + 1}",
+            f"Predicted and observed accuracy{of[experiment]}",
+            figures.calibration(analysis, experiment),
+            "One point per task, language model and arm of the largest setting.",
+        )
+        for number, experiment in enumerate(experiments)
+    ]
+
+
 def _formula_section(analysis: BiasAnalysis) -> Section:
     finding = per_experiment(analysis, _formula_sentence)
     return Section(
@@ -297,12 +312,7 @@ def _formula_section(analysis: BiasAnalysis) -> Section:
                 figures.formula_intervals(analysis, "bias"),
                 "Posterior means and 89% intervals.",
             ),
-            Figure(
-                "calibration",
-                "Predicted and observed accuracy",
-                figures.calibration(analysis),
-                "One point per task, language model and arm of the largest setting.",
-            ),
+            *_calibration_figures(analysis),
         ]
         if finding
         else [],

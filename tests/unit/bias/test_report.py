@@ -88,7 +88,10 @@ def test_no_section_pools_experiments(rows):
         of_clean, _, of_planted = sections[title].finding.partition(" planted: ")
         assert of_clean.startswith("clean: ") and expected[0] in of_clean, title
         assert expected[1] in of_planted, title
-    words = sections["How the conclusion depends on the formula"].explanation
+    formulas = sections["How the conclusion depends on the formula"]
+    titles = [figure.title for figure in formulas.figures if figure.name.startswith("calibration")]
+    assert titles == ["Predicted and observed accuracy: clean", "Predicted and observed accuracy: planted"]
+    words = formulas.explanation
     assert "clean: Spread of a single trial's bias at m = 16, n = 80" in words
     assert "planted: Spread of a single trial's bias at m = 16, n = 40" in words
 

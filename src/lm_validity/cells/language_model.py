@@ -15,6 +15,7 @@ import transformers
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from safetensors import SafetensorError
 
+from lm_validity.cells.generation import StopStrings, WatchLogits, sampling_options
 from lm_validity.cells.model_files import DTYPES, model_folder
 from lm_validity.cells.quiet import errors_only
 from lm_validity.cells.scorer import SharedContextLM, Way
@@ -29,19 +30,6 @@ class NonFiniteScore(CellError):
     """A log-likelihood, logit or metric that is not a finite number: the model diverged or overflowed."""
 
 
-class WatchLogits(transformers.LogitsProcessor):
-    """Remembers on the device whether generation met a logit that is NaN or +inf. Greedy search would take an argmax
-    of NaN for an answer, which then scores 0."""
-
-    def __init__(self):
-        self.broken: torch.Tensor | None = None
-
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
-        found = (scores.isnan() | scores.isposinf()).any()
-        self.broken = found if self.broken is None else self.broken | found
-        return scores
-
-
 class LanguageModel(SharedContextLM):
     """lm-eval's HFLM over a loaded model and tokenizer, with this project's scorer.
 
@@ -54,6 +42,8 @@ class LanguageModel(SharedContextLM):
         `once` for all others; the attribute then holds which of them it is.
     answer_start: what comes between a chat prompt and the answer. `template`: the white space that the chat template
         itself puts there; `lm-eval`: nothing.
+    generation_cache: keys and values of a batch of answers grow with them (`dynamic`), or are as large as the longest
+        answer from the start (`static`; transformers ignores it for architectures without such a cache).
     """
 
     def __init__(
@@ -68,6 +58,7 @@ class LanguageModel(SharedContextLM):
         window_prefix: WindowPrefix = "auto",
         answer_start: Literal["template", "lm-eval"] = "template",
         scorer: Way = "auto",
+        generation_cache: Literal["dynamic", "static"] = "dynamic",
     ):
         model.requires_grad_(False)
         if tokenizer.pad_token is None:
@@ -84,6 +75,7 @@ class LanguageModel(SharedContextLM):
         self.base = model
         self.model_id = model_id
         self.max_generated_tokens = max_generated_tokens
+        self.generation_cache = generation_cache
         if window_prefix == "auto":  # the same test by which lm-eval adds BOS to every other request of Gemma's
             window_prefix = "every" if "gemma" in getattr(model.config, "model_type", "") else "once"
         self.window_prefix: WindowPrefix = window_prefix
@@ -194,11 +186,26 @@ class LanguageModel(SharedContextLM):
         return super().generate_until(requests, disable_tqdm=True)
 
     def _model_generate(self, context, max_length: int, stop: list[str], **options) -> torch.Tensor:
+        """Tokens (rows, longest) of a batch of prompts and their answers. lm-eval's, but each row ends by itself."""
+        rows, start = context.shape
         watch = WatchLogits()
-        options["logits_processor"] = transformers.LogitsProcessorList([watch])
-        generated = super()._model_generate(context, max_length, stop, **options)
-        new = generated[:, context.shape[1] :]
-        made = int((new != self.tokenizer.pad_token_id).sum())
+        if self.generation_cache == "static":
+            options["cache_implementation"] = "static"
+        with torch.autocast(
+            device_type=self.device.type,
+            dtype=self.mixed_precision_dtype,
+            enabled=self.mixed_precision_dtype is not None,
+        ):
+            generated = self.model.generate(
+                input_ids=context,
+                max_length=max_length,
+                stopping_criteria=transformers.StoppingCriteriaList([StopStrings(self.tokenizer, stop, start, rows)]),
+                logits_processor=transformers.LogitsProcessorList([watch]),
+                pad_token_id=self.tokenizer.pad_token_id,
+                use_cache=True,
+                **sampling_options(options),
+            )
+        made = int((generated[:, start:] != self.tokenizer.pad_token_id).sum())
         self.counters.generated_tokens += made
         self.counters.forward_tokens += int(options["attention_mask"].sum()) + made
         self.counters.forward_tokens_padded += generated.numel()
@@ -224,6 +231,7 @@ def load_language_model(
     window_prefix: WindowPrefix = "auto",
     answer_start: Literal["template", "lm-eval"] = "template",
     scorer: Way = "auto",
+    generation_cache: Literal["dynamic", "static"] = "dynamic",
 ) -> LanguageModel:
     """Load a model from a folder, or a hub id from the local cache: safetensors, no network, no remote code.
 
@@ -254,6 +262,7 @@ def load_language_model(
         window_prefix=window_prefix,
         answer_start=answer_start,
         scorer=scorer,
+        generation_cache=generation_cache,
     )
     with lm.counters.phase("load"):
         lm.counters.model_loads += 1

@@ -197,6 +197,7 @@ class Worker:
                     window_prefix=self.workspace.grid.document_bos(self.model.model),
                     answer_start=evaluation.chat_answer_start,
                     scorer=evaluation.scorer,
+                    generation_cache=evaluation.generation_cache,
                     model_id=self.model.model,
                 )
             except CellError as error:

@@ -6,10 +6,10 @@ the cell's own name. Standard library only: the Snakefile builds this at parse t
 """
 
 import hashlib
-from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+from lm_validity.config.batches import Group, cell_minutes, make_groups
 from lm_validity.config.bias_grid import TRIALS_RULE, TrialCell, describe_trials, trial_batches
 from lm_validity.config.load import Run
 from lm_validity.config.sections import Batching
@@ -51,29 +51,6 @@ class Job(NamedTuple):
 def read_cell(values: dict) -> Cell | TrialCell:
     """The cell of a JSON record."""
     return (TrialCell if values["rule"] == TRIALS_RULE else Cell)(**values)
-
-
-@dataclass(frozen=True)
-class Group:
-    """Neighbours in a list that share a job."""
-
-    name: str
-    members: tuple
-
-
-def make_groups(members: tuple, size: int | str, everything: str, prefix: str = "") -> list[Group]:
-    """Cut `members` into runs of at most `size` ("all": one run), each named for its files.
-
-    A run of one is named by its member; the whole list is `all-<everything>`; others `group-<i>-of-<n>-<everything>`.
-    """
-    if not members:
-        return []
-    if size == "all" or size >= len(members) > 1:
-        return [Group(f"all-{everything}", members)] if len(members) > 1 else [Group(f"{prefix}{members[0]}", members)]
-    cuts = [members[start : start + size] for start in range(0, len(members), size)]
-    if size == 1:
-        return [Group(f"{prefix}{cut[0]}", cut) for cut in cuts]
-    return [Group(f"group-{i}-of-{len(cuts)}-{everything}", cut) for i, cut in enumerate(cuts, 1)]
 
 
 class Grid:
@@ -127,6 +104,16 @@ class Grid:
         """How many cells of a model share a process: its size class's own way, else the run's."""
         return self.configuration.size_classes[model.size_class].batching or self.configuration.batching
 
+    def _groups(
+        self, model: Model, members: tuple, size: int | str, *names: str, minutes: dict[str, float]
+    ) -> list[Group]:
+        """`make_groups` for jobs of a model; `minutes` is what each member adds to a job."""
+        return make_groups(members, size, *names, minutes=minutes, longest=60 * self.batching(model).job_hours)
+
+    def _minutes(self, model: Model, rule: str, benchmark: str) -> float:
+        of_size = self.configuration.size_classes[model.size_class]
+        return cell_minutes(of_size, rule, self.run.benchmarks[benchmark].output_type)
+
     # ---- jobs by rule -------------------------------------------------------------------------------------------
 
     @cached_property
@@ -156,8 +143,20 @@ class Grid:
             wanted = self._wanted_evaluations(model, model.model in agreement, model.model in signal)
             checkpoints = tuple(dict.fromkeys(checkpoint for checkpoint, _, _ in wanted))
             benchmarks = tuple(name for name in self.run.benchmarks if any(name == b for _, b, _ in wanted))
-            for of_benchmarks in make_groups(benchmarks, size.benchmarks, "benchmarks"):
-                for of_checkpoints in make_groups(checkpoints, size.checkpoints, "checkpoints"):
+            minutes = {
+                name: self._minutes(model, "evaluate_model", name)
+                * max(len(splits) for (_, benchmark, _), splits in wanted.items() if benchmark == name)
+                for name in benchmarks
+            }
+            for of_benchmarks in self._groups(model, benchmarks, size.benchmarks, "benchmarks", minutes=minutes):
+                a_checkpoint = sum(minutes[name] for name in of_benchmarks.members)
+                for of_checkpoints in self._groups(
+                    model,
+                    checkpoints,
+                    size.checkpoints,
+                    "checkpoints",
+                    minutes=dict.fromkeys(checkpoints, a_checkpoint),
+                ):
                     for prompt in dict.fromkeys(prompt for _, _, prompt in wanted):
                         cells = tuple(
                             Cell("evaluate_model", model.model, benchmark, checkpoint, prompt, split=split)
@@ -185,18 +184,22 @@ class Grid:
     def _finetunes(self):
         settings, benchmarks = self.configuration.finetuning, self.benchmarks("agreement")
         for model in self.agreement_models if benchmarks else ():
-            size = self.batching(model).finetune_adapter
-            for group in make_groups(benchmarks, size.benchmarks, "benchmarks"):
+            size, rates = self.batching(model).finetune_adapter, settings.learning_rates
+            one = {name: self._minutes(model, "finetune_adapter", name) for name in benchmarks}
+            all_rates = {name: minutes * len(rates) for name, minutes in one.items()}
+            for group in self._groups(model, benchmarks, size.benchmarks, "benchmarks", minutes=all_rates):
+                a_rate = dict.fromkeys(rates, sum(one[name] for name in group.members))
+                of_rates = self._groups(model, rates, size.learning_rates, "rates", "lr", minutes=a_rate)
                 of_prompt = self._by_prompt(model.model, group.members)
                 for prompt, members in of_prompt.items():
-                    for rates in make_groups(settings.learning_rates, size.learning_rates, "rates", "lr"):
+                    for together in of_rates:
                         for seed in settings.seeds:
                             cells = tuple(
                                 Cell("finetune_adapter", model.model, benchmark, None, prompt, rate, seed)
                                 for benchmark in members
-                                for rate in rates.members
+                                for rate in together.members
                             )
-                            batch = f"{group.name}.{prompt}.{rates.name}.seed{seed}"
+                            batch = f"{group.name}.{prompt}.{together.name}.seed{seed}"
                             yield Job("finetune_adapter", model.model, batch, cells)
 
     def _by_prompt(self, model: str, benchmarks: tuple[str, ...]) -> dict[str, list[str]]:
@@ -211,7 +214,8 @@ class Grid:
         seeds, benchmarks = self.configuration.finetuning.seeds, self.benchmarks("agreement")
         for model in self.agreement_models if benchmarks else ():
             size = self.batching(model).evaluate_adapter
-            for group in make_groups(benchmarks, size.benchmarks, "benchmarks"):
+            minutes = {name: self._minutes(model, "evaluate_adapter", name) for name in benchmarks}
+            for group in self._groups(model, benchmarks, size.benchmarks, "benchmarks", minutes=minutes):
                 # a base model has no choice to make, and a corpus no prompt
                 open_choice = [name for name in group.members if len(self.prompts(model.model, name)) > 1]
                 if open_choice:

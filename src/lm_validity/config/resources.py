@@ -5,13 +5,13 @@ Standard library only: the Snakefile reads this at parse time.
 
 from typing import NamedTuple
 
+from lm_validity.config.batches import cell_minutes
 from lm_validity.config.bias_grid import TRIALS_RULE
 from lm_validity.config.grid import Job
 from lm_validity.config.load import Run
 from lm_validity.config.sections import SizeClass
 
 LEAST_MINUTES = 5
-GENERATION = 5  # an answer written token by token takes this many times as long as choices that are only scored
 # Jobs without a model of their own: a process that reads and writes small files.
 LIGHT_RULES = ("select_prompt", "select_adapter")
 
@@ -37,11 +37,7 @@ def job_minutes(run: Run, job: Job, attempt: int = 1) -> int:
     if job.rule == TRIALS_RULE:
         trials = sum(cell.last - cell.first + 1 for cell in job.cells)
         return int((LEAST_MINUTES + trials * one.trial_minutes) * attempt)
-    if job.rule == "finetune_adapter":
-        minutes = one.finetune_minutes * len(job.cells)
-    else:
-        generated = sum(run.benchmarks[cell.benchmark].output_type == "generate_until" for cell in job.cells)
-        minutes = one.evaluate_minutes * (len(job.cells) + (GENERATION - 1) * generated)
+    minutes = sum(cell_minutes(one, job.rule, run.benchmarks[cell.benchmark].output_type) for cell in job.cells)
     return max(LEAST_MINUTES, int(minutes * attempt))
 
 

@@ -14,6 +14,7 @@ from lm_validity.training_tokens import E2LM_BATCH_RAMP, BatchRamp
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 Positive = Annotated[int, Field(ge=1)]
 Many = Positive | Literal["all"]
+AsManyAsFit = Many | Literal["auto"]
 
 
 class Section(BaseModel):
@@ -49,6 +50,12 @@ class Evaluation(Section):
         description="How choices are scored; changes speed, and results by rounding only. auto: a question's context "
         "is computed once for all its choices, in the faster of two ways (packed, cached), where that is exact for the "
         "model; rows: each choice by itself; lm-eval: lm-eval's own code.",
+    )
+    generation_cache: Literal["dynamic", "static"] = Field(
+        "dynamic",
+        description="Keys and values while answers are generated: dynamic grows with the answers; static has room for "
+        "the longest answer from the start, and on a GPU transformers compiles the model for it. Changes speed, and "
+        "results by rounding only.",
     )
     max_length: Positive | None = Field(None, description="Longest context in tokens; null is the model's own limit.")
     max_generated_tokens: Positive = Field(
@@ -142,21 +149,21 @@ def _rate_name(rate) -> str:
 class EvaluateBatch(Section):
     """Cells of one model that share a process."""
 
-    benchmarks: Many = Field("all", description="Benchmarks a job.")
-    checkpoints: Many = Field("all", description="Checkpoints a job.")
+    benchmarks: AsManyAsFit = Field("auto", description="Benchmarks a job.")
+    checkpoints: AsManyAsFit = Field("auto", description="Checkpoints a job.")
 
 
 class FinetuneBatch(Section):
     """Fine-tunes of one model that share a process."""
 
-    benchmarks: Many = Field(1, description="Benchmarks a job.")
-    learning_rates: Many = Field("all", description="Learning rates a job.")
+    benchmarks: AsManyAsFit = Field("auto", description="Benchmarks a job.")
+    learning_rates: AsManyAsFit = Field("auto", description="Learning rates a job.")
 
 
 class AdapterBatch(Section):
     """Selected adapters of one model that share a process."""
 
-    benchmarks: Many = Field("all", description="Benchmarks a job.")
+    benchmarks: AsManyAsFit = Field("auto", description="Benchmarks a job.")
 
 
 class TrialBatch(Section):
@@ -166,8 +173,15 @@ class TrialBatch(Section):
 
 
 class Batching(Section):
-    """How many cells share a process. Changes cost, never a result: cells are stored one by one."""
+    """How many cells share a process: a number, all, or auto, which is as many as job_hours allow by the minutes of the
+    model's size class. Changes cost, never a result: cells are stored one by one."""
 
+    job_hours: float = Field(
+        12.0,
+        gt=0,
+        description="Longest that a job of several cells asks for under auto; give your partition's limit. A killed "
+        "job loses the cell it was at (a fine-tune: the epoch), whatever its length.",
+    )
     evaluate_model: EvaluateBatch = Field(EvaluateBatch(), description="Evaluation of models as they come.")
     finetune_adapter: FinetuneBatch = Field(FinetuneBatch(), description="LoRA fine-tuning.")
     evaluate_adapter: AdapterBatch = Field(AdapterBatch(), description="Selection and the one look at test.")

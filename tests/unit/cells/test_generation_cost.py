@@ -1,9 +1,14 @@
 """Generation: batched, and over as soon as every answer of a batch has met its stop string."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
+from lm_eval.models.huggingface import HFLM
 
 from lm_validity.cells.evaluation import evaluate
+from lm_validity.cells.generation import sampling_options
+from lm_validity.cells.quiet import errors_only
 from lm_validity.cells.splits import documents, make_splits
 
 
@@ -60,3 +65,97 @@ def test_generation_ends_when_all_have_stopped(counted, toy_task, monkeypatch):
     found = evaluate(lm, task, docs, metric="exact_match,stripped")
     assert set(found.items.response) == {""}
     assert len(calls) == -(-len(docs) // 8)
+
+
+PROMPTS = [f"Q: {name}" for name in ("moss", "a stone", "the old house", "tea", "is", "was seen near", "color")]
+
+
+def as_requests(stops: list[str], longest: int = 24) -> list:
+    options = {"until": stops, "max_gen_toks": longest, "do_sample": False}
+    return [SimpleNamespace(args=(prompt, options)) for prompt in PROMPTS]
+
+
+def one_at_a_time(lm, requests) -> list[str]:
+    """lm-eval's own answers at batch 1."""
+    with errors_only("lm_eval.models.huggingface"):
+        theirs = HFLM(pretrained=lm.base, tokenizer=lm.tokenizer, batch_size=1)
+    return theirs.generate_until(requests, disable_tqdm=True)
+
+
+@pytest.fixture
+def walking(lm, monkeypatch):
+    """(model whose next token is a function of the last one, list of its forward passes): its answers are lively."""
+    forward, passes = lm.base.forward, []
+
+    def walk(input_ids=None, **options):
+        passes.append(input_ids.shape)
+        found = forward(input_ids=input_ids, **options)
+        following = 278 + (21 * input_ids[:, -1] + 3) % 100  # goes through 100 words of the vocabulary
+        found.logits = torch.nn.functional.one_hot(following, found.logits.shape[-1])[:, None].float()
+        return found
+
+    monkeypatch.setattr(lm.base, "forward", walk)
+    return lm, passes
+
+
+def different_stops(lm) -> list[str]:
+    """For each prompt a string of its answer, unless the answer holds another prompt's."""
+    stops: list[str] = []
+    for number, answer in enumerate(one_at_a_time(lm, as_requests(["never said"]))):
+        if not any(stop in answer for stop in stops):
+            stops.append(answer[5 + 2 * number : 9 + 2 * number])
+    assert len(stops) > 1, "all answers hold one string: nothing would be tested"
+    return stops
+
+
+def test_each_row_ends_with_its_own_stop_string(walking):
+    """Rows that meet different strings: lm-eval's answers at batch 1, and a batch as long as its longest answer."""
+    lm, passes = walking
+    requests, alone = as_requests(different_stops(lm)), []
+    for request in requests:
+        passes.clear()
+        lm.generate_until([request])
+        alone.append(len(passes))
+    passes.clear()
+    found = lm.generate_until(requests)
+    assert len(passes) == max(alone) < 24, "lm-eval goes on to 24 tokens, because no string is in all answers"
+    assert found == one_at_a_time(lm, requests)
+    assert len(set(alone)) > 1 and len(set(found)) > 1
+
+
+def test_a_static_cache_writes_the_same_tokens(lm, monkeypatch):
+    requests = as_requests(["never said"])
+    dynamic = lm.generate_until(requests)
+    made, prepare = [], type(lm.base)._prepare_static_cache
+
+    def watch(self, *arguments, **options):
+        made.append(prepare(self, *arguments, **options))
+        return made[-1]
+
+    monkeypatch.setattr(type(lm.base), "_prepare_static_cache", watch)
+    lm.generation_cache = "static"
+    assert lm.generate_until(requests) == dynamic
+    assert lm.generate_until(requests[:2]) == dynamic[:2], "a smaller batch after a larger one"
+    assert made and len(set(dynamic)) > 1
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, {"do_sample": False}),
+        ({"temperature": 0.0, "do_sample": None}, {"do_sample": False}),
+        ({"temperature": 0.0, "do_sample": False, "top_p": 1}, {"do_sample": False, "top_p": 1}),
+        ({"temperature": 0.7}, {"temperature": 0.7}),
+        ({"temperature": 0.7, "do_sample": True}, {"temperature": 0.7, "do_sample": True}),
+        ({"do_sample": True}, {"temperature": 0.0, "do_sample": True}),
+    ],
+)
+def test_sampling_by_lm_evals_rule(given, expected, lm, monkeypatch):
+    assert sampling_options(given) == expected
+    seen = {}
+    with errors_only("lm_eval.models.huggingface"):
+        theirs = HFLM(pretrained=lm.base, tokenizer=lm.tokenizer, batch_size=1)
+    monkeypatch.setattr(lm.base, "generate", lambda **options: seen.update(options))
+    theirs._model_generate(torch.ones(1, 2, dtype=torch.long), 4, [], **given)
+    own = ("input_ids", "max_length", "stopping_criteria", "pad_token_id", "use_cache")
+    assert {key: value for key, value in seen.items() if key not in own} == expected

@@ -1,5 +1,6 @@
 """The grid: every cell in exactly one job, whatever the batching; names that can be files; dependencies."""
 
+import functools
 from itertools import product
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 
 from lm_validity.config.grid import Cell, Grid, make_groups
 from lm_validity.config.load import build_run
+from lm_validity.config.resources import job_minutes
 
 
 @pytest.fixture
@@ -35,7 +37,7 @@ def make_grid(tmp_path, monkeypatch):
     return make
 
 
-SIZES = [1, 2, "all"]
+SIZES = [1, 2, "all", "auto"]
 
 
 @pytest.mark.parametrize(("few", "many"), list(product(SIZES, SIZES)))
@@ -66,7 +68,7 @@ def test_batching_changes_jobs_and_never_cells(make_grid, few, many):
 
 def test_a_size_class_has_its_own_batches(make_grid):
     """Large models: one benchmark a job, so that a job fits a time limit; the others as the run says."""
-    alone = {"evaluate_model": {"benchmarks": 1}, "evaluate_adapter": {"benchmarks": 1}}
+    alone = {rule: {"benchmarks": 1} for rule in ("evaluate_model", "finetune_adapter", "evaluate_adapter")}
     usual = make_grid()
     large = make_grid(size_classes={name: {"batching": alone} for name in usual.configuration.size_classes})
     cells = lambda grid: {cell for job in grid.jobs.values() for cell in job.cells}  # noqa: E731
@@ -101,6 +103,49 @@ def test_groups_are_cut_in_order():
     assert names == [("group-1-of-2-benchmarks", ("a", "b")), ("group-2-of-2-benchmarks", ("c",))]
     assert [group.name for group in make_groups(("a", "b"), "all", "benchmarks")] == ["all-benchmarks"]
     assert [group.name for group in make_groups(("a",), "all", "rates", "lr")] == ["lra"]
+    minutes = {"a": 30.0, "b": 40.0, "c": 200.0, "d": 50.0, "e": 50.0}
+    cuts = make_groups(tuple("abcde"), "auto", "benchmarks", minutes=minutes, longest=100)
+    assert [group.members for group in cuts] == [("a", "b"), ("c",), ("d", "e")], "what takes longer is alone"
+    assert [group.name for group in make_groups(("c",), "auto", "rates", "lr", minutes=minutes, longest=1)] == ["lrc"]
+
+
+MINUTES = {"gpu": 1, "evaluate_minutes": 60, "finetune_minutes": 120}
+
+
+@pytest.mark.parametrize("hours", [1, 3, 5, 12, 1000])
+def test_jobs_under_auto_are_as_long_as_allowed_and_no_longer(make_grid, hours):
+    """No job of several parts asks for more than job_hours; no two neighbours would fit one job."""
+    grid = make_grid(
+        batching={"job_hours": hours},
+        size_classes={"small": MINUTES},
+        finetuning={"learning_rates": ["1e-5", "2e-5", "5e-5"]},
+    )
+    for job in grid.jobs.values():
+        if job.rule.startswith("select") or job_minutes(grid.run, job) <= 60 * hours:
+            continue
+        parts = {(cell.benchmark, cell.checkpoint, cell.learning_rate) for cell in job.cells}
+        assert len(parts) == 1, f"{job.batch} asks for {job_minutes(grid.run, job)} minutes"
+    fine = [job for job in grid.jobs.values() if job.rule == "finetune_adapter" and job.model == "base"]
+    # two benchmarks of three rates of two hours: one rate a job, or two, or three, or everything
+    assert [len(job.cells) for job in fine] == {1: [1] * 6, 3: [1] * 6, 5: [2, 1] * 2, 12: [6], 1000: [6]}[hours]
+
+
+def test_a_generated_benchmark_counts_for_five(make_grid):
+    Path("b.tsv").write_text("benchmark\toutput_type\nx\t\ny\tgenerate_until\nz\t\n")
+    grid = make_grid(batching={"job_hours": 12}, size_classes={"small": MINUTES})
+    jobs = [job for job in grid.jobs.values() if job.rule == "evaluate_model" and job.model == "base"]
+    # two splits an hour each are 2, 10 and 2 hours
+    assert [list(dict.fromkeys(cell.benchmark for cell in job.cells)) for job in jobs] == [["x", "y"], ["z"]]
+
+
+def test_what_the_user_says_goes_before_auto(make_grid):
+    """A number wins over job_hours, in the run's section and in a size class's."""
+    said = {"evaluate_model": {"benchmarks": "all"}, "finetune_adapter": {"learning_rates": "all", "benchmarks": 1}}
+    of_run = make_grid(batching={"job_hours": 0.1, **said})
+    of_class = make_grid(size_classes={"small": {"batching": {"job_hours": 0.1, **said}}})
+    for grid in (of_run, of_class):
+        batches = {job.batch for job in grid.jobs.values() if job.model == "base"}
+        assert {"all-benchmarks.final.plain", "x.plain.all-rates.seed0", "x.seed0"} <= batches
 
 
 def test_selection_stands_on_validation_only(make_grid):
@@ -113,6 +158,7 @@ def test_selection_stands_on_validation_only(make_grid):
 
 
 def test_settings_tell_what_changes_numbers(make_grid):
+    make_grid = functools.partial(make_grid, batching={"finetune_adapter": {"benchmarks": 1}})
     grid, job = make_grid(), ("finetune_adapter", "base", "x.plain.all-rates.seed0")
     said = grid.settings(grid.job(*job))
     changed = make_grid(finetuning={"epochs": 4})

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from lm_validity.config.grid import Grid
-from lm_validity.config.load import load_run
+from lm_validity.config.load import Run, build_run, load_run
 from lm_validity.config.resources import job_minutes, job_resources
 from lm_validity.store.readiness import gpu_memory_problems
 from lm_validity.store.workload import Workload
@@ -20,9 +20,9 @@ def paper(monkeypatch):
     return load_run("config/paper/train_before_test.yaml")
 
 
-def test_time_limits_leave_room_on_a_gpu_half_as_fast(paper):
-    """Every job of the published grid, by the analytic model of an H200 times two; a second attempt has double."""
-    workload, jobs = Workload(paper), Grid(paper).jobs.values()
+def published_workload(run: Run) -> Workload:
+    """The analytic model with the published numbers of documents."""
+    workload = Workload(run)
     with open("config/paper/train_before_test_benchmarks.tsv", encoding="utf-8") as handle:
         rows = {row["benchmark"]: row for row in csv.DictReader(handle, delimiter="\t")}
     columns = {
@@ -31,8 +31,32 @@ def test_time_limits_leave_room_on_a_gpu_half_as_fast(paper):
         "test": "published_test_rows",
     }
     workload.documents = lambda benchmark, split: min(
-        int(rows[benchmark][columns[split]]), getattr(paper.configuration.splits, split)
+        int(rows[benchmark][columns[split]]), getattr(run.configuration.splits, split)
     )
+    return workload
+
+
+def test_starting_is_at_most_a_tenth_of_jobs_under_auto(paper):
+    """The default batching, on the published grid: a start and a load against the cells, by size class and rule."""
+    values = paper.configuration.model_dump(mode="json") | {"batching": {}}
+    run = build_run(values, "f.yaml")
+    workload, spent = published_workload(run), {}
+    for job in Grid(run).jobs.values():
+        if job.rule.startswith("select"):
+            continue
+        start, cells = spent.get((run.models[job.model].size_class, job.rule), (0.0, 0.0))
+        start += workload.start_seconds(job.model)
+        cells += sum(map(workload.seconds, job.cells))
+        spent[run.models[job.model].size_class, job.rule] = (start, cells)
+        assert job_minutes(run, job) <= 12 * 60 or len({cell.benchmark for cell in job.cells}) == 1
+    assert len(spent) == 15
+    for group, (start, cells) in spent.items():
+        assert start / (start + cells) <= 0.1, group
+
+
+def test_time_limits_leave_room_on_a_gpu_half_as_fast(paper):
+    """Every job of the published grid, by the analytic model of an H200 times two; a second attempt has double."""
+    workload, jobs = published_workload(paper), Grid(paper).jobs.values()
     sizes = set()
     for job in jobs:
         if job.rule.startswith("select"):

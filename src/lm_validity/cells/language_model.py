@@ -7,6 +7,7 @@ next epoch, one BOS per document in rolling perplexity, and counters.
 
 import functools
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -16,7 +17,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from safetensors import SafetensorError
 
 from lm_validity.cells.generation import StopStrings, WatchLogits, sampling_options
-from lm_validity.cells.model_files import DTYPES, model_folder
+from lm_validity.cells.model_files import DTYPES, model_and_tokenizer_folder
 from lm_validity.cells.quiet import errors_only
 from lm_validity.cells.scorer import SharedContextLM, Way
 from lm_validity.errors import CellError
@@ -76,6 +77,7 @@ class LanguageModel(SharedContextLM):
         self.model_id = model_id
         self.max_generated_tokens = max_generated_tokens
         self.generation_cache = generation_cache
+        self.writer: Callable[[list], list[str]] | None = None  # another backend for answers, e.g. vLLM
         if window_prefix == "auto":  # the same test by which lm-eval adds BOS to every other request of Gemma's
             window_prefix = "every" if "gemma" in getattr(model.config, "model_type", "") else "once"
         self.window_prefix: WindowPrefix = window_prefix
@@ -183,6 +185,9 @@ class LanguageModel(SharedContextLM):
         return totals
 
     def generate_until(self, requests, disable_tqdm: bool = True) -> list[str]:
+        """One answer a request: by `writer` where there is one, else by the model itself."""
+        if self.writer is not None:
+            return self.writer(requests)
         return super().generate_until(requests, disable_tqdm=True)
 
     def _model_generate(self, context, max_length: int, stop: list[str], **options) -> torch.Tensor:
@@ -243,10 +248,7 @@ def load_language_model(
     """
     if dtype not in DTYPES:
         raise CellError(f"{path}: dtype {dtype!r} is not known.", f"use one of {', '.join(DTYPES)}.")
-    folder = model_folder(path, revision=revision, subfolder=subfolder)
-    root = folder.parents[len(Path(subfolder).parts) - 1] if subfolder else folder
-    # a checkpoint's subfolder may hold the weights alone
-    tokenizer_folder = folder if any(folder.glob("tokenizer*")) else root
+    folder, tokenizer_folder = model_and_tokenizer_folder(path, revision=revision, subfolder=subfolder)
     model, tokenizer = _read_folder(folder, tokenizer_folder, str(path), DTYPES[dtype], device)
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"

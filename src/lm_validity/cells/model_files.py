@@ -32,3 +32,12 @@ def model_folder(path: str | Path, *, revision: str | None = None, subfolder: st
             "only safetensors are loaded: convert the weights with model.save_pretrained(folder).",
         )
     return folder
+
+
+def model_and_tokenizer_folder(
+    path: str | Path, *, revision: str | None = None, subfolder: str | None = None
+) -> tuple[Path, Path]:
+    """`model_folder`, and where the tokenizer is: a checkpoint's subfolder may hold the weights alone."""
+    folder = model_folder(path, revision=revision, subfolder=subfolder)
+    root = folder.parents[len(Path(subfolder).parts) - 1] if subfolder else folder
+    return folder, folder if any(folder.glob("tokenizer*")) else root

@@ -19,6 +19,7 @@ PACKAGES = (
     "safetensors",
     "datasets",
     "accelerate",
+    "vllm",
     "numpy",
 )
 

@@ -30,6 +30,7 @@ class Worker:
         self._tasks: dict[str, object] = {}
         self._prepared: tuple | None = None
         self._kept = KeptRequests()
+        self._engine = None  # vLLM's, where it writes the answers
 
     def compute(self, place: Place) -> None:
         """Compute one cell and commit it to the store. Raises CellError where it fails by its own fault."""
@@ -52,7 +53,7 @@ class Worker:
     def _evaluate_model(self, place: Place) -> tuple[dict, Files]:
         cell = place.cell
         lm = self._language_model(cell.checkpoint)
-        return self._score(lm, cell.benchmark, cell.split, cell.prompt)
+        return self._score(lm, cell, cell.prompt)
 
     def _evaluate_adapter(self, place: Place) -> tuple[dict, Files]:
         from lm_validity.cells.lora import use_adapter
@@ -65,8 +66,9 @@ class Worker:
                 "run `lm-validity preflight`, then the workflow again: the cell is computed anew.",
             )
         lm = self._language_model("final")
-        with use_adapter(lm, self.store.path(selection["folder"]) / "adapter"):
-            return self._score(lm, place.cell.benchmark, "test", selection["prompt"])
+        folder = self.store.path(selection["folder"]) / "adapter"
+        with use_adapter(lm, folder):
+            return self._score(lm, place.cell, selection["prompt"], folder)
 
     def _finetune_adapter(self, place: Place) -> tuple[dict, Files]:
         from lm_validity.cells.finetuning import finetune
@@ -139,8 +141,11 @@ class Worker:
             self._prepared = (key, validation, examples)
         return self._prepared[1:]
 
-    def _score(self, lm, benchmark: str, split: str, prompt: str) -> tuple[dict, Files]:
+    def _score(self, lm, cell: Cell, prompt: str, adapter: Path | None = None) -> tuple[dict, Files]:
+        """Score the documents of a cell with the model as it is, which has `adapter` in it where there is one."""
         from lm_validity.cells.evaluation import prepare_requests, score_prepared
+
+        benchmark, split = cell.benchmark, cell.split or "test"
 
         def prepare():
             return prepare_requests(
@@ -152,6 +157,8 @@ class Worker:
             )
 
         prepared = self._kept.requests(lm, (benchmark, split, prompt), prepare)
+        lm.writer = self._writer(lm, cell, adapter) if self.workspace.grid.writes_with_vllm(cell) else None
+        self._notes |= {"generation_backend": "vllm"} if lm.writer else {}
         found = score_prepared(lm, prepared, metric=self.run.benchmarks[benchmark].metric)
         metrics = {key: {"value": value, "stderr": error} for key, (value, error) in found.metrics.items()}
         result = {
@@ -178,6 +185,7 @@ class Worker:
             from lm_validity.cells.language_model import load_language_model
 
             self._language_models.clear()
+            self._engine = None  # it holds the model of the last checkpoint
             record, evaluation = (
                 self.workspace.model_record(self.model.model),
                 self.run.configuration.evaluation,
@@ -204,6 +212,27 @@ class Worker:
                 self._load_errors[checkpoint] = error
                 raise
         return self._language_models[checkpoint]
+
+    def _writer(self, lm, cell: Cell, adapter: Path | None):
+        """vLLM's engine for the loaded checkpoint, made once; it writes with `adapter` or without any."""
+        import torch
+
+        from lm_validity.cells.model_files import model_and_tokenizer_folder
+        from lm_validity.cells.vllm_answers import VllmAnswers
+
+        if self._engine is None:
+            point = self.workspace.model_record(self.model.model)["checkpoints"][cell.checkpoint or "final"]
+            places = model_and_tokenizer_folder(point["path"], revision=point["revision"], subfolder=point["subfolder"])
+            device = resolve_device(self.run.configuration.evaluation.device, self.size_class.gpu)
+            self._engine = VllmAnswers(
+                lm,
+                *places,
+                dtype=self.model.dtype,
+                gpus=torch.cuda.device_count() if device == "all" else 1,
+                rank=self.run.configuration.finetuning.rank if adapter else None,
+            )
+        self._engine.use_adapter(adapter)
+        return self._engine
 
     def _task(self, benchmark: str):
         from lm_validity.cells.tasks import TaskRecord, fewshot_digest, load_task

@@ -324,6 +324,13 @@ class Grid:
             settings["document_bos"] = self.document_bos(model)
         return settings
 
+    def writes_with_vllm(self, cell: Cell) -> bool:
+        """Whether vLLM writes the cell's answers: on test only, since validation selects among cells of which some are
+        still in training, where only transformers can write."""
+        generated = self.run.benchmarks[cell.benchmark].output_type == "generate_until"
+        on_test = cell.rule == "evaluate_adapter" or cell.split == "test"
+        return generated and on_test and self.configuration.evaluation.generation_backend == "vllm"
+
     def document_bos(self, model: str) -> str:
         """How a model's rolling windows begin: the models sheet's word, else the configuration's."""
         return self.run.models[model].document_bos or self.configuration.evaluation.document_bos
@@ -367,6 +374,8 @@ class Grid:
             parts[cell.benchmark] = {"metric": row.metric, "higher_is_better": row.higher_is_better}
             if cell.prompt:
                 parts[cell.benchmark] |= self.scoring_settings(cell.model, cell.benchmark, cell.prompt)
+            if self.writes_with_vllm(cell):
+                parts[cell.benchmark]["generation_backend"] = "vllm"
             if cell.rule == "finetune_adapter":
                 parts[cell.benchmark] |= self.training_settings(cell.benchmark)
         first = next(iter(parts.values()))

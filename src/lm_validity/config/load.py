@@ -65,7 +65,23 @@ def build_run(values, source: str) -> Run:
     _check_precision(run)
     _check_fewshot(run)
     _check_one_prompting(run)
+    _check_generation_backend(run)
     return run
+
+
+def _check_generation_backend(run: Run) -> None:
+    """vLLM writes on a GPU: every model that is asked to write needs a size class that has one."""
+    configuration = run.configuration
+    if configuration.evaluation.generation_backend != "vllm" or configuration.replay:
+        return
+    written = [row for row in run.benchmarks.values() if row.output_type == "generate_until"]
+    for model in run.models.values() if written else ():
+        if not configuration.size_classes[model.size_class].gpu:
+            raise InputError(
+                f"{configuration.models}: model {model.model!r}, column 'size_class', value {model.size_class!r}: it "
+                f"has no GPU, and vLLM is to write the answers of {written[0].benchmark!r}.",
+                "set evaluation.generation_backend to transformers, or the class's gpu to 1.",
+            )
 
 
 def _check_fewshot(run: Run) -> None:

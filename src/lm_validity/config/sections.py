@@ -51,6 +51,12 @@ class Evaluation(Section):
         "is computed once for all its choices, in the faster of two ways (packed, cached), where that is exact for the "
         "model; rows: each choice by itself; lm-eval: lm-eval's own code.",
     )
+    generation_backend: Literal["transformers", "vllm"] = Field(
+        "transformers",
+        description="What writes the answers of generation tasks on test: transformers, or vLLM (it needs a GPU and "
+        "the extra `vllm`). Validation, which selects, is always transformers', before fine-tuning and after. Part "
+        "of a cell's recipe.",
+    )
     generation_cache: Literal["dynamic", "static"] = Field(
         "dynamic",
         description="Keys and values while answers are generated: dynamic grows with the answers; static has room for "
@@ -84,6 +90,12 @@ class Evaluation(Section):
         description="Chat prompt: the white space before an answer is what the template itself puts there, or none, as "
         "in lm-eval. The same wherever a template's prompt ends in a line break (Llama 3, Qwen, Gemma, Yi).",
     )
+
+    @model_validator(mode="after")
+    def have_a_gpu_for_vllm(self):
+        if self.generation_backend == "vllm" and self.device == "cpu":
+            raise ValueError("generation_backend vllm needs a GPU, and device is cpu: set one of them otherwise")
+        return self
 
 
 class Finetuning(Section):

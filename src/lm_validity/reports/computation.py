@@ -35,6 +35,8 @@ def computation_page(spent: Spent) -> Page | None:
     basis = "Counted in the sidecars of all finished cells of the store, cells of older recipes included."
     if spent.uncounted:
         basis += f" {spent.uncounted:,} cells have no counters."
+    if spent.written_by_vllm:
+        basis += f" vLLM wrote the answers of {spent.written_by_vllm:,} cells."
     table = Table(
         "computation",
         "By phase",

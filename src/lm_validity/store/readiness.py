@@ -1,6 +1,7 @@
 """Before a run is submitted: what would make its jobs fail after hours in a queue. Each problem is one line."""
 
 import importlib.metadata
+import importlib.util
 import os
 from pathlib import Path
 
@@ -12,13 +13,15 @@ from lm_validity.store.check import Problem
 from lm_validity.store.scheduler import controller_since
 from lm_validity.store.workload import Workload
 
+SCORING = ("evaluate_model", "evaluate_adapter")
+
 
 def readiness_problems(run: Run) -> list[Problem]:
-    """Locks, chat templates, GPU memory, a torch without CUDA. Reads files only."""
+    """Locks, chat templates, GPU memory, a torch without CUDA, no vLLM. Reads files only."""
     problems = lock_problems(run)
     if run.configuration.replay:
         return problems
-    return [*problems, *template_problems(run), *gpu_memory_problems(run), *torch_problems(run)]
+    return [*problems, *template_problems(run), *gpu_memory_problems(run), *torch_problems(run), *vllm_problems(run)]
 
 
 def lock_problems(run: Run) -> list[Problem]:
@@ -80,6 +83,15 @@ def torch_problems(run: Run) -> list[Problem]:
         return []
     action = "install it without TORCH_INDEX=.../cpu (envs/README.md), or set evaluation.device to cpu"
     return [Problem("torch", f"{version} is the build without CUDA, and jobs ask for GPUs", action)]
+
+
+def vllm_problems(run: Run) -> list[Problem]:
+    """Answers that vLLM is to write, where it is not installed."""
+    cells = (cell for job in Grid(run).jobs.values() if job.rule in SCORING for cell in job.cells)
+    if importlib.util.find_spec("vllm") is not None or not any(map(Grid(run).writes_with_vllm, cells)):
+        return []
+    action = "pip install 'lm-validity[cells,vllm]', or set evaluation.generation_backend to transformers"
+    return [Problem("vllm", "is not installed, and is to write answers", action)]
 
 
 def unfetched_models(run: Run) -> dict[str, tuple[str, str | None]]:

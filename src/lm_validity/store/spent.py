@@ -9,13 +9,15 @@ from lm_validity.store.cells import Store
 @dataclass
 class Spent:
     """cells: finished cells; uncounted: those whose sidecar has no counters (replayed scores, trials).
-    phases: phase -> counter -> sum. cpu_seconds, wall_seconds: of the cells, without process start."""
+    phases: phase -> counter -> sum. cpu_seconds, wall_seconds: of the cells, without process start.
+    written_by_vllm: cells whose answers vLLM wrote."""
 
     cells: int = 0
     uncounted: int = 0
     cpu_seconds: float = 0.0
     wall_seconds: float = 0.0
     phases: dict[str, Counter] = field(default_factory=dict)
+    written_by_vllm: int = 0
 
 
 def count_spent(store: Store) -> Spent:
@@ -31,6 +33,7 @@ def count_spent(store: Store) -> Spent:
             {"trials": counters} if counters else {}
         )  # trials have phases of their own
         spent.uncounted += not phases
+        spent.written_by_vllm += sidecar.get("generation_backend") == "vllm"
         for phase, counts in phases.items():
             spent.phases.setdefault(phase, Counter()).update(counts)
     return spent

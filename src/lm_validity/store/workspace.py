@@ -139,7 +139,8 @@ class Workspace:
         task = {"task": record["digest"]}
         if record.get("fewshot"):
             task["fewshot"] = record["fewshot"]
-        return task | self.grid.scoring_settings(cell.model, cell.benchmark, prompt)
+        backend = {"generation_backend": "vllm"} if self.grid.writes_with_vllm(cell) else {}
+        return task | self.grid.scoring_settings(cell.model, cell.benchmark, prompt) | backend
 
     # ---- what a cell stands on ----------------------------------------------------------------------------------
 

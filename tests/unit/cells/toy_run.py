@@ -20,9 +20,18 @@ def ten_of_each(split: str) -> list[dict]:
     return [row | {"gold": row["choices"].index("blue")} for row in toy_rows(split)[:10]]
 
 
-def start_run(folder: Path, *, checkpoints: int = 0, studies=("agreement",), rows=ten_of_each, **sections) -> Workspace:
-    """A workspace with one Llama `m` and the benchmark `toy_choice`, prefetched and split; the working directory is
-    `folder`. `checkpoints`: further ones, of other weights."""
+def start_run(
+    folder: Path,
+    *,
+    checkpoints: int = 0,
+    studies=("agreement",),
+    rows=ten_of_each,
+    benchmark: str = "toy_choice",
+    columns: dict[str, str] | None = None,
+    **sections,
+) -> Workspace:
+    """A workspace with one Llama `m` and one of the toy benchmarks, prefetched and split; the working directory is
+    `folder`. `checkpoints`: further ones, of other weights. `columns`: more of the benchmarks sheet."""
     write_toy_tasks(_made(folder / "tasks"), rows=rows)
     toy_model("llama", folder / "model")
     names = [f"step{number}" for number in range(1, checkpoints + 1)]
@@ -33,7 +42,8 @@ def start_run(folder: Path, *, checkpoints: int = 0, studies=("agreement",), row
     Path("points.tsv").write_text(sheet)
     points = "points.tsv" if names else ""
     Path("models.tsv").write_text(f"model\tpath\tdtype\tcheckpoints\nm\t{folder / 'model'}\tfloat32\t{points}\n")
-    Path("benchmarks.tsv").write_text(f"benchmark\ttask\tinclude_path\ntoy_choice\ttoy_choice\t{folder / 'tasks'}\n")
+    sheet = {"benchmark": benchmark, "task": benchmark, "include_path": str(folder / "tasks"), **(columns or {})}
+    Path("benchmarks.tsv").write_text("\t".join(sheet) + "\n" + "\t".join(sheet.values()) + "\n")
     values = {
         "name": "toy",
         "studies": list(studies),
@@ -46,9 +56,9 @@ def start_run(folder: Path, *, checkpoints: int = 0, studies=("agreement",), row
     workspace = Workspace(build_run(values, "toy"))
     run = workspace.run
     write_json(run.results / "prefetch" / "models" / "m.json", prefetch_model(run.models["m"]))
-    record = prefetch_benchmark(run.benchmarks["toy_choice"])
-    write_json(run.results / "prefetch" / "benchmarks" / "toy_choice.json", record)
-    write_splits(workspace, "toy_choice")
+    record = prefetch_benchmark(run.benchmarks[benchmark])
+    write_json(run.results / "prefetch" / "benchmarks" / f"{benchmark}.json", record)
+    write_splits(workspace, benchmark)
     return Workspace(run)
 
 

@@ -1,5 +1,7 @@
 """What the measurements share: interleaved rounds, processor and wall seconds, no ratio where scores differ."""
 
+import datetime
+import hashlib
 import os
 import platform
 import resource
@@ -10,6 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
+
+import lm_validity
+from lm_validity.files import write_json
+
+STARTED = datetime.datetime.now(datetime.UTC)
 
 
 @dataclass(frozen=True)
@@ -27,9 +34,13 @@ def measure(work: Callable[[], object]) -> tuple[Cost, object]:
     return Cost(_cpu_seconds() - before, time.perf_counter() - started), result
 
 
-def interleave(sides: dict[str, Callable[[], object]], rounds: int) -> tuple[dict[str, list[Cost]], dict[str, object]]:
+def interleave(
+    sides: dict[str, Callable[[], object]],
+    rounds: int,
+    after_round: Callable[[dict[str, list[Cost]], dict[str, object]], None] = lambda costs, results: None,
+) -> tuple[dict[str, list[Cost]], dict[str, object]]:
     """Every side once a round, A-B-C-A-B-C, so that what else the machine does meets all alike; costs and the last
-    result of each."""
+    result of each. `after_round` gets what there is so far: a long measurement that is stopped keeps its rounds."""
     costs: dict[str, list[Cost]] = {name: [] for name in sides}
     results: dict[str, object] = {}
     for _ in range(rounds):
@@ -37,6 +48,7 @@ def interleave(sides: dict[str, Callable[[], object]], rounds: int) -> tuple[dic
             cost, results[name] = measure(work)
             costs[name].append(cost)
             print(f"   {name}: {cost.cpu:.2f} CPU-s, {cost.wall:.2f} s", flush=True)
+        after_round(costs, results)
     return costs, results
 
 
@@ -52,10 +64,12 @@ def compare(
     detail: str,
     device: str = "cpu",
     clock: Literal["cpu", "wall"] = "cpu",
+    model: dict | None = None,
 ) -> dict:
     """A record of the summary: how many times more time the baseline took, by rounds; processor time, or on a GPU that
     on the clock.
 
+    model: what `_toys.describe_model` says of it.
     Ends the measurement, without a ratio, where the two sides' scores differ by more than `tolerance`.
     """
     if not agreement <= tolerance:
@@ -78,9 +92,40 @@ def compare(
         "agreement": agreement,
         "device": device,
         "machine": describe_machine(),
+        "model": model,
+        "rounds": {"baseline": [vars(cost) for cost in theirs], "ours": [vars(cost) for cost in ours]},
         "detail": f"{detail}; {_middle(theirs, clock):.2f} against {_middle(ours, clock):.2f} {unit}, "
-        f"{len(ours)} rounds; on the clock {statistics.median(by_clock['wall']):.2f} times",
+        f"{len(ours)} round{'s' * (len(ours) != 1)}; on the clock {statistics.median(by_clock['wall']):.2f} times",
     }
+
+
+def write_records(path: Path | str, records: list[dict]) -> None:
+    """A measurement's records, each with when it was begun and on what source."""
+    moment = {"at": STARTED.strftime("%Y-%m-%d %H:%M UTC"), "source": SOURCE, "commit": commit()}
+    if source() != SOURCE:
+        raise SystemExit(
+            "Error: the package's source changed while it was measured; no record is written. Hint: measure again."
+        )
+    write_json(path, [{"machine": describe_machine()} | record | {"measured": moment} for record in records])
+
+
+def source() -> str:
+    """sha256 over the package's Python files, names included."""
+    root, digest = Path(lm_validity.__file__).parent, hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(f"{path.relative_to(root)}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
+SOURCE = source()  # what this process, and those that it starts, were begun with
+
+
+def commit() -> str | None:
+    """The commit of this folder, or null where there is none."""
+    done = subprocess.run(
+        ["git", "describe", "--always", "--dirty"], cwd=Path(__file__).parent, capture_output=True, text=True
+    )
+    return done.stdout.strip() or None
 
 
 def _middle(costs: list[Cost], clock: str) -> float:

@@ -43,6 +43,18 @@ def parameters(model) -> str:
     return f"{sum(parameter.numel() for parameter in model.parameters()) / 1e6:.1f}M parameters"
 
 
+def describe_model(model) -> dict:
+    """The sizes that a ratio depends on."""
+    config = model.config.get_text_config()
+    return {
+        "architecture": config.model_type,
+        "width": config.hidden_size,
+        "layers": config.num_hidden_layers,
+        "vocabulary": config.vocab_size,
+        "parameters": sum(parameter.numel() for parameter in model.parameters()),
+    }
+
+
 def questions(
     count: int, context: tuple[int, int], choice: tuple[int, int], vocabulary: int, seed: int = 0, choices: int = 4
 ) -> list[dict]:

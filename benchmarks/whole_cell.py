@@ -16,10 +16,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from _measure import compare, describe_machine, interleave, run_quietly
-from _toys import parameters, questions, random_model, word_tokenizer, write_task
-
-from lm_validity.files import write_json
+from _measure import Cost, compare, describe_machine, interleave, run_quietly, write_records
+from _toys import describe_model, parameters, questions, random_model, word_tokenizer, write_task
 
 RATES = ("1e-3", "2e-3", "5e-3")
 WIDTH, LAYERS, VOCABULARY = 256, 6, 4096
@@ -28,8 +26,9 @@ LM_VALIDITY = str(Path(sys.executable).parent / "lm-validity")
 FOLDER = Path(__file__).resolve().parent
 
 
-def write_world(folder: Path, scale: float) -> tuple[dict[str, int], str]:
-    """Model, task, sheets and configuration, prefetched and split; documents of each split, the model's size."""
+def write_world(folder: Path, scale: float) -> tuple[dict[str, int], str, dict]:
+    """Model, task, sheets and configuration, prefetched and split; documents of each split, the model's size in words
+    and in numbers."""
     model = random_model(WIDTH, LAYERS, VOCABULARY)
     model.save_pretrained(folder / "model")
     word_tokenizer(VOCABULARY).save_pretrained(folder / "model")
@@ -55,7 +54,7 @@ def write_world(folder: Path, scale: float) -> tuple[dict[str, int], str]:
     for command in (["prefetch-model", "--model", "m"], ["prefetch-benchmark", "--benchmark", "toy"]):
         run_quietly([LM_VALIDITY, *command, "--configfile", "config.yaml"], folder)
     run_quietly([LM_VALIDITY, "split-benchmark", "--benchmark", "toy", "--configfile", "config.yaml"], folder)
-    return sizes, f"d {WIDTH}, {LAYERS} layers, V {VOCABULARY} ({parameters(model)})"
+    return sizes, f"d {WIDTH}, {LAYERS} layers, V {VOCABULARY} ({parameters(model)})", describe_model(model)
 
 
 def ours(folder: Path) -> dict:
@@ -109,21 +108,12 @@ def largest_difference(a: dict, b: dict) -> float:
     return max(abs(first - second) for first, second in pairs)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--scale", type=float, default=1.0)
-    arguments = parser.parse_args()
-    print(describe_machine())
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        sizes, size = write_world(folder, arguments.scale)
-        sides = {"ours": lambda: ours(folder)}
-        sides |= {f"batch {batch}": lambda batch=batch: authors(folder, batch) for batch in (1, 32)}
-        costs, results = interleave(sides, arguments.rounds)
+def records_of(
+    costs: dict[str, list[Cost]], results: dict, sizes: dict[str, int], size: str, model: dict
+) -> list[dict]:
+    """A record for each batch size of the baseline."""
     documents = ", ".join(f"{count} {split}" for split, count in sizes.items())
-    records = [
+    return [
         compare(
             "one cell, 3 learning rates, whole process",
             f"the authors' calls, lm-eval's HFLM at batch {batch}",
@@ -134,11 +124,29 @@ def main() -> None:
             # two trainings of one adapter drift apart by rounding: one document of validation may fall the other way
             tolerance=1.5 / sizes["validation"],
             detail=f"documents: {documents}; {size}; agreement in accuracy over all epochs, rates and splits",
+            model=model,
         )
         for batch, target in ((1, 3.0), (32, 2.0))
     ]
-    print(results["ours"])
-    write_json(arguments.output, records)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--scale", type=float, default=1.0)
+    arguments = parser.parse_args()
+    print(describe_machine(), flush=True)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        world = write_world(folder, arguments.scale)
+        sides = {"ours": lambda: ours(folder)}
+        sides |= {f"batch {batch}": lambda batch=batch: authors(folder, batch) for batch in (1, 32)}
+        interleave(
+            sides,
+            arguments.rounds,
+            lambda costs, results: write_records(arguments.output, records_of(costs, results, *world)),
+        )
 
 
 if __name__ == "__main__":

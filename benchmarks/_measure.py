@@ -10,13 +10,15 @@ import subprocess
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
 import lm_validity
 from lm_validity.files import write_json
 
-STARTED = datetime.datetime.now(datetime.UTC)
+TIME = "%Y-%m-%d %H:%M UTC"
+STARTED, LOAD = datetime.datetime.now(datetime.UTC), os.getloadavg()[0]
 
 
 @dataclass(frozen=True)
@@ -100,8 +102,16 @@ def compare(
 
 
 def write_records(path: Path | str, records: list[dict]) -> None:
-    """A measurement's records, each with when it was begun and on what source."""
-    moment = {"at": STARTED.strftime("%Y-%m-%d %H:%M UTC"), "source": SOURCE, "commit": commit()}
+    """A measurement's records, each with when it ran, beside what other work (load at its start and end), and on what
+    source. Raises SystemExit where that changed in the meantime."""
+    now = datetime.datetime.now(datetime.UTC)
+    moment = {
+        "begun": STARTED.strftime(TIME),
+        "ended": now.strftime(TIME),
+        "load": [round(LOAD, 1), round(os.getloadavg()[0], 1)],
+        "source": SOURCE,
+        "commit": commit(),
+    }
     if source() != SOURCE:
         raise SystemExit(
             "Error: the package's source changed while it was measured; no record is written. Hint: measure again."
@@ -150,14 +160,12 @@ def run_quietly(command: list[str], folder: Path) -> str:
 
 def describe_machine() -> str:
     """Processor, its number and the versions that matter."""
-    import torch
-    import transformers
-
     processor = platform.processor() or platform.machine()
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
         processor = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     except (OSError, StopIteration):
         pass
-    versions = f"Python {platform.python_version()}, torch {torch.__version__}, transformers {transformers.__version__}"
+    libraries = ", ".join(f"{name} {version(name)}" for name in ("torch", "transformers", "peft", "lm-eval"))
+    versions = f"Python {platform.python_version()}, {libraries}"
     return f"{processor}, {os.cpu_count()} processors, one thread a process; {versions}"

@@ -34,6 +34,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 import numpy as np
 import torch
 import transformers
+from _measure import write_records
+from _toys import describe_model
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import DataCollatorForLanguageModeling, PrinterCallback, Trainer, TrainingArguments
 
@@ -41,7 +43,6 @@ from lm_validity.cells.bias_data import Draw, Task, draw_trial, prefetch_task, r
 from lm_validity.cells.bias_plan import ARMS, Classification, Pretraining, TaskSource, TrialPlan
 from lm_validity.cells.bias_resident import start_fresh
 from lm_validity.cells.bias_worker import FIXED_SEED, ResidentWorker, read_probabilities
-from lm_validity.files import write_json
 
 TARGET = 3.0
 CLASSES = ("first", "second", "third", "fourth")
@@ -314,6 +315,7 @@ def measure(architecture: str, folder: Path, arguments: argparse.Namespace) -> d
         "unit": "CPU seconds a trial",
         "agreement": largest,
         "device": "cpu",
+        "model": describe_model(loops[0].pristine),
         "detail": f"{sizes}{' and '.join(map(str, TEST_TEXTS))}: {statistics.median(slow):.3f} s against "
         f"{statistics.median(fast):.3f} s a trial ({3600 / statistics.median(slow):.0f} against "
         f"{3600 / statistics.median(fast):.0f} trials an hour); {arguments.rounds} rounds of {trials} trials each, "
@@ -339,7 +341,7 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as name:
             records.append(measure(architecture, Path(name), arguments))
         print(f"{records[-1]['name']}: {records[-1]['ratio']:.1f} x ({records[-1]['detail']})", flush=True)
-    write_json(arguments.output, records)
+    write_records(arguments.output, records)
 
 
 if __name__ == "__main__":

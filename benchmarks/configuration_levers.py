@@ -15,9 +15,7 @@ from pathlib import Path
 
 import pandas as pd
 import yaml
-from _measure import compare, describe_machine, interleave, run_quietly
-
-from lm_validity.files import write_json
+from _measure import compare, describe_machine, interleave, run_quietly, write_records
 
 ROOT = Path(__file__).resolve().parents[1]
 BIN = Path(sys.executable).parent
@@ -68,7 +66,7 @@ def main() -> None:
         tolerance=0.0,
         detail=f"2 models x 2 benchmarks x 2 learning rates, {len(results['ours'])} selected scores compared",
     )
-    write_json(arguments.output, [record])
+    write_records(arguments.output, [record])
 
 
 if __name__ == "__main__":

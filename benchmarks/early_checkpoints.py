@@ -15,10 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from _measure import Cost, compare, describe_machine, interleave, run_quietly
-from _toys import parameters, questions, random_model, word_tokenizer, write_task
-
-from lm_validity.files import write_json
+from _measure import Cost, compare, describe_machine, interleave, run_quietly, write_records
+from _toys import describe_model, parameters, questions, random_model, word_tokenizer, write_task
 
 CHECKPOINTS, BENCHMARKS, DOCUMENTS = 8, 4, 100
 WIDTH, LAYERS, VOCABULARY = 64, 2, 2048
@@ -35,8 +33,8 @@ json.dump(results["results"][task]["acc,none"], open(output, "w"))
 """
 
 
-def write_world(folder: Path) -> str:
-    """Checkpoints, tasks, sheets and a configuration in `folder`; the model's size."""
+def write_world(folder: Path) -> tuple[str, dict]:
+    """Checkpoints, tasks, sheets and a configuration in `folder`; the model's size in words and in numbers."""
     tokenizer = word_tokenizer(VOCABULARY)
     for number in range(CHECKPOINTS + 1):
         model = random_model(WIDTH, LAYERS, VOCABULARY, seed=number)
@@ -59,7 +57,7 @@ def write_world(folder: Path) -> str:
         "evaluation": {"device": "cpu"},
     }
     (folder / "config.yaml").write_text(json.dumps(configuration))
-    return f"d {WIDTH}, {LAYERS} layers, V {VOCABULARY} ({parameters(model)})"
+    return f"d {WIDTH}, {LAYERS} layers, V {VOCABULARY} ({parameters(model)})", describe_model(model)
 
 
 def ours(folder: Path) -> dict[tuple[str, str], float]:
@@ -107,7 +105,7 @@ def main() -> None:
     print(describe_machine())
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        size = write_world(folder)
+        size, model = write_world(folder)
         prepare(folder)
         sides = {"ours": lambda: ours(folder), "lm-eval": lambda: baseline(folder, arguments.processes)}
         costs, results = interleave(sides, arguments.rounds)
@@ -128,8 +126,9 @@ def main() -> None:
         agreement=agreement,
         tolerance=0.0,
         detail=detail,
+        model=model,
     )
-    write_json(arguments.output, [record])
+    write_records(arguments.output, [record])
 
 
 if __name__ == "__main__":

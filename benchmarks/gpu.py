@@ -17,8 +17,8 @@ from types import SimpleNamespace
 import numpy as np
 import torch
 import transformers
-from _measure import compare, interleave
-from _toys import questions, word_tokenizer
+from _measure import compare, interleave, write_records
+from _toys import describe_model, questions, word_tokenizer
 from lm_eval.models.huggingface import HFLM
 
 from lm_validity.cells.finetuning import FinetuneSettings, finetune
@@ -26,7 +26,6 @@ from lm_validity.cells.language_model import LanguageModel
 from lm_validity.cells.quiet import errors_only
 from lm_validity.cells.stacked_training import Member, train_side_by_side
 from lm_validity.cells.training_text import Example
-from lm_validity.files import write_json
 
 # (width, inner width, layers, heads, key-value heads, vocabulary): Qwen2.5's 0.5B and 7B
 SHAPES = {
@@ -101,6 +100,7 @@ def scoring_records(shape: str, dtype: str, device: str, rounds: int) -> list[di
                     detail=f"{QUESTIONS} questions of 4 choices",
                     device=device,
                     clock="wall",
+                    model=describe_model(model),
                 )
             )
     return records
@@ -175,6 +175,7 @@ def training_record(shape: str, dtype: str, device: str, rounds: int) -> dict:
         detail=f"{EXAMPLES} texts of 22 to 67 tokens, one epoch; agreement: relative, of mean losses",
         device=device,
         clock="wall",
+        model=describe_model(model),
     )
 
 
@@ -195,7 +196,7 @@ def main() -> None:
                 gc.collect()
                 records.append(training_record(shape, dtype, arguments.device, arguments.rounds))
                 gc.collect()
-    write_json(arguments.output, records)
+    write_records(arguments.output, records)
 
 
 if __name__ == "__main__":

@@ -12,9 +12,9 @@ import argparse
 import time
 
 import numpy as np
+from _measure import write_records
 from scipy.stats import kendalltau
 
-from lm_validity.files import write_json
 from lm_validity.statistics.ranking import kendall_tau_matrix, pair_signs, resampled_kendall_tau
 from lm_validity.statistics.resampling import multiplicities
 
@@ -93,7 +93,7 @@ def main() -> None:
             f"{np.median(bootstrap):.3f} s",
         ),
     ]
-    write_json(options.output, records)
+    write_records(options.output, records)
     for entry in records:
         print(f"{entry['name']}: {entry['ratio']:.0f} times ({entry['detail']})")
 

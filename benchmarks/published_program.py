@@ -4,7 +4,7 @@
 
 The checkout (github.com/socialfoundations/lm-harmony; or the environment variable LM_HARMONY) is copied to a temporary
 folder, where the benchmark's file is put among the tasks of the lm-eval that it brings with it; nothing else of it is
-changed. It runs under an interpreter of its own that has the versions its environment.yml pins (`--python`, or
+changed. The model is copied too, with the tokenizer's class under the name that its older transformers knows. It runs under an interpreter of its own that has the versions its environment.yml pins (`--python`, or
 LM_HARMONY_PYTHON), a process a rate, with the flags of its README: evaluation before, after and at every epoch. Without
 a checkout nothing is measured.
 
@@ -36,6 +36,9 @@ def prepare(checkout: Path, folder: Path) -> Path:
     program = folder / "program"
     shutil.copytree(checkout, program, ignore=shutil.ignore_patterns(".git", "results"))
     shutil.copytree(folder / "tasks", program / "lm_eval" / "tasks" / "toy")
+    shutil.copytree(folder / "model", program / "model")
+    path = program / "model" / "tokenizer_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"tokenizer_class": "PreTrainedTokenizerFast"}))
     return program
 
 
@@ -46,7 +49,7 @@ def published(program: Path, python: Path, folder: Path) -> dict:
     os.environ["HF_DATASETS_CACHE"] = str(folder / "program-cache")
     found = {}
     for rate in RATES:
-        run_quietly([str(python), "main.py", *arguments_of(folder, rate)], program)
+        run_quietly([str(python), "main.py", *arguments_of(program, rate)], program)
         (result,) = (program / "results" / f"rate-{rate}").glob("*.result")
         found[rate] = read_record(result)
     first = found[RATES[0]]
@@ -59,10 +62,10 @@ def published(program: Path, python: Path, folder: Path) -> dict:
     }
 
 
-def arguments_of(folder: Path, rate: str) -> list[str]:
+def arguments_of(program: Path, rate: str) -> list[str]:
     """The command of its README, for our model, benchmark and rate."""
     return [
-        *("--exp_name", f"rate-{rate}", "--base_model", str(folder / "model"), "--task_name", "toy"),
+        *("--exp_name", f"rate-{rate}", "--base_model", str(program / "model"), "--task_name", "toy"),
         *("--train_param.num_train_epochs", "5", "--train_param.learning_rate", rate),
         *("--eval_before_train", "--eval_every_epoch", "--eval_after_train"),
         *("--train_param.greater_is_better", "--train_param.metric_for_best_model", f"eval_{METRIC}"),

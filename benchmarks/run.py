@@ -1,16 +1,22 @@
 """Runs every measurement of this folder and gathers results/benchmark/summary.json (`make benchmark`).
 
-    python benchmarks/run.py [NAME ...]        all of them, or those named
+    python benchmarks/run.py [--keep] [NAME ...]        all of them, or those named
 
 Each other script here is one measurement (names that begin with `_` are helpers), called as
 `python benchmarks/NAME.py --output FILE` in a process of its own (so that none warms another's caches), one after the
 other (so that none takes another's processor). It writes a JSON list of records with the keys of `KEYS`. A measurement
 that cannot run here (no GPU, say) writes an empty list and prints why.
+
+--keep: what is in results/benchmark/ already, made on this very source of the package, is not measured again; the
+summary and the page say which rows come from a run of their own.
 """
 
+import argparse
 import subprocess
 import sys
 from pathlib import Path
+
+from _measure import source, write_records
 
 from lm_validity.files import read_json, write_json, write_text
 
@@ -41,22 +47,34 @@ def measurements(names: list[str]) -> list[Path]:
     return [scripts[name] for name in names or scripts]
 
 
-def measure(script: Path) -> list[dict] | None:
+def measure(script: Path, keep: bool) -> list[dict] | None:
     """One measurement's records; null where it failed or wrote something else."""
     output = RESULTS / f"{script.stem}.json"
-    output.unlink(missing_ok=True)
-    print(f"== {script.stem}", flush=True)
-    if subprocess.run([sys.executable, str(script), "--output", str(output)]).returncode:
-        return None
+    kept = keep and made_on_this_source(output)
+    if not kept:
+        output.unlink(missing_ok=True)
+        print(f"== {script.stem}", flush=True)
+        if subprocess.run([sys.executable, str(script), "--output", str(output)]).returncode:
+            return None
     records = read_json(output) if output.is_file() else None
     if not isinstance(records, list) or any(set(KEYS) - set(record) for record in records):
         print(f"Error: {output} is not a list of records with {', '.join(KEYS)}.", file=sys.stderr)
         return None
-    return records
+    if any("measured" not in record for record in records):
+        write_records(output, records)
+        records = read_json(output)
+    return [record | {"measurement": script.stem, "kept": kept} for record in records]
 
 
-def page_table(records: list[dict]) -> str:
-    """The records as a table in Markdown, with the machines they come from."""
+def made_on_this_source(output: Path) -> bool:
+    """Whether a measurement's file has records, all of them of the package as it is now."""
+    records = read_json(output) if output.is_file() else []
+    return bool(records) and all(record.get("measured", {}).get("source") == source() for record in records)
+
+
+def page_table(found: dict[str, list[dict] | None]) -> str:
+    """The records of each measurement as a table in Markdown, and where they come from."""
+    records = [record for each in found.values() for record in each or []]
     lines = ["| work | baseline | times faster | range | target | largest difference |", "|---|---|---|---|---|---|"]
     for record in records:
         target = "–" if record["target"] is None else f"{record['target']:g}"
@@ -64,27 +82,46 @@ def page_table(records: list[dict]) -> str:
         interval = f"{record['ratio_low']:.2f} to {record['ratio_high']:.2f}"
         ratio = f"**{record['ratio']:.2f}**"
         lines.append(f"| {record['name']} | {record['baseline']} | {ratio} | {interval} | {target} | {agreement} |")
-    lines += ["", *(f"- {record['name']}, {record['baseline']}: {record['detail']}." for record in records)]
-    machines = dict.fromkeys(record["machine"] for record in records if record.get("machine"))
-    return "\n".join([*lines, "", *(f"Measured on: {machine}." for machine in machines)]) + "\n"
+    lines += ["", *(f"- {record['name']}, {record['baseline']}: {record['detail']}." for record in records), ""]
+    return "\n".join([*lines, *origins(found)]) + "\n"
 
 
-def write_page(records: list[dict]) -> None:
+def origins(found: dict[str, list[dict] | None]) -> list[str]:
+    """When, where and on what source each measurement was made, a line each; which have no records, and why."""
+    lines = []
+    for name, records in found.items():
+        if records:
+            moment, own = records[0]["measured"], " in a run of its own" if records[0]["kept"] else ""
+            load = " to ".join(f"{value:g}" for value in moment["load"])
+            where = f"load {load}, commit {moment['commit']}, {records[0]['machine']}"
+            lines.append(f"- `{name}`: measured{own} {moment['begun']} to {moment['ended']}, {where}.")
+    missing = {
+        "Failed, so without a row": [name for name, records in found.items() if records is None],
+        "Not measured on this machine": [name for name, records in found.items() if records == []],
+    }
+    return lines + [f"- {why}: {', '.join(f'`{name}`' for name in names)}." for why, names in missing.items() if names]
+
+
+def write_page(found: dict[str, list[dict] | None]) -> None:
     """Put the table between the marks of docs/performance.md, where there is such a page."""
     text = PAGE.read_text(encoding="utf-8") if PAGE.is_file() else ""
     if all(mark in text for mark in MARKS):
         before, _, rest = text.partition(MARKS[0])
-        write_text(PAGE, before + MARKS[0] + "\n" + page_table(records) + "\n" + MARKS[1] + rest.partition(MARKS[1])[2])
+        write_text(PAGE, before + MARKS[0] + "\n" + page_table(found) + "\n" + MARKS[1] + rest.partition(MARKS[1])[2])
 
 
-def main(names: list[str]) -> int:
+def main() -> int:
     """Run, write the summary of what worked, say what each found. Exit 1 where one failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="NAME")
+    parser.add_argument("--keep", action="store_true")
+    arguments = parser.parse_args()
     RESULTS.mkdir(parents=True, exist_ok=True)
-    found = {script.stem: measure(script) for script in measurements(names)}
+    found = {script.stem: measure(script, arguments.keep) for script in measurements(arguments.names)}
     records = [record for each in found.values() for record in each or []]
     write_json(RESULTS / "summary.json", records)
-    if not names:
-        write_page(records)
+    if not arguments.names:
+        write_page(found)
     for record in records:
         target = "" if record["target"] is None else f", target {record['target']:g}"
         interval = f"{record['ratio_low']:.2f} to {record['ratio_high']:.2f}"
@@ -97,4 +134,4 @@ def main(names: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main())

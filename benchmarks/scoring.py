@@ -13,13 +13,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
-from _measure import compare, describe_machine, interleave
-from _toys import parameters, questions, random_model, word_tokenizer
+from _measure import compare, describe_machine, interleave, write_records
+from _toys import describe_model, parameters, questions, random_model, word_tokenizer
 from lm_eval.models.huggingface import HFLM
 
 from lm_validity.cells.quiet import errors_only
 from lm_validity.cells.scorer import SharedContextLM
-from lm_validity.files import write_json
 
 TOLERANCE = 1e-4  # nats a token, float32
 # name, (width, layers, vocabulary, architecture), questions, context and choice lengths, batch sizes of HFLM -> target
@@ -64,6 +63,7 @@ def work_records(name, model, count, context, choice, batches, rounds, tokenizer
                 agreement=agreement,
                 tolerance=TOLERANCE,
                 detail=f"{count} questions of 4 choices, {size}; agreement in nats a token",
+                model=describe_model(model),
             )
         )
     return records
@@ -96,7 +96,7 @@ def main() -> None:
         records += work_records(name, model, count, context, choice, batches, arguments.rounds, tokenizer, size)
         del model
         gc.collect()
-    write_json(arguments.output, records)
+    write_records(arguments.output, records)
 
 
 if __name__ == "__main__":

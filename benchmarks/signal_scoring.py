@@ -18,8 +18,8 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
+from _measure import write_records
 
-from lm_validity.files import write_json
 from lm_validity.reports.signal import report_signal
 from lm_validity.statistics.signal_items import item_scores
 from lm_validity.statistics.signal_quality import signal_quality
@@ -188,7 +188,7 @@ def main() -> None:
         records = [bootstrap_record(folder / "items.parquet", arguments.resamples), report]
     for record in records:
         print(f"{record['name']}: {record['ratio']:.1f} x ({record['detail']})", flush=True)
-    write_json(arguments.output, records)
+    write_records(arguments.output, records)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """`benchmarks/run.py`: gathers what the measurements write, and says which failed."""
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -33,7 +34,8 @@ def run(tmp_path):
     def with_measurements(scripts: dict[str, str], *arguments: str):
         folder = tmp_path / "benchmarks"
         folder.mkdir(exist_ok=True)
-        (folder / "run.py").write_text(RUN.read_text(encoding="utf-8"), encoding="utf-8")
+        for name in ("run.py", "_measure.py"):
+            shutil.copy(RUN.with_name(name), folder)
         for name, text in scripts.items():
             (folder / f"{name}.py").write_text(text, encoding="utf-8")
         process = subprocess.run(
@@ -78,6 +80,48 @@ def test_the_page_holds_what_was_measured_last(run, tmp_path):
     text = page.read_text()
     assert text.startswith("above\n") and text.endswith("below\n") and "old" not in text
     assert "| slower | loop | **0.80** | 0.70 to 0.90 | – | 0 |" in text, "ratios below 1 are printed"
-    assert "Measured on: a laptop." in text
+    assert "- `b`: measured 20" in text and "a laptop." in text
     process, _ = run({}, "a")
     assert process.returncode == 0 and page.read_text() == text, "one measurement does not replace the page"
+
+
+DIFFERENT = """
+import sys
+from pathlib import Path
+from _measure import Cost, compare, write_records
+sides = [Cost(4, 4)], [Cost(1, 1)]
+options = {"target": None, "agreement": 0.5, "tolerance": 0.1, "detail": ""}
+write_records(Path(sys.argv[2]), [compare("work", "loop", *sides, **options)])
+"""
+
+
+def test_no_ratio_reaches_summary_or_page_where_scores_differ(run, tmp_path):
+    page = tmp_path / "docs" / "performance.md"
+    page.parent.mkdir()
+    page.write_text("<!-- measured: begin -->\n<!-- measured: end -->\n")
+    process, summary = run({"different": DIFFERENT, "good": script([RECORD]), "nothing": script([])})
+    assert process.returncode == 1 and "no ratio is given" in process.stderr
+    assert [record["measurement"] for record in summary] == ["good"]
+    text = page.read_text()
+    assert "| work |" in text.splitlines()[2] and text.count("| loop |") == 1
+    assert "Failed, so without a row: `different`." in text
+    assert "Not measured on this machine: `nothing`." in text
+    same, summary = run({"different": DIFFERENT.replace("0.5", "0.05")})
+    assert same.returncode == 0, same.stderr
+    found = {record["measurement"]: record for record in summary}["different"]
+    assert found["ratio"] == 4 and found["machine"] and found["rounds"]["ours"] == [{"cpu": 1, "wall": 1}]
+
+
+def test_kept_is_what_was_made_on_the_same_source(run, tmp_path):
+    run({"a": script([RECORD])})
+    path = tmp_path / "results" / "benchmark" / "a.json"
+    faster = script([RECORD | {"ratio": 9.0}])
+    _, summary = run({"a": faster}, "--keep")
+    assert (summary[0]["ratio"], summary[0]["kept"]) == (4.0, True)
+    records = json.loads(path.read_text())
+    records[0]["measured"]["source"] = "another"
+    path.write_text(json.dumps(records))
+    _, summary = run({"a": faster}, "--keep")
+    assert (summary[0]["ratio"], summary[0]["kept"]) == (9.0, False), "another source: measured again"
+    _, summary = run({"a": script([RECORD])})
+    assert (summary[0]["ratio"], summary[0]["kept"]) == (4.0, False), "without --keep: measured again"

@@ -46,17 +46,10 @@ def run(folder: Path, changes: dict) -> pd.DataFrame:
     return scores[scores.selected].set_index(keys).value.sort_index()
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--rounds", type=int, default=3)
-    arguments = parser.parse_args()
-    print(describe_machine())
-    with tempfile.TemporaryDirectory() as name:
-        sides = {"ours": lambda: run(Path(name) / "on", {}), "levers off": lambda: run(Path(name) / "off", OFF)}
-        costs, results = interleave(sides, arguments.rounds)
+def record_of(costs: dict, results: dict) -> dict:
+    """The record of the rounds so far."""
     assert results["ours"].index.equals(results["levers off"].index)
-    record = compare(
+    return compare(
         "config/test.yaml, whole",
         "the same with every lever off",
         costs["levers off"],
@@ -66,7 +59,21 @@ def main() -> None:
         tolerance=0.0,
         detail=f"2 models x 2 benchmarks x 2 learning rates, {len(results['ours'])} selected scores compared",
     )
-    write_records(arguments.output, [record])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--output", type=Path, required=True)
+    parser.add_argument("--rounds", type=int, default=3)
+    arguments = parser.parse_args()
+    print(describe_machine(), flush=True)
+
+    def keep(costs: dict, results: dict) -> None:
+        write_records(arguments.output, [record_of(costs, results)])
+
+    with tempfile.TemporaryDirectory() as name:
+        sides = {"ours": lambda: run(Path(name) / "on", {}), "levers off": lambda: run(Path(name) / "off", OFF)}
+        interleave(sides, arguments.rounds, keep)
 
 
 if __name__ == "__main__":

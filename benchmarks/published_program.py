@@ -4,13 +4,14 @@
 
 The checkout (github.com/socialfoundations/lm-harmony; or the environment variable LM_HARMONY) is copied to a temporary
 folder, where the benchmark's file is put among the tasks of the lm-eval that it brings with it; nothing else of it is
-changed. The model is copied too, with the tokenizer's class under the name that its older transformers knows. It runs under an interpreter of its own that has the versions its environment.yml pins (`--python`, or
-LM_HARMONY_PYTHON), a process a rate, with the flags of its README: evaluation before, after and at every epoch. Without
-a checkout nothing is measured.
+changed. The model is copied too, its tokenizer's class under the name that the older transformers knows. It runs under
+an interpreter of its own that has the versions its environment.yml pins (`--python`, or LM_HARMONY_PYTHON), a process a
+rate, with the flags of its README: evaluation before, after and at every epoch. Without a checkout nothing is measured.
 
-The same cell as `whole_cell.py`. Direct scores of validation and test must be the same on both sides. Scores after
-training are no basis for refusing: that program draws its own adapter, dropout and order of documents, trains on
-an end-of-text token more, and averages over rates nowhere; both sides' selected scores are in the record instead.
+The same cell as `whole_cell.py`, with adapters on the layers where that program puts them. Direct scores of validation
+and test must be the same on both sides. Scores after training are no basis for refusing: that program draws its own
+adapter, dropout and order of documents, and its trainer adds an end-of-text token. Both sides' selected test scores are
+in the record instead.
 """
 
 import argparse
@@ -102,7 +103,7 @@ def main() -> None:
     print(describe_machine())
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        sizes, size, model = write_world(folder, arguments.scale)
+        sizes, size, model = write_world(folder, arguments.scale, target_modules="paper")
         program = prepare(arguments.checkout, folder)
         sides = {
             "ours": lambda: ours(folder),

@@ -76,10 +76,11 @@ def arguments_of(program: Path, rate: str) -> list[str]:
 
 
 def read_record(path: Path) -> dict:
-    """The program's results: a JSON object a line, of one key each."""
+    """The program's results: a JSON object a line, of one key each, and a mark at the end."""
     found = {}
     for line in path.read_text(encoding="utf-8").splitlines():
-        found |= json.loads(line)
+        if line.startswith("{"):
+            found |= json.loads(line)
     return found
 
 

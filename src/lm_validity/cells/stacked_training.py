@@ -225,7 +225,8 @@ class _Run:
         first = trainings[0]
         try:
             lengths = [len(row.token_ids) for row in batch]
-            for start, end in micro_batches(lengths, self.micro_batch, first.pass_tokens):
+            # what a pass costs by itself is shared by the copies
+            for start, end in micro_batches(lengths, self.micro_batch, first.pass_tokens / copies):
                 rows = batch[start:end]
                 inputs, labels = padded(rows, self.lm.tokenizer.pad_token_id, self.lm.device)
                 here.start, (here.count, here.length) = start, inputs.shape

@@ -20,6 +20,9 @@ from pathlib import Path
 from _measure import Cost, compare, describe_machine, interleave, run_quietly, write_records
 from _toys import describe_model, parameters, questions, random_model, word_tokenizer, write_task
 
+from lm_validity.config.grid import Grid
+from lm_validity.config.load import load_run
+
 RATES = ("1e-3", "2e-3", "5e-3")
 WIDTH, LAYERS, VOCABULARY = 256, 6, 4096
 SIZES = {"train": 225, "validation": 57, "test": 238}
@@ -64,14 +67,9 @@ def ours(folder: Path, configuration: str = "config.yaml") -> dict:
     """The workflow's jobs of the cell, from an empty store; the scores of direct, epochs and selected."""
     for part in ("store", "cells", "work"):
         shutil.rmtree(folder / "results/cell" / part, ignore_errors=True)
-    jobs = (
-        ("evaluate-model", "toy.final.plain"),
-        ("finetune-adapter", "toy.plain.all-rates.seed0"),
-        ("select-adapter", "toy.seed0"),
-        ("evaluate-adapter", "toy.seed0"),
-    )
-    for rule, batch in jobs:
-        run_quietly([LM_VALIDITY, rule, "--model", "m", "--batch", batch, "--configfile", configuration], folder)
+    for rule, model, batch in Grid(load_run(folder / configuration)).jobs:
+        command = [LM_VALIDITY, rule.replace("_", "-"), "--model", model, "--batch", batch]
+        run_quietly([*command, "--configfile", configuration], folder)
     cells = [json.loads(path.read_text()) for path in (folder / "results/cell/store").glob("*/m/*/cell.json")]
     scores = {"epochs": {}}
     for cell in cells:

@@ -1,6 +1,6 @@
 """Which members of a list share a job: so many, all, or (auto) as many as the longest job may take.
 
-Standard library only: the Snakefile builds jobs at parse time.
+Standard library and pydantic only: the Snakefile builds jobs at parse time.
 """
 
 from collections.abc import Iterator, Mapping

@@ -33,6 +33,10 @@ def test_counters_are_summed_by_phase(tmp_path):
     frame = page.sections[0].tables[0].frame.set_index("phase")
     assert list(frame.index) == ["load", "train", "validation", "test"]
     assert frame.loc["test", "shared_tokens"] == 2100 and frame.loc["train", "evaluate_passes"] == 0
+    assert "vLLM" not in finding.basis
+    commit(store, "e", sidecar(test={"evaluate_passes": 1}) | {"generation_backend": "vllm"})
+    (finding,) = computation_page(count_spent(store)).findings
+    assert "vLLM wrote the answers of 1 cells" in finding.basis
 
 
 def test_replayed_runs_have_no_such_page(tmp_path):

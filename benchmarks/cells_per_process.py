@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from _measure import Cost, compare, describe_machine, interleave, run_quietly
+from _measure import Cost, compare, describe_machine, interleave, run_quietly, write_records
 from _toys import parameters, questions, random_model, word_tokenizer, write_task
 
 from lm_validity.cells.jobs import write_splits
@@ -151,7 +151,7 @@ def main() -> None:
     arguments = parser.parse_args()
     print(describe_machine())
     records = [record for name in arguments.sizes for record in size_records(name, arguments.rounds)]
-    write_json(arguments.output, records)
+    write_records(arguments.output, records)
 
 
 if __name__ == "__main__":

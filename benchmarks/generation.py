@@ -14,13 +14,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
-from _measure import compare, describe_machine, interleave
+from _measure import compare, describe_machine, interleave, write_records
 from _toys import parameters, questions, random_model, word_tokenizer
 from lm_eval.models.huggingface import HFLM
 
 from lm_validity.cells.language_model import LanguageModel
 from lm_validity.cells.quiet import errors_only
-from lm_validity.files import write_json
 
 LONGEST, PROMPTS, BATCH = 64, 64, 32
 SHAPES = {"tiny": (64, 2, 512), "small": (256, 6, 4096)}
@@ -98,7 +97,7 @@ def main() -> None:
         print(f"-- {name}", flush=True)
         records += shape_records(name, arguments.rounds)
         gc.collect()
-    write_json(arguments.output, records)
+    write_records(arguments.output, records)
 
 
 if __name__ == "__main__":

@@ -191,8 +191,8 @@ class Batching(Section):
     job_hours: float = Field(
         12.0,
         gt=0,
-        description="Longest that a job of several cells asks for under auto, at its first attempt; the second asks for "
-        "twice that. A killed job loses the cell it was at (a fine-tune: the epoch), whatever its length.",
+        description="Longest that a job of several cells asks for under auto, at its first attempt; the second asks "
+        "for twice that. A killed job loses the cell it was at (a fine-tune: the epoch), whatever its length.",
     )
     evaluate_model: EvaluateBatch = Field(EvaluateBatch(), description="Evaluation of models as they come.")
     finetune_adapter: FinetuneBatch = Field(FinetuneBatch(), description="LoRA fine-tuning.")

@@ -47,10 +47,10 @@ def published(program: Path, python: Path, folder: Path) -> dict:
     """The program, once a rate, from an empty results folder; direct scores, and the selected one over rates."""
     shutil.rmtree(program / "results", ignore_errors=True)
     shutil.rmtree(folder / "program-cache", ignore_errors=True)
-    os.environ["HF_DATASETS_CACHE"] = str(folder / "program-cache")
+    cache = f"HF_DATASETS_CACHE={folder / 'program-cache'}"
     found = {}
     for rate in RATES:
-        run_quietly([str(python), "main.py", *arguments_of(program, rate)], program)
+        run_quietly(["env", cache, str(python), "main.py", *arguments_of(program, rate)], program)
         (result,) = (program / "results" / f"rate-{rate}").glob("*.result")
         found[rate] = read_record(result)
     first = found[RATES[0]]

@@ -92,7 +92,7 @@ def versions(python: Path) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, required=True)
-    parser.add_argument("--checkout", type=Path, default=os.environ.get("LM_HARMONY"))
+    parser.add_argument("--checkout", type=Path, default=os.environ.get("LM_HARMONY") or None)
     parser.add_argument("--python", type=Path, default=os.environ.get("LM_HARMONY_PYTHON", "python3"))
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--scale", type=float, default=1.0)

@@ -93,7 +93,7 @@ def origins(found: dict[str, list[dict] | None]) -> list[str]:
         if records:
             moment, own = records[0]["measured"], " in a run of its own" if records[0]["kept"] else ""
             load = " to ".join(f"{value:g}" for value in moment["load"])
-            where = f"load {load}, commit {moment['commit']}, {records[0]['machine']}"
+            where = f"load {load}, source {moment['source'][:12]}, {records[0]['machine']}"
             lines.append(f"- `{name}`: measured{own} {moment['begun']} to {moment['ended']}, {where}.")
     missing = {
         "Failed, so without a row": [name for name, records in found.items() if records is None],

@@ -51,7 +51,7 @@ include: "workflow/rules/screening.smk"
 rule all:
     default_target: True
     input:
-        all_cells,
+        checked_cells,
         REPORTS,
     message:
         f"done: {RESULTS}/report/index.html"

@@ -2,16 +2,19 @@
 
     python benchmarks/workflow_scale.py --output FILE [--folder FOLDER] [--models N]
 
-61 models x 24 benchmarks x 3 rates x 3 seeds, one cell a job (29,760 jobs with cells, 31,800 cells). The finished tree
-is built by a replay of random scores, so its manifests, store and tables are real ones; Snakemake's own records of it
-are written by `--touch`. The baseline of each record is a limit, its ratio the limit over what was measured, with the
-largest process's memory in `detail`. `--models` takes the first N models only, to try the script.
+61 models x 24 benchmarks x 3 rates x 3 seeds, one cell a job (29,760 jobs with cells, 31,800 cells), under
+profiles/local. The finished tree is built by a replay of random scores, so its manifests, store and tables are real
+ones; Snakemake's own records of every job, which a run of 29,760 processes would leave, are written by Snakemake's code
+without running them. The baseline of each record is a limit, its ratio the limit over what was measured. A dry run that
+shows fewer jobs than it should, or a built tree in which anything is left to do, ends the measurement. `--models` takes
+the first N models only, to try the script.
 """
 
 import argparse
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import subprocess
@@ -49,6 +52,22 @@ def include(self, *arguments, **options):
         if not depth:
             print("parsed in", time.perf_counter() - started, file=sys.stderr)
 Workflow.include = include
+sys.argv = ["snakemake", *sys.argv[1:]]
+main()
+"""
+# Snakemake's record of every job with an output, as when the job has just finished; how many
+RECORD = """
+import sys
+from snakemake.cli import main
+from snakemake.dag import DAG
+original = DAG.postprocess
+async def postprocess(self, *arguments, **options):
+    await original(self, *arguments, **options)
+    jobs = [job for job in self.jobs if job.output]
+    for job in jobs:
+        await self.workflow.persistence.finished(job)
+    print("recorded", len(jobs), "jobs", flush=True)
+DAG.postprocess = postprocess
 sys.argv = ["snakemake", *sys.argv[1:]]
 main()
 """
@@ -90,6 +109,9 @@ class Place:
         (self.folder / "scale.yaml").write_text(
             f"{settings}reports: {{ resamples: 0 }}\nreplay: {{ scores: scores.json }}\n", encoding="utf-8"
         )
+        # as a user's own configuration, which leaves `batching` out
+        batched = re.sub(r"\nbatching:(\n  .*)*", "", settings)
+        (self.folder / "batched.yaml").write_text(batched, encoding="utf-8")
         self.write_scores([line.split("\t")[1] for line in sheet.read_text(encoding="utf-8").splitlines()[1:]])
 
     def write_scores(self, models: list[str]) -> None:
@@ -113,10 +135,18 @@ class Place:
         return tuple(found)
 
     def snakemake(self, name: str, *arguments: str, configfile: str = "scale.yaml") -> tuple[float, float, float]:
-        """The same for Snakemake on this project."""
-        return self.run(
-            name, "snakemake", "--snakefile", str(ROOT / "Snakefile"), *arguments, "--configfile", configfile
-        )
+        """The same for Snakemake on this project, with the profile a user has."""
+        return self.run(name, "snakemake", *snakemake_arguments(*arguments, configfile=configfile))
+
+    def log(self, name: str) -> str:
+        """What a command printed."""
+        return (self.folder / f"{name}.log").read_text(encoding="utf-8")
+
+
+def snakemake_arguments(*arguments: str, configfile: str) -> tuple[str, ...]:
+    """What follows `snakemake` on every command line here."""
+    project = ("--snakefile", str(ROOT / "Snakefile"), "--profile", str(ROOT / "profiles/local"))
+    return (*project, "--cores", "1", "--quiet", "rules", *arguments, "--configfile", configfile)
 
 
 def parse_seconds(place: Place) -> list[float]:
@@ -124,27 +154,41 @@ def parse_seconds(place: Place) -> list[float]:
     found = []
     for number in range(PARSES):
         name = f"parse{number}"
-        arguments = ("--snakefile", str(ROOT / "Snakefile"), "--list-rules", "--configfile", "scale.yaml")
+        arguments = snakemake_arguments("--list-rules", configfile="scale.yaml")
         place.run(name, sys.executable, "-c", PARSE, *arguments)
-        log = (place.folder / f"{name}.log").read_text(encoding="utf-8")
-        found.append(float(log.split("parsed in ")[1].split()[0]))
+        found.append(float(place.log(name).split("parsed in ")[1].split()[0]))
     return found
 
 
-def record(name: str, limit: float, seconds: list[float], detail: str) -> dict:
-    """A limit in seconds over what was measured."""
-    middle = sorted(seconds)[len(seconds) // 2]
+def planned_jobs(place: Place, name: str, at_least: int) -> int:
+    """Jobs that a dry run wants to run; ends the measurement where they are too few to be the grid."""
+    count = int(re.search(r"^total\s+(\d+)$", place.log(name), re.MULTILINE)[1])
+    if count < at_least:
+        raise SystemExit(f"Error: {name}: {count} jobs, expected at least {at_least}; no time is given.")
+    return count
+
+
+def nothing_to_do(place: Place, name: str) -> None:
+    """Ends the measurement where a built tree is not wholly built, or Snakemake's records of it are not whole."""
+    log = place.log(name)
+    if "Nothing to be done" not in log or "missing provenance" in log:
+        raise SystemExit(f"Error: {name}: something is left to do; no time is given. Hint: {place.folder / name}.log.")
+
+
+def record(name: str, limit: float, found: list[float], detail: str, unit: str = "seconds") -> dict:
+    """A limit over what was measured (seconds, MB)."""
+    middle, short = sorted(found)[len(found) // 2], {"seconds": "s"}.get(unit, unit)
     return {
         "name": name,
-        "baseline": f"the limit of {limit:g} s",
+        "baseline": f"the limit of {limit:g} {short}",
         "ratio": limit / middle,
-        "ratio_low": limit / max(seconds),
-        "ratio_high": limit / min(seconds),
+        "ratio_low": limit / max(found),
+        "ratio_high": limit / min(found),
         "target": 1.0,
-        "unit": "seconds",
+        "unit": unit,
         "agreement": None,
         "device": f"cpu, one of {os.cpu_count()} cores",
-        "detail": f"{middle:.1f} s; {detail}",
+        "detail": f"{middle:.3g} {short}; {detail}",
     }
 
 
@@ -156,29 +200,42 @@ def main() -> None:
     parser.add_argument("--models", type=int)
     options = parser.parse_args()
     place = Place(options.folder, options.models)
-    quiet = ("--quiet", "rules")
+    number = options.models or 61
+    size = f"{number} models x 24 benchmarks x 3 rates x 3 seeds"
     parses = parse_seconds(place)
-    fresh = place.snakemake("fresh", "-n", *quiet, configfile="config/paper/train_before_test.yaml")
+    fresh = place.snakemake("fresh", "-n", configfile="config/paper/train_before_test.yaml")
+    jobs = planned_jobs(place, "fresh", 28_000 if number == 61 else 400 * number)
+    batched = place.snakemake("batched", "-n", configfile="batched.yaml")
+    few = planned_jobs(place, "batched", number)
     build = place.run("build", sys.executable, "-c", BUILD, "scale.yaml")
-    reports = place.snakemake("reports", "--cores", "1", "--scheduler", "greedy", *quiet)
-    place.snakemake("touch", "--touch", "--cores", "1", "--scheduler", "greedy", *quiet)
-    built = place.snakemake("built", "-n", *quiet)
-    nothing = place.snakemake("nothing", "--cores", "1", "--scheduler", "greedy", *quiet)
+    reports = place.snakemake("reports")
+    place.run("record", sys.executable, "-c", RECORD, *snakemake_arguments("-n", configfile="scale.yaml"))
+    recorded = int(re.search(r"^recorded (\d+) jobs$", place.log("record"), re.MULTILINE)[1])
+    if recorded < jobs - 1:  # `all` has no output
+        raise SystemExit(f"Error: {recorded} of {jobs} jobs are built; no time is given.")
+    built = place.snakemake("built", "-n")
+    nothing = place.snakemake("nothing")
+    nothing_to_do(place, "built")
+    nothing_to_do(place, "nothing")
     status = place.run("status", "lm-validity", "status", "--configfile", "scale.yaml", "--html", "status.html")
     cost = place.run("cost", "lm-validity", "cost", "--configfile", "scale.yaml")
-    size = f"{options.models or 61} models x 24 benchmarks x 3 rates x 3 seeds, one cell a job"
     times = (
-        ("dry_run_fresh", 60, fresh, f"nothing built; {size}"),
-        ("dry_run_built", 60, built, f"everything built; {size}"),
-        ("no_op_run", 60, nothing, f"everything built; {size}"),
-        ("status", 5, status, f"with the page; everything built; {size}"),
-        ("cost", 5, cost, f"everything built; {size}"),
-        ("finish_the_built_cells", 600, reports, f"check, merge, reports and site after the cells; {size}"),
-        ("build_by_replay", 600, build, f"every cell committed by one process; {size}"),
+        ("dry_run_fresh", 60, fresh, f"{jobs} jobs, nothing built"),
+        ("dry_run_built", 60, built, f"{recorded} jobs, everything built"),
+        ("no_op_run", 60, nothing, f"{recorded} jobs, everything built"),
+        ("dry_run_batching_auto", 60, batched, f"{few} jobs, nothing built, `batching: auto`"),
+        ("status", 5, status, "with the page; everything built"),
+        ("cost", 5, cost, "everything built"),
+        ("finish_the_built_cells", 600, reports, "check, merge, reports and site after the cells"),
+        ("build_by_replay", 600, build, "every cell committed by one process"),
     )
     records = [record("parse_snakefile", 1, parses, f"median of {PARSES}")]
     for name, limit, (wall, cpu, memory), detail in times:
-        records.append(record(name, limit, [wall], f"{cpu:.1f} CPU s, largest process {memory:.0f} MB; {detail}"))
+        records.append(
+            record(name, limit, [wall], f"{cpu:.1f} CPU s, largest process {memory:.0f} MB; {detail}; {size}")
+        )
+    for name, (_, _, memory) in (("dry_run_fresh", fresh), ("dry_run_built", built), ("no_op_run", nothing)):
+        records.append(record(f"{name}_memory", 1000, [memory], f"largest process; {jobs} jobs; {size}", "MB"))
     write_json(options.output, records)
     shutil.rmtree(place.folder)
     print(f"{resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime:.0f} CPU s, {time.strftime('%H:%M:%S')}")

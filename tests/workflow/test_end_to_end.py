@@ -100,6 +100,24 @@ def test_a_deleted_manifest_costs_nothing(project):
     assert manifest.is_file() and project.sidecars() == before and project.tables() == expected
 
 
+@pytest.mark.parametrize("target", ["all", "scores", "agreement", "reports"])
+def test_targets_ask_for_each_manifest_that_is_gone(project, target):
+    """Also where everything that stands on it exists, with and without the check that stands on all of them."""
+    cells = project.folder / RESULTS / "cells"
+    manifests = [next((cells / rule).rglob("*.json")) for rule in ("finetune_adapter", "evaluate_adapter")]
+
+    def planned() -> set[str]:
+        done = project.snakemake(target, "-n", "--quiet", "rules", *CONFIG)
+        return set(re.findall(r"^(finetune_adapter|evaluate_adapter|check_cells)\s+1$", done.stdout, re.MULTILINE))
+
+    assert planned() == set()
+    for manifest in manifests:
+        manifest.unlink()
+    assert planned() == {"finetune_adapter", "evaluate_adapter", "check_cells"}
+    (cells / "check.json").unlink()
+    assert planned() == {"finetune_adapter", "evaluate_adapter", "check_cells"}
+
+
 @pytest.mark.parametrize("how", ["deleted", "damaged"])
 @pytest.mark.parametrize("rule", ["finetune_adapter", "evaluate_model"])
 def test_a_lost_cell_is_computed_again_and_nothing_else(project, rule, how):

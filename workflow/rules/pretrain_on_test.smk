@@ -143,7 +143,7 @@ rule report_bias:
 rule bias:
     """The bias study: its cells, tables and report."""
     input:
-        all_cells,
+        checked_cells,
         required_reports("bias"),
         f"{RESULTS}/report/index.html",
     message:

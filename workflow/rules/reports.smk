@@ -141,7 +141,7 @@ rule build_site:
 rule agreement:
     """The agreement study: its cells, tables and reports."""
     input:
-        all_cells,
+        checked_cells,
         required_reports("agreement"),
         f"{RESULTS}/report/index.html",
     message:
@@ -151,7 +151,7 @@ rule agreement:
 rule signal:
     """The signal study: its cells, tables and report."""
     input:
-        all_cells,
+        checked_cells,
         required_reports("signal"),
         f"{RESULTS}/report/index.html",
     message:
@@ -161,7 +161,7 @@ rule signal:
 rule reports:
     """Everything the configuration's studies ask for."""
     input:
-        all_cells,
+        checked_cells,
         REPORTS,
     message:
         f"done: {RESULTS}/report/index.html"

@@ -74,7 +74,7 @@ rule merge_items:
 rule scores:
     """Every cell and the merged tables."""
     input:
-        all_cells,
+        checked_cells,
         f"{RESULTS}/tables/scores.parquet",
         f"{RESULTS}/tables/items.parquet",
     message:

@@ -10,6 +10,9 @@ TEST_PROCESSES ?= 2
 ACTIVATED := PATH="$(CURDIR)/.venv/bin:$$PATH"
 PYTEST = $(ACTIVATED) $(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations 15
 SLURM = $(ACTIVATED) $(BIN)/python tests/slurm/slurm_cluster.py run --
+UP_AND_DOWN := tests/slurm/test_up_and_down.py
+# They wait more than they compute.
+ON_SLURM := $(BIN)/pytest -n 3 --dist load --durations 15 --ignore $(UP_AND_DOWN)
 # Files are given out in this order: the long ones first, so that no process is left alone with them at the end.
 GATED := $(wildcard tests/workflow tests/published tests/browser tests/unit)
 
@@ -23,7 +26,7 @@ define gate
 @printf '\n== %s\n' '$(1)' && start=$$SECONDS && $(2) && echo "   passed in $$((SECONDS - start)) s"
 endef
 
-.PHONY: help demo test test-slow slurm-test slurm-test-slow lint format benchmark clean FORCE
+.PHONY: help demo test test-slow slurm-test slurm-test-slow slurm-up-and-down lint format benchmark clean FORCE
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -41,11 +44,14 @@ test-slow: test .venv/installed-bayes ## also the long simulations and kill runs
 	@printf '\n== slow tests\n'
 	@$(PYTEST) -m 'slow and not slurm' -o timeout=3600 $(GATED)
 
-slurm-test: .venv/installed ## as root on Debian: start a real one-machine Slurm, break things on it, stop it
-	@$(SLURM) $(BIN)/pytest -n 2 --dist load --durations 15 -m "slurm and not slow" tests/slurm
+slurm-test: slurm-up-and-down ## as root on Debian: start a real one-machine Slurm, break things on it, stop it
+	@$(SLURM) $(ON_SLURM) -m "slurm and not slow" tests/slurm
 
-slurm-test-slow: .venv/installed ## also signals, a damaged store, a full disk, a lost network, a dead controller, the time limit
-	@$(SLURM) $(BIN)/pytest -n 2 --dist load --durations 15 -m slurm tests/slurm
+slurm-test-slow: slurm-up-and-down ## also a full disk, a lost network, a dead controller, the time limit
+	@$(SLURM) $(ON_SLURM) -m slurm tests/slurm
+
+slurm-up-and-down: .venv/installed
+	@$(ACTIVATED) $(BIN)/pytest -n 0 -m slurm $(UP_AND_DOWN)
 
 lint: .venv/installed ## formatters and linters, changing nothing
 	$(call gate,ruff format,$(BIN)/ruff format --check .)

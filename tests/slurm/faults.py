@@ -25,14 +25,14 @@ RESULTS = Path("results/fault")
 # merged on the login node; the table of items takes a job of its own and adds nothing to what the store says
 TARGET = str(RESULTS / "tables" / "scores.parquet")
 MODEL = "forum-llama-xs"
-# two fine-tunes, one after the other in one job on one fake GPU; many epochs, so that there is time to break something
+# two fine-tunes, one after the other in one job on one fake GPU
 CONFIGURATION = """\
 name: fault
 studies: [agreement]
 models: config/fault_models.tsv
 benchmarks: config/fault_benchmarks.tsv
 evaluation: {device: cpu, batch_size: 64}
-finetuning: {learning_rates: [1e-3, 3e-3], epochs: 24, micro_batch: 2}
+finetuning: {learning_rates: [1e-3, 3e-3], epochs: 8, micro_batch: 2}
 batching: {finetune_adapter: {benchmarks: 1, learning_rates: all}}
 size_classes: {miniature: {gpu: 1, cpus: 1, mem_mb: 1000, evaluate_minutes: 2, finetune_minutes: 2}}
 miniature: {pool: config/fault_miniature.tsv}
@@ -93,31 +93,46 @@ class FaultProject:
         notes.mkdir(exist_ok=True)
         self.ledger, self.screen = notes / "ledger", notes / "screen"
         self.processes: list[subprocess.Popen] = []
+        self.programs, self.trouble = BIN, Path(__file__).parent / "bin"
+        self.user: dict = {}  # as whom commands run, for subprocess
+        self.variables: dict = {}
         self.show: Callable[[Row], None] = lambda row: None
 
     # ---- running ----------------------------------------------------------------------------------------------------
 
     def environment(self, trouble: str = "none") -> dict:
         """This environment's programs with `trouble` in front of lm-validity. No offline switch: jobs set their own."""
-        path = f"{Path(__file__).parent / 'bin'}:{BIN}:{os.environ['PATH']}"
+        path = f"{self.trouble}:{self.programs}:{os.environ['PATH']}"
         own = {"PATH": path, "OMP_NUM_THREADS": "1", "TROUBLE": trouble, "TROUBLE_LEDGER": str(self.ledger)}
-        own |= {"TROUBLE_LM_VALIDITY": str(BIN / "lm-validity")}
+        own |= {"TROUBLE_LM_VALIDITY": str(self.programs / "lm-validity")}
         inherited = {key: value for key, value in clean_environment().items() if not key.startswith("HF_")}
-        return inherited | own
+        return inherited | own | self.variables
 
     def run(self, *command: str, code: int | None = 0) -> str:
         """A command's output; a failure of the test where its exit code is another."""
         done = subprocess.run(
-            command, cwd=self.folder, env=self.environment(), capture_output=True, text=True, timeout=600
+            command,
+            cwd=self.folder,
+            env=self.environment(),
+            capture_output=True,
+            text=True,
+            timeout=600,
+            **self.user,
         )
         said = done.stdout + done.stderr
         if code is not None and done.returncode != code:
             pytest.fail(f"{' '.join(command)}: exit {done.returncode}\n{said[-6000:]}")
         return said
 
-    def start(self, *arguments: str, trouble: str = "none", targets: tuple[str, ...] = (TARGET,)) -> subprocess.Popen:
-        """Start Snakemake on the cluster, as from a terminal: Ctrl-C is heard."""
-        command = ("snakemake", *targets, "--profile", "slurm", *QUICK, *CONFIG, *arguments)
+    def start(
+        self,
+        *arguments: str,
+        trouble: str = "held",
+        targets: tuple[str, ...] = (TARGET,),
+        profile: str = "slurm",
+    ) -> subprocess.Popen:
+        """Start Snakemake on the cluster, as from a terminal: Ctrl-C is heard. Troubles: `bin/lm-validity`."""
+        command = ("snakemake", *targets, "--profile", profile, *QUICK, *CONFIG, *arguments)
         with open(self.screen, "a") as screen:
             process = subprocess.Popen(
                 command,
@@ -127,6 +142,7 @@ class FaultProject:
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+                **self.user,
             )
         self.processes.append(process)
         return process
@@ -142,10 +158,14 @@ class FaultProject:
             pytest.fail(f"snakemake: exit {found}\n{said[-5000:]}\n== ledger\n{self.said_by_cells()[-3000:]}")
         return said
 
+    def let_go(self) -> None:
+        """Let a job go on that `trouble` holds back."""
+        self.ledger.with_name("go").touch()
+
     def recover(self, *arguments: str) -> str:
         """What docs/cluster.md says to do after a run broke off, and the run to its end."""
         self.run("snakemake", "--unlock", *CONFIG)
-        return self.finish(self.start(*arguments))
+        return self.finish(self.start(*arguments, trouble="none"))
 
     def stop(self) -> None:
         """End what a failed test left."""
@@ -200,6 +220,10 @@ class FaultProject:
         """The Slurm id of the running fine-tune."""
         (job,) = (job for job, comment in self.jobs("RUNNING") if "finetune_adapter" in comment)
         return job
+
+    def a_job_waits(self) -> bool:
+        """Whether a job waits for a cell that another Slurm job computes."""
+        return re.search(r"waiting for another job \(.*, Slurm job \d+\)", self.said_by_cells()) is not None
 
     def record(self, fault: str, survived: str, before: dict[str, int], undisturbed: "FaultProject") -> Row:
         """One line of the table; the test fails where work was lost, repeated, or the tables are others."""

@@ -39,6 +39,7 @@ NODES = ("n1", "n2")
 GPUS = 2
 
 # Everything on 127.0.0.1. config_overrides: nodes may declare more memory and processors than there are.
+# Partitions, GPU type and feature are named as in profiles/slurm-example-site.
 # Memory is enforced by polling (jobacct_gather/linux), processes are found by linuxproc: no cgroups, no systemd.
 SLURM_CONF = """\
 ClusterName=lmvalidity
@@ -59,7 +60,7 @@ JobAcctGatherFrequency=task=1
 JobAcctGatherParams=UsePss,OverMemoryKill
 AccountingStorageType=accounting_storage/none
 SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU_Memory
+SelectTypeParameters=CR_CPU_Memory,CR_LLN
 SchedulerType=sched/backfill
 SchedulerParameters=batch_sched_delay=0,sched_min_interval=0,sched_interval=1,bf_interval=1
 SlurmdParameters=config_overrides
@@ -75,7 +76,7 @@ SlurmdPidFile={state}/run/slurmd-%n.pid
 SlurmctldLogFile={state}/log/slurmctld.log
 SlurmdLogFile={state}/log/slurmd-%n.log
 GresTypes=gpu
-NodeName=DEFAULT CPUs=2 RealMemory=64000 Gres=gpu:fake:{gpus}
+NodeName=DEFAULT CPUs=4 RealMemory=64000 Gres=gpu:a100:{gpus} Feature=a100_80gb
 NodeName=n[1-2] NodeHostname=localhost NodeAddr=127.0.0.1 Port=[16920-16921]
 PartitionName=DEFAULT Nodes=ALL MaxTime=120 DefaultTime=10 DefMemPerCPU=500 State=UP
 PartitionName=cpu Default=YES
@@ -206,7 +207,7 @@ class Cluster:
             os.mknod(self.state / "dev" / f"gpu{number}", 0o020666, os.makedev(1, 3))
         ETC.mkdir(exist_ok=True)
         head = f"{MARK} {self.state}\n"
-        devices = f"NodeName=n[1-2] Name=gpu Type=fake File={self.state}/dev/gpu[0-{GPUS - 1}]\n"
+        devices = f"NodeName=n[1-2] Name=gpu Type=a100 File={self.state}/dev/gpu[0-{GPUS - 1}]\n"
         (ETC / "gres.conf").write_text(f"{head}AutoDetect=off\n{devices}")
         (ETC / "slurm.conf").write_text(head + SLURM_CONF.format(state=self.state, gpus=GPUS))
 

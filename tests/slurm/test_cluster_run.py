@@ -4,14 +4,13 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
-from faults import BIN, CONFIG, MODEL, ROOT, FaultProject, copy_project, make_project
+from faults import BIN, CONFIG, MODEL, RESULTS, ROOT, FaultProject, complete, copy_project, make_project
 from machine import output, wait_for
-from slurm_cluster import Cluster
+from ordinary_user import NOBODY, CannotMount, environment_for_everyone
 
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
 TEST = ("--configfile", "config/test.yaml")
@@ -83,8 +82,8 @@ def test_the_literal_command_gives_the_tables_of_a_local_run(shared, local, tmp_
 # what a profile's set-resources say -> what Slurm then says of the job, and the GPUs that it sees
 SITES = {
     "number": ("gpu: 1", "TresPerJob=gres:gpu:1", {"0", "1"}),
-    "model": ("gpu_model: fake", "TresPerJob=gres:gpu:fake:1", {"0", "1"}),
-    "gres": ("gpu: 0\n    gres: gpu:fake:2", "TresPerNode=gres:gpu:fake:2", {"0,1"}),
+    "model": ("gpu_model: a100", "TresPerJob=gres:gpu:a100:1", {"0", "1"}),
+    "gres": ("gpu: 0\n    gres: gpu:a100:2", "TresPerNode=gres:gpu:a100:2", {"0,1"}),
 }
 
 
@@ -108,35 +107,70 @@ def test_gpu_requests_of_three_kinds_of_cluster(shared, tmp_path, site):
     assert request in (tmp_path / "job").read_text().replace("gres/", "gres:")
 
 
-def test_it_refuses_a_slurm_that_it_did_not_start(cluster, tmp_path):
-    """A second cluster with files elsewhere finds the first one's configuration, and leaves everything as it is."""
-    code = f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\nfrom pathlib import Path\n" \
-           f"from slurm_cluster import Cluster\nCluster(Path({str(tmp_path)!r})).up()\n"  # fmt: skip
-    done = subprocess.run((sys.executable, "-c", code), capture_output=True, text=True)
-    assert done.returncode == 1 and "is another Slurm's configuration: it stays untouched" in done.stderr
-    Cluster(tmp_path).down()
-    assert cluster.is_ours() and cluster.answers() and set(cluster.node_states()) <= {"idle", "mix", "alloc", "comp"}
+# profiles/slurm-example-site, its commented lines included -> what Slurm says of a CPU job and of a GPU job
+EXAMPLE = {
+    "split_benchmark": {"Partition=cpu", "Account=my_project"},
+    "evaluate_model": {"Partition=gpu", "Account=my_project", "TresPerJob=gres:gpu:a100:1", "Features=a100_80gb"},
+}
 
 
-def test_another_user_than_root_submits(shared):
-    """The cluster's daemons are root's; its users are not."""
-    folder = Path(tempfile.mkdtemp(prefix="lm-validity-nobody-"))
+def test_the_example_of_a_sites_profile(shared, undisturbed, tmp_path):
+    """As it stands it plans the whole run; with its commented lines taken in, its jobs ask for what they say."""
+    project = complete(undisturbed, tmp_path / "project")
+    profile = "profiles/slurm-example-site"
+    manifests = sorted((project.folder / RESULTS / "cells/evaluate_model").glob("*/*.json"))
+    for path in [*manifests, *(project.folder / RESULTS / "splits").glob("*/*.json")]:
+        path.unlink()
+    shutil.rmtree(project.store / "evaluate_model")
+    targets = tuple(str(path.relative_to(project.folder)) for path in manifests)
+    planned = project.run("snakemake", "-n", *targets, "--profile", profile, *CONFIG)
+    assert set(re.findall(r"^(\w+) +1$", planned, re.MULTILINE)) == set(EXAMPLE)
+
+    example = project.folder / profile / "config.yaml"
+    # `key: value` behind a # at a list's indentation is a line to take in; the rest are comments
+    taken, count = re.subn(r"^( +)# (\w+: )", r"\1\2", example.read_text(), flags=re.MULTILINE)
+    assert count == 4
+    reservation = ("ReservationName=ml", "Users=root", "StartTime=now", "Duration=30", "Nodes=n1", "CoreCnt=2")
+    example.write_text(taken)
+    output("scontrol", "create", "reservation", *reservation)
+    shown = ""
+    process = project.start(trouble="none", targets=targets, profile=profile)
     try:
-        folder.chmod(0o755)
-        as_nobody = ("setpriv", "--reuid=nobody", "--regid=nogroup", "--clear-groups")
-        # through a shell: setpriv itself still has root's right to look into folders
-        usable = (*as_nobody, "sh", "-c", f"exec {BIN / 'python'} -c 'import lm_validity'")
-        if subprocess.run(usable, capture_output=True).returncode:
-            pytest.skip("the user `nobody` cannot start this checkout's Python")
-        project = make_project(folder / "project")
-        subprocess.run(("chown", "-R", "nobody:nogroup", folder), check=True)
-        command = (*as_nobody, "snakemake", "results/fault/prefetch/models/" + MODEL + ".json",
-                   "--profile", "slurm", "--slurm-init-seconds-before-status-checks", "4", *CONFIG)  # fmt: skip
-        environment = project.environment() | {"HOME": str(folder)}
-        done = subprocess.run(command, cwd=project.folder, env=environment, capture_output=True, text=True, timeout=300)
-        assert done.returncode == 0, done.stdout + done.stderr
-        weights = project.folder / "results/fault/miniature/models" / MODEL / "model.safetensors"
-        assert weights.is_file() and weights.owner() == "nobody"
-        assert "== miniature job " in project.said_by_cells()
+        project.finish(process)
+        shown = output("scontrol", "show", "jobs", "--oneliner")
     finally:
+        project.stop()
+        output("scontrol", "delete", "ReservationName=ml")
+    mine = {
+        comment: line for job, comment in project.jobs("all") for line in shown.splitlines() if f"JobId={job} " in line
+    }
+    for rule, wanted in EXAMPLE.items():
+        (line,) = (line for comment, line in mine.items() if f"rule_{rule}_" in comment)
+        assert wanted <= set(line.replace("gres/", "gres:").split())
+    assert "Reservation=ml" in line
+    assert project.cells() == undisturbed.cells()
+
+
+def test_an_ordinary_user_runs_it_from_nothing_to_the_tables(shared, undisturbed):
+    """The cluster's daemons are root's; its users are not. No file is taken over from root's run."""
+    folder = Path(tempfile.mkdtemp(prefix="lm-validity-nobody-"))
+    folder.chmod(0o755)
+    project = make_project(folder / "home" / "project")
+    project.user = NOBODY
+    try:
+        with environment_for_everyone(folder / "environment") as environment:
+            project.programs, project.trouble, variables = environment
+            project.variables = variables | {"HOME": str(folder / "home")}
+            subprocess.run(("chown", "-R", "nobody:nogroup", folder / "home"), check=True)
+            project.finish(project.start(trouble="none"))
+            project.stop()
+        made = [path for path in folder.joinpath("home/project/results").rglob("*")]
+        assert {path.owner() for path in made} == {"nobody"}
+        assert re.search(r"^== finetune-adapter job \d+ node n\d", project.said_by_cells(), re.MULTILINE)
+        assert project.cells() == undisturbed.cells()
+        assert project.tables() == undisturbed.tables()
+    except CannotMount as reason:
+        pytest.skip(f"mount is not allowed here: {reason}")
+    finally:
+        project.stop()
         shutil.rmtree(folder)

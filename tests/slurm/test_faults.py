@@ -2,13 +2,14 @@
 missing, and the final tables are the bytes of an undisturbed run."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import time
 
 import pytest
-from faults import CONFIG, MODEL, RESULTS, TARGET, before_training, complete, make_project
+from faults import CONFIG, MODEL, RESULTS, TARGET, FaultProject, before_training, complete
 from machine import output, wait_for
 from slurm_cluster import NODES
 
@@ -16,13 +17,10 @@ pytestmark = [pytest.mark.slurm, pytest.mark.timeout(900)]
 
 
 def test_a_flaky_job_is_tried_again(project, undisturbed):
-    before = project.sidecars()
-    said = project.finish(project.start(trouble="flaky"))
-    assert "Trying to restart job" in said
-    finetunes = {cell for cell, times in project.computations().items() if cell.startswith("finetune_adapter/")}
-    assert max(project.computations()[cell] for cell in finetunes) == 2, "the second fine-tune was begun twice"
-    first = next(cell for cell in project.sidecars() if "lr1e-3" in cell)
-    before[first] = project.sidecars()[first]
+    process = project.start(trouble="flaky")
+    before = project.wait_for_progress()
+    assert "Trying to restart job" in project.finish(process)
+    assert max(project.computations().values()) == 2, "the second fine-tune was begun twice"
     project.record("job killed (kill -9)", "retry in the same run", before, undisturbed)
 
 
@@ -45,7 +43,6 @@ def test_scancel(project, undisturbed):
     project.record("scancel of a job", "retry in the same run", before, undisturbed)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("number", "survived"), [
     (signal.SIGINT, "next run; its jobs are cancelled"),
     (signal.SIGTERM, "next run; its jobs finish first"),
@@ -54,6 +51,10 @@ def test_snakemake_is_told_to_stop(project, undisturbed, number, survived):
     process = project.start()
     before = project.wait_for_progress()
     process.send_signal(number)
+    if number == signal.SIGTERM:  # Snakemake waits for its jobs
+        wait_for("Snakemake says so", lambda: "Will exit after finishing" in project.screen.read_text(), 60)
+        assert project.finetune_job() and process.poll() is None
+        project.let_go()
     project.finish(process, code=1)
     wait_for("no job is left", lambda: not project.jobs(), 30)
     project.recover()
@@ -72,18 +73,22 @@ def test_snakemake_is_killed_and_its_jobs_live_on(project, undisturbed):
     assert "left by a Snakemake that is gone; let it finish" in said
     assert "being computed by another job" in said
     assert "LockException" in project.run("snakemake", "--profile", "slurm", *CONFIG, code=1)
-    project.recover()
+    project.run("snakemake", "--unlock", *CONFIG)
+    process = project.start()
+    wait_for("the new job waits", project.a_job_waits, 180)
+    project.let_go()
+    project.finish(process)
     project.record("SIGKILL to Snakemake, jobs live on", "next run, after --unlock", before, undisturbed)
     assert set(project.computations().values()) == {1}, "nothing was even begun twice"
 
 
-@pytest.mark.parametrize("how", ["one byte changed", pytest.param("truncated", marks=pytest.mark.slow)])
-def test_a_damaged_file_in_the_store(shared, undisturbed, tmp_path, show, how):
+@pytest.mark.parametrize(("how", "whose"), [("one byte changed", "lr3e-3"), ("truncated", "plain.test")])
+def test_a_damaged_file_in_the_store(shared, undisturbed, tmp_path, show, how, whose):
     project = complete(undisturbed, tmp_path / "project")
     project.show = show
     before = project.sidecars()
-    cell = next(cell for cell in before if "lr3e-3" in cell)
-    victim = next((project.store / cell).rglob("*.safetensors"))
+    cell = next(cell for cell in before if whose in cell)
+    victim = max((project.store / cell).rglob("*"), key=lambda path: path.is_file() and path.stat().st_size)
     content = victim.read_bytes()
     victim.write_bytes(content[: len(content) // 2] if how == "truncated" else content[:-1] + b"?")
     said = project.run("lm-validity", "preflight", *CONFIG)
@@ -92,7 +97,7 @@ def test_a_damaged_file_in_the_store(shared, undisturbed, tmp_path, show, how):
     cells = undisturbed.folder / RESULTS / "cells"
     manifests = [str(path.relative_to(undisturbed.folder)) for path in sorted(cells.glob("*/*/*.json"))]
     try:
-        project.finish(project.start(targets=(TARGET, *manifests)))
+        project.finish(project.start(trouble="none", targets=(TARGET, *manifests)))
     finally:
         project.stop()
     assert project.computations() == {cell.split("--")[0]: 1}, "that cell and no other"
@@ -114,6 +119,7 @@ def test_a_full_disk(shared, undisturbed, tmp_path, show):
         with open(disk / "filler", "wb") as filler:
             free = shutil.disk_usage(disk).free
             os.posix_fallocate(filler.fileno(), 0, free)
+        project.let_go()
         project.finish(process, code=1)
         wait_for("no job is left", lambda: not project.jobs(), 60)
         (disk / "filler").unlink()
@@ -128,25 +134,43 @@ def test_a_full_disk(shared, undisturbed, tmp_path, show):
 # Those that break the cluster for everybody come last: they wait until nobody else uses it.
 
 
-@pytest.mark.parametrize(
-    ("with_jobs", "fault"),
-    [(True, "node loses power"), pytest.param(False, "node cut off, its job lives on", marks=pytest.mark.slow)],
-)
-def test_a_node_goes_down(alone, project, undisturbed, with_jobs, fault):
-    process = project.start()
-    before = project.wait_for_progress()
+def node_of_finetune(project: FaultProject) -> str:
     node = output("squeue", "-h", "-j", project.finetune_job(), "-o", "%N").strip()
     assert node in NODES
+    return node
+
+
+def test_a_node_loses_power(alone, project, undisturbed):
+    process = project.start()
+    before = project.wait_for_progress()
+    node = node_of_finetune(project)
     try:
-        alone.kill_node(node, with_jobs=with_jobs)
+        alone.kill_node(node, with_jobs=True)
         said = project.finish(process)
     finally:
         alone.start_node(node)
         alone.wait_for_nodes()
     assert "NODE_FAIL" in said
-    project.record(fault, "retry on another node", before, undisturbed)
-    if not with_jobs:
-        assert set(project.computations().values()) == {1}, "the job on the other node waited for the lease"
+    project.record("node loses power", "retry on another node", before, undisturbed)
+
+
+@pytest.mark.slow
+def test_a_node_is_cut_off_and_its_job_lives_on(alone, project, undisturbed):
+    """Slurm gives the job up; the retry on the other node waits for the one that still computes."""
+    process = project.start()
+    before = project.wait_for_progress()
+    node = node_of_finetune(project)
+    try:
+        alone.kill_node(node, with_jobs=False)
+        wait_for("the retry waits", project.a_job_waits, 180)
+        project.let_go()
+        said = project.finish(process)
+    finally:
+        alone.start_node(node)
+        alone.wait_for_nodes()
+    assert "NODE_FAIL" in said
+    project.record("node cut off, its job lives on", "retry on another node waits for it", before, undisturbed)
+    assert set(project.computations().values()) == {1}, "nothing was even begun twice"
 
 
 @pytest.mark.slow
@@ -156,29 +180,19 @@ def test_slurms_controller_is_killed(alone, project, undisturbed):
     alone.kill_controller()
     time.sleep(15)  # status checks fail meanwhile
     alone.start_controller()
+    project.let_go()
     project.finish(process)
     project.record("slurmctld dead for 15 s", "the same run goes on", before, undisturbed)
     assert set(project.computations().values()) == {1}
 
 
 @pytest.mark.slow
-def test_the_time_limit(shared, tmp_path, show):
+def test_the_time_limit(project, undisturbed):
     """One minute at the first attempt, two at the second: SIGTERM, and the retry goes on after the last epoch."""
-    long = {"epochs: 24": "epochs: 400"}
-    projects = [make_project(tmp_path / name / "project") for name in ("undisturbed", "limited")]
-    for project in projects:
-        file = project.folder / "config" / "fault.yaml"
-        for old, new in long.items():
-            file.write_text(file.read_text().replace(old, new))
-    undisturbed, project = projects
-    project.show = show
-    undisturbed.run("snakemake", TARGET, "--profile", "profiles/local", "--cores", "2", *CONFIG)
     process = project.start("--set-resources", "finetune_adapter:runtime=attempt")
-    try:
-        said = project.finish(process, seconds=800)
-    finally:
-        project.stop()
-    assert "TIMEOUT" in said
-    project.record("time limit", "retry with more time", {}, undisturbed)
-    resumed = (project.folder / RESULTS / "store").rglob("sidecar.json")
-    assert any('"resumed_epochs": 0' not in path.read_text() for path in resumed if "finetune" in str(path))
+    before = project.wait_for_progress()
+    assert "TIMEOUT" in project.finish(process)
+    project.record("time limit", "retry with more time", before, undisturbed)
+    sidecars = [path.read_text() for path in project.store.glob("finetune_adapter/*/*/sidecar.json")]
+    resumed = [int(epochs) for text in sidecars for epochs in re.findall(r'"resumed_epochs": *(\d+)', text)]
+    assert len(resumed) == len(sidecars) == 2 and max(resumed) >= 2

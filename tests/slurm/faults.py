@@ -4,6 +4,7 @@ Work is counted in cells and epochs, never in jobs: `trouble`, which stands in f
 process said it computed, and each finished cell has a sidecar that is written when it is.
 """
 
+import ctypes
 import os
 import re
 import shutil
@@ -141,7 +142,7 @@ class FaultProject:
                 stdout=screen,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+                preexec_fn=_as_from_a_terminal,
                 **self.user,
             )
         self.processes.append(process)
@@ -239,6 +240,13 @@ class FaultProject:
         assert all(self.computations()[cell] <= 1 for cell in finished)
         assert self.tables() == undisturbed.tables()
         return row
+
+
+def _as_from_a_terminal() -> None:
+    """In a child: Ctrl-C is heard, and the child ends when the tests are killed, so that it submits nothing to the
+    next test cluster."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
 def make_project(folder: Path) -> FaultProject:

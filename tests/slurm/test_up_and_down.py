@@ -50,7 +50,11 @@ def running(tmp_path):
     script = tmp_path / "job"
     script.write_text("#!/bin/sh\necho $$ > pid\nexec sleep 300\n")
     command = (sys.executable, PROGRAM, "run", "--", "sh", "-c", "sbatch --parsable job; exec sleep 300")
-    process = subprocess.Popen(command, cwd=tmp_path, env=clean_environment(), stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        command, cwd=tmp_path, env=clean_environment(), stdout=subprocess.DEVNULL,
+        # a shell that started us in the background has it ignored
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
     pid = tmp_path / "pid"
     try:
         wait_for("the job runs", lambda: pid.exists() and pid.read_text().strip(), 120)

@@ -101,9 +101,11 @@ def compare(
     }
 
 
-def write_records(path: Path | str, records: list[dict]) -> None:
+def write_records(path: Path | str, records: list[dict], finished: bool = True) -> None:
     """A measurement's records, each with when it ran, beside what other work (load at its start and end), and on what
-    source. Raises SystemExit where that changed in the meantime."""
+    source. Until it is finished they go into <name>.partial.json beside it: rounds that a killed run had done, which
+    nobody takes for the whole. Raises SystemExit where the source changed in the meantime."""
+    partial = Path(path).with_suffix(".partial.json")
     now = datetime.datetime.now(datetime.UTC)
     moment = {
         "begun": STARTED.strftime(TIME),
@@ -116,7 +118,10 @@ def write_records(path: Path | str, records: list[dict]) -> None:
         raise SystemExit(
             "Error: the package's source changed while it was measured; no record is written. Hint: measure again."
         )
-    write_json(path, [{"machine": describe_machine()} | record | {"measured": moment} for record in records])
+    records = [{"machine": describe_machine()} | record | {"measured": moment} for record in records]
+    write_json(path if finished else partial, records)
+    if finished:
+        partial.unlink(missing_ok=True)
 
 
 def source() -> str:

@@ -69,7 +69,7 @@ def main() -> None:
     print(describe_machine(), flush=True)
 
     def keep(costs: dict, results: dict) -> None:
-        write_records(arguments.output, [record_of(costs, results)])
+        write_records(arguments.output, [record_of(costs, results)], len(costs["ours"]) == arguments.rounds)
 
     with tempfile.TemporaryDirectory() as name:
         sides = {"ours": lambda: run(Path(name) / "on", {}), "levers off": lambda: run(Path(name) / "off", OFF)}

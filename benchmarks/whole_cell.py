@@ -148,7 +148,8 @@ def main() -> None:
 
         def keep(costs: dict, results: dict) -> None:
             print(json.dumps(results), flush=True)
-            write_records(arguments.output, records_of(costs, results, *world))
+            finished = len(costs["ours"]) == arguments.rounds
+            write_records(arguments.output, records_of(costs, results, *world), finished)
 
         interleave(sides, arguments.rounds, keep)
 

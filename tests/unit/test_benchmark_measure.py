@@ -7,7 +7,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
-from _measure import Cost, compare, interleave
+from _measure import Cost, compare, interleave, write_records
 
 
 def record(agreement: float, tolerance: float = 1e-4) -> dict:
@@ -33,3 +33,10 @@ def test_sides_take_turns():
     costs, results = interleave({"a": lambda: seen.append("a") or 1, "b": lambda: seen.append("b") or 2}, 3)
     assert seen == ["a", "b"] * 3 and results == {"a": 1, "b": 2}
     assert len(costs["a"]) == len(costs["b"]) == 3
+
+
+def test_rounds_of_an_unfinished_measurement_are_not_its_result(tmp_path):
+    write_records(tmp_path / "work.json", [record(0.0)], finished=False)
+    assert [path.name for path in tmp_path.iterdir()] == ["work.partial.json"]
+    write_records(tmp_path / "work.json", [record(0.0)])
+    assert [path.name for path in tmp_path.iterdir()] == ["work.json"]

@@ -194,6 +194,9 @@ class LanguageModel(SharedContextLM):
         """Tokens (rows, longest) of a batch of prompts and their answers. lm-eval's, but each row ends by itself."""
         rows, start = context.shape
         watch = WatchLogits()
+        # transformers pads a row that is over only where it knows an end-of-text token, which not every model names
+        if self.model.generation_config.eos_token_id is None:
+            options["eos_token_id"] = self.tokenizer.eos_token_id
         if self.generation_cache == "static":
             options["cache_implementation"] = "static"
         with torch.autocast(

@@ -51,7 +51,8 @@ class VllmAnswers:
                 gpu_memory_utilization=FREE_SHARE * _free_share(gpus),
                 **options,
             )
-        except (ValueError, RuntimeError, NotImplementedError, AssertionError) as error:
+        # a RuntimeError (out of memory, an engine that died) is the job's: it ends, and is tried again
+        except (ValueError, NotImplementedError, AssertionError) as error:
             raise CellError(
                 f"{lm.model_id}: vLLM cannot load it ({_first_line(error)}).", "set generation_backend to transformers."
             ) from error
@@ -77,7 +78,7 @@ class VllmAnswers:
                 )
         try:
             answers = self.engine.generate_until(requests, disable_tqdm=True)
-        except (ValueError, RuntimeError) as error:
+        except ValueError as error:
             raise CellError(
                 f"{self.lm.model_id}: vLLM cannot write its answers ({_first_line(error)}).",
                 "set generation_backend to transformers.",

@@ -1,5 +1,6 @@
 """One process's loaded model, tasks and documents, and the three kinds of cells it computes with them."""
 
+import gc
 import logging
 import shutil
 from collections.abc import Callable
@@ -159,7 +160,10 @@ class Worker:
         prepared = self._kept.requests(lm, (benchmark, split, prompt), prepare)
         lm.writer = self._writer(lm, cell, adapter) if self.workspace.grid.writes_with_vllm(cell) else None
         self._notes |= {"generation_backend": "vllm"} if lm.writer else {}
-        found = score_prepared(lm, prepared, metric=self.run.benchmarks[benchmark].metric)
+        try:
+            found = score_prepared(lm, prepared, metric=self.run.benchmarks[benchmark].metric)
+        finally:
+            lm.writer = None  # it knows the model: neither would be freed before the next checkpoint
         metrics = {key: {"value": value, "stderr": error} for key, (value, error) in found.metrics.items()}
         result = {
             "metrics": metrics,
@@ -185,7 +189,9 @@ class Worker:
             from lm_validity.cells.language_model import load_language_model
 
             self._language_models.clear()
-            self._engine = None  # it holds the model of the last checkpoint
+            if self._engine is not None:  # it holds the model of the last checkpoint, and most of the GPU's memory
+                self._engine = None
+                gc.collect()
             record, evaluation = (
                 self.workspace.model_record(self.model.model),
                 self.run.configuration.evaluation,

@@ -101,8 +101,11 @@ class Grid:
         return self.configuration.evaluation.instruction_tuned_prompts
 
     def batching(self, model: Model) -> Batching:
-        """How many cells of a model share a process: its size class's own way, else the run's."""
-        return self.configuration.size_classes[model.size_class].batching or self.configuration.batching
+        """How many cells of a model share a process: its size class's own way where it has one, else the run's."""
+        own = self.configuration.size_classes[model.size_class].batching
+        return self.configuration.batching.model_copy(
+            update={key: value for key, value in own or () if value is not None}
+        )
 
     def _groups(
         self, model: Model, members: tuple, size: int | str, *names: str, minutes: dict[str, float]
@@ -186,8 +189,9 @@ class Grid:
         for model in self.agreement_models if benchmarks else ():
             size, rates = self.batching(model).finetune_adapter, settings.learning_rates
             one = {name: self._minutes(model, "finetune_adapter", name) for name in benchmarks}
-            all_rates = {name: minutes * len(rates) for name, minutes in one.items()}
-            for group in self._groups(model, benchmarks, size.benchmarks, "benchmarks", minutes=all_rates):
+            together = len(rates) if isinstance(size.learning_rates, str) else min(size.learning_rates, len(rates))
+            of_all = {name: minutes * together for name, minutes in one.items()}
+            for group in self._groups(model, benchmarks, size.benchmarks, "benchmarks", minutes=of_all):
                 a_rate = dict.fromkeys(rates, sum(one[name] for name in group.members))
                 of_rates = self._groups(model, rates, size.learning_rates, "rates", "lr", minutes=a_rate)
                 of_prompt = self._by_prompt(model.model, group.members)
@@ -320,6 +324,7 @@ class Grid:
         settings |= self.prompt_settings(benchmark)
         if row.output_type == "generate_until":
             settings["max_generated_tokens"] = evaluation.max_generated_tokens
+            settings["answers_end"] = "each by itself"  # before, with the last of their batch: other cells
         if row.output_type == "loglikelihood_rolling":
             settings["document_bos"] = self.document_bos(model)
         return settings

@@ -74,9 +74,11 @@ def _check_generation_backend(run: Run) -> None:
     configuration = run.configuration
     if configuration.evaluation.generation_backend != "vllm" or configuration.replay:
         return
-    written = [row for row in run.benchmarks.values() if row.output_type == "generate_until"]
-    for model in run.models.values() if written else ():
-        if not configuration.size_classes[model.size_class].gpu:
+    generated = [row for row in run.benchmarks.values() if row.output_type == "generate_until"]
+    for model in run.models.values():
+        studies = set(model.studies) & set(configuration.studies)
+        written = [row for row in generated if studies & set(row.studies)]
+        if written and not configuration.size_classes[model.size_class].gpu:
             raise InputError(
                 f"{configuration.models}: model {model.model!r}, column 'size_class', value {model.size_class!r}: it "
                 f"has no GPU, and vLLM is to write the answers of {written[0].benchmark!r}.",

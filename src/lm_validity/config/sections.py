@@ -95,6 +95,11 @@ class Evaluation(Section):
     def have_a_gpu_for_vllm(self):
         if self.generation_backend == "vllm" and self.device == "cpu":
             raise ValueError("generation_backend vllm needs a GPU, and device is cpu: set one of them otherwise")
+        if self.generation_backend == "vllm" and self.device.startswith("cuda:") and self.device != "cuda:0":
+            raise ValueError(
+                f"generation_backend vllm writes on the first GPU, and device is {self.device}: "
+                "set CUDA_VISIBLE_DEVICES instead"
+            )
         return self
 
 
@@ -200,6 +205,15 @@ class Batching(Section):
     pretrain_on_test: TrialBatch = Field(TrialBatch(), description="Trials of the bias study.")
 
 
+class SizeBatching(Section):
+    """What `batching` says otherwise for models of one size; a rule or limit that is absent is the run's."""
+
+    job_hours: float | None = Field(None, gt=0, description="Longest that a job asks for under auto.")
+    evaluate_model: EvaluateBatch | None = Field(None, description="Evaluation of models as they come.")
+    finetune_adapter: FinetuneBatch | None = Field(None, description="LoRA fine-tuning.")
+    evaluate_adapter: AdapterBatch | None = Field(None, description="Selection and the one look at test.")
+
+
 class Replay(Section):
     """Known scores served instead of running models: the whole workflow without a GPU. Its tables and pages say so."""
 
@@ -269,7 +283,7 @@ class SizeClass(Section):
     finetune_minutes: float = Field(120, gt=0, description="Minutes of one fine-tune.")
     trial_minutes: float = Field(1, gt=0, description="Minutes of one trial of the bias study (five short trainings).")
     gradient_checkpointing: bool = Field(False, description="As in `finetuning`, for models of this size.")
-    batching: Batching | None = Field(None, description="Instead of the run's `batching`, for models of this size.")
+    batching: SizeBatching | None = Field(None, description="As `batching`, for models of this size.")
 
 
 DEFAULT_SIZE_CLASSES = {

@@ -108,9 +108,13 @@ def different_stops(lm) -> list[str]:
     return stops
 
 
-def test_each_row_ends_with_its_own_stop_string(walking):
-    """Rows that meet different strings: lm-eval's answers at batch 1, and a batch as long as its longest answer."""
+@pytest.mark.parametrize("names_an_end", [True, False])
+def test_each_row_ends_with_its_own_stop_string(walking, monkeypatch, names_an_end):
+    """Rows that meet different strings: lm-eval's answers at batch 1, and a batch as long as its longest answer. Not
+    every model's configuration names an end-of-text token."""
     lm, passes = walking
+    if not names_an_end:
+        monkeypatch.setattr(lm.base.generation_config, "eos_token_id", None)
     requests, alone = as_requests(different_stops(lm)), []
     for request in requests:
         passes.clear()
@@ -121,6 +125,27 @@ def test_each_row_ends_with_its_own_stop_string(walking):
     assert len(passes) == max(alone) < 24, "lm-eval goes on to 24 tokens, because no string is in all answers"
     assert found == one_at_a_time(lm, requests)
     assert len(set(alone)) > 1 and len(set(found)) > 1
+
+
+@pytest.mark.parametrize("names_an_end", [True, False])
+def test_nothing_stands_behind_the_end_of_a_text(lm, monkeypatch, names_an_end):
+    """Rows that meet the end-of-text token, each at its own word: what the others still write is not theirs."""
+    end, forward = lm.tokenizer.eos_token_id, lm.base.forward
+    if not names_an_end:
+        monkeypatch.setattr(lm.base.generation_config, "eos_token_id", None)
+
+    def walk(input_ids=None, **options):
+        found = forward(input_ids=input_ids, **options)
+        following = 278 + (21 * input_ids[:, -1] + 3) % 100
+        following[following % 9 == 0] = end
+        found.logits = torch.nn.functional.one_hot(following, found.logits.shape[-1])[:, None].float()
+        return found
+
+    monkeypatch.setattr(lm.base, "forward", walk)
+    requests = as_requests(["never said"])
+    alone = [lm.generate_until([request])[0] for request in requests]
+    assert lm.generate_until(requests) == alone == one_at_a_time(lm, requests)
+    assert len({len(answer.split()) for answer in alone}) > 1
 
 
 def test_a_static_cache_writes_the_same_tokens(lm, monkeypatch):

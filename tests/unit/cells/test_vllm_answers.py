@@ -2,10 +2,12 @@
 not here: a module with the interface of lm-eval's model class for it writes with transformers what vLLM would write."""
 
 import sys
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import ClassVar
 
 import pytest
+import torch
 import transformers
 from lm_eval.models.huggingface import HFLM
 from peft import PeftModel
@@ -18,6 +20,7 @@ from lm_validity.config.load import build_run
 from lm_validity.errors import InputError
 from lm_validity.store.readiness import vllm_problems
 
+FREE_SHARE = vllm_answers._free_share
 RULES = ("evaluate_model", "finetune_adapter", "select_adapter", "evaluate_adapter")
 GENERATION = {
     "benchmark": "toy_generation",
@@ -139,11 +142,8 @@ def test_what_is_missing_is_a_failed_cell_with_a_hint(tmp_path, monkeypatch, vll
     if fault == "no vllm":
         monkeypatch.setitem(sys.modules, vllm_answers.MODULE, None)
     elif fault == "no GPU":
-        monkeypatch.undo()
-        monkeypatch.chdir(tmp_path)
-        classes = ModuleType(vllm_answers.MODULE)
-        classes.VLLM = FakeVLLM
-        monkeypatch.setitem(sys.modules, vllm_answers.MODULE, classes)
+        monkeypatch.setattr(vllm_answers, "_free_share", FREE_SHARE)
+        monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     else:
 
         def refuse(self, **_):
@@ -163,8 +163,11 @@ def test_settings_that_cannot_be_are_named_before_a_job_starts(tmp_path, monkeyp
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match="vllm needs a GPU, and device is cpu"):
         start_run(tmp_path, evaluation={"device": "cpu", "generation_backend": "vllm"}, **GENERATION)
+    with pytest.raises(InputError, match="first GPU, and device is cuda:1"):
+        start_run(tmp_path, evaluation={"device": "cuda:1", "generation_backend": "vllm"}, **GENERATION)
     settings = {"device": "auto", "generation_backend": "vllm"}
     workspace = start_run(tmp_path, evaluation=settings, **GENERATION)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     (problem,) = vllm_problems(workspace.run)
     assert "not installed" in str(problem) and "pip install 'lm-validity[cells,vllm]'" in str(problem)
     values = workspace.run.configuration.model_dump(mode="json")
@@ -181,3 +184,32 @@ def test_settings_that_cannot_be_are_named_before_a_job_starts(tmp_path, monkeyp
 def _made(folder):
     folder.mkdir()
     return folder
+
+
+def test_out_of_memory_is_the_jobs_and_is_tried_again(tmp_path, monkeypatch, vllm):
+    """Not a failed cell: the job ends, and its next attempt gets more."""
+    monkeypatch.chdir(tmp_path)
+
+    def run_out(self, requests, disable_tqdm=False):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(vllm, "generate_until", run_out)
+    settings = {"device": "auto", "generation_backend": "vllm"}
+    workspace = start_run(tmp_path, rows=one_answer, evaluation=settings, **GENERATION)
+    with pytest.raises(torch.OutOfMemoryError):
+        run_all(workspace, "evaluate_model")
+
+
+def test_a_model_that_writes_nothing_needs_no_gpu(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    settings = {"device": "auto", "generation_backend": "vllm"}
+    workspace = start_run(tmp_path, evaluation=settings, **GENERATION)
+    values = workspace.run.configuration.model_dump(mode="json") | {"size_classes": {"small": {"gpu": 0}}}
+    sheet = Path(values["models"])
+    head, *rows = sheet.read_text().splitlines()
+    of_signal = "\n".join([f"{head}\tstudies", *(f"{row}\tsignal" for row in rows)])
+    sheet.write_text(of_signal + "\n")
+    benchmarks = Path(values["benchmarks"])
+    head, *rows = benchmarks.read_text().splitlines()
+    benchmarks.write_text("\n".join([f"{head}\tstudies", *(f"{row}\tagreement" for row in rows)]) + "\n")
+    assert build_run(values, "f.yaml").models

@@ -148,6 +148,25 @@ def test_what_the_user_says_goes_before_auto(make_grid):
         assert {"all-benchmarks.final.plain", "x.plain.all-rates.seed0", "x.seed0"} <= batches
 
 
+def test_what_a_size_class_leaves_out_is_the_runs(make_grid):
+    """A class that names one rule's batches keeps the run's limit and the other rules' batches."""
+    said = {"job_hours": 3, "evaluate_adapter": {"benchmarks": 1}}
+    own = {"small": MINUTES | {"batching": {"evaluate_model": {"benchmarks": 1}}}}
+    grid = make_grid(batching=said, size_classes=own, finetuning={"learning_rates": ["1e-5", "2e-5", "5e-5"]})
+    batches = {job.batch for job in grid.jobs.values() if job.model == "base"}
+    assert {"x.final.plain", "x.seed0", "x.plain.lr1e-5.seed0"} <= batches
+    assert max(job_minutes(grid.run, job) for job in grid.jobs.values() if job.rule == "finetune_adapter") == 120
+
+
+def test_benchmarks_share_a_job_by_the_rates_that_do(make_grid):
+    """One rate a job: as many benchmarks as fit with one rate, not with all three."""
+    rates = {"learning_rates": ["1e-5", "2e-5", "5e-5"]}
+    batching = {"job_hours": 5, "finetune_adapter": {"learning_rates": 1}}
+    grid = make_grid(batching=batching, size_classes={"small": MINUTES}, finetuning=rates)
+    fine = [job for job in grid.jobs.values() if job.rule == "finetune_adapter" and job.model == "base"]
+    assert [len(job.cells) for job in fine] == [2, 2, 2]
+
+
 def test_selection_stands_on_validation_only(make_grid):
     grid = make_grid()
     for job in grid.jobs.values():

@@ -113,8 +113,9 @@ def main() -> None:
         costs, results = interleave(sides, arguments.rounds)
     mine, theirs = results["ours"], results["published"]
     documents = ", ".join(f"{count} {split}" for split, count in sizes.items())
+    part = "" if arguments.scale == 1 else f", {arguments.scale:g} of the documents"
     record = compare(
-        "one cell, 3 learning rates, whole process",
+        f"one cell, 3 learning rates, whole process{part}",
         "the published program itself",
         costs["published"],
         costs["ours"],

@@ -189,8 +189,8 @@ class Grid:
         for model in self.agreement_models if benchmarks else ():
             size, rates = self.batching(model).finetune_adapter, settings.learning_rates
             one = {name: self._minutes(model, "finetune_adapter", name) for name in benchmarks}
-            together = len(rates) if isinstance(size.learning_rates, str) else min(size.learning_rates, len(rates))
-            of_all = {name: minutes * together for name, minutes in one.items()}
+            in_a_job = len(rates) if isinstance(size.learning_rates, str) else min(size.learning_rates, len(rates))
+            of_all = {name: minutes * in_a_job for name, minutes in one.items()}
             for group in self._groups(model, benchmarks, size.benchmarks, "benchmarks", minutes=of_all):
                 a_rate = dict.fromkeys(rates, sum(one[name] for name in group.members))
                 of_rates = self._groups(model, rates, size.learning_rates, "rates", "lr", minutes=a_rate)

@@ -18,6 +18,7 @@ import lm_validity
 from lm_validity.files import write_json
 
 TIME = "%Y-%m-%d %H:%M UTC"
+RUN = "LM_VALIDITY_BENCHMARK_RUN"  # when the run of all measurements began that this process is part of
 STARTED, LOAD = datetime.datetime.now(datetime.UTC), os.getloadavg()[0]
 
 
@@ -103,13 +104,15 @@ def compare(
 
 def write_records(path: Path | str, records: list[dict], finished: bool = True) -> None:
     """A measurement's records, each with when it ran, beside what other work (load at its start and end), and on what
-    source. Until it is finished they go into <name>.partial.json beside it: rounds that a killed run had done, which
-    nobody takes for the whole. Raises SystemExit where the source changed in the meantime."""
+    source; `run` is when the run of all of them began, null in a run of its own. Until it is finished they go into
+    <name>.partial.json beside it: rounds that a killed run had done, which nobody takes for the whole. Raises
+    SystemExit where the source changed in the meantime."""
     partial = Path(path).with_suffix(".partial.json")
     now = datetime.datetime.now(datetime.UTC)
     moment = {
         "begun": STARTED.strftime(TIME),
         "ended": now.strftime(TIME),
+        "run": os.environ.get(RUN) or None,
         "load": [round(LOAD, 1), round(os.getloadavg()[0], 1)],
         "source": SOURCE,
         "commit": COMMIT,

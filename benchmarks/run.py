@@ -12,11 +12,12 @@ summary and the page say which rows come from a run of their own.
 """
 
 import argparse
+import os
 import subprocess
 import sys
 from pathlib import Path
 
-from _measure import source, write_records
+from _measure import RUN, STARTED, TIME, source, write_records
 
 from lm_validity.files import read_json, write_json, write_text
 
@@ -91,10 +92,11 @@ def origins(found: dict[str, list[dict] | None]) -> list[str]:
     lines = []
     for name, records in found.items():
         if records:
-            moment, own = records[0]["measured"], " in a run of its own" if records[0]["kept"] else ""
+            moment = records[0]["measured"]
+            run = f"the run of all begun {moment['run']}" if moment.get("run") else "a run of its own"
             load = " to ".join(f"{value:g}" for value in moment["load"])
             where = f"load {load}, source {moment['source'][:12]}, {records[0]['machine']}"
-            lines.append(f"- `{name}`: measured{own} {moment['begun']} to {moment['ended']}, {where}.")
+            lines.append(f"- `{name}`: measured in {run}, {moment['begun']} to {moment['ended']}, {where}.")
     missing = {
         "Failed, so without a row": [name for name, records in found.items() if records is None],
         "Not measured on this machine": [name for name, records in found.items() if records == []],
@@ -117,6 +119,8 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true")
     arguments = parser.parse_args()
     RESULTS.mkdir(parents=True, exist_ok=True)
+    whole = not (arguments.names or arguments.keep)
+    os.environ[RUN] = STARTED.strftime(TIME) if whole else ""
     found = {script.stem: measure(script, arguments.keep) for script in measurements(arguments.names)}
     records = [record for each in found.values() for record in each or []]
     write_json(RESULTS / "summary.json", records)

@@ -80,7 +80,7 @@ def test_the_page_holds_what_was_measured_last(run, tmp_path):
     text = page.read_text()
     assert text.startswith("above\n") and text.endswith("below\n") and "old" not in text
     assert "| slower | loop | **0.80** | 0.70 to 0.90 | – | 0 |" in text, "ratios below 1 are printed"
-    assert "- `b`: measured 20" in text and "a laptop." in text
+    assert "- `b`: measured in the run of all begun 20" in text and "a laptop." in text
     process, _ = run({}, "a")
     assert process.returncode == 0 and page.read_text() == text, "one measurement does not replace the page"
 
@@ -123,5 +123,9 @@ def test_kept_is_what_was_made_on_the_same_source(run, tmp_path):
     path.write_text(json.dumps(records))
     _, summary = run({"a": faster}, "--keep")
     assert (summary[0]["ratio"], summary[0]["kept"]) == (9.0, False), "another source: measured again"
+    assert summary[0]["measured"]["run"] is None, "a run of its own"
     _, summary = run({"a": script([RECORD])})
     assert (summary[0]["ratio"], summary[0]["kept"]) == (4.0, False), "without --keep: measured again"
+    begun = summary[0]["measured"]["run"]
+    _, summary = run({}, "--keep")
+    assert begun and summary[0]["measured"]["run"] == begun and summary[0]["kept"], "still the run it was made in"

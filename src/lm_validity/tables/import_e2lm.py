@@ -11,6 +11,7 @@ import pandas as pd
 
 from lm_validity.errors import InputError
 from lm_validity.tables.schema import SCORES
+from lm_validity.tables.text_rows import read_text_rows
 from lm_validity.training_tokens import E2LM_BATCH_RAMP
 
 _KEYS = ("model", "iteration", "gtokens")
@@ -23,10 +24,11 @@ def read_e2lm(path: str | Path) -> pd.DataFrame:
     Accuracies stay fractions. The file names no metric, direction, standard error or item count: these are
     null and come from the benchmarks sheet. An empty cell means that the checkpoint was not evaluated on
     the benchmark: it gives no row. Anything else that is not a finite number is an InputError naming row,
-    column and value.
+    column and value; so is a row wider than the header, a column without a name or named twice, and a file without
+    any value.
     """
     path = Path(path)
-    curves = _read_csv(path)
+    curves = _read_curves(path)
     benchmarks = [column for column in curves.columns if column not in _KEYS]
     if not benchmarks:
         raise InputError(f"{path}: no benchmark column beside {', '.join(_KEYS)}.", _LAYOUT)
@@ -41,6 +43,8 @@ def read_e2lm(path: str | Path) -> pd.DataFrame:
 
     rows = curves.melt(id_vars=list(_KEYS), value_vars=benchmarks, var_name="benchmark", value_name="value")
     rows = rows.dropna(subset=["value"]).rename(columns={"gtokens": "tokens_b"})
+    if rows.empty:
+        raise InputError(f"{path}: no value of any benchmark ({', '.join(benchmarks)}).", _LAYOUT)
     rows["checkpoint"] = [f"iter_{iteration:07d}" for iteration in rows["iteration"]]
     rows = rows.assign(protocol="direct", prompt="plain", split="test", selected=True, source="e2lm")
     rows = rows.sort_values(["model", "benchmark", "iteration"], kind="stable", ignore_index=True)
@@ -49,34 +53,33 @@ def read_e2lm(path: str | Path) -> pd.DataFrame:
     )
 
 
-def _read_csv(path: Path) -> pd.DataFrame:
-    if not path.is_file():
-        raise InputError(f"{path}: no such file.", "give the path of a curves.csv.")
-    try:
-        # As text, so that an error can show the value as it stands in the file
-        curves = pd.read_csv(path, dtype=str, keep_default_na=False)
-    except (pd.errors.ParserError, pd.errors.EmptyDataError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not a readable CSV file ({error}).", _LAYOUT) from error
+def _read_curves(path: Path) -> pd.DataFrame:
+    """The file as text, so that an error can show a value as it stands there; the index is the row's line."""
+    found = read_text_rows(path, _LAYOUT)
     for column in ("model", "iteration"):
-        if column not in curves.columns:
+        if column not in found.header:
             raise InputError(f"{path}: column {column!r} is missing.", _LAYOUT)
-    if curves.empty:
-        raise InputError(f"{path}: no row below the header.", _LAYOUT)
-    for index in np.flatnonzero(curves["model"].str.strip() == ""):
-        raise InputError(f"{path}: row {index + 2}: column 'model' is empty.", _LAYOUT)
+    if "" in found.header:
+        raise InputError(
+            f"{path}: column {found.header.index('') + 1} has no name.",
+            "each column beside the keys is a benchmark; pandas writes no row numbers with to_csv(index=False).",
+        )
+    curves = found.frame()
+    for line in curves.index[curves["model"] == ""]:
+        raise InputError(f"{path}: row {line}: column 'model' is empty.", _LAYOUT)
     return curves
 
 
 def _numbers(path: Path, curves: pd.DataFrame, column: str, empty_allowed: bool = False) -> np.ndarray:
     """One column as floats; empty becomes NaN where that is allowed."""
-    text = curves[column].str.strip()
+    text = curves[column]
     values = pd.to_numeric(text.where(text != "", np.nan), errors="coerce").to_numpy(dtype=float)
     bad = ~np.isfinite(values)
     if empty_allowed:
         bad &= (text != "").to_numpy()
     for index in np.flatnonzero(bad):
         raise InputError(
-            f"{path}: row {index + 2}, column {column!r}: {text.iloc[index]!r} is not a finite number.",
+            f"{path}: row {curves.index[index]}, column {column!r}: {text.iloc[index]!r} is not a finite number.",
             "leave the cell empty where nothing was measured." if empty_allowed else "write a number.",
         )
     return values
@@ -86,7 +89,8 @@ def _whole_numbers(path: Path, curves: pd.DataFrame) -> np.ndarray:
     values = _numbers(path, curves, "iteration")
     for index in np.flatnonzero((values < 0) | (values != np.floor(values))):
         raise InputError(
-            f"{path}: row {index + 2}, column 'iteration': {curves['iteration'].iloc[index]!r} is not a step count.",
+            f"{path}: row {curves.index[index]}, column 'iteration': "
+            f"{curves['iteration'].iloc[index]!r} is not a step count.",
             "write optimizer steps as whole numbers.",
         )
     return values.astype(np.int64)
@@ -97,7 +101,7 @@ def _check_checkpoints(path: Path, curves: pd.DataFrame) -> None:
     for index in np.flatnonzero(curves.duplicated(["model", "iteration"])):
         row = curves.iloc[index]
         raise InputError(
-            f"{path}: row {index + 2}: a second row for model {row['model']!r} at iteration {row['iteration']}.",
+            f"{path}: row {row.name}: a second row for model {row['model']!r} at iteration {row['iteration']}.",
             "keep one row per model and checkpoint.",
         )
     for model, rows in curves.sort_values("iteration").groupby("model"):
@@ -105,7 +109,7 @@ def _check_checkpoints(path: Path, curves: pd.DataFrame) -> None:
         if falls.size:
             at = rows.iloc[falls[0] + 1]
             raise InputError(
-                f"{path}: row {at.name + 2}, column 'gtokens': model {model!r} has no more tokens at"
+                f"{path}: row {at.name}, column 'gtokens': model {model!r} has no more tokens at"
                 f" iteration {at['iteration']} than at its checkpoint before ({at['gtokens']}).",
                 "tokens must grow with the iteration.",
             )

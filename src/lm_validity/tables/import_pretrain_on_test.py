@@ -5,7 +5,6 @@ three rows of counts. Counts are the accuracy times n, rounded: truncation, as i
 .29 x 100 = 28.999… into 28 and loses one correct answer in 3% of the published values.
 """
 
-import gzip
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ import pandas as pd
 
 from lm_validity.errors import InputError, nearest
 from lm_validity.tables.schema import TRIALS
+from lm_validity.tables.text_rows import read_text_rows
 from lm_validity.tables.trials import ARMS
 
 KEYS = ["experiment", "lm", "m", "n", "task", "subsample"]
@@ -28,15 +28,13 @@ def read_pretrain_on_test(path: str | Path) -> pd.DataFrame:
     opposite does not follow). Raises `InputError` naming line, task, column and value for anything else.
     """
     path = Path(path)
-    frame = _read_csv(path)
+    frame = read_text_rows(path, "expected a header and one row per trial.").frame()
     if missing := [column for column in [*KEYS, *ARMS] if column not in frame.columns]:
         near = nearest(missing[0], frame.columns)
         raise InputError(
             f"{path}: column {missing[0]!r} is missing (found: {', '.join(map(str, frame.columns))}).",
             f"did you mean {near!r}?" if near else f"the columns are {', '.join([*KEYS, *ARMS])}, majority.",
         )
-    if frame.empty:
-        raise InputError(f"{path}: no rows.", "write one row per trial under the header.")
     _refuse_empty_keys(frame, path)
     whole = {column: _whole_numbers(frame, column, path) for column in ("m", "n", "subsample")}
     trial = pd.DataFrame(
@@ -51,38 +49,25 @@ def read_pretrain_on_test(path: str | Path) -> pd.DataFrame:
     )
     arms = [trial.assign(arm=arm, correct=_counts(frame, arm, whole["n"], path)) for arm in ARMS]
     trials = pd.concat(arms).sort_index(kind="stable").dropna(subset="correct")
+    if trials.empty:
+        raise InputError(f"{path}: no accuracy in any row.", f"fill in {', '.join(ARMS)}.")
     return trials.astype({"correct": "int64"}).reset_index(drop=True).reindex(columns=TRIALS.names)
 
 
-def _read_csv(path: Path) -> pd.DataFrame:
-    if not path.is_file():
-        raise InputError(f"{path}: no such file.", "check the path.")
-    try:
-        with open(path, "rb") as handle:
-            gzipped = handle.read(2) == b"\x1f\x8b"
-        opener = gzip.open if gzipped else open
-        with opener(path, "rt", encoding="utf-8", newline="") as handle:
-            return pd.read_csv(handle, dtype=str, keep_default_na=False, skipinitialspace=True)
-    except (ValueError, OSError, EOFError) as error:  # pandas' parser errors are ValueErrors
-        raise InputError(
-            f"{path}: not a readable CSV file ({error}).", "expected a header and one row per trial."
-        ) from error
-
-
 def _where(frame: pd.DataFrame, row: int, path: Path) -> str:
-    """The place of a row, counting lines from 1 with the header as line 1."""
-    return f"{path}: line {row + 2} (task {frame['task'].iloc[row]!r})"
+    """The place of a row: its line, the header's being 1."""
+    return f"{path}: line {frame.index[row]} (task {frame['task'].iloc[row]!r})"
 
 
 def _refuse_empty_keys(frame: pd.DataFrame, path: Path) -> None:
     for column in KEYS:
-        empty = np.flatnonzero(frame[column].str.strip() == "")
+        empty = np.flatnonzero(frame[column] == "")
         if len(empty):
             raise InputError(f"{_where(frame, empty[0], path)}: column {column!r} is empty.", "fill it in.")
 
 
 def _numbers(frame: pd.DataFrame, column: str, path: Path) -> pd.Series:
-    text = frame[column].str.strip()
+    text = frame[column]
     numbers = pd.to_numeric(text.where(text != ""), errors="coerce")
     wrong = np.flatnonzero((numbers.isna() & (text != "")) | np.isinf(numbers))
     if len(wrong):

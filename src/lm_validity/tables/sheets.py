@@ -5,7 +5,6 @@ The column names of the published train-before-test sheets (`model_id`, `params_
 are read too.
 """
 
-import csv
 import math
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pandas as pd
 
 from lm_validity.errors import InputError, nearest
 from lm_validity.tables.schema import OUTPUT_TYPES
+from lm_validity.tables.text_rows import read_text_rows
 
 # Column as the reports call it -> the kind of its values.
 MODEL_COLUMNS = {
@@ -85,7 +85,9 @@ def metric_key(name: str) -> str:
 
 
 def _read_sheet(path: Path, kinds: dict[str, str], key: str) -> pd.DataFrame:
-    rows, line_numbers, header = _read_rows(path)
+    found = read_text_rows(path, "a sheet has a header and one row per model or benchmark, as UTF-8 text.")
+    header, line_numbers = found.header, found.lines
+    rows = [dict(zip(header, row, strict=True)) for row in found.rows]
     sources = {column: _source(column, header) for column in kinds}
     if sources[key] is None:
         like = nearest(key, header)
@@ -106,35 +108,6 @@ def _read_sheet(path: Path, kinds: dict[str, str], key: str) -> pd.DataFrame:
         elif kind == "boolean":
             frame[column] = frame[column].astype("boolean")
     return frame
-
-
-def _read_rows(path: Path) -> tuple[list[dict[str, str]], list[int], list[str]]:
-    """The rows as dictionaries, the line each ends on, and the header."""
-    if not path.is_file():
-        raise InputError(f"{path}: no such file.", "check the path of the sheet.")
-    rows, line_numbers = [], []
-    try:
-        with open(path, encoding="utf-8-sig", newline="") as handle:
-            first = handle.readline()
-            handle.seek(0)
-            reader = csv.reader(handle, delimiter="\t" if "\t" in first else ",")
-            header = [name.strip() for name in next(reader, [])]
-            for row in reader:
-                if not any(value.strip() for value in row):
-                    continue
-                if len(row) > len(header):
-                    raise InputError(
-                        f"{path}, row {reader.line_num}: {len(row)} values for {len(header)} columns.",
-                        "quote values that contain the separator.",
-                    )
-                row += [""] * (len(header) - len(row))
-                rows.append(dict(zip(header, (value.strip() for value in row), strict=True)))
-                line_numbers.append(reader.line_num)
-    except (UnicodeDecodeError, csv.Error) as error:
-        raise InputError(f"{path}: not a CSV or TSV text file ({error}).", "save it as UTF-8 text.") from error
-    if not rows:
-        raise InputError(f"{path}: no rows.", "a sheet has a header and one row per model or benchmark.")
-    return rows, line_numbers, header
 
 
 def _source(column: str, header: list[str]) -> str | None:

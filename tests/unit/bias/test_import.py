@@ -32,6 +32,31 @@ def test_gzip_is_recognised_by_content(tmp_path):
     assert read_pretrain_on_test(path)["correct"].tolist() == [2, 1, 4]
 
 
+@pytest.mark.parametrize("damage", ["truncated", "garbled"])
+def test_a_damaged_gzip_file_is_an_input_error(tmp_path, damage):
+    path = tmp_path / "accuracies.csv.gz"
+    whole = gzip.compress((HEADER + "main,bert,50,4,trec,1,0.5,0.25,1,0.5\n").encode())
+    path.write_bytes(whole[:-12] if damage == "truncated" else whole[:10] + b"garbage" * 30)
+    with pytest.raises(InputError, match=r"accuracies\.csv\.gz: not a readable CSV"):
+        read_pretrain_on_test(path)
+
+
+def test_a_row_wider_than_the_header_is_refused(tmp_path):
+    """A comma at its end must not make the first column a row name and every other value its neighbour's."""
+    with pytest.raises(InputError, match="row 2: 11 values for 10 columns"):
+        read(tmp_path, "main,bert,50,4,trec,1,0.5,0.25,1,0.5,")
+
+
+def test_a_column_that_is_there_twice_is_refused(tmp_path):
+    with pytest.raises(InputError, match="two columns are called 'base'"):
+        read(tmp_path, "main,bert,50,4,trec,1,0.5,0.25,1,0.75", header=HEADER.replace("majority", "base"))
+
+
+def test_a_file_without_any_accuracy_is_refused(tmp_path):
+    with pytest.raises(InputError, match="no accuracy in any row"):
+        read(tmp_path, "main,bert,50,4,trec,1,,,,0.5")
+
+
 def test_an_empty_accuracy_leaves_the_arm_out(tmp_path):
     table = read(tmp_path, "main,bert,50,4,trec,1,,0.25,1,0.5")
     assert table["arm"].tolist() == ["extra", "test"]

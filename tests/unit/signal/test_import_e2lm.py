@@ -43,6 +43,13 @@ def test_tokens_are_computed_where_the_column_is_absent(tmp_path):
         ("model,iteration,arc\nm,40.5,0.1\n", ["row 2", "'iteration'", "'40.5'"]),
         ("model,iteration,arc\nm,,0.1\n", ["row 2", "'iteration'", "''"]),
         ("model,iteration,arc\nm,4000,0.1\nm,4000,0.2\n", ["row 3", "'m'", "4000"]),
+        ("model,iteration,gtokens,mmlu\nA,1000,1,20,5\n", ["row 2", "5 values for 4 columns"]),
+        ("model,iteration,gtokens,mmlu\nA,1000,1,.2,\n", ["row 2", "5 values for 4 columns"]),
+        (",model,iteration,gtokens,mmlu\n0,A,1000,1,.2\n", ["column 1 has no name", "index=False"]),
+        ("model,iteration,gtokens,mmlu,mmlu\nA,1000,1,.2,.3\n", ["two columns are called 'mmlu'"]),
+        ("model,iteration,arc,mmlu\nm,4000,,\n", ["no value", "arc, mmlu"]),
+        ('model,iteration,arc\nm,1,0.1\n\n"m",2,high\n', ["row 4", "'high'"]),
+        ('model,iteration,arc\nm,1,0.1\n"m,2,0.3\n', ["not a readable CSV"]),
         ("model,iteration,gtokens,arc\nm,2,9,0.1\nm,3,8,0.1\n", ["row 3", "gtokens", "'m'", "3"]),
     ],
 )  # fmt: skip

@@ -58,6 +58,7 @@ def test_benchmarks_complete_a_bare_metric(tmp_path):
         ("model,family\n,x\n", "row 2, column 'model': empty"),
         ("model\n", "no rows"),
         ("model,family\na,x,y\n", "3 values for 2 columns"),
+        ("model,family,family\na,x,y\n", "two columns are called 'family'"),
     ],
 )
 def test_bad_sheets_say_where(tmp_path, text, message):

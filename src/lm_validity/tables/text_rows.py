@@ -1,0 +1,74 @@
+"""Rows of a CSV or TSV text file, each as wide as the header and under names that occur once.
+
+pandas' own reader takes the first column for row names where rows are wider than the header, and renames a repeated
+column: both give other numbers than the file's without a word.
+"""
+
+import csv
+import gzip
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+
+from lm_validity.errors import InputError
+
+
+@dataclass(frozen=True)
+class TextRows:
+    """`rows` have the header's length, their values without surrounding blanks; `lines` counts from 1, the header's
+    line: where each row ends."""
+
+    header: list[str]
+    rows: list[list[str]]
+    lines: list[int]
+
+    def frame(self) -> pd.DataFrame:
+        """The rows as text under the header's names; the index is the row's line."""
+        return pd.DataFrame(self.rows, columns=self.header, index=self.lines, dtype=str)
+
+
+def read_text_rows(path: Path, layout: str) -> TextRows:
+    """Read a file, gzipped or not, that is tab-separated where its first line has a tab.
+
+    Rows without any value are skipped, shorter ones have empty values at their end. `layout` is the hint of errors
+    that concern the whole file. Raises InputError for a file that is absent, damaged or no UTF-8 text, a row wider
+    than the header, a column's name that is there twice, and a file without rows.
+    """
+    if not path.is_file():
+        raise InputError(f"{path}: no such file.", "check the path.")
+    try:
+        with open(path, "rb") as start:
+            opener = gzip.open if start.read(2) == b"\x1f\x8b" else open
+        with opener(path, "rt", encoding="utf-8-sig", newline="") as handle:
+            found = _parse(handle, path)
+    except (UnicodeDecodeError, csv.Error, OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path}: not a readable CSV or TSV text file ({error}).", layout) from error
+    if not found.rows:
+        raise InputError(f"{path}: no rows.", layout)
+    return found
+
+
+def _parse(handle, path: Path) -> TextRows:
+    first = handle.readline()
+    handle.seek(0)
+    # strict: a quote that never ends would swallow all rows after it
+    reader = csv.reader(handle, delimiter="\t" if "\t" in first else ",", strict=True)
+    header = [name.strip() for name in next(reader, [])]
+    for name in header:
+        if name and header.count(name) > 1:
+            raise InputError(f"{path}: two columns are called {name!r}.", "rename or remove one of them.")
+    rows, lines = [], []
+    for row in reader:
+        values = [value.strip() for value in row]
+        if not any(values):
+            continue
+        if len(values) > len(header):
+            raise InputError(
+                f"{path}, row {reader.line_num}: {len(values)} values for {len(header)} columns.",
+                "quote values that contain the separator; leave no separator at the end of a row.",
+            )
+        rows.append(values + [""] * (len(header) - len(values)))
+        lines.append(reader.line_num)
+    return TextRows(header, rows, lines)

@@ -125,9 +125,9 @@ def read_served(path: str, digest: str) -> dict[tuple, Served]:
     anything else: the authors' JSON. Raises InputError for neither, and for two scores of one key.
     """
     from lm_validity.tables.import_lm_harmony import read_lm_harmony
-    from lm_validity.tables.schema import REPLAY, SCORES, read_table
+    from lm_validity.tables.schema import REPLAY, read_scores
 
-    table = read_table(path, SCORES) if str(path).endswith(".parquet") else read_lm_harmony(path)
+    table = read_scores(path) if str(path).endswith(".parquet") else read_lm_harmony(path)
     rows = table[table["selected"].fillna(True).astype(bool) & (table["split"].fillna("test") == "test")]
     found: dict[tuple, Served] = {}
     for row in rows.astype(object).where(rows.notna(), None).to_dict("records"):

@@ -23,12 +23,12 @@ def lm_eval(
 ) -> None:
     """scores.parquet -> result files in lm-eval's layout (results_*.json), which `import lm-eval` reads back."""
     from lm_validity.tables.export_lm_eval import write_lm_eval
-    from lm_validity.tables.schema import SCORES, read_table
+    from lm_validity.tables.schema import read_scores
     from lm_validity.tables.sheets import read_benchmarks
 
     examples = {}
     if benchmarks is not None:
         known = read_benchmarks(benchmarks).set_index("benchmark")["num_fewshot"].dropna()
         examples = known.astype(int).to_dict()
-    written = write_lm_eval(read_table(scores, SCORES), output, examples)
+    written = write_lm_eval(read_scores(scores), output, examples)
     print(f"{output}: {len(written)} result files")

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
-from lm_validity.tables.schema import PROTOCOLS, SCORES, read_table, replay_notes
+from lm_validity.tables.schema import PROTOCOLS, read_scores, replay_notes
 from lm_validity.tables.sheets import metric_key, read_benchmarks, read_models
 
 PERPLEXITY = "loglikelihood_rolling"
@@ -79,10 +79,10 @@ def read_score_matrix(scores: str | Path, models: str | Path, benchmarks: str | 
     """Read the selected test rows of each benchmark's metric.
 
     The benchmarks sheet decides which benchmarks count; the models sheet only adds what is known about each
-    model. Raises InputError for bad files, an unknown protocol, or two selected scores of one model on one
-    benchmark.
+    model. Raises InputError for bad files, a score without a model or benchmark, an unknown protocol, or two
+    selected scores of one model on one benchmark.
     """
-    rows = read_table(scores, SCORES)
+    rows = read_scores(scores)
     notes = replay_notes(rows)
     _check_protocols(rows, scores)
     model_sheet, rows = _of_this_study(_as_in_scores(read_models(models), rows), rows, "model", notes)

@@ -10,7 +10,7 @@ from lm_validity.errors import InputError
 from lm_validity.reports.score_matrix import listing
 from lm_validity.statistics.signal_quality import MINIMUM_CHECKPOINTS
 from lm_validity.tables.item_arrays import training_order
-from lm_validity.tables.schema import SCORES, read_table, replay_notes
+from lm_validity.tables.schema import read_scores, replay_notes
 from lm_validity.tables.sheets import metric_key, read_benchmarks, read_models
 
 SELECTIONS = ("all", "e2lm")
@@ -73,12 +73,13 @@ def read_learning_curves(
 ) -> LearningCurves:
     """Direct test scores of every model with at least two checkpoints.
 
-    Raises InputError for bad files, an unknown selection, several metrics of a benchmark without a sheet that names
-    one, or two selected scores of one model, benchmark and checkpoint. Gaps are named in `notes`.
+    Raises InputError for bad files, a score without a model or benchmark, an unknown selection, several metrics of a
+    benchmark without a sheet that names one, or two selected scores of one model, benchmark and checkpoint. Gaps are
+    named in `notes`.
     """
     if selection not in SELECTIONS:
         raise InputError(f"selection {selection!r} is not known.", f"one of {', '.join(SELECTIONS)}.")
-    table = read_table(scores, SCORES)
+    table = read_scores(scores)
     notes = replay_notes(table)
     sheet = read_models(models)
     rows = _direct_test_rows(table, scores)

@@ -10,7 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lm_validity.errors import InputError
+from lm_validity.errors import InputError, nearest
 from lm_validity.files import replace_file
 
 PROTOCOLS = ("direct", "train_before_test")
@@ -40,6 +40,8 @@ SCORES = pa.schema(
         ("source", pa.string()),  # "lm-validity", or the name of the importer
     ]
 )
+
+REQUIRED_SCORES = ("model", "benchmark", "protocol", "value")
 
 ITEMS = pa.schema(
     [
@@ -129,8 +131,28 @@ def write_table(frame: pd.DataFrame, schema: pa.Schema, path: str | Path) -> Non
         pq.write_table(table, temporary, compression="zstd")
 
 
-def read_table(path: str | Path, schema: pa.Schema) -> pd.DataFrame:
-    """Read a table and check it against `schema`: absent columns become null, wrong types are an InputError."""
+def read_scores(path: str | Path) -> pd.DataFrame:
+    """Read a table of scores; the index counts the file's rows from 0.
+
+    Raises InputError for an absent column of `REQUIRED_SCORES` and for a row without a model or a benchmark, which no
+    sheet could be joined to. A null `value` stays: a score that is missing.
+    """
+    rows = read_table(path, SCORES, REQUIRED_SCORES)
+    for column in ("model", "benchmark"):
+        unnamed = rows.index[rows[column].isna() | (rows[column] == "")]
+        if len(unnamed):
+            raise InputError(
+                f"{path}, row {unnamed[0]}, column {column!r}: empty ({len(unnamed)} of {len(rows)} rows).",
+                f"each score needs its {column}: fill it in, or remove the row.",
+            )
+    return rows
+
+
+def read_table(path: str | Path, schema: pa.Schema, required: tuple[str, ...] = ()) -> pd.DataFrame:
+    """Read a table and check it against `schema`: absent columns become null, wrong types are an InputError.
+
+    So is an absent column of `required`.
+    """
     path = Path(path)
     if not path.is_file():
         raise InputError(f"{path}: no such file.", "check the path, or run the rule that makes it.")
@@ -140,6 +162,11 @@ def read_table(path: str | Path, schema: pa.Schema) -> pd.DataFrame:
         raise InputError(
             f"{path}: not a readable parquet file ({error}).", "write it with pandas or pyarrow."
         ) from error
+    for name in required:
+        if name not in table.column_names:
+            like = nearest(name, table.column_names)
+            hint = f"rename {like!r} to {name!r}." if like else f"the columns are: {', '.join(table.column_names)}."
+            raise InputError(f"{path}: no column {name!r}.", hint)
     columns = []
     for field in schema:
         if field.name not in table.column_names:

@@ -12,6 +12,7 @@ from jinja2 import Template
 from lm_validity.errors import InputError
 from lm_validity.reports.agreement import report_agreement
 from lm_validity.reports.factors import report_factors
+from lm_validity.reports.signal import report_signal
 from lm_validity.tables.schema import ITEMS, SCORES, SELECTIONS, write_table
 
 DIRECT, PREPARED = "direct", "train_before_test"
@@ -311,12 +312,33 @@ def test_every_figure_has_a_caption_in_the_workflows_report(tmp_path, report, na
         (lambda rows: pd.concat([rows, rows.iloc[:1]]), "two selected test scores of m0 on a"),
         (lambda rows: rows.assign(metric="f1"), "no selected test score"),
         (lambda rows: rows.assign(stderr=-0.1), "is negative"),
+        (lambda rows: rows.assign(model=rows["model"].where(rows.index != 3)), "row 3, column 'model': empty"),
+        (lambda rows: rows.assign(benchmark=rows["benchmark"].mask(rows.index > 1)), "row 2, column 'benchmark'"),
     ],
 )
 def test_bad_tables_are_one_clear_error(tmp_path, change, message):
     with pytest.raises(InputError, match=message):
         run(tmp_path, change(score_rows()))
     assert not (tmp_path / "report").exists()
+
+
+@pytest.mark.parametrize("report", [report_agreement, report_factors, report_signal])
+@pytest.mark.parametrize(
+    ("lacking", "found", "words"),
+    [
+        ("value", "score", ["no column 'value'", "the columns are: model,"]),
+        ("model", "model_id", ["no column 'model'", "rename 'model_id'"]),
+        ("protocol", "how", ["no column 'protocol'"]),
+    ],
+)
+def test_a_scores_table_without_a_required_column_is_refused(tmp_path, report, lacking, found, words):
+    score_rows().rename(columns={lacking: found}).to_parquet(tmp_path / "scores.parquet")
+    (tmp_path / "models.csv").write_text(MODELS, encoding="utf-8")
+    (tmp_path / "benchmarks.csv").write_text(BENCHMARKS, encoding="utf-8")
+    sheets = {name: tmp_path / f"{name}.csv" for name in ("models", "benchmarks")}
+    with pytest.raises(InputError) as error:
+        report(tmp_path / "scores.parquet", output=tmp_path / "report", resamples=0, **sheets)
+    assert all(word in str(error.value) for word in ["scores.parquet", *words])
 
 
 def test_two_metrics_and_no_name_for_either(tmp_path):

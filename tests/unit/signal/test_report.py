@@ -253,6 +253,10 @@ def test_bad_scores_are_named(tmp_path, rows):
         report(write(tmp_path / "b", rows, pd.concat([scores, scores.assign(metric="f1,none")])), tmp_path / "r")
     with pytest.raises(InputError, match="along training"):
         report(write(tmp_path / "c", rows, scores[scores["checkpoint"] == "step-1"]), tmp_path / "r")
+    unnamed = scores.reset_index(drop=True)
+    unnamed.loc[4, "model"] = None  # grouping by model would drop it without a word
+    with pytest.raises(InputError, match=r"scores\.parquet, row 4, column 'model': empty"):
+        report(write(tmp_path / "e", rows, unnamed), tmp_path / "r")
     with pytest.raises(InputError, match="protocol 'direct'"):
         report(write(tmp_path / "d", rows, scores.assign(protocol="train_before_test")), tmp_path / "r")
     assert not (tmp_path / "r").exists()

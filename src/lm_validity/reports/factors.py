@@ -14,10 +14,10 @@ from lm_validity.reports.factors_analysis import (
 )
 from lm_validity.reports.factors_page import factors_page
 from lm_validity.reports.page import write_page
-from lm_validity.reports.score_matrix import read_score_matrix
+from lm_validity.reports.score_matrix import listing, read_score_matrix
 from lm_validity.reports.summary import plain
 from lm_validity.statistics.potential import RankDraws, best_by_budget
-from lm_validity.statistics.resampling import Interval, shortest_interval
+from lm_validity.statistics.resampling import Interval
 from lm_validity.tables.schema import PROTOCOLS
 
 FEW_MODELS = 20  # below, the share of the first component is noticeably higher in resamples than in the table
@@ -50,6 +50,8 @@ def factors_summary(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, 
         notes.append(
             f"With {len(models)} models, resampled shares of variance are biased upwards: their intervals are rough."
         )
+    for protocol in uncertainty.population_ranks:
+        notes += _rank_notes(analysis, uncertainty, protocol)
     summary = {
         "models": len(models),
         "benchmarks": len(analysis.tasks),
@@ -106,7 +108,7 @@ def _parallel_summary(analysis: FactorsAnalysis, protocol: str) -> dict | None:
 def _rank_summary(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, protocol: str) -> dict:
     """Rank on the first component with intervals over benchmarks and over items, by model."""
     population, noise = uncertainty.population_ranks[protocol], uncertainty.noise_ranks[protocol]
-    over_benchmarks, over_items = shortest_interval(population.draws), shortest_interval(noise.draws)
+    over_benchmarks, over_items = population.interval(), noise.interval()
     return {
         model: {
             "rank": population.rank[i],
@@ -115,6 +117,34 @@ def _rank_summary(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, pr
         }
         for i, model in enumerate(analysis.matrix.models)
     }
+
+
+def _rank_notes(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, protocol: str) -> list[str]:
+    """Which intervals of ranks rest on a part of the resamples, or are null."""
+    population, noise = uncertainty.population_ranks[protocol], uncertainty.noise_ranks[protocol]
+    labels, ranked = np.array(analysis.matrix.labels, dtype=object), np.isfinite(population.rank)
+    defined = np.isfinite(population.draws).mean(axis=0)
+    unknown = np.isnan(population.interval().low)
+    part, too_few = ranked & ~unknown & (defined < 1), ranked & unknown
+    no_errors = ranked & np.isnan(noise.interval().low)
+    without = "without one of a model's benchmarks, or without two on which models differ,"
+    notes = []
+    if part.any():
+        notes.append(
+            f"{protocol}: intervals of ranks over benchmarks leave out resamples {without} which give it no rank: "
+            f"{listing(labels[part])}."
+        )
+    if too_few.any():
+        notes.append(
+            f"{protocol}: no interval of the rank over benchmarks (null) for models with one benchmark, or where most "
+            f"resamples are {without} which give it no rank: {listing(labels[too_few])}."
+        )
+    if no_errors.any():
+        notes.append(
+            f"{protocol}: standard errors are missing, so no interval of the rank over items (null) for "
+            f"{listing(labels[no_errors])}."
+        )
+    return notes
 
 
 def _budget_summary(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, protocol: str) -> list[dict]:

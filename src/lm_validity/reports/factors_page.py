@@ -105,11 +105,11 @@ def _pick_finding(analysis: FactorsAnalysis, summary: dict) -> Finding | None:
         return None
     labels = dict(zip(analysis.matrix.models, analysis.matrix.labels, strict=True))
     best = choices[-1]
-    low, high = summary["potential"][protocol][best["model"]]["interval_population_of_benchmarks"]
+    potential = summary["potential"][protocol][best["model"]]
+    low, high = potential["interval_population_of_benchmarks"]
+    interval = f", 95% interval {low:.0f} to {high:.0f}" if low is not None else ""  # a note says why there is none
     return Finding(
-        f"{labels[best['model']]} has most potential: rank "
-        f"{summary['potential'][protocol][best['model']]['rank']:.0f} of {summary['models']}, 95% interval {low:.0f} "
-        f"to {high:.0f}.",
+        f"{labels[best['model']]} has most potential: rank {potential['rank']:.0f} of {summary['models']}{interval}.",
         f"First in {percent(best['probability_best'])} of resamples of the benchmarks, among models of known size.",
     )
 

@@ -8,7 +8,6 @@ from lm_validity.reports import figures
 from lm_validity.reports.factors_analysis import FactorsAnalysis, FactorsUncertainty
 from lm_validity.reports.page import Figure, Section, Table
 from lm_validity.reports.summary import count, percent
-from lm_validity.statistics.resampling import shortest_interval
 from lm_validity.tables.schema import PROTOCOLS
 
 DIRECT, PREPARED = PROTOCOLS
@@ -97,8 +96,7 @@ def _misleading_sentence(frame: pd.DataFrame) -> str:
 
 def _rank_frame(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, protocol: str) -> pd.DataFrame:
     ranks = uncertainty.population_ranks[protocol]
-    population = shortest_interval(ranks.draws)
-    noise = shortest_interval(uncertainty.noise_ranks[protocol].draws)
+    population, noise = ranks.interval(), uncertainty.noise_ranks[protocol].interval()
     matrix = analysis.matrix
     frame = pd.DataFrame(
         {
@@ -146,14 +144,15 @@ def _budget_table(analysis: FactorsAnalysis, summary: dict, protocol: str) -> Ta
 def _misleading_frame(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty) -> pd.DataFrame:
     """Direct rank minus prepared rank: positive where a model is better than its direct rank says."""
     direct, prepared = (uncertainty.population_ranks[p] for p in PROTOCOLS)
-    interval = shortest_interval(direct.draws - prepared.draws)
+    gap = direct.minus(prepared)
+    interval = gap.interval()
     frame = pd.DataFrame(
         {
             "model": analysis.matrix.labels,
             "family": [family or "unknown" for family in analysis.matrix.families],
             "direct_rank": direct.rank,
             "prepared_rank": prepared.rank,
-            "gap": direct.rank - prepared.rank,
+            "gap": gap.rank,
             "low": interval.low,
             "high": interval.high,
         }

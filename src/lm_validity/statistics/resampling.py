@@ -44,12 +44,15 @@ def percentile_interval(draws: np.ndarray, units: int | None = None, level: floa
     With `units`, the number of resampled units, the levels are those of the expanded percentile interval,
     alpha' = Phi(-sqrt(n / (n - 1)) t_{n-1}), which corrects for the bootstrap's narrowness in small samples
     (Hesterberg 2015, American Statistician 69:371, section 5.3). Undefined draws (NaN) are left out; an
-    entry with fewer than half of its draws defined is NaN.
+    entry with fewer than half of its draws defined is NaN. Draws without an entry have bounds without one.
     """
     tail = (1 - level) / 2
     if units is not None and units > 1:
         tail = stats.norm.cdf(stats.t.ppf(tail, units - 1) * np.sqrt(units / (units - 1)))
     draws = np.asarray(draws, dtype=float)
+    if not draws.size:  # nanquantile does not return two bounds of nothing
+        nothing = np.full(draws.shape[1:], np.nan)[()]
+        return Interval(nothing, nothing)
     defined = np.isfinite(draws).mean(axis=0) >= 0.5
     safe = np.where(defined, draws, 0.0)
     low, high = np.nanquantile(safe, [tail, 1 - tail], axis=0)
@@ -60,18 +63,20 @@ def shortest_interval(draws: np.ndarray, level: float = 0.95) -> Interval:
     """The shortest interval that holds at least `level` of `draws` (resamples, units), for each unit.
 
     For whole numbers such as ranks: quantiles of either tail keep whole ranks that the level does not need. Of several
-    shortest intervals the middle one. Infinite or NaN draws count as unknown; a unit with any of them is NaN.
+    shortest intervals the middle one. Undefined draws (infinite or NaN) are left out; a unit with fewer than half of
+    its draws defined is NaN.
     """
     draws = np.asarray(draws, dtype=float)
-    known = np.isfinite(draws).all(axis=0)
-    ordered = np.sort(np.where(known, draws, 0.0), axis=0)
-    held = int(np.ceil(level * len(ordered)))
-    widths = ordered[held - 1 :] - ordered[: len(ordered) - held + 1]
-    shortest = widths == widths.min(axis=0)
-    middle = (shortest.cumsum(axis=0) == (shortest.sum(axis=0) + 1) // 2).argmax(axis=0)[None]
-    low = np.take_along_axis(ordered, middle, axis=0)[0]
-    high = np.take_along_axis(ordered, middle + held - 1, axis=0)[0]
-    return Interval(np.where(known, low, np.nan), np.where(known, high, np.nan))
+    low, high = np.full((2, draws.shape[1]), np.nan)
+    for unit, column in enumerate(draws.T):
+        ordered = np.sort(column[np.isfinite(column)])
+        if len(ordered) and 2 * len(ordered) >= len(column):
+            held = int(np.ceil(level * len(ordered)))
+            widths = ordered[held - 1 :] - ordered[: len(ordered) - held + 1]
+            shortest = np.flatnonzero(widths == widths.min())
+            start = shortest[(len(shortest) - 1) // 2]
+            low[unit], high[unit] = ordered[start], ordered[start + held - 1]
+    return Interval(low, high)
 
 
 def two_way_interval(

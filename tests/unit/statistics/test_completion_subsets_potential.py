@@ -142,6 +142,12 @@ def test_best_model_by_budget():
     assert choices[-1].probability_best == 0.75 and choices[-1].rivals == (1,)
 
 
+def test_resamples_without_ranks_choose_no_model():
+    draws = np.array([[1, 2.0], [np.nan, np.nan], [np.nan, 1], [np.nan, np.nan]])
+    (choice,) = best_by_budget(RankDraws(np.array([1.0, 2]), draws), np.array([1.0, 1.0]))
+    assert (choice.model, choice.probability_best, choice.rivals) == (0, 0.5, (1,))
+
+
 def test_leave_one_out_names_what_matters():
     rng = np.random.default_rng(8)
     scores = rng.normal(size=(20, 1)) + 0.2 * rng.normal(size=(20, 5))

@@ -35,12 +35,27 @@ def test_percentile_interval_leaves_undefined_draws_out():
     assert np.isnan(interval.low[1])
 
 
+@pytest.mark.parametrize("shape", [(20, 0, 0), (0, 3), (0,)])
+def test_percentile_interval_of_nothing_is_undefined(shape):
+    interval = percentile_interval(np.empty(shape), units=5)
+    assert np.shape(interval.low) == np.shape(interval.high) == shape[1:]
+    assert np.isnan(interval.low).all() and np.isnan(interval.high).all()
+
+
 def test_shortest_interval_of_ranks():
     ranks = np.array([1] * 3 + [2] * 90 + [3] * 6 + [9] * 1, dtype=float)
-    skewed = shortest_interval(np.column_stack([ranks, 10 - ranks, np.full(100, 4.0), np.append(ranks[1:], np.inf)]))
+    skewed = shortest_interval(np.column_stack([ranks, 10 - ranks, np.full(100, 4.0)]))
     # 2 to 3 hold 96 of 100; quantiles of either tail would keep rank 1
-    assert skewed.low[:3].tolist() == [2, 7, 4] and skewed.high[:3].tolist() == [3, 8, 4]
-    assert np.isnan([skewed.low[3], skewed.high[3]]).all()
+    assert skewed.low.tolist() == [2, 7, 4] and skewed.high.tolist() == [3, 8, 4]
+
+
+def test_shortest_interval_is_over_the_defined_draws_if_they_are_half_or_more():
+    ranks = np.array([1] * 3 + [2] * 90 + [3] * 6 + [9] * 1, dtype=float)
+    few, half = np.full(200, np.nan), np.full(200, np.inf)
+    few[:99], half[:100] = ranks[:99], ranks
+    interval = shortest_interval(np.column_stack([few, half]))
+    assert np.isnan([interval.low[0], interval.high[0]]).all()
+    assert (interval.low[1], interval.high[1]) == (2, 3)
 
 
 def test_two_way_interval_has_the_two_way_variance():

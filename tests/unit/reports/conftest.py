@@ -1,0 +1,70 @@
+"""Small tables for the two reports, and a quick way to run them."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from lm_validity.reports.agreement import report_agreement
+from lm_validity.tables.schema import SCORES, write_table
+
+DIRECT, PREPARED = "direct", "train_before_test"
+
+
+@pytest.fixture(autouse=True)
+def quick(request, monkeypatch):
+    """SVG and PDF take most of a report's time; only the tests that look at them have them made."""
+    if "drawn" not in request.fixturenames:
+        monkeypatch.setattr("lm_validity.reports.page.save_figure", lambda spec, stem: None)
+
+
+@pytest.fixture
+def drawn():
+    """Ask for the figures' files."""
+
+
+# four models, three benchmarks and a corpus (bits per byte, lower is better)
+SMALL = {
+    DIRECT: {
+        "a": [0.1, 0.2, 0.3, 0.4],
+        "b": [0.1, 0.3, 0.2, 0.4],  # one of six pairs discordant with a: tau 2/3
+        "c": [0.4, 0.3, 0.2, 0.1],  # reversed: tau -1 with a, -2/3 with b
+        "wiki": [1.3, 1.2, 1.1, 1.0],  # orders models as a does
+    },
+    PREPARED: {
+        "a": [0.1, 0.2, 0.3, 0.4],
+        "b": [0.1, 0.2, 0.3, 0.4],
+        "c": [0.1, 0.2, 0.3, 0.3],  # a tie: 5 of 6 pairs: 5 / sqrt(30)
+        "wiki": [1.3, 1.2, 1.1, 1.0],
+    },
+}
+NAMES = ["m0", "m1", "m2", "m3"]
+
+
+def score_rows(table=SMALL, names=NAMES, stderr=0.01) -> pd.DataFrame:
+    return pd.DataFrame(
+        [
+            {"model": model, "checkpoint": "final", "benchmark": benchmark, "protocol": protocol, "split": "test",
+             "metric": "acc,none", "value": value, "stderr": stderr, "selected": True, "source": "test"}
+            for protocol, columns in table.items()
+            for benchmark, values in columns.items()
+            for model, value in zip(names, values, strict=True)
+            if value is not None
+        ]
+    )  # fmt: skip
+
+
+MODELS = "model,family,parameters_b,tokens_b,instruction_tuned\nm0,F,1,10,0\nm1,F,2,10,0\nm2,F,3,10,0\nm3,G,4,10,1\n"
+BENCHMARKS = (
+    "benchmark,category,metric,output_type,higher_is_better\na,x,acc,multiple_choice,1\nb,x,acc,multiple_choice,1\n"
+    "c,y,acc,multiple_choice,true\nwiki,p,acc,loglikelihood_rolling,0\n"
+)
+
+
+def run(tmp_path, rows, models=MODELS, benchmarks=BENCHMARKS, report=report_agreement, resamples=0) -> dict:
+    write_table(rows, SCORES, tmp_path / "scores.parquet")
+    (tmp_path / "models.csv").write_text(models, encoding="utf-8")
+    (tmp_path / "benchmarks.csv").write_text(benchmarks, encoding="utf-8")
+    paths = [tmp_path / name for name in ("scores.parquet", "models.csv", "benchmarks.csv")]
+    report(*paths, tmp_path / "report", resamples=resamples)
+    return json.loads((tmp_path / "report" / "summary.json").read_text(encoding="utf-8"))

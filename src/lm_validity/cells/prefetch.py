@@ -247,11 +247,7 @@ def prefetch_benchmark(row: Benchmark) -> dict:
             f"{where}: output_type {row.output_type!r} in the sheet, {record.output_type!r} in the task.",
             "correct the benchmarks sheet.",
         )
-    if row.higher_is_better != directions[row.metric]:
-        raise InputError(
-            f"{where}: higher_is_better is {int(row.higher_is_better)} in the sheet, and the task says otherwise.",
-            "correct the benchmarks sheet.",
-        )
+    _check_direction(where, row, directions[row.metric])
     task = load_task(record, row.num_fewshot, row.mutual_information)
     documents = {kind: found for kind in ("train", "validation", "test") if (found := rows(task, kind)) is not None}
     return {
@@ -262,6 +258,21 @@ def prefetch_benchmark(row: Benchmark) -> dict:
         "data": _documents_digest(documents),
         "fewshot": fewshot_digest(task),
     }
+
+
+def _check_direction(where: str, row: Benchmark, stated: bool | None) -> None:
+    """`stated`: what the task or lm-eval says of the metric. Where neither says anything, the sheet decides."""
+    if stated is None:
+        log.info(
+            "%s: the task does not say whether a higher %s is better; higher_is_better of the benchmarks sheet is "
+            "taken, %d (1 where it is empty)",
+            *(where, row.metric, row.higher_is_better),
+        )
+    elif row.higher_is_better != stated:
+        raise InputError(
+            f"{where}: higher_is_better is {int(row.higher_is_better)} in the sheet, and the task says otherwise.",
+            "correct the benchmarks sheet.",
+        )
 
 
 def _documents_digest(documents: dict) -> str:

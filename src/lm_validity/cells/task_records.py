@@ -38,6 +38,7 @@ class TaskRecord:
     include_path: the configured folder of local tasks as it was given; null for a task shipped with lm-eval.
     file: the task's YAML relative to `include_path`, or to the lm_eval package; of a tag: its name.
     metrics: lm-eval's keys `name,filter` in the task's order; of a group: those that all its tasks have.
+    higher_is_better: of each metric; null where neither the task nor lm-eval says, which the sheet then decides.
     config_digest: sha256 of the resolved configuration and the code files it names, without the data's place.
     members: of a group, the records of its tasks. group_files: the YAML files of groups, as (include_path, file).
     """
@@ -47,7 +48,7 @@ class TaskRecord:
     include_path: str | None
     output_type: str
     metrics: tuple[str, ...]
-    higher_is_better: Mapping[str, bool]
+    higher_is_better: Mapping[str, bool | None]
     config_digest: str
     dataset_path: str | None
     dataset_name: str | None
@@ -249,10 +250,8 @@ def _group_record(name: str, found: Expansion, include_path: str | Path | None) 
         raise InputError(
             f"{name}: its tasks differ in output type ({listed or 'it has none'}).", "name its tasks one by one."
         )
-    metrics = [key for key in members[0].metrics if all(key in member.metrics for member in members)]
-    better = {key: {member.higher_is_better[key] for member in members} for key in metrics}
-    metrics = [key for key in metrics if len(better[key]) == 1]
-    if not metrics:
+    better = _common_directions(members)
+    if not better:
         raise InputError(f"{name}: its tasks have no metric in common.", "name its tasks one by one.")
     files = tuple(_place(path, include_path) for path in found.group_files)
     record = TaskRecord(
@@ -260,8 +259,8 @@ def _group_record(name: str, found: Expansion, include_path: str | Path | None) 
         file=files[0][1] if files else name,
         include_path=files[0][0] if files else members[0].include_path,
         output_type=members[0].output_type,
-        metrics=tuple(metrics),
-        higher_is_better={key: better[key].pop() for key in metrics},
+        metrics=tuple(better),
+        higher_is_better=better,
         config_digest="",
         dataset_path=None,
         dataset_name=None,
@@ -271,6 +270,18 @@ def _group_record(name: str, found: Expansion, include_path: str | Path | None) 
         group_files=files,
     )
     return replace(record, config_digest=group_digest(record))
+
+
+def _common_directions(members: list[TaskRecord]) -> dict[str, bool | None]:
+    """The metrics that all tasks of a group have, without those that some take for better where others take the
+    opposite; a task that does not say goes with the others."""
+    common = {}
+    for key in members[0].metrics:
+        if all(key in member.metrics for member in members):
+            stated = {member.higher_is_better[key] for member in members} - {None}
+            if len(stated) < 2:
+                common[key] = stated.pop() if stated else None
+    return common
 
 
 def _place(path: Path, include_path: str | Path | None) -> tuple[str | None, str]:
@@ -285,8 +296,9 @@ def _version(config: Mapping) -> str | None:
     return str(metadata["version"]) if isinstance(metadata, dict) and "version" in metadata else None
 
 
-def _directions(config: dict) -> dict[str, bool]:
-    """Metric names of a YAML task and whether higher is better, by lm-eval's rules for what is left out."""
+def _directions(config: dict) -> dict[str, bool | None]:
+    """Metric names of a YAML task and whether higher is better, by lm-eval's rules for what is left out; None where
+    lm-eval does not know the metric."""
     entries = config.get("metric_list")
     if entries is None:
         entries = [{"metric": name} for name in DEFAULT_METRIC_REGISTRY[config.get("output_type", "generate_until")]]
@@ -295,7 +307,10 @@ def _directions(config: dict) -> dict[str, bool]:
         # a `!function` metric is known by the name of its function
         name = str(entry["metric"]).rpartition(".")[2] if "/" in str(entry["metric"]) else str(entry["metric"])
         better = entry.get("higher_is_better")
-        directions[name] = bool(is_higher_better(name) if better is None else better)
+        if better is None:
+            with errors_only("lm_eval"):
+                better = is_higher_better(name)
+        directions[name] = None if better is None else bool(better)
     return directions
 
 

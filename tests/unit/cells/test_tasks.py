@@ -6,7 +6,9 @@ import time
 import pytest
 from toy_world import write_toy_tasks
 
+from lm_validity.cells.prefetch import prefetch_benchmark
 from lm_validity.cells.tasks import TaskRecord, find_task, load_task
+from lm_validity.config.sheets import Benchmark
 from lm_validity.errors import InputError
 
 
@@ -19,6 +21,61 @@ def test_shipped_tasks_are_found_without_data():
     assert find_task("cola").higher_is_better == {"mcc,none": True}
     assert find_task("wikitext").higher_is_better["bits_per_byte,none"] is False
     assert find_task("nq_open").description == "Answer these questions:\n\n"
+
+
+OWN_METRIC = """def score(predictions, references, **kwargs):
+    return float(predictions == references)
+"""
+
+
+@pytest.fixture
+def own_metric(tmp_path):
+    """The toy generation task with a metric of a user's own, which lm-eval does not know; `more` is of its entry."""
+
+    def write(more: str = "") -> str:
+        path = write_toy_tasks(tmp_path) / "toy_generation.yaml"
+        metrics = f"metric_list:\n  - metric: !function own.score\n    aggregation: mean\n{more}"
+        path.write_text(path.read_text().partition("metric_list:")[0] + metrics)
+        (tmp_path / "own.py").write_text(OWN_METRIC)
+        return str(tmp_path)
+
+    return write
+
+
+def own_row(folder: str, better: bool) -> Benchmark:
+    kind = {"metric": "score,stripped", "output_type": "generate_until", "higher_is_better": better}
+    return Benchmark("mine", "toy_generation", folder, **kind)
+
+
+@pytest.mark.parametrize("more", ["", "    high_is_better: true\n"])  # a typing error of shipped tasks
+@pytest.mark.parametrize("better", [True, False])
+def test_a_direction_that_nobody_states_is_the_sheets(own_metric, caplog, more, better):
+    folder = own_metric(more)
+    assert find_task("toy_generation", folder).higher_is_better == {"score,stripped": None}
+    with caplog.at_level("INFO", "lm_validity"):
+        record = prefetch_benchmark(own_row(folder, better))["record"]
+    assert record["higher_is_better"] == {"score,stripped": None}
+    (line,) = (line for line in caplog.messages if "does not say whether a higher score,stripped is better" in line)
+    assert line.endswith(f"is taken, {int(better)} (1 where it is empty)")
+
+
+def test_a_direction_that_the_task_states_must_be_the_sheets(own_metric):
+    folder = own_metric("    higher_is_better: false\n")
+    assert find_task("toy_generation", folder).higher_is_better == {"score,stripped": False}
+    assert prefetch_benchmark(own_row(folder, better=False))["record"]["higher_is_better"] == {"score,stripped": False}
+    with pytest.raises(InputError, match="higher_is_better is 1 in the sheet, and the task says otherwise"):
+        prefetch_benchmark(own_row(folder, better=True))
+
+
+def test_a_group_takes_a_direction_from_those_of_its_tasks_that_state_one(tmp_path):
+    folder = write_toy_tasks(tmp_path)
+    text = (folder / "toy_choice.yaml").read_text().partition("metric_list:")[0].partition("\n")[2]
+    stated = {"a": ("", "higher_is_better: true", ""), "b": ("", "higher_is_better: false", "higher_is_better: false")}
+    for name, more in stated.items():
+        entries = [f"  - {{metric: {metric}, {words}}}" for metric, words in zip("uvw", more, strict=True)]
+        (folder / f"{name}.yaml").write_text(f"task: {name}\n{text}metric_list:\n" + "\n".join(entries) + "\n")
+    (folder / "both.yaml").write_text("group: both\ntask: [a, b]\n")
+    assert find_task("both", folder).higher_is_better == {"u,none": None, "w,none": False}  # of v they disagree
 
 
 # group: (tasks, metrics, first task, its file)

@@ -24,6 +24,7 @@ def use_paired_tests(
 
     A metric that is not the mean of its items (Matthews correlation, F1) keeps the test from standard errors: its
     items do not add up to the score. One benchmark is read at a time: a table of items may be larger than memory.
+    Items have the metric's own direction, as `matrix.value` has; signs say which model is better.
     """
     table = _open_items(Path(path))
     signs = dict(signs)
@@ -31,12 +32,14 @@ def use_paired_tests(
     unpaired: dict[str, list[str]] = {protocol: [] for protocol in signs}
     for column, task in enumerate(tasks):
         items = _selected_items(table, matrix, task)
+        place = matrix.benchmarks.index(task)
         for protocol in signs:
             correct = _item_matrix(items[items["protocol"] == protocol], matrix)
             if not correct.size:
                 continue
-            if _is_mean_of_items(correct, matrix.value[protocol][:, matrix.benchmarks.index(task)]):
-                signs[protocol] = replace_column(signs[protocol], column, paired_signs(correct))
+            if _is_mean_of_items(correct, matrix.value[protocol][:, place]):
+                better = paired_signs(matrix.direction[place] * correct)
+                signs[protocol] = replace_column(signs[protocol], column, better)
                 paired[protocol].append(task)
             else:
                 unpaired[protocol].append(task)

@@ -97,6 +97,26 @@ def test_items_make_significance_paired(tmp_path):
     assert summary["significance_tau"][DIRECT]["significant_pairs"] == {"a": 3, "b": 3, "c": 0}
 
 
+def test_paired_significance_of_a_benchmark_where_lower_is_better_counts_the_lower_as_better(tmp_path):
+    right = {"m0": [0], "m1": [0, 1], "m2": [0, 1, 2, 3], "m3": list(range(9))}
+    wrong = {name: [item for item in range(10) if item not in found] for name, found in right.items()}
+    rows = score_rows({DIRECT: {k: [len(v) / 10 for v in p.values()] for k, p in (("a", right), ("b", wrong))}})
+    items = pd.concat(
+        [items_of(rows, p).query("benchmark == @name") for name, p in (("a", right), ("b", wrong))], ignore_index=True
+    )
+    write_table(items, ITEMS, tmp_path / "items.parquet")
+    run(tmp_path, rows, benchmarks=BENCHMARKS.replace("b,x,acc,multiple_choice,1", "b,x,acc,multiple_choice,0"))
+    report_agreement(
+        *(tmp_path / name for name in ("scores.parquet", "models.csv", "benchmarks.csv")),
+        tmp_path / "paired", items=tmp_path / "items.parquet", resamples=0,
+    )  # fmt: skip
+    summary = json.loads((tmp_path / "paired" / "summary.json").read_text(encoding="utf-8"))
+    assert any("paired over items" in note and "a, b" in note for note in summary["notes"])
+    assert summary["significance_tau"][DIRECT]["by_pair"] == [["a", "b", pytest.approx(1.0)]]
+    (pair,) = [pair for pair in summary["alignment"] if pair["protocol"] == DIRECT]
+    assert pair["opposite_significant_pairs"] == 0
+
+
 def test_items_that_do_not_make_up_the_score_are_not_used(tmp_path):
     rows = score_rows({DIRECT: {name: SMALL[DIRECT][name] for name in "ab"}})
     write_table(items_of(rows, {name: [0] for name in NAMES}), ITEMS, tmp_path / "items.parquet")

@@ -11,6 +11,7 @@ from lm_validity.reports.page import Section, Table
 from lm_validity.reports.score_matrix import ScoreMatrix
 from lm_validity.reports.summary import count
 from lm_validity.tables.schema import SCORES, SELECTIONS, read_table
+from lm_validity.tables.sheets import metric_key
 
 PROMPTS = ("plain", "chat")
 COLUMNS = ("model", "benchmark", "protocol", "seed", *PROMPTS, "chosen", "learning_rate", "epoch", "test")
@@ -23,8 +24,7 @@ def prompt_choices(scores: str | Path, selections: str | Path | None, matrix: Sc
     `plain` and `chat`: validation scores under each prompt, after preparation of its best fine-tune (NaN where none
     counts); `test`: the score that the other figures use. Without `selections` the direct protocol only.
     """
-    metric = matrix.benchmark_facts.set_index("benchmark")["metric"]
-    tables = [_direct_choices(read_table(scores, SCORES), metric)]
+    tables = [_direct_choices(read_table(scores, SCORES), matrix)]
     if selections is not None and len(tables[0]):
         asked = set(zip(tables[0]["model"], tables[0]["benchmark"], strict=True))
         tables.append(_prepared_choices(read_table(selections, SELECTIONS), asked, matrix))
@@ -38,15 +38,30 @@ def prompt_choices(scores: str | Path, selections: str | Path | None, matrix: Sc
     return frame
 
 
-def _direct_choices(rows: pd.DataFrame, metric: pd.Series) -> pd.DataFrame:
-    """Validation scores of the untouched models that were scored under both prompts."""
-    wanted = rows["benchmark"].map(metric)
-    rows = rows[(rows["protocol"] == DIRECT) & (rows["split"] == "validation") & (rows["metric"] == wanted)]
-    values = rows.pivot_table(index=["model", "benchmark"], columns="prompt", values="value", aggfunc="first")
+def _direct_choices(rows: pd.DataFrame, matrix: ScoreMatrix) -> pd.DataFrame:
+    """Validation scores of the untouched models that were scored under both prompts, at the checkpoint that counts.
+
+    `chosen`: the prompt of the selected row; where none is selected or several are, that of the score on test.
+    """
+    key = ["model", "benchmark"]
+    scored = matrix.selected[matrix.selected["protocol"] == DIRECT].drop_duplicates(key).set_index(key)
+    rows = rows[(rows["protocol"] == DIRECT) & (rows["split"] == "validation")]
+    rows = rows[_of_the_metric(rows, matrix)].set_index(key)
+    checkpoint = scored["checkpoint"].fillna("final").reindex(rows.index)
+    rows = rows[(rows["checkpoint"].fillna("final") == checkpoint).to_numpy(dtype=bool)]
+    values = rows.pivot_table(index=key, columns="prompt", values="value", aggfunc="first")
     values = values.reindex(columns=list(PROMPTS)).dropna()
-    chosen = rows[rows["selected"].fillna(False)].set_index(["model", "benchmark"])["prompt"]
-    frame = values.assign(chosen=chosen.reindex(values.index)).reset_index()
+    chosen = rows.loc[rows["selected"].fillna(False).to_numpy(dtype=bool), "prompt"]
+    chosen = chosen[~chosen.index.duplicated(keep=False)].reindex(values.index)
+    frame = values.assign(chosen=chosen.fillna(scored["prompt"].reindex(values.index))).reset_index()
     return frame.assign(protocol=DIRECT, learning_rate="", epoch=np.nan)
+
+
+def _of_the_metric(rows: pd.DataFrame, matrix: ScoreMatrix) -> np.ndarray:
+    """(rows,) True for each benchmark's metric, as the test scores are read: a null one counts as that metric."""
+    wanted = rows["benchmark"].map(matrix.benchmark_facts.set_index("benchmark")["metric"])
+    given = rows["metric"].map(metric_key, na_action="ignore")
+    return (wanted.isna() | given.isna() | (given == wanted)).to_numpy(dtype=bool)
 
 
 def _prepared_choices(selections: pd.DataFrame, asked: set, matrix: ScoreMatrix) -> pd.DataFrame:

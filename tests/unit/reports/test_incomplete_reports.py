@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas as pd
 from tests.unit.reports.conftest import DIRECT, run, score_rows
 
 from lm_validity.reports.factors import report_factors
@@ -41,3 +42,33 @@ def test_a_model_with_few_benchmarks_is_picked_without_an_interval_and_a_note_sa
     assert summary["potential"][DIRECT]["m3"]["interval_population_of_benchmarks"] == [None, None]
     assert pick_finding(tmp_path).endswith("m3 has most potential: rank 1 of 4.")
     assert any("no interval of the rank over benchmarks (null)" in note and "m3" in note for note in summary["notes"])
+
+
+def test_prompts_are_shown_at_the_checkpoint_whose_test_score_counts(tmp_path):
+    rows = score_rows().assign(prompt="plain")
+    tuned = rows[(rows["model"] == "m3") & (rows["protocol"] == DIRECT) & (rows["benchmark"] == "a")]
+    validation = [
+        tuned.assign(
+            split="validation", metric="acc", prompt=prompt, value=value, checkpoint=checkpoint, selected=chosen
+        )
+        for prompt, checkpoint, value, chosen in (
+            ("plain", "step1", 0.9, True),
+            ("chat", "step1", 0.1, False),
+            ("plain", "final", 0.3, False),
+            ("chat", "final", 0.5, True),
+        )
+    ]
+    only_early = tuned.assign(model="m0", split="validation", checkpoint="step1")
+    run(tmp_path, pd.concat([rows, *validation, only_early, only_early.assign(checkpoint="step2")]))
+    table = pd.read_csv(tmp_path / "report" / "tables" / "prompts.csv")
+    assert table[["model", "benchmark", "plain", "chat", "chosen"]].to_numpy().tolist() == [
+        ["m3", "a", 0.3, 0.5, "chat"]
+    ]
+
+
+def test_where_both_prompts_are_marked_as_chosen_the_one_scored_on_test_is_shown(tmp_path):
+    rows = score_rows().assign(prompt="plain")
+    tuned = rows[(rows["model"] == "m3") & (rows["protocol"] == DIRECT) & (rows["benchmark"] == "a")]
+    run(tmp_path, pd.concat([rows, *(tuned.assign(split="validation", prompt=p) for p in ("chat", "plain"))]))
+    table = pd.read_csv(tmp_path / "report" / "tables" / "prompts.csv")
+    assert table["chosen"].tolist() == ["plain"]

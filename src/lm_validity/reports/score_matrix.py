@@ -85,12 +85,12 @@ def read_score_matrix(scores: str | Path, models: str | Path, benchmarks: str | 
     rows = read_scores(scores)
     notes = replay_notes(rows)
     _check_protocols(rows, scores)
-    model_sheet, rows = _of_this_study(_as_in_scores(read_models(models), rows), rows, "model", notes)
+    model_sheet, rows = _of_this_study(as_in_scores(read_models(models), rows), rows, "model", notes)
     benchmark_sheet, rows = _of_this_study(read_benchmarks(benchmarks), rows, "benchmark", notes)
     rows = rows[rows["selected"].fillna(True).astype(bool) & (rows["split"].isna() | (rows["split"] == "test"))]
     rows = _last_checkpoint(rows, notes)
     rows = _listed_benchmarks(rows, benchmark_sheet, notes)
-    rows = _benchmark_metric(rows, benchmark_sheet, scores, notes)
+    rows = benchmark_metric(rows, benchmark_sheet, scores, notes)
     if rows.empty:
         raise InputError(
             f"{scores}: no selected test score of any benchmark in {benchmarks}.",
@@ -138,7 +138,7 @@ def _check_protocols(rows: pd.DataFrame, path) -> None:
         )
 
 
-def _as_in_scores(sheet: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
+def as_in_scores(sheet: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
     """The models sheet with the ids that the scores use: imported ones name a model by its hub id, the `path`."""
     names = set(rows["model"])
     by_path = ~sheet["model"].isin(names) & sheet["path"].isin(names) & ~sheet["path"].duplicated(keep=False)
@@ -150,13 +150,18 @@ def _of_this_study(
     sheet: pd.DataFrame, rows: pd.DataFrame, key: str, notes: list[str]
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The sheet and the scores without models (benchmarks) that the sheet gives to other studies only."""
-    ours = np.array([pd.isna(names) or STUDY in names.replace(" ", "").split(",") for names in sheet["studies"]])
+    ours = of_study(sheet, STUDY)
     others = rows[key].isin(sheet.loc[~ours, key])
     if others.any():
         notes.append(
             f"{key.capitalize()}s of other studies stay out: {listing(sorted(rows.loc[others, key].unique()))}."
         )
     return sheet[ours].reset_index(drop=True), rows[~others]
+
+
+def of_study(sheet: pd.DataFrame, study: str) -> np.ndarray:
+    """Which rows (n,) of a sheet take part in a study: those that name it, and those that name none."""
+    return np.array([pd.isna(names) or study in names.replace(" ", "").split(",") for names in sheet["studies"]], bool)
 
 
 def _last_checkpoint(rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
@@ -183,7 +188,7 @@ def _listed_benchmarks(rows: pd.DataFrame, sheet: pd.DataFrame, notes: list[str]
     return rows[listed]
 
 
-def _benchmark_metric(rows: pd.DataFrame, sheet: pd.DataFrame, path, notes: list[str]) -> pd.DataFrame:
+def benchmark_metric(rows: pd.DataFrame, sheet: pd.DataFrame, path, notes: list[str]) -> pd.DataFrame:
     """The rows of each benchmark's metric. A null metric in the table counts as that metric."""
     wanted = sheet.set_index("benchmark")["metric"].reindex(rows["benchmark"]).to_numpy(dtype=object)
     given = np.array([None if pd.isna(name) else metric_key(name) for name in rows["metric"]], dtype=object)
@@ -245,11 +250,15 @@ def _model_order(rows: pd.DataFrame, sheet: pd.DataFrame, notes: list[str]) -> t
 
 def _model_facts(names: tuple[str, ...], sheet: pd.DataFrame) -> pd.DataFrame:
     facts = sheet.set_index("model").reindex(list(names)).rename_axis("model").reset_index()
-    labels = facts["label"].where(facts["label"].notna(), facts["model"])
-    repeated = labels.duplicated(keep=False)
-    facts["label"] = labels.where(~repeated, facts["model"])
+    facts["label"] = unique_labels(facts["label"], facts["model"])
     facts["family"] = facts["family"].astype(object).where(facts["family"].notna(), None)
     return facts
+
+
+def unique_labels(labels: pd.Series, models: pd.Series) -> pd.Series:
+    """Labels for figures; the model's id where there is none or where several models have the same."""
+    labels = labels.where(labels.notna(), models)
+    return labels.where(~labels.duplicated(keep=False), models)
 
 
 def _benchmark_facts(rows: pd.DataFrame, sheet: pd.DataFrame, notes: list[str]) -> pd.DataFrame:

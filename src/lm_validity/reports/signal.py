@@ -87,8 +87,7 @@ def analyze_signal(
 
 def summarize(analysis: SignalAnalysis) -> dict:
     """The contents of summary.json."""
-    relative = analysis.options.windows.relative
-    notes = summary_notes(analysis.learning, analysis.results, analysis.resamples, relative)
+    notes = summary_notes(analysis.learning, analysis.results, analysis.resamples, analysis.options)
     summary = signal_summary(analysis.learning, analysis.results, analysis.options, analysis.resamples, notes)
     printed = [] if analysis.printed is None else printed_entries(analysis.printed, analysis.options.weights)
     return plain({**summary, "printed_tables": printed})

@@ -72,7 +72,7 @@ def _seed_criteria(result: BenchmarkResult, facts: pd.DataFrame, reasons: list[s
     best = float(curves[:, -1].max())
     found = [seed_criteria(curves[positions], result.chance, best) for positions in repeated]
     if result.chance is None:
-        reasons.append("non-randomness needs the chance level, which items of multiple choice give")
+        reasons.append("non-randomness needs the chance level, which the items of an accuracy over choices give")
     ratios = mean_of_known([np.array(each.signal_to_noise) for each in found])
     return float(ratios), float(mean_of_known([np.array(each.non_randomness) for each in found]))
 

@@ -7,13 +7,14 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
-from lm_validity.reports.score_matrix import listing
+from lm_validity.reports.score_matrix import as_in_scores, benchmark_metric, listing, of_study, unique_labels
 from lm_validity.statistics.signal_quality import MINIMUM_CHECKPOINTS
 from lm_validity.tables.item_arrays import training_order
 from lm_validity.tables.schema import read_scores, replay_notes
-from lm_validity.tables.sheets import metric_key, read_benchmarks, read_models
+from lm_validity.tables.sheets import read_benchmarks, read_models
 
 SELECTIONS = ("all", "e2lm")
+STUDY = "signal"  # as the sheets' column `studies` names it
 E2LM_STEP = 4000  # iterations between the checkpoints that the competition scored
 E2LM_TOKENS_B = 206.0
 
@@ -81,12 +82,12 @@ def read_learning_curves(
         raise InputError(f"selection {selection!r} is not known.", f"one of {', '.join(SELECTIONS)}.")
     table = read_scores(scores)
     notes = replay_notes(table)
-    sheet = read_models(models)
+    sheet = as_in_scores(read_models(models), table)
     rows = _direct_test_rows(table, scores)
     direction = {}
     if benchmarks is not None:
         listed = read_benchmarks(benchmarks)
-        rows = _benchmark_metrics(rows, listed, notes)
+        rows = _benchmark_metrics(_listed(rows, listed, notes), listed, scores, notes)
         direction = dict(zip(listed["benchmark"], listed["higher_is_better"], strict=True))
     rows = _one_metric(rows, scores)
     rows = _finite(rows, notes)
@@ -163,17 +164,29 @@ def _direct_test_rows(rows: pd.DataFrame, path) -> pd.DataFrame:
     return rows.assign(checkpoint=rows["checkpoint"].fillna("final"))
 
 
-def _benchmark_metrics(rows: pd.DataFrame, sheet: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
-    """Rows of the sheet's benchmarks under the sheet's metric; a null metric in the table counts as that metric."""
+def _listed(rows: pd.DataFrame, sheet: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    """Rows of the sheet's benchmarks."""
     known = rows["benchmark"].isin(sheet["benchmark"])
     if not known.all():
         unlisted = sorted(rows.loc[~known, "benchmark"].unique())
         notes.append(f"Benchmarks that are not in the benchmarks sheet stay out: {listing(unlisted)}.")
-    rows = rows[known]
-    wanted = sheet.set_index("benchmark")["metric"].reindex(rows["benchmark"]).to_numpy(dtype=object)
-    given = [None if pd.isna(name) else metric_key(name) for name in rows["metric"]]
-    fits = [pd.isna(w) or g is None or g == w for w, g in zip(wanted, given, strict=True)]
-    return rows[np.array(fits, dtype=bool)]
+    absent = sorted(set(sheet.loc[of_study(sheet, STUDY), "benchmark"]) - set(rows["benchmark"]))
+    if absent:
+        notes.append(f"Benchmarks of the sheet without any direct test score: {listing(absent)}.")
+    return rows[known]
+
+
+def _benchmark_metrics(rows: pd.DataFrame, sheet: pd.DataFrame, path, notes: list[str]) -> pd.DataFrame:
+    """Rows under the sheet's metrics. Raises InputError, with what became of the first benchmark, where none is."""
+    before = len(notes)
+    found = benchmark_metric(rows, sheet, path, notes)
+    if found.empty:
+        why = notes[before] if len(notes) > before else "No benchmark of the sheet has a direct test score."
+        raise InputError(
+            f"{path}: nothing left of the benchmarks sheet. {why}",
+            "are the sheet's benchmark ids and metrics those of the scores table?",
+        )
+    return found
 
 
 def _one_metric(rows: pd.DataFrame, path) -> pd.DataFrame:
@@ -281,7 +294,7 @@ def _facts(with_curves: set[str], sheet: pd.DataFrame, notes: list[str]) -> pd.D
     names = [model for model in sheet["model"] if model in with_curves] + unlisted
     columns = ["label", "parameters_b", "size", "architecture", "training_data"]
     facts = sheet.set_index("model").reindex(names)[columns]
-    facts["label"] = facts["label"].where(facts["label"].notna(), pd.Series(names, index=names))
+    facts["label"] = unique_labels(facts["label"], pd.Series(names, index=names))
     return facts
 
 

@@ -70,7 +70,7 @@ class ItemAnalysis:
     """Results for one benchmark; `resampled` is None where items do not reproduce the scores."""
 
     items: int
-    chance: float | None
+    chance: float | None  # the score of guessing; None where the metric is no share of right answers
     resampled: Values | None
     metrics: list[MetricQuality] = field(default_factory=list)
     trials: list[Trial] = field(default_factory=list)
@@ -91,9 +91,9 @@ def analyze_items(
     """Everything that needs items. Draws are seeded by `seed`, the same for all metrics, so that these compare."""
     notes: list[str] = []
     answers, correct = _aligned(design, answers, direction, notes)
-    chance = None if answers is None or answers.choices is None else float(np.mean(1.0 / answers.choices))
     if answers is None:
         return ItemAnalysis(0, None, None, notes=notes)
+    chance = _chance(answers, direction, notes)
     counts = draw_items(len(answers.doc_ids), resamples, np.random.default_rng(seed))
     resampled = _resample(correct, counts) if resamples else None
     scored = [index for index, model in enumerate(answers.models) if model.model in design.scored]
@@ -143,6 +143,23 @@ def _aligned(
     oriented = answers.rows(rows)
     models = tuple(replace(model, correct=correct[model.model]) for model in oriented.models)
     return replace(oriented, models=models), correct
+
+
+def _chance(answers: BenchmarkItems, direction: float, notes: list[str]) -> float | None:
+    """The score of guessing among the choices; None without choices, and where the metric is no share of right answers.
+
+    Guessing gives 1 / choices of an accuracy; of a log-likelihood gap, a correlation or an error it says nothing.
+    """
+    if answers.choices is None:
+        return None
+    if direction < 0 or not all(np.isin(model.correct, (0.0, 1.0)).all() for model in answers.models):
+        why = "lower is better" if direction < 0 else "its items are not right or wrong (1 or 0)"
+        notes.append(
+            f"{answers.benchmark}: no chance level, since {why}: chance, non-randomness and compliance above chance "
+            "are null."
+        )
+        return None
+    return float(np.mean(1.0 / answers.choices))
 
 
 def _selected(design: Design, answers: BenchmarkItems, index: int) -> np.ndarray:

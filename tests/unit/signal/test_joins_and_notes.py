@@ -1,0 +1,163 @@
+"""The signal report beside its sheets: models joined by path, metrics that do not match, and a reason for each null."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from signal_world import World, item_rows, models_sheet, score_rows, write_world
+
+from lm_validity.errors import InputError
+from lm_validity.reports.signal import analyze_signal, summarize
+from lm_validity.reports.signal_options import make_options
+from lm_validity.tables.schema import SCORES, write_table
+
+
+@pytest.fixture(scope="module")
+def rows():
+    return item_rows(World(items=20, checkpoints=12))
+
+
+@pytest.fixture
+def summary_of(tmp_path, rows):
+    """The summary of these items (and scores, and a benchmarks sheet's text), without resamples."""
+
+    def make(items=rows, scores=None, models=None, benchmarks=None, with_items=True, **options):
+        files = write_world(tmp_path, items=items)
+        write_table(score_rows(items) if scores is None else scores, SCORES, files.scores)
+        if models is not None:
+            models.to_csv(files.models, index=False)
+        sheet = None
+        if benchmarks is not None:
+            sheet = tmp_path / "benchmarks.csv"
+            sheet.write_text(benchmarks)
+        found = files.items if with_items else None
+        return summarize(analyze_signal(files.scores, files.models, sheet, found, resamples=0, **options))
+
+    return make
+
+
+def noted(summary, *words):
+    return any(all(word in note for word in words) for note in summary["notes"])
+
+
+# ---- joins -------------------------------------------------------------------------------------------------------
+
+
+def test_scores_may_name_models_by_their_path(rows, summary_of):
+    hub = rows.assign(model="org/" + rows["model"])
+    sheet = models_sheet().assign(path=lambda sheet: "org/" + sheet["model"])
+    expected, found = summary_of(models=sheet), summary_of(hub, models=sheet)
+    assert set(found["models"]) == {f"org/{model}" for model in expected["models"]}
+    assert found["overall"]["facts"] == expected["overall"]["facts"] is not None
+    assert not noted(found, "Not in the models sheet")
+
+
+def test_labels_that_several_models_have_become_their_ids(tmp_path, rows):
+    files = write_world(tmp_path, items=rows)
+    models_sheet().assign(label=["X", "X", "Y", "Z", ""]).to_csv(files.models, index=False)
+    facts = analyze_signal(files.scores, files.models, resamples=0).learning.facts
+    assert facts["label"].to_dict() == {
+        "small-deep": "small-deep",
+        "small-wide": "small-wide",
+        "large-deep": "Y",
+        "large-wide": "Z",
+        "large-deep-web": "large-deep-web",
+    }
+
+
+def test_benchmarks_without_scores_under_the_sheets_metric_are_named(rows, summary_of):
+    both = pd.concat([rows, rows.assign(benchmark="other")])
+    sheet = "benchmark,metric,studies\nfacts,acc,\nother,acc_norm,\nabsent,acc,signal\nnot_ours,acc,agreement\n"
+    summary = summary_of(both, benchmarks=sheet)
+    assert set(summary["overall"]) == {"facts"}
+    assert "other: no score under its metric acc_norm,none; the table has acc,none." in summary["notes"]
+    assert "Benchmarks of the sheet without any direct test score: absent." in summary["notes"]
+
+
+def test_a_metric_that_matches_nowhere_is_the_errors_cause(summary_of):
+    with pytest.raises(InputError, match="facts: no score under its metric acc_norm,none; the table has acc,none"):
+        summary_of(benchmarks="benchmark,metric\nfacts,acc_norm\n")
+
+
+# ---- chance ------------------------------------------------------------------------------------------------------
+
+
+def test_chance_is_known_of_right_and_wrong_items_only(rows, summary_of):
+    summary = summary_of()
+    assert summary["benchmarks"]["facts"]["chance"] == 0.25 and not noted(summary, "no chance level")
+    assert summary["compliance"]["facts"]["normalisations"]["above_chance"] is not None
+    gap = rows.assign(correct=[np.ptp(scores) for scores in rows["choice_loglikelihoods"]])
+    summary = summary_of(gap)
+    assert summary["benchmarks"]["facts"]["items"] == 20  # the items are used all the same
+    assert summary["benchmarks"]["facts"]["chance"] is None
+    assert summary["compliance"]["facts"]["normalisations"]["above_chance"] is None
+    assert noted(summary, "facts: no chance level", "not right or wrong", "non-randomness")
+
+
+def test_lower_is_better_has_no_chance_level(rows, summary_of):
+    errors = rows.assign(correct=1 - rows["correct"])
+    summary = summary_of(errors, score_rows(errors).assign(higher_is_better=False))
+    assert summary["benchmarks"]["facts"]["chance"] is None
+    assert noted(summary, "facts: no chance level", "lower is better")
+
+
+# ---- a reason for each null --------------------------------------------------------------------------------------
+
+
+def test_compliance_above_chance_without_items_is_null_with_its_reason(summary_of):
+    summary = summary_of(with_items=False, options=make_options(normalisation="above_chance"))
+    assert summary["compliance"]["facts"]["value"] is None and summary["overall"]["facts"] is None
+    assert noted(summary, "Compliance is null without a chance level", "facts")
+    assert noted(summary, "The overall score needs", "facts")
+    summary = summary_of(with_items=False)
+    assert summary["compliance"]["facts"]["normalisations"]["above_chance"] is None
+    assert noted(summary, "Compliance by gain over chance is null", "facts")
+    assert summary["overall"]["facts"] is not None and not noted(summary, "The overall score needs")
+
+
+def test_an_empty_base_window_is_the_reason_of_a_null_consistency(rows, summary_of):
+    summary = summary_of(rows.assign(tokens_b=rows["iteration"] / 1000 * 250))
+    assert summary["ranking_consistency"]["facts"]["value"] is None
+    assert noted(summary, "consistency is null: no checkpoint lies in the base window (100 to 200 billion tokens)")
+    assert not noted(summary, "rests on") and not noted(summary, "later window")
+
+
+def test_a_pair_without_checkpoints_in_a_window_is_named_beside_others(rows, summary_of):
+    late = rows["model"].str.startswith("small") & (rows["tokens_b"] < 200)
+    summary = summary_of(rows[~late])
+    assert summary["ranking_consistency"]["facts"]["by_size"]["500m"] is None
+    assert noted(summary, "null for small-deep and small-wide on facts: no checkpoint lies in the base window")
+    assert noted(summary, "rests on 2 later checkpoints a pair; the competition had 47")
+
+
+def test_a_later_window_of_ones_own_is_named_as_given(summary_of):
+    options = make_options(base_window="20,60", later_window="300,400")
+    assert noted(summary_of(options=options), "no checkpoint lies in the later window (300 to 400 billion tokens)")
+    rests = summary_of(options=make_options(base_window="20,60", later_window="100,160"))
+    assert noted(rests, "Ranking consistency rests on 4 later checkpoints a pair.")
+    assert not noted(rests, "competition")
+
+
+def test_benchmarks_without_pairs_are_named_beside_others(rows, summary_of):
+    alone = rows[rows["model"] == "small-deep"].assign(benchmark="alone")
+    summary = summary_of(pd.concat([rows, alone]))
+    assert summary["compliance"]["alone"]["value"] is None
+    assert noted(summary, "Ranking consistency is null without two architectures of one size: alone.")
+    assert noted(summary, "Compliance is null without curves of a science and a web model of one size: alone.")
+    assert noted(summary, "The overall score needs", "is: alone.")
+
+
+def test_models_without_a_common_checkpoint_have_no_compliance(rows, summary_of):
+    web = rows["model"] == "large-deep-web"
+    summary = summary_of(rows.assign(checkpoint=rows["checkpoint"].mask(web, "web-" + rows["checkpoint"])))
+    assert summary["compliance"]["facts"]["value"] is None
+    assert noted(summary, "no selected checkpoint in common on facts")
+
+
+def test_a_science_curve_at_chance_has_no_compliance_above_it(rows, summary_of):
+    web = rows["model"].str.endswith("web").to_numpy()
+    first = rows["doc_id"].isin([f"test:{i}" for i in range(5)]).to_numpy()  # 5 of 20: 1/4, as guessing among four
+    summary = summary_of(
+        rows.assign(correct=np.where(web, 0.0, first.astype(float))), options=make_options(normalisation="above_chance")
+    )
+    assert summary["benchmarks"]["facts"]["chance"] == 0.25 and summary["compliance"]["facts"]["value"] is None
+    assert noted(summary, "Compliance is null where what it is divided by is not above 0", "facts")

@@ -48,9 +48,14 @@ def check_encodable(text: str, where: str) -> None:
         ) from None
 
 
+def json_text(value) -> str:
+    """`value` as indented JSON with unrounded floats. NaN and infinity are refused."""
+    return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
 def write_json(path: str | Path, value) -> None:
-    """Write `value` as indented JSON with unrounded floats, atomically. NaN and infinity are refused."""
-    write_text(path, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+    """Write `value` as `json_text` spells it, atomically."""
+    write_text(path, json_text(value))
 
 
 def read_json(path: str | Path):

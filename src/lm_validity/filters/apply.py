@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
-from lm_validity.files import write_json
+from lm_validity.files import json_text
 from lm_validity.filters.base import Candidates, keep_items, with_references
-from lm_validity.filters.export import export_task, write_selection
+from lm_validity.filters.export import selection_files, task_files, write_files
 from lm_validity.filters.held_out import DESIGNS, judge, verdict
 from lm_validity.filters.recipe import Recipe
 from lm_validity.statistics.signal_splits import FilterTrial
@@ -30,7 +30,8 @@ def apply_recipe(
     """Write what the recipe keeps under `output`; returns lines that say what happened.
 
     A recipe with fitted filters is judged on models and checkpoints that it was not fitted on; where that is
-    impossible nothing is written, since its in-sample figure alone would mislead.
+    impossible nothing is written, since its in-sample figure alone would mislead. Nor is anything where the kept
+    documents cannot be exported as the recipe asks.
     """
     output = Path(output)
     candidates, fewshot = _candidates(recipe, items, documents)
@@ -40,26 +41,18 @@ def apply_recipe(
     lines = [f"{step.filter}: {step.after} of {step.before} items stay" for step in selection.steps]
     lines += [f"{DESIGNS[design]}: {verdict(trial)}" for design, trial in trials.items()]
 
-    write_selection(
-        selection,
-        output,
-        name=recipe.name,
-        benchmark=recipe.benchmark,
-        task=recipe.task,
-        recipe=recipe.settings,
+    # All texts before the first file: what cannot be exported leaves nothing behind
+    files = selection_files(
+        selection, name=recipe.name, benchmark=recipe.benchmark, task=recipe.task, recipe=recipe.settings
     )
     if trials:
-        write_json(output / "judgement.json", {design: trial_json(trial) for design, trial in trials.items()})
+        files["judgement.json"] = json_text({design: trial_json(trial) for design, trial in trials.items()})
+    task = {}
     if candidates.documents is not None:
-        path = export_task(
-            candidates.documents,
-            selection.doc_ids,
-            output / "tasks",
-            name=recipe.name,
-            fewshot=fewshot,
-            **recipe.export,
-        )
-        lines.append(f"lm-eval task: {path}")
+        task = task_files(candidates.documents, selection.doc_ids, name=recipe.name, fewshot=fewshot, **recipe.export)
+        lines.append(f"lm-eval task: {output / 'tasks' / f'{recipe.name}.yaml'}")
+    write_files(files, output)
+    write_files(task, output / "tasks")
     return lines
 
 

@@ -9,6 +9,7 @@ tasks/<name>.yaml, ...    with the documents' texts: a task that runs by `lm_eva
 
 import hashlib
 import json
+import math
 import re
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import pandas as pd
 import yaml
 
 from lm_validity.errors import InputError
-from lm_validity.files import write_json, write_text
+from lm_validity.files import json_text, write_text
 from lm_validity.filters.base import Selection
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -41,54 +42,54 @@ def load(files: dict[str, str], **_metadata) -> datasets.DatasetDict:
 '''
 
 
-def check_name(name: str) -> str:
+def check_name(name: str, where: str = "") -> str:
     """A task's name as it may stand in file names. Raises InputError for others."""
     if not _NAME.fullmatch(name):
-        raise InputError(f"{name!r} is not a task name.", "use letters, digits, dots, dashes and underscores.")
+        raise InputError(f"{where}{name!r} is not a task name.", "use letters, digits, dots, dashes and underscores.")
     return name
 
 
-def write_selection(selection: Selection, output: Path, *, name: str, benchmark: str, task: str, recipe: dict) -> None:
-    """Write kept.csv, kept.json and, where ids are rows of the test split, samples.json."""
+def selection_files(selection: Selection, *, name: str, benchmark: str, task: str, recipe: dict) -> dict[str, str]:
+    """kept.csv, kept.json and, where ids are rows of the test split, samples.json: the text of each."""
     ids = list(selection.doc_ids)
-    write_text(output / "kept.csv", pd.DataFrame({"doc_id": ids}).to_csv(index=False, lineterminator="\n"))
-    write_json(
-        output / "kept.json",
-        {
-            "name": check_name(name),
-            "benchmark": benchmark,
-            "items": len(ids),
-            "sha256": hashlib.sha256("\n".join(ids).encode()).hexdigest(),
-            "steps": [{"filter": s.filter, "before": s.before, "after": s.after} for s in selection.steps],
-            "recipe": recipe,
-        },
-    )
+    record = {
+        "name": check_name(name),
+        "benchmark": benchmark,
+        "items": len(ids),
+        "sha256": hashlib.sha256("\n".join(ids).encode()).hexdigest(),
+        "steps": [{"filter": s.filter, "before": s.before, "after": s.after} for s in selection.steps],
+        "recipe": _as_json(recipe),
+    }
+    files = {
+        "kept.csv": pd.DataFrame({"doc_id": ids}).to_csv(index=False, lineterminator="\n"),
+        "kept.json": json_text(record),
+    }
     rows = [_ROW.fullmatch(doc_id) for doc_id in ids]
     if ids and all(rows):
         by_task: dict[str, list[int]] = {}
         for row in rows:
             by_task.setdefault(row["task"] or task, []).append(int(row["row"]))
-        write_json(output / "samples.json", {name: sorted(numbers) for name, numbers in by_task.items()})
+        files["samples.json"] = json_text({name: sorted(numbers) for name, numbers in by_task.items()})
+    return files
 
 
-def export_task(
+def task_files(
     documents: pd.DataFrame,
     doc_ids: tuple[str, ...],
-    output: Path,
     *,
     name: str,
     fewshot: pd.DataFrame | None = None,
     num_fewshot: int = 0,
     description: str | None = None,
     target_delimiter: str | None = None,
-) -> Path:
-    """Write the kept documents as a multiple-choice task; returns the YAML's path.
+) -> dict[str, str]:
+    """The kept documents as a multiple-choice task: the text of each file; <name>.yaml is lm-eval's.
 
     Where the documents have a column `prompt`, and neither `num_fewshot` nor `description` is given, that is what
     stands before a choice: description and examples included, exactly as the original task showed them. Else prompts
     are the documents' contexts, `description` may use the documents' columns, e.g. {{subject}}, and the first
     `num_fewshot` rows of `fewshot` stand before each question. `target_delimiter` is by default the documents' own,
-    else a blank.
+    else a blank. Raises InputError for what cannot be such a task.
     """
     check_name(name)
     if not doc_ids:
@@ -106,20 +107,35 @@ def export_task(
             f"task {name!r}: its choices stand in the prompt, which cannot be written as a task of choices.",
             "use samples.json with lm_eval --samples.",
         )
-    files = {"test": f"{name}.test.jsonl"}
-    write_text(output / files["test"], _lines(kept))
+    names = {"test": f"{name}.test.jsonl"}
+    files = {names["test"]: _lines(kept)}
     if num_fewshot:
-        files["fewshot"] = f"{name}.fewshot.jsonl"
-        write_text(output / files["fewshot"], _lines(fewshot))
+        names["fewshot"] = f"{name}.fewshot.jsonl"
+        files[names["fewshot"]] = _lines(fewshot)
     delimiter = _delimiter(name, kept) if target_delimiter is None else target_delimiter
-    config = _task_config(name, files, description or "", delimiter, num_fewshot)
+    config = _task_config(name, names, description or "", delimiter, num_fewshot)
     config["doc_to_text"] = "prompt" if whole else "context"
-    write_text(output / "dataset.py", _LOADER)
     text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
     # A YAML tag cannot be written by safe_dump; the quotes around it would make it a string
     text = text.replace("'!function dataset.load'", "!function dataset.load")
-    write_text(output / f"{name}.yaml", text)
-    return output / f"{name}.yaml"
+    return {**files, "dataset.py": _LOADER, f"{name}.yaml": text}
+
+
+def write_files(files: dict[str, str], output: Path) -> None:
+    """Write each text under its name, in order."""
+    for name, text in files.items():
+        write_text(output / name, text)
+
+
+def _as_json(value):
+    """A recipe's value as JSON has it: an infinite bound as YAML spells it, for JSON has none."""
+    if isinstance(value, dict):
+        return {key: _as_json(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_as_json(each) for each in value]
+    if isinstance(value, float) and math.isinf(value):
+        return ".inf" if value > 0 else "-.inf"
+    return value
 
 
 def _delimiter(name: str, documents: pd.DataFrame) -> str:

@@ -22,6 +22,7 @@ import yaml
 
 from lm_validity.errors import InputError, nearest
 from lm_validity.filters.base import AnyOf, ItemFilter
+from lm_validity.filters.export import check_name
 from lm_validity.filters.judge import UnanimousJudge
 from lm_validity.filters.learning import PositiveSlope, SciScore, TopShare
 from lm_validity.filters.lengths import LengthRange
@@ -63,8 +64,8 @@ class Recipe:
 
 
 def read_recipe(path: str | Path, make_judge: MakeJudge) -> Recipe:
-    """Read a recipe. Raises InputError for unknown keys, filters or settings, with the nearest valid name, and
-    for a value of the wrong type."""
+    """Read a recipe. Raises InputError for unknown keys, filters or settings, with the nearest valid name, for
+    a value of the wrong type, and for a name that no file can have."""
     path = Path(path)
     if not path.is_file():
         raise InputError(f"{path}: no such file.", "give the path of a recipe.")
@@ -84,7 +85,7 @@ def read_recipe(path: str | Path, make_judge: MakeJudge) -> Recipe:
     _check_keys(export, EXPORT_SETTINGS, f"{path}: export")
     check_values(export, EXPORT_SETTINGS, f"{path}: export")
     return Recipe(
-        name=str(settings["name"]),
+        name=check_name(str(settings["name"]), f"{path}, name: "),
         benchmark=str(settings["benchmark"]),
         task=str(settings.get("task") or settings["benchmark"]),
         score=str(settings.get("score") or "correct"),

@@ -16,9 +16,12 @@ EXPORT_SETTINGS = {"num_fewshot": int, "description": str, "target_delimiter": s
 def check_values(settings: dict, annotations: dict, where: str) -> None:
     """Raises InputError naming the first setting whose value is not of its annotated type, and the value.
 
-    Strict: no number for a text, no text or boolean for a number; an integer for a fraction will do.
+    Strict: no number for a text, no text or boolean for a number; an integer for a fraction will do. `.nan`, which
+    YAML takes for a number, compares with nothing and is refused.
     """
     for name, value in settings.items():
+        if value != value:
+            raise InputError(f"{where}, {name}: {value!r} is not a number.", "see docs/signal.md for the settings.")
         if name not in annotations:  # other code says which names there are
             continue
         try:

@@ -17,7 +17,7 @@ from lm_validity.cells.tasks import TaskRecord, fetch_documents, fewshot_digest,
 from lm_validity.cells.training_text import training_examples
 from lm_validity.errors import InputError
 from lm_validity.filters.base import Selection
-from lm_validity.filters.export import export_task, write_selection
+from lm_validity.filters.export import selection_files, task_files, write_files
 from lm_validity.tables.documents import read_documents
 
 
@@ -206,7 +206,7 @@ def test_documents_of_a_group_score_the_same_as_a_task_of_their_own(model_folder
     write_documents("pets", task, docs, tmp_path / "documents.parquet")
     texts = read_documents(tmp_path / "documents.parquet", "pets")
     kept = tuple(docs.addresses[::3])
-    export_task(texts, kept, tmp_path / "tasks", name="some_pets")
+    write_files(task_files(texts, kept, name="some_pets"), tmp_path / "tasks")
     lm = load_toy(model_folders["gpt2"])
     first = evaluate(lm, task, docs, metric="acc,none").items.set_index("doc_id").loc[list(kept)]
     again = evaluate(lm, exported := load("some_pets", tmp_path / "tasks"), test_documents(exported), metric="acc,none")
@@ -214,8 +214,8 @@ def test_documents_of_a_group_score_the_same_as_a_task_of_their_own(model_folder
         np.testing.assert_allclose(one.choice_loglikelihoods, other.choice_loglikelihoods, atol=1e-4)
         assert one.gold == other.gold and one.subject == other.subject
     selection = Selection(np.isin(docs.addresses, kept), kept, ())
-    write_selection(selection, tmp_path, name="some_pets", benchmark="pets", task="pets", recipe={})
-    samples = json.loads((tmp_path / "samples.json").read_text())
+    files = selection_files(selection, name="some_pets", benchmark="pets", task="pets", recipe={})
+    samples = json.loads(files["samples.json"])
     assert samples["pets_alpha"] == [0, 3, 6, 9, 12] and sum(map(len, samples.values())) == len(kept)
 
 
@@ -225,4 +225,4 @@ def test_choices_that_stand_in_the_prompt_cannot_be_exported(toy_folder, tmp_pat
     texts = read_documents(tmp_path / "documents.parquet")
     assert list(texts["context"].unique()) == ["house at night."] and texts["prompt"].isna().all()
     with pytest.raises(InputError, match="its choices stand in the prompt"):
-        export_task(texts, tuple(texts["doc_id"][:2]), tmp_path / "tasks", name="blanks")
+        task_files(texts, tuple(texts["doc_id"][:2]), name="blanks")

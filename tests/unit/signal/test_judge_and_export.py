@@ -6,13 +6,14 @@ import threading
 
 import pandas as pd
 import pytest
+import yaml
 from signal_world import World, item_rows, write_world
 from typer.testing import CliRunner
 
 from lm_validity.cli.filters import app
 from lm_validity.errors import InputError
 from lm_validity.filters.base import Candidates
-from lm_validity.filters.export import export_task
+from lm_validity.filters.export import task_files, write_files
 from lm_validity.filters.held_out import folds_by_design
 from lm_validity.filters.judge import (
     EndpointJudge,
@@ -238,10 +239,9 @@ def test_exported_task_is_what_lm_eval_runs(tmp_path):
 
     documents = read_documents(write_documents(tmp_path / "d.jsonl"))
     kept = ("test:4", "test:1")
-    export_task(
-        documents, kept, tmp_path / "tasks", name="kept_facts", fewshot=documents[documents["doc_id"] == "test:0"],
-        num_fewshot=1, description="About {{subject}}.\n\n",
-    )  # fmt: skip
+    fewshot = documents[documents["doc_id"] == "test:0"]
+    described = {"num_fewshot": 1, "description": "About {{subject}}.\n\n"}
+    write_files(task_files(documents, kept, name="kept_facts", fewshot=fewshot, **described), tmp_path / "tasks")
 
     class Third(LM):
         """Finds the second choice most likely, and keeps what it was asked."""
@@ -266,9 +266,41 @@ def test_exported_task_is_what_lm_eval_runs(tmp_path):
     assert continuation == " one"
     assert context == ("About law.\n\nQuestion: fact 0\nAnswer: one\n\nQuestion: fact 4\nAnswer:")
     with pytest.raises(InputError, match="2 few-shot examples asked for, 0 given"):
-        export_task(documents, kept, tmp_path / "t", name="x", num_fewshot=2)
+        task_files(documents, kept, name="x", num_fewshot=2)
     with pytest.raises(InputError, match="not a task name"):
-        export_task(documents, kept, tmp_path / "t", name="../x")
+        task_files(documents, kept, name="../x")
+
+
+@pytest.mark.parametrize(
+    ("recipe", "said"),
+    [
+        ("name: mmlu rising\nfilters: [duplicates]", "recipe.yaml, name: 'mmlu rising' is not a task name"),
+        ("name: x\nfilters: [duplicates]\nexport: {num_fewshot: 5}", "5 few-shot examples asked for, 0 given"),
+        ("name: x\nfilters: [{subjects: {values: [physics, law], complement: true}}]", "no document is left"),
+        ("name: x\nfilters: [{length_range: {maximum: .nan}}]", "maximum: nan is not a number"),
+    ],
+)
+def test_a_recipe_that_cannot_be_exported_leaves_nothing_behind(tmp_path, recipe, said):
+    (tmp_path / "recipe.yaml").write_text(f"benchmark: b\n{recipe}\n")
+    documents = write_documents(tmp_path / "d.jsonl")
+    arguments = ["apply", tmp_path / "recipe.yaml", "--documents", documents, "--output", tmp_path / "out"]
+    result = CliRunner().invoke(app, [str(word) for word in arguments])
+    assert isinstance(result.exception, InputError) and said in str(result.exception)
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_infinite_bound_is_recorded_as_it_is_written(tmp_path):
+    gates = dict.fromkeys(("dclm", "cosmo", "tech", "med", "edu", "sci", "tokens_per_character"))
+    steps = [{"any_of": [[{"quality_gates": {**gates, "readability": float("inf")}}]]}]
+    (tmp_path / "recipe.yaml").write_text(yaml.safe_dump({"name": "x", "benchmark": "b", "filters": steps}))
+    documents = write_documents(tmp_path / "d.jsonl")
+    arguments = ["apply", tmp_path / "recipe.yaml", "--documents", documents, "--output", tmp_path / "out"]
+    result = CliRunner().invoke(app, [str(word) for word in arguments])
+    assert result.exit_code == 0, result.exception
+    kept = json.loads((tmp_path / "out" / "kept.json").read_text())
+    assert kept["items"] == 6
+    ((chain,),) = kept["recipe"]["filters"][0]["any_of"]
+    assert chain["quality_gates"]["readability"] == ".inf" and chain["quality_gates"]["dclm"] is None
 
 
 SCI_SCORE = "sci_score: {science_model: small-deep, general_model: small-wide, share: 0.5}"

@@ -88,7 +88,7 @@ def read_score_matrix(scores: str | Path, models: str | Path, benchmarks: str | 
     model_sheet, rows = _of_this_study(as_in_scores(read_models(models), rows), rows, "model", notes)
     benchmark_sheet, rows = _of_this_study(read_benchmarks(benchmarks), rows, "benchmark", notes)
     rows = rows[rows["selected"].fillna(True).astype(bool) & (rows["split"].isna() | (rows["split"] == "test"))]
-    rows = _last_checkpoint(rows, notes)
+    rows = _last_checkpoint(rows, scores, notes)
     rows = _listed_benchmarks(rows, benchmark_sheet, notes)
     rows = benchmark_metric(rows, benchmark_sheet, scores, notes)
     if rows.empty:
@@ -164,17 +164,28 @@ def of_study(sheet: pd.DataFrame, study: str) -> np.ndarray:
     return np.array([pd.isna(names) or study in names.replace(" ", "").split(",") for names in sheet["studies"]], bool)
 
 
-def _last_checkpoint(rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
-    """Rows of the finished model; for a model with checkpoints only, those of its last one."""
+def _last_checkpoint(rows: pd.DataFrame, path, notes: list[str]) -> pd.DataFrame:
+    """Rows of the finished model; for a model without a checkpoint called final, those of its only or its last one."""
     final = rows["checkpoint"].isna() | (rows["checkpoint"] == "final")
     unfinished = set(rows["model"]) - set(rows.loc[final, "model"])
-    if not unfinished:
-        return rows[final]
-    others = rows[rows["model"].isin(unfinished)]
-    progress = others["iteration"].astype("float64").fillna(others["tokens_b"])
-    last = others[progress == progress.groupby(others["model"]).transform("max")]
-    notes.append(f"No final checkpoint: the last one is used for {listing(sorted(unfinished))}.")
-    return pd.concat([rows[final], last])
+    kept, used = [rows[final]], []
+    for model, group in rows[rows["model"].isin(unfinished)].groupby("model", sort=True):
+        progress = group["iteration"].astype("float64").fillna(group["tokens_b"])
+        reached = progress.groupby(group["checkpoint"]).transform("max")
+        names = group["checkpoint"].unique()
+        if len(names) > 1 and reached.isna().any():
+            raise InputError(
+                f"{path}: {model} has the checkpoints {listing(sorted(names))}, none of them 'final', and how far "
+                f"{listing(sorted(group.loc[reached.isna(), 'checkpoint'].unique()))} was trained is not in the table.",
+                "fill in 'iteration' or 'tokens_b', or call the checkpoint that counts 'final'.",
+            )
+        if reached.notna().any():
+            group = group[(reached == reached.max()) & (progress.isna() | (progress == reached))]
+        kept.append(group)
+        used.append(f"{model} ({group['checkpoint'].iloc[0]})")
+    if used:
+        notes.append(f"No final checkpoint: the only or last one is used for {listing(used)}.")
+    return pd.concat(kept)
 
 
 def _listed_benchmarks(rows: pd.DataFrame, sheet: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
@@ -283,8 +294,13 @@ def _pivot_protocols(rows: pd.DataFrame, models, benchmarks, kind: str) -> dict[
 def _pivot(rows: pd.DataFrame, models, benchmarks, kind: str) -> np.ndarray:
     """Means over seeds; root mean squares for standard errors."""
     values = rows[kind].astype("float64")
-    values = values**2 if kind == "stderr" else values
-    table = values.groupby([rows["model"], rows["benchmark"]]).mean().unstack()
+    seeds = (values**2 if kind == "stderr" else values).groupby([rows["model"], rows["benchmark"]])
+    table = seeds.mean()
+    if kind == "value":
+        # equal means of different seeds' scores are ties, which the last digits of the sums would break
+        lowest = seeds.min()
+        table = lowest.where(lowest == seeds.max(), table.round(12))
+    table = table.unstack()
     table = table.reindex(index=list(models), columns=list(benchmarks)).to_numpy(dtype=float)
     return np.sqrt(table) if kind == "stderr" else table
 

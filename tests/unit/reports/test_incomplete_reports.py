@@ -4,8 +4,10 @@ import json
 
 import numpy as np
 import pandas as pd
-from tests.unit.reports.conftest import DIRECT, run, score_rows
+import pytest
+from tests.unit.reports.conftest import DIRECT, NAMES, run, score_rows
 
+from lm_validity.errors import InputError
 from lm_validity.reports.factors import report_factors
 
 FOUR = ["a", "b", "c", "d"]
@@ -72,3 +74,29 @@ def test_where_both_prompts_are_marked_as_chosen_the_one_scored_on_test_is_shown
     run(tmp_path, pd.concat([rows, *(tuned.assign(split="validation", prompt=p) for p in ("chat", "plain"))]))
     table = pd.read_csv(tmp_path / "report" / "tables" / "prompts.csv")
     assert table["chosen"].tolist() == ["plain"]
+
+
+def test_the_only_checkpoint_of_a_model_is_used_whatever_its_name(tmp_path):
+    rows = score_rows()
+    rows.loc[rows["model"] == "m2", "checkpoint"] = "main"
+    summary = run(tmp_path, rows)
+    assert summary["models"] == 4
+    assert "No final checkpoint: the only or last one is used for m2 (main)." in summary["notes"]
+    assert run(tmp_path, rows.assign(checkpoint="main"))["models"] == 4
+
+
+def test_the_last_of_several_checkpoints_is_used(tmp_path):
+    rows = score_rows()
+    early = rows.assign(checkpoint="step1", iteration=1, value=0.5)
+    summary = run(tmp_path, pd.concat([early, rows.assign(checkpoint="step2", iteration=2)]))
+    assert summary["kendall_tau"][DIRECT]["mean"] == pytest.approx(-1 / 3)
+    used = ", ".join(f"{name} (step2)" for name in NAMES)
+    assert f"No final checkpoint: the only or last one is used for {used}." in summary["notes"]
+
+
+def test_checkpoints_of_which_the_last_is_unknown_are_an_error_that_names_them(tmp_path):
+    rows = score_rows()
+    early = rows[rows["model"] == "m2"].assign(checkpoint="step1", iteration=1)
+    rows.loc[rows["model"] == "m2", "checkpoint"] = "main"
+    with pytest.raises(InputError, match="m2 has the checkpoints main, step1, none of them 'final', and how far main"):
+        run(tmp_path, pd.concat([rows, early]))

@@ -39,7 +39,7 @@ def principal_components(scores: np.ndarray, scaling: Scaling = "standardized") 
     Constant columns and columns without two common models with every other one are left out (`used` is
     False).
     """
-    used = _usable_columns(scores)
+    used, matrix = _usable_columns(scores)
     k = scores.shape[1]
     empty = Components(np.full(0, np.nan), np.full(k, np.nan), np.full(len(scores), np.nan), used)
     if used.sum() < 2:
@@ -49,7 +49,6 @@ def principal_components(scores: np.ndarray, scaling: Scaling = "standardized") 
     spread = np.sqrt(finite_mean(standardized**2, axis=0))
     if scaling == "standardized":
         standardized = standardized / spread
-    matrix = pairwise_correlation(values)
     if scaling == "centered":
         matrix = matrix * np.outer(spread, spread)
     eigenvalues, vectors = np.linalg.eigh(matrix)
@@ -101,19 +100,23 @@ def _pairwise_moments(values: np.ndarray, known: np.ndarray, weights: np.ndarray
         return (weighted_values.T @ values) / count - mean * mean.T, square
 
 
-def _usable_columns(scores: np.ndarray) -> np.ndarray:
-    """Columns whose correlations with all other usable columns are defined; the worst column leaves first."""
+def _usable_columns(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(k,) columns whose correlations with all other usable columns are defined, and those correlations.
+
+    The worst column leaves first. A column of which no two scores differ by more than rounding (1e-12 of the largest)
+    is constant.
+    """
     known = np.isfinite(scores)
-    lowest = np.where(known, scores, np.inf).min(axis=0)
-    used = np.where(known, scores, -np.inf).max(axis=0) > lowest
-    if known[:, used].all():
-        return used if used.sum() >= 2 else np.zeros_like(used)
+    lowest, highest = np.where(known, scores, np.inf).min(axis=0), np.where(known, scores, -np.inf).max(axis=0)
+    used = highest > lowest
+    used[used] = (highest - lowest)[used] > 1e-12 * np.maximum(np.abs(highest), np.abs(lowest))[used]
     while used.sum() >= 2:
-        undefined = np.isnan(pairwise_correlation(scores[:, used])).sum(axis=0)
+        correlation = pairwise_correlation(scores[:, used])
+        undefined = np.isnan(correlation).sum(axis=0)
         if not undefined.any():
-            return used
+            return used, correlation
         used[np.flatnonzero(used)[np.argmax(undefined)]] = False
-    return np.zeros(scores.shape[1], dtype=bool)
+    return np.zeros(scores.shape[1], dtype=bool), np.empty((0, 0))
 
 
 @dataclass(frozen=True)
@@ -160,7 +163,7 @@ def resampled_shares(scores: np.ndarray, weights: np.ndarray, components: int = 
     the share of the first component is biased upwards a little, more so with few models. NaN where a
     resample leaves a benchmark constant, and for components that do not exist.
     """
-    values = scores[:, _usable_columns(scores)]
+    values = scores[:, _usable_columns(scores)[0]]
     shares = np.full((len(weights), components), np.nan)
     if values.shape[1] < 2:
         return shares

@@ -144,6 +144,19 @@ def test_several_seeds_are_averaged(tmp_path):
     assert summary["reliability"] == {"a": pytest.approx(2 / 6), "b": pytest.approx(1), "c": pytest.approx(1)}
 
 
+@pytest.mark.parametrize("report", [report_agreement, report_factors])
+def test_equal_means_over_seeds_are_ties_in_whatever_order_they_were_summed(tmp_path, report):
+    rolled = [[0.1, 0.2, 0.3], [0.3, 0.1, 0.2], [0.2, 0.3, 0.1], [0.2, 0.2, 0.2]]
+    seeds = [
+        score_rows({PREPARED: SMALL[PREPARED] | {"c": [scores[seed] for scores in rolled]}}).assign(seed=seed)
+        for seed in range(3)
+    ]
+    summary = run(tmp_path, pd.concat([score_rows({DIRECT: SMALL[DIRECT]}), *seeds]), report=report)
+    assert any("all models have the same score on c" in note and PREPARED in note for note in summary["notes"])
+    if report is report_agreement:
+        assert summary["kendall_tau"][PREPARED]["by_benchmark"]["c"] is None
+
+
 def test_only_selected_test_rows_of_the_metric_count(tmp_path):
     rows = score_rows()
     noise = pd.concat(

@@ -70,6 +70,16 @@ def test_constant_and_empty_columns_stay_out():
     assert len(principal_components(scores[:, :2]).explained_variance) == 0
 
 
+@pytest.mark.parametrize("size", [0.2, 1e-13, 1e6])
+def test_columns_constant_up_to_rounding_stay_out_of_a_complete_table(size):
+    scores = np.random.default_rng(0).normal(size=(4, 3))
+    scores[:, 0] = size
+    scores[0, 0] = np.nextafter(size, 1e9)
+    result = principal_components(scores)
+    assert result.used.tolist() == [False, True, True]
+    assert len(result.explained_variance) == 2 and np.isfinite(result.scores).all()
+
+
 def test_weights_are_repetitions_of_models():
     rng = np.random.default_rng(5)
     scores = rng.normal(size=(10, 3))

@@ -1,6 +1,7 @@
 """One adapter in training: its batches, its steps, its epochs, its history. Several of them may share a base model."""
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -8,6 +9,7 @@ from typing import Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 from peft import PeftModel
 from transformers.modeling_layers import GradientCheckpointingLayer
 
@@ -223,18 +225,18 @@ def due(loss: torch.Tensor, steps: int) -> bool:
 
 @contextlib.contextmanager
 def checkpointing(base: torch.nn.Module, wanted: bool) -> Iterator[None]:
-    """Recompute activations in the backward pass inside the block. Layers ask for it only in training mode, which the
-    rest of the model stays out of: adapters are the only dropout there is."""
-    if not wanted:
-        yield
-        return
-    base.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    layers = [module for module in base.modules() if isinstance(module, GradientCheckpointingLayer)]
+    """Recompute activations in the backward pass inside the block. transformers' own switch works only in training
+    mode, in which some layers (OPT's, Falcon's) drop out residuals by the process's random numbers. Adapters are the
+    only dropout there is, so each layer stays as it is and its `forward` is called by way of torch's checkpoint."""
+    layers = [module for module in base.modules() if isinstance(module, GradientCheckpointingLayer)] if wanted else []
+    before = {layer: layer.__dict__.get("forward") for layer in layers}
     for layer in layers:
-        layer.training = True
+        layer.forward = functools.partial(torch.utils.checkpoint.checkpoint, layer.forward, use_reentrant=False)
     try:
         yield
     finally:
-        for layer in layers:
-            layer.training = False
-        base.gradient_checkpointing_disable()
+        for layer, forward in before.items():
+            if forward is None:
+                del layer.forward
+            else:  # accelerate's, which brings a layer's inputs to its device
+                layer.forward = forward

@@ -149,3 +149,33 @@ def test_an_adapter_records_its_base_and_no_place(llama, toy_task, tmp_path):
     train(llama, toy_task("toy_choice"), tmp_path)
     config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
     assert config["r"] == 8 and config["lora_alpha"] == 32 and config["base_model_name_or_path"] == "llama"
+
+
+@pytest.mark.parametrize("hooked", [False, True])
+def test_recomputed_activations_do_not_switch_a_models_own_dropout_on(hooked, model_folders, toy_task, tmp_path):
+    """OPT's layers drop out residuals by their own flag and the process's random numbers."""
+    sizes = {"hidden_size": 32, "ffn_dim": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 420}
+    config = transformers.OPTConfig(**sizes, word_embed_proj_dim=32, max_position_embeddings=96, dropout=0.5)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        transformers.OPTForCausalLM(config).save_pretrained(tmp_path / "opt")
+    transformers.AutoTokenizer.from_pretrained(model_folders["gpt2"]).save_pretrained(tmp_path / "opt")
+    lm, task = load_toy(tmp_path / "opt"), toy_task("toy_choice")
+    if hooked:  # as accelerate spreads a model over several GPUs
+        layers = {f"model.decoder.layers.{number}": "cpu" for number in range(2)}
+        others = ("embed_tokens", "embed_positions", "final_layer_norm")
+        places = layers | {f"model.decoder.{name}": "cpu" for name in others} | {"lm_head": "cpu"}
+        accelerate.dispatch_model(lm.base, places, main_device="cpu", force_hooks=True)
+    layer = lm.base.model.decoder.layers[0]
+    before = layer.__dict__.get("forward")
+    assert (before is not None) == hooked
+    plain = train(lm, task, tmp_path / "plain")
+    seen = []
+    with pytest.MonkeyPatch.context() as patch:
+        checkpoint = torch.utils.checkpoint.checkpoint
+        patch.setattr(torch.utils.checkpoint, "checkpoint", lambda *a, **k: seen.append(1) or checkpoint(*a, **k))
+        settings = FinetuneSettings(learning_rate=3e-3, epochs=2, gradient_checkpointing=True)
+        spared = train(lm, task, tmp_path / "spared", settings)
+    assert seen, "activations are recomputed"
+    assert spared.step_losses == pytest.approx(plain.step_losses, rel=1e-6)
+    assert layer.__dict__.get("forward") is before and not layer.training

@@ -82,7 +82,9 @@ class ResidentModel:
         self.quantized = plan.quantizes()
         options = _four_bits(self.device) if self.quantized else {}
         loader = LANGUAGE_MODELS[plan.architecture]
-        self.lm = self._load(loader, **options)
+        self.lm, found = self._load(loader, output_loading_info=True, **options)
+        if found["missing_keys"]:  # transformers draws them at random, anew in each process, and only warns
+            raise self._unusable(ValueError(f"its weights lack {', '.join(sorted(found['missing_keys'])[:3])}"))
         self.classifier: transformers.PreTrainedModel | None = None
         if plan.classification.method == "head":
             self._add_classifier(plan)

@@ -61,6 +61,13 @@ def prefetch_trial_task(run: Run, task: str) -> dict:
     return record
 
 
+def trial_device(wanted: str) -> str:
+    """The device of a trial for `evaluation.device`: one GPU also where that is all of a job's."""
+    from lm_validity.cells.worker import resolve_device
+
+    return resolve_device("auto" if wanted == "all" else wanted)
+
+
 class TrialWorker:
     """Computes batches of trials of one language model, which stays loaded. torch is imported when the first batch
     really has to be computed."""
@@ -78,10 +85,9 @@ class TrialWorker:
 
         from lm_validity.cells.bias_worker import ResidentWorker, write_tables
         from lm_validity.cells.sidecar import Stopwatch
-        from lm_validity.cells.worker import resolve_device
 
         stopwatch, workspace = Stopwatch(), self.workspace
-        device = resolve_device(workspace.run.configuration.evaluation.device)
+        device = trial_device(workspace.run.configuration.evaluation.device)
         plan = make_plan(workspace, place.cell, device)
         record = workspace.language_model_record(place.cell.model)
         check_unchanged(place.cell.model, record["checkpoints"]["final"])

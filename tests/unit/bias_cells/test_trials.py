@@ -21,6 +21,7 @@ from lm_validity.cells.bias_worker import (
     run_trials,
     write_tables,
 )
+from lm_validity.cells.trial_jobs import trial_device
 from lm_validity.errors import CellError, InputError
 from lm_validity.tables.trials import pair_arms
 
@@ -282,3 +283,20 @@ def test_what_cannot_be_is_refused(plan_of, tmp_path):
     with pytest.raises(CellError, match=r"task 'toy', .*: the loss is not finite"):
         run_trials(diverging, tmp_path)
     assert not list(tmp_path.glob("trial-*"))
+
+
+def test_a_trial_runs_on_one_device(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert [trial_device(wanted) for wanted in ("auto", "all", "cpu", "cuda:1")] == ["cpu", "cpu", "cpu", "cuda:1"]
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    assert [trial_device(wanted) for wanted in ("auto", "all")] == ["cuda", "cuda"]
+
+
+def test_a_head_that_would_be_drawn_at_random_is_refused(record, tmp_path):
+    folder = toy_model("bert", tmp_path / "m")
+    AutoModelForMaskedLM.from_pretrained(folder).bert.save_pretrained(folder)
+    with pytest.raises(
+        CellError, match="cannot be loaded as a masked language model .its weights lack cls.predictions"
+    ):
+        ResidentModel(toy_plan("bert", folder, record))

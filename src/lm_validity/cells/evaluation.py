@@ -10,6 +10,7 @@ import contextlib
 import hashlib
 import io
 import json
+import logging
 import math
 import os
 from collections import defaultdict
@@ -35,6 +36,8 @@ from lm_validity.cells.language_model import LanguageModel, NonFiniteScore
 from lm_validity.cells.tasks import FEWSHOT_SEED, AnyTask, Documents, TaskGroup, task_of, tasks_in
 from lm_validity.errors import CellError, nearest
 
+log = logging.getLogger(__name__)
+
 Prompt = Literal["plain", "chat"]
 SAMPLING_SEED = 1234  # lm-eval's default; used only by tasks that sample
 
@@ -52,12 +55,14 @@ class PreparedRequests:
 @dataclass(frozen=True)
 class Evaluation:
     """metrics: lm-eval's key `name,filter` -> (value, standard error or None where lm-eval has none).
-    items: one row a document in the order of the documents, the columns of ITEMS from `doc_id` on."""
+    items: one row a document in the order of the documents, the columns of ITEMS from `doc_id` on.
+    truncated_requests: those longer than the model, which lost context on the left."""
 
     metrics: dict[str, tuple[float, float | None]]
     n_items: int
     items: pd.DataFrame
     prompt_sha256: str
+    truncated_requests: int
 
 
 def evaluate(
@@ -86,12 +91,23 @@ def evaluate(
 def score_prepared(
     lm: LanguageModel, prepared: PreparedRequests, *, metric: str, bootstrap_iterations: int = 1000
 ) -> Evaluation:
-    """`evaluate` for requests that are built already, which may be those of another checkpoint."""
+    """`evaluate` for requests that are built already, which may be those of another checkpoint.
+
+    A metric other than `metric` that has no value on these documents (the perplexity of a word where a word is a whole
+    page, as in Chinese) is left out."""
+    before = lm.counters.truncated_requests
     task, values = prepared.task, _score(lm, prepared)
+    truncated = lm.counters.truncated_requests - before
     _check_metric(task, metric, values)
-    metrics = {key: _aggregate(prepared, key, found, bootstrap_iterations) for key, found in values.items()}
+    metrics = {metric: _aggregate(prepared, metric, values[metric], bootstrap_iterations)}
+    for key in values.keys() - {metric}:
+        try:
+            metrics[key] = _aggregate(prepared, key, values[key], bootstrap_iterations)
+        except CellError as error:
+            log.info("%s; the metric is left out", error.problem)
+    metrics = {key: metrics[key] for key in values if key in metrics}  # in the task's order
     items = describe_items(lm, task, prepared.documents, prepared.requests, values[metric], metric)
-    return Evaluation(metrics, len(prepared.requests), items, prompt_digest(lm, prepared))
+    return Evaluation(metrics, len(prepared.requests), items, prompt_digest(lm, prepared), truncated)
 
 
 def prompt_digest(lm: LanguageModel, prepared: PreparedRequests) -> str:
@@ -298,7 +314,13 @@ def _aggregate(
 def _aggregate_task(task: Task, key: str, values: list[Any], bootstrap_iterations: int) -> tuple[float, float | None]:
     """A metric's value and standard error, by the task's aggregation and lm-eval's rules."""
     aggregation = task.aggregation().get(key.partition(",")[0], mean)
-    value = float(aggregation(values))
+    try:
+        value = float(aggregation(values))
+    except Exception as error:  # the task's own code, or a perplexity too large for a number
+        raise CellError(
+            f"{task.config.task}: {key} cannot be computed ({type(error).__name__}: {error}).",
+            "check the task's metric; another one of the task may have a value.",
+        ) from error
     if not math.isfinite(value):
         raise NonFiniteScore(
             f"{task.config.task}: {key} is {value}.", "check the model's outputs and the task's metric."

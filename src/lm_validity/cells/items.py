@@ -1,5 +1,6 @@
 """What is kept of each scored document: the rows of items.parquet."""
 
+import math
 from typing import Any
 
 import pandas as pd
@@ -69,11 +70,16 @@ def _response_item(lm: LanguageModel, task: Task, doc: dict, group: tuple[Instan
 
 def _item_value(task: Task, metric: str, value: Any) -> float:
     """A document's own value of the metric: what is averaged, agreement of a (gold, predicted) pair, or the
-    aggregation over this document alone (its bits per byte, say)."""
+    aggregation over this document alone (its bits per byte, say); NaN where it has none, as an empty document."""
     name = metric.partition(",")[0]
-    if isinstance(value, (tuple, list)):
-        return float(value[0] == value[1]) if name in _PAIR_METRICS else float(task.aggregation()[name]([value]))
-    return float(value)
+    if not isinstance(value, (tuple, list)):
+        return float(value)
+    if name in _PAIR_METRICS:
+        return float(value[0] == value[1])
+    try:
+        return float(task.aggregation()[name]([value]))
+    except ArithmeticError:
+        return math.nan
 
 
 def loglikelihood_of(request: Instance) -> float:

@@ -13,6 +13,7 @@ from typing import Literal
 
 import torch
 import transformers
+from lm_eval.models.utils import normalize_gen_kwargs, resolve_max_length
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 from safetensors import SafetensorError
 
@@ -34,6 +35,7 @@ class NonFiniteScore(CellError):
 class LanguageModel(SharedContextLM):
     """lm-eval's HFLM over a loaded model and tokenizer, with this project's scorer.
 
+    max_length: longest context in tokens, never more than the model's own limit; null is that limit.
     model_id: the name that results and adapters carry; never a path of this machine.
     max_generated_tokens: longest answer of a generation task that sets none itself.
     window_prefix: how rolling windows begin. `once`: one BOS before the document (lm-eval with
@@ -70,7 +72,8 @@ class LanguageModel(SharedContextLM):
                 tokenizer=tokenizer,
                 backend="causal",
                 batch_size=eval_batch_size,
-                max_length=max_length,
+                max_length=max_length
+                and min(max_length, resolve_max_length(model.config, tokenizer, default=max_length)),
                 scorer=scorer,
             )
         self.base = model
@@ -185,10 +188,18 @@ class LanguageModel(SharedContextLM):
         return totals
 
     def generate_until(self, requests, disable_tqdm: bool = True) -> list[str]:
-        """One answer a request: by `writer` where there is one, else by the model itself."""
+        """One answer a request: by `writer` where there is one, else by the model itself. A prompt that leaves no room
+        for the longest answer loses its beginning, which is counted."""
+        self.count_truncated(
+            len(self.tok_encode(request.args[0])) > self.room_for_prompt(request) for request in requests
+        )
         if self.writer is not None:
             return self.writer(requests)
         return super().generate_until(requests, disable_tqdm=True)
+
+    def room_for_prompt(self, request) -> int:
+        """Tokens of a generation prompt that the model sees: all but those of the longest answer."""
+        return self.max_length - normalize_gen_kwargs(request.args[1], self.max_gen_toks)["max_gen_toks"]
 
     def _model_generate(self, context, max_length: int, stop: list[str], **options) -> torch.Tensor:
         """Tokens (rows, longest) of a batch of prompts and their answers. lm-eval's, but each row ends by itself."""
@@ -246,8 +257,8 @@ def load_language_model(
     dtype: `float32`, `bfloat16` or `float16`; never the checkpoint's by default.
     device: `cpu`, `cuda`, `cuda:N`; `auto`, a GPU where there is one; `all`, one model over all GPUs of the job, layer
         by layer (accelerate).
-    Raises CellError where the folder, its safetensors or its tokenizer are missing or cannot be read, or where the
-    model does not fit the GPUs.
+    Raises CellError where the folder, its safetensors or its tokenizer are missing or cannot be read, where weights of
+    a causal language model are missing, where a position sees those behind it, or where the model does not fit.
     """
     if dtype not in DTYPES:
         raise CellError(f"{path}: dtype {dtype!r} is not known.", f"use one of {', '.join(DTYPES)}.")
@@ -269,6 +280,7 @@ def load_language_model(
         scorer=scorer,
         generation_cache=generation_cache,
     )
+    check_causal(lm.base, str(path))
     with lm.counters.phase("load"):
         lm.counters.model_loads += 1
     return lm
@@ -281,22 +293,48 @@ def _read_folder(
     spread = "auto" if device == "all" else None
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(tokenizer_folder, **local)
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            folder, dtype=dtype, use_safetensors=True, device_map=spread, **local
+        model, found = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, use_safetensors=True, device_map=spread, output_loading_info=True, **local
         )
-    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
-        if getattr(error, "errno", None) is not None:
-            raise  # the file system's fault, not the model's: the job fails and retries apply
+    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
+        if getattr(error, "errno", None) is not None or isinstance(error, torch.OutOfMemoryError):
+            raise  # the machine's fault, not the model's: the job fails and retries apply
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CellError(
             f"{name}: cannot be loaded as a causal language model ({reason}).",
             "it needs config.json, *.safetensors and a tokenizer of an architecture that is known.",
         ) from error
+    missing = sorted(found["missing_keys"])
+    if missing:  # transformers draws them at random, anew in each process, and only warns
+        raise CellError(
+            f"{name}: its weights lack {len(missing)} of a causal language model's tensors ({', '.join(missing[:3])}).",
+            "is it a classifier, a reward model or a headless backbone? Save it with its language modelling head.",
+        )
     if device == "all" and torch.cuda.is_available():
         check_on_gpus(name, getattr(model, "hf_device_map", {}))  # absent where all is in one place
     if tokenizer.eos_token_id is None:
         raise CellError(f"{name}: the tokenizer has no end-of-text token.", "set eos_token in tokenizer_config.json.")
     return model, tokenizer
+
+
+def check_causal(model: transformers.PreTrainedModel, name: str) -> None:
+    """Raise CellError where a token's logits depend on the tokens behind it: an encoder (RoBERTa, say) loads as a
+    causal model, but every choice would be scored by a model that sees it.
+
+    Tried on two rows that differ in the last token, and only where the configuration says that it is no decoder, which
+    GPT-NeoX's does as well.
+    """
+    if getattr(model.config, "is_decoder", True):
+        return
+    rows = torch.tensor([[5, 6, 7, 8, 9, 10], [5, 6, 7, 8, 9, 11]], device=model.device)
+    with torch.no_grad():
+        logits = model(input_ids=rows % model.config.vocab_size, use_cache=False).logits.float()
+    before, scale = (logits[0, :-1] - logits[1, :-1]).abs().max(), logits.abs().max()
+    if before > scale * (1e-4 if model.dtype == torch.float32 else 2e-2):
+        raise CellError(
+            f"{name}: {type(model).__name__} sees the tokens that it is to predict: it is an encoder, not a decoder.",
+            "a masked language model can take part in the bias study (`language_models`); models are causal.",
+        )
 
 
 def check_on_gpus(name: str, device_map: dict[str, object]) -> None:

@@ -8,7 +8,7 @@ numbers on this very model, and what disagrees is not used.
 """
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Literal, get_args
 
@@ -74,9 +74,7 @@ class SharedContextLM(HFLM):
             return self._score_as_lm_eval(requests, override_bs)
         self._check_lengths(requests)
         trees, truncated = plant(requests, self.max_length)
-        self.counters.truncated_requests += truncated
-        if truncated:
-            log.warning("%d of %d requests lose context on the left", truncated, len(requests))
+        self.count_truncated(truncated)
         found: dict[int, tuple[float, bool]] = {}
         for way, members in self._by_way(trees).items():
             for batch in batches(members, rows):
@@ -102,7 +100,16 @@ class SharedContextLM(HFLM):
         # HFLM runs one row for all continuations that differ in their last token only
         rows = {(*context, *continuation[:-1]) for _, context, continuation in requests}
         self.counters.forward_tokens += sum(min(len(row), self.max_length) for row in rows)
+        lengths = (len(context) + len(continuation) for _, context, continuation in requests)
+        self.count_truncated(length > self.max_length + 1 for length in lengths)
         return super()._loglikelihood_tokens(requests, disable_tqdm=True, override_bs=override_bs)
+
+    def count_truncated(self, requests: Iterable[bool]) -> None:
+        """Count the requests (whether each is longer than the model) that lose context on the left."""
+        lost = [*requests]
+        self.counters.truncated_requests += sum(lost)
+        if any(lost):
+            log.warning("%d of %d requests lose context on the left", sum(lost), len(lost))
 
     def _model_call(self, inps, attn_mask=None, labels=None):
         self.counters.forward_tokens_padded += inps.numel()

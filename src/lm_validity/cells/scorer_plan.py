@@ -104,17 +104,17 @@ def truncate(context: list[int], continuation: list[int], max_length: int) -> tu
     return (context[surplus:] if surplus > 0 else context), continuation
 
 
-def plant(requests: Sequence[Request], max_length: int) -> tuple[list[Tree], int]:
-    """The trees of all requests, in the order of their first request, and how many requests were truncated.
+def plant(requests: Sequence[Request], max_length: int) -> tuple[list[Tree], list[bool]]:
+    """The trees of all requests, in the order of their first request, and whether each request was truncated.
 
     Contexts are compared after truncation, so choices that lose different numbers of tokens share nothing.
     """
     trees: dict[tuple[int, ...], Tree] = {}
     children: dict[tuple[int, ...], dict] = {}
-    truncated = 0
+    truncated = []
     for number, (_, whole_context, continuation) in enumerate(requests):
         context, continuation = truncate(whole_context, continuation, max_length)
-        truncated += len(context) < len(whole_context)
+        truncated.append(len(context) < len(whole_context))
         key = tuple(context)
         if key not in trees:
             trees[key], children[key] = Tree.of_context(context), {}

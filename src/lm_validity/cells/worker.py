@@ -80,6 +80,7 @@ class Worker:
         if found.diverged:
             log.warning("%s diverged: %s", place.cell.name, found.diverged)
         self._notes = {"micro_batch": found.micro_batch, "resumed_epochs": found.resumed_epochs}
+        self._notes |= {"truncated_texts": found.truncated}
         return _training_result(found), lambda folder: _copy_adapter(work, folder)
 
     def train_together(self, places: list[Place]) -> None:
@@ -169,6 +170,8 @@ class Worker:
             "metrics": metrics,
             "n_items": found.n_items,
             "prompt_sha256": found.prompt_sha256,
+            "max_length": lm.max_length,
+            "truncated_requests": found.truncated_requests,
             "task_version": self.workspace.task_record(benchmark)["record"]["version"],
         }
         if self.run.benchmarks[benchmark].output_type == "loglikelihood_rolling":

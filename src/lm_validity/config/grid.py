@@ -318,6 +318,8 @@ class Grid:
             "dtype": self.run.models[model].dtype,
             "evaluation_max_length": evaluation.max_length,
         }
+        if evaluation.max_length:
+            settings["limited_to"] = "the model's own length"  # before, past it: other cells
         if prompt == "chat":
             settings["system_instruction"] = evaluation.system_instruction
             settings["chat_answer_start"] = evaluation.chat_answer_start

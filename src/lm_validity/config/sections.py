@@ -41,6 +41,7 @@ class Evaluation(Section):
 
     device: str = Field(
         "auto",
+        pattern=r"^(auto|cpu|all|cuda(:[0-9]+)?)$",
         description="auto (a GPU where there is one, or all of the job's where its size class has several), cpu, cuda, "
         "cuda:0, all.",
     )
@@ -63,7 +64,9 @@ class Evaluation(Section):
         "the longest answer from the start, and on a GPU transformers compiles the model for it. Changes speed, and "
         "results by rounding only.",
     )
-    max_length: Positive | None = Field(None, description="Longest context in tokens; null is the model's own limit.")
+    max_length: Positive | None = Field(
+        None, description="Longest context in tokens, where the model takes as many; null is its own limit."
+    )
     max_generated_tokens: Positive = Field(
         256, description="Longest answer of a generation task, unless the task sets its own."
     )

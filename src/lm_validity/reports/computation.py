@@ -37,6 +37,10 @@ def computation_page(spent: Spent) -> Page | None:
         basis += f" {spent.uncounted:,} cells have no counters."
     if spent.written_by_vllm:
         basis += f" vLLM wrote the answers of {spent.written_by_vllm:,} cells."
+    if spent.truncated:
+        basis += (
+            f" Text was cut to fit the model in {len(spent.truncated):,} pairs of model and benchmark, listed below."
+        )
     table = Table(
         "computation",
         "By phase",
@@ -50,6 +54,27 @@ def computation_page(spent: Spent) -> Page | None:
         "computation",
         "What was computed",
         [Finding(sentence, basis)],
-        [Section("Counts", tables=[table])],
+        [Section("Counts", tables=[table]), *([_truncation(spent)] if spent.truncated else [])],
         question="What did this run take?",
     )
+
+
+def _truncation(spent: Spent) -> Section:
+    """What was longer than the model or than the configured lengths: scores that rest on less than the whole text."""
+    phases = ("train", "validation", "test")
+    rows = [
+        {"model": model, "benchmark": benchmark} | {phase: cut[phase] for phase in phases}
+        for (model, benchmark), cut in sorted(spent.truncated.items())
+    ]
+    table = Table(
+        "truncation",
+        "Cut to fit",
+        pd.DataFrame(rows),
+        formats=dict.fromkeys(phases, ",d"),
+        labels={"train": "training texts", "validation": "requests on validation", "test": "requests on test"},
+        caption="Requests that lost the beginning of their context, over all passes (each epoch and learning rate "
+        "reads validation once), and training texts that lost tokens, over all fine-tunes. The models of a comparison "
+        "may differ in it. What helps: a longer `evaluation.max_length` or `finetuning.max_length` where the model "
+        "allows it, fewer examples in a prompt, or a shorter `max_gen_toks`.",
+    )
+    return Section("Truncation", tables=[table])

@@ -10,7 +10,8 @@ from lm_validity.store.cells import Store
 class Spent:
     """cells: finished cells; uncounted: those whose sidecar has no counters (replayed scores, trials).
     phases: phase -> counter -> sum. cpu_seconds, wall_seconds: of the cells, without process start.
-    written_by_vllm: cells whose answers vLLM wrote."""
+    written_by_vllm: cells whose answers vLLM wrote. truncated: (model, benchmark) -> phase -> requests of all passes,
+    and under `train` texts of all fine-tunes, that were longer than allowed and lost tokens."""
 
     cells: int = 0
     uncounted: int = 0
@@ -18,6 +19,7 @@ class Spent:
     wall_seconds: float = 0.0
     phases: dict[str, Counter] = field(default_factory=dict)
     written_by_vllm: int = 0
+    truncated: dict[tuple[str, str], Counter] = field(default_factory=dict)
 
 
 def count_spent(store: Store) -> Spent:
@@ -36,4 +38,9 @@ def count_spent(store: Store) -> Spent:
         spent.written_by_vllm += sidecar.get("generation_backend") == "vllm"
         for phase, counts in phases.items():
             spent.phases.setdefault(phase, Counter()).update(counts)
+        cut = Counter({phase: counts.get("truncated_requests", 0) for phase, counts in phases.items()})
+        cut["train"] += sidecar.get("truncated_texts", 0)
+        if cut.total():
+            key = store.read(folder)["key"]
+            spent.truncated.setdefault((key["model"], key["benchmark"]), Counter()).update(cut)
     return spent

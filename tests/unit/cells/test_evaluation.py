@@ -216,3 +216,44 @@ def test_nan_logits_are_no_answer(llama, toy_task):
     task = toy_task("toy_generation")
     with pytest.raises(NonFiniteScore, match="toy_generation: llama: a logit is not finite while it generates"):
         evaluate(llama, task, all_documents(task), metric="exact_match,stripped")
+
+
+def test_another_metric_without_a_value_is_left_out(llama, toy_task):
+    """A word of a thousand characters: its perplexity is too large for a number, bits per byte are not."""
+    task = toy_task("toy_corpus")
+    row = all_documents(task).docs[0]
+    docs = Documents("toy_corpus", "test", ("test:0", "test:1"), ({**row, "text": "seen" * 300}, {**row, "text": ""}))
+    found = evaluate(llama, task, docs, metric="bits_per_byte,none")
+    assert list(found.metrics) == ["bits_per_byte,none"]
+    first, empty = found.items.correct
+    assert first > 0 and math.isnan(empty), "an empty document has no bits per byte of its own"
+    with pytest.raises(CellError, match=r"toy_corpus: word_perplexity,none cannot be computed \(OverflowError"):
+        evaluate(llama, task, docs, metric="word_perplexity,none")
+
+
+def test_what_is_cut_is_counted_whatever_scores(model_folders, toy_task):
+    """By lm-eval's own scorer, ours and in generation, where a prompt must leave room for the longest answer."""
+    choice, generation = toy_task("toy_choice"), toy_task("toy_generation")
+    docs = all_documents(choice)
+    counts = []
+    for scorer in ("auto", "rows", "lm-eval"):
+        lm = load_toy(model_folders["llama"], max_length=20, scorer=scorer)
+        counts.append(evaluate(lm, choice, docs, metric="acc,none").truncated_requests)
+    lengths = [
+        sum(map(len, lm.encode_request(*request.args)))
+        for group in prepare_requests(lm, choice, docs).requests
+        for request in group
+        if request.args[0]
+    ]
+    assert 0 < counts[0] == sum(length > 21 for length in lengths) < len(lengths) and len(set(counts)) == 1
+    lm = load_toy(model_folders["llama"])
+    docs = all_documents(generation)
+    lengths = sorted(len(lm.tok_encode(group[0].args[0])) for group in prepare_requests(lm, generation, docs).requests)
+    assert evaluate(lm, generation, docs, metric="exact_match,stripped").truncated_requests == sum(
+        length > 96 - 6 for length in lengths
+    )
+    room = lengths[-1] - 1
+    lm = load_toy(model_folders["llama"], max_length=room + 6)
+    cut = evaluate(lm, generation, docs, metric="exact_match,stripped").truncated_requests
+    assert cut == sum(length > room for length in lengths) > 0
+    assert lm.counters.by_phase["test"]["truncated_requests"] == cut

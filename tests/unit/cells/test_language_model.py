@@ -5,6 +5,7 @@ import shutil
 
 import pytest
 import torch
+import transformers
 from toy_world import load_toy, toy_model
 
 from lm_validity.cells.language_model import load_language_model
@@ -58,3 +59,55 @@ def test_pad_token_is_end_of_text(lm):
     assert lm.tokenizer.pad_token_id == lm.tokenizer.eos_token_id == lm.eot_token_id
     assert lm.counters.model_loads == 1 and lm.model_id in ("llama", "gpt2")
     assert not any(parameter.requires_grad for parameter in lm.base.parameters())
+
+
+def test_the_longest_context_is_never_more_than_the_model_takes(tmp_path):
+    folder = toy_model("gpt2", tmp_path / "m")
+    assert [load_toy(folder, max_length=length).max_length for length in (None, 2048, 40)] == [96, 96, 40]
+    sizes = {"vocab_size": 420, "hidden_size": 16, "num_hidden_layers": 1, "state_size": 4}
+    save_with_tokenizer(transformers.MambaForCausalLM(transformers.MambaConfig(**sizes)), folder, tmp_path / "mamba")
+    assert load_toy(tmp_path / "mamba", max_length=4096).max_length == 4096, "a model without a limit of its own"
+
+
+def save_with_tokenizer(model: transformers.PreTrainedModel, source, folder) -> None:
+    model.save_pretrained(folder)
+    for file in source.glob("tokenizer*"):
+        shutil.copy(file, folder)
+
+
+def test_weights_that_would_be_drawn_at_random_are_refused(tmp_path):
+    folder = toy_model("llama", tmp_path / "m")
+    model = transformers.AutoModelForCausalLM.from_pretrained(folder)
+    assert not model.config.tie_word_embeddings
+    save_with_tokenizer(model.model, folder, tmp_path / "headless")
+    with pytest.raises(
+        CellError, match=r"headless: its weights lack 1 of .* tensors \(lm_head.weight\).* its language"
+    ):
+        load_toy(tmp_path / "headless")
+    config = json.loads((folder / "config.json").read_text()) | {"intermediate_size": 11}
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CellError, match="cannot be loaded as a causal language model"):
+        load_toy(folder)  # tensors of another shape
+
+
+SMALL = {
+    "vocab_size": 420,
+    "hidden_size": 32,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 64,
+}
+
+
+def test_encoders_are_refused(tmp_path):
+    folder = toy_model("gpt2", tmp_path / "m")
+    encoder, decoder = (transformers.RobertaConfig(**SMALL, is_decoder=decodes) for decodes in (False, True))
+    save_with_tokenizer(transformers.RobertaForCausalLM(encoder), folder, tmp_path / "encoder")
+    with pytest.raises(CellError, match="RobertaForCausalLM sees the tokens that it is to predict"):
+        load_toy(tmp_path / "encoder")
+    save_with_tokenizer(transformers.RobertaForCausalLM(decoder), folder, tmp_path / "decoder")
+    load_toy(tmp_path / "decoder")
+    pythia = transformers.GPTNeoXConfig(**SMALL)
+    assert pythia.is_decoder is False, "causal all the same"
+    save_with_tokenizer(transformers.GPTNeoXForCausalLM(pythia), folder, tmp_path / "pythia")
+    load_toy(tmp_path / "pythia")

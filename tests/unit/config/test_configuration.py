@@ -34,6 +34,8 @@ def test_defaults_are_the_published_protocol():
         ({"finetuning": {"learning_rates": ["fast"]}}, "'fast' is not a number", "explains"),
         ({"finetuning": {"learning_rates": [1e-5, "1e-05"]}}, "holds a value twice", "explains"),
         ({"name": "a/b"}, "key 'name', value 'a/b'", "explains"),
+        ({"evaluation": {"device": "gpu"}}, "key 'evaluation.device', value 'gpu'", "explains"),
+        ({"evaluation": {"device": "cuda:one"}}, "key 'evaluation.device', value 'cuda:one'", "explains"),
     ],
 )
 def test_errors_name_the_key_and_help(more, problem, hint):
@@ -49,6 +51,11 @@ def test_errors_name_the_key_and_help(more, problem, hint):
 )
 def test_a_learning_rate_has_one_name(written, name):
     assert validate(values(finetuning={"learning_rates": [written]}), "f").finetuning.learning_rates == (name,)
+
+
+def test_devices():
+    for device in ("auto", "cpu", "all", "cuda", "cuda:0", "cuda:11"):
+        assert validate(values(evaluation={"device": device}), "f").evaluation.device == device
 
 
 def test_missing_key_and_file():
@@ -183,3 +190,15 @@ def test_tokens_of_checkpoints_follow_from_a_batch_ramp(tmp_path, monkeypatch):
     assert build_run(values(batch_ramps={"mine": mine}), "f").models["a"].checkpoints[0].tokens_b == 4.0
     with pytest.raises(InputError, match="column 'batch_ramp', value 'mine': no such ramp"):
         build_run(values(), "f")
+
+
+def test_a_configured_context_length_makes_cells_of_its_own(tmp_path, monkeypatch):
+    """Cells from when it was not held to the model's own limit are not taken for these."""
+    monkeypatch.chdir(tmp_path)
+    write_sheets("benchmark\nx\n")
+    settings = [
+        Grid(build_run(values(evaluation=evaluation), "f.yaml")).scoring_settings("a", "x", "plain")
+        for evaluation in ({}, {"max_length": 512})
+    ]
+    assert "limited_to" not in settings[0] and settings[0]["evaluation_max_length"] is None
+    assert settings[1]["limited_to"] and settings[1]["evaluation_max_length"] == 512

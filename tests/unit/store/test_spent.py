@@ -54,3 +54,19 @@ def test_the_page_is_part_of_the_site(tmp_path):
     text = site.read_text()
     assert "What was computed" in text and "1,234,567" in text
     assert "forward_tokens" in (tmp_path / "reports" / "computation" / "tables" / "computation.csv").read_text()
+
+
+def test_what_was_cut_to_fit_is_listed_by_model_and_benchmark(tmp_path):
+    store = Store(tmp_path / "store")
+    commit(store, "whole", sidecar(test={"evaluate_passes": 1}) | {"truncated_texts": 0})
+    assert len(computation_page(count_spent(store)).sections) == 1
+    commit(store, "long", sidecar(test={"evaluate_passes": 1, "truncated_requests": 7}))
+    trained = sidecar(train={"optimizer_steps": 3}, validation={"evaluate_passes": 5, "truncated_requests": 10})
+    tuned = Cell("finetune_adapter", "m", "long", None, "plain", "1e-3", 0)
+    store.commit(store.place(tuned, {"name": "tuned"}), {}, trained | {"truncated_texts": 2}, lambda folder: None)
+    page = computation_page(count_spent(store))
+    frame = page.sections[1].tables[0].frame
+    assert frame.to_dict("records") == [{"model": "m", "benchmark": "long", "train": 2, "validation": 10, "test": 7}]
+    assert "Text was cut to fit the model in 1 pairs" in page.findings[0].basis
+    write_page(page, tmp_path / "page")
+    assert "Cut to fit" in build_site([tmp_path / "page"], tmp_path / "site").read_text()

@@ -14,6 +14,7 @@ ARGUMENTS = argparse.Namespace(width=8, layers=1, vocabulary=100, subsamples=1, 
 
 @pytest.fixture
 def benchmark(monkeypatch):
+    monkeypatch.syspath_prepend(SCRIPT.parent)  # for the helpers beside it
     specification = importlib.util.spec_from_file_location("bias_trials", SCRIPT)
     module = importlib.util.module_from_spec(specification)
     specification.loader.exec_module(module)

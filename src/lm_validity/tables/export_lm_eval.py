@@ -1,7 +1,9 @@
 """Scores -> result files in lm-eval's own layout, for programs that read those."""
 
+from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
@@ -12,13 +14,14 @@ OWN_COLUMNS = ("checkpoint", "iteration", "tokens_b", "protocol", "prompt", "see
 
 
 def write_lm_eval(scores: pd.DataFrame, output: str | Path, examples: dict[str, int] | None = None) -> list[Path]:
-    """Write one file per (model, checkpoint, protocol, prompt, seed, split); the paths.
+    """Write one file per (model, checkpoint, iteration, tokens_b, protocol, prompt, seed, split); the paths.
 
     `<output>/<model>/results_<protocol>...json`, as lm-eval writes `<output_path>/<model>/results_<date>.json`, with
     `results`, `versions`, `n-shot`, `higher_is_better`, `n-samples`, `group_subtasks`, `config` and `model_name`.
     examples: of a benchmark, the solved ones before each question. A table of scores does not say how many there were,
     so that benchmarks not named here have no entry under `n-shot`. Raises InputError, writing nothing, where a score's
-    metric is unknown: lm-eval's files name scores by it.
+    metric is unknown (lm-eval's files name scores by it), where a value is missing, and where two files would have one
+    name.
     """
     unnamed = scores[scores["metric"].isna()]
     if len(unnamed):
@@ -27,20 +30,56 @@ def write_lm_eval(scores: pd.DataFrame, output: str | Path, examples: dict[str, 
             f"{unnamed['benchmark'].iloc[0]}.",
             "lm-eval's files name each score by its metric: fill the column `metric`.",
         )
-    written = []
+    valueless = scores[~np.isfinite(scores["value"].to_numpy(dtype=float))]
+    if len(valueless):
+        raise InputError(
+            f"{len(valueless)} of {len(scores)} scores have no finite value, the first of "
+            f"{valueless['model'].iloc[0]} on {valueless['benchmark'].iloc[0]}.",
+            "lm-eval's files have no place for a missing score: remove these rows.",
+        )
     frame = scores.assign(**{column: scores[column].astype(object) for column in OWN_COLUMNS})
-    for key, rows in frame.groupby(["model", *OWN_COLUMNS], dropna=False, sort=True):
-        model, own = key[0], {name: _plain(value) for name, value in zip(OWN_COLUMNS, key[1:], strict=True)}
-        path = Path(output) / model.replace("/", "__") / f"{_file_name(own)}.json"
-        write_json(path, _document(model, own, rows, examples or {}))
-        written.append(path)
-    return written
+    groups = [
+        (key[0], {name: _plain(value) for name, value in zip(OWN_COLUMNS, key[1:], strict=True)}, rows)
+        for key, rows in frame.groupby(["model", *OWN_COLUMNS], dropna=False, sort=True)
+    ]
+    paths = _paths([(model, own) for model, own, _ in groups])
+    for path, (model, own, rows) in zip(paths, groups, strict=True):
+        write_json(Path(output) / path, _document(model, own, rows, examples or {}))
+    return [Path(output) / path for path in paths]
 
 
-def _file_name(own: dict) -> str:
+def _paths(files: list[tuple[str, dict]]) -> list[Path]:
+    """A path of its own for each file: with the point of training only where checkpoints of one name differ in it."""
+    paths = [_path(model, own) for model, own in files]
+    count = Counter(paths)
+    paths = [
+        _path(model, own, exact=True) if count[path] > 1 else path
+        for path, (model, own) in zip(paths, files, strict=True)
+    ]
+    for path, times in Counter(paths).items():
+        if times > 1:
+            models = {model for at, (model, _) in zip(paths, files, strict=True) if at == path}
+            raise InputError(
+                f"{times} files of {' and '.join(sorted(models))} would have the name {path}.",
+                "rename a model or a checkpoint, or export them into folders of their own.",
+            )
+    return paths
+
+
+def _path(model: str, own: dict, exact: bool = False) -> Path:
+    """Below the output folder. `exact`: with iteration and tokens."""
     parts = [own["protocol"], own["checkpoint"], own["prompt"], own["split"]]
     parts += [f"seed{own['seed']}"] if own["seed"] is not None else []
-    return "_".join(["results", *(part for part in parts if part)])
+    if exact:
+        parts += [f"iter{own['iteration']}"] if own["iteration"] is not None else []
+        parts += [f"{own['tokens_b']!r}B"] if own["tokens_b"] is not None else []
+    name = "_".join(["results", *(part for part in parts if part)])
+    return Path(_file_name(model)) / f"{_file_name(name)}.json"
+
+
+def _file_name(name: str) -> str:
+    """As lm-eval makes one of a model's name."""
+    return name.replace("/", "__")
 
 
 def _document(model: str, own: dict, rows: pd.DataFrame, examples: dict[str, int]) -> dict:
@@ -55,7 +94,7 @@ def _document(model: str, own: dict, rows: pd.DataFrame, examples: dict[str, int
         "config": {"model": "hf", "model_args": {"pretrained": model}, "bootstrap_iters": 0},
         "model_source": "hf",
         "model_name": model,
-        "model_name_sanitized": model.replace("/", "__"),
+        "model_name_sanitized": _file_name(model),
         # lm-eval puts the template's text here, which a table of scores does not have
         "chat_template": "the model's own" if own["prompt"] == "chat" else None,
         "lm_validity": own | {"selected": {}},

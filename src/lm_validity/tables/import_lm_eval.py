@@ -6,18 +6,28 @@ writes.
 """
 
 import json
-import math
 from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
 
 from lm_validity.errors import InputError
+from lm_validity.tables.json_values import finite, flag, number, score, text, whole
 from lm_validity.tables.schema import SCORES
 
 _KEY = ("benchmark", "model", "protocol", "checkpoint", "seed", "split", "prompt", "metric")
 # entries of a task's results that are no metrics
 _NO_METRICS = frozenset(("alias", "name", "sample_len"))
+# What `export lm-eval` says of a whole file: what holds where the file does not say, and how it is checked
+_OF_FILE = {
+    "checkpoint": ("final", text),
+    "iteration": (None, whole),
+    "tokens_b": (None, number),
+    "protocol": ("direct", text),
+    "prompt": ("plain", text),
+    "seed": (None, whole),
+    "split": ("test", text),
+}
 _HINT = "lm-eval writes such a file with --output_path: results_<date>.json."
 
 
@@ -29,7 +39,8 @@ def read_lm_eval(paths: Iterable[str | Path]) -> pd.DataFrame:
     `direct`, unless the file was written by `export lm-eval`, which does. Groups (averages over tasks) stay
     out, since their members are there.
 
-    Raises InputError for a file that is not an lm-eval result, a non-finite score, or the same score twice.
+    Raises InputError for a file that is not an lm-eval result, a value that is not of its column's type (a score that
+    is no finite number, a count of items that is not whole), or the same score twice.
     """
     rows: list[dict] = []
     origin: dict[tuple, Path] = {}
@@ -60,35 +71,33 @@ def _rows(path: Path) -> Iterable[dict]:
     counts = _section(document, "n-samples", path, of_objects=True)
     all_directions = _section(document, "higher_is_better", path, of_objects=True)
     selected = _section(own, "selected", path)
+    of_file = {
+        name: check(own.get(name, default), f"{path}, 'lm_validity', {name!r}")
+        for name, (default, check) in _OF_FILE.items()
+    }
+    if "prompt" not in own:
+        of_file["prompt"] = "chat" if document.get("chat_template") else "plain"
     for task, metrics in document["results"].items():
         if task in groups or not isinstance(metrics, dict):
             continue
-        count = (counts.get(task) or {}).get("effective")
+        count = whole((counts.get(task) or {}).get("effective"), f"{path}, 'n-samples', {task!r}, 'effective'")
         directions = all_directions.get(task) or {}
         before_filters = not any("," in key for key in metrics)
         for key, value in metrics.items():
             name, _, filter_name = key.partition(",")
             if name in _NO_METRICS or name.endswith("_stderr") or not (filter_name or before_filters):
                 continue
-            if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-                raise InputError(f"{path}, {task}, {key}: {value!r} is not a finite number.", "run that task again.")
             error = metrics.get(f"{name}_stderr,{filter_name}" if filter_name else f"{name}_stderr")
             yield {
                 "model": model,
-                "checkpoint": own.get("checkpoint", "final"),
-                "iteration": own.get("iteration"),
-                "tokens_b": own.get("tokens_b"),
+                **of_file,
                 "benchmark": task,
-                "protocol": own.get("protocol", "direct"),
-                "prompt": own.get("prompt", "chat" if document.get("chat_template") else "plain"),
-                "seed": own.get("seed"),
-                "split": own.get("split", "test"),
                 "metric": key if filter_name else f"{key},none",
-                "value": float(value),
-                "stderr": float(error) if isinstance(error, int | float) and math.isfinite(error) else None,
+                "value": score(value, f"{path}, {task}, {key}", "run that task again."),
+                "stderr": finite(error),
                 "n_items": count,
-                "higher_is_better": directions.get(name),
-                "selected": selected.get(task, True),
+                "higher_is_better": flag(directions.get(name), f"{path}, 'higher_is_better', {task!r}, {name!r}"),
+                "selected": flag(selected.get(task, True), f"{path}, 'selected', {task!r}"),
                 "source": "lm-eval",
             }
 
@@ -98,7 +107,7 @@ def _read(path: Path) -> dict:
         raise InputError(f"{path}: no such file.", _HINT)
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except ValueError as error:
         raise InputError(f"{path}: not JSON ({error}).", _HINT) from error
     if not isinstance(document, dict) or not isinstance(document.get("results"), dict):
         raise InputError(f"{path}: no object 'results' in it.", _HINT)

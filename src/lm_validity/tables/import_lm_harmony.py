@@ -1,19 +1,20 @@
 """The train-before-test authors' all_results.json -> scores.
 
 Layout: `{train_before_test | direct_eval}` and the same with `_stderr`, each benchmark -> model id ->
-number. A standard error may be the string "N/A".
+number. A standard error, or all of a benchmark's or of a block's, may be the string "N/A".
 """
 
 import json
-import math
 from pathlib import Path
 
 import pandas as pd
 
 from lm_validity.errors import InputError
+from lm_validity.tables.json_values import finite, score
 from lm_validity.tables.schema import SCORES
 
 _PROTOCOLS = {"direct": "direct_eval", "train_before_test": "train_before_test"}
+_UNKNOWN = "remove the entry where the score is unknown."
 
 
 def read_lm_harmony(path: str | Path) -> pd.DataFrame:
@@ -28,8 +29,9 @@ def read_lm_harmony(path: str | Path) -> pd.DataFrame:
     results = _read_results(path)
     rows = []
     for protocol, block in _PROTOCOLS.items():
-        errors = results.get(f"{block}_stderr", {})
+        errors = _object(results.get(f"{block}_stderr"))
         for benchmark, scores in results[block].items():
+            errors_here = _object(errors.get(benchmark))
             for model, value in scores.items():
                 rows.append(
                     {
@@ -38,8 +40,8 @@ def read_lm_harmony(path: str | Path) -> pd.DataFrame:
                         "benchmark": benchmark,
                         "protocol": protocol,
                         "split": "test",
-                        "value": _score(value, f"{path}, {block}, {benchmark}, {model}"),
-                        "stderr": _standard_error(errors.get(benchmark, {}).get(model)),
+                        "value": score(value, f"{path}, {block}, {benchmark}, {model}", _UNKNOWN),
+                        "stderr": finite(errors_here.get(model)),
                         "selected": True,
                         "source": "lm-harmony",
                     }
@@ -53,7 +55,7 @@ def _read_results(path: Path) -> dict:
         raise InputError(f"{path}: no such file.", "the authors' notebooks/all_results.json is meant.")
     try:
         results = json.loads(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+    except ValueError as error:
         raise InputError(f"{path}: not JSON ({error}).", "the authors' notebooks/all_results.json is meant.") from error
     for block in _PROTOCOLS.values():
         found = results.get(block) if isinstance(results, dict) else None
@@ -67,14 +69,6 @@ def _read_results(path: Path) -> dict:
     return results
 
 
-def _score(value, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InputError(f"{where}: {value!r} is not a finite number.", "remove the entry where the score is unknown.")
-    return float(value)
-
-
-def _standard_error(value) -> float | None:
-    """Anything that is not a finite number (such as "N/A") is unknown."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)
+def _object(value) -> dict:
+    """Standard errors by name; none where they are unknown (null, or a text such as "N/A")."""
+    return value if isinstance(value, dict) else {}

@@ -10,7 +10,7 @@ from lm_validity.cli.exports import app
 from lm_validity.errors import InputError
 from lm_validity.tables.export_lm_eval import write_lm_eval
 from lm_validity.tables.import_lm_eval import read_lm_eval
-from lm_validity.tables.schema import SCORES, read_table, write_table
+from lm_validity.tables.schema import SCORES, read_scores, read_table, write_table
 
 VERSION_0_3 = {
     "results": {
@@ -95,6 +95,34 @@ def test_a_malformed_section_is_named(section, value, said, tmp_path):
     assert f"{path}: {said}" in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("section", "value", "said"),
+    [
+        ("n-samples", {"arc_easy": {"effective": 100.5}}, "'arc_easy', 'effective': 100.5 is not a whole number"),
+        ("n-samples", {"arc_easy": {"effective": "100"}}, "'arc_easy', 'effective': '100' is not a finite number"),
+        ("higher_is_better", {"arc_easy": {"acc": "yes"}}, "'arc_easy', 'acc': 'yes' is not a boolean"),
+        ("results", {"arc_easy": {"acc,none": 10**400}}, "arc_easy, acc,none: 1000"),
+        ("lm_validity", {"seed": "x"}, "'lm_validity', 'seed': 'x' is not a finite number"),
+        ("lm_validity", {"checkpoint": 5}, "'lm_validity', 'checkpoint': 5 is not a text"),
+        ("lm_validity", {"selected": {"arc_easy": "no"}}, "'selected', 'arc_easy': 'no' is not a boolean"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_named_before_a_table_is_written(section, value, said, tmp_path):
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(VERSION_0_4_13 | {section: value}))
+    with pytest.raises(InputError) as error:
+        read_lm_eval([path])
+    assert str(error.value).startswith(str(path)) and said in str(error.value)
+
+
+def test_a_whole_count_written_as_a_fraction_is_read(tmp_path):
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(VERSION_0_4_13 | {"n-samples": {"arc_easy": {"effective": 9.0}}}))
+    write_table(read_lm_eval([path]), SCORES, tmp_path / "scores.parquet")
+    read = read_table(tmp_path / "scores.parquet", SCORES).set_index("benchmark")
+    assert read["n_items"]["arc_easy"] == 9
+
+
 def our_scores() -> pd.DataFrame:
     """Two models, both protocols, prompts, two seeds, a corpus without a standard error, an early checkpoint."""
     common = {"checkpoint": "final", "split": "test", "metric": "acc,none", "n_items": 7, "selected": True}
@@ -163,5 +191,39 @@ def test_scores_without_a_metric_are_named_and_nothing_is_written(tmp_path):
     ours = our_scores().astype({"metric": object})
     ours.loc[1, "metric"] = None
     with pytest.raises(InputError, match=r"1 of \d+ scores have no metric"):
+        write_lm_eval(ours, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_checkpoints_of_one_name_have_a_file_each(tmp_path):
+    """They differ in iteration or tokens only, which the file's name has where it must."""
+    early = our_scores().query("model == 'a' and benchmark == 'x' and checkpoint == 's1'")
+    several = [
+        early,
+        early.assign(tokens_b=1.0),
+        early.assign(tokens_b=1.0, iteration=2),
+        early.assign(checkpoint="s2"),
+    ]
+    write_table(pd.concat(several), SCORES, tmp_path / "scores.parquet")
+    written = write_lm_eval(read_scores(tmp_path / "scores.parquet"), tmp_path / "out")
+    assert len(set(written)) == 4 and sorted(path.name for path in (tmp_path / "out" / "a").iterdir()) == [
+        "results_direct_s1_plain_test_iter1_0.30000000000000004B.json",
+        "results_direct_s1_plain_test_iter1_1.0B.json",
+        "results_direct_s1_plain_test_iter2_1.0B.json",
+        "results_direct_s2_plain_test.json",
+    ]
+
+
+def test_models_whose_files_would_have_one_name_are_refused(tmp_path):
+    ours = our_scores().replace({"model": {"a": "org__b"}})
+    with pytest.raises(InputError, match="2 files of org/b and org__b would have the name org__b/results_"):
+        write_lm_eval(ours, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_scores_without_a_value_are_named_and_nothing_is_written(tmp_path):
+    ours = our_scores()
+    ours.loc[9, "value"] = float("nan")
+    with pytest.raises(InputError, match=r"1 of \d+ scores have no finite value, the first of org/b on x"):
         write_lm_eval(ours, tmp_path / "out")
     assert not (tmp_path / "out").exists()

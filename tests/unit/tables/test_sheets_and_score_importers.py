@@ -89,10 +89,18 @@ def test_lm_harmony(tmp_path):
     assert frame["metric"].isna().all() and frame["seed"].isna().all()
 
 
+@pytest.mark.parametrize("unknown", ["N/A", None, {"rte": "N/A"}, {"rte": None}, {"rte": {"org/a": 10**400}}])
+def test_a_standard_error_that_is_no_number_is_unknown_at_any_level(tmp_path, unknown):
+    document = {"direct_eval": {"rte": {"org/a": 0.5}}, "train_before_test": {}, "direct_eval_stderr": unknown}
+    frame = read_lm_harmony(write(tmp_path / "all_results.json", json.dumps(document)))
+    assert frame["value"].tolist() == [0.5] and frame["stderr"].isna().all()
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("not json", "not JSON"),
+        ('{"direct_eval": {"t": {"m": 1%s}}, "train_before_test": {}}' % ("0" * 400), "is not a finite number"),
         ("[1]", "no object 'direct_eval'"),
         ('{"direct_eval": {}, "train_before_test": {}}', "no scores"),
         ('{"direct_eval": {"t": {"m": "x"}}, "train_before_test": {}}', "direct_eval, t, m: 'x'"),

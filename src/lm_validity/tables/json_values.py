@@ -1,0 +1,59 @@
+"""Values of others' JSON files, checked before they become a column of a table."""
+
+import math
+
+from lm_validity.errors import InputError
+
+_LARGEST = 2**63 - 1  # of a table's integers
+
+
+def finite(value) -> float | None:
+    """A finite number as a float; None for anything else: texts, booleans, NaN, numbers that no float holds."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    try:
+        found = float(value)
+    except OverflowError:
+        return None
+    return found if math.isfinite(found) else None
+
+
+def score(value, where: str, hint: str) -> float:
+    """A finite number; InputError otherwise."""
+    found = finite(value)
+    if found is None:
+        raise InputError(f"{where}: {_shown(value)} is not a finite number.", hint)
+    return found
+
+
+def number(value, where: str) -> float | None:
+    """A finite number, or null; InputError otherwise."""
+    return None if value is None else score(value, where, "write a number, or null for unknown.")
+
+
+def whole(value, where: str) -> int | None:
+    """A whole number (9.0 is one), or null; InputError otherwise."""
+    found = number(value, where)
+    if found is None:
+        return None
+    if found != math.floor(found) or abs(found) > _LARGEST:
+        raise InputError(f"{where}: {_shown(value)} is not a whole number.", "write one, or null for unknown.")
+    return int(value)
+
+
+def flag(value, where: str) -> bool | None:
+    """True, false or null; InputError otherwise."""
+    if not isinstance(value, bool | None):
+        raise InputError(f"{where}: {_shown(value)} is not a boolean.", "write true, false, or null for unknown.")
+    return value
+
+
+def text(value, where: str) -> str | None:
+    """A text or null; InputError otherwise."""
+    if not isinstance(value, str | None):
+        raise InputError(f"{where}: {_shown(value)} is not a text.", "write a text, or null for unknown.")
+    return value
+
+
+def _shown(value) -> str:
+    return repr(value)[:60]

@@ -80,6 +80,33 @@ def test_the_demo_does_not_reach_another_configuration(project):
     assert demo["make_world"] == 1
 
 
+def test_a_model_that_another_rule_made_may_have_several_weight_files(project):
+    """A folder under results/<run>/: config.json must be there, model.safetensors only of the miniature's."""
+    folder = project.folder / "results/mine/converted/large"
+    folder.mkdir(parents=True)
+    (project.folder / "models.tsv").write_text("model\tpath\nlarge\tresults/{run}/converted/large\n")
+    (project.folder / "benchmarks.tsv").write_text("benchmark\narc_easy\n")
+    (project.folder / "mine.yaml").write_text("name: mine\nmodels: models.tsv\nbenchmarks: benchmarks.tsv\n")
+    command = project.snakemake_command("prefetch", "-n", "--quiet", "rules", "--configfile", "mine.yaml")
+    assert "converted/large/config.json" in project.run(*command, code=1).stdout
+    for name in ("config.json", "model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"):
+        (folder / name).touch()
+    assert jobs(project.run(*command).stdout)["prefetch_model"] == 1
+
+
+def test_code_below_the_folder_of_a_task_is_watched(project):
+    (project.folder / "models.tsv").write_text("model\tpath\nlarge\torg/large\n")
+    (project.folder / "benchmarks.tsv").write_text("benchmark\tinclude_path\nmine\tmy_tasks\n")
+    (project.folder / "mine.yaml").write_text("name: mine\nmodels: models.tsv\nbenchmarks: benchmarks.tsv\n")
+    record, code = "results/mine/prefetch/benchmarks/mine.json", "my_tasks/lib/words.py"
+    for time, name in enumerate(("my_tasks/mine.yaml", record, code), start=1_000_000_000):
+        (project.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (project.folder / name).touch()
+        os.utime(project.folder / name, (time, time))
+    done = project.run(*project.snakemake_command(record, "-n", "--configfile", "mine.yaml"))
+    assert f"Updated input files: {code}\n" in done.stdout
+
+
 @pytest.mark.parametrize("target", ["prefetch", "scores", "agreement", "reports", "partial_reports"])
 def test_collection_targets(project, target):
     found = jobs(

@@ -15,6 +15,7 @@ try:
     from lm_validity.config.load import build_run
     from lm_validity.config.pool import read_pool
     from lm_validity.config.resources import job_minutes
+    from lm_validity.config.task_files import task_sources
     from lm_validity.errors import InputError
     from lm_validity.files import write_text
     from lm_validity.store.recipe import RECIPE_VERSIONS

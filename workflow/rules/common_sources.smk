@@ -10,8 +10,11 @@ def model_source(wildcards):
 
 def folder_files(path):
     """The files of a model's folder; nothing for a hub id."""
-    if path.startswith(f"{RESULTS}/"):
+    if path.startswith(f"{RESULTS}/miniature/"):
         return [f"{path}/config.json", f"{path}/model.safetensors"]
+    if path.startswith(f"{RESULTS}/"):
+        # another rule's, which may have made several weight files
+        return [f"{path}/config.json"]
     return sorted(glob.glob(f"{path}/*.json") + glob.glob(f"{path}/*.safetensors"))
 
 
@@ -36,9 +39,7 @@ def benchmark_source(wildcards):
             f"{RESULTS}/miniature/world.json",
             f"{row.include_path}/{row.task}.yaml",
         ]
-    return sorted(
-        path for path in glob.glob(f"{row.include_path}/*") if Path(path).is_file()
-    )
+    return task_sources(row.include_path)
 
 
 def checkpoints_of(wildcards):

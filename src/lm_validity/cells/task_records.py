@@ -20,7 +20,9 @@ from lm_eval.tasks._yaml_loader import load_yaml
 
 from lm_validity.cells.quiet import errors_only
 from lm_validity.cells.task_groups import Expansion, expand, read_index
+from lm_validity.config.task_files import code_file, python_files
 from lm_validity.errors import InputError, first_line, nearest
+from lm_validity.store.cells import file_sha256
 from lm_validity.tables.schema import OUTPUT_TYPES
 
 PACKAGE = Path(lm_eval.__file__).resolve().parent
@@ -39,7 +41,7 @@ class TaskRecord:
     file: the task's YAML relative to `include_path`, or to the lm_eval package; of a tag: its name.
     metrics: lm-eval's keys `name,filter` in the task's order; of a group: those that all its tasks have.
     higher_is_better: of each metric; null where neither the task nor lm-eval says, which the sheet then decides.
-    config_digest: sha256 of the resolved configuration and the code files it names, without the data's place.
+    config_digest: sha256 of the resolved configuration and its code, without the place of data and files.
     members: of a group, the records of its tasks. group_files: the YAML files of groups, as (include_path, file).
     """
 
@@ -112,20 +114,51 @@ def find_task(task: str, include_path: str | Path | None = None) -> TaskRecord:
 
 
 def config_digest(path: Path, root: Path) -> str:
-    """sha256 of a task's resolved YAML and the Python files it names, by their paths relative to `root`."""
+    """sha256 of a task's resolved YAML and its code, wherever `root`, the folder that it belongs to, may lie.
+
+    Of a shipped task, its code is the files that the YAML names. Of a local one, it is every Python file under `root`,
+    since those may import each other; a file elsewhere that an included YAML names counts by its content.
+    """
     config = load_yaml(path, resolve_func=False)
     for key in _NOT_DIGESTED:
         config.pop(key, None)
     if Path(str(config.get("dataset_path"))).exists():
         config["dataset_path"] = "local"
-    prefix = f"{root.resolve()}/"
-    text = json.dumps(config, sort_keys=True, default=str)
-    digest = hashlib.sha256(text.replace(prefix, "").encode())
-    for reference in sorted(set(re.findall(re.escape(prefix) + r"[^\"\s]+", text))):
-        code = Path(reference.rpartition(".")[0] + ".py")
-        if code.is_file():
-            digest.update(code.read_bytes())
+    resolved = root.resolve()
+    references: set[str] = set()
+    text = json.dumps(_portable(config, resolved, references), sort_keys=True, default=str)
+    digest = hashlib.sha256(text.encode())
+    named = [code for reference in sorted(references) if (code := _code_file(reference)).is_file()]
+    for code in named:
+        digest.update(code.read_bytes())
+    for code in python_files(resolved) if root != PACKAGE else ():
+        if code not in named:
+            digest.update(f"\n{code.relative_to(resolved).as_posix()} {file_sha256(code)}".encode())
     return digest.hexdigest()
+
+
+def _portable(value, root: Path, references: set[str]):
+    """A resolved configuration without the place of its files. lm-eval turns `!function` into an absolute path: one
+    under `root` becomes relative and is added to `references`, another its file's sha256 with the function's name."""
+    if isinstance(value, dict):
+        return {key: _portable(entry, root, references) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [_portable(entry, root, references) for entry in value]
+    if not isinstance(value, str) or not value.startswith("/"):
+        return value
+    if value.startswith(f"{root}/"):
+        references.add(value)
+        return value.removeprefix(f"{root}/")
+    code, place = _code_file(value), Path(value)
+    if code.is_file():
+        return f"{file_sha256(code)}/{place.name}"
+    # a module of the environment, of which lm-eval's path names no file
+    return place.name if place.parent.is_dir() and re.fullmatch(r"\w+(\.\w+)+", place.name) else value
+
+
+def _code_file(reference: str) -> Path:
+    """The Python file of a `!function` that lm-eval turned into an absolute path."""
+    return code_file(Path(reference).parent, Path(reference).name)
 
 
 def group_digest(record: TaskRecord) -> str:

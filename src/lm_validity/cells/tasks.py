@@ -195,6 +195,7 @@ def _check_unchanged(record: TaskRecord) -> None:
     found = group_digest(record) if record.members else config_digest(record.path, root_of(record.include_path))
     if found != record.config_digest:
         what = f"a file of the group's {len(paths)}" if record.members else str(record.path)
+        what += " or its code"
         raise InputError(f"{record.task}: {what} changed after it was recorded.", "run the prefetch step again.")
 
 

@@ -128,7 +128,7 @@ def test_a_group_is_recorded_with_its_files(folder, tmp_path):
     text = path.read_text()
     path.write_text(text.replace("what is the color", "which is the color"))
     try:
-        with pytest.raises(InputError, match=r"pets: a file of the group's 5 changed after it was recorded"):
+        with pytest.raises(InputError, match=r"pets: a file of the group's 5 or its code changed"):
             load_task(record)
     finally:
         path.write_text(text)

@@ -2,13 +2,15 @@
 
 import json
 import time
+from pathlib import Path
 
 import pytest
-from toy_world import write_toy_tasks
+from toy_world import TASKS, write_toy_tasks
 
 from lm_validity.cells.prefetch import prefetch_benchmark
 from lm_validity.cells.tasks import TaskRecord, find_task, load_task
 from lm_validity.config.sheets import Benchmark
+from lm_validity.config.task_files import task_sources
 from lm_validity.errors import InputError
 
 
@@ -124,6 +126,64 @@ def test_digest_follows_the_task_not_its_place(tmp_path):
     assert find_task("toy_blank", tmp_path / "b").config_digest != first.config_digest
     with pytest.raises(InputError, match="changed after it was recorded"):
         load_task(second)
+
+
+def write_with_code(folder):
+    """Two tasks in one folder: one names a function of a package in it, the other includes a file beside the folder,
+    with a function there, one of its own folder, and one of an installed module."""
+    tasks = folder / "tasks"
+    (tasks / "lib").mkdir(parents=True)
+    write_toy_tasks(tasks)
+    (tasks / "blank.py").unlink()
+    head = (tasks / "toy_choice.yaml").read_text().partition("doc_to_text")[0].partition("\n")[2]
+    rest = "doc_to_choice: choices\ndoc_to_target: gold\nmetric_list: [{metric: acc}]\n"
+    (tasks / "dotted.yaml").write_text(f"task: dotted\n{head}doc_to_text: !function lib.words.ask\n{rest}")
+    (folder / "common.yaml").write_text(
+        f"{head}doc_to_text: !function words.ask\nprocess_docs: !function os.path.join\n{rest}"
+    )
+    (tasks / "including.yaml").write_text("task: including\ninclude: ../common.yaml\n")
+    for place in (folder, tasks / "lib"):
+        (place / "words.py").write_text("def ask(doc):\n    return f\"What is {doc['name']}?\"\n")
+    (tasks / "lib" / "numbers.py").write_text("ONE = 1\n")
+    return tasks
+
+
+@pytest.mark.parametrize("task", ["dotted", "including"])
+def test_digest_follows_all_code_of_a_local_task_and_not_its_place(tmp_path, task):
+    first, second = (write_with_code(tmp_path / name) for name in ("a", "b b"))
+    digests = {find_task(task, first).config_digest, find_task(task, second).config_digest}
+    assert len(digests) == 1
+    # the file that a task names, one that this may import, one beside the folder
+    changed = [second / "lib/words.py", second / "lib/numbers.py"]
+    changed += [second.parent / "words.py"] if task == "including" else []
+    for number, path in enumerate(changed, start=2):
+        path.write_text(path.read_text() + "# another line\n")
+        digests.add(find_task(task, second).config_digest)
+        assert len(digests) == number
+    (second / "lib/more.py").write_text("TWO = 2\n")
+    assert find_task(task, second).config_digest not in digests
+
+
+def test_digest_of_a_task_that_names_all_code_of_its_folder_stays_as_it_was(tmp_path):
+    """A folder whose YAML names all its Python files (the demo's is one): recipes of finished cells hold on to it."""
+    record = find_task("toy_blank", write_toy_tasks(tmp_path))
+    assert record.config_digest == "ba2d4a96d6ae4dab75839b04e90ee2d5f58d7e818d3f80b5d9eee6783053db5d"
+
+
+def test_the_files_of_a_folder_of_tasks(tmp_path):
+    """Those that Snakemake watches: also code and YAML further down, and what is included from elsewhere."""
+    folder = write_with_code(tmp_path)
+    (folder / "deep" / ".hidden").mkdir(parents=True)
+    (folder / "deep" / ".hidden" / "not.py").touch()
+    (folder / "deep" / "more.yaml").write_text("include:\n  - ../base_yaml  # no suffix\n  - 'other.yaml'\ntask: m\n")
+    (folder / "base_yaml").write_text('"include": [../outer.yaml, absent.yaml]\n')
+    (folder / "deep" / "other.yaml").touch()
+    (tmp_path / "outer.yaml").write_text("include: common.yaml\n")
+    found = {str(Path(path).relative_to(tmp_path)) for path in task_sources(str(folder))}
+    top = {f"tasks/{name}.yaml" for name in (*TASKS, "dotted", "including")}
+    below = {"tasks/lib/words.py", "tasks/lib/numbers.py", "tasks/deep/more.yaml", "tasks/deep/other.yaml"}
+    assert found == top | below | {"tasks/base_yaml", "common.yaml", "outer.yaml", "words.py"}
+    assert task_sources(str(tmp_path / "absent")) == []
 
 
 def test_missing_column(tmp_path):

@@ -1,0 +1,62 @@
+"""The files of a folder of local lm-eval tasks that determine what its tasks compute, found by a text scan.
+
+Standard library only: the Snakefile lists them at parse time.
+"""
+
+import os
+import re
+from functools import cache
+from pathlib import Path
+
+# `include: one.yaml`, `include: [one.yaml, two.yaml]`, or a list of lines below
+_INCLUDE = re.compile(r"^[\"']?include[\"']?:([^\n]*(?:\n[ \t]*-[^\n]*)*)", re.MULTILINE)
+_FUNCTION = re.compile(r"!function[ \t]+[\"']?([^\s\"'#,\]}]+)")
+
+
+def code_file(folder: Path, function: str) -> Path:
+    """Where lm-eval looks for `!function <function>` of a YAML file in `folder`: `lib.scoring.exact` is `exact` of
+    lib/scoring.py."""
+    return folder / f"{function.rpartition('.')[0].replace('.', '/')}.py"
+
+
+def python_files(folder: Path) -> list[Path]:
+    """Every Python file under a folder, in the order of their paths within it; hidden folders are left out."""
+    return _files(folder, ".py")
+
+
+@cache
+def task_sources(folder: str) -> list[str]:
+    """The files of a folder of tasks: those directly in it, all YAML and Python files below, and the YAML files
+    elsewhere that they include, with the code that those name. A folder that is not there has none."""
+    root = Path(folder)
+    if not root.is_dir():
+        return []
+    found = {path for path in root.iterdir() if path.is_file() and not path.name.startswith(".")}
+    found |= {*_files(root, ".yaml"), *python_files(root)}
+    queue, seen = [path for path in found if path.suffix == ".yaml"], set()
+    while queue:
+        path = queue.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        text = path.read_text(encoding="utf-8", errors="replace")
+        names = (name for block in _INCLUDE.findall(text) for name in _names(block))
+        included = {Path(os.path.normpath(path.parent / name)) for name in names}
+        code = {code_file(path.parent, function) for function in _FUNCTION.findall(text)}
+        found |= {other for other in included | code if other.is_file()}
+        queue += [other for other in included if other.is_file()]
+    return sorted(map(str, found))
+
+
+def _names(block: str) -> list[str]:
+    """The file names in the value of an `include` key."""
+    value = re.sub(r"(^|\s)#.*", "", block)
+    return [word for word in re.findall(r"[^\s\"',\[\]]+", value) if word != "-"]
+
+
+def _files(folder: Path, suffix: str) -> list[Path]:
+    found = []
+    for place, folders, names in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        found += [Path(place, name) for name in names if name.endswith(suffix) and not name.startswith(".")]
+    return sorted(found, key=lambda path: path.relative_to(folder).as_posix())

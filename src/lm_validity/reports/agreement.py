@@ -8,6 +8,7 @@ import numpy as np
 from lm_validity.errors import InputError, nearest
 from lm_validity.files import write_json
 from lm_validity.reports.agreement_analysis import DIRECT, PREPARED, AgreementAnalysis, analyze_agreement
+from lm_validity.reports.agreement_notes import undefined_notes
 from lm_validity.reports.agreement_page import agreement_page
 from lm_validity.reports.agreement_uncertainty import AgreementUncertainty, agreement_uncertainty
 from lm_validity.reports.alignment import PairAlignment, align_pairs
@@ -64,7 +65,7 @@ def agreement_summary(
     improved, compared = analysis.improved
     significance_improved, significance_compared = analysis.significance_improved
     direct, prepared = (analysis.agreement[p].mean for p in PROTOCOLS)
-    notes = [*analysis.notes, *_method_notes(analysis, uncertainty, tau, resamples)]
+    notes = [*analysis.notes, *undefined_notes(analysis), *_method_notes(analysis, uncertainty, tau, resamples)]
     summary = {
         "models": len(analysis.matrix.models),
         "benchmarks": len(analysis.tasks),
@@ -81,6 +82,7 @@ def agreement_summary(
         "significance_tau": {
             **{p: _significance_summary(analysis, uncertainty, p) for p in PROTOCOLS},
             "improved_pairs": significance_improved if significance_compared else None,
+            "compared_pairs": significance_compared,
         },
         "perplexity": _perplexity_summary(analysis, uncertainty),
         "families": analysis.families,
@@ -128,7 +130,7 @@ def _tau_summary(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty,
             for i, a in enumerate(agreement.categories)
         },
         "ceiling": ceiling.mean_tau,
-        "share_of_ceiling": observed / ceiling.mean_tau,
+        "share_of_ceiling": ceiling.share(observed),
         "ceiling_by_benchmark": dict(zip(names, ceiling.by_benchmark, strict=True)),
     }
 
@@ -181,7 +183,9 @@ def _method_notes(
 ) -> list[str]:
     notes = []
     if tau != "b":
-        notes.append(f"Kendall's tau-{tau} instead of tau-b; intervals, families and perplexity use tau-b.")
+        notes.append(
+            f"Kendall's tau-{tau} instead of tau-b; intervals, families and perplexity use tau-b, the test tau-{tau}."
+        )
     if resamples == 0:
         notes.append("Intervals are null: no resampling was asked for (--resamples 0).")
     elif not uncertainty.mean:

@@ -7,7 +7,7 @@ import numpy as np
 
 from lm_validity.reports.item_significance import use_paired_tests
 from lm_validity.reports.score_matrix import ScoreMatrix, listing
-from lm_validity.reports.summary import count
+from lm_validity.reports.summary import count, decimal
 from lm_validity.statistics.agreement import (
     Agreement,
     PerplexityAgreement,
@@ -66,6 +66,7 @@ class AgreementAnalysis:
     influence: dict[str, list[LeftOut]]
     reliability: dict[str, float]
     maximum: SelectionOnTest | None
+    variant: TauVariant = "b"
     notes: list[str] = field(default_factory=list)
 
 
@@ -109,6 +110,7 @@ def analyze_agreement(
         },
         reliability=_reliability(matrix, is_task, tasks),
         maximum=selected_on_test(matrix, scores, notes),
+        variant=variant,
         notes=notes,
     )
 
@@ -204,9 +206,10 @@ def _perplexity(matrix: ScoreMatrix, corpora: dict, scores: dict, notes: list[st
     results = {p: perplexity_agreement(corpora[p], scores[p]) for p in PROTOCOLS}
     for protocol, result in results.items():
         if not np.isfinite(result.average_average):
+            reason = "too equal" if result.complete_models >= 3 else "too few"
             notes.append(
-                f"{protocol}: {count(result.complete_models, 'model')} with all corpora and benchmarks, too few to "
-                "compare average perplexity with average score."
+                f"{protocol}: {count(result.complete_models, 'model')} with all corpora and benchmarks, {reason} to "
+                "compare average perplexity with average score (null)."
             )
     absent = matrix.models_without(corpora)
     if absent:
@@ -230,12 +233,29 @@ def _before_after(matrix: ScoreMatrix, corpora: dict, scores: dict, notes: list[
 def _ceilings(scores: dict, stderr: dict, tasks: list[str], rng, notes: list[str]) -> dict[str, Ceiling]:
     ceilings = {p: noise_ceiling(scores[p], stderr[p], rng) for p in PROTOCOLS}
     for protocol, ceiling in ceilings.items():
-        out = [task for task, used in zip(tasks, ceiling.used, strict=True) if not used]
-        if np.isfinite(ceiling.mean_tau) and out:
-            notes.append(f"{protocol}: the noise ceiling is over the benchmarks other than {listing(out)}.")
-        elif not np.isfinite(ceiling.mean_tau) and np.isfinite(scores[protocol]).any():
-            notes.append(f"{protocol}: no noise ceiling, fewer than two benchmarks have standard errors.")
+        notes += ceiling_notes(protocol, ceiling, scores[protocol], tasks)
+        if np.isfinite(ceiling.mean_tau) and not ceiling.above_zero:
+            notes.append(
+                f"{protocol}: the noise ceiling of tau, {decimal(ceiling.mean_tau)}, is not clearly above 0, so "
+                "no share of it is given (null)."
+            )
     return ceilings
+
+
+def ceiling_notes(protocol: str, ceiling: Ceiling, scores: np.ndarray, tasks: list[str]) -> list[str]:
+    """Which benchmarks the noise ceiling is over, or why there is none."""
+    out = [task for task, used in zip(tasks, ceiling.used, strict=True) if not used]
+    if np.isfinite(ceiling.mean_tau):
+        return [f"{protocol}: the noise ceiling is over the benchmarks other than {listing(out)}."] if out else []
+    if not np.isfinite(scores).any():
+        return []
+    if (np.isfinite(scores).sum(axis=0) >= 2).sum() < 2:
+        reason = "fewer than two benchmarks have scores of two models"
+    elif ceiling.used.sum() < 2:
+        reason = "fewer than two benchmarks have standard errors"
+    else:
+        reason = "no two benchmarks with standard errors have models in common that differ"
+    return [f"{protocol}: no noise ceiling (null), {reason}."]
 
 
 def _reliability(matrix: ScoreMatrix, is_task: np.ndarray, tasks: list[str]) -> dict[str, float]:

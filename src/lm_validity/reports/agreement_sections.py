@@ -133,7 +133,7 @@ def significance_section(analysis: AgreementAnalysis, summary: dict) -> Section 
         if values[p]["mean"] is not None
     ]
     pairs = values["improved_pairs"]
-    more = f"; {pairs} of {summary['compared_pairs']} pairs agree more" if pairs is not None else ""
+    more = f"; {pairs} of {values['compared_pairs']} pairs agree more" if pairs is not None else ""
     return Section(
         "Counting significant differences only",
         finding="With models tied where they do not differ significantly, the mean tau is "

@@ -91,10 +91,11 @@ def agreement_uncertainty(analysis: AgreementAnalysis, resamples: int, seed: int
 
 
 def _preparation_test(analysis: AgreementAnalysis, rng: np.random.Generator) -> PairedTest:
+    """The sign-flip test; all its taus of the analysis' variant, or exchanging rankings would not flip signs."""
     if not all(analysis.matrix.has(p) for p in PROTOCOLS):
         return _NO_TEST
     prepared_direct = kendall_tau_matrix(
-        pair_signs(analysis.scores[PREPARED]), others=pair_signs(analysis.scores[DIRECT])
+        pair_signs(analysis.scores[PREPARED]), variant=analysis.variant, others=pair_signs(analysis.scores[DIRECT])
     )
     contributions = preparation_contributions(analysis.tau[DIRECT], analysis.tau[PREPARED], prepared_direct)
     return sign_flip_test(contributions, rng)

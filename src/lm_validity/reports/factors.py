@@ -6,6 +6,7 @@ import numpy as np
 
 from lm_validity.files import write_json
 from lm_validity.reports.factors_analysis import (
+    MINIMUM_RESAMPLED_FAMILY,
     SHOWN_COMPONENTS,
     FactorsAnalysis,
     FactorsUncertainty,
@@ -50,6 +51,8 @@ def factors_summary(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, 
         notes.append(
             f"With {len(models)} models, resampled shares of variance are biased upwards: their intervals are rough."
         )
+    if uncertainty.shares:
+        notes += _share_notes(analysis, uncertainty)
     for protocol in uncertainty.population_ranks:
         notes += _rank_notes(analysis, uncertainty, protocol)
     summary = {
@@ -117,6 +120,24 @@ def _rank_summary(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, pr
         }
         for i, model in enumerate(analysis.matrix.models)
     }
+
+
+def _share_notes(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty) -> list[str]:
+    """Which intervals of shares of variance are null."""
+    notes = []
+    for protocol, interval in uncertainty.shares.items():
+        if len(analysis.components[protocol].explained_variance) and not np.isfinite(interval.low[0]):
+            notes.append(
+                f"{protocol}: most resamples of the models leave a benchmark constant, or two without models in "
+                "common, so there are no intervals of the shares of variance (null)."
+            )
+    small = [name for name in analysis.families if name not in uncertainty.families]
+    if small:
+        notes.append(
+            f"Families of fewer than {MINIMUM_RESAMPLED_FAMILY} models have no interval of the first component's "
+            f"share (null): {listing(small)}."
+        )
+    return notes
 
 
 def _rank_notes(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, protocol: str) -> list[str]:

@@ -6,6 +6,7 @@ import numpy as np
 
 from lm_validity.reports.agreement_analysis import (
     MINIMUM_FAMILY,
+    ceiling_notes,
     coverage_notes,
     family_members,
     selected_on_test,
@@ -93,17 +94,25 @@ def analyze_factors(matrix: ScoreMatrix, seed: int = 2) -> FactorsAnalysis:
         notes += _component_notes(protocol, scores[protocol], components[protocol], tasks)
     known = [p for p in PROTOCOLS if matrix.has(p)]
     compute = _compute(matrix, notes)
+    relation = {p: relate_to_compute(components[p].scores, compute) for p in PROTOCOLS}
+    families = _family_components(matrix.families, scores, notes)
+    parallel = {p: parallel_analysis(scores[p], rng) for p in known}
+    ceiling = {p: noise_ceiling(scores[p], stderr[p], rng) for p in known}
+    completion = {p: _complete(scores[p], rng) for p in known}
+    for protocol in known:
+        notes += ceiling_notes(protocol, ceiling[protocol], scores[protocol], tasks)
+        notes += _undefined_notes(protocol, components[protocol], relation[protocol], compute, completion[protocol])
     return FactorsAnalysis(
         matrix=matrix,
         tasks=tasks,
         scores=scores,
         components=components,
-        parallel={p: parallel_analysis(scores[p], rng) for p in known},
-        ceiling={p: noise_ceiling(scores[p], stderr[p], rng) for p in known},
-        families=_family_components(matrix.families, scores, notes),
+        parallel=parallel,
+        ceiling=ceiling,
+        families=families,
         compute=compute,
-        compute_relation={p: relate_to_compute(components[p].scores, compute) for p in PROTOCOLS},
-        completion={p: _complete(scores[p], rng) for p in known},
+        compute_relation=relation,
+        completion=completion,
         influence={p: leave_one_out(scores[p], list(matrix.models), tasks, matrix.families) for p in known},
         notes=notes,
     )
@@ -142,12 +151,19 @@ def _family_components(families: np.ndarray, scores: dict[str, np.ndarray], note
     small = [name for name, rows in members.items() if len(rows) < MINIMUM_FAMILY]
     if small:
         notes.append(f"Families of fewer than {MINIMUM_FAMILY} models have no figures of their own: {listing(small)}.")
-    return {
+    found = {
         name: {
             p: None if name in small else principal_components(scores[p][rows]).explained_variance for p in PROTOCOLS
         }
         for name, rows in members.items()
     }
+    for p in PROTOCOLS:
+        without = [name for name, shares in found.items() if shares[p] is not None and not len(shares[p])]
+        if without and np.isfinite(scores[p]).any():
+            notes.append(
+                f"{p}: models of {listing(without)} differ on fewer than two benchmarks: no components (null)."
+            )
+    return found
 
 
 def _family_intervals(analysis: FactorsAnalysis, resamples: int, rng: np.random.Generator) -> dict:
@@ -191,7 +207,7 @@ def _component_notes(protocol: str, scores: np.ndarray, components: Components, 
     left_out = [name for name, used in zip(tasks, components.used, strict=True) if not used]
     if left_out:
         notes.append(
-            f"{protocol}: constant or without enough common models, not in the components: {listing(left_out)}."
+            f"{protocol}: constant, alone or without enough common models, not in the components: {listing(left_out)}."
         )
     missing = int((~np.isfinite(scores[:, components.used])).sum())
     if missing and len(components.explained_variance):
@@ -199,4 +215,24 @@ def _component_notes(protocol: str, scores: np.ndarray, components: Components, 
             f"{protocol}: {missing} cells are missing; correlations are over the models known on both benchmarks "
             f"(smallest eigenvalue share {components.explained_variance[-1]:.3f})."
         )
+    return notes
+
+
+def _undefined_notes(
+    protocol: str, components: Components, relation: ComputeRelation, compute: np.ndarray, completion: Completion
+) -> list[str]:
+    """Why figures of a protocol with scores are null."""
+    notes = []
+    if not len(components.explained_variance):
+        notes.append(
+            f"{protocol}: fewer than two benchmarks can take part, so there are no components, scores on them or ranks "
+            "(null)."
+        )
+    elif not np.isfinite(relation.kendall) and np.isfinite(compute).sum() >= 3:
+        notes.append(
+            f"{protocol}: {relation.models} models have both a first component and compute, too few or all equal: the "
+            "relation with compute is null."
+        )
+    if not completion.check.cells:
+        notes.append(f"{protocol}: too few scores to hold any out, so the check of the completion is null.")
     return notes

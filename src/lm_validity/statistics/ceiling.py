@@ -9,6 +9,8 @@ from lm_validity.statistics.factors import principal_components
 from lm_validity.statistics.missing import finite_mean
 from lm_validity.statistics.ranking import average_ranks, kendall_tau_matrix, pair_signs
 
+LEAST_CEILING = 0.05  # of tau: below it, a share of the ceiling says nothing
+
 
 @dataclass(frozen=True)
 class Ceiling:
@@ -25,6 +27,16 @@ class Ceiling:
     tau_draws: np.ndarray
     component_draws: np.ndarray
     used: np.ndarray
+
+    @property
+    def above_zero(self) -> bool:
+        """Whether `mean_tau` is at least 0.05 and more than 3 standard errors of the simulation above 0."""
+        draws = self.tau_draws[np.isfinite(self.tau_draws)]
+        return bool(len(draws) and self.mean_tau > max(LEAST_CEILING, 3 * draws.std() / np.sqrt(len(draws))))
+
+    def share(self, observed: float) -> float:
+        """`observed` mean tau over the ceiling's, NaN where the ceiling is not above 0."""
+        return observed / self.mean_tau if self.above_zero else float("nan")
 
 
 def noise_ceiling(scores: np.ndarray, stderr: np.ndarray, rng: np.random.Generator, draws: int = 200) -> Ceiling:

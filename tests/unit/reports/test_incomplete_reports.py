@@ -1,14 +1,20 @@
 """The two reports on tables of which something cannot be computed: they are written and say why."""
 
+import itertools
 import json
+from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
-from tests.unit.reports.conftest import DIRECT, NAMES, run, score_rows
+from tests.unit.reports.conftest import BENCHMARKS, DIRECT, NAMES, PREPARED, SMALL, run, score_rows
 
 from lm_validity.errors import InputError
+from lm_validity.files import write_json
+from lm_validity.reports.agreement_analysis import analyze_agreement
+from lm_validity.reports.agreement_uncertainty import agreement_uncertainty
 from lm_validity.reports.factors import report_factors
+from lm_validity.reports.score_matrix import read_score_matrix
 
 FOUR = ["a", "b", "c", "d"]
 FOUR_BENCHMARKS = "benchmark,category,metric,higher_is_better\n" + "".join(f"{name},x,acc,1\n" for name in FOUR)
@@ -100,3 +106,100 @@ def test_checkpoints_of_which_the_last_is_unknown_are_an_error_that_names_them(t
     rows.loc[rows["model"] == "m2", "checkpoint"] = "main"
     with pytest.raises(InputError, match="m2 has the checkpoints main, step1, none of them 'final', and how far main"):
         run(tmp_path, pd.concat([rows, early]))
+
+
+def findings(folder) -> str:
+    page = json.loads((folder / "report" / "page.json").read_text(encoding="utf-8"))
+    return " ".join(f["sentence"] for f in page["findings"]) + " ".join(s["finding"] for s in page["sections"])
+
+
+def test_no_share_of_a_ceiling_near_zero(tmp_path):
+    table = {p: {name: [0.5, 0.51] for name in "abc"} for p in (DIRECT, PREPARED)}
+    summary = run(tmp_path, score_rows(table, names=NAMES[:2], stderr=0.05))
+    for protocol in (DIRECT, PREPARED):
+        tau = summary["kendall_tau"][protocol]
+        assert tau["ceiling"] is not None and tau["share_of_ceiling"] is None
+        assert any(protocol in note and "no share of it is given" in note for note in summary["notes"])
+    assert "is reached" not in findings(tmp_path)
+
+
+def test_pairs_that_agree_more_on_significant_differences_are_of_those_compared_on_them(tmp_path):
+    rows = score_rows()
+    rows.loc[rows["benchmark"] == "c", "stderr"] = None
+    summary = run(tmp_path, rows)
+    assert summary["compared_pairs"] == 3
+    assert (summary["significance_tau"]["improved_pairs"], summary["significance_tau"]["compared_pairs"]) == (1, 1)
+    assert "1 of 1 pairs agree more" in findings(tmp_path)
+
+
+def paired_test(scores, models, benchmarks, output, resamples, variant) -> None:
+    analysis = analyze_agreement(read_score_matrix(scores, models, benchmarks), variant=variant)
+    write_json(output / "summary.json", agreement_uncertainty(analysis, resamples).test._asdict())
+
+
+@pytest.mark.parametrize("variant", ["a", "b", "c"])
+def test_the_paired_test_counts_the_exchanges_of_rankings_whatever_the_variant_of_tau(tmp_path, variant):
+    found = []
+    for exchanged in itertools.product([False, True], repeat=3):
+        table = {DIRECT: {}, PREPARED: {}}
+        for name, swap in zip("abc", exchanged, strict=True):
+            table[DIRECT][name], table[PREPARED][name] = (SMALL[p][name] for p in sorted(table, reverse=swap))
+        found.append(run(tmp_path, score_rows(table), report=partial(paired_test, variant=variant)))
+    effects = np.array([result["effect"] for result in found])
+    assert [result["p"] for result in found] == [(effects >= effect - 1e-9).mean() for effect in effects]
+
+
+def notes_of(folder, rows, **options) -> str:
+    return "\n".join(run(folder, rows, **options)["notes"])
+
+
+def test_one_model_has_no_taus_for_want_of_another(tmp_path):
+    notes = notes_of(tmp_path, score_rows().query("model == 'm0'"))
+    assert "direct: one model has scores, so there is no ranking to compare and every tau is null." in notes
+    assert "no noise ceiling (null), fewer than two benchmarks have scores of two models" in notes
+    assert "standard errors" not in notes
+
+
+def test_one_benchmark_has_no_mean_tau_for_want_of_another(tmp_path):
+    rows = score_rows().query("benchmark == 'a'")
+    assert "direct: one benchmark has scores, so there are no two rankings" in notes_of(tmp_path, rows)
+    notes = notes_of(tmp_path, rows, report=report_factors)
+    assert "direct: fewer than two benchmarks can take part, so there are no components" in notes
+
+
+def test_pairs_of_benchmarks_without_a_tau_are_counted(tmp_path):
+    rows = score_rows()
+    apart = ((rows["benchmark"] == "a") & (rows["model"] > "m1")) | (
+        (rows["benchmark"] == "b") & (rows["model"] < "m2")
+    )
+    notes = notes_of(tmp_path, rows[~apart])
+    assert "direct: 1 of 3 pairs of benchmarks have no tau (null): fewer than two models in common" in notes
+
+
+def test_large_standard_errors_leave_no_significance_tau(tmp_path):
+    summary = run(tmp_path, score_rows(stderr=0.5))
+    assert summary["significance_tau"][DIRECT]["mean"] is None
+    assert any("direct: the significance tau is null" in note for note in summary["notes"])
+    assert (
+        "No pair of benchmarks has a significance tau under both protocols: significance_tau.improved_pairs is null."
+        in summary["notes"]
+    )
+
+
+def test_perplexity_without_a_second_corpus_or_a_kind_of_model_says_so(tmp_path):
+    notes = notes_of(tmp_path, score_rows())  # one corpus; m3 alone is instruction-tuned
+    assert "direct: one perplexity corpus: corpus_corpus is null." in notes
+    assert "Fewer than two instruction-tuned models have perplexity before preparation" in notes
+    assert "before_after.base" not in notes
+    assert "Categories of one benchmark have no tau within themselves (null): y." in notes
+    before = score_rows()
+    before = before[(before["benchmark"] != "wiki") | (before["protocol"] == DIRECT)]
+    assert f"{PREPARED}: no perplexity is known" in notes_of(tmp_path, before)
+
+
+def test_a_complete_table_has_no_note_on_what_is_null(tmp_path):
+    table = {p: columns | {"wiki2": columns["wiki"]} for p, columns in SMALL.items()}
+    benchmarks = BENCHMARKS.replace("c,y,", "c,x,") + "wiki2,p,acc,loglikelihood_rolling,0\n"
+    models = "model,family,instruction_tuned\n" + "".join(f"m{i},F,{i // 2}\n" for i in range(4))
+    notes = notes_of(tmp_path, score_rows(table), benchmarks=benchmarks, models=models)
+    assert notes == "Intervals are null: no resampling was asked for (--resamples 0)."

@@ -94,3 +94,14 @@ def test_parallel_analysis_with_missing_cells_shuffles_known_ones():
     scores[:, 3] = 0.5
     result = parallel_analysis(scores, rng, permutations=50)
     assert result.factors == 1 and len(result.observed) == 11
+
+
+def test_a_share_is_taken_of_a_ceiling_that_is_above_zero_only():
+    same = np.full((2, 3), 0.5) + 0.01 * np.arange(2)[:, None]
+    for seed in range(5):
+        noise = noise_ceiling(same, np.full((2, 3), 0.05), np.random.default_rng(seed))
+        assert np.isfinite(noise.mean_tau) and np.isnan(noise.share(1.0))
+    clear = noise_ceiling(np.outer(np.arange(6.0), np.ones(3)), np.full((6, 3), 0.5), np.random.default_rng(0))
+    assert clear.share(0.4) == pytest.approx(0.4 / clear.mean_tau)
+    few = noise_ceiling(same, np.full((2, 3), np.nan), np.random.default_rng(0))
+    assert np.isnan(few.share(1.0))

@@ -8,12 +8,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from lm_validity.store.check import Problem
+from lm_validity.store.readiness import HubModel
 
 AT_ONCE = 8
 
 
-def access_problems(models: dict[str, tuple[str, str | None]]) -> list[Problem]:
-    """`models`: id -> (hub id, revision), those that were not fetched yet."""
+def access_problems(models: dict[str, HubModel]) -> list[Problem]:
+    """`models`: id -> those that were not fetched yet."""
     from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
 
     if HF_HUB_OFFLINE or not models:
@@ -21,7 +22,7 @@ def access_problems(models: dict[str, tuple[str, str | None]]) -> list[Problem]:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         answers = list(pool.map(_ask, models.values()))
     problems = [
-        Problem(f"model {model} ({models[model][0]})", *answer)
+        Problem(f"model {model} ({models[model].path})", *answer)
         for model, answer in zip(models, answers, strict=True)
         if isinstance(answer, tuple)
     ]
@@ -33,22 +34,22 @@ def access_problems(models: dict[str, tuple[str, str | None]]) -> list[Problem]:
     return problems
 
 
-def _ask(model: tuple[str, str | None]) -> int | tuple[str, str]:
+def _ask(model: HubModel) -> int | tuple[str, str]:
     """Bytes to download; or (what is wrong, what to do). 0 where the hub cannot be asked."""
     from huggingface_hub import HfApi, get_token
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
     from lm_validity.cells.prefetch import files_to_fetch
 
-    path, revision = model
+    path = model.path
     licence = f"accept its licence at https://huggingface.co/{path} and run `hf auth login`"
     try:
-        information = HfApi().model_info(path, revision=revision, files_metadata=True)
+        information = HfApi().model_info(path, revision=model.revision, files_metadata=True)
         if information.gated and get_token() is None:
             return "gated, and no token is stored on this machine", licence
         if information.gated:
             HfApi().auth_check(path)
-        return sum(file.size or 0 for file in files_to_fetch(path, information))
+        return sum(file.size or 0 for file in files_to_fetch(path, information, model.folders))
     except GatedRepoError:
         return "gated, and this account has no access", licence
     except RepositoryNotFoundError:

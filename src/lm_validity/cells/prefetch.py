@@ -4,6 +4,7 @@ Hub models come as safetensors only. What is recorded holds no token and nothing
 path of the local copy.
 """
 
+import glob
 import hashlib
 import json
 import logging
@@ -34,7 +35,7 @@ def prefetch_model(model: Model, chat: bool = True) -> dict:
     for point in model.checkpoints:
         revision = point.revision or model.revision
         if revision not in folders:
-            folders[revision] = fetch(model, revision, model.checkpoints)
+            folders[revision] = fetch(model, revision)
         folder, sha, digest = folders[revision]
         checkpoints[point.checkpoint] = _checkpoint_record(model, point, folder, sha, digest)
     final = checkpoints["final"]
@@ -95,14 +96,14 @@ def check_unchanged(model: str, point: dict) -> None:
         )
 
 
-def _local_copy(model: Model, revision: str | None, points) -> tuple[Path, None, str]:
+def _local_copy(model: Model, revision: str | None) -> tuple[Path, None, str]:
     folder = Path(model.path).expanduser()
     if not folder.is_dir():
         raise InputError(f"model {model.model!r}: {model.path} is not a folder.", "correct `path` in the models sheet.")
     return folder, None, ""
 
 
-def _hub_snapshot(model: Model, revision: str | None, points) -> tuple[Path, str, str]:
+def _hub_snapshot(model: Model, revision: str | None) -> tuple[Path, str, str]:
     """Download a revision, resumable, and verify sizes; the commit's sha is its digest."""
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
@@ -114,16 +115,15 @@ def _hub_snapshot(model: Model, revision: str | None, points) -> tuple[Path, str
     )
 
     where = f"model {model.model!r} ({model.path})"
-    patterns = [f"{folder}{name}" for folder in _folders(points) for name in MODEL_FILES]
     try:
         if HF_HUB_OFFLINE:
             folder = Path(snapshot_download(model.path, revision=revision, local_files_only=True))
             return folder, folder.name, folder.name
         information = HfApi().model_info(model.path, revision=revision, files_metadata=True)
-        files = [file for file in information.siblings if _wanted(file.rfilename, _folders(points))]
+        files = [file for file in information.siblings if _wanted(file.rfilename, model.folders)]
         if not any(file.rfilename.endswith(".safetensors") for file in files):
             raise InputError(f"{where}: no safetensors at {information.sha}.", "choose a revision that has them.")
-        new = files_to_fetch(model.path, information, _folders(points))
+        new = files_to_fetch(model.path, information, model.folders)
         needed = sum(file.size or 0 for file in new)
         Path(HF_HUB_CACHE).mkdir(parents=True, exist_ok=True)
         free = shutil.disk_usage(HF_HUB_CACHE).free
@@ -133,7 +133,9 @@ def _hub_snapshot(model: Model, revision: str | None, points) -> tuple[Path, str
                 "free some space, or point HF_HOME at a larger disk.",
             )
         log.info("%s: revision %s, %.2f GB", model.path, information.sha, needed / 1e9)
-        folder = Path(snapshot_download(model.path, revision=information.sha, allow_patterns=patterns))
+        # by name: in the hub's patterns a * would also stand for the folders of other checkpoints
+        names = [glob.escape(file.rfilename) for file in files]
+        folder = Path(snapshot_download(model.path, revision=information.sha, allow_patterns=names))
     except GatedRepoError:
         raise InputError(
             f"{where}: gated, and this account has no access.",
@@ -158,7 +160,7 @@ def _hub_snapshot(model: Model, revision: str | None, points) -> tuple[Path, str
     return folder, information.sha, information.sha
 
 
-def files_to_fetch(path: str, information, folders: tuple[str, ...] | list[str] = ("",)) -> list:
+def files_to_fetch(path: str, information, folders: tuple[str, ...] = ("",)) -> list:
     """The wanted files of a hub model's `model_info` that are not in the local cache yet."""
     from huggingface_hub import try_to_load_from_cache
 
@@ -182,12 +184,7 @@ def _verify(where: str, folder: Path, files: list, new: set[str]) -> None:
             raise InputError(f"{where}: {file.rfilename} was damaged on its way.", "run it again.")
 
 
-def _folders(points) -> list[str]:
-    """Folder prefixes that are needed: the root, and each checkpoint's subfolder."""
-    return ["", *sorted({f"{point.subfolder}/" for point in points if point.subfolder})]
-
-
-def _wanted(name: str, folders: list[str]) -> bool:
+def _wanted(name: str, folders: tuple[str, ...]) -> bool:
     folder, _, file = name.rpartition("/")
     return f"{folder}/" * bool(folder) in folders and any(Path(file).match(pattern) for pattern in MODEL_FILES)
 

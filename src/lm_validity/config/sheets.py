@@ -60,6 +60,11 @@ class Model:
         """A folder rather than a hub id: it starts with ./, / or results/, or exists."""
         return self.path.startswith((".", "/", "results/", "~")) or Path(self.path).is_dir()
 
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Folders of its files as prefixes of their names: the root, and each checkpoint's subfolder."""
+        return ("", *sorted({f"{point.subfolder}/" for point in self.checkpoints if point.subfolder}))
+
 
 @dataclass(frozen=True)
 class Benchmark:

@@ -4,6 +4,7 @@ import importlib.metadata
 import importlib.util
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 from lm_validity.config.grid import Grid
 from lm_validity.config.load import Run
@@ -94,17 +95,25 @@ def vllm_problems(run: Run) -> list[Problem]:
     return [Problem("vllm", "is not installed, and is to write answers", action)]
 
 
-def unfetched_models(run: Run) -> dict[str, tuple[str, str | None]]:
-    """Hub models without a record yet: id -> (hub id, revision)."""
+class HubModel(NamedTuple):
+    """A model on the hub; `folders` of it, as prefixes of file names, that are fetched."""
+
+    path: str
+    revision: str | None = None
+    folders: tuple[str, ...] = ("",)
+
+
+def unfetched_models(run: Run) -> dict[str, HubModel]:
+    """Hub models without a record yet, by id."""
     results, found = run.results / "prefetch", {}
     for model in Grid(run).used_models:
         row = run.models[model]
         if not row.is_local and not (results / "models" / f"{model}.json").is_file():
-            found[model] = (row.path, row.revision)
+            found[model] = HubModel(row.path, row.revision, row.folders)
     for model, row in run.language_models.items():
         local = row.path.startswith((".", "/", "results/", "~")) or os.path.isdir(row.path)
         if not local and not (results / "language_models" / f"{model}.json").is_file():
-            found[model] = (row.path, row.revision)
+            found[model] = HubModel(row.path, row.revision)
     return found
 
 

@@ -12,8 +12,9 @@ from huggingface_hub.errors import GatedRepoError, HFValidationError, Repository
 
 from lm_validity.cells.access import access_problems
 from lm_validity.cells.prefetch import prefetch_model
-from lm_validity.config.sheets import Model
+from lm_validity.config.sheets import Checkpoint, Model
 from lm_validity.errors import InputError
+from lm_validity.store.readiness import HubModel
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 TOKEN = "hf_thisIsNobodysToken"
@@ -26,6 +27,7 @@ class Hub:
 
     def __init__(self, cache: Path):
         self.cache, self.damaged, self.gated, self.error, self.downloads = cache, None, False, None, []
+        self.files = dict(FILES)
 
     def model_info(self, path, revision=None, files_metadata=False):
         if self.error:
@@ -36,7 +38,7 @@ class Hub:
                 size=len(content),
                 lfs=SimpleNamespace(sha256=hashlib.sha256(content).hexdigest()) if "model" in name else None,
             )
-            for name, content in FILES.items()
+            for name, content in self.files.items()
         ]
         return SimpleNamespace(sha=SHA, siblings=siblings, gated=self.gated)
 
@@ -47,7 +49,8 @@ class Hub:
         return str(self.cache / SHA / name) if (self.cache / SHA / name).is_file() else None
 
     def snapshot_download(self, path, revision=None, allow_patterns=None, **more):
-        for name, content in FILES.items():
+        for name in huggingface_hub.utils.filter_repo_objects(self.files, allow_patterns=allow_patterns):
+            content = self.files[name]
             target = self.cache / SHA / name
             if not target.is_file():
                 target.parent.mkdir(parents=True, exist_ok=True)
@@ -113,6 +116,31 @@ def test_what_is_there_already_needs_no_room(hub, monkeypatch):
     assert hub.downloads == ["config.json", "tokenizer.json"]
 
 
+def test_only_the_folders_of_the_checkpoints_listed_are_fetched(hub, monkeypatch):
+    """Three of nine subfolders; names are taken as they are, also those that look like a pattern. Preflight and the
+    look for room count the same bytes."""
+    folders = ["step[1]", "step1", *(f"step{number}" for number in range(2, 9))]
+    of_each = {"config.json": b"{}", "model.safetensors": b"w" * 1000, "optimizer.pt": b"o" * 1000}
+    hub.files |= {f"{folder}/{name}": content for folder in folders for name, content in of_each.items()}
+    hub.files |= {"onnx/config.json": b"{}", "step2/deep/model.safetensors": b"w" * 1000}
+    listed = ("step[1]", "step2", "step5")
+    points = tuple(Checkpoint(folder, subfolder=folder) for folder in listed)
+    model = Model(model="toy", path="org/toy", checkpoints=(*points, Checkpoint("final")))
+    wanted = [*FILES, *(f"{folder}/{name}" for folder in listed for name in ("config.json", "model.safetensors"))]
+    needed = sum(len(hub.files[name]) for name in wanted)
+    row = HubModel(model.path, model.revision, model.folders)
+    free(monkeypatch, needed - 1)
+    (problem,) = access_problems({"toy": row})
+    assert "GB of models to download" in str(problem)
+    with pytest.raises(InputError, match=r"GB to download"):
+        prefetch_model(model)
+    free(monkeypatch, needed)
+    assert access_problems({"toy": row}) == []
+    record = prefetch_model(model)
+    assert sorted(hub.downloads) == sorted(wanted)
+    assert record["checkpoints"]["step[1]"]["digest"] == f"{SHA}/step[1]"
+
+
 def test_a_file_damaged_on_its_way_is_found_and_fetched_anew(hub):
     hub.damaged = "model.safetensors"
     with pytest.raises(InputError, match=r"model\.safetensors was damaged on its way"):
@@ -143,29 +171,29 @@ def test_refusals_say_what_to_do_and_hold_no_token(hub, kind, words):
 def test_preflight_names_a_gated_model_without_token(hub, monkeypatch):
     hub.gated = True
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
-    (problem,) = access_problems({"toy": ("org/toy", None)})
+    (problem,) = access_problems({"toy": HubModel("org/toy")})
     assert str(problem).startswith("model toy (org/toy): gated, and no token is stored on this machine; accept its lic")
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: TOKEN)
-    (problem,) = access_problems({"toy": ("org/toy", None)})
+    (problem,) = access_problems({"toy": HubModel("org/toy")})
     assert "this account has no access" in str(problem) and TOKEN not in str(problem)
 
 
 def test_preflight_names_an_unknown_model_and_a_full_disk(hub, monkeypatch):
     free(monkeypatch, 10)
-    (problem,) = access_problems({"toy": ("org/toy", None)})
+    (problem,) = access_problems({"toy": HubModel("org/toy")})
     assert "0 GB of models to download, 0 GB free" in str(problem) and "HF_HOME" in str(problem)
     hub.error = refusal(RepositoryNotFoundError)
-    assert "no such repository" in str(access_problems({"toy": ("org/toy", None)})[0])
+    assert "no such repository" in str(access_problems({"toy": HubModel("org/toy")})[0])
 
 
 def test_without_a_network_preflight_says_nothing_about_the_hub(hub):
     hub.error = unreachable()
-    assert access_problems({"toy": ("org/toy", None)}) == []
+    assert access_problems({"toy": HubModel("org/toy")}) == []
 
 
 def test_a_folder_that_is_not_there_is_no_hub_id(hub):
     hub.error = HFValidationError("Repo id must be in the form 'repo_name' or 'namespace/repo_name'")
-    (problem,) = access_problems({"toy": ("models/mine/step-9000", None)})
+    (problem,) = access_problems({"toy": HubModel("models/mine/step-9000")})
     assert "neither a folder here nor a hub id" in str(problem)
     with pytest.raises(InputError, match="neither a folder here nor a hub id"):
         prefetch_model(MODEL)

@@ -4,15 +4,17 @@ import importlib.metadata
 import json
 import os
 import socket
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lm_validity.config.load import load_run
+from lm_validity.config.sheets import Checkpoint
 from lm_validity.files import write_json
 from lm_validity.store.check import record_problems
 from lm_validity.store.leases import process_start
-from lm_validity.store.readiness import readiness_problems, unfetched_models
+from lm_validity.store.readiness import HubModel, readiness_problems, unfetched_models
 
 
 @pytest.fixture
@@ -47,7 +49,14 @@ def test_what_was_not_fetched_is_named(real):
         *(f"model {name}" for name in run.models),
         *(f"benchmark {name}" for name in run.benchmarks),
     }
-    assert unfetched_models(run)["oak-s"] == ("made-up/Oak-S", None) and len(unfetched_models(run)) == 6
+    assert unfetched_models(run)["oak-s"] == HubModel("made-up/Oak-S") and len(unfetched_models(run)) == 6
+
+
+def test_a_model_is_asked_for_with_the_folders_of_its_checkpoints(real):
+    run = real()
+    points = (Checkpoint("early", subfolder="steps/2"), Checkpoint("late", subfolder="steps/1"), Checkpoint("final"))
+    run.models["oak-s"] = replace(run.models["oak-s"], checkpoints=points)
+    assert unfetched_models(run)["oak-s"].folders == ("", "steps/1/", "steps/2/")
 
 
 def test_a_model_that_does_not_fit_its_gpus(real):

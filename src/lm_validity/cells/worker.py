@@ -270,7 +270,11 @@ class Worker:
                 f"benchmark {benchmark!r}: no {split} documents.",
                 "it takes part in scoring only; see `studies`.",
             )
-        return documents(self._task(benchmark), Split.from_json(record))
+        task = self._task(benchmark)
+        try:
+            return documents(task, Split.from_json(record))
+        except InputError as error:  # its data have fewer rows now: this benchmark's cells fail, the job's others go on
+            raise CellError(error.problem, error.hint) from error
 
 
 class KeptRequests:

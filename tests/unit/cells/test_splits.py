@@ -3,11 +3,14 @@
 import json
 
 import pytest
+from toy_run import start_run
 from toy_world import toy_rows, write_toy_tasks
 
+from lm_validity.cells.jobs import run_job
 from lm_validity.cells.splits import Split, documents, make_splits
 from lm_validity.cells.tasks import find_task, load_task
 from lm_validity.errors import CellError, InputError
+from lm_validity.store.manifests import read_manifest
 
 
 def load(folder, name: str, **options):
@@ -111,6 +114,18 @@ def test_changed_data_names_the_row(tmp_path):
     assert len(documents(task, splits.train)) == 24
     with pytest.raises(CellError, match="document validation:6 changed"):
         documents(task, splits.validation)
+
+
+def test_lost_rows_fail_the_cells_that_read_them_and_no_other(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    workspace = start_run(tmp_path)
+    rows_of_test = tmp_path / "tasks/data/test.jsonl"
+    rows_of_test.write_text("".join(rows_of_test.read_text().splitlines(keepends=True)[:-1]))
+    (job,) = (job for job in workspace.grid.jobs.values() if job.rule == "evaluate_model")
+    run_job(workspace, job)
+    validation, test = (read_manifest(path)[0] for path in sorted(workspace.grid.manifests(job), reverse=True))
+    assert (validation.status, test.status) == ("done", "failed")
+    assert "there is no document test:9, only 9 of them" in test.error and "split it again" in test.hint
 
 
 def test_reading_train_and_validation_never_reads_test(toy_task):

@@ -85,17 +85,23 @@ def read_bias_sheets(
     settings: BiasSettings, run: str, size_classes
 ) -> tuple[dict[str, LanguageModel], dict[str, Task]]:
     """Both sheets by id, `{run}` in a path replaced by the run's name, and every experiment checked against them."""
-    models = read_rows(
-        settings.language_models, LanguageModel, setting="bias: language_models", described_in=DESCRIBED_IN
-    )
-    tasks = read_rows(settings.tasks, Task, setting="bias: tasks", described_in=DESCRIBED_IN)
-    for number, row in enumerate(models.values(), start=2):
+
+    def check_size_class(row: LanguageModel, where: str) -> None:
         if row.size_class not in size_classes:
             raise InputError(
-                f"{settings.language_models}, row {number}, column 'size_class', value {row.size_class!r}: no such "
-                "class in the configuration's size_classes.",
+                f"{where}, column 'size_class', value {row.size_class!r}: no such class in the configuration's "
+                "size_classes.",
                 f"use one of {', '.join(size_classes)}, or add it to size_classes.",
             )
+
+    models = read_rows(
+        settings.language_models,
+        LanguageModel,
+        setting="bias: language_models",
+        described_in=DESCRIBED_IN,
+        check=check_size_class,
+    )
+    tasks = read_rows(settings.tasks, Task, setting="bias: tasks", described_in=DESCRIBED_IN)
     for name, experiment in settings.experiments.items():
         _check_ids(name, "language_models", experiment.language_models, models, settings.language_models)
         _check_ids(name, "tasks", experiment.tasks, tasks, settings.tasks)

@@ -4,6 +4,7 @@ Standard library and pydantic only: the Snakefile reads this at parse time.
 """
 
 import csv
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
@@ -14,10 +15,18 @@ from lm_validity.errors import InputError, nearest
 Row = TypeVar("Row", bound=BaseModel)
 
 
-def read_rows(path: str | Path, kind: type[Row], *, setting: str, described_in: str) -> dict[str, Row]:
+def read_rows(
+    path: str | Path,
+    kind: type[Row],
+    *,
+    setting: str,
+    described_in: str,
+    check: Callable[[Row, str], None] = lambda row, where: None,
+) -> dict[str, Row]:
     """The sheet's rows by their first field (the id), in order; empty values are left out.
 
     setting: the configuration's key that names the sheet; described_in: the page about its columns. Both for hints.
+    check: called with each row and where it is in words, `<sheet>, row <line of the file>`, to raise InputError.
     Raises InputError.
     """
     path = Path(path)
@@ -27,28 +36,33 @@ def read_rows(path: str | Path, kind: type[Row], *, setting: str, described_in: 
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 (byte {error.start}).", "save the sheet as UTF-8.") from None
-    lines = [line for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    # rows are named by their line in the file, blank lines and comments counted
+    lines = [
+        (number, line)
+        for number, line in enumerate(text.splitlines(keepends=True), start=1)
+        if line.strip() and not line.startswith("#")
+    ]
     key = next(iter(kind.model_fields))
     found: dict[str, Row] = {}
-    for number, row in enumerate(csv.DictReader(lines, delimiter="\t"), start=2):
-        one = _read_row(path, number, row, kind, described_in)
+    reader = csv.DictReader([line for _, line in lines], delimiter="\t")
+    for row in reader:
+        where = f"{path}, row {lines[reader.line_num - 1][0]}"
+        one = _read_row(where, row, kind, described_in)
         identifier = getattr(one, key)
         if identifier in found:
             raise InputError(
-                f"{path}, row {number}, column {key!r}, value {identifier!r}: this id occurs twice.",
-                "give each row its own id.",
+                f"{where}, column {key!r}, value {identifier!r}: this id occurs twice.", "give each row its own id."
             )
+        check(one, where)
         found[identifier] = one
     if not found:
         raise InputError(f"{path}: no rows.", "add at least one.")
     return found
 
 
-def _read_row(path: Path, number: int, row: dict, kind: type[Row], described_in: str) -> Row:
+def _read_row(where: str, row: dict, kind: type[Row], described_in: str) -> Row:
     if None in row or None in row.values():
-        raise InputError(
-            f"{path}, row {number}: not as many columns as the header.", "separate columns by single tabs."
-        )
+        raise InputError(f"{where}: not as many columns as the header.", "separate columns by single tabs.")
     try:
         return kind.model_validate({column: value.strip() for column, value in row.items() if value.strip()})
     except ValidationError as error:
@@ -56,7 +70,6 @@ def _read_row(path: Path, number: int, row: dict, kind: type[Row], described_in:
         column = str(first["loc"][0]) if first["loc"] else "row"
         close = nearest(column, kind.model_fields) if first["type"] == "extra_forbidden" else None
         raise InputError(
-            f"{path}, row {number}, column {column!r}, value {row.get(column)!r}: "
-            f"{first['msg'].removeprefix('Value error, ')}.",
+            f"{where}, column {column!r}, value {row.get(column)!r}: {first['msg'].removeprefix('Value error, ')}.",
             f"did you mean {close!r}?" if close else f"{described_in} describes the columns.",
         ) from None

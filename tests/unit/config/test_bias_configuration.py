@@ -117,6 +117,23 @@ def test_mistakes_are_named(make_run, change, problem):
         make_run(**change)
 
 
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"models": MODELS.replace("causal", "casual")}, r"models.tsv, row 5, column 'architecture'"),
+        ({"models": MODELS.replace("causal\ttiny", "causal\tsmall-ish")}, r"models.tsv, row 5, column 'size_class'"),
+        ({"tasks": TASKS.replace("\tham|spam|neither\t\t", "\tham|spam")}, r"tasks.tsv, row 5: not as many columns"),
+        ({"tasks": TASKS.replace("mail\t", "news\t")}, r"tasks.tsv, row 5, column 'task', value 'news'"),
+    ],
+)
+def test_rows_are_named_by_their_line_in_the_file(make_run, change, problem):
+    """A comment before the header and a blank line before the last row count."""
+    ((sheet, text),) = change.items()
+    *first, last = text.splitlines()
+    with pytest.raises(InputError, match=problem):
+        make_run(**{sheet: "\n".join(["# ours", *first, "", last, ""])})
+
+
 def test_a_study_without_its_section_is_named(make_run):
     with pytest.raises(InputError, match="section 'bias' is missing"):
         build_run({"name": "run", "studies": ["bias"]}, "f.yaml")

@@ -10,6 +10,7 @@ from lm_validity.reports.agreement_analysis import (
     family_members,
     tuned_members,
 )
+from lm_validity.reports.influence_section import influence_notes
 from lm_validity.reports.score_matrix import listing
 from lm_validity.statistics.agreement import mean_over_pairs
 from lm_validity.statistics.missing import finite_mean
@@ -24,6 +25,10 @@ def undefined_notes(analysis: AgreementAnalysis) -> list[str]:
             notes += _tau_notes(analysis, protocol)
             notes += _significance_notes(analysis, protocol)
             notes += _family_notes(analysis, protocol)
+            if np.isfinite(analysis.agreement[protocol].mean):
+                notes += influence_notes(protocol, [left.mean_tau for left in analysis.influence[protocol]])
+    if any(np.isnan(subset.random_mean).all() for subset in analysis.subsets.values()):
+        notes.append("How many benchmarks are enough is null: fewer than 8 models, or too few of their scores.")
     if all(analysis.matrix.has(protocol) for protocol in PROTOCOLS):
         notes += _improvement_notes(analysis)
     single = [name for name in dict.fromkeys(analysis.categories) if name and analysis.categories.count(name) == 1]

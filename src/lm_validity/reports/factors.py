@@ -14,6 +14,7 @@ from lm_validity.reports.factors_analysis import (
     factors_uncertainty,
 )
 from lm_validity.reports.factors_page import factors_page
+from lm_validity.reports.influence_section import influence_notes
 from lm_validity.reports.page import write_page
 from lm_validity.reports.score_matrix import listing, read_score_matrix
 from lm_validity.reports.summary import plain
@@ -51,6 +52,9 @@ def factors_summary(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, 
         notes.append(
             f"With {len(models)} models, resampled shares of variance are biased upwards: their intervals are rough."
         )
+    for protocol, rows in analysis.influence.items():
+        if len(analysis.components[protocol].explained_variance):
+            notes += influence_notes(protocol, [left.first_component for left in rows])
     if uncertainty.shares:
         notes += _share_notes(analysis, uncertainty)
     for protocol in uncertainty.population_ranks:
@@ -59,7 +63,9 @@ def factors_summary(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, 
         "models": len(models),
         "benchmarks": len(analysis.tasks),
         "explained_variance": {p: first_shares(analysis.components[p].explained_variance) for p in PROTOCOLS},
-        "explained_variance_interval": {p: _pairs(uncertainty.shares.get(p)) for p in PROTOCOLS},
+        "explained_variance_interval": {
+            p: _pairs(uncertainty.shares.get(p), len(analysis.components[p].explained_variance)) for p in PROTOCOLS
+        },
         "first_component_ceiling": {p: ceiling.first_component for p, ceiling in analysis.ceiling.items()},
         "parallel_analysis": {p: _parallel_summary(analysis, p) for p in PROTOCOLS},
         "families": {
@@ -89,10 +95,11 @@ def first_shares(shares: np.ndarray) -> np.ndarray | None:
     return shares[:SHOWN_COMPONENTS] if len(shares) else None
 
 
-def _pairs(interval: Interval | None) -> list | None:
+def _pairs(interval: Interval | None, components: int) -> list | None:
+    """[low, high] of each of the first shares that exist."""
     if interval is None or not np.isfinite(interval.low).any():
         return None
-    ends = zip(interval.low, interval.high, strict=True)
+    ends = zip(interval.low[:components], interval.high[:components], strict=True)
     return [[low, high] if np.isfinite(low) else None for low, high in ends]
 
 

@@ -101,7 +101,7 @@ def analyze_factors(matrix: ScoreMatrix, seed: int = 2) -> FactorsAnalysis:
     completion = {p: _complete(scores[p], rng) for p in known}
     for protocol in known:
         notes += ceiling_notes(protocol, ceiling[protocol], scores[protocol], tasks)
-        notes += _undefined_notes(protocol, components[protocol], relation[protocol], compute, completion[protocol])
+        notes += _undefined_notes(protocol, matrix, components[protocol], relation[protocol], completion[protocol])
     return FactorsAnalysis(
         matrix=matrix,
         tasks=tasks,
@@ -186,8 +186,6 @@ def _compute(matrix: ScoreMatrix, notes: list[str]) -> np.ndarray:
     known = int(np.isfinite(compute).sum())
     if known < len(compute):
         notes.append(f"Pretraining compute is known and trusted for {known} of {len(compute)} models.")
-    if known < 3:
-        notes.append("Fewer than 3 models of known compute: the relation with compute is null.")
     return compute
 
 
@@ -219,7 +217,7 @@ def _component_notes(protocol: str, scores: np.ndarray, components: Components, 
 
 
 def _undefined_notes(
-    protocol: str, components: Components, relation: ComputeRelation, compute: np.ndarray, completion: Completion
+    protocol: str, matrix: ScoreMatrix, components: Components, relation: ComputeRelation, completion: Completion
 ) -> list[str]:
     """Why figures of a protocol with scores are null."""
     notes = []
@@ -228,11 +226,21 @@ def _undefined_notes(
             f"{protocol}: fewer than two benchmarks can take part, so there are no components, scores on them or ranks "
             "(null)."
         )
-    elif not np.isfinite(relation.kendall) and np.isfinite(compute).sum() >= 3:
-        notes.append(
-            f"{protocol}: {relation.models} models have both a first component and compute, too few or all equal: the "
-            "relation with compute is null."
-        )
+    else:
+        scored = np.isfinite(matrix.value[protocol][:, ~matrix.is_corpus]).any(axis=1)
+        apart = scored & np.isnan(components.scores)
+        if apart.any():
+            names = listing(np.array(matrix.labels, dtype=object)[apart])
+            notes.append(
+                f"{protocol}: without a score on a benchmark of the components, no score on those (null): {names}."
+            )
+        if np.isnan(relation.kendall) and relation.models >= 3:
+            notes.append(f"{protocol}: models are equal in compute or in the first component: their relation is null.")
+        elif np.isnan(relation.kendall):
+            notes.append(
+                f"{protocol}: {relation.models} models have a first component and known compute, too few for a "
+                "relation (null)."
+            )
     if not completion.check.cells:
         notes.append(f"{protocol}: too few scores to hold any out, so the check of the completion is null.")
     return notes

@@ -1,11 +1,23 @@
 """The section on what a headline figure rests on: itself with one family, benchmark or model left out."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 
 from lm_validity.reports import figures
 from lm_validity.reports.page import Figure, Section, Table
 from lm_validity.statistics.influence import LeftOut
+
+
+def influence_notes(protocol: str, values: Sequence[float]) -> list[str]:
+    """A note where the figure of the whole table is known and one of `values`, without a part of it, is not."""
+    lost = int(np.isnan(values).sum())
+    if not lost:
+        return []
+    return [
+        f"{protocol}: {lost} of {len(values)} parts left out leave too little of the table: influence is null there."
+    ]
 
 
 def influence_section(

@@ -197,9 +197,25 @@ def test_perplexity_without_a_second_corpus_or_a_kind_of_model_says_so(tmp_path)
     assert f"{PREPARED}: no perplexity is known" in notes_of(tmp_path, before)
 
 
+def test_factors_that_cannot_be_computed_say_why(tmp_path):
+    rows = score_rows()
+    apart = (rows["benchmark"] != "c") == (rows["model"] == "m3")  # m3 on c alone, the others on a and b
+    summary = run(tmp_path, rows[~apart], report=report_factors, resamples=20, models="model\nm0\n")
+    notes = "\n".join(summary["notes"])
+    assert summary["pc1_scores"][DIRECT]["m3"] is None
+    assert "direct: without a score on a benchmark of the components, no score on those (null): m3." in notes
+    assert "direct: 0 models have a first component and known compute, too few" in notes
+    assert "direct: 2 of 7 parts left out leave too little of the table: influence is null there." in notes
+    assert len(summary["explained_variance"][PREPARED]) == 2
+    assert len(summary["explained_variance_interval"][PREPARED]) == 2
+
+
 def test_a_complete_table_has_no_note_on_what_is_null(tmp_path):
     table = {p: columns | {"wiki2": columns["wiki"]} for p, columns in SMALL.items()}
     benchmarks = BENCHMARKS.replace("c,y,", "c,x,") + "wiki2,p,acc,loglikelihood_rolling,0\n"
     models = "model,family,instruction_tuned\n" + "".join(f"m{i},F,{i // 2}\n" for i in range(4))
     notes = notes_of(tmp_path, score_rows(table), benchmarks=benchmarks, models=models)
-    assert notes == "Intervals are null: no resampling was asked for (--resamples 0)."
+    assert notes == (
+        "How many benchmarks are enough is null: fewer than 8 models, or too few of their scores.\n"
+        "Intervals are null: no resampling was asked for (--resamples 0)."
+    )

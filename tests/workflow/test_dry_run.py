@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -160,6 +161,21 @@ def test_the_slurm_profile_is_found_by_name_and_submits(tmp_path):
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.stdout.strip() == "slurm", done.stderr
     assert not (ROOT / "profiles" / "default").exists()
+
+
+def test_the_example_of_a_sites_profile_sends_every_rule_with_a_gpu_to_the_gpu_partition():
+    asking = set()
+    for path in (ROOT / "workflow/rules").glob("*.smk"):
+        blocks = re.split(r"^rule (\w+):$", path.read_text(), flags=re.MULTILINE)
+        asking |= {
+            name for name, body in zip(blocks[1::2], blocks[2::2], strict=True) if re.search(r"^ +gpu=", body, re.M)
+        }
+    profile = yaml.safe_load((ROOT / "profiles/slurm-example-site/config.yaml").read_text())
+    assert {rule: own["slurm_partition"] for rule, own in profile["set-resources"].items()} == dict.fromkeys(
+        asking, "gpu"
+    )
+    guide = (ROOT / "docs/cluster.md").read_text().partition("## Asking for GPUs")[2].partition("set-resources:")[0]
+    assert asking and all(f"`{rule}`" in guide for rule in asking)
 
 
 def test_a_container_is_every_jobs_image(project):

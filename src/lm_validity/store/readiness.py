@@ -55,22 +55,20 @@ def template_problems(run: Run) -> list[Problem]:
 
 
 def gpu_memory_problems(run: Run) -> list[Problem]:
-    """Models that do not fit the GPUs of their size class."""
+    """Models that do not fit the GPUs of their size class; of the bias study, which uses one, a single GPU."""
     if run.configuration.evaluation.device == "cpu":
         return []
     workload, found = Workload(run), []
+    several = "choose a larger size_class, finetuning.gradient_checkpointing, or more size_classes.gpu"
+    single = "choose a size_class with larger GPUs: the bias study uses one of them"
     for model in (*Grid(run).used_models, *run.language_models):
         one, needed = size_class(run, model), workload.gpu_gb(model)
-        if needed > one.gpu * one.gpu_memory_gb:
-            name = (run.models.get(model) or run.language_models[model]).size_class
-            found.append(
-                Problem(
-                    f"model {model}",
-                    f"needs about {needed:.0f} GB of GPU memory, size class {name!r} has {one.gpu} x "
-                    f"{one.gpu_memory_gb:g} GB",
-                    "choose a larger size_class, finetuning.gradient_checkpointing, or more size_classes.gpu",
-                )
-            )
+        row = run.models.get(model)
+        gpus, action = (min(one.gpu, 1), single) if row is None else (one.gpu, several)
+        if needed > gpus * one.gpu_memory_gb:
+            name = (row or run.language_models[model]).size_class
+            what = f"needs about {needed:.0f} GB of GPU memory, size class {name!r} has {one.gpu} x "
+            found.append(Problem(f"model {model}", f"{what}{one.gpu_memory_gb:g} GB", action))
     return found
 
 

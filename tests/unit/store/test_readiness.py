@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lm_validity.config.load import load_run
+from lm_validity.config.load import build_run, load_run
 from lm_validity.config.sheets import Checkpoint
 from lm_validity.files import write_json
 from lm_validity.store.check import record_problems
@@ -65,6 +65,22 @@ def test_a_model_that_does_not_fit_its_gpus(real):
     assert line.startswith("model oak-l: needs about") and "size class 'medium' has 1 x 5 GB" in line
     assert lines(real(size_classes={"tiny": {}, "small": {}, "medium": {"gpu_memory_gb": 5, "gpu": 2}})) == []
     assert lines(real(evaluation={"device": "cpu"}, size_classes=run.configuration.model_dump()["size_classes"])) == []
+
+
+def test_a_language_model_of_the_bias_study_must_fit_one_gpu(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("models.tsv").write_text("language_model\tpath\tarchitecture\tsize_class\nelm\torg/elm\tcausal\tlarge\n")
+    Path("tasks.tsv").write_text("task\tpath\ttext\tlabel\tclass_names\nnews\torg/news\ttext\tlabel\tgood|bad\n")
+    values = {"name": "run", "studies": ["bias"], "bias": {"language_models": "models.tsv", "tasks": "tasks.tsv"}}
+
+    def found(**large):
+        return lines(build_run({**values, "size_classes": {"large": large}}, "f.yaml"))
+
+    (line,) = found(gpu_memory_gb=30, gpu=8)
+    assert line.startswith("model elm: needs about ") and "size class 'large' has 8 x 30 GB" in line
+    assert line.endswith("choose a size_class with larger GPUs: the bias study uses one of them")
+    assert found(gpu_memory_gb=240) == found(gpu_memory_gb=240, gpu=8) == []
+    assert found(gpu_memory_gb=30, gpu=0) == []  # on the processor
 
 
 def test_a_model_without_chat_template(real):

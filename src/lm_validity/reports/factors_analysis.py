@@ -12,6 +12,7 @@ from lm_validity.reports.agreement_analysis import (
     selected_on_test,
 )
 from lm_validity.reports.score_matrix import ScoreMatrix, listing
+from lm_validity.reports.summary import count
 from lm_validity.statistics.ceiling import Ceiling, noise_ceiling
 from lm_validity.statistics.completion import (
     HeldOutCheck,
@@ -238,7 +239,7 @@ def _undefined_notes(
             notes.append(f"{protocol}: models are equal in compute or in the first component: their relation is null.")
         elif np.isnan(relation.kendall):
             notes.append(
-                f"{protocol}: {relation.models} models have a first component and known compute, too few for a "
+                f"{protocol}: {count(relation.models, 'model')} with a first component and known compute, too few for a "
                 "relation (null)."
             )
     if not completion.check.cells:

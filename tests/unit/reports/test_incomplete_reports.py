@@ -204,7 +204,7 @@ def test_factors_that_cannot_be_computed_say_why(tmp_path):
     notes = "\n".join(summary["notes"])
     assert summary["pc1_scores"][DIRECT]["m3"] is None
     assert "direct: without a score on a benchmark of the components, no score on those (null): m3." in notes
-    assert "direct: 0 models have a first component and known compute, too few" in notes
+    assert "direct: 0 models with a first component and known compute, too few" in notes
     assert "direct: 2 of 7 parts left out leave too little of the table: influence is null there." in notes
     assert len(summary["explained_variance"][PREPARED]) == 2
     assert len(summary["explained_variance_interval"][PREPARED]) == 2

@@ -239,8 +239,8 @@ def _undefined_notes(
             notes.append(f"{protocol}: models are equal in compute or in the first component: their relation is null.")
         elif np.isnan(relation.kendall):
             notes.append(
-                f"{protocol}: {count(relation.models, 'model')} with a first component and known compute, too few for a "
-                "relation (null)."
+                f"{protocol}: {count(relation.models, 'model')} with a first component and known compute, too few for "
+                "a relation (null)."
             )
     if not completion.check.cells:
         notes.append(f"{protocol}: too few scores to hold any out, so the check of the completion is null.")

@@ -1,10 +1,14 @@
 """The command line. Every rule's shell line is one of these subcommands; heavy imports wait until one is called."""
 
+import errno
 import sys
 
 import typer
 
 from lm_validity.errors import CellError, InputError
+
+# what no second attempt mends: a file where a folder should be, no permission, a read-only disk
+UNUSABLE = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS)
 
 app = typer.Typer(
     name="lm-validity",
@@ -33,4 +37,12 @@ def main() -> None:
         app()
     except (InputError, CellError) as error:
         print(f"Error: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
+    except OSError as error:
+        if error.errno not in UNUSABLE or not error.filename:
+            raise
+        print(
+            f"Error: {error.filename}: {error.strerror}. Hint: choose another place, or correct what is there.",
+            file=sys.stderr,
+        )
         sys.exit(2)

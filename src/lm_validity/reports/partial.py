@@ -5,6 +5,8 @@ from pathlib import Path
 
 from lm_validity.config.load import Run
 from lm_validity.errors import InputError
+from lm_validity.files import read_json, write_json, write_text
+from lm_validity.reports.page import render
 from lm_validity.reports.site import build_site
 from lm_validity.tables.merge import Merger
 
@@ -12,8 +14,8 @@ from lm_validity.tables.merge import Merger
 def write_partial_reports(run: Run, with_items: bool = True) -> tuple[int, Path | None]:
     """Write results/<run>/partial/{tables,reports,report}; the number of missing cells, and the page if there is one.
 
-    Nothing is written into a path that a rule declares. A report that is not possible with the cells at hand is left
-    out and said on standard error.
+    Nothing is written into a path that a rule declares. Every page lists what is missing. A report that is not possible
+    with the cells at hand is left out and said on standard error.
     """
     folder = run.results / "partial"
     merger = Merger(run, partial=True)
@@ -29,12 +31,21 @@ def write_partial_reports(run: Run, with_items: bool = True) -> tuple[int, Path 
     for name, write in _reports(run, folder / "tables", with_items).items():
         try:
             write(folder / "reports" / name)
+            if missing:
+                mark_unfinished(folder / "reports" / name, missing)
             written.append(folder / "reports" / name)
         except InputError as error:
             print(f"report {name}: {error.problem}", file=sys.stderr)
     if not written:
         return len(missing), None
     return len(missing), build_site(written, folder / "report", missing=missing, title=f"{run.name} (unfinished)")
+
+
+def mark_unfinished(folder: Path, missing: list[str]) -> None:
+    """Say on a report's own page, and under `missing` of its summary.json, which cells it does without."""
+    document = read_json(folder / "page.json")
+    write_text(folder / "index.html", render([document], title=document["title"], missing=missing))
+    write_json(folder / "summary.json", read_json(folder / "summary.json") | {"missing": missing})
 
 
 def _reports(run: Run, tables: Path, with_items: bool) -> dict:

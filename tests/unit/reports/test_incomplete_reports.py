@@ -14,6 +14,7 @@ from lm_validity.files import write_json
 from lm_validity.reports.agreement_analysis import analyze_agreement
 from lm_validity.reports.agreement_uncertainty import agreement_uncertainty
 from lm_validity.reports.factors import report_factors
+from lm_validity.reports.partial import mark_unfinished
 from lm_validity.reports.score_matrix import read_score_matrix
 
 FOUR = ["a", "b", "c", "d"]
@@ -219,3 +220,13 @@ def test_a_complete_table_has_no_note_on_what_is_null(tmp_path):
         "How many benchmarks are enough is null: fewer than 8 models, or too few of their scores.\n"
         "Intervals are null: no resampling was asked for (--resamples 0)."
     )
+
+
+def test_an_unfinished_runs_report_says_so_on_its_own_page_and_in_its_summary(tmp_path):
+    before = run(tmp_path, score_rows())
+    page = tmp_path / "report" / "index.html"
+    assert "evaluate_model m9" not in page.read_text() and "missing" not in before
+    mark_unfinished(tmp_path / "report", ["evaluate_model m9 <b>"])
+    assert "evaluate_model m9 &lt;b&gt;" in page.read_text()
+    after = json.loads((tmp_path / "report" / "summary.json").read_text())
+    assert after == before | {"missing": ["evaluate_model m9 <b>"]}

@@ -3,6 +3,9 @@ errors.
 """
 
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -159,3 +162,14 @@ def test_lm_eval_of_two_models_and_twice_the_same(tmp_path):
 def test_bad_lm_eval_files(tmp_path, document, message):
     with pytest.raises(InputError, match=message):
         read_lm_eval([write(tmp_path / "r.json", json.dumps(document))])
+
+
+def test_an_output_that_is_no_folder_is_one_line(tmp_path):
+    write(tmp_path / "s.json", json.dumps({"direct_eval": {"t": {"org/a": 0.5}}}))
+    write(tmp_path / "taken", "a file")
+    program = Path(sys.executable).parent / "lm-validity"
+    for output in ("taken", "taken/below"):
+        command = [program, "import", "lm-harmony", "s.json", "--output", output]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+        assert done.returncode == 2 and done.stderr.startswith("Error: taken") and done.stderr.count("\n") == 1
+        assert "Hint: " in done.stderr and (tmp_path / "taken").read_text() == "a file"

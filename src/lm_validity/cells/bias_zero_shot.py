@@ -65,17 +65,7 @@ class ZeroShotTrials:
 
     def prepare(self, rows: np.ndarray) -> None:
         """Tokenise the observations' prompts. Raises CellError for one that the model cannot read whole."""
-        texts = [self.format.prompt(self.task.texts[row]) for row in rows]
-        encoded = self.model.tokenizer(texts, verbose=False)["input_ids"]
-        for row, tokens in zip(rows.tolist(), encoded, strict=True):
-            needed = len(tokens) + self.choices.longest
-            if needed > self.model.limit:
-                raise CellError(
-                    f"{self.task.where(row)}: its prompt and answer have {needed} tokens, {self.model.name} reads "
-                    f"{self.model.limit}.",
-                    "lower prompt_characters.",
-                )
-            self._prompts[row] = tokens
+        self._encode(rows)
 
     def pretrain(self, rows: np.ndarray, seed: int, answers: Sequence[str | None]) -> float:
         """Pretrain on prompts; the last epoch's mean loss over all tokens, in nats.
@@ -123,7 +113,7 @@ class ZeroShotTrials:
         """Class probabilities (observations, classes), float32."""
         self.model.lm.eval()
         found = np.empty((len(rows), len(self.task.class_names)), dtype=np.float32)
-        prompts = [self._prompts[int(row)] for row in rows]
+        prompts = self._encode(rows)
         begins = np.array([prompt[: len(self.prefix)] == self.prefix for prompt in prompts])
         # a tokenizer may join a text's first characters with what is before it: such prompts share nothing
         for prefix, chosen in ((self.prefix, np.flatnonzero(begins)), ([], np.flatnonzero(~begins))):
@@ -204,6 +194,22 @@ class ZeroShotTrials:
             )
 
     # ---- tokens and weights -----------------------------------------------------------------------------------------
+
+    def _encode(self, rows: np.ndarray) -> list[list[int]]:
+        """Their prompts' tokens, of those not seen before as well: a base arm is also asked about other jobs' texts."""
+        missing = [int(row) for row in rows if int(row) not in self._prompts]
+        texts = [self.format.prompt(self.task.texts[row]) for row in missing]
+        encoded = self.model.tokenizer(texts, verbose=False)["input_ids"] if texts else []
+        for row, tokens in zip(missing, encoded, strict=True):
+            needed = len(tokens) + self.choices.longest
+            if needed > self.model.limit:
+                raise CellError(
+                    f"{self.task.where(row)}: its prompt and answer have {needed} tokens, {self.model.name} reads "
+                    f"{self.model.limit}.",
+                    "lower prompt_characters.",
+                )
+            self._prompts[row] = tokens
+        return [self._prompts[int(row)] for row in rows]
 
     def _answer_tokens(self, name: str) -> list[int]:
         """Tokens of an answer as they follow the cue."""

@@ -8,7 +8,7 @@ import torch
 from toy_texts import CLASSES, toy_model, toy_plan, toy_rows, toy_task
 from transformers import AutoModelForCausalLM
 
-from lm_validity.cells.bias_data import read_task
+from lm_validity.cells.bias_data import draw_trial, read_task
 from lm_validity.cells.bias_plan import Adapter
 from lm_validity.cells.bias_prompts import PromptFormat
 from lm_validity.cells.bias_resident import ResidentModel, TrialCounters
@@ -112,6 +112,37 @@ def test_trials_and_base_arms_of_other_weights_are_not_taken(plan_of, tmp_path, 
     worker.run(plan, folder, shared)
     assert worker.counters.shared_base_arms == 1 and len(list(shared.iterdir())) == 2
     assert len(read_trials(plan, folder)) == 3
+
+
+FAR_APART = {"share_base": ((15, 1), (60, 1)), "subsamples": (1,), "classification": PROMPTED}
+
+
+def test_a_base_arm_is_shared_with_an_n_more_than_twice_as_large(plan_of, tmp_path):
+    """Most of its test texts are in no set of the smaller n."""
+    alone, together, worker = tmp_path / "alone", tmp_path / "together", ResidentWorker()
+    for n in (15, 60):
+        plan = plan_of("gpt2", n=n, **FAR_APART)
+        run_trials(plan, alone / str(n))
+        worker.run(plan, together / str(n), tmp_path / "shared")
+        found, expected = (folder / str(n) / "trial-00001.parquet" for folder in (together, alone))
+        assert found.read_bytes() == expected.read_bytes()
+    assert worker.counters.shared_base_arms == 1
+
+
+def test_a_text_of_another_n_that_does_not_fit_fails_that_n_alone(plan_of, tmp_path):
+    options = FAR_APART | {"drop_duplicate_texts": False}
+    plan, rows = plan_of("gpt2", n=15, **options), toy_rows()
+    task = read_task(plan.data)
+    small, large = (draw_trial(task, plan.m, n, 1) for n in (15, 60))
+    odd = next(row for row in large.test if row not in np.concatenate([small.train, small.extra, small.test]))
+    rows[odd]["text"] = " ".join(["cat"] * 90)
+    record = toy_task(tmp_path, rows)
+    data = replace(plan.data, path=record["path"], sha256=record["sha256"])
+    worker, shared = ResidentWorker(), tmp_path / "shared"
+    worker.run(replace(plan, data=data), tmp_path / "15", shared)
+    assert len(read_trials(replace(plan, data=data), tmp_path / "15")) == 3
+    with pytest.raises(CellError, match=f"row {odd + 1}: its prompt and answer"):
+        worker.run(replace(plan_of("gpt2", n=60, **options), data=data), tmp_path / "60", shared)
 
 
 def test_micro_batches_and_checkpointing_change_rounding_only(plan_of, tmp_path):

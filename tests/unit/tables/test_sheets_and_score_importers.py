@@ -165,7 +165,8 @@ def test_bad_lm_eval_files(tmp_path, document, message):
 
 
 def test_an_output_that_is_no_folder_is_one_line(tmp_path):
-    write(tmp_path / "s.json", json.dumps({"direct_eval": {"t": {"org/a": 0.5}}}))
+    scores = {"t": {"org/a": 0.5}}
+    write(tmp_path / "s.json", json.dumps({"direct_eval": scores, "train_before_test": scores}))
     write(tmp_path / "taken", "a file")
     program = Path(sys.executable).parent / "lm-validity"
     for output in ("taken", "taken/below"):

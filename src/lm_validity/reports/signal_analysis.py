@@ -9,8 +9,10 @@ from lm_validity.reports.signal_scores import (
     Design,
     Options,
     Scores,
+    Values,
     compute_scores,
     mean_of_known,
+    mean_over_sizes,
     point_values,
 )
 from lm_validity.statistics.signal_ranking import bootstrap_pair_consistency, coin_flip_consistency
@@ -27,7 +29,7 @@ class BenchmarkResult:
     items: ItemAnalysis | None
     chance: float | None
     quality_null: dict[str, np.ndarray]  # by model: quality of shuffled checkpoints
-    consistency_blocks: np.ndarray  # ranking consistency under a block bootstrap of checkpoints
+    consistency_blocks: np.ndarray  # ranking consistency under a block bootstrap of checkpoints; NaN without
     consistency_coin: np.ndarray  # and if coins decided
 
 
@@ -42,6 +44,31 @@ def analyze_benchmark(
         resampled = compute_scores(design, items.resampled, options, chance)
     selected = {model: values[model][design.selected[model]] for model in design.curves}
     shuffled = shuffled_quality(list(selected.values()), resamples, generator, options.convention, options.ties)
+    blocks, coin = _consistency_draws(design, values, resamples, generator)
+    return BenchmarkResult(
+        design=design,
+        scores=compute_scores(design, values, options, chance),
+        resampled=resampled,
+        items=items,
+        chance=chance,
+        quality_null={model: shuffled[:, index] for index, model in enumerate(selected)},
+        consistency_blocks=blocks,
+        consistency_coin=coin,
+    )
+
+
+def _consistency_draws(
+    design: Design, values: Values, resamples: int, generator: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
+    """Ranking consistency (resamples,) under the block bootstrap and if coins decided, averaged as the value is.
+
+    The pairs are those that count in the value: with a checkpoint in either window. NaN without any; the block
+    bootstrap also where one of them has too few checkpoints to draw blocks from, since without it the draws would be
+    of another mean than the value.
+    """
+    counted = [pair for pair in design.ranking_pairs if pair.base.any() and pair.later.any()]
+    if not counted:
+        return np.full(resamples, np.nan), np.full(resamples, np.nan)
     blocks = [
         bootstrap_pair_consistency(
             values[pair.first][pair.first_at],
@@ -51,19 +78,11 @@ def analyze_benchmark(
             resamples,
             generator,
         )
-        for pair in design.ranking_pairs
+        for pair in counted
     ]
-    later = [int(pair.later.sum()) for pair in design.ranking_pairs if pair.base.any() and pair.later.any()]
-    return BenchmarkResult(
-        design=design,
-        scores=compute_scores(design, values, options, chance),
-        resampled=resampled,
-        items=items,
-        chance=chance,
-        quality_null={model: shuffled[:, index] for index, model in enumerate(selected)},
-        consistency_blocks=mean_of_known(blocks),
-        consistency_coin=coin_flip_consistency(later, resamples, generator),
-    )
+    coins = [coin_flip_consistency(int(pair.later.sum()), resamples, generator) for pair in counted]
+    enough = not np.isnan(blocks).any()
+    return mean_over_sizes(counted, blocks) if enough else np.full(resamples, np.nan), mean_over_sizes(counted, coins)
 
 
 def interval_of(value, resampled: np.ndarray | None, minimum: float = -np.inf, maximum: float = np.inf) -> Interval:

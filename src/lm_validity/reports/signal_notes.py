@@ -7,7 +7,7 @@ from lm_validity.reports.signal_analysis import BenchmarkResult
 from lm_validity.reports.signal_data import LearningCurves
 from lm_validity.reports.signal_scores import Options
 from lm_validity.statistics.signal_quality import MINIMUM_CHECKPOINTS
-from lm_validity.statistics.signal_ranking import E2LM_WINDOWS, RankingWindows
+from lm_validity.statistics.signal_ranking import E2LM_WINDOWS, MINIMUM_FOR_BLOCKS, RankingWindows
 
 E2LM_LATER_CHECKPOINTS = 47  # of the competition's ranking consistency, 222.8 to 994.5 billion tokens
 
@@ -24,6 +24,7 @@ def summary_notes(
     if resamples and without_items:
         notes.append(f"No item intervals without items that reproduce the scores: {listing(without_items)}.")
     notes += _consistency_notes(results, options.windows)
+    notes += _block_notes(results)
     notes += _compliance_notes(results, options.normalisation)
     if without := [name for name, result in results.items() if np.isnan(result.scores.overall)]:
         notes.append(
@@ -92,6 +93,21 @@ def _consistency_notes(results: dict[str, BenchmarkResult], windows: RankingWind
         )
         notes.append(f"Ranking consistency rests on {ends} later checkpoints a pair{beside}.")
     return notes
+
+
+def _block_notes(results: dict[str, BenchmarkResult]) -> list[str]:
+    """The interval of ranking consistency needs blocks of every pair that counts in it."""
+    without = [
+        name
+        for name, result in results.items()
+        if np.isfinite(result.scores.consistency) and np.isnan(result.consistency_blocks).any()
+    ]
+    if not without:
+        return []
+    return [
+        f"No interval of ranking consistency over checkpoints where one of its pairs has fewer than "
+        f"{MINIMUM_FOR_BLOCKS} later checkpoints: {listing(without)}."
+    ]
 
 
 def _window(ends: tuple[float, float], relative: bool) -> str:

@@ -151,7 +151,7 @@ def compute_scores(design: Design, values: Values, options: Options, chance: flo
         pairs=pairs,
         consistency_by_size=by_size,
         consistency=consistency,
-        with_last=mean_of_known(list(_by_size(design.ranking_pairs, [pair.with_last for pair in pairs]).values())),
+        with_last=mean_over_sizes(design.ranking_pairs, [pair.with_last for pair in pairs]),
         compliance=value,
         gap=gap,
         overall=overall_score(np.stack(np.broadcast_arrays(mean_quality, consistency, value), -1), options.weights),
@@ -184,6 +184,11 @@ def mean_of_known(arrays: list[np.ndarray]) -> np.ndarray:
     total = np.where(known, stacked, 0.0).sum(axis=0)
     count = known.sum(axis=0)
     return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
+
+
+def mean_over_sizes(pairs: list[Pair], values: list[np.ndarray]) -> np.ndarray:
+    """Mean over sizes of the mean over the pairs of each, so that every size has one vote; NaN is left out."""
+    return mean_of_known(list(_by_size(pairs, values).values()))
 
 
 def ranked_curves(design: Design, values: Values) -> np.ndarray:

@@ -95,18 +95,15 @@ def bootstrap_pair_consistency(
     return np.mean(better == (base_gap > 0)[:, None], axis=1)
 
 
-def coin_flip_consistency(later_checkpoints: list[int], draws: int, generator: np.random.Generator) -> np.ndarray:
-    """Ranking consistency (draws,) if a fair coin decided each block of later checkpoints of each pair.
+def coin_flip_consistency(later_checkpoints: int, draws: int, generator: np.random.Generator) -> np.ndarray:
+    """Ranking consistency (draws,) of a pair if a fair coin decided each block of its later checkpoints.
 
     The level that says nothing: its mean is 1/2, its spread that of the blocks, not of the single
-    checkpoints.
+    checkpoints. At least one checkpoint.
     """
-    values = []
-    for checkpoints in later_checkpoints:
-        length = block_length(checkpoints)
-        coins = generator.integers(2, size=(draws, -(-checkpoints // length)))
-        values.append(np.repeat(coins, length, axis=1)[:, :checkpoints].mean(axis=1))
-    return np.mean(values, axis=0) if values else np.full(draws, np.nan)
+    length = block_length(later_checkpoints)
+    coins = generator.integers(2, size=(draws, -(-later_checkpoints // length)))
+    return np.repeat(coins, length, axis=1)[:, :later_checkpoints].mean(axis=1)
 
 
 @dataclass(frozen=True)

@@ -53,10 +53,10 @@ def test_block_bootstrap_and_coin_flips():
     draws = bootstrap_pair_consistency(gap, np.zeros(28), base, ~base, 2000, generator)
     assert draws.mean() == pytest.approx(0.5, abs=0.02) and 0.05 < draws.std() < 0.2
     assert np.isnan(bootstrap_pair_consistency(gap, gap, base, np.arange(28) >= 21, 5, generator)).all()
-    coins = coin_flip_consistency([47, 47, 47], 20_000, generator)
-    # 47 checkpoints in blocks of 4 are 12 coins a size: sd of the mean about 0.5 / sqrt(36)
+    coins = coin_flip_consistency(47, 20_000, generator)
+    # 47 checkpoints in blocks of 4 are 12 coins
     assert coins.mean() == pytest.approx(0.5, abs=0.01)
-    assert coins.std() == pytest.approx(0.5 / np.sqrt(36), rel=0.05)
+    assert coins.std() == pytest.approx(0.5 / np.sqrt(12), rel=0.05)
 
 
 def test_settling():

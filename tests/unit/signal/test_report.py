@@ -298,3 +298,59 @@ def test_equal_answer_lengths_leave_the_matched_filter_out(tmp_path, rows):
     summary = summary_of(write(tmp_path, rows.assign(choice_tokens=same)))
     assert not any("matched" in trial["filter"] for trial in summary["filters"]["facts"])
     assert any("equally long" in note for note in summary["notes"])
+
+
+# ---- sizes with unequal numbers of architectures -----------------------------------------------------------------
+
+
+@pytest.fixture
+def unequal_pairs(tmp_path):
+    """One pair at size s1 whose order turns, three pairs at size s2 whose order stays; 20 billion tokens a checkpoint.
+
+    Makes the result of one benchmark; `last` cuts a model's curve.
+    """
+    levels = {"s1-a": ("s1", "a", 0.5), "s1-b": ("s1", "b", 0.4)}
+    levels |= {f"s2-{name}": ("s2", name, 0.1 * place) for place, name in enumerate("abc")}
+
+    def make(last=(), resamples=2000):
+        rows = [
+            {"model": model, "checkpoint": f"step-{step}", "tokens_b": 20.0 * step, "benchmark": "facts",
+             "protocol": "direct", "metric": "acc,none",
+             "value": 0.3 if model == "s1-a" and step > 10 else level}
+            for model, (_, _, level) in levels.items()
+            for step in range(1, dict(last).get(model, 24) + 1)
+        ]  # fmt: skip
+        write_table(pd.DataFrame(rows), SCORES, tmp_path / "scores.parquet")
+        sheet = pd.DataFrame(
+            [{"model": model, "size": size, "architecture": shape} for model, (size, shape, _) in levels.items()]
+        )
+        sheet.to_csv(tmp_path / "models.csv", index=False)
+        return analyze_signal(tmp_path / "scores.parquet", tmp_path / "models.csv", resamples=resamples)
+
+    return make
+
+
+def test_interval_and_coins_of_consistency_give_each_size_one_vote_as_the_value_does(unequal_pairs):
+    analysis = unequal_pairs()
+    entry = summarize(analysis)["ranking_consistency"]["facts"]
+    assert entry["by_size"] == {"s1": 0.0, "s2": 1.0} and entry["value"] == 0.5
+    # Orders are constant within the windows, so that no draw of blocks can differ from the value
+    assert entry["interval"] == [0.5, 0.5]
+    # 14 later checkpoints in four blocks of 3 and one of 2: variance of a pair, of one pair and of the mean of three
+    pair = 0.25 * (4 * 3**2 + 2**2) / 14**2
+    coin = analysis.results["facts"].consistency_coin
+    assert coin.std() == pytest.approx(np.sqrt((pair + pair / 3) / 4), rel=0.05)
+
+
+def test_consistency_has_no_interval_where_a_pair_of_it_is_too_short_for_blocks(unequal_pairs):
+    summary = summarize(unequal_pairs({"s1-a": 14}))  # four later checkpoints: 220 to 280
+    entry = summary["ranking_consistency"]["facts"]
+    assert entry["value"] == 0.5 and entry["interval"] is None
+    note = "No interval of ranking consistency over checkpoints where one of its pairs has fewer than 8 later"
+    assert any(text.startswith(note) and text.endswith(": facts.") for text in summary["notes"])
+    # A pair without any later checkpoint is not in the value, nor in what is missing for the interval
+    summary = summarize(unequal_pairs({"s1-a": 10}))
+    entry = summary["ranking_consistency"]["facts"]
+    assert entry["value"] == 1.0 and entry["interval"] == [1.0, 1.0]
+    assert not any(text.startswith(note) for text in summary["notes"])
+    assert not any(text.startswith(note) for text in summarize(unequal_pairs({"s1-a": 14}, resamples=0))["notes"])

@@ -115,8 +115,9 @@ def judge(
 
 def verdict(trial: FilterTrial) -> str:
     """One sentence for a trial: all of in-sample, held-out and control, and what follows."""
+    fitted = f"{trial.in_sample:.3f}" if np.isfinite(trial.in_sample) else "unknown (it keeps nothing)"
     figures = (
-        f"signal quality {trial.in_sample:.3f} where it was fitted, {trial.held_out:.3f} where it was not "
+        f"signal quality {fitted} where it was fitted, {trial.held_out:.3f} where it was not "
         f"(all items: {trial.unfiltered:.3f}; random choices of the same size: {trial.control_mean:.3f}, "
         f"97.5% of them below {trial.control_high:.3f})"
     )

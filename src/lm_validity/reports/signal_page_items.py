@@ -28,11 +28,13 @@ def filter_findings(summary: dict) -> list[Finding]:
     judged = [trial for trial in trials if trial["held_out"] is not None]
     if not judged:
         return []
-    gap = sum(trial["optimism_gap"] for trial in judged) / len(judged)
     basis = (
         f"{count(len(judged), 'trial')} of filters on models or checkpoints that they did not see; "
-        f"{CONTROLS} random choices of the same size each; mean optimism {decimal(gap, signed=True)}."
+        f"{CONTROLS} random choices of the same size each"
     )
+    # A filter can keep items in every fold and none over all models: there is no optimism to tell of
+    gaps = [trial["optimism_gap"] for trial in judged if trial["optimism_gap"] is not None]
+    basis += f"; mean optimism {decimal(sum(gaps) / len(gaps), signed=True)}." if gaps else "."
     if not useful:
         return [Finding("The filters found nothing that holds beyond the data they were fitted on.", basis)]
     best = max(useful, key=_gain)

@@ -10,6 +10,8 @@ from signal_world import MODELS, World, item_rows, models_sheet, score_rows, wri
 
 from lm_validity.errors import InputError
 from lm_validity.reports.signal import analyze_signal, report_signal, summarize
+from lm_validity.reports.signal_page_items import filter_findings
+from lm_validity.reports.summary import decimal
 from lm_validity.statistics.signal_quality import signal_quality
 from lm_validity.tables.schema import SCORES, read_table, write_table
 
@@ -298,6 +300,27 @@ def test_equal_answer_lengths_leave_the_matched_filter_out(tmp_path, rows):
     summary = summary_of(write(tmp_path, rows.assign(choice_tokens=same)))
     assert not any("matched" in trial["filter"] for trial in summary["filters"]["facts"])
     assert any("equally long" in note for note in summary["notes"])
+
+
+def test_a_filter_that_keeps_nothing_over_all_models_has_no_optimism(tmp_path):
+    """Half of the items rise in either architecture and fall twice as fast in the other: the mean falls everywhere."""
+    rows = item_rows(World(models=("small-deep", "small-wide"), items=40, checkpoints=10)).reset_index(drop=True)
+    even = rows["doc_id"].str[5:].astype(int) % 2 == 0
+    rises = even == (rows["model"] == "small-deep")
+    step = rows["iteration"] / 1000 * np.where(rises, 1.0, -2.0)
+    rows["choice_loglikelihoods"] = [
+        [margin if choice == gold else 0.0 for choice in range(4)]
+        for margin, gold in zip(step, rows["gold"], strict=True)
+    ]
+    summary, page = report(write(tmp_path, rows), tmp_path / "report", resamples=0)
+    slopes = [t for t in summary["filters"]["facts"] if t["filter"].startswith("slope")]
+    assert slopes and {t["in_sample"] for t in slopes} == {t["optimism_gap"] for t in slopes} == {None}
+    assert all(t["held_out"] is not None for t in slopes)
+    known = [t["optimism_gap"] for t in summary["filters"]["facts"] if t["optimism_gap"] is not None]
+    (basis,) = (f["basis"] for f in page["findings"] if "random choices" in f["basis"])
+    assert known and basis.endswith(f"; mean optimism {decimal(np.mean(known), signed=True)}.")
+    only_slopes = filter_findings({"filters": {"facts": slopes}})
+    assert only_slopes[0].basis.endswith("random choices of the same size each.")
 
 
 # ---- sizes with unequal numbers of architectures -----------------------------------------------------------------

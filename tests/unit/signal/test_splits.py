@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from lm_validity.filters.held_out import verdict
 from lm_validity.filters.learning import slopes
 from lm_validity.statistics.signal_quality import signal_quality
 from lm_validity.statistics.signal_splits import disjoint_checkpoints, judge_filter, leave_one_group_out
@@ -70,3 +71,14 @@ def test_a_filter_that_keeps_nothing_cannot_be_judged():
     assert np.isnan(trial.held_out) and np.isnan(trial.p) and not trial.useful
     with pytest.raises(ValueError, match="at least one fold"):
         judge_filter(lambda rows: np.ones(20, bool), values, [], np.random.default_rng(0))
+
+
+def test_a_filter_that_keeps_items_in_each_fold_only_is_judged_without_a_nan_in_the_sentence():
+    generator = np.random.default_rng(0)
+    first = np.linspace(0, 1, CHECKPOINTS)[:, None] * np.where(np.arange(40) < 20, 1.0, -2.0)
+    values = [first + 0.1 * generator.standard_normal(first.shape), first[:, ::-1]]
+    folds = leave_one_group_out(["deep", "wide"], [CHECKPOINTS] * 2)
+    trial = judge_filter(positive_slope_of(values), values, folds, generator, controls=20)
+    assert trial.kept_in_sample == 0 and set(trial.kept_by_fold.values()) == {20}
+    assert "signal quality unknown (it keeps nothing) where it was fitted" in verdict(trial)
+    assert "nan" not in verdict(trial)

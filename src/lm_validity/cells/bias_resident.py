@@ -9,11 +9,10 @@ from typing import Literal
 
 import torch
 import transformers
-from safetensors import SafetensorError
 from transformers.activations import NewGELUActivation
 
 from lm_validity.cells.bias_plan import TrialPlan
-from lm_validity.cells.model_files import DTYPES, model_folder
+from lm_validity.cells.model_files import DTYPES, is_models_fault, model_folder
 from lm_validity.errors import CellError
 from lm_validity.store.recipe import derive_seed
 
@@ -177,9 +176,9 @@ class ResidentModel:
                 trust_remote_code=False,
                 **options,
             )
-        except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
-            if getattr(error, "errno", None) is not None:
-                raise  # the file system's fault, not the model's: the job fails and retries apply
+        except Exception as error:
+            if not is_models_fault(error):
+                raise
             raise self._unusable(error) from error
 
     def _unusable(self, error: Exception) -> CellError:

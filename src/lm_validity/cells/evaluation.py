@@ -29,7 +29,6 @@ from lm_eval.api.metrics import (
     unweighted_mean_stderr,
 )
 from lm_eval.api.task import Task
-from lm_eval.models.utils import normalize_gen_kwargs
 
 from lm_validity.cells.items import describe_items, loglikelihood_of
 from lm_validity.cells.language_model import LanguageModel, NonFiniteScore
@@ -200,11 +199,10 @@ def _begin_answers(requests: tuple[Instance, ...], start: str) -> None:
 
 
 def _check_generation_fits(lm: LanguageModel, prepared: PreparedRequests) -> None:
-    first = prepared.requests[0][0]
-    if first.request_type != "generate_until":
-        return
-    longest = normalize_gen_kwargs(first.args[1], lm.max_gen_toks)["max_gen_toks"]
-    if longest >= lm.max_length:
+    answers = [group[0] for group in prepared.requests if group[0].request_type == "generate_until"]
+    room = min((lm.room_for_prompt(request) for request in answers), default=1)
+    if room < 1:
+        longest = lm.max_length - room
         raise CellError(
             f"{prepared.documents.task}: generates up to {longest} tokens, "
             f"but {lm.model_id} takes {lm.max_length} in all.",

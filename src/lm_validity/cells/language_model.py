@@ -15,10 +15,9 @@ import torch
 import transformers
 from lm_eval.models.utils import normalize_gen_kwargs, resolve_max_length
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
-from safetensors import SafetensorError
 
 from lm_validity.cells.generation import StopStrings, WatchLogits, sampling_options
-from lm_validity.cells.model_files import DTYPES, model_and_tokenizer_folder
+from lm_validity.cells.model_files import DTYPES, is_models_fault, model_and_tokenizer_folder
 from lm_validity.cells.quiet import errors_only
 from lm_validity.cells.scorer import SharedContextLM, Way
 from lm_validity.errors import CellError
@@ -296,9 +295,9 @@ def _read_folder(
         model, found = transformers.AutoModelForCausalLM.from_pretrained(
             folder, dtype=dtype, use_safetensors=True, device_map=spread, output_loading_info=True, **local
         )
-    except (OSError, ValueError, KeyError, ImportError, RuntimeError, SafetensorError) as error:
-        if getattr(error, "errno", None) is not None or isinstance(error, torch.OutOfMemoryError):
-            raise  # the machine's fault, not the model's: the job fails and retries apply
+    except Exception as error:
+        if not is_models_fault(error):
+            raise
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CellError(
             f"{name}: cannot be loaded as a causal language model ({reason}).",

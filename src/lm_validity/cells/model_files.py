@@ -5,10 +5,23 @@ from pathlib import Path
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+from safetensors import SafetensorError
 
 from lm_validity.errors import CellError
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def is_models_fault(error: Exception) -> bool:
+    """Whether what `from_pretrained` raised is in the model's files. A full disk, a GPU that fails or memory that runs
+    out is the machine's: the job must fail, so that retries apply."""
+    if getattr(error, "errno", None) is not None:
+        return False
+    if isinstance(error, RuntimeError):  # of transformers' own: tensors of another shape, or that cannot be converted
+        return any(
+            words in str(error) for words in ("state_dict", "ignore_mismatched_sizes", "conversion of the weights")
+        )
+    return isinstance(error, (OSError, ValueError, KeyError, ImportError, SafetensorError))
 
 
 def model_folder(path: str | Path, *, revision: str | None = None, subfolder: str | None = None) -> Path:

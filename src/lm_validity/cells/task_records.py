@@ -116,8 +116,9 @@ def find_task(task: str, include_path: str | Path | None = None) -> TaskRecord:
 def config_digest(path: Path, root: Path) -> str:
     """sha256 of a task's resolved YAML and its code, wherever `root`, the folder that it belongs to, may lie.
 
-    Of a shipped task, its code is the files that the YAML names. Of a local one, it is every Python file under `root`,
-    since those may import each other; a file elsewhere that an included YAML names counts by its content.
+    Of a shipped task, its code is the files that the YAML names. Of a local one, it is every Python file in and under
+    the folders of the YAML and of those files, since they may import each other; a file outside `root` that an included
+    YAML names counts by its content.
     """
     config = load_yaml(path, resolve_func=False)
     for key in _NOT_DIGESTED:
@@ -131,9 +132,10 @@ def config_digest(path: Path, root: Path) -> str:
     named = [code for reference in sorted(references) if (code := _code_file(reference)).is_file()]
     for code in named:
         digest.update(code.read_bytes())
-    for code in python_files(resolved) if root != PACKAGE else ():
-        if code not in named:
-            digest.update(f"\n{code.relative_to(resolved).as_posix()} {file_sha256(code)}".encode())
+    folders = {path.resolve().parent, *(code.parent for code in named)} if root != PACKAGE else ()
+    others = {code for folder in folders for code in python_files(folder)} - {*named}
+    for code in sorted(others, key=lambda code: code.relative_to(resolved).as_posix()):
+        digest.update(f"\n{code.relative_to(resolved).as_posix()} {file_sha256(code)}".encode())
     return digest.hexdigest()
 
 
@@ -150,10 +152,13 @@ def _portable(value, root: Path, references: set[str]):
         references.add(value)
         return value.removeprefix(f"{root}/")
     code, place = _code_file(value), Path(value)
-    if code.is_file():
-        return f"{file_sha256(code)}/{place.name}"
-    # a module of the environment, of which lm-eval's path names no file
-    return place.name if place.parent.is_dir() and re.fullmatch(r"\w+(\.\w+)+", place.name) else value
+    try:
+        if code.is_file():
+            return f"{file_sha256(code)}/{place.name}"
+        # a module of the environment, of which lm-eval's path names no file
+        return place.name if place.parent.is_dir() and re.fullmatch(r"\w+(\.\w+)+", place.name) else value
+    except OSError:  # a text that begins with a slash, and is too long for a path
+        return value
 
 
 def _code_file(reference: str) -> Path:

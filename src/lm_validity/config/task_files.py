@@ -10,6 +10,7 @@ from pathlib import Path
 
 # `include: one.yaml`, `include: [one.yaml, two.yaml]`, or a list of lines below
 _INCLUDE = re.compile(r"^[\"']?include[\"']?:([^\n]*(?:\n[ \t]*-[^\n]*)*)", re.MULTILINE)
+MOST_FILES = 1000  # of a folder below which all files are sources; scanning more would hold up every start
 _FUNCTION = re.compile(r"!function[ \t]+[\"']?([^\s\"'#,\]}]+)")
 
 
@@ -27,12 +28,19 @@ def python_files(folder: Path) -> list[Path]:
 @cache
 def task_sources(folder: str) -> list[str]:
     """The files of a folder of tasks: those directly in it, all YAML and Python files below, and the YAML files
-    elsewhere that they include, with the code that those name. A folder that is not there has none."""
+    elsewhere that they include, with the code that those name. A folder that is not there has none.
+
+    Of a folder with more than MOST_FILES below it, a copy of lm-eval's own tasks say, only those directly in it: a job
+    whose task changed after it was recorded stops and says so.
+    """
     root = Path(folder)
     if not root.is_dir():
         return []
     found = {path for path in root.iterdir() if path.is_file() and not path.name.startswith(".")}
-    found |= {*_files(root, ".yaml"), *python_files(root)}
+    below = [*_files(root, ".yaml"), *python_files(root)]
+    if len(below) > MOST_FILES:
+        return sorted(map(str, found))
+    found |= {*below}
     queue, seen = [path for path in found if path.suffix == ".yaml"], set()
     while queue:
         path = queue.pop()
@@ -58,5 +66,6 @@ def _files(folder: Path, suffix: str) -> list[Path]:
     found = []
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [Path(place, name) for name in names if name.endswith(suffix) and not name.startswith(".")]
+        wanted = (Path(place, name) for name in names if name.endswith(suffix) and not name.startswith("."))
+        found += [path for path in wanted if path.is_file()]  # no link to a file that is gone
     return sorted(found, key=lambda path: path.relative_to(folder).as_posix())

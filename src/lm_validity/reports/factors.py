@@ -48,7 +48,7 @@ def factors_summary(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, 
         notes.append("Intervals are null: no resampling was asked for (--resamples 0).")
     elif not uncertainty.shares:
         notes.append(f"Intervals are null: too few models to resample ({len(models)}).")
-    elif len(models) < FEW_MODELS:
+    elif len(models) < FEW_MODELS and any(np.isfinite(shares.low).any() for shares in uncertainty.shares.values()):
         notes.append(
             f"With {len(models)} models, resampled shares of variance are biased upwards: their intervals are rough."
         )

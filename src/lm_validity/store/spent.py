@@ -3,6 +3,7 @@
 from collections import Counter
 from dataclasses import dataclass, field
 
+from lm_validity.errors import InputError
 from lm_validity.store.cells import Store
 
 
@@ -41,6 +42,9 @@ def count_spent(store: Store) -> Spent:
         cut = Counter({phase: counts.get("truncated_requests", 0) for phase, counts in phases.items()})
         cut["train"] += sidecar.get("truncated_texts", 0)
         if cut.total():
-            key = store.read(folder)["key"]
+            try:
+                key = store.read(folder)["key"]
+            except InputError:  # damaged, or of an older recipe and purged: no number depends on this
+                continue
             spent.truncated.setdefault((key["model"], key["benchmark"]), Counter()).update(cut)
     return spent

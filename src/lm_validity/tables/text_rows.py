@@ -18,7 +18,7 @@ from lm_validity.errors import InputError
 @dataclass(frozen=True)
 class TextRows:
     """`rows` have the header's length, their values without surrounding blanks; `lines` counts from 1, the header's
-    line: where each row ends."""
+    line."""
 
     header: list[str]
     rows: list[list[str]]
@@ -32,8 +32,9 @@ class TextRows:
 def read_text_rows(path: Path, layout: str) -> TextRows:
     """Read a file, gzipped or not, that is tab-separated where its first line has a tab.
 
-    Rows without any value are skipped, shorter ones have empty values at their end. `layout` is the hint of errors
-    that concern the whole file. Raises InputError for a file that is absent, damaged or no UTF-8 text, a row wider
+    Rows without any value and lines that begin with # are skipped, shorter rows have empty values at their end, and a
+    last column that is empty throughout is left out. `layout` is the hint of errors that concern the whole file. Raises
+    InputError for a file that is absent, damaged or no UTF-8 text, a quote that does not end on its line, a row wider
     than the header, a column's name that is there twice, and a file without rows.
     """
     if not path.is_file():
@@ -51,24 +52,30 @@ def read_text_rows(path: Path, layout: str) -> TextRows:
 
 
 def _parse(handle, path: Path) -> TextRows:
-    first = handle.readline()
-    handle.seek(0)
-    # strict: a quote that never ends would swallow all rows after it
-    reader = csv.reader(handle, delimiter="\t" if "\t" in first else ",", strict=True)
+    numbered = [(number, line) for number, line in enumerate(handle, 1) if line.strip() and not line.startswith("#")]
+    text = [line for _, line in numbered]
+    comma = "\t" not in (text or [""])[0]
+    reader = csv.reader(text, delimiter="," if comma else "\t", skipinitialspace=comma)
     header = [name.strip() for name in next(reader, [])]
     for name in header:
         if name and header.count(name) > 1:
             raise InputError(f"{path}: two columns are called {name!r}.", "rename or remove one of them.")
-    rows, lines = [], []
+    rows, lines, before = [], [], reader.line_num
     for row in reader:
+        line = numbered[before][0]
+        if reader.line_num > before + 1:  # it would swallow the rows after it
+            raise InputError(f"{path}, row {line}: a quote does not end.", "close it, or remove it.")
+        before = reader.line_num
         values = [value.strip() for value in row]
         if not any(values):
             continue
         if len(values) > len(header):
             raise InputError(
-                f"{path}, row {reader.line_num}: {len(values)} values for {len(header)} columns.",
+                f"{path}, row {line}: {len(values)} values for {len(header)} columns.",
                 "quote values that contain the separator; leave no separator at the end of a row.",
             )
         rows.append(values + [""] * (len(header) - len(values)))
-        lines.append(reader.line_num)
+        lines.append(line)
+    while header and not header[-1] and not any(row[-1] for row in rows):
+        header, rows = header[:-1], [row[:-1] for row in rows]
     return TextRows(header, rows, lines)

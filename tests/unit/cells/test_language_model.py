@@ -9,6 +9,7 @@ import transformers
 from toy_world import load_toy, toy_model
 
 from lm_validity.cells.language_model import load_language_model
+from lm_validity.cells.model_files import is_models_fault
 from lm_validity.errors import CellError
 
 OPTIONS = {"device": "cpu", "eval_batch_size": 8}
@@ -111,3 +112,28 @@ def test_encoders_are_refused(tmp_path):
     assert pythia.is_decoder is False, "causal all the same"
     save_with_tokenizer(transformers.GPTNeoXForCausalLM(pythia), folder, tmp_path / "pythia")
     load_toy(tmp_path / "pythia")
+
+
+@pytest.mark.parametrize(
+    ("error", "models"),
+    [
+        (ValueError("unknown architecture"), True),
+        (OSError("no file named model.safetensors"), True),
+        (OSError(28, "No space left on device"), False),
+        (torch.OutOfMemoryError("CUDA out of memory"), False),
+        (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory"), False),
+        (RuntimeError("You set `ignore_mismatched_sizes` to `False`, thus raising an error."), True),
+    ],
+)
+def test_the_machines_faults_are_not_the_models(error, models, tmp_path, monkeypatch):
+    """They end the job, and retries apply; the model's end its cells."""
+    assert is_models_fault(error) == models
+    folder = toy_model("gpt2", tmp_path / "m")
+
+    def fail(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", fail)
+    with pytest.raises(CellError if models else type(error)):
+        load_toy(folder)

@@ -9,6 +9,7 @@ from toy_world import TASKS, write_toy_tasks
 
 from lm_validity.cells.prefetch import prefetch_benchmark
 from lm_validity.cells.tasks import TaskRecord, find_task, load_task
+from lm_validity.config import task_files
 from lm_validity.config.sheets import Benchmark
 from lm_validity.config.task_files import task_sources
 from lm_validity.errors import InputError
@@ -164,6 +165,28 @@ def test_digest_follows_all_code_of_a_local_task_and_not_its_place(tmp_path, tas
     assert find_task(task, second).config_digest not in digests
 
 
+def test_a_task_in_a_folder_of_many_has_the_code_of_its_own_folder(tmp_path):
+    """As in a copy of lm-eval's tasks, where another task's code says nothing about this one."""
+    write_toy_tasks(tmp_path / "mine")
+    before = find_task("toy_blank", tmp_path).config_digest
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "utils.py").touch()
+    assert find_task("toy_blank", tmp_path).config_digest == before
+    (tmp_path / "mine" / "helpers").mkdir()
+    (tmp_path / "mine" / "helpers" / "more.py").touch()
+    assert find_task("toy_blank", tmp_path).config_digest != before
+
+
+def test_a_long_text_that_begins_with_a_slash_is_no_path(tmp_path):
+    path = write_toy_tasks(tmp_path) / "toy_choice.yaml"
+    text = path.read_text()
+    digests = set()
+    for end in ("a", "b"):
+        path.write_text(text.replace('doc_to_text: "', f'doc_to_text: "/no_think {"x" * 300} {end} '))
+        digests.add(find_task("toy_choice", tmp_path).config_digest)
+    assert len(digests) == 2
+
+
 def test_digest_of_a_task_that_names_all_code_of_its_folder_stays_as_it_was(tmp_path):
     """A folder whose YAML names all its Python files (the demo's is one): recipes of finished cells hold on to it."""
     record = find_task("toy_blank", write_toy_tasks(tmp_path))
@@ -184,6 +207,17 @@ def test_the_files_of_a_folder_of_tasks(tmp_path):
     below = {"tasks/lib/words.py", "tasks/lib/numbers.py", "tasks/deep/more.yaml", "tasks/deep/other.yaml"}
     assert found == top | below | {"tasks/base_yaml", "common.yaml", "outer.yaml", "words.py"}
     assert task_sources(str(tmp_path / "absent")) == []
+
+
+def test_of_a_huge_folder_the_files_directly_in_it_are_watched(tmp_path, monkeypatch):
+    write_with_code(tmp_path)
+    (tmp_path / "gone.yaml").symlink_to(tmp_path / "absent.yaml")
+    monkeypatch.setattr(task_files, "MOST_FILES", 3)
+    task_sources.cache_clear()
+    assert task_sources(str(tmp_path)) == [str(tmp_path / name) for name in ("common.yaml", "words.py")]
+    monkeypatch.setattr(task_files, "MOST_FILES", 1000)
+    task_sources.cache_clear()
+    assert str(tmp_path / "tasks" / "lib" / "words.py") in task_sources(str(tmp_path))
 
 
 def test_missing_column(tmp_path):

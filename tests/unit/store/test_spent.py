@@ -68,5 +68,8 @@ def test_what_was_cut_to_fit_is_listed_by_model_and_benchmark(tmp_path):
     frame = page.sections[1].tables[0].frame
     assert frame.to_dict("records") == [{"model": "m", "benchmark": "long", "train": 2, "validation": 10, "test": 7}]
     assert "Text was cut to fit the model in 1 pairs" in page.findings[0].basis
+    place = store.place(tuned, {"name": "tuned"})
+    (store.root / place.folder / "cell.json").unlink()
+    assert count_spent(store).truncated == {("m", "long"): {"test": 7, "train": 0}}, "a damaged cell stops no page"
     write_page(page, tmp_path / "page")
     assert "Cut to fit" in build_site([tmp_path / "page"], tmp_path / "site").read_text()

@@ -174,3 +174,20 @@ def test_an_output_that_is_no_folder_is_one_line(tmp_path):
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
         assert done.returncode == 2 and done.stderr.startswith("Error: taken") and done.stderr.count("\n") == 1
         assert "Hint: " in done.stderr and (tmp_path / "taken").read_text() == "a file"
+
+
+def test_reports_read_the_sheets_that_the_workflow_reads(tmp_path):
+    """Comments, blank lines and a quoted word at the start of a value."""
+    text = '# mine\n\nmodel\tpath\tlabel\n# the large one\na\torg/a\t"Big" model\n\nb\torg/b\tx\tlow\n'
+    with pytest.raises(InputError, match="row 7: 4 values for 3 columns"):
+        read_models(write(tmp_path / "m.tsv", text))
+    sheet = read_models(write(tmp_path / "m.tsv", text.replace("\tlow", "")))
+    assert sheet["model"].tolist() == ["a", "b"] and "Big" in sheet["label"][0]
+    with pytest.raises(InputError, match="row 2: a quote does not end"):
+        read_models(write(tmp_path / "m.csv", 'model,path\n"a,org/a\nb,org/b\n'))
+
+
+def test_blanks_after_commas_and_an_empty_last_column(tmp_path):
+    text = '\nmodel, path,family,\na, "org/a, the first",F,\nb,org/b,G,\n'
+    sheet = read_models(write(tmp_path / "m.csv", text))
+    assert sheet["path"].tolist() == ["org/a, the first", "org/b"] and sheet["family"].tolist() == ["F", "G"]

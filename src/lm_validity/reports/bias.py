@@ -1,18 +1,17 @@
 """The bias report: does pretraining on a benchmark's unlabelled test text inflate its score?"""
 
-import math
 from pathlib import Path
 
 import pandas as pd
 
 from lm_validity.files import write_json
 from lm_validity.reports.bias_analysis import BiasAnalysis, analyze_bias
+from lm_validity.reports.bias_notes import notes
 from lm_validity.reports.bias_page import bias_page
 from lm_validity.reports.page import write_page
 from lm_validity.reports.summary import plain
 from lm_validity.statistics.bias_meta import THRESHOLD
-from lm_validity.statistics.bias_model import EFFECTS
-from lm_validity.tables.trials import ARMS, read_trials
+from lm_validity.tables.trials import read_trials
 
 
 def report_bias(trials: str | Path, output: str | Path, sampler: str = "laplace", formula: str = "all") -> None:
@@ -100,78 +99,3 @@ def _meta_analysis(analysis: BiasAnalysis) -> list[dict]:
             }
         )
     return rows
-
-
-def notes(analysis: BiasAnalysis) -> list[str]:
-    """What a reader must know about these data and about what is null."""
-    found = [
-        "Boost and bias share the extra arm: chance that raises accuracy(extra) raises the boost and lowers the bias. "
-        "Do not read the two together as if they were independent.",
-        "A boost from text of the benchmark's own domain can itself be unfair: a model may generalise better within "
-        "that domain only, and a score that it gains there need not show elsewhere.",
-        "cells: means over all subsamples of all tasks, standard errors over task means. tasks: every cell (language "
-        "model, m, n) weighs the same. Intervals of posteriors are 89%, equal-tailed; all others are 95%.",
-    ]
-    if analysis.sampler == "laplace":
-        found.append("divergences and rhat_max are null: the Laplace path draws no chains (see effective_nodes).")
-    else:
-        found.append("log_evidence is null: NUTS does not estimate it.")
-    return found + _missing_notes(analysis) + _provenance_notes(analysis) + _reliability_notes(analysis)
-
-
-def _missing_notes(analysis: BiasAnalysis) -> list[str]:
-    trials, found = analysis.trials, []
-    for arm in ARMS:
-        if missing := int(trials[arm].isna().sum()):
-            effects = " and ".join(effect for effect, arms in EFFECTS.items() if arm in arms)
-            found.append(f"{missing} of {len(trials)} trials have no arm {arm}; they do not count for {effects}.")
-    if analysis.cells["tasks"].min() == 1:
-        found.append("boost_se and bias_se are null in cells with one task: they are standard errors over tasks.")
-    if any(result is None for result in analysis.meta.values()):
-        found.append("meta_analysis is null where every task has one subsample: a slice would be the whole data.")
-    if any(result is not None and math.isnan(result.share_t_excluding_zero) for result in analysis.meta.values()):
-        found.append("share_t_excluding_zero is null in settings with one task: its interval is one over tasks.")
-    if analysis.power["power"].isna().any():
-        found.append("power is null where fewer than two tasks have two subsamples: variances are unknown.")
-    if analysis.power["subsamples_needed"].isna().any() or analysis.power["tasks_needed"].isna().any():
-        found.append(
-            "subsamples_needed and tasks_needed are null where more alone of the one would never suffice: then the "
-            "tasks differ too much, or there are too few subsamples."
-        )
-    models = trials.groupby("experiment")["language_model"].nunique()
-    for experiment in models.index[models == 1]:
-        found.append(f"Experiment {experiment} has one language model: the terms that tell models apart are dropped.")
-    return found
-
-
-def _provenance_notes(analysis: BiasAnalysis) -> list[str]:
-    found = [
-        f"Mixed provenance: the base accuracy of {row.language_model} at m = {row.m} is {row.base:.4f} for n = "
-        f"{row.n} and {row.reference_base:.4f} for n = {row.reference_n} (z = {row.z:.1f}), though the base arm "
-        "never sees the n texts. These rows come from different code or data; trends over n at this m are "
-        "confounded."
-        for row in analysis.drift[analysis.drift["mixed"]].itertuples()
-    ]
-    if len(analysis.mismatches):
-        setting = analysis.mismatches.groupby(["experiment", "m", "n"])[["mismatched", "subsamples"]].sum()
-        places = ", ".join(f"{row.mismatched} at m = {key[1]}, n = {key[2]}" for key, row in setting.iterrows())
-        names = ", ".join(sorted(analysis.mismatches["task"].unique()))
-        found.append(
-            f"Subsamples of the same number had different test sets in different language models ({places}; tasks "
-            f"{names}). The formulas equations and notebooks share a pair effect between models and are wrong for "
-            "these; overdispersed pairs within a model and is not affected."
-        )
-    return found
-
-
-def _reliability_notes(analysis: BiasAnalysis) -> list[str]:
-    return [
-        f"UNRELIABLE FIT: {fit.effect} at m = {fit.m}, n = {fit.n}, formula {fit.formula} ({fit.experiment}): "
-        + (
-            f"{fit.divergences} divergences, largest r-hat {fit.rhat_max:.3f}, {fit.effective:.0f} effective draws."
-            if fit.sampler == "nuts"
-            else f"only {fit.effective:.0f} effective nodes."
-        )
-        for fit in analysis.fits
-        if not fit.reliable
-    ]

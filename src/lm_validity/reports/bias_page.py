@@ -9,6 +9,7 @@ from lm_validity.reports import bias_figures as figures
 from lm_validity.reports.bias_analysis import SETTING, BiasAnalysis, Fit
 from lm_validity.reports.bias_formulas import formula_conclusions
 from lm_validity.reports.bias_sections import (
+    cell_table,
     experiments,
     loss_section,
     meta_section,
@@ -66,19 +67,21 @@ def _findings(analysis: BiasAnalysis) -> list[Finding]:
 
 
 def _experiment_findings(analysis: BiasAnalysis, experiment: str) -> list[Finding]:
-    start, basis = prefix(analysis, experiment), _basis(analysis, experiment)
+    start = prefix(analysis, experiment)
     bias, boost = (analysis.overall[experiment, effect] for effect in ("bias", "boost"))
-    found = []
+    bases, found = {effect: _basis(analysis, experiment, effect) for effect in EFFECTS}, []
     if bias is not None:
         change = with_interval(bias.mean, bias.interval, 4, signed=True)
         sentence = f"{start}Pretraining on the test set's own unlabelled text, instead of other text from the same "
         sentence += f"source, changes accuracy by {change}."
         signs = f"{bias.positive} of {count(bias.tasks, 'task')} went up, {bias.negative} down."
-        found.append(Finding(sentence, f"{basis} {signs} {_headline_fits(analysis, experiment, 'bias')}"))
+        found.append(Finding(sentence, f"{bases['bias']} {signs} {_headline_fits(analysis, experiment, 'bias')}"))
     if boost is not None:
         change = with_interval(boost.mean, boost.interval, 4, signed=True)
         sentence = f"{start}Pretraining on other unlabelled text from the same source changes accuracy by {change}."
         down = f"{boost.negative} of {count(boost.tasks, 'task')} went down."
+        if bias is None or bases["boost"] != bases["bias"]:
+            down = f"{bases['boost']} {down}"
         found.append(Finding(sentence, f"{down} {_headline_fits(analysis, experiment, 'boost')}"))
     for finding in (_formula_finding(analysis, experiment), _meta_finding(analysis, experiment)):
         if finding is not None:
@@ -86,14 +89,18 @@ def _experiment_findings(analysis: BiasAnalysis, experiment: str) -> list[Findin
     return found
 
 
-def _basis(analysis: BiasAnalysis, experiment: str) -> str:
-    cells = analysis.cells[analysis.cells["experiment"] == experiment]
+def _basis(analysis: BiasAnalysis, experiment: str, effect: str) -> str:
+    """What the effect's mean rests on: trials that lack an arm of it do not count."""
+    cells = analysis.cells[(analysis.cells["experiment"] == experiment) & (analysis.cells[f"{effect}_trials"] > 0)]
     models, settings = cells["language_model"].nunique(), len(cells[["m", "n"]].drop_duplicates())
+    mean = analysis.overall[experiment, effect]
     interval = "95% t interval over the tasks' means, cells weighing the same."
+    if mean is not None and mean.interval is None:
+        interval = "the task's mean, cells weighing the same; one task has no interval over tasks."
     parts = [
         count(models, "language model"),
         count(settings, "setting") + " of m and n",
-        f"{cells['trials'].sum()} trials",
+        count(int(cells[f"{effect}_trials"].sum()), "trial"),
     ]
     return f"{', '.join(parts)}. Model-free: {interval}"
 
@@ -200,14 +207,7 @@ def _answer_section(analysis: BiasAnalysis) -> Section:
             )
         ],
         tables=[
-            Table(
-                "cells",
-                "Means by language model, m and n",
-                analysis.cells,
-                formats=dict.fromkeys(["boost_mean", "bias_mean"], CHANGE)
-                | dict.fromkeys(["boost_se", "bias_se"], ".4f"),
-                caption="Means over all subsamples of all tasks; standard errors over task means.",
-            ),
+            cell_table(analysis),
             _setting_table(analysis),
         ],
     )

@@ -30,6 +30,21 @@ def per_experiment(analysis: BiasAnalysis, sentence: Callable[[BiasAnalysis, str
     return " ".join(prefix(analysis, name) + words for name, words in said.items() if words)
 
 
+def cell_table(analysis: BiasAnalysis) -> Table:
+    """Means by cell; what each effect rests on only where that is not all that the cell holds."""
+    cells = analysis.cells
+    own = [f"{effect}_{size}" for effect in EFFECTS for size in ("subsamples", "tasks", "trials")]
+    complete = all((cells[name] == cells[name.partition("_")[2]]).all() for name in own)
+    caption = "Means over all subsamples of all tasks; standard errors over task means."
+    return Table(
+        "cells",
+        "Means by language model, m and n",
+        cells.drop(columns=own) if complete else cells,
+        formats=dict.fromkeys(["boost_mean", "bias_mean"], "+.4f") | dict.fromkeys(["boost_se", "bias_se"], ".4f"),
+        caption=caption if complete else f"{caption} Those of an effect are over the trials that have both its arms.",
+    )
+
+
 def permutation_section(analysis: BiasAnalysis) -> Section:
     """Exact sign-flip tests, task by task."""
     keys = [*CELL, "task"]

@@ -14,6 +14,8 @@ from scipy import stats
 from lm_validity.statistics.bias_model import EFFECTS
 from lm_validity.tables.trials import CELL
 
+_SIZES = {"subsamples": "max", "tasks": "size", "trials": "sum"}  # of a cell, from its tasks' numbers of trials
+
 
 def task_means(trials: pd.DataFrame, effect: str, keys: list[str]) -> pd.DataFrame:
     """Mean `effect` and number of `trials` by `keys`: the difference of the counts over the observations."""
@@ -31,17 +33,49 @@ def cell_effects(trials: pd.DataFrame) -> pd.DataFrame:
 
     `boost_mean`, `bias_mean`: over all subsamples of all tasks. `boost_se`, `bias_se`: the standard deviation
     of the task means over the root of the number of tasks (NaN with one task). `subsamples`: the largest
-    number of subsamples of a task; `tasks`, `trials`: what the cell holds. An effect without trials is NaN.
+    number of subsamples of a task; `tasks`, `trials`: what the cell holds, whatever the arms. The same with
+    `boost_` and `bias_` before them: of the trials that have both arms of the effect, which its mean rests on.
+    An effect without such trials is NaN, with counts of 0.
     """
     per_task = trials.groupby([*CELL, "task"]).size().reset_index(name="trials")
-    cells = per_task.groupby(CELL)["trials"].agg(subsamples="max", tasks="size", trials="sum").reset_index()
+    cells = per_task.groupby(CELL)["trials"].agg(**_SIZES).reset_index()
     for effect in EFFECTS:
         whole = task_means(trials, effect, CELL).rename(columns={effect: f"{effect}_mean"})
-        by_task = task_means(trials, effect, [*CELL, "task"]).groupby(CELL)[effect]
+        per_task = task_means(trials, effect, [*CELL, "task"])
+        by_task = per_task.groupby(CELL)[effect]
         spread = (by_task.std() / np.sqrt(by_task.count())).rename(f"{effect}_se").reset_index()
+        sizes = per_task.groupby(CELL)["trials"].agg(**_SIZES).add_prefix(f"{effect}_")
         cells = cells.merge(whole.drop(columns="trials"), "left", CELL).merge(spread, "left", CELL)
-    order = ["boost_mean", "boost_se", "bias_mean", "bias_se", "subsamples", "tasks", "trials"]
-    return cells[[*CELL, *order]]
+        cells = cells.merge(sizes.reset_index(), "left", CELL)
+        cells[sizes.columns] = cells[sizes.columns].fillna(0).astype("int64")
+    order = [f"{effect}_{column}" for effect in EFFECTS for column in ("mean", "se")]
+    counts = [*_SIZES, *(f"{effect}_{size}" for effect in EFFECTS for size in _SIZES)]
+    return cells[[*CELL, *order, *counts]]
+
+
+def missing_trials(trials: pd.DataFrame, effect: str) -> pd.DataFrame:
+    """Cells with fewer trials of a task than there could be: [*CELL, task, `subsamples`, `expected`].
+
+    `subsamples`: trials with both arms of `effect`; `expected`: the most that a language model has of any task at
+    that m and n, at least 1. Looked for in every language model, setting and task of an experiment, also in
+    combinations without any row; an experiment without a trial of the effect is left out.
+    """
+    rows = []
+    for experiment, group in trials.groupby("experiment"):
+        known = group.dropna(subset=list(EFFECTS[effect]))
+        if known.empty:
+            continue
+        places = group[["m", "n"]].drop_duplicates().merge(group[["language_model"]].drop_duplicates(), "cross")
+        places = places.merge(group[["task"]].drop_duplicates(), "cross").assign(experiment=experiment)
+        keys = [*CELL, "task"]
+        places = places.merge(known.groupby(keys).size().rename("subsamples").reset_index(), "left", keys)
+        places["subsamples"] = places["subsamples"].fillna(0).astype("int64")
+        places["expected"] = places.groupby(["m", "n"])["subsamples"].transform("max").clip(lower=1)
+        rows.append(places[places["subsamples"] < places["expected"]])
+    columns = [*CELL, "task", "subsamples", "expected"]
+    return (
+        pd.concat(rows)[columns].sort_values(columns).reset_index(drop=True) if rows else pd.DataFrame(columns=columns)
+    )
 
 
 def task_effects(trials: pd.DataFrame) -> pd.DataFrame:

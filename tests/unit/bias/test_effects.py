@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from lm_validity.statistics.bias_effects import cell_effects, mean_over_tasks, task_effects
+from lm_validity.statistics.bias_effects import cell_effects, mean_over_tasks, missing_trials, task_effects
 from lm_validity.tables.trials import pair_arms
 
 KEYS = ["experiment", "language_model", "m", "n", "task", "subsample"]
@@ -58,6 +58,32 @@ def test_trials_without_an_arm_do_not_count():
     cells = cell_effects(table((10, "a", 1, None, 4, 5), (10, "a", 2, 1, 2, None)))
     assert cells["boost_mean"].iloc[0] == pytest.approx(0.1)
     assert cells["bias_mean"].iloc[0] == pytest.approx(0.1)
+
+
+def test_an_effects_sizes_count_trials_with_both_its_arms():
+    cells = cell_effects(
+        table((10, "a", 1, None, 4, 5), (10, "a", 2, 1, 2, None), (10, "b", 1, None, 4, 4), (20, "a", 1, 3, 4, None))
+    )
+    sizes = ["subsamples", "tasks", "trials"]
+    assert cells[sizes].values.tolist() == [[2, 2, 3], [1, 1, 1]]
+    assert cells[[f"boost_{size}" for size in sizes]].values.tolist() == [[1, 1, 1], [1, 1, 1]]
+    assert cells[[f"bias_{size}" for size in sizes]].values.tolist() == [[1, 2, 2], [0, 0, 0]]
+
+
+def test_missing_trials_are_looked_for_in_every_model_setting_and_task(trials):
+    whole = trials(tasks=2, subsamples=3)
+    assert missing_trials(whole, "bias").empty
+    last, second = whole["subsample"] == 2, (whole["language_model"] == "lm1") & (whole["task"] == "task1")
+    gaps = missing_trials(whole[~(last & (whole["n"] == 80)) & ~(second & (whole["n"] == 40))], "bias")
+    # at n = 80 every task has two subsamples: that is a design, no gap
+    assert gaps.values.tolist() == [["demo", "lm1", 16, 40, "task1", 0, 3]]
+    whole.loc[second & last, "test"] = np.nan
+    assert missing_trials(whole, "boost").empty
+    assert missing_trials(whole, "bias")[["n", "subsamples", "expected"]].values.tolist() == [[40, 2, 3], [80, 2, 3]]
+
+
+def test_an_effect_that_an_experiment_never_has_is_no_gap(trials):
+    assert missing_trials(trials(arms=("base", "extra")), "bias").empty
 
 
 def test_mean_over_tasks_is_the_t_interval():

@@ -174,6 +174,53 @@ def test_incomplete_data_are_reported_with_what_is_missing(report, layout):
         assert f"have no arm {missing}" in notes
 
 
+def only_the_first_task_of_lm1(table):
+    return table[(table["language_model"] == "lm0") | (table["task"] == "task0")]
+
+
+def test_a_findings_basis_is_of_the_trials_that_it_rests_on(report):
+    def change(table):
+        table = only_the_first_task_of_lm1(table)
+        kept = (table["language_model"] == "lm0") & (table["task"] == "task0")
+        return table[kept | (table["arm"] != "test")]
+
+    summary, page = report(change, tasks=3, subsamples=4, sizes=(40,))
+    bias, _, boost = page.partition("Pretraining on other unlabelled text")
+    assert "1 language model, 1 setting of m and n, 4 trials. Model-free: the task&#x27;s mean" in bias.replace(
+        "&#39;", "&#x27;"
+    )
+    assert "2 language models, 1 setting of m and n, 16 trials." in boost
+    assert [row["bias_trials"] for row in summary["cells"]] == [4, 0]
+    notes = " ".join(summary["notes"])
+    assert "bias is null for task1, task2: no trial there has the arms extra and test." in notes
+    assert "bias_mean and bias_se are null in 1 of 2 cells" in notes
+    assert "the headline's bias has no standard error and no interval" in notes
+    assert "the headline's boost" not in notes
+
+
+def test_cells_that_lack_tasks_or_subsamples_are_named(report):
+    def change(table):
+        table = only_the_first_task_of_lm1(table)
+        return table[(table["language_model"] == "lm0") | (table["subsample"] > 0)]
+
+    gap = "lm1 at m = 16, n = 40 and m = 16, n = 80 has no trial of task1, task2 and fewer of task0 (3 of 4)"
+    summary, _ = report(change, tasks=3, subsamples=4)
+    assert (
+        sum(f"Experiment demo has gaps, for the boost and the bias: {gap}." in note for note in summary["notes"]) == 1
+    )
+    summary, _ = report(tasks=3, subsamples=4)
+    assert not any("gaps" in note for note in summary["notes"])
+
+
+def test_null_standard_errors_have_their_note_where_one_task_alone_has_the_arms(report):
+    summary, _ = report(lambda table: table[(table["arm"] != "base") | (table["task"] == "task0")], sizes=(40,))
+    row, notes = summary["cells"][0], " ".join(summary["notes"])
+    assert row["tasks"] == 4 and row["boost_se"] is None and row["bias_se"] is not None
+    assert summary["headline"]["demo"]["boost"]["interval"] is None
+    assert "boost_se is null in cells with one task that has both arms" in notes
+    assert "the headline's boost has no standard error and no interval" in notes
+
+
 def test_mixed_provenance_is_said_on_the_page(report):
     def drift(table):
         odd = (table["n"] == 80) & (table["arm"] == "base")

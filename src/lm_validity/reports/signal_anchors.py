@@ -4,11 +4,13 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.reports.signal_analysis import BenchmarkResult
-from lm_validity.reports.signal_scores import mean_of_known, parameters, point_values, ranked_curves
+from lm_validity.reports.signal_scores import Design, mean_of_known, parameters, point_values, ranked_curves
 from lm_validity.statistics.signal_criteria import (
     FINETASKS_MONOTONICITY,
     FINETASKS_NON_RANDOMNESS,
     FINETASKS_SIGNAL_TO_NOISE,
+    LAST_CHECKPOINTS,
+    SignalToNoise,
     mean_rank_correlation,
     ordering_consistency,
     seed_criteria,
@@ -28,7 +30,7 @@ def criteria_entry(result: BenchmarkResult, facts: pd.DataFrame) -> dict:
     ratio, non_randomness = _seed_criteria(result, facts, reasons)
     noise = signal_to_noise(curves)
     if np.isnan(noise.ratio):
-        reasons.append("signal to noise needs two models, five checkpoints and a positive mean score")
+        reasons.append(_no_ratio(curves, noise))
     early, across = _decisions(result, facts, reasons)
     return {
         "finetasks": {
@@ -50,6 +52,15 @@ def criteria_entry(result: BenchmarkResult, facts: pd.DataFrame) -> dict:
         "decision_accuracy": {"middle_to_last": early, "smallest_to_largest": across},
         "reasons": reasons,
     }
+
+
+def _no_ratio(curves: list[np.ndarray], noise: SignalToNoise) -> str:
+    """Why Signal and Noise's ratio is null."""
+    if len(curves) < 2 or any(len(curve) < LAST_CHECKPOINTS for curve in curves):
+        return f"signal to noise needs two models, and {LAST_CHECKPOINTS} checkpoints of every model"
+    if np.isnan(noise.signal):
+        return "signal to noise is relative to the mean score, and needs scores of one sign"
+    return "signal to noise needs some noise: the last checkpoints lie on a line"
 
 
 def _passes(value: float, threshold: float) -> bool | None:
@@ -93,16 +104,33 @@ def _decisions(result: BenchmarkResult, facts: pd.DataFrame, reasons: list[str])
     half = int(np.argmin(np.abs(design.ranked_progress - design.ranked_progress[-1] / 2)))
     early = float(decision_accuracy(curves[:, half], curves[:, -1]))
 
-    # A recipe is an architecture and a training mixture; it needs a model at either size
-    by_recipe: dict[tuple, list[tuple[float, float]]] = {}
-    for model in design.curves:
+    return early, _across_sizes(design, facts, reasons)
+
+
+def _across_sizes(design: Design, facts: pd.DataFrame, reasons: list[str]) -> float:
+    """Order of the recipes at the smallest and at the largest size that all of them have.
+
+    A recipe is an architecture and a training mixture; it takes part with models of two sizes or more. Several
+    trainings of a recipe at one size are averaged at their last checkpoints.
+    """
+    scores: dict[tuple, dict[str, list[float]]] = {}
+    weights: dict[str, list[float]] = {}
+    for model, curve in design.curves.items():
         fact = facts.loc[model]
         if np.isnan(parameters(fact)):
             continue
+        # Two architectures of one named size have not quite the same number of parameters
+        size = str(fact["size"]).casefold() if pd.notna(fact["size"]) else f"{parameters(fact):g} billion"
         recipe = (str(fact["architecture"]), str(fact["training_data"]))
-        by_recipe.setdefault(recipe, []).append((parameters(fact), float(design.curves[model].values[-1])))
-    ends = [(min(found), max(found)) for found in by_recipe.values() if len({size for size, _ in found}) > 1]
-    if len(ends) < 2:
+        scores.setdefault(recipe, {}).setdefault(size, []).append(float(curve.values[-1]))
+        weights.setdefault(size, []).append(parameters(fact))
+    recipes = [by_size for by_size in scores.values() if len(by_size) > 1]
+    if len(recipes) < 2:
         reasons.append("decision accuracy across sizes needs two recipes at two sizes each")
-        return early, float("nan")
-    return early, float(decision_accuracy([small[1] for small, _ in ends], [large[1] for _, large in ends]))
+        return float("nan")
+    common = sorted(set.intersection(*map(set, recipes)), key=lambda size: np.mean(weights[size]))
+    if len(common) < 2:
+        reasons.append("decision accuracy across sizes needs two sizes that all recipes of several sizes have")
+        return float("nan")
+    small, large = ([np.mean(by_size[size]) for by_size in recipes] for size in (common[0], common[-1]))
+    return float(decision_accuracy(small, large))

@@ -189,16 +189,16 @@ def _ranking_entry(result: BenchmarkResult) -> dict | None:
         return None
     curves = ranked_curves(design, point_values(design))
     ordering = size_ordering(curves, design.larger_pairs)
-    resampled = result.resampled
+    resampled, end = result.resampled, float(design.ranked_tokens[-1])
     return {
         "models": design.ranked,
         "tokens_b": None if np.isnan(design.ranked_tokens).any() else design.ranked_tokens,
         "agreement_with_last": agreement_with_last(curves),
         "stable_from_b": scores.stable_from,
-        "stable_from_interval_b": _percentiles(None if resampled is None else resampled.stable_from),
+        "stable_from_interval_b": _percentiles(None if resampled is None else resampled.stable_from, end),
         "nearly_stable_tau": STABLE_TAU,
         "nearly_stable_from_b": scores.nearly_stable_from,
-        "nearly_stable_from_interval_b": _percentiles(None if resampled is None else resampled.nearly_stable_from),
+        "nearly_stable_from_interval_b": _percentiles(None if resampled is None else resampled.nearly_stable_from, end),
         "size_pairs": ordering.pairs,
         "size_order_share": ordering.share if ordering.pairs else None,
         "size_gap": ordering.gap if ordering.pairs else None,
@@ -206,11 +206,14 @@ def _ranking_entry(result: BenchmarkResult) -> dict | None:
     }
 
 
-def _percentiles(resampled: np.ndarray | None) -> list[float] | None:
-    """95% percentiles of a token count over item resamples; resamples without one count as the end of training."""
+def _percentiles(resampled: np.ndarray | None, end: float) -> list[float] | None:
+    """95% percentiles of a token count over item resamples; None where it is unknown in all of them.
+
+    A resample without one (its models tie at the last checkpoint) never settles: it counts as the end of training.
+    """
     if resampled is None or resampled.size == 0 or np.isnan(resampled).all():
         return None
-    known = np.where(np.isnan(resampled), np.nanmax(resampled), resampled)
+    known = np.where(np.isnan(resampled), end, resampled)
     return list(np.quantile(known, [0.025, 0.975], method="nearest"))
 
 

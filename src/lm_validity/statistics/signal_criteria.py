@@ -2,7 +2,8 @@
 
 FineTasks (FineWeb2, app. A.5): monotonicity, signal-to-noise over seeds, non-randomness, ordering
 consistency. Signal and Noise (arXiv 2508.13144): signal, noise and their ratio over the last checkpoints,
-direction of steps, total variation. Curves are oriented (higher is better); accuracies are fractions.
+direction of steps, total variation. Curves are oriented (higher is better); accuracies are fractions. Ratios to
+a mean take its size: bits per byte, a positive score of which less is better, is negative here.
 """
 
 from dataclasses import dataclass
@@ -49,7 +50,7 @@ def ordering_consistency(curves: np.ndarray) -> float:
 def seed_criteria(runs: np.ndarray, chance: float | None, best_final: float) -> SeedCriteria:
     """FineTasks' signal-to-noise and non-randomness from `runs` (seeds, n) of one model.
 
-        signal-to-noise = mean over checkpoints of mu_s / sigma_s   (population standard deviation over seeds)
+        signal-to-noise = mean over checkpoints of |mu_s| / sigma_s   (population standard deviation over seeds)
         non-randomness  = (best final score of any model - chance) / mean of sigma_s over the last five
 
     Checkpoints at which the seeds agree exactly have no noise and are left out; NaN where none is left.
@@ -59,7 +60,7 @@ def seed_criteria(runs: np.ndarray, chance: float | None, best_final: float) -> 
         return SeedCriteria(float("nan"), float("nan"))
     mean, deviation = runs.mean(axis=0), runs.std(axis=0)
     noisy = deviation > 0
-    ratio = float(np.mean(mean[noisy] / deviation[noisy])) if noisy.any() else float("nan")
+    ratio = float(np.mean(np.abs(mean[noisy]) / deviation[noisy])) if noisy.any() else float("nan")
     late = float(deviation[-LAST_CHECKPOINTS:].mean())
     if chance is None or late == 0:
         return SeedCriteria(ratio, float("nan"))
@@ -78,21 +79,21 @@ class SignalToNoise:
 def signal_to_noise(curves: list[np.ndarray], last: int = LAST_CHECKPOINTS, detrend: bool = True) -> SignalToNoise:
     """Spread between models over scatter within, from the `last` checkpoints of each model's curve (n_m,).
 
-        signal = max_{j,k} |m_j - m_k| / mean(m),  m_j = mean of model j's last checkpoints
-        noise  = mean over models of sd of its last checkpoints / mean(m)
+        signal = max_{j,k} |m_j - m_k| / |mean(m)|,  m_j = mean of model j's last checkpoints
+        noise  = mean over models of sd of its last checkpoints / |mean(m)|
 
     The source's script pools all models before taking the deviation, so that its noise holds part of the
     signal; this is the deviation within models, of the residuals from a straight line with `detrend`
     (progress is no noise; last - 2 degrees of freedom) and plain population sd without. NaN for fewer than
-    two models, fewer than three checkpoints, or a mean score that is not positive (log-probability scores
-    have no relative spread).
+    two models, a model with fewer than `last` (or three) checkpoints, or last scores of either sign, which
+    have no relative spread (margins; all zero); the ratio alone is NaN without any noise.
     """
     usable = [np.asarray(curve, dtype=float)[-last:] for curve in curves if len(curve) >= max(last, 3)]
     if len(usable) < 2 or len(usable) < len(curves):
         return SignalToNoise(float("nan"), float("nan"), float("nan"))
     tails = np.array(usable)
-    level = tails.mean()
-    if level <= 0:
+    level = abs(tails.mean())
+    if level == 0 or tails.min() < 0 < tails.max():
         return SignalToNoise(float("nan"), float("nan"), float("nan"))
     if detrend:
         steps = np.arange(tails.shape[1]) - (tails.shape[1] - 1) / 2

@@ -53,10 +53,25 @@ def test_detrending_takes_progress_out_of_the_noise():
     assert signal_to_noise([wobble + 1, np.full(5, 3.0)]).noise == pytest.approx(expected)
 
 
-def test_signal_to_noise_needs_two_models_and_positive_scores():
+def test_signal_to_noise_is_that_of_the_score_when_less_of_it_is_better():
+    bits = [np.array([1.0, 1.1, 1.0, 0.9, 1.0]), np.full(5, 0.8)]
+    found, oriented = signal_to_noise(bits), signal_to_noise([-curve for curve in bits])
+    assert found == oriented and found.signal == pytest.approx(0.2 / 0.9) and found.ratio > 0
+
+
+def test_signal_to_noise_needs_two_models_and_scores_of_one_sign():
     assert np.isnan(signal_to_noise([np.arange(5.0)]).ratio)
     assert np.isnan(signal_to_noise([np.arange(4.0), np.arange(4.0)]).ratio)
-    assert np.isnan(signal_to_noise([-np.ones(5), -np.arange(5.0)]).ratio)
+    wobble = np.array([1.0, 2.0, 1.0, 2.0, 1.0])
+    assert np.isnan(signal_to_noise([wobble, -wobble / 10]).signal)  # mean 0.6, of either sign
+    assert np.isnan(signal_to_noise([np.zeros(5), np.zeros(5)]).signal)
+    flat = signal_to_noise([np.full(5, 1.0), np.full(5, 3.0)])
+    assert flat.signal == 1.0 and flat.noise == 0.0 and np.isnan(flat.ratio)
+
+
+def test_seeds_of_a_score_of_which_less_is_better_have_its_own_ratio():
+    runs = np.array([[0.4, 0.5, 0.6], [0.6, 0.7, 0.8]])
+    assert seed_criteria(-runs, None, -0.6).signal_to_noise == pytest.approx(np.mean([5, 6, 7]))
 
 
 def test_step_direction_and_total_variation():

@@ -1,7 +1,7 @@
 """The signal report on generated worlds: keys, intervals, what is missing, and what the filters found."""
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -212,6 +212,12 @@ def test_lower_is_better_turns_curves_round(tmp_path, rows):
         assert after["models"][model]["facts"]["signal_quality_interval"] == pytest.approx(
             entry["facts"]["signal_quality_interval"]
         )
+    noise, of_errors = (each["criteria"]["facts"]["signal_and_noise"] for each in (before, after))
+    assert of_errors["signal_to_noise"] == pytest.approx(noise["signal_to_noise"])
+    assert not any("one sign" in reason for reason in after["criteria"]["facts"]["reasons"])
+    # spread and scatter are the same, relative to the mean error
+    assert of_errors["signal"] / noise["signal"] == pytest.approx(of_errors["noise"] / noise["noise"])
+    assert of_errors["signal"] > 0
     curves = pd.read_csv(tmp_path / "rb" / "tables" / "learning_curves.csv")
     assert curves["score"].iloc[0] == pytest.approx(scores["value"].iloc[0])
 
@@ -323,38 +329,52 @@ def test_a_filter_that_keeps_nothing_over_all_models_has_no_optimism(tmp_path):
     assert only_slopes[0].basis.endswith("random choices of the same size each.")
 
 
-# ---- sizes with unequal numbers of architectures -----------------------------------------------------------------
+def test_resamples_that_never_settle_count_as_the_end_of_training(tmp_path, rows):
+    """One model is ahead by one item throughout; in the resamples without that item the models tie to the end."""
+    two = rows[rows["model"].isin(["small-deep", "small-wide"])]
+    number = two["doc_id"].str[5:].astype(int)
+    two = two.assign(correct=((number < 10) | ((number == 10) & (two["model"] == "small-deep"))).astype(float))
+    ranking = summary_of(write(tmp_path, two), resamples=100)["ranking"]["facts"]
+    assert ranking["stable_from_b"] == ranking["nearly_stable_from_b"] == 20.0
+    assert ranking["stable_from_interval_b"] == ranking["nearly_stable_from_interval_b"] == [20.0, 180.0]
 
 
-@pytest.fixture
-def unequal_pairs(tmp_path):
-    """One pair at size s1 whose order turns, three pairs at size s2 whose order stays; 20 billion tokens a checkpoint.
-
-    Makes the result of one benchmark; `last` cuts a model's curve.
-    """
-    levels = {"s1-a": ("s1", "a", 0.5), "s1-b": ("s1", "b", 0.4)}
-    levels |= {f"s2-{name}": ("s2", name, 0.1 * place) for place, name in enumerate("abc")}
-
-    def make(last=(), resamples=2000):
-        rows = [
-            {"model": model, "checkpoint": f"step-{step}", "tokens_b": 20.0 * step, "benchmark": "facts",
-             "protocol": "direct", "metric": "acc,none",
-             "value": 0.3 if model == "s1-a" and step > 10 else level}
-            for model, (_, _, level) in levels.items()
-            for step in range(1, dict(last).get(model, 24) + 1)
-        ]  # fmt: skip
-        write_table(pd.DataFrame(rows), SCORES, tmp_path / "scores.parquet")
-        sheet = pd.DataFrame(
-            [{"model": model, "size": size, "architecture": shape} for model, (size, shape, _) in levels.items()]
-        )
-        sheet.to_csv(tmp_path / "models.csv", index=False)
-        return analyze_signal(tmp_path / "scores.parquet", tmp_path / "models.csv", resamples=resamples)
-
-    return make
+# ---- models of several sizes and architectures, from scores alone ------------------------------------------------
 
 
-def test_interval_and_coins_of_consistency_give_each_size_one_vote_as_the_value_does(unequal_pairs):
-    analysis = unequal_pairs()
+@dataclass(frozen=True)
+class Trained:
+    """A model of the sheet and its scores, 20 billion tokens a checkpoint."""
+
+    size: str
+    architecture: str
+    values: list[float]
+
+
+def analyzed(folder, models, resamples=0):
+    """The analysis of one benchmark, `facts`."""
+    rows = [
+        {"model": name, "checkpoint": f"step-{step}", "tokens_b": 20.0 * step, "benchmark": "facts",
+         "protocol": "direct", "metric": "acc,none", "value": value}
+        for name, model in models.items()
+        for step, value in enumerate(model.values, start=1)
+    ]  # fmt: skip
+    write_table(pd.DataFrame(rows), SCORES, folder / "scores.parquet")
+    sheet = [{"model": name, "size": model.size, "architecture": model.architecture} for name, model in models.items()]
+    pd.DataFrame(sheet).to_csv(folder / "models.csv", index=False)
+    return analyze_signal(folder / "scores.parquet", folder / "models.csv", resamples=resamples)
+
+
+def unequal_pairs(turning=24):
+    """One pair at size s1 whose order turns, three pairs at size s2 whose order stays; `turning`: checkpoints of one
+    of the pair."""
+    models = {f"s2-{name}": Trained("s2", name, [0.1 * place] * 24) for place, name in enumerate("abc")}
+    turns = Trained("s1", "a", [0.5] * 10 + [0.3] * (turning - 10))
+    return {"s1-a": turns, "s1-b": Trained("s1", "b", [0.4] * 24), **models}
+
+
+def test_interval_and_coins_of_consistency_give_each_size_one_vote_as_the_value_does(tmp_path):
+    analysis = analyzed(tmp_path, unequal_pairs(), resamples=2000)
     entry = summarize(analysis)["ranking_consistency"]["facts"]
     assert entry["by_size"] == {"s1": 0.0, "s2": 1.0} and entry["value"] == 0.5
     # Orders are constant within the windows, so that no draw of blocks can differ from the value
@@ -365,15 +385,39 @@ def test_interval_and_coins_of_consistency_give_each_size_one_vote_as_the_value_
     assert coin.std() == pytest.approx(np.sqrt((pair + pair / 3) / 4), rel=0.05)
 
 
-def test_consistency_has_no_interval_where_a_pair_of_it_is_too_short_for_blocks(unequal_pairs):
-    summary = summarize(unequal_pairs({"s1-a": 14}))  # four later checkpoints: 220 to 280
+def test_consistency_has_no_interval_where_a_pair_of_it_is_too_short_for_blocks(tmp_path):
+    summary = summarize(analyzed(tmp_path, unequal_pairs(14), resamples=20))  # four later checkpoints: 220 to 280
     entry = summary["ranking_consistency"]["facts"]
     assert entry["value"] == 0.5 and entry["interval"] is None
     note = "No interval of ranking consistency over checkpoints where one of its pairs has fewer than 8 later"
     assert any(text.startswith(note) and text.endswith(": facts.") for text in summary["notes"])
     # A pair without any later checkpoint is not in the value, nor in what is missing for the interval
-    summary = summarize(unequal_pairs({"s1-a": 10}))
+    summary = summarize(analyzed(tmp_path, unequal_pairs(10), resamples=20))
     entry = summary["ranking_consistency"]["facts"]
     assert entry["value"] == 1.0 and entry["interval"] == [1.0, 1.0]
     assert not any(text.startswith(note) for text in summary["notes"])
-    assert not any(text.startswith(note) for text in summarize(unequal_pairs({"s1-a": 14}, resamples=0))["notes"])
+    skipped = summarize(analyzed(tmp_path, unequal_pairs(14)))["notes"]
+    assert not any(text.startswith(note) for text in skipped)
+
+
+def across_sizes(folder, finals):
+    """Decision accuracy from the smallest to the largest size, and the reasons of nulls; `finals` are (size,
+    architecture, last score)."""
+    models = {f"model {i}": Trained(size, shape, [0.0, last]) for i, (size, shape, last) in enumerate(finals)}
+    found = summarize(analyzed(folder, models))["criteria"]["facts"]
+    return found["decision_accuracy"]["smallest_to_largest"], found["reasons"]
+
+
+def test_decisions_across_sizes_average_repeated_trainings(tmp_path):
+    # The worst of a is below b at the small size, its mean is not
+    seeds = [("100m", "a", 0.2), ("100m", "a", 0.6), ("1b", "a", 0.7), ("100m", "b", 0.3), ("1b", "b", 0.6)]
+    assert across_sizes(tmp_path, seeds)[0] == 1.0
+
+
+def test_decisions_across_sizes_are_at_sizes_that_all_recipes_have(tmp_path):
+    b = [("100m", "b", 0.3), ("500m", "b", 0.5)]
+    # a is ahead at 100m and behind at 500m; at 1b it is ahead of anything smaller
+    assert across_sizes(tmp_path, [("100m", "a", 0.4), ("500m", "a", 0.45), ("1b", "a", 0.9), *b])[0] == 0.0
+    value, reasons = across_sizes(tmp_path, [("500m", "a", 0.4), ("1b", "a", 0.9), *b])
+    assert value is None
+    assert "decision accuracy across sizes needs two sizes that all recipes of several sizes have" in reasons

@@ -20,7 +20,7 @@ from lm_validity.reports.summary import plain
 from lm_validity.statistics.signal_ranking import E2LM_WINDOWS
 from lm_validity.tables.read_items import item_benchmarks, read_benchmark_items
 
-# A training shorter than the first ranking window has its windows scaled to its own length
+# Where every training is shorter than this, the ranking windows are scaled to the length of each pair's
 SHORT_TRAINING_B = 100.0
 SEED = 0
 DEFAULT_OPTIONS = Options()

@@ -304,8 +304,8 @@ def _windows(summary: dict, progress: _Progress) -> str:
     if windows["relative"]:
         reason = "No training reaches 100 billion tokens" if progress.in_tokens else "Tokens are unknown"
         return (
-            f"{reason}: the competition's windows are scaled to the training's length "
-            "(base: 10% to 20% of it, later: from 22%)."
+            f"{reason}: the competition's windows are scaled to the length of each pair's training, up to its last "
+            "common checkpoint (base: 10% to 20% of it, later: from 22%)."
         )
     (base_low, base_high), (low, high) = windows["base"], windows["later"]
     return f"Base window {base_low:g} to {base_high:g}, later window {low:g} to {high:g} billion tokens."

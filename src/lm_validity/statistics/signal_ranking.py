@@ -17,8 +17,9 @@ from lm_validity.statistics.signal_resampling import block_length, resample_bloc
 class RankingWindows:
     """Token windows in billions: base is [low, high), later is [low, high].
 
-    With `relative` the windows are scaled from a training of 1000 billion tokens to the length of the run
-    (base 10% to 20% of it, later 22% to 100%), for trainings that are over before 100 billion tokens.
+    With `relative` the windows are scaled from a training of 1000 billion tokens to the last of the given
+    checkpoints (base 10% to 20% of it, later 22% to 100%), for trainings that are over before 100 billion
+    tokens. The source has no such training; here each pair of models has windows of its own.
     """
 
     base: tuple[float, float] = (100.0, 200.0)

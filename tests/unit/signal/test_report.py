@@ -344,17 +344,17 @@ def test_resamples_that_never_settle_count_as_the_end_of_training(tmp_path, rows
 
 @dataclass(frozen=True)
 class Trained:
-    """A model of the sheet and its scores, 20 billion tokens a checkpoint."""
+    """A model of the sheet and its scores."""
 
     size: str
     architecture: str
     values: list[float]
 
 
-def analyzed(folder, models, resamples=0):
-    """The analysis of one benchmark, `facts`."""
+def analyzed(folder, models, resamples=0, tokens_b=20.0):
+    """The analysis of one benchmark, `facts`; billions of tokens a checkpoint."""
     rows = [
-        {"model": name, "checkpoint": f"step-{step}", "tokens_b": 20.0 * step, "benchmark": "facts",
+        {"model": name, "checkpoint": f"step-{step}", "tokens_b": tokens_b * step, "benchmark": "facts",
          "protocol": "direct", "metric": "acc,none", "value": value}
         for name, model in models.items()
         for step, value in enumerate(model.values, start=1)
@@ -398,6 +398,20 @@ def test_consistency_has_no_interval_where_a_pair_of_it_is_too_short_for_blocks(
     assert not any(text.startswith(note) for text in summary["notes"])
     skipped = summarize(analyzed(tmp_path, unequal_pairs(14)))["notes"]
     assert not any(text.startswith(note) for text in skipped)
+
+
+def test_relative_windows_are_shares_of_each_pairs_own_training(tmp_path):
+    """The small pair is over at 20 billion tokens (a model of it goes on), the large one at 40."""
+    models = {
+        "small-a": Trained("s", "a", [0.2] * 30),
+        "small-b": Trained("s", "b", [0.1] * 20),
+        "large-a": Trained("l", "a", [0.4] * 40),
+        "large-b": Trained("l", "b", [0.3] * 40),
+    }
+    pairs = summarize(analyzed(tmp_path, models, tokens_b=1.0))["ranking_consistency"]["facts"]["pairs"]
+    # base: 2 and 3 (of 20), 4 to 7 (of 40); later: from 4.4 and from 8.8
+    counts = {pair["size"]: (pair["base_checkpoints"], pair["later_checkpoints"]) for pair in pairs}
+    assert counts == {"s": (2, 16), "l": (4, 32)}
 
 
 def across_sizes(folder, finals):

@@ -14,7 +14,7 @@ from lm_validity.filters.recipe import Recipe
 from lm_validity.statistics.signal_splits import FilterTrial
 from lm_validity.tables.documents import match_documents, read_documents
 from lm_validity.tables.read_items import read_benchmark_items
-from lm_validity.tables.sheets import read_models
+from lm_validity.tables.sheets import as_in_scores, read_models
 
 
 def apply_recipe(
@@ -67,10 +67,11 @@ def _judged(
             f"recipe {recipe.name!r} has filters that are fitted to answers.",
             "give --models, so that they are judged on models that they did not see.",
         )
+    answers = candidates.need_answers("held-out judgement")
     return judge(
         list(recipe.filters),
         candidates,
-        read_models(models),
+        as_in_scores(read_models(models), {model.model for model in answers.models}),
         recipe.score,
         np.random.default_rng(seed),
         controls,

@@ -8,7 +8,7 @@ import pandas as pd
 
 from lm_validity.errors import InputError
 from lm_validity.tables.schema import PROTOCOLS, read_scores, replay_notes
-from lm_validity.tables.sheets import metric_key, read_benchmarks, read_models
+from lm_validity.tables.sheets import as_in_scores, metric_key, read_benchmarks, read_models
 
 PERPLEXITY = "loglikelihood_rolling"
 STUDY = "agreement"  # the study whose models and benchmarks these reports read
@@ -85,7 +85,7 @@ def read_score_matrix(scores: str | Path, models: str | Path, benchmarks: str | 
     rows = read_scores(scores)
     notes = replay_notes(rows)
     _check_protocols(rows, scores)
-    model_sheet, rows = _of_this_study(as_in_scores(read_models(models), rows), rows, "model", notes)
+    model_sheet, rows = _of_this_study(as_in_scores(read_models(models), set(rows["model"])), rows, "model", notes)
     benchmark_sheet, rows = _of_this_study(read_benchmarks(benchmarks), rows, "benchmark", notes)
     rows = rows[rows["selected"].fillna(True).astype(bool) & (rows["split"].isna() | (rows["split"] == "test"))]
     rows = _last_checkpoint(rows, scores, notes)
@@ -136,14 +136,6 @@ def _check_protocols(rows: pd.DataFrame, path) -> None:
             f"{path}, row {unknown.index[0]}, column 'protocol': {unknown['protocol'].iloc[0]!r} is not a protocol.",
             f"one of {', '.join(PROTOCOLS)}.",
         )
-
-
-def as_in_scores(sheet: pd.DataFrame, rows: pd.DataFrame) -> pd.DataFrame:
-    """The models sheet with the ids that the scores use: imported ones name a model by its hub id, the `path`."""
-    names = set(rows["model"])
-    by_path = ~sheet["model"].isin(names) & sheet["path"].isin(names) & ~sheet["path"].duplicated(keep=False)
-    label = sheet["label"].where(sheet["label"].notna() | ~by_path, sheet["model"])
-    return sheet.assign(model=sheet["model"].where(~by_path, sheet["path"]), label=label)
 
 
 def _of_this_study(

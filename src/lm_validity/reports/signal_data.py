@@ -7,11 +7,11 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
-from lm_validity.reports.score_matrix import as_in_scores, benchmark_metric, listing, of_study, unique_labels
+from lm_validity.reports.score_matrix import benchmark_metric, listing, of_study, unique_labels
 from lm_validity.statistics.signal_quality import MINIMUM_CHECKPOINTS
 from lm_validity.tables.item_arrays import training_order
 from lm_validity.tables.schema import read_scores, replay_notes
-from lm_validity.tables.sheets import read_benchmarks, read_models
+from lm_validity.tables.sheets import as_in_scores, read_benchmarks, read_models
 
 SELECTIONS = ("all", "e2lm")
 STUDY = "signal"  # as the sheets' column `studies` names it
@@ -82,7 +82,7 @@ def read_learning_curves(
         raise InputError(f"selection {selection!r} is not known.", f"one of {', '.join(SELECTIONS)}.")
     table = read_scores(scores)
     notes = replay_notes(table)
-    sheet = as_in_scores(read_models(models), table)
+    sheet = as_in_scores(read_models(models), set(table["model"]))
     rows = _direct_test_rows(table, scores)
     direction = {}
     if benchmarks is not None:

@@ -79,6 +79,13 @@ def read_benchmarks(path: str | Path) -> pd.DataFrame:
     return frame
 
 
+def as_in_scores(sheet: pd.DataFrame, names: set[str]) -> pd.DataFrame:
+    """The models sheet with the ids that scores or items use, `names`: imported ones name a model by its `path`."""
+    by_path = ~sheet["model"].isin(names) & sheet["path"].isin(names) & ~sheet["path"].duplicated(keep=False)
+    label = sheet["label"].where(sheet["label"].notna() | ~by_path, sheet["model"])
+    return sheet.assign(model=sheet["model"].where(~by_path, sheet["path"]), label=label)
+
+
 def metric_key(name: str) -> str:
     """lm-eval's key of a metric, `name,filter`; a bare name means `name,none`."""
     return name if "," in name else f"{name},none"

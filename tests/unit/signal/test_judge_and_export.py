@@ -220,6 +220,20 @@ def test_apply_writes_ids_judgement_and_task(tmp_path):
     assert [json.loads(line)["doc_id"] for line in lines] == ids
 
 
+def test_items_may_name_the_sheets_models_by_their_path(tmp_path):
+    rows = item_rows(World(items=30, checkpoints=10))
+    files = write_world(tmp_path, items=rows.assign(model="org/" + rows["model"]))
+    sheet = pd.read_csv(files.models)
+    sheet.assign(path="org/" + sheet["model"]).to_csv(files.models, index=False)
+    (tmp_path / "recipe.yaml").write_text("name: x\nbenchmark: facts\nfilters: [positive_slope]\n")
+    arguments = ["--items", files.items, "--models", files.models, "--output", tmp_path / "out", "--controls", 5]
+    result = CliRunner().invoke(app, ["apply", str(tmp_path / "recipe.yaml"), *map(str, arguments)])
+    assert result.exit_code == 0, result.exception
+    judged = json.loads((tmp_path / "out" / "judgement.json").read_text())
+    # Without the join sizes and architectures would be unknown, and each model left out by itself
+    assert set(judged) == {"architecture", "size"}
+
+
 def test_fitted_filters_need_other_models(tmp_path):
     one = item_rows(World(models=("small-deep",), checkpoints=10, items=30))
     files = write_world(tmp_path, items=one)

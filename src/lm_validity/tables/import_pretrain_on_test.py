@@ -13,9 +13,10 @@ import pandas as pd
 from lm_validity.errors import InputError, nearest
 from lm_validity.tables.schema import TRIALS
 from lm_validity.tables.text_rows import read_text_rows
-from lm_validity.tables.trials import ARMS
+from lm_validity.tables.trials import ARMS, TRIAL
 
 KEYS = ["experiment", "lm", "m", "n", "task", "subsample"]
+LARGEST = 2**31 - 1  # of a whole number; far beyond any study, and a float holds each of them exactly
 COUNT_TOLERANCE = 1e-3  # of one answer: room for accuracies printed with six decimals, none for a wrong n
 
 
@@ -25,7 +26,8 @@ def read_pretrain_on_test(path: str | Path) -> pd.DataFrame:
     Columns read: `experiment, lm, m, n, task, subsample, base, extra, test` and, where present, `majority`. The
     accuracies are fractions; an empty one leaves that arm out. `test_hash` holds the only trace of the test set that
     such a file keeps, the share of its majority class: trials with different values had different test sets (the
-    opposite does not follow). Raises `InputError` naming line, task, column and value for anything else.
+    opposite does not follow). Raises `InputError` naming line, task, column and value for anything else, and both lines
+    where an arm of a trial is there twice.
     """
     path = Path(path)
     frame = read_text_rows(path, "expected a header and one row per trial.").frame()
@@ -51,6 +53,7 @@ def read_pretrain_on_test(path: str | Path) -> pd.DataFrame:
     trials = pd.concat(arms).sort_index(kind="stable").dropna(subset="correct")
     if trials.empty:
         raise InputError(f"{path}: no accuracy in any row.", f"fill in {', '.join(ARMS)}.")
+    _refuse_twice(trials, path)
     return trials.astype({"correct": "int64"}).reset_index(drop=True).reindex(columns=TRIALS.names)
 
 
@@ -64,6 +67,20 @@ def _refuse_empty_keys(frame: pd.DataFrame, path: Path) -> None:
         empty = np.flatnonzero(frame[column] == "")
         if len(empty):
             raise InputError(f"{_where(frame, empty[0], path)}: column {column!r} is empty.", "fill it in.")
+
+
+def _refuse_twice(trials: pd.DataFrame, path: Path) -> None:
+    """The index of `trials` is the line in the file."""
+    twice = trials.duplicated([*TRIAL, "arm"]).to_numpy()
+    if twice.any():
+        row = trials.iloc[int(twice.argmax())]
+        same = (trials[[*TRIAL, "arm"]] == row[[*TRIAL, "arm"]]).all(axis=1)
+        key = ", ".join(f"{name} {row[name]}" for name in TRIAL if name != "task")
+        raise InputError(
+            f"{path}: line {row.name} (task {row['task']!r}): its trial ({key}) has {row['arm']} on line "
+            f"{trials.index[same][0]} already.",
+            "number the random draws by subsample, and remove lines that are there twice.",
+        )
 
 
 def _numbers(frame: pd.DataFrame, column: str, path: Path) -> pd.Series:
@@ -81,11 +98,12 @@ def _numbers(frame: pd.DataFrame, column: str, path: Path) -> pd.Series:
 
 def _whole_numbers(frame: pd.DataFrame, column: str, path: Path) -> pd.Series:
     numbers = _numbers(frame, column, path)
-    wrong = np.flatnonzero((numbers != np.floor(numbers)) | (numbers < (0 if column == "subsample" else 1)))
+    least = 0 if column == "subsample" else 1
+    wrong = np.flatnonzero((numbers != np.floor(numbers)) | (numbers < least) | (numbers > LARGEST))
     if len(wrong):
         raise InputError(
             f"{_where(frame, wrong[0], path)}: {column} is {frame[column].iloc[wrong[0]]!r}, not a whole number "
-            "above 0.",
+            f"from {least} to {LARGEST}.",
             "m and n count observations, subsample numbers the random draws.",
         )
     return numbers.astype("int64")

@@ -75,6 +75,8 @@ def test_the_majority_share_tells_test_sets_apart(tmp_path):
         ("main,bert,50,100,trec,1,0.5,high,0.5,0.3", "extra is 'high', not a number"),
         ("main,bert,50,ten,trec,1,0.5,0.5,0.5,0.3", "n is 'ten', not a number"),
         ("main,bert,50,10.5,trec,1,0.5,0.5,0.5,0.3", "n is '10.5', not a whole number"),
+        ("main,bert,50,1e30,trec,1,0.5,0.5,0.5,0.3", "n is '1e30', not a whole number from 1 to 2147483647"),
+        ("main,bert,50,10,trec,2147483648,0.5,0.5,0.5,0.3", "subsample is '2147483648', not a whole number from 0 to"),
         ("main,,50,10,trec,1,0.5,0.5,0.5,0.3", "column 'lm' is empty"),
     ],
 )
@@ -82,6 +84,15 @@ def test_bad_values_are_named(tmp_path, line, message):
     with pytest.raises(InputError, match=message) as caught:
         read(tmp_path, "main,bert,50,10,emo,1,0.5,0.5,0.5,0.3", line)
     assert "line 3 (task 'trec')" in caught.value.problem
+
+
+def test_a_trial_that_is_there_twice_is_named_with_both_lines(tmp_path):
+    lines = ["main,bert,50,4,trec,1,0.5,,1,0.5", "main,bert,50,4,trec,2,0.5,0.25,1,0.5"]
+    with pytest.raises(InputError, match=r"line 4 \(task 'trec'\): its trial .* has test on line 2 already") as caught:
+        read(tmp_path, *lines, "main,bert,50.0,4,trec,01,,0.25,0.75,0.5")
+    assert "experiment main, language_model bert, m 50, n 4, subsample 1" in caught.value.problem
+    arms_on_two_lines = read(tmp_path, *lines, "main,bert,50,4,trec,1,,0.25,,0.5")
+    assert len(arms_on_two_lines) == 6
 
 
 def test_a_missing_column_is_named(tmp_path):

@@ -174,7 +174,10 @@ def _setting_counts(trials: pd.DataFrame) -> Iterable[tuple[tuple[str, int, int,
 def _processes() -> int:
     """As many as there are cores, or as OMP_NUM_THREADS grants: Snakemake sets it to the rule's threads."""
     granted = os.environ.get("OMP_NUM_THREADS", "")
-    cores = int(granted) if granted.isdigit() and int(granted) else len(os.sched_getaffinity(0))
+    if granted.isdigit() and int(granted):
+        return min(int(granted), MOST_PROCESSES)
+    # only Linux knows which cores a process may use
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(cores, MOST_PROCESSES)
 
 

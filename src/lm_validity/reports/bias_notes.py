@@ -46,12 +46,16 @@ def _missing_notes(analysis: BiasAnalysis) -> list[str]:
         found.append("meta_analysis is null where every task has one subsample: a slice would be the whole data.")
     if any(result is not None and math.isnan(result.share_t_excluding_zero) for result in analysis.meta.values()):
         found.append("share_t_excluding_zero is null in settings with one task: its interval is one over tasks.")
-    if analysis.power["power"].isna().any():
-        found.append("power is null where fewer than two tasks have two subsamples: variances are unknown.")
-    if analysis.power["subsamples_needed"].isna().any() or analysis.power["tasks_needed"].isna().any():
+    known = analysis.power.dropna(subset=["power"])
+    if len(known) < len(analysis.power):
         found.append(
-            "subsamples_needed and tasks_needed are null where more alone of the one would never suffice: then the "
-            "tasks differ too much, or there are too few subsamples."
+            "power, and with it the other values of its row, is null where fewer than two tasks have two subsamples: "
+            "variances are unknown."
+        )
+    if known["subsamples_needed"].isna().any() or known["tasks_needed"].isna().any():
+        found.append(
+            "Where power is known, subsamples_needed and tasks_needed are null if more alone of the one would never "
+            "suffice: then the tasks differ too much, or there are too few subsamples."
         )
     models = trials.groupby("experiment")["language_model"].nunique()
     for experiment in models.index[models == 1]:
@@ -113,11 +117,16 @@ def _gap_words(gaps: pd.DataFrame) -> str:
 def _provenance_notes(analysis: BiasAnalysis) -> list[str]:
     found = [
         f"Mixed provenance: the base accuracy of {row.language_model} at m = {row.m} is {row.base:.4f} for n = "
-        f"{row.n} and {row.reference_base:.4f} for n = {row.reference_n} (z = {row.z:.1f}), though the base arm "
+        f"{row.n} and {row.reference_base:.4f} for n = {row.reference_n} ({_standing_out(row.z)}), though the base arm "
         "never sees the n texts. These rows come from different code or data; trends over n at this m are "
         "confounded."
         for row in analysis.drift[analysis.drift["mixed"]].itertuples()
     ]
+    if analysis.drift["z"].isna().any():
+        found.append(
+            "base_drift: z is null where no task's base accuracies vary within either value of n but those of the two "
+            "differ: without a spread z has no bound, and p is 0."
+        )
     if len(analysis.mismatches):
         setting = analysis.mismatches.groupby(["experiment", "m", "n"])[["mismatched", "subsamples"]].sum()
         places = ", ".join(f"{row.mismatched} at m = {key[1]}, n = {key[2]}" for key, row in setting.iterrows())
@@ -128,6 +137,10 @@ def _provenance_notes(analysis: BiasAnalysis) -> list[str]:
             "these; overdispersed pairs within a model and is not affected."
         )
     return found
+
+
+def _standing_out(z: float) -> str:
+    return "no spread within subsamples" if math.isnan(z) else f"z = {z:.1f}"
 
 
 def _reliability_notes(analysis: BiasAnalysis) -> list[str]:

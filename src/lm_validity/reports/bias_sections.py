@@ -171,7 +171,8 @@ def power_section(analysis: BiasAnalysis) -> Section:
                 power,
                 formats=dict.fromkeys(["within_task_sd", "between_tasks_sd", "smallest_detectable"], ".4f")
                 | {"power": ".2f"},
-                caption="subsamples needed with these tasks; tasks needed with these subsamples; a dash: never.",
+                caption="subsamples needed with these tasks; tasks needed with these subsamples; a dash: never, or "
+                "unknown where the power is.",
             )
         ],
     )

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import optimize, stats
 
+LEAST_SPREAD = 1e-12  # of the largest difference: a standard deviation below it is the rounding of equal numbers
+LARGEST_SHIFT = 1e6  # standard errors, which no t test misses; scipy's noncentral t is NaN for some larger shifts
+
 
 @dataclass(frozen=True)
 class VarianceComponents:
@@ -24,7 +27,8 @@ def variance_components(differences: np.ndarray, task: np.ndarray) -> VarianceCo
     """Moment estimates from (R,) accuracy differences and (R,) task labels; the between part is at least 0.
 
     None with fewer than 2 tasks that have 2 subsamples each. Unequal numbers of subsamples: sigma^2 is pooled,
-    tau^2 is the variance of the task means less the mean of sigma^2 / K.
+    tau^2 is the variance of the task means less the mean of sigma^2 / K. Exactly 0 where differences are equal but
+    for rounding.
     """
     labels, task = np.unique(task, return_inverse=True)
     number = np.bincount(task, minlength=len(labels))
@@ -33,7 +37,9 @@ def variance_components(differences: np.ndarray, task: np.ndarray) -> VarianceCo
     mean = np.bincount(task, differences) / number
     within = float(np.sum((differences - mean[task]) ** 2) / np.sum(number - 1))
     between = float(np.var(mean, ddof=1) - np.mean(within / number))
-    return VarianceComponents(float(np.sqrt(max(between, 0.0))), float(np.sqrt(within)))
+    least = LEAST_SPREAD * float(np.abs(differences).max())
+    sds = [float(np.sqrt(max(variance, 0.0))) for variance in (between, within)]
+    return VarianceComponents(*(sd if sd > least else 0.0 for sd in sds))
 
 
 def detection_power(
@@ -43,11 +49,11 @@ def detection_power(
     variance = components.between_tasks**2 + components.within_task**2 / subsamples
     if variance == 0:
         return 1.0 if effect else level
-    shift = effect / np.sqrt(variance / tasks)
+    shift = min(abs(effect) / np.sqrt(variance / tasks), LARGEST_SHIFT)
     critical = stats.t.ppf(1 - level / 2, tasks - 1)
     # scipy's far tail is NaN for some large shifts, where it is zero to any precision that matters
-    wrong_side = np.nan_to_num(stats.nct.cdf(-critical, tasks - 1, abs(shift)))
-    return float(stats.nct.sf(critical, tasks - 1, abs(shift)) + wrong_side)
+    wrong_side = np.nan_to_num(stats.nct.cdf(-critical, tasks - 1, shift))
+    return float(stats.nct.sf(critical, tasks - 1, shift) + wrong_side)
 
 
 def subsamples_needed(

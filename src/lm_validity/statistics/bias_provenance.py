@@ -6,6 +6,7 @@ from scipy import stats
 
 DRIFT_LEVEL = 1e-4  # familywise, so that a report is not marked by chance
 DRIFT_SIZE = 0.01  # accuracy; smaller drifts are not worth a warning
+ROUNDING = 1e-12  # accuracy; means of equal numbers differ by less
 
 
 def base_drift(trials: pd.DataFrame) -> pd.DataFrame:
@@ -14,8 +15,9 @@ def base_drift(trials: pd.DataFrame) -> pd.DataFrame:
     The base arm never sees the n texts, so its expected accuracy cannot depend on n. One row per n other than
     the one with most trials (`reference_n`): `base`, `reference_base`, `difference` (means over the shared
     tasks), `z` = difference over its standard error from the spread of the subsamples, `p` two-sided, `mixed`
-    = p below `DRIFT_LEVEL` after Bonferroni and a difference of at least `DRIFT_SIZE`. A value of n without
-    tasks with two subsamples in common with the reference is left out.
+    = p below `DRIFT_LEVEL` after Bonferroni and a difference of at least `DRIFT_SIZE`. Where accuracies differ
+    between n but nowhere within, z has no bound: it is NaN, and p is 0. A value of n without tasks with two
+    subsamples in common with the reference is left out.
     """
     known = trials.dropna(subset=["base"])
     known = known.assign(accuracy=known["base"] / known["total"])
@@ -42,8 +44,12 @@ def _drift(other: pd.DataFrame, reference: pd.DataFrame) -> dict[str, float]:
     variances = pd.concat([other["var"] / other["count"], reference["var"] / reference["count"]])
     freedom = float((pd.concat([other["count"], reference["count"]]) - 1).sum())
     error = float(np.sqrt(variances.sum())) / len(other)
-    z = difference / error if error > 0 else np.inf * np.sign(difference) if difference else 0.0
-    p = float(2 * stats.t.sf(abs(z), freedom))
+    difference = difference if abs(difference) > ROUNDING else 0.0
+    if error > ROUNDING:
+        z = difference / error
+        p = float(2 * stats.t.sf(abs(z), freedom))
+    else:
+        z, p = (np.nan, 0.0) if difference else (0.0, 1.0)
     means = {"base": float(other["mean"].mean()), "reference_base": float(reference["mean"].mean())}
     return {**means, "difference": difference, "z": float(z), "p": p}
 

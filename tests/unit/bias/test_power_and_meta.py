@@ -48,6 +48,23 @@ def test_subsamples_cannot_make_up_for_tasks_that_differ():
     assert subsamples_needed(0.005, VarianceComponents(0.02, 0.07), tasks=10) is None
 
 
+def test_equal_differences_have_no_spread_and_are_found_at_once():
+    """0.1 as differences of counts: their mean and their spread are equal numbers' rounding."""
+    differences, task = np.array([7, 2, 9] * 2) / 10 - np.array([6, 1, 8] * 2) / 10, np.repeat([0, 1], 3)
+    assert np.ptp(differences) > 0
+    components = variance_components(differences, task)
+    assert components == VarianceComponents(0.0, 0.0)
+    assert subsamples_needed(0.005, components, tasks=2) == 1 and tasks_needed(0.005, components, subsamples=3) == 2
+    apart = variance_components(differences + 0.1 * task, task)
+    assert apart.within_task == 0 and apart.between_tasks == pytest.approx(0.1 / np.sqrt(2))
+
+
+@pytest.mark.parametrize("tasks", [2, 3, 25])
+def test_power_is_one_however_small_the_spread(tasks):
+    for spread in np.geomspace(1e-4, 1e-30, 27):
+        assert detection_power(0.5, VarianceComponents(spread, spread), tasks, 1) == pytest.approx(1.0, abs=1e-6)
+
+
 def test_variance_components_recover_the_truth():
     generator = np.random.default_rng(0)
     task = np.repeat(np.arange(4000), 10)

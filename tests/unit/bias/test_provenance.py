@@ -1,6 +1,7 @@
 """Rows that do not belong together are found, others not."""
 
 import numpy as np
+import pytest
 
 from lm_validity.statistics.bias_provenance import base_drift, mismatched_test_sets
 
@@ -18,6 +19,15 @@ def test_a_base_that_drifts_with_n_is_mixed_provenance(trials):
 def test_one_n_or_one_subsample_cannot_drift(trials):
     assert base_drift(trials(sizes=(50,))).empty
     assert base_drift(trials(subsamples=1)).empty
+
+
+@pytest.mark.parametrize("share, z, p, mixed", [(0.7, None, 0.0, True), (0.6, 0.0, 1.0, False)])
+def test_constant_base_accuracies_have_no_z_unless_they_agree(trials, share, z, p, mixed):
+    table = trials(models=1, tasks=3, subsamples=3, sizes=(10, 100))
+    table["base"] = np.where(table["n"] == 10, 6.0, 100 * share)
+    drift = base_drift(table).iloc[0]
+    assert (None if np.isnan(drift["z"]) else drift["z"], drift["p"], drift["mixed"]) == (z, p, mixed)
+    assert drift["difference"] == pytest.approx(0.6 - share if drift["n"] == 10 else share - 0.6)
 
 
 def test_test_sets_that_differ_between_models_are_counted(trials):

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from lm_validity.errors import InputError
+from lm_validity.reports import bias_analysis
 from lm_validity.reports.bias import report_bias
 from lm_validity.reports.bias_analysis import analyze_bias
 from lm_validity.reports.bias_page import bias_page
@@ -230,6 +231,49 @@ def test_mixed_provenance_is_said_on_the_page(report):
     summary, page = report(drift, tasks=6, subsamples=10)
     assert sum(row["mixed"] for row in summary["base_drift"]) == 2
     assert "Mixed provenance" in page
+
+
+def test_a_drift_of_base_accuracies_without_spread_has_a_reason_for_its_null(report):
+    def constant(table):
+        table.loc[table["arm"] == "base", "correct"] = table["n"].map({40: 20, 80: 50})
+        return table
+
+    summary, page = report(constant, models=1)
+    assert [(row["z"], row["p"], row["mixed"]) for row in summary["base_drift"]] == [(None, 0.0, True)]
+    notes = " ".join(summary["notes"])
+    assert "for n = 40 (no spread within subsamples)" in notes and "z = inf" not in page
+    assert "base_drift: z is null where" in notes
+
+
+@pytest.mark.parametrize("layout", [{"subsamples": 1}, {"tasks": 1}])
+def test_power_that_is_unknown_is_not_called_never(report, layout):
+    summary, page = report(sizes=(40,), **layout)
+    assert summary["power"][0]["power"] is None and summary["power"][0]["tasks_needed"] is None
+    notes = " ".join(summary["notes"])
+    assert "power, and with it the other values of its row, is null" in notes and "never" not in notes
+    assert "a dash: never, or unknown" in page
+
+
+def test_subsamples_that_would_never_suffice_are_said(report):
+    def tasks_far_apart(table):
+        shift = table["task"].map({f"task{task}": 3 * task for task in range(4)})
+        return table.assign(correct=10 + table["subsample"] % 2 + (table["arm"] == "test") * shift)
+
+    summary, _ = report(tasks_far_apart, sizes=(40,), subsamples=3)
+    row = summary["power"][0]
+    assert row["power"] is not None and row["subsamples_needed"] is None and row["tasks_needed"] > 4
+    assert "Where power is known, subsamples_needed" in " ".join(summary["notes"])
+
+
+def test_processes_are_counted_where_a_system_cannot_tell_which_cores_are_ours(monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.delattr("os.sched_getaffinity", raising=False)
+    monkeypatch.setattr("os.cpu_count", lambda: 3)
+    assert bias_analysis._processes() == 3
+    monkeypatch.setattr("os.cpu_count", lambda: None)
+    assert bias_analysis._processes() == 1
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert bias_analysis._processes() == 2
 
 
 def test_unreliable_fits_raise_an_alarm(report, monkeypatch):

@@ -53,18 +53,21 @@ def read_text_rows(path: Path, layout: str) -> TextRows:
 
 def _parse(handle, path: Path) -> TextRows:
     numbered = [(number, line) for number, line in enumerate(handle, 1) if line.strip() and not line.startswith("#")]
-    text = [line for _, line in numbered]
+    # The last line may lack its end, by which a quote that does not end is told
+    text = [line.rstrip("\r\n") + "\n" for _, line in numbered]
     comma = "\t" not in (text or [""])[0]
     reader = csv.reader(text, delimiter="," if comma else "\t", skipinitialspace=comma)
-    header = [name.strip() for name in next(reader, [])]
+    first = next(reader, [])
+    if numbered:
+        _check_quotes(first, path, numbered[0][0])
+    header = [name.strip() for name in first]
     for name in header:
         if name and header.count(name) > 1:
             raise InputError(f"{path}: two columns are called {name!r}.", "rename or remove one of them.")
     rows, lines, before = [], [], reader.line_num
     for row in reader:
         line = numbered[before][0]
-        if reader.line_num > before + 1:  # it would swallow the rows after it
-            raise InputError(f"{path}, row {line}: a quote does not end.", "close it, or remove it.")
+        _check_quotes(row, path, line)
         before = reader.line_num
         values = [value.strip() for value in row]
         if not any(values):
@@ -79,3 +82,9 @@ def _parse(handle, path: Path) -> TextRows:
     while header and not header[-1] and not any(row[-1] for row in rows):
         header, rows = header[:-1], [row[:-1] for row in rows]
     return TextRows(header, rows, lines)
+
+
+def _check_quotes(row: list[str], path: Path, line: int) -> None:
+    """Raises InputError for a value that holds the end of its line: its quote would swallow the rows after it."""
+    if any("\n" in value for value in row):
+        raise InputError(f"{path}, row {line}: a quote does not end.", "close it, or remove it.")

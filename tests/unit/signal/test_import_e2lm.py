@@ -49,7 +49,9 @@ def test_tokens_are_computed_where_the_column_is_absent(tmp_path):
         ("model,iteration,gtokens,mmlu,mmlu\nA,1000,1,.2,.3\n", ["two columns are called 'mmlu'"]),
         ("model,iteration,arc,mmlu\nm,4000,,\n", ["no value", "arc, mmlu"]),
         ('model,iteration,arc\nm,1,0.1\n\n"m",2,high\n', ["row 4", "'high'"]),
-        ('model,iteration,arc\nm,1,0.1\n"m,2,0.3\n', ["not a readable CSV"]),
+        ('model,iteration,arc\nm,1,0.1\n"m,2,0.3\n', ["row 3: a quote does not end"]),
+        ('model,iteration,arc\nm,1,0.1\n"m,2,0.3', ["row 3: a quote does not end"]),
+        ('model,"iteration,arc\nm,1,0.1\n', ["row 1: a quote does not end"]),
         ("model,iteration,gtokens,arc\nm,2,9,0.1\nm,3,8,0.1\n", ["row 3", "gtokens", "'m'", "3"]),
     ],
 )  # fmt: skip

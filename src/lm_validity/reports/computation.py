@@ -74,7 +74,7 @@ def _truncation(spent: Spent) -> Section:
         labels={"train": "training texts", "validation": "requests on validation", "test": "requests on test"},
         caption="Requests that lost the beginning of their context, over all passes (each epoch and learning rate "
         "reads validation once), and training texts that lost tokens, over all fine-tunes. The models of a comparison "
-        "may differ in it. What helps: a longer `evaluation.max_length` or `finetuning.max_length` where the model "
-        "allows it, fewer examples in a prompt, or a shorter `max_gen_toks`.",
+        "may differ in it. What helps: a longer evaluation.max_length or finetuning.max_length where the model "
+        "allows it, fewer examples in a prompt, or a shorter max_gen_toks.",
     )
     return Section("Truncation", tables=[table])

@@ -22,6 +22,8 @@ import sys
 import time
 from pathlib import Path
 
+from _measure import write_records
+
 from lm_validity.files import write_json
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -236,7 +238,7 @@ def main() -> None:
         )
     for name, (_, _, memory) in (("dry_run_fresh", fresh), ("dry_run_built", built), ("no_op_run", nothing)):
         records.append(record(f"{name}_memory", 1000, [memory], f"largest process; {jobs} jobs; {size}", "MB"))
-    write_json(options.output, records)
+    write_records(options.output, records)
     shutil.rmtree(place.folder)
     print(f"{resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime:.0f} CPU s, {time.strftime('%H:%M:%S')}")
 

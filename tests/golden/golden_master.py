@@ -1,0 +1,184 @@
+"""The golden master: everything that two trees of this project compute, held against each other.
+
+    python tests/golden/golden_master.py record OUTPUT [--tree TREE] [--fast]
+    python tests/golden/golden_master.py compare OLD NEW [--values]
+
+`record` copies a tree, runs `config/test.yaml`, `config/test_bias.yaml` and the four reports on the published tables in
+the copy, and keeps what they wrote under OUTPUT. `compare` lists the differences and exits 1 where there are any:
+
+- by default every byte: names of store folders (recipe hashes), cells, parquet, JSON, CSV, SVG;
+- with `--values` parsed values: numbers to 1e-9, `notes` and prose left out, pictures and pages left out.
+
+PDF files hold the time of writing and are never compared. Record both trees on one machine: processors differ in the
+last digits of trained weights.
+"""
+
+import argparse
+import csv
+import hashlib
+import json
+import math
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+RUNS = {"test": "config/test.yaml", "test_bias": "config/test_bias.yaml"}
+TOLERANCE = 1e-9
+PROSE = {"notes", "reason", "note", "findings"}
+RESAMPLES = "200"
+
+
+def record(tree: Path, output: Path, fast: bool) -> None:
+    """Run the workflow (`fast`: config/test.yaml only) and the reports of a tree; keep the results under `output`."""
+    work = output / "work"
+    shutil.rmtree(output, ignore_errors=True)
+    for folder in ("src", "workflow", "config", "profiles", "envs"):
+        shutil.copytree(tree / folder, work / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(tree / "Snakefile", work)
+    for name, configuration in RUNS.items():
+        if not fast or name == "test":
+            _run(work, "snakemake", "--profile", "profiles/local", "--cores", "2", "--configfile", configuration)
+            _keep(work / "results" / name, output / name)
+    _record_published(work, output / "published", tree.resolve().parent / "shared" / "published")
+    shutil.rmtree(work)
+
+
+def _run(work: Path, *command: str) -> None:
+    source = f"{work.resolve() / 'src'}"
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = {**os.environ, "PYTHONPATH": source, "PATH": path, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
+    done = subprocess.run(command, cwd=work, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}: exit {done.returncode}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}")
+
+
+def _keep(results: Path, output: Path) -> None:
+    """The tables and reports of a run, and a list of its cells with the digest of each."""
+    for folder in ("tables", "reports", "report"):
+        shutil.copytree(results / folder, output / folder)
+    cells = {}
+    for path in sorted(results.glob("store/*/*/*/sha256.json")):
+        cells[path.parent.relative_to(results / "store").as_posix()] = hashlib.sha256(path.read_bytes()).hexdigest()
+    (output / "cells.json").write_text(json.dumps(cells, indent=1))
+
+
+def _record_published(work: Path, output: Path, published: Path) -> None:
+    """Imports of the published tables and the reports on them; without bootstrap where that takes long."""
+    if not published.is_dir():
+        print(f"SKIPPED: no published tables in {published}", file=sys.stderr)
+        return
+    output = output.resolve()
+    harmony, curves, trials = (output / name for name in ("train_before_test", "early_training", "pretrain_on_test"))
+    of_harmony = published / "train_before_test"
+    _run(work, "lm-validity", "import", "lm-harmony", f"{of_harmony}/scores.json", "--output", f"{harmony}")
+    of_curves = published / "early_training"
+    _run(work, "lm-validity", "import", "e2lm", f"{of_curves}/curves.csv", "--output", f"{curves}")
+    of_trials = published / "pretrain_on_test" / "accuracies.csv.gz"
+    _run(work, "lm-validity", "import", "pretrain-on-test", f"{of_trials}", "--output", f"{trials}")
+    sheets = ("--models", f"{of_harmony}/models.csv", "--benchmarks", f"{of_harmony}/benchmarks.csv")
+    for name in ("agreement", "factors"):
+        report = ("lm-validity", "report", name, "--scores", f"{harmony}/scores.parquet", *sheets)
+        _run(work, *report, "--resamples", RESAMPLES, "--output", f"{harmony / name}")
+    report = ("lm-validity", "report", "signal", "--scores", f"{curves}/scores.parquet")
+    models = ("--models", f"{of_curves}/models.csv", "--selection", "e2lm")
+    _run(work, *report, *models, "--resamples", RESAMPLES, "--output", f"{curves / 'signal'}")
+    _run(
+        work, "lm-validity", "report", "bias", "--trials", f"{trials}/trials.parquet", "--output", f"{trials / 'bias'}"
+    )
+
+
+def compare(old: Path, new: Path, values: bool) -> list[str]:
+    """Every difference between two records, a line each."""
+    kinds = (".parquet", ".json", ".csv") if values else (".parquet", ".json", ".csv", ".svg", ".html")
+    left, right = ({p.relative_to(r): p for p in sorted(r.rglob("*")) if p.suffix in kinds} for r in (old, new))
+    if values:
+        left, right = ({n: p for n, p in side.items() if _holds_values(n)} for side in (left, right))
+    found = [f"only in {old}: {name}" for name in left if name not in right]
+    found += [f"only in {new}: {name}" for name in right if name not in left]
+    for name in left:
+        if name in right and left[name].read_bytes() != right[name].read_bytes():
+            found += _different_values(name, left[name], right[name]) if values else [f"differs: {name}"]
+    return found
+
+
+def _holds_values(name: Path) -> bool:
+    """Whether a file is data rather than a page or the specification of a picture."""
+    return name.name != "page.json" and not name.name.endswith(".vl.json")
+
+
+def _different_values(name: Path, left: Path, right: Path) -> Iterator[str]:
+    for where, one, other in differences(_parse(left), _parse(right)):
+        yield f"{name}: {where}: {one!r} -> {other!r}"
+
+
+def _parse(path: Path):
+    if path.suffix == ".json":
+        return json.loads(path.read_text(encoding="utf-8"))
+    if path.suffix == ".csv":
+        with open(path, encoding="utf-8", newline="") as handle:
+            return [{key: _number(value) for key, value in row.items()} for row in csv.DictReader(handle)]
+    import pyarrow.parquet as pq
+
+    return pq.read_table(path).to_pylist()
+
+
+def _number(text: str):
+    try:
+        return float(text)
+    except (TypeError, ValueError):
+        return text
+
+
+def differences(old, new, where: str = "") -> Iterator[tuple[str, object, object]]:
+    """(place, old, new) of every value that differs. Keys that only `new` has are no difference: summaries grow."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key, value in old.items():
+            if key in PROSE:
+                continue
+            if key not in new:
+                yield f"{where}.{key}", value, "no such key"
+            else:
+                yield from differences(value, new[key], f"{where}.{key}")
+    elif isinstance(old, list) and isinstance(new, list):
+        if len(old) != len(new):
+            yield where, f"{len(old)} values", f"{len(new)} values"
+        for index, (one, other) in enumerate(zip(old, new, strict=False)):
+            yield from differences(one, other, f"{where}[{index}]")
+    elif not equal(old, new):
+        yield where, old, new
+
+
+def equal(old, new) -> bool:
+    """Equal, numbers up to the tolerance (relative above 1, absolute below)."""
+    numbers = [isinstance(value, int | float) and not isinstance(value, bool) for value in (old, new)]
+    if all(numbers):
+        return (math.isnan(old) and math.isnan(new)) or math.isclose(old, new, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+    return old == new
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(dest="command", required=True)
+    recorder = commands.add_parser("record")
+    recorder.add_argument("output", type=Path)
+    recorder.add_argument("--tree", type=Path, default=ROOT)
+    recorder.add_argument("--fast", action="store_true", help="config/test.yaml only, no bias study")
+    comparer = commands.add_parser("compare")
+    comparer.add_argument("old", type=Path)
+    comparer.add_argument("new", type=Path)
+    comparer.add_argument("--values", action="store_true", help="parsed values to 1e-9, without prose")
+    chosen = parser.parse_args()
+    if chosen.command == "record":
+        record(chosen.tree, chosen.output, chosen.fast)
+        return
+    found = compare(chosen.old, chosen.new, chosen.values)
+    print(*found, f"{len(found)} differences" if found else "equal", sep="\n")
+    sys.exit(bool(found))
+
+
+if __name__ == "__main__":
+    main()

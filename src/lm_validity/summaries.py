@@ -1,0 +1,119 @@
+"""Typed summaries: a report's results as frozen dataclasses, written to summary.json and read by its page.
+
+A value that cannot be computed is a `Missing` with its reason, made where it arises. In summary.json it is null and
+its reason is a note; on a page it is a dash that shows the reason.
+
+    @dataclass(frozen=True)
+    class Tau:
+        mean: float | Missing
+        by_pair: list[tuple[str, str, float | Missing]]
+        rankings: np.ndarray = page_only()
+        notes: list[str] = field(default_factory=list)
+
+    write_summary(Tau(known(mean, "Fewer than two models have scores."), ...), output / "summary.json")
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields, is_dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from lm_validity.files import write_json
+
+T = TypeVar("T")
+KEYS_NAMED = 3  # of the places that share a reason
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A value that cannot be computed, and why: one sentence."""
+
+    reason: str
+
+
+def known(value: T | None, reason: str) -> T | Missing:
+    """`value`, or a `Missing` with the reason where it is None or a number that is not finite."""
+    if value is None or (isinstance(value, float | np.floating) and not math.isfinite(value)):
+        return Missing(reason)
+    return value
+
+
+def is_known(value: object) -> bool:
+    """Whether a value is there: neither None nor `Missing`."""
+    return value is not None and not isinstance(value, Missing)
+
+
+def number(value: float | Missing | None) -> float:
+    """The value for arithmetic and figures: NaN where it is missing."""
+    return float(value) if value is not None and not isinstance(value, Missing) else math.nan
+
+
+def page_only(**options) -> Any:
+    """A dataclass field that the page shows and summary.json leaves out."""
+    return field(metadata={"page_only": True}, **options)
+
+
+def named(key: str, **options) -> Any:
+    """A dataclass field whose key in summary.json is not its name."""
+    return field(metadata={"key": key}, **options)
+
+
+def summary_values(summary: object) -> dict:
+    """The contents of summary.json: keys in the fields' order, nulls for missing values, their reasons under `notes`.
+
+    A note of a missing value names its keys, then the reason. Raises ValueError for a number that is not finite: a
+    null needs a reason.
+    """
+    reasons: dict[str, list[str]] = {}
+    values = _plain(summary, "", reasons)
+    notes = list(values.pop("notes", None) or [])
+    values["notes"] = [*notes, *(_note(reason, keys) for reason, keys in reasons.items())]
+    return values
+
+
+def write_summary(summary: object, path: str | Path) -> None:
+    """Write summary.json, atomically. Raises ValueError as `summary_values`."""
+    write_json(path, summary_values(summary))
+
+
+def _note(reason: str, keys: list[str]) -> str:
+    shown = ", ".join(keys[:KEYS_NAMED])
+    more = f" and {len(keys) - KEYS_NAMED} more" if len(keys) > KEYS_NAMED else ""
+    return f"{shown}{more}: {reason}"
+
+
+def _items(value) -> Iterator[tuple[str, object]]:
+    """(key, value) of a dataclass's fields that summary.json holds, or of a mapping."""
+    if isinstance(value, dict):
+        yield from ((str(key), item) for key, item in value.items())
+        return
+    for one in fields(value):
+        if not one.metadata.get("page_only"):
+            yield one.metadata.get("key", one.name), getattr(value, one.name)
+
+
+def _plain(value, where: str, reasons: dict[str, list[str]]):
+    if isinstance(value, Missing):
+        keys = reasons.setdefault(value.reason, [])
+        if where not in keys:
+            keys.append(where)
+        return None
+    if isinstance(value, dict) or (is_dataclass(value) and not isinstance(value, type)):
+        inner = f"{where}." if where else ""
+        return {key: _plain(item, f"{inner}{key}", reasons) for key, item in _items(value)}
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        return _plain(value.item(), where, reasons)
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_plain(item, where, reasons) for item in value]
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, int | np.integer):
+        return int(value)
+    if isinstance(value, float | np.floating):
+        if not math.isfinite(value):
+            raise ValueError(f"{where}: {value} in a summary without a reason")
+        return float(value)
+    return value

@@ -1,0 +1,56 @@
+"""Typed summaries: keys, nulls with their reasons, and no number that is not finite."""
+
+import json
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from lm_validity.summaries import Missing, is_known, known, named, number, page_only, summary_values, write_summary
+
+REASON = "Fewer than two models have scores."
+
+
+@dataclass(frozen=True)
+class Tau:
+    mean: float | Missing
+    by_pair: list = field(default_factory=list)
+    drawn: object = page_only(default=None)
+    level: float = named("interval89", default=0.89)
+    notes: list[str] = field(default_factory=list)
+
+
+def test_missing_values_are_null_and_their_reason_is_a_note():
+    values = summary_values(Tau(Missing(REASON), [["a", "b", Missing(REASON)], ["a", "c", 0.5]], notes=["First."]))
+    assert values == {
+        "mean": None,
+        "by_pair": [["a", "b", None], ["a", "c", 0.5]],
+        "interval89": 0.89,
+        "notes": ["First.", f"mean, by_pair: {REASON}"],
+    }
+
+
+def test_many_places_of_one_reason_are_counted():
+    values = summary_values({"tau": {name: Missing(REASON) for name in "abcde"}})
+    assert values["notes"] == [f"tau.a, tau.b, tau.c and 2 more: {REASON}"]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, np.float64("nan"), np.array([1.0, np.nan])])
+def test_a_number_that_is_not_finite_needs_a_reason(value):
+    with pytest.raises(ValueError, match="mean"):
+        summary_values(Tau(value))
+
+
+def test_numpy_values_become_plain(tmp_path):
+    write_summary(
+        Tau(np.float64(0.5), [np.int64(3), np.bool_(True), np.array([1, 2]), np.array(4.0)]), tmp_path / "s.json"
+    )
+    read = json.loads((tmp_path / "s.json").read_text())
+    assert read["mean"] == 0.5 and read["by_pair"] == [3, True, [1, 2], 4.0] and "drawn" not in read
+
+
+def test_known_and_number():
+    assert known(0.0, REASON) == 0.0 and known(None, REASON) == known(math.nan, REASON) == Missing(REASON)
+    assert is_known(0.0) and not is_known(Missing(REASON)) and not is_known(None)
+    assert number(2) == 2.0 and math.isnan(number(Missing(REASON))) and math.isnan(number(None))

@@ -14,7 +14,7 @@ AT_ONCE = 8
 
 
 def access_problems(models: dict[str, HubModel]) -> list[Problem]:
-    """`models`: id -> those that were not fetched yet."""
+    """`models`: name for messages -> those that were not fetched yet."""
     from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
 
     if HF_HUB_OFFLINE or not models:
@@ -22,7 +22,7 @@ def access_problems(models: dict[str, HubModel]) -> list[Problem]:
     with ThreadPoolExecutor(AT_ONCE) as pool:
         answers = list(pool.map(_ask, models.values()))
     problems = [
-        Problem(f"model {model} ({models[model].path})", *answer)
+        Problem(f"{model} ({models[model].path})", *answer)
         for model, answer in zip(models, answers, strict=True)
         if isinstance(answer, tuple)
     ]

@@ -172,7 +172,7 @@ def record_problems(run: Run) -> list[Problem]:
             place = Path(point["path"]) / (point["subfolder"] or "")
             if not any(place.glob("*.safetensors")):
                 what = f"checkpoint {name}: no weights in {place} any more"
-                found.append(Problem(f"model {path.stem}", what, f"delete {path} and run `snakemake prefetch`"))
+                found.append(Problem(f"{kind} {path.stem}", what, f"delete {path} and run `snakemake prefetch`"))
     return found
 
 

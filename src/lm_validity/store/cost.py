@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from lm_validity.config.grid import Grid
 from lm_validity.config.load import Run
-from lm_validity.config.resources import LIGHT_RULES, size_class
+from lm_validity.config.resources import LIGHT_RULES, kind_and_id, model_row, size_class, used_rows
 from lm_validity.files import read_json
 from lm_validity.store.workload import Workload
 
@@ -25,7 +25,7 @@ class Measured(NamedTuple):
 
     rule: str
     size_class: str
-    model: str
+    model: tuple[str, str]  # kind and id
     seconds: float
     predicted: float
     stored: int
@@ -66,11 +66,7 @@ class Estimator:
         return self.workload.stored_bytes(cell) * self._correction(self._stored, cell)
 
     def _correction(self, found: dict, cell) -> float:
-        return correction(found, cell.rule, self._class_name(self.run, cell.model))
-
-    @staticmethod
-    def _class_name(run: Run, model: str) -> str:
-        return (run.models.get(model) or run.language_models[model]).size_class
+        return correction(found, cell.rule, model_row(self.run, cell.rule, cell.model).size_class)
 
     def is_calibrated(self, rule: str) -> bool:
         """Whether any finished cell of this rule was learned from."""
@@ -88,24 +84,25 @@ class Estimator:
             folder = run.results / "store" / rule / model
             names = {path.name.rpartition("--")[0]: path for path in folder.glob("*--*")} if folder.is_dir() else {}
             there = [(cell, names[cell.name]) for cell in cells if cell.name in names]
+            row = model_row(run, rule, model)
             for cell, path in there[:: max(1, len(there) // SIDECARS)][:SIDECARS]:
                 sidecar = _read_sidecar(path)
                 if sidecar is None:
                     continue
                 _count_tokens(workload, cell, sidecar, tokens)
-                waiting.append((cell, path, sidecar))
+                waiting.append((cell, row, path, sidecar))
         # tokens first: the analytic model is of counted tokens wherever they were counted
         for key, values in tokens.items():
             workload.counted_tokens[key] = median(values)
             if key[1] in self.run.benchmarks:
                 self.workload.counted_tokens.setdefault(key, median(values))
-        for cell, path, sidecar in waiting:
+        for cell, row, path, sidecar in waiting:
             stored = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
             found.append(
                 Measured(
                     cell.rule,
-                    self._class_name(run, cell.model),
-                    cell.model,
+                    row.size_class,
+                    kind_and_id(row),
                     sidecar["wall_seconds"],
                     workload.seconds(cell),
                     stored,
@@ -176,7 +173,8 @@ def needs(estimator: Estimator, unfinished: set | None = None) -> list[Need]:
         asked = job_resources(run, job)
         seconds = 0.0
         if job.rule not in LIGHT_RULES:
-            seconds = sum(map(estimator.seconds, cells)) + estimator.workload.start_seconds(job.model)
+            start = estimator.workload.start_seconds(model_row(run, job.rule, job.model))
+            seconds = sum(map(estimator.seconds, cells)) + start
         row = found.setdefault(job.rule, [0, 0, 0.0, 0.0, 0.0])
         for index, value in enumerate(
             (len(cells), 1, seconds / 3600, seconds * asked.gpus / 3600, asked.minutes * asked.gpus / 60)
@@ -188,11 +186,9 @@ def needs(estimator: Estimator, unfinished: set | None = None) -> list[Need]:
 def memory_by_class(estimator: Estimator) -> dict[str, dict]:
     """size class -> models, what a first attempt asks for, and the largest measured and expected GPU memory."""
     run, found = estimator.run, {}
-    grid = Grid(run)
-    for model in (*grid.used_models, *run.language_models):
+    for model in used_rows(run):
         one = size_class(run, model)
-        name = estimator._class_name(run, model)
-        row = found.setdefault(name, {"models": 0, "mem_mb": one.mem_mb, "gpus": one.gpu, "gpu_gb": 0.0})
+        row = found.setdefault(model.size_class, {"models": 0, "mem_mb": one.mem_mb, "gpus": one.gpu, "gpu_gb": 0.0})
         row["models"] += 1
         row["gpu_gb"] = max(row["gpu_gb"], estimator.workload.gpu_gb(model))
     for name, row in found.items():

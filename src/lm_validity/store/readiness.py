@@ -8,13 +8,14 @@ from typing import NamedTuple
 
 from lm_validity.config.grid import Grid
 from lm_validity.config.load import Run
-from lm_validity.config.resources import size_class
+from lm_validity.config.resources import kind_and_id, size_class, used_rows
 from lm_validity.files import read_json
 from lm_validity.store.check import Problem
 from lm_validity.store.scheduler import controller_since
 from lm_validity.store.workload import Workload
 
 SCORING = ("evaluate_model", "evaluate_adapter")
+LABELS = {"models": "model", "language_models": "language model"}
 
 
 def readiness_problems(run: Run) -> list[Problem]:
@@ -61,14 +62,12 @@ def gpu_memory_problems(run: Run) -> list[Problem]:
     workload, found = Workload(run), []
     several = "choose a larger size_class, finetuning.gradient_checkpointing, or more size_classes.gpu"
     single = "choose a size_class with larger GPUs: the bias study uses one of them"
-    for model in (*Grid(run).used_models, *run.language_models):
-        one, needed = size_class(run, model), workload.gpu_gb(model)
-        row = run.models.get(model)
-        gpus, action = (min(one.gpu, 1), single) if row is None else (one.gpu, several)
+    for row in used_rows(run):
+        one, needed, (kind, name) = size_class(run, row), workload.gpu_gb(row), kind_and_id(row)
+        gpus, action = (one.gpu, several) if kind == "models" else (min(one.gpu, 1), single)
         if needed > gpus * one.gpu_memory_gb:
-            name = (row or run.language_models[model]).size_class
-            what = f"needs about {needed:.0f} GB of GPU memory, size class {name!r} has {one.gpu} x "
-            found.append(Problem(f"model {model}", f"{what}{one.gpu_memory_gb:g} GB", action))
+            what = f"needs about {needed:.0f} GB of GPU memory, size class {row.size_class!r} has {one.gpu} x "
+            found.append(Problem(f"{LABELS[kind]} {name}", f"{what}{one.gpu_memory_gb:g} GB", action))
     return found
 
 
@@ -76,8 +75,7 @@ def torch_problems(run: Run) -> list[Problem]:
     """Jobs that get a GPU and a torch that cannot use one."""
     if run.configuration.evaluation.device == "cpu":
         return []
-    models = (*Grid(run).used_models, *run.language_models)
-    version = importlib.metadata.version("torch") if any(size_class(run, model).gpu for model in models) else ""
+    version = importlib.metadata.version("torch") if any(size_class(run, row).gpu for row in used_rows(run)) else ""
     if not version.endswith("+cpu"):
         return []
     action = "install it without TORCH_INDEX=.../cpu (envs/README.md), or set evaluation.device to cpu"
@@ -102,16 +100,16 @@ class HubModel(NamedTuple):
 
 
 def unfetched_models(run: Run) -> dict[str, HubModel]:
-    """Hub models without a record yet, by id."""
+    """Hub models without a record yet, by what they are called: `model` or `language model`, and the id."""
     results, found = run.results / "prefetch", {}
     for model in Grid(run).used_models:
         row = run.models[model]
         if not row.is_local and not (results / "models" / f"{model}.json").is_file():
-            found[model] = HubModel(row.path, row.revision, row.folders)
+            found[f"model {model}"] = HubModel(row.path, row.revision, row.folders)
     for model, row in run.language_models.items():
         local = row.path.startswith((".", "/", "results/", "~")) or os.path.isdir(row.path)
         if not local and not (results / "language_models" / f"{model}.json").is_file():
-            found[model] = HubModel(row.path, row.revision)
+            found[f"language model {model}"] = HubModel(row.path, row.revision)
     return found
 
 

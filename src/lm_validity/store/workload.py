@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lm_validity.config.bias_grid import plan_values
+from lm_validity.config.bias_sheets import LanguageModel
 from lm_validity.config.grid import Cell
 from lm_validity.config.load import Run
-from lm_validity.config.resources import size_class
+from lm_validity.config.resources import kind_and_id, model_row, size_class
+from lm_validity.config.sheets import Model
 from lm_validity.files import read_json
 
 # floating-point operations a second that training and evaluation reach: 40% of an H200's peak in 16 bits
@@ -84,25 +86,24 @@ class Workload:
         self.run = run
         self.assumed: dict[str, set[str]] = {}
         self.counted_tokens: dict[tuple[str, str], float] = {}  # (kind, benchmark) -> tokens a document
-        self.parameters, self.documents = cache(self._parameters), cache(self._documents)
+        self._parameters, self.documents = cache(self._find_parameters), cache(self._documents)
 
     def _assume(self, what: str, name: str) -> None:
         self.assumed.setdefault(what, set()).add(name)
 
-    def _parameters(self, model: str) -> float:
-        row = self.run.models.get(model)
-        if row is not None and row.parameters_b:
+    def parameters(self, row: Model | LanguageModel) -> float:
+        """Parameters from the sheet, else from the fetched weights, else of a typical model of the size class."""
+        return self._parameters(*kind_and_id(row))
+
+    def _find_parameters(self, kind: str, model: str) -> float:
+        row = getattr(self.run, kind)[model]
+        if getattr(row, "parameters_b", None):
             return row.parameters_b * 1e9
-        kind = "models" if row is not None else "language_models"
         counted = _count_parameters(self.run.results / "prefetch" / kind / f"{model}.json")
         if counted:
             return counted
         self._assume("parameters by size class", model)
-        name = (row or self.run.language_models[model]).size_class
-        return TYPICAL_B.get(name, 1.0) * 1e9
-
-    def dtype(self, model: str) -> str:
-        return (self.run.models.get(model) or self.run.language_models[model]).dtype
+        return TYPICAL_B.get(row.size_class, 1.0) * 1e9
 
     def _documents(self, benchmark: str, split: str) -> int:
         """Documents of a split: as divided, as fetched, or the cap."""
@@ -135,10 +136,13 @@ class Workload:
         if cell.rule == "finetune_adapter":
             return self._finetune_seconds(cell)
         if cell.rule in ("evaluate_model", "evaluate_adapter"):
-            return self._score_seconds(cell.model, cell.benchmark, cell.split or "test")
+            return self._score_seconds(self._row(cell), cell.benchmark, cell.split or "test")
         return self._trial_seconds(cell) if hasattr(cell, "task") else 0.0
 
-    def _score_seconds(self, model: str, benchmark: str, split: str) -> float:
+    def _row(self, cell) -> Model | LanguageModel:
+        return model_row(self.run, cell.rule, cell.model)
+
+    def _score_seconds(self, model: Model, benchmark: str, split: str) -> float:
         row, settings = self.run.benchmarks[benchmark], self.run.configuration.evaluation
         documents = self.documents(benchmark, split)
         sequences = documents * TOKENS[row.output_type][2]
@@ -146,34 +150,35 @@ class Workload:
         if row.output_type == "generate_until":
             passes *= settings.max_generated_tokens
         operations = 2 * self.parameters(model) * documents * self.tokens("scored", benchmark)
-        computing = max(operations / RATE[self.dtype(model)], passes * FORWARD_SECONDS)
+        computing = max(operations / RATE[model.dtype], passes * FORWARD_SECONDS)
         return PASS_SECONDS + documents * DOCUMENT_SECONDS + computing
 
     def _finetune_seconds(self, cell: Cell) -> float:
         settings, documents = self.run.configuration.finetuning, self.documents(cell.benchmark, "train")
+        row = self._row(cell)
         steps = -(-documents // settings.effective_batch)
         # 2P forward and 2P for the activations' gradients: frozen weights have none
-        operations = 4 * self.parameters(cell.model) * documents * self.tokens("trained", cell.benchmark)
-        epoch = max(operations / RATE[self.dtype(cell.model)], steps * STEP_SECONDS)
-        validation = self._score_seconds(cell.model, cell.benchmark, "validation")
+        operations = 4 * self.parameters(row) * documents * self.tokens("trained", cell.benchmark)
+        epoch = max(operations / RATE[row.dtype], steps * STEP_SECONDS)
+        validation = self._score_seconds(row, cell.benchmark, "validation")
         return settings.epochs * (epoch + validation)
 
     def _trial_seconds(self, cell) -> float:
         """Subsamples of the bias study: three arms trained on m texts, two of them pretrained on n; n predicted."""
-        values = plan_values(self.run, cell)
+        values, row = plan_values(self.run, cell), self._row(cell)
         of_texts, of_labels = values["pretraining"], values["classification"]
         pretraining, training = 2 * cell.n * of_texts["epochs"], 0
         steps = pretraining / of_texts["batch_size"]
         if of_labels["method"] == "head":
             training = 3 * cell.m * of_labels["epochs"]
             steps += training / of_labels["batch_size"]
-        operations = 6 * self.parameters(cell.model) * (training + pretraining + cell.n) * TRIAL_TOKENS
-        one = max(operations / RATE[self.dtype(cell.model)], steps * STEP_SECONDS + 3 * FORWARD_SECONDS)
+        operations = 6 * self.parameters(row) * (training + pretraining + cell.n) * TRIAL_TOKENS
+        one = max(operations / RATE[row.dtype], steps * STEP_SECONDS + 3 * FORWARD_SECONDS)
         return one * (cell.last - cell.first + 1)
 
-    def start_seconds(self, model: str) -> float:
+    def start_seconds(self, row: Model | LanguageModel) -> float:
         """A process until its model is loaded."""
-        return START_SECONDS + self.parameters(model) * BYTES[self.dtype(model)] / LOAD_RATE
+        return START_SECONDS + self.parameters(row) * BYTES[row.dtype] / LOAD_RATE
 
     # ---- bytes --------------------------------------------------------------------------------------------------
 
@@ -181,7 +186,8 @@ class Workload:
         """What a finished cell takes in the store."""
         if cell.rule == "finetune_adapter":
             settings = self.run.configuration.finetuning
-            return 4 * adapter_parameters(self.parameters(cell.model), settings.rank, settings.target_modules) + 5000
+            trained = adapter_parameters(self.parameters(self._row(cell)), settings.rank, settings.target_modules)
+            return 4 * trained + 5000
         if cell.rule in ("evaluate_model", "evaluate_adapter"):
             return ITEM_BYTES * self.documents(cell.benchmark, cell.split or "test") + 5000
         return 100 * cell.n * 3 * (cell.last - cell.first + 1) + 5000 if hasattr(cell, "task") else 0.0
@@ -190,13 +196,13 @@ class Workload:
     def model_bytes(self) -> float:
         """Weights in the hub's cache, 16 bits a parameter; each revision that is a checkpoint is a copy of its own."""
         total = 0.0
-        for name, row in self.run.models.items():
+        for row in self.run.models.values():
             copies = len({point.revision for point in row.checkpoints})
-            total += 0 if row.is_local else 2 * self.parameters(name) * copies
-        return total + sum(2 * self.parameters(name) for name in self.run.language_models)
+            total += 0 if row.is_local else 2 * self.parameters(row) * copies
+        return total + sum(2 * self.parameters(row) for row in self.run.language_models.values())
 
-    def gpu_gb(self, model: str) -> float:
+    def gpu_gb(self, row: Model | LanguageModel) -> float:
         """The least GPU memory that the model's jobs need; 0 where its size class has no GPU."""
-        if not size_class(self.run, model).gpu:
+        if not size_class(self.run, row).gpu:
             return 0.0
-        return gpu_gb(self.run, self.parameters(model), self.dtype(model))
+        return gpu_gb(self.run, self.parameters(row), row.dtype)

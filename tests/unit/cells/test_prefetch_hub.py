@@ -130,12 +130,12 @@ def test_only_the_folders_of_the_checkpoints_listed_are_fetched(hub, monkeypatch
     needed = sum(len(hub.files[name]) for name in wanted)
     row = HubModel(model.path, model.revision, model.folders)
     free(monkeypatch, needed - 1)
-    (problem,) = access_problems({"toy": row})
+    (problem,) = access_problems({"model toy": row})
     assert "GB of models to download" in str(problem)
     with pytest.raises(InputError, match=r"GB to download"):
         prefetch_model(model)
     free(monkeypatch, needed)
-    assert access_problems({"toy": row}) == []
+    assert access_problems({"model toy": row}) == []
     record = prefetch_model(model)
     assert sorted(hub.downloads) == sorted(wanted)
     assert record["checkpoints"]["step[1]"]["digest"] == f"{SHA}/step[1]"
@@ -171,29 +171,29 @@ def test_refusals_say_what_to_do_and_hold_no_token(hub, kind, words):
 def test_preflight_names_a_gated_model_without_token(hub, monkeypatch):
     hub.gated = True
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: None)
-    (problem,) = access_problems({"toy": HubModel("org/toy")})
+    (problem,) = access_problems({"model toy": HubModel("org/toy")})
     assert str(problem).startswith("model toy (org/toy): gated, and no token is stored on this machine; accept its lic")
     monkeypatch.setattr(huggingface_hub, "get_token", lambda: TOKEN)
-    (problem,) = access_problems({"toy": HubModel("org/toy")})
+    (problem,) = access_problems({"model toy": HubModel("org/toy")})
     assert "this account has no access" in str(problem) and TOKEN not in str(problem)
 
 
 def test_preflight_names_an_unknown_model_and_a_full_disk(hub, monkeypatch):
     free(monkeypatch, 10)
-    (problem,) = access_problems({"toy": HubModel("org/toy")})
+    (problem,) = access_problems({"model toy": HubModel("org/toy")})
     assert "0 GB of models to download, 0 GB free" in str(problem) and "HF_HOME" in str(problem)
     hub.error = refusal(RepositoryNotFoundError)
-    assert "no such repository" in str(access_problems({"toy": HubModel("org/toy")})[0])
+    assert "no such repository" in str(access_problems({"model toy": HubModel("org/toy")})[0])
 
 
 def test_without_a_network_preflight_says_nothing_about_the_hub(hub):
     hub.error = unreachable()
-    assert access_problems({"toy": HubModel("org/toy")}) == []
+    assert access_problems({"model toy": HubModel("org/toy")}) == []
 
 
 def test_a_folder_that_is_not_there_is_no_hub_id(hub):
     hub.error = HFValidationError("Repo id must be in the form 'repo_name' or 'namespace/repo_name'")
-    (problem,) = access_problems({"toy": HubModel("models/mine/step-9000")})
+    (problem,) = access_problems({"model toy": HubModel("models/mine/step-9000")})
     assert "neither a folder here nor a hub id" in str(problem)
     with pytest.raises(InputError, match="neither a folder here nor a hub id"):
         prefetch_model(MODEL)

@@ -122,14 +122,15 @@ def test_counted_tokens_replace_assumed_ones(real):
 
 def test_parameters_the_sheet_does_not_know_are_counted_in_the_weights(real, tmp_path):
     real.models["oak-s"] = dataclasses.replace(real.models["oak-s"], parameters_b=None)
-    assert Workload(real).parameters("oak-s") == 0.12e9  # a typical model of its size class, and that is said
+    # a typical model of its size class
+    assert Workload(real).parameters(real.models["oak-s"]) == 0.12e9
     header = json.dumps({"__metadata__": {"format": "pt"}, "a": {"shape": [3, 4]}, "b": {"shape": [5]}}).encode()
     (tmp_path / "weights").mkdir()
     (tmp_path / "weights/model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
     point = {"path": str(tmp_path / "weights"), "subfolder": None}
     write_json(real.results / "prefetch/models/oak-s.json", {"checkpoints": {"final": point}})
     workload = Workload(real)
-    assert workload.parameters("oak-s") == 17 and not workload.assumed
+    assert workload.parameters(real.models["oak-s"]) == 17 and not workload.assumed
 
 
 def test_fallback_of_corrections():

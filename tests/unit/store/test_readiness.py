@@ -49,14 +49,14 @@ def test_what_was_not_fetched_is_named(real):
         *(f"model {name}" for name in run.models),
         *(f"benchmark {name}" for name in run.benchmarks),
     }
-    assert unfetched_models(run)["oak-s"] == HubModel("made-up/Oak-S") and len(unfetched_models(run)) == 6
+    assert unfetched_models(run)["model oak-s"] == HubModel("made-up/Oak-S") and len(unfetched_models(run)) == 6
 
 
 def test_a_model_is_asked_for_with_the_folders_of_its_checkpoints(real):
     run = real()
     points = (Checkpoint("early", subfolder="steps/2"), Checkpoint("late", subfolder="steps/1"), Checkpoint("final"))
     run.models["oak-s"] = replace(run.models["oak-s"], checkpoints=points)
-    assert unfetched_models(run)["oak-s"].folders == ("", "steps/1/", "steps/2/")
+    assert unfetched_models(run)["model oak-s"].folders == ("", "steps/1/", "steps/2/")
 
 
 def test_a_model_that_does_not_fit_its_gpus(real):
@@ -77,7 +77,7 @@ def test_a_language_model_of_the_bias_study_must_fit_one_gpu(tmp_path, monkeypat
         return lines(build_run({**values, "size_classes": {"large": large}}, "f.yaml"))
 
     (line,) = found(gpu_memory_gb=30, gpu=8)
-    assert line.startswith("model elm: needs about ") and "size class 'large' has 8 x 30 GB" in line
+    assert line.startswith("language model elm: needs about ") and "size class 'large' has 8 x 30 GB" in line
     assert line.endswith("choose a size_class with larger GPUs: the bias study uses one of them")
     assert found(gpu_memory_gb=240) == found(gpu_memory_gb=240, gpu=8) == []
     assert found(gpu_memory_gb=30, gpu=0) == []  # on the processor

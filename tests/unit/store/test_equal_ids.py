@@ -1,0 +1,110 @@
+"""One id in the models sheet and in the bias study's sheet: two models, whose jobs have nothing in common."""
+
+from pathlib import Path
+
+import pytest
+
+from lm_validity.config.bias_grid import TRIALS_RULE
+from lm_validity.config.grid import Grid
+from lm_validity.config.load import build_run
+from lm_validity.config.resources import job_resources, model_row
+from lm_validity.files import write_json
+from lm_validity.store.check import record_problems
+from lm_validity.store.cost import Estimator, memory_by_class, needs
+from lm_validity.store.readiness import HubModel, gpu_memory_problems, torch_problems, unfetched_models
+from lm_validity.store.status import RunState
+from lm_validity.store.workload import Workload
+from lm_validity.store.workspace import Workspace
+
+
+@pytest.fixture
+def make_run(tmp_path, monkeypatch):
+    """A run with the model `gpt2`, huge and in bfloat16, and a tiny language model in float32 of any id."""
+    monkeypatch.chdir(tmp_path)
+    Path("models.tsv").write_text("model\tpath\tsize_class\tdtype\ngpt2\torg/large\thuge\tbfloat16\n")
+    Path("benchmarks.tsv").write_text("benchmark\ttask\nquiz\tquiz\n")
+    Path("tasks.tsv").write_text("task\tpath\ttext\tlabel\tclass_names\nnews\torg/news\ttext\tlabel\tgood|bad\n")
+
+    def make(language_model="gpt2", **sections):
+        sheet = f"language_model\tpath\tarchitecture\tsize_class\n{language_model}\torg/small\tcausal\ttiny\n"
+        Path("language_models.tsv").write_text(sheet)
+        bias = {
+            "language_models": "language_models.tsv",
+            "tasks": "tasks.tsv",
+            "experiments": {"head": {"m": [10], "n": [30], "subsamples": 20}},
+        }
+        values = {"name": "run", "studies": ["agreement", "bias"], "bias": bias, **sections}
+        return build_run({**values, "models": "models.tsv", "benchmarks": "benchmarks.tsv"}, "f.yaml")
+
+    return make
+
+
+def costs(run) -> list:
+    """What the jobs of a run ask for and are expected to take, without the model's id."""
+    workload = Workload(run)
+    return [
+        (
+            *(job.rule, job.batch, Grid(run).settings(job).replace('"other"', '"gpt2"'), job_resources(run, job)),
+            *(workload.start_seconds(model_row(run, job.rule, job.model)), *map(workload.seconds, job.cells)),
+            *map(workload.stored_bytes, job.cells),
+        )
+        for job in Grid(run).jobs.values()
+    ]
+
+
+def test_jobs_cost_what_they_cost_under_different_ids(make_run):
+    same, other = make_run(), make_run("other")
+    assert costs(same) == costs(other)
+    (trials,) = (job for job in Grid(same).jobs.values() if job.rule == TRIALS_RULE)
+    assert job_resources(same, trials).minutes == 25  # 5 to start, and 20 trials of a minute
+    assert needs(Estimator(same)) == needs(Estimator(other))
+    assert memory_by_class(Estimator(same)) == memory_by_class(Estimator(other))
+    assert Workload(same).model_bytes == Workload(other).model_bytes == 2 * (13e9 + 0.12e9)
+
+
+def test_what_is_wrong_with_one_is_not_said_of_the_other(make_run, monkeypatch):
+    run = make_run(size_classes={"huge": {"gpu_memory_gb": 1}, "tiny": {"gpu_memory_gb": 80}})
+    assert [problem.where for problem in gpu_memory_problems(run)] == ["model gpt2"]
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "2.13.0+cpu")
+    assert len(torch_problems(make_run(size_classes={"huge": {"gpu": 0}, "tiny": {"gpu": 1}}))) == 1
+    assert unfetched_models(run) == {
+        "model gpt2": HubModel("org/large"),
+        "language model gpt2": HubModel("org/small"),
+    }
+    write_json(run.results / "prefetch/models/gpt2.json", {"checkpoints": {}})
+    assert list(unfetched_models(run)) == ["language model gpt2"]
+    assert "language model gpt2" in {problem.where for problem in record_problems(run)}
+    assert "model gpt2" not in {problem.where for problem in record_problems(run)}
+
+
+def test_finished_cells_of_one_are_not_the_others(make_run):
+    run = make_run()
+    for kind in ("models", "language_models"):
+        point = {"path": f"/cache/{kind}", "revision": "sha", "digest": f"of {kind}", "subfolder": None}
+        write_json(run.results / f"prefetch/{kind}/gpt2.json", {"checkpoints": {"final": point}})
+    text = {"path": "somewhere.parquet", "sha256": "def", "class_names": ["good", "bad"], "description": "d"}
+    write_json(run.results / "prefetch/tasks/news.json", text)
+    write_json(run.results / "prefetch/benchmarks/quiz.json", {"digest": "abc", "record": {}})
+    for split in ("train", "validation", "test"):
+        write_json(run.results / f"splits/quiz/{split}.json", {"documents": 10, "digest": split})
+    workspace = Workspace(run)
+    cells = [cell for job in workspace.grid.jobs.values() for cell in job.cells]
+    (trials,) = (cell for cell in cells if cell.rule == TRIALS_RULE)
+    scored = next(cell for cell in cells if cell.rule == "evaluate_model")
+    assert "of language_models" in workspace.recipe(trials).values()
+    assert workspace.recipe(scored)["model"] == "of models"
+    manifests = workspace.grid.all_manifests()
+    assert len(set(manifests)) == len(manifests)
+
+    def done():
+        return {one.cell for one in RunState(run).cells if one.state == "done"}
+
+    for cells_done in ([trials], [trials, scored]):
+        place = workspace.place(cells_done[-1])
+        workspace.store.commit(place, {}, {"wall_seconds": 10.0}, lambda folder: None)
+        assert done() == set(cells_done)
+    measured = {one.rule: (one.size_class, one.model) for one in Estimator(run).measured}
+    assert measured == {
+        TRIALS_RULE: ("tiny", ("language_models", "gpt2")),
+        "evaluate_model": ("huge", ("models", "gpt2")),
+    }

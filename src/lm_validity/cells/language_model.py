@@ -254,8 +254,7 @@ def load_language_model(
     """Load a model from a folder, or a hub id from the local cache: safetensors, no network, no remote code.
 
     dtype: `float32`, `bfloat16` or `float16`; never the checkpoint's by default.
-    device: `cpu`, `cuda`, `cuda:N`; `auto`, a GPU where there is one; `all`, one model over all GPUs of the job, layer
-        by layer (accelerate).
+    device: `cpu`, `cuda`, `cuda:N`; `all`, one model over all GPUs of the job, layer by layer (accelerate).
     Raises CellError where the folder, its safetensors or its tokenizer are missing or cannot be read, where weights of
     a causal language model are missing, where a position sees those behind it, or where the model does not fit.
     """
@@ -263,8 +262,6 @@ def load_language_model(
         raise CellError(f"{path}: dtype {dtype!r} is not known.", f"use one of {', '.join(DTYPES)}.")
     folder, tokenizer_folder = model_and_tokenizer_folder(path, revision=revision, subfolder=subfolder)
     model, tokenizer = _read_folder(folder, tokenizer_folder, str(path), DTYPES[dtype], device)
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
     if device != "all":
         model.to(device)
     lm = LanguageModel(

@@ -61,11 +61,12 @@ def prefetch_trial_task(run: Run, task: str) -> dict:
     return record
 
 
-def trial_device(wanted: str) -> str:
-    """The device of a trial for `evaluation.device`: one GPU also where that is all of a job's."""
+def trial_device(wanted: str, size_class: str, gpus: int) -> str:
+    """The device of a trial for `evaluation.device`, as `worker.resolve_device` but never more than one GPU."""
     from lm_validity.cells.worker import resolve_device
 
-    return resolve_device("auto" if wanted == "all" else wanted)
+    single = wanted == "all" or (wanted == "auto" and gpus)
+    return resolve_device("cuda" if single else wanted, size_class, gpus)
 
 
 class TrialWorker:
@@ -87,7 +88,9 @@ class TrialWorker:
         from lm_validity.cells.sidecar import Stopwatch
 
         stopwatch, workspace = Stopwatch(), self.workspace
-        device = trial_device(workspace.run.configuration.evaluation.device)
+        configuration, row = workspace.run.configuration, workspace.run.language_models[place.cell.model]
+        gpus = configuration.size_classes[row.size_class].gpu
+        device = trial_device(configuration.evaluation.device, row.size_class, gpus)
         plan = make_plan(workspace, place.cell, device)
         record = workspace.language_model_record(place.cell.model)
         check_unchanged(place.cell.model, record["checkpoints"]["final"])

@@ -2,7 +2,9 @@
 
 import gc
 import logging
+import os
 import shutil
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +13,7 @@ from lm_validity.config.grid import Cell
 from lm_validity.errors import CellError, InputError
 from lm_validity.files import read_json
 from lm_validity.store.cells import Place
+from lm_validity.store.readiness import INSTALL_CUDA
 from lm_validity.store.recipe import derive_seed
 from lm_validity.store.workspace import Workspace
 
@@ -184,6 +187,10 @@ class Worker:
 
     # ---- what cells share ---------------------------------------------------------------------------------------
 
+    @property
+    def _device(self) -> str:
+        return resolve_device(self.run.configuration.evaluation.device, self.model.size_class, self.size_class.gpu)
+
     def _language_model(self, checkpoint: str):
         """The model at a checkpoint, loaded once; only one is held at a time."""
         if checkpoint in self._load_errors:
@@ -207,7 +214,7 @@ class Worker:
                     subfolder=point["subfolder"],
                     revision=point["revision"],
                     dtype=self.model.dtype,
-                    device=resolve_device(evaluation.device, self.size_class.gpu),
+                    device=self._device,
                     eval_batch_size=evaluation.batch_size,
                     max_length=evaluation.max_length,
                     max_generated_tokens=evaluation.max_generated_tokens,
@@ -232,12 +239,11 @@ class Worker:
         if self._engine is None:
             point = self.workspace.model_record(self.model.model)["checkpoints"][cell.checkpoint or "final"]
             places = model_and_tokenizer_folder(point["path"], revision=point["revision"], subfolder=point["subfolder"])
-            device = resolve_device(self.run.configuration.evaluation.device, self.size_class.gpu)
             self._engine = VllmAnswers(
                 lm,
                 *places,
                 dtype=self.model.dtype,
-                gpus=torch.cuda.device_count() if device == "all" else 1,
+                gpus=torch.cuda.device_count() if self._device == "all" else 1,
                 rank=self.run.configuration.finetuning.rank if adapter else None,
             )
         self._engine.use_adapter(adapter)
@@ -307,15 +313,46 @@ class KeptRequests:
         lm.forget_requests()
 
 
-def resolve_device(device: str, gpus: int = 1) -> str:
-    """`auto`: a GPU where there is one, all of the job's where its size class asks for several, else the CPU."""
-    if device != "auto":
-        return device
+def resolve_device(device: str, size_class: str, gpus: int) -> str:
+    """The device for `evaluation.device` in a size class with `gpus` GPUs.
+
+    `auto` is the CPU where the size class has no GPU, `cuda` where it has one, and `all` where it has several.
+    Raises InputError where a GPU is needed and cannot be used. That is the machine's fault: the job ends, no cell is
+    recorded as failed, and a retry may start on another node.
+    """
+    if device == "cpu" or (device == "auto" and not gpus):
+        return "cpu"
     import torch
 
-    if not torch.cuda.is_available():
-        return "cpu"
-    return "all" if min(gpus, torch.cuda.device_count()) > 1 else "cuda"
+    needed = max(gpus, 1) if device in ("auto", "all") else int(device.partition(":")[2] or 0) + 1
+    usable = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if usable < needed:
+        raise InputError(*_describe_missing_gpu(needed, usable, f"size class {size_class!r} with gpu: {gpus}"))
+    if device != "auto":
+        return device
+    return "all" if gpus > 1 else "cuda"
+
+
+def _describe_missing_gpu(needed: int, usable: int, asked: str) -> tuple[str, str]:
+    """(problem, hint): what torch says about the GPUs of this machine, and where to look."""
+    import torch
+
+    problem = (
+        f"the job needs {needed} GPU{'s' if needed > 1 else ''} and can use {usable} on {socket.gethostname()} "
+        f"({asked}; torch {torch.__version__}, torch.version.cuda {torch.version.cuda}, torch.cuda.is_available() "
+        f"{torch.cuda.is_available()}, torch.cuda.device_count() {torch.cuda.device_count()}, CUDA_VISIBLE_DEVICES "
+        f"{os.environ.get('CUDA_VISIBLE_DEVICES')!r})."
+    )
+    if usable:
+        hint = "ask the scheduler for as many GPUs (docs/cluster.md), or lower `gpu` in the size class."
+    elif not torch.backends.cuda.is_built():
+        hint = f"this torch is the build without CUDA: {INSTALL_CUDA}."
+    else:
+        hint = (
+            "check `nvidia-smi` and the driver on that node, and what the job asks the scheduler for "
+            "(docs/cluster.md). To compute on the CPU on purpose, set evaluation.device to cpu."
+        )
+    return problem, hint
 
 
 def _training_result(found) -> dict:

@@ -42,8 +42,8 @@ class Evaluation(Section):
     device: str = Field(
         "auto",
         pattern=r"^(auto|cpu|all|cuda(:[0-9]+)?)$",
-        description="auto (a GPU where there is one, or all of the job's where its size class has several), cpu, cuda, "
-        "cuda:0, all.",
+        description="auto, cpu, cuda, cuda:0 or all. auto: the CPU where the size class has no GPU, else its GPUs. A "
+        "job that needs GPUs and cannot use them ends with the reason; it never computes on the CPU instead.",
     )
     batch_size: Positive = Field(32, description="Sequences a forward pass; changes speed, not results.")
     scorer: Literal["auto", "packed", "cached", "rows", "lm-eval"] = Field(

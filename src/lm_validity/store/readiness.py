@@ -15,6 +15,7 @@ from lm_validity.store.scheduler import controller_since
 from lm_validity.store.workload import Workload
 
 SCORING = ("evaluate_model", "evaluate_adapter")
+INSTALL_CUDA = "install it without TORCH_INDEX=.../cpu (envs/README.md), or set evaluation.device to cpu"
 LABELS = {"models": "model", "language_models": "language model"}
 
 
@@ -72,14 +73,14 @@ def gpu_memory_problems(run: Run) -> list[Problem]:
 
 
 def torch_problems(run: Run) -> list[Problem]:
-    """Jobs that get a GPU and a torch that cannot use one."""
-    if run.configuration.evaluation.device == "cpu":
+    """Jobs that need a GPU and a torch that cannot use one: they would end as soon as they start."""
+    device = run.configuration.evaluation.device
+    if device == "cpu" or (device == "auto" and not any(size_class(run, row).gpu for row in used_rows(run))):
         return []
-    version = importlib.metadata.version("torch") if any(size_class(run, row).gpu for row in used_rows(run)) else ""
+    version = importlib.metadata.version("torch")
     if not version.endswith("+cpu"):
         return []
-    action = "install it without TORCH_INDEX=.../cpu (envs/README.md), or set evaluation.device to cpu"
-    return [Problem("torch", f"{version} is the build without CUDA, and jobs ask for GPUs", action)]
+    return [Problem("torch", f"{version} is the build without CUDA, and jobs need GPUs", INSTALL_CUDA)]
 
 
 def vllm_problems(run: Run) -> list[Problem]:

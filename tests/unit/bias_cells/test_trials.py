@@ -286,11 +286,21 @@ def test_what_cannot_be_is_refused(plan_of, tmp_path):
 
 
 def test_a_trial_runs_on_one_device(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert [trial_device(wanted) for wanted in ("auto", "all", "cpu", "cuda:1")] == ["cpu", "cpu", "cpu", "cuda:1"]
+    def devices(gpus):
+        return [trial_device(wanted, "large", gpus) for wanted in ("auto", "all", "cpu", "cuda:0")]
+
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
-    assert [trial_device(wanted) for wanted in ("auto", "all")] == ["cuda", "cuda"]
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert devices(1) == devices(8) == ["cuda", "cuda", "cpu", "cuda:0"]
+    assert devices(0) == ["cpu", "cuda", "cpu", "cuda:0"]
+
+
+@pytest.mark.parametrize("wanted", ["auto", "all", "cuda", "cuda:1"])
+def test_a_trial_without_its_gpu_does_not_run_on_the_cpu(wanted, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InputError, match="size class 'large' with gpu: 8"):
+        trial_device(wanted, "large", 8)
+    assert trial_device("cpu", "large", 8) == trial_device("auto", "large", 0) == "cpu"
 
 
 def test_a_head_that_would_be_drawn_at_random_is_refused(record, tmp_path):

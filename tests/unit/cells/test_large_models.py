@@ -2,6 +2,7 @@
 over devices by accelerate, precision as recorded, resources by size class. Nothing here has run on a GPU."""
 
 import json
+from pathlib import Path
 
 import accelerate
 import pytest
@@ -9,6 +10,7 @@ import torch
 import torch.nn.functional as F
 import transformers
 from safetensors.torch import load_file
+from toy_run import run_all, start_run
 from toy_world import load_toy
 
 from lm_validity.cells import worker
@@ -19,7 +21,7 @@ from lm_validity.cells.lora import use_adapter
 from lm_validity.cells.splits import documents, make_splits
 from lm_validity.cells.training_text import training_examples
 from lm_validity.config.sections import DEFAULT_SIZE_CLASSES
-from lm_validity.errors import CellError
+from lm_validity.errors import CellError, InputError
 
 SETTINGS = FinetuneSettings(learning_rate=3e-3, epochs=2)
 
@@ -133,12 +135,58 @@ def test_a_model_that_does_not_fit_the_gpus_is_refused():
         check_on_gpus("m", {"model.embed_tokens": 0, "model.layers.0": "cpu", "lm_head": "disk"})
 
 
-@pytest.mark.parametrize(("gpus", "there", "device"), [(1, 4, "cuda"), (2, 2, "all"), (2, 1, "cuda"), (4, 0, "cpu")])
-def test_the_size_class_says_over_how_many_gpus(gpus, there, device, monkeypatch):
+def resolve(monkeypatch, device: str, gpus: int, there: int) -> str:
+    """The device on a machine with `there` GPUs, for a size class with `gpus`."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: there > 0)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: there)
-    assert worker.resolve_device("auto", gpus) == device
-    assert worker.resolve_device("cuda:1", gpus) == "cuda:1"
+    return worker.resolve_device(device, "large", gpus)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "gpus", "there", "device"),
+    [
+        *[("auto", 0, 0, "cpu"), ("auto", 0, 4, "cpu"), ("auto", 1, 4, "cuda"), ("auto", 2, 2, "all")],
+        *[("cpu", 2, 0, "cpu"), ("all", 2, 2, "all"), ("cuda", 2, 1, "cuda"), ("cuda:1", 1, 2, "cuda:1")],
+    ],
+)
+def test_the_size_class_says_over_how_many_gpus(wanted, gpus, there, device, monkeypatch):
+    assert resolve(monkeypatch, wanted, gpus, there) == device
+
+
+@pytest.mark.parametrize(
+    ("wanted", "gpus", "there", "needed"),
+    [
+        *[("auto", 1, 0, 1), ("auto", 4, 0, 4), ("auto", 2, 1, 2), ("all", 2, 1, 2), ("all", 0, 0, 1)],
+        *[("cuda", 1, 0, 1), ("cuda:1", 1, 1, 2)],
+    ],
+)
+def test_a_gpu_that_is_missing_is_never_replaced_by_the_cpu(wanted, gpus, there, needed, monkeypatch):
+    with pytest.raises(InputError) as caught:
+        resolve(monkeypatch, wanted, gpus, there)
+    facts = (f"needs {needed} GPU", f"can use {there} ", f"'large' with gpu: {gpus}", f"is_available() {there > 0}")
+    assert all(fact in caught.value.problem for fact in facts)
+    assert str(torch.version.cuda) in caught.value.problem
+
+
+@pytest.mark.parametrize("rule", ["evaluate_model", "finetune_adapter"])
+def test_a_job_without_its_gpu_ends_and_no_cell_is_recorded(rule, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    settings = {"evaluation": {"device": "auto"}, "finetuning": {"rates_side_by_side": True}}
+    workspace = start_run(tmp_path, **settings)
+    with pytest.raises(InputError, match="size class 'small' with gpu: 1"):
+        run_all(workspace, rule)
+    assert not any(Path(path).exists() for path in workspace.grid.all_manifests())
+    assert not list(workspace.store.folders()) and not list((workspace.store.root / ".leases").iterdir())
+
+
+def test_a_size_class_without_gpu_computes_on_the_cpu(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    on_cpu = {"evaluation": {"device": "auto"}, "size_classes": {"small": {"gpu": 0}}}
+    workspace = start_run(tmp_path, **on_cpu)
+    run_all(workspace, "evaluate_model")
+    assert len(list(workspace.store.folders())) == 2
 
 
 def test_the_largest_size_class_recomputes_activations():

@@ -14,13 +14,12 @@ from peft import PeftModel
 from toy_run import run_all, sidecars, start_run
 from toy_world import toy_rows
 
-from lm_validity.cells import vllm_answers
+from lm_validity.cells import vllm_answers, worker
 from lm_validity.cells.quiet import errors_only
 from lm_validity.config.load import build_run
 from lm_validity.errors import InputError
 from lm_validity.store.readiness import vllm_problems
 
-FREE_SHARE = vllm_answers._free_share
 RULES = ("evaluate_model", "finetune_adapter", "select_adapter", "evaluate_adapter")
 GENERATION = {
     "benchmark": "toy_generation",
@@ -84,6 +83,7 @@ def vllm(monkeypatch):
         monkeypatch.setitem(sys.modules, name, ModuleType(name))
     monkeypatch.setitem(sys.modules, "vllm.lora.request", lora)
     monkeypatch.setattr(vllm_answers, "_free_share", lambda gpus: 0.5)
+    monkeypatch.setattr(worker, "resolve_device", lambda *_: "cpu")
     monkeypatch.setattr(FakeVLLM, "made", [])
     return FakeVLLM
 
@@ -136,14 +136,11 @@ def test_other_tokens_than_transformers_are_refused(tmp_path, monkeypatch, vllm)
     assert "tokens of a prompt differ" in entries["test"].error and "transformers" in entries["test"].hint
 
 
-@pytest.mark.parametrize("fault", ["no vllm", "no GPU", "model"])
+@pytest.mark.parametrize("fault", ["no vllm", "model"])
 def test_what_is_missing_is_a_failed_cell_with_a_hint(tmp_path, monkeypatch, vllm, fault):
     monkeypatch.chdir(tmp_path)
     if fault == "no vllm":
         monkeypatch.setitem(sys.modules, vllm_answers.MODULE, None)
-    elif fault == "no GPU":
-        monkeypatch.setattr(vllm_answers, "_free_share", FREE_SHARE)
-        monkeypatch.setattr("torch.cuda.is_available", lambda: False)
     else:
 
         def refuse(self, **_):
@@ -155,7 +152,7 @@ def test_what_is_missing_is_a_failed_cell_with_a_hint(tmp_path, monkeypatch, vll
     run_all(workspace, "evaluate_model")
     (cell,) = [cell for job in workspace.grid.jobs.values() for cell in job.cells if cell.split == "test"]
     entry = workspace.manifests.entry(cell)
-    expected = {"no vllm": "cannot be imported", "no GPU": "sees no GPU", "model": "not supported)"}[fault]
+    expected = {"no vllm": "cannot be imported", "model": "not supported)"}[fault]
     assert entry.status == "failed" and expected in entry.error and "transformers" in entry.hint
 
 

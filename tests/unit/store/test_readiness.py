@@ -107,8 +107,11 @@ def test_a_lock_whose_snakemake_is_gone(real):
 def test_a_torch_that_cannot_use_the_gpus(real, monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.13.0+cpu")
     (line,) = lines(real())
-    assert line.startswith("torch: 2.13.0+cpu is the build without CUDA, and jobs ask for GPUs; install it without")
+    assert line.startswith("torch: 2.13.0+cpu is the build without CUDA, and jobs need GPUs; install it without")
     assert lines(real(evaluation={"device": "cpu"})) == []
+    on_cpu = {name: {"gpu": 0} for name in ("tiny", "small", "medium")}
+    assert lines(real(size_classes=on_cpu)) == []
+    assert len(lines(real(size_classes=on_cpu, evaluation={"device": "cuda"}))) == 1
 
 
 def test_a_replay_needs_neither_weights_nor_gpus(built, monkeypatch):

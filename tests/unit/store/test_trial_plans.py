@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from lm_validity.cells.jobs import run_job
 from lm_validity.config.load import build_run
 from lm_validity.errors import InputError
 from lm_validity.files import write_json
@@ -81,3 +82,12 @@ def test_a_task_that_was_not_fetched_is_named_with_the_command(make_workspace):
     Path("results/run/prefetch/tasks/news.json").unlink()
     with pytest.raises(InputError, match="lm-validity prefetch-task --task news"):
         workspace.place(next(iter(cells(workspace).values())))
+
+
+def test_a_job_of_trials_without_its_gpu_ends_and_no_cell_is_recorded(make_workspace, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    workspace = make_workspace()
+    job = next(iter(workspace.grid.jobs.values()))
+    with pytest.raises(InputError, match="size class 'small' with gpu: 1"):
+        run_job(workspace, job)
+    assert not any(Path(path).exists() for path in workspace.grid.all_manifests())

@@ -9,11 +9,11 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
 from lm_validity.errors import InputError
-from lm_validity.reports.score_matrix import ScoreMatrix, listing
+from lm_validity.reports.score_matrix import SELECTED, ScoreMatrix, listing
 from lm_validity.statistics.paired import paired_signs, replace_column
 from lm_validity.statistics.ranking import PairSigns
 
-_KEY = ["model", "protocol", "prompt", "seed", "checkpoint"]
+_KEY = [name for name in SELECTED if name != "benchmark"]
 _COLUMNS = [*_KEY, "split", "doc_id", "correct"]
 
 
@@ -78,6 +78,8 @@ def _known_keys(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.assign(
         seed=frame["seed"].astype("Float64").fillna(-1),
         prompt=frame["prompt"].fillna("plain"),
+        prompt_variant=frame["prompt_variant"].astype(object).where(frame["prompt_variant"].notna(), ""),
+        num_fewshot=frame["num_fewshot"].astype("Float64").fillna(-1),
         checkpoint=frame["checkpoint"].fillna("final"),
     )
 

@@ -7,10 +7,13 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
+from lm_validity.tables.report_rows import report_rows
 from lm_validity.tables.schema import PROTOCOLS, read_scores, replay_notes
 from lm_validity.tables.sheets import as_in_scores, metric_key, read_benchmarks, read_models
 
 PERPLEXITY = "loglikelihood_rolling"
+# Columns of `ScoreMatrix.selected`, by which items are joined to their scores
+SELECTED = ("model", "checkpoint", "benchmark", "protocol", "prompt", "prompt_variant", "num_fewshot", "seed")
 STUDY = "agreement"  # the study whose models and benchmarks these reports read
 
 
@@ -85,9 +88,10 @@ def read_score_matrix(scores: str | Path, models: str | Path, benchmarks: str | 
     rows = read_scores(scores)
     notes = replay_notes(rows)
     _check_protocols(rows, scores)
+    benchmark_sheet = read_benchmarks(benchmarks)
+    rows = report_rows(rows, benchmark_sheet, notes)
     model_sheet, rows = _of_this_study(as_in_scores(read_models(models), set(rows["model"])), rows, "model", notes)
-    benchmark_sheet, rows = _of_this_study(read_benchmarks(benchmarks), rows, "benchmark", notes)
-    rows = rows[rows["selected"].fillna(True).astype(bool) & (rows["split"].isna() | (rows["split"] == "test"))]
+    benchmark_sheet, rows = _of_this_study(benchmark_sheet, rows, "benchmark", notes)
     rows = _last_checkpoint(rows, scores, notes)
     rows = _listed_benchmarks(rows, benchmark_sheet, notes)
     rows = benchmark_metric(rows, benchmark_sheet, scores, notes)
@@ -116,7 +120,7 @@ def read_score_matrix(scores: str | Path, models: str | Path, benchmarks: str | 
         by_seed=_by_seed(rows, names, columns),
         model_facts=_model_facts(names, model_sheet),
         benchmark_facts=facts,
-        selected=rows[["model", "checkpoint", "benchmark", "protocol", "prompt", "seed"]].reset_index(drop=True),
+        selected=rows[list(SELECTED)].reset_index(drop=True),
         sources=tuple(sorted(rows["source"].dropna().unique())),
         notes=notes,
     )

@@ -10,6 +10,7 @@ from lm_validity.errors import InputError
 from lm_validity.reports.score_matrix import benchmark_metric, listing, of_study, unique_labels
 from lm_validity.statistics.signal_quality import MINIMUM_CHECKPOINTS
 from lm_validity.tables.item_arrays import training_order
+from lm_validity.tables.report_rows import report_rows
 from lm_validity.tables.schema import read_scores, replay_notes
 from lm_validity.tables.sheets import as_in_scores, read_benchmarks, read_models
 
@@ -56,6 +57,7 @@ class LearningCurves:
     facts: pd.DataFrame  # index: models in the sheet's order; label, size, architecture, training_data, parameters_b
     direction: dict[str, float]  # +1 where the benchmark's metric is better when higher, else -1
     selection: str
+    num_fewshot: dict[str, int]  # solved examples before each question, by benchmark; absent where unknown
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -83,10 +85,10 @@ def read_learning_curves(
     table = read_scores(scores)
     notes = replay_notes(table)
     sheet = as_in_scores(read_models(models), set(table["model"]))
-    rows = _direct_test_rows(table, scores)
+    listed = None if benchmarks is None else read_benchmarks(benchmarks)
+    rows = _direct_rows(report_rows(table, listed, notes), scores)
     direction = {}
-    if benchmarks is not None:
-        listed = read_benchmarks(benchmarks)
+    if listed is not None:
         rows = _benchmark_metrics(_listed(rows, listed, notes), listed, scores, notes)
         direction = dict(zip(listed["benchmark"], listed["higher_is_better"], strict=True))
     rows = _one_metric(rows, scores)
@@ -103,7 +105,8 @@ def read_learning_curves(
     with_curves = {model for by_model in curves.values() for model in by_model}
     facts = _facts(with_curves, sheet, notes)
     _note_gaps(curves, notes)
-    return LearningCurves(curves, facts, directions, selection, notes)
+    examples = rows.dropna(subset=["num_fewshot"]).groupby("benchmark")["num_fewshot"].first().to_dict()
+    return LearningCurves(curves, facts, directions, selection, examples, notes)
 
 
 def select(curve: Curve, selection: str) -> np.ndarray:
@@ -151,11 +154,8 @@ def _same_point(first: Curve, i: int, second: Curve, j: int) -> bool:
     return bool(np.isnan(tokens).any() or abs(tokens[0] - tokens[1]) <= _SAME_POINT * max(tokens))
 
 
-def _direct_test_rows(rows: pd.DataFrame, path) -> pd.DataFrame:
-    selected = rows["selected"].fillna(True).astype(bool)
-    test = rows["split"].isna() | (rows["split"] == "test")
-    direct = rows["protocol"].isna() | (rows["protocol"] == "direct")
-    rows = rows[selected & test & direct]
+def _direct_rows(rows: pd.DataFrame, path) -> pd.DataFrame:
+    rows = rows[rows["protocol"].isna() | (rows["protocol"] == "direct")]
     if rows.empty:
         raise InputError(
             f"{path}: no selected score of the test split with protocol 'direct'.",

@@ -13,9 +13,21 @@ import pandas as pd
 
 from lm_validity.errors import InputError
 from lm_validity.tables.json_values import finite, flag, number, score, text, whole
+from lm_validity.tables.model_arguments import parse_arguments, training_point
 from lm_validity.tables.schema import SCORES
 
-_KEY = ("benchmark", "model", "protocol", "checkpoint", "seed", "split", "prompt", "metric")
+_KEY = (
+    "benchmark",
+    "model",
+    "protocol",
+    "checkpoint",
+    "num_fewshot",
+    "seed",
+    "split",
+    "prompt",
+    "prompt_variant",
+    "metric",
+)
 # entries of a task's results that are no metrics
 _NO_METRICS = frozenset(("alias", "name", "sample_len"))
 # What `export lm-eval` says of a whole file: what holds where the file does not say, and how it is checked
@@ -25,6 +37,7 @@ _OF_FILE = {
     "tokens_b": (None, number),
     "protocol": ("direct", text),
     "prompt": ("plain", text),
+    "prompt_variant": (None, text),
     "seed": (None, whole),
     "split": ("test", text),
 }
@@ -34,10 +47,11 @@ _HINT = "lm-eval writes such a file with --output_path: results_<date>.json."
 def read_lm_eval(paths: Iterable[str | Path]) -> pd.DataFrame:
     """One row per (model, task, metric) of each file, with the columns of `SCORES`.
 
-    Every metric is kept under lm-eval's key `name,filter`; reports take the one that the benchmarks sheet
-    names. lm-eval does not say which split it scored nor how a model was prepared: split `test`, protocol
-    `direct`, unless the file was written by `export lm-eval`, which does. Groups (averages over tasks) stay
-    out, since their members are there.
+    Every metric is kept under lm-eval's key `name,filter`; reports take the one that the benchmarks sheet names.
+    `checkpoint` and `iteration` are those of the model's `revision` or `step`, `num_fewshot` is the number of solved
+    examples that the file gives for the task. lm-eval does not say which split it scored nor how a model was prepared:
+    split `test`, protocol `direct`, unless the file was written by `export lm-eval`, which does. Groups (averages over
+    tasks) stay out, since their members are there.
 
     Raises InputError for a file that is not an lm-eval result, a value that is not of its column's type (a score that
     is no finite number, a count of items that is not whole), or the same score twice.
@@ -49,8 +63,8 @@ def read_lm_eval(paths: Iterable[str | Path]) -> pd.DataFrame:
             key = tuple(row[column] for column in _KEY)
             if key in origin:
                 raise InputError(
-                    f"{path}: {row['model']}, {row['benchmark']}, {row['metric']}, prompt {row['prompt']} is also in "
-                    f"{origin[key]}.",
+                    f"{path}: {row['model']}, {row['benchmark']}, {row['metric']}, prompt {row['prompt']}, "
+                    f"checkpoint {row['checkpoint']} is also in {origin[key]}.",
                     "give each score once.",
                 )
             origin[key] = path
@@ -63,7 +77,9 @@ def read_lm_eval(paths: Iterable[str | Path]) -> pd.DataFrame:
 
 def _rows(path: Path) -> Iterable[dict]:
     document = _read(path)
-    model = _model_name(document, path)
+    config = _section(document, "config", path)
+    arguments = parse_arguments(config.get("model_args"))
+    model = _model_name(document, arguments, path)
     own = _section(document, "lm_validity", path)
     # lm-eval 0.4.0 lists groups under `groups` only; later versions have tasks in `group_subtasks` too, without members
     groups = {name for name, members in _section(document, "group_subtasks", path).items() if members}
@@ -71,8 +87,11 @@ def _rows(path: Path) -> Iterable[dict]:
     counts = _section(document, "n-samples", path, of_objects=True)
     all_directions = _section(document, "higher_is_better", path, of_objects=True)
     selected = _section(own, "selected", path)
+    examples = _section(document, "n-shot", path)
+    configs = _section(document, "configs", path)
+    point = {} if own else training_point(arguments)._asdict()
     of_file = {
-        name: check(own.get(name, default), f"{path}, 'lm_validity', {name!r}")
+        name: check(own.get(name, point.get(name, default)), f"{path}, 'lm_validity', {name!r}")
         for name, (default, check) in _OF_FILE.items()
     }
     if "prompt" not in own:
@@ -82,6 +101,7 @@ def _rows(path: Path) -> Iterable[dict]:
             continue
         count = whole((counts.get(task) or {}).get("effective"), f"{path}, 'n-samples', {task!r}, 'effective'")
         directions = all_directions.get(task) or {}
+        shots = _examples(task, examples, configs, config)
         before_filters = not any("," in key for key in metrics)
         for key, value in metrics.items():
             name, _, filter_name = key.partition(",")
@@ -92,6 +112,7 @@ def _rows(path: Path) -> Iterable[dict]:
                 "model": model,
                 **of_file,
                 "benchmark": task,
+                "num_fewshot": whole(shots, f"{path}, number of solved examples of {task!r}"),
                 "metric": key if filter_name else f"{key},none",
                 "value": score(value, f"{path}, {task}, {key}", "run that task again."),
                 "stderr": finite(error),
@@ -125,14 +146,18 @@ def _section(document: dict, name: str, path: Path, of_objects: bool = False) ->
     return section
 
 
-def _model_name(document: dict, path: Path) -> str:
+def _examples(task: str, examples: dict, configs: dict, config: dict):
+    """Solved examples before each question as the file has them: of the task, else of the whole run; else None."""
+    if examples.get(task) is not None:
+        return examples[task]
+    of_task = configs.get(task)
+    found = of_task.get("num_fewshot") if isinstance(of_task, dict) else None
+    return config.get("num_fewshot") if found is None else found
+
+
+def _model_name(document: dict, arguments: dict[str, str], path: Path) -> str:
     """lm-eval records the model under `model_name`; older files have it in the arguments only."""
-    name = document.get("model_name")
-    if not name:
-        arguments = _section(document, "config", path).get("model_args") or {}
-        if isinstance(arguments, str):
-            arguments = dict(part.split("=", 1) for part in arguments.split(",") if "=" in part)
-        name = arguments.get("pretrained") if isinstance(arguments, dict) else None
+    name = document.get("model_name") or arguments.get("pretrained")
     if not isinstance(name, str) or not name:
         raise InputError(f"{path}: neither 'model_name' nor 'config.model_args.pretrained' names the model.", _HINT)
     return name

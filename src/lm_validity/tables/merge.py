@@ -149,6 +149,7 @@ class Merger:
             "benchmark": cell.benchmark,
             "protocol": "train_before_test" if adapted else "direct",
             "prompt": self._adapter_prompt(cell) if adapted else cell.prompt,
+            "num_fewshot": self.run.benchmarks[cell.benchmark].num_fewshot,
             "seed": cell.seed,
             "split": "test" if adapted else cell.split,
         }

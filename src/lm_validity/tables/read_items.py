@@ -8,12 +8,14 @@ into numpy.
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lm_validity.errors import InputError
 from lm_validity.tables.item_arrays import BenchmarkItems, ModelItems, training_order
+from lm_validity.tables.report_rows import fewshot_count
 from lm_validity.tables.schema import ITEMS
 
 _KEYS = (
@@ -23,12 +25,14 @@ _KEYS = (
     "tokens_b",
     "protocol",
     "prompt",
+    "prompt_variant",
+    "num_fewshot",
     "split",
     "doc_id",
     "subject",
     "gold",
 )
-_TEXT_KEYS = ("model", "checkpoint", "protocol", "prompt", "split", "doc_id", "subject")
+_TEXT_KEYS = ("model", "checkpoint", "protocol", "prompt", "prompt_variant", "split", "doc_id", "subject")
 
 
 def item_benchmarks(path: str | Path) -> list[str]:
@@ -37,16 +41,17 @@ def item_benchmarks(path: str | Path) -> list[str]:
     return sorted(name for name in pc.unique(column).to_pylist() if name is not None)
 
 
-def read_benchmark_items(path: str | Path, benchmark: str) -> BenchmarkItems:
+def read_benchmark_items(path: str | Path, benchmark: str, num_fewshot: int | None = None) -> BenchmarkItems:
     """The direct answers on the test split to one benchmark's items.
 
-    Rows of other protocols and splits are left out; of several prompts `plain` is read. Raises InputError,
-    naming model, checkpoint and document, for duplicate documents, documents that some cells lack, a gold
+    Rows of other protocols and splits are left out; of several prompts `plain` is read, of several wordings the task's
+    own. Of several numbers of solved examples those with `num_fewshot` are read, by default the commonest. Raises
+    InputError, naming model, checkpoint and document, for duplicate documents, documents that some cells lack, a gold
     answer out of range or different between cells, missing or surplus choices, and log-likelihoods that are
     not finite.
     """
     path = Path(path)
-    keys, used = _keys(path, benchmark)
+    keys, used = _keys(path, benchmark, num_fewshot)
     codes = {name: _codes(keys.column(name)) for name in ("model", "checkpoint", "doc_id")}
     order = np.lexsort((codes["doc_id"][0], codes["checkpoint"][0], codes["model"][0]))
     cells = _Cells(path, benchmark, codes, order)
@@ -132,7 +137,7 @@ class _Cells:
             )
 
 
-def _keys(path: Path, benchmark: str) -> tuple[pa.Table, np.ndarray]:
+def _keys(path: Path, benchmark: str, num_fewshot: int | None) -> tuple[pa.Table, np.ndarray]:
     """The key columns of the rows that count, and which rows of the benchmark these are (boolean)."""
     keys = _read(path, list(_KEYS), benchmark)
     if len(keys) == 0:
@@ -144,6 +149,12 @@ def _keys(path: Path, benchmark: str) -> tuple[pa.Table, np.ndarray]:
     plain = _equal_or_null(keys.column("prompt"), "plain")
     if (used & plain).any():
         used &= plain
+    own = keys.column("prompt_variant").is_null().to_numpy()
+    if (used & own).any():
+        used &= own
+    counts = keys.column("num_fewshot").to_pandas(types_mapper={pa.int64(): pd.Int64Dtype()}.get)
+    wanted = fewshot_count(counts[used]) if num_fewshot is None else num_fewshot
+    used &= (counts.isna() | (counts == wanted)).to_numpy(dtype=bool, na_value=True)
     if not used.any():
         raise InputError(
             f"{path}: benchmark {benchmark!r}: no row of the test split with protocol 'direct'.",

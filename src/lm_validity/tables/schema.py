@@ -24,6 +24,8 @@ _cell = [
     ("benchmark", pa.string()),
     ("protocol", pa.string()),  # direct | train_before_test
     ("prompt", pa.string()),  # plain | chat
+    ("prompt_variant", pa.string()),  # null: the task's own wording
+    ("num_fewshot", pa.int64()),  # solved examples before each question; null: unknown
     ("seed", pa.int64()),  # null for direct rows
     ("split", pa.string()),  # validation | test
 ]

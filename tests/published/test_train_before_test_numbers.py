@@ -217,3 +217,41 @@ def test_the_published_benchmarks_pass_the_published_screening(reports):
     assert table.loc["stuck", "reason"] == "no improvement in 61 of 61 models"
     assert table.loc["backwards", "reason"] == "negative agreement with 24 of 24 other benchmarks"
     assert table["kept"].sum() == 24
+
+
+def test_missing_cells_compare_the_protocols_as_if_their_models_were_absent(reports, tmp_path):
+    """Without the prepared cells of the 12 models below 1B: not the direct mean of 61 models against that of 49."""
+    import pandas as pd
+
+    from lm_validity.reports.agreement_analysis import analyze_agreement
+    from lm_validity.reports.agreement_uncertainty import agreement_uncertainty
+    from lm_validity.reports.factors_analysis import analyze_factors
+    from lm_validity.reports.score_matrix import read_score_matrix
+    from lm_validity.tables.schema import SCORES, read_table, write_table
+
+    rows = read_table(reports["folder"] / "scores.parquet", SCORES)
+    models = pd.read_csv(PUBLISHED / "models.csv")
+    small = rows["model"].isin(models.loc[models["params_B"] < 1, "model_id"])
+    tables = {
+        "absent": rows[~small],
+        PREPARED: rows[~small | (rows["protocol"] == DIRECT)],
+        DIRECT: rows[~small | (rows["protocol"] == PREPARED)],
+    }
+    found, shares = {}, {}
+    for name, table in tables.items():
+        write_table(table, SCORES, tmp_path / "scores.parquet")
+        sheets = (PUBLISHED / "models.csv", PUBLISHED / "benchmarks.csv")
+        matrix = read_score_matrix(tmp_path / "scores.parquet", *sheets)
+        analysis = analyze_agreement(matrix)
+        uncertainty = agreement_uncertainty(analysis, resamples=200)
+        low, high = uncertainty.improvement
+        assert (low, high) == (pytest.approx(0.187, abs=0.02), pytest.approx(0.306, abs=0.02))
+        comparison = analysis.comparison
+        means = [comparison.agreement[p].mean for p in (DIRECT, PREPARED)]
+        found[name] = [int(comparison.known.sum()), len(comparison.models), *means, uncertainty.test.effect]
+        found[name] += [*comparison.improved, *comparison.significance_improved]
+        shares[name] = [analyze_factors(matrix).common_components[p].explained_variance[0] for p in (DIRECT, PREPARED)]
+    assert found["absent"][:2] == [49 * 24, 49]
+    assert found["absent"][2:5] == [near(0.435323), near(0.675534), near(0.240211)]
+    assert found[PREPARED] == found[DIRECT] == pytest.approx(found["absent"])
+    assert shares[PREPARED] == shares[DIRECT] == pytest.approx(shares["absent"])

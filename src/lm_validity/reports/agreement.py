@@ -62,19 +62,23 @@ def agreement_summary(
     resamples: int,
 ) -> dict:
     """The keys of summary.json."""
-    improved, compared = analysis.improved
-    significance_improved, significance_compared = analysis.significance_improved
-    direct, prepared = (analysis.agreement[p].mean for p in PROTOCOLS)
+    comparison = analysis.comparison
+    improved, compared = comparison.improved
+    significance_improved, significance_compared = comparison.significance_improved
+    means = {p: comparison.agreement[p].mean for p in PROTOCOLS}
     notes = [*analysis.notes, *undefined_notes(analysis), *_method_notes(analysis, uncertainty, tau, resamples)]
     summary = {
         "models": len(analysis.matrix.models),
         "benchmarks": len(analysis.tasks),
         "pairs": len(analysis.tasks) * (len(analysis.tasks) - 1) // 2,
+        "cells_in_both": int(comparison.known.sum()),
+        "models_in_both": len(comparison.models),
         "improved_pairs": improved if compared else None,
         "compared_pairs": compared,
         "kendall_tau": {p: _tau_summary(analysis, uncertainty, p) for p in PROTOCOLS},
         "improvement": {
-            "mean": prepared - direct,
+            "mean": means[PREPARED] - means[DIRECT],
+            "means": means,
             "interval": uncertainty.improvement,
             "interval_population_of_benchmarks": uncertainty.improvement_population,
             "test": uncertainty.test._asdict(),
@@ -86,6 +90,7 @@ def agreement_summary(
         },
         "perplexity": _perplexity_summary(analysis, uncertainty),
         "families": analysis.families,
+        "families_in_both": comparison.families,
         "families_interval": uncertainty.families,
         "reliability": analysis.reliability,
         "subsets": {p: vars(subset) for p, subset in analysis.subsets.items()},
@@ -160,7 +165,7 @@ def _significance_summary(analysis: AgreementAnalysis, uncertainty: AgreementUnc
 
 
 def _perplexity_summary(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty) -> dict | None:
-    perplexity = analysis.perplexity
+    perplexity, in_both = analysis.perplexity, analysis.comparison.perplexity
     if perplexity is None:
         return None
     is_corpus = analysis.matrix.is_corpus
@@ -173,6 +178,11 @@ def _perplexity_summary(analysis: AgreementAnalysis, uncertainty: AgreementUncer
         "corpus_corpus_interval": uncertainty.corpus_corpus,
         "average_average": {p: perplexity[p].average_average for p in PROTOCOLS},
         "average_average_interval": uncertainty.average_average,
+        "in_both": {
+            "corpus_benchmark": {p: finite_mean(in_both[p].corpus_benchmark) for p in PROTOCOLS},
+            "corpus_corpus": {p: mean_over_pairs(in_both[p].corpus_corpus) for p in PROTOCOLS},
+            "average_average": {p: in_both[p].average_average for p in PROTOCOLS},
+        },
         "before_after": {kind: finite_mean(tau) for kind, tau in analysis.before_after.items()},
         "before_after_interval": uncertainty.before_after,
     }
@@ -190,6 +200,8 @@ def _method_notes(
         notes.append("Intervals are null: no resampling was asked for (--resamples 0).")
     elif not uncertainty.mean:
         notes.append(f"Intervals are null: too few models to resample ({len(analysis.matrix.models)}).")
+    elif uncertainty.improvement is None and analysis.comparison.improved[1]:
+        notes.append("Intervals of the change are null: fewer than 3 models have scores under both protocols.")
     sources = set(analysis.matrix.sources)
     if any(source.endswith("lm-harmony") for source in sources):
         notes.append(

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import numpy as np
 
+from lm_validity.reports.agreement_comparison import ProtocolComparison, compare_protocols
 from lm_validity.reports.item_significance import use_paired_tests
 from lm_validity.reports.score_matrix import ScoreMatrix, listing
 from lm_validity.reports.summary import count, decimal
 from lm_validity.statistics.agreement import (
     Agreement,
     PerplexityAgreement,
-    improved_pairs,
     mean_over_pairs,
     perplexity_agreement,
     summarize_agreement,
@@ -43,7 +43,10 @@ class SelectionOnTest:
 
 @dataclass(frozen=True)
 class AgreementAnalysis:
-    """All results without resampling. Arrays over benchmarks are in the order of `tasks` (no perplexity corpora)."""
+    """All results without resampling. Arrays over benchmarks are in the order of `tasks` (no perplexity corpora).
+
+    What is given by protocol is over all scores of that protocol; `comparison` is over the cells known under both.
+    """
 
     matrix: ScoreMatrix
     tasks: list[str]
@@ -53,11 +56,10 @@ class AgreementAnalysis:
     corpora: dict[str, np.ndarray]
     tau: dict[str, np.ndarray]
     agreement: dict[str, Agreement]
-    improved: tuple[int, int]
     significant: dict[str, PairSigns]
     significance: dict[str, Agreement]
     significance_tau: dict[str, np.ndarray]
-    significance_improved: tuple[int, int]
+    comparison: ProtocolComparison
     families: dict[str, dict[str, float]]
     perplexity: dict[str, PerplexityAgreement] | None
     before_after: dict[str, np.ndarray]
@@ -68,6 +70,21 @@ class AgreementAnalysis:
     maximum: SelectionOnTest | None
     variant: TauVariant = "b"
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def side_by_side(self) -> dict[str, Agreement]:
+        """What sentences on both protocols read: the comparison's means, or each protocol's own if there is none."""
+        return self.comparison.agreement if self.comparison.improved[1] else self.agreement
+
+    @property
+    def scores_side_by_side(self) -> dict[str, np.ndarray]:
+        """The scores that pictures of both protocols show: those of common cells, or each protocol's own."""
+        return self.comparison.scores if len(self.comparison.models) else self.scores
+
+    @property
+    def significant_side_by_side(self) -> dict[str, PairSigns]:
+        """The significant differences among `scores_side_by_side`."""
+        return self.comparison.significant if len(self.comparison.models) else self.significant
 
 
 def analyze_agreement(
@@ -85,6 +102,10 @@ def analyze_agreement(
     tau = {p: kendall_tau_matrix(pair_signs(scores[p]), variant=variant) for p in PROTOCOLS}
     significant = _significant(matrix, scores, stderr, items, tasks, notes)
     significance_tau = {p: kendall_tau_matrix(significant[p]) for p in PROTOCOLS}
+    comparison = compare_protocols(
+        scores, corpora, tau, significant, categories, large_families(matrix.families), variant
+    )
+    notes += comparison_notes(matrix, comparison.known, comparison.whole)
     rng = np.random.default_rng(seed)
     return AgreementAnalysis(
         matrix=matrix,
@@ -95,11 +116,10 @@ def analyze_agreement(
         corpora=corpora,
         tau=tau,
         agreement={p: summarize_agreement(tau[p], categories) for p in PROTOCOLS},
-        improved=improved_pairs(tau[DIRECT], tau[PREPARED]),
         significant=significant,
         significance={p: summarize_agreement(significance_tau[p], categories) for p in PROTOCOLS},
         significance_tau=significance_tau,
-        significance_improved=improved_pairs(significance_tau[DIRECT], significance_tau[PREPARED]),
+        comparison=comparison,
         families=_family_agreement(matrix.families, scores, notes),
         perplexity=_perplexity(matrix, corpora, scores, notes),
         before_after=_before_after(matrix, corpora, scores, notes),
@@ -125,6 +145,11 @@ def corpus_scores(matrix: ScoreMatrix, protocol: str) -> np.ndarray:
 def family_members(families: np.ndarray) -> dict[str, np.ndarray]:
     """Indices of the models of each family, in order of first appearance."""
     return {name: np.flatnonzero(families == name) for name in dict.fromkeys(families) if name is not None}
+
+
+def large_families(families: np.ndarray) -> dict[str, np.ndarray]:
+    """`family_members` of the families of at least `MINIMUM_FAMILY` models."""
+    return {name: rows for name, rows in family_members(families).items() if len(rows) >= MINIMUM_FAMILY}
 
 
 def tuned_members(matrix: ScoreMatrix) -> dict[str, np.ndarray]:
@@ -160,6 +185,18 @@ def coverage_notes(matrix: ScoreMatrix, scores: dict, stderr: dict, tasks: list[
     return notes
 
 
+def comparison_notes(matrix: ScoreMatrix, known: np.ndarray, whole: bool) -> list[str]:
+    """Which cells a comparison is over if it leaves some out; `known`: (models, benchmarks) under both protocols."""
+    if whole or not all(matrix.has(p) for p in PROTOCOLS):
+        return []
+    models, benchmarks = known.any(axis=1).sum(), known.any(axis=0).sum()
+    return [
+        f"{known.sum()} of {known.size} cells ({count(models, 'model')}, {count(benchmarks, 'benchmark')}) are known "
+        "under both protocols. Everything that compares the two is over these, and over what is defined under both; "
+        "figures of one protocol are over all it has."
+    ]
+
+
 def _missing_notes(protocol: str, known: np.ndarray, models: tuple[str, ...], tasks: list[str]) -> list[str]:
     if known.all():
         return []
@@ -186,8 +223,8 @@ def _significant(matrix, scores, stderr, items, tasks, notes) -> dict[str, PairS
 
 def _family_agreement(families: np.ndarray, scores: dict[str, np.ndarray], notes: list[str]) -> dict:
     """Mean tau within each family of at least `MINIMUM_FAMILY` models."""
-    members = family_members(families)
-    small = [name for name, rows in members.items() if len(rows) < MINIMUM_FAMILY]
+    members, large = family_members(families), large_families(families)
+    small = [name for name in members if name not in large]
     if small:
         notes.append(f"Families of fewer than {MINIMUM_FAMILY} models have no figures of their own: {listing(small)}.")
     return {

@@ -4,10 +4,9 @@ import numpy as np
 
 from lm_validity.reports.agreement_analysis import (
     DIRECT,
-    MINIMUM_FAMILY,
     PREPARED,
     AgreementAnalysis,
-    family_members,
+    large_families,
     tuned_members,
 )
 from lm_validity.reports.influence_section import influence_notes
@@ -73,8 +72,7 @@ def _significance_notes(analysis: AgreementAnalysis, protocol: str) -> list[str]
 
 
 def _family_notes(analysis: AgreementAnalysis, protocol: str) -> list[str]:
-    large = [name for name, rows in family_members(analysis.matrix.families).items() if len(rows) >= MINIMUM_FAMILY]
-    without = [name for name in large if np.isnan(analysis.families[name][protocol])]
+    without = [name for name in large_families(analysis.matrix.families) if np.isnan(analysis.families[name][protocol])]
     if not without:
         return []
     return [f"{protocol}: among the models of {listing(without)} no two benchmarks have a tau: null for the family."]
@@ -84,8 +82,8 @@ def _improvement_notes(analysis: AgreementAnalysis) -> list[str]:
     return [
         f"No pair of benchmarks has a {kind} under both protocols: {key} is null."
         for kind, key, (_, compared) in (
-            ("tau", "improved_pairs", analysis.improved),
-            ("significance tau", "significance_tau.improved_pairs", analysis.significance_improved),
+            ("tau", "improved_pairs", analysis.comparison.improved),
+            ("significance tau", "significance_tau.improved_pairs", analysis.comparison.significance_improved),
         )
         if not compared
     ]

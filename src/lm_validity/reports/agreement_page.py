@@ -16,7 +16,9 @@ from lm_validity.reports.agreement_robustness import (
 )
 from lm_validity.reports.agreement_sections import (
     alignment_section,
+    over_both,
     perplexity_section,
+    shown_mean,
     significance_section,
     tau_heatmaps,
 )
@@ -28,8 +30,6 @@ from lm_validity.reports.prompt_section import prompt_section
 from lm_validity.reports.summary import count, decimal, percent, with_interval
 from lm_validity.statistics.resampling import Interval
 from lm_validity.tables.schema import PROTOCOLS
-
-_TAU_FORMATS = {label: ".3f" for label in figures.PROTOCOL_LABELS.values()} | {"change": "+.3f"}
 
 
 def agreement_page(
@@ -71,7 +71,7 @@ def agreement_page(
 
 
 def _findings(analysis: AgreementAnalysis, summary: dict) -> list[Finding]:
-    findings = [_agreement_finding(summary), _improvement_finding(summary), _ceiling_finding(summary)]
+    findings = [_agreement_finding(analysis, summary), _improvement_finding(summary), _ceiling_finding(summary)]
     findings += [_subset_finding(analysis), _perplexity_finding(summary), _selection_finding(analysis)]
     return [finding for finding in findings if finding is not None]
 
@@ -80,16 +80,17 @@ def _size(summary: dict) -> str:
     return f"{count(summary['models'], 'model')} × {count(summary['benchmarks'], 'benchmark')}"
 
 
-def _agreement_finding(summary: dict) -> Finding:
+def _agreement_finding(analysis: AgreementAnalysis, summary: dict) -> Finding:
     tau = summary["kendall_tau"]
     known = [p for p in PROTOCOLS if tau[p]["mean"] is not None]
     if not known:
         return Finding("No two benchmarks can be compared.", _size(summary))
     words = {DIRECT: "as the models come", PREPARED: "after equal preparation"}
     parts = [f"{with_interval(tau[p]['mean'], tau[p]['interval'])} {words[p]}" for p in known]
+    own = "; each protocol over all cells it has" if len(known) > 1 and not analysis.comparison.whole else ""
     return Finding(
         f"Two benchmarks' rankings of the models agree with a mean Kendall's tau of {' and '.join(parts)}.",
-        f"{_size(summary)}, {count(summary['pairs'], 'pair')}; interval over other models, these benchmarks.",
+        f"{_size(summary)}, {count(summary['pairs'], 'pair')}{own}; interval over other models, these benchmarks.",
     )
 
 
@@ -98,11 +99,15 @@ def _improvement_finding(summary: dict) -> Finding | None:
         return None
     improvement, test = summary["improvement"], summary["improvement"]["test"]
     change = with_interval(improvement["mean"], improvement["interval"], signed=True)
+    before, after = (decimal(improvement["means"][p]) for p in PROTOCOLS)
     sentence = (
-        f"Preparation changes the mean tau by {change}: {summary['improved_pairs']} of {summary['compared_pairs']} "
-        "pairs agree more."
+        f"Preparation changes the mean tau from {before} to {after}, by {change}: {summary['improved_pairs']} of "
+        f"{summary['compared_pairs']} pairs agree more."
     )
-    basis = f"Sign-flip test over {count(test['units'], 'benchmark')}, one-sided p = {decimal(test['p'], 4)}."
+    basis = (
+        f"Over the {count(summary['cells_in_both'], 'cell')} known under both protocols. Sign-flip test over "
+        f"{count(test['units'], 'benchmark')}, one-sided p = {decimal(test['p'], 4)}."
+    )
     population = improvement["interval_population_of_benchmarks"]
     if population and None not in population:
         basis += (
@@ -137,15 +142,18 @@ def _perplexity_finding(summary: dict) -> Finding | None:
     perplexity = summary["perplexity"]
     if perplexity is None or perplexity["corpus_benchmark"][DIRECT] is None:
         return None
+    own, both = perplexity["corpus_benchmark"], perplexity["in_both"]["corpus_benchmark"]
+    words = {DIRECT: "directly", PREPARED: "after preparation"}
+    shown = own if None in both.values() else both
     parts = [
-        with_interval(perplexity["corpus_benchmark"][p], perplexity["corpus_benchmark_interval"].get(p))
+        f"{shown_mean(shown[p], own[p], perplexity['corpus_benchmark_interval'].get(p))} {words[p]}"
         for p in PROTOCOLS
+        if shown[p] is not None
     ]
     return Finding(
-        f"Rankings by perplexity agree with benchmarks' rankings with tau {parts[0]} directly and {parts[1]} after "
-        "preparation.",
+        f"Rankings by perplexity agree with benchmarks' rankings with tau {' and '.join(parts)}.",
         f"{count(perplexity['models'], 'model')} with perplexities on "
-        f"{count(len(perplexity['corpora']), 'corpus', 'corpora')}.",
+        f"{count(len(perplexity['corpora']), 'corpus', 'corpora')}{over_both(shown != own)}.",
     )
 
 
@@ -212,15 +220,17 @@ def _benchmark_section(analysis: AgreementAnalysis, uncertainty: AgreementUncert
 
 def _extremes_sentence(analysis: AgreementAnalysis) -> str:
     """Which benchmark stands apart most, before and after."""
-    values = analysis.agreement[DIRECT].by_benchmark
+    values = analysis.side_by_side[DIRECT].by_benchmark
     if not np.isfinite(values).any():
         return ""
     lowest = int(np.nanargmin(values))
     sentence = (
         f"{analysis.tasks[lowest]} stands apart most as the models come, with a mean tau of {decimal(values[lowest])}"
     )
-    after = analysis.agreement[PREPARED].by_benchmark[lowest]
-    return f"{sentence}; after preparation it has {decimal(after)}." if np.isfinite(after) else f"{sentence}."
+    after = analysis.side_by_side[PREPARED].by_benchmark[lowest]
+    if not np.isfinite(after):
+        return f"{sentence}."
+    return f"{sentence}; after preparation it has {decimal(after)}{over_both(not analysis.comparison.whole)}."
 
 
 def order_by_direct(analysis: AgreementAnalysis) -> list[str]:
@@ -245,15 +255,19 @@ def _pair_section(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty
             **{figures.PROTOCOL_LABELS[p]: [analysis.tau[p][i, j] for i, j in upper] for p in PROTOCOLS},
         }
     )
-    table["change"] = table[figures.PROTOCOL_LABELS[PREPARED]] - table[figures.PROTOCOL_LABELS[DIRECT]]
+    common = {p: analysis.comparison.tau[p][np.triu_indices(len(names), 1)] for p in PROTOCOLS}
+    if not analysis.comparison.whole:
+        for p, label in figures.PROTOCOL_LABELS.items():
+            table[f"{label}, common cells"] = common[p]
+    table["change"] = common[PREPARED] - common[DIRECT]
     finding = ""
     change = uncertainty.pair_change
     if change is not None:
         table["change_low"], table["change_high"] = (np.array([end[i, j] for i, j in upper]) for end in change)
         surely, worse = int((table["change_low"] > 0).sum()), int((table["change_high"] < 0).sum())
         finding = (
-            f"For {surely} of {len(upper)} pairs the interval of the change lies above zero, for {worse} below it "
-            "(each pair for itself, not corrected for their number)."
+            f"For {surely} of {analysis.comparison.improved[1]} pairs the interval of the change lies above zero, for "
+            f"{worse} below it (each pair for itself, not corrected for their number)."
         )
     return Section(
         "Pairs of benchmarks",
@@ -266,7 +280,8 @@ def _pair_section(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty
                 "tau_by_pair",
                 "All pairs",
                 table,
-                formats=_TAU_FORMATS | {"change_low": "+.3f", "change_high": "+.3f"},
+                formats={name: ".3f" for name in table.columns[2:]}
+                | {"change": "+.3f", "change_low": "+.3f", "change_high": "+.3f"},
                 folded=True,
             )
         ],
@@ -309,21 +324,26 @@ def _category_section(analysis: AgreementAnalysis, uncertainty: AgreementUncerta
 
 def _category_sentence(analysis: AgreementAnalysis) -> str:
     """Whether benchmarks of one category agree better than those of two."""
+    shown = analysis.side_by_side
     parts = [
-        f"{decimal(analysis.agreement[p].within)} within and {decimal(analysis.agreement[p].between)} between "
-        f"categories {word}"
+        f"{decimal(shown[p].within)} within and {decimal(shown[p].between)} between categories {word}"
         for p, word in ((DIRECT, "directly"), (PREPARED, "after preparation"))
-        if np.isfinite(analysis.agreement[p].mean)
+        if np.isfinite(shown[p].mean)
     ]
-    return f"Mean tau: {', '.join(parts)}." if parts else ""
+    partly = len(parts) > 1 and not analysis.comparison.whole
+    return f"Mean tau: {', '.join(parts)}{over_both(partly)}." if parts else ""
 
 
 def _family_sentence(analysis: AgreementAnalysis) -> str:
-    known = {f: v for f, v in analysis.families.items() if all(np.isfinite(v[p]) for p in PROTOCOLS)}
+    found = analysis.comparison.families
+    known = [values for values in found.values() if all(np.isfinite(values[p]) for p in PROTOCOLS)]
     if not known:
         return ""
-    more = sum(values[PREPARED] > values[DIRECT] for values in known.values())
-    return f"In {more} of {count(len(known), 'family', 'families')} the benchmarks agree more after preparation."
+    more = sum(values[PREPARED] > values[DIRECT] for values in known)
+    return (
+        f"In {more} of {count(len(known), 'family', 'families')} the benchmarks agree more after preparation"
+        f"{over_both(not analysis.comparison.whole)}."
+    )
 
 
 def _family_section(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty) -> Section | None:

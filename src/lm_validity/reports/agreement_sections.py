@@ -53,6 +53,16 @@ def tau_heatmaps(
     ]
 
 
+def over_both(partly: bool) -> str:
+    """The end of a sentence that compares the protocols where that leaves cells out."""
+    return ", over what is known under both protocols" if partly else ""
+
+
+def shown_mean(compared: float, own: float, interval) -> str:
+    """A mean of a comparison; with the interval where it is that of the protocol's `own` mean."""
+    return with_interval(compared, interval if compared == own else None)
+
+
 def perplexity_section(analysis: AgreementAnalysis, summary: dict) -> Section | None:
     """Corpora against benchmarks in both protocols, and perplexity before against scores after preparation."""
     if analysis.perplexity is None:
@@ -127,17 +137,19 @@ def significance_section(analysis: AgreementAnalysis, summary: dict) -> Section 
             for p, label in figures.PROTOCOL_LABELS.items()
         }
         charts += tau_heatmaps(grids, categories, categories, number_format=".2f", row_height=34)
-    parts = [
-        f"{with_interval(values[p]['mean'], values[p]['interval'])} {word}"
-        for p, word in ((DIRECT, "directly"), (PREPARED, "after preparation"))
-        if values[p]["mean"] is not None
-    ]
     pairs = values["improved_pairs"]
     more = f"; {pairs} of {values['compared_pairs']} pairs agree more" if pairs is not None else ""
+    own = {p: values[p]["mean"] for p in PROTOCOLS}
+    shown = own if pairs is None else {p: analysis.comparison.significance[p].mean for p in PROTOCOLS}
+    parts = [
+        f"{shown_mean(shown[p], own[p], values[p]['interval'])} {word}"
+        for p, word in ((DIRECT, "directly"), (PREPARED, "after preparation"))
+        if shown[p] is not None
+    ]
     return Section(
         "Counting significant differences only",
         finding="With models tied where they do not differ significantly, the mean tau is "
-        f"{' and '.join(parts)}{more}.",
+        f"{' and '.join(parts)}{over_both(shown != own)}{more}.",
         explanation="Two models differ where their scores are more than 1.96 standard errors of the difference apart "
         "(or, with items, where McNemar's test says so). Such ties are not transitive, so tau is taken over pairs of "
         "models: sum ab / sqrt(sum a² · sum b²), a and b being -1, 0 or 1.",
@@ -168,7 +180,7 @@ def _significance_bars(analysis: AgreementAnalysis) -> Figure:
 
 
 def _contradiction_table(analysis: AgreementAnalysis) -> Table:
-    opposite = {p: opposite_significant_pairs(analysis.significant[p]) for p in PROTOCOLS}
+    opposite = {p: opposite_significant_pairs(signs) for p, signs in analysis.significant_side_by_side.items()}
     names = analysis.tasks
     rows = [
         {

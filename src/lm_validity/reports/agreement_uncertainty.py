@@ -9,10 +9,10 @@ from lm_validity.reports.agreement_analysis import (
     MINIMUM_FAMILY,
     PREPARED,
     AgreementAnalysis,
-    family_members,
+    large_families,
     tuned_members,
 )
-from lm_validity.statistics.missing import finite_mean
+from lm_validity.statistics.missing import finite_mean, known_in_all
 from lm_validity.statistics.ranking import kendall_tau_matrix, pair_signs, resampled_kendall_tau
 from lm_validity.statistics.resampling import (
     Interval,
@@ -34,7 +34,8 @@ class AgreementUncertainty:
     """95% intervals, by protocol; for other models (these benchmarks) unless the name says `population`.
 
     `by_benchmark`: arrays (k,); `by_category`: (c, c); `pair_change`: (k, k) of the change by preparation;
-    `test`: the paired test of an improvement over benchmarks.
+    `test`: the paired test of an improvement over benchmarks. What compares the protocols is over the cells known
+    under both, and over the models that have such a cell.
     """
 
     mean: dict[str, Interval] = field(default_factory=dict)
@@ -76,28 +77,54 @@ def agreement_uncertainty(analysis: AgreementAnalysis, resamples: int, seed: int
     return AgreementUncertainty(
         mean={p: percentile_interval(mean[p], models) for p in PROTOCOLS},
         mean_population={p: two_way_interval(population[p], mean[p], fixed_models[p], models) for p in PROTOCOLS},
-        improvement=percentile_interval(mean[PREPARED] - mean[DIRECT], models),
-        improvement_population=two_way_interval(
-            *(draws[PREPARED] - draws[DIRECT] for draws in (population, mean, fixed_models)), models
-        ),
         by_benchmark={p: percentile_interval(finite_mean(tau[p] * others, axis=2), models) for p in PROTOCOLS},
         by_category={p: percentile_interval(_category_means(tau[p], analysis, p), models) for p in PROTOCOLS},
-        pair_change=percentile_interval(tau[PREPARED] - tau[DIRECT], models),
         significance={p: percentile_interval(significance[p], models) for p in PROTOCOLS},
         families=_families(analysis, resamples, rng),
         **_perplexity(analysis, weights, resamples, rng),
+        **_changes(analysis, tau, benchmark_weights, rng),
         test=test,
     )
 
 
+def _changes(
+    analysis: AgreementAnalysis, tau: dict[str, np.ndarray], benchmark_weights: np.ndarray, rng: np.random.Generator
+) -> dict[str, Interval]:
+    """Intervals of what preparation changes; `tau`: (resamples, k, k) of each protocol's own scores.
+
+    Where cells are left out, the models that have one known under both protocols are resampled by themselves.
+    """
+    comparison = analysis.comparison
+    rows = comparison.models
+    if len(rows) < MINIMUM_FAMILY:
+        return {}
+    signs = {p: pair_signs(comparison.scores[p][rows]) for p in PROTOCOLS}
+    if not comparison.whole:
+        weights = multiplicities(len(rows), len(benchmark_weights), rng)
+        tau = {p: resampled_kendall_tau(signs[p], weights) for p in PROTOCOLS}
+    tau = known_in_all(tau)
+    observed = known_in_all({p: kendall_tau_matrix(signs[p]) for p in PROTOCOLS})
+    fixed_models = {p: np.broadcast_to(observed[p], tau[p].shape) for p in PROTOCOLS}
+    over_models, over_both, over_benchmarks = (
+        mean_over_pairs_by_resample(taus[PREPARED], weights) - mean_over_pairs_by_resample(taus[DIRECT], weights)
+        for taus, weights in ((tau, None), (tau, benchmark_weights), (fixed_models, benchmark_weights))
+    )
+    return {
+        "improvement": percentile_interval(over_models, len(rows)),
+        "improvement_population": two_way_interval(over_both, over_models, over_benchmarks, len(rows)),
+        "pair_change": percentile_interval(tau[PREPARED] - tau[DIRECT], len(rows)),
+    }
+
+
 def _preparation_test(analysis: AgreementAnalysis, rng: np.random.Generator) -> PairedTest:
     """The sign-flip test; all its taus of the analysis' variant, or exchanging rankings would not flip signs."""
-    if not all(analysis.matrix.has(p) for p in PROTOCOLS):
+    scores, tau = analysis.comparison.scores, analysis.comparison.tau
+    if not analysis.comparison.improved[1]:
         return _NO_TEST
     prepared_direct = kendall_tau_matrix(
-        pair_signs(analysis.scores[PREPARED]), variant=analysis.variant, others=pair_signs(analysis.scores[DIRECT])
+        pair_signs(scores[PREPARED]), variant=analysis.variant, others=pair_signs(scores[DIRECT])
     )
-    contributions = preparation_contributions(analysis.tau[DIRECT], analysis.tau[PREPARED], prepared_direct)
+    contributions = preparation_contributions(tau[DIRECT], tau[PREPARED], prepared_direct)
     return sign_flip_test(contributions, rng)
 
 
@@ -117,9 +144,7 @@ def _category_means(tau: np.ndarray, analysis: AgreementAnalysis, protocol: str)
 def _families(analysis: AgreementAnalysis, resamples: int, rng: np.random.Generator) -> dict:
     """Intervals of each family's mean tau, resampling the models of the family."""
     intervals: dict[str, dict[str, Interval]] = {}
-    for name, rows in family_members(analysis.matrix.families).items():
-        if len(rows) < MINIMUM_FAMILY:
-            continue
+    for name, rows in large_families(analysis.matrix.families).items():
         weights = multiplicities(len(rows), resamples, rng)
         intervals[name] = {
             p: percentile_interval(

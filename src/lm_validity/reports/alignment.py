@@ -20,6 +20,8 @@ from lm_validity.tables.schema import PROTOCOLS
 class PairAlignment:
     """Two benchmarks under one protocol, over the models known on both (`models`: their indices).
 
+    Where both protocols have scores, these are the models known on both benchmarks under both.
+
     `raw_*`: of the plain rankings; `aligned`: orders of positions within `models`; `opposite`: model pairs
     significant on both with opposite order; `violations`: significant differences that the aligned orders
     break (0).
@@ -55,7 +57,7 @@ class PairAlignment:
 def align_pairs(analysis: AgreementAnalysis, align: tuple[str, str] | None, every: bool) -> list[PairAlignment]:
     """Alignments of the pair to show and, with `every`, of all pairs of benchmarks, under both protocols."""
     shown = _pair_to_show(analysis, align)
-    if shown is None or not any(signs.sign.any() for signs in analysis.significant.values()):
+    if shown is None or not any(signs.sign.any() for signs in analysis.significant_side_by_side.values()):
         return []  # without a significant difference any two rankings can be aligned
     size = len(analysis.tasks)
     pairs = [(i, j) for i in range(size) for j in range(i + 1, size)] if every else [shown]
@@ -77,7 +79,7 @@ def _pair_to_show(analysis: AgreementAnalysis, align: tuple[str, str] | None) ->
     if size < 2:
         return None
     protocol = DIRECT if analysis.matrix.has(DIRECT) else PROTOCOLS[1]
-    opposite = opposite_significant_pairs(analysis.significant[protocol])
+    opposite = opposite_significant_pairs(analysis.significant_side_by_side[protocol])
     pairs = [(i, j) for i in range(size) for j in range(i + 1, size)]
     categories = analysis.categories
     same = [(i, j) for i, j in pairs if categories[i] is not None and categories[i] == categories[j]]
@@ -85,7 +87,7 @@ def _pair_to_show(analysis: AgreementAnalysis, align: tuple[str, str] | None) ->
 
 
 def _align(analysis: AgreementAnalysis, protocol: str, pair: tuple[int, int], shown: bool) -> PairAlignment | None:
-    scores, signs = analysis.scores[protocol][:, pair], analysis.significant[protocol]
+    scores, signs = analysis.scores_side_by_side[protocol][:, pair], analysis.significant_side_by_side[protocol]
     rows = np.flatnonzero(np.isfinite(scores).all(axis=1))
     if len(rows) < 2:
         return None

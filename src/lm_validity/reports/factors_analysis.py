@@ -7,6 +7,7 @@ import numpy as np
 from lm_validity.reports.agreement_analysis import (
     MINIMUM_FAMILY,
     ceiling_notes,
+    comparison_notes,
     coverage_notes,
     family_members,
     selected_on_test,
@@ -30,6 +31,7 @@ from lm_validity.statistics.factors import (
     resampled_shares,
 )
 from lm_validity.statistics.influence import LeftOut, leave_one_out
+from lm_validity.statistics.missing import known_in_all
 from lm_validity.statistics.parallel_analysis import ParallelAnalysis, parallel_analysis
 from lm_validity.statistics.potential import RankDraws, ranks_over_benchmarks, ranks_over_noise
 from lm_validity.statistics.ranking import pair_signs, resampled_kendall_tau
@@ -51,12 +53,20 @@ class Completion:
 
 @dataclass(frozen=True)
 class FactorsAnalysis:
-    """All results of the report. Dictionaries by protocol lack a protocol without scores."""
+    """All results of the report. Dictionaries by protocol lack a protocol without scores.
+
+    `common_*`: what compares the protocols, over the cells known under both of benchmarks that take part under both;
+    `whole`: that leaves nothing out.
+    """
 
     matrix: ScoreMatrix
     tasks: list[str]
     scores: dict[str, np.ndarray]
     components: dict[str, Components]
+    common_scores: dict[str, np.ndarray]
+    common_components: dict[str, Components]
+    common_relation: dict[str, ComputeRelation]
+    whole: bool
     parallel: dict[str, ParallelAnalysis]
     ceiling: dict[str, Ceiling]
     families: dict[str, dict[str, np.ndarray | None]]
@@ -71,10 +81,12 @@ class FactorsAnalysis:
 class FactorsUncertainty:
     """95% intervals by protocol. `shares`: of the first components over models, arrays (5,); `families`: of
     the first share; `compute`: of Kendall's tau with compute; `population_ranks`: over benchmarks;
-    `noise_ranks`: over items.
+    `noise_ranks`: over items. `common_*`: over the cells known under both protocols.
     """
 
     shares: dict[str, Interval] = field(default_factory=dict)
+    common_shares: dict[str, Interval] = field(default_factory=dict)
+    common_ranks: dict[str, RankDraws] = field(default_factory=dict)
     families: dict[str, dict[str, Interval]] = field(default_factory=dict)
     compute: dict[str, Interval] = field(default_factory=dict)
     population_ranks: dict[str, RankDraws] = field(default_factory=dict)
@@ -93,6 +105,9 @@ def analyze_factors(matrix: ScoreMatrix, seed: int = 2) -> FactorsAnalysis:
     components = {p: principal_components(scores[p]) for p in PROTOCOLS}
     for protocol in PROTOCOLS:
         notes += _component_notes(protocol, scores[protocol], components[protocol], tasks)
+    common_scores, common_components = _common_components(scores)
+    whole = all(np.array_equal(common_scores[p], scores[p], equal_nan=True) for p in PROTOCOLS)
+    notes += comparison_notes(matrix, np.isfinite(common_scores[PROTOCOLS[0]]), whole)
     known = [p for p in PROTOCOLS if matrix.has(p)]
     compute = _compute(matrix, notes)
     relation = {p: relate_to_compute(components[p].scores, compute) for p in PROTOCOLS}
@@ -108,6 +123,10 @@ def analyze_factors(matrix: ScoreMatrix, seed: int = 2) -> FactorsAnalysis:
         tasks=tasks,
         scores=scores,
         components=components,
+        common_scores=common_scores,
+        common_components=common_components,
+        common_relation={p: relate_to_compute(common_components[p].scores, compute) for p in PROTOCOLS},
+        whole=whole,
         parallel=parallel,
         ceiling=ceiling,
         families=families,
@@ -130,16 +149,47 @@ def factors_uncertainty(analysis: FactorsAnalysis, resamples: int, seed: int = 3
     benchmark_weights = multiplicities(len(analysis.tasks), resamples, rng)
     known = list(analysis.parallel)
     is_task = ~analysis.matrix.is_corpus
+    shares = {p: percentile_interval(resampled_shares(analysis.scores[p], weights), models) for p in known}
+    ranks = {p: ranks_over_benchmarks(analysis.scores[p], benchmark_weights) for p in known}
     return FactorsUncertainty(
-        shares={p: percentile_interval(resampled_shares(analysis.scores[p], weights), models) for p in known},
+        shares=shares,
+        common_shares=shares if analysis.whole else _common_shares(analysis, resamples, rng),
+        common_ranks=ranks if analysis.whole else _common_ranks(analysis, benchmark_weights),
         families=_family_intervals(analysis, resamples, rng),
         compute={p: _compute_interval(analysis, p, resamples, rng) for p in known},
-        population_ranks={p: ranks_over_benchmarks(analysis.scores[p], benchmark_weights) for p in known},
+        population_ranks=ranks,
         noise_ranks={
             p: ranks_over_noise(analysis.scores[p], analysis.matrix.stderr[p][:, is_task], resamples, rng)
             for p in known
         },
     )
+
+
+def _common_components(scores: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Components]]:
+    """The cells known under both protocols of benchmarks that both components use, and their components."""
+    common = known_in_all(scores)
+    used = np.logical_and.reduce([principal_components(values).used for values in common.values()])
+    common = {p: np.where(used, values, np.nan) for p, values in common.items()}
+    return common, {p: principal_components(values) for p, values in common.items()}
+
+
+def _common_shares(analysis: FactorsAnalysis, resamples: int, rng: np.random.Generator) -> dict[str, Interval]:
+    """Intervals of the shares over the models with a cell known under both protocols; {} for fewer than three."""
+    rows = np.flatnonzero(np.isfinite(analysis.common_scores[PROTOCOLS[0]]).any(axis=1))
+    if len(rows) < MINIMUM_FAMILY:
+        return {}
+    weights = multiplicities(len(rows), resamples, rng)
+    return {
+        p: percentile_interval(resampled_shares(values[rows], weights), len(rows))
+        for p, values in analysis.common_scores.items()
+    }
+
+
+def _common_ranks(analysis: FactorsAnalysis, benchmark_weights: np.ndarray) -> dict[str, RankDraws]:
+    """Ranks among the models with a cell known under both protocols; {} without such a cell."""
+    if not np.isfinite(analysis.common_scores[PROTOCOLS[0]]).any():
+        return {}
+    return {p: ranks_over_benchmarks(values, benchmark_weights) for p, values in analysis.common_scores.items()}
 
 
 def _complete(scores: np.ndarray, rng: np.random.Generator) -> Completion:

@@ -6,6 +6,7 @@ import pandas as pd
 
 from lm_validity.reports import figures
 from lm_validity.reports.agreement_analysis import NO_FAMILIES
+from lm_validity.reports.agreement_sections import shown_mean
 from lm_validity.reports.factors_analysis import SHOWN_COMPONENTS, FactorsAnalysis, FactorsUncertainty
 from lm_validity.reports.factors_sections import completion_section, potential_section
 from lm_validity.reports.influence_section import influence_section
@@ -52,14 +53,17 @@ def _findings(analysis: FactorsAnalysis, summary: dict) -> list[Finding]:
 
 def _share_finding(summary: dict) -> Finding:
     parts = []
+    compared = None not in summary["explained_variance_in_both"].values()
+    key = "explained_variance_in_both" if compared else "explained_variance"
     for protocol in PROTOCOLS:
-        shares, intervals = (summary[f"explained_variance{end}"][protocol] for end in ("", "_interval"))
+        shares, intervals = (summary[f"{key}{end}"][protocol] for end in ("", "_interval"))
         if shares:
             share = with_interval(shares[0], intervals[0] if intervals else None)
             parts.append(f"{share} {_WORDS[protocol]}")
+    cells = f", {count(summary['cells_in_both'], 'cell')} known under both protocols" if compared else ""
     basis = (
-        f"Standardised scores of {count(summary['models'], 'model')} on {count(summary['benchmarks'], 'benchmark')}; "
-        "interval over other models, these benchmarks."
+        f"Standardised scores of {count(summary['models'], 'model')} on {count(summary['benchmarks'], 'benchmark')}"
+        f"{cells}; interval over other models, these benchmarks."
     )
     if not parts:
         return Finding("The components cannot be computed.", basis)
@@ -83,9 +87,10 @@ def _factor_count_finding(summary: dict) -> Finding | None:
 
 
 def _compute_finding(summary: dict) -> Finding | None:
-    relation = summary["pc1_compute"]
+    own, both = summary["pc1_compute"], summary["pc1_compute_in_both"]
+    relation = own if None in [both[p]["kendall"] for p in PROTOCOLS] else both
     parts = [
-        f"{with_interval(relation[p]['kendall'], relation[p]['kendall_interval'])} {_WORDS[p]}"
+        f"{shown_mean(relation[p]['kendall'], own[p]['kendall'], own[p]['kendall_interval'])} {_WORDS[p]}"
         for p in PROTOCOLS
         if relation[p]["kendall"] is not None
     ]

@@ -29,7 +29,7 @@ def potential_section(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty
     )
     tables = [_budget_table(analysis, summary, protocol), _rank_table(frame)]
     finding = ""
-    if {DIRECT, PREPARED} <= set(uncertainty.population_ranks):
+    if uncertainty.common_ranks:
         misleading = _misleading_frame(analysis, uncertainty)
         tables.append(_misleading_table(misleading))
         finding = _misleading_sentence(misleading)
@@ -143,7 +143,7 @@ def _budget_table(analysis: FactorsAnalysis, summary: dict, protocol: str) -> Ta
 
 def _misleading_frame(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty) -> pd.DataFrame:
     """Direct rank minus prepared rank: positive where a model is better than its direct rank says."""
-    direct, prepared = (uncertainty.population_ranks[p] for p in PROTOCOLS)
+    direct, prepared = (uncertainty.common_ranks[p] for p in PROTOCOLS)
     gap = direct.minus(prepared)
     interval = gap.interval()
     frame = pd.DataFrame(

@@ -17,3 +17,9 @@ def finite_quantile(values: np.ndarray, levels: list[float]) -> np.ndarray:
     known = np.isfinite(values).any(axis=0)
     quantiles = np.nanquantile(np.where(known, values, 0.0), levels, axis=0)
     return np.where(known, quantiles, np.nan)
+
+
+def known_in_all(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """The arrays, all of one shape, with NaN wherever one of them is not finite."""
+    known = np.logical_and.reduce([np.isfinite(values) for values in arrays.values()])
+    return {name: np.where(known, values, np.nan) for name, values in arrays.items()}

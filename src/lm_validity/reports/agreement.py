@@ -121,8 +121,6 @@ def _alignment_pair(align: str | None, matrix: ScoreMatrix) -> tuple[str, str] |
 def _tau_summary(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty, protocol: str) -> dict:
     names, tau, agreement = analysis.tasks, analysis.tau[protocol], analysis.agreement[protocol]
     ceiling = analysis.ceiling[protocol]
-    used = ceiling.used
-    observed = mean_over_pairs(tau[np.ix_(used, used)])
     return {
         "mean": agreement.mean,
         "interval": uncertainty.mean.get(protocol),
@@ -135,7 +133,7 @@ def _tau_summary(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty,
             for i, a in enumerate(agreement.categories)
         },
         "ceiling": ceiling.mean_tau,
-        "share_of_ceiling": ceiling.share(observed),
+        "share_of_ceiling": ceiling.share,
         "ceiling_by_benchmark": dict(zip(names, ceiling.by_benchmark, strict=True)),
     }
 
@@ -194,7 +192,8 @@ def _method_notes(
     notes = []
     if tau != "b":
         notes.append(
-            f"Kendall's tau-{tau} instead of tau-b; intervals, families and perplexity use tau-b, the test tau-{tau}."
+            f"Kendall's tau-{tau} instead of tau-b; intervals, families, perplexity and the noise ceiling use tau-b, "
+            f"the test tau-{tau}."
         )
     if resamples == 0:
         notes.append("Intervals are null: no resampling was asked for (--resamples 0).")

@@ -16,7 +16,7 @@ from lm_validity.statistics.agreement import (
     perplexity_agreement,
     summarize_agreement,
 )
-from lm_validity.statistics.ceiling import Ceiling, noise_ceiling
+from lm_validity.statistics.ceiling import LEAST_MODELS, Ceiling, noise_ceiling
 from lm_validity.statistics.influence import LeftOut, leave_one_out
 from lm_validity.statistics.missing import finite_mean
 from lm_validity.statistics.ranking import PairSigns, TauVariant, kendall_tau_matrix, pair_signs
@@ -271,12 +271,18 @@ def _ceilings(scores: dict, stderr: dict, tasks: list[str], rng, notes: list[str
     ceilings = {p: noise_ceiling(scores[p], stderr[p], rng) for p in PROTOCOLS}
     for protocol, ceiling in ceilings.items():
         notes += ceiling_notes(protocol, ceiling, scores[protocol], tasks)
-        if np.isfinite(ceiling.mean_tau) and not ceiling.above_zero:
-            notes.append(
-                f"{protocol}: the noise ceiling of tau, {decimal(ceiling.mean_tau)}, is not clearly above 0, so "
-                "no share of it is given (null)."
-            )
+        if np.isfinite(ceiling.mean_tau) and not np.isfinite(ceiling.share):
+            notes.append(f"{protocol}: no share of the noise ceiling is given (null): {_no_share(ceiling)}.")
     return ceilings
+
+
+def _no_share(ceiling: Ceiling) -> str:
+    """Why a ceiling that is known has no share."""
+    if ceiling.models < LEAST_MODELS:
+        return f"it is over {count(ceiling.models, 'model')}, fewer than {LEAST_MODELS}"
+    if not ceiling.above_zero:
+        return f"at a tau of {decimal(ceiling.mean_tau)} it is not clearly above 0"
+    return f"the tau observed is negative ({decimal(ceiling.observed)})"
 
 
 def ceiling_notes(protocol: str, ceiling: Ceiling, scores: np.ndarray, tasks: list[str]) -> list[str]:
@@ -289,7 +295,7 @@ def ceiling_notes(protocol: str, ceiling: Ceiling, scores: np.ndarray, tasks: li
     if (np.isfinite(scores).sum(axis=0) >= 2).sum() < 2:
         reason = "fewer than two benchmarks have scores of two models"
     elif ceiling.used.sum() < 2:
-        reason = "fewer than two benchmarks have standard errors"
+        reason = "fewer than two benchmarks on which models differ have standard errors"
     else:
         reason = "no two benchmarks with standard errors have models in common that differ"
     return [f"{protocol}: no noise ceiling (null), {reason}."]

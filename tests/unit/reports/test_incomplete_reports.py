@@ -114,14 +114,23 @@ def findings(folder) -> str:
     return " ".join(f["sentence"] for f in page["findings"]) + " ".join(s["finding"] for s in page["sections"])
 
 
-def test_no_share_of_a_ceiling_near_zero(tmp_path):
-    table = {p: {name: [0.5, 0.51] for name in "abc"} for p in (DIRECT, PREPARED)}
-    summary = run(tmp_path, score_rows(table, names=NAMES[:2], stderr=0.05))
-    for protocol in (DIRECT, PREPARED):
-        tau = summary["kendall_tau"][protocol]
-        assert tau["ceiling"] is not None and tau["share_of_ceiling"] is None
-        assert any(protocol in note and "no share of it is given" in note for note in summary["notes"])
-    assert "is reached" not in findings(tmp_path)
+def test_no_share_of_a_ceiling_near_zero_of_few_models_or_of_a_negative_tau(tmp_path):
+    tables = {
+        "fewer than 5": {p: {name: [0.5, 0.51] for name in "abc"} for p in (DIRECT, PREPARED)},
+        "not clearly above 0": {p: {name: [0.5] * 5 + [0.50001] for name in "abc"} for p in (DIRECT, PREPARED)},
+        "is negative": {
+            p: {name: sorted([0.1, 0.3, 0.5, 0.7, 0.8], reverse=name == "b") for name in "ab"}
+            for p in (DIRECT, PREPARED)
+        },
+    }
+    for reason, table in tables.items():
+        models = [f"m{i}" for i in range(len(table[DIRECT]["a"]))]
+        summary = run(tmp_path, score_rows(table, names=models, stderr=0.05))
+        for protocol in (DIRECT, PREPARED):
+            tau = summary["kendall_tau"][protocol]
+            assert tau["ceiling"] is not None and tau["share_of_ceiling"] is None
+            assert any(protocol in n and "no share of the noise" in n and reason in n for n in summary["notes"])
+        assert "is reached" not in findings(tmp_path)
 
 
 def test_pairs_that_agree_more_on_significant_differences_are_of_those_compared_on_them(tmp_path):
@@ -216,7 +225,9 @@ def test_a_complete_table_has_no_note_on_what_is_null(tmp_path):
     benchmarks = BENCHMARKS.replace("c,y,", "c,x,") + "wiki2,p,acc,loglikelihood_rolling,0\n"
     models = "model,family,instruction_tuned\n" + "".join(f"m{i},F,{i // 2}\n" for i in range(4))
     notes = notes_of(tmp_path, score_rows(table), benchmarks=benchmarks, models=models)
+    few = "no share of the noise ceiling is given (null): it is over 4 models, fewer than 5."
     assert notes == (
+        f"{DIRECT}: {few}\n{PREPARED}: {few}\n"
         "How many benchmarks are enough is null: fewer than 8 models, or too few of their scores.\n"
         "Intervals are null: no resampling was asked for (--resamples 0)."
     )

@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
+from lm_validity.reports.score_checks import direction_notes, unit_notes
 from lm_validity.tables.report_rows import report_rows
 from lm_validity.tables.schema import PROTOCOLS, read_scores, replay_notes
 from lm_validity.tables.sheets import as_in_scores, metric_key, read_benchmarks, read_models
@@ -82,8 +83,8 @@ def read_score_matrix(scores: str | Path, models: str | Path, benchmarks: str | 
     """Read the selected test rows of each benchmark's metric.
 
     The benchmarks sheet decides which benchmarks count; the models sheet only adds what is known about each
-    model. Raises InputError for bad files, a score without a model or benchmark, an unknown protocol, or two
-    selected scores of one model on one benchmark.
+    model. Raises InputError for bad files, a score without a model or benchmark, an unknown protocol, two
+    selected scores of one model on one benchmark, or scores of one benchmark in two units.
     """
     rows = read_scores(scores)
     notes = replay_notes(rows)
@@ -103,7 +104,9 @@ def read_score_matrix(scores: str | Path, models: str | Path, benchmarks: str | 
     rows = _known_values(rows, scores, notes)
     _check_unique(rows, scores)
     names = _model_order(rows, model_sheet, notes)
+    notes += direction_notes(rows, benchmark_sheet, scores)
     facts = _benchmark_facts(rows, benchmark_sheet, notes)
+    notes += unit_notes(rows, facts, scores)
     columns = tuple(facts["benchmark"])
     if (facts["output_type"] == PERPLEXITY).all():
         raise InputError(
@@ -206,12 +209,29 @@ def benchmark_metric(rows: pd.DataFrame, sheet: pd.DataFrame, path, notes: list[
         if here.any() and not (here & keep).any():
             metric = wanted[here][0]
             notes.append(f"{benchmark}: no score under its metric {metric}; the table has {listing(found)}.")
-        elif here.any() and wanted[here][0] is None and len(found) > 1:
+        elif here.any() and wanted[here][0] is not None:
+            notes += _other_metrics(
+                rows[here & keep], rows[here & ~keep].assign(metric=given[here & ~keep]), wanted[here][0]
+            )
+        elif here.any() and len(found) > 1:
             raise InputError(
                 f"{path}: {benchmark} has several metrics ({listing(found)}) and the benchmarks sheet names none.",
                 "fill in the sheet's column 'metric'.",
             )
     return rows.assign(metric=given)[keep]
+
+
+def _other_metrics(kept: pd.DataFrame, others: pd.DataFrame, metric: str) -> list[str]:
+    """A note on cells of one benchmark that have rows under other metrics only, and so count as missing."""
+    here, there = (pd.MultiIndex.from_frame(r[["model", "checkpoint", "protocol"]].fillna("")) for r in (others, kept))
+    lost = others[~here.isin(there)]
+    if lost.empty:
+        return []
+    cells = [f"{model} ({protocol})" for model, protocol in lost[["model", "protocol"]].drop_duplicates().to_numpy()]
+    return [
+        f"{lost['benchmark'].iloc[0]}: the scores of {listing(cells, 6)} are not under its metric {metric} but under "
+        f"{listing(sorted(set(lost['metric'])))} only; they count as missing."
+    ]
 
 
 def _known_values(rows: pd.DataFrame, path, notes: list[str]) -> pd.DataFrame:

@@ -62,17 +62,10 @@ def factors_summary(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, 
     summary = {
         "models": len(models),
         "benchmarks": len(analysis.tasks),
-        "cells_in_both": int(np.isfinite(analysis.common_scores[PROTOCOLS[0]]).sum()),
+        **_in_both(analysis, uncertainty),
         "explained_variance": {p: first_shares(analysis.components[p].explained_variance) for p in PROTOCOLS},
         "explained_variance_interval": {
             p: _pairs(uncertainty.shares.get(p), len(analysis.components[p].explained_variance)) for p in PROTOCOLS
-        },
-        "explained_variance_in_both": {
-            p: first_shares(analysis.common_components[p].explained_variance) for p in PROTOCOLS
-        },
-        "explained_variance_in_both_interval": {
-            p: _pairs(uncertainty.common_shares.get(p), len(analysis.common_components[p].explained_variance))
-            for p in PROTOCOLS
         },
         "first_component_ceiling": {p: ceiling.first_component for p, ceiling in analysis.ceiling.items()},
         "parallel_analysis": {p: _parallel_summary(analysis, p) for p in PROTOCOLS},
@@ -88,7 +81,6 @@ def factors_summary(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, 
         "pc1_compute": {
             p: vars(analysis.compute_relation[p]) | {"kendall_interval": uncertainty.compute.get(p)} for p in PROTOCOLS
         },
-        "pc1_compute_in_both": {p: vars(analysis.common_relation[p]) for p in PROTOCOLS},
         "potential": {p: _rank_summary(analysis, uncertainty, p) for p in uncertainty.population_ranks},
         "best_by_budget": {p: _budget_summary(analysis, uncertainty, p) for p in uncertainty.population_ranks},
         "completion": {p: _completion_summary(analysis, p) for p in analysis.completion},
@@ -97,6 +89,21 @@ def factors_summary(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, 
         "notes": notes,
     }
     return plain(summary)
+
+
+def _in_both(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty) -> dict:
+    """What compares the protocols, over the cells known under both."""
+    known = np.isfinite(analysis.common_scores[PROTOCOLS[0]])
+    shares = {p: analysis.common_components[p].explained_variance for p in PROTOCOLS}
+    return {
+        "cells_in_both": int(known.sum()),
+        "models_in_both": int(known.any(axis=1).sum()),
+        "explained_variance_in_both": {p: first_shares(shares[p]) for p in PROTOCOLS},
+        "explained_variance_in_both_interval": {
+            p: _pairs(uncertainty.common_shares.get(p), len(shares[p])) for p in PROTOCOLS
+        },
+        "pc1_compute_in_both": {p: vars(analysis.common_relation[p]) for p in PROTOCOLS},
+    }
 
 
 def first_shares(shares: np.ndarray) -> np.ndarray | None:

@@ -60,9 +60,10 @@ def _share_finding(summary: dict) -> Finding:
         if shares:
             share = with_interval(shares[0], intervals[0] if intervals else None)
             parts.append(f"{share} {_WORDS[protocol]}")
+    models = count(summary["models_in_both" if compared else "models"], "model")
     cells = f", {count(summary['cells_in_both'], 'cell')} known under both protocols" if compared else ""
     basis = (
-        f"Standardised scores of {count(summary['models'], 'model')} on {count(summary['benchmarks'], 'benchmark')}"
+        f"Standardised scores of {models} on {count(summary['benchmarks'], 'benchmark')}"
         f"{cells}; interval over other models, these benchmarks."
     )
     if not parts:

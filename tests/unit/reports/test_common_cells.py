@@ -74,7 +74,7 @@ def test_intervals_of_the_change_are_over_the_models_known_under_both(tmp_path):
 def test_one_factor_is_compared_over_the_same_models(tmp_path):
     summary = run(tmp_path, score_rows(TABLE), report=report_factors, resamples=20)
     alone = run(tmp_path, score_rows(TABLE).query("model != 'm3' and benchmark != 'c'"), report=report_factors)
-    assert summary["cells_in_both"] == 6  # c has no direct component
+    assert (summary["models"], summary["models_in_both"], summary["cells_in_both"]) == (4, 3, 6)  # c: none directly
     assert alone["explained_variance"] == alone["explained_variance_in_both"]
     for protocol in (DIRECT, PREPARED):
         assert summary["explained_variance_in_both"][protocol] == pytest.approx(alone["explained_variance"][protocol])

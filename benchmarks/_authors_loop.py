@@ -18,9 +18,11 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from lm_validity.cells.evaluation import evaluate
-from lm_validity.cells.language_model import load_language_model
-from lm_validity.cells.lora import (
+from lm_validity.cells.models.language_model import load_language_model
+from lm_validity.cells.tasks.evaluation import evaluate
+from lm_validity.cells.tasks.splits import documents, make_splits
+from lm_validity.cells.tasks.tasks import find_task, load_task
+from lm_validity.cells.training.lora import (
     AdapterSettings,
     BatchPosition,
     adapter_tensors,
@@ -28,10 +30,8 @@ from lm_validity.cells.lora import (
     save_adapter,
     use_adapter,
 )
-from lm_validity.cells.splits import documents, make_splits
-from lm_validity.cells.tasks import find_task, load_task
-from lm_validity.cells.training_text import training_examples
-from lm_validity.store.recipe import derive_seed
+from lm_validity.cells.training.text import training_examples
+from lm_validity.run.recipe import derive_seed
 
 EPOCHS, BATCH, METRIC = 5, 8, "acc,none"
 SHAPE = AdapterSettings(rank=8, alpha=32, dropout=0.1, target_modules="all-linear")

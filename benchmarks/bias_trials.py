@@ -39,10 +39,10 @@ from _toys import describe_model
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import DataCollatorForLanguageModeling, PrinterCallback, Trainer, TrainingArguments
 
-from lm_validity.cells.bias_data import Draw, Task, draw_trial, prefetch_task, read_task, task_data
-from lm_validity.cells.bias_plan import ARMS, Classification, Pretraining, TaskSource, TrialPlan
-from lm_validity.cells.bias_resident import start_fresh
-from lm_validity.cells.bias_worker import FIXED_SEED, ResidentWorker, read_probabilities
+from lm_validity.cells.trials.data import Draw, Task, draw_trial, prefetch_task, read_task, task_data
+from lm_validity.cells.trials.resident import start_fresh
+from lm_validity.cells.trials.worker import FIXED_SEED, ResidentWorker, read_probabilities
+from lm_validity.run.trial_plan import ARMS, Classification, Pretraining, TaskSource, TrialPlan
 
 TARGET = 3.0
 CLASSES = ("first", "second", "third", "fourth")

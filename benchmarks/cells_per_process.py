@@ -20,12 +20,12 @@ import numpy as np
 from _measure import Cost, compare, describe_machine, interleave, run_quietly, write_records
 from _toys import parameters, questions, random_model, word_tokenizer, write_task
 
-from lm_validity.cells.jobs import write_splits
-from lm_validity.cells.prefetch import prefetch_benchmark, prefetch_model
-from lm_validity.config.grid import Grid, Job
+from lm_validity.cells.models.prefetch import prefetch_benchmark, prefetch_model
+from lm_validity.cells.runner import write_splits
 from lm_validity.config.load import Run, load_run
 from lm_validity.files import write_json
-from lm_validity.store.workspace import Workspace
+from lm_validity.run.grid import Grid, Job
+from lm_validity.run.workspace import Workspace
 
 BENCHMARKS, TOGETHER = 8, (1, 2, 4, 8)
 # width, layers, vocabulary; documents of train, validation and test

@@ -21,11 +21,11 @@ from _measure import compare, interleave, write_records
 from _toys import describe_model, questions, word_tokenizer
 from lm_eval.models.huggingface import HFLM
 
-from lm_validity.cells.finetuning import FinetuneSettings, finetune
-from lm_validity.cells.language_model import LanguageModel
-from lm_validity.cells.quiet import errors_only
-from lm_validity.cells.stacked_training import Member, train_side_by_side
-from lm_validity.cells.training_text import Example
+from lm_validity.cells.models.language_model import LanguageModel
+from lm_validity.cells.models.quiet import errors_only
+from lm_validity.cells.training.finetuning import FinetuneSettings, finetune
+from lm_validity.cells.training.stacked import Member, train_side_by_side
+from lm_validity.cells.training.text import Example
 
 # (width, inner width, layers, heads, key-value heads, vocabulary): Qwen2.5's 0.5B and 7B
 SHAPES = {

@@ -15,8 +15,8 @@ import numpy as np
 from _measure import write_records
 from scipy.stats import kendalltau
 
-from lm_validity.statistics.ranking import kendall_tau_matrix, pair_signs, resampled_kendall_tau
-from lm_validity.statistics.resampling import multiplicities
+from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs, resampled_kendall_tau
+from lm_validity.studies.agreement.statistics.resampling import multiplicities
 
 REPEATS = 7
 

@@ -17,8 +17,8 @@ from _measure import compare, describe_machine, interleave, write_records
 from _toys import describe_model, parameters, questions, random_model, word_tokenizer
 from lm_eval.models.huggingface import HFLM
 
-from lm_validity.cells.quiet import errors_only
-from lm_validity.cells.scorer import SharedContextLM
+from lm_validity.cells.models.quiet import errors_only
+from lm_validity.cells.models.scorer import SharedContextLM
 
 TOLERANCE = 1e-4  # nats a token, float32
 # name, (width, layers, vocabulary, architecture), questions, context and choice lengths, batch sizes of HFLM -> target

@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from _measure import write_records
 
-from lm_validity.reports.signal import report_signal
-from lm_validity.statistics.signal_items import item_scores
-from lm_validity.statistics.signal_quality import signal_quality
-from lm_validity.statistics.signal_resampling import draw_items, resample_item_means
+from lm_validity.studies.signal.report import report_signal
+from lm_validity.studies.signal.statistics.items import item_scores
+from lm_validity.studies.signal.statistics.quality import signal_quality
+from lm_validity.studies.signal.statistics.resampling import draw_items, resample_item_means
 from lm_validity.tables.read_items import read_benchmark_items
 from lm_validity.tables.schema import ITEMS, SCORES, write_table
 

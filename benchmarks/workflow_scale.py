@@ -76,11 +76,11 @@ main()
 # builds every cell of a configuration, in the order in which cells stand on each other
 BUILD = """
 import sys
-from lm_validity.cells.jobs import run_job, write_splits
+from lm_validity.cells.runner import run_job, write_splits
 from lm_validity.cells.replay import benchmark_record, model_record
 from lm_validity.config.load import load_run
 from lm_validity.files import write_json
-from lm_validity.store.workspace import Workspace
+from lm_validity.run.workspace import Workspace
 run = load_run(sys.argv[1])
 for row in run.models.values():
     write_json(run.results / "prefetch" / "models" / f"{row.model}.json", model_record(run, row))

@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lm_validity.reports.agreement import report_agreement
-from lm_validity.reports.factors import report_factors
-from lm_validity.reports.site import build_site
+from lm_validity.pages.site import build_site
+from lm_validity.studies.agreement.factors.report import report_factors
+from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.tables.schema import SCORES, write_table
 
 selenium = pytest.importorskip("selenium", reason="selenium is not installed")

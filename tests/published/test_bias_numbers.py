@@ -11,18 +11,18 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lm_validity.statistics.bias_effects import cell_effects, mean_over_tasks, task_effects
-from lm_validity.statistics.bias_meta import meta_analysis
-from lm_validity.statistics.bias_model import FORMULAS, build_design, paired_counts
-from lm_validity.statistics.bias_nuts import fit_nuts
-from lm_validity.statistics.bias_pca import simulate_pca
-from lm_validity.statistics.bias_permutation import permutation_table
-from lm_validity.statistics.bias_posterior import fit_laplace
-from lm_validity.statistics.bias_predictive import posterior_predictive
-from lm_validity.statistics.bias_provenance import base_drift, mismatched_test_sets
-from lm_validity.tables.import_pretrain_on_test import read_pretrain_on_test
+from lm_validity.studies.bias.import_published import read_pretrain_on_test
+from lm_validity.studies.bias.statistics.effects import cell_effects, mean_over_tasks, task_effects
+from lm_validity.studies.bias.statistics.meta import meta_analysis
+from lm_validity.studies.bias.statistics.model import FORMULAS, build_design, paired_counts
+from lm_validity.studies.bias.statistics.nuts import fit_nuts
+from lm_validity.studies.bias.statistics.pca import simulate_pca
+from lm_validity.studies.bias.statistics.permutation import permutation_table
+from lm_validity.studies.bias.statistics.posterior import fit_laplace
+from lm_validity.studies.bias.statistics.predictive import posterior_predictive
+from lm_validity.studies.bias.statistics.provenance import base_drift, mismatched_test_sets
+from lm_validity.studies.bias.table import pair_arms
 from lm_validity.tables.schema import TRIALS, write_table
-from lm_validity.tables.trials import pair_arms
 
 ACCURACIES = Path(__file__).parents[3] / "shared" / "published" / "pretrain_on_test" / "accuracies.csv.gz"
 
@@ -193,7 +193,7 @@ def test_nuts_agrees_with_laplace(largest):
 @pytest.mark.slow
 def test_the_whole_report(table, tmp_path):
     """48 fits by Laplace; the conclusion under each formula; the time on an idle machine with two cores."""
-    from lm_validity.reports.bias import report_bias
+    from lm_validity.studies.bias.report import report_bias
 
     write_table(table, TRIALS, tmp_path / "trials.parquet")
     start = time.perf_counter()

@@ -12,13 +12,13 @@ import pytest
 from typer.testing import CliRunner
 
 from lm_validity.cli import imports, reports
-from lm_validity.reports.signal import analyze_signal, summarize
-from lm_validity.statistics.signal_compliance import compliance
-from lm_validity.statistics.signal_overall import check_printed_table
-from lm_validity.statistics.signal_quality import autocorrelation, rank_correlation, signal_quality
+from lm_validity.config.training_tokens import E2LM_BATCH_RAMP
+from lm_validity.studies.signal.report import analyze_signal, summarize
+from lm_validity.studies.signal.statistics.compliance import compliance
+from lm_validity.studies.signal.statistics.overall import check_printed_table
+from lm_validity.studies.signal.statistics.quality import autocorrelation, rank_correlation, signal_quality
 from lm_validity.tables.import_e2lm import read_e2lm
 from lm_validity.tables.schema import SCORES, write_table
-from lm_validity.training_tokens import E2LM_BATCH_RAMP
 
 PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "published" / "early_training"
 

@@ -166,10 +166,10 @@ def test_the_page_says_that_prepared_scores_are_a_maximum_over_test_scores(repor
 
 def test_other_conventions_do_not_give_the_papers_numbers(reports):
     """tau-a improves 273 pairs, centring without scaling gives 71% and 89%: named options, not the default."""
-    from lm_validity.reports.score_matrix import read_score_matrix
-    from lm_validity.statistics.agreement import improved_pairs, mean_over_pairs
-    from lm_validity.statistics.factors import principal_components
-    from lm_validity.statistics.ranking import kendall_tau_matrix, pair_signs
+    from lm_validity.studies.agreement.score_matrix import read_score_matrix
+    from lm_validity.studies.agreement.statistics.agreement import improved_pairs, mean_over_pairs
+    from lm_validity.studies.agreement.statistics.factors import principal_components
+    from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs
 
     matrix = read_score_matrix(
         reports["folder"] / "scores.parquet", PUBLISHED / "models.csv", PUBLISHED / "benchmarks.csv"
@@ -223,10 +223,10 @@ def test_missing_cells_compare_the_protocols_as_if_their_models_were_absent(repo
     """Without the prepared cells of the 12 models below 1B: not the direct mean of 61 models against that of 49."""
     import pandas as pd
 
-    from lm_validity.reports.agreement_analysis import analyze_agreement
-    from lm_validity.reports.agreement_uncertainty import agreement_uncertainty
-    from lm_validity.reports.factors_analysis import analyze_factors
-    from lm_validity.reports.score_matrix import read_score_matrix
+    from lm_validity.studies.agreement.analysis import analyze_agreement
+    from lm_validity.studies.agreement.factors.analysis import analyze_factors
+    from lm_validity.studies.agreement.score_matrix import read_score_matrix
+    from lm_validity.studies.agreement.uncertainty import agreement_uncertainty
     from lm_validity.tables.schema import SCORES, read_table, write_table
 
     rows = read_table(reports["folder"] / "scores.parquet", SCORES)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from lm_validity.reports.agreement import report_agreement
-from lm_validity.reports.factors import report_factors
-from lm_validity.reports.site import build_site
+from lm_validity.pages.site import build_site
+from lm_validity.studies.agreement.factors.report import report_factors
+from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.tables.import_lm_harmony import read_lm_harmony
 from lm_validity.tables.schema import SCORES, write_table
 

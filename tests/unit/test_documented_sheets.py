@@ -78,7 +78,7 @@ def test_every_documented_column_exists_and_every_column_is_documented():
 
 
 def test_the_task_is_a_task(folder, monkeypatch):
-    tasks = pytest.importorskip("lm_validity.cells.tasks", reason="lm_eval is not installed (extra `cells`)")
+    tasks = pytest.importorskip("lm_validity.cells.tasks.tasks", reason="lm_eval is not installed (extra `cells`)")
     text = block("# my_tasks/capitals.yaml")
     local = folder / "my_tasks"
     local.mkdir()

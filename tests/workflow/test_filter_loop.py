@@ -59,11 +59,11 @@ def test_documents_are_those_of_the_items(finished):
 def test_what_a_filter_keeps_scores_as_it_did(finished, filtered):
     """Evaluated again as a benchmark of its own: found, split and scored by the cells' code."""
     pytest.importorskip("lm_eval")
-    from lm_validity.cells.evaluation import evaluate
-    from lm_validity.cells.language_model import load_language_model
-    from lm_validity.cells.prefetch import prefetch_benchmark
-    from lm_validity.cells.splits import documents, make_splits
-    from lm_validity.cells.tasks import TaskRecord, load_task
+    from lm_validity.cells.models.language_model import load_language_model
+    from lm_validity.cells.models.prefetch import prefetch_benchmark
+    from lm_validity.cells.tasks.evaluation import evaluate
+    from lm_validity.cells.tasks.splits import documents, make_splits
+    from lm_validity.cells.tasks.tasks import TaskRecord, load_task
 
     row = Benchmark("cloze_kept", "cloze_kept", include_path=str(filtered / "tasks"), studies=("signal",))
     found = prefetch_benchmark(row)

@@ -11,15 +11,15 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 
 try:
-    from lm_validity.config.grid import REPORTS_OF, Grid
+    from lm_validity.run.grid import REPORTS_OF, Grid
     from lm_validity.config.load import build_run
     from lm_validity.config.pool import read_pool
-    from lm_validity.config.resources import job_minutes
-    from lm_validity.config.task_files import task_sources
+    from lm_validity.run.resources import job_minutes
+    from lm_validity.run.task_files import task_sources
     from lm_validity.errors import InputError
     from lm_validity.files import write_text
-    from lm_validity.store.recipe import RECIPE_VERSIONS
-    from lm_validity.store.scheduler import record_controller
+    from lm_validity.run.recipe import RECIPE_VERSIONS
+    from lm_validity.monitor.scheduler import record_controller
 except ImportError as error:
     raise WorkflowError(
         f"lm_validity cannot be imported ({error}). Hint: `make demo` builds .venv; then `source .venv/bin/activate`."

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from transformers import AutoTokenizer, GemmaConfig, GemmaForCausalLM
 
-from lm_validity.cells.language_model import LanguageModel
+from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.config.miniature import MiniatureSettings
 from lm_validity.miniature.documents import pretraining_documents
 from lm_validity.miniature.tokenizer import BEGIN_ID, build_tokenizer, vocabulary, write_tokenizer

@@ -21,18 +21,18 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from lm_validity.cells.jobs import run_job, write_splits
-from lm_validity.cells.prefetch import prefetch_benchmark, prefetch_model
-from lm_validity.cells.pretraining import pretrain_model
-from lm_validity.config.grid import Grid
+from lm_validity.cells.models.prefetch import prefetch_benchmark, prefetch_model
+from lm_validity.cells.runner import run_job, write_splits
+from lm_validity.cells.training.miniature import pretrain_model
 from lm_validity.config.load import load_run
 from lm_validity.config.pool import read_pool
 from lm_validity.files import write_json, write_text
 from lm_validity.miniature.build import write_world
-from lm_validity.statistics.agreement import improved_pairs, mean_over_pairs
-from lm_validity.statistics.factors import principal_components
-from lm_validity.statistics.ranking import kendall_tau_matrix, pair_signs
-from lm_validity.store.workspace import Workspace
+from lm_validity.run.grid import Grid
+from lm_validity.run.workspace import Workspace
+from lm_validity.studies.agreement.statistics.agreement import improved_pairs, mean_over_pairs
+from lm_validity.studies.agreement.statistics.factors import principal_components
+from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs
 from lm_validity.tables.merge import Merger
 
 KINDS = {

@@ -14,12 +14,12 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from lm_validity.config.grid import Cell
 from lm_validity.config.load import Run
 from lm_validity.config.sheets import Benchmark, Model
 from lm_validity.errors import CellError, InputError
-from lm_validity.store.cells import Place
-from lm_validity.store.workspace import Workspace
+from lm_validity.run.grid import Cell
+from lm_validity.run.store import Place
+from lm_validity.run.workspace import Workspace
 
 
 class Served(NamedTuple):

@@ -3,10 +3,10 @@
 Reads validation results only. An adapter is chosen over the untouched model only where it is strictly better.
 """
 
-from lm_validity.config.grid import Cell, Job
 from lm_validity.errors import CellError
-from lm_validity.store.manifests import Entry
-from lm_validity.store.workspace import MissingCell, Workspace
+from lm_validity.run.grid import Cell, Job
+from lm_validity.run.manifests import Entry
+from lm_validity.run.workspace import MissingCell, Workspace
 
 PROMPT_ORDER = ("plain", "chat")  # ties go to the earlier one
 

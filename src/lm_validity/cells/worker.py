@@ -8,14 +8,14 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from lm_validity.cells.prefetch import check_unchanged
-from lm_validity.config.grid import Cell
+from lm_validity.cells.models.prefetch import check_unchanged
 from lm_validity.errors import CellError, InputError
 from lm_validity.files import read_json
-from lm_validity.store.cells import Place
-from lm_validity.store.readiness import INSTALL_CUDA
-from lm_validity.store.recipe import derive_seed
-from lm_validity.store.workspace import Workspace
+from lm_validity.monitor.readiness import INSTALL_CUDA
+from lm_validity.run.grid import Cell
+from lm_validity.run.recipe import derive_seed
+from lm_validity.run.store import Place
+from lm_validity.run.workspace import Workspace
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Worker:
 
     def compute(self, place: Place) -> None:
         """Compute one cell and commit it to the store. Raises CellError where it fails by its own fault."""
-        from lm_validity.cells.sidecar import Stopwatch
+        from lm_validity.cells.models.sidecar import Stopwatch
 
         stopwatch, self._notes = Stopwatch(), {}
         compute = {
@@ -60,7 +60,7 @@ class Worker:
         return self._score(lm, cell, cell.prompt)
 
     def _evaluate_adapter(self, place: Place) -> tuple[dict, Files]:
-        from lm_validity.cells.lora import use_adapter
+        from lm_validity.cells.training.lora import use_adapter
 
         selection = self.workspace.selection(place.cell)
         damage = self.store.damage(selection["folder"])
@@ -75,7 +75,7 @@ class Worker:
             return self._score(lm, place.cell, selection["prompt"], folder)
 
     def _finetune_adapter(self, place: Place) -> tuple[dict, Files]:
-        from lm_validity.cells.finetuning import finetune
+        from lm_validity.cells.training.finetuning import finetune
 
         plan = self._finetune_plan(place)
         work = plan["work"]
@@ -89,7 +89,7 @@ class Worker:
     def train_together(self, places: list[Place]) -> None:
         """Bring fine-tunes that differ in the learning rate only to their last epoch, side by side, in their work
         folders; `compute` then finds nothing left to train."""
-        from lm_validity.cells.stacked_training import CannotStack, Member, train_side_by_side
+        from lm_validity.cells.training.stacked import CannotStack, Member, train_side_by_side
 
         plans = [self._finetune_plan(place) for place in places]
         members = [Member(plan.pop("settings"), plan.pop("work"), plan.pop("on_epoch")) for plan in plans]
@@ -100,8 +100,8 @@ class Worker:
 
     def _finetune_plan(self, place: Place) -> dict:
         """Arguments of `finetune` for a cell."""
-        from lm_validity.cells.evaluation import metric_value
-        from lm_validity.cells.finetuning import FinetuneSettings
+        from lm_validity.cells.tasks.evaluation import metric_value
+        from lm_validity.cells.training.finetuning import FinetuneSettings
 
         cell, benchmark = place.cell, self.run.benchmarks[place.cell.benchmark]
         lm = self._language_model("final")
@@ -131,8 +131,8 @@ class Worker:
 
     def _training_data(self, lm, cell: Cell) -> tuple:
         """(prepared validation requests, training examples) of a benchmark and prompt, kept for the next rate."""
-        from lm_validity.cells.evaluation import prepare_requests
-        from lm_validity.cells.training_text import training_examples
+        from lm_validity.cells.tasks.evaluation import prepare_requests
+        from lm_validity.cells.training.text import training_examples
 
         key = (cell.benchmark, cell.prompt)
         if self._prepared is None or self._prepared[0] != key:
@@ -148,7 +148,7 @@ class Worker:
 
     def _score(self, lm, cell: Cell, prompt: str, adapter: Path | None = None) -> tuple[dict, Files]:
         """Score the documents of a cell with the model as it is, which has `adapter` in it where there is one."""
-        from lm_validity.cells.evaluation import prepare_requests, score_prepared
+        from lm_validity.cells.tasks.evaluation import prepare_requests, score_prepared
 
         benchmark, split = cell.benchmark, cell.split or "test"
 
@@ -196,7 +196,7 @@ class Worker:
         if checkpoint in self._load_errors:
             raise self._load_errors[checkpoint]
         if checkpoint not in self._language_models:
-            from lm_validity.cells.language_model import load_language_model
+            from lm_validity.cells.models.language_model import load_language_model
 
             self._language_models.clear()
             if self._engine is not None:  # it holds the model of the last checkpoint, and most of the GPU's memory
@@ -233,8 +233,8 @@ class Worker:
         """vLLM's engine for the loaded checkpoint, made once; it writes with `adapter` or without any."""
         import torch
 
-        from lm_validity.cells.model_files import model_and_tokenizer_folder
-        from lm_validity.cells.vllm_answers import VllmAnswers
+        from lm_validity.cells.models.model_files import model_and_tokenizer_folder
+        from lm_validity.cells.models.vllm_answers import VllmAnswers
 
         if self._engine is None:
             point = self.workspace.model_record(self.model.model)["checkpoints"][cell.checkpoint or "final"]
@@ -250,7 +250,7 @@ class Worker:
         return self._engine
 
     def _task(self, benchmark: str):
-        from lm_validity.cells.tasks import TaskRecord, fewshot_digest, load_task
+        from lm_validity.cells.tasks.tasks import TaskRecord, fewshot_digest, load_task
 
         if benchmark not in self._tasks:
             record = self.workspace.task_record(benchmark)
@@ -268,7 +268,7 @@ class Worker:
         return self._tasks[benchmark]
 
     def _documents(self, benchmark: str, split: str):
-        from lm_validity.cells.splits import Split, documents
+        from lm_validity.cells.tasks.splits import Split, documents
 
         record = read_json(self.workspace.split_path(benchmark, split))
         if not record["documents"]:

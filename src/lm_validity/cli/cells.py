@@ -37,7 +37,7 @@ def prefetch_model(model: ModelId, configfile: Configfile = DEFAULT) -> None:
 
         record = model_record(run, row)
     else:
-        from lm_validity.cells.prefetch import prefetch_model as prefetch
+        from lm_validity.cells.models.prefetch import prefetch_model as prefetch
 
         record = prefetch(row, chat="chat" in run.configuration.evaluation.instruction_tuned_prompts)
     write_json(run.results / "prefetch" / "models" / f"{model}.json", record)
@@ -55,7 +55,7 @@ def prefetch_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT)
 
         record = benchmark_record(run, row)
     else:
-        from lm_validity.cells.prefetch import prefetch_benchmark as prefetch
+        from lm_validity.cells.models.prefetch import prefetch_benchmark as prefetch
 
         record = prefetch(row)
     write_json(run.results / "prefetch" / "benchmarks" / f"{benchmark}.json", record)
@@ -63,7 +63,7 @@ def prefetch_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT)
 
 def prefetch_language_model(language_model: LanguageModelId, configfile: Configfile = DEFAULT) -> None:
     """Fetch a language model of the bias study at a pinned revision, or take a local folder."""
-    from lm_validity.cells import trial_jobs
+    from lm_validity.cells.trials import jobs as trial_jobs
     from lm_validity.files import write_json
 
     _log_to_stderr()
@@ -75,7 +75,7 @@ def prefetch_language_model(language_model: LanguageModelId, configfile: Configf
 
 def prefetch_task(task: TaskId, configfile: Configfile = DEFAULT) -> None:
     """Read a text-classification task of the bias study, check it against the sheet, keep its texts."""
-    from lm_validity.cells import trial_jobs
+    from lm_validity.cells.trials import jobs as trial_jobs
     from lm_validity.files import write_json
 
     _log_to_stderr()
@@ -87,8 +87,8 @@ def prefetch_task(task: TaskId, configfile: Configfile = DEFAULT) -> None:
 def split_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT) -> None:
     """Divide a benchmark's documents into train, validation and test, disjoint by construction."""
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    from lm_validity.cells.jobs import write_splits
-    from lm_validity.store.workspace import Workspace
+    from lm_validity.cells.runner import write_splits
+    from lm_validity.run.workspace import Workspace
 
     _log_to_stderr()
     run = _load(configfile)
@@ -126,9 +126,9 @@ def _run_job(rule: str, model: str, batch: str, configfile: Path) -> None:
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     # a time limit or scancel ends the process in an orderly way: leases are given back
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    from lm_validity.cells.jobs import run_job
+    from lm_validity.cells.runner import run_job
     from lm_validity.errors import InputError, nearest
-    from lm_validity.store.workspace import Workspace
+    from lm_validity.run.workspace import Workspace
 
     _log_to_stderr()
     run = _load(configfile)

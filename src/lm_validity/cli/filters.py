@@ -26,8 +26,8 @@ def apply(
 ) -> None:
     """Run a recipe's filters; write the kept ids, an lm-eval task, and what the choice is worth on other
     models."""
-    from lm_validity.filters.apply import apply_recipe
-    from lm_validity.filters.recipe import read_recipe
+    from lm_validity.studies.signal.filters.apply import apply_recipe
+    from lm_validity.studies.signal.filters.recipe import read_recipe
 
     for line in apply_recipe(
         read_recipe(recipe, _make_judge), output, items=items, documents=documents, models=models,
@@ -39,7 +39,7 @@ def apply(
 @app.command("leakage")
 def leakage(documents: Path) -> None:
     """How often the gold answer, and a distractor, stands in its own question's prompt; and in its examples."""
-    from lm_validity.filters.text import leakage_rates
+    from lm_validity.studies.signal.filters.text import leakage_rates
     from lm_validity.tables.documents import read_documents
 
     rates = leakage_rates(read_documents(documents))
@@ -62,7 +62,7 @@ def align(
 ) -> None:
     """Share of randomly drawn questions that a language model accepts as asking for domain knowledge."""
     from lm_validity.files import write_json
-    from lm_validity.filters.judge import VerdictCache, alignment
+    from lm_validity.studies.signal.filters.judge import VerdictCache, alignment
     from lm_validity.tables.documents import read_documents
 
     settings = {"model": model, "url": url, "key_variable": key_variable, "dtype": dtype, "device": device}
@@ -86,7 +86,7 @@ def _make_judge(settings: dict):
     """The unanimous judge of a recipe's `llm_judge` step: an endpoint where `url` is given, else a local
     model."""
     from lm_validity.errors import InputError
-    from lm_validity.filters.judge import EndpointJudge, UnanimousJudge
+    from lm_validity.studies.signal.filters.judge import EndpointJudge, UnanimousJudge
 
     settings = dict(settings)
     if "model" not in settings:

@@ -32,7 +32,7 @@ def e2lm(curves: Path, output: Output) -> None:
 @app.command("pretrain-on-test")
 def pretrain_on_test(accuracies: Path, output: Output) -> None:
     """Accuracies of the pretrain-on-test study (CSV, may be gzipped) -> trials.parquet."""
-    from lm_validity.tables.import_pretrain_on_test import read_pretrain_on_test
+    from lm_validity.studies.bias.import_published import read_pretrain_on_test
     from lm_validity.tables.schema import TRIALS, write_table
 
     write_table(read_pretrain_on_test(accuracies), TRIALS, output / "trials.parquet")

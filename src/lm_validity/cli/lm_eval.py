@@ -17,7 +17,7 @@ def register(app: typer.Typer) -> None:
 def lm_eval(context: typer.Context) -> None:
     from lm_eval.__main__ import cli_evaluate
 
-    import lm_validity.cells.scorer  # noqa: F401 (registers the model)
+    import lm_validity.cells.models.scorer  # noqa: F401 (registers the model)
 
     sys.argv = ["lm-eval", *context.args]
     cli_evaluate()

@@ -48,7 +48,7 @@ def pretrain(
     ] = None,
 ) -> None:
     """Train one tiny language model from scratch and keep its checkpoints; a tuned one goes on from its parent."""
-    from lm_validity.cells.pretraining import pretrain_model
+    from lm_validity.cells.training.miniature import pretrain_model
     from lm_validity.config.pool import read_pool
     from lm_validity.errors import InputError, nearest
 

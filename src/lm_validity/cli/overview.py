@@ -26,9 +26,9 @@ def status(
     """Cells done, running, failed, stale and missing; the rate; when the rest is expected. From files alone."""
     from lm_validity.config.load import load_run
     from lm_validity.files import write_text
-    from lm_validity.reports.status import render_matrix, render_page, render_summary
-    from lm_validity.store.cost import Estimator
-    from lm_validity.store.status import RunState, progress
+    from lm_validity.monitor.cost import Estimator
+    from lm_validity.monitor.render_status import render_matrix, render_page, render_summary
+    from lm_validity.monitor.status import RunState, progress
 
     while True:
         run = load_run(configfile)
@@ -54,9 +54,9 @@ def cost(
 ) -> None:
     """Jobs, GPU hours, memory and storage to expect of a configuration, before it is launched."""
     from lm_validity.config.load import load_run
-    from lm_validity.reports.cost import render_cost
-    from lm_validity.store.cost import Estimator
-    from lm_validity.store.status import RunState
+    from lm_validity.monitor.cost import Estimator
+    from lm_validity.monitor.render_cost import render_cost
+    from lm_validity.monitor.status import RunState
 
     run = load_run(configfile)
     print(render_cost(Estimator(run, map(load_run, calibration or ())), RunState(run)))

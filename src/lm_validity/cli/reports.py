@@ -26,7 +26,7 @@ def agreement(
     selections: Annotated[Path | None, typer.Option(help="selections.parquet, for the prompts chosen.")] = None,
 ) -> None:
     """Do the benchmarks agree on which model is better, before and after equal preparation?"""
-    from lm_validity.reports.agreement import report_agreement
+    from lm_validity.studies.agreement.report import report_agreement
 
     options = {"items": items, "resamples": resamples, "tau": tau, "align": align, "selections": selections}
     report_agreement(scores, models, benchmarks, output, **options)
@@ -37,7 +37,7 @@ def factors(
     scores: Scores, models: Models, benchmarks: Benchmarks, output: Output, resamples: Resamples = 2000
 ) -> None:
     """How many factors does the score matrix have, and what is the first?"""
-    from lm_validity.reports.factors import report_factors
+    from lm_validity.studies.agreement.factors.report import report_factors
 
     report_factors(scores, models, benchmarks, output, resamples=resamples)
 
@@ -54,8 +54,8 @@ def screening(
     negative_share: Annotated[float, typer.Option(min=0, max=1, help="Most others with negative agreement.")] = 0.5,
 ) -> None:
     """Which candidate benchmarks can serve, and why the others cannot."""
-    from lm_validity.reports.screening import report_screening
-    from lm_validity.statistics.screening import Thresholds
+    from lm_validity.studies.agreement.screening_report import report_screening
+    from lm_validity.studies.agreement.statistics.screening import Thresholds
 
     thresholds = Thresholds(training_examples, unimproved_share, negative_share)
     report_screening(scores, models, benchmarks, output, thresholds, results=results)
@@ -81,8 +81,8 @@ def signal(
     printed: Annotated[Path | None, typer.Option(help="CSV of printed overall scores to recompute.")] = None,
 ) -> None:
     """Does a benchmark say something early in training?"""
-    from lm_validity.reports.signal import report_signal
-    from lm_validity.reports.signal_options import make_options
+    from lm_validity.studies.signal.options import make_options
+    from lm_validity.studies.signal.report import report_signal
 
     options = make_options(convention, ties, normalisation, base_window, later_window, weights)
     given = {"benchmarks": benchmarks, "items": items, "selection": selection, "resamples": resamples}
@@ -97,6 +97,6 @@ def bias(
     formula: Annotated[str, typer.Option(help="all, equations, notebooks or overdispersed.")] = "all",
 ) -> None:
     """Does pretraining on unlabelled test text inflate a score?"""
-    from lm_validity.reports.bias import report_bias
+    from lm_validity.studies.bias.report import report_bias
 
     report_bias(trials, output, sampler=sampler, formula=formula)

@@ -49,9 +49,9 @@ def check_cells(
     after_error: Annotated[bool, typer.Option("--after-error", help="Only name and remove; for onerror.")] = False,
 ) -> None:
     """Name the failed cells, remove the manifests that hold them, and exit 1; or write --output."""
-    from lm_validity.config.grid import Grid
     from lm_validity.files import write_json
-    from lm_validity.store.check import failed_cells, manifests_digest, set_aside, write_failures
+    from lm_validity.monitor.check import failed_cells, manifests_digest, set_aside, write_failures
+    from lm_validity.run.grid import Grid
 
     run = _load(configfile)
     grid = Grid(run)
@@ -78,7 +78,7 @@ def partial_reports(
     without_items: Annotated[bool, typer.Option("--without-items", help="Faster: no per-document table.")] = False,
 ) -> None:
     """Tables, reports and site of the cells that exist, into results/<run>/partial; what is missing is listed."""
-    from lm_validity.reports.partial import write_partial_reports
+    from lm_validity.studies.partial import write_partial_reports
 
     run = _load(configfile)
     missing, page = write_partial_reports(run, with_items=not without_items)
@@ -88,11 +88,11 @@ def partial_reports(
 
 def build_site(configfile: Configfile = DEFAULT) -> None:
     """One folder with index.html out of the run's reports."""
-    from lm_validity.reports.computation import computation_page
-    from lm_validity.reports.page import write_page
-    from lm_validity.reports.site import build_site as build
-    from lm_validity.store.cells import Store
-    from lm_validity.store.spent import count_spent
+    from lm_validity.monitor.computation import computation_page
+    from lm_validity.monitor.spent import count_spent
+    from lm_validity.pages.page import write_page
+    from lm_validity.pages.site import build_site as build
+    from lm_validity.run.store import Store
 
     run = _load(configfile)
     title = f"{run.name} (replayed scores: no model was run)" if run.configuration.replay else run.name
@@ -109,13 +109,13 @@ def preflight(
     fast: Annotated[bool, typer.Option("--fast", help="Do not read every file's sha256.")] = False,
 ) -> None:
     """Before submission: what is missing, damaged or locked; one line each. Asks for what is to be computed again."""
-    from lm_validity.store.check import lease_problems, orphan_problems, record_problems, repair
-    from lm_validity.store.readiness import readiness_problems, unfetched_models
+    from lm_validity.monitor.check import lease_problems, orphan_problems, record_problems, repair
+    from lm_validity.monitor.readiness import readiness_problems, unfetched_models
 
     run = _load(configfile)
     problems = [*record_problems(run), *readiness_problems(run)]
     if unfetched_models(run) and not run.configuration.replay:
-        from lm_validity.cells.access import access_problems
+        from lm_validity.cells.models.access import access_problems
 
         problems += access_problems(unfetched_models(run))
     problems += [*repair(run, verify=not fast), *lease_problems(run), *orphan_problems(run)]
@@ -129,7 +129,7 @@ def forget(
     configfile: Configfile = DEFAULT,
 ) -> None:
     """Drop cells from the store, to have them computed again."""
-    from lm_validity.store.check import forget as drop
+    from lm_validity.monitor.check import forget as drop
 
     for folder in drop(_load(configfile), patterns):
         print(f"forgot {folder}")
@@ -152,7 +152,7 @@ def findings(configfile: Configfile = DEFAULT) -> None:
 
 def _report_folders(run) -> list[Path]:
     """The reports of the studies that the configuration asks for; older ones of others may lie beside them."""
-    from lm_validity.config.grid import REPORTS_OF
+    from lm_validity.run.grid import REPORTS_OF
 
     names = [name for study in run.configuration.studies for name in REPORTS_OF[study]]
     folders = [run.results / "reports" / name for name in names]

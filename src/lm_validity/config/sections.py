@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 
 from lm_validity.config.bias import BiasSettings
 from lm_validity.config.miniature import MiniatureSettings
-from lm_validity.training_tokens import E2LM_BATCH_RAMP, BatchRamp
+from lm_validity.config.training_tokens import E2LM_BATCH_RAMP, BatchRamp
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 Positive = Annotated[int, Field(ge=1)]

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from lm_validity.config.sections import NAME
+from lm_validity.config.training_tokens import BatchRamp
 from lm_validity.errors import InputError, nearest
-from lm_validity.training_tokens import BatchRamp
 
 OUTPUT_TYPES = ("multiple_choice", "generate_until", "loglikelihood_rolling")
 DTYPES = ("float32", "bfloat16", "float16")

@@ -13,16 +13,16 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lm_validity.config.bias_grid import TRIALS_RULE
-from lm_validity.config.grid import Cell
 from lm_validity.config.load import Run
 from lm_validity.config.sheets import Checkpoint, Model
 from lm_validity.errors import InputError
 from lm_validity.files import replace_file, write_json
-from lm_validity.store.cells import check_read
-from lm_validity.store.check import read_failures
-from lm_validity.store.manifests import Entry
-from lm_validity.store.workspace import MissingCell, Workspace
+from lm_validity.monitor.check import read_failures
+from lm_validity.run.grid import Cell
+from lm_validity.run.manifests import Entry
+from lm_validity.run.store import check_read
+from lm_validity.run.trial_grid import TRIALS_RULE
+from lm_validity.run.workspace import MissingCell, Workspace
 from lm_validity.tables.schema import ITEMS, PROBABILITIES, SCORES, SELECTIONS, TRIALS, write_table
 
 SOURCE = "lm-validity"

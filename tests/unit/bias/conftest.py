@@ -4,8 +4,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from lm_validity.studies.bias.table import ARMS, pair_arms
 from lm_validity.tables.schema import TRIALS
-from lm_validity.tables.trials import ARMS, pair_arms
 
 
 def simulated_rows(

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lm_validity.statistics.bias_calibration import balanced_layout, calibrate
-from lm_validity.statistics.bias_model import FORMULAS
+from lm_validity.studies.bias.statistics.calibration import balanced_layout, calibrate
+from lm_validity.studies.bias.statistics.model import FORMULAS
 
 
 @pytest.mark.slow

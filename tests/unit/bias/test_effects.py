@@ -5,8 +5,8 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from lm_validity.statistics.bias_effects import cell_effects, mean_over_tasks, missing_trials, task_effects
-from lm_validity.tables.trials import pair_arms
+from lm_validity.studies.bias.statistics.effects import cell_effects, mean_over_tasks, missing_trials, task_effects
+from lm_validity.studies.bias.table import pair_arms
 
 KEYS = ["experiment", "language_model", "m", "n", "task", "subsample"]
 

@@ -5,7 +5,7 @@ import gzip
 import pytest
 
 from lm_validity.errors import InputError
-from lm_validity.tables.import_pretrain_on_test import read_pretrain_on_test
+from lm_validity.studies.bias.import_published import read_pretrain_on_test
 from lm_validity.tables.schema import TRIALS
 
 HEADER = "experiment,lm,m,n,task,subsample,base,extra,test,majority\n"

@@ -7,8 +7,8 @@ import pytest
 from scipy import optimize, stats
 from scipy.special import expit
 
-from lm_validity.statistics.bias_laplace import draw_predictor, find_mode, zero_start
-from lm_validity.statistics.bias_model import FORMULAS, Formula, build_design, paired_counts
+from lm_validity.studies.bias.statistics.laplace import draw_predictor, find_mode, zero_start
+from lm_validity.studies.bias.statistics.model import FORMULAS, Formula, build_design, paired_counts
 
 
 class Dense:

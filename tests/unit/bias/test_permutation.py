@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lm_validity.statistics.bias_permutation import permutation_table, sign_flip_p
+from lm_validity.studies.bias.statistics.permutation import permutation_table, sign_flip_p
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lm_validity.statistics.bias_laplace import find_mode, zero_start
-from lm_validity.statistics.bias_model import FORMULAS, build_design, paired_counts
-from lm_validity.statistics.bias_posterior import fit_laplace
+from lm_validity.studies.bias.statistics.laplace import find_mode, zero_start
+from lm_validity.studies.bias.statistics.model import FORMULAS, build_design, paired_counts
+from lm_validity.studies.bias.statistics.posterior import fit_laplace
 
 
 def test_equals_a_grid_over_both_standard_deviations(trials):

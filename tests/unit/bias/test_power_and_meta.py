@@ -9,10 +9,10 @@ from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
 
-from lm_validity.statistics.bias_meta import meta_analysis
-from lm_validity.statistics.bias_model import paired_counts
-from lm_validity.statistics.bias_pca import simulate_pca
-from lm_validity.statistics.bias_power import (
+from lm_validity.studies.bias.statistics.meta import meta_analysis
+from lm_validity.studies.bias.statistics.model import paired_counts
+from lm_validity.studies.bias.statistics.pca import simulate_pca
+from lm_validity.studies.bias.statistics.power import (
     VarianceComponents,
     detection_power,
     smallest_detectable,

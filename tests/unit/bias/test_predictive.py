@@ -3,9 +3,14 @@
 import numpy as np
 import pytest
 
-from lm_validity.statistics.bias_model import FORMULAS, build_design, paired_counts
-from lm_validity.statistics.bias_posterior import fit_laplace
-from lm_validity.statistics.bias_predictive import difference_draws, posterior_predictive, prior_predictive, simulate
+from lm_validity.studies.bias.statistics.model import FORMULAS, build_design, paired_counts
+from lm_validity.studies.bias.statistics.posterior import fit_laplace
+from lm_validity.studies.bias.statistics.predictive import (
+    difference_draws,
+    posterior_predictive,
+    prior_predictive,
+    simulate,
+)
 
 
 def test_the_gaussian_sum_equals_drawing_every_count(trials):

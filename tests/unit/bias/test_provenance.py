@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lm_validity.statistics.bias_provenance import base_drift, mismatched_test_sets
+from lm_validity.studies.bias.statistics.provenance import base_drift, mismatched_test_sets
 
 
 def test_a_base_that_drifts_with_n_is_mixed_provenance(trials):

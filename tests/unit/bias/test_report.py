@@ -9,20 +9,20 @@ import pytest
 from typer.testing import CliRunner
 
 from lm_validity.errors import InputError
-from lm_validity.reports import bias_analysis
-from lm_validity.reports.bias import report_bias
-from lm_validity.reports.bias_analysis import analyze_bias
-from lm_validity.reports.bias_page import bias_page
+from lm_validity.studies.bias import analysis as bias_analysis
+from lm_validity.studies.bias.analysis import analyze_bias
+from lm_validity.studies.bias.page import bias_page
+from lm_validity.studies.bias.report import report_bias
+from lm_validity.studies.bias.table import pair_arms
 from lm_validity.tables.schema import TRIALS, write_table
-from lm_validity.tables.trials import pair_arms
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """The figures' files, the slices and the simulation without trials take most of a small report's time."""
-    monkeypatch.setattr("lm_validity.reports.page.save_figure", lambda spec, stem: None)
-    monkeypatch.setattr("lm_validity.reports.bias_analysis.PCA_TRIALS", 3)
-    monkeypatch.setattr("lm_validity.reports.bias_analysis.SLICES", 20)
+    monkeypatch.setattr("lm_validity.pages.page.save_figure", lambda spec, stem: None)
+    monkeypatch.setattr("lm_validity.studies.bias.analysis.PCA_TRIALS", 3)
+    monkeypatch.setattr("lm_validity.studies.bias.analysis.SLICES", 20)
 
 
 @pytest.fixture
@@ -277,7 +277,7 @@ def test_processes_are_counted_where_a_system_cannot_tell_which_cores_are_ours(m
 
 
 def test_unreliable_fits_raise_an_alarm(report, monkeypatch):
-    monkeypatch.setattr("lm_validity.statistics.bias_posterior.MINIMUM_EFFECTIVE_NODES", 1e9)
+    monkeypatch.setattr("lm_validity.studies.bias.statistics.posterior.MINIMUM_EFFECTIVE_NODES", 1e9)
     summary, page = report(sizes=(40,))
     assert not any(row["reliable"] for row in summary["posterior"])
     assert "did not converge" in page and "card alarm" in page

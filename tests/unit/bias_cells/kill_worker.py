@@ -25,10 +25,10 @@ from transformers import (  # noqa: F401
     PreTrainedTokenizerFast,
 )
 
-import lm_validity.cells.bias_head
-import lm_validity.cells.bias_zero_shot
-import lm_validity.cells.lora  # noqa: F401
-from lm_validity.cells.bias_worker import run_trials
+import lm_validity.cells.training.lora
+import lm_validity.cells.trials.head
+import lm_validity.cells.trials.zero_shot  # noqa: F401
+from lm_validity.cells.trials.worker import run_trials
 
 LIMIT_S = 240.0
 

@@ -9,7 +9,7 @@ import pytest
 from sklearn.model_selection import train_test_split
 from toy_texts import CLASSES, toy_rows, toy_source
 
-from lm_validity.cells.bias_data import draw_hash, draw_trial, prefetch_task, read_task, task_data, without_duplicates
+from lm_validity.cells.trials.data import draw_hash, draw_trial, prefetch_task, read_task, task_data, without_duplicates
 from lm_validity.errors import CellError, InputError
 
 KINDS = {"labels": CLASSES, "label_column": "kind"}

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lm_validity.cells.bias_plan import Adapter
-from lm_validity.cells.bias_worker import run_trials, write_tables
+from lm_validity.cells.trials.worker import run_trials, write_tables
+from lm_validity.run.trial_plan import Adapter
 
 SCRIPT = Path(__file__).parent / "kill_worker.py"
 

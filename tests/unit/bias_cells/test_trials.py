@@ -9,21 +9,21 @@ import torch.nn.functional as F
 from toy_texts import toy_model, toy_plan, toy_rows, toy_task
 from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelForSequenceClassification
 
-from lm_validity.cells.bias_batches import IGNORED, next_tokens, padded, share_rows
-from lm_validity.cells.bias_data import draw_hash, draw_trial, read_task
-from lm_validity.cells.bias_head import HeadTrials
-from lm_validity.cells.bias_plan import ARMS, TrialPlan, paper_options
-from lm_validity.cells.bias_resident import ResidentModel, TrialCounters
-from lm_validity.cells.bias_worker import (
+from lm_validity.cells.trials.batches import IGNORED, next_tokens, padded, share_rows
+from lm_validity.cells.trials.data import draw_hash, draw_trial, read_task
+from lm_validity.cells.trials.head import HeadTrials
+from lm_validity.cells.trials.jobs import trial_device
+from lm_validity.cells.trials.resident import ResidentModel, TrialCounters
+from lm_validity.cells.trials.worker import (
     ResidentWorker,
     read_probabilities,
     read_trials,
     run_trials,
     write_tables,
 )
-from lm_validity.cells.trial_jobs import trial_device
 from lm_validity.errors import CellError, InputError
-from lm_validity.tables.trials import pair_arms
+from lm_validity.run.trial_plan import ARMS, TrialPlan, paper_options
+from lm_validity.studies.bias.table import pair_arms
 
 
 def table_bytes(plan: TrialPlan, folder, output) -> dict[str, bytes]:
@@ -206,7 +206,7 @@ def unequal_batch(model: ResidentModel) -> tuple[torch.Tensor, torch.Tensor]:
 def test_logits_and_losses_are_those_of_one_text_a_row(plan_of, models, kind, shared, monkeypatch):
     """Against the library's own models; texts that share rows, and one a row for architectures that cannot."""
     if not shared:
-        monkeypatch.setattr("lm_validity.cells.bias_head.SHARED_ROWS", frozenset())
+        monkeypatch.setattr("lm_validity.cells.trials.head.SHARED_ROWS", frozenset())
     plan = plan_of(kind)
     model = ResidentModel(plan)
     model.start_classifier("base", 1)

@@ -8,13 +8,13 @@ import torch
 from toy_texts import CLASSES, toy_model, toy_plan, toy_rows, toy_task
 from transformers import AutoModelForCausalLM
 
-from lm_validity.cells.bias_data import draw_trial, read_task
-from lm_validity.cells.bias_plan import Adapter
-from lm_validity.cells.bias_prompts import PromptFormat
-from lm_validity.cells.bias_resident import ResidentModel, TrialCounters
-from lm_validity.cells.bias_worker import ResidentWorker, read_trials, run_trials
-from lm_validity.cells.bias_zero_shot import ZeroShotTrials
+from lm_validity.cells.trials.data import draw_trial, read_task
+from lm_validity.cells.trials.prompts import PromptFormat
+from lm_validity.cells.trials.resident import ResidentModel, TrialCounters
+from lm_validity.cells.trials.worker import ResidentWorker, read_trials, run_trials
+from lm_validity.cells.trials.zero_shot import ZeroShotTrials
 from lm_validity.errors import CellError
+from lm_validity.run.trial_plan import Adapter
 
 PROMPTED = {"method": "zero_shot"}
 LONG_NAMES = ("animal that is big", "tool", "plant near a tool")
@@ -101,13 +101,13 @@ def test_trials_and_base_arms_of_other_weights_are_not_taken(plan_of, tmp_path, 
     folder, shared, worker = tmp_path / "trials", tmp_path / "shared", ResidentWorker()
     worker.run(plan, folder, shared)
     assert not plan.quantizes() and len(read_trials(plan, folder)) == 3
-    monkeypatch.setattr("lm_validity.cells.bias_plan.find_spec", lambda name: name == "bitsandbytes")
+    monkeypatch.setattr("lm_validity.run.trial_plan.find_spec", lambda name: name == "bitsandbytes")
     elsewhere = replace(plan, device="cuda:0")
     assert elsewhere.quantizes() and elsewhere.recipe() == plan.recipe()
     assert read_trials(elsewhere, folder).empty and elsewhere.base_recipe() != plan.base_recipe()
     worker.run(replace(plan, experiment="later"), tmp_path / "later", shared)
     assert worker.counters.shared_base_arms == 1  # of the same weights they are shared
-    monkeypatch.setattr("lm_validity.cells.bias_plan.TrialPlan.quantizes", lambda plan: True)
+    monkeypatch.setattr("lm_validity.run.trial_plan.TrialPlan.quantizes", lambda plan: True)
     worker._model.quantized = True
     worker.run(plan, folder, shared)
     assert worker.counters.shared_base_arms == 1 and len(list(shared.iterdir())) == 2

@@ -9,8 +9,8 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from lm_validity.cells.bias_data import prefetch_task, task_data
-from lm_validity.cells.bias_plan import Classification, Pretraining, TaskSource, TrialPlan
+from lm_validity.cells.trials.data import prefetch_task, task_data
+from lm_validity.run.trial_plan import Classification, Pretraining, TaskSource, TrialPlan
 
 CLASSES = ("animal", "tool", "plant")
 NOUNS = {

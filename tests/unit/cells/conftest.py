@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).parent))  # pytest's importlib mode leaves
 
 from toy_world import load_toy, toy_model, write_toy_tasks
 
-from lm_validity.cells.tasks import find_task, load_task
+from lm_validity.cells.tasks.tasks import find_task, load_task
 
 
 @pytest.fixture(scope="session")

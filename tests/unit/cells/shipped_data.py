@@ -2,7 +2,7 @@
 
 import datasets
 
-from lm_validity.cells.tasks import find_task, load_task
+from lm_validity.cells.tasks.tasks import find_task, load_task
 
 
 def arc(number: int) -> dict:

@@ -6,10 +6,10 @@ import math
 import pandas as pd
 import pytest
 
-from lm_validity.cells.evaluation import evaluate
-from lm_validity.cells.prefetch import prefetch_benchmark
-from lm_validity.cells.splits import documents, make_splits
-from lm_validity.cells.tasks import TaskRecord, load_task
+from lm_validity.cells.models.prefetch import prefetch_benchmark
+from lm_validity.cells.tasks.evaluation import evaluate
+from lm_validity.cells.tasks.splits import documents, make_splits
+from lm_validity.cells.tasks.tasks import TaskRecord, load_task
 from lm_validity.config.sheets import read_benchmarks
 from lm_validity.errors import InputError
 from lm_validity.tables.sheets import read_benchmarks as read_benchmarks_of_reports

@@ -39,7 +39,7 @@ def test_three_rates_read_test_twice_and_validation_sixteen_times(tmp_path, monk
 
 @pytest.mark.parametrize("tokenizers", ["equal", "different"])
 def test_checkpoints_share_requests_where_their_tokenizer_is_the_same(tmp_path, monkeypatch, tokenizers):
-    from lm_validity.cells import evaluation
+    from lm_validity.cells.tasks import evaluation
 
     monkeypatch.chdir(tmp_path)
     workspace = start_run(tmp_path, checkpoints=3, studies=("signal",))
@@ -62,9 +62,9 @@ def test_checkpoints_share_requests_where_their_tokenizer_is_the_same(tmp_path, 
 
 def start_again(workspace):
     """Records of a model whose files changed."""
-    from lm_validity.cells.prefetch import prefetch_model
+    from lm_validity.cells.models.prefetch import prefetch_model
     from lm_validity.files import write_json
-    from lm_validity.store.workspace import Workspace
+    from lm_validity.run.workspace import Workspace
 
     run = workspace.run
     write_json(run.results / "prefetch" / "models" / "m.json", prefetch_model(run.models["m"]))

@@ -10,8 +10,8 @@ import torch
 from lm_eval.tasks import TaskManager
 from toy_world import load_toy, toy_model
 
-from lm_validity.cells.evaluation import NonFiniteScore, evaluate, metric_value, prepare_requests
-from lm_validity.cells.tasks import Documents, fetch_documents, rows
+from lm_validity.cells.tasks.evaluation import NonFiniteScore, evaluate, metric_value, prepare_requests
+from lm_validity.cells.tasks.tasks import Documents, fetch_documents, rows
 from lm_validity.errors import CellError
 
 

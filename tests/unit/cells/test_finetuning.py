@@ -12,13 +12,13 @@ from safetensors import safe_open
 from toy_world import load_toy, toy_model, toy_rows, write_toy_tasks
 from transformers import AutoModelForCausalLM
 
-from lm_validity.cells.evaluation import NonFiniteScore, evaluate, metric_value, prepare_requests
-from lm_validity.cells.finetuning import FinetuneSettings, TrainingStopped, finetune
-from lm_validity.cells.language_model import load_language_model
-from lm_validity.cells.lora import target_modules, use_adapter
-from lm_validity.cells.splits import documents, make_splits
-from lm_validity.cells.tasks import find_task, load_task
-from lm_validity.cells.training_text import Example, training_examples
+from lm_validity.cells.models.language_model import load_language_model
+from lm_validity.cells.tasks.evaluation import NonFiniteScore, evaluate, metric_value, prepare_requests
+from lm_validity.cells.tasks.splits import documents, make_splits
+from lm_validity.cells.tasks.tasks import find_task, load_task
+from lm_validity.cells.training.finetuning import FinetuneSettings, TrainingStopped, finetune
+from lm_validity.cells.training.lora import target_modules, use_adapter
+from lm_validity.cells.training.text import Example, training_examples
 from lm_validity.errors import CellError
 
 SETTINGS = FinetuneSettings(learning_rate=3e-3, epochs=3)

@@ -6,10 +6,10 @@ import pytest
 import torch
 from lm_eval.models.huggingface import HFLM
 
-from lm_validity.cells.evaluation import evaluate
-from lm_validity.cells.generation import sampling_options
-from lm_validity.cells.quiet import errors_only
-from lm_validity.cells.splits import documents, make_splits
+from lm_validity.cells.models.generation import sampling_options
+from lm_validity.cells.models.quiet import errors_only
+from lm_validity.cells.tasks.evaluation import evaluate
+from lm_validity.cells.tasks.splits import documents, make_splits
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ from toy_groups import SIZES, write_pets
 from toy_run import run_all
 from toy_world import toy_model
 
-from lm_validity.cells.jobs import write_splits
-from lm_validity.cells.prefetch import prefetch_benchmark, prefetch_model
+from lm_validity.cells.models.prefetch import prefetch_benchmark, prefetch_model
+from lm_validity.cells.runner import write_splits
 from lm_validity.config.load import build_run
 from lm_validity.files import read_json, write_json
-from lm_validity.filters.base import model_scores
-from lm_validity.store.workspace import Workspace
+from lm_validity.run.workspace import Workspace
+from lm_validity.studies.signal.filters.base import model_scores
 from lm_validity.tables.documents import read_documents
 from lm_validity.tables.merge import Merger
 from lm_validity.tables.read_items import read_benchmark_items

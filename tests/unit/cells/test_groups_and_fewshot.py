@@ -10,14 +10,14 @@ from lm_eval.tasks import TaskManager
 from toy_groups import SIZES, write_pets
 from toy_world import load_toy
 
-from lm_validity.cells.document_table import write_documents
-from lm_validity.cells.evaluation import evaluate
-from lm_validity.cells.splits import Split, documents, make_splits
-from lm_validity.cells.tasks import TaskRecord, fetch_documents, fewshot_digest, find_task, load_task, rows
-from lm_validity.cells.training_text import training_examples
+from lm_validity.cells.tasks.document_table import write_documents
+from lm_validity.cells.tasks.evaluation import evaluate
+from lm_validity.cells.tasks.splits import Split, documents, make_splits
+from lm_validity.cells.tasks.tasks import TaskRecord, fetch_documents, fewshot_digest, find_task, load_task, rows
+from lm_validity.cells.training.text import training_examples
 from lm_validity.errors import InputError
-from lm_validity.filters.base import Selection
-from lm_validity.filters.export import selection_files, task_files, write_files
+from lm_validity.studies.signal.filters.base import Selection
+from lm_validity.studies.signal.filters.export import selection_files, task_files, write_files
 from lm_validity.tables.documents import read_documents
 
 

@@ -8,8 +8,8 @@ import torch
 import transformers
 from toy_world import load_toy, toy_model
 
-from lm_validity.cells.language_model import load_language_model
-from lm_validity.cells.model_files import is_models_fault
+from lm_validity.cells.models.language_model import load_language_model
+from lm_validity.cells.models.model_files import is_models_fault
 from lm_validity.errors import CellError
 
 OPTIONS = {"device": "cpu", "eval_batch_size": 8}

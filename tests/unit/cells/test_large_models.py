@@ -14,12 +14,12 @@ from toy_run import run_all, start_run
 from toy_world import load_toy
 
 from lm_validity.cells import worker
-from lm_validity.cells.evaluation import evaluate, metric_value, prepare_requests
-from lm_validity.cells.finetuning import FinetuneSettings, finetune
-from lm_validity.cells.language_model import check_on_gpus, load_language_model
-from lm_validity.cells.lora import use_adapter
-from lm_validity.cells.splits import documents, make_splits
-from lm_validity.cells.training_text import training_examples
+from lm_validity.cells.models.language_model import check_on_gpus, load_language_model
+from lm_validity.cells.tasks.evaluation import evaluate, metric_value, prepare_requests
+from lm_validity.cells.tasks.splits import documents, make_splits
+from lm_validity.cells.training.finetuning import FinetuneSettings, finetune
+from lm_validity.cells.training.lora import use_adapter
+from lm_validity.cells.training.text import training_examples
 from lm_validity.config.sections import DEFAULT_SIZE_CLASSES
 from lm_validity.errors import CellError, InputError
 

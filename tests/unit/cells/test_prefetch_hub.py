@@ -10,11 +10,11 @@ import pytest
 import requests
 from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
-from lm_validity.cells.access import access_problems
-from lm_validity.cells.prefetch import prefetch_model
+from lm_validity.cells.models.access import access_problems
+from lm_validity.cells.models.prefetch import prefetch_model
 from lm_validity.config.sheets import Checkpoint, Model
 from lm_validity.errors import InputError
-from lm_validity.store.readiness import HubModel
+from lm_validity.monitor.readiness import HubModel
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 TOKEN = "hf_thisIsNobodysToken"

@@ -10,13 +10,13 @@ from test_training_text import fed_to_model
 from toy_world import load_toy
 from transformers import AutoTokenizer
 
-from lm_validity.cells.evaluation import prepare_requests
-from lm_validity.cells.language_model import LanguageModel
-from lm_validity.cells.prefetch import prefetch_model
-from lm_validity.cells.pretraining import build_model
-from lm_validity.cells.splits import documents, make_splits
-from lm_validity.cells.tasks import find_task, gold_choice, load_task
-from lm_validity.cells.training_text import training_examples
+from lm_validity.cells.models.language_model import LanguageModel
+from lm_validity.cells.models.prefetch import prefetch_model
+from lm_validity.cells.tasks.evaluation import prepare_requests
+from lm_validity.cells.tasks.splits import documents, make_splits
+from lm_validity.cells.tasks.tasks import find_task, gold_choice, load_task
+from lm_validity.cells.training.miniature import build_model
+from lm_validity.cells.training.text import training_examples
 from lm_validity.config.miniature import MiniatureSettings
 from lm_validity.config.pool import MiniatureModel
 from lm_validity.config.sheets import Checkpoint, Model

@@ -5,7 +5,7 @@ import sys
 
 import torch
 
-from lm_validity.cells.provenance import git_commit, machine, versions
+from lm_validity.cells.models.provenance import git_commit, machine, versions
 
 
 def test_versions_name_what_is_loaded():

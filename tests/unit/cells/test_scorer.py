@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from lm_eval.models.huggingface import HFLM
 from toy_world import toy_tokenizer
 
-from lm_validity.cells import scorer as scorer_module
-from lm_validity.cells.language_model import LanguageModel
-from lm_validity.cells.scorer import SharedContextLM
-from lm_validity.cells.scorer_plan import batches, count_row_tokens, plant
+from lm_validity.cells.models import scorer as scorer_module
+from lm_validity.cells.models.language_model import LanguageModel
+from lm_validity.cells.models.scorer import SharedContextLM
+from lm_validity.cells.models.scorer_plan import batches, count_row_tokens, plant
 from lm_validity.errors import CellError
 
 COMMON = {"vocab_size": 420, "bos_token_id": 0, "eos_token_id": 1, "initializer_range": 0.3}
@@ -149,7 +149,7 @@ def test_a_wrong_mask_is_found_out(models, monkeypatch):
     """The probe is what keeps an unknown architecture exact: with a mask that shows siblings it refuses the way."""
     lm = own(models, "llama")
     monkeypatch.setattr(
-        "lm_validity.cells.scorer_plan.Tree.visible", lambda tree, start=0: np.tri(len(tree), dtype=bool)[start:]
+        "lm_validity.cells.models.scorer_plan.Tree.visible", lambda tree, start=0: np.tri(len(tree), dtype=bool)[start:]
     )
     requests = random_requests()
     expected = shipped(models, "llama")._loglikelihood_tokens(requests, disable_tqdm=True)
@@ -314,7 +314,7 @@ def test_lm_evals_own_command_line_runs_the_scorer(models, tmp_path, toy_folder)
     model.save_pretrained(tmp_path / "model")
     tokenizer.save_pretrained(tmp_path / "model")
     script = (
-        "import json, sys; import lm_validity.cells.scorer\n"
+        "import json, sys; import lm_validity.cells.models.scorer\n"
         "import lm_eval.tasks as tasks\n"
         "real = tasks.TaskManager\n"  # the 15 seconds of looking through all shipped tasks are not what is tested
         "tasks.TaskManager = lambda *a, **k: real(*a, **(k | {'include_defaults': False}))\n"

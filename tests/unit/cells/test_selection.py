@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 
 from lm_validity.cells.selection import run_selection, select_adapter, select_prompt
-from lm_validity.config.grid import Cell, Job
 from lm_validity.config.load import build_run
 from lm_validity.errors import CellError
-from lm_validity.store.manifests import Entry, write_manifest
-from lm_validity.store.workspace import Workspace
+from lm_validity.run.grid import Cell, Job
+from lm_validity.run.manifests import Entry, write_manifest
+from lm_validity.run.workspace import Workspace
 
 RATES = ("1e-4", "1e-3")
 

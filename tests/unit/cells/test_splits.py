@@ -6,11 +6,11 @@ import pytest
 from toy_run import start_run
 from toy_world import toy_rows, write_toy_tasks
 
-from lm_validity.cells.jobs import run_job
-from lm_validity.cells.splits import Split, documents, make_splits
-from lm_validity.cells.tasks import find_task, load_task
+from lm_validity.cells.runner import run_job
+from lm_validity.cells.tasks.splits import Split, documents, make_splits
+from lm_validity.cells.tasks.tasks import find_task, load_task
 from lm_validity.errors import CellError, InputError
-from lm_validity.store.manifests import read_manifest
+from lm_validity.run.manifests import read_manifest
 
 
 def load(folder, name: str, **options):

@@ -13,14 +13,15 @@ from test_finetuning import SETTINGS, run
 from toy_run import sidecars, start_run
 from toy_world import load_toy, toy_model
 
-from lm_validity.cells import stacked_training, training_loop
-from lm_validity.cells.evaluation import metric_value, prepare_requests
-from lm_validity.cells.finetuning import TrainingStopped
-from lm_validity.cells.jobs import run_job
-from lm_validity.cells.micro_batching import micro_batches
-from lm_validity.cells.splits import documents, make_splits
-from lm_validity.cells.stacked_training import Member, train_side_by_side
-from lm_validity.cells.training_text import training_examples
+from lm_validity.cells.runner import run_job
+from lm_validity.cells.tasks.evaluation import metric_value, prepare_requests
+from lm_validity.cells.tasks.splits import documents, make_splits
+from lm_validity.cells.training import loop as training_loop
+from lm_validity.cells.training import stacked as stacked_training
+from lm_validity.cells.training.finetuning import TrainingStopped
+from lm_validity.cells.training.micro_batching import micro_batches
+from lm_validity.cells.training.stacked import Member, train_side_by_side
+from lm_validity.cells.training.text import training_examples
 
 RATES = (1e-3, 3e-3, 1e-2)
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from toy_world import TASKS, write_toy_tasks
 
-from lm_validity.cells.prefetch import prefetch_benchmark
-from lm_validity.cells.tasks import TaskRecord, find_task, load_task
-from lm_validity.config import task_files
+from lm_validity.cells.models.prefetch import prefetch_benchmark
+from lm_validity.cells.tasks.tasks import TaskRecord, find_task, load_task
 from lm_validity.config.sheets import Benchmark
-from lm_validity.config.task_files import task_sources
 from lm_validity.errors import InputError
+from lm_validity.run import task_files
+from lm_validity.run.task_files import task_sources
 
 
 def test_shipped_tasks_are_found_without_data():

@@ -14,11 +14,12 @@ from peft import PeftModel
 from toy_run import run_all, sidecars, start_run
 from toy_world import toy_rows
 
-from lm_validity.cells import vllm_answers, worker
-from lm_validity.cells.quiet import errors_only
+from lm_validity.cells import worker
+from lm_validity.cells.models import vllm_answers
+from lm_validity.cells.models.quiet import errors_only
 from lm_validity.config.load import build_run
 from lm_validity.errors import InputError
-from lm_validity.store.readiness import vllm_problems
+from lm_validity.monitor.readiness import vllm_problems
 
 RULES = ("evaluate_model", "finetune_adapter", "select_adapter", "evaluate_adapter")
 GENERATION = {

@@ -4,12 +4,12 @@ from pathlib import Path
 
 from toy_world import toy_model, toy_rows, write_toy_tasks
 
-from lm_validity.cells.jobs import run_job, write_splits
-from lm_validity.cells.prefetch import prefetch_benchmark, prefetch_model
+from lm_validity.cells.models.prefetch import prefetch_benchmark, prefetch_model
+from lm_validity.cells.runner import run_job, write_splits
 from lm_validity.config.load import build_run
 from lm_validity.files import write_json
-from lm_validity.store.cells import Store
-from lm_validity.store.workspace import Workspace
+from lm_validity.run.store import Store
+from lm_validity.run.workspace import Workspace
 
 # At these rates they do
 RATES = ("1e-2", "2e-2", "3e-2")

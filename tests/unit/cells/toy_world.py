@@ -7,7 +7,7 @@ import torch
 import transformers
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-from lm_validity.cells.language_model import load_language_model
+from lm_validity.cells.models.language_model import load_language_model
 
 COLORS = ("red", "green", "blue", "dark gray")
 NAMES = [

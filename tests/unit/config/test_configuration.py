@@ -6,9 +6,9 @@ import pytest
 import yaml
 
 from lm_validity.config import generate
-from lm_validity.config.grid import Grid
 from lm_validity.config.load import build_run, load_run, validate
 from lm_validity.errors import InputError
+from lm_validity.run.grid import Grid
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from lm_validity.config.grid import Cell, Grid, make_groups
 from lm_validity.config.load import build_run
-from lm_validity.config.resources import job_minutes
+from lm_validity.run.grid import Cell, Grid, make_groups
+from lm_validity.run.resources import job_minutes
 
 
 @pytest.fixture

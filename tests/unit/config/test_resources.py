@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from lm_validity.config.grid import Grid
 from lm_validity.config.load import Run, build_run, load_run
-from lm_validity.config.resources import job_minutes, job_resources
-from lm_validity.store.readiness import gpu_memory_problems
-from lm_validity.store.workload import Workload
+from lm_validity.monitor.readiness import gpu_memory_problems
+from lm_validity.monitor.workload import Workload
+from lm_validity.run.grid import Grid
+from lm_validity.run.resources import job_minutes, job_resources
 
 ROOT = Path(__file__).resolve().parents[3]
 

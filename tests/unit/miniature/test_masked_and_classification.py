@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassification, AutoTokenizer
 
-from lm_validity.cells.pretraining import pretrain_model
+from lm_validity.cells.training.miniature import pretrain_model
 from lm_validity.config.miniature import MiniatureSettings
 from lm_validity.config.pool import MiniatureModel
 from lm_validity.miniature.build import write_world

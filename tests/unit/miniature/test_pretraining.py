@@ -13,7 +13,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from lm_validity.cells.pretraining import build_model, learning_rate, pretrain_model
+from lm_validity.cells.training.miniature import build_model, learning_rate, pretrain_model
 from lm_validity.config.miniature import MiniatureSettings
 from lm_validity.config.pool import MiniatureModel
 from lm_validity.errors import CellError, InputError
@@ -114,7 +114,7 @@ def test_a_diverging_loss_is_a_failure_and_leaves_nothing(made, tmp_path):
     row = pool_row("llama", steps=20, checkpoint_every=None, learning_rate=0.9)
     settings = SETTINGS.model_copy(update={"batch_documents": 2})
     with pytest.MonkeyPatch.context() as patch, pytest.raises(CellError, match="not finite"):
-        patch.setattr("lm_validity.cells.pretraining.learning_rate", lambda row, step: 1e30)
+        patch.setattr("lm_validity.cells.training.miniature.learning_rate", lambda row, step: 1e30)
         pretrain_model(settings, made.folder / "world", row, tmp_path / row.model)
     assert list(tmp_path.iterdir()) == []
 

@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-from lm_validity.reports.agreement import report_agreement
+from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.tables.schema import SCORES, write_table
 
 DIRECT, PREPARED = "direct", "train_before_test"
@@ -15,7 +15,7 @@ DIRECT, PREPARED = "direct", "train_before_test"
 def quick(request, monkeypatch):
     """SVG and PDF take most of a report's time; only the tests that look at them have them made."""
     if "drawn" not in request.fixturenames:
-        monkeypatch.setattr("lm_validity.reports.page.save_figure", lambda spec, stem: None)
+        monkeypatch.setattr("lm_validity.pages.page.save_figure", lambda spec, stem: None)
 
 
 @pytest.fixture

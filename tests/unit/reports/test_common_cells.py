@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 from tests.unit.reports.conftest import BENCHMARKS, DIRECT, MODELS, PREPARED, run, score_rows
 
-from lm_validity.reports.factors import report_factors
+from lm_validity.studies.agreement.factors.report import report_factors
 
 # m3 has no prepared score, and c ranks nobody directly
 TABLE = {

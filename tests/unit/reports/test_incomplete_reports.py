@@ -11,11 +11,11 @@ from tests.unit.reports.conftest import BENCHMARKS, DIRECT, NAMES, PREPARED, SMA
 
 from lm_validity.errors import InputError
 from lm_validity.files import write_json
-from lm_validity.reports.agreement_analysis import analyze_agreement
-from lm_validity.reports.agreement_uncertainty import agreement_uncertainty
-from lm_validity.reports.factors import report_factors
-from lm_validity.reports.partial import mark_unfinished
-from lm_validity.reports.score_matrix import read_score_matrix
+from lm_validity.studies.agreement.analysis import analyze_agreement
+from lm_validity.studies.agreement.factors.report import report_factors
+from lm_validity.studies.agreement.score_matrix import read_score_matrix
+from lm_validity.studies.agreement.uncertainty import agreement_uncertainty
+from lm_validity.studies.partial import mark_unfinished
 
 FOUR = ["a", "b", "c", "d"]
 FOUR_BENCHMARKS = "benchmark,category,metric,higher_is_better\n" + "".join(f"{name},x,acc,1\n" for name in FOUR)

@@ -6,9 +6,9 @@ import pytest
 from tests.unit.reports.conftest import BENCHMARKS, DIRECT, MODELS, PREPARED, SMALL, run, score_rows
 
 from lm_validity.errors import InputError
-from lm_validity.reports.agreement import report_agreement
-from lm_validity.reports.factors import report_factors
-from lm_validity.reports.score_matrix import read_score_matrix
+from lm_validity.studies.agreement.factors.report import report_factors
+from lm_validity.studies.agreement.report import report_agreement
+from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.tables.schema import SCORES, write_table
 
 

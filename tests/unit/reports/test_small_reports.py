@@ -11,9 +11,9 @@ from jinja2 import Template
 from tests.unit.reports.conftest import BENCHMARKS, DIRECT, MODELS, NAMES, PREPARED, SMALL, run, score_rows
 
 from lm_validity.errors import InputError
-from lm_validity.reports.agreement import report_agreement
-from lm_validity.reports.factors import report_factors
-from lm_validity.reports.signal import report_signal
+from lm_validity.studies.agreement.factors.report import report_factors
+from lm_validity.studies.agreement.report import report_agreement
+from lm_validity.studies.signal.report import report_signal
 from lm_validity.tables.schema import ITEMS, SELECTIONS, write_table
 
 

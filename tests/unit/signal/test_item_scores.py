@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lm_validity.statistics.signal_items import METRICS, item_scores
+from lm_validity.studies.signal.statistics.items import METRICS, item_scores
 
 # Two items; the second has three choices only
 LOGLIKELIHOODS = np.log(np.array([[0.4, 0.3, 0.2, 0.1], [0.1, 0.2, 0.5, np.nan]]))

@@ -6,8 +6,8 @@ import pytest
 from signal_world import World, item_rows, models_sheet, score_rows, write_world
 
 from lm_validity.errors import InputError
-from lm_validity.reports.signal import analyze_signal, summarize
-from lm_validity.reports.signal_options import make_options
+from lm_validity.studies.signal.options import make_options
+from lm_validity.studies.signal.report import analyze_signal, summarize
 from lm_validity.tables.schema import SCORES, write_table
 
 

@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from lm_validity.cli.reports import app
 from lm_validity.config.load import validate
 from lm_validity.errors import InputError
-from lm_validity.reports.signal import analyze_signal, summarize
-from lm_validity.reports.signal_options import make_options
-from lm_validity.statistics.signal_quality import autocorrelation
+from lm_validity.studies.signal.options import make_options
+from lm_validity.studies.signal.report import analyze_signal, summarize
+from lm_validity.studies.signal.statistics.quality import autocorrelation
 from lm_validity.tables.schema import SCORES, read_table
 
 PRINTED = "table,dataset,SQ,RC,CS,global_printed\nT1,good,0.959,0.837,0.419,0.731\nT1,odd,0.88,0.759,0.479,0.689\n"

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from scipy.stats import kstest, pearsonr, spearmanr
 
-from lm_validity.statistics.signal_quality import autocorrelation, net_rise, rank_correlation, signal_quality
-from lm_validity.statistics.signal_resampling import (
+from lm_validity.config.training_tokens import E2LM_BATCH_RAMP, BatchRamp
+from lm_validity.studies.signal.statistics.quality import autocorrelation, net_rise, rank_correlation, signal_quality
+from lm_validity.studies.signal.statistics.resampling import (
     block_length,
     draw_items,
     exceedance_p,
@@ -15,7 +16,6 @@ from lm_validity.statistics.signal_resampling import (
     shuffled_quality,
     white_noise_level,
 )
-from lm_validity.training_tokens import E2LM_BATCH_RAMP, BatchRamp
 
 
 def test_rank_correlation_by_hand():

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from lm_validity.statistics.signal_compliance import compliance, exchanged_curves
-from lm_validity.statistics.signal_overall import (
+from lm_validity.studies.signal.statistics.compliance import compliance, exchanged_curves
+from lm_validity.studies.signal.statistics.overall import (
     check_printed_table,
     overall_score,
     per_item_score_ratio,
     weight_sensitivity,
 )
-from lm_validity.statistics.signal_ranking import (
+from lm_validity.studies.signal.statistics.ranking import (
     RankingWindows,
     agreement_with_last,
     bootstrap_pair_consistency,

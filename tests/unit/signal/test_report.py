@@ -9,11 +9,11 @@ import pytest
 from signal_world import MODELS, World, item_rows, models_sheet, score_rows, write_world
 
 from lm_validity.errors import InputError
-from lm_validity.reports.signal import analyze_signal, report_signal, summarize
-from lm_validity.reports.signal_page_items import filter_findings
-from lm_validity.reports.summary import decimal
-from lm_validity.statistics.signal_quality import signal_quality
+from lm_validity.studies.signal.page_items import filter_findings
+from lm_validity.studies.signal.report import analyze_signal, report_signal, summarize
+from lm_validity.studies.signal.statistics.quality import signal_quality
 from lm_validity.tables.schema import SCORES, read_table, write_table
+from lm_validity.words import decimal
 
 
 def report(files, output, **options):

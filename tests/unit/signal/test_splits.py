@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from lm_validity.filters.held_out import verdict
-from lm_validity.filters.learning import slopes
-from lm_validity.statistics.signal_quality import signal_quality
-from lm_validity.statistics.signal_splits import disjoint_checkpoints, judge_filter, leave_one_group_out
+from lm_validity.studies.signal.filters.held_out import verdict
+from lm_validity.studies.signal.filters.learning import slopes
+from lm_validity.studies.signal.statistics.quality import signal_quality
+from lm_validity.studies.signal.statistics.splits import disjoint_checkpoints, judge_filter, leave_one_group_out
 
 CHECKPOINTS = 14
 

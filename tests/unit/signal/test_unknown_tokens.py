@@ -7,8 +7,8 @@ import pandas as pd
 import pytest
 from signal_world import MODELS, World, item_rows, models_sheet, score_rows, write_world
 
-from lm_validity.reports.signal import DEFAULT_OPTIONS, analyze_signal, report_signal, summarize
-from lm_validity.statistics.signal_ranking import RankingWindows
+from lm_validity.studies.signal.report import DEFAULT_OPTIONS, analyze_signal, report_signal, summarize
+from lm_validity.studies.signal.statistics.ranking import RankingWindows
 from lm_validity.tables.schema import SCORES, write_table
 
 

@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from lm_validity.statistics.agreement import (
+from lm_validity.studies.agreement.statistics.agreement import (
     improved_pairs,
     mean_over_pairs,
     perplexity_agreement,
     summarize_agreement,
 )
-from lm_validity.statistics.ranking import kendall_tau_matrix
-from lm_validity.statistics.significance import (
+from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix
+from lm_validity.studies.agreement.statistics.significance import (
     better_than,
     opposite_significant_pairs,
     rank_bands,

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from lm_validity.statistics.alignment import align_rankings, crossings, violations
-from lm_validity.statistics.paired import paired_signs, replace_column
-from lm_validity.statistics.ranking import average_ranks, kendall_tau
-from lm_validity.statistics.significance import better_than, significant_signs
+from lm_validity.studies.agreement.statistics.alignment import align_rankings, crossings, violations
+from lm_validity.studies.agreement.statistics.paired import paired_signs, replace_column
+from lm_validity.studies.agreement.statistics.ranking import average_ranks, kendall_tau
+from lm_validity.studies.agreement.statistics.significance import better_than, significant_signs
 
 
 def order_of(pairs, n: int) -> np.ndarray:

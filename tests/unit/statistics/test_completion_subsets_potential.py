@@ -4,17 +4,22 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
-from lm_validity.statistics.completion import ability_ranks, check_held_out, fit_one_factor
-from lm_validity.statistics.influence import leave_one_out
-from lm_validity.statistics.potential import (
+from lm_validity.studies.agreement.statistics.completion import ability_ranks, check_held_out, fit_one_factor
+from lm_validity.studies.agreement.statistics.influence import leave_one_out
+from lm_validity.studies.agreement.statistics.potential import (
     RankDraws,
     best_by_budget,
     component_ranks,
     ranks_over_benchmarks,
     ranks_over_noise,
 )
-from lm_validity.statistics.resampling import multiplicities
-from lm_validity.statistics.subsets import greedy_subsets, nested_agreement, standardize, subset_agreement
+from lm_validity.studies.agreement.statistics.resampling import multiplicities
+from lm_validity.studies.agreement.statistics.subsets import (
+    greedy_subsets,
+    nested_agreement,
+    standardize,
+    subset_agreement,
+)
 
 
 def one_factor(rng, models=50, benchmarks=10, noise=0.3, missing=0.3):

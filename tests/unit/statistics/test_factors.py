@@ -5,7 +5,7 @@ import pytest
 from sklearn.decomposition import PCA
 from sklearn.preprocessing import StandardScaler
 
-from lm_validity.statistics.factors import (
+from lm_validity.studies.agreement.statistics.factors import (
     pairwise_correlation,
     pretraining_compute,
     principal_components,

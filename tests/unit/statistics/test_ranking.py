@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
-from lm_validity.statistics.ranking import average_ranks, kendall_tau, kendall_tau_matrix, pair_signs
+from lm_validity.studies.agreement.statistics.ranking import average_ranks, kendall_tau, kendall_tau_matrix, pair_signs
 
 
 def test_by_hand():

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lm_validity.statistics.agreement import mean_over_pairs
-from lm_validity.statistics.ranking import kendall_tau_matrix, pair_signs, resampled_kendall_tau
-from lm_validity.statistics.resampling import (
+from lm_validity.studies.agreement.statistics.agreement import mean_over_pairs
+from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs, resampled_kendall_tau
+from lm_validity.studies.agreement.statistics.resampling import (
     mean_over_pairs_by_resample,
     multiplicities,
     percentile_interval,

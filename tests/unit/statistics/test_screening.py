@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lm_validity.statistics.screening import Thresholds, screen_benchmarks
+from lm_validity.studies.agreement.statistics.screening import Thresholds, screen_benchmarks
 
 MODELS = np.arange(10.0)
 

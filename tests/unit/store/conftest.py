@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from lm_validity.cells.jobs import run_job, write_splits
 from lm_validity.cells.replay import benchmark_record, model_record
+from lm_validity.cells.runner import run_job, write_splits
 from lm_validity.config.load import Run, load_run
 from lm_validity.files import write_json
-from lm_validity.store.workspace import Workspace
+from lm_validity.run.workspace import Workspace
 
 MADE_UP = Path(__file__).parents[2] / "workflow" / "replay"
 ORDER = ("evaluate_model", "finetune_adapter", "select_prompt", "select_adapter", "evaluate_adapter")

@@ -9,11 +9,11 @@ import pytest
 
 from lm_validity.config.load import load_run
 from lm_validity.files import write_json
-from lm_validity.reports.cost import render_cost
-from lm_validity.store.cost import Estimator, correction, corrections, needs
-from lm_validity.store.status import RunState
-from lm_validity.store.workload import STEP_SECONDS, Workload, adapter_parameters, gpu_gb, shape_of
-from lm_validity.store.workspace import Workspace
+from lm_validity.monitor.cost import Estimator, correction, corrections, needs
+from lm_validity.monitor.render_cost import render_cost
+from lm_validity.monitor.status import RunState
+from lm_validity.monitor.workload import STEP_SECONDS, Workload, adapter_parameters, gpu_gb, shape_of
+from lm_validity.run.workspace import Workspace
 
 
 @pytest.fixture

@@ -4,17 +4,17 @@ from pathlib import Path
 
 import pytest
 
-from lm_validity.config.bias_grid import TRIALS_RULE
-from lm_validity.config.grid import Grid
 from lm_validity.config.load import build_run
-from lm_validity.config.resources import job_resources, model_row
 from lm_validity.files import write_json
-from lm_validity.store.check import record_problems
-from lm_validity.store.cost import Estimator, memory_by_class, needs
-from lm_validity.store.readiness import HubModel, gpu_memory_problems, torch_problems, unfetched_models
-from lm_validity.store.status import RunState
-from lm_validity.store.workload import Workload
-from lm_validity.store.workspace import Workspace
+from lm_validity.monitor.check import record_problems
+from lm_validity.monitor.cost import Estimator, memory_by_class, needs
+from lm_validity.monitor.readiness import HubModel, gpu_memory_problems, torch_problems, unfetched_models
+from lm_validity.monitor.status import RunState
+from lm_validity.monitor.workload import Workload
+from lm_validity.run.grid import Grid
+from lm_validity.run.resources import job_resources, model_row
+from lm_validity.run.trial_grid import TRIALS_RULE
+from lm_validity.run.workspace import Workspace
 
 
 @pytest.fixture

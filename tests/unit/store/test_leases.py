@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from lm_validity.store import leases
-from lm_validity.store.leases import hold_lease, is_stale
+from lm_validity.run import leases
+from lm_validity.run.leases import hold_lease, is_stale
 
 
 def _work(lease, log, seconds):

@@ -12,9 +12,9 @@ import pytest
 from lm_validity.config.load import build_run, load_run
 from lm_validity.config.sheets import Checkpoint
 from lm_validity.files import write_json
-from lm_validity.store.check import record_problems
-from lm_validity.store.leases import process_start
-from lm_validity.store.readiness import HubModel, readiness_problems, unfetched_models
+from lm_validity.monitor.check import record_problems
+from lm_validity.monitor.readiness import HubModel, readiness_problems, unfetched_models
+from lm_validity.run.leases import process_start
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import time
 import pytest
 
 from lm_validity.files import write_json
-from lm_validity.store.scheduler import controller_since, orphan_jobs, record_controller
+from lm_validity.monitor.scheduler import controller_since, orphan_jobs, record_controller
 
 
 @pytest.fixture

@@ -1,11 +1,11 @@
 """The page of what was computed sums the sidecars, and says what it does not know."""
 
-from lm_validity.config.grid import Cell
-from lm_validity.reports.computation import computation_page
-from lm_validity.reports.page import write_page
-from lm_validity.reports.site import build_site
-from lm_validity.store.cells import Store
-from lm_validity.store.spent import count_spent
+from lm_validity.monitor.computation import computation_page
+from lm_validity.monitor.spent import count_spent
+from lm_validity.pages.page import write_page
+from lm_validity.pages.site import build_site
+from lm_validity.run.grid import Cell
+from lm_validity.run.store import Store
 
 
 def commit(store: Store, name: str, sidecar: dict) -> None:

@@ -2,11 +2,11 @@
 
 import pytest
 
-from lm_validity.config.grid import Cell
 from lm_validity.errors import InputError
-from lm_validity.store.cells import Store, check_read
-from lm_validity.store.manifests import Entry, read_manifest, write_manifest
-from lm_validity.store.recipe import derive_seed, recipe_hash
+from lm_validity.run.grid import Cell
+from lm_validity.run.manifests import Entry, read_manifest, write_manifest
+from lm_validity.run.recipe import derive_seed, recipe_hash
+from lm_validity.run.store import Store, check_read
 
 CELL = Cell("evaluate_model", "m", "x", "final", "plain", split="test")
 

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from lm_validity.cells.jobs import run_job
+from lm_validity.cells.runner import run_job
 from lm_validity.config.load import build_run
 from lm_validity.errors import InputError
 from lm_validity.files import write_json
-from lm_validity.store.trial_plans import make_plan
-from lm_validity.store.workspace import Workspace
+from lm_validity.run.trial_plans import make_plan
+from lm_validity.run.workspace import Workspace
 
 MODELS = "language_model\tpath\tarchitecture\tdtype\nbert\torg/bert\tmasked\t\ngpt\torg/gpt\tcausal\tbfloat16\n"
 TASKS = "task\tpath\ttext\tlabel\tclass_names\nnews\torg/news\ttext\tlabel\tgood|bad\n"

@@ -6,8 +6,8 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from lm_validity.reports.score_matrix import read_score_matrix
-from lm_validity.reports.signal_data import read_learning_curves
+from lm_validity.studies.agreement.score_matrix import read_score_matrix
+from lm_validity.studies.signal.curves import read_learning_curves
 from lm_validity.tables.export_lm_eval import write_lm_eval
 from lm_validity.tables.import_lm_eval import read_lm_eval
 from lm_validity.tables.model_arguments import Point, parse_arguments, training_point

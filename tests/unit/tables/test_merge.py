@@ -2,8 +2,8 @@
 
 import pytest
 
-from lm_validity.config.grid import Cell
 from lm_validity.config.load import build_run
+from lm_validity.run.grid import Cell
 from lm_validity.tables.merge import Merger
 
 CHECKPOINTS = "checkpoint\titeration\ttokens_b\nearly\t1000\t2.5\n"

@@ -1,0 +1,343 @@
+"""A causal language model as lm-eval sees it, loaded from local safetensors with everything about it stated.
+
+`LanguageModel` is lm-eval's HFLM with the scorer of `scorer.py`: the same numbers, computed faster. Added are the
+tokens of a request as a public method (training text and item tables need them), each request's encoding kept for the
+next epoch, one BOS per document in rolling perplexity, and counters.
+"""
+
+import functools
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Literal
+
+import torch
+import transformers
+from lm_eval.models.utils import normalize_gen_kwargs, resolve_max_length
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
+
+from lm_validity.cells.models.generation import StopStrings, WatchLogits, sampling_options
+from lm_validity.cells.models.model_files import DTYPES, is_models_fault, model_and_tokenizer_folder
+from lm_validity.cells.models.quiet import errors_only
+from lm_validity.cells.models.scorer import SharedContextLM, Way
+from lm_validity.errors import CellError
+
+transformers.utils.logging.disable_progress_bar()
+
+WindowPrefix = Literal["auto", "once", "every", "lm-eval"]
+
+
+class NonFiniteScore(CellError):
+    """A log-likelihood, logit or metric that is not a finite number: the model diverged or overflowed."""
+
+
+class LanguageModel(SharedContextLM):
+    """lm-eval's HFLM over a loaded model and tokenizer, with this project's scorer.
+
+    max_length: longest context in tokens, never more than the model's own limit; null is that limit.
+    model_id: the name that results and adapters carry; never a path of this machine.
+    max_generated_tokens: longest answer of a generation task that sets none itself.
+    window_prefix: how rolling windows begin. `once`: one BOS before the document (lm-eval with
+        add_bos_token=False). `every`: one BOS before every window, for models that need it (Gemma).
+        `lm-eval`: lm-eval's default, which scores a tokenizer's own BOS after its prefix BOS. All three agree
+        where the tokenizer adds no BOS and the document fits one window. `auto`: `every` for the Gemma architectures,
+        `once` for all others; the attribute then holds which of them it is.
+    answer_start: what comes between a chat prompt and the answer. `template`: the white space that the chat template
+        itself puts there; `lm-eval`: nothing.
+    generation_cache: keys and values of a batch of answers grow with them (`dynamic`), or are as large as the longest
+        answer from the start (`static`; transformers ignores it for architectures without such a cache).
+    """
+
+    def __init__(
+        self,
+        model: transformers.PreTrainedModel,
+        tokenizer: transformers.PreTrainedTokenizerBase,
+        *,
+        model_id: str,
+        eval_batch_size: int,
+        max_length: int | None = None,
+        max_generated_tokens: int = 256,
+        window_prefix: WindowPrefix = "auto",
+        answer_start: Literal["template", "lm-eval"] = "template",
+        scorer: Way = "auto",
+        generation_cache: Literal["dynamic", "static"] = "dynamic",
+    ):
+        model.requires_grad_(False)
+        if tokenizer.pad_token is None:
+            tokenizer.pad_token = tokenizer.eos_token
+        with errors_only("lm_eval.models.huggingface"):  # it warns that arguments that were not given are ignored
+            super().__init__(
+                pretrained=model,
+                tokenizer=tokenizer,
+                backend="causal",
+                batch_size=eval_batch_size,
+                max_length=max_length
+                and min(max_length, resolve_max_length(model.config, tokenizer, default=max_length)),
+                scorer=scorer,
+            )
+        self.base = model
+        self.model_id = model_id
+        self.max_generated_tokens = max_generated_tokens
+        self.generation_cache = generation_cache
+        self.writer: Callable[[list], list[str]] | None = None  # another backend for answers, e.g. vLLM
+        if window_prefix == "auto":  # the same test by which lm-eval adds BOS to every other request of Gemma's
+            window_prefix = "every" if "gemma" in getattr(model.config, "model_type", "") else "once"
+        self.window_prefix: WindowPrefix = window_prefix
+        self.answer_start = self._template_answer_start() if answer_start == "template" else ""
+        self._encoded: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
+
+    @property
+    def max_gen_toks(self) -> int:
+        """Longest answer where the task sets none; lm-eval's default is 256."""
+        return self.max_generated_tokens
+
+    @property
+    def has_chat_template(self) -> bool:
+        return getattr(self.tokenizer, "chat_template", None) is not None
+
+    def _template_answer_start(self) -> str:
+        """White space between the template's generation prompt and an assistant's answer: " " for `[/INST] Oslo`, ""
+        where the prompt itself ends in a line break. Without it a choice would be scored that the model never saw."""
+        if not self.has_chat_template:
+            return ""
+        question, answer = [{"role": "user", "content": "question"}], {"role": "assistant", "content": "answer"}
+        render = functools.partial(self.tokenizer.apply_chat_template, tokenize=False)
+        try:
+            prompt, whole = render(question, add_generation_prompt=True), render([*question, answer])
+        except Exception:  # whatever a template raises; rendering the real prompts will name it
+            return ""
+        between = whole[len(prompt) :].partition("answer")[0]
+        return between if whole.startswith(prompt) and between.isspace() else ""
+
+    def encode_request(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        """Token ids of context and continuation as lm-eval scores them; kept until `forget_requests`."""
+        key = (context, continuation)
+        if key not in self._encoded:
+            self._encoded[key] = self._encode_anew(context, continuation)
+        return self._encoded[key]
+
+    def _encode_anew(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        if context:
+            return self._encode_pair(context, continuation)
+        tokens = self.tok_encode(continuation, add_special_tokens=False)
+        if tokens[:1] == [self.prefix_token_id]:
+            return tokens[:1], tokens[1:]
+        return [self.prefix_token_id], tokens
+
+    def forget_requests(self) -> None:
+        """Free the kept encodings, when the next cell has other documents."""
+        self._encoded = {}
+
+    def share_encodings(self, kept: dict[tuple[str, str], tuple[list[int], list[int]]]) -> None:
+        """Use and extend encodings that outlive this model: those of another checkpoint with the same tokenizer."""
+        self._encoded = kept
+
+    def tokenizer_key(self) -> str:
+        """Two models of the same key render and encode every request alike."""
+        backend = getattr(self.tokenizer, "backend_tokenizer", None)
+        described = backend.to_str() if backend is not None else f"{id(self.tokenizer)}"
+        special = self.tokenizer.special_tokens_map
+        settings = (self.tokenizer.chat_template, self.prefix_token_id, self.add_bos_token, special)
+        return hashlib.sha256(f"{described}{settings}".encode()).hexdigest()
+
+    def document_tokens(self, text: str) -> list[int]:
+        """Token ids that are predicted in a document of a perplexity corpus: without a leading BOS, unless
+        `window_prefix` is `lm-eval`."""
+        if self.window_prefix == "lm-eval":
+            return self.tok_encode(text)
+        tokens = self.tok_encode(text, add_special_tokens=False)
+        return tokens[1:] if tokens[:1] == [self.prefix_token_id] else tokens
+
+    def rolling_windows(self, text: str) -> list[tuple[list[int], list[int]]]:
+        """(context, predicted) token ids of each window over a document; every token is predicted once."""
+        every = self.window_prefix == "every"
+        windows = get_rolling_token_windows(
+            token_list=self.document_tokens(text),
+            prefix_token=self.prefix_token_id,
+            max_seq_len=self.max_length - 1 if every else self.max_length,
+            context_len=1,
+        )
+        disjoint = [make_disjoint_window(window) for window in windows]
+        if every:
+            disjoint[1:] = [([self.prefix_token_id, *context], predicted) for context, predicted in disjoint[1:]]
+        return disjoint
+
+    def loglikelihood(self, requests, disable_tqdm: bool = True) -> list[tuple[float, bool]]:
+        """lm-eval's loglikelihood with kept encodings."""
+        encoded = [(request.args, *self.encode_request(*request.args)) for request in requests]
+        return self._loglikelihood_tokens(encoded)
+
+    def loglikelihood_rolling(self, requests, disable_tqdm: bool = True) -> list[float]:
+        """Summed log-likelihood of each document over its rolling windows, in nats."""
+        windows = [
+            (number, (None, *window))
+            for number, request in enumerate(requests)
+            for window in self.rolling_windows(request.args[0])
+        ]
+        totals = [0.0] * len(requests)
+        # lm-eval runs rows of equal tokens once, wherever they are cut into context and continuation: in a text that
+        # repeats itself, a window would get the sum of another's predicted tokens
+        shared, self.logits_cache = self.logits_cache, False
+        try:
+            scores = self._loglikelihood_tokens([window for _, window in windows])
+        finally:
+            self.logits_cache = shared
+        for (number, _), (loglikelihood, _) in zip(windows, scores, strict=True):
+            totals[number] += loglikelihood
+        return totals
+
+    def generate_until(self, requests, disable_tqdm: bool = True) -> list[str]:
+        """One answer a request: by `writer` where there is one, else by the model itself. A prompt that leaves no room
+        for the longest answer loses its beginning, which is counted."""
+        self.count_truncated(
+            len(self.tok_encode(request.args[0])) > self.room_for_prompt(request) for request in requests
+        )
+        if self.writer is not None:
+            return self.writer(requests)
+        return super().generate_until(requests, disable_tqdm=True)
+
+    def room_for_prompt(self, request) -> int:
+        """Tokens of a generation prompt that the model sees: all but those of the longest answer."""
+        return self.max_length - normalize_gen_kwargs(request.args[1], self.max_gen_toks)["max_gen_toks"]
+
+    def _model_generate(self, context, max_length: int, stop: list[str], **options) -> torch.Tensor:
+        """Tokens (rows, longest) of a batch of prompts and their answers. lm-eval's, but each row ends by itself."""
+        rows, start = context.shape
+        watch = WatchLogits()
+        # transformers pads a row that is over only where it knows an end-of-text token, which not every model names
+        if self.model.generation_config.eos_token_id is None:
+            options["eos_token_id"] = self.tokenizer.eos_token_id
+        if self.generation_cache == "static":
+            options["cache_implementation"] = "static"
+        with torch.autocast(
+            device_type=self.device.type,
+            dtype=self.mixed_precision_dtype,
+            enabled=self.mixed_precision_dtype is not None,
+        ):
+            generated = self.model.generate(
+                input_ids=context,
+                max_length=max_length,
+                stopping_criteria=transformers.StoppingCriteriaList([StopStrings(self.tokenizer, stop, start, rows)]),
+                logits_processor=transformers.LogitsProcessorList([watch]),
+                pad_token_id=self.tokenizer.pad_token_id,
+                use_cache=True,
+                **sampling_options(options),
+            )
+        made = int((generated[:, start:] != self.tokenizer.pad_token_id).sum())
+        self.counters.generated_tokens += made
+        self.counters.forward_tokens += int(options["attention_mask"].sum()) + made
+        self.counters.forward_tokens_padded += generated.numel()
+        if watch.broken is not None and watch.broken.item():
+            raise NonFiniteScore(
+                f"{self.model_id}: a logit is not finite while it generates.",
+                "the model diverged or its dtype overflows: try a smaller learning rate, or dtype float32.",
+            )
+        return generated
+
+
+def load_language_model(
+    path: str | Path,
+    *,
+    dtype: str,
+    device: str,
+    eval_batch_size: int,
+    max_length: int | None = None,
+    max_generated_tokens: int = 256,
+    subfolder: str | None = None,
+    revision: str | None = None,
+    model_id: str | None = None,
+    window_prefix: WindowPrefix = "auto",
+    answer_start: Literal["template", "lm-eval"] = "template",
+    scorer: Way = "auto",
+    generation_cache: Literal["dynamic", "static"] = "dynamic",
+) -> LanguageModel:
+    """Load a model from a folder, or a hub id from the local cache: safetensors, no network, no remote code.
+
+    dtype: `float32`, `bfloat16` or `float16`; never the checkpoint's by default.
+    device: `cpu`, `cuda`, `cuda:N`; `all`, one model over all GPUs of the job, layer by layer (accelerate).
+    Raises CellError where the folder, its safetensors or its tokenizer are missing or cannot be read, where weights of
+    a causal language model are missing, where a position sees those behind it, or where the model does not fit.
+    """
+    if dtype not in DTYPES:
+        raise CellError(f"{path}: dtype {dtype!r} is not known.", f"use one of {', '.join(DTYPES)}.")
+    folder, tokenizer_folder = model_and_tokenizer_folder(path, revision=revision, subfolder=subfolder)
+    model, tokenizer = _read_folder(folder, tokenizer_folder, str(path), DTYPES[dtype], device)
+    if device != "all":
+        model.to(device)
+    lm = LanguageModel(
+        model,
+        tokenizer,
+        model_id=model_id or Path(path).name,
+        eval_batch_size=eval_batch_size,
+        max_length=max_length,
+        max_generated_tokens=max_generated_tokens,
+        window_prefix=window_prefix,
+        answer_start=answer_start,
+        scorer=scorer,
+        generation_cache=generation_cache,
+    )
+    check_causal(lm.base, str(path))
+    with lm.counters.phase("load"):
+        lm.counters.model_loads += 1
+    return lm
+
+
+def _read_folder(
+    folder: Path, tokenizer_folder: Path, name: str, dtype: torch.dtype, device: str
+) -> tuple[transformers.PreTrainedModel, transformers.PreTrainedTokenizerBase]:
+    local = {"local_files_only": True, "trust_remote_code": False}
+    spread = "auto" if device == "all" else None
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(tokenizer_folder, **local)
+        model, found = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, use_safetensors=True, device_map=spread, output_loading_info=True, **local
+        )
+    except Exception as error:
+        if not is_models_fault(error):
+            raise
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise CellError(
+            f"{name}: cannot be loaded as a causal language model ({reason}).",
+            "it needs config.json, *.safetensors and a tokenizer of an architecture that is known.",
+        ) from error
+    missing = sorted(found["missing_keys"])
+    if missing:  # transformers draws them at random, anew in each process, and only warns
+        raise CellError(
+            f"{name}: its weights lack {len(missing)} of a causal language model's tensors ({', '.join(missing[:3])}).",
+            "is it a classifier, a reward model or a headless backbone? Save it with its language modelling head.",
+        )
+    if device == "all" and torch.cuda.is_available():
+        check_on_gpus(name, getattr(model, "hf_device_map", {}))  # absent where all is in one place
+    if tokenizer.eos_token_id is None:
+        raise CellError(f"{name}: the tokenizer has no end-of-text token.", "set eos_token in tokenizer_config.json.")
+    return model, tokenizer
+
+
+def check_causal(model: transformers.PreTrainedModel, name: str) -> None:
+    """Raise CellError where a token's logits depend on the tokens behind it: an encoder (RoBERTa, say) loads as a
+    causal model, but every choice would be scored by a model that sees it.
+
+    Tried on two rows that differ in the last token, and only where the configuration says that it is no decoder, which
+    GPT-NeoX's does as well.
+    """
+    if getattr(model.config, "is_decoder", True):
+        return
+    rows = torch.tensor([[5, 6, 7, 8, 9, 10], [5, 6, 7, 8, 9, 11]], device=model.device)
+    with torch.no_grad():
+        logits = model(input_ids=rows % model.config.vocab_size, use_cache=False).logits.float()
+    before, scale = (logits[0, :-1] - logits[1, :-1]).abs().max(), logits.abs().max()
+    if before > scale * (1e-4 if model.dtype == torch.float32 else 2e-2):
+        raise CellError(
+            f"{name}: {type(model).__name__} sees the tokens that it is to predict: it is an encoder, not a decoder.",
+            "a masked language model can take part in the bias study (`language_models`); models are causal.",
+        )
+
+
+def check_on_gpus(name: str, device_map: dict[str, object]) -> None:
+    """Raise CellError where accelerate left layers to the processor or the disk: slow, and nothing to train on."""
+    left = sorted({str(place) for place in device_map.values()} & {"cpu", "disk"})
+    if left:
+        raise CellError(
+            f"{name}: does not fit the GPUs of the job (layers on {', '.join(left)}).",
+            "give its size class more GPUs (`gpu`), or GPUs with more memory.",
+        )

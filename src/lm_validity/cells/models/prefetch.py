@@ -1,0 +1,282 @@
+"""Login node: fetch models and data sets at a pinned revision, and record what the jobs will read.
+
+Hub models come as safetensors only. What is recorded holds no token and nothing that differs between users but the
+path of the local copy.
+"""
+
+import glob
+import hashlib
+import json
+import logging
+import shutil
+from pathlib import Path
+
+from lm_validity.cells.models.access import hub_errors
+from lm_validity.config.sheets import Benchmark, Checkpoint, Model
+from lm_validity.errors import InputError, nearest
+from lm_validity.run.store import file_sha256
+
+log = logging.getLogger(__name__)
+
+TOKENIZER_FILES = ("token*.json", "vocab*", "merges*", "special*", "*.model", "*.jinja", "*.tiktoken")
+MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken")
+
+
+def prefetch_model(model: Model, chat: bool = True) -> dict:
+    """Fetch (or find) a model with its checkpoints; the record that jobs read.
+
+    chat: whether instruction-tuned models are asked in their chat template, which must then be there.
+    Keys: model, path, revision, checkpoints {name: {path, subfolder, revision, digest}}, chat_template,
+    architecture, context_length.
+    """
+    fetch = _local_copy if model.is_local else _hub_snapshot
+    folders: dict[str | None, tuple[Path, str | None, str]] = {}
+    checkpoints = {}
+    for point in model.checkpoints:
+        revision = point.revision or model.revision
+        if revision not in folders:
+            folders[revision] = fetch(model, revision)
+        folder, sha, digest = folders[revision]
+        checkpoints[point.checkpoint] = _checkpoint_record(model, point, folder, sha, digest)
+    final = checkpoints["final"]
+    folder, sha = Path(final["path"]), final["revision"]
+    point = folder / (final["subfolder"] or "")
+    configuration = _read_configuration(model, point)
+    tokenizer = point if any(point.glob("tokenizer*")) else folder  # where `load_language_model` takes it from
+    if chat and model.instruction_tuned and not has_chat_template(tokenizer):
+        raise InputError(
+            f"model {model.model!r}: instruction-tuned, but its tokenizer has no chat template ({tokenizer}).",
+            "add chat_template.jinja to the tokenizer's folder, or set instruction_tuned to 0 in the models sheet.",
+        )
+    return {
+        "model": model.model,
+        "path": str(folder),
+        "revision": sha,
+        "checkpoints": checkpoints,
+        "chat_template": has_chat_template(tokenizer),
+        "architecture": (configuration.get("architectures") or [configuration.get("model_type")])[0],
+        "context_length": configuration.get("max_position_embeddings") or configuration.get("n_positions"),
+    }
+
+
+def _checkpoint_record(model: Model, point: Checkpoint, folder: Path, sha: str | None, digest: str) -> dict:
+    place = folder / (point.subfolder or "")
+    if not any(place.glob("*.safetensors")):
+        raise InputError(
+            f"model {model.model!r}, checkpoint {point.checkpoint!r}: no *.safetensors in {place}.",
+            "only safetensors are loaded; convert other weights with model.save_pretrained(folder).",
+        )
+    files = None
+    if sha is None:  # a local folder: what it is, is what is in it
+        digest, files = folder_digest(place), file_states(place)
+        if not (place / "tokenizer_config.json").is_file():  # the tokenizer is the root's
+            digest = f"{digest}/{folder_digest(folder, TOKENIZER_FILES)}"
+    elif point.subfolder:
+        digest = f"{digest}/{point.subfolder}"
+    return {"path": str(folder), "subfolder": point.subfolder, "revision": sha, "digest": digest, "files": files}
+
+
+def file_states(folder: Path) -> dict[str, list[int]]:
+    """Size and time of each file that determines what a local model computes."""
+    found = {path: path.stat() for path in _model_files(folder)}
+    return {path.name: [state.st_size, state.st_mtime_ns] for path, state in found.items()}
+
+
+def check_unchanged(model: str, point: dict) -> None:
+    """Raise InputError where a local model's files are not those its recorded digest is of."""
+    if point["files"] is None:
+        return
+    place = Path(point["path"]) / (point["subfolder"] or "")
+    if file_states(place) == point["files"]:
+        return
+    if not point["digest"].startswith(folder_digest(place)):
+        raise InputError(
+            f"model {model!r}: the files in {place} changed after they were recorded.",
+            f"run lm-validity prefetch-model --model {model} again, then the workflow: its cells are new ones.",
+        )
+
+
+def _local_copy(model: Model, revision: str | None) -> tuple[Path, None, str]:
+    folder = Path(model.path).expanduser()
+    if not folder.is_dir():
+        raise InputError(f"model {model.model!r}: {model.path} is not a folder.", "correct `path` in the models sheet.")
+    return folder, None, ""
+
+
+def _hub_snapshot(model: Model, revision: str | None) -> tuple[Path, str, str]:
+    """Download a revision, resumable, and verify sizes; the commit's sha is its digest."""
+    from huggingface_hub import HfApi, snapshot_download
+    from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+
+    where = f"model {model.model!r} ({model.path})"
+    try:
+        if HF_HUB_OFFLINE:
+            folder = Path(snapshot_download(model.path, revision=revision, local_files_only=True))
+            return folder, folder.name, folder.name
+        information = HfApi().model_info(model.path, revision=revision, files_metadata=True)
+        files = [file for file in information.siblings if _wanted(file.rfilename, model.folders)]
+        if not any(file.rfilename.endswith(".safetensors") for file in files):
+            raise InputError(f"{where}: no safetensors at {information.sha}.", "choose a revision that has them.")
+        new = files_to_fetch(model.path, information, model.folders)
+        needed = sum(file.size or 0 for file in new)
+        Path(HF_HUB_CACHE).mkdir(parents=True, exist_ok=True)
+        free = shutil.disk_usage(HF_HUB_CACHE).free
+        if free < needed:
+            raise InputError(
+                f"{where}: {needed / 1e9:.1f} GB to download, {free / 1e9:.1f} GB free in the hub cache.",
+                "free some space, or point HF_HOME at a larger disk.",
+            )
+        log.info("%s: revision %s, %.2f GB", model.path, information.sha, needed / 1e9)
+        # by name: in the hub's patterns a * would also stand for the folders of other checkpoints
+        names = [glob.escape(file.rfilename) for file in files]
+        folder = Path(snapshot_download(model.path, revision=information.sha, allow_patterns=names))
+    except GatedRepoError:
+        raise InputError(
+            f"{where}: gated, and this account has no access.",
+            "accept its licence on the hub and log in with `hf auth login`.",
+        ) from None
+    except RepositoryNotFoundError:
+        raise InputError(f"{where}: no such repository on the hub.", "check `path` in the models sheet.") from None
+    except HFValidationError:
+        raise InputError(
+            f"{where}: neither a folder here nor a hub id.",
+            "check `path` in the models sheet: a folder must exist, a hub id is owner/name.",
+        ) from None
+    except LocalEntryNotFoundError:
+        raise InputError(
+            f"{where}: not in the local cache, and the hub is out of reach.",
+            "run `snakemake prefetch` online.",
+        ) from None
+    except hub_errors() as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise InputError(f"{where}: download failed ({reason}).", "run it again: downloads resume.") from None
+    _verify(where, folder, files, {file.rfilename for file in new})
+    return folder, information.sha, information.sha
+
+
+def files_to_fetch(path: str, information, folders: tuple[str, ...] = ("",)) -> list:
+    """The wanted files of a hub model's `model_info` that are not in the local cache yet."""
+    from huggingface_hub import try_to_load_from_cache
+
+    return [
+        file
+        for file in information.siblings
+        if _wanted(file.rfilename, folders)
+        and not isinstance(try_to_load_from_cache(path, file.rfilename, revision=information.sha), str)
+    ]
+
+
+def _verify(where: str, folder: Path, files: list, new: set[str]) -> None:
+    """Every file has the hub's size; what was downloaded just now also its sha256, where the hub states one."""
+    for file in files:
+        path = folder / file.rfilename
+        if file.size is not None and (not path.is_file() or path.stat().st_size != file.size):
+            raise InputError(f"{where}: {file.rfilename} is not complete.", "run it again: downloads resume.")
+        expected = getattr(file.lfs, "sha256", None)
+        if file.rfilename in new and expected is not None and file_sha256(path) != expected:
+            path.resolve().unlink()  # the hub's cache would take it for complete
+            raise InputError(f"{where}: {file.rfilename} was damaged on its way.", "run it again.")
+
+
+def _wanted(name: str, folders: tuple[str, ...]) -> bool:
+    folder, _, file = name.rpartition("/")
+    return f"{folder}/" * bool(folder) in folders and any(Path(file).match(pattern) for pattern in MODEL_FILES)
+
+
+def _read_configuration(model: Model, folder: Path) -> dict:
+    try:
+        return json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"model {model.model!r}: {folder / 'config.json'} cannot be read ({error}).",
+            "a model folder is what save_pretrained writes.",
+        ) from None
+
+
+def has_chat_template(folder: Path) -> bool:
+    """Whether a tokenizer's files carry a chat template."""
+    if (folder / "chat_template.jinja").is_file() or (folder / "chat_template.json").is_file():
+        return True
+    try:
+        return bool(json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")).get("chat_template"))
+    except (OSError, ValueError):
+        return False
+
+
+def folder_digest(folder: Path, patterns: tuple[str, ...] = MODEL_FILES) -> str:
+    """sha256 over the names and bytes of the files that determine what a local model computes."""
+    digest = hashlib.sha256()
+    for path in _model_files(folder, patterns):
+        with open(path, "rb") as handle:
+            digest.update(f"{path.name} {hashlib.file_digest(handle, 'sha256').hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+def _model_files(folder: Path, patterns: tuple[str, ...] = MODEL_FILES) -> list[Path]:
+    # training.json and such notes do not change what a model computes, but telling them apart is not worth an error
+    return sorted({found for pattern in patterns for found in folder.glob(pattern) if found.is_file()})
+
+
+def prefetch_benchmark(row: Benchmark) -> dict:
+    """Find the benchmark's lm-eval task (a corpus's: write it), load its data into the local cache, check the sheet."""
+    from lm_validity.cells.tasks.corpora import write_corpus_task
+    from lm_validity.cells.tasks.tasks import fewshot_digest, find_task, load_task, rows
+
+    if row.corpus:
+        write_corpus_task(row)
+    record = find_task(row.task, row.include_path)
+    where = f"benchmark {row.benchmark!r} (task {row.task})"
+    directions = {**record.higher_is_better, **({"acc_mutual_info,none": True} if row.mutual_information else {})}
+    if row.metric not in directions:
+        close = nearest(row.metric, directions)
+        raise InputError(
+            f"{where}: lm-eval has no metric {row.metric!r} for it.",
+            f"did you mean {close!r}?" if close else f"it has {', '.join(directions)}.",
+        )
+    if row.output_type != record.output_type:
+        raise InputError(
+            f"{where}: output_type {row.output_type!r} in the sheet, {record.output_type!r} in the task.",
+            "correct the benchmarks sheet.",
+        )
+    _check_direction(where, row, directions[row.metric])
+    task = load_task(record, row.num_fewshot, row.mutual_information)
+    documents = {kind: found for kind in ("train", "validation", "test") if (found := rows(task, kind)) is not None}
+    return {
+        "record": record.to_json(),
+        "digest": record.config_digest,
+        "output_type": record.output_type,
+        "documents": {kind: len(found) for kind, found in documents.items()},
+        "data": _documents_digest(documents),
+        "fewshot": fewshot_digest(task),
+    }
+
+
+def _check_direction(where: str, row: Benchmark, stated: bool | None) -> None:
+    """`stated`: what the task or lm-eval says of the metric. Where neither says anything, the sheet decides."""
+    if stated is None:
+        log.info(
+            "%s: the task does not say whether a higher %s is better; higher_is_better of the benchmarks sheet is "
+            "taken, %d (1 where it is empty)",
+            *(where, row.metric, row.higher_is_better),
+        )
+    elif row.higher_is_better != stated:
+        raise InputError(
+            f"{where}: higher_is_better is {int(row.higher_is_better)} in the sheet, and the task says otherwise.",
+            "correct the benchmarks sheet.",
+        )
+
+
+def _documents_digest(documents: dict) -> str:
+    """sha256 over all documents: the splits are made anew when the data change."""
+    digest = hashlib.sha256()
+    for kind, found in documents.items():
+        digest.update(f"{kind} {len(found)}\n".encode())
+        for document in found:
+            digest.update(json.dumps(document, sort_keys=True, default=str).encode())
+    return digest.hexdigest()

@@ -1,0 +1,292 @@
+"""lm-eval's log-likelihoods, several times faster: a question's context is computed once for all its choices, and the
+vocabulary only where something is scored.
+
+`SharedContextLM` is lm-eval's HFLM with another `_loglikelihood_tokens`, registered as the model `lm-validity`, so that
+`lm-validity lm-eval run --model lm-validity --model_args pretrained=…` is lm-eval's own command line with this scorer.
+Which way is exact for a model is not guessed from its name: before its first use each way is held against HFLM's own
+numbers on this very model, and what disagrees is not used.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from lm_eval.api.registry import register_model
+from lm_eval.models.huggingface import HFLM
+
+from lm_validity.cells.models.counters import Counters
+from lm_validity.cells.models.scorer_forward import Scores, score_cached, score_packed, score_rows
+from lm_validity.cells.models.scorer_plan import Request, Tree, batches, count_row_tokens, plant
+from lm_validity.errors import CellError
+
+log = logging.getLogger(__name__)
+
+# lm-eval: HFLM as it is; rows: each choice by itself; packed, cached: shared contexts, one way always; auto: the faster
+Way = Literal["auto", "packed", "cached", "rows", "lm-eval"]
+_METHODS = {"rows": score_rows, "packed": score_packed, "cached": score_cached}
+MAX_MASK = 4096**2  # pairs of tokens in a dense mask; trees beyond it are not packed
+MAX_BATCH = 64  # rows a batch where lm-eval's command line says batch_size=auto, halved as memory needs
+
+# Largest difference from HFLM a token: rounding in float32; elsewhere what another order of sums gives at 8 bits
+TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-6}
+HALF_TOLERANCE = 0.1
+_PROBE_SEED, _PROBE_CONTEXTS, _PROBE_CHOICES = 20250729, (3, 11, 7), 4
+
+# What attention costs a multiplication, in units of the linear layers: under a dense mask, and causal without one.
+# A second pass costs as much as PASS_COST tokens a question. CPU: fitted to `benchmarks/scoring.py --ways` (docs/
+# performance.md); CUDA: not measured, set so that short contexts are packed.
+DENSE_COST = {"cpu": 0.7, "cuda": 0.7}
+CAUSAL_COST = {"cpu": 0.3, "cuda": 0.15}
+PASS_COST = {"cpu": 48, "cuda": 256}
+
+
+@register_model("lm-validity")
+class SharedContextLM(HFLM):
+    """HFLM with shared contexts. `scorer` says which way (see `Way`); all other arguments are HFLM's.
+
+    Truncation, BOS, batching by length, `is_greedy` and the cache hook are HFLM's. Log-probabilities are float32.
+    A batch that does not fit into memory is halved, for the rest of the process, and counted.
+    """
+
+    def __init__(self, *arguments, scorer: Way = "auto", **options):
+        if scorer not in get_args(Way):
+            raise CellError(f"scorer {scorer!r} is not known.", f"use one of {', '.join(get_args(Way))}.")
+        super().__init__(*arguments, **options)
+        self.scorer: Way = scorer
+        self.counters = Counters()
+        self._allowed: frozenset[str] | None = None  # found by the first probe
+        self._batch_limit: int | None = None  # set when memory ran out
+        self._last_context: tuple[str, list[int]] | None = None
+
+    def _loglikelihood_tokens(
+        self, requests: list[Request], disable_tqdm: bool = True, override_bs: int | None = None
+    ) -> list[tuple[float, bool]]:
+        if not requests:
+            return []
+        rows = self._rows(override_bs)
+        if self.scorer == "lm-eval" or self.backend != "causal":
+            return self._score_as_lm_eval(requests, override_bs)
+        allowed = self._probe() if self._allowed is None else self._allowed
+        if "rows" not in allowed:
+            return self._score_as_lm_eval(requests, override_bs)
+        self._check_lengths(requests)
+        trees, truncated = plant(requests, self.max_length)
+        self.count_truncated(truncated)
+        found: dict[int, tuple[float, bool]] = {}
+        for way, members in self._by_way(trees).items():
+            for batch in batches(members, rows):
+                found |= self._score(way, batch)
+        answers = [found[number] for number in range(len(requests))]
+        for (key, _, _), answer in zip(requests, answers, strict=True):
+            if key is not None:  # windows of a document have none
+                self.cache_hook.add_partial("loglikelihood", key, answer)
+        return answers
+
+    def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        """HFLM's, with the context tokenised once for choices that follow each other."""
+        if self.backend != "causal":
+            return super()._encode_pair(context, continuation)
+        kept = context.rstrip()
+        if self._last_context is None or self._last_context[0] != kept:
+            self._last_context = (kept, self.tok_encode(kept))
+        tokens = self._last_context[1]
+        whole = self.tok_encode(context + continuation)
+        return list(tokens), whole[len(tokens) :]
+
+    def _score_as_lm_eval(self, requests: list[Request], override_bs: int | None) -> list[tuple[float, bool]]:
+        # HFLM runs one row for all continuations that differ in their last token only
+        rows = {(*context, *continuation[:-1]) for _, context, continuation in requests}
+        self.counters.forward_tokens += sum(min(len(row), self.max_length) for row in rows)
+        lengths = (len(context) + len(continuation) for _, context, continuation in requests)
+        self.count_truncated(length > self.max_length + 1 for length in lengths)
+        return super()._loglikelihood_tokens(requests, disable_tqdm=True, override_bs=override_bs)
+
+    def count_truncated(self, requests: Iterable[bool]) -> None:
+        """Count the requests (whether each is longer than the model) that lose context on the left."""
+        lost = [*requests]
+        self.counters.truncated_requests += sum(lost)
+        if any(lost):
+            log.warning("%d of %d requests lose context on the left", sum(lost), len(lost))
+
+    def _model_call(self, inps, attn_mask=None, labels=None):
+        self.counters.forward_tokens_padded += inps.numel()
+        self.counters.scored_rows += inps.numel()
+        return super()._model_call(inps, attn_mask=attn_mask, labels=labels)
+
+    def _rows(self, override: int | None) -> int:
+        asked = override if override is not None else self.batch_size
+        return MAX_BATCH if asked == "auto" else max(1, int(asked))
+
+    def _check_lengths(self, requests: Sequence[Request]) -> None:
+        for key, context, continuation in requests:
+            if not context or not continuation or len(continuation) > self.max_length:
+                raise CellError(
+                    f"a request has {len(context)} context and {len(continuation)} continuation tokens, "
+                    f"the model takes {self.max_length}: {str(key)[:80]!r}.",
+                    "every choice needs a token, and must fit into the model.",
+                )
+
+    def narrows_head(self) -> bool:
+        """Whether logits of chosen positions alone can be had of this model (`narrowed_head`), found by trying."""
+        if self.scorer == "lm-eval":
+            return False
+        return "rows" in (self._probe() if self._allowed is None else self._allowed)
+
+    def describe_scorer(self) -> dict:
+        """For a sidecar: the way asked for, those that are exact on this model (null before the first use), and the
+        batch that memory allowed, where it was less than asked for."""
+        found = None if self._allowed is None else sorted(self._allowed)
+        return {"scorer": self.scorer, "exact_ways": found, "batch_limit": self._batch_limit}
+
+    # ---- which way ----------------------------------------------------------------------------------------------
+
+    def _by_way(self, trees: Sequence[Tree]) -> dict[str, list[Tree]]:
+        """Trees by the way they are scored; chains go as rows."""
+        found: dict[str, list[Tree]] = {"packed": [], "cached": [], "rows": []}
+        for tree in trees:
+            way = self._way(tree)
+            if way == "rows":
+                chains = tree.chains()
+                self.counters.forward_tokens += sum(map(len, chains))
+                found["rows"] += chains
+            else:
+                self.counters.forward_tokens += len(tree)
+                self.counters.shared_tokens += count_row_tokens([tree]) - len(tree)
+                found[way].append(tree)
+        return found
+
+    def _way(self, tree: Tree) -> str:
+        if tree.is_chain or self.scorer == "rows" or len(tree) > self._window:
+            return "rows"
+        wanted = ("packed", "cached") if self.scorer == "auto" else (self.scorer,)
+        branches = len(tree) - tree.context + 1
+        dense = {"packed": len(tree) ** 2, "cached": branches * len(tree) if tree.context > 1 else MAX_MASK + 1}
+        possible = [way for way in wanted if way in self._allowed and dense[way] <= MAX_MASK]
+        if self.scorer != "auto":
+            return possible[0] if possible else "rows"
+        return min(("rows", *possible), key=lambda way: self._cost(way, tree))
+
+    def _cost(self, way: str, tree: Tree) -> float:
+        """Cost in units of one token through the linear layers, about 12 d^2 multiplications a layer; a pair of tokens
+        in attention costs 2 d, so 1 / (6 d) of it."""
+        width = 6 * self._hidden_size
+        kind = self.device.type if self.device.type in PASS_COST else "cuda"
+        dense, causal = DENSE_COST[kind] / width, CAUSAL_COST[kind] / width
+        size, trunk = len(tree), tree.context - 1
+        if way == "packed":
+            return size + dense * size**2
+        if way == "cached":
+            branches = size - trunk
+            return trunk + causal * trunk**2 + branches + dense * branches * size + PASS_COST[kind]
+        lengths = [tree.depths[end] + 1 for end in {path[-1] for _, path, _ in tree.requests}]
+        return sum(length + causal * length**2 for length in lengths)
+
+    @property
+    def _hidden_size(self) -> int:
+        config = self.model.config.get_text_config()
+        return getattr(config, "hidden_size", 1024)
+
+    @property
+    def _window(self) -> int:
+        """Most tokens for which attention is full in every layer; a larger tree's one mask would not fit all layers."""
+        config = self.model.config.get_text_config()
+        windows = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size", "window_size")]
+        return min([window for window in windows if isinstance(window, int) and window > 0], default=self.max_length)
+
+    # ---- doing it -----------------------------------------------------------------------------------------------
+
+    def _forward(self, **inputs):
+        with (
+            torch.no_grad(),
+            torch.autocast(
+                device_type=self.device.type,
+                dtype=self.mixed_precision_dtype,
+                enabled=self.mixed_precision_dtype is not None,
+            ),
+        ):
+            return self.model(**inputs)
+
+    def _run(self, way: str, batch: Sequence[Tree]) -> Scores:
+        return _METHODS[way](self.model, self._forward, batch, self.device)
+
+    def _score(self, way: str, batch: list[Tree]) -> dict[int, tuple[float, bool]]:
+        """Score one batch, in halves where memory runs out; a tree alone goes as rows then."""
+        if self._batch_limit and len(batch) > self._batch_limit:
+            return self._in_parts(way, batch, self._batch_limit)
+        try:
+            scores = self._run(way, batch)
+        except torch.OutOfMemoryError:
+            if len(batch) == 1 and way == "rows":
+                raise
+            scores = None
+        if scores is None:  # outside `except`, whose traceback holds the tensors that did not fit
+            torch.cuda.empty_cache()
+            self.counters.oom_halvings += 1
+            if len(batch) == 1:
+                return self._score("rows", batch[0].chains())
+            self._batch_limit = len(batch) // 2
+            return self._in_parts(way, batch, self._batch_limit)
+        self.counters.forward_tokens_padded += scores.padded
+        self.counters.scored_rows += scores.rows
+        return scores.found
+
+    def _in_parts(self, way: str, batch: list[Tree], size: int) -> dict[int, tuple[float, bool]]:
+        found: dict[int, tuple[float, bool]] = {}
+        for start in range(0, len(batch), size):
+            found |= self._score(way, batch[start : start + size])
+        return found
+
+    # ---- what is exact ------------------------------------------------------------------------------------------
+
+    def _probe(self) -> frozenset[str]:
+        """The ways that give HFLM's numbers on this model, by trying them on a few random tokens.
+
+        Kept for the process, unless the numbers are not finite: an adapter that diverged says nothing about the model.
+        """
+        requests = self._probe_requests()
+        before, self.counters = self.counters, Counters()
+        try:
+            expected = [value for value, _ in super()._loglikelihood_tokens(requests, disable_tqdm=True)]
+            trees, _ = plant(requests, self.max_length)
+            attempts: dict[str, Callable[[], Scores]] = {
+                "rows": partial(self._run, "rows", [chain for tree in trees for chain in tree.chains()])
+            }
+            if self.model.config._attn_implementation in ("sdpa", "eager"):  # others take no mask of ours
+                attempts |= {way: partial(self._run, way, trees) for way in ("packed", "cached")}
+            found = frozenset(
+                way for way, attempt in attempts.items() if self._agrees(way, attempt, requests, expected)
+            )
+        finally:
+            self.counters = before
+        if np.isfinite(expected).all():
+            self._allowed = found
+        return found
+
+    def _probe_requests(self) -> list[Request]:
+        random = np.random.default_rng(_PROBE_SEED)
+        vocabulary = min(self.model.config.get_text_config().vocab_size, len(self.tokenizer))
+        requests = []
+        for length in _PROBE_CONTEXTS:
+            context = random.integers(vocabulary, size=length).tolist()
+            for choice in range(_PROBE_CHOICES):
+                requests.append((None, context, random.integers(vocabulary, size=1 + choice).tolist()))
+        return requests
+
+    def _agrees(self, way: str, attempt: Callable[[], Scores], requests: list[Request], expected: list[float]) -> bool:
+        try:
+            found = attempt().found
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # whatever an architecture raises at a mask it does not know
+            log.info("scorer: %s is not possible with this model (%s: %s)", way, type(error).__name__, error)
+            return False
+        tolerance = TOLERANCE.get(self.model.dtype, HALF_TOLERANCE)
+        for number, (_, _, continuation) in enumerate(requests):
+            difference = abs(found[number][0] - expected[number])
+            if not difference <= tolerance * len(continuation) * max(1.0, abs(expected[number]) / 100):
+                log.info("scorer: %s differs by %.2g on this model and is not used", way, difference)
+                return False
+        return True

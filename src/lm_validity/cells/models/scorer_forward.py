@@ -1,0 +1,163 @@
+"""Forward passes of the scorer: log-probabilities at the tokens that are scored, and nothing else.
+
+Three ways, which agree up to rounding:
+
+- `score_rows`: chains, padded on the right, causal attention. What lm-eval does, without the vocabulary at positions
+  that nobody scores.
+- `score_packed`: trees, all branches behind their trunk in one row. A 4-D mask shows each token its ancestors only, and
+  position ids are depths.
+- `score_cached`: trees in two passes. Trunks as plain causal rows fill the key-value cache, then the branches look at
+  their trunk through it. Dense masks cost the square of a row's length; here that of the branches' only.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from lm_validity.cells.models.scorer_plan import Tree
+
+Forward = Callable[..., object]  # the model: input_ids=…, returning an object with .logits
+
+
+@dataclass(frozen=True)
+class Scores:
+    """number of a request -> (log-likelihood in nats, whether greedy decoding gives it); padded: tokens computed;
+    rows: positions whose vocabulary was computed."""
+
+    found: dict[int, tuple[float, bool]]
+    padded: int
+    rows: int
+
+
+def score_rows(model: torch.nn.Module, forward: Forward, trees: Sequence[Tree], device: torch.device) -> Scores:
+    """Score chains, each in a row. Right padding is behind every token that counts, so no mask is needed."""
+    width = max(map(len, trees))
+    inputs = _padded([tree.tokens for tree in trees], width, device)
+    wanted = _Wanted(trees)
+    with wanted.only(model):
+        logits = forward(input_ids=inputs, use_cache=False).logits
+    return wanted.scores(logits, inputs.numel())
+
+
+def score_packed(model: torch.nn.Module, forward: Forward, trees: Sequence[Tree], device: torch.device) -> Scores:
+    """Score trees in one pass."""
+    width = max(map(len, trees))
+    inputs = _padded([tree.tokens for tree in trees], width, device)
+    positions = _padded([tree.depths for tree in trees], width, device)
+    visible = np.zeros((len(trees), 1, width, width), dtype=bool)
+    visible[:, :, range(width), range(width)] = True  # a token that looks at nothing would be not a number
+    for number, tree in enumerate(trees):
+        visible[number, 0, : len(tree), : len(tree)] = tree.visible()
+    wanted = _Wanted(trees)
+    with wanted.only(model):
+        logits = forward(
+            input_ids=inputs,
+            position_ids=positions,
+            attention_mask=_additive(visible, model.dtype, device),
+            use_cache=False,
+        ).logits
+    return wanted.scores(logits, inputs.numel())
+
+
+def score_cached(model: torch.nn.Module, forward: Forward, trees: Sequence[Tree], device: torch.device) -> Scores:
+    """Score trees in two passes; each trunk has two tokens or more. The trunk's last token goes with the branches, so
+    that everything scored is in the second pass."""
+    trunks = [tree.tokens[: tree.context - 1] for tree in trees]
+    first = _padded(trunks, max(map(len, trunks)), device)
+    with narrowed_head(model, torch.zeros(1, dtype=torch.long), torch.zeros(1, dtype=torch.long)):
+        cache = forward(input_ids=first, use_cache=True).past_key_values
+    branches = [tree.tokens[tree.context - 1 :] for tree in trees]
+    past, width = first.shape[1], max(map(len, branches))
+    second = _padded(branches, width, device)
+    positions = _padded([tree.depths[tree.context - 1 :] for tree in trees], width, device)
+    visible = np.zeros((len(trees), 1, width, past + width), dtype=bool)
+    visible[:, :, range(width), range(past, past + width)] = True
+    for number, tree in enumerate(trees):
+        seen = tree.visible(tree.context - 1)
+        visible[number, 0, : len(seen), : tree.context - 1] = seen[:, : tree.context - 1]
+        visible[number, 0, : len(seen), past : past + len(seen)] = seen[:, tree.context - 1 :]
+    wanted = _Wanted(trees, offsets=[tree.context - 1 for tree in trees])
+    with wanted.only(model):
+        logits = forward(
+            input_ids=second,
+            position_ids=positions,
+            attention_mask=_additive(visible, model.dtype, device),
+            past_key_values=cache,
+            use_cache=True,
+        ).logits
+    return wanted.scores(logits, first.numel() + second.numel())
+
+
+class _Wanted:
+    """The positions of a batch whose predictions are scored, each once, and what is read there."""
+
+    def __init__(self, trees: Sequence[Tree], offsets: Sequence[int] | None = None):
+        places: dict[tuple[int, int], int] = {}
+        self._reads: list[tuple[int, int, list[int]]] = []  # request, tokens of its continuation, its rows of logits
+        targets: list[int] = []
+        rows: list[int] = []
+        for number, tree in enumerate(trees):
+            offset = offsets[number] if offsets else 0
+            for request, path, continuation in tree.requests:
+                own = [places.setdefault((number, node - offset), len(places)) for node in path]
+                rows += own
+                targets += continuation
+                self._reads.append((request, len(own), own))
+        self.rows, self.targets = torch.tensor(rows), torch.tensor(targets)
+        found = torch.tensor(list(places))
+        self.batch, self.position = found[:, 0], found[:, 1]
+
+    def only(self, model: torch.nn.Module) -> contextlib.AbstractContextManager:
+        return narrowed_head(model, self.batch, self.position)
+
+    def scores(self, logits: torch.Tensor, padded: int) -> Scores:
+        """Log-likelihoods from logits of the wanted positions, (1, positions, vocabulary)."""
+        if logits.shape[:2] != (1, len(self.batch)):
+            raise ValueError(f"logits of shape {tuple(logits.shape)} for {len(self.batch)} positions")
+        logits = logits[0]
+        rows, targets = self.rows.to(logits.device), self.targets.to(logits.device)
+        greedy = (logits.argmax(-1)[rows] == targets).cpu()
+        # float32 whatever the model's dtype: eight bits would round log-probabilities to quarters of a nat
+        log_probabilities = torch.log_softmax(logits, -1, dtype=torch.float32)[rows, targets].cpu()
+        found, start = {}, 0
+        for request, length, _ in self._reads:
+            part = slice(start, start + length)
+            found[request] = (float(log_probabilities[part].sum()), bool(greedy[part].all()))
+            start += length
+        return Scores(found, padded, len(self.batch))
+
+
+@contextlib.contextmanager
+def narrowed_head(model: torch.nn.Module, batch: torch.Tensor, position: torch.Tensor) -> Iterator[None]:
+    """Inside the block the output head sees these positions only: logits are (1, positions, vocabulary).
+
+    What a model does to its logits after the head (soft-capping, scaling) it does to these.
+    """
+
+    def select(module: torch.nn.Module, arguments: tuple) -> tuple:
+        hidden, *others = arguments
+        return (hidden[batch.to(hidden.device), position.to(hidden.device)].unsqueeze(0), *others)
+
+    handle = model.get_output_embeddings().register_forward_pre_hook(select)
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def _padded(rows: Sequence[Sequence[int]], width: int, device: torch.device) -> torch.Tensor:
+    """(rows, width) of int64, filled on the right with zeros, which no counted token looks at."""
+    filled = np.zeros((len(rows), width), dtype=np.int64)
+    for number, row in enumerate(rows):
+        filled[number, : len(row)] = row
+    return torch.from_numpy(filled).to(device)
+
+
+def _additive(visible: np.ndarray, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """A mask that is added to attention scores: 0 where visible, the dtype's lowest elsewhere; eager attention and SDPA
+    both take it."""
+    mask = torch.from_numpy(visible).to(device)
+    return torch.zeros(mask.shape, dtype=dtype, device=device).masked_fill_(~mask, torch.finfo(dtype).min)

@@ -1,0 +1,47 @@
+"""A cell's sidecar: what it cost and where it ran. It may differ from run to run and enters no table."""
+
+import resource
+import time
+
+from lm_validity.cells.models.provenance import machine, versions
+
+
+class Stopwatch:
+    """Costs from now on, of this process."""
+
+    def __init__(self):
+        self._wall, self._cpu = time.perf_counter(), time.process_time()
+        self._started = time.time()
+        self._counters: dict[str, int] | None = None
+
+    def sidecar(self, lm) -> dict:
+        """What the cell cost; `lm` is the loaded model, whose counters are read and set back."""
+        counters = lm.counters.to_json()
+        lm.counters = type(lm.counters)()
+        scoring = {"eval_batch_size": lm.batch_size, "generation_cache": lm.generation_cache} | lm.describe_scorer()
+        return self.costs(lm.device) | {"counters": counters} | scoring
+
+    def costs(self, device) -> dict:
+        """Time, memory, machine and versions; `device` is the torch device that computed."""
+        return {
+            "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._started)),
+            "wall_seconds": round(time.perf_counter() - self._wall, 3),
+            "cpu_seconds": round(time.process_time() - self._cpu, 3),
+            "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+            **_gpu_cost(device),
+            "machine": machine(device),
+            "versions": versions(),
+        }
+
+
+def _gpu_cost(device) -> dict:
+    """Peak GPU memory since the last cell, of the GPU that used most; the GPUs are held for the wall time."""
+    import torch
+
+    if device.type != "cuda":
+        return {}
+    gpus = range(torch.cuda.device_count())
+    peak = max(torch.cuda.max_memory_allocated(gpu) for gpu in gpus) // 2**20
+    for gpu in gpus:
+        torch.cuda.reset_peak_memory_stats(gpu)
+    return {"peak_gpu_memory_mb": peak}

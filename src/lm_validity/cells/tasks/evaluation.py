@@ -1,0 +1,346 @@
+"""Scoring documents of an lm-eval task, with lm-eval's own requests, filters, metrics and standard errors.
+
+lm-eval's `evaluate` builds all requests anew at each call and takes its documents from the task. Here the
+same methods of the task are driven over documents that we choose (a validation split carved from train,
+say), and the requests are built once and scored many times: at each epoch, under each learning rate. Nothing
+is reseeded. Tests hold the results against `lm_eval.simple_evaluate`.
+"""
+
+import contextlib
+import hashlib
+import io
+import json
+import logging
+import math
+import os
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import pandas as pd
+import torch
+from lm_eval.api.instance import Instance
+from lm_eval.api.metrics import (
+    aggregate_subtask_metrics,
+    mean,
+    pooled_sample_stderr,
+    stderr_for_metric,
+    unweighted_mean_stderr,
+)
+from lm_eval.api.task import Task
+
+from lm_validity.cells.models.language_model import LanguageModel, NonFiniteScore
+from lm_validity.cells.tasks.items import describe_items, loglikelihood_of
+from lm_validity.cells.tasks.tasks import FEWSHOT_SEED, AnyTask, Documents, TaskGroup, task_of, tasks_in
+from lm_validity.errors import CellError, nearest
+
+log = logging.getLogger(__name__)
+
+Prompt = Literal["plain", "chat"]
+SAMPLING_SEED = 1234  # lm-eval's default; used only by tasks that sample
+
+
+@dataclass(frozen=True)
+class PreparedRequests:
+    """The requests of documents under one prompt and tokenizer, one tuple a document, to score many times."""
+
+    task: AnyTask
+    documents: Documents
+    prompt: Prompt
+    requests: tuple[tuple[Instance, ...], ...]
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """metrics: lm-eval's key `name,filter` -> (value, standard error or None where lm-eval has none).
+    items: one row a document in the order of the documents, the columns of ITEMS from `doc_id` on.
+    truncated_requests: those longer than the model, which lost context on the left."""
+
+    metrics: dict[str, tuple[float, float | None]]
+    n_items: int
+    items: pd.DataFrame
+    prompt_sha256: str
+    truncated_requests: int
+
+
+def evaluate(
+    lm: LanguageModel,
+    task: AnyTask,
+    documents: Documents,
+    *,
+    metric: str,
+    prompt: Prompt = "plain",
+    system_instruction: str | None = None,
+    limit: int | None = None,
+    bootstrap_iterations: int = 1000,
+) -> Evaluation:
+    """Score `documents`, after as many examples as the task was loaded with. `metric` is the key whose value per
+    document becomes `correct`.
+
+    A group's metrics are those that all its tasks have, aggregated over tasks by lm-eval's rules for groups.
+    Standard errors are lm-eval's: closed form for means, a bootstrap of `bootstrap_iterations` for mcc, f1
+    and such (lm-eval's own default is 100,000), none for perplexities; 0 leaves all out.
+    Raises CellError naming the document that cannot be rendered, NonFiniteScore naming one without a score.
+    """
+    prepared = prepare_requests(lm, task, documents.head(limit), prompt=prompt, system_instruction=system_instruction)
+    return score_prepared(lm, prepared, metric=metric, bootstrap_iterations=bootstrap_iterations)
+
+
+def score_prepared(
+    lm: LanguageModel, prepared: PreparedRequests, *, metric: str, bootstrap_iterations: int = 1000
+) -> Evaluation:
+    """`evaluate` for requests that are built already, which may be those of another checkpoint.
+
+    A metric other than `metric` that has no value on these documents (the perplexity of a word where a word is a whole
+    page, as in Chinese) is left out."""
+    before = lm.counters.truncated_requests
+    task, values = prepared.task, _score(lm, prepared)
+    truncated = lm.counters.truncated_requests - before
+    _check_metric(task, metric, values)
+    metrics = {metric: _aggregate(prepared, metric, values[metric], bootstrap_iterations)}
+    for key in values.keys() - {metric}:
+        try:
+            metrics[key] = _aggregate(prepared, key, values[key], bootstrap_iterations)
+        except CellError as error:
+            log.info("%s; the metric is left out", error.problem)
+    metrics = {key: metrics[key] for key in values if key in metrics}  # in the task's order
+    items = describe_items(lm, task, prepared.documents, prepared.requests, values[metric], metric)
+    return Evaluation(metrics, len(prepared.requests), items, prompt_digest(lm, prepared), truncated)
+
+
+def prompt_digest(lm: LanguageModel, prepared: PreparedRequests) -> str:
+    """sha256 over the token ids of all requests, in order: what the model was really shown."""
+    digest = hashlib.sha256()
+    for group in prepared.requests:
+        for request in group:
+            if request.request_type == "loglikelihood":
+                tokens = lm.encode_request(*request.args)
+            elif request.request_type == "loglikelihood_rolling":
+                tokens = lm.document_tokens(request.args[0])
+            else:
+                tokens = lm.tok_encode(request.args[0])
+            digest.update(json.dumps(tokens).encode())
+    return digest.hexdigest()
+
+
+def metric_value(lm: LanguageModel, prepared: PreparedRequests, metric: str) -> float:
+    """One metric of prepared documents and nothing else: the validation of an epoch."""
+    values = _score(lm, prepared)
+    _check_metric(prepared.task, metric, values)
+    return _aggregate(prepared, metric, values[metric], 0)[0]
+
+
+def prepare_requests(
+    lm: LanguageModel,
+    task: AnyTask,
+    documents: Documents,
+    *,
+    prompt: Prompt = "plain",
+    system_instruction: str | None = None,
+) -> PreparedRequests:
+    """Render the requests of `documents` as lm-eval does, for prompt `chat` with the tokenizer's chat template.
+
+    `system_instruction` is used under `chat` only. A task that draws its examples at random draws them anew for each
+    document, in order, from lm-eval's seed: the same ones as lm-eval where the same documents are scored.
+    Raises CellError where there is no document, no chat template, or a document cannot be rendered.
+    """
+    if not len(documents):
+        raise CellError(f"{documents.task}: the {documents.split} split is empty.", "check the task's data.")
+    chat = prompt == "chat"
+    if chat and not lm.has_chat_template:
+        raise CellError(
+            f"{lm.model_id}: the tokenizer has no chat template.",
+            "mark the model as not instruction-tuned, or add chat_template.jinja to its folder.",
+        )
+    template = lm.apply_chat_template if chat else None
+    for own in tasks_in(task).values():
+        own.set_fewshot_seed(FEWSHOT_SEED)
+    built = []
+    for number, (address, doc) in enumerate(zip(documents.addresses, documents.docs, strict=True)):
+        own = task_of(task, doc)
+        try:
+            context = own.fewshot_context(
+                doc,
+                num_fewshot=own.config.num_fewshot or 0,
+                system_instruction=system_instruction if chat else None,
+                apply_chat_template=chat,
+                fewshot_as_multiturn=bool(own.config.num_fewshot),
+                chat_template=template,
+                gen_prefix=own.doc_to_prefix(doc),
+            )
+            requests = own.construct_requests(
+                doc=doc,
+                ctx=context,
+                metadata=(documents.task, number, own.config.repeats),
+                apply_chat_template=chat,
+                chat_template=template,
+            )
+        except Exception as error:  # whatever a task's code or template raises
+            raise CellError(
+                f"{documents.task}: document {address} cannot be rendered ({type(error).__name__}: {error}).",
+                "check the columns of that row against the task's YAML file.",
+            ) from error
+        requests = tuple(requests) if isinstance(requests, list) else (requests,)
+        if chat and task.OUTPUT_TYPE == "multiple_choice" and not own.doc_to_prefix(doc):
+            _begin_answers(requests, lm.answer_start)
+        built.append(requests)
+    prepared = PreparedRequests(task, documents, prompt, tuple(built))
+    _check_generation_fits(lm, prepared)
+    return prepared
+
+
+def _begin_answers(requests: tuple[Instance, ...], start: str) -> None:
+    """Under a chat template lm-eval drops the blank before a choice; the template may begin its answers with one."""
+    for request in requests:
+        context, choice = request.args
+        if start and not choice[:1].isspace():
+            request.arguments = (context, start + choice)
+
+
+def _check_generation_fits(lm: LanguageModel, prepared: PreparedRequests) -> None:
+    answers = [group[0] for group in prepared.requests if group[0].request_type == "generate_until"]
+    room = min((lm.room_for_prompt(request) for request in answers), default=1)
+    if room < 1:
+        longest = lm.max_length - room
+        raise CellError(
+            f"{prepared.documents.task}: generates up to {longest} tokens, "
+            f"but {lm.model_id} takes {lm.max_length} in all.",
+            "set max_gen_toks in the task's generation_kwargs.",
+        )
+
+
+def _score(lm: LanguageModel, prepared: PreparedRequests) -> dict[str, list[Any]]:
+    """Run the requests; metric key -> the value of each document, as the task's process_results gives it."""
+    requests = [request for group in prepared.requests for request in group]
+    for request in requests:
+        request.resps, request.filtered_resps = [], {}
+    try:
+        with _sampling_apart(lm, requests), lm.counters.phase(prepared.documents.split):
+            _run(lm, requests)
+            lm.counters.evaluate_passes += 1
+    except NonFiniteScore as error:
+        raise NonFiniteScore(f"{prepared.documents.task}: {error.problem}", error.hint) from None
+    _check_finite(prepared)
+    task = prepared.task
+    for own, groups in _by_task(prepared).values():
+        own._instances = [request for group in groups for request in group]
+        own.apply_filters()
+    values: dict[str, list[Any]] = defaultdict(list)
+    for doc, group in zip(prepared.documents.docs, prepared.requests, strict=True):
+        for name in group[0].filtered_resps:
+            found = task_of(task, doc).process_results(doc, [request.filtered_resps[name] for request in group])
+            for metric, value in found.items():
+                values[f"{metric},{name}"].append(value)
+    if isinstance(task, TaskGroup):  # what only some of the tasks have is no metric of the group
+        return {key: found for key, found in values.items() if len(found) == len(prepared.requests)}
+    return dict(values)
+
+
+def _by_task(prepared: PreparedRequests) -> dict[str, tuple[Task, list]]:
+    """Requests of each task, by name, in the documents' order; one entry unless the task is a group."""
+    found: dict[str, tuple[Task, list]] = {}
+    for doc, group in zip(prepared.documents.docs, prepared.requests, strict=True):
+        own = task_of(prepared.task, doc)
+        found.setdefault(own.config.task, (own, []))[1].append(group)
+    return found
+
+
+def _run(lm: LanguageModel, requests: list[Instance]) -> None:
+    by_type: dict[str, list[Instance]] = defaultdict(list)
+    for request in requests:
+        by_type[request.request_type].extend([request] * (request.repeats or 1))
+    for request_type, repeated in by_type.items():
+        for request, response in zip(repeated, getattr(lm, request_type)(repeated), strict=True):
+            request.resps.append(response)
+
+
+@contextlib.contextmanager
+def _sampling_apart(lm: LanguageModel, requests: list[Instance]) -> Iterator[None]:
+    # greedy scoring draws nothing; a task that samples draws from its own stream, not from the process's
+    first = requests[0]
+    if first.request_type != "generate_until" or not first.args[1].get("do_sample"):
+        yield
+        return
+    with torch.random.fork_rng(devices=[lm.device] if lm.device.type == "cuda" else []):
+        torch.manual_seed(SAMPLING_SEED)
+        yield
+
+
+def _check_finite(prepared: PreparedRequests) -> None:
+    if prepared.requests[0][0].request_type == "generate_until":
+        return
+    for address, group in zip(prepared.documents.addresses, prepared.requests, strict=True):
+        if not all(math.isfinite(loglikelihood_of(request)) for request in group):
+            raise NonFiniteScore(
+                f"{prepared.documents.task}: document {address} has a log-likelihood that is not finite.",
+                "the model diverged or its dtype overflows: try a smaller learning rate, or dtype float32.",
+            )
+
+
+def _check_metric(task: AnyTask, metric: str, values: dict[str, list[Any]]) -> None:
+    if metric not in values:
+        similar = nearest(metric, values)
+        raise CellError(
+            f"{task.config.task}: has no metric {metric!r}.",
+            f"it has {', '.join(values)}" + (f"; did you mean {similar!r}?" if similar else "."),
+        )
+
+
+def _aggregate(
+    prepared: PreparedRequests, key: str, values: list[Any], bootstrap_iterations: int
+) -> tuple[float, float | None]:
+    """A metric's value and standard error, by lm-eval's rules: the mean over a group's tasks, weighted by their
+    documents unless the group's file says otherwise."""
+    task = prepared.task
+    if not isinstance(task, TaskGroup):
+        return _aggregate_task(task, key, values, bootstrap_iterations)
+    by_task: dict[str, list[Any]] = defaultdict(list)
+    for doc, value in zip(prepared.documents.docs, values, strict=True):
+        by_task[doc.member].append(value)
+    found = [_aggregate_task(task.members[name], key, own, bootstrap_iterations) for name, own in by_task.items()]
+    scores, errors = [value for value, _ in found], [error for _, error in found]
+    sizes = [len(own) for own in by_task.values()]
+    by_size = task.by_size.get(key.partition(",")[0], True)
+    value = float(aggregate_subtask_metrics(scores, sizes, by_size))
+    if None in errors or sum(sizes) <= len(sizes):
+        return value, None
+    error = float(pooled_sample_stderr(errors, sizes) if by_size else unweighted_mean_stderr(errors))
+    return value, error
+
+
+def _aggregate_task(task: Task, key: str, values: list[Any], bootstrap_iterations: int) -> tuple[float, float | None]:
+    """A metric's value and standard error, by the task's aggregation and lm-eval's rules."""
+    aggregation = task.aggregation().get(key.partition(",")[0], mean)
+    try:
+        value = float(aggregation(values))
+    except Exception as error:  # the task's own code, or a perplexity too large for a number
+        raise CellError(
+            f"{task.config.task}: {key} cannot be computed ({type(error).__name__}: {error}).",
+            "check the task's metric; another one of the task may have a value.",
+        ) from error
+    if not math.isfinite(value):
+        raise NonFiniteScore(
+            f"{task.config.task}: {key} is {value}.", "check the model's outputs and the task's metric."
+        )
+    standard_error = stderr_for_metric(metric=aggregation, bootstrap_iters=bootstrap_iterations)
+    if standard_error is None or len(values) < 2:
+        return value, None
+    with _one_quiet_process():
+        error = float(standard_error(values))
+    return value, error if math.isfinite(error) else None
+
+
+@contextlib.contextmanager
+def _one_quiet_process() -> Iterator[None]:
+    # lm-eval's bootstrap prints, and forks a process for each CPU of the node unless this variable is set
+    before = os.environ.get("DISABLE_MULTIPROC")
+    os.environ["DISABLE_MULTIPROC"] = "1"
+    try:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            yield
+    finally:
+        if before is None:
+            del os.environ["DISABLE_MULTIPROC"]
+        else:
+            os.environ["DISABLE_MULTIPROC"] = before

@@ -1,0 +1,298 @@
+"""Train, validation and test documents of a task: disjoint by construction, written down, checked when read.
+
+The rule is train-before-test's: a task with both a validation and a test split keeps all three; otherwise the
+test documents are those that lm-eval scores and 20% of the training documents become validation. Exceptions
+are stated where they are made (`_sources`). Selection never sees a test document, and a document that cannot
+be told apart from a test document never serves training or validation.
+"""
+
+import hashlib
+import json
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from lm_validity.cells.tasks.groups import TaskGroup
+from lm_validity.cells.tasks.tasks import KINDS, AnyTask, Documents, address_of, fetch_documents, rows, task_of
+from lm_validity.errors import CellError, InputError
+
+CAPS = (50_000, 1_000, 10_000)
+VALIDATION_SHARE = 0.2
+ONE_SPLIT_SHARES = (0.8, 0.1, 0.1)
+LARGEST_OVERLAP = 0.05
+
+
+@dataclass(frozen=True)
+class Split:
+    """One split of a task. `to_json` is what is written to disk, a file for each split.
+
+    addresses: `<kind>:<row>` as lm-eval numbers its documents (of a group: `<task>/<kind>:<row>`), in row order.
+    hashes: sha256 (first 32 hex digits) of each document as rendered: all that scoring and training read.
+    digest: sha256 over addresses and hashes; a cell's recipe holds it.
+    examined, removed_by_text, removed_by_id: rows looked at to fill the split, and those left out because a
+        split of higher rank (test, then validation) has the same text or the same id.
+    """
+
+    task: str
+    split: str
+    rule: str
+    seed: int
+    addresses: tuple[str, ...]
+    hashes: tuple[str, ...]
+    examined: int
+    removed_by_text: int
+    removed_by_id: int
+
+    @property
+    def digest(self) -> str:
+        pairs = zip(self.addresses, self.hashes, strict=True)
+        lines = "".join(f"{address} {found}\n" for address, found in pairs)
+        return hashlib.sha256(lines.encode()).hexdigest()
+
+    def to_json(self) -> dict:
+        record = asdict(self) | {"digest": self.digest, "documents": len(self.addresses)}
+        return record | {"addresses": list(self.addresses), "hashes": list(self.hashes)}
+
+    @classmethod
+    def from_json(cls, record: dict) -> "Split":
+        """Raises CellError where the stored digest is not that of the stored documents."""
+        fields = {key: value for key, value in record.items() if key not in ("digest", "documents")}
+        split = cls(**fields | {"addresses": tuple(fields["addresses"]), "hashes": tuple(fields["hashes"])})
+        if split.digest != record["digest"]:
+            raise CellError(
+                f"{split.task}: the file of the {split.split} split was changed after it was written.",
+                "split the benchmark again.",
+            )
+        return split
+
+
+class Splits(NamedTuple):
+    """The three splits of a task; `train` and `validation` are None where the task is for testing only."""
+
+    train: Split | None
+    validation: Split | None
+    test: Split
+
+
+def make_splits(
+    task: AnyTask,
+    *,
+    caps: tuple[int, int, int] = CAPS,
+    seed: int = 0,
+    allow_overlap: bool = False,
+    test_only: bool = False,
+) -> Splits:
+    """Choose the documents of each split.
+
+    caps: largest train, validation and test split; what is above is left out by a seeded permutation.
+    allow_overlap: go on where more than 5% of a split's rows occur in one of higher rank (they leave anyhow).
+    test_only: the benchmark is only ever scored, so that a task without training documents is fine.
+    Raises InputError naming task, split, row: empty split, row that cannot be rendered, too much overlap.
+    """
+    name = task.config.task
+    sources = _sources(task, seed, test_only)
+    taken: list[_Row] = []
+    splits: dict[str, Split | None] = {"train": None, "validation": None}
+    for split in ("test",) if test_only else ("test", "validation", "train"):
+        chosen = _choose(task, sources.candidates[split], caps[KINDS.index(split)], taken)
+        _check_overlap(name, split, chosen, allow_overlap)
+        if not chosen.rows:
+            raise InputError(f"{name}: the {split} split is empty.", "check the task's data and *_split keys.")
+        taken += chosen.rows
+        splits[split] = Split(
+            task=name,
+            split=split,
+            rule=sources.rule,
+            seed=seed,
+            addresses=tuple(row.address for row in chosen.rows),
+            hashes=tuple(row.digest for row in chosen.rows),
+            examined=chosen.examined,
+            removed_by_text=chosen.by_text,
+            removed_by_id=chosen.by_id,
+        )
+    return Splits(**splits)
+
+
+def documents(task: AnyTask, split: Split) -> Documents:
+    """The documents of a split, read from the data set anew; other splits are not touched.
+
+    Raises CellError naming the first row that is not what it was when the split was made.
+    """
+    found = fetch_documents(task, split.split, split.addresses)
+    for address, doc, expected in zip(found.addresses, found.docs, split.hashes, strict=True):
+        if _rendered_digest(task, doc) != expected:
+            raise CellError(
+                f"{split.task}: document {address} changed after the {split.split} split was made.",
+                "split the benchmark again; the cells that read it are then computed anew.",
+            )
+    return found
+
+
+# Rows that may become part of a split: lm-eval's kind, its documents, and the order in which they are tried.
+Candidates = tuple[str, Sequence[dict], np.ndarray]
+
+
+class _Sources(NamedTuple):
+    rule: str
+    candidates: dict[str, Candidates]
+
+
+def _sources(task: AnyTask, seed: int, test_only: bool) -> _Sources:
+    """Which rows may become which split, each in a seeded order.
+
+    - test: the documents that lm-eval scores (test, else validation);
+    - validation: lm-eval's, if it has both and they are not the same split (medmcqa names one split twice);
+    - otherwise 20% of train, as for the tasks of GLUE, whose test labels are not public;
+    - a corpus of one split is cut 8:1:1 by document; one without train gives up its validation split.
+    """
+    names = {kind: _split_name(task, kind) for kind in KINDS}
+    scored = "test" if names["test"] else "validation"
+    has_train = names["train"] not in (None, names[scored])
+    has_validation = scored == "test" and names["validation"] not in (None, names["test"], names["train"])
+    test_documents = rows(task, scored)
+    test = (scored, test_documents, _permutation(seed, "test", test_documents))
+    if test_only:
+        return _Sources("test only", {"test": test})
+    if isinstance(task, TaskGroup):
+        for kind in ("train", "validation"):
+            task.check_alike(kind)
+    if not has_train and task.OUTPUT_TYPE != "loglikelihood_rolling":
+        raise InputError(
+            f"{task.config.task}: it has no training documents apart from those that are scored.",
+            "fine-tuning needs a training_split; use the task in studies that only evaluate.",
+        )
+    if has_train and has_validation:
+        parts = {kind: rows(task, kind) for kind in ("train", "validation")}
+        own = {kind: (kind, docs, _permutation(seed, kind, docs)) for kind, docs in parts.items()}
+        return _Sources("the task's own splits", own | {"test": test})
+    if has_train or has_validation:
+        kind = "train" if has_train else "validation"
+        return _Sources(f"20% of {kind} becomes validation", _carved(task, kind, seed) | {"test": test})
+    bounds = np.cumsum([round(share * len(test_documents)) for share in ONE_SPLIT_SHARES[:2]])
+    thirds = np.split(_permutation(seed, "train", test_documents), bounds)
+    cut = {split: (scored, test_documents, part) for split, part in zip(KINDS, thirds, strict=True)}
+    return _Sources("8:1:1 of the one split", cut)
+
+
+def _carved(task: AnyTask, kind: str, seed: int) -> dict[str, Candidates]:
+    docs = rows(task, kind)
+    order = _permutation(seed, "train", docs)
+    border = len(docs) - round(VALIDATION_SHARE * len(docs))
+    return {"train": (kind, docs, order[:border]), "validation": (kind, docs, order[border:])}
+
+
+def _permutation(seed: int, split: str, docs: Sequence) -> np.ndarray:
+    return np.random.default_rng([seed, KINDS.index(split)]).permutation(len(docs))
+
+
+def _split_name(task: AnyTask, kind: str) -> str | None:
+    """The data set's name of lm-eval's split; tasks written in Python have only the kind."""
+    has, key = {
+        "train": (task.has_training_docs, "training_split"),
+        "validation": (task.has_validation_docs, "validation_split"),
+        "test": (task.has_test_docs, "test_split"),
+    }[kind]
+    return (getattr(task.config, key, None) or kind) if has() else None
+
+
+class _Row(NamedTuple):
+    address: str
+    digest: str
+    text: str  # what identifies the document to a reader: its question and choices, normalised
+    id: str | None
+
+
+class _Chosen(NamedTuple):
+    rows: list[_Row]
+    examined: int
+    by_text: int
+    by_id: int
+
+
+def _choose(task: AnyTask, candidates: Candidates, cap: int, taken: list[_Row]) -> _Chosen:
+    """The first `cap` candidates that occur in no split taken before, back in the order of their rows."""
+    texts = {row.text for row in taken}
+    ids = {row.id for row in taken if row.id is not None}
+    chosen: list[tuple[int, _Row]] = []
+    examined = by_text = by_id = 0
+    for number, row in _rendered(task, candidates):
+        if len(chosen) == cap:
+            break
+        examined += 1
+        if row.text in texts:
+            by_text += 1
+        elif row.id in ids:
+            by_id += 1
+        else:
+            chosen.append((number, row))
+    chosen.sort(key=lambda pair: pair[0])
+    return _Chosen([row for _, row in chosen], examined, by_text, by_id)
+
+
+def _rendered(task: AnyTask, candidates: Candidates) -> Iterator[tuple[int, _Row]]:
+    kind, docs, order = candidates
+    for number in order.tolist():
+        doc = docs[number]
+        try:
+            digest, text = _rendered_digest(task, doc), _normalised_text(task, doc)
+        except Exception as error:  # whatever a task's code or template raises
+            reason = f"{type(error).__name__}: {error}"
+            raise InputError(
+                f"{task.config.task}: {kind} row {number} cannot be rendered ({reason}).",
+                "check the columns of that row against the task's YAML file.",
+            ) from error
+        yield number, _Row(address_of(docs, kind, number), digest, text, _identity(doc))
+
+
+def _check_overlap(name: str, split: str, chosen: _Chosen, allow_overlap: bool) -> None:
+    removed = chosen.by_text + chosen.by_id
+    if removed > LARGEST_OVERLAP * chosen.examined and not allow_overlap:
+        higher = "test" if split == "validation" else "test or validation"
+        raise InputError(
+            f"{name}: {removed} of {chosen.examined} rows of the {split} split occur in {higher} "
+            f"({chosen.by_text} by text, {chosen.by_id} by id), more than {LARGEST_OVERLAP:.0%}.",
+            "look at the data; to go on without those rows, set allow_overlap for this benchmark.",
+        )
+
+
+def _rendered_digest(task: AnyTask, doc: dict) -> str:
+    """sha256 of what scoring and training read of a document: text, choices, target, prefix, description."""
+    task = task_of(task, doc)
+    rendering = {
+        "text": task.doc_to_text(doc),
+        "target": task.doc_to_target(doc),
+        "prefix": task.doc_to_prefix(doc),
+        "description": task.resolve_field(doc, getattr(task.config, "description", None)),
+    }
+    if task.OUTPUT_TYPE == "multiple_choice":
+        rendering["choices"] = task.doc_to_choice(doc)
+    if callable(getattr(task.config, "process_results", None)):
+        rendering["doc"] = doc  # the task's own scoring function may read any column
+    text = json.dumps(rendering, sort_keys=True, ensure_ascii=False, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def _normalised_text(task: AnyTask, doc: dict) -> str:
+    """The question with its choices in sorted order (of a corpus: the text), without what re-typing changes:
+    Unicode form, case, white space. The answer is not part of it."""
+    task = task_of(task, doc)
+    if task.OUTPUT_TYPE == "multiple_choice":
+        # where the choices are put into the text, the text is a number and the target what follows the gap
+        question = task.doc_to_target(doc) if task.multiple_input else task.doc_to_text(doc)
+        parts = [str(question), *sorted(str(choice) for choice in task.doc_to_choice(doc))]
+    elif task.OUTPUT_TYPE == "loglikelihood_rolling":
+        parts = [str(task.doc_to_target(doc))]
+    else:
+        parts = [str(task.doc_to_text(doc))]
+    normalised = unicodedata.normalize("NFKC", "\n".join(parts)).casefold()
+    return re.sub(r"\s+", " ", normalised).strip()
+
+
+def _identity(doc: dict) -> str | None:
+    """The document's own id. Numbers do not count: data sets number the rows of each split from zero."""
+    found = doc.get("id")
+    return found if isinstance(found, str) and found.strip() and not found.strip().isdigit() else None

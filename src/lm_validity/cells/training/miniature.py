@@ -1,0 +1,258 @@
+"""Trains one tiny language model of the miniature world from scratch and writes it in hub format.
+
+    <output>/checkpoint-<iteration>/   weights, tokenizer and configuration at points of training
+    <output>/training.json             loss, tokens and documents at each of them
+    <output>/model.safetensors, …      the final model; config.json comes last: where it is, the rest is too
+
+Budgets are steps, not seconds. One thread and a generator of its own: on a CPU with the same library
+versions the same settings, world and row give the same bytes.
+"""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from transformers import (
+    AutoModelForCausalLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    LlamaConfig,
+    LlamaForCausalLM,
+    PreTrainedModel,
+)
+from transformers.utils import logging as transformers_logging
+
+from lm_validity.cells.training.miniature_masked import MaskedSteps, build_masked_model
+from lm_validity.config.miniature import MiniatureSettings
+from lm_validity.config.pool import MiniatureModel
+from lm_validity.errors import CellError, InputError
+from lm_validity.files import write_json
+from lm_validity.miniature.tokenizer import BEGIN_ID, CONTEXT_LENGTH, masked_vocabulary, vocabulary
+from lm_validity.miniature.training_rows import training_batches
+from lm_validity.miniature.world import World, make_world, read_world
+
+# Transformers' 0.02 is meant for wide layers; these narrow ones would stay longer on the plateau
+INITIALIZER_RANGE = 0.08
+WARMUP_STEPS = 50
+FINAL_LEARNING_RATE = 0.1  # of the peak
+BETAS, WEIGHT_DECAY, CLIP = (0.9, 0.95), 0.01, 1.0
+IGNORED = -100  # no loss where the target is padding
+CHAT_FAMILIES = ("forum",)  # whose tokenizer has a chat template
+
+Progress = Callable[[int, int, float], None]
+
+
+@dataclass(frozen=True)
+class TrainingPoint:
+    """Iterations, tokens and documents seen; mean loss (nats a token) since the last point."""
+
+    iteration: int
+    tokens: int
+    documents: int
+    loss: float
+
+
+def pretrain_model(
+    settings: MiniatureSettings,
+    world: Path,
+    row: MiniatureModel,
+    output: Path,
+    *,
+    start: Path | None = None,
+    progress: Progress | None = None,
+) -> None:
+    """Train the model of a pool row and write it, with its checkpoints, into `output`.
+
+    settings: the section the world was written from. world: its folder. start: the finished model that a tuned one
+    goes on from (null for all others). progress: called at each checkpoint (or tenth of the steps) with (step, steps,
+    loss). Raises InputError where the world is another's, and CellError where
+    the loss is not finite; nothing is written then. Everything is trained and written beside `output` first, then
+    renamed into it.
+    """
+    output, world = Path(output), Path(world)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix=f".{output.name}.", dir=output.parent))
+    try:
+        tokenizer = world / _tokenizer_of(row)
+
+        def keep(model: PreTrainedModel, folder: Path) -> None:
+            model.save_pretrained(folder)
+            shutil.copytree(tokenizer, folder, dirs_exist_ok=True)
+
+        transformers_logging.disable_progress_bar()  # one bar a checkpoint written
+        with _one_thread(), torch.random.fork_rng(devices=[]):
+            points = _train(settings, _world_of(settings, world), row, start, made, keep, progress)
+        write_json(made / "training.json", {"model": row.model, "points": [asdict(one) for one in points]})
+        _move_into(made, output)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
+
+
+def build_model(row: MiniatureModel, vocabulary_size: int) -> PreTrainedModel:
+    """An untrained model of a pool row: tied weights, no dropout, weights drawn from torch's generator.
+
+    The configuration names no padding token: Llama would never train the embedding of token 0, which begins
+    every text. The tokenizer names it.
+    """
+    shared = {
+        "vocab_size": vocabulary_size,
+        "bos_token_id": BEGIN_ID,
+        "eos_token_id": BEGIN_ID,
+        "initializer_range": INITIALIZER_RANGE,
+        "tie_word_embeddings": True,
+        "dtype": "float32",
+    }
+    if row.architecture == "llama":
+        config = LlamaConfig(
+            hidden_size=row.hidden_size,
+            intermediate_size=row.feedforward_size,
+            num_hidden_layers=row.layers,
+            num_attention_heads=row.heads,
+            num_key_value_heads=row.heads,
+            max_position_embeddings=CONTEXT_LENGTH,
+            **shared,
+        )
+        return LlamaForCausalLM(config)
+    config = GPT2Config(
+        n_positions=CONTEXT_LENGTH,
+        n_embd=row.hidden_size,
+        n_inner=row.feedforward_size,
+        n_layer=row.layers,
+        n_head=row.heads,
+        attn_pdrop=0.0,
+        embd_pdrop=0.0,
+        resid_pdrop=0.0,
+        **shared,
+    )
+    return GPT2LMHeadModel(config)
+
+
+def _parent(row: MiniatureModel, folder: Path) -> PreTrainedModel:
+    """The finished model that a tuned one goes on from."""
+    if not (folder / "config.json").is_file():
+        raise InputError(f"{folder}: no model {row.tuned_from!r} there.", "pretrain it first.")
+    return AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
+
+
+def _tokenizer_of(row: MiniatureModel) -> str:
+    if row.architecture == "bert":
+        return "tokenizer_masked"
+    chat = row.tuned_from is not None or row.family in CHAT_FAMILIES
+    return "tokenizer_chat" if chat else "tokenizer"
+
+
+def learning_rate(row: MiniatureModel, step: int) -> float:
+    """Rate of a 1-based step: linear warm-up, then linear decay to a tenth of the peak."""
+    warmup = min(1.0, step / WARMUP_STEPS)
+    return row.learning_rate * warmup * (FINAL_LEARNING_RATE + (1 - FINAL_LEARNING_RATE) * (1 - step / row.steps))
+
+
+def _world_of(settings: MiniatureSettings, folder: Path) -> World:
+    """The world in `folder`, which must be the one that `settings` describe."""
+    world = read_world(folder)
+    if world != make_world(settings):
+        raise InputError(
+            f"{folder}: not the world of these settings (seed {settings.seed}, formats {settings.formats!r}).",
+            "write it again with `lm-validity miniature world`.",
+        )
+    return world
+
+
+def _train(
+    settings: MiniatureSettings,
+    world: World,
+    row: MiniatureModel,
+    start: Path | None,
+    folder: Path,
+    keep: Callable[[PreTrainedModel, Path], None],
+    progress: Progress | None,
+) -> list[TrainingPoint]:
+    """Train in memory; `keep` writes checkpoints into subfolders of `folder` and the final model into it."""
+    torch.manual_seed(_torch_seed(settings.seed, row.model))
+    if row.architecture == "bert":
+        model = build_masked_model(row, len(masked_vocabulary(world))).train()
+        take_step = MaskedSteps(_torch_seed(settings.seed, f"masks of {row.model}"), len(masked_vocabulary(world)))
+    else:
+        model = (build_model(row, len(vocabulary(world))) if start is None else _parent(row, start)).train()
+        take_step = _step
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=row.learning_rate, betas=BETAS, weight_decay=WEIGHT_DECAY, fused=True
+    )
+    marks = {*row.checkpoints, row.steps}
+    reports = marks if row.checkpoints else {row.steps * tenth // 10 for tenth in range(1, 11)}
+    points: list[TrainingPoint] = []
+    losses: list[float] = []
+    tokens = documents = 0
+    for step, batch in enumerate(training_batches(settings, world, row), start=1):
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(row, step)
+        losses.append(take_step(model, optimizer, batch))
+        tokens += sum(map(len, batch))
+        documents += len(batch)
+        if progress and step in reports:
+            progress(step, row.steps, losses[-1])
+        if step in marks:
+            points.append(TrainingPoint(step, tokens, documents, _finite_mean(losses, row.model, step)))
+            losses.clear()
+            keep(model, folder if step == row.steps else folder / f"checkpoint-{step}")
+        if step == row.steps:
+            return points
+    raise AssertionError("the stream of batches is endless")
+
+
+def _step(model: PreTrainedModel, optimizer: torch.optim.Optimizer, rows: list[list[int]]) -> float:
+    """One optimizer step on right-padded rows; all tokens count. Returns the loss in nats a token.
+
+    No attention mask: under causal attention no token sees the padding on its right.
+    """
+    width = max(map(len, rows))
+    inputs = torch.tensor([row + [BEGIN_ID] * (width - len(row)) for row in rows])
+    labels = torch.tensor([row + [IGNORED] * (width - len(row)) for row in rows])
+    loss = model(input_ids=inputs, labels=labels, use_cache=False).loss
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return loss.item()
+
+
+def _finite_mean(losses: list[float], model: str, step: int) -> float:
+    mean = sum(losses) / len(losses)
+    if mean != mean or mean in (float("inf"), float("-inf")):
+        raise CellError(
+            f"pretraining of {model}: the loss is not finite before step {step}.",
+            "lower its learning_rate in the pool sheet.",
+        )
+    return mean
+
+
+def _torch_seed(seed: int, model: str) -> int:
+    digest = hashlib.sha256(f"{seed}/weights/{model}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1  # torch takes signed 64 bits
+
+
+@contextmanager
+def _one_thread():
+    """One thread, whatever the environment says: sums over several threads depend on their number."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _move_into(made: Path, output: Path) -> None:
+    """Rename all of `made` into `output`, replacing what is there; config.json goes first and comes last."""
+    output.mkdir(exist_ok=True)
+    (output / "config.json").unlink(missing_ok=True)
+    for old in output.iterdir():
+        shutil.rmtree(old) if old.is_dir() else old.unlink()
+    for new in sorted(made.iterdir(), key=lambda path: path.name == "config.json"):
+        os.replace(new, output / new.name)

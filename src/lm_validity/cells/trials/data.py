@@ -1,0 +1,267 @@
+"""Texts and labels of the bias study's tasks: read once on the login node, checked against the sheet, written as one
+parquet file that jobs read without network; and the random draws of train, extra and test rows.
+
+Prepared files have the columns `row` (place in the source, from 0), `text` and `label` (class number).
+"""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lm_validity.cells.trials.source import source_columns
+from lm_validity.errors import CellError, InputError, nearest
+from lm_validity.files import check_encodable, replace_file
+from lm_validity.run.trial_plan import TaskData, TaskSource
+
+SPLIT_SEED = 42  # as in the authors' code: subsample i is drawn with random state 42 + i
+PREPARED = pa.schema([("row", pa.int64()), ("text", pa.string()), ("label", pa.int64())])
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task in memory. texts and labels (class numbers) have one entry an observation; rows: their places in the
+    source, from 0."""
+
+    name: str
+    sha256: str
+    class_names: tuple[str, ...]
+    description: str
+    texts: tuple[str, ...]
+    labels: np.ndarray
+    rows: np.ndarray
+
+    def where(self, observation: int) -> str:
+        """How an error names an observation."""
+        return f"task {self.name!r}, row {self.rows[observation] + 1}"
+
+
+@dataclass(frozen=True)
+class Draw:
+    """Observations of one subsample: disjoint; train ordered by class, extra and test at random."""
+
+    train: np.ndarray
+    extra: np.ndarray
+    test: np.ndarray
+
+
+# ---- login node ---------------------------------------------------------------------------------------------------
+
+
+def prefetch_task(
+    source: TaskSource, output: Path, sizes: Iterable[tuple[int, int]] = (), *, unique: bool = True
+) -> dict:
+    """Read a task's source, check it against the sheet, write `output` (parquet); the record that jobs read.
+
+    sizes: the (m, n) of the study, which the task must be large enough for; unique: without its duplicate texts. The
+    file has all rows all the same.
+    Keys: task, path, sha256 (of texts and labels), revision, rows, classes {name: rows}, majority_share,
+    duplicate_rows (those whose text occurs more than once, case and blanks aside), unique_texts, class_names,
+    description. Raises InputError naming task and row for empty texts, unknown labels, classes without rows, and
+    counts that are not the sheet's.
+    """
+    columns, revision = source_columns(source)
+    rows, texts, labels = _checked(source, columns)
+    counts = Counter(labels)
+    share = max(counts.values()) / len(labels)
+    _check_against_sheet(source, counts, share)
+    occurrences, first = Counter(map(normalized, texts)), first_rows(texts)
+    drawn = Counter(labels[row] for row in first) if unique else counts
+    for m, n in sizes:
+        _check_size(source.name, [drawn[each] for each in range(len(source.class_names))], m, n, InputError)
+    with replace_file(output) as temporary:
+        pq.write_table(pa.table([rows, texts, labels], schema=PREPARED), temporary, compression="zstd")
+    return {
+        "task": source.name,
+        "path": str(output),
+        "sha256": content_digest(texts, labels),
+        "revision": revision,
+        "rows": len(texts),
+        "classes": {name: counts[number] for number, name in enumerate(source.class_names)},
+        "majority_share": share,
+        "duplicate_rows": sum(count for count in occurrences.values() if count > 1),
+        "unique_texts": len(first),
+        "class_names": list(source.class_names),
+        "description": source.description,
+    }
+
+
+def task_data(record: dict, path: str | Path | None = None) -> TaskData:
+    """What a plan says of a prefetched task. path: where its file is, if not where the record says."""
+    return TaskData(
+        name=record["task"],
+        path=str(path or record["path"]),
+        sha256=record["sha256"],
+        class_names=tuple(record["class_names"]),
+        description=record["description"],
+    )
+
+
+def normalized(text: str) -> str:
+    """A text by which equal ones are found: case aside, blanks and line breaks as one blank."""
+    return " ".join(text.casefold().split())
+
+
+def first_rows(texts: Sequence[str]) -> np.ndarray:
+    """Places of the first row of each normalized text, ascending."""
+    found: dict[str, int] = {}
+    for place, text in enumerate(texts):
+        found.setdefault(normalized(text), place)
+    return np.array(list(found.values()), dtype=np.int64)
+
+
+def content_digest(texts: Sequence[str], labels: Sequence[int]) -> str:
+    """sha256 over texts and labels in their order, whatever file holds them."""
+    digest = hashlib.sha256()
+    for text, label in zip(texts, labels, strict=True):
+        data = text.encode()
+        digest.update(b"%d %d\n" % (label, len(data)))
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def _checked(source: TaskSource, columns: dict[str, list]) -> tuple[list[int], list[str], list[int]]:
+    """Rows, texts and class numbers that the task keeps."""
+    numbers = {label: number for number, label in enumerate(source.labels)} or {
+        str(number): number for number in range(len(source.class_names))
+    }
+    rows, texts, labels = [], [], []
+    parts = [columns[name] for name in source.text_columns]
+    for row, (label, *pieces) in enumerate(zip(columns[source.label_column], *parts, strict=True)):
+        where = f"task {source.name!r}, row {row + 1}"
+        empty = any(piece is None for piece in pieces) or not "".join(map(str, pieces)).strip()
+        if empty and source.drop_empty:
+            continue
+        if empty:
+            raise InputError(
+                f"{where}: no text in {', '.join(source.text_columns)}.",
+                "correct the row, or set drop_empty for this task.",
+            )
+        text = "\n".join(map(str, pieces))
+        check_encodable(text, f"{where} of {source.path}")
+        if source.shorter_than is not None and len(text) >= source.shorter_than:
+            continue
+        known = numbers.get(_label_text(label))
+        if known is None:
+            close = nearest(_label_text(label), numbers)
+            listed = f"the labels are {', '.join(numbers)}; the column's values go into the tasks sheet's `labels`."
+            raise InputError(
+                f"{where}: unknown label {label!r} in {source.label_column}.",
+                f"did you mean {close!r}?" if close else listed,
+            )
+        rows.append(row)
+        texts.append(text)
+        labels.append(known)
+    if not texts:
+        raise InputError(f"task {source.name!r}: no rows ({source.path}).", "check path, split and filters.")
+    return rows, texts, labels
+
+
+def _label_text(label) -> str:
+    """A label as the sheet writes it: numbers as integers, booleans as 0 and 1."""
+    if isinstance(label, bool):
+        return str(int(label))
+    if isinstance(label, float) and label.is_integer():
+        return str(int(label))
+    return str(label).strip()
+
+
+def _check_against_sheet(source: TaskSource, counts: Counter, share: float) -> None:
+    where = f"task {source.name!r}"
+    for number, name in enumerate(source.class_names):
+        if not counts[number]:
+            raise InputError(f"{where}: class {number} ({name!r}) has no rows.", "check class_names and labels.")
+    total = sum(counts.values())
+    if source.rows is not None and total != source.rows:
+        raise InputError(
+            f"{where}: {total} rows, {source.rows} in the tasks sheet.",
+            "the data set changed, or the filters differ: pin its revision, or correct the sheet.",
+        )
+    if source.majority_share is not None and abs(share - source.majority_share) > source.share_tolerance:
+        raise InputError(
+            f"{where}: the largest class has {share:.4f} of the rows, {source.majority_share:.4f} in the tasks sheet.",
+            "the data set changed, or the labels are mapped otherwise: check revision and labels.",
+        )
+
+
+# ---- jobs ---------------------------------------------------------------------------------------------------------
+
+
+def read_task(data: TaskData) -> Task:
+    """Read a prepared file. Raises CellError where it is not the one that was recorded."""
+    try:
+        table = pq.read_table(data.path, schema=PREPARED)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise CellError(
+            f"task {data.name!r}: {data.path} cannot be read ({error}).", "prefetch the tasks again."
+        ) from error
+    texts, labels = table["text"].to_pylist(), table["label"].to_numpy()
+    if content_digest(texts, labels.tolist()) != data.sha256:
+        raise CellError(
+            f"task {data.name!r}: the texts in {data.path} are not those that were recorded.",
+            "prefetch the tasks again, then run the workflow: its cells are new ones.",
+        )
+    return Task(
+        data.name, data.sha256, data.class_names, data.description, tuple(texts), labels, table["row"].to_numpy()
+    )
+
+
+def without_duplicates(task: Task) -> Task:
+    """The task with the first row of each text only, whatever the labels of the others."""
+    kept = first_rows(task.texts)
+    texts = tuple(task.texts[place] for place in kept)
+    return replace(task, texts=texts, labels=task.labels[kept], rows=task.rows[kept])
+
+
+def draw_trial(task: Task, m: int, n: int, subsample: int) -> Draw:
+    """Rows of one subsample: floor(m / C) of each class to train on, then n extra and n test rows of the rest.
+
+    The authors' draws: pandas' `sample` a class and scikit-learn's `train_test_split`, each with random state
+    42 + subsample. So train depends on m and the subsample only, the same for every n and language model.
+    Raises CellError where the task is too small.
+    """
+    from sklearn.model_selection import train_test_split
+
+    counts = np.bincount(task.labels, minlength=len(task.class_names))
+    _check_size(task.name, counts.tolist(), m, n, CellError)
+    seed = SPLIT_SEED + subsample
+    labels = pd.Series(task.labels)
+    drawn = [rows.sample(m // len(counts), random_state=seed).index for _, rows in labels.groupby(labels)]
+    train = np.concatenate(drawn)
+    rest = np.delete(np.arange(len(labels)), train)
+    extra, test = train_test_split(rest, train_size=n, test_size=n, random_state=seed)
+    return Draw(train, extra, test)
+
+
+def draw_hash(task: Task, rows: np.ndarray) -> str:
+    """sha256 of a set of test rows, their order aside, and of the data that they are rows of. rows: observations."""
+    listed = ",".join(map(str, sorted(task.rows[rows].tolist())))
+    return hashlib.sha256(f"{task.sha256}:{listed}".encode()).hexdigest()
+
+
+def _check_size(name: str, counts: list[int], m: int, n: int, error: type[InputError] | type[CellError]) -> None:
+    """counts: rows of each class."""
+    each = m // len(counts)
+    if each < 1:
+        raise error(
+            f"task {name!r}: m = {m} is less than one training text for each of {len(counts)} classes.",
+            "use a larger m, or leave the task out.",
+        )
+    for number, count in enumerate(counts):
+        if count < each:
+            raise error(
+                f"task {name!r}: class {number} has {count} rows, m = {m} needs {each} of each class.",
+                "use a smaller m, or leave the task out.",
+            )
+    total, needed = sum(counts), each * len(counts) + 2 * n
+    if total < needed:
+        raise error(
+            f"task {name!r}: {total} rows, m = {m} and n = {n} need {needed}.",
+            "use a smaller n, or leave the task out.",
+        )

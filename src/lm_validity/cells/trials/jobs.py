@@ -1,0 +1,108 @@
+"""The bias study's jobs: what the login node records of language models and tasks, and batches of trials into the
+store."""
+
+import logging
+import shutil
+from pathlib import Path
+
+from lm_validity.cells.models.prefetch import check_unchanged, prefetch_model
+from lm_validity.config.load import Run
+from lm_validity.config.sheets import Model
+from lm_validity.run.store import Place
+from lm_validity.run.trial_grid import draws_unique_texts
+from lm_validity.run.trial_plans import make_plan
+from lm_validity.run.workspace import Workspace
+
+log = logging.getLogger(__name__)
+
+
+def prefetch_language_model(run: Run, language_model: str) -> dict:
+    """Fetch a language model at a pinned revision, or take a local folder; the record of `prefetch.prefetch_model`."""
+    row = run.language_models[language_model]
+    return prefetch_model(Model(model=language_model, path=row.path, revision=row.revision, dtype=row.dtype))
+
+
+def prefetch_trial_task(run: Run, task: str) -> dict:
+    """Read a task's texts and labels, check them against the sheet and the experiments' sizes; the record of it."""
+    from lm_validity.cells.trials.data import prefetch_task
+    from lm_validity.run.trial_plan import TaskSource
+
+    row = run.tasks[task]
+    source = TaskSource(
+        name=row.task,
+        path=row.path,
+        text_columns=row.text,
+        label_column=row.label,
+        class_names=row.class_names,
+        description=row.description,
+        configuration=row.configuration,
+        split=row.split,
+        revision=row.revision,
+        files=row.files,
+        labels=row.labels,
+        drop_empty=row.drop_empty,
+        shorter_than=row.shorter_than,
+        rows=row.rows,
+        majority_share=row.majority_share,
+    )
+    experiments = run.configuration.bias.experiments.values()
+    wanted = [one for one in experiments if task in (one.tasks or run.tasks)]
+    sizes = sorted({(m, n) for one in wanted for m in one.m for n in one.n})
+    unique = draws_unique_texts(run.configuration.bias)
+    record = prefetch_task(source, run.results / "prefetch" / "tasks" / f"{task}.parquet", sizes, unique=unique)
+    if record["duplicate_rows"]:
+        log.warning(
+            "task %r: %d of %d rows have a text that occurs more than once; %s.",
+            task,
+            record["duplicate_rows"],
+            record["rows"],
+            f"{record['unique_texts']} are drawn from" if unique else "a test text can also be in extra or train",
+        )
+    return record
+
+
+def trial_device(wanted: str, size_class: str, gpus: int) -> str:
+    """The device of a trial for `evaluation.device`, as `worker.resolve_device` but never more than one GPU."""
+    from lm_validity.cells.worker import resolve_device
+
+    single = wanted == "all" or (wanted == "auto" and gpus)
+    return resolve_device("cuda" if single else wanted, size_class, gpus)
+
+
+class TrialWorker:
+    """Computes batches of trials of one language model, which stays loaded. torch is imported when the first batch
+    really has to be computed."""
+
+    def __init__(self, workspace: Workspace):
+        self.workspace = workspace
+        self._resident = None
+
+    def compute(self, place: Place) -> None:
+        """Compute one batch and commit it to the store. Raises CellError where it fails by its own fault.
+
+        The work directory is named after the recipe and outlives a kill; the finished trials in it are kept.
+        """
+        import torch
+
+        from lm_validity.cells.models.sidecar import Stopwatch
+        from lm_validity.cells.trials.worker import ResidentWorker, write_tables
+
+        stopwatch, workspace = Stopwatch(), self.workspace
+        configuration, row = workspace.run.configuration, workspace.run.language_models[place.cell.model]
+        gpus = configuration.size_classes[row.size_class].gpu
+        device = trial_device(configuration.evaluation.device, row.size_class, gpus)
+        plan = make_plan(workspace, place.cell, device)
+        record = workspace.language_model_record(place.cell.model)
+        check_unchanged(place.cell.model, record["checkpoints"]["final"])
+        work = workspace.work / place.folder
+        self._resident = self._resident or ResidentWorker()
+        self._resident.run(plan, work, shared=workspace.base_arms)
+        result: dict = {}
+
+        def write(folder: Path) -> None:
+            result.update(write_tables(plan, work, folder))
+
+        sidecar = stopwatch.costs(torch.device(device)) | {"counters": self._resident.take_counters()}
+        workspace.store.commit(place, result, sidecar, write)
+        # only now: a job killed before the commit resumes from it
+        shutil.rmtree(work, ignore_errors=True)

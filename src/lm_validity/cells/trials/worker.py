@@ -1,0 +1,286 @@
+"""The bias study's resident worker: one process computes a batch of trials and appends each as it finishes.
+
+A finished trial is one parquet file, `trial-00007.parquet`: per arm and test observation the class probabilities, and
+in its metadata the recipe, the pretraining losses and the hash of the test set. It is written beside its place and
+renamed, so that a kill at any moment leaves whole trials only, and the next process goes on with the first missing one.
+"""
+
+import json
+import logging
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lm_validity.cells.trials.data import Draw, Task, draw_hash, draw_trial, read_task, without_duplicates
+from lm_validity.errors import CellError
+from lm_validity.files import replace_file
+from lm_validity.run.recipe import derive_seed, recipe_hash
+from lm_validity.run.trial_plan import ARMS, TrialPlan
+from lm_validity.tables.schema import PROBABILITIES, TRIALS, write_table
+
+log = logging.getLogger(__name__)
+
+FIXED_SEED = 42  # of every training in the authors' code
+_TRIAL_COLUMNS = pa.schema([PROBABILITIES.field(name) for name in ("arm", "row", "label", "probabilities")])
+
+
+def run_trials(plan: TrialPlan, folder: Path, shared: Path | None = None) -> None:
+    """Compute the plan's trials that are not in `folder` yet, in a worker of its own (see `ResidentWorker.run`)."""
+    ResidentWorker().run(plan, folder, shared)
+
+
+class ResidentWorker:
+    """Keeps one loaded model and one task; the next plan that needs the same ones finds them."""
+
+    def __init__(self):
+        from lm_validity.cells.trials.resident import TrialCounters
+
+        self.counters = TrialCounters()
+        self._task: Task | None = None
+        self._task_key: tuple | None = None
+        self._model_key: tuple | None = None
+        self._model = None
+
+    def run(self, plan: TrialPlan, folder: Path, shared: Path | None = None) -> None:
+        """Compute the plan's trials that are not in `folder` yet.
+
+        folder: a work directory that survives kills (nobody's declared output). Trials of another recipe in it, and
+            those with 4-bit weights where this process has none (or the reverse), are computed anew.
+        shared: a directory of base arms that jobs of other n and experiments may read; null: none. They are the same
+            bytes as if each job had trained its own.
+        Raises CellError for what is the task's or the model's fault, naming the task and, where one is at fault, the
+        row.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        pending = [subsample for subsample in plan.subsamples if _read_trial(plan, folder, subsample) is None]
+        if not pending:
+            return
+        task = self._read_task(plan)
+        draws = {subsample: draw_trial(task, plan.m, plan.n, subsample) for subsample in pending}
+        trials = self._trials(plan, task)
+        trials.prepare(np.unique(np.concatenate([rows for draw in draws.values() for rows in _rows(draw)])))
+        for subsample, draw in draws.items():
+            trial = _Trial(plan, task, trials, subsample, draw, shared, self.counters)
+            about = {"quantized": self._model.quantized, "test_hash": draw_hash(task, draw.test)}
+            _write_trial(plan, folder, subsample, task, draw, about, *trial.compute())
+            log.info("%s %s m=%d n=%d: subsample %d", plan.language_model, task.name, plan.m, plan.n, subsample)
+
+    def take_counters(self) -> dict[str, int]:
+        """What was done since the last call, for a sidecar."""
+        taken = self.counters.to_json()
+        self.counters = type(self.counters)()
+        return taken
+
+    def _read_task(self, plan: TrialPlan) -> Task:
+        key = (plan.data.name, plan.data.sha256, plan.drop_duplicate_texts)
+        if self._task_key != key:
+            task = read_task(plan.data)
+            self._task = without_duplicates(task) if plan.drop_duplicate_texts else task
+            self._task_key = key
+        return self._task
+
+    def _trials(self, plan: TrialPlan, task: Task):
+        from lm_validity.cells.trials.head import HeadTrials
+        from lm_validity.cells.trials.resident import ResidentModel
+
+        options = plan.classification
+        head = (options.pooler, len(plan.data.class_names)) if options.method == "head" else None
+        place = (plan.model_path, plan.model_revision, plan.architecture, plan.dtype, plan.device)
+        key = (*place, options.method, head, plan.pretraining.adapter)
+        if self._model_key != key:
+            self._model = self._model_key = None  # never two models at once
+            self._model = ResidentModel(plan)
+            self._model_key = key
+            self.counters.model_loads += 1
+        self._model.plan = plan
+        if options.method == "head":
+            return HeadTrials(plan, task, self._model, self.counters)
+        from lm_validity.cells.trials.zero_shot import ZeroShotTrials
+
+        return ZeroShotTrials(plan, task, self._model, self.counters)
+
+
+class _Trial:
+    """One subsample's three arms."""
+
+    def __init__(self, plan, task, trials, subsample: int, draw: Draw, shared: Path | None, counters):
+        self.plan, self.task, self.trials, self.draw = plan, task, trials, draw
+        self.subsample, self.shared, self.counters = subsample, shared, counters
+        key = (plan.language_model, task.name, plan.m, subsample)
+        fixed = plan.seeds == "fixed"
+        # the arms differ in the pretraining texts and in nothing else; base is the same for every n and experiment
+        self.classification_seed = FIXED_SEED if fixed else derive_seed("bias classification", *key)
+        self.pretraining_seed = FIXED_SEED if fixed else derive_seed("bias pretraining", *key, plan.n)
+
+    def compute(self) -> tuple[dict[str, np.ndarray], dict[str, float | None]]:
+        """Probabilities (n, classes) and pretraining loss of each arm."""
+        probabilities, losses = {"base": self._base()}, {"base": None}
+        for arm, rows in (("extra", self.draw.extra), ("test", self.draw.test)):
+            losses[arm] = self.trials.pretrain(rows, self.pretraining_seed, self._answers(arm, rows))
+            self.trials.classify(self.draw.train, arm, self.classification_seed)
+            probabilities[arm] = self._checked(self.trials.probabilities(self.draw.test))
+        return probabilities, losses
+
+    def _base(self) -> np.ndarray:
+        """The arm without pretraining, read where another job of the study has left it."""
+        if self.shared is None:
+            self.trials.classify(self.draw.train, "base", self.classification_seed)
+            return self._checked(self.trials.probabilities(self.draw.test))
+        path = self._base_path(self.plan.n)
+        found = _read_base(path, self.draw.test, self.task)
+        if found is not None:
+            self.counters.shared_base_arms += 1
+            return found
+        self.trials.classify(self.draw.train, "base", self.classification_seed)
+        for n, subsamples in self.plan.share_base:
+            # one test set after another, in batches of their own: the same bytes as a job of that n alone
+            if n != self.plan.n and subsamples >= self.subsample:
+                self._lend_base(n)
+        own = self._checked(self.trials.probabilities(self.draw.test))
+        self._write_base(self.plan.n, self.draw.test, own)
+        return own
+
+    def _lend_base(self, n: int) -> None:
+        """Predict the test set of another n for its job. A fault of texts that this job does not need is left to that
+        job, which meets and names it."""
+        try:
+            test = draw_trial(self.task, self.plan.m, n, self.subsample).test
+            found = self._checked(self.trials.probabilities(test))
+        except CellError:
+            return
+        self._write_base(n, test, found)
+
+    def _base_path(self, n: int) -> Path:
+        """Named after everything that the base arm depends on."""
+        recipe = self.plan.base_recipe() | {"seed": self.classification_seed}
+        return self.shared / recipe_hash(recipe) / f"n{n}-{self.subsample:05d}.npy"
+
+    def _write_base(self, n: int, test: np.ndarray, probabilities: np.ndarray) -> None:
+        with replace_file(self._base_path(n)) as temporary:
+            np.save(temporary, np.column_stack([test.astype(np.float64), probabilities]))
+
+    def _answers(self, arm: str, rows: np.ndarray) -> list[str | None]:
+        """Labels that leak into the pretraining texts: none, unless a test of this program plants them."""
+        answers: list[str | None] = [None] * len(rows)
+        if arm == "test" and self.plan.planted_leak > 0:
+            for place in range(round(self.plan.planted_leak * len(rows))):
+                answers[place] = self.task.class_names[self.task.labels[rows[place]]]
+        return answers
+
+    def _checked(self, probabilities: np.ndarray) -> np.ndarray:
+        if not np.isfinite(probabilities).all():
+            raise CellError(
+                f"task {self.task.name!r}, subsample {self.subsample}: a probability is not finite.",
+                "lower the learning rates, or use float32.",
+            )
+        return probabilities
+
+
+# ---- files --------------------------------------------------------------------------------------------------------
+
+
+def read_trials(plan: TrialPlan, folder: Path) -> pd.DataFrame:
+    """The plan's finished trials in `folder`: columns of TRIALS, by subsample and arm; others are not there."""
+    rows = []
+    for subsample in sorted(plan.subsamples):
+        table = _read_trial(plan, folder, subsample)
+        if table is None:
+            continue
+        about = _about(table)
+        frame = table.to_pandas()
+        for arm in ARMS:
+            own = frame[frame["arm"] == arm]
+            predicted = np.stack(own["probabilities"].to_list()).argmax(axis=1)
+            row = {**_key(plan, subsample), "arm": arm, "correct": int((predicted == own["label"]).sum())}
+            row |= {"total": len(own), "pretraining_loss": about["losses"][arm], "test_hash": about["test_hash"]}
+            rows.append(row)
+    return pd.DataFrame(rows, columns=TRIALS.names)
+
+
+def read_probabilities(plan: TrialPlan, folder: Path) -> pd.DataFrame:
+    """Class probabilities of the finished trials, one row an observation and arm: columns of PROBABILITIES."""
+    frames = []
+    for subsample in sorted(plan.subsamples):
+        table = _read_trial(plan, folder, subsample)
+        if table is not None:
+            frames.append(table.to_pandas().assign(**_key(plan, subsample)))
+    return pd.concat(frames)[PROBABILITIES.names] if frames else pd.DataFrame(columns=PROBABILITIES.names)
+
+
+def write_tables(plan: TrialPlan, folder: Path, output: Path) -> dict:
+    """Write trials.parquet and probabilities.parquet of a complete `folder` into `output` (a cell's folder of the
+    store); what the cell's record says of them. The same bytes whatever kills and resumes there were.
+
+    Raises CellError where a trial is missing.
+    """
+    trials = read_trials(plan, folder)
+    missing = sorted(set(plan.subsamples) - set(trials["subsample"]))
+    if missing:
+        raise CellError(
+            f"task {plan.data.name!r}: {len(missing)} trials are missing (subsample {missing[0]}).",
+            "run the job again.",
+        )
+    write_table(trials, TRIALS, output / "trials.parquet")
+    write_table(read_probabilities(plan, folder), PROBABILITIES, output / "probabilities.parquet")
+    accuracy = (trials["correct"] / trials["total"]).groupby(trials["arm"]).mean()
+    return {
+        "trials": len(plan.subsamples),
+        "accuracy": {arm: float(accuracy[arm]) for arm in ARMS},
+        "quantized_trials": sum(_about(_read_trial(plan, folder, each))["quantized"] for each in plan.subsamples),
+    }
+
+
+def _key(plan: TrialPlan, subsample: int) -> dict:
+    key = {"experiment": plan.experiment, "language_model": plan.language_model, "task": plan.data.name}
+    return {**key, "m": plan.m, "n": plan.n, "subsample": subsample}
+
+
+def _rows(draw: Draw) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return draw.train, draw.extra, draw.test
+
+
+def _trial_path(folder: Path, subsample: int) -> Path:
+    return folder / f"trial-{subsample:05d}.parquet"
+
+
+def _write_trial(plan, folder: Path, subsample: int, task: Task, draw: Draw, about, probabilities, losses) -> None:
+    about = {"recipe": recipe_hash(plan.recipe()), "losses": losses, **about}
+    columns = [
+        pa.array(np.repeat(ARMS, len(draw.test))),
+        pa.array(np.tile(task.rows[draw.test], len(ARMS))),
+        pa.array(np.tile(task.labels[draw.test], len(ARMS))),
+        pa.array([row for arm in ARMS for row in probabilities[arm]], _TRIAL_COLUMNS.field("probabilities").type),
+    ]
+    schema = _TRIAL_COLUMNS.with_metadata({"trial": json.dumps(about)})
+    with replace_file(_trial_path(folder, subsample)) as temporary:
+        pq.write_table(pa.table(columns, schema=schema), temporary, compression="zstd")
+
+
+def _read_trial(plan: TrialPlan, folder: Path, subsample: int) -> pa.Table | None:
+    """A finished trial of this very plan, its weights 4-bit or not as they are here; null where there is none that can
+    be read."""
+    path = _trial_path(folder, subsample)
+    try:
+        table = pq.read_table(path, partitioning=None)
+        about = _about(table)
+        same = about["recipe"] == recipe_hash(plan.recipe()) and about["quantized"] == plan.quantizes()
+    except (OSError, pa.ArrowInvalid, TypeError, KeyError, ValueError):
+        return None  # never there, or lost with the machine's power: computed anew
+    return table if same else None
+
+
+def _about(table: pa.Table) -> dict:
+    return json.loads(table.schema.metadata[b"trial"])
+
+
+def _read_base(path: Path, test: np.ndarray, task: Task) -> np.ndarray | None:
+    try:
+        found = np.load(path)
+    except (OSError, ValueError, EOFError):
+        return None
+    if found.shape != (len(test), 1 + len(task.class_names)) or not np.array_equal(found[:, 0], test):
+        return None
+    return found[:, 1:].astype(np.float32)

@@ -1,0 +1,274 @@
+"""Zero-shot trials: pretrain a causal LM (LoRA, or all weights) on prompts without answers, then prompt it.
+
+A class's score is the mean log-probability of its name's tokens after the prompt; the probabilities are the scores'
+softmax. What all prompts of a task begin with is computed once an arm, each prompt once for all classes.
+"""
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from lm_validity.cells.trials.batches import SHARED_ROWS, Batch, next_tokens, padded
+from lm_validity.cells.trials.data import Task
+from lm_validity.cells.trials.prompts import CUE, QUERY, PromptFormat
+from lm_validity.cells.trials.resident import Arm, ResidentModel, TrialCounters
+from lm_validity.cells.trials.training import Schedule, train
+from lm_validity.errors import CellError
+from lm_validity.run.trial_plan import TrialPlan
+
+
+@dataclass(frozen=True)
+class Choices:
+    """The answers as tokens. inputs: all but the last token of each, in one row; owner: the class of each of them;
+    place: its place in its answer. picks: for each answer token, the logits that predict it (0: those after the prompt,
+    1 + i: those after inputs[i]); targets, classes: the token and its class."""
+
+    inputs: torch.Tensor
+    owner: torch.Tensor
+    place: torch.Tensor
+    picks: torch.Tensor
+    targets: torch.Tensor
+    classes: torch.Tensor
+    longest: int
+
+    @classmethod
+    def of(cls, answers: Sequence[Sequence[int]]) -> "Choices":
+        inputs, owner, place, picks, targets, classes = [], [], [], [], [], []
+        for number, tokens in enumerate(answers):
+            for position, token in enumerate(tokens):
+                picks.append(0 if position == 0 else len(inputs))  # 1 + the place of the token before
+                targets.append(token)
+                classes.append(number)
+                if position + 1 < len(tokens):
+                    inputs.append(token)
+                    owner.append(number)
+                    place.append(position)
+        columns = (torch.tensor(column, dtype=torch.long) for column in (inputs, owner, place, picks, targets, classes))
+        return cls(*columns, max(map(len, answers)))
+
+
+class ZeroShotTrials:
+    """The stages of a trial with a resident causal LM."""
+
+    def __init__(self, plan: TrialPlan, task: Task, model: ResidentModel, counters: TrialCounters):
+        self.plan, self.task, self.model, self.counters = plan, task, model, counters
+        self._check_architecture()
+        options = plan.classification
+        self.format = PromptFormat(task.class_names, task.description, options.prompt_characters)
+        self.choices = Choices.of([self._answer_tokens(name) for name in task.class_names])
+        self.prefix = self._common_prefix()
+        self._prompts: dict[int, list[int]] = {}
+
+    def prepare(self, rows: np.ndarray) -> None:
+        """Tokenise the observations' prompts. Raises CellError for one that the model cannot read whole."""
+        self._encode(rows)
+
+    def pretrain(self, rows: np.ndarray, seed: int, answers: Sequence[str | None]) -> float:
+        """Pretrain on prompts; the last epoch's mean loss over all tokens, in nats.
+
+        answers: appended to a prompt, for planted leaks only; else null.
+        """
+        settings = self.plan.pretraining
+        self._forget_training()
+        texts = self._pretraining_texts(rows, answers)
+        if settings.packing:
+            self._check_packed(texts)
+        sequences = [tokens for tokens, _ in self.model.encode(texts, settings.max_length)]
+        schedule = Schedule(
+            settings.epochs,
+            settings.learning_rate,
+            settings.batch_size,
+            settings.weight_decay,
+            seed,
+            self.plan.shuffle,
+            settings.micro_batch,
+        )
+        with _checkpointing(self.model.lm, settings.gradient_checkpointing), self.model.adapting(seed) as position:
+
+            def make_batch(examples: np.ndarray) -> Batch:
+                ids, attention = padded([sequences[each] for each in examples], self.model.tokenizer.pad_token_id)
+                position.begin_step(*ids.shape)
+                batch = Batch(ids, attention, next_tokens(ids, attention), int(attention.sum()))
+                return batch.to(self.model.device)
+
+            def predict(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+                position.begin_micro_batch(len(batch.input_ids))
+                found = self.model.lm(**batch.inputs(), use_cache=False)
+                return found.logits.flatten(0, 1), batch.labels.flatten()
+
+            where = f"task {self.task.name!r}, pretraining of {self.model.name}"
+            return train(self.model.lm, len(sequences), make_batch, predict, schedule, self.counters, where)
+
+    def classify(self, rows: np.ndarray, arm: Arm, seed: int) -> None:
+        """Nothing is trained on labels; base is the model as it came."""
+        if arm == "base":
+            self._forget_training()
+
+    @torch.no_grad()
+    def probabilities(self, rows: np.ndarray) -> np.ndarray:
+        """Class probabilities (observations, classes), float32."""
+        self.model.lm.eval()
+        found = np.empty((len(rows), len(self.task.class_names)), dtype=np.float32)
+        prompts = self._encode(rows)
+        begins = np.array([prompt[: len(self.prefix)] == self.prefix for prompt in prompts])
+        # a tokenizer may join a text's first characters with what is before it: such prompts share nothing
+        for prefix, chosen in ((self.prefix, np.flatnonzero(begins)), ([], np.flatnonzero(~begins))):
+            if len(chosen):
+                rests = [prompts[each][len(prefix) :] for each in chosen]
+                found[chosen] = self._scores(prefix, rests).softmax(dim=-1).cpu().numpy()
+        return found
+
+    # ---- scoring ----------------------------------------------------------------------------------------------------
+
+    def _scores(self, prefix: list[int], rests: list[list[int]]) -> torch.Tensor:
+        """Mean log-probability of each answer (prompts, classes); rests: the prompts without the prefix."""
+        cache = None
+        if prefix:
+            ids = torch.tensor([prefix], device=self.model.device)
+            cache = self.model.lm(input_ids=ids, use_cache=True, logits_to_keep=1).past_key_values
+            self.counters.forward_tokens += len(prefix)
+        scores = torch.empty(len(rests), len(self.task.class_names))
+        order = sorted(range(len(rests)), key=lambda each: len(rests[each]))
+        for start in range(0, len(order), self.plan.classification.predict_batch):
+            chosen = order[start : start + self.plan.classification.predict_batch]
+            scores[chosen] = self._batch_scores(cache, len(prefix), [rests[each] for each in chosen])
+        return scores
+
+    def _batch_scores(self, cache, prefix: int, rests: list[list[int]]) -> torch.Tensor:
+        """One forward pass: prompts padded on the left, so that their last tokens stand in one column, then the
+        answers' tokens side by side, each of which sees its prompt and its own answer only."""
+        choices, device = self.choices, self.model.device
+        width, answers = max(map(len, rests)), len(choices.inputs)
+        padding = torch.tensor([width - len(rest) for rest in rests])
+        filler = self.model.tokenizer.pad_token_id
+        ids = torch.tensor([[filler] * (width - len(rest)) + rest for rest in rests])
+        ids = torch.cat([ids, choices.inputs.expand(len(rests), -1)], dim=1)
+        columns = torch.arange(width)
+        prompt_positions = (columns - padding[:, None]).clamp(min=0)
+        answer_positions = (width - padding)[:, None] + choices.place
+        positions = prefix + torch.cat([prompt_positions, answer_positions], dim=1)
+        if cache is not None:
+            cache = copy.deepcopy(cache)  # a forward pass appends to it
+            cache.batch_repeat_interleave(len(rests))
+        logits = self.model.lm(
+            input_ids=ids.to(device),
+            attention_mask=self._mask(prefix, width, padding).to(device),
+            position_ids=positions.to(device),
+            past_key_values=cache,
+            use_cache=cache is not None,
+            logits_to_keep=answers + 1,
+        ).logits
+        self.counters.forward_tokens += sum(map(len, rests)) + answers * len(rests)
+        logs = logits.float().log_softmax(dim=-1).cpu()[:, choices.picks, choices.targets]
+        sums = torch.zeros(len(rests), len(self.task.class_names)).index_add_(1, choices.classes, logs)
+        return sums / torch.bincount(choices.classes)
+
+    def _mask(self, prefix: int, width: int, padding: torch.Tensor) -> torch.Tensor:
+        """Additive attention mask (prompts, 1, queries, keys); keys: prefix, prompt, answers."""
+        choices = self.choices
+        columns = torch.arange(width)
+        real = columns >= padding[:, None]  # (prompts, width)
+        causal = columns[:, None] >= columns
+        # a query in the padding sees itself alone: a row without any key would be NaN
+        in_prompt = (causal & real[:, None, :]) | torch.eye(width, dtype=torch.bool)
+        own = (choices.owner[:, None] == choices.owner) & (choices.place[:, None] >= choices.place)
+        rows, answers = len(padding), len(choices.inputs)
+        top = torch.cat([in_prompt, torch.zeros(rows, width, answers, dtype=torch.bool)], dim=2)
+        bottom = torch.cat([real[:, None, :].expand(-1, answers, -1), own.expand(rows, -1, -1)], dim=2)
+        seen = torch.cat([top, bottom], dim=1)
+        seen = torch.cat([torch.ones(rows, width + answers, prefix, dtype=torch.bool), seen], dim=2)[:, None]
+        dtype = self.model.lm.dtype
+        return torch.zeros(seen.shape, dtype=dtype).masked_fill_(~seen, torch.finfo(dtype).min)
+
+    def _check_architecture(self) -> None:
+        """Answers are scored side by side under a mask of their own, which not every architecture heeds."""
+        kind = self.model.lm.config.model_type
+        if kind not in SHARED_ROWS:
+            raise CellError(
+                f"{self.model.name}: prompts are not scored with the architecture {kind!r}.",
+                f"use a model of {', '.join(sorted(SHARED_ROWS - {'bert'}))}, or the method head.",
+            )
+
+    # ---- tokens and weights -----------------------------------------------------------------------------------------
+
+    def _encode(self, rows: np.ndarray) -> list[list[int]]:
+        """Their prompts' tokens, of those not seen before as well: a base arm is also asked about other jobs' texts."""
+        missing = [int(row) for row in rows if int(row) not in self._prompts]
+        texts = [self.format.prompt(self.task.texts[row]) for row in missing]
+        encoded = self.model.tokenizer(texts, verbose=False)["input_ids"] if texts else []
+        for row, tokens in zip(missing, encoded, strict=True):
+            needed = len(tokens) + self.choices.longest
+            if needed > self.model.limit:
+                raise CellError(
+                    f"{self.task.where(row)}: its prompt and answer have {needed} tokens, {self.model.name} reads "
+                    f"{self.model.limit}.",
+                    "lower prompt_characters.",
+                )
+            self._prompts[row] = tokens
+        return [self._prompts[int(row)] for row in rows]
+
+    def _answer_tokens(self, name: str) -> list[int]:
+        """Tokens of an answer as they follow the cue."""
+        prompt = f"{self.format.query('text')}{CUE}"
+        before = self.model.tokenizer(prompt)["input_ids"]
+        whole = self.model.tokenizer(prompt + self.format.answer(name))["input_ids"]
+        if whole[: len(before)] != before:  # a merge over the border: the answer by itself
+            before, whole = [], self.model.tokenizer(self.format.answer(name), add_special_tokens=False)["input_ids"]
+        if len(whole) == len(before):
+            raise CellError(
+                f"task {self.task.name!r}: the tokenizer of {self.model.name} makes no token of the class {name!r}.",
+                "use other class names.",
+            )
+        return whole[len(before) :]
+
+    def _common_prefix(self) -> list[int]:
+        """Tokens before the text: what prompts of two different texts have in common."""
+        one, other = (self.model.tokenizer(f"{self.format.instruction}{QUERY} {text}")["input_ids"] for text in "aZ")
+        length = 0
+        while length < min(len(one), len(other)) and one[length] == other[length]:
+            length += 1
+        return one[: max(0, min(length, len(one) - 1))]
+
+    def _pretraining_texts(self, rows: np.ndarray, answers: Sequence[str | None]) -> list[str]:
+        texts = [self.task.texts[row] for row in rows]
+        size = self.plan.pretraining.packing
+        if size:
+            return [self.format.packed(texts[start : start + size]) for start in range(0, len(texts), size)]
+        prompts = [self.format.prompt(text) for text in texts]
+        return [
+            prompt if answer is None else prompt + self.format.answer(answer)
+            for prompt, answer in zip(prompts, answers, strict=True)
+        ]
+
+    def _check_packed(self, texts: Sequence[str]) -> None:
+        """Count packed sequences that lose their end to packed_max_length. Raises CellError for one that would lose it
+        to the model's own limit, which the configuration does not say."""
+        limit, wanted = self.model.limit, self.plan.pretraining.max_length
+        longest = [len(tokens) for tokens in self.model.tokenizer(list(texts), verbose=False)["input_ids"]]
+        if max(longest) > limit and wanted > limit:
+            raise CellError(
+                f"task {self.task.name!r}: a packed sequence has {max(longest)} tokens, {self.model.name} reads "
+                f"{limit}.",
+                f"lower packed_texts or prompt_characters, or cut at packed_max_length: {limit}.",
+            )
+        self.counters.packed_sequences_cut += sum(length > wanted for length in longest)
+
+    def _forget_training(self) -> None:
+        self.model.reset()
+        self.counters.resets += 1
+
+
+@contextmanager
+def _checkpointing(lm: torch.nn.Module, wanted: bool) -> Iterator[None]:
+    """Recompute activations in the backward pass inside the block."""
+    if wanted:
+        lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    try:
+        yield
+    finally:
+        if wanted:
+            lm.gradient_checkpointing_disable()

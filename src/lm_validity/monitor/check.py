@@ -1,0 +1,241 @@
+"""What is failed, missing or damaged in a run, and how to have it computed again.
+
+Removing a manifest is how a cell is asked for: Snakemake starts its job anew, and the job finds every other cell of it
+in the store.
+"""
+
+import fnmatch
+import hashlib
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from lm_validity.config.load import Run
+from lm_validity.errors import InputError
+from lm_validity.files import read_json, write_json
+from lm_validity.monitor.scheduler import orphan_jobs
+from lm_validity.run.grid import Cell, Grid, read_cell
+from lm_validity.run.leases import describe_holder, is_stale
+from lm_validity.run.manifests import ASIDE, Entry, read_manifest
+from lm_validity.run.store import Store
+from lm_validity.run.trial_grid import TRIALS_RULE
+
+
+class Problem(NamedTuple):
+    """One line of preflight: where, what, and what to do (or what was done)."""
+
+    where: str
+    what: str
+    action: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}; {self.action}"
+
+
+def existing_entries(grid: Grid, also_aside: bool = False) -> Iterator[tuple[str, list[Entry]]]:
+    """(manifest path, entries) of every manifest of the run that exists; no entries where it cannot be read."""
+    for path in grid.all_manifests():
+        if also_aside and not Path(path).is_file():
+            path += ASIDE
+        if Path(path).is_file():
+            try:
+                yield path, read_manifest(path)
+            except InputError:
+                yield path, []
+
+
+def failed_cells(grid: Grid) -> tuple[list[Entry], set[str]]:
+    """The cells that failed by their own fault, and every manifest that holds a failed or missing cell."""
+    failed, manifests = [], set()
+    for path, entries in existing_entries(grid):
+        broken = [entry for entry in entries if entry.status != "done"]
+        if broken or (not entries and not _may_be_empty(path)):
+            manifests.add(path)
+        failed += [entry for entry in broken if entry.status == "failed"]
+    return failed, manifests
+
+
+def _may_be_empty(path: str) -> bool:
+    """A model that is only scored on test has an empty validation manifest; an unreadable file has entries []."""
+    try:
+        read_manifest(path)
+    except InputError:
+        return False
+    return True
+
+
+def remove_manifests(paths: set[str]) -> None:
+    """Delete manifests, so that their jobs run again."""
+    for path in paths:
+        Path(path).unlink(missing_ok=True)
+
+
+def set_aside(paths: set[str]) -> None:
+    """Rename manifests, so that their jobs run again while partial reports still find what they hold."""
+    for path in paths:
+        os.replace(path, f"{path}{ASIDE}")
+
+
+def write_failures(run: Run, failed: list[Entry]) -> None:
+    """Keep what failed, since the manifests that say so are removed: for status and partial reports."""
+    rows = [{"cell": entry.cell._asdict(), "error": entry.error, "hint": entry.hint} for entry in failed]
+    write_json(run.results / "cells" / "failed.json", rows)
+
+
+def read_failures(run: Run) -> dict[Cell, str]:
+    """Cell -> error, of the cells that failed when they were last checked."""
+    try:
+        rows = read_json(run.results / "cells" / "failed.json")
+    except (OSError, ValueError):
+        return {}
+    return {read_cell(row["cell"]): f"failed: {row['error']}" for row in rows}
+
+
+def manifests_digest(grid: Grid) -> str:
+    """sha256 over all manifests of the run: tables are made anew when any cell's content changed."""
+    digest = hashlib.sha256()
+    for path in grid.all_manifests():
+        digest.update(Path(path).read_bytes())
+    return digest.hexdigest()
+
+
+def repair(run: Run, verify: bool = True) -> list[Problem]:
+    """Remove manifests whose cells are missing, damaged or failed, and damaged cells themselves.
+
+    With `verify` every file's sha256 is read; without, only that the cells are there.
+    """
+    grid, store = Grid(run), Store(run.results / "store")
+    problems: list[Problem] = []
+    remove: set[str] = set()
+    damage: dict[str, str | None] = {}
+    for path, entries in existing_entries(grid):
+        if not entries and not _may_be_empty(path):
+            problems.append(Problem(path, "not a readable manifest", "removed, its job runs again"))
+            remove.add(path)
+        for entry in entries:
+            if entry.status != "done":
+                label = _label(entry.cell)
+                problems.append(Problem(label, f"{entry.status} ({entry.error})", "will be computed again"))
+                remove.add(path)
+            for folder in filter(None, (entry.folder, (entry.content or {}).get("folder"))):
+                if folder not in damage:
+                    damage[folder] = _damage(store, folder, verify)
+                    if damage[folder]:
+                        problems.append(Problem(folder, damage[folder], "will be computed again"))
+                if damage[folder]:
+                    remove.add(path)
+    remove_manifests(remove)
+    for folder, what in damage.items():
+        if what:
+            _remove_cell(run, store, folder)
+    return problems
+
+
+def _remove_cell(run: Run, store: Store, folder: str) -> None:
+    """A finished cell, and what a killed job may have left for resuming it: it is to be computed from the start."""
+    store.remove(folder)
+    shutil.rmtree(run.results / "work" / folder, ignore_errors=True)
+
+
+def _damage(store: Store, folder: str, verify: bool) -> str | None:
+    if verify:
+        return store.damage(folder)
+    return None if store.has(folder) else "missing from the store"
+
+
+def _label(cell: Cell) -> str:
+    return f"{cell.rule}/{cell.model}/{cell.name}"
+
+
+def record_problems(run: Run) -> list[Problem]:
+    """Models and benchmarks that were not fetched yet, and records that cannot be read."""
+    grid, found = Grid(run), []
+    wanted = [("model", run.results / "prefetch" / "models" / f"{name}.json") for name in grid.used_models]
+    wanted += [("benchmark", run.results / "prefetch" / "benchmarks" / f"{name}.json") for name in grid.used_benchmarks]
+    prefetch = run.results / "prefetch"
+    wanted += [("language model", prefetch / "language_models" / f"{name}.json") for name in run.language_models]
+    wanted += [("task", prefetch / "tasks" / f"{name}.json") for name in run.tasks]
+    for kind, path in wanted:
+        if not path.is_file():
+            found.append(
+                Problem(f"{kind} {path.stem}", "not fetched yet", "run `snakemake prefetch` on the login node")
+            )
+            continue
+        try:
+            record = read_json(path)
+        except ValueError:
+            found.append(Problem(str(path), "not valid JSON", "delete it and run `snakemake prefetch`"))
+            continue
+        for name, point in record.get("checkpoints", {}).items() if not record.get("replay") else ():
+            place = Path(point["path"]) / (point["subfolder"] or "")
+            if not any(place.glob("*.safetensors")):
+                what = f"checkpoint {name}: no weights in {place} any more"
+                found.append(Problem(f"{kind} {path.stem}", what, f"delete {path} and run `snakemake prefetch`"))
+    return found
+
+
+def lease_problems(run: Run) -> list[Problem]:
+    """Leases that are held or stale. A stale one is taken over by the next job by itself."""
+    found = []
+    for path in sorted((run.results / "store" / ".leases").glob("*.json")):
+        if is_stale(path):
+            found.append(Problem(path.stem, "stale lease of a job that is gone", "the next job takes it over"))
+        else:
+            found.append(
+                Problem(
+                    path.stem,
+                    f"being computed by {describe_holder(path)}",
+                    "a second job waits for it; or cancel it",
+                )
+            )
+    return found
+
+
+def orphan_problems(run: Run) -> list[Problem]:
+    """Slurm jobs that a killed Snakemake left behind."""
+    return [
+        Problem(
+            f"Slurm job {job.id} ({job.comment}, {job.state})",
+            "left by a Snakemake that is gone",
+            f"let it finish, a new run waits for its cells; or `scancel {job.id}`",
+        )
+        for job in orphan_jobs(run.results)
+    ]
+
+
+def forget(run: Run, patterns: list[str]) -> list[str]:
+    """Drop finished cells whose `rule/model/name` matches a shell pattern, and the manifests that hold them.
+
+    Returns the folders dropped. Raises InputError for a pattern that matches nothing.
+    """
+    grid, store = Grid(run), Store(run.results / "store")
+    dropped: set[str] = set()
+    folders = list(store.folders())
+    for pattern in patterns:
+        matching = {folder for folder in folders if _matches(folder, pattern)}
+        if not matching:
+            raise InputError(
+                f"{run.results / 'store'}: no finished cell matches {pattern!r}.",
+                "patterns are rule/model/cell, e.g. 'finetune_adapter/web-*/qa.*'.",
+            )
+        dropped |= matching
+    remove = {
+        path
+        for path, entries in existing_entries(grid)
+        for entry in entries
+        if entry.folder in dropped or (entry.content or {}).get("folder") in dropped
+    }
+    remove_manifests(remove)
+    for folder in dropped:
+        _remove_cell(run, store, folder)
+    if any(folder.startswith(f"{TRIALS_RULE}/") for folder in dropped):  # or they would be read, not computed again
+        for shared in (run.results / "work" / TRIALS_RULE).glob("base_arms_*"):
+            shutil.rmtree(shared, ignore_errors=True)
+    return sorted(dropped)
+
+
+def _matches(folder: str, pattern: str) -> bool:
+    name = folder.rpartition("--")[0]
+    return fnmatch.fnmatchcase(name, pattern) or fnmatch.fnmatchcase(name, f"*/{pattern}")

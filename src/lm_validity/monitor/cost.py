@@ -1,0 +1,226 @@
+"""What a run will cost: the analytic model of `workload`, corrected by the sidecars of finished cells.
+
+The correction of a (rule, size class) is what its cells took over what was predicted for them, sum over sum: a median
+would leave out the cells that load a model, and be too low for every total. Its error is found by leaving out: each
+model's cells are predicted from the other models' (each cell from the other cells, where only one model was run).
+"""
+
+import math
+from collections.abc import Iterable
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from lm_validity.config.load import Run
+from lm_validity.files import read_json
+from lm_validity.monitor.workload import Workload
+from lm_validity.run.grid import Grid
+from lm_validity.run.resources import LIGHT_RULES, kind_and_id, model_row, size_class, used_rows
+
+SIDECARS = 30  # read a (rule, model): enough for a median
+
+
+class Measured(NamedTuple):
+    """One finished cell: what it took, and what the analytic model says. Memory in MB, null where not recorded."""
+
+    rule: str
+    size_class: str
+    model: tuple[str, str]  # kind and id
+    seconds: float
+    predicted: float
+    stored: int
+    stored_predicted: float
+    memory_mb: float | None
+    gpu_memory_mb: float | None
+    device: str
+
+
+class Error(NamedTuple):
+    """Error of the calibrated times, as factors. cell: half of the cells are within it; total, worst: half of the
+    models' totals are, and all of them; by: what was left out."""
+
+    cells: int
+    cell: float
+    total: float
+    worst: float
+    by: str
+
+
+class Estimator:
+    """Expected cost of a run's cells. `sources`: other runs whose finished cells are learned from too."""
+
+    def __init__(self, run: Run, sources: Iterable[Run] = ()):
+        self.run, self.workload = run, Workload(run)
+        self.measured = [one for source in (run, *sources) for one in self._measure(source)]
+        self._seconds = corrections([(one.rule, one.size_class, one.seconds, one.predicted) for one in self.measured])
+        self._stored = corrections(
+            [(one.rule, one.size_class, one.stored, one.stored_predicted) for one in self.measured]
+        )
+
+    def seconds(self, cell) -> float:
+        """Expected seconds of a cell."""
+        return self.workload.seconds(cell) * self._correction(self._seconds, cell)
+
+    def stored_bytes(self, cell) -> float:
+        """Expected bytes of a cell in the store."""
+        return self.workload.stored_bytes(cell) * self._correction(self._stored, cell)
+
+    def _correction(self, found: dict, cell) -> float:
+        return correction(found, cell.rule, model_row(self.run, cell.rule, cell.model).size_class)
+
+    def is_calibrated(self, rule: str) -> bool:
+        """Whether any finished cell of this rule was learned from."""
+        return any(one.rule == rule for one in self.measured)
+
+    # ---- learning -----------------------------------------------------------------------------------------------
+
+    def _measure(self, run: Run) -> list[Measured]:
+        """Sidecars of a run's finished cells; those of a replay say nothing about cost."""
+        workload = self.workload if run is self.run else Workload(run)
+        found = []
+        tokens: dict[tuple[str, str], list[float]] = {}
+        waiting = []
+        for (rule, model), cells in _cells_by_model(run).items():
+            folder = run.results / "store" / rule / model
+            names = {path.name.rpartition("--")[0]: path for path in folder.glob("*--*")} if folder.is_dir() else {}
+            there = [(cell, names[cell.name]) for cell in cells if cell.name in names]
+            row = model_row(run, rule, model)
+            for cell, path in there[:: max(1, len(there) // SIDECARS)][:SIDECARS]:
+                sidecar = _read_sidecar(path)
+                if sidecar is None:
+                    continue
+                _count_tokens(workload, cell, sidecar, tokens)
+                waiting.append((cell, row, path, sidecar))
+        # tokens first: the analytic model is of counted tokens wherever they were counted
+        for key, values in tokens.items():
+            workload.counted_tokens[key] = median(values)
+            if key[1] in self.run.benchmarks:
+                self.workload.counted_tokens.setdefault(key, median(values))
+        for cell, row, path, sidecar in waiting:
+            stored = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+            found.append(
+                Measured(
+                    cell.rule,
+                    row.size_class,
+                    kind_and_id(row),
+                    sidecar["wall_seconds"],
+                    workload.seconds(cell),
+                    stored,
+                    workload.stored_bytes(cell),
+                    sidecar.get("peak_memory_mb"),
+                    sidecar.get("peak_gpu_memory_mb"),
+                    (sidecar.get("machine") or {}).get("gpu") or "a processor without GPU",
+                )
+            )
+        return found
+
+    def error(self) -> Error | None:
+        """How well finished cells are predicted by the others; None where there are fewer than two."""
+        if len(self.measured) < 2:
+            return None
+        by_model = len({one.model for one in self.measured}) > 1
+        groups: dict[str | int, list[Measured]] = {}
+        for number, one in enumerate(self.measured):
+            groups.setdefault(one.model if by_model else number, []).append(one)
+        cells, totals = [], []
+        for left_out, inside in groups.items():
+            rest = [one for name, others in groups.items() if name != left_out for one in others]
+            found = corrections([(one.rule, one.size_class, one.seconds, one.predicted) for one in rest])
+            expected = [one.predicted * correction(found, one.rule, one.size_class) for one in inside]
+            cells += [abs(math.log(value / one.seconds)) for value, one in zip(expected, inside, strict=True)]
+            totals.append(abs(math.log(sum(expected) / sum(one.seconds for one in inside))))
+        factors = (math.exp(value) for value in (median(cells), median(totals), max(totals)))
+        return Error(len(cells), *factors, "model" if by_model else "cell")
+
+
+def corrections(cells: list[tuple[str, str, float, float]]) -> dict[tuple[str, ...], float]:
+    """(rule, size class), (rule,) and () -> measured over predicted, of (rule, size class, measured, predicted)."""
+    sums: dict[tuple[str, ...], list[float]] = {}
+    for rule, name, measured, predicted in cells:
+        for key in ((rule, name), (rule,), ()):
+            group = sums.setdefault(key, [0.0, 0.0])
+            group[0] += measured
+            group[1] += predicted
+    return {key: measured / predicted for key, (measured, predicted) in sums.items() if predicted}
+
+
+def correction(found: dict[tuple[str, ...], float], rule: str, name: str) -> float:
+    """That of the size class, else of the rule, else of everything; 1 where nothing was measured."""
+    return next((found[key] for key in ((rule, name), (rule,), ()) if key in found), 1.0)
+
+
+class Need(NamedTuple):
+    """One rule's cells: how many, in how many jobs, expected GPU hours and hours of processes, and requested ones."""
+
+    rule: str
+    cells: int
+    jobs: int
+    hours: float
+    gpu_hours: float
+    requested_gpu_hours: float
+    calibrated: bool
+
+
+def needs(estimator: Estimator, unfinished: set | None = None) -> list[Need]:
+    """Per rule, over all cells, or over the `unfinished` ones. Selections run on the login node and cost nothing."""
+    from lm_validity.run.resources import job_resources
+
+    run, found = estimator.run, {}
+    for job in Grid(run).jobs.values():
+        cells = [cell for cell in job.cells if unfinished is None or cell in unfinished]
+        if not cells:
+            continue
+        asked = job_resources(run, job)
+        seconds = 0.0
+        if job.rule not in LIGHT_RULES:
+            start = estimator.workload.start_seconds(model_row(run, job.rule, job.model))
+            seconds = sum(map(estimator.seconds, cells)) + start
+        row = found.setdefault(job.rule, [0, 0, 0.0, 0.0, 0.0])
+        for index, value in enumerate(
+            (len(cells), 1, seconds / 3600, seconds * asked.gpus / 3600, asked.minutes * asked.gpus / 60)
+        ):
+            row[index] += value
+    return [Need(rule, *row, estimator.is_calibrated(rule)) for rule, row in found.items()]
+
+
+def memory_by_class(estimator: Estimator) -> dict[str, dict]:
+    """size class -> models, what a first attempt asks for, and the largest measured and expected GPU memory."""
+    run, found = estimator.run, {}
+    for model in used_rows(run):
+        one = size_class(run, model)
+        row = found.setdefault(model.size_class, {"models": 0, "mem_mb": one.mem_mb, "gpus": one.gpu, "gpu_gb": 0.0})
+        row["models"] += 1
+        row["gpu_gb"] = max(row["gpu_gb"], estimator.workload.gpu_gb(model))
+    for name, row in found.items():
+        same = [one for one in estimator.measured if one.size_class == name]
+        row["measured_mb"] = max((one.memory_mb or 0 for one in same), default=None)
+        row["measured_gpu_mb"] = max((one.gpu_memory_mb or 0 for one in same), default=None) or None
+    return found
+
+
+def _cells_by_model(run: Run) -> dict[tuple[str, str], list]:
+    found: dict[tuple[str, str], list] = {}
+    for job in Grid(run).jobs.values():
+        if job.rule not in LIGHT_RULES:
+            found.setdefault((job.rule, job.model), []).extend(job.cells)
+    return found
+
+
+def _read_sidecar(folder: Path) -> dict | None:
+    """A finished cell's sidecar, unless it is a replay's or has no time."""
+    try:
+        sidecar = read_json(folder / "sidecar.json")
+    except (OSError, ValueError):
+        return None
+    return None if "replay" in sidecar or not sidecar.get("wall_seconds") else sidecar
+
+
+def _count_tokens(workload: Workload, cell, sidecar: dict, tokens: dict) -> None:
+    """Tokens a document that a finished cell counted."""
+    counters = sidecar.get("counters") or {}
+    if cell.rule in ("evaluate_model", "evaluate_adapter") and counters.get("forward_tokens"):
+        documents = workload.documents(cell.benchmark, cell.split or "test")
+        tokens.setdefault(("scored", cell.benchmark), []).append(counters["forward_tokens"] / documents)
+    if cell.rule == "finetune_adapter" and counters.get("training_tokens") and not sidecar.get("resumed_epochs"):
+        seen = workload.documents(cell.benchmark, "train") * workload.run.configuration.finetuning.epochs
+        tokens.setdefault(("trained", cell.benchmark), []).append(counters["training_tokens"] / seen)

@@ -1,0 +1,121 @@
+"""Before a run is submitted: what would make its jobs fail after hours in a queue. Each problem is one line."""
+
+import importlib.metadata
+import importlib.util
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+from lm_validity.config.load import Run
+from lm_validity.files import read_json
+from lm_validity.monitor.check import Problem
+from lm_validity.monitor.scheduler import controller_since
+from lm_validity.monitor.workload import Workload
+from lm_validity.run.grid import Grid
+from lm_validity.run.resources import kind_and_id, size_class, used_rows
+
+SCORING = ("evaluate_model", "evaluate_adapter")
+INSTALL_CUDA = "install it without TORCH_INDEX=.../cpu (envs/README.md), or set evaluation.device to cpu"
+LABELS = {"models": "model", "language_models": "language model"}
+
+
+def readiness_problems(run: Run) -> list[Problem]:
+    """Locks, chat templates, GPU memory, a torch without CUDA, no vLLM. Reads files only."""
+    problems = lock_problems(run)
+    if run.configuration.replay:
+        return problems
+    return [*problems, *template_problems(run), *gpu_memory_problems(run), *torch_problems(run), *vllm_problems(run)]
+
+
+def lock_problems(run: Run) -> list[Problem]:
+    """A lock of Snakemake whose Snakemake is gone."""
+    locks = list(Path(".snakemake/locks").glob("*"))
+    if not locks or controller_since(run.results) is not None:
+        return []
+    return [
+        Problem(
+            ".snakemake/locks",
+            "locked by a Snakemake that is gone",
+            "look for jobs it left (below), then `snakemake --unlock` with the same --configfile",
+        )
+    ]
+
+
+def template_problems(run: Run) -> list[Problem]:
+    """Instruction-tuned models that are to be asked in chat and have no template."""
+    found = []
+    for model in Grid(run).used_models:
+        row = run.models[model]
+        if not row.instruction_tuned or "chat" not in run.configuration.evaluation.instruction_tuned_prompts:
+            continue
+        record = _record(run.results / "prefetch" / "models" / f"{model}.json")
+        if record is not None and not record.get("chat_template"):
+            what = "its tokenizer has no chat template"
+            action = "add chat_template.jinja to its folder, or set instruction_tuned to 0 in the models sheet"
+            found.append(Problem(f"model {model}", what, action))
+    return found
+
+
+def gpu_memory_problems(run: Run) -> list[Problem]:
+    """Models that do not fit the GPUs of their size class; of the bias study, which uses one, a single GPU."""
+    if run.configuration.evaluation.device == "cpu":
+        return []
+    workload, found = Workload(run), []
+    several = "choose a larger size_class, finetuning.gradient_checkpointing, or more size_classes.gpu"
+    single = "choose a size_class with larger GPUs: the bias study uses one of them"
+    for row in used_rows(run):
+        one, needed, (kind, name) = size_class(run, row), workload.gpu_gb(row), kind_and_id(row)
+        gpus, action = (one.gpu, several) if kind == "models" else (min(one.gpu, 1), single)
+        if needed > gpus * one.gpu_memory_gb:
+            what = f"needs about {needed:.0f} GB of GPU memory, size class {row.size_class!r} has {one.gpu} x "
+            found.append(Problem(f"{LABELS[kind]} {name}", f"{what}{one.gpu_memory_gb:g} GB", action))
+    return found
+
+
+def torch_problems(run: Run) -> list[Problem]:
+    """Jobs that need a GPU and a torch that cannot use one: they would end as soon as they start."""
+    device = run.configuration.evaluation.device
+    if device == "cpu" or (device == "auto" and not any(size_class(run, row).gpu for row in used_rows(run))):
+        return []
+    version = importlib.metadata.version("torch")
+    if not version.endswith("+cpu"):
+        return []
+    return [Problem("torch", f"{version} is the build without CUDA, and jobs need GPUs", INSTALL_CUDA)]
+
+
+def vllm_problems(run: Run) -> list[Problem]:
+    """Answers that vLLM is to write, where it is not installed."""
+    cells = (cell for job in Grid(run).jobs.values() if job.rule in SCORING for cell in job.cells)
+    if importlib.util.find_spec("vllm") is not None or not any(map(Grid(run).writes_with_vllm, cells)):
+        return []
+    action = "pip install 'lm-validity[cells,vllm]', or set evaluation.generation_backend to transformers"
+    return [Problem("vllm", "is not installed, and is to write answers", action)]
+
+
+class HubModel(NamedTuple):
+    """A model on the hub; `folders` of it, as prefixes of file names, that are fetched."""
+
+    path: str
+    revision: str | None = None
+    folders: tuple[str, ...] = ("",)
+
+
+def unfetched_models(run: Run) -> dict[str, HubModel]:
+    """Hub models without a record yet, by what they are called: `model` or `language model`, and the id."""
+    results, found = run.results / "prefetch", {}
+    for model in Grid(run).used_models:
+        row = run.models[model]
+        if not row.is_local and not (results / "models" / f"{model}.json").is_file():
+            found[f"model {model}"] = HubModel(row.path, row.revision, row.folders)
+    for model, row in run.language_models.items():
+        local = row.path.startswith((".", "/", "results/", "~")) or os.path.isdir(row.path)
+        if not local and not (results / "language_models" / f"{model}.json").is_file():
+            found[f"language model {model}"] = HubModel(row.path, row.revision)
+    return found
+
+
+def _record(path: Path) -> dict | None:
+    try:
+        return read_json(path)
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,110 @@
+"""How a run stands, as text for a terminal and as a page. Names are escaped on the page."""
+
+import time
+from collections import Counter
+from importlib import resources
+
+from lm_validity.monitor.status import STATES, CellState, Progress, RunState
+
+LISTED = 20  # failed cells named in the terminal; the page names all
+SIGNS = {"failed": "F", "running": "R", "stale": "s"}
+LEGEND = "#: all done, +: some done, .: none, R: running, F: failed, s: finished under another recipe"
+
+
+def render_summary(state: RunState, so_far: Progress) -> str:
+    """Counts by rule, progress, and what failed."""
+    width = max(len(rule) for rule in [*state.counts, "rule"])
+    lines = ["  ".join([f"{'rule':>{width}}", *(f"{name:>8}" for name in STATES)])]
+    for rule, counts in state.counts.items():
+        lines.append("  ".join([f"{rule:>{width}}", *(f"{counts[name]:>8}" for name in STATES)]))
+    lines.append(describe_progress(so_far))
+    failed = [one for one in state.cells if one.state == "failed"]
+    lines += [f"failed: {_label(one)}: {one.error}" for one in failed[:LISTED]]
+    if len(failed) > LISTED:
+        lines.append(f"... and {len(failed) - LISTED} more failed cells; --html FILE lists all.")
+    return "\n".join(lines)
+
+
+def describe_progress(so_far: Progress, now: float | None = None) -> str:
+    """One sentence: cells done, rate, expected finish."""
+    share = so_far.done / so_far.cells if so_far.cells else 1.0
+    text = f"{so_far.done:,} of {so_far.cells:,} cells done ({share:.1%})"
+    if so_far.done == so_far.cells:
+        return f"{text}."
+    if so_far.rate is None:
+        return f"{text}; none was finished in the last hour, so no rate."
+    text += f"; {so_far.rate:,.1f} cells an hour over the last {_duration(so_far.window)}"
+    if so_far.remaining_seconds is None:
+        return f"{text}."
+    finish = time.localtime((time.time() if now is None else now) + so_far.remaining_seconds)
+    when = time.strftime("%Y-%m-%d %H:%M", finish)
+    return f"{text}; at this rate of work the rest takes {_duration(so_far.remaining_seconds)}, until {when}."
+
+
+def render_matrix(cells: list[CellState]) -> str:
+    """Models by benchmarks, one sign each."""
+    squares = matrix(cells)
+    models = list(dict.fromkeys(model for model, _ in squares))
+    columns = list(dict.fromkeys(column for _, column in squares))
+    width = max((len(model) for model in models), default=0)
+    head = " ".join(f"{number:>2}" for number in range(1, len(columns) + 1))
+    lines = [f"{'':{width}} {head}"]
+    for model in models:
+        signs = [_sign(squares[model, column]) if (model, column) in squares else " " for column in columns]
+        lines.append(f"{model:{width}} " + " ".join(f"{sign:>2}" for sign in signs))
+    lines.append(LEGEND)
+    lines.append(", ".join(f"{number}: {column}" for number, column in enumerate(columns, 1)))
+    return "\n".join(lines)
+
+
+def matrix(cells: list[CellState]) -> dict[tuple[str, str], Counter]:
+    """(model, benchmark or task) -> number of cells by state, in the grid's order."""
+    found: dict[tuple[str, str], Counter] = {}
+    for one in cells:
+        found.setdefault((one.cell.model, one.column), Counter())[one.state] += 1
+    return found
+
+
+def render_page(title: str, state: RunState, so_far: Progress, refresh: float | None = None) -> str:
+    """The page: progress, counts, the matrix with a tooltip a square, every failed cell."""
+    from jinja2 import Environment
+
+    squares = matrix(state.cells)
+    text = (resources.files("lm_validity.pages") / "assets" / "status.html.j2").read_text(encoding="utf-8")
+    return (
+        Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
+        .from_string(text)
+        .render(
+            title=title,
+            written=time.strftime("%Y-%m-%d %H:%M:%S"),
+            refresh=refresh,
+            sentence=describe_progress(so_far),
+            share=so_far.done / so_far.cells if so_far.cells else 1,
+            states=STATES,
+            counts=state.counts,
+            models=list(dict.fromkeys(model for model, _ in squares)),
+            columns=list(dict.fromkeys(column for _, column in squares)),
+            squares=squares,
+            failed=[(_label(one), one.error) for one in state.cells if one.state == "failed"],
+        )
+    )
+
+
+def _sign(counts: Counter) -> str:
+    for name, sign in SIGNS.items():
+        if counts[name]:
+            return sign
+    if not counts["done"]:
+        return "."
+    return "+" if counts["missing"] else "#"
+
+
+def _label(one: CellState) -> str:
+    return f"{one.cell.rule}/{one.cell.model}/{one.cell.name}"
+
+
+def _duration(seconds: float) -> str:
+    minutes = seconds / 60
+    if minutes < 90:
+        return f"{max(1, round(minutes))} min"
+    return f"{minutes / 60:.1f} h" if minutes < 48 * 60 else f"{minutes / 60 / 24:.1f} days"

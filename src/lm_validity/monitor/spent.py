@@ -1,0 +1,50 @@
+"""What a run's finished cells took to compute: the counters of their sidecars, summed by phase."""
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from lm_validity.errors import InputError
+from lm_validity.run.store import Store
+
+
+@dataclass
+class Spent:
+    """cells: finished cells; uncounted: those whose sidecar has no counters (replayed scores, trials).
+    phases: phase -> counter -> sum. cpu_seconds, wall_seconds: of the cells, without process start.
+    written_by_vllm: cells whose answers vLLM wrote. truncated: (model, benchmark) -> phase -> requests of all passes,
+    and under `train` texts of all fine-tunes, that were longer than allowed and lost tokens."""
+
+    cells: int = 0
+    uncounted: int = 0
+    cpu_seconds: float = 0.0
+    wall_seconds: float = 0.0
+    phases: dict[str, Counter] = field(default_factory=dict)
+    written_by_vllm: int = 0
+    truncated: dict[tuple[str, str], Counter] = field(default_factory=dict)
+
+
+def count_spent(store: Store) -> Spent:
+    """Sum the sidecars of every finished cell in the store, cells of older recipes included."""
+    spent = Spent()
+    for folder in store.folders():
+        sidecar = store.sidecar(folder)
+        spent.cells += 1
+        spent.cpu_seconds += sidecar.get("cpu_seconds") or 0.0
+        spent.wall_seconds += sidecar.get("wall_seconds") or 0.0
+        counters = sidecar.get("counters") or {}
+        phases = counters.get("by_phase") or (
+            {"trials": counters} if counters else {}
+        )  # trials have phases of their own
+        spent.uncounted += not phases
+        spent.written_by_vllm += sidecar.get("generation_backend") == "vllm"
+        for phase, counts in phases.items():
+            spent.phases.setdefault(phase, Counter()).update(counts)
+        cut = Counter({phase: counts.get("truncated_requests", 0) for phase, counts in phases.items()})
+        cut["train"] += sidecar.get("truncated_texts", 0)
+        if cut.total():
+            try:
+                key = store.read(folder)["key"]
+            except InputError:  # damaged, or of an older recipe and purged: no number depends on this
+                continue
+            spent.truncated.setdefault((key["model"], key["benchmark"]), Counter()).update(cut)
+    return spent

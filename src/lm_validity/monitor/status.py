@@ -1,0 +1,172 @@
+"""The state of every cell of a run, and how fast it goes, from files alone.
+
+The store is listed once and each cell is looked up by the folder that its present recipe gives; manifests are opened
+only for selections, which have no folder, and for cells that are not finished, whose manifest may say why.
+"""
+
+import os
+import time
+from collections import Counter
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from lm_validity.config.load import Run
+from lm_validity.errors import CellError, InputError
+from lm_validity.monitor.check import read_failures
+from lm_validity.run.grid import Cell
+from lm_validity.run.leases import is_stale
+from lm_validity.run.manifests import Entry
+from lm_validity.run.workspace import Workspace
+
+# stale: finished under another recipe than the present one; missing: not computed, or a cell it stands on is not there
+STATES = ("done", "running", "failed", "stale", "missing")
+
+
+class CellState(NamedTuple):
+    """A cell, one of STATES, why it failed (else null), and when it was finished (seconds since 1970; else null)."""
+
+    cell: Cell
+    state: str
+    error: str | None = None
+    finished: float | None = None
+
+    @property
+    def column(self) -> str:
+        """What the cell is about: its benchmark, or the task of the bias study."""
+        return getattr(self.cell, "benchmark", None) or self.cell.task
+
+
+class RunState:
+    """The states of a run's cells, in the grid's order."""
+
+    def __init__(self, run: Run):
+        self.run = run
+        self.workspace = Workspace(run, also_aside=True)
+        self._finished = _list_store(run.results / "store")
+        self._names = {folder.rpartition("--")[0] for folder in self._finished}
+        self._running = _held_leases(run.results / "store" / ".leases")
+        self._failures = read_failures(run)
+
+    @cached_property
+    def cells(self) -> list[CellState]:
+        """One entry a cell of the grid."""
+        return [self._state(cell) for job in self.workspace.grid.jobs.values() for cell in job.cells]
+
+    @cached_property
+    def counts(self) -> dict[str, Counter]:
+        """rule -> number of cells in each of STATES."""
+        found: dict[str, Counter] = {}
+        for one in self.cells:
+            found.setdefault(one.cell.rule, Counter(dict.fromkeys(STATES, 0)))[one.state] += 1
+        return found
+
+    def _state(self, cell: Cell) -> CellState:
+        if cell.rule in ("select_prompt", "select_adapter"):
+            return self._selection_state(cell)
+        folder = self._folder(cell)
+        if folder in self._finished:
+            return CellState(cell, "done", finished=self._finished[folder])
+        if folder is not None and folder.replace("/", ".") in self._running:
+            return CellState(cell, "running")
+        failed = self._failure(cell)
+        if failed:
+            return CellState(cell, "failed", failed)
+        return CellState(cell, "stale" if f"{cell.rule}/{cell.model}/{cell.name}" in self._names else "missing")
+
+    def _selection_state(self, cell: Cell) -> CellState:
+        """A selection lies in its manifest; it is stale where the adapter it chose is not a present one."""
+        entry = self._entry(cell)
+        if entry is None or entry.status != "done":
+            failed = self._failure(cell)
+            return CellState(cell, "failed" if failed else "missing", failed)
+        folder = entry.content.get("folder")
+        if folder is None:
+            return CellState(cell, "done")
+        chosen = Cell(
+            "finetune_adapter",
+            *(cell.model, cell.benchmark, None, entry.content["prompt"], entry.content["learning_rate"], cell.seed),
+        )
+        if chosen not in self.workspace.grid.batch_of or self._folder(chosen) != folder:
+            return CellState(cell, "stale")
+        return CellState(cell, "done" if folder in self._finished else "missing")
+
+    def _folder(self, cell: Cell) -> str | None:
+        """Where the present recipe puts the cell; None where that cannot be known yet."""
+        try:
+            if cell.rule == "evaluate_adapter":
+                choice = self.workspace.selection(cell)
+                if choice["folder"] is None:  # the untouched model's score
+                    cell = self.workspace.grid.direct(cell.model, cell.benchmark, choice["prompt"], "test")
+            return self.workspace.place(cell).folder
+        except (InputError, CellError, OSError, KeyError):
+            return None
+
+    def _entry(self, cell: Cell) -> Entry | None:
+        try:
+            return self.workspace.manifests.entry(cell)
+        except InputError:
+            return None
+
+    def _failure(self, cell: Cell) -> str | None:
+        entry = self._entry(cell)
+        if entry is not None and entry.status == "failed":
+            return entry.error
+        return None if entry is not None and entry.status == "done" else self._failures.get(cell)
+
+
+class Progress(NamedTuple):
+    """How far a run is. Work is in expected seconds; rate in cells an hour over the last `window` seconds (null where
+    nothing was finished in it), `remaining_seconds` from the work done in it."""
+
+    done: int
+    cells: int
+    window: float
+    rate: float | None
+    remaining_seconds: float | None
+
+
+def progress(states: list[CellState], weight=lambda cell: 1.0, now: float | None = None, window=3600.0) -> Progress:
+    """Cells done, rate, and the time that the rest takes at the rate of the last `window` seconds.
+
+    weight: expected seconds of a cell, so that an hour of short evaluations does not promise fast fine-tunes.
+    A run that began within the window is measured from its first finished cell; cells that two entries share count
+    once.
+    """
+    now = time.time() if now is None else now
+    computed = [one for one in states if one.cell.rule not in ("select_prompt", "select_adapter")]
+    recent = sorted(
+        ((one.finished, weight(one.cell)) for one in computed if one.finished and one.finished > now - window),
+        key=lambda pair: pair[0],
+    )
+    before = any(one.finished and one.finished <= now - window for one in computed)
+    if recent and not before:  # the first cell only starts the clock
+        window, recent = now - recent[0][0], recent[1:]
+    done = sum(one.state == "done" for one in states)
+    left = sum(weight(one.cell) for one in computed if one.state != "done")
+    if not recent or window <= 0:
+        return Progress(done, len(states), window, None, 0.0 if done == len(states) else None)
+    work = sum(each for _, each in recent)
+    return Progress(done, len(states), window, len(recent) / window * 3600, left / work * window if work else None)
+
+
+def _list_store(root: Path) -> dict[str, float]:
+    """folder -> time of its renaming into place. Folders appear whole; what is being written begins with a dot."""
+    found = {}
+    for rule in _folders(root):
+        for model in _folders(rule.path):
+            for cell in _folders(model.path):
+                found[f"{rule.name}/{model.name}/{cell.name}"] = cell.stat().st_mtime
+    return found
+
+
+def _folders(path) -> list[os.DirEntry]:
+    try:
+        with os.scandir(path) as entries:
+            return [entry for entry in entries if not entry.name.startswith(".") and entry.is_dir()]
+    except FileNotFoundError:
+        return []
+
+
+def _held_leases(folder: Path) -> set[str]:
+    return {path.stem for path in folder.glob("*.json") if not is_stale(path)}

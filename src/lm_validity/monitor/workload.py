@@ -1,0 +1,208 @@
+"""How much work a cell is, by an analytic model: documents, tokens, floating-point operations, seconds, bytes.
+
+Constants are estimates for one H200 with Hugging Face code run eagerly; `store.cost` corrects them by the cells that
+were finished. Where neither splits nor records exist yet, documents are the caps of the configuration.
+"""
+
+import json
+import math
+from functools import cache, cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from lm_validity.config.bias_sheets import LanguageModel
+from lm_validity.config.load import Run
+from lm_validity.config.sheets import Model
+from lm_validity.files import read_json
+from lm_validity.run.grid import Cell
+from lm_validity.run.resources import kind_and_id, model_row, size_class
+from lm_validity.run.trial_grid import plan_values
+
+# floating-point operations a second that training and evaluation reach: 40% of an H200's peak in 16 bits
+RATE = {"bfloat16": 395e12, "float16": 395e12, "float32": 45e12}
+BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+FORWARD_SECONDS, STEP_SECONDS = 0.028, 0.085  # launch floor of a forward pass, and of an optimizer step
+PASS_SECONDS, DOCUMENT_SECONDS = 3.0, 0.0012  # host: once an evaluation, and a document
+START_SECONDS, LOAD_RATE = 20.0, 1e9  # a process until it loads a model; bytes a second of that
+# (scored tokens, training tokens, sequences) a document where nothing was counted yet
+TOKENS = {"multiple_choice": (160, 50, 4), "generate_until": (150, 150, 1), "loglikelihood_rolling": (1000, 800, 1)}
+TRIAL_TOKENS = 128
+ITEM_BYTES = 300  # a document's row of items.parquet
+TYPICAL_B = {"miniature": 0.0005, "tiny": 0.12, "small": 0.6, "medium": 2.0, "large": 7.0, "huge": 13.0}
+
+
+class Shape(NamedTuple):
+    """A transformer of P parameters as wide models are built: 12 layers' worth of width^2 each, width = 128 layers."""
+
+    layers: float
+    width: float
+
+
+def shape_of(parameters: float) -> Shape:
+    """layers = (P / (12 * 128^2))^(1/3), width = 128 * layers."""
+    layers = (parameters / (12 * 128**2)) ** (1 / 3)
+    return Shape(layers, 128 * layers)
+
+
+def adapter_parameters(parameters: float, rank: int, target_modules: str) -> float:
+    """LoRA: rank * (in + out) summed over the layers' projections; a gated MLP is 8/3 as wide."""
+    shape = shape_of(parameters)
+    attention, rest = 6 * shape.width, 13 * shape.width  # q, k, v; output projection and MLP
+    return rank * shape.layers * (attention + (rest if target_modules == "all-linear" else 0))
+
+
+def gpu_gb(run: Run, parameters: float, dtype: str) -> float:
+    """The least GPU memory that fine-tuning needs: weights, one text's activations and logits, the CUDA context.
+
+    Activations: 34 * tokens * width * layers bytes in 16 bits (Korthikanti et al. 2022, eq. 1, without the attention
+    matrix); logits: 150,000 words in 10 bytes; context: 1 GB.
+    """
+    settings, shape = run.configuration.finetuning, shape_of(parameters)
+    activations = 34 * settings.max_length * shape.width * shape.layers * BYTES[dtype] / 2
+    if settings.gradient_checkpointing:
+        activations /= shape.layers
+    trained = 16 * adapter_parameters(parameters, settings.rank, settings.target_modules)
+    return (parameters * BYTES[dtype] + activations + trained + settings.max_length * 150_000 * 10) / 1e9 + 1
+
+
+def _count_parameters(record: Path) -> float:
+    """Parameters of a fetched model, from the headers of its safetensors files; 0 where that cannot be read."""
+    try:
+        point = read_json(record)["checkpoints"]["final"]
+        total = 0
+        for path in (Path(point["path"]) / (point["subfolder"] or "")).glob("*.safetensors"):
+            with open(path, "rb") as handle:
+                header = json.loads(handle.read(int.from_bytes(handle.read(8), "little")))
+            total += sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")
+        return float(total)
+    except (OSError, ValueError, KeyError, TypeError):
+        return 0.0
+
+
+class Workload:
+    """What each cell of one run has to do. `assumed` says in words what was not known."""
+
+    def __init__(self, run: Run):
+        self.run = run
+        self.assumed: dict[str, set[str]] = {}
+        self.counted_tokens: dict[tuple[str, str], float] = {}  # (kind, benchmark) -> tokens a document
+        self._parameters, self.documents = cache(self._find_parameters), cache(self._documents)
+
+    def _assume(self, what: str, name: str) -> None:
+        self.assumed.setdefault(what, set()).add(name)
+
+    def parameters(self, row: Model | LanguageModel) -> float:
+        """Parameters from the sheet, else from the fetched weights, else of a typical model of the size class."""
+        return self._parameters(*kind_and_id(row))
+
+    def _find_parameters(self, kind: str, model: str) -> float:
+        row = getattr(self.run, kind)[model]
+        if getattr(row, "parameters_b", None):
+            return row.parameters_b * 1e9
+        counted = _count_parameters(self.run.results / "prefetch" / kind / f"{model}.json")
+        if counted:
+            return counted
+        self._assume("parameters by size class", model)
+        return TYPICAL_B.get(row.size_class, 1.0) * 1e9
+
+    def _documents(self, benchmark: str, split: str) -> int:
+        """Documents of a split: as divided, as fetched, or the cap."""
+        cap = getattr(self.run.configuration.splits, split)
+        results = self.run.results
+        try:
+            found = read_json(results / "splits" / benchmark / f"{split}.json")["documents"]
+            if found:
+                return found
+        except (OSError, ValueError, KeyError):
+            pass
+        try:
+            found = read_json(results / "prefetch" / "benchmarks" / f"{benchmark}.json")["documents"].get(split)
+            if found:
+                return min(found, cap)
+        except (OSError, ValueError, KeyError):
+            pass
+        self._assume("documents by the splits' caps", benchmark)
+        return cap
+
+    def tokens(self, kind: str, benchmark: str) -> float:
+        """Tokens a document: `scored` (all choices) or `trained`."""
+        if (kind, benchmark) in self.counted_tokens:
+            return self.counted_tokens[kind, benchmark]
+        self._assume("tokens a document by output type", benchmark)
+        return TOKENS[self.run.benchmarks[benchmark].output_type][0 if kind == "scored" else 1]
+
+    def seconds(self, cell) -> float:
+        """Expected seconds of one cell by the analytic model alone; 0 for selections."""
+        if cell.rule == "finetune_adapter":
+            return self._finetune_seconds(cell)
+        if cell.rule in ("evaluate_model", "evaluate_adapter"):
+            return self._score_seconds(self._row(cell), cell.benchmark, cell.split or "test")
+        return self._trial_seconds(cell) if hasattr(cell, "task") else 0.0
+
+    def _row(self, cell) -> Model | LanguageModel:
+        return model_row(self.run, cell.rule, cell.model)
+
+    def _score_seconds(self, model: Model, benchmark: str, split: str) -> float:
+        row, settings = self.run.benchmarks[benchmark], self.run.configuration.evaluation
+        documents = self.documents(benchmark, split)
+        sequences = documents * TOKENS[row.output_type][2]
+        passes = -(-sequences // settings.batch_size)
+        if row.output_type == "generate_until":
+            passes *= settings.max_generated_tokens
+        operations = 2 * self.parameters(model) * documents * self.tokens("scored", benchmark)
+        computing = max(operations / RATE[model.dtype], passes * FORWARD_SECONDS)
+        return PASS_SECONDS + documents * DOCUMENT_SECONDS + computing
+
+    def _finetune_seconds(self, cell: Cell) -> float:
+        settings, documents = self.run.configuration.finetuning, self.documents(cell.benchmark, "train")
+        row = self._row(cell)
+        steps = -(-documents // settings.effective_batch)
+        # 2P forward and 2P for the activations' gradients: frozen weights have none
+        operations = 4 * self.parameters(row) * documents * self.tokens("trained", cell.benchmark)
+        epoch = max(operations / RATE[row.dtype], steps * STEP_SECONDS)
+        validation = self._score_seconds(row, cell.benchmark, "validation")
+        return settings.epochs * (epoch + validation)
+
+    def _trial_seconds(self, cell) -> float:
+        """Subsamples of the bias study: three arms trained on m texts, two of them pretrained on n; n predicted."""
+        values, row = plan_values(self.run, cell), self._row(cell)
+        of_texts, of_labels = values["pretraining"], values["classification"]
+        pretraining, training = 2 * cell.n * of_texts["epochs"], 0
+        steps = pretraining / of_texts["batch_size"]
+        if of_labels["method"] == "head":
+            training = 3 * cell.m * of_labels["epochs"]
+            steps += training / of_labels["batch_size"]
+        operations = 6 * self.parameters(row) * (training + pretraining + cell.n) * TRIAL_TOKENS
+        one = max(operations / RATE[row.dtype], steps * STEP_SECONDS + 3 * FORWARD_SECONDS)
+        return one * (cell.last - cell.first + 1)
+
+    def start_seconds(self, row: Model | LanguageModel) -> float:
+        """A process until its model is loaded."""
+        return START_SECONDS + self.parameters(row) * BYTES[row.dtype] / LOAD_RATE
+
+    # ---- bytes --------------------------------------------------------------------------------------------------
+
+    def stored_bytes(self, cell) -> float:
+        """What a finished cell takes in the store."""
+        if cell.rule == "finetune_adapter":
+            settings = self.run.configuration.finetuning
+            trained = adapter_parameters(self.parameters(self._row(cell)), settings.rank, settings.target_modules)
+            return 4 * trained + 5000
+        if cell.rule in ("evaluate_model", "evaluate_adapter"):
+            return ITEM_BYTES * self.documents(cell.benchmark, cell.split or "test") + 5000
+        return 100 * cell.n * 3 * (cell.last - cell.first + 1) + 5000 if hasattr(cell, "task") else 0.0
+
+    @cached_property
+    def model_bytes(self) -> float:
+        """Weights in the hub's cache, 16 bits a parameter; each revision that is a checkpoint is a copy of its own."""
+        total = 0.0
+        for row in self.run.models.values():
+            copies = len({point.revision for point in row.checkpoints})
+            total += 0 if row.is_local else 2 * self.parameters(row) * copies
+        return total + sum(2 * self.parameters(row) for row in self.run.language_models.values())
+
+    def gpu_gb(self, row: Model | LanguageModel) -> float:
+        """The least GPU memory that the model's jobs need; 0 where its size class has no GPU."""
+        if not size_class(self.run, row).gpu:
+            return 0.0
+        return gpu_gb(self.run, self.parameters(row), row.dtype)

@@ -1,0 +1,359 @@
+"""Chart builders: one grammar (Vega-Lite through Altair) for every figure of every report.
+
+A builder takes a tidy frame and column names and returns an Altair chart whose width is that of its
+container. Missing values are drawn as missing (grey cells, an × on the axis), never left out silently.
+Colours are legible on light and dark; text and lines of axes get their colour from the page's style sheet.
+Every chart with a column `family` listens to the parameter `family_focus`, through which the page links the
+selection of a family.
+
+`save_figure` writes one chart as Vega-Lite, SVG and PDF.
+"""
+
+import copy
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import altair as alt
+import numpy as np
+import pandas as pd
+import vl_convert
+
+from lm_validity.files import replace_file, write_text
+from lm_validity.pages.figure_style import (
+    CATEGORY_COLORS,
+    CONFIG,
+    FAMILY_FOCUS,
+    MISSING_COLOR,
+    PROTOCOL_COLORS,
+    PROTOCOL_LABELS,
+    UNKNOWN_COLOR,
+    chart_data,
+    discrete,
+    family_color,
+    family_opacity,
+    protocol_color,
+    tooltips,
+    with_family_focus,
+)
+
+__all__ = [
+    "CATEGORY_COLORS",
+    "MISSING_COLOR",
+    "PROTOCOL_COLORS",
+    "PROTOCOL_LABELS",
+    "UNKNOWN_COLOR",
+    "bump",
+    "chart_data",
+    "family_color",
+    "family_opacity",
+    "grouped_bars",
+    "heatmap",
+    "interval_dots",
+    "lines",
+    "matrix_frame",
+    "protocol_color",
+    "save_figure",
+    "scatter",
+    "tooltips",
+    "vega_lite",
+    "with_family_focus",
+]
+
+STATIC_WIDTH = 620  # of a chart without its own width, in SVG and PDF
+
+
+def heatmap(
+    frame: pd.DataFrame,
+    *,
+    x: str,
+    y: str,
+    value: str,
+    title: str,
+    x_order: Sequence[str],
+    y_order: Sequence[str],
+    tooltip: list[alt.Tooltip],
+    domain: tuple[float, float] = (0.0, 1.0),
+    scheme: str = "viridis",
+    number_format: str | None = None,
+    reverse: bool = False,
+    focus: bool = False,
+    row_height: int = 18,
+) -> alt.LayerChart:
+    """Cells coloured by `value`; a missing one is grey with an ×. `number_format` also writes the number."""
+    base = alt.Chart(chart_data(frame)).encode(
+        x=alt.X(f"{x}:N", scale=discrete(x_order), title=None, axis=alt.Axis(labelAngle=-50, labelOverlap=False)),
+        y=alt.Y(f"{y}:N", scale=discrete(y_order), title=None, axis=alt.Axis(labelOverlap=False)),
+        tooltip=tooltip,
+    )
+    known = f"isValid(datum.{value})"
+    scale = alt.Scale(domain=list(domain), scheme=scheme, clamp=True, reverse=reverse)
+    cells = (
+        base.transform_filter(known)
+        .mark_rect()
+        .encode(color=alt.Color(f"{value}:Q", scale=scale, legend=alt.Legend(title=title, gradientLength=160)))
+    )
+    missing = base.transform_filter(f"!{known}")
+    blank = missing.mark_rect(color=MISSING_COLOR, opacity=0.25)
+    cross = missing.mark_text(text="×", color=MISSING_COLOR, fontSize=11)
+    layers = [cells, blank, cross]
+    if number_format:
+        middle = domain[0] + 0.62 * (domain[1] - domain[0])
+        ink = alt.condition(f"datum.{value} > {middle}", alt.value("#111"), alt.value("#fff"))
+        text = base.transform_filter(known).mark_text(fontSize=11)
+        layers.append(text.encode(text=alt.Text(f"{value}:Q", format=number_format), color=ink))
+    chart = alt.layer(*layers).properties(width="container", height=row_height * max(len(y_order), 1))
+    return with_family_focus(chart) if focus else chart
+
+
+def matrix_frame(
+    values: np.ndarray, rows: Sequence[str], columns: Sequence[str], name: str, without_diagonal: bool = False
+) -> pd.DataFrame:
+    """A matrix in long form for `heatmap`: columns `row`, `column` and `name`.
+
+    `without_diagonal` leaves out what would compare a name with itself.
+    """
+    frame = pd.DataFrame(
+        {
+            "row": np.repeat(list(rows), len(columns)),
+            "column": np.tile(list(columns), len(rows)),
+            name: np.ravel(values),
+        }
+    )
+    return frame[frame["row"] != frame["column"]] if without_diagonal else frame
+
+
+def interval_dots(
+    frame: pd.DataFrame,
+    *,
+    y: str,
+    value: str,
+    title: str,
+    y_order: Sequence[str],
+    color: alt.Color,
+    tooltip: list[alt.Tooltip],
+    low: str | None = None,
+    high: str | None = None,
+    mark: str | None = None,
+    offset: str | None = None,
+    zero: bool = False,
+    focus: bool = False,
+    row_height: int = 18,
+) -> alt.LayerChart:
+    """One row per `y`: a dot at `value`, a line from `low` to `high`, a tick at `mark`; no value: an ×."""
+    axis = alt.Axis(labelOverlap=False, grid=True, gridDash=[1, 3])
+    encoding = {"y": alt.Y(f"{y}:N", scale=discrete(y_order), title=None, axis=axis), "tooltip": tooltip}
+    if offset:
+        encoding["yOffset"] = alt.YOffset(f"{offset}:N", scale=discrete(frame[offset].drop_duplicates()))
+    base = alt.Chart(chart_data(frame)).encode(**encoding)
+    known = base.transform_filter(f"isValid(datum.{value})")
+    scale = alt.Scale(zero=zero)
+    opacity = {"opacity": family_opacity()} if focus else {}
+    layers = []
+    if low and high and frame[[low, high]].notna().any(axis=None):
+        bar = base.transform_filter(f"isValid(datum.{low}) && isValid(datum.{high})").mark_rule(strokeWidth=1.6)
+        layers.append(bar.encode(x=alt.X(f"{low}:Q", title=title, scale=scale), x2=f"{high}:Q", color=color, **opacity))
+    if mark and frame[mark].notna().any():
+        tick = base.transform_filter(f"isValid(datum.{mark})").mark_tick(thickness=2, height=9, opacity=0.55)
+        layers.append(tick.encode(x=alt.X(f"{mark}:Q", title=title, scale=scale), color=color))
+    dot = known.mark_point(filled=True, size=52, opacity=1)
+    layers.append(dot.encode(x=alt.X(f"{value}:Q", title=title, scale=scale), color=color, **opacity))
+    missing = base.transform_filter(f"!isValid(datum.{value})").mark_text(text="×", color=MISSING_COLOR, fontSize=13)
+    layers.append(missing.encode(x=alt.value(6)))
+    chart = alt.layer(*layers).properties(width="container", height=row_height * max(len(y_order), 1))
+    return with_family_focus(chart) if focus else chart
+
+
+def grouped_bars(
+    frame: pd.DataFrame,
+    *,
+    x: str,
+    value: str,
+    title: str,
+    x_order: Sequence[str],
+    color: alt.Color,
+    tooltip: list[alt.Tooltip],
+    group: str = "protocol",
+    group_order: Sequence[str] | None = None,
+    low: str | None = None,
+    high: str | None = None,
+    mark: str | None = None,
+    domain: tuple[float, float] | None = None,
+    height: int = 240,
+    x_title: str | None = None,
+) -> alt.LayerChart:
+    """Vertical bars side by side by `group`, error bars from `low` to `high` and a tick at `mark` where known."""
+    base = alt.Chart(chart_data(frame)).encode(
+        x=alt.X(
+            f"{x}:N",
+            scale=discrete(x_order),
+            title=x_title,
+            axis=alt.Axis(labelAngle=0 if len(x_order) < 9 else -50),
+        ),
+        xOffset=alt.XOffset(f"{group}:N", scale=discrete(group_order or frame[group].drop_duplicates())),
+        tooltip=tooltip,
+    )
+    scale = alt.Scale(domain=list(domain)) if domain else alt.Scale(zero=True)
+    bars = base.mark_bar(cornerRadiusEnd=2).encode(y=alt.Y(f"{value}:Q", title=title, scale=scale), color=color)
+    layers = [bars]
+    if low and high and frame[[low, high]].notna().any(axis=None):
+        rule = base.transform_filter(f"isValid(datum.{low}) && isValid(datum.{high})").mark_rule(
+            strokeWidth=1.4, color="#555"
+        )
+        layers.append(rule.encode(y=f"{low}:Q", y2=f"{high}:Q"))
+    if mark and frame[mark].notna().any():
+        tick = base.transform_filter(f"isValid(datum.{mark})").mark_tick(thickness=2, color="#888", width=26)
+        layers.append(tick.encode(y=f"{mark}:Q"))
+    missing = base.transform_filter(f"!isValid(datum.{value})").mark_text(text="×", color=MISSING_COLOR, fontSize=13)
+    layers.append(missing.encode(y=alt.value(height - 8)))
+    return alt.layer(*layers).properties(width="container", height=height)
+
+
+def lines(
+    frame: pd.DataFrame,
+    *,
+    x: str,
+    y: str,
+    color: alt.Color,
+    x_title: str,
+    y_title: str,
+    tooltip: list[alt.Tooltip],
+    detail: str | None = None,
+    low: str | None = None,
+    high: str | None = None,
+    log_x: bool = False,
+    domain: tuple[float, float] | None = None,
+    dash: alt.StrokeDash | None = None,
+    height: int = 260,
+    points: bool = True,
+    focus: bool = False,
+) -> alt.LayerChart:
+    """Lines by colour (and `detail`), with a band from `low` to `high`; a missing value is a gap."""
+    x_scale = alt.Scale(type="log") if log_x else alt.Scale(zero=False, nice=False)
+    y_scale = alt.Scale(domain=list(domain)) if domain else alt.Scale(zero=False)
+    base = alt.Chart(chart_data(frame)).encode(
+        x=alt.X(f"{x}:Q", title=x_title, scale=x_scale, axis=alt.Axis(format="~e" if log_x else ".6~g")),
+        color=color,
+        tooltip=tooltip,
+    )
+    if detail:
+        base = base.encode(detail=f"{detail}:N")
+    opacity = {"opacity": family_opacity()} if focus else {}
+    layers = []
+    if low and high and frame[[low, high]].notna().any(axis=None):
+        layers.append(
+            base.mark_area(opacity=0.16).encode(y=alt.Y(f"{low}:Q", title=y_title, scale=y_scale), y2=f"{high}:Q")
+        )
+    line = base.mark_line(strokeWidth=1.8, invalid="break-paths-show-domains")
+    line = line.encode(y=alt.Y(f"{y}:Q", title=y_title, scale=y_scale), **opacity)
+    layers.append(line.encode(strokeDash=dash) if dash is not None else line)
+    if points:
+        dots = base.transform_filter(f"isValid(datum.{y})").mark_point(filled=True, size=34)
+        layers.append(dots.encode(y=alt.Y(f"{y}:Q", title=y_title, scale=y_scale), **opacity))
+    chart = alt.layer(*layers).properties(width="container", height=height)
+    return with_family_focus(chart) if focus else chart
+
+
+def scatter(
+    frame: pd.DataFrame,
+    *,
+    x: str,
+    y: str,
+    color: alt.Color,
+    x_title: str,
+    y_title: str,
+    tooltip: list[alt.Tooltip],
+    log_x: bool = False,
+    low: str | None = None,
+    high: str | None = None,
+    shape: alt.Shape | None = None,
+    diagonal: bool = False,
+    height: int = 320,
+    focus: bool = True,
+) -> alt.LayerChart:
+    """Points (with vertical intervals from `low` to `high`); `focus` links them to the page's family selection."""
+    x_scale = alt.Scale(type="log") if log_x else alt.Scale(zero=False)
+    base = alt.Chart(chart_data(frame)).encode(
+        x=alt.X(f"{x}:Q", title=x_title, scale=x_scale, axis=alt.Axis(format="~e" if log_x else ".6~g")),
+        color=color,
+        tooltip=tooltip,
+    )
+    opacity = {"opacity": family_opacity()} if focus else {}
+    layers = []
+    if diagonal:
+        values = pd.concat([frame[x], frame[y]]).dropna()
+        ends = pd.DataFrame({x: [values.min(), values.max()], y: [values.min(), values.max()]})
+        line = alt.Chart(chart_data(ends)).mark_line(strokeDash=[4, 4], color=MISSING_COLOR, strokeWidth=1)
+        layers.append(line.encode(x=f"{x}:Q", y=f"{y}:Q"))
+    y_axis = alt.Y(f"{y}:Q", title=y_title, scale=alt.Scale(zero=False))
+    if low and high and frame[[low, high]].notna().any(axis=None):
+        bars = base.transform_filter(f"isValid(datum.{low}) && isValid(datum.{high})").mark_rule(strokeWidth=1.2)
+        layers.append(bars.encode(y=alt.Y(f"{low}:Q", title=y_title), y2=f"{high}:Q", **opacity))
+    dots = base.mark_point(filled=True, size=62).encode(y=y_axis, **opacity)
+    layers.append(dots.encode(shape=shape) if shape is not None else dots)
+    chart = alt.layer(*layers).properties(width="container", height=height)
+    return with_family_focus(chart) if focus else chart
+
+
+def bump(frame: pd.DataFrame, families: Sequence[str | None]) -> alt.LayerChart:
+    """Two orders of the same models side by side, lines between a model's places.
+
+    Columns of `frame`: model, family, benchmark, side (0 left, 1 right), place, rank, best, worst (its rank
+    band), score, error. One row per model and side.
+    """
+    color = family_color(families)
+    names = frame.drop_duplicates("side").sort_values("side")["benchmark"].tolist()
+    places = int(frame["place"].max())
+    tooltip = tooltips(
+        model="Model", family="Family", benchmark="Benchmark", score="Score|.4f", error="±|.4f", rank="Rank|~g",
+        place="Aligned place", best="Band from", worst="to",
+    )  # fmt: skip
+    titles = " · ".join(names)
+    axis = alt.Axis(values=[0, 1], labelExpr=f"datum.value == 0 ? {json.dumps(names[0])} : {json.dumps(names[1])}")
+    y_axis = alt.Axis(values=[1, *range(10, places + 1, 10)], grid=False)
+    base = alt.Chart(chart_data(frame)).encode(
+        x=alt.X("side:Q", scale=alt.Scale(domain=[-0.55, 1.55]), axis=axis, title=None),
+        color=color,
+        tooltip=tooltip,
+        opacity=family_opacity(),
+    )
+    y = alt.Y("place:Q", scale=alt.Scale(domain=[0.5, places + 0.5], reverse=True), axis=y_axis, title="Place")
+    # bands overlap: they are shown for the family that is focused
+    shown = alt.condition(f"datum.family == {FAMILY_FOCUS}", alt.value(0.3), alt.value(0.0))
+    band = base.mark_rule(strokeWidth=7).encode(y=alt.Y("best:Q", title="Place"), y2="worst:Q", opacity=shown)
+    line = base.mark_line(strokeWidth=1.4).encode(y=y, detail="model:N")
+    dot = base.mark_point(filled=True, size=26).encode(y=y)
+    left = base.transform_filter("datum.side == 0").mark_text(align="right", dx=-6, fontSize=9)
+    right = base.transform_filter("datum.side == 1").mark_text(align="left", dx=6, fontSize=9)
+    labels = [text.encode(y=y, text="model:N") for text in (left, right)]
+    chart = alt.layer(band, line, dot, *labels).properties(
+        width="container", height=max(160, 11 * places), description=titles
+    )
+    return with_family_focus(chart)
+
+
+def vega_lite(chart: alt.TopLevelMixin | dict) -> dict:
+    """The Vega-Lite specification of a chart with the common configuration."""
+    spec = copy.deepcopy(chart) if isinstance(chart, dict) else chart.to_dict(validate=False)
+    spec["config"] = {**CONFIG, **{k: v for k, v in spec.get("config", {}).items() if k not in ("view",)}}
+    return spec
+
+
+def save_figure(spec: dict, stem: str | Path) -> None:
+    """Write `stem`.vl.json, `stem`.svg and `stem`.pdf from a Vega-Lite specification, for papers: on white."""
+    stem = Path(stem)
+    static = static_spec(spec)
+    svg = vl_convert.vegalite_to_svg(static)
+    write_text(f"{stem}.vl.json", json.dumps(static, ensure_ascii=False, allow_nan=False))
+    write_text(f"{stem}.svg", svg)
+    with replace_file(f"{stem}.pdf") as temporary:
+        temporary.write_bytes(vl_convert.svg_to_pdf(svg))
+
+
+def static_spec(spec: dict) -> dict:
+    """A copy of fixed width on a white background."""
+    static = copy.deepcopy(spec)
+    if static.get("width") == "container":
+        static["width"] = STATIC_WIDTH
+    static["config"] = {**static.get("config", {}), "background": "white"}
+    return static

@@ -1,0 +1,290 @@
+"""A report as a page: findings first, then figures, then tables. Shared by all reports and by the site.
+
+    page = Page(
+        name="agreement", title="Ranking agreement", findings=[Finding("Preparation raises the mean tau from
+        0.52 to 0.76.", "61 models × 24 benchmarks.")], sections=[
+            Section(
+                "Pairs of benchmarks", finding="274 of 276 pairs agree more.", figures=[Figure("tau_direct",
+                "Direct evaluation", chart, caption="Kendall's tau-b.")], tables=[Table("tau_by_pair", "All
+                pairs", frame, formats={"tau": ".3f"}, labels={"tau": "τ"})], notes=["Pairs with fewer than
+                two common models are left out."],
+            )
+        ],
+        notes=["Notes on the data."],
+    )
+    write_page(page, output)
+
+`write_page` writes `page.json` (all that is needed to compose the page into a site), `index.html`
+(self-contained, no network), `tables/<name>.csv` with unrounded numbers, and
+`figures/<name>.{vl.json,svg,pdf}`. All text is plain text: it is escaped on the page, so names from a
+user's files may hold anything.
+"""
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from lm_validity.files import replace_file, write_text
+from lm_validity.pages.figures import save_figure, vega_lite
+
+_NAME = re.compile(r"[a-z0-9_]+")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One sentence that answers a question, with its interval in it; `basis` says what it rests on and what
+    is missing. An `alarm` is shown in red: something went wrong that invalidates what follows.
+    """
+
+    sentence: str
+    basis: str = ""
+    alarm: bool = False
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A chart (Altair or a Vega-Lite dictionary) under a file name. `wide` takes the whole row; on screens
+    narrower than `min_width` pixels the figure scrolls sideways.
+    """
+
+    name: str
+    title: str
+    chart: object
+    caption: str = ""
+    wide: bool = False
+    min_width: int = 320
+
+
+@dataclass(frozen=True)
+class Table:
+    """A frame under a file name. `formats`: Python format specs by column for the page (the CSV is
+    unrounded); `labels`: column headings, the column's name by default. A column `family` links to the
+    page's family filter.
+    """
+
+    name: str
+    title: str
+    frame: pd.DataFrame
+    formats: Mapping[str, str] = field(default_factory=dict)
+    labels: Mapping[str, str] = field(default_factory=dict)
+    caption: str = ""
+    folded: bool = False
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading, the sentence that its figures show, the figures, the tables, and remarks."""
+
+    title: str
+    finding: str = ""
+    figures: Sequence[Figure] = ()
+    tables: Sequence[Table] = ()
+    notes: Sequence[str] = ()
+    explanation: str = ""
+
+
+@dataclass(frozen=True)
+class Page:
+    """A report. `name` is its folder name: agreement, factors, signal, bias."""
+
+    name: str
+    title: str
+    findings: Sequence[Finding]
+    sections: Sequence[Section]
+    notes: Sequence[str] = ()
+    question: str = ""
+
+
+def write_page(page: Page, output: str | Path) -> None:
+    """Write the page with its tables and figures under `output`; `index.html` last."""
+    output = Path(output)
+    _check_names(page)
+    for section in page.sections:
+        for table in section.tables:
+            with replace_file(output / "tables" / f"{table.name}.csv") as temporary:
+                table.frame.to_csv(temporary, index=False, lineterminator="\n")
+    document = page_document(page)
+    (output / "figures").mkdir(parents=True, exist_ok=True)  # a page without figures has the folder that rules declare
+    for section in document["sections"]:
+        for figure in section["figures"]:
+            save_figure(figure["spec"], output / "figures" / figure["name"])
+    write_text(output / "page.json", json.dumps(document, ensure_ascii=False, allow_nan=False))
+    write_text(output / "index.html", render([document], title=page.title))
+
+
+def page_document(page: Page) -> dict:
+    """The page as JSON: texts, Vega-Lite specifications, table cells with what is shown and what is sorted by."""
+    return {
+        "format": 1,
+        "name": page.name,
+        "title": page.title,
+        "question": page.question,
+        "findings": [{"sentence": f.sentence, "basis": f.basis, "alarm": f.alarm} for f in page.findings],
+        "sections": [
+            {
+                "title": section.title,
+                "finding": section.finding,
+                "explanation": section.explanation,
+                "figures": [_figure_document(figure) for figure in section.figures],
+                "tables": [_table_document(table) for table in section.tables],
+                "notes": list(section.notes),
+            }
+            for section in page.sections
+        ],
+        "notes": list(page.notes),
+    }
+
+
+def render(
+    documents: Sequence[dict],
+    title: str,
+    *,
+    folders: Mapping[str, str] | None = None,
+    missing: Sequence[str] = (),
+) -> str:
+    """The HTML of one or several page documents: one file, style, scripts and data inlined.
+
+    `folders`: where each page's `figures/` and `tables/` lie relative to the HTML file, by page name ("" =
+    beside it). `missing`: what an unfinished run lacks, shown in a banner on top.
+    """
+    from jinja2 import Environment, PackageLoader, select_autoescape
+
+    environment = Environment(
+        loader=PackageLoader("lm_validity.pages", "assets"),
+        autoescape=select_autoescape(default=True, default_for_string=True),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    specs = {
+        f"{document['name']}-{figure['name']}": figure["spec"]
+        for document in documents
+        for section in document["sections"]
+        for figure in section["figures"]
+    }
+    return environment.get_template("page.html.j2").render(
+        title=title,
+        documents=documents,
+        folders=folders or {document["name"]: "" for document in documents},
+        missing=list(missing),
+        style=_asset("page.css"),
+        script=_asset("page.js"),
+        vega=_vega_bundle() if specs else "",
+        specs=_script_json(specs),
+        families=_families(documents),
+        shown=_shown,
+    )
+
+
+def _figure_document(figure: Figure) -> dict:
+    return {
+        "name": figure.name,
+        "title": figure.title,
+        "caption": figure.caption,
+        "wide": figure.wide,
+        "min_width": figure.min_width,
+        "spec": vega_lite(figure.chart),
+    }
+
+
+def _table_document(table: Table) -> dict:
+    columns = [
+        {
+            "name": str(name),
+            "label": table.labels.get(name, str(name).replace("_", " ")),
+            "numeric": _is_numeric(values),
+            "format": table.formats.get(name),
+        }
+        for name, values in table.frame.items()
+    ]
+    return {
+        "name": table.name,
+        "title": table.title,
+        "caption": table.caption,
+        "folded": table.folded,
+        "columns": columns,
+        "rows": [[_value(value) for value in row] for row in table.frame.itertuples(index=False, name=None)],
+    }
+
+
+def _is_numeric(values: pd.Series) -> bool:
+    return pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
+
+
+def _value(value):
+    """What sorting and the CSV download use; null where missing."""
+    if value is None or value is pd.NA or (isinstance(value, float | np.floating) and not math.isfinite(value)):
+        return None
+    if isinstance(value, bool | np.bool_):
+        return bool(value)
+    if isinstance(value, int | np.integer):
+        return int(value)
+    if isinstance(value, float | np.floating):
+        return float(value)
+    return str(value)
+
+
+def _shown(value, number_format: str | None) -> str:
+    """What a table cell shows; missing values sort last and show a dash."""
+    if value is None:
+        return "—"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, str):
+        return value
+    return format(value, number_format or ("d" if isinstance(value, int) else ".4g"))
+
+
+def _check_names(page: Page) -> None:
+    """Figure and table names become file names: plain and unique. A wrong one is a programming error."""
+    for kind in ("figures", "tables"):
+        names = [item.name for section in page.sections for item in getattr(section, kind)]
+        wrong = [name for name in names if not _NAME.fullmatch(name) or names.count(name) > 1]
+        if wrong:
+            raise ValueError(f"{kind} of the page {page.name!r} with a bad or repeated name: {wrong}")
+
+
+def _families(documents: Sequence[dict]) -> list[str]:
+    """Families that a figure of the page can focus, for the filter's buttons."""
+    found: set[str] = set()
+
+    def collect(node) -> None:
+        if isinstance(node, dict):
+            if isinstance(node.get("family"), str):
+                found.add(node["family"])
+            for value in node.values():
+                collect(value)
+        elif isinstance(node, list):
+            for value in node:
+                collect(value)
+
+    for document in documents:
+        for section in document["sections"]:
+            for figure in section["figures"]:
+                collect(figure["spec"])
+    return sorted(found)
+
+
+def _script_json(value) -> str:
+    """JSON that may stand inside a <script> element, whatever strings are in it."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
+
+
+def _asset(name: str) -> str:
+    return (resources.files("lm_validity.pages") / "assets" / name).read_text(encoding="utf-8")
+
+
+@cache
+def _vega_bundle() -> str:
+    """Vega, Vega-Lite and Vega-Embed as one script."""
+    import vl_convert
+
+    return vl_convert.javascript_bundle()

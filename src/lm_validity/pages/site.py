@@ -1,0 +1,47 @@
+"""One folder with one `index.html` out of the reports that exist: findings first, then each report."""
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+from lm_validity.errors import InputError
+from lm_validity.files import read_json, write_text
+from lm_validity.pages.page import render
+
+ORDER = ("agreement", "factors", "signal", "bias")
+
+
+def build_site(
+    report_folders: Sequence[str | Path],
+    output: str | Path,
+    *,
+    missing: Sequence[str] = (),
+    title: str = "How far can these benchmarks be trusted?",
+) -> Path:
+    """Compose the `page.json` of each report folder into `output`/index.html and return its path.
+
+    Figures and tables are copied to `output`/<report>/{figures,tables}. `missing` lists what an unfinished
+    run lacks (cells, reports): a banner on the page. Raises InputError where a folder holds no report.
+    """
+    output = Path(output)
+    documents = {}
+    for folder in map(Path, report_folders):
+        path = folder / "page.json"
+        if not path.is_file():
+            raise InputError(f"{path}: no such file.", "run `lm-validity report ...` into that folder first.")
+        document = read_json(path)
+        documents[document["name"]] = document
+        for kind in ("figures", "tables"):
+            if (folder / kind).is_dir():
+                shutil.copytree(folder / kind, output / document["name"] / kind, dirs_exist_ok=True)
+    if not documents:
+        raise InputError("no report to build a site from.", "name at least one report folder.")
+    names = sorted(documents, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
+    html = render(
+        [documents[name] for name in names],
+        title=title,
+        folders={name: f"{name}/" for name in names},
+        missing=missing,
+    )
+    write_text(output / "index.html", html)
+    return output / "index.html"

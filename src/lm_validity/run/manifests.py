@@ -1,0 +1,66 @@
+"""Manifests: what a job declares to Snakemake. A small list of its cells, each done, failed or missing.
+
+*done* names the cell's folder in the store; *failed* is a cell that failed by its own fault, with the error;
+*missing* is a cell that could not be computed because one it stands on failed.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+from lm_validity.errors import InputError
+from lm_validity.files import read_json, write_json
+from lm_validity.run.grid import Cell, read_cell
+
+ASIDE = ".failed"  # suffix of a manifest that holds a failed cell, set aside so that its job runs again
+
+
+class Entry(NamedTuple):
+    """One cell of a manifest. `content` is for results too small for the store (selections)."""
+
+    cell: Cell
+    status: str  # done | failed | missing
+    folder: str | None = None
+    sha256: str | None = None  # of the cell's files: a recomputed cell with other bytes is another manifest
+    error: str | None = None
+    hint: str | None = None
+    content: dict | None = None
+
+
+def write_manifest(path: str | Path, entries: list[Entry]) -> None:
+    """Write a job's manifest, atomically; nulls are left out."""
+    rows = []
+    for entry in entries:
+        row = {"cell": {key: value for key, value in entry.cell._asdict().items() if value is not None}}
+        row |= {key: value for key, value in entry._asdict().items() if key != "cell" and value is not None}
+        rows.append(row)
+    write_json(path, {"cells": rows})
+    Path(f"{path}{ASIDE}").unlink(missing_ok=True)
+
+
+def read_manifest(path: str | Path) -> list[Entry]:
+    """The entries of a manifest. Raises InputError where it cannot be read."""
+    try:
+        rows = read_json(path)["cells"]
+        return [Entry(**{**row, "cell": read_cell(row["cell"])}) for row in rows]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(
+            f"{path}: not a readable manifest ({error}).",
+            "run `lm-validity preflight`, then the workflow again.",
+        ) from error
+
+
+class Manifests:
+    """Reads manifests once each and finds the entry of a cell; those set aside only where asked for."""
+
+    def __init__(self, grid, also_aside: bool = False):
+        self.grid, self.also_aside = grid, also_aside
+        self._read: dict[str, dict[Cell, Entry]] = {}
+
+    def entry(self, cell: Cell) -> Entry | None:
+        """The entry of a cell, or None where its manifest does not exist (yet)."""
+        path = self.grid.manifest_of(cell)
+        if path not in self._read:
+            places = [path, f"{path}{ASIDE}"] if self.also_aside else [path]
+            found = next((place for place in places if Path(place).is_file()), None)
+            self._read[path] = {entry.cell: entry for entry in read_manifest(found)} if found else {}
+        return self._read[path].get(cell)

@@ -1,0 +1,162 @@
+"""The store: one folder a finished cell, written under a temporary name and renamed, never changed afterwards.
+
+    results/<run>/store/<rule>/<model>/<cell name>--<hash>/
+        cell.json      key, recipe, result
+        items.parquet  per document, where the cell scored documents
+        adapter/       PEFT format, where the cell trained one
+        sha256.json    of all of the above
+        sidecar.json   cost, machine and versions: what may differ from run to run, and enters no table
+
+Snakemake does not know these files, so it neither deletes nor reruns them: whatever it starts again finds them here.
+"""
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from lm_validity.errors import InputError
+from lm_validity.files import read_json, write_json
+from lm_validity.run.grid import Cell
+from lm_validity.run.recipe import recipe_hash
+
+
+class Place(NamedTuple):
+    """Where a cell of a given recipe belongs."""
+
+    cell: Cell
+    recipe: dict
+    folder: str  # relative to the store's root
+
+    @property
+    def label(self) -> str:
+        """What a person calls it: rule/model/name."""
+        return f"{self.cell.rule}/{self.cell.model}/{self.cell.name}"
+
+
+class Store:
+    """Finished cells below one folder."""
+
+    def __init__(self, root: str | Path):
+        self.root = Path(root)
+
+    def place(self, cell: Cell, recipe: dict) -> Place:
+        """The folder of a cell with this recipe, whether or not it exists."""
+        return Place(cell, recipe, f"{cell.rule}/{cell.model}/{cell.name}--{recipe_hash(recipe)}")
+
+    def path(self, place: Place | str) -> Path:
+        return self.root / (place if isinstance(place, str) else place.folder)
+
+    def has(self, place: Place | str) -> bool:
+        """Whether the cell is finished. Folders are renamed into place whole, so the index file is enough."""
+        return (self.path(place) / "sha256.json").is_file()
+
+    def read(self, place: Place | str) -> dict:
+        """The cell's record: `key`, `recipe`, `result`. Raises InputError where it is missing or damaged."""
+        folder = place if isinstance(place, str) else place.folder
+        return read_json(check_read(self, folder, "cell.json"))
+
+    def sidecar(self, folder: str) -> dict:
+        """What a cell cost and where it ran; empty where that file is gone: no number depends on it."""
+        try:
+            return read_json(self.root / folder / "sidecar.json")
+        except (OSError, ValueError):
+            return {}
+
+    def digest(self, place: Place | str) -> str:
+        """sha256 over the cell's files, its sidecar left out."""
+        return file_sha256(self.path(place) / "sha256.json")
+
+    def commit(self, place: Place, result: dict, sidecar: dict, write_files: Callable[[Path], None]) -> None:
+        """Write a finished cell. `write_files` puts items or an adapter into the folder it is given.
+
+        Where another process finished the same cell first, its folder stays: the recipe is the same.
+        """
+        target = self.path(place)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=".writing-", dir=target.parent))
+        try:
+            write_files(temporary)
+            write_json(
+                temporary / "cell.json",
+                {"key": place.cell._asdict(), "recipe": place.recipe, "result": result},
+            )
+            write_json(temporary / "sha256.json", {name: file_sha256(temporary / name) for name in _files(temporary)})
+            write_json(temporary / "sidecar.json", sidecar)
+            _share(temporary)
+            if target.exists() and not self.has(place):
+                shutil.rmtree(target)  # a folder someone emptied by hand
+            try:
+                os.rename(temporary, target)
+            except OSError:
+                if not self.has(place):
+                    raise
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+    def damage(self, folder: str) -> str | None:
+        """What is wrong with a finished cell's files, or None. Reads every byte."""
+        path = self.root / folder
+        if not (path / "sha256.json").is_file():
+            return "missing from the store"
+        try:
+            index = read_json(path / "sha256.json")
+        except (OSError, ValueError):
+            return "sha256.json cannot be read"
+        for name, expected in index.items():
+            file = path / name
+            if not file.is_file():
+                return f"{name} is missing"
+            if file_sha256(file) != expected:
+                return f"{name} does not have the recorded sha256"
+        return None
+
+    def folders(self) -> Iterator[str]:
+        """Every finished cell's folder, relative to the root, sorted."""
+        for index in sorted(self.root.glob("*/*/*/sha256.json")):
+            if not index.parent.name.startswith("."):  # a writer that was killed
+                yield index.parent.relative_to(self.root).as_posix()
+
+    def remove(self, folder: str) -> None:
+        """Forget a cell: renamed away first, so that a reader never sees half of it."""
+        path = self.root / folder
+        if not path.exists():
+            return
+        gone = Path(tempfile.mkdtemp(prefix=".removing-", dir=path.parent))
+        os.rename(path, gone / "cell")
+        shutil.rmtree(gone, ignore_errors=True)
+
+
+def check_read(store: Store, folder: str, name: str) -> Path:
+    """The path of one file of a cell, its sha256 checked. Raises InputError where it is missing or damaged."""
+    path = store.root / folder / name
+    try:
+        expected = read_json(store.root / folder / "sha256.json").get(name)
+    except (OSError, ValueError):
+        expected = None
+    if expected is None or not path.is_file() or file_sha256(path) != expected:
+        raise InputError(
+            f"{path}: missing or damaged (sha256 differs).",
+            "run `lm-validity preflight`, then the workflow again: the cell is computed anew.",
+        )
+    return path
+
+
+def file_sha256(path: Path) -> str:
+    """Hex SHA-256 of a file's bytes."""
+    with open(path, "rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def _files(folder: Path) -> list[str]:
+    return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+
+
+def _share(folder: Path) -> None:
+    """mkdtemp makes private folders; results are shared within a group, by the usual umask."""
+    umask = os.umask(0)
+    os.umask(umask)
+    folder.chmod(0o777 & ~umask)

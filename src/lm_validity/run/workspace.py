@@ -1,0 +1,173 @@
+"""What the login node wrote about models, tasks and splits, and the recipes of cells made from it.
+
+Reads JSON only, so that a job whose cells are all in the store never imports torch.
+"""
+
+from functools import cached_property
+from pathlib import Path
+
+from lm_validity.config.load import Run
+from lm_validity.errors import CellError, InputError
+from lm_validity.files import read_json
+from lm_validity.run.grid import Cell, Grid
+from lm_validity.run.manifests import Manifests
+from lm_validity.run.recipe import RECIPE_VERSIONS
+from lm_validity.run.store import Place, Store, file_sha256
+from lm_validity.run.trial_grid import TRIALS_RULE
+from lm_validity.run.trial_plans import make_plan
+
+
+class Workspace:
+    """One run's files: its grid, store, manifests and the login node's records."""
+
+    def __init__(self, run: Run, also_aside: bool = False):
+        self.run = run
+        self.grid = Grid(run)
+        self.store = Store(run.results / "store")
+        self.manifests = Manifests(self.grid, also_aside)
+        self._json: dict[str, dict] = {}
+
+    @cached_property
+    def work(self) -> Path:
+        """Where training keeps what it needs to resume: declared to nobody, so Snakemake never deletes it."""
+        return self.run.results / "work"
+
+    @property
+    def base_arms(self) -> Path:
+        """Where jobs of the bias study share the arms that do not depend on n."""
+        return self.work / TRIALS_RULE / f"base_arms_v{RECIPE_VERSIONS[TRIALS_RULE]}"
+
+    def model_record(self, model: str) -> dict:
+        return self._read(f"prefetch/models/{model}.json", f"lm-validity prefetch-model --model {model}")
+
+    def task_record(self, benchmark: str) -> dict:
+        return self._read(
+            f"prefetch/benchmarks/{benchmark}.json", f"lm-validity prefetch-benchmark --benchmark {benchmark}"
+        )
+
+    def language_model_record(self, language_model: str) -> dict:
+        command = f"lm-validity prefetch-language-model --language-model {language_model}"
+        return self._read(f"prefetch/language_models/{language_model}.json", command)
+
+    def trial_task_record(self, task: str) -> dict:
+        return self._read(f"prefetch/tasks/{task}.json", f"lm-validity prefetch-task --task {task}")
+
+    def split_path(self, benchmark: str, split: str) -> Path:
+        return self.run.results / "splits" / benchmark / f"{split}.json"
+
+    def split_digest(self, benchmark: str, split: str) -> str:
+        record = self._read(f"splits/{benchmark}/{split}.json", f"lm-validity split-benchmark --benchmark {benchmark}")
+        return record["digest"]
+
+    def _read(self, name: str, command: str) -> dict:
+        if name not in self._json:
+            path = self.run.results / name
+            try:
+                self._json[name] = read_json(path)
+            except FileNotFoundError:
+                raise InputError(f"{path}: no such file.", f"make it first: {command}.") from None
+            except ValueError as error:
+                raise InputError(f"{path}: not valid JSON ({error}).", f"delete it and run {command}.") from error
+            if self._json[name].get("replay") != self.replay:  # neither stands in for the other
+                raise InputError(f"{path}: made with another `replay` setting.", f"delete it and run {command}.")
+        return self._json[name]
+
+    @cached_property
+    def replay(self) -> str | None:
+        """sha256 of the scores that are served instead of running models; None in a real run."""
+        if self.run.configuration.replay is None:
+            return None
+        path = Path(self.run.configuration.replay.scores)
+        if not path.is_file():
+            raise InputError(f"{path}: no such file (replay.scores).", "name your copy of the scores to serve.")
+        return file_sha256(path)
+
+    # ---- recipes ------------------------------------------------------------------------------------------------
+
+    def place(self, cell: Cell) -> Place:
+        """A cell's folder in the store, from its recipe."""
+        return self.store.place(cell, self.recipe(cell))
+
+    def recipe(self, cell: Cell) -> dict:
+        """Everything that determines the cell's numbers. An adapter's evaluation needs its selection first."""
+        makers = {
+            "evaluate_model": self._evaluation_recipe,
+            "finetune_adapter": self._finetune_recipe,
+            "evaluate_adapter": self._adapter_recipe,
+            TRIALS_RULE: lambda cell: make_plan(self, cell).recipe() | {"subsamples": [cell.first, cell.last]},
+        }
+        recipe = {"rule": cell.rule, "recipe_version": RECIPE_VERSIONS[cell.rule]} | makers[cell.rule](cell)
+        return recipe | {"replay": self.replay} if self.replay else recipe
+
+    def _evaluation_recipe(self, cell: Cell) -> dict:
+        checkpoint = self.model_record(cell.model)["checkpoints"].get(cell.checkpoint)
+        if checkpoint is None:
+            raise InputError(
+                f"model {cell.model!r} has no checkpoint {cell.checkpoint!r} in its prefetch record.",
+                f"run lm-validity prefetch-model --model {cell.model} again.",
+            )
+        return self._scoring(cell, cell.prompt) | {
+            "model": checkpoint["digest"],
+            "documents": self.split_digest(cell.benchmark, cell.split),
+        }
+
+    def _finetune_recipe(self, cell: Cell) -> dict:
+        return (
+            self._scoring(cell, cell.prompt)
+            | self.grid.training_settings(cell.benchmark)
+            | {
+                "model": self.model_record(cell.model)["checkpoints"]["final"]["digest"],
+                "train": self.split_digest(cell.benchmark, "train"),
+                "validation": self.split_digest(cell.benchmark, "validation"),
+                "learning_rate": cell.learning_rate,
+                "seed": cell.seed,
+            }
+        )
+
+    def _adapter_recipe(self, cell: Cell) -> dict:
+        selection = self.selection(cell)
+        trained = self.store.read(selection["folder"])
+        return self._scoring(cell, selection["prompt"]) | {
+            "model": self.model_record(cell.model)["checkpoints"]["final"]["digest"],
+            "adapter": trained["result"]["adapter_sha256"],
+            "documents": self.split_digest(cell.benchmark, "test"),
+        }
+
+    def _scoring(self, cell: Cell, prompt: str) -> dict:
+        """What every cell that scores documents of a benchmark depends on."""
+        record = self.task_record(cell.benchmark)
+        task = {"task": record["digest"]}
+        if record.get("fewshot"):
+            task["fewshot"] = record["fewshot"]
+        backend = {"generation_backend": "vllm"} if self.grid.writes_with_vllm(cell) else {}
+        return task | self.grid.scoring_settings(cell.model, cell.benchmark, prompt) | backend
+
+    # ---- what a cell stands on ----------------------------------------------------------------------------------
+
+    def finished(self, cell: Cell) -> dict:
+        """The record of a finished cell another one stands on. Raises MissingCell where it failed or is missing."""
+        entry = self.manifests.entry(cell)
+        if entry is None:
+            raise InputError(
+                f"{self.grid.manifest_of(cell)}: {cell.name} is not in it.",
+                "run the job that makes it first.",
+            )
+        if entry.status != "done":
+            raise MissingCell(f"{cell.rule} {cell.model} {cell.name}: {entry.error or 'missing'}")
+        return self.store.read(entry.folder) | {"folder": entry.folder}
+
+    def selection(self, cell: Cell) -> dict:
+        """The choice that `select_adapter` made for (model, benchmark, seed)."""
+        entry = self.manifests.entry(cell._replace(rule="select_adapter"))
+        if entry is None:
+            raise InputError(f"no selection of {cell.model} {cell.name}.", "run select-adapter first.")
+        if entry.status != "done":
+            raise MissingCell(f"select_adapter {cell.model} {cell.name}: {entry.error or 'missing'}")
+        return entry.content
+
+
+class MissingCell(CellError):
+    """A cell this one stands on failed; it is passed on as missing."""
+
+    def __init__(self, what: str):
+        super().__init__(f"stands on a cell that failed: {what}", "remove that cell's cause and run again.")

@@ -1,0 +1,341 @@
+"""What the agreement report computes before it writes: arrays and notes, by protocol."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from lm_validity.studies.agreement.comparison import ProtocolComparison, compare_protocols
+from lm_validity.studies.agreement.item_significance import use_paired_tests
+from lm_validity.studies.agreement.score_matrix import ScoreMatrix, listing
+from lm_validity.studies.agreement.statistics.agreement import (
+    Agreement,
+    PerplexityAgreement,
+    mean_over_pairs,
+    perplexity_agreement,
+    summarize_agreement,
+)
+from lm_validity.studies.agreement.statistics.ceiling import LEAST_MODELS, Ceiling, noise_ceiling
+from lm_validity.studies.agreement.statistics.influence import LeftOut, leave_one_out
+from lm_validity.studies.agreement.statistics.missing import finite_mean
+from lm_validity.studies.agreement.statistics.ranking import PairSigns, TauVariant, kendall_tau_matrix, pair_signs
+from lm_validity.studies.agreement.statistics.significance import significant_signs
+from lm_validity.studies.agreement.statistics.subsets import SubsetAgreement, subset_agreement
+from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.words import count, decimal
+
+MINIMUM_FAMILY = 3  # models of a family: with two a tau can only be -1, 0 or 1
+NO_FAMILIES = f"The models sheet names no family of at least {MINIMUM_FAMILY} models with scores."
+DIRECT, PREPARED = PROTOCOLS
+
+
+@dataclass(frozen=True)
+class SelectionOnTest:
+    """Prepared scores that look like the larger of both test scores: `equal` cells, `below` cells, and the
+    mean tau of the prepared rankings without the equal cells.
+    """
+
+    equal: int
+    below: int
+    cells: int
+    mean_tau_without: float
+
+
+@dataclass(frozen=True)
+class AgreementAnalysis:
+    """All results without resampling. Arrays over benchmarks are in the order of `tasks` (no perplexity corpora).
+
+    What is given by protocol is over all scores of that protocol; `comparison` is over the cells known under both.
+    """
+
+    matrix: ScoreMatrix
+    tasks: list[str]
+    categories: list[str | None]
+    scores: dict[str, np.ndarray]
+    stderr: dict[str, np.ndarray]
+    corpora: dict[str, np.ndarray]
+    tau: dict[str, np.ndarray]
+    agreement: dict[str, Agreement]
+    significant: dict[str, PairSigns]
+    significance: dict[str, Agreement]
+    significance_tau: dict[str, np.ndarray]
+    comparison: ProtocolComparison
+    families: dict[str, dict[str, float]]
+    perplexity: dict[str, PerplexityAgreement] | None
+    before_after: dict[str, np.ndarray]
+    ceiling: dict[str, Ceiling]
+    subsets: dict[str, SubsetAgreement]
+    influence: dict[str, list[LeftOut]]
+    reliability: dict[str, float]
+    maximum: SelectionOnTest | None
+    variant: TauVariant = "b"
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def side_by_side(self) -> dict[str, Agreement]:
+        """What sentences on both protocols read: the comparison's means, or each protocol's own if there is none."""
+        return self.comparison.agreement if self.comparison.improved[1] else self.agreement
+
+    @property
+    def scores_side_by_side(self) -> dict[str, np.ndarray]:
+        """The scores that pictures of both protocols show: those of common cells, or each protocol's own."""
+        return self.comparison.scores if len(self.comparison.models) else self.scores
+
+    @property
+    def significant_side_by_side(self) -> dict[str, PairSigns]:
+        """The significant differences among `scores_side_by_side`."""
+        return self.comparison.significant if len(self.comparison.models) else self.significant
+
+
+def analyze_agreement(
+    matrix: ScoreMatrix, items: str | Path | None = None, variant: TauVariant = "b", seed: int = 0
+) -> AgreementAnalysis:
+    """Everything that needs no bootstrap; the ceiling's and the subsets' simulations start from `seed`."""
+    notes = list(matrix.notes)
+    is_task = ~matrix.is_corpus
+    tasks = matrix.task_names()
+    categories = [name if isinstance(name, str) else None for name in matrix.benchmark_facts["category"][is_task]]
+    scores = {p: matrix.oriented(p)[:, is_task] for p in PROTOCOLS}
+    stderr = {p: matrix.stderr[p][:, is_task] for p in PROTOCOLS}
+    corpora = {p: corpus_scores(matrix, p) for p in PROTOCOLS}
+    notes += coverage_notes(matrix, scores, stderr, tasks)
+    tau = {p: kendall_tau_matrix(pair_signs(scores[p]), variant=variant) for p in PROTOCOLS}
+    significant = _significant(matrix, scores, stderr, items, tasks, notes)
+    significance_tau = {p: kendall_tau_matrix(significant[p]) for p in PROTOCOLS}
+    comparison = compare_protocols(
+        scores, corpora, tau, significant, categories, large_families(matrix.families), variant
+    )
+    notes += comparison_notes(matrix, comparison.known, comparison.whole)
+    rng = np.random.default_rng(seed)
+    return AgreementAnalysis(
+        matrix=matrix,
+        tasks=tasks,
+        categories=categories,
+        scores=scores,
+        stderr=stderr,
+        corpora=corpora,
+        tau=tau,
+        agreement={p: summarize_agreement(tau[p], categories) for p in PROTOCOLS},
+        significant=significant,
+        significance={p: summarize_agreement(significance_tau[p], categories) for p in PROTOCOLS},
+        significance_tau=significance_tau,
+        comparison=comparison,
+        families=_family_agreement(matrix.families, scores, notes),
+        perplexity=_perplexity(matrix, corpora, scores, notes),
+        before_after=_before_after(matrix, corpora, scores, notes),
+        ceiling=_ceilings(scores, stderr, tasks, rng, notes),
+        subsets={p: subset_agreement(scores[p], rng) for p in PROTOCOLS if matrix.has(p)},
+        influence={
+            p: leave_one_out(scores[p], list(matrix.models), tasks, matrix.families) for p in PROTOCOLS if matrix.has(p)
+        },
+        reliability=_reliability(matrix, is_task, tasks),
+        maximum=selected_on_test(matrix, scores, notes),
+        variant=variant,
+        notes=notes,
+    )
+
+
+def corpus_scores(matrix: ScoreMatrix, protocol: str) -> np.ndarray:
+    """(models, corpora) oriented scores on the perplexity corpora, NaN for models kept out of that analysis."""
+    scores = matrix.oriented(protocol)[:, matrix.is_corpus]
+    excluded = (~matrix.model_facts["in_perplexity_analysis"].fillna(True)).to_numpy(dtype=bool)
+    return np.where(excluded[:, None], np.nan, scores)
+
+
+def family_members(families: np.ndarray) -> dict[str, np.ndarray]:
+    """Indices of the models of each family, in order of first appearance."""
+    return {name: np.flatnonzero(families == name) for name in dict.fromkeys(families) if name is not None}
+
+
+def large_families(families: np.ndarray) -> dict[str, np.ndarray]:
+    """`family_members` of the families of at least `MINIMUM_FAMILY` models."""
+    return {name: rows for name, rows in family_members(families).items() if len(rows) >= MINIMUM_FAMILY}
+
+
+def tuned_members(matrix: ScoreMatrix) -> dict[str, np.ndarray]:
+    """Indices of base and of instruction-tuned models; models of unknown kind are in neither."""
+    tuned = matrix.model_facts["instruction_tuned"]
+    return {
+        "base": np.flatnonzero(tuned.eq(False).fillna(False)),
+        "instruction_tuned": np.flatnonzero(tuned.eq(True).fillna(False)),
+    }
+
+
+def coverage_notes(matrix: ScoreMatrix, scores: dict, stderr: dict, tasks: list[str]) -> list[str]:
+    """What is missing, constant or without a standard error, in sentences."""
+    notes = []
+    for protocol in PROTOCOLS:
+        known = np.isfinite(scores[protocol])
+        if not known.any():
+            notes.append(f"No {protocol} scores: what compares the two protocols is null.")
+            continue
+        notes += _missing_notes(protocol, known, matrix.models, tasks)
+        columns = list(zip(tasks, scores[protocol].T, stderr[protocol].T, known.T, strict=True))
+        constant = [name for name, column, _, ok in columns if ok.sum() > 1 and np.ptp(column[ok]) == 0]
+        if constant:
+            notes.append(
+                f"{protocol}: all models have the same score on {listing(constant)}; its taus are undefined (null)."
+            )
+        without = [name for name, _, error, ok in columns if ok.any() and not np.isfinite(error[ok]).any()]
+        if without:
+            notes.append(
+                f"{protocol}: no standard errors on {listing(without)}; without them nothing there is significant "
+                "and it takes no part in the noise ceiling."
+            )
+    return notes
+
+
+def comparison_notes(matrix: ScoreMatrix, known: np.ndarray, whole: bool) -> list[str]:
+    """Which cells a comparison is over if it leaves some out; `known`: (models, benchmarks) under both protocols."""
+    if whole or not all(matrix.has(p) for p in PROTOCOLS):
+        return []
+    models, benchmarks = known.any(axis=1).sum(), known.any(axis=0).sum()
+    return [
+        f"{known.sum()} of {known.size} cells ({count(models, 'model')}, {count(benchmarks, 'benchmark')}) are known "
+        "under both protocols. Everything that compares the two is over these, and over what is defined under both; "
+        "figures of one protocol are over all it has."
+    ]
+
+
+def _missing_notes(protocol: str, known: np.ndarray, models: tuple[str, ...], tasks: list[str]) -> list[str]:
+    if known.all():
+        return []
+    cells = [f"{models[i]} on {tasks[j]}" for i, j in zip(*np.nonzero(~known), strict=True)]
+    notes = [
+        f"{protocol}: {len(cells)} of {known.size} cells are missing ({listing(cells, 6)}); each tau is over the "
+        "models known on both benchmarks."
+    ]
+    nowhere = [name for name, row in zip(models, known, strict=True) if not row.any()]
+    if nowhere:
+        notes.append(f"{protocol}: no score at all for {listing(nowhere)}.")
+    return notes
+
+
+def _significant(matrix, scores, stderr, items, tasks, notes) -> dict[str, PairSigns]:
+    """Significant differences from standard errors, paired over items where those are given."""
+    signs = {p: significant_signs(scores[p], stderr[p]) for p in PROTOCOLS}
+    if items is None:
+        return signs
+    signs, more = use_paired_tests(signs, items, matrix, tasks)
+    notes += more
+    return signs
+
+
+def _family_agreement(families: np.ndarray, scores: dict[str, np.ndarray], notes: list[str]) -> dict:
+    """Mean tau within each family of at least `MINIMUM_FAMILY` models."""
+    members, large = family_members(families), large_families(families)
+    small = [name for name in members if name not in large]
+    if small:
+        notes.append(f"Families of fewer than {MINIMUM_FAMILY} models have no figures of their own: {listing(small)}.")
+    return {
+        name: {
+            p: float("nan") if name in small else mean_over_pairs(kendall_tau_matrix(pair_signs(scores[p][rows])))
+            for p in PROTOCOLS
+        }
+        for name, rows in members.items()
+    }
+
+
+def _perplexity(matrix: ScoreMatrix, corpora: dict, scores: dict, notes: list[str]) -> dict | None:
+    if not matrix.is_corpus.any():
+        notes.append("No perplexity corpus in the tables: nothing to compare with perplexity.")
+        return None
+    results = {p: perplexity_agreement(corpora[p], scores[p]) for p in PROTOCOLS}
+    for protocol, result in results.items():
+        if not np.isfinite(result.average_average):
+            reason = "too equal" if result.complete_models >= 3 else "too few"
+            notes.append(
+                f"{protocol}: {count(result.complete_models, 'model')} with all corpora and benchmarks, {reason} to "
+                "compare average perplexity with average score (null)."
+            )
+    absent = matrix.models_without(corpora)
+    if absent:
+        notes.append(f"No perplexity of {listing(absent)}: not in the comparisons with perplexity.")
+    return results
+
+
+def _before_after(matrix: ScoreMatrix, corpora: dict, scores: dict, notes: list[str]) -> dict[str, np.ndarray]:
+    """(corpora, benchmarks) taus of perplexity before preparation with scores after it, base and tuned models apart."""
+    if not matrix.is_corpus.any():
+        return {}
+    members = tuned_members(matrix)
+    if not any(len(rows) for rows in members.values()):
+        notes.append("Which models are instruction-tuned is unknown: base and tuned ones are not told apart.")
+    return {
+        kind: kendall_tau_matrix(pair_signs(corpora[DIRECT][rows]), others=pair_signs(scores[PREPARED][rows]))
+        for kind, rows in members.items()
+    }
+
+
+def _ceilings(scores: dict, stderr: dict, tasks: list[str], rng, notes: list[str]) -> dict[str, Ceiling]:
+    ceilings = {p: noise_ceiling(scores[p], stderr[p], rng) for p in PROTOCOLS}
+    for protocol, ceiling in ceilings.items():
+        notes += ceiling_notes(protocol, ceiling, scores[protocol], tasks)
+        if np.isfinite(ceiling.mean_tau) and not np.isfinite(ceiling.share):
+            notes.append(f"{protocol}: no share of the noise ceiling is given (null): {_no_share(ceiling)}.")
+    return ceilings
+
+
+def _no_share(ceiling: Ceiling) -> str:
+    """Why a ceiling that is known has no share."""
+    if ceiling.models < LEAST_MODELS:
+        return f"it is over {count(ceiling.models, 'model')}, fewer than {LEAST_MODELS}"
+    if not ceiling.above_zero:
+        return f"at a tau of {decimal(ceiling.mean_tau)} it is not clearly above 0"
+    return f"the tau observed is negative ({decimal(ceiling.observed)})"
+
+
+def ceiling_notes(protocol: str, ceiling: Ceiling, scores: np.ndarray, tasks: list[str]) -> list[str]:
+    """Which benchmarks the noise ceiling is over, or why there is none."""
+    out = [task for task, used in zip(tasks, ceiling.used, strict=True) if not used]
+    if np.isfinite(ceiling.mean_tau):
+        return [f"{protocol}: the noise ceiling is over the benchmarks other than {listing(out)}."] if out else []
+    if not np.isfinite(scores).any():
+        return []
+    if (np.isfinite(scores).sum(axis=0) >= 2).sum() < 2:
+        reason = "fewer than two benchmarks have scores of two models"
+    elif ceiling.used.sum() < 2:
+        reason = "fewer than two benchmarks on which models differ have standard errors"
+    else:
+        reason = "no two benchmarks with standard errors have models in common that differ"
+    return [f"{protocol}: no noise ceiling (null), {reason}."]
+
+
+def _reliability(matrix: ScoreMatrix, is_task: np.ndarray, tasks: list[str]) -> dict[str, float]:
+    """Mean tau between two seeds, by benchmark: how well a repeated preparation gives the same order."""
+    seeds = [scores[:, is_task] for scores in matrix.by_seed.values()]
+    if len(seeds) < 2:
+        return {}
+    result = {}
+    for j, task in enumerate(tasks):
+        columns = np.column_stack([scores[:, j] for scores in seeds])
+        tau = kendall_tau_matrix(pair_signs(columns))
+        result[task] = finite_mean(tau[np.triu_indices(len(seeds), 1)])
+    return result
+
+
+def selected_on_test(matrix: ScoreMatrix, scores: dict[str, np.ndarray], notes: list[str]) -> SelectionOnTest | None:
+    """Detect prepared scores that were replaced by direct ones wherever those were better on the test split."""
+    if set(matrix.sources) <= {"lm-validity"}:
+        return None  # selected on validation; equal cells are those that fell back to the untouched model
+    both = np.isfinite(scores[DIRECT]) & np.isfinite(scores[PREPARED])
+    equal = both & (scores[PREPARED] == scores[DIRECT])
+    below = both & (scores[PREPARED] < scores[DIRECT])
+    # many equal cells mean that a protocol was copied or that scores are constant, which is something else
+    if below.any() or not 5 <= equal.sum() <= both.sum() / 5:
+        return None
+    without = np.where(equal, np.nan, scores[PREPARED])
+    result = SelectionOnTest(
+        equal=int(equal.sum()),
+        below=0,
+        cells=int(both.sum()),
+        mean_tau_without=mean_over_pairs(kendall_tau_matrix(pair_signs(without))),
+    )
+    notes.append(
+        f"No prepared score is below its direct score and {result.equal} of {result.cells} are exactly equal: the "
+        "prepared scores of this table are the better of both protocols on the test split, not a choice made on "
+        "validation. That lifts prepared scores by up to their noise where preparation does not help, and gives "
+        "those cells their direct ranking. Without the equal cells the mean prepared tau is "
+        f"{result.mean_tau_without:.4f}."
+    )
+    return result

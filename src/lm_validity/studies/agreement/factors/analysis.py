@@ -1,0 +1,297 @@
+"""What the factors report computes before it writes: arrays and notes, by protocol."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lm_validity.studies.agreement.analysis import (
+    MINIMUM_FAMILY,
+    ceiling_notes,
+    comparison_notes,
+    coverage_notes,
+    family_members,
+    selected_on_test,
+)
+from lm_validity.studies.agreement.score_matrix import ScoreMatrix, listing
+from lm_validity.studies.agreement.statistics.ceiling import Ceiling, noise_ceiling
+from lm_validity.studies.agreement.statistics.completion import (
+    HeldOutCheck,
+    OneFactorModel,
+    ability_ranks,
+    check_held_out,
+    fit_one_factor,
+)
+from lm_validity.studies.agreement.statistics.factors import (
+    Components,
+    ComputeRelation,
+    pretraining_compute,
+    principal_components,
+    relate_to_compute,
+    resampled_shares,
+)
+from lm_validity.studies.agreement.statistics.influence import LeftOut, leave_one_out
+from lm_validity.studies.agreement.statistics.missing import known_in_all
+from lm_validity.studies.agreement.statistics.parallel_analysis import ParallelAnalysis, parallel_analysis
+from lm_validity.studies.agreement.statistics.potential import RankDraws, ranks_over_benchmarks, ranks_over_noise
+from lm_validity.studies.agreement.statistics.ranking import pair_signs, resampled_kendall_tau
+from lm_validity.studies.agreement.statistics.resampling import Interval, multiplicities, percentile_interval
+from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.words import count
+
+SHOWN_COMPONENTS = 5
+MINIMUM_RESAMPLED_FAMILY = 10  # models of a family: fewer give no usable interval of a share of variance
+
+
+@dataclass(frozen=True)
+class Completion:
+    """One protocol's one-factor model, its held-out check, and ranks (1 = best) drawn from the abilities' posterior."""
+
+    model: OneFactorModel
+    check: HeldOutCheck
+    ranks: np.ndarray
+
+
+@dataclass(frozen=True)
+class FactorsAnalysis:
+    """All results of the report. Dictionaries by protocol lack a protocol without scores.
+
+    `common_*`: what compares the protocols, over the cells known under both of benchmarks that take part under both;
+    `whole`: that leaves nothing out.
+    """
+
+    matrix: ScoreMatrix
+    tasks: list[str]
+    scores: dict[str, np.ndarray]
+    components: dict[str, Components]
+    common_scores: dict[str, np.ndarray]
+    common_components: dict[str, Components]
+    common_relation: dict[str, ComputeRelation]
+    whole: bool
+    parallel: dict[str, ParallelAnalysis]
+    ceiling: dict[str, Ceiling]
+    families: dict[str, dict[str, np.ndarray | None]]
+    compute: np.ndarray
+    compute_relation: dict[str, ComputeRelation]
+    completion: dict[str, Completion]
+    influence: dict[str, list[LeftOut]]
+    notes: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class FactorsUncertainty:
+    """95% intervals by protocol. `shares`: of the first components over models, arrays (5,); `families`: of
+    the first share; `compute`: of Kendall's tau with compute; `population_ranks`: over benchmarks;
+    `noise_ranks`: over items. `common_*`: over the cells known under both protocols.
+    """
+
+    shares: dict[str, Interval] = field(default_factory=dict)
+    common_shares: dict[str, Interval] = field(default_factory=dict)
+    common_ranks: dict[str, RankDraws] = field(default_factory=dict)
+    families: dict[str, dict[str, Interval]] = field(default_factory=dict)
+    compute: dict[str, Interval] = field(default_factory=dict)
+    population_ranks: dict[str, RankDraws] = field(default_factory=dict)
+    noise_ranks: dict[str, RankDraws] = field(default_factory=dict)
+
+
+def analyze_factors(matrix: ScoreMatrix, seed: int = 2) -> FactorsAnalysis:
+    """Everything that needs no bootstrap; simulations start from `seed`."""
+    notes = list(matrix.notes)
+    rng = np.random.default_rng(seed)
+    tasks, is_task = matrix.task_names(), ~matrix.is_corpus
+    scores = {p: matrix.oriented(p)[:, is_task] for p in PROTOCOLS}
+    stderr = {p: matrix.stderr[p][:, is_task] for p in PROTOCOLS}
+    notes += coverage_notes(matrix, scores, stderr, tasks)
+    selected_on_test(matrix, scores, notes)
+    components = {p: principal_components(scores[p]) for p in PROTOCOLS}
+    for protocol in PROTOCOLS:
+        notes += _component_notes(protocol, scores[protocol], components[protocol], tasks)
+    common_scores, common_components = _common_components(scores)
+    whole = all(np.array_equal(common_scores[p], scores[p], equal_nan=True) for p in PROTOCOLS)
+    notes += comparison_notes(matrix, np.isfinite(common_scores[PROTOCOLS[0]]), whole)
+    known = [p for p in PROTOCOLS if matrix.has(p)]
+    compute = _compute(matrix, notes)
+    relation = {p: relate_to_compute(components[p].scores, compute) for p in PROTOCOLS}
+    families = _family_components(matrix.families, scores, notes)
+    parallel = {p: parallel_analysis(scores[p], rng) for p in known}
+    ceiling = {p: noise_ceiling(scores[p], stderr[p], rng) for p in known}
+    completion = {p: _complete(scores[p], rng) for p in known}
+    for protocol in known:
+        notes += ceiling_notes(protocol, ceiling[protocol], scores[protocol], tasks)
+        notes += _undefined_notes(protocol, matrix, components[protocol], relation[protocol], completion[protocol])
+    return FactorsAnalysis(
+        matrix=matrix,
+        tasks=tasks,
+        scores=scores,
+        components=components,
+        common_scores=common_scores,
+        common_components=common_components,
+        common_relation={p: relate_to_compute(common_components[p].scores, compute) for p in PROTOCOLS},
+        whole=whole,
+        parallel=parallel,
+        ceiling=ceiling,
+        families=families,
+        compute=compute,
+        compute_relation=relation,
+        completion=completion,
+        influence={p: leave_one_out(scores[p], list(matrix.models), tasks, matrix.families) for p in known},
+        notes=notes,
+    )
+
+
+def factors_uncertainty(analysis: FactorsAnalysis, resamples: int, seed: int = 3) -> FactorsUncertainty:
+    """Resample `resamples` times; 0 gives nothing."""
+    models = len(analysis.matrix.models)
+    if resamples == 0 or models < MINIMUM_FAMILY:
+        return FactorsUncertainty()
+    rng = np.random.default_rng(seed)
+    weights = multiplicities(models, resamples, rng)
+    # the same benchmarks for both protocols, so that the gap of a model's two ranks has an interval
+    benchmark_weights = multiplicities(len(analysis.tasks), resamples, rng)
+    known = list(analysis.parallel)
+    is_task = ~analysis.matrix.is_corpus
+    shares = {p: percentile_interval(resampled_shares(analysis.scores[p], weights), models) for p in known}
+    ranks = {p: ranks_over_benchmarks(analysis.scores[p], benchmark_weights) for p in known}
+    return FactorsUncertainty(
+        shares=shares,
+        common_shares=shares if analysis.whole else _common_shares(analysis, resamples, rng),
+        common_ranks=ranks if analysis.whole else _common_ranks(analysis, benchmark_weights),
+        families=_family_intervals(analysis, resamples, rng),
+        compute={p: _compute_interval(analysis, p, resamples, rng) for p in known},
+        population_ranks=ranks,
+        noise_ranks={
+            p: ranks_over_noise(analysis.scores[p], analysis.matrix.stderr[p][:, is_task], resamples, rng)
+            for p in known
+        },
+    )
+
+
+def _common_components(scores: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Components]]:
+    """The cells known under both protocols of benchmarks that both components use, and their components."""
+    common = known_in_all(scores)
+    used = np.logical_and.reduce([principal_components(values).used for values in common.values()])
+    common = {p: np.where(used, values, np.nan) for p, values in common.items()}
+    return common, {p: principal_components(values) for p, values in common.items()}
+
+
+def _common_shares(analysis: FactorsAnalysis, resamples: int, rng: np.random.Generator) -> dict[str, Interval]:
+    """Intervals of the shares over the models with a cell known under both protocols; {} for fewer than three."""
+    rows = np.flatnonzero(np.isfinite(analysis.common_scores[PROTOCOLS[0]]).any(axis=1))
+    if len(rows) < MINIMUM_FAMILY:
+        return {}
+    weights = multiplicities(len(rows), resamples, rng)
+    return {
+        p: percentile_interval(resampled_shares(values[rows], weights), len(rows))
+        for p, values in analysis.common_scores.items()
+    }
+
+
+def _common_ranks(analysis: FactorsAnalysis, benchmark_weights: np.ndarray) -> dict[str, RankDraws]:
+    """Ranks among the models with a cell known under both protocols; {} without such a cell."""
+    if not np.isfinite(analysis.common_scores[PROTOCOLS[0]]).any():
+        return {}
+    return {p: ranks_over_benchmarks(values, benchmark_weights) for p, values in analysis.common_scores.items()}
+
+
+def _complete(scores: np.ndarray, rng: np.random.Generator) -> Completion:
+    model = fit_one_factor(scores)
+    return Completion(model, check_held_out(scores, rng), ability_ranks(model, rng))
+
+
+def _family_components(families: np.ndarray, scores: dict[str, np.ndarray], notes: list[str]) -> dict:
+    members = family_members(families)
+    small = [name for name, rows in members.items() if len(rows) < MINIMUM_FAMILY]
+    if small:
+        notes.append(f"Families of fewer than {MINIMUM_FAMILY} models have no figures of their own: {listing(small)}.")
+    found = {
+        name: {
+            p: None if name in small else principal_components(scores[p][rows]).explained_variance for p in PROTOCOLS
+        }
+        for name, rows in members.items()
+    }
+    for p in PROTOCOLS:
+        without = [name for name, shares in found.items() if shares[p] is not None and not len(shares[p])]
+        if without and np.isfinite(scores[p]).any():
+            notes.append(
+                f"{p}: models of {listing(without)} differ on fewer than two benchmarks: no components (null)."
+            )
+    return found
+
+
+def _family_intervals(analysis: FactorsAnalysis, resamples: int, rng: np.random.Generator) -> dict:
+    intervals = {}
+    for name, rows in family_members(analysis.matrix.families).items():
+        if len(rows) >= MINIMUM_RESAMPLED_FAMILY:
+            weights = multiplicities(len(rows), resamples, rng)
+            intervals[name] = {
+                p: percentile_interval(resampled_shares(analysis.scores[p][rows], weights)[:, 0], len(rows))
+                for p in analysis.parallel
+            }
+    return intervals
+
+
+def _compute(matrix: ScoreMatrix, notes: list[str]) -> np.ndarray:
+    """(models,) pretraining compute, NaN where unknown or kept out by the sheet."""
+    facts = matrix.model_facts
+    compute = pretraining_compute(facts["parameters_b"].to_numpy(float), facts["tokens_b"].to_numpy(float))
+    compute[(~facts["in_compute_analysis"].fillna(True)).to_numpy(dtype=bool)] = np.nan
+    known = int(np.isfinite(compute).sum())
+    if known < len(compute):
+        notes.append(f"Pretraining compute is known and trusted for {known} of {len(compute)} models.")
+    return compute
+
+
+def _compute_interval(analysis: FactorsAnalysis, protocol: str, resamples: int, rng: np.random.Generator) -> Interval:
+    columns = np.column_stack([analysis.components[protocol].scores, analysis.compute])
+    columns = columns[np.isfinite(columns).all(axis=1)]
+    if len(columns) < 3:
+        return Interval(float("nan"), float("nan"))
+    draws = resampled_kendall_tau(pair_signs(columns), multiplicities(len(columns), resamples, rng))
+    return percentile_interval(draws[:, 0, 1], len(columns))
+
+
+def _component_notes(protocol: str, scores: np.ndarray, components: Components, tasks: list[str]) -> list[str]:
+    if not np.isfinite(scores).any():
+        return []
+    notes = []
+    left_out = [name for name, used in zip(tasks, components.used, strict=True) if not used]
+    if left_out:
+        notes.append(
+            f"{protocol}: constant, alone or without enough common models, not in the components: {listing(left_out)}."
+        )
+    missing = int((~np.isfinite(scores[:, components.used])).sum())
+    if missing and len(components.explained_variance):
+        notes.append(
+            f"{protocol}: {missing} cells are missing; correlations are over the models known on both benchmarks "
+            f"(smallest eigenvalue share {components.explained_variance[-1]:.3f})."
+        )
+    return notes
+
+
+def _undefined_notes(
+    protocol: str, matrix: ScoreMatrix, components: Components, relation: ComputeRelation, completion: Completion
+) -> list[str]:
+    """Why figures of a protocol with scores are null."""
+    notes = []
+    if not len(components.explained_variance):
+        notes.append(
+            f"{protocol}: fewer than two benchmarks can take part, so there are no components, scores on them or ranks "
+            "(null)."
+        )
+    else:
+        scored = np.isfinite(matrix.value[protocol][:, ~matrix.is_corpus]).any(axis=1)
+        apart = scored & np.isnan(components.scores)
+        if apart.any():
+            names = listing(np.array(matrix.labels, dtype=object)[apart])
+            notes.append(
+                f"{protocol}: without a score on a benchmark of the components, no score on those (null): {names}."
+            )
+        if np.isnan(relation.kendall) and relation.models >= 3:
+            notes.append(f"{protocol}: models are equal in compute or in the first component: their relation is null.")
+        elif np.isnan(relation.kendall):
+            notes.append(
+                f"{protocol}: {count(relation.models, 'model')} with a first component and known compute, too few for "
+                "a relation (null)."
+            )
+    if not completion.check.cells:
+        notes.append(f"{protocol}: too few scores to hold any out, so the check of the completion is null.")
+    return notes

@@ -1,0 +1,297 @@
+"""Sections of the factors report for decisions: which model to pick, which cells to run next, what it rests on."""
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from lm_validity.pages import figures
+from lm_validity.pages.page import Figure, Section, Table
+from lm_validity.studies.agreement.factors.analysis import FactorsAnalysis, FactorsUncertainty
+from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.words import count, percent
+
+DIRECT, PREPARED = PROTOCOLS
+SHOWN_CELLS = 200  # missing cells worth running next that the page lists
+
+
+def potential_section(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, summary: dict) -> Section | None:
+    """The potential ranking with intervals, the best model by budget, and models that direct ranks mislead about."""
+    if not uncertainty.population_ranks:
+        return None
+    protocol = PREPARED if PREPARED in uncertainty.population_ranks else DIRECT
+    frame = _rank_frame(analysis, uncertainty, protocol)
+    figure = Figure(
+        "potential",
+        "Potential ranking",
+        _rank_chart(frame, analysis),
+        caption="Line: 95% interval over benchmarks.",
+        wide=True,
+    )
+    tables = [_budget_table(analysis, summary, protocol), _rank_table(frame)]
+    finding = ""
+    if uncertainty.common_ranks:
+        misleading = _misleading_frame(analysis, uncertainty)
+        tables.append(_misleading_table(misleading))
+        finding = _misleading_sentence(misleading)
+    return Section(
+        "Which model to pick",
+        finding=finding,
+        explanation="Potential is the rank on the first component after preparation. The interval is for a population "
+        "of benchmarks like these (benchmarks resampled); the table also gives the one for these benchmarks (scores "
+        "redrawn within their standard errors).",
+        figures=[figure],
+        tables=tables,
+    )
+
+
+def _rank_chart(frame: pd.DataFrame, analysis: FactorsAnalysis) -> alt.LayerChart:
+    return figures.interval_dots(
+        frame,
+        y="model",
+        value="rank",
+        low="low",
+        high="high",
+        title="Rank on the first component (1 = best)",
+        y_order=frame.sort_values("rank")["model"].tolist(),
+        color=figures.family_color(analysis.matrix.families),
+        tooltip=figures.tooltips(
+            model="Model", family="Family", parameters_b="Parameters (billions)|~g", rank="Rank|~g",
+            low="from|~g", high="to|~g", direct_rank="Direct rank|~g",
+        ),
+        focus=True,
+        row_height=14,
+    )  # fmt: skip
+
+
+def _rank_table(frame: pd.DataFrame) -> Table:
+    ranks = [name for name in frame.columns if name not in ("model", "family", "parameters_b")]
+    return Table(
+        "potential",
+        "Ranks with intervals",
+        frame,
+        formats={name: ".0f" for name in ranks} | {"parameters_b": ".3g"},
+        labels={
+            "parameters_b": "parameters (billions)",
+            "low": "from",
+            "high": "to",
+            "low_these": "from, these benchmarks",
+            "high_these": "to, these benchmarks",
+            "direct_rank": "direct rank",
+        },
+        folded=True,
+    )
+
+
+def _misleading_sentence(frame: pd.DataFrame) -> str:
+    surely = frame[(frame["low"] > 0) | (frame["high"] < 0)]
+    if surely.empty:
+        return "No model's direct rank is off by more than its interval allows."
+    first = surely.iloc[0]
+    return (
+        f"The direct rank of {count(len(surely), 'model')} is off by more than its interval allows. Most of all "
+        f"{first['model']}: {first['gap']:+.0f} places after preparation (95% interval {first['low']:+.0f} to "
+        f"{first['high']:+.0f})."
+    )
+
+
+def _rank_frame(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, protocol: str) -> pd.DataFrame:
+    ranks = uncertainty.population_ranks[protocol]
+    population, noise = ranks.interval(), uncertainty.noise_ranks[protocol].interval()
+    matrix = analysis.matrix
+    frame = pd.DataFrame(
+        {
+            "model": matrix.labels,
+            "family": [family or "unknown" for family in matrix.families],
+            "parameters_b": matrix.model_facts["parameters_b"].to_numpy(float),
+            "rank": ranks.rank,
+            "low": population.low,
+            "high": population.high,
+            "low_these": noise.low,
+            "high_these": noise.high,
+        }
+    )
+    direct = uncertainty.population_ranks.get(DIRECT)
+    frame["direct_rank"] = direct.rank if direct is not None else np.nan
+    return frame.sort_values("rank", ignore_index=True)
+
+
+def _budget_table(analysis: FactorsAnalysis, summary: dict, protocol: str) -> Table:
+    labels = dict(zip(analysis.matrix.models, analysis.matrix.labels, strict=True))
+    rows = [
+        {
+            "parameters_b": choice["parameters_b"],
+            "model": labels[choice["model"]],
+            "probability_best": choice["probability_best"],
+            "rivals": ", ".join(labels[name] for name in choice["rivals"]),
+        }
+        for choice in summary["best_by_budget"][protocol]
+    ]
+    frame = pd.DataFrame(rows, columns=["parameters_b", "model", "probability_best", "rivals"])
+    return Table(
+        "best_by_budget",
+        "Best model by parameter budget",
+        frame,
+        formats={"parameters_b": ".3g", "probability_best": ".2f"},
+        labels={
+            "parameters_b": "from (billions)",
+            "probability_best": "best in this share of resamples",
+            "rivals": "rivals (best in 5% or more)",
+        },
+        caption="Each row holds from its size up to the next row's.",
+    )
+
+
+def _misleading_frame(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty) -> pd.DataFrame:
+    """Direct rank minus prepared rank: positive where a model is better than its direct rank says."""
+    direct, prepared = (uncertainty.common_ranks[p] for p in PROTOCOLS)
+    gap = direct.minus(prepared)
+    interval = gap.interval()
+    frame = pd.DataFrame(
+        {
+            "model": analysis.matrix.labels,
+            "family": [family or "unknown" for family in analysis.matrix.families],
+            "direct_rank": direct.rank,
+            "prepared_rank": prepared.rank,
+            "gap": gap.rank,
+            "low": interval.low,
+            "high": interval.high,
+        }
+    )
+    return frame.reindex(frame["gap"].abs().sort_values(ascending=False, kind="stable").index).reset_index(drop=True)
+
+
+def _misleading_table(frame: pd.DataFrame) -> Table:
+    return Table(
+        "misleading_direct_ranks",
+        "Models that their direct rank misleads about",
+        frame,
+        formats={"direct_rank": ".0f", "prepared_rank": ".0f", "gap": "+.0f", "low": "+.0f", "high": "+.0f"},
+        labels={"direct_rank": "direct rank", "prepared_rank": "prepared rank", "gap": "places gained"},
+        caption="Positive: better after preparation than the direct rank says. Interval over benchmarks.",
+        folded=True,
+    )
+
+
+def completion_section(analysis: FactorsAnalysis) -> Section | None:
+    """Missing cells predicted by one factor, how good that is, and which cells to run next."""
+    if not analysis.completion:
+        return None
+    checks = pd.DataFrame(
+        [
+            {
+                "protocol": figures.PROTOCOL_LABELS[p],
+                "missing_cells": int((~np.isfinite(analysis.scores[p])).sum()),
+                "held_out_cells": completion.check.cells,
+                "mean_absolute_error": completion.check.mean_absolute_error,
+                "error_of_the_mean": completion.check.baseline_error,
+                "coverage": completion.check.coverage,
+            }
+            for p, completion in analysis.completion.items()
+        ]
+    )
+    formats = {"mean_absolute_error": ".4f", "error_of_the_mean": ".4f", "coverage": ".3f"}
+    tables = [Table("completion_check", "Held-out cells", checks, formats=formats)]
+    charts, missing = [], 0
+    predictions = _prediction_frame(analysis)
+    if len(predictions):
+        missing = len(predictions)
+        tables += _prediction_tables(predictions)
+        charts = _completion_charts(analysis)
+    return Section(
+        "Completing the matrix",
+        finding=f"{count(missing, 'cell is', 'cells are')} missing and predicted."
+        if missing
+        else "No cell is missing.",
+        explanation="A one-factor model (intercept and loading by benchmark, ability by model) is fitted to the known "
+        "cells. Each known cell is hidden once and predicted from the rest; the intervals are scaled so that 95% of "
+        "the hidden cells of the other groups lie inside. Missing is taken to be unrelated to the score.",
+        figures=charts,
+        tables=tables,
+    )
+
+
+def _prediction_frame(analysis: FactorsAnalysis) -> pd.DataFrame:
+    """Missing cells with prediction, interval in the metric's units, and what running them would tell."""
+    rows = []
+    direction = analysis.matrix.direction[~analysis.matrix.is_corpus]
+    for protocol, completion in analysis.completion.items():
+        mean, deviation = completion.model.predict()
+        reach = completion.check.multiplier * deviation
+        gain = 1 - completion.model.variance_after() / completion.model.ability_variance[:, None]
+        for i, j in zip(*np.nonzero(~np.isfinite(analysis.scores[protocol])), strict=True):
+            ends = sorted([direction[j] * (mean[i, j] - reach[i, j]), direction[j] * (mean[i, j] + reach[i, j])])
+            rows.append(
+                {
+                    "model": analysis.matrix.labels[i],
+                    "family": analysis.matrix.families[i] or "unknown",
+                    "benchmark": analysis.tasks[j],
+                    "protocol": figures.PROTOCOL_LABELS[protocol],
+                    "predicted": direction[j] * mean[i, j],
+                    "low": ends[0],
+                    "high": ends[1],
+                    "information": gain[i, j],
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def _prediction_tables(predictions: pd.DataFrame) -> list[Table]:
+    formats = {"predicted": ".3f", "low": ".3f", "high": ".3f", "information": ".2f"}
+    first = predictions.sort_values("information", ascending=False, kind="stable").head(SHOWN_CELLS)
+    return [
+        Table(
+            "next_cells",
+            "Cells worth running next",
+            first[["model", "family", "benchmark", "protocol", "information"]],
+            formats=formats,
+            labels={"information": "uncertainty of the model's ability removed"},
+            caption="Share of the variance of the model's ability that this one cell would remove.",
+        ),
+        Table(
+            "predicted_cells",
+            "Predicted scores",
+            predictions.drop(columns="information"),
+            formats=formats,
+            labels={"low": "from", "high": "to"},
+            folded=True,
+        ),
+    ]
+
+
+def _completion_charts(analysis: FactorsAnalysis) -> list[Figure]:
+    charts = []
+    for protocol, completion in analysis.completion.items():
+        known = np.isfinite(analysis.scores[protocol])
+        if known.all():
+            continue
+        low, middle, high = np.quantile(completion.ranks, [0.025, 0.5, 0.975], axis=0)
+        frame = pd.DataFrame(
+            {
+                "model": analysis.matrix.labels,
+                "family": [family or "unknown" for family in analysis.matrix.families],
+                "rank": middle,
+                "low": low,
+                "high": high,
+                "cells": [f"{row.sum()} of {row.size}" for row in known],
+            }
+        )
+        chart = figures.interval_dots(
+            frame,
+            y="model",
+            value="rank",
+            low="low",
+            high="high",
+            title="Rank of the ability (1 = best)",
+            y_order=frame.sort_values("rank", kind="stable")["model"].tolist(),
+            color=figures.family_color(analysis.matrix.families),
+            tooltip=figures.tooltips(
+                model="Model", family="Family", rank="Median rank|~g", low="from|~g", high="to|~g", cells="Cells known"
+            ),
+            focus=True,
+            row_height=14,
+        )
+        caption = f"{percent(1 - known.mean())} of the cells are missing; a model without any score spans all ranks."
+        charts.append(
+            Figure(f"completed_ranking_{protocol}", f"{figures.PROTOCOL_LABELS[protocol]}", chart, caption=caption)
+        )
+    return charts

@@ -1,0 +1,110 @@
+"""Aligned rankings of pairs of benchmarks: which changes of rank are significant."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lm_validity.studies.agreement.analysis import DIRECT, AgreementAnalysis
+from lm_validity.studies.agreement.statistics.alignment import Alignment, align_rankings, crossings, violations
+from lm_validity.studies.agreement.statistics.ranking import average_ranks, kendall_tau
+from lm_validity.studies.agreement.statistics.significance import (
+    RankBands,
+    better_than,
+    opposite_significant_pairs,
+    rank_bands,
+)
+from lm_validity.tables.schema import PROTOCOLS
+
+
+@dataclass(frozen=True)
+class PairAlignment:
+    """Two benchmarks under one protocol, over the models known on both (`models`: their indices).
+
+    Where both protocols have scores, these are the models known on both benchmarks under both.
+
+    `raw_*`: of the plain rankings; `aligned`: orders of positions within `models`; `opposite`: model pairs
+    significant on both with opposite order; `violations`: significant differences that the aligned orders
+    break (0).
+    """
+
+    protocol: str
+    benchmarks: tuple[str, str]
+    models: np.ndarray
+    ranks: np.ndarray
+    bands: tuple[RankBands, RankBands]
+    raw_tau: float
+    raw_crossings: int
+    aligned: Alignment
+    opposite: int
+    violations: int
+    shown: bool
+
+    def summary(self) -> dict:
+        """What summary.json holds."""
+        return {
+            "protocol": self.protocol,
+            "benchmarks": list(self.benchmarks),
+            "models": len(self.models),
+            "tau": self.raw_tau,
+            "crossings": self.raw_crossings,
+            "aligned_tau": self.aligned.tau,
+            "aligned_crossings": self.aligned.crossings,
+            "opposite_significant_pairs": self.opposite,
+            "violations": self.violations,
+        }
+
+
+def align_pairs(analysis: AgreementAnalysis, align: tuple[str, str] | None, every: bool) -> list[PairAlignment]:
+    """Alignments of the pair to show and, with `every`, of all pairs of benchmarks, under both protocols."""
+    shown = _pair_to_show(analysis, align)
+    if shown is None or not any(signs.sign.any() for signs in analysis.significant_side_by_side.values()):
+        return []  # without a significant difference any two rankings can be aligned
+    size = len(analysis.tasks)
+    pairs = [(i, j) for i in range(size) for j in range(i + 1, size)] if every else [shown]
+    if shown not in pairs:
+        pairs.append(shown)
+    return [
+        result
+        for protocol in PROTOCOLS
+        for pair in pairs
+        if (result := _align(analysis, protocol, pair, shown=pair == shown)) is not None
+    ]
+
+
+def _pair_to_show(analysis: AgreementAnalysis, align: tuple[str, str] | None) -> tuple[int, int] | None:
+    """The pair asked for, else that of one category (or any) with most significant direct contradictions."""
+    if align is not None:
+        return analysis.tasks.index(align[0]), analysis.tasks.index(align[1])
+    size = len(analysis.tasks)
+    if size < 2:
+        return None
+    protocol = DIRECT if analysis.matrix.has(DIRECT) else PROTOCOLS[1]
+    opposite = opposite_significant_pairs(analysis.significant_side_by_side[protocol])
+    pairs = [(i, j) for i in range(size) for j in range(i + 1, size)]
+    categories = analysis.categories
+    same = [(i, j) for i, j in pairs if categories[i] is not None and categories[i] == categories[j]]
+    return max(same or pairs, key=lambda pair: opposite[pair])
+
+
+def _align(analysis: AgreementAnalysis, protocol: str, pair: tuple[int, int], shown: bool) -> PairAlignment | None:
+    scores, signs = analysis.scores_side_by_side[protocol][:, pair], analysis.significant_side_by_side[protocol]
+    rows = np.flatnonzero(np.isfinite(scores).all(axis=1))
+    if len(rows) < 2:
+        return None
+    better = [better_than(signs, column, len(scores))[np.ix_(rows, rows)] for column in pair]
+    scores = scores[rows]
+    ranks = average_ranks(scores)
+    aligned = align_rankings(*better, ranks[:, 0], ranks[:, 1])
+    return PairAlignment(
+        protocol=protocol,
+        benchmarks=(analysis.tasks[pair[0]], analysis.tasks[pair[1]]),
+        models=rows,
+        ranks=ranks,
+        bands=(rank_bands(better[0]), rank_bands(better[1])),
+        raw_tau=kendall_tau(scores[:, 0], scores[:, 1]),
+        raw_crossings=crossings(scores[:, 0], scores[:, 1]),
+        aligned=aligned,
+        opposite=int((better[0] & better[1].T).sum()),
+        violations=violations(aligned.first, better[0]) + violations(aligned.second, better[1]),
+        shown=shown,
+    )

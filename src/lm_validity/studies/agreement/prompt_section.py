@@ -1,0 +1,113 @@
+"""Section of the agreement report on instruction-tuned models: which prompt was chosen on validation, and with what."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from lm_validity.pages import figures
+from lm_validity.pages.page import Section, Table
+from lm_validity.studies.agreement.analysis import DIRECT, PREPARED
+from lm_validity.studies.agreement.score_matrix import ScoreMatrix
+from lm_validity.tables.schema import SCORES, SELECTIONS, read_table
+from lm_validity.tables.sheets import metric_key
+from lm_validity.words import count
+
+PROMPTS = ("plain", "chat")
+COLUMNS = ("model", "benchmark", "protocol", "seed", *PROMPTS, "chosen", "learning_rate", "epoch", "test")
+UNTOUCHED = "none: as it came"  # no adapter was better on validation
+
+
+def prompt_choices(scores: str | Path, selections: str | Path | None, matrix: ScoreMatrix) -> pd.DataFrame:
+    """One row per (model, benchmark, protocol, seed) that had two prompts to choose from, with COLUMNS.
+
+    `plain` and `chat`: validation scores under each prompt, after preparation of its best fine-tune (NaN where none
+    counts); `test`: the score that the other figures use. Without `selections` the direct protocol only.
+    """
+    tables = [_direct_choices(read_table(scores, SCORES), matrix)]
+    if selections is not None and len(tables[0]):
+        asked = set(zip(tables[0]["model"], tables[0]["benchmark"], strict=True))
+        tables.append(_prepared_choices(read_table(selections, SELECTIONS), asked, matrix))
+    frame = pd.concat(tables, ignore_index=True).reindex(columns=list(COLUMNS))
+    places = {name: i for i, name in enumerate(matrix.models)}, {name: j for j, name in enumerate(matrix.benchmarks)}
+    known = frame["model"].isin(places[0]) & frame["benchmark"].isin(places[1])
+    frame = frame[known].reset_index(drop=True)
+    frame["test"] = [
+        matrix.value[row.protocol][places[0][row.model], places[1][row.benchmark]] for row in frame.itertuples()
+    ]
+    return frame
+
+
+def _direct_choices(rows: pd.DataFrame, matrix: ScoreMatrix) -> pd.DataFrame:
+    """Validation scores of the untouched models that were scored under both prompts, at the checkpoint that counts.
+
+    `chosen`: the prompt of the selected row; where none is selected or several are, that of the score on test.
+    """
+    key = ["model", "benchmark"]
+    scored = matrix.selected[matrix.selected["protocol"] == DIRECT].drop_duplicates(key).set_index(key)
+    rows = rows[(rows["protocol"] == DIRECT) & (rows["split"] == "validation")]
+    rows = rows[_of_the_metric(rows, matrix)].set_index(key)
+    checkpoint = scored["checkpoint"].fillna("final").reindex(rows.index)
+    rows = rows[(rows["checkpoint"].fillna("final") == checkpoint).to_numpy(dtype=bool)]
+    values = rows.pivot_table(index=key, columns="prompt", values="value", aggfunc="first")
+    values = values.reindex(columns=list(PROMPTS)).dropna()
+    chosen = rows.loc[rows["selected"].fillna(False).to_numpy(dtype=bool), "prompt"]
+    chosen = chosen[~chosen.index.duplicated(keep=False)].reindex(values.index)
+    frame = values.assign(chosen=chosen.fillna(scored["prompt"].reindex(values.index))).reset_index()
+    return frame.assign(protocol=DIRECT, learning_rate="", epoch=np.nan)
+
+
+def _of_the_metric(rows: pd.DataFrame, matrix: ScoreMatrix) -> np.ndarray:
+    """(rows,) True for each benchmark's metric, as the test scores are read: a null one counts as that metric."""
+    wanted = rows["benchmark"].map(matrix.benchmark_facts.set_index("benchmark")["metric"])
+    given = rows["metric"].map(metric_key, na_action="ignore")
+    return (wanted.isna() | given.isna() | (given == wanted)).to_numpy(dtype=bool)
+
+
+def _prepared_choices(selections: pd.DataFrame, asked: set, matrix: ScoreMatrix) -> pd.DataFrame:
+    """The best fine-tune under each prompt, and what was selected."""
+    better = dict(zip(matrix.benchmarks, matrix.direction, strict=True))
+    found = []
+    for (model, benchmark, seed), group in selections.groupby(["model", "benchmark", "seed"], sort=False):
+        if (model, benchmark) not in asked or benchmark not in better:
+            continue
+        tuned = group[group["learning_rate"].notna() & ~group["diverged"].fillna(False)]
+        row = {"model": model, "benchmark": benchmark, "protocol": PREPARED, "seed": seed}
+        for prompt in PROMPTS:
+            values = tuned.loc[tuned["prompt"] == prompt, "validation_value"] * better[benchmark]
+            row[prompt] = values.max() * better[benchmark] if len(values) else np.nan
+        selected = group[group["selected"].fillna(False)]
+        if len(selected):
+            one = selected.iloc[0]
+            untouched = pd.isna(one["learning_rate"])
+            row |= {"chosen": one["prompt"], "learning_rate": UNTOUCHED if untouched else one["learning_rate"]}
+            row["epoch"] = np.nan if untouched else float(one["epoch"])
+        found.append(row)
+    return pd.DataFrame(found)
+
+
+def prompt_section(choices: pd.DataFrame | None, matrix: ScoreMatrix) -> Section | None:
+    """The choices as a table; nothing where no model had two prompts."""
+    if choices is None or choices.empty:
+        return None
+    labels = dict(zip(matrix.models, matrix.labels, strict=True))
+    parts = []
+    for protocol, words in ((DIRECT, "as they come"), (PREPARED, "after preparation")):
+        part = choices[choices["protocol"] == protocol]
+        if len(part):
+            parts.append(f"for {int((part['chosen'] == 'chat').sum())} of {len(part)} choices {words}")
+    frame = choices.assign(
+        model=choices["model"].map(labels), protocol=choices["protocol"].map(figures.PROTOCOL_LABELS)
+    )
+    if frame["seed"].dropna().nunique() < 2:
+        frame = frame.drop(columns="seed")
+    formats = {"plain": ".4f", "chat": ".4f", "test": ".4f", "epoch": ".0f"}
+    return Section(
+        "Plain or chat prompt",
+        finding=f"{count(choices['model'].nunique(), 'instruction-tuned model')} had both prompts; the chat prompt was "
+        f"better on validation {' and '.join(parts)}.",
+        explanation="The columns plain and chat are scores on the validation split, of the model as it comes or of the "
+        "best fine-tune under that prompt. The better one was chosen, ties going to plain; a fine-tune counts only "
+        "where it is strictly better than the model as it came. The test split was scored under the chosen prompt.",
+        tables=[Table("prompts", "Prompts chosen on validation", frame, formats=formats)],
+    )

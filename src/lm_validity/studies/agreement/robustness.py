@@ -1,0 +1,168 @@
+"""Sections of the agreement report on what it rests on: subsets of benchmarks, seeds, and the scores."""
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from lm_validity.pages import figures
+from lm_validity.pages.page import Figure, Section, Table
+from lm_validity.studies.agreement.analysis import DIRECT, PREPARED, AgreementAnalysis
+from lm_validity.studies.agreement.score_matrix import ScoreMatrix
+from lm_validity.studies.agreement.statistics.ranking import average_ranks
+from lm_validity.words import count, decimal
+
+
+def subset_section(analysis: AgreementAnalysis) -> Section | None:
+    """How many benchmarks are enough."""
+    frame = _subset_frame(analysis)
+    if frame.empty or not np.isfinite(frame["tau"]).any():
+        return None
+    orders = pd.DataFrame(
+        [
+            {"place": i + 1, "benchmark": analysis.tasks[j], "protocol": figures.PROTOCOL_LABELS[p]}
+            for p, subset in analysis.subsets.items()
+            for i, j in enumerate(subset.greedy_order)
+        ]
+    )
+    figure = Figure(
+        "subsets",
+        "Subsets against the whole set",
+        _subset_chart(frame),
+        caption="Band: 5 to 95% of subsets.",
+        wide=True,
+    )
+    formats = {"tau": ".3f", "low": ".3f", "high": ".3f"}
+    return Section(
+        "How many benchmarks are enough",
+        finding=subset_sentence(analysis),
+        explanation="Models are ranked by their mean standardised score over a subset of the benchmarks and over all. "
+        "Greedy subsets are chosen on four fifths of the models; all taus are on models that took no part in the "
+        "choice. The whole set contains the subset, so this is what could have been saved, not how a ranking carries "
+        "over.",
+        figures=[figure],
+        tables=[
+            Table("subsets", "Agreement by size of the subset", frame, formats=formats, folded=True),
+            Table("subset_order", "Greedy order of benchmarks, chosen on all models", orders, folded=True),
+        ],
+    )
+
+
+def _subset_frame(analysis: AgreementAnalysis) -> pd.DataFrame:
+    rows = []
+    for protocol, subset in analysis.subsets.items():
+        for i, size in enumerate(subset.sizes):
+            shared = {"benchmarks": int(size), "protocol": figures.PROTOCOL_LABELS[protocol]}
+            low, high = subset.random_low[i], subset.random_high[i]
+            rows.append(shared | {"choice": "random", "tau": subset.random_mean[i], "low": low, "high": high})
+            rows.append(shared | {"choice": "greedy", "tau": subset.greedy_mean[i], "low": np.nan, "high": np.nan})
+    return pd.DataFrame(rows)
+
+
+def _subset_chart(frame: pd.DataFrame) -> alt.LayerChart:
+    return figures.lines(
+        frame,
+        x="benchmarks",
+        y="tau",
+        low="low",
+        high="high",
+        color=figures.protocol_color(),
+        detail="choice",
+        dash=alt.StrokeDash("choice:N", scale=alt.Scale(domain=["random", "greedy"], range=[[1, 0], [5, 3]])),
+        x_title="Benchmarks in the subset",
+        y_title="tau with the ranking from all",
+        tooltip=figures.tooltips(
+            benchmarks="Benchmarks", protocol="Protocol", choice="Choice", tau="tau|.3f", low="5th percentile|.3f",
+            high="95th percentile|.3f",
+        ),
+        points=False,
+    )  # fmt: skip
+
+
+def subset_sentence(analysis: AgreementAnalysis) -> str:
+    """What one benchmark alone tells, and how many tell nearly all."""
+    protocol = PREPARED if PREPARED in analysis.subsets else DIRECT
+    subset = analysis.subsets.get(protocol)
+    if subset is None or not np.isfinite(subset.random_mean[0]):
+        return ""
+    label = "after preparation" if protocol == PREPARED else "directly"
+    enough = np.flatnonzero(subset.random_mean >= 0.9)
+    more = f"; {count(int(subset.sizes[enough[0]]), 'benchmark')} reach 0.9" if len(enough) else ""
+    return (
+        f"One benchmark picked at random orders the models like all {len(subset.sizes)} together with tau "
+        f"{decimal(subset.random_mean[0])} {label}{more}."
+    )
+
+
+def reliability_section(analysis: AgreementAnalysis) -> Section | None:
+    """Agreement of a benchmark with itself when models are prepared again with another seed."""
+    if not analysis.reliability:
+        return None
+    frame = pd.DataFrame({"benchmark": list(analysis.reliability), "tau": list(analysis.reliability.values())})
+    mean = frame["tau"].mean()
+    return Section(
+        "Reliability over seeds",
+        finding=f"Prepared again with another seed, a benchmark ranks the models as before with tau {decimal(mean)} on "
+        f"average ({count(len(analysis.matrix.by_seed), 'seed')}).",
+        tables=[Table("reliability", "tau between seeds, by benchmark", frame, formats={"tau": ".3f"})],
+    )
+
+
+def score_section(analysis: AgreementAnalysis) -> Section:
+    """All scores, with ranks: what every other figure is made of."""
+    matrix = analysis.matrix
+    frame = _score_frame(analysis)
+    main = figures.PROTOCOL_LABELS[PREPARED if matrix.has(PREPARED) else DIRECT]
+    models = frame[frame["protocol"] == main].groupby("model")["rank"].mean().sort_values().index.tolist()
+    charts = [
+        Figure(f"scores_{p}", label, _score_chart(frame[frame["protocol"] == label], matrix, models), min_width=480)
+        for p, label in figures.PROTOCOL_LABELS.items()
+    ]
+    labels = list(figures.PROTOCOL_LABELS.values())
+    table = frame.pivot(index=["model", "family", "benchmark"], columns="protocol", values="score").reset_index()
+    table = table.reindex(columns=["model", "family", "benchmark", *labels])
+    return Section(
+        "Scores and ranks",
+        explanation="Models from best to worst mean rank after preparation. Grey cells with × are missing.",
+        figures=charts,
+        tables=[Table("scores", "All scores", table, formats={label: ".4f" for label in labels}, folded=True)],
+    )
+
+
+def _score_frame(analysis: AgreementAnalysis) -> pd.DataFrame:
+    matrix = analysis.matrix
+    rows = []
+    for protocol, label in figures.PROTOCOL_LABELS.items():
+        ranks = average_ranks(matrix.oriented(protocol))
+        for i, j in np.ndindex(len(matrix.models), len(matrix.benchmarks)):
+            rows.append(
+                {
+                    "model": matrix.labels[i],
+                    "family": matrix.families[i] or "unknown",
+                    "benchmark": matrix.benchmarks[j],
+                    "protocol": label,
+                    "score": matrix.value[protocol][i, j],
+                    "standard_error": matrix.stderr[protocol][i, j],
+                    "rank": ranks[i, j],
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def _score_chart(frame: pd.DataFrame, matrix: ScoreMatrix, models: list[str]) -> alt.LayerChart:
+    return figures.heatmap(
+        frame.drop(columns="protocol"),
+        x="benchmark",
+        y="model",
+        value="rank",
+        title="Rank on the benchmark (1 = best)",
+        x_order=list(matrix.benchmarks),
+        y_order=models,
+        tooltip=figures.tooltips(
+            model="Model", family="Family", benchmark="Benchmark", score="Score|.4f", standard_error="±|.4f",
+            rank="Rank|~g",
+        ),
+        domain=(1, len(matrix.models)),
+        reverse=True,
+        row_height=12,
+        focus=True,
+    )  # fmt: skip

@@ -1,0 +1,328 @@
+"""From the scores table and the two sheets to the arrays that the statistics read: models × benchmarks, by protocol."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from lm_validity.errors import InputError
+from lm_validity.studies.agreement.score_checks import direction_notes, unit_notes
+from lm_validity.tables.report_rows import report_rows
+from lm_validity.tables.schema import PROTOCOLS, read_scores, replay_notes
+from lm_validity.tables.sheets import as_in_scores, metric_key, read_benchmarks, read_models
+
+PERPLEXITY = "loglikelihood_rolling"
+# Columns of `ScoreMatrix.selected`, by which items are joined to their scores
+SELECTED = ("model", "checkpoint", "benchmark", "protocol", "prompt", "prompt_variant", "num_fewshot", "seed")
+STUDY = "agreement"  # the study whose models and benchmarks these reports read
+
+
+@dataclass(frozen=True)
+class ScoreMatrix:
+    """Scores of n models on k benchmarks.
+
+    `value[protocol]`, `stderr[protocol]` and `n_items[protocol]` are (n, k) arrays, NaN where unknown, in
+    the metric's own units and direction; several seeds are averaged (`stderr`: root mean square over seeds,
+    since they share the test items). `by_seed` maps each seed to a (n, k) array of its prepared scores.
+    `model_facts` and `benchmark_facts` are the sheets' rows in the order of `models` and `benchmarks`.
+    `selected` names the rows of the table behind the scores. `notes` says what was left out or assumed.
+    """
+
+    models: tuple[str, ...]
+    benchmarks: tuple[str, ...]
+    value: dict[str, np.ndarray]
+    stderr: dict[str, np.ndarray]
+    n_items: dict[str, np.ndarray]
+    by_seed: dict[int, np.ndarray]
+    model_facts: pd.DataFrame
+    benchmark_facts: pd.DataFrame
+    selected: pd.DataFrame
+    sources: tuple[str, ...]
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def is_corpus(self) -> np.ndarray:
+        """(k,) True for perplexity corpora, which count only where perplexity is compared."""
+        return (self.benchmark_facts["output_type"] == PERPLEXITY).to_numpy(dtype=bool)
+
+    @property
+    def direction(self) -> np.ndarray:
+        """(k,) +1 where a higher score is better, -1 where a lower one is."""
+        return np.where(self.benchmark_facts["higher_is_better"].to_numpy(dtype=bool), 1.0, -1.0)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """(n,) short names for figures, unique."""
+        return tuple(self.model_facts["label"])
+
+    @property
+    def families(self) -> np.ndarray:
+        """(n,) family names, None where unknown."""
+        return self.model_facts["family"].to_numpy(dtype=object)
+
+    def oriented(self, protocol: str) -> np.ndarray:
+        """(n, k) scores of which more is better."""
+        return self.value[protocol] * self.direction
+
+    def task_names(self) -> list[str]:
+        """Benchmarks that are not perplexity corpora, in order."""
+        return [name for name, corpus in zip(self.benchmarks, self.is_corpus, strict=True) if not corpus]
+
+    def models_without(self, scores: dict[str, np.ndarray]) -> list[str]:
+        """Labels of models without any finite entry in the arrays (models, ...)."""
+        known = np.any([np.isfinite(values).any(axis=1) for values in scores.values()], axis=0)
+        return [label for label, any_known in zip(self.labels, known, strict=True) if not any_known]
+
+    def has(self, protocol: str) -> bool:
+        """Whether any score of a benchmark (not a corpus) is known under `protocol`."""
+        return bool(np.isfinite(self.value[protocol][:, ~self.is_corpus]).any())
+
+
+def read_score_matrix(scores: str | Path, models: str | Path, benchmarks: str | Path) -> ScoreMatrix:
+    """Read the selected test rows of each benchmark's metric.
+
+    The benchmarks sheet decides which benchmarks count; the models sheet only adds what is known about each
+    model. Raises InputError for bad files, a score without a model or benchmark, an unknown protocol, two
+    selected scores of one model on one benchmark, or scores of one benchmark in two units.
+    """
+    rows = read_scores(scores)
+    notes = replay_notes(rows)
+    _check_protocols(rows, scores)
+    benchmark_sheet = read_benchmarks(benchmarks)
+    rows = report_rows(rows, benchmark_sheet, notes)
+    model_sheet, rows = _of_this_study(as_in_scores(read_models(models), set(rows["model"])), rows, "model", notes)
+    benchmark_sheet, rows = _of_this_study(benchmark_sheet, rows, "benchmark", notes)
+    rows = _last_checkpoint(rows, scores, notes)
+    rows = _listed_benchmarks(rows, benchmark_sheet, notes)
+    rows = benchmark_metric(rows, benchmark_sheet, scores, notes)
+    if rows.empty:
+        raise InputError(
+            f"{scores}: no selected test score of any benchmark in {benchmarks}.",
+            "are the sheet's benchmark ids and metrics those of the scores table?",
+        )
+    rows = _known_values(rows, scores, notes)
+    _check_unique(rows, scores)
+    names = _model_order(rows, model_sheet, notes)
+    notes += direction_notes(rows, benchmark_sheet, scores)
+    facts = _benchmark_facts(rows, benchmark_sheet, notes)
+    notes += unit_notes(rows, facts, scores)
+    columns = tuple(facts["benchmark"])
+    if (facts["output_type"] == PERPLEXITY).all():
+        raise InputError(
+            f"{scores}: scores of perplexity corpora only ({listing(columns)}).",
+            "the report compares benchmarks; their rows or their output types in the sheet are missing.",
+        )
+    arrays = {kind: _pivot_protocols(rows, names, columns, kind) for kind in ("value", "stderr", "n_items")}
+    return ScoreMatrix(
+        models=names,
+        benchmarks=columns,
+        value=arrays["value"],
+        stderr=arrays["stderr"],
+        n_items=arrays["n_items"],
+        by_seed=_by_seed(rows, names, columns),
+        model_facts=_model_facts(names, model_sheet),
+        benchmark_facts=facts,
+        selected=rows[list(SELECTED)].reset_index(drop=True),
+        sources=tuple(sorted(rows["source"].dropna().unique())),
+        notes=notes,
+    )
+
+
+def listing(names, limit: int = 12) -> str:
+    """Names for a sentence; the rest is counted."""
+    names = [str(name) for name in names]
+    shown = ", ".join(names[:limit])
+    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
+
+
+def _check_protocols(rows: pd.DataFrame, path) -> None:
+    unknown = rows[~rows["protocol"].isin(PROTOCOLS)]
+    if len(unknown):
+        raise InputError(
+            f"{path}, row {unknown.index[0]}, column 'protocol': {unknown['protocol'].iloc[0]!r} is not a protocol.",
+            f"one of {', '.join(PROTOCOLS)}.",
+        )
+
+
+def _of_this_study(
+    sheet: pd.DataFrame, rows: pd.DataFrame, key: str, notes: list[str]
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The sheet and the scores without models (benchmarks) that the sheet gives to other studies only."""
+    ours = of_study(sheet, STUDY)
+    others = rows[key].isin(sheet.loc[~ours, key])
+    if others.any():
+        notes.append(
+            f"{key.capitalize()}s of other studies stay out: {listing(sorted(rows.loc[others, key].unique()))}."
+        )
+    return sheet[ours].reset_index(drop=True), rows[~others]
+
+
+def of_study(sheet: pd.DataFrame, study: str) -> np.ndarray:
+    """Which rows (n,) of a sheet take part in a study: those that name it, and those that name none."""
+    return np.array([pd.isna(names) or study in names.replace(" ", "").split(",") for names in sheet["studies"]], bool)
+
+
+def _last_checkpoint(rows: pd.DataFrame, path, notes: list[str]) -> pd.DataFrame:
+    """Rows of the finished model; for a model without a checkpoint called final, those of its only or its last one."""
+    final = rows["checkpoint"].isna() | (rows["checkpoint"] == "final")
+    unfinished = set(rows["model"]) - set(rows.loc[final, "model"])
+    kept, used = [rows[final]], []
+    for model, group in rows[rows["model"].isin(unfinished)].groupby("model", sort=True):
+        progress = group["iteration"].astype("float64").fillna(group["tokens_b"])
+        reached = progress.groupby(group["checkpoint"]).transform("max")
+        names = group["checkpoint"].unique()
+        if len(names) > 1 and reached.isna().any():
+            raise InputError(
+                f"{path}: {model} has the checkpoints {listing(sorted(names))}, none of them 'final', and how far "
+                f"{listing(sorted(group.loc[reached.isna(), 'checkpoint'].unique()))} was trained is not in the table.",
+                "fill in 'iteration' or 'tokens_b', or call the checkpoint that counts 'final'.",
+            )
+        if reached.notna().any():
+            group = group[(reached == reached.max()) & (progress.isna() | (progress == reached))]
+        kept.append(group)
+        used.append(f"{model} ({group['checkpoint'].iloc[0]})")
+    if used:
+        notes.append(f"No final checkpoint: the only or last one is used for {listing(used)}.")
+    return pd.concat(kept)
+
+
+def _listed_benchmarks(rows: pd.DataFrame, sheet: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    listed = rows["benchmark"].isin(sheet["benchmark"])
+    if not listed.all():
+        unlisted = sorted(rows.loc[~listed, "benchmark"].unique())
+        notes.append(f"Benchmarks with scores that are not in the benchmarks sheet stay out: {listing(unlisted)}.")
+    absent = sorted(set(sheet["benchmark"]) - set(rows["benchmark"]))
+    if absent:
+        notes.append(f"Benchmarks of the sheet without any score: {listing(absent)}.")
+    return rows[listed]
+
+
+def benchmark_metric(rows: pd.DataFrame, sheet: pd.DataFrame, path, notes: list[str]) -> pd.DataFrame:
+    """The rows of each benchmark's metric. A null metric in the table counts as that metric."""
+    wanted = sheet.set_index("benchmark")["metric"].reindex(rows["benchmark"]).to_numpy(dtype=object)
+    given = np.array([None if pd.isna(name) else metric_key(name) for name in rows["metric"]], dtype=object)
+    keep = np.array([w is None or g is None or w == g for w, g in zip(wanted, given, strict=True)], dtype=bool)
+    for benchmark in sheet["benchmark"]:
+        here = (rows["benchmark"] == benchmark).to_numpy()
+        found = sorted({name for name in given[here] if name is not None})
+        if here.any() and not (here & keep).any():
+            metric = wanted[here][0]
+            notes.append(f"{benchmark}: no score under its metric {metric}; the table has {listing(found)}.")
+        elif here.any() and wanted[here][0] is not None:
+            notes += _other_metrics(
+                rows[here & keep], rows[here & ~keep].assign(metric=given[here & ~keep]), wanted[here][0]
+            )
+        elif here.any() and len(found) > 1:
+            raise InputError(
+                f"{path}: {benchmark} has several metrics ({listing(found)}) and the benchmarks sheet names none.",
+                "fill in the sheet's column 'metric'.",
+            )
+    return rows.assign(metric=given)[keep]
+
+
+def _other_metrics(kept: pd.DataFrame, others: pd.DataFrame, metric: str) -> list[str]:
+    """A note on cells of one benchmark that have rows under other metrics only, and so count as missing."""
+    here, there = (pd.MultiIndex.from_frame(r[["model", "checkpoint", "protocol"]].fillna("")) for r in (others, kept))
+    lost = others[~here.isin(there)]
+    if lost.empty:
+        return []
+    cells = [f"{model} ({protocol})" for model, protocol in lost[["model", "protocol"]].drop_duplicates().to_numpy()]
+    return [
+        f"{lost['benchmark'].iloc[0]}: the scores of {listing(cells, 6)} are not under its metric {metric} but under "
+        f"{listing(sorted(set(lost['metric'])))} only; they count as missing."
+    ]
+
+
+def _known_values(rows: pd.DataFrame, path, notes: list[str]) -> pd.DataFrame:
+    """Non-finite scores become missing, negative standard errors are refused."""
+    finite = np.isfinite(rows["value"].to_numpy(dtype=float))
+    if not finite.all():
+        lost = [f"{m} on {b}" for m, b in zip(rows["model"][~finite], rows["benchmark"][~finite], strict=True)]
+        notes.append(f"Scores without a finite value count as missing: {listing(lost)}.")
+    errors = rows["stderr"].to_numpy(dtype=float)
+    if (errors < 0).any():
+        first = rows[errors < 0].iloc[0]
+        raise InputError(
+            f"{path}: {first['model']} on {first['benchmark']}, column 'stderr': {first['stderr']} is negative.",
+            "leave it empty where unknown.",
+        )
+    return rows.assign(
+        value=np.where(finite, rows["value"], np.nan), stderr=np.where(np.isfinite(errors), errors, np.nan)
+    )
+
+
+def _check_unique(rows: pd.DataFrame, path) -> None:
+    key = ["model", "benchmark", "protocol", "seed"]
+    double = rows[rows.duplicated(key, keep=False)]
+    if len(double):
+        first = double.iloc[0]
+        raise InputError(
+            f"{path}: two selected test scores of {first['model']} on {first['benchmark']} ({first['protocol']}).",
+            "set 'selected' to false for all but one of prompt and metric.",
+        )
+
+
+def _model_order(rows: pd.DataFrame, sheet: pd.DataFrame, notes: list[str]) -> tuple[str, ...]:
+    with_rows = set(rows["model"])
+    names = [name for name in sheet["model"] if name in with_rows]
+    unknown = sorted(with_rows - set(names))
+    if unknown:
+        notes.append(f"Models that are not in the models sheet, of unknown family and size: {listing(unknown)}.")
+    absent = [name for name in sheet["model"] if name not in with_rows]
+    if absent:
+        notes.append(f"Models of the sheet without any score: {listing(absent)}.")
+    return (*names, *unknown)
+
+
+def _model_facts(names: tuple[str, ...], sheet: pd.DataFrame) -> pd.DataFrame:
+    facts = sheet.set_index("model").reindex(list(names)).rename_axis("model").reset_index()
+    facts["label"] = unique_labels(facts["label"], facts["model"])
+    facts["family"] = facts["family"].astype(object).where(facts["family"].notna(), None)
+    return facts
+
+
+def unique_labels(labels: pd.Series, models: pd.Series) -> pd.Series:
+    """Labels for figures; the model's id where there is none or where several models have the same."""
+    labels = labels.where(labels.notna(), models)
+    return labels.where(~labels.duplicated(keep=False), models)
+
+
+def _benchmark_facts(rows: pd.DataFrame, sheet: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    """The sheet's rows of benchmarks with scores; direction from the sheet, else the table, else higher is better."""
+    facts = sheet[sheet["benchmark"].isin(rows["benchmark"])].reset_index(drop=True)
+    in_table = rows.dropna(subset=["higher_is_better"]).groupby("benchmark")["higher_is_better"].first()
+    direction = facts["higher_is_better"].fillna(facts["benchmark"].map(in_table).astype("boolean"))
+    corpus = facts["output_type"] == PERPLEXITY
+    unknown = direction.isna()
+    if (unknown & ~corpus).any():
+        assumed = listing(facts.loc[unknown & ~corpus, "benchmark"])
+        notes.append(f"Direction unknown, higher taken as better: {assumed}.")
+    # a rolling log-likelihood metric (perplexity, bits per byte) is a loss
+    facts["higher_is_better"] = direction.where(~unknown, ~corpus).astype(bool)
+    return facts
+
+
+def _pivot_protocols(rows: pd.DataFrame, models, benchmarks, kind: str) -> dict[str, np.ndarray]:
+    return {protocol: _pivot(rows[rows["protocol"] == protocol], models, benchmarks, kind) for protocol in PROTOCOLS}
+
+
+def _pivot(rows: pd.DataFrame, models, benchmarks, kind: str) -> np.ndarray:
+    """Means over seeds; root mean squares for standard errors."""
+    values = rows[kind].astype("float64")
+    seeds = (values**2 if kind == "stderr" else values).groupby([rows["model"], rows["benchmark"]])
+    table = seeds.mean()
+    if kind == "value":
+        # equal means of different seeds' scores are ties, which the last digits of the sums would break
+        lowest = seeds.min()
+        table = lowest.where(lowest == seeds.max(), table.round(12))
+    table = table.unstack()
+    table = table.reindex(index=list(models), columns=list(benchmarks)).to_numpy(dtype=float)
+    return np.sqrt(table) if kind == "stderr" else table
+
+
+def _by_seed(rows: pd.DataFrame, models, benchmarks) -> dict[int, np.ndarray]:
+    prepared = rows[(rows["protocol"] == "train_before_test") & rows["seed"].notna()]
+    return {
+        int(seed): _pivot(group, models, benchmarks, "value") for seed, group in prepared.groupby("seed", sort=True)
+    }

@@ -1,0 +1,114 @@
+"""The screening page: which candidate benchmarks stay, and why each of the others does not."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from lm_validity.errors import InputError
+from lm_validity.files import read_json, write_json
+from lm_validity.pages.page import Finding, Page, Section, Table, write_page
+from lm_validity.studies.agreement.analysis import DIRECT, PREPARED
+from lm_validity.studies.agreement.score_matrix import ScoreMatrix, listing, read_score_matrix
+from lm_validity.studies.agreement.statistics.screening import Screening, Thresholds, screen_benchmarks
+from lm_validity.words import count, plain
+
+
+def report_screening(
+    scores: str | Path,
+    models: str | Path,
+    benchmarks: str | Path,
+    output: str | Path,
+    thresholds: Thresholds,
+    results: str | Path | None = None,
+) -> None:
+    """Write summary.json, the table and the page of the screening under `output`.
+
+    Training examples are those of the benchmarks sheet's column `training_examples`, else those that a run's records
+    under `results` (results/<run>) count. Perplexity corpora are not screened.
+    """
+    matrix = read_score_matrix(scores, models, benchmarks)
+    tasks = ~matrix.is_corpus
+    for protocol in (DIRECT, PREPARED):
+        if not matrix.has(protocol):
+            raise InputError(f"{scores}: no {protocol} scores.", "screening compares both protocols.")
+    examples = _training_examples(matrix, Path(results) if results else None)[tasks]
+    found = screen_benchmarks(
+        matrix.oriented(DIRECT)[:, tasks], matrix.oriented(PREPARED)[:, tasks], examples, thresholds
+    )
+    table = _table(matrix, tasks, examples, found)
+    notes = list(matrix.notes)
+    if np.isnan(examples).any():
+        unknown = listing(table.loc[np.isnan(examples), "benchmark"])
+        notes.append(f"Number of training examples unknown, which excludes nothing: {unknown}.")
+    write_page(_page(table, thresholds, notes), output)
+    summary = {"thresholds": vars(thresholds), "benchmarks": table.to_dict("records"), "notes": notes}
+    write_json(Path(output) / "summary.json", plain(summary))
+
+
+def _training_examples(matrix: ScoreMatrix, results: Path | None) -> np.ndarray:
+    """(benchmarks,) documents to train on, before the run's own caps; NaN where unknown."""
+    known = matrix.benchmark_facts["training_examples"].to_numpy(dtype=float)
+    if results is not None:
+        recorded = [_recorded(results, benchmark) for benchmark in matrix.benchmarks]
+        known = np.where(np.isnan(known), recorded, known)
+    return known
+
+
+def _recorded(results: Path, benchmark: str) -> float:
+    """What lm-eval's task offers for training, by the prefetch record."""
+    try:
+        return float(read_json(results / "prefetch" / "benchmarks" / f"{benchmark}.json")["documents"]["train"])
+    except (OSError, ValueError, KeyError):
+        return float("nan")
+
+
+def _table(matrix: ScoreMatrix, tasks: np.ndarray, examples: np.ndarray, found: Screening) -> pd.DataFrame:
+    facts = matrix.benchmark_facts[tasks].reset_index(drop=True)
+    return pd.DataFrame(
+        {
+            "benchmark": facts["benchmark"],
+            "kept": [not reason for reason in found.reasons],
+            "reason": found.reasons,
+            "training_examples": examples,
+            "models": found.models,
+            "not_improved": found.unimproved,
+            "others": found.others,
+            "negative_agreement": found.negative,
+            "mean_tau": found.mean_tau,
+            "category": facts["category"],
+            "output_type": facts["output_type"],
+        }
+    )
+
+
+def _page(table: pd.DataFrame, thresholds: Thresholds, notes: list[str]) -> Page:
+    kept = int(table["kept"].sum())
+    left = table.loc[~table["kept"], ["benchmark", "reason"]]
+    reasons = "; ".join(f"{row.benchmark}: {row.reason}" for row in left.itertuples())
+    finding = Finding(
+        f"{kept} of {count(len(table), 'candidate benchmark')} stay.", f"Out: {reasons}." if reasons else "None is out."
+    )
+    explanation = (
+        f"A benchmark leaves with fewer than {thresholds.training_examples} training examples; where more than "
+        f"{thresholds.unimproved_share:.0%} of the models do not score higher after preparation (a model that was at "
+        "its ceiling before counts as well, so look at the scores of what leaves by this rule); or where its direct "
+        f"ranking has a negative tau with more than {thresholds.negative_share:.0%} of the benchmarks that pass both."
+    )
+    formats = {"training_examples": ".0f", "mean_tau": ".3f"}
+    labels = {
+        "training_examples": "training examples",
+        "not_improved": "models not improved",
+        "negative_agreement": "others with negative tau",
+        "mean_tau": "mean tau, direct",
+    }
+    section = Section(
+        "Each candidate and the reason",
+        explanation=explanation,
+        tables=[Table("screening", "Candidates", table, formats=formats, labels=labels)],
+    )
+    question = "Which candidate benchmarks can serve in the study?"
+    return Page(
+        name="screening", title="Screening of benchmarks", question=question, findings=[finding], sections=[section],
+        notes=notes,
+    )  # fmt: skip

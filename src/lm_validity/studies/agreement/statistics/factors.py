@@ -1,0 +1,176 @@
+"""Principal components of the standardised score matrix, also where cells are missing."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from lm_validity.studies.agreement.statistics.missing import finite_mean
+
+Scaling = Literal["standardized", "centered"]
+
+
+@dataclass(frozen=True)
+class Components:
+    """Principal components of n models × k benchmarks.
+
+    `explained_variance`: (k,) shares of the total variance, descending, fractions that sum to 1.
+    `loadings`: (k,) unit vector of the first component, oriented so that its sum is positive; `scores`:
+    (n,) each model's coordinate on it. Benchmarks that could not take part have loading NaN; models without
+    a score have score NaN.
+    """
+
+    explained_variance: np.ndarray
+    loadings: np.ndarray
+    scores: np.ndarray
+    used: np.ndarray
+
+
+def principal_components(scores: np.ndarray, scaling: Scaling = "standardized") -> Components:
+    """PCA of `scores` (models, benchmarks), NaN where missing.
+
+    Columns are centred and divided by their population standard deviation (`centered`: centred only, the
+    convention that does not give the paper's numbers). The explained variances are the eigenvalues of the
+    correlation (covariance) matrix over their sum. With missing cells each correlation is that of the
+    models known in both columns, so that no value is filled in; such a matrix may have slightly negative
+    eigenvalues. A model's score is the least-squares coordinate sum_j z_ij v_j / sum_j v_j² over its known
+    cells: the ordinary PCA score where all are known.
+
+    Constant columns and columns without two common models with every other one are left out (`used` is
+    False).
+    """
+    used, matrix = _usable_columns(scores)
+    k = scores.shape[1]
+    empty = Components(np.full(0, np.nan), np.full(k, np.nan), np.full(len(scores), np.nan), used)
+    if used.sum() < 2:
+        return empty
+    values = scores[:, used]
+    standardized = values - finite_mean(values, axis=0)
+    spread = np.sqrt(finite_mean(standardized**2, axis=0))
+    if scaling == "standardized":
+        standardized = standardized / spread
+    if scaling == "centered":
+        matrix = matrix * np.outer(spread, spread)
+    eigenvalues, vectors = np.linalg.eigh(matrix)
+    first = vectors[:, -1] * (1.0 if vectors[:, -1].sum() >= 0 else -1.0)
+    known = np.isfinite(standardized)
+    projection = np.where(known, standardized, 0.0) @ first
+    weight = known @ first**2
+    loadings = np.full(k, np.nan)
+    loadings[used] = first
+    return Components(
+        explained_variance=eigenvalues[::-1] / eigenvalues.sum(),
+        loadings=loadings,
+        scores=np.divide(projection, weight, out=np.full(len(scores), np.nan), where=weight > 0),
+        used=used,
+    )
+
+
+def pairwise_correlation(scores: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
+    """(k, k) Pearson correlations of the columns of `scores` (n, k) over the models known in both; NaN where undefined.
+
+    `weights`: (n,) multiplicities of a resample.
+    """
+    known = np.isfinite(scores)
+    # centring first keeps the sums of squares free of cancellation
+    values = np.where(known, scores - finite_mean(scores, axis=0), 0.0)
+    if weights is None:
+        weights = np.ones(len(scores))
+    if known.all():
+        values = values - weights @ values / weights.sum()
+        covariance = (values * weights[:, None]).T @ values / weights.sum()
+        square = np.broadcast_to(np.diag(covariance)[:, None], covariance.shape)
+    else:
+        covariance, square = _pairwise_moments(values, known.astype(float), weights)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        correlation = covariance / np.sqrt(square * square.T)
+    constant = ~(square > 1e-24)
+    correlation[constant | constant.T] = np.nan
+    np.fill_diagonal(correlation, np.where(np.isnan(np.diag(correlation)), np.nan, 1.0))
+    return correlation
+
+
+def _pairwise_moments(values: np.ndarray, known: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """([a, b]: covariance of columns a and b, variance of a), both over the models known in a and b."""
+    weighted_known, weighted_values = known * weights[:, None], values * weights[:, None]
+    with np.errstate(invalid="ignore", divide="ignore"):
+        count = weighted_known.T @ known
+        mean = (weighted_values.T @ known) / count
+        square = ((weighted_values * values).T @ known) / count - mean**2
+        return (weighted_values.T @ values) / count - mean * mean.T, square
+
+
+def _usable_columns(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(k,) columns whose correlations with all other usable columns are defined, and those correlations.
+
+    The worst column leaves first. A column of which no two scores differ by more than rounding (1e-12 of the largest)
+    is constant.
+    """
+    known = np.isfinite(scores)
+    lowest, highest = np.where(known, scores, np.inf).min(axis=0), np.where(known, scores, -np.inf).max(axis=0)
+    used = highest > lowest
+    used[used] = (highest - lowest)[used] > 1e-12 * np.maximum(np.abs(highest), np.abs(lowest))[used]
+    while used.sum() >= 2:
+        correlation = pairwise_correlation(scores[:, used])
+        undefined = np.isnan(correlation).sum(axis=0)
+        if not undefined.any():
+            return used, correlation
+        used[np.flatnonzero(used)[np.argmax(undefined)]] = False
+    return np.zeros(scores.shape[1], dtype=bool), np.empty((0, 0))
+
+
+@dataclass(frozen=True)
+class ComputeRelation:
+    """First-component scores against pretraining compute: correlations in [-1, 1] over `models` models."""
+
+    kendall: float
+    spearman: float
+    pearson: float
+    models: int
+
+
+def pretraining_compute(parameters_b: np.ndarray, tokens_b: np.ndarray) -> np.ndarray:
+    """Floating-point operations of pretraining, 6 N D (Kaplan et al. 2020), from billions of parameters and tokens."""
+    return 6.0 * parameters_b * 1e9 * tokens_b * 1e9
+
+
+def relate_to_compute(scores: np.ndarray, compute: np.ndarray) -> ComputeRelation:
+    """Correlations of `scores` with `compute` (models,); Pearson's uses log10 of compute. NaN where undefined.
+
+    Models with either value missing are left out; at least 3 models and two distinct values of each are
+    needed.
+    """
+    from scipy.stats import pearsonr, spearmanr
+
+    from lm_validity.studies.agreement.statistics.ranking import kendall_tau
+
+    both = np.isfinite(scores) & np.isfinite(compute)
+    x, y = scores[both], compute[both]
+    if len(x) < 3 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return ComputeRelation(float("nan"), float("nan"), float("nan"), len(x))
+    return ComputeRelation(
+        kendall=kendall_tau(x, y),
+        spearman=float(spearmanr(x, y).statistic),
+        pearson=float(pearsonr(x, np.log10(y)).statistic),
+        models=len(x),
+    )
+
+
+def resampled_shares(scores: np.ndarray, weights: np.ndarray, components: int = 5) -> np.ndarray:
+    """(resamples, components) shares of variance of `principal_components` when the models are resampled.
+
+    `weights`: (resamples, models) multiplicities. Repeated models are no problem here, unlike for ranks;
+    the share of the first component is biased upwards a little, more so with few models. NaN where a
+    resample leaves a benchmark constant, and for components that do not exist.
+    """
+    values = scores[:, _usable_columns(scores)[0]]
+    shares = np.full((len(weights), components), np.nan)
+    if values.shape[1] < 2:
+        return shares
+    count = min(components, values.shape[1])
+    for index, row in enumerate(weights):
+        matrix = pairwise_correlation(values, row)
+        if np.isfinite(matrix).all():
+            eigenvalues = np.linalg.eigvalsh(matrix)[::-1]
+            shares[index, :count] = eigenvalues[:count] / eigenvalues.sum()
+    return shares

@@ -1,0 +1,159 @@
+"""Resampling of models and benchmarks, intervals from it, and a paired test.
+
+Two estimands. *These benchmarks*: what would the figure be for other models of the same kind? Models are
+resampled. *A population of benchmarks*: what would it be for other models and other benchmarks? Both are resampled,
+independently (Owen 2007, "The pigeonhole bootstrap"), and the draws are rescaled to the two-way variance of Cameron,
+Gelbach and Miller (2011), since by themselves they count the noise of the cells three times. Both take models as
+exchangeable, although models of one family are not independent: leave-one-family-out shows what that matters.
+
+Resamples are multiplicities. A model is never compared with its own copy and a benchmark never paired with
+its own, so that duplicates create neither ties nor perfect agreement.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+
+from lm_validity.studies.agreement.statistics.missing import finite_mean
+
+
+class Interval(NamedTuple):
+    """Bounds, scalars or arrays of one shape; NaN where the resamples leave it undefined."""
+
+    low: np.ndarray | float
+    high: np.ndarray | float
+
+
+class PairedTest(NamedTuple):
+    """`effect`: mean contribution; `p`: one-sided probability of at least that; `units`: their number."""
+
+    effect: float
+    p: float
+    units: int
+
+
+def multiplicities(units: int, resamples: int, rng: np.random.Generator) -> np.ndarray:
+    """(resamples, units) how often each unit is drawn in a bootstrap resample."""
+    return rng.multinomial(units, np.full(units, 1 / units), size=resamples).astype(float)
+
+
+def percentile_interval(draws: np.ndarray, units: int | None = None, level: float = 0.95) -> Interval:
+    """Percentile interval of `draws` (resamples, ...) along the first axis.
+
+    With `units`, the number of resampled units, the levels are those of the expanded percentile interval,
+    alpha' = Phi(-sqrt(n / (n - 1)) t_{n-1}), which corrects for the bootstrap's narrowness in small samples
+    (Hesterberg 2015, American Statistician 69:371, section 5.3). Undefined draws (NaN) are left out; an
+    entry with fewer than half of its draws defined is NaN. Draws without an entry have bounds without one.
+    """
+    tail = (1 - level) / 2
+    if units is not None and units > 1:
+        tail = stats.norm.cdf(stats.t.ppf(tail, units - 1) * np.sqrt(units / (units - 1)))
+    draws = np.asarray(draws, dtype=float)
+    if not draws.size:  # nanquantile does not return two bounds of nothing
+        nothing = np.full(draws.shape[1:], np.nan)[()]
+        return Interval(nothing, nothing)
+    defined = np.isfinite(draws).mean(axis=0) >= 0.5
+    safe = np.where(defined, draws, 0.0)
+    low, high = np.nanquantile(safe, [tail, 1 - tail], axis=0)
+    return Interval(np.where(defined, low, np.nan)[()], np.where(defined, high, np.nan)[()])
+
+
+def shortest_interval(draws: np.ndarray, level: float = 0.95) -> Interval:
+    """The shortest interval that holds at least `level` of `draws` (resamples, units), for each unit.
+
+    For whole numbers such as ranks: quantiles of either tail keep whole ranks that the level does not need. Of several
+    shortest intervals the middle one. Undefined draws (infinite or NaN) are left out; a unit with fewer than half of
+    its draws defined is NaN.
+    """
+    draws = np.asarray(draws, dtype=float)
+    low, high = np.full((2, draws.shape[1]), np.nan)
+    for unit, column in enumerate(draws.T):
+        ordered = np.sort(column[np.isfinite(column)])
+        if len(ordered) and 2 * len(ordered) >= len(column):
+            held = int(np.ceil(level * len(ordered)))
+            widths = ordered[held - 1 :] - ordered[: len(ordered) - held + 1]
+            shortest = np.flatnonzero(widths == widths.min())
+            start = shortest[(len(shortest) - 1) // 2]
+            low[unit], high[unit] = ordered[start], ordered[start + held - 1]
+    return Interval(low, high)
+
+
+def two_way_interval(
+    both: np.ndarray, over_models: np.ndarray, over_benchmarks: np.ndarray, models: int, level: float = 0.95
+) -> Interval:
+    """Interval of a figure for a population of models and of benchmarks.
+
+    `both`, `over_models`, `over_benchmarks`: (resamples,) draws with models and benchmarks, only models, only
+    benchmarks resampled. The variance of the first is V_models + V_benchmarks + 3 V_cells (Owen 2007), that of the
+    others V_models + V_cells and V_benchmarks + V_cells; wanted is V_models + V_benchmarks + V_cells (Cameron, Gelbach
+    and Miller 2011, Journal of Business & Economic Statistics 29:238), so
+
+        V = 2 (V over models + V over benchmarks) - V both,     at least the larger of the two,
+
+    and the quantiles of `both`, at the expanded levels for `models`, are drawn towards its median by sqrt(V / V both).
+    NaN draws are left out; NaN bounds where fewer than half are defined.
+    """
+    wide = percentile_interval(both, models, level)
+    if not np.isfinite(wide.low):
+        return wide
+    one, other, joint = (float(np.nanvar(draws)) for draws in (over_models, over_benchmarks, both))
+    variance = max(2 * (one + other) - joint, one, other)
+    scale = min(1.0, np.sqrt(variance / joint)) if joint > 0 else 1.0
+    centre = float(np.nanmedian(both))
+    return Interval(centre + scale * (wide.low - centre), centre + scale * (wide.high - centre))
+
+
+def mean_over_pairs_by_resample(tau: np.ndarray, benchmark_weights: np.ndarray | None = None) -> np.ndarray:
+    """(resamples,) means over the pairs a < b of `tau` (resamples, k, k), NaN left out.
+
+    `benchmark_weights`: (resamples, k) multiplicities of benchmarks; None counts each benchmark once.
+    """
+    rows, columns = np.triu_indices(tau.shape[1], 1)
+    values = tau[:, rows, columns]
+    weights = (
+        np.ones_like(values)
+        if benchmark_weights is None
+        else benchmark_weights[:, rows] * benchmark_weights[:, columns]
+    )
+    weights = np.where(np.isfinite(values), weights, 0.0)
+    total = weights.sum(axis=1)
+    return np.divide(
+        (np.nan_to_num(values) * weights).sum(axis=1), total, out=np.full(len(tau), np.nan), where=total > 0
+    )
+
+
+def preparation_contributions(direct: np.ndarray, prepared: np.ndarray, prepared_direct: np.ndarray) -> np.ndarray:
+    """(k,) how much better each benchmark's prepared ranking agrees with the others than its direct ranking does.
+
+    `direct`, `prepared`: (k, k) taus among direct and among prepared rankings; `prepared_direct[a, b]`: tau
+    of a's prepared with b's direct ranking. With the mean over b != a,
+
+        c_a = mean_b [tau(prep_a, prep_b) + tau(prep_a, direct_b) - tau(direct_a, direct_b) - tau(direct_a,
+        prep_b)]
+
+    Exchanging the two rankings of some benchmarks flips the signs of just their c_a in the difference of
+    the mean taus (prepared - direct), which is the mean of all c_a. NaN taus are left out.
+    """
+    change = prepared - direct + prepared_direct - prepared_direct.T
+    return finite_mean(np.where(np.eye(len(change), dtype=bool), np.nan, change), axis=1)
+
+
+def sign_flip_test(contributions: np.ndarray, rng: np.random.Generator, resamples: int = 9999) -> PairedTest:
+    """Test that `contributions` (units,) are centred at zero against a positive mean, by flipping their signs.
+
+    Exact over all 2^units flips for at most 13 units, else `resamples` random ones with p = (1 + hits) / (1
+    + resamples). NaN contributions are left out; NaN p without any.
+    """
+    values = contributions[np.isfinite(contributions)]
+    if not len(values):
+        return PairedTest(float("nan"), float("nan"), 0)
+    observed = values.mean()
+    tolerance = 1e-12 * max(1.0, np.abs(values).max())
+    if len(values) <= 13:
+        bits = (np.arange(2 ** len(values))[:, None] >> np.arange(len(values))) & 1
+        p = float((((1 - 2 * bits) @ values / len(values)) >= observed - tolerance).mean())
+    else:
+        flips = rng.choice([-1.0, 1.0], size=(resamples, len(values)))
+        p = float((1 + (flips @ values / len(values) >= observed - tolerance).sum()) / (1 + resamples))
+    return PairedTest(float(observed), p, len(values))

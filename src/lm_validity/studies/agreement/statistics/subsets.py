@@ -1,0 +1,103 @@
+"""How many benchmarks are enough: the ranking from a few benchmarks against the ranking from all."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lm_validity.studies.agreement.statistics.missing import finite_mean, finite_quantile
+from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs
+
+
+@dataclass(frozen=True)
+class SubsetAgreement:
+    """Tau of the ranking from `sizes` benchmarks with that from all, on models that took no part in the choice.
+
+    `random_mean`, `random_low`, `random_high`: (sizes,) mean, 5th and 95th percentile over random subsets;
+    `greedy_mean`: (sizes,) of the subset chosen greedily on the other models; `greedy_order`: indices of
+    benchmarks in the order of the greedy choice on all models. NaN where undefined.
+    """
+
+    sizes: np.ndarray
+    random_mean: np.ndarray
+    random_low: np.ndarray
+    random_high: np.ndarray
+    greedy_mean: np.ndarray
+    greedy_order: np.ndarray
+
+
+def subset_agreement(
+    scores: np.ndarray, rng: np.random.Generator, folds: int = 5, repeats: int = 4, subsets: int = 40
+) -> SubsetAgreement:
+    """Agreement of subsets of benchmarks with the whole set, cross-validated over models.
+
+    `scores`: (models, benchmarks), more is better, NaN where missing. A ranking is that of the mean
+    standardised score over the known benchmarks of the set. The models are dealt into `folds` groups,
+    `repeats` times; the greedy subset grows by the benchmark that raises the tau on the other groups most;
+    both it and `subsets` random subsets of each size and group are scored on the group. The full ranking
+    contains the subset's benchmarks, so the curve ends at 1: it answers how much of the whole set could
+    have been saved, not how the ranking carries over to new benchmarks. Groups have at least 4 models; with
+    fewer than 8 models all values are NaN.
+    """
+    standardized = standardize(scores)
+    models, benchmarks = scores.shape
+    sizes = np.arange(1, benchmarks + 1)
+    undefined = np.full(benchmarks, np.nan)
+    order, _ = greedy_subsets(standardized)
+    folds = min(folds, models // 4)
+    if folds < 2:
+        return SubsetAgreement(sizes, undefined, undefined, undefined, undefined, order)
+    greedy, random = [], []
+    for _ in range(repeats):
+        group = rng.permutation(np.arange(models) % folds)
+        for fold in range(folds):
+            chosen, _ = greedy_subsets(standardized[group != fold])
+            held_out = standardized[group == fold]
+            greedy.append(nested_agreement(held_out, chosen))
+            random += [nested_agreement(held_out, rng.permutation(benchmarks)) for _ in range(subsets)]
+    random = np.array(random)
+    # a subset's score is its mean over groups of models: one group alone is too few models for a tau
+    per_draw = finite_mean(random.reshape(repeats, folds, subsets, benchmarks), axis=1).reshape(-1, benchmarks)
+    low, high = finite_quantile(per_draw, [0.05, 0.95])
+    return SubsetAgreement(sizes, finite_mean(random, axis=0), low, high, finite_mean(np.array(greedy), axis=0), order)
+
+
+def standardize(scores: np.ndarray) -> np.ndarray:
+    """Columns of mean 0 and standard deviation 1 over their known cells; constant columns become 0."""
+    centered = scores - finite_mean(scores, axis=0)
+    spread = np.sqrt(finite_mean(centered**2, axis=0))
+    return centered / np.where(spread > 0, spread, 1.0)
+
+
+def nested_agreement(standardized: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """(benchmarks,) tau of the mean of the first 1, 2, ... benchmarks of `order` with the mean of all."""
+    known = np.isfinite(standardized[:, order])
+    total = np.cumsum(np.where(known, standardized[:, order], 0.0), axis=1)
+    count = np.cumsum(known, axis=1)
+    means = np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
+    return kendall_tau_matrix(pair_signs(means))[-1]
+
+
+def greedy_subsets(standardized: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(order, tau): benchmarks in the order of greedy choice, and each size's tau with the mean of all.
+
+    Ties go to the benchmark that comes first. Undefined taus (constant means) count as lowest.
+    """
+    known = np.isfinite(standardized)
+    values = np.where(known, standardized, 0.0)
+    full = _mean(values.sum(axis=1), known.sum(axis=1))
+    target = pair_signs(full[:, None])
+    total, count = np.zeros(len(values)), np.zeros(len(values))
+    remaining, order, taus = list(range(values.shape[1])), [], []
+    while remaining:
+        candidates = _mean(total[:, None] + values[:, remaining], count[:, None] + known[:, remaining])
+        tau = kendall_tau_matrix(pair_signs(candidates), others=target)[:, 0]
+        best = int(np.argmax(np.where(np.isfinite(tau), tau, -np.inf)))
+        chosen = remaining.pop(best)
+        order.append(chosen)
+        taus.append(tau[best])
+        total, count = total + values[:, chosen], count + known[:, chosen]
+    return np.array(order, dtype=int), np.array(taus)
+
+
+def _mean(total: np.ndarray, count: np.ndarray) -> np.ndarray:
+    return np.divide(total, count, out=np.full(np.shape(total), np.nan), where=count > 0)

@@ -1,0 +1,300 @@
+"""Charts of the bias page."""
+
+import altair as alt
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from lm_validity.pages.figures import (
+    CATEGORY_COLORS,
+    MISSING_COLOR,
+    chart_data,
+    heatmap,
+    interval_dots,
+    lines,
+    scatter,
+    tooltips,
+)
+from lm_validity.studies.bias.analysis import DETECTABLE_BIAS, BiasAnalysis
+from lm_validity.studies.bias.statistics.meta import THRESHOLD, MetaAnalysis
+from lm_validity.studies.bias.statistics.pca import PcaSimulation
+from lm_validity.studies.bias.statistics.power import VarianceComponents, detection_power
+from lm_validity.studies.bias.violins import setting_label, setting_labels, zero_line
+
+MODEL_FREE = "model-free"
+
+
+def _color(names, field: str, title: str | None = None) -> alt.Color:
+    names = list(names)
+    columns = 2 if len(names) > 3 else 0  # room on a telephone
+    colors = [CATEGORY_COLORS[index % len(CATEGORY_COLORS)] for index in range(len(names))]
+    return alt.Color(
+        f"{field}:N", scale=alt.Scale(domain=names, range=colors), legend=alt.Legend(title=title, columns=columns)
+    )
+
+
+def answer(analysis: BiasAnalysis, effect: str) -> alt.LayerChart:
+    """Posterior predictive differences by formula beside the model-free means, one row a setting."""
+    labels = setting_labels(analysis)
+    rows = [
+        {
+            "setting": labels[fit.experiment, fit.m, fit.n],
+            "source": fit.formula,
+            "value": fit.difference_mean,
+            "low": fit.difference_interval[0],
+            "high": fit.difference_interval[1],
+        }
+        for fit in analysis.fits
+        if fit.effect == effect
+    ]
+    for row in analysis.settings[analysis.settings["effect"] == effect].itertuples():
+        error, reach = row.standard_error, stats.t.ppf(0.975, max(row.tasks - 1, 1))
+        low, high = (None, None) if error is None else (row.mean - reach * error, row.mean + reach * error)
+        label = labels[row.experiment, row.m, row.n]
+        rows.append({"setting": label, "source": MODEL_FREE, "value": row.mean, "low": low, "high": high})
+    names = [*dict.fromkeys(fit.formula for fit in analysis.fits), MODEL_FREE]
+    frame = pd.DataFrame(rows)
+    frame["source"] = pd.Categorical(frame["source"], names)
+    frame = frame.sort_values("source").astype({"source": str})
+    chart = interval_dots(
+        frame,
+        y="setting",
+        value="value",
+        low="low",
+        high="high",
+        title=f"{effect}, in accuracy",
+        y_order=list(labels.values()),
+        offset="source",
+        color=_color(names, "source"),
+        tooltip=tooltips(setting="Setting", source="From", value="Mean|+.4f", low="Low|+.4f", high="High|+.4f"),
+        zero=True,
+        row_height=38,
+    )
+    return _with_zero(chart)
+
+
+def _with_zero(chart: alt.LayerChart) -> alt.LayerChart:
+    height = chart.height
+    return alt.layer(chart, zero_line()).properties(width="container", height=height)
+
+
+def formula_intervals(analysis: BiasAnalysis, effect: str) -> alt.LayerChart:
+    """beta with 89% intervals, one row a setting, by formula."""
+    labels = setting_labels(analysis)
+    rows = [
+        {
+            "setting": labels[fit.experiment, fit.m, fit.n],
+            "formula": fit.formula,
+            "beta": fit.beta_mean,
+            "low": fit.interval[0],
+            "high": fit.interval[1],
+            "conclusion": {-1: "below zero", 0: "includes zero", 1: "above zero"}[fit.excludes_zero],
+        }
+        for fit in analysis.fits
+        if fit.effect == effect
+    ]
+    chart = interval_dots(
+        pd.DataFrame(rows),
+        y="setting",
+        value="beta",
+        low="low",
+        high="high",
+        title="beta, log-odds",
+        y_order=list(labels.values()),
+        offset="formula",
+        color=_color(dict.fromkeys(row["formula"] for row in rows), "formula"),
+        tooltip=tooltips(
+            setting="Setting",
+            formula="Formula",
+            beta="Mean|+.4f",
+            low="Low|+.4f",
+            high="High|+.4f",
+            conclusion="Interval",
+        ),
+        zero=True,
+        row_height=32,
+    )
+    return _with_zero(chart)
+
+
+def calibrated_experiments(analysis: BiasAnalysis) -> list[str]:
+    """Experiments with a fit of the bias whose predictions can be held against what was observed."""
+    fits = (fit for fit in analysis.fits if fit.effect == "bias" and fit.accuracies is not None)
+    return list(dict.fromkeys(fit.experiment for fit in fits))
+
+
+def calibration(analysis: BiasAnalysis, experiment: str) -> alt.LayerChart:
+    """Predicted against observed accuracy by formula, in the experiment's largest setting."""
+    fits = [fit for fit in analysis.fits if fit.effect == "bias" and fit.accuracies is not None]
+    m, n = max((fit.m, fit.n) for fit in fits if fit.experiment == experiment)
+    chosen = [fit for fit in fits if (fit.experiment, fit.m, fit.n) == (experiment, m, n)]
+    frame = pd.concat([fit.accuracies.assign(formula=fit.formula) for fit in chosen])
+    return scatter(
+        frame,
+        x="observed",
+        y="predicted",
+        color=_color(frame["formula"].drop_duplicates(), "formula"),
+        x_title=f"Observed accuracy (m={m}, n={n})",
+        y_title="Predicted accuracy",
+        tooltip=tooltips(
+            task="Task",
+            language_model="Model",
+            arm="Arm",
+            formula="Formula",
+            observed="Observed|.3f",
+            predicted="Predicted|.3f",
+        ),
+        diagonal=True,
+        focus=False,
+    )
+
+
+def task_heatmap(analysis: BiasAnalysis, table: pd.DataFrame) -> alt.LayerChart:
+    """Mean bias by task and cell."""
+    frame = table[table["effect"] == "bias"].copy()
+    several = frame["experiment"].nunique() > 1
+    frame["cell"] = [
+        f"{row.language_model}, {setting_label(row.experiment, row.m, row.n, several)}" for row in frame.itertuples()
+    ]
+    tasks, cells = sorted(frame["task"].unique()), list(dict.fromkeys(frame["cell"]))
+    whole = pd.MultiIndex.from_product([tasks, cells], names=["task", "cell"])
+    columns = ["task", "cell", "mean", "p", "p_adjusted", "trials"]
+    frame = frame[columns].set_index(["task", "cell"]).reindex(whole).reset_index()
+    reach = max(float(np.nanquantile(frame["mean"].abs(), 0.98)), 1e-3)
+    tips = tooltips(task="Task", cell="Cell", mean="Mean bias|+.4f", p="p|.4f", p_adjusted="q|.4f", trials="Subsamples")
+    chart = heatmap(
+        frame,
+        x="cell",
+        y="task",
+        value="mean",
+        title="Mean bias",
+        x_order=cells,
+        y_order=tasks,
+        tooltip=tips,
+        domain=(-reach, reach),
+        scheme="redblue",
+    )
+    marked = frame[frame["p_adjusted"] < 0.05]
+    dots = alt.Chart(chart_data(marked)).mark_text(text="●", color="#111", fontSize=8)
+    height = chart.height
+    return alt.layer(chart, dots.encode(x="cell:N", y="task:N")).properties(width="container", height=height)
+
+
+def meta_curves(results: dict[tuple, MetaAnalysis]) -> alt.LayerChart:
+    """Cumulative distribution of the slices' posterior means."""
+    several = len({key[0] for key in results}) > 1
+    shares = np.linspace(0.005, 0.995, 67)
+    rows = []
+    for key, result in sorted(results.items()):
+        label = setting_label(*key, several)
+        quantiles = np.quantile(result.means, shares)
+        rows += [{"setting": label, "mean": q, "share": s} for q, s in zip(quantiles, shares, strict=True)]
+    frame = pd.DataFrame(rows)
+    chart = lines(
+        frame,
+        x="mean",
+        y="share",
+        color=_color(frame["setting"].drop_duplicates(), "setting"),
+        x_title="Posterior mean of beta, log-odds",
+        y_title="Share of slices",
+        tooltip=tooltips(setting="Setting", mean="Mean|+.3f", share="Share below|.2f"),
+        domain=(0, 1),
+        points=False,
+    )
+    limits = alt.Chart(alt.InlineData(values=[{"limit": -THRESHOLD}, {"limit": THRESHOLD}]))
+    rule = limits.mark_rule(color=MISSING_COLOR, strokeDash=[4, 4]).encode(x="limit:Q")
+    height = chart.height
+    return alt.layer(chart, rule).properties(width="container", height=height)
+
+
+def power_curves(power: pd.DataFrame) -> alt.LayerChart:
+    """Power to find `DETECTABLE_BIAS` against the number of subsamples, a line a cell."""
+    rows = []
+    for row in power.itertuples():
+        components = VarianceComponents(row.between_tasks_sd, row.within_task_sd)
+        for subsamples in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000):
+            value = detection_power(DETECTABLE_BIAS, components, int(row.tasks), subsamples)
+            cell = f"{row.experiment}, {row.language_model}, m={row.m}, n={row.n}"
+            rows.append({"model": row.language_model, "cell": cell, "subsamples": subsamples, "power": value})
+    frame = pd.DataFrame(rows)
+    chart = lines(
+        frame,
+        x="subsamples",
+        y="power",
+        detail="cell",
+        color=_color(frame["model"].drop_duplicates(), "model"),
+        x_title="Subsamples per task",
+        y_title="Power",
+        tooltip=tooltips(cell="Cell", subsamples="Subsamples", power="Power|.2f"),
+        log_x=True,
+        domain=(0, 1),
+        points=False,
+    )
+    for layer in chart.layer:
+        layer.encoding.x.axis = alt.Axis(values=[1, 10, 100, 1000], format="d", grid=True)
+    height = chart.height
+    rule = alt.Chart(alt.InlineData(values=[{"goal": 0.8}])).mark_rule(color=MISSING_COLOR, strokeDash=[4, 4])
+    return alt.layer(chart, rule.encode(y="goal:Q")).properties(width="container", height=height)
+
+
+def base_by_n(analysis: BiasAnalysis) -> alt.LayerChart:
+    """Base accuracy against n, a line a language model and m; mixed provenance is a filled dot."""
+    known = analysis.trials.dropna(subset=["base"])
+    known = known.assign(base=known["base"] / known["total"])
+    keys = ["experiment", "language_model", "m", "n"]
+    means = known.groupby([*keys, "task"])["base"].mean().groupby(keys).mean().reset_index()
+    means["line"] = [f"{row.language_model}, m={row.m}" for row in means.itertuples()]
+    return lines(
+        means,
+        x="n",
+        y="base",
+        color=_color(means["line"].drop_duplicates(), "line"),
+        detail="experiment",
+        x_title="n",
+        y_title="Base accuracy",
+        tooltip=tooltips(experiment="Experiment", line="Line", n="n", base="Base accuracy|.4f"),
+    )
+
+
+def prior_accuracies(analysis: BiasAnalysis) -> alt.LayerChart:
+    """Histogram of accuracies by task, model and arm under the prior."""
+    return _histogram(analysis.prior.accuracies[np.isfinite(analysis.prior.accuracies)], "Accuracy", 0.0, 1.0)
+
+
+def prior_differences(analysis: BiasAnalysis) -> alt.LayerChart:
+    """Histogram of average differences under the prior."""
+    return _histogram(analysis.prior.differences, "Average accuracy difference", -1.0, 1.0)
+
+
+def _histogram(values: np.ndarray, title: str, low: float, high: float, bins: int = 40) -> alt.LayerChart:
+    number, edges = np.histogram(values, bins=bins, range=(low, high))
+    frame = pd.DataFrame({"start": edges[:-1], "end": edges[1:], "share": number / max(number.sum(), 1)})
+    bars = alt.Chart(chart_data(frame)).mark_bar(color=CATEGORY_COLORS[0], opacity=0.8)
+    axis = alt.Axis(values=np.linspace(low, high, 6 if low == 0 else 5).tolist(), format=".1f")
+    bars = bars.encode(
+        x=alt.X("start:Q", title=title, bin="binned", axis=axis),
+        x2="end:Q",
+        y=alt.Y("share:Q", title="Share of draws"),
+        tooltip=tooltips(start="From|.3f", end="To|.3f", share="Share|.3f"),
+    )
+    return alt.layer(bars).properties(width="container", height=200)
+
+
+def pca_curves(results: dict[tuple[int, int], PcaSimulation]) -> alt.LayerChart:
+    """Bias of R^2 against n, a line an effective rank, with 95% bands."""
+    rows = []
+    for (rank, n), result in results.items():
+        mean, error = result.bias
+        rows.append({"rank": str(rank), "n": n, "bias": mean, "low": mean - 1.96 * error, "high": mean + 1.96 * error})
+    frame = pd.DataFrame(rows)
+    return lines(
+        frame,
+        x="n",
+        y="bias",
+        low="low",
+        high="high",
+        color=_color(frame["rank"].drop_duplicates(), "rank", "Effective rank"),
+        x_title="n",
+        y_title="Bias of R²",
+        tooltip=tooltips(rank="Rank", n="n", bias="Bias|.3f"),
+    )

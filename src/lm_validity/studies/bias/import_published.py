@@ -1,0 +1,137 @@
+"""Accuracies of the pretrain-on-test study (Dubey, arXiv 2410.00179) -> the trials table.
+
+One row of the file is a trial: the accuracies of three arms on the same test set of n observations. A trial becomes
+three rows of counts. Counts are the accuracy times n, rounded: truncation, as in the authors' notebooks, turns
+.29 x 100 = 28.999… into 28 and loses one correct answer in 3% of the published values.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from lm_validity.errors import InputError, nearest
+from lm_validity.studies.bias.table import ARMS, TRIAL
+from lm_validity.tables.schema import TRIALS
+from lm_validity.tables.text_rows import read_text_rows
+
+KEYS = ["experiment", "lm", "m", "n", "task", "subsample"]
+LARGEST = 2**31 - 1  # of a whole number; far beyond any study, and a float holds each of them exactly
+COUNT_TOLERANCE = 1e-3  # of one answer: room for accuracies printed with six decimals, none for a wrong n
+
+
+def read_pretrain_on_test(path: str | Path) -> pd.DataFrame:
+    """The trials (columns of `TRIALS`) of a file of accuracies, plain or gzipped CSV.
+
+    Columns read: `experiment, lm, m, n, task, subsample, base, extra, test` and, where present, `majority`. The
+    accuracies are fractions; an empty one leaves that arm out. `test_hash` holds the only trace of the test set that
+    such a file keeps, the share of its majority class: trials with different values had different test sets (the
+    opposite does not follow). Raises `InputError` naming line, task, column and value for anything else, and both lines
+    where an arm of a trial is there twice.
+    """
+    path = Path(path)
+    frame = read_text_rows(path, "expected a header and one row per trial.").frame()
+    if missing := [column for column in [*KEYS, *ARMS] if column not in frame.columns]:
+        near = nearest(missing[0], frame.columns)
+        raise InputError(
+            f"{path}: column {missing[0]!r} is missing (found: {', '.join(map(str, frame.columns))}).",
+            f"did you mean {near!r}?" if near else f"the columns are {', '.join([*KEYS, *ARMS])}, majority.",
+        )
+    _refuse_empty_keys(frame, path)
+    whole = {column: _whole_numbers(frame, column, path) for column in ("m", "n", "subsample")}
+    trial = pd.DataFrame(
+        {
+            "experiment": frame["experiment"],
+            "language_model": frame["lm"],
+            "task": frame["task"],
+            **whole,
+            "total": whole["n"],
+            "test_hash": _majority_fingerprint(frame),
+        }
+    )
+    arms = [trial.assign(arm=arm, correct=_counts(frame, arm, whole["n"], path)) for arm in ARMS]
+    trials = pd.concat(arms).sort_index(kind="stable").dropna(subset="correct")
+    if trials.empty:
+        raise InputError(f"{path}: no accuracy in any row.", f"fill in {', '.join(ARMS)}.")
+    _refuse_twice(trials, path)
+    return trials.astype({"correct": "int64"}).reset_index(drop=True).reindex(columns=TRIALS.names)
+
+
+def _where(frame: pd.DataFrame, row: int, path: Path) -> str:
+    """The place of a row: its line, the header's being 1."""
+    return f"{path}: line {frame.index[row]} (task {frame['task'].iloc[row]!r})"
+
+
+def _refuse_empty_keys(frame: pd.DataFrame, path: Path) -> None:
+    for column in KEYS:
+        empty = np.flatnonzero(frame[column] == "")
+        if len(empty):
+            raise InputError(f"{_where(frame, empty[0], path)}: column {column!r} is empty.", "fill it in.")
+
+
+def _refuse_twice(trials: pd.DataFrame, path: Path) -> None:
+    """The index of `trials` is the line in the file."""
+    twice = trials.duplicated([*TRIAL, "arm"]).to_numpy()
+    if twice.any():
+        row = trials.iloc[int(twice.argmax())]
+        same = (trials[[*TRIAL, "arm"]] == row[[*TRIAL, "arm"]]).all(axis=1)
+        key = ", ".join(f"{name} {row[name]}" for name in TRIAL if name != "task")
+        raise InputError(
+            f"{path}: line {row.name} (task {row['task']!r}): its trial ({key}) has {row['arm']} on line "
+            f"{trials.index[same][0]} already.",
+            "number the random draws by subsample, and remove lines that are there twice.",
+        )
+
+
+def _numbers(frame: pd.DataFrame, column: str, path: Path) -> pd.Series:
+    text = frame[column]
+    numbers = pd.to_numeric(text.where(text != ""), errors="coerce")
+    wrong = np.flatnonzero((numbers.isna() & (text != "")) | np.isinf(numbers))
+    if len(wrong):
+        row = wrong[0]
+        raise InputError(
+            f"{_where(frame, row, path)}: {column} is {text.iloc[row]!r}, not a number.",
+            "write plain decimal numbers; leave an unknown accuracy empty.",
+        )
+    return numbers
+
+
+def _whole_numbers(frame: pd.DataFrame, column: str, path: Path) -> pd.Series:
+    numbers = _numbers(frame, column, path)
+    least = 0 if column == "subsample" else 1
+    wrong = np.flatnonzero((numbers != np.floor(numbers)) | (numbers < least) | (numbers > LARGEST))
+    if len(wrong):
+        raise InputError(
+            f"{_where(frame, wrong[0], path)}: {column} is {frame[column].iloc[wrong[0]]!r}, not a whole number "
+            f"from {least} to {LARGEST}.",
+            "m and n count observations, subsample numbers the random draws.",
+        )
+    return numbers.astype("int64")
+
+
+def _counts(frame: pd.DataFrame, arm: str, total: pd.Series, path: Path) -> pd.Series:
+    """Correct answers of one arm; NaN where the accuracy is empty."""
+    accuracies = _numbers(frame, arm, path)
+    wrong = np.flatnonzero((accuracies < 0) | (accuracies > 1))
+    if len(wrong):
+        raise InputError(
+            f"{_where(frame, wrong[0], path)}: {arm} is {frame[arm].iloc[wrong[0]]}, not between 0 and 1.",
+            "accuracies are fractions, not percent.",
+        )
+    counts = accuracies * total
+    wrong = np.flatnonzero((counts - counts.round()).abs() > COUNT_TOLERANCE)
+    if len(wrong):
+        row = wrong[0]
+        raise InputError(
+            f"{_where(frame, row, path)}: {arm} is {frame[arm].iloc[row]}, not a multiple of 1/{total.iloc[row]}"
+            f" (it would be {counts.iloc[row]:.6g} correct answers of n = {total.iloc[row]}).",
+            "check n, the number of test observations, or write the accuracy unrounded.",
+        )
+    return counts.round()
+
+
+def _majority_fingerprint(frame: pd.DataFrame) -> pd.Series | None:
+    if "majority" not in frame.columns:
+        return None
+    share = pd.to_numeric(frame["majority"], errors="coerce")
+    return ("majority " + share.map("{:.6f}".format)).where(share.notna(), None)

@@ -1,0 +1,134 @@
+"""Distributions on the bias page: split violins by task, and ridges of the posterior predictive differences."""
+
+import json
+
+import altair as alt
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from lm_validity.pages.figures import MISSING_COLOR, tooltips
+from lm_validity.pages.page import Figure
+from lm_validity.studies.bias.analysis import BiasAnalysis
+from lm_validity.studies.bias.statistics.model import EFFECTS
+
+EFFECT_COLORS = {"boost": "#2f7ec0", "bias": "#d55e00"}
+VIOLIN_POINTS = 25
+VIOLIN_REACH = 0.5  # accuracy differences beyond it are cut, as in the paper's figures
+
+
+def violins(analysis: BiasAnalysis) -> list[Figure]:
+    """One figure a language model and experiment: split violins by task, the setting chosen from a list."""
+    several = analysis.cells["experiment"].nunique() > 1
+    found = []
+    for (experiment, name), trials in analysis.trials.groupby(["experiment", "language_model"]):
+        title = f"{experiment}: {name}" if several else str(name)
+        caption = "Density over subsamples, each violin as high as the others; boost above, bias below the line."
+        chart = _violin_chart(trials)
+        if chart is not None:
+            found.append(Figure(f"violins_{len(found) + 1}", title, chart, caption, min_width=360))
+    return found
+
+
+def _violin_chart(trials: pd.DataFrame) -> alt.LayerChart | None:
+    tasks = sorted(trials["task"].unique())
+    rows = []
+    for (m, n, task), group in trials.groupby(["m", "n", "task"]):
+        for effect, (treatment, control) in EFFECTS.items():
+            differences = ((group[treatment] - group[control]) / group["total"]).dropna().to_numpy()
+            if len(differences):
+                names = {"setting": f"m={m}, n={n}", "task": task, "effect": effect, "mean": float(differences.mean())}
+                rows.append({**names, **_violin(differences, tasks.index(task), effect), "trials": len(differences)})
+    if not rows:
+        return None
+    settings = list(dict.fromkeys(row["setting"] for row in rows))
+    pick = alt.param(
+        name="setting_shown", value=settings[-1], bind=alt.binding_select(options=settings, name="Setting ")
+    )
+    axis = _row_axis(tasks)
+    y = alt.Y("edge:Q", title=None, axis=axis, scale=alt.Scale(domain=[len(tasks) - 0.4, -0.6], nice=False))
+    base = alt.Chart(alt.InlineData(values=rows)).transform_filter("datum.setting == setting_shown")
+    x_scale = alt.Scale(domain=[-VIOLIN_REACH, VIOLIN_REACH])
+    tips = tooltips(task="Task", effect="Effect", mean="Mean|+.4f", trials="Subsamples")
+    area = base.transform_flatten(["x", "edge"]).mark_area(opacity=0.75, interpolate="monotone", clip=True)
+    area = area.encode(
+        x=alt.X("x:Q", title="Accuracy difference", scale=x_scale),
+        y=y,
+        y2=alt.Y2("line:Q"),
+        color=_effect_color(),
+        detail="task:N",
+        tooltip=tips,
+    )
+    mean = base.mark_tick(thickness=2, size=11, color="#444").encode(
+        x=alt.X("mean:Q", scale=x_scale), y=alt.Y("middle:Q", axis=axis), tooltip=tips
+    )
+    chart = alt.layer(zero_line(), area, mean).add_params(pick)
+    return chart.properties(width="container", height=max(27 * len(tasks), 90))
+
+
+def predictive_ridges(analysis: BiasAnalysis) -> alt.LayerChart:
+    """Densities of the posterior predictive differences, a row a setting, under the headline formula."""
+    labels = list(setting_labels(analysis).items())
+    rows = []
+    for line, (key, label) in enumerate(labels):
+        for fit in analysis.fits:
+            if (fit.experiment, fit.m, fit.n) == key and fit.formula == analysis.headline_formula:
+                shape = _violin(fit.difference_draws, line, "boost", reach=0.85)
+                rows.append({"setting": label, "effect": fit.effect, "mean": fit.difference_mean, **shape})
+    axis = _row_axis([label for _, label in labels])
+    y = alt.Y("edge:Q", title=None, axis=axis, scale=alt.Scale(domain=[len(labels) - 0.7, -1.0], nice=False))
+    areas = alt.Chart(alt.InlineData(values=rows)).transform_flatten(["x", "edge"])
+    areas = areas.mark_area(opacity=0.75, interpolate="monotone").encode(
+        x=alt.X("x:Q", title="Average accuracy difference"),
+        y=y,
+        y2=alt.Y2("line:Q"),
+        color=_effect_color(),
+        detail="setting:N",
+        tooltip=tooltips(setting="Setting", effect="Effect", mean="Mean|+.4f"),
+    )
+    return alt.layer(zero_line(), areas).properties(width="container", height=44 * len(labels) + 20)
+
+
+def _violin(differences: np.ndarray, line: int, effect: str, reach: float = 0.44) -> dict:
+    """A kernel density as the edge of one half of a violin at the height `line`: the boost's is above it."""
+    spread = differences.std(ddof=1) if len(differences) > 1 else 0.0
+    width = spread * len(differences) ** -0.2 or 0.004  # Scott's rule; a narrow spike where nothing varies
+    grid = np.linspace(differences.min() - 3 * width, differences.max() + 3 * width, VIOLIN_POINTS)
+    density = stats.norm.pdf((grid[:, None] - differences) / width).sum(axis=1)
+    side = -reach if effect == "boost" else reach  # the axis points down
+    edge = line + side * density / density.max()
+    return {
+        "x": [round(float(value), 5) for value in grid],
+        "edge": [round(float(value), 3) for value in edge],
+        "line": line,
+        "middle": line + side / 2,
+    }
+
+
+def _row_axis(names: list[str]) -> alt.Axis:
+    """Names at the heights 0, 1, 2, …"""
+    labels = f"{json.dumps([str(name) for name in names])}[datum.value]"
+    return alt.Axis(values=list(range(len(names))), labelExpr=labels, grid=True, gridDash=[1, 3], labelOverlap=False)
+
+
+def _effect_color() -> alt.Color:
+    scale = alt.Scale(domain=list(EFFECT_COLORS), range=list(EFFECT_COLORS.values()))
+    return alt.Color("effect:N", scale=scale, legend=alt.Legend(title=None))
+
+
+def zero_line() -> alt.Chart:
+    """A dashed line at no difference."""
+    zero = alt.Chart(alt.InlineData(values=[{"zero": 0}]))
+    return zero.mark_rule(color=MISSING_COLOR, strokeDash=[4, 4]).encode(x="zero:Q")
+
+
+def setting_label(experiment: str, m: int, n: int, several: bool) -> str:
+    """How figures name a setting; the experiment only where there are several."""
+    return f"{experiment}: m={m}, n={n}" if several else f"m={m}, n={n}"
+
+
+def setting_labels(analysis: BiasAnalysis) -> dict[tuple, str]:
+    """Label by (experiment, m, n), sorted."""
+    several = analysis.cells["experiment"].nunique() > 1
+    keys = analysis.cells[["experiment", "m", "n"]].drop_duplicates().itertuples(index=False, name=None)
+    return {key: setting_label(*key, several) for key in sorted(keys)}

@@ -1,0 +1,313 @@
+"""From the scores table and the sheets to learning curves: one per model and benchmark."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from lm_validity.errors import InputError
+from lm_validity.studies.agreement.score_matrix import benchmark_metric, listing, of_study, unique_labels
+from lm_validity.studies.signal.statistics.quality import MINIMUM_CHECKPOINTS
+from lm_validity.tables.item_arrays import training_order
+from lm_validity.tables.report_rows import report_rows
+from lm_validity.tables.schema import read_scores, replay_notes
+from lm_validity.tables.sheets import as_in_scores, read_benchmarks, read_models
+
+SELECTIONS = ("all", "e2lm")
+STUDY = "signal"  # as the sheets' column `studies` names it
+E2LM_STEP = 4000  # iterations between the checkpoints that the competition scored
+E2LM_TOKENS_B = 206.0
+
+# Two checkpoints of one name whose tokens differ by more than this share are different points of training
+_SAME_POINT = 0.05
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Scores of one model on one benchmark in order of training; `values` are oriented: higher is better.
+
+    Tokens are known at all checkpoints of all curves of a report, or at none.
+    """
+
+    checkpoints: tuple[str, ...]
+    iterations: np.ndarray  # NaN where unknown
+    tokens_b: np.ndarray  # all NaN where unknown
+    values: np.ndarray
+
+    def at(self, chosen: np.ndarray) -> "Curve":
+        """Some of the checkpoints: boolean or indices (n,)."""
+        names = tuple(np.array(self.checkpoints, dtype=object)[chosen])
+        return Curve(names, self.iterations[chosen], self.tokens_b[chosen], self.values[chosen])
+
+    @property
+    def progress(self) -> np.ndarray:
+        """Where training stood, in no unit of its own: tokens in billions, else iterations, else 1, 2, ..."""
+        for known in (self.tokens_b, self.iterations):
+            if not np.isnan(known).any():
+                return known
+        return np.arange(1.0, len(self.values) + 1)
+
+
+@dataclass(frozen=True)
+class LearningCurves:
+    """Everything the report reads: curves by benchmark and model, and what is known about models and benchmarks."""
+
+    curves: dict[str, dict[str, Curve]]
+    facts: pd.DataFrame  # index: models in the sheet's order; label, size, architecture, training_data, parameters_b
+    direction: dict[str, float]  # +1 where the benchmark's metric is better when higher, else -1
+    selection: str
+    num_fewshot: dict[str, int]  # solved examples before each question, by benchmark; absent where unknown
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def models(self) -> list[str]:
+        return list(self.facts.index)
+
+    def scored(self, benchmark: str) -> list[str]:
+        """Models that count in a benchmark's own scores: not those trained on web text only, kept for comparison."""
+        with_curve = [model for model in self.models if model in self.curves[benchmark]]
+        science = [model for model in with_curve if self.facts.at[model, "training_data"] != "web"]
+        return science or with_curve
+
+
+def read_learning_curves(
+    scores: str | Path, models: str | Path, benchmarks: str | Path | None, selection: str
+) -> LearningCurves:
+    """Direct test scores of every model with at least two checkpoints.
+
+    Raises InputError for bad files, a score without a model or benchmark, an unknown selection, several metrics of a
+    benchmark without a sheet that names one, or two selected scores of one model, benchmark and checkpoint. Gaps are
+    named in `notes`.
+    """
+    if selection not in SELECTIONS:
+        raise InputError(f"selection {selection!r} is not known.", f"one of {', '.join(SELECTIONS)}.")
+    table = read_scores(scores)
+    notes = replay_notes(table)
+    sheet = as_in_scores(read_models(models), set(table["model"]))
+    listed = None if benchmarks is None else read_benchmarks(benchmarks)
+    rows = _direct_rows(report_rows(table, listed, notes), scores)
+    direction = {}
+    if listed is not None:
+        rows = _benchmark_metrics(_listed(rows, listed, notes), listed, scores, notes)
+        direction = dict(zip(listed["benchmark"], listed["higher_is_better"], strict=True))
+    rows = _one_metric(rows, scores)
+    rows = _finite(rows, notes)
+    _check_unique(rows, scores)
+    rows = _on_one_axis(_filled_tokens(rows, sheet), notes)
+    directions = _directions(rows, direction, notes)
+    curves = _curves(rows, directions, notes)
+    if not curves:
+        raise InputError(
+            f"{scores}: no model has direct test scores at two checkpoints of a benchmark.",
+            "the signal study needs scores along training.",
+        )
+    with_curves = {model for by_model in curves.values() for model in by_model}
+    facts = _facts(with_curves, sheet, notes)
+    _note_gaps(curves, notes)
+    examples = rows.dropna(subset=["num_fewshot"]).groupby("benchmark")["num_fewshot"].first().to_dict()
+    return LearningCurves(curves, facts, directions, selection, examples, notes)
+
+
+def select(curve: Curve, selection: str) -> np.ndarray:
+    """Checkpoints (n,) that signal quality is computed on."""
+    if selection == "e2lm":
+        return (np.nan_to_num(curve.iterations, nan=1) % E2LM_STEP == 0) & (curve.tokens_b <= E2LM_TOKENS_B)
+    return np.ones(len(curve.values), dtype=bool)
+
+
+def select_for_ranking(curve: Curve, selection: str) -> np.ndarray:
+    """Checkpoints for ranking consistency: at the selection's spacing, up to the end of training."""
+    if selection == "e2lm":
+        return np.nan_to_num(curve.iterations, nan=1) % E2LM_STEP == 0
+    return np.ones(len(curve.values), dtype=bool)
+
+
+def select_for_compliance(curve: Curve, selection: str) -> np.ndarray:
+    """Checkpoints for compliance: all up to the selection's last token."""
+    if selection == "e2lm":
+        return curve.tokens_b <= E2LM_TOKENS_B
+    return np.ones(len(curve.values), dtype=bool)
+
+
+def common_checkpoints(curves: list[Curve]) -> list[np.ndarray]:
+    """Indices of the checkpoints that all curves have, in order of the first; one array a curve.
+
+    The same checkpoint has the same name, the same iteration where it is known, else about the same tokens.
+    """
+    where = [{name: index for index, name in enumerate(curve.checkpoints)} for curve in curves]
+    names = [
+        name
+        for name, first in where[0].items()
+        if all(
+            name in places and _same_point(curves[0], first, curve, places[name])
+            for curve, places in zip(curves[1:], where[1:], strict=True)
+        )
+    ]
+    return [np.array([places[name] for name in names], dtype=np.intp) for places in where]
+
+
+def _same_point(first: Curve, i: int, second: Curve, j: int) -> bool:
+    if not np.isnan([first.iterations[i], second.iterations[j]]).any():
+        return first.iterations[i] == second.iterations[j]
+    tokens = first.tokens_b[i], second.tokens_b[j]
+    return bool(np.isnan(tokens).any() or abs(tokens[0] - tokens[1]) <= _SAME_POINT * max(tokens))
+
+
+def _direct_rows(rows: pd.DataFrame, path) -> pd.DataFrame:
+    rows = rows[rows["protocol"].isna() | (rows["protocol"] == "direct")]
+    if rows.empty:
+        raise InputError(
+            f"{path}: no selected score of the test split with protocol 'direct'.",
+            "the signal study reads direct evaluations along training.",
+        )
+    return rows.assign(checkpoint=rows["checkpoint"].fillna("final"))
+
+
+def _listed(rows: pd.DataFrame, sheet: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    """Rows of the sheet's benchmarks."""
+    known = rows["benchmark"].isin(sheet["benchmark"])
+    if not known.all():
+        unlisted = sorted(rows.loc[~known, "benchmark"].unique())
+        notes.append(f"Benchmarks that are not in the benchmarks sheet stay out: {listing(unlisted)}.")
+    absent = sorted(set(sheet.loc[of_study(sheet, STUDY), "benchmark"]) - set(rows["benchmark"]))
+    if absent:
+        notes.append(f"Benchmarks of the sheet without any direct test score: {listing(absent)}.")
+    return rows[known]
+
+
+def _benchmark_metrics(rows: pd.DataFrame, sheet: pd.DataFrame, path, notes: list[str]) -> pd.DataFrame:
+    """Rows under the sheet's metrics. Raises InputError, with what became of the first benchmark, where none is."""
+    before = len(notes)
+    found = benchmark_metric(rows, sheet, path, notes)
+    if found.empty:
+        why = notes[before] if len(notes) > before else "No benchmark of the sheet has a direct test score."
+        raise InputError(
+            f"{path}: nothing left of the benchmarks sheet. {why}",
+            "are the sheet's benchmark ids and metrics those of the scores table?",
+        )
+    return found
+
+
+def _one_metric(rows: pd.DataFrame, path) -> pd.DataFrame:
+    for benchmark, metrics in rows.groupby("benchmark")["metric"].unique().items():
+        names = sorted(name for name in metrics if not pd.isna(name))
+        if len(names) > 1:
+            raise InputError(
+                f"{path}: benchmark {benchmark!r} has several metrics: {listing(names)}.",
+                "give --benchmarks with a sheet whose column 'metric' names one.",
+            )
+    return rows
+
+
+def _finite(rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    finite = np.isfinite(rows["value"].to_numpy(dtype=float))
+    lost = [f"{r.model} on {r.benchmark} at {r.checkpoint}" for r in rows[~finite].itertuples()]
+    if lost:
+        notes.append(f"Scores without a finite value count as missing: {listing(lost)}.")
+    return rows[finite]
+
+
+def _check_unique(rows: pd.DataFrame, path) -> None:
+    for row in rows[rows.duplicated(["model", "benchmark", "checkpoint"])].itertuples():
+        raise InputError(
+            f"{path}: two selected scores of model {row.model!r} on {row.benchmark!r} "
+            f"at checkpoint {row.checkpoint!r}.",
+            "set 'selected' to false for all but one prompt.",
+        )
+
+
+def _filled_tokens(rows: pd.DataFrame, sheet: pd.DataFrame) -> pd.DataFrame:
+    """The final checkpoint's tokens, where the scores table lacks them, are those of the models sheet."""
+    total = sheet.set_index("model")["tokens_b"].reindex(rows["model"]).to_numpy(dtype=float)
+    tokens = rows["tokens_b"].to_numpy(dtype=float)
+    final = (rows["checkpoint"] == "final").to_numpy()
+    return rows.assign(tokens_b=np.where(np.isnan(tokens) & final, total, tokens))
+
+
+def _on_one_axis(rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    """Rows with tokens, where any curve has them at two checkpoints; else all rows, and nobody's tokens."""
+    curve = [rows["benchmark"], rows["model"]]
+    known = rows["tokens_b"].notna()
+    if not (known.groupby(curve).transform("sum") > 1).any():
+        notes.append(
+            "Tokens are unknown: curves are over iterations or checkpoints, and what is counted in billions of tokens "
+            "(tokens_b, *_from_b) is null. Give tokens_b in the sheet of checkpoints, or a batch_ramp."
+        )
+        return rows.assign(tokens_b=np.nan)
+    left_out = ~known & (known.groupby(curve).transform("size") > 1)
+    if left_out.any():
+        names = [
+            f"{model} at {listing(list(found.unique()), 4)}"
+            for model, found in rows[left_out].groupby("model", sort=True)["checkpoint"]
+        ]
+        notes.append(f"Checkpoints without tokens_b stay out, for others have it: {listing(names)}.")
+    return rows[~left_out]
+
+
+def _directions(rows: pd.DataFrame, listed: dict, notes: list[str]) -> dict[str, float]:
+    directions, assumed = {}, []
+    for benchmark, given in rows.groupby("benchmark")["higher_is_better"]:
+        known = listed.get(benchmark, pd.NA)
+        if pd.isna(known):
+            known = given.dropna().iloc[0] if given.notna().any() else pd.NA
+        if pd.isna(known):
+            assumed.append(benchmark)
+        directions[benchmark] = -1.0 if not pd.isna(known) and not known else 1.0
+    if assumed:
+        notes.append(f"Direction unknown, higher taken as better: {listing(assumed)}.")
+    return directions
+
+
+def _curves(rows: pd.DataFrame, directions: dict, notes: list[str]) -> dict[str, dict[str, Curve]]:
+    curves: dict[str, dict[str, Curve]] = {}
+    single, short = set(), []
+    for (benchmark, model), points in rows.groupby(["benchmark", "model"], sort=True):
+        iterations = points["iteration"].astype("Float64").to_numpy(dtype=float, na_value=np.nan)
+        tokens = points["tokens_b"].to_numpy(dtype=float)
+        if len(points) < 2:
+            single.add(model)
+            continue
+        order = training_order(iterations, tokens)
+        values = directions[benchmark] * points["value"].to_numpy(dtype=float)[order]
+        names = tuple(points["checkpoint"].to_numpy(dtype=object)[order])
+        curves.setdefault(benchmark, {})[model] = Curve(names, iterations[order], tokens[order], values)
+        if len(points) < MINIMUM_CHECKPOINTS:
+            short.append(f"{model} on {benchmark} ({len(points)})")
+    with_curves = {model for by_model in curves.values() for model in by_model}
+    if without := sorted(single - with_curves):
+        notes.append(f"Models with a single checkpoint take no part: {listing(without)}.")
+    if partly := sorted(single & with_curves):
+        notes.append(f"Some benchmarks have a single checkpoint of {listing(partly)} and leave the model out.")
+    if short:
+        notes.append(
+            f"Fewer than {MINIMUM_CHECKPOINTS} checkpoints, so no autocorrelation and no signal quality: "
+            f"{listing(short)}."
+        )
+    return curves
+
+
+def _facts(with_curves: set[str], sheet: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+    unlisted = sorted(with_curves - set(sheet["model"]))
+    if unlisted:
+        notes.append(f"Not in the models sheet, size and architecture unknown: {listing(unlisted)}.")
+    names = [model for model in sheet["model"] if model in with_curves] + unlisted
+    columns = ["label", "parameters_b", "size", "architecture", "training_data"]
+    facts = sheet.set_index("model").reindex(names)[columns]
+    facts["label"] = unique_labels(facts["label"], pd.Series(names, index=names))
+    return facts
+
+
+def _note_gaps(curves: dict[str, dict[str, Curve]], notes: list[str]) -> None:
+    """Names the checkpoints that some models of a benchmark have and others lack within their own training."""
+    gaps: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for benchmark, by_model in curves.items():
+        points = {name: curve.progress[i] for curve in by_model.values() for i, name in enumerate(curve.checkpoints)}
+        for model, curve in by_model.items():
+            end = curve.progress[-1]
+            missing = [name for name, at in points.items() if name not in curve.checkpoints and at < end]
+            if missing:
+                gaps.setdefault((model, tuple(missing)), []).append(benchmark)
+    for (model, missing), benchmarks in gaps.items():
+        where = "all benchmarks" if len(benchmarks) == len(curves) else listing(benchmarks, 4)
+        notes.append(f"{model} lacks {len(missing)} checkpoint(s) that others have, on {where}: {listing(missing, 6)}.")

@@ -1,0 +1,58 @@
+"""Filters by what the benchmark's authors say of an item: its subject or category."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from lm_validity.errors import InputError, nearest
+from lm_validity.studies.signal.filters.base import Candidates
+
+
+@dataclass(frozen=True)
+class Subjects:
+    """Keeps items of the listed subjects, or with `complement` all others (STEM against non-STEM).
+
+    `column` names another column of the documents table, e.g. an author-given category.
+    """
+
+    values: tuple[str, ...]
+    complement: bool = False
+    column: str = "subject"
+    name: str = field(default="subjects", init=False)
+    fitted: bool = field(default=False, init=False)
+
+    def keep(self, candidates: Candidates) -> np.ndarray:
+        if self.column == "subject" and candidates.answers is not None:
+            labels = candidates.answers.subjects
+        else:
+            documents = candidates.need_documents(self.name)
+            if self.column not in documents.columns:
+                raise InputError(
+                    f"filter {self.name!r}: the documents have no column {self.column!r}.",
+                    f"columns: {', '.join(documents.columns)}.",
+                )
+            labels = documents[self.column].fillna("").astype(str).to_numpy()
+        known = sorted(set(labels))
+        for value in self.values:
+            if value not in known:
+                like = nearest(value, known)
+                hint = f"did you mean {like!r}?" if like else f"one of {', '.join(known[:20])}."
+                raise InputError(f"filter {self.name!r}: no item has {self.column} {value!r}.", hint)
+        return np.isin(labels, self.values) != self.complement
+
+
+# Team Noor's shipped task (lm-eval: e2lmc/noor) keeps these subjects of MMLU as hard science, without a judge
+NOOR_SUBJECTS = (
+    "abstract_algebra",
+    "college_computer_science",
+    "college_mathematics",
+    "college_physics",
+    "conceptual_physics",
+    "electrical_engineering",
+    "elementary_mathematics",
+    "high_school_computer_science",
+    "high_school_mathematics",
+    "high_school_physics",
+    "high_school_statistics",
+    "machine_learning",
+)

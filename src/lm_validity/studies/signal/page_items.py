@@ -1,0 +1,178 @@
+"""The parts of the signal page that rest on items: filters, item scores, subjects and answer lengths."""
+
+import pandas as pd
+
+from lm_validity.pages.page import Figure, Finding, Section, Table
+from lm_validity.studies.signal import figures as signal_figures
+from lm_validity.studies.signal.filters.held_out import DESIGNS
+from lm_validity.studies.signal.items import CONTROLS
+from lm_validity.studies.signal.statistics.items import METRICS
+from lm_validity.words import count, decimal
+
+_SHOWN_SUBGROUPS = 60
+_SHORT_DESIGNS = {
+    "architecture": "by shape",
+    "size": "by size",
+    "model": "by model",
+    "checkpoints": "by time",
+    "fit_models": "by choice",
+}
+
+
+def filter_findings(summary: dict) -> list[Finding]:
+    """Whether any filter holds beyond the data that it was fitted on."""
+    trials = [{"benchmark": name, **trial} for name, entries in summary["filters"].items() for trial in entries]
+    if not trials:
+        return []
+    useful = [trial for trial in trials if trial["useful"]]
+    judged = [trial for trial in trials if trial["held_out"] is not None]
+    if not judged:
+        return []
+    basis = (
+        f"{count(len(judged), 'trial')} of filters on models or checkpoints that they did not see; "
+        f"{CONTROLS} random choices of the same size each"
+    )
+    # A filter can keep items in every fold and none over all models: there is no optimism to tell of
+    gaps = [trial["optimism_gap"] for trial in judged if trial["optimism_gap"] is not None]
+    basis += f"; mean optimism {decimal(sum(gaps) / len(gaps), signed=True)}." if gaps else "."
+    if not useful:
+        return [Finding("The filters found nothing that holds beyond the data they were fitted on.", basis)]
+    best = max(useful, key=_gain)
+    sentence = (
+        f"Filters beat random choices of the same size in {len(useful)} of {count(len(judged), 'trial')} "
+        f"(chance: 2.5%), by {decimal(_gain(best), signed=True)} at most ({best['filter']} on {best['benchmark']})."
+    )
+    return [Finding(sentence, basis)]
+
+
+def _gain(trial: dict) -> float:
+    """Held-out signal quality above that of random choices."""
+    return trial["held_out"] - trial["control_mean"]
+
+
+def filter_section(summary: dict) -> Section | None:
+    """In-sample, held-out and random choices side by side."""
+    rows = [{"benchmark": name, **trial} for name, entries in summary["filters"].items() for trial in entries]
+    if not rows:
+        return None
+    frame = pd.DataFrame(rows)
+    numbers = ["unfiltered", "in_sample", "held_out", "optimism_gap", "control_mean", "control_high", "p"]
+    frame[[*numbers, "length_dependence"]] = frame[[*numbers, "length_dependence"]].astype(float)
+    # A half of the items has twice the score per item whatever was kept: shown because it is in use
+    frame["per_item_score_ratio"] = frame["per_item_score_ratio"].astype(float)
+    table = frame.drop(columns="kept_by_fold")
+    shown = set(frame["design"])
+    formats = dict.fromkeys([*numbers, "length_dependence", "per_item_score_ratio"], ".3f")
+    explanation = "The score per item, over that of all items, is near 2 for any half of them: it is no merit. "
+    explanation += " ".join(
+        f"{_SHORT_DESIGNS[design].capitalize()}: {text}." for design, text in DESIGNS.items() if design in shown
+    )
+    figures = [
+        Figure(
+            f"filters_{index}",
+            f"Filters on {name}",
+            signal_figures.filter_dots(_filter_rows(here[here["score"] != "correct"])),
+            caption="Each by the item score of its authors. Grey: random choices of as many items, up to their 97.5th "
+            "percentile.",
+        )
+        for index, (name, here) in enumerate(frame.groupby("benchmark", sort=False))
+    ]
+    return Section(
+        "Filters, where they were not fitted",
+        explanation=explanation,
+        figures=figures,
+        tables=[Table("filters", "All trials", table, formats=formats, folded=True)],
+    )
+
+
+def _filter_rows(frame: pd.DataFrame) -> pd.DataFrame:
+    rows = []
+    for trial in frame.itertuples():
+        row = f"{trial.filter}, {_SHORT_DESIGNS[trial.design]}"
+        rows.append({"row": row, "kind": "where it was fitted", "value": trial.in_sample})
+        rows.append({"row": row, "kind": "held out", "value": trial.held_out})
+        rows.append(
+            {
+                "row": row,
+                "kind": "random, same size",
+                "value": trial.control_mean,
+                "low": trial.control_mean,
+                "high": trial.control_high,
+            }
+        )
+    return pd.DataFrame(rows, columns=["row", "kind", "value", "low", "high"])
+
+
+def metric_section(summary: dict) -> Section | None:
+    """The same items under other scores."""
+    rows = []
+    for name, entries in summary["item_metrics"].items():
+        for metric, entry in entries.items():
+            low, high = entry["interval"] or (None, None)
+            less_low, less_high = entry["less_accuracy_interval"] or (None, None)
+            rows.append(
+                {
+                    "benchmark": name,
+                    "metric": metric,
+                    "label": METRICS[metric].label,
+                    "signal_quality": entry["signal_quality"],
+                    "low": low,
+                    "high": high,
+                    "less_accuracy": entry["less_accuracy"],
+                    "less_accuracy_low": less_low,
+                    "less_accuracy_high": less_high,
+                }
+            )
+    if not rows:
+        return None
+    numbers = ["signal_quality", "low", "high", "less_accuracy", "less_accuracy_low", "less_accuracy_high"]
+    frame = pd.DataFrame(rows).astype(dict.fromkeys(numbers, float))
+    labels = [described.label for metric, described in METRICS.items() if metric in set(frame["metric"])]
+    # A score that a benchmark lacks is a grey cell, not a hole
+    grid = pd.MultiIndex.from_product([list(summary["item_metrics"]), labels], names=["benchmark", "label"])
+    cells = frame.set_index(["benchmark", "label"])[["signal_quality"]].reindex(grid).reset_index()
+    chart = signal_figures.metric_heatmap(cells, labels, list(summary["item_metrics"]))
+    return Section(
+        "Item scores",
+        explanation="Scores of one tokenizer are not comparable with another's, and log-probability scores depend "
+        "on the length of answers: compare within a row, and look at the views by length.",
+        figures=[Figure("item_metrics", "Signal quality by item score", chart, wide=True)],
+        tables=[
+            Table(
+                "item_metrics",
+                "With intervals",
+                frame.drop(columns="label"),
+                formats=dict.fromkeys(numbers, ".3f"),
+                folded=True,
+            )
+        ],
+    )
+
+
+def subgroup_section(summary: dict) -> Section | None:
+    """Views by subject and by length of the gold answer."""
+    rows = []
+    for name, entries in summary["subgroups"].items():
+        for entry in entries:
+            low, high = entry["interval"] or (None, None)
+            rows.append(
+                {"benchmark": name, **{k: v for k, v in entry.items() if k != "interval"}, "low": low, "high": high}
+            )
+    if not rows:
+        return None
+    numbers = ["signal_quality", "last_score", "last_log_likelihood_per_token", "low", "high"]
+    frame = pd.DataFrame(rows).astype(dict.fromkeys(numbers, float))
+    figures = []
+    for kind, here in frame.groupby("kind"):
+        here = here.assign(row=here["benchmark"] + ": " + here["name"]).head(_SHOWN_SUBGROUPS)
+        title = "By subject" if kind == "subject" else "By length of the gold answer"
+        caption = (
+            f"The first {_SHOWN_SUBGROUPS} of {(frame['kind'] == kind).sum()}." if len(here) == _SHOWN_SUBGROUPS else ""
+        )
+        name = "subjects" if kind == "subject" else "answer_lengths"
+        figures.append(Figure(name, title, signal_figures.subgroup_dots(here), caption=caption))
+    return Section(
+        "Subjects and answer lengths",
+        figures=figures,
+        tables=[Table("subgroups", "All groups", frame, formats=dict.fromkeys(numbers, ".3f"), folded=True)],
+    )

@@ -1,0 +1,86 @@
+"""Tables of overall scores that somebody printed: does the overall score follow from its parts?"""
+
+from pathlib import Path
+
+import pandas as pd
+
+from lm_validity.errors import InputError
+from lm_validity.pages.page import Section, Table
+from lm_validity.studies.agreement.score_matrix import listing
+from lm_validity.studies.signal.statistics.overall import Weights, check_printed_table
+from lm_validity.words import count
+
+_PARTS = ("SQ", "RC", "CS")
+_COLUMNS = ("dataset", *_PARTS, "global_printed")
+
+
+def read_printed(path: str | Path) -> pd.DataFrame:
+    """A CSV of printed scores as text: dataset, SQ, RC, CS, global_printed, and table where it holds several.
+
+    Raises InputError naming a missing column, or row, column and value of what is not a number.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"{path}: no such file.", f"give a CSV with {', '.join(_COLUMNS)}.")
+    try:
+        frame = pd.read_csv(path, dtype=str)
+    except (ValueError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: not readable as CSV ({error}).", "save it as UTF-8 with commas.") from error
+    for column in _COLUMNS:
+        if column not in frame.columns:
+            raise InputError(f"{path}: column {column!r} is missing.", f"columns: {', '.join(_COLUMNS)}, table.")
+    for column in (*_PARTS, "global_printed"):
+        wrong = frame.index[pd.to_numeric(frame[column], errors="coerce").isna()]
+        if len(wrong):
+            raise InputError(
+                f"{path}, row {wrong[0] + 2}, column {column!r}, value {frame.at[wrong[0], column]!r}: not a number.",
+                "leave rows without all four scores out.",
+            )
+    return frame.assign(table=frame["table"] if "table" in frame.columns else "")
+
+
+def printed_entries(printed: pd.DataFrame, weights: Weights) -> list[dict]:
+    """One entry a row: the score printed, the one that follows from the parts, and whether rounding explains the
+    difference."""
+    entries = []
+    for table, rows in printed.groupby("table", sort=False):
+        parts = list(rows[list(_PARTS)].itertuples(index=False, name=None))
+        checked = check_printed_table(parts, list(rows["global_printed"]), weights)
+        for place, row in enumerate(rows.itertuples()):
+            entries.append(
+                {
+                    "table": table,
+                    "dataset": row.dataset,
+                    "printed": float(row.global_printed),
+                    "recomputed": checked.recomputed[place],
+                    "allowance": checked.allowance[place],
+                    "follows": not checked.inconsistent[place],
+                }
+            )
+    return entries
+
+
+def printed_section(summary: dict) -> Section | None:
+    """Printed overall scores beside those recomputed; None without printed tables."""
+    entries = summary["printed_tables"]
+    if not entries:
+        return None
+    odd = list(dict.fromkeys(entry["dataset"] for entry in entries if not entry["follows"]))
+    finding = f"All {count(len(entries), 'printed overall score')} follow from their parts."
+    if odd:
+        finding = f"The printed overall score does not follow from its parts for {listing(odd)}."
+    return Section(
+        "Printed tables",
+        finding=finding,
+        explanation="Overall scores recomputed from the printed parts; the allowance is what rounding of all four "
+        "numbers can make.",
+        tables=[
+            Table(
+                "printed_tables",
+                "Printed and recomputed",
+                pd.DataFrame(entries),
+                formats={"recomputed": ".4f", "allowance": ".4f"},
+                folded=len(entries) > 8,
+            )
+        ],
+    )

@@ -1,0 +1,108 @@
+"""The signal report: does a benchmark say something early in training?"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from lm_validity.files import write_json
+from lm_validity.pages.page import write_page
+from lm_validity.studies.signal.analysis import BenchmarkResult, analyze_benchmark
+from lm_validity.studies.signal.curves import LearningCurves, read_learning_curves
+from lm_validity.studies.signal.items import ItemAnalysis, analyze_items
+from lm_validity.studies.signal.notes import summary_notes
+from lm_validity.studies.signal.page import signal_page
+from lm_validity.studies.signal.printed import printed_entries, read_printed
+from lm_validity.studies.signal.scores import Design, Options, make_design
+from lm_validity.studies.signal.statistics.ranking import E2LM_WINDOWS
+from lm_validity.studies.signal.summary import signal_summary
+from lm_validity.tables.read_items import item_benchmarks, read_benchmark_items
+from lm_validity.words import plain
+
+# Where every training is shorter than this, the ranking windows are scaled to the length of each pair's
+SHORT_TRAINING_B = 100.0
+SEED = 0
+DEFAULT_OPTIONS = Options()
+
+
+@dataclass(frozen=True)
+class SignalAnalysis:
+    """All results of the report."""
+
+    learning: LearningCurves
+    options: Options
+    results: dict[str, BenchmarkResult]
+    resamples: int
+    printed: pd.DataFrame | None = None  # tables of overall scores to check
+
+
+def report_signal(
+    scores: str | Path,
+    models: str | Path,
+    output: str | Path,
+    benchmarks: str | Path | None = None,
+    items: str | Path | None = None,
+    selection: str = "all",
+    resamples: int = 1000,
+    options: Options = DEFAULT_OPTIONS,
+    printed: str | Path | None = None,
+) -> None:
+    """Write summary.json, tables, figures and the page of the signal report under `output`.
+
+    printed: a CSV of overall scores that somebody printed, to be recomputed from their parts.
+    """
+    analysis = analyze_signal(scores, models, benchmarks, items, selection, resamples, options, printed)
+    summary = summarize(analysis)
+    write_page(signal_page(analysis, summary), output)
+    write_json(Path(output) / "summary.json", summary)
+
+
+def analyze_signal(
+    scores: str | Path,
+    models: str | Path,
+    benchmarks: str | Path | None = None,
+    items: str | Path | None = None,
+    selection: str = "all",
+    resamples: int = 1000,
+    options: Options = DEFAULT_OPTIONS,
+    printed: str | Path | None = None,
+) -> SignalAnalysis:
+    """All results, from tables only. Raises InputError for bad input; what is missing goes to the notes."""
+    tables = None if printed is None else read_printed(printed)
+    learning = read_learning_curves(scores, models, benchmarks, selection)
+    if options.windows == E2LM_WINDOWS:
+        options = replace(options, windows=replace(E2LM_WINDOWS, relative=_is_short(learning)))
+    with_items = item_benchmarks(items) if items is not None else []
+    generator = np.random.default_rng(SEED)
+    results = {}
+    for benchmark in learning.curves:
+        design = make_design(learning, benchmark, options)
+        found = None
+        if benchmark in with_items:
+            found = _items(items, design, learning, options, resamples)
+        results[benchmark] = analyze_benchmark(design, found, options, resamples, generator)
+    return SignalAnalysis(learning, options, results, resamples, tables)
+
+
+def summarize(analysis: SignalAnalysis) -> dict:
+    """The contents of summary.json."""
+    notes = summary_notes(analysis.learning, analysis.results, analysis.resamples, analysis.options)
+    summary = signal_summary(analysis.learning, analysis.results, analysis.options, analysis.resamples, notes)
+    printed = [] if analysis.printed is None else printed_entries(analysis.printed, analysis.options.weights)
+    return plain({**summary, "printed_tables": printed})
+
+
+def _items(
+    path: str | Path, design: Design, learning: LearningCurves, options: Options, resamples: int
+) -> ItemAnalysis:
+    """One benchmark's items are in memory at a time."""
+    answers = read_benchmark_items(path, design.benchmark, learning.num_fewshot.get(design.benchmark))
+    direction = learning.direction[design.benchmark]
+    return analyze_items(design, answers, learning.facts, direction, options, resamples, SEED)
+
+
+def _is_short(learning: LearningCurves) -> bool:
+    """Whether every training is over before the competition's first window, or tokens are unknown."""
+    ends = [curve.tokens_b[-1] for by_model in learning.curves.values() for curve in by_model.values()]
+    return not np.nanmax([*ends, 0.0]) >= SHORT_TRAINING_B

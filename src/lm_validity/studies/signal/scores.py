@@ -1,0 +1,282 @@
+"""One benchmark's scores from learning curves, the same code for the curves themselves and for resampled ones."""
+
+from dataclasses import dataclass
+from itertools import combinations
+
+import numpy as np
+import pandas as pd
+
+from lm_validity.studies.signal.curves import (
+    Curve,
+    LearningCurves,
+    common_checkpoints,
+    select,
+    select_for_compliance,
+    select_for_ranking,
+)
+from lm_validity.studies.signal.statistics.compliance import Normalisation, compliance
+from lm_validity.studies.signal.statistics.overall import DEFAULT_WEIGHTS, Weights, overall_score
+from lm_validity.studies.signal.statistics.quality import Convention, SignalQuality, Ties, signal_quality
+from lm_validity.studies.signal.statistics.ranking import (
+    E2LM_WINDOWS,
+    PairConsistency,
+    RankingWindows,
+    pair_consistency,
+    stable_from,
+)
+
+STABLE_TAU = 0.8  # a ranking that differs from the final one in one pair of ten
+
+# Scores of each model, (..., n): leading axes are resamples, the last one the checkpoints of the model's curve
+Values = dict[str, np.ndarray]
+
+
+@dataclass(frozen=True)
+class Options:
+    """The conventions that are named in the page and in summary.json."""
+
+    convention: Convention = "code"
+    ties: Ties = "stable"
+    normalisation: Normalisation = "joint_minmax"
+    windows: RankingWindows = E2LM_WINDOWS
+    weights: Weights = DEFAULT_WEIGHTS
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two models at their common checkpoints: indices into each one's curve."""
+
+    first: str
+    second: str
+    first_at: np.ndarray
+    second_at: np.ndarray
+    size: str = ""
+    base: np.ndarray | None = None  # windows over the common checkpoints
+    later: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Design:
+    """Which models and checkpoints of one benchmark each score reads."""
+
+    benchmark: str
+    curves: dict[str, Curve]
+    selected: dict[str, np.ndarray]  # by model: checkpoints of signal quality
+    scored: list[str]
+    sizes: dict[str, list[str]]  # scored models by size
+    ranking_pairs: list[Pair]
+    compliance_pairs: list[Pair]  # first: science, second: web
+    ranked: list[str]  # models of the ranking along training
+    ranked_at: list[np.ndarray]  # their common checkpoints
+    ranked_progress: np.ndarray  # of the common checkpoints: tokens in billions, else iterations or 1, 2, ...
+    ranked_tokens: np.ndarray  # tokens in billions; all NaN where unknown
+    larger_pairs: list[tuple[int, int]]  # (smaller, larger) among `ranked`, alike but for size
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Scores of one benchmark; arrays have the values' leading shape."""
+
+    quality: dict[str, SignalQuality]
+    mean_quality: np.ndarray  # over scored models
+    quality_by_size: dict[str, np.ndarray]
+    pairs: list[PairConsistency]
+    consistency_by_size: dict[str, np.ndarray]
+    consistency: np.ndarray
+    with_last: np.ndarray
+    compliance: np.ndarray
+    gap: np.ndarray
+    overall: np.ndarray
+    stable_from: np.ndarray  # tokens at which the final ranking is reached for good
+    nearly_stable_from: np.ndarray  # the same for tau >= STABLE_TAU
+
+
+def make_design(learning: LearningCurves, benchmark: str, options: Options) -> Design:
+    """Decide once what belongs together: pairs of architectures, science and web models, common checkpoints."""
+    curves = {
+        model: learning.curves[benchmark][model] for model in learning.models if model in learning.curves[benchmark]
+    }
+    facts, selection = learning.facts, learning.selection
+    scored = learning.scored(benchmark)
+    sizes: dict[str, list[str]] = {}
+    for model in scored:
+        if pd.notna(facts.at[model, "size"]):
+            sizes.setdefault(str(facts.at[model, "size"]), []).append(model)
+    ranked_at = common_checkpoints([curves[model] for model in scored]) if len(scored) > 1 else []
+    return Design(
+        benchmark=benchmark,
+        curves=curves,
+        selected={model: select(curve, selection) for model, curve in curves.items()},
+        scored=scored,
+        sizes=sizes,
+        ranking_pairs=_ranking_pairs(curves, facts, sizes, selection, options.windows),
+        compliance_pairs=_compliance_pairs(curves, facts, selection),
+        ranked=scored,
+        ranked_at=ranked_at,
+        ranked_progress=curves[scored[0]].progress[ranked_at[0]] if ranked_at else np.array([]),
+        ranked_tokens=curves[scored[0]].tokens_b[ranked_at[0]] if ranked_at else np.array([]),
+        larger_pairs=_larger_pairs(scored, facts),
+    )
+
+
+def point_values(design: Design) -> Values:
+    """The curves themselves."""
+    return {model: curve.values for model, curve in design.curves.items()}
+
+
+def compute_scores(design: Design, values: Values, options: Options, chance: float | None = None) -> Scores:
+    """All scores of a benchmark from `values`, e.g. bootstrap means (resamples, n) of every model."""
+    quality = {
+        model: signal_quality(values[model][..., design.selected[model]], options.convention, options.ties)
+        for model in design.curves
+    }
+    by_model = {model: quality[model].signal_quality for model in design.scored}
+    mean_quality = mean_of_known(list(by_model.values()))
+    pairs = [
+        pair_consistency(
+            values[pair.first][..., pair.first_at], values[pair.second][..., pair.second_at], pair.base, pair.later
+        )
+        for pair in design.ranking_pairs
+    ]
+    by_size = _by_size(design.ranking_pairs, [pair.value for pair in pairs])
+    consistency = mean_of_known(list(by_size.values()))
+    value, gap = compliance_of(design, values, options.normalisation, chance)
+    exact, nearly = _stability(design, values)
+    return Scores(
+        quality=quality,
+        mean_quality=mean_quality,
+        quality_by_size={
+            size: mean_of_known([by_model[model] for model in models]) for size, models in design.sizes.items()
+        },
+        pairs=pairs,
+        consistency_by_size=by_size,
+        consistency=consistency,
+        with_last=mean_over_sizes(design.ranking_pairs, [pair.with_last for pair in pairs]),
+        compliance=value,
+        gap=gap,
+        overall=overall_score(np.stack(np.broadcast_arrays(mean_quality, consistency, value), -1), options.weights),
+        stable_from=exact,
+        nearly_stable_from=nearly,
+    )
+
+
+def compliance_of(
+    design: Design, values: Values, normalisation: Normalisation, chance: float | None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Compliance and raw gap, mean over the pairs of a science and a web model; NaN without one."""
+    if normalisation == "above_chance" and chance is None:
+        return np.array(np.nan), np.array(np.nan)
+    found = [
+        compliance(
+            values[pair.first][..., pair.first_at], values[pair.second][..., pair.second_at], normalisation, chance
+        )
+        for pair in design.compliance_pairs
+    ]
+    return mean_of_known([each.value for each in found]), mean_of_known([each.gap for each in found])
+
+
+def mean_of_known(arrays: list[np.ndarray]) -> np.ndarray:
+    """Mean over a list of equally shaped arrays, NaN left out; NaN where none is known."""
+    if not arrays:
+        return np.array(np.nan)
+    stacked = np.stack(np.broadcast_arrays(*arrays))
+    known = ~np.isnan(stacked)
+    total = np.where(known, stacked, 0.0).sum(axis=0)
+    count = known.sum(axis=0)
+    return np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
+
+
+def mean_over_sizes(pairs: list[Pair], values: list[np.ndarray]) -> np.ndarray:
+    """Mean over sizes of the mean over the pairs of each, so that every size has one vote; NaN is left out."""
+    return mean_of_known(list(_by_size(pairs, values).values()))
+
+
+def ranked_curves(design: Design, values: Values) -> np.ndarray:
+    """Values (..., models, n) of the ranked models at their common checkpoints."""
+    return np.stack(
+        [values[model][..., at] for model, at in zip(design.ranked, design.ranked_at, strict=True)], axis=-2
+    )
+
+
+def _stability(design: Design, values: Values) -> tuple[np.ndarray, np.ndarray]:
+    if len(design.ranked_at) < 2 or len(design.ranked_tokens) < 2:
+        return np.array(np.nan), np.array(np.nan)
+    curves = ranked_curves(design, values)
+    tokens = design.ranked_tokens
+    return stable_from(curves, tokens, 1.0), stable_from(curves, tokens, STABLE_TAU)
+
+
+def _ranking_pairs(
+    curves: dict[str, Curve], facts: pd.DataFrame, sizes: dict[str, list[str]], selection: str, windows: RankingWindows
+) -> list[Pair]:
+    """Pairs of one size and training data and of two architectures, the alphabetically first architecture first."""
+    pairs = []
+    for size, models in sizes.items():
+        by_name = sorted(models, key=lambda model: (str(facts.at[model, "architecture"]), model))
+        for first, second in combinations(by_name, 2):
+            a, b = facts.loc[first], facts.loc[second]
+            known = pd.notna(a["architecture"]) and pd.notna(b["architecture"])
+            if not known or a["architecture"] == b["architecture"] or not _alike(a, b, "training_data"):
+                continue
+            first_at, second_at = common_checkpoints([curves[first], curves[second]])
+            kept = select_for_ranking(curves[first], selection)[first_at]
+            first_at, second_at = first_at[kept], second_at[kept]
+            # relative windows are shares of the training, whatever it is counted in; the others are billions of tokens
+            training = curves[first].progress if windows.relative else curves[first].tokens_b
+            base, later = windows.masks(training[first_at])
+            pairs.append(Pair(first, second, first_at, second_at, size, base, later))
+    return pairs
+
+
+def _compliance_pairs(curves: dict[str, Curve], facts: pd.DataFrame, selection: str) -> list[Pair]:
+    """Pairs of a science and a web model of one size, of one architecture where it is known."""
+    pairs = []
+    for science in curves:
+        for web in curves:
+            a, b = facts.loc[science], facts.loc[web]
+            if a["training_data"] != "science" or b["training_data"] != "web":
+                continue
+            if pd.isna(a["size"]) or a["size"] != b["size"] or not _alike(a, b, "architecture"):
+                continue
+            first_at, second_at = common_checkpoints([curves[science], curves[web]])
+            kept = select_for_compliance(curves[science], selection)[first_at]
+            pairs.append(Pair(science, web, first_at[kept], second_at[kept], str(a["size"])))
+    return pairs
+
+
+def _larger_pairs(models: list[str], facts: pd.DataFrame) -> list[tuple[int, int]]:
+    """Indices (smaller, larger) of models that differ in parameters but not in architecture and training data."""
+    pairs = []
+    for (i, first), (j, second) in combinations(enumerate(models), 2):
+        a, b = facts.loc[first], facts.loc[second]
+        if not (_alike(a, b, "architecture") and _alike(a, b, "training_data")):
+            continue
+        sizes = parameters(a), parameters(b)
+        if np.isnan(sizes).any() or sizes[0] == sizes[1]:
+            continue
+        pairs.append((i, j) if sizes[0] < sizes[1] else (j, i))
+    return pairs
+
+
+def parameters(fact: pd.Series) -> float:
+    """Parameters in billions, from the sheet or from a size such as 500m or 1b; NaN where neither says."""
+    if pd.notna(fact["parameters_b"]):
+        return float(fact["parameters_b"])
+    size = str(fact["size"]).casefold() if pd.notna(fact["size"]) else ""
+    scale = {"k": 1e-6, "m": 1e-3, "b": 1.0}.get(size[-1:])
+    try:
+        return float(size[:-1]) * scale if scale is not None else float("nan")
+    except ValueError:
+        return float("nan")
+
+
+def _alike(a: pd.Series, b: pd.Series, column: str) -> bool:
+    """Equal, or unknown in either."""
+    return bool(pd.isna(a[column]) or pd.isna(b[column]) or a[column] == b[column])
+
+
+def _by_size(pairs: list[Pair], values: list[np.ndarray]) -> dict[str, np.ndarray]:
+    found: dict[str, list[np.ndarray]] = {}
+    for pair, value in zip(pairs, values, strict=True):
+        found.setdefault(pair.size, []).append(value)
+    return {size: mean_of_known(each) for size, each in found.items()}

@@ -1,0 +1,172 @@
+"""Do rankings of early training last? Ranking consistency, order by size, and when the final order settles.
+
+Source of ranking consistency: NeurIPS 2025 E2LMC (2026). It compares two architectures of one size: which
+was better between 100 and 200 billion tokens, and at what share of the later checkpoints (220 to 1000
+billion) the same one is. Curves are oriented (higher is better) and have shape (..., n): leading axes are
+resamples.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lm_validity.studies.signal.statistics.resampling import block_length, resample_blocks
+
+
+@dataclass(frozen=True)
+class RankingWindows:
+    """Token windows in billions: base is [low, high), later is [low, high].
+
+    With `relative` the windows are scaled from a training of 1000 billion tokens to the last of the given
+    checkpoints (base 10% to 20% of it, later 22% to 100%), for trainings that are over before 100 billion
+    tokens. The source has no such training; here each pair of models has windows of its own.
+    """
+
+    base: tuple[float, float] = (100.0, 200.0)
+    later: tuple[float, float] = (220.0, 1000.0)
+    relative: bool = False
+
+    def masks(self, tokens_b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Which checkpoints (n,) lie in the base and in the later window."""
+        tokens_b = np.asarray(tokens_b, dtype=float)
+        if self.relative and tokens_b.size:
+            tokens_b = tokens_b / tokens_b.max() * 1000.0
+        base = (tokens_b >= self.base[0]) & (tokens_b < self.base[1])
+        # A relative window ends at the last checkpoint, whatever the division rounds to
+        return base, (tokens_b >= self.later[0]) & (tokens_b <= self.later[1] * (1 + 1e-12))
+
+
+E2LM_WINDOWS = RankingWindows()
+MINIMUM_FOR_BLOCKS = 8  # later checkpoints
+
+
+@dataclass(frozen=True)
+class PairConsistency:
+    """Consistency of one pair of models; arrays have the curves' leading shape."""
+
+    value: np.ndarray  # share of later checkpoints with the base window's order; NaN without either window
+    base_gap: np.ndarray  # mean of first - second over the base window
+    with_last: np.ndarray  # share of later checkpoints but the last with the last one's order
+    base_checkpoints: int
+    later_checkpoints: int
+
+
+def pair_consistency(first: np.ndarray, second: np.ndarray, base: np.ndarray, later: np.ndarray) -> PairConsistency:
+    """Ranking consistency of two models' curves (..., n) over window masks (n,).
+
+        r = mean over base of (first - second);  tau = mean over later of [ (first > second) == (r > 0) ]
+
+    Equality counts as "not better" in both windows, so two constant equal curves are consistent (1). Chance
+    is 1/2. `with_last` replaces the base window by the outcome at the last checkpoint.
+    """
+    gap = np.asarray(first, dtype=float) - np.asarray(second, dtype=float)
+    leading = gap.shape[:-1]
+    base_gap = gap[..., base].mean(axis=-1) if base.any() else np.full(leading, np.nan)
+    if not later.any():
+        return PairConsistency(np.full(leading, np.nan), base_gap, np.full(leading, np.nan), int(base.sum()), 0)
+    better = gap[..., later] > 0
+    value = np.mean(better == (base_gap > 0)[..., None], axis=-1)
+    value = np.where(np.isnan(base_gap) | np.isnan(gap).any(axis=-1), np.nan, value)
+    if better.shape[-1] > 1:
+        with_last = np.mean(better[..., :-1] == better[..., -1:], axis=-1)
+    else:
+        with_last = np.full(leading, np.nan)
+    return PairConsistency(value, base_gap, with_last, int(base.sum()), int(later.sum()))
+
+
+def bootstrap_pair_consistency(
+    first: np.ndarray,
+    second: np.ndarray,
+    base: np.ndarray,
+    later: np.ndarray,
+    resamples: int,
+    generator: np.random.Generator,
+) -> np.ndarray:
+    """Ranking consistency (resamples,) under a block bootstrap of the checkpoints of each window.
+
+    Neighbouring checkpoints of one training share most of it, so the number of independent observations is
+    nearer to the number of blocks than to the number of checkpoints. NaN with fewer than eight later checkpoints:
+    they make fewer than four blocks, too few to draw from.
+    """
+    gap = np.asarray(first, dtype=float) - np.asarray(second, dtype=float)
+    if not base.any() or later.sum() < MINIMUM_FOR_BLOCKS:
+        return np.full(resamples, np.nan)
+    base_gap = gap[base][resample_blocks(int(base.sum()), resamples, generator)].mean(axis=1)
+    better = gap[later][resample_blocks(int(later.sum()), resamples, generator)] > 0
+    return np.mean(better == (base_gap > 0)[:, None], axis=1)
+
+
+def coin_flip_consistency(later_checkpoints: int, draws: int, generator: np.random.Generator) -> np.ndarray:
+    """Ranking consistency (draws,) of a pair if a fair coin decided each block of its later checkpoints.
+
+    The level that says nothing: its mean is 1/2, its spread that of the blocks, not of the single
+    checkpoints. At least one checkpoint.
+    """
+    length = block_length(later_checkpoints)
+    coins = generator.integers(2, size=(draws, -(-later_checkpoints // length)))
+    return np.repeat(coins, length, axis=1)[:, :later_checkpoints].mean(axis=1)
+
+
+@dataclass(frozen=True)
+class SizeOrdering:
+    """Larger against smaller models along training; arrays have shape (..., n)."""
+
+    share: np.ndarray  # share of pairs in which the larger model is better (ties count one half)
+    gap: np.ndarray  # mean of larger minus smaller
+    pairs: int
+
+
+def size_ordering(curves: np.ndarray, pairs: list[tuple[int, int]]) -> SizeOrdering:
+    """Separation by size of `curves` (..., models, n); `pairs` are (smaller, larger) comparable models."""
+    curves = np.asarray(curves, dtype=float)
+    if not pairs:
+        nothing = np.full(curves.shape[:-2] + curves.shape[-1:], np.nan)
+        return SizeOrdering(nothing, nothing, 0)
+    smaller, larger = (np.array(side) for side in zip(*pairs, strict=True))
+    gap = curves[..., larger, :] - curves[..., smaller, :]
+    return SizeOrdering((0.5 + 0.5 * np.sign(gap)).mean(axis=-2), gap.mean(axis=-2), len(pairs))
+
+
+def agreement_with_last(curves: np.ndarray) -> np.ndarray:
+    """Kendall's tau-a (..., n) of the rankings of `curves` (..., models, n) at each checkpoint and the last.
+
+    tau-a = (concordant - discordant) / pairs, in [-1, 1]; a tie counts 0. NaN for fewer than two models.
+    """
+    signs = _pair_signs(curves)
+    if signs.shape[-2] == 0:
+        return np.full(signs.shape[:-2] + signs.shape[-1:], np.nan)
+    return np.mean(signs * signs[..., -1:], axis=-2)
+
+
+def decision_accuracy(early: np.ndarray, target: np.ndarray) -> np.ndarray:
+    """Share of model pairs with the same order: mean over i < j of [(s_i > s_j) == (t_i > t_j)], chance 1/2.
+
+    `early` (..., models) and `target` (..., models). Source: DataDecide (arXiv 2504.11393), Signal and Noise
+    (arXiv 2508.13144). NaN for fewer than two models.
+    """
+    early, target = np.broadcast_arrays(np.asarray(early, dtype=float), np.asarray(target, dtype=float))
+    first, second = np.triu_indices(early.shape[-1], k=1)
+    if first.size == 0:
+        return np.full(early.shape[:-1], np.nan)
+    same = (early[..., first] > early[..., second]) == (target[..., first] > target[..., second])
+    return same.mean(axis=-1)
+
+
+def stable_from(curves: np.ndarray, tokens_b: np.ndarray, threshold: float = 1.0) -> np.ndarray:
+    """Tokens (...,) at which tau with the final ranking rises to `threshold` for good.
+
+    `curves` (..., models, n) at `tokens_b` (n,). The last checkpoint agrees with itself, so a result equal
+    to `tokens_b[-1]` says that the order changed up to the end. Where models tie at the end, tau-a cannot
+    reach 1 and the result is NaN.
+    """
+    tau = agreement_with_last(curves)
+    settled = np.flip(np.logical_and.accumulate(np.flip(tau >= threshold - 1e-12, axis=-1), axis=-1), axis=-1)
+    earliest = np.asarray(tokens_b, dtype=float)[np.argmax(settled, axis=-1)]
+    return np.where(settled.any(axis=-1), earliest, np.nan)
+
+
+def _pair_signs(curves: np.ndarray) -> np.ndarray:
+    """Signs (..., pairs, n) of the differences between models of `curves` (..., models, n)."""
+    curves = np.asarray(curves, dtype=float)
+    first, second = np.triu_indices(curves.shape[-2], k=1)
+    return np.sign(curves[..., first, :] - curves[..., second, :])

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-SCRIPT = Path(__file__).parents[3] / "benchmarks" / "bias_trials.py"
+SCRIPT = Path(__file__).parents[4] / "benchmarks" / "bias_trials.py"
 ARGUMENTS = argparse.Namespace(width=8, layers=1, vocabulary=100, subsamples=1, rounds=1)
 
 

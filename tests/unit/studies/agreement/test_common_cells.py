@@ -4,7 +4,7 @@ import json
 
 import pandas as pd
 import pytest
-from tests.unit.reports.conftest import BENCHMARKS, DIRECT, MODELS, PREPARED, run, score_rows
+from tests.unit.studies.agreement.conftest import BENCHMARKS, DIRECT, MODELS, PREPARED, run, score_rows
 
 from lm_validity.studies.agreement.factors.report import report_factors
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 from jinja2 import Template
-from tests.unit.reports.conftest import BENCHMARKS, DIRECT, MODELS, NAMES, PREPARED, SMALL, run, score_rows
+from tests.unit.studies.agreement.conftest import BENCHMARKS, DIRECT, MODELS, NAMES, PREPARED, SMALL, run, score_rows
 
 from lm_validity.errors import InputError
 from lm_validity.studies.agreement.factors.report import report_factors
@@ -268,7 +268,7 @@ def test_report_writes_every_figure_three_times(tmp_path, drawn):
 @pytest.mark.parametrize(("report", "name"), [(report_agreement, "agreement"), (report_factors, "factors")])
 def test_every_figure_has_a_caption_in_the_workflows_report(tmp_path, report, name):
     """`snakemake --report` shows the figures with captions by file name."""
-    text = (Path(__file__).parents[3] / "workflow" / "report" / f"{name}.rst").read_text(encoding="utf-8")
+    text = (Path(__file__).parents[4] / "workflow" / "report" / f"{name}.rst").read_text(encoding="utf-8")
     wildcards = SimpleNamespace(wildcards=SimpleNamespace(figure="subsets" if name == "agreement" else "potential"))
     captions = set(Template(text).make_module({"snakemake": wildcards}).captions)
     rows = pd.concat([score_rows(names=[f"{name}{i}" for i in NAMES]) for name in "xyz"])  # enough models for subsets

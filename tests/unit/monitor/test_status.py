@@ -75,7 +75,7 @@ def test_a_failed_cell_is_named_with_its_error(made_up):
     scores = json.loads(Path("replay/scores.json").read_text())
     del scores["direct_eval"]["sums"]["made-up/Oak-M"]
     Path("replay/scores.json").write_text(json.dumps(scores))
-    from tests.unit.store.conftest import run_all
+    from tests.unit.monitor.conftest import run_all
 
     run_all(made_up)
     state = RunState(made_up)

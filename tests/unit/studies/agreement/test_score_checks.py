@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from tests.unit.reports.conftest import BENCHMARKS, DIRECT, MODELS, PREPARED, SMALL, run, score_rows
+from tests.unit.studies.agreement.conftest import BENCHMARKS, DIRECT, MODELS, PREPARED, SMALL, run, score_rows
 
 from lm_validity.errors import InputError
 from lm_validity.studies.agreement.factors.report import report_factors

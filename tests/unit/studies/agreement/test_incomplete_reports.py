@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
-from tests.unit.reports.conftest import BENCHMARKS, DIRECT, NAMES, PREPARED, SMALL, run, score_rows
+from tests.unit.studies.agreement.conftest import BENCHMARKS, DIRECT, NAMES, PREPARED, SMALL, run, score_rows
 
 from lm_validity.errors import InputError
 from lm_validity.files import write_json

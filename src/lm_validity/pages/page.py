@@ -34,6 +34,7 @@ import pandas as pd
 
 from lm_validity.files import replace_file, write_text
 from lm_validity.pages.figures import save_figure, vega_lite
+from lm_validity.summaries import Missing
 
 _NAME = re.compile(r"[a-z0-9_]+")
 
@@ -67,7 +68,7 @@ class Figure:
 class Table:
     """A frame under a file name. `formats`: Python format specs by column for the page (the CSV is
     unrounded); `labels`: column headings, the column's name by default. A column `family` links to the
-    page's family filter.
+    page's family filter. A value may be a `Missing`: a dash that shows its reason, empty in the CSV.
     """
 
     name: str
@@ -110,7 +111,7 @@ def write_page(page: Page, output: str | Path) -> None:
     for section in page.sections:
         for table in section.tables:
             with replace_file(output / "tables" / f"{table.name}.csv") as temporary:
-                table.frame.to_csv(temporary, index=False, lineterminator="\n")
+                _without_missing(table.frame).to_csv(temporary, index=False, lineterminator="\n")
     document = page_document(page)
     (output / "figures").mkdir(parents=True, exist_ok=True)  # a page without figures has the folder that rules declare
     for section in document["sections"]:
@@ -195,6 +196,7 @@ def _figure_document(figure: Figure) -> dict:
 
 
 def _table_document(table: Table) -> dict:
+    frame = _without_missing(table.frame)
     columns = [
         {
             "name": str(name),
@@ -202,16 +204,30 @@ def _table_document(table: Table) -> dict:
             "numeric": _is_numeric(values),
             "format": table.formats.get(name),
         }
-        for name, values in table.frame.items()
+        for name, values in frame.items()
     ]
-    return {
+    document = {
         "name": table.name,
         "title": table.title,
         "caption": table.caption,
         "folded": table.folded,
         "columns": columns,
-        "rows": [[_value(value) for value in row] for row in table.frame.itertuples(index=False, name=None)],
+        "rows": [[_value(value) for value in row] for row in frame.itertuples(index=False, name=None)],
     }
+    reasons = {
+        f"{row},{column}": value.reason
+        for row, values in enumerate(table.frame.itertuples(index=False, name=None))
+        for column, value in enumerate(values)
+        if isinstance(value, Missing)
+    }
+    return document | ({"reasons": reasons} if reasons else {})
+
+
+def _without_missing(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with `Missing` values as nulls; a column of numbers is one of numbers again."""
+    concerned = [name for name, values in frame.items() if any(isinstance(value, Missing) for value in values)]
+    known = {name: [None if isinstance(value, Missing) else value for value in frame[name]] for name in concerned}
+    return frame.assign(**{name: pd.Series(values, index=frame.index) for name, values in known.items()})
 
 
 def _is_numeric(values: pd.Series) -> bool:

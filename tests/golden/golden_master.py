@@ -9,6 +9,8 @@ the copy, and keeps what they wrote under OUTPUT. `compare` lists the difference
 - by default every byte: names of store folders (recipe hashes), cells, parquet, JSON, CSV, SVG;
 - with `--values` parsed values: numbers to 1e-9, `notes` and prose left out, pictures and pages left out.
 
+The page "What was computed" and the site that holds it tell seconds and are never compared.
+
 PDF files hold the time of writing and are never compared. Record both trees on one machine: processors differ in the
 last digits of trained weights.
 """
@@ -28,6 +30,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = {"test": "config/test.yaml", "test_bias": "config/test_bias.yaml"}
 TOLERANCE = 1e-9
+TELL_SECONDS = {Path("reports/computation"), Path("report")}  # of a run
 PROSE = {"notes", "reason", "note", "findings"}
 RESAMPLES = "200"
 
@@ -95,6 +98,7 @@ def compare(old: Path, new: Path, values: bool) -> list[str]:
     """Every difference between two records, a line each."""
     kinds = (".parquet", ".json", ".csv") if values else (".parquet", ".json", ".csv", ".svg", ".html")
     left, right = ({p.relative_to(r): p for p in sorted(r.rglob("*")) if p.suffix in kinds} for r in (old, new))
+    left, right = ({n: p for n, p in side.items() if not _tells_seconds(n)} for side in (left, right))
     if values:
         left, right = ({n: p for n, p in side.items() if _holds_values(n)} for side in (left, right))
     found = [f"only in {old}: {name}" for name in left if name not in right]
@@ -103,6 +107,10 @@ def compare(old: Path, new: Path, values: bool) -> list[str]:
         if name in right and left[name].read_bytes() != right[name].read_bytes():
             found += _different_values(name, left[name], right[name]) if values else [f"differs: {name}"]
     return found
+
+
+def _tells_seconds(name: Path) -> bool:
+    return any(Path(*name.parts[1:]).is_relative_to(folder) for folder in TELL_SECONDS)
 
 
 def _holds_values(name: Path) -> bool:

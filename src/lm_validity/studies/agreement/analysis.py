@@ -1,6 +1,6 @@
-"""What the agreement report computes before it writes: arrays and notes, by protocol."""
+"""What the agreement report computes without resampling: arrays by protocol, NaN where undefined."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -15,12 +15,14 @@ from lm_validity.studies.agreement.statistics.agreement import (
     perplexity_agreement,
     summarize_agreement,
 )
-from lm_validity.studies.agreement.statistics.ceiling import LEAST_MODELS, Ceiling, noise_ceiling
+from lm_validity.studies.agreement.statistics.ceiling import Ceiling, noise_ceiling
 from lm_validity.studies.agreement.statistics.influence import LeftOut, leave_one_out
 from lm_validity.studies.agreement.statistics.missing import finite_mean
 from lm_validity.studies.agreement.statistics.ranking import PairSigns, TauVariant, kendall_tau_matrix, pair_signs
 from lm_validity.studies.agreement.statistics.significance import significant_signs
 from lm_validity.studies.agreement.statistics.subsets import SubsetAgreement, subset_agreement
+from lm_validity.studies.agreement.summary import SelectionOnTest
+from lm_validity.summaries import known, number
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import count, decimal
 
@@ -30,22 +32,11 @@ DIRECT, PREPARED = PROTOCOLS
 
 
 @dataclass(frozen=True)
-class SelectionOnTest:
-    """Prepared scores that look like the larger of both test scores: `equal` cells, `below` cells, and the
-    mean tau of the prepared rankings without the equal cells.
-    """
-
-    equal: int
-    below: int
-    cells: int
-    mean_tau_without: float
-
-
-@dataclass(frozen=True)
 class AgreementAnalysis:
     """All results without resampling. Arrays over benchmarks are in the order of `tasks` (no perplexity corpora).
 
     What is given by protocol is over all scores of that protocol; `comparison` is over the cells known under both.
+    `notes`: on the data.
     """
 
     matrix: ScoreMatrix
@@ -69,7 +60,7 @@ class AgreementAnalysis:
     reliability: dict[str, float]
     maximum: SelectionOnTest | None
     variant: TauVariant = "b"
-    notes: list[str] = field(default_factory=list)
+    notes: tuple[str, ...] = ()
 
     @property
     def side_by_side(self) -> dict[str, Agreement]:
@@ -91,22 +82,21 @@ def analyze_agreement(
     matrix: ScoreMatrix, items: str | Path | None = None, variant: TauVariant = "b", seed: int = 0
 ) -> AgreementAnalysis:
     """Everything that needs no bootstrap; the ceiling's and the subsets' simulations start from `seed`."""
-    notes = list(matrix.notes)
     is_task = ~matrix.is_corpus
     tasks = matrix.task_names()
     categories = [name if isinstance(name, str) else None for name in matrix.benchmark_facts["category"][is_task]]
     scores = {p: matrix.oriented(p)[:, is_task] for p in PROTOCOLS}
     stderr = {p: matrix.stderr[p][:, is_task] for p in PROTOCOLS}
     corpora = {p: corpus_scores(matrix, p) for p in PROTOCOLS}
-    notes += coverage_notes(matrix, scores, stderr, tasks)
     tau = {p: kendall_tau_matrix(pair_signs(scores[p]), variant=variant) for p in PROTOCOLS}
-    significant = _significant(matrix, scores, stderr, items, tasks, notes)
+    significant, paired_notes = _significant(matrix, scores, stderr, items, tasks)
     significance_tau = {p: kendall_tau_matrix(significant[p]) for p in PROTOCOLS}
     comparison = compare_protocols(
         scores, corpora, tau, significant, categories, large_families(matrix.families), variant
     )
-    notes += comparison_notes(matrix, comparison.known, comparison.whole)
     rng = np.random.default_rng(seed)
+    ceiling = {p: noise_ceiling(scores[p], stderr[p], rng) for p in PROTOCOLS}
+    maximum = selected_on_test(matrix, scores)
     return AgreementAnalysis(
         matrix=matrix,
         tasks=tasks,
@@ -120,18 +110,27 @@ def analyze_agreement(
         significance={p: summarize_agreement(significance_tau[p], categories) for p in PROTOCOLS},
         significance_tau=significance_tau,
         comparison=comparison,
-        families=_family_agreement(matrix.families, scores, notes),
-        perplexity=_perplexity(matrix, corpora, scores, notes),
-        before_after=_before_after(matrix, corpora, scores, notes),
-        ceiling=_ceilings(scores, stderr, tasks, rng, notes),
+        families=_family_agreement(matrix.families, scores),
+        perplexity={p: perplexity_agreement(corpora[p], scores[p]) for p in PROTOCOLS} if not is_task.all() else None,
+        before_after=_before_after(matrix, corpora, scores),
+        ceiling=ceiling,
         subsets={p: subset_agreement(scores[p], rng) for p in PROTOCOLS if matrix.has(p)},
         influence={
             p: leave_one_out(scores[p], list(matrix.models), tasks, matrix.families) for p in PROTOCOLS if matrix.has(p)
         },
         reliability=_reliability(matrix, is_task, tasks),
-        maximum=selected_on_test(matrix, scores, notes),
+        maximum=maximum,
         variant=variant,
-        notes=notes,
+        notes=(
+            *matrix.notes,
+            *coverage_notes(matrix, scores, stderr, tasks),
+            *paired_notes,
+            *comparison_notes(matrix, comparison.known, comparison.whole),
+            *family_notes(matrix.families),
+            *_perplexity_notes(matrix, corpora),
+            *(note for p in PROTOCOLS for note in ceiling_notes(p, ceiling[p], tasks)),
+            *selection_notes(maximum),
+        ),
     )
 
 
@@ -165,17 +164,14 @@ def coverage_notes(matrix: ScoreMatrix, scores: dict, stderr: dict, tasks: list[
     """What is missing, constant or without a standard error, in sentences."""
     notes = []
     for protocol in PROTOCOLS:
-        known = np.isfinite(scores[protocol])
-        if not known.any():
-            notes.append(f"No {protocol} scores: what compares the two protocols is null.")
+        known_cells = np.isfinite(scores[protocol])
+        if not known_cells.any():
             continue
-        notes += _missing_notes(protocol, known, matrix.models, tasks)
-        columns = list(zip(tasks, scores[protocol].T, stderr[protocol].T, known.T, strict=True))
+        notes += _missing_notes(protocol, known_cells, matrix.models, tasks)
+        columns = list(zip(tasks, scores[protocol].T, stderr[protocol].T, known_cells.T, strict=True))
         constant = [name for name, column, _, ok in columns if ok.sum() > 1 and np.ptp(column[ok]) == 0]
         if constant:
-            notes.append(
-                f"{protocol}: all models have the same score on {listing(constant)}; its taus are undefined (null)."
-            )
+            notes.append(f"{protocol}: all models have the same score on {listing(constant)}; it has no tau.")
         without = [name for name, _, error, ok in columns if ok.any() and not np.isfinite(error[ok]).any()]
         if without:
             notes.append(
@@ -211,94 +207,64 @@ def _missing_notes(protocol: str, known: np.ndarray, models: tuple[str, ...], ta
     return notes
 
 
-def _significant(matrix, scores, stderr, items, tasks, notes) -> dict[str, PairSigns]:
-    """Significant differences from standard errors, paired over items where those are given."""
+def family_notes(families: np.ndarray) -> list[str]:
+    """Which families are too small for figures of their own."""
+    small = [name for name in family_members(families) if name not in large_families(families)]
+    return (
+        [f"Families of fewer than {MINIMUM_FAMILY} models have no figures of their own: {listing(small)}."]
+        if small
+        else []
+    )
+
+
+def ceiling_notes(protocol: str, ceiling: Ceiling, tasks: list[str]) -> list[str]:
+    """Which benchmarks the noise ceiling leaves out, where there is one."""
+    out = [task for task, used in zip(tasks, ceiling.used, strict=True) if not used]
+    if not out or not np.isfinite(ceiling.mean_tau):
+        return []
+    return [f"{protocol}: the noise ceiling is over the benchmarks other than {listing(out)}."]
+
+
+def no_ceiling(ceiling: Ceiling, scores: np.ndarray) -> str:
+    """Why a noise ceiling of `scores` (models, benchmarks) is not defined."""
+    if (np.isfinite(scores).sum(axis=0) >= 2).sum() < 2:
+        return "Fewer than two benchmarks have scores of two models, so there is no noise ceiling."
+    if ceiling.used.sum() < 2:
+        return "Fewer than two benchmarks on which models differ have standard errors, so there is no noise ceiling."
+    return "No two benchmarks with standard errors have models in common that differ, so there is no noise ceiling."
+
+
+def _perplexity_notes(matrix: ScoreMatrix, corpora: dict[str, np.ndarray]) -> list[str]:
+    absent = matrix.models_without(corpora) if matrix.is_corpus.any() else []
+    return [f"No perplexity of {listing(absent)}: not in the comparisons with perplexity."] if absent else []
+
+
+def _significant(matrix, scores, stderr, items, tasks) -> tuple[dict[str, PairSigns], list[str]]:
+    """Significant differences from standard errors, paired over items where those are given, and notes on that."""
     signs = {p: significant_signs(scores[p], stderr[p]) for p in PROTOCOLS}
-    if items is None:
-        return signs
-    signs, more = use_paired_tests(signs, items, matrix, tasks)
-    notes += more
-    return signs
+    return (signs, []) if items is None else use_paired_tests(signs, items, matrix, tasks)
 
 
-def _family_agreement(families: np.ndarray, scores: dict[str, np.ndarray], notes: list[str]) -> dict:
-    """Mean tau within each family of at least `MINIMUM_FAMILY` models."""
-    members, large = family_members(families), large_families(families)
-    small = [name for name in members if name not in large]
-    if small:
-        notes.append(f"Families of fewer than {MINIMUM_FAMILY} models have no figures of their own: {listing(small)}.")
+def _family_agreement(families: np.ndarray, scores: dict[str, np.ndarray]) -> dict[str, dict[str, float]]:
+    """Mean tau within each family, NaN for those of fewer than `MINIMUM_FAMILY` models."""
+    large = large_families(families)
     return {
         name: {
-            p: float("nan") if name in small else mean_over_pairs(kendall_tau_matrix(pair_signs(scores[p][rows])))
+            p: mean_over_pairs(kendall_tau_matrix(pair_signs(scores[p][rows]))) if name in large else float("nan")
             for p in PROTOCOLS
         }
-        for name, rows in members.items()
+        for name, rows in family_members(families).items()
     }
 
 
-def _perplexity(matrix: ScoreMatrix, corpora: dict, scores: dict, notes: list[str]) -> dict | None:
-    if not matrix.is_corpus.any():
-        notes.append("No perplexity corpus in the tables: nothing to compare with perplexity.")
-        return None
-    results = {p: perplexity_agreement(corpora[p], scores[p]) for p in PROTOCOLS}
-    for protocol, result in results.items():
-        if not np.isfinite(result.average_average):
-            reason = "too equal" if result.complete_models >= 3 else "too few"
-            notes.append(
-                f"{protocol}: {count(result.complete_models, 'model')} with all corpora and benchmarks, {reason} to "
-                "compare average perplexity with average score (null)."
-            )
-    absent = matrix.models_without(corpora)
-    if absent:
-        notes.append(f"No perplexity of {listing(absent)}: not in the comparisons with perplexity.")
-    return results
-
-
-def _before_after(matrix: ScoreMatrix, corpora: dict, scores: dict, notes: list[str]) -> dict[str, np.ndarray]:
+def _before_after(matrix: ScoreMatrix, corpora: dict, scores: dict) -> dict[str, np.ndarray]:
     """(corpora, benchmarks) taus of perplexity before preparation with scores after it, base and tuned models apart."""
     if not matrix.is_corpus.any():
         return {}
-    members = tuned_members(matrix)
-    if not any(len(rows) for rows in members.values()):
-        notes.append("Which models are instruction-tuned is unknown: base and tuned ones are not told apart.")
     return {
         kind: kendall_tau_matrix(pair_signs(corpora[DIRECT][rows]), others=pair_signs(scores[PREPARED][rows]))
-        for kind, rows in members.items()
+        for kind, rows in tuned_members(matrix).items()
     }
-
-
-def _ceilings(scores: dict, stderr: dict, tasks: list[str], rng, notes: list[str]) -> dict[str, Ceiling]:
-    ceilings = {p: noise_ceiling(scores[p], stderr[p], rng) for p in PROTOCOLS}
-    for protocol, ceiling in ceilings.items():
-        notes += ceiling_notes(protocol, ceiling, scores[protocol], tasks)
-        if np.isfinite(ceiling.mean_tau) and not np.isfinite(ceiling.share):
-            notes.append(f"{protocol}: no share of the noise ceiling is given (null): {_no_share(ceiling)}.")
-    return ceilings
-
-
-def _no_share(ceiling: Ceiling) -> str:
-    """Why a ceiling that is known has no share."""
-    if ceiling.models < LEAST_MODELS:
-        return f"it is over {count(ceiling.models, 'model')}, fewer than {LEAST_MODELS}"
-    if not ceiling.above_zero:
-        return f"at a tau of {decimal(ceiling.mean_tau)} it is not clearly above 0"
-    return f"the tau observed is negative ({decimal(ceiling.observed)})"
-
-
-def ceiling_notes(protocol: str, ceiling: Ceiling, scores: np.ndarray, tasks: list[str]) -> list[str]:
-    """Which benchmarks the noise ceiling is over, or why there is none."""
-    out = [task for task, used in zip(tasks, ceiling.used, strict=True) if not used]
-    if np.isfinite(ceiling.mean_tau):
-        return [f"{protocol}: the noise ceiling is over the benchmarks other than {listing(out)}."] if out else []
-    if not np.isfinite(scores).any():
-        return []
-    if (np.isfinite(scores).sum(axis=0) >= 2).sum() < 2:
-        reason = "fewer than two benchmarks have scores of two models"
-    elif ceiling.used.sum() < 2:
-        reason = "fewer than two benchmarks on which models differ have standard errors"
-    else:
-        reason = "no two benchmarks with standard errors have models in common that differ"
-    return [f"{protocol}: no noise ceiling (null), {reason}."]
 
 
 def _reliability(matrix: ScoreMatrix, is_task: np.ndarray, tasks: list[str]) -> dict[str, float]:
@@ -314,7 +280,7 @@ def _reliability(matrix: ScoreMatrix, is_task: np.ndarray, tasks: list[str]) -> 
     return result
 
 
-def selected_on_test(matrix: ScoreMatrix, scores: dict[str, np.ndarray], notes: list[str]) -> SelectionOnTest | None:
+def selected_on_test(matrix: ScoreMatrix, scores: dict[str, np.ndarray]) -> SelectionOnTest | None:
     """Detect prepared scores that were replaced by direct ones wherever those were better on the test split."""
     if set(matrix.sources) <= {"lm-validity"}:
         return None  # selected on validation; equal cells are those that fell back to the untouched model
@@ -325,17 +291,24 @@ def selected_on_test(matrix: ScoreMatrix, scores: dict[str, np.ndarray], notes: 
     if below.any() or not 5 <= equal.sum() <= both.sum() / 5:
         return None
     without = np.where(equal, np.nan, scores[PREPARED])
-    result = SelectionOnTest(
+    return SelectionOnTest(
         equal=int(equal.sum()),
         below=0,
         cells=int(both.sum()),
-        mean_tau_without=mean_over_pairs(kendall_tau_matrix(pair_signs(without))),
+        mean_tau_without=known(
+            mean_over_pairs(kendall_tau_matrix(pair_signs(without))), "Without the equal cells no tau is defined."
+        ),
     )
-    notes.append(
-        f"No prepared score is below its direct score and {result.equal} of {result.cells} are exactly equal: the "
+
+
+def selection_notes(found: SelectionOnTest | None) -> list[str]:
+    """What scores chosen on the test split mean."""
+    if found is None:
+        return []
+    return [
+        f"No prepared score is below its direct score and {found.equal} of {found.cells} are exactly equal: the "
         "prepared scores of this table are the better of both protocols on the test split, not a choice made on "
         "validation. That lifts prepared scores by up to their noise where preparation does not help, and gives "
         "those cells their direct ranking. Without the equal cells the mean prepared tau is "
-        f"{result.mean_tau_without:.4f}."
-    )
-    return result
+        f"{decimal(number(found.mean_tau_without), 4)}."
+    ]

@@ -1,34 +1,23 @@
 """The section on what a headline figure rests on: itself with one family, benchmark or model left out."""
 
-from collections.abc import Sequence
-
-import numpy as np
 import pandas as pd
 
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Section, Table
-from lm_validity.studies.agreement.statistics.influence import LeftOut
-
-
-def influence_notes(protocol: str, values: Sequence[float]) -> list[str]:
-    """A note where the figure of the whole table is known and one of `values`, without a part of it, is not."""
-    lost = int(np.isnan(values).sum())
-    if not lost:
-        return []
-    return [
-        f"{protocol}: {lost} of {len(values)} parts left out leave too little of the table: influence is null there."
-    ]
+from lm_validity.studies.agreement.shown import plotted
+from lm_validity.studies.agreement.summary import InfluenceSummary, Value
+from lm_validity.summaries import number
 
 
 def influence_section(
-    influence: dict[str, list[LeftOut]],
-    whole: dict[str, float],
+    influence: dict[str, list[InfluenceSummary]],
+    whole: dict[str, Value],
     *,
     measure: str,
     prefix: str,
     name: str,
 ) -> Section | None:
-    """`influence` and the figure of the `whole` table by protocol; `measure`: the attribute of `LeftOut` that is shown.
+    """`influence` and the figure of the `whole` table by protocol; `measure`: the figure's name in `InfluenceSummary`.
 
     `prefix`: of file names; `name`: what the figure is called, e.g. `mean tau`. None where nothing can be shown.
     """
@@ -38,7 +27,7 @@ def influence_section(
             "kind": left.kind,
             "protocol": figures.PROTOCOL_LABELS[protocol],
             "value": getattr(left, measure),
-            "change": getattr(left, measure) - whole.get(protocol, np.nan),
+            "change": number(getattr(left, measure)) - number(whole.get(protocol)),
         }
         for protocol, results in influence.items()
         for left in results
@@ -60,7 +49,7 @@ def influence_section(
         f"What the {name} rests on",
         finding=f"The largest change is that of leaving out the {largest['kind']} {largest['left_out']}: "
         f"{largest['change']:+.3f} ({largest['protocol'].lower()}).",
-        figures=[_figure(frame[frame["kind"] == kind], kind, prefix, name) for kind in kinds],
+        figures=[_figure(plotted(frame[frame["kind"] == kind]), kind, prefix, name) for kind in kinds],
         tables=[table],
     )
 

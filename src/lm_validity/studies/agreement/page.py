@@ -1,6 +1,5 @@
 """The agreement report's page: its findings, and the sections on agreement itself."""
 
-from collections.abc import Sequence
 from itertools import product
 
 import numpy as np
@@ -8,9 +7,8 @@ import pandas as pd
 
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Page, Section, Table
-from lm_validity.studies.agreement.analysis import DIRECT, NO_FAMILIES, PREPARED, AgreementAnalysis
+from lm_validity.studies.agreement.analysis import DIRECT, NO_FAMILIES, PREPARED
 from lm_validity.studies.agreement.influence_section import influence_section
-from lm_validity.studies.agreement.pair_alignment import PairAlignment
 from lm_validity.studies.agreement.prompt_section import prompt_section
 from lm_validity.studies.agreement.robustness import (
     reliability_section,
@@ -20,108 +18,101 @@ from lm_validity.studies.agreement.robustness import (
 )
 from lm_validity.studies.agreement.sections import (
     alignment_section,
-    over_both,
+    category_grid,
     perplexity_section,
-    shown_mean,
     significance_section,
     tau_heatmaps,
 )
-from lm_validity.studies.agreement.statistics.resampling import Interval
-from lm_validity.studies.agreement.uncertainty import AgreementUncertainty
+from lm_validity.studies.agreement.shown import bounds, over_both, plotted, shown_mean, value_in_words
+from lm_validity.studies.agreement.summary import AgreementSummary, Value
+from lm_validity.summaries import Missing, is_known, number, summary_values
 from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.words import count, decimal, percent, with_interval
+from lm_validity.words import count, decimal, percent
 
 
-def agreement_page(
-    analysis: AgreementAnalysis,
-    uncertainty: AgreementUncertainty,
-    alignments: Sequence[PairAlignment],
-    summary: dict,
-    choices: pd.DataFrame | None = None,
-) -> Page:
+def agreement_page(summary: AgreementSummary) -> Page:
     """The page of the report."""
     sections = [
-        _benchmark_section(analysis, uncertainty, summary),
-        _pair_section(analysis, uncertainty, summary),
-        _category_section(analysis, uncertainty),
-        _family_section(analysis, uncertainty),
-        perplexity_section(analysis, summary),
-        significance_section(analysis, summary),
-        alignment_section(analysis, alignments),
-        subset_section(analysis),
+        _benchmark_section(summary),
+        _pair_section(summary),
+        _category_section(summary),
+        _family_section(summary),
+        perplexity_section(summary),
+        significance_section(summary),
+        alignment_section(summary),
+        subset_section(summary),
         influence_section(
-            analysis.influence,
-            {p: analysis.agreement[p].mean for p in PROTOCOLS},
+            summary.influence,
+            {p: tau.mean for p, tau in summary.kendall_tau.items()},
             measure="mean_tau",
             prefix="influence",
             name="mean tau",
         ),
-        reliability_section(analysis),
-        prompt_section(choices, analysis.matrix),
-        score_section(analysis),
+        reliability_section(summary),
+        prompt_section(summary.choices, summary.matrix),
+        score_section(summary.matrix),
     ]
     return Page(
         name="agreement",
         title="Ranking agreement",
         question="Do the benchmarks agree on which model is better, as the models come and after equal preparation?",
-        findings=_findings(analysis, summary),
+        findings=_findings(summary),
         sections=[section for section in sections if section is not None],
-        notes=summary["notes"],
+        notes=summary_values(summary)["notes"],
     )
 
 
-def _findings(analysis: AgreementAnalysis, summary: dict) -> list[Finding]:
-    findings = [_agreement_finding(analysis, summary), _improvement_finding(summary), _ceiling_finding(summary)]
-    findings += [_subset_finding(analysis), _perplexity_finding(summary), _selection_finding(analysis)]
+def _findings(summary: AgreementSummary) -> list[Finding]:
+    findings = [_agreement_finding(summary), _improvement_finding(summary), _ceiling_finding(summary)]
+    findings += [_subset_finding(summary), _perplexity_finding(summary), _selection_finding(summary)]
     return [finding for finding in findings if finding is not None]
 
 
-def _size(summary: dict) -> str:
-    return f"{count(summary['models'], 'model')} × {count(summary['benchmarks'], 'benchmark')}"
+def _size(summary: AgreementSummary) -> str:
+    return f"{count(summary.models, 'model')} × {count(summary.benchmarks, 'benchmark')}"
 
 
-def _agreement_finding(analysis: AgreementAnalysis, summary: dict) -> Finding:
-    tau = summary["kendall_tau"]
-    known = [p for p in PROTOCOLS if tau[p]["mean"] is not None]
-    if not known:
+def _agreement_finding(summary: AgreementSummary) -> Finding:
+    tau = summary.kendall_tau
+    scored = [p for p in PROTOCOLS if is_known(tau[p].mean)]
+    if not scored:
         return Finding("No two benchmarks can be compared.", _size(summary))
     words = {DIRECT: "as the models come", PREPARED: "after equal preparation"}
-    parts = [f"{with_interval(tau[p]['mean'], tau[p]['interval'])} {words[p]}" for p in known]
-    own = "; each protocol over all cells it has" if len(known) > 1 and not analysis.comparison.whole else ""
+    parts = [f"{value_in_words(tau[p].mean, tau[p].interval)} {words[p]}" for p in scored]
+    own = "; each protocol over all cells it has" if len(scored) > 1 and not summary.improvement.whole else ""
     return Finding(
         f"Two benchmarks' rankings of the models agree with a mean Kendall's tau of {' and '.join(parts)}.",
-        f"{_size(summary)}, {count(summary['pairs'], 'pair')}{own}; interval over other models, these benchmarks.",
+        f"{_size(summary)}, {count(summary.pairs, 'pair')}{own}; interval over other models, these benchmarks.",
     )
 
 
-def _improvement_finding(summary: dict) -> Finding | None:
-    if summary["improved_pairs"] is None:
+def _improvement_finding(summary: AgreementSummary) -> Finding | None:
+    if not is_known(summary.improved_pairs):
         return None
-    improvement, test = summary["improvement"], summary["improvement"]["test"]
-    change = with_interval(improvement["mean"], improvement["interval"], signed=True)
-    before, after = (decimal(improvement["means"][p]) for p in PROTOCOLS)
+    improvement, test = summary.improvement, summary.improvement.test
+    change = value_in_words(improvement.mean, improvement.interval, signed=True)
+    before, after = (value_in_words(improvement.means[p]) for p in PROTOCOLS)
     sentence = (
-        f"Preparation changes the mean tau from {before} to {after}, by {change}: {summary['improved_pairs']} of "
-        f"{summary['compared_pairs']} pairs agree more."
+        f"Preparation changes the mean tau from {before} to {after}, by {change}: {summary.improved_pairs} of "
+        f"{summary.compared_pairs} pairs agree more."
     )
     basis = (
-        f"Over the {count(summary['cells_in_both'], 'cell')} known under both protocols. Sign-flip test over "
-        f"{count(test['units'], 'benchmark')}, one-sided p = {decimal(test['p'], 4)}."
+        f"Over the {count(summary.cells_in_both, 'cell')} known under both protocols. Sign-flip test over "
+        f"{count(test.units, 'benchmark')}, one-sided p = {value_in_words(test.p, digits=4)}."
     )
-    population = improvement["interval_population_of_benchmarks"]
-    if population and None not in population:
-        basis += (
-            f" For other benchmarks too: {decimal(population[0], signed=True)} to "
-            f"{decimal(population[1], signed=True)}."
-        )
+    population = improvement.interval_population_of_benchmarks
+    if not isinstance(population, Missing):
+        low, high = (decimal(end, signed=True) for end in population)
+        basis += f" For other benchmarks too: {low} to {high}."
     return Finding(sentence, basis)
 
 
-def _ceiling_finding(summary: dict) -> Finding | None:
+def _ceiling_finding(summary: AgreementSummary) -> Finding | None:
     parts = [
-        f"{decimal(values['ceiling'])} {label.lower()}, of which {percent(values['share_of_ceiling'])} is reached"
-        for (p, label), values in ((item, summary["kendall_tau"][item[0]]) for item in figures.PROTOCOL_LABELS.items())
-        if values["ceiling"] is not None and values["share_of_ceiling"] is not None
+        f"{value_in_words(tau.ceiling)} {figures.PROTOCOL_LABELS[p].lower()}, of which "
+        f"{percent(number(tau.share_of_ceiling))} is reached"
+        for p, tau in summary.kendall_tau.items()
+        if is_known(tau.ceiling) and is_known(tau.share_of_ceiling)
     ]
     if not parts:
         return None
@@ -131,78 +122,73 @@ def _ceiling_finding(summary: dict) -> Finding | None:
     )
 
 
-def _subset_finding(analysis: AgreementAnalysis) -> Finding | None:
-    sentence = subset_sentence(analysis)
+def _subset_finding(summary: AgreementSummary) -> Finding | None:
+    sentence = subset_sentence(summary)
     if not sentence:
         return None
     return Finding(sentence, "Mean over random subsets, on groups of models; the whole set contains the subset.")
 
 
-def _perplexity_finding(summary: dict) -> Finding | None:
-    perplexity = summary["perplexity"]
-    if perplexity is None or perplexity["corpus_benchmark"][DIRECT] is None:
+def _perplexity_finding(summary: AgreementSummary) -> Finding | None:
+    perplexity = summary.perplexity
+    if isinstance(perplexity, Missing) or not is_known(perplexity.corpus_benchmark[DIRECT]):
         return None
-    own, both = perplexity["corpus_benchmark"], perplexity["in_both"]["corpus_benchmark"]
+    own, both = perplexity.corpus_benchmark, perplexity.in_both.corpus_benchmark
     words = {DIRECT: "directly", PREPARED: "after preparation"}
-    shown = own if None in both.values() else both
+    shown = both if all(is_known(value) for value in both.values()) else own
     parts = [
-        f"{shown_mean(shown[p], own[p], perplexity['corpus_benchmark_interval'].get(p))} {words[p]}"
+        f"{shown_mean(shown[p], own[p], perplexity.corpus_benchmark_interval[p])} {words[p]}"
         for p in PROTOCOLS
-        if shown[p] is not None
+        if is_known(shown[p])
     ]
     return Finding(
         f"Rankings by perplexity agree with benchmarks' rankings with tau {' and '.join(parts)}.",
-        f"{count(perplexity['models'], 'model')} with perplexities on "
-        f"{count(len(perplexity['corpora']), 'corpus', 'corpora')}{over_both(shown != own)}.",
+        f"{count(perplexity.models, 'model')} with perplexities on "
+        f"{count(len(perplexity.corpora), 'corpus', 'corpora')}{over_both(shown != own)}.",
     )
 
 
-def _selection_finding(analysis: AgreementAnalysis) -> Finding | None:
-    maximum = analysis.maximum
+def _selection_finding(summary: AgreementSummary) -> Finding | None:
+    maximum = summary.selected_on_test
     if maximum is None:
         return None
     return Finding(
         "Caution: the prepared scores of this table are the better of both protocols on the test split.",
         f"{maximum.equal} of {maximum.cells} cells equal the direct score, none is below it. Without the equal cells "
-        f"the mean prepared tau is {decimal(maximum.mean_tau_without, 3)}.",
+        f"the mean prepared tau is {value_in_words(maximum.mean_tau_without, digits=3)}.",
     )
 
 
-def _interval_columns(interval: Interval | None, index) -> dict:
-    return (
-        {"low": np.nan, "high": np.nan}
-        if interval is None
-        else {"low": interval.low[index], "high": interval.high[index]}
-    )
-
-
-def _benchmark_section(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty, summary: dict) -> Section:
-    rows = [
-        {
-            "benchmark": name,
-            "category": analysis.categories[i] or "unknown",
-            "protocol": figures.PROTOCOL_LABELS[p],
-            "tau": analysis.agreement[p].by_benchmark[i],
-            **_interval_columns(uncertainty.by_benchmark.get(p), i),
-            "ceiling": analysis.ceiling[p].by_benchmark[i],
-            "significance_tau": analysis.significance[p].by_benchmark[i],
-        }
-        for (i, name), p in product(enumerate(analysis.tasks), PROTOCOLS)
-    ]
+def _benchmark_section(summary: AgreementSummary) -> Section:
+    rows = []
+    for (i, name), p in product(enumerate(summary.tasks), PROTOCOLS):
+        tau = summary.kendall_tau[p]
+        intervals = tau.by_benchmark_interval
+        rows.append(
+            {
+                "benchmark": name,
+                "category": summary.categories[i] or "unknown",
+                "protocol": figures.PROTOCOL_LABELS[p],
+                "tau": tau.by_benchmark[name],
+                **bounds(intervals if isinstance(intervals, Missing) else intervals[name]),
+                "ceiling": tau.ceiling_by_benchmark[name],
+                "significance_tau": summary.significance_tau.by_protocol[p].by_benchmark[name],
+            }
+        )
     frame = pd.DataFrame(rows)
     tooltip = figures.tooltips(
         benchmark="Benchmark", category="Category", protocol="Protocol", tau="tau|.3f", low="from|.3f", high="to|.3f",
         ceiling="noise ceiling|.3f",
     )  # fmt: skip
     chart = figures.interval_dots(
-        frame,
+        plotted(frame),
         y="benchmark",
         value="tau",
         low="low",
         high="high",
         mark="ceiling",
         title="Mean tau with the other benchmarks",
-        y_order=order_by_direct(analysis),
+        y_order=_order_by_direct(summary),
         color=figures.protocol_color(),
         tooltip=tooltip,
         offset="protocol",
@@ -212,69 +198,70 @@ def _benchmark_section(analysis: AgreementAnalysis, uncertainty: AgreementUncert
     formats = {name: ".3f" for name in ("tau", "low", "high", "ceiling", "significance_tau")}
     return Section(
         "Agreement of each benchmark with the others",
-        finding=_extremes_sentence(analysis),
+        finding=_extremes_sentence(summary),
         figures=[Figure("tau_by_benchmark", "Mean tau by benchmark", chart, caption=caption, wide=True)],
         tables=[Table("tau_by_benchmark", "Mean tau by benchmark", frame, formats=formats, folded=True)],
     )
 
 
-def _extremes_sentence(analysis: AgreementAnalysis) -> str:
+def _extremes_sentence(summary: AgreementSummary) -> str:
     """Which benchmark stands apart most, before and after."""
-    values = analysis.side_by_side[DIRECT].by_benchmark
-    if not np.isfinite(values).any():
+    side_by_side = summary.improvement.by_benchmark
+    values = {name: number(tau) for name, tau in side_by_side[DIRECT].items() if is_known(tau)}
+    if not values:
         return ""
-    lowest = int(np.nanargmin(values))
-    sentence = (
-        f"{analysis.tasks[lowest]} stands apart most as the models come, with a mean tau of {decimal(values[lowest])}"
-    )
-    after = analysis.side_by_side[PREPARED].by_benchmark[lowest]
-    if not np.isfinite(after):
+    lowest = min(values, key=values.__getitem__)
+    sentence = f"{lowest} stands apart most as the models come, with a mean tau of {decimal(values[lowest])}"
+    after = side_by_side[PREPARED][lowest]
+    if not is_known(after):
         return f"{sentence}."
-    return f"{sentence}; after preparation it has {decimal(after)}{over_both(not analysis.comparison.whole)}."
+    return f"{sentence}; after preparation it has {value_in_words(after)}{over_both(not summary.improvement.whole)}."
 
 
-def order_by_direct(analysis: AgreementAnalysis) -> list[str]:
+def _order_by_direct(summary: AgreementSummary) -> list[str]:
     """Benchmarks from most to least agreement, directly where that is known."""
-    values = analysis.agreement[DIRECT].by_benchmark
-    if not np.isfinite(values).any():
-        values = analysis.agreement[PREPARED].by_benchmark
-    return [analysis.tasks[i] for i in np.argsort(np.where(np.isfinite(values), -values, np.inf), kind="stable")]
+
+    def by_name(protocol: str) -> dict[str, Value]:
+        return summary.kendall_tau[protocol].by_benchmark
+
+    values = by_name(DIRECT) if any(is_known(tau) for tau in by_name(DIRECT).values()) else by_name(PREPARED)
+    return sorted(summary.tasks, key=lambda name: -number(values[name]) if is_known(values[name]) else np.inf)
 
 
 def _by_protocol(name: str, values: dict[str, np.ndarray]) -> dict[tuple[str, str], np.ndarray]:
     return {(f"{name}_{p}", label): values[p] for p, label in figures.PROTOCOL_LABELS.items()}
 
 
-def _pair_section(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty, summary: dict) -> Section:
-    names = analysis.tasks
-    upper = list(zip(*np.triu_indices(len(names), 1), strict=True))
+def _pair_section(summary: AgreementSummary) -> Section:
+    names, improvement = summary.tasks, summary.improvement
+    upper = np.triu_indices(len(names), 1)
+    pairs = summary.kendall_tau[DIRECT].by_pair
     table = pd.DataFrame(
         {
-            "benchmark": [names[i] for i, _ in upper],
-            "with": [names[j] for _, j in upper],
-            **{figures.PROTOCOL_LABELS[p]: [analysis.tau[p][i, j] for i, j in upper] for p in PROTOCOLS},
+            "benchmark": [first for first, _, _ in pairs],
+            "with": [second for _, second, _ in pairs],
+            **{label: [tau for *_, tau in summary.kendall_tau[p].by_pair] for p, label in _labels()},
         }
     )
-    common = {p: analysis.comparison.tau[p][np.triu_indices(len(names), 1)] for p in PROTOCOLS}
-    if not analysis.comparison.whole:
-        for p, label in figures.PROTOCOL_LABELS.items():
+    common = {p: improvement.tau[p][upper] for p in PROTOCOLS}
+    if not improvement.whole:
+        for p, label in _labels():
             table[f"{label}, common cells"] = common[p]
     table["change"] = common[PREPARED] - common[DIRECT]
     finding = ""
-    change = uncertainty.pair_change
-    if change is not None:
-        table["change_low"], table["change_high"] = (np.array([end[i, j] for i, j in upper]) for end in change)
+    change = improvement.pair_change
+    if not isinstance(change, Missing):
+        table["change_low"], table["change_high"] = (end[upper] for end in change)
         surely, worse = int((table["change_low"] > 0).sum()), int((table["change_high"] < 0).sum())
         finding = (
-            f"For {surely} of {analysis.comparison.improved[1]} pairs the interval of the change lies above zero, for "
+            f"For {surely} of {summary.compared_pairs} pairs the interval of the change lies above zero, for "
             f"{worse} below it (each pair for itself, not corrected for their number)."
         )
+    grids = {p: tau.matrix for p, tau in summary.kendall_tau.items()}
     return Section(
         "Pairs of benchmarks",
         finding=finding,
-        figures=tau_heatmaps(
-            _by_protocol("tau_by_pair", analysis.tau), names, names, without_diagonal=True, row_height=16
-        ),
+        figures=tau_heatmaps(_by_protocol("tau_by_pair", grids), names, names, without_diagonal=True, row_height=16),
         tables=[
             Table(
                 "tau_by_pair",
@@ -288,8 +275,12 @@ def _pair_section(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty
     )
 
 
-def _category_section(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty) -> Section:
-    names = list(analysis.agreement[DIRECT].categories)
+def _labels():
+    return figures.PROTOCOL_LABELS.items()
+
+
+def _category_section(summary: AgreementSummary) -> Section:
+    names = list(summary.kendall_tau[DIRECT].by_category)
     if not names:
         return Section("Categories", notes=["The benchmarks sheet names no categories."])
     rows = []
@@ -297,17 +288,17 @@ def _category_section(analysis: AgreementAnalysis, uncertainty: AgreementUncerta
         if i > j:
             continue
         row = {"category": a, "with": b}
-        for p, label in figures.PROTOCOL_LABELS.items():
-            row[label] = analysis.agreement[p].by_category[i, j]
-            interval = uncertainty.by_category.get(p)
-            if interval is not None:
+        for p, label in _labels():
+            row[label] = summary.kendall_tau[p].by_category[a][b]
+            interval = summary.kendall_tau[p].by_category_interval
+            if not isinstance(interval, Missing):
                 row |= {f"{label} low": interval.low[i, j], f"{label} high": interval.high[i, j]}
         rows.append(row)
     table = pd.DataFrame(rows)
-    grids = {p: analysis.agreement[p].by_category for p in PROTOCOLS}
+    grids = {p: category_grid(tau.by_category) for p, tau in summary.kendall_tau.items()}
     return Section(
         "Within and between categories",
-        finding=_category_sentence(analysis),
+        finding=_category_sentence(summary),
         explanation="Diagonal: pairs within a category. A category with one benchmark has no pair of its own.",
         figures=tau_heatmaps(_by_protocol("tau_by_category", grids), names, names, number_format=".2f", row_height=34),
         tables=[
@@ -322,57 +313,53 @@ def _category_section(analysis: AgreementAnalysis, uncertainty: AgreementUncerta
     )
 
 
-def _category_sentence(analysis: AgreementAnalysis) -> str:
+def _category_sentence(summary: AgreementSummary) -> str:
     """Whether benchmarks of one category agree better than those of two."""
-    shown = analysis.side_by_side
+    shown = summary.improvement
     parts = [
-        f"{decimal(shown[p].within)} within and {decimal(shown[p].between)} between categories {word}"
+        f"{value_in_words(shown.within[p])} within and {value_in_words(shown.between[p])} between categories {word}"
         for p, word in ((DIRECT, "directly"), (PREPARED, "after preparation"))
-        if np.isfinite(shown[p].mean)
+        if is_known(shown.within[p]) or is_known(shown.between[p])
     ]
-    partly = len(parts) > 1 and not analysis.comparison.whole
+    partly = len(parts) > 1 and not shown.whole
     return f"Mean tau: {', '.join(parts)}{over_both(partly)}." if parts else ""
 
 
-def _family_sentence(analysis: AgreementAnalysis) -> str:
-    found = analysis.comparison.families
-    known = [values for values in found.values() if all(np.isfinite(values[p]) for p in PROTOCOLS)]
-    if not known:
+def _family_sentence(summary: AgreementSummary) -> str:
+    compared = [values for values in summary.families_in_both.values() if all(is_known(values[p]) for p in PROTOCOLS)]
+    if not compared:
         return ""
-    more = sum(values[PREPARED] > values[DIRECT] for values in known)
+    more = sum(number(values[PREPARED]) > number(values[DIRECT]) for values in compared)
     return (
-        f"In {more} of {count(len(known), 'family', 'families')} the benchmarks agree more after preparation"
-        f"{over_both(not analysis.comparison.whole)}."
+        f"In {more} of {count(len(compared), 'family', 'families')} the benchmarks agree more after preparation"
+        f"{over_both(not summary.improvement.whole)}."
     )
 
 
-def _family_section(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty) -> Section | None:
-    if not np.isfinite([list(values.values()) for values in analysis.families.values()]).any():
+def _family_section(summary: AgreementSummary) -> Section | None:
+    if not any(is_known(tau) for values in summary.families.values() for tau in values.values()):
         return Section("Within families", notes=[NO_FAMILIES])
     rows = []
-    for family, values in analysis.families.items():
-        for p, label in figures.PROTOCOL_LABELS.items():
-            interval = uncertainty.families.get(family, {}).get(p)
-            low, high = (np.nan, np.nan) if interval is None else interval
+    for family, values in summary.families.items():
+        for p, label in _labels():
             rows.append(
                 {
                     "family": family,
-                    "models": int((analysis.matrix.families == family).sum()),
+                    "models": int((summary.matrix.families == family).sum()),
                     "protocol": label,
                     "tau": values[p],
-                    "low": low,
-                    "high": high,
+                    **bounds(summary.families_interval.get(family, values)[p]),
                 }
             )
     frame = pd.DataFrame(rows)
     chart = figures.interval_dots(
-        frame,
+        plotted(frame),
         y="family",
         value="tau",
         low="low",
         high="high",
         title="Mean tau over pairs of benchmarks, models of the family only",
-        y_order=list(analysis.families),
+        y_order=list(summary.families),
         color=figures.protocol_color(),
         tooltip=figures.tooltips(
             family="Family", models="Models", protocol="Protocol", tau="tau|.3f", low="from|.3f", high="to|.3f"
@@ -380,19 +367,12 @@ def _family_section(analysis: AgreementAnalysis, uncertainty: AgreementUncertain
         offset="protocol",
         row_height=26,
     )
+    formats = {"tau": ".3f", "low": ".3f", "high": ".3f"}
     return Section(
         "Within families",
-        finding=_family_sentence(analysis),
+        finding=_family_sentence(summary),
         explanation="Ranking the models of one family only takes away differences between families in what they have "
         "seen in training.",
         figures=[Figure("tau_by_family", "Mean tau within each family", chart, wide=True)],
-        tables=[
-            Table(
-                "tau_by_family",
-                "Mean tau within each family",
-                frame,
-                formats={"tau": ".3f", "low": ".3f", "high": ".3f"},
-                folded=True,
-            )
-        ],
+        tables=[Table("tau_by_family", "Mean tau within each family", frame, formats=formats, folded=True)],
     )

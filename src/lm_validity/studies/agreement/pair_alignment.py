@@ -1,57 +1,15 @@
 """Aligned rankings of pairs of benchmarks: which changes of rank are significant."""
 
-from dataclasses import dataclass
-
 import numpy as np
+import pandas as pd
 
 from lm_validity.studies.agreement.analysis import DIRECT, AgreementAnalysis
-from lm_validity.studies.agreement.statistics.alignment import Alignment, align_rankings, crossings, violations
+from lm_validity.studies.agreement.statistics.alignment import align_rankings, crossings, violations
 from lm_validity.studies.agreement.statistics.ranking import average_ranks, kendall_tau
-from lm_validity.studies.agreement.statistics.significance import (
-    RankBands,
-    better_than,
-    opposite_significant_pairs,
-    rank_bands,
-)
+from lm_validity.studies.agreement.statistics.significance import better_than, opposite_significant_pairs, rank_bands
+from lm_validity.studies.agreement.summary import PairAlignment
+from lm_validity.summaries import known
 from lm_validity.tables.schema import PROTOCOLS
-
-
-@dataclass(frozen=True)
-class PairAlignment:
-    """Two benchmarks under one protocol, over the models known on both (`models`: their indices).
-
-    Where both protocols have scores, these are the models known on both benchmarks under both.
-
-    `raw_*`: of the plain rankings; `aligned`: orders of positions within `models`; `opposite`: model pairs
-    significant on both with opposite order; `violations`: significant differences that the aligned orders
-    break (0).
-    """
-
-    protocol: str
-    benchmarks: tuple[str, str]
-    models: np.ndarray
-    ranks: np.ndarray
-    bands: tuple[RankBands, RankBands]
-    raw_tau: float
-    raw_crossings: int
-    aligned: Alignment
-    opposite: int
-    violations: int
-    shown: bool
-
-    def summary(self) -> dict:
-        """What summary.json holds."""
-        return {
-            "protocol": self.protocol,
-            "benchmarks": list(self.benchmarks),
-            "models": len(self.models),
-            "tau": self.raw_tau,
-            "crossings": self.raw_crossings,
-            "aligned_tau": self.aligned.tau,
-            "aligned_crossings": self.aligned.crossings,
-            "opposite_significant_pairs": self.opposite,
-            "violations": self.violations,
-        }
 
 
 def align_pairs(analysis: AgreementAnalysis, align: tuple[str, str] | None, every: bool) -> list[PairAlignment]:
@@ -95,16 +53,31 @@ def _align(analysis: AgreementAnalysis, protocol: str, pair: tuple[int, int], sh
     scores = scores[rows]
     ranks = average_ranks(scores)
     aligned = align_rankings(*better, ranks[:, 0], ranks[:, 1])
+    tied = "The models known on both benchmarks are tied on one of them."
     return PairAlignment(
         protocol=protocol,
         benchmarks=(analysis.tasks[pair[0]], analysis.tasks[pair[1]]),
-        models=rows,
+        models=len(rows),
+        tau=known(kendall_tau(scores[:, 0], scores[:, 1]), tied),
+        crossings=crossings(scores[:, 0], scores[:, 1]),
+        aligned_tau=known(aligned.tau, tied),
+        aligned_crossings=aligned.crossings,
+        opposite_significant_pairs=int((better[0] & better[1].T).sum()),
+        violations=violations(aligned.first, better[0]) + violations(aligned.second, better[1]),
+        rows=rows,
         ranks=ranks,
         bands=(rank_bands(better[0]), rank_bands(better[1])),
-        raw_tau=kendall_tau(scores[:, 0], scores[:, 1]),
-        raw_crossings=crossings(scores[:, 0], scores[:, 1]),
         aligned=aligned,
-        opposite=int((better[0] & better[1].T).sum()),
-        violations=violations(aligned.first, better[0]) + violations(aligned.second, better[1]),
         shown=shown,
     )
+
+
+def contradictions(analysis: AgreementAnalysis) -> pd.DataFrame:
+    """One row a pair of benchmarks: the model pairs that both order significantly, but oppositely, by protocol."""
+    opposite = {p: opposite_significant_pairs(signs) for p, signs in analysis.significant_side_by_side.items()}
+    names = analysis.tasks
+    rows = [
+        {"benchmark": names[i], "with": names[j], **{p: int(opposite[p][i, j]) for p in PROTOCOLS}}
+        for i, j in zip(*np.triu_indices(len(names), 1), strict=True)
+    ]
+    return pd.DataFrame(rows, columns=["benchmark", "with", *PROTOCOLS])

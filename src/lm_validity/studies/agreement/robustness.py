@@ -6,35 +6,38 @@ import pandas as pd
 
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Section, Table
-from lm_validity.studies.agreement.analysis import DIRECT, PREPARED, AgreementAnalysis
+from lm_validity.studies.agreement.analysis import DIRECT, PREPARED
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix
+from lm_validity.studies.agreement.shown import plotted, value_in_words
 from lm_validity.studies.agreement.statistics.ranking import average_ranks
+from lm_validity.studies.agreement.summary import AgreementSummary
+from lm_validity.summaries import is_known, number
 from lm_validity.words import count, decimal
 
 
-def subset_section(analysis: AgreementAnalysis) -> Section | None:
+def subset_section(summary: AgreementSummary) -> Section | None:
     """How many benchmarks are enough."""
-    frame = _subset_frame(analysis)
-    if frame.empty or not np.isfinite(frame["tau"]).any():
+    frame = _subset_frame(summary)
+    if frame.empty or not plotted(frame)["tau"].notna().any():
         return None
     orders = pd.DataFrame(
         [
-            {"place": i + 1, "benchmark": analysis.tasks[j], "protocol": figures.PROTOCOL_LABELS[p]}
-            for p, subset in analysis.subsets.items()
+            {"place": i + 1, "benchmark": summary.tasks[j], "protocol": figures.PROTOCOL_LABELS[p]}
+            for p, subset in summary.subsets.items()
             for i, j in enumerate(subset.greedy_order)
         ]
     )
     figure = Figure(
         "subsets",
         "Subsets against the whole set",
-        _subset_chart(frame),
+        _subset_chart(plotted(frame)),
         caption="Band: 5 to 95% of subsets.",
         wide=True,
     )
     formats = {"tau": ".3f", "low": ".3f", "high": ".3f"}
     return Section(
         "How many benchmarks are enough",
-        finding=subset_sentence(analysis),
+        finding=subset_sentence(summary),
         explanation="Models are ranked by their mean standardised score over a subset of the benchmarks and over all. "
         "Greedy subsets are chosen on four fifths of the models; all taus are on models that took no part in the "
         "choice. The whole set contains the subset, so this is what could have been saved, not how a ranking carries "
@@ -47,9 +50,9 @@ def subset_section(analysis: AgreementAnalysis) -> Section | None:
     )
 
 
-def _subset_frame(analysis: AgreementAnalysis) -> pd.DataFrame:
+def _subset_frame(summary: AgreementSummary) -> pd.DataFrame:
     rows = []
-    for protocol, subset in analysis.subsets.items():
+    for protocol, subset in summary.subsets.items():
         for i, size in enumerate(subset.sizes):
             shared = {"benchmarks": int(size), "protocol": figures.PROTOCOL_LABELS[protocol]}
             low, high = subset.random_low[i], subset.random_high[i]
@@ -78,39 +81,38 @@ def _subset_chart(frame: pd.DataFrame) -> alt.LayerChart:
     )  # fmt: skip
 
 
-def subset_sentence(analysis: AgreementAnalysis) -> str:
+def subset_sentence(summary: AgreementSummary) -> str:
     """What one benchmark alone tells, and how many tell nearly all."""
-    protocol = PREPARED if PREPARED in analysis.subsets else DIRECT
-    subset = analysis.subsets.get(protocol)
-    if subset is None or not np.isfinite(subset.random_mean[0]):
+    protocol = PREPARED if PREPARED in summary.subsets else DIRECT
+    subset = summary.subsets.get(protocol)
+    if subset is None or not is_known(subset.random_mean[0]):
         return ""
     label = "after preparation" if protocol == PREPARED else "directly"
-    enough = np.flatnonzero(subset.random_mean >= 0.9)
+    enough = np.flatnonzero([number(tau) >= 0.9 for tau in subset.random_mean])
     more = f"; {count(int(subset.sizes[enough[0]]), 'benchmark')} reach 0.9" if len(enough) else ""
     return (
         f"One benchmark picked at random orders the models like all {len(subset.sizes)} together with tau "
-        f"{decimal(subset.random_mean[0])} {label}{more}."
+        f"{value_in_words(subset.random_mean[0])} {label}{more}."
     )
 
 
-def reliability_section(analysis: AgreementAnalysis) -> Section | None:
+def reliability_section(summary: AgreementSummary) -> Section | None:
     """Agreement of a benchmark with itself when models are prepared again with another seed."""
-    if not analysis.reliability:
+    if not summary.reliability:
         return None
-    frame = pd.DataFrame({"benchmark": list(analysis.reliability), "tau": list(analysis.reliability.values())})
-    mean = frame["tau"].mean()
+    frame = pd.DataFrame({"benchmark": list(summary.reliability), "tau": list(summary.reliability.values())})
+    mean = plotted(frame)["tau"].mean()
     return Section(
         "Reliability over seeds",
         finding=f"Prepared again with another seed, a benchmark ranks the models as before with tau {decimal(mean)} on "
-        f"average ({count(len(analysis.matrix.by_seed), 'seed')}).",
+        f"average ({count(len(summary.matrix.by_seed), 'seed')}).",
         tables=[Table("reliability", "tau between seeds, by benchmark", frame, formats={"tau": ".3f"})],
     )
 
 
-def score_section(analysis: AgreementAnalysis) -> Section:
+def score_section(matrix: ScoreMatrix) -> Section:
     """All scores, with ranks: what every other figure is made of."""
-    matrix = analysis.matrix
-    frame = _score_frame(analysis)
+    frame = _score_frame(matrix)
     main = figures.PROTOCOL_LABELS[PREPARED if matrix.has(PREPARED) else DIRECT]
     models = frame[frame["protocol"] == main].groupby("model")["rank"].mean().sort_values().index.tolist()
     charts = [
@@ -128,8 +130,7 @@ def score_section(analysis: AgreementAnalysis) -> Section:
     )
 
 
-def _score_frame(analysis: AgreementAnalysis) -> pd.DataFrame:
-    matrix = analysis.matrix
+def _score_frame(matrix: ScoreMatrix) -> pd.DataFrame:
     rows = []
     for protocol, label in figures.PROTOCOL_LABELS.items():
         ranks = average_ranks(matrix.oriented(protocol))

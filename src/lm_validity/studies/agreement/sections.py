@@ -1,18 +1,16 @@
 """Sections of the agreement report around the main figures: perplexity, significance, alignment, subsets, influence."""
 
-from collections.abc import Sequence
-
 import altair as alt
 import numpy as np
 import pandas as pd
 
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Section, Table
-from lm_validity.studies.agreement.analysis import DIRECT, PREPARED, AgreementAnalysis
-from lm_validity.studies.agreement.pair_alignment import PairAlignment
-from lm_validity.studies.agreement.statistics.significance import opposite_significant_pairs
-from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.words import count, decimal, with_interval
+from lm_validity.studies.agreement.analysis import DIRECT, PREPARED
+from lm_validity.studies.agreement.shown import bounds, over_both, shown_mean, value_in_words
+from lm_validity.studies.agreement.summary import AgreementSummary, PairAlignment, PerplexitySummary
+from lm_validity.summaries import Missing, is_known, number
+from lm_validity.words import count
 
 
 def tau_heatmaps(
@@ -53,116 +51,110 @@ def tau_heatmaps(
     ]
 
 
-def over_both(partly: bool) -> str:
-    """The end of a sentence that compares the protocols where that leaves cells out."""
-    return ", over what is known under both protocols" if partly else ""
+def category_grid(by_category: dict[str, dict]) -> np.ndarray:
+    """(categories, categories) taus, NaN where missing."""
+    return np.array([[number(tau) for tau in row.values()] for row in by_category.values()])
 
 
-def shown_mean(compared: float, own: float, interval) -> str:
-    """A mean of a comparison; with the interval where it is that of the protocol's `own` mean."""
-    return with_interval(compared, interval if compared == own else None)
-
-
-def perplexity_section(analysis: AgreementAnalysis, summary: dict) -> Section | None:
+def perplexity_section(summary: AgreementSummary) -> Section | None:
     """Corpora against benchmarks in both protocols, and perplexity before against scores after preparation."""
-    if analysis.perplexity is None:
+    values = summary.perplexity
+    if isinstance(values, Missing):
         return None
-    values = summary["perplexity"]
-    corpora, tasks = values["corpora"], analysis.tasks
+    corpora, tasks = values.corpora, summary.tasks
     together = {
-        (f"perplexity_{p}", label): np.hstack(
-            [analysis.perplexity[p].corpus_corpus, analysis.perplexity[p].corpus_benchmark]
-        )
+        (f"perplexity_{p}", label): np.hstack([values.taus[p].corpus_corpus, values.taus[p].corpus_benchmark])
         for p, label in figures.PROTOCOL_LABELS.items()
     }
     charts = tau_heatmaps(together, corpora, [*corpora, *tasks], without_diagonal=True, row_height=26)
     kinds = {"base": "Base models", "instruction_tuned": "Instruction-tuned models"}
     apart = {
-        (f"perplexity_before_{kind}", title): analysis.before_after[kind]
+        (f"perplexity_before_{kind}", title): values.before_after_taus[kind]
         for kind, title in kinds.items()
-        if np.isfinite(analysis.before_after[kind]).any()
+        if is_known(values.before_after[kind])
     }
     caption = "Perplexity before preparation against scores after it."
     charts += tau_heatmaps(apart, corpora, tasks, caption=caption, row_height=26)
     return Section("Perplexity", finding=_before_sentence(values), figures=charts, tables=[_perplexity_table(values)])
 
 
-def _before_sentence(values: dict) -> str:
-    before, intervals = values["before_after"], values["before_after_interval"]
+def _before_sentence(values: PerplexitySummary) -> str:
     parts = [
-        f"{with_interval(before[kind], intervals.get(kind))} among {words}"
+        f"{value_in_words(values.before_after[kind], values.before_after_interval[kind])} among {words}"
         for kind, words in (("base", "base models"), ("instruction_tuned", "instruction-tuned ones"))
-        if before.get(kind) is not None
+        if is_known(values.before_after[kind])
     ]
     if not parts:
         return ""
     return f"Perplexity before any preparation already tells the order after it with tau {' and '.join(parts)}."
 
 
-def _perplexity_table(values: dict) -> Table:
+def _perplexity_table(values: PerplexitySummary) -> Table:
+    comparisons = (
+        ("corpus with benchmark", values.corpus_benchmark, values.corpus_benchmark_interval),
+        ("corpus with corpus", values.corpus_corpus, values.corpus_corpus_interval),
+        ("average perplexity with average score", values.average_average, values.average_average_interval),
+    )
     rows = [
-        {"comparison": title, "protocol": label, "tau": values[key][p], **_ends(values[f"{key}_interval"].get(p))}
-        for key, title in (
-            ("corpus_benchmark", "corpus with benchmark"),
-            ("corpus_corpus", "corpus with corpus"),
-            ("average_average", "average perplexity with average score"),
-        )
+        {"comparison": title, "protocol": label, "tau": tau[p], **bounds(interval[p])}
+        for title, tau, interval in comparisons
         for p, label in figures.PROTOCOL_LABELS.items()
     ]
     formats = {"tau": ".3f", "low": ".3f", "high": ".3f"}
     return Table("perplexity", "Agreement with perplexity", pd.DataFrame(rows), formats=formats, folded=True)
 
 
-def _ends(interval) -> dict:
-    low, high = interval or (None, None)
-    return {"low": np.nan if low is None else low, "high": np.nan if high is None else high}
-
-
-def significance_section(analysis: AgreementAnalysis, summary: dict) -> Section | None:
+def significance_section(summary: AgreementSummary) -> Section | None:
     """Agreement where only significant differences count: bars, grid, heatmaps, contradictions."""
-    values = summary["significance_tau"]
-    if values[DIRECT]["mean"] is None and values[PREPARED]["mean"] is None:
+    values, names = summary.significance_tau.by_protocol, summary.tasks
+    if not any(is_known(tau.mean) for tau in values.values()):
         return None
-    names = analysis.tasks
-    categories = list(analysis.agreement[DIRECT].categories)
-    charts = [_significance_bars(analysis)]
-    pairs = {
-        (f"significance_by_pair_{p}", f"{label}, all pairs"): analysis.significance_tau[p]
+    categories = list(values[DIRECT].by_category)
+    charts = [_significance_bars(summary)]
+    grids = {
+        (f"significance_by_pair_{p}", f"{label}, all pairs"): values[p].matrix
         for p, label in figures.PROTOCOL_LABELS.items()
     }
-    charts += tau_heatmaps(pairs, names, names, without_diagonal=True, row_height=16)
+    charts += tau_heatmaps(grids, names, names, without_diagonal=True, row_height=16)
     if categories:
         grids = {
-            (f"significance_by_category_{p}", f"{label}, categories"): analysis.significance[p].by_category
+            (f"significance_by_category_{p}", f"{label}, categories"): category_grid(values[p].by_category)
             for p, label in figures.PROTOCOL_LABELS.items()
         }
         charts += tau_heatmaps(grids, categories, categories, number_format=".2f", row_height=34)
-    pairs = values["improved_pairs"]
-    more = f"; {pairs} of {values['compared_pairs']} pairs agree more" if pairs is not None else ""
-    own = {p: values[p]["mean"] for p in PROTOCOLS}
-    shown = own if pairs is None else {p: analysis.comparison.significance[p].mean for p in PROTOCOLS}
+    pairs = summary.significance_tau.improved_pairs
+    more = f"; {pairs} of {summary.significance_tau.compared_pairs} pairs agree more" if is_known(pairs) else ""
     parts = [
-        f"{shown_mean(shown[p], own[p], values[p]['interval'])} {word}"
+        f"{shown_mean(values[p].compared_mean, values[p].mean, values[p].interval)} {word}"
         for p, word in ((DIRECT, "directly"), (PREPARED, "after preparation"))
-        if shown[p] is not None
+        if is_known(values[p].compared_mean)
     ]
+    partly = any(tau.compared_mean != tau.mean for tau in values.values())
     return Section(
         "Counting significant differences only",
         finding="With models tied where they do not differ significantly, the mean tau is "
-        f"{' and '.join(parts)}{over_both(shown != own)}{more}.",
+        f"{' and '.join(parts)}{over_both(partly)}{more}.",
         explanation="Two models differ where their scores are more than 1.96 standard errors of the difference apart "
         "(or, with items, where McNemar's test says so). Such ties are not transitive, so tau is taken over pairs of "
         "models: sum ab / sqrt(sum a² · sum b²), a and b being -1, 0 or 1.",
         figures=charts,
-        tables=[_contradiction_table(analysis)],
+        tables=[
+            Table(
+                "contradictions",
+                "Contradictions: model pairs that both benchmarks order significantly, but oppositely",
+                summary.significance_tau.contradictions.rename(columns=figures.PROTOCOL_LABELS),
+                folded=True,
+            )
+        ],
     )
 
 
-def _significance_bars(analysis: AgreementAnalysis) -> Figure:
+def _significance_bars(summary: AgreementSummary) -> Figure:
+    values = summary.significance_tau.by_protocol
     frame = pd.DataFrame(
         [
-            {"benchmark": name, "protocol": label, "tau": analysis.significance[p].by_benchmark[i]}
-            for i, name in enumerate(analysis.tasks)
+            {"benchmark": name, "protocol": label, "tau": number(values[p].by_benchmark[name])}
+            for name in summary.tasks
             for p, label in figures.PROTOCOL_LABELS.items()
         ]
     )
@@ -179,28 +171,9 @@ def _significance_bars(analysis: AgreementAnalysis) -> Figure:
     return Figure("significance_by_benchmark", "Mean tau by benchmark", chart, wide=True, min_width=460)
 
 
-def _contradiction_table(analysis: AgreementAnalysis) -> Table:
-    opposite = {p: opposite_significant_pairs(signs) for p, signs in analysis.significant_side_by_side.items()}
-    names = analysis.tasks
-    rows = [
-        {
-            "benchmark": names[i],
-            "with": names[j],
-            **{figures.PROTOCOL_LABELS[p]: int(opposite[p][i, j]) for p in PROTOCOLS},
-        }
-        for i, j in zip(*np.triu_indices(len(names), 1), strict=True)
-    ]
-    return Table(
-        "contradictions",
-        "Contradictions: model pairs that both benchmarks order significantly, but oppositely",
-        pd.DataFrame(rows),
-        folded=True,
-    )
-
-
-def alignment_section(analysis: AgreementAnalysis, alignments: Sequence[PairAlignment]) -> Section | None:
+def alignment_section(summary: AgreementSummary) -> Section | None:
     """Bump plots of the shown pair, and the figures of all aligned pairs."""
-    shown = [pair for pair in alignments if pair.shown]
+    shown = [pair for pair in summary.alignment if pair.shown]
     if not shown:
         return None
     first, second = shown[0].benchmarks
@@ -208,19 +181,21 @@ def alignment_section(analysis: AgreementAnalysis, alignments: Sequence[PairAlig
         Figure(
             f"bump_{pair.protocol}",
             figures.PROTOCOL_LABELS[pair.protocol],
-            _bump_chart(analysis, pair),
-            caption=f"{pair.aligned.crossings} crossings are left of {pair.raw_crossings}; focus a family to see its "
+            _bump_chart(summary, pair),
+            caption=f"{pair.aligned_crossings} crossings are left of {pair.crossings}; focus a family to see its "
             "rank bands.",
             min_width=420,
         )
         for pair in shown
     ]
     sentences = [
-        f"{figures.PROTOCOL_LABELS[pair.protocol]}: {count(pair.opposite, 'pair')} of models in significant "
-        f"contradiction, tau {decimal(pair.raw_tau)} as scored and {decimal(pair.aligned.tau)} aligned."
+        f"{figures.PROTOCOL_LABELS[pair.protocol]}: {count(pair.opposite_significant_pairs, 'pair')} of models in "
+        f"significant contradiction, tau {value_in_words(pair.tau)} as scored and {value_in_words(pair.aligned_tau)} "
+        "aligned."
         for pair in shown
     ]
-    table = pd.DataFrame([_alignment_row(pair) for pair in alignments])
+    table = pd.DataFrame([_alignment_row(pair) for pair in summary.alignment])
+    broken = sum(pair.violations for pair in summary.alignment)
     return Section(
         f"{first} and {second}, aligned as far as significance allows",
         finding=" ".join(sentences),
@@ -237,24 +212,34 @@ def alignment_section(analysis: AgreementAnalysis, alignments: Sequence[PairAlig
                 folded=True,
             )
         ],
-        notes=[f"Significant differences that an aligned order breaks: {sum(p.violations for p in alignments)}."],
+        notes=[f"Significant differences that an aligned order breaks: {broken}."],
     )
 
 
 def _alignment_row(pair: PairAlignment) -> dict:
-    row = pair.summary()
-    first, second = row.pop("benchmarks")
-    row["protocol"] = figures.PROTOCOL_LABELS[pair.protocol]
-    return {"benchmark": first, "with": second, **row}
+    return {
+        "benchmark": pair.benchmarks[0],
+        "with": pair.benchmarks[1],
+        "protocol": figures.PROTOCOL_LABELS[pair.protocol],
+        "models": pair.models,
+        "tau": pair.tau,
+        "crossings": pair.crossings,
+        "aligned_tau": pair.aligned_tau,
+        "aligned_crossings": pair.aligned_crossings,
+        "opposite_significant_pairs": pair.opposite_significant_pairs,
+        "violations": pair.violations,
+    }
 
 
-def _bump_chart(analysis: AgreementAnalysis, pair: PairAlignment) -> alt.LayerChart:
+def _bump_chart(summary: AgreementSummary, pair: PairAlignment) -> alt.LayerChart:
+    matrix = summary.matrix
+    scores, errors = matrix.oriented(pair.protocol), matrix.stderr[pair.protocol]
     rows = []
-    families, labels = analysis.matrix.families, analysis.matrix.labels
+    families, labels = matrix.families, matrix.labels
     orders = (pair.aligned.first, pair.aligned.second)
     for side, (benchmark, order) in enumerate(zip(pair.benchmarks, orders, strict=True)):
         for place, position in enumerate(order, start=1):
-            model = pair.models[position]
+            model = pair.rows[position]
             band = pair.bands[side]
             rows.append(
                 {
@@ -266,8 +251,8 @@ def _bump_chart(analysis: AgreementAnalysis, pair: PairAlignment) -> alt.LayerCh
                     "rank": pair.ranks[position, side],
                     "best": int(band.best[position]),
                     "worst": int(band.worst[position]),
-                    "score": analysis.scores[pair.protocol][model, analysis.tasks.index(benchmark)],
-                    "error": analysis.stderr[pair.protocol][model, analysis.tasks.index(benchmark)],
+                    "score": scores[model, matrix.benchmarks.index(benchmark)],
+                    "error": errors[model, matrix.benchmarks.index(benchmark)],
                 }
             )
-    return figures.bump(pd.DataFrame(rows), analysis.matrix.families)
+    return figures.bump(pd.DataFrame(rows), matrix.families)

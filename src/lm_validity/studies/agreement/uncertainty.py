@@ -35,9 +35,10 @@ class AgreementUncertainty:
 
     `by_benchmark`: arrays (k,); `by_category`: (c, c); `pair_change`: (k, k) of the change by preparation;
     `test`: the paired test of an improvement over benchmarks. What compares the protocols is over the cells known
-    under both, and over the models that have such a cell.
+    under both, and over the models that have such a cell. `reason`: why intervals that are not here are missing.
     """
 
+    reason: str
     mean: dict[str, Interval] = field(default_factory=dict)
     mean_population: dict[str, Interval] = field(default_factory=dict)
     improvement: Interval | None = None
@@ -53,14 +54,25 @@ class AgreementUncertainty:
     before_after: dict[str, Interval] = field(default_factory=dict)
     test: PairedTest = _NO_TEST
 
+    @property
+    def improvement_reason(self) -> str:
+        """Why there is no interval of what preparation changes."""
+        return "Fewer than 3 models have scores under both protocols." if self.mean else self.reason
+
+    @property
+    def before_after_reason(self) -> str:
+        """Why there is no interval among base or among instruction-tuned models."""
+        return f"There are fewer than {MINIMUM_FAMILY} such models." if self.mean else self.reason
+
 
 def agreement_uncertainty(analysis: AgreementAnalysis, resamples: int, seed: int = 1) -> AgreementUncertainty:
     """Resample `resamples` times; 0 gives the paired test alone, which needs no resampling of models."""
     rng = np.random.default_rng(seed)
     test = _preparation_test(analysis, rng)
     models = len(analysis.matrix.models)
-    if resamples == 0 or models < MINIMUM_FAMILY:
-        return AgreementUncertainty(test=test)
+    reason = no_intervals(resamples, models)
+    if reason:
+        return AgreementUncertainty(reason, test=test)
     weights = multiplicities(models, resamples, rng)
     benchmark_weights = multiplicities(len(analysis.tasks), resamples, rng)
     tau = {p: resampled_kendall_tau(pair_signs(analysis.scores[p]), weights) for p in PROTOCOLS}
@@ -75,6 +87,7 @@ def agreement_uncertainty(analysis: AgreementAnalysis, resamples: int, seed: int
     }
     others = np.where(np.eye(len(analysis.tasks), dtype=bool), np.nan, 1.0)
     return AgreementUncertainty(
+        reason,
         mean={p: percentile_interval(mean[p], models) for p in PROTOCOLS},
         mean_population={p: two_way_interval(population[p], mean[p], fixed_models[p], models) for p in PROTOCOLS},
         by_benchmark={p: percentile_interval(finite_mean(tau[p] * others, axis=2), models) for p in PROTOCOLS},
@@ -85,6 +98,13 @@ def agreement_uncertainty(analysis: AgreementAnalysis, resamples: int, seed: int
         **_changes(analysis, tau, benchmark_weights, rng),
         test=test,
     )
+
+
+def no_intervals(resamples: int, models: int) -> str:
+    """Why there are no intervals over models, empty where there are."""
+    if resamples == 0:
+        return "No resampling was asked for (--resamples 0)."
+    return f"There are too few models to resample ({models})." if models < MINIMUM_FAMILY else ""
 
 
 def _changes(

@@ -5,7 +5,15 @@ import json
 import pandas as pd
 import pytest
 
+from lm_validity.studies.agreement.analysis import analyze_agreement
+from lm_validity.studies.agreement.factors.analysis import analyze_factors, factors_uncertainty
+from lm_validity.studies.agreement.factors.summarize import summarize_factors_report
+from lm_validity.studies.agreement.factors.summary import FactorsSummary
 from lm_validity.studies.agreement.report import report_agreement
+from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
+from lm_validity.studies.agreement.summarize import summarize_agreement_report
+from lm_validity.studies.agreement.summary import AgreementSummary
+from lm_validity.studies.agreement.uncertainty import agreement_uncertainty
 from lm_validity.tables.schema import SCORES, write_table
 
 DIRECT, PREPARED = "direct", "train_before_test"
@@ -61,10 +69,31 @@ BENCHMARKS = (
 )
 
 
-def run(tmp_path, rows, models=MODELS, benchmarks=BENCHMARKS, report=report_agreement, resamples=0) -> dict:
+def written(tmp_path, rows, models=MODELS, benchmarks=BENCHMARKS) -> list:
+    """The paths of a scores table and the two sheets."""
     write_table(rows, SCORES, tmp_path / "scores.parquet")
     (tmp_path / "models.csv").write_text(models, encoding="utf-8")
     (tmp_path / "benchmarks.csv").write_text(benchmarks, encoding="utf-8")
-    paths = [tmp_path / name for name in ("scores.parquet", "models.csv", "benchmarks.csv")]
-    report(*paths, tmp_path / "report", resamples=resamples)
+    return [tmp_path / name for name in ("scores.parquet", "models.csv", "benchmarks.csv")]
+
+
+def run(tmp_path, rows, models=MODELS, benchmarks=BENCHMARKS, report=report_agreement, resamples=0) -> dict:
+    """summary.json of a report."""
+    report(*written(tmp_path, rows, models, benchmarks), tmp_path / "report", resamples=resamples)
     return json.loads((tmp_path / "report" / "summary.json").read_text(encoding="utf-8"))
+
+
+def matrix_of(tmp_path, rows, **sheets) -> ScoreMatrix:
+    return read_score_matrix(*written(tmp_path, rows, **sheets))
+
+
+def agreement_of(tmp_path, rows, resamples=0, **sheets) -> AgreementSummary:
+    """The typed summary of the agreement report."""
+    analysis = analyze_agreement(matrix_of(tmp_path, rows, **sheets))
+    return summarize_agreement_report(analysis, agreement_uncertainty(analysis, resamples), None, None, resamples)
+
+
+def factors_of(tmp_path, rows, resamples=0, **sheets) -> FactorsSummary:
+    """The typed summary of the factors report."""
+    analysis = analyze_factors(matrix_of(tmp_path, rows, **sheets))
+    return summarize_factors_report(analysis, factors_uncertainty(analysis, resamples), resamples)

@@ -4,9 +4,10 @@ import json
 
 import pandas as pd
 import pytest
-from tests.unit.studies.agreement.conftest import BENCHMARKS, DIRECT, MODELS, PREPARED, run, score_rows
+from tests.unit.studies.agreement.conftest import BENCHMARKS, DIRECT, MODELS, PREPARED, agreement_of, run, score_rows
 
 from lm_validity.studies.agreement.factors.report import report_factors
+from lm_validity.summaries import Missing
 
 # m3 has no prepared score, and c ranks nobody directly
 TABLE = {
@@ -66,9 +67,9 @@ def test_intervals_of_the_change_are_over_the_models_known_under_both(tmp_path):
     for scores in table[PREPARED].values():
         scores[2:] = [None] * 10
     rows = score_rows(table, names=[f"m{i}" for i in range(12)])
-    summary = run(tmp_path, rows, models=models, resamples=20)
-    assert summary["improvement"]["mean"] == pytest.approx(0) and summary["improvement"]["interval"] is None
-    assert any("fewer than 3 models" in note for note in summary["notes"])
+    summary = agreement_of(tmp_path, rows, models=models, resamples=20)
+    assert summary.improvement.mean == pytest.approx(0)
+    assert summary.improvement.interval == Missing("Fewer than 3 models have scores under both protocols.")
 
 
 def test_one_factor_is_compared_over_the_same_models(tmp_path):

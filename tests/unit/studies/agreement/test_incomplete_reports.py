@@ -7,7 +7,17 @@ from functools import partial
 import numpy as np
 import pandas as pd
 import pytest
-from tests.unit.studies.agreement.conftest import BENCHMARKS, DIRECT, NAMES, PREPARED, SMALL, run, score_rows
+from tests.unit.studies.agreement.conftest import (
+    BENCHMARKS,
+    DIRECT,
+    NAMES,
+    PREPARED,
+    SMALL,
+    agreement_of,
+    factors_of,
+    run,
+    score_rows,
+)
 
 from lm_validity.errors import InputError
 from lm_validity.files import write_json
@@ -16,6 +26,7 @@ from lm_validity.studies.agreement.factors.report import report_factors
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.agreement.uncertainty import agreement_uncertainty
 from lm_validity.studies.partial import mark_unfinished
+from lm_validity.summaries import Missing, is_known
 
 FOUR = ["a", "b", "c", "d"]
 FOUR_BENCHMARKS = "benchmark,category,metric,higher_is_better\n" + "".join(f"{name},x,acc,1\n" for name in FOUR)
@@ -48,9 +59,9 @@ def test_a_model_with_few_benchmarks_is_picked_without_an_interval_and_a_note_sa
         tmp_path, score_rows({DIRECT: table}), benchmarks=FOUR_BENCHMARKS, report=report_factors, resamples=300
     )
     assert summary["best_by_budget"][DIRECT][-1]["model"] == "m3"
-    assert summary["potential"][DIRECT]["m3"]["interval_population_of_benchmarks"] == [None, None]
+    assert summary["potential"][DIRECT]["m3"]["interval_population_of_benchmarks"] is None
     assert pick_finding(tmp_path).endswith("m3 has most potential: rank 1 of 4.")
-    assert any("no interval of the rank over benchmarks (null)" in note and "m3" in note for note in summary["notes"])
+    assert any("potential.direct.m3.interval_population_of_benchmarks" in note for note in summary["notes"])
 
 
 def test_prompts_are_shown_at_the_checkpoint_whose_test_score_counts(tmp_path):
@@ -125,12 +136,8 @@ def test_no_share_of_a_ceiling_near_zero_of_few_models_or_of_a_negative_tau(tmp_
     }
     for reason, table in tables.items():
         models = [f"m{i}" for i in range(len(table[DIRECT]["a"]))]
-        summary = run(tmp_path, score_rows(table, names=models, stderr=0.05))
-        for protocol in (DIRECT, PREPARED):
-            tau = summary["kendall_tau"][protocol]
-            assert tau["ceiling"] is not None and tau["share_of_ceiling"] is None
-            assert any(protocol in n and "no share of the noise" in n and reason in n for n in summary["notes"])
-        assert "is reached" not in findings(tmp_path)
+        for tau in agreement_of(tmp_path, score_rows(table, names=models, stderr=0.05)).kendall_tau.values():
+            assert is_known(tau.ceiling) and reason in tau.share_of_ceiling.reason
 
 
 def test_pairs_that_agree_more_on_significant_differences_are_of_those_compared_on_them(tmp_path):
@@ -159,78 +166,67 @@ def test_the_paired_test_counts_the_exchanges_of_rankings_whatever_the_variant_o
     assert [result["p"] for result in found] == [(effects >= effect - 1e-9).mean() for effect in effects]
 
 
-def notes_of(folder, rows, **options) -> str:
-    return "\n".join(run(folder, rows, **options)["notes"])
-
-
 def test_one_model_has_no_taus_for_want_of_another(tmp_path):
-    notes = notes_of(tmp_path, score_rows().query("model == 'm0'"))
-    assert "direct: one model has scores, so there is no ranking to compare and every tau is null." in notes
-    assert "no noise ceiling (null), fewer than two benchmarks have scores of two models" in notes
-    assert "standard errors" not in notes
+    tau = agreement_of(tmp_path, score_rows().query("model == 'm0'")).kendall_tau[DIRECT]
+    assert tau.mean == Missing("One model has scores, so there is no ranking to compare.")
+    assert all(isinstance(value, Missing) for *_, value in tau.by_pair)
+    assert isinstance(tau.ceiling, Missing) and "standard errors" not in tau.ceiling.reason
 
 
 def test_one_benchmark_has_no_mean_tau_for_want_of_another(tmp_path):
     rows = score_rows().query("benchmark == 'a'")
-    assert "direct: one benchmark has scores, so there are no two rankings" in notes_of(tmp_path, rows)
-    notes = notes_of(tmp_path, rows, report=report_factors)
-    assert "direct: fewer than two benchmarks can take part, so there are no components" in notes
+    tau = agreement_of(tmp_path, rows).kendall_tau[DIRECT]
+    assert tau.mean == Missing("One benchmark has scores, so there are no two rankings to compare.")
+    factors = factors_of(tmp_path, rows, resamples=20)
+    assert isinstance(factors.explained_variance[DIRECT], Missing)
+    assert factors.potential[DIRECT]["m0"].rank == factors.explained_variance[DIRECT]
 
 
-def test_pairs_of_benchmarks_without_a_tau_are_counted(tmp_path):
+def test_pairs_of_benchmarks_without_a_tau_are_missing(tmp_path):
     rows = score_rows()
     apart = ((rows["benchmark"] == "a") & (rows["model"] > "m1")) | (
         (rows["benchmark"] == "b") & (rows["model"] < "m2")
     )
-    notes = notes_of(tmp_path, rows[~apart])
-    assert "direct: 1 of 3 pairs of benchmarks have no tau (null): fewer than two models in common" in notes
+    tau = agreement_of(tmp_path, rows[~apart]).kendall_tau[DIRECT]
+    assert is_known(tau.mean) and [isinstance(value, Missing) for *_, value in tau.by_pair] == [True, False, False]
 
 
 def test_large_standard_errors_leave_no_significance_tau(tmp_path):
-    summary = run(tmp_path, score_rows(stderr=0.5))
-    assert summary["significance_tau"][DIRECT]["mean"] is None
-    assert any("direct: the significance tau is null" in note for note in summary["notes"])
-    assert (
-        "No pair of benchmarks has a significance tau under both protocols: significance_tau.improved_pairs is null."
-        in summary["notes"]
-    )
+    found = agreement_of(tmp_path, score_rows(stderr=0.5)).significance_tau
+    assert isinstance(found.direct.mean, Missing) and isinstance(found.improved_pairs, Missing)
 
 
 def test_perplexity_without_a_second_corpus_or_a_kind_of_model_says_so(tmp_path):
-    notes = notes_of(tmp_path, score_rows())  # one corpus; m3 alone is instruction-tuned
-    assert "direct: one perplexity corpus: corpus_corpus is null." in notes
-    assert "Fewer than two instruction-tuned models have perplexity before preparation" in notes
-    assert "before_after.base" not in notes
-    assert "Categories of one benchmark have no tau within themselves (null): y." in notes
+    summary = agreement_of(tmp_path, score_rows())  # one corpus; m3 alone is instruction-tuned
+    assert summary.perplexity.corpus_corpus[DIRECT] == Missing("There is one perplexity corpus.")
+    assert is_known(summary.perplexity.before_after["base"])
+    assert "(1)" in summary.perplexity.before_after["instruction_tuned"].reason
+    assert isinstance(summary.kendall_tau[DIRECT].by_category["y"]["y"], Missing)
     before = score_rows()
     before = before[(before["benchmark"] != "wiki") | (before["protocol"] == DIRECT)]
-    assert f"{PREPARED}: no perplexity is known" in notes_of(tmp_path, before)
+    perplexity = agreement_of(tmp_path, before).perplexity
+    assert perplexity.corpus_benchmark[PREPARED] == Missing("No perplexity is known.")
+    without = agreement_of(tmp_path, before[before["benchmark"] != "wiki"]).perplexity
+    assert isinstance(without, Missing)
 
 
 def test_factors_that_cannot_be_computed_say_why(tmp_path):
     rows = score_rows()
     apart = (rows["benchmark"] != "c") == (rows["model"] == "m3")  # m3 on c alone, the others on a and b
-    summary = run(tmp_path, rows[~apart], report=report_factors, resamples=20, models="model\nm0\n")
-    notes = "\n".join(summary["notes"])
-    assert summary["pc1_scores"][DIRECT]["m3"] is None
-    assert "direct: without a score on a benchmark of the components, no score on those (null): m3." in notes
-    assert "direct: 0 models with a first component and known compute, too few" in notes
-    assert "direct: 2 of 7 parts left out leave too little of the table: influence is null there." in notes
-    assert len(summary["explained_variance"][PREPARED]) == 2
-    assert len(summary["explained_variance_interval"][PREPARED]) == 2
+    summary = factors_of(tmp_path, rows[~apart], resamples=20, models="model\nm0\n")
+    assert isinstance(summary.pc1_scores[DIRECT]["m3"], Missing)
+    assert "0 models" in summary.pc1_compute[DIRECT].kendall.reason
+    assert sum(isinstance(left.first_component, Missing) for left in summary.influence[DIRECT]) == 2
+    assert len(summary.explained_variance[PREPARED]) == 2
+    assert len(summary.explained_variance_interval[PREPARED]) == 2
 
 
-def test_a_complete_table_has_no_note_on_what_is_null(tmp_path):
+def test_a_complete_table_lacks_what_takes_more_models_or_resamples_and_nothing_else(tmp_path):
     table = {p: columns | {"wiki2": columns["wiki"]} for p, columns in SMALL.items()}
     benchmarks = BENCHMARKS.replace("c,y,", "c,x,") + "wiki2,p,acc,loglikelihood_rolling,0\n"
     models = "model,family,instruction_tuned\n" + "".join(f"m{i},F,{i // 2}\n" for i in range(4))
-    notes = notes_of(tmp_path, score_rows(table), benchmarks=benchmarks, models=models)
-    few = "no share of the noise ceiling is given (null): it is over 4 models, fewer than 5."
-    assert notes == (
-        f"{DIRECT}: {few}\n{PREPARED}: {few}\n"
-        "How many benchmarks are enough is null: fewer than 8 models, or too few of their scores.\n"
-        "Intervals are null: no resampling was asked for (--resamples 0)."
-    )
+    notes = run(tmp_path, score_rows(table), benchmarks=benchmarks, models=models)["notes"]
+    assert sorted(note.split(".")[0] for note in notes) == ["kendall_tau", "kendall_tau", "subsets"]
 
 
 def test_an_unfinished_runs_report_says_so_on_its_own_page_and_in_its_summary(tmp_path):

@@ -1,4 +1,4 @@
-"""What the factors report computes before it writes: arrays and notes, by protocol."""
+"""What the factors report computes before it writes: arrays by protocol, NaN where undefined."""
 
 from dataclasses import dataclass, field
 
@@ -10,7 +10,10 @@ from lm_validity.studies.agreement.analysis import (
     comparison_notes,
     coverage_notes,
     family_members,
+    family_notes,
+    large_families,
     selected_on_test,
+    selection_notes,
 )
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, listing
 from lm_validity.studies.agreement.statistics.ceiling import Ceiling, noise_ceiling
@@ -35,8 +38,8 @@ from lm_validity.studies.agreement.statistics.parallel_analysis import ParallelA
 from lm_validity.studies.agreement.statistics.potential import RankDraws, ranks_over_benchmarks, ranks_over_noise
 from lm_validity.studies.agreement.statistics.ranking import pair_signs, resampled_kendall_tau
 from lm_validity.studies.agreement.statistics.resampling import Interval, multiplicities, percentile_interval
+from lm_validity.studies.agreement.uncertainty import no_intervals
 from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.words import count
 
 SHOWN_COMPONENTS = 5
 MINIMUM_RESAMPLED_FAMILY = 10  # models of a family: fewer give no usable interval of a share of variance
@@ -69,20 +72,22 @@ class FactorsAnalysis:
     whole: bool
     parallel: dict[str, ParallelAnalysis]
     ceiling: dict[str, Ceiling]
-    families: dict[str, dict[str, np.ndarray | None]]
+    families: dict[str, dict[str, np.ndarray]]
     compute: np.ndarray
     compute_relation: dict[str, ComputeRelation]
     completion: dict[str, Completion]
     influence: dict[str, list[LeftOut]]
-    notes: list[str] = field(default_factory=list)
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class FactorsUncertainty:
     """95% intervals by protocol. `shares`: of the first components over models, arrays (5,); `families`: of
     the first share; `compute`: of Kendall's tau with compute; `population_ranks`: over benchmarks;
-    `noise_ranks`: over items. `common_*`: over the cells known under both protocols.
+    `noise_ranks`: over items. `common_*`: over the cells known under both protocols. `reason`: why there are none.
     """
+
+    reason: str
 
     shares: dict[str, Interval] = field(default_factory=dict)
     common_shares: dict[str, Interval] = field(default_factory=dict)
@@ -95,29 +100,19 @@ class FactorsUncertainty:
 
 def analyze_factors(matrix: ScoreMatrix, seed: int = 2) -> FactorsAnalysis:
     """Everything that needs no bootstrap; simulations start from `seed`."""
-    notes = list(matrix.notes)
     rng = np.random.default_rng(seed)
     tasks, is_task = matrix.task_names(), ~matrix.is_corpus
     scores = {p: matrix.oriented(p)[:, is_task] for p in PROTOCOLS}
     stderr = {p: matrix.stderr[p][:, is_task] for p in PROTOCOLS}
-    notes += coverage_notes(matrix, scores, stderr, tasks)
-    selected_on_test(matrix, scores, notes)
     components = {p: principal_components(scores[p]) for p in PROTOCOLS}
-    for protocol in PROTOCOLS:
-        notes += _component_notes(protocol, scores[protocol], components[protocol], tasks)
     common_scores, common_components = _common_components(scores)
     whole = all(np.array_equal(common_scores[p], scores[p], equal_nan=True) for p in PROTOCOLS)
-    notes += comparison_notes(matrix, np.isfinite(common_scores[PROTOCOLS[0]]), whole)
     known = [p for p in PROTOCOLS if matrix.has(p)]
-    compute = _compute(matrix, notes)
+    compute = _compute(matrix)
     relation = {p: relate_to_compute(components[p].scores, compute) for p in PROTOCOLS}
-    families = _family_components(matrix.families, scores, notes)
     parallel = {p: parallel_analysis(scores[p], rng) for p in known}
     ceiling = {p: noise_ceiling(scores[p], stderr[p], rng) for p in known}
     completion = {p: _complete(scores[p], rng) for p in known}
-    for protocol in known:
-        notes += ceiling_notes(protocol, ceiling[protocol], scores[protocol], tasks)
-        notes += _undefined_notes(protocol, matrix, components[protocol], relation[protocol], completion[protocol])
     return FactorsAnalysis(
         matrix=matrix,
         tasks=tasks,
@@ -129,20 +124,30 @@ def analyze_factors(matrix: ScoreMatrix, seed: int = 2) -> FactorsAnalysis:
         whole=whole,
         parallel=parallel,
         ceiling=ceiling,
-        families=families,
+        families=_family_components(matrix.families, scores),
         compute=compute,
         compute_relation=relation,
         completion=completion,
         influence={p: leave_one_out(scores[p], list(matrix.models), tasks, matrix.families) for p in known},
-        notes=notes,
+        notes=(
+            *matrix.notes,
+            *coverage_notes(matrix, scores, stderr, tasks),
+            *selection_notes(selected_on_test(matrix, scores)),
+            *(note for p in known for note in _component_notes(p, scores[p], components[p], tasks)),
+            *comparison_notes(matrix, np.isfinite(common_scores[PROTOCOLS[0]]), whole),
+            *_compute_notes(compute),
+            *family_notes(matrix.families),
+            *(note for p in known for note in ceiling_notes(p, ceiling[p], tasks)),
+        ),
     )
 
 
 def factors_uncertainty(analysis: FactorsAnalysis, resamples: int, seed: int = 3) -> FactorsUncertainty:
     """Resample `resamples` times; 0 gives nothing."""
     models = len(analysis.matrix.models)
-    if resamples == 0 or models < MINIMUM_FAMILY:
-        return FactorsUncertainty()
+    reason = no_intervals(resamples, models)
+    if reason:
+        return FactorsUncertainty(reason)
     rng = np.random.default_rng(seed)
     weights = multiplicities(models, resamples, rng)
     # the same benchmarks for both protocols, so that the gap of a model's two ranks has an interval
@@ -152,6 +157,7 @@ def factors_uncertainty(analysis: FactorsAnalysis, resamples: int, seed: int = 3
     shares = {p: percentile_interval(resampled_shares(analysis.scores[p], weights), models) for p in known}
     ranks = {p: ranks_over_benchmarks(analysis.scores[p], benchmark_weights) for p in known}
     return FactorsUncertainty(
+        reason,
         shares=shares,
         common_shares=shares if analysis.whole else _common_shares(analysis, resamples, rng),
         common_ranks=ranks if analysis.whole else _common_ranks(analysis, benchmark_weights),
@@ -197,24 +203,16 @@ def _complete(scores: np.ndarray, rng: np.random.Generator) -> Completion:
     return Completion(model, check_held_out(scores, rng), ability_ranks(model, rng))
 
 
-def _family_components(families: np.ndarray, scores: dict[str, np.ndarray], notes: list[str]) -> dict:
-    members = family_members(families)
-    small = [name for name, rows in members.items() if len(rows) < MINIMUM_FAMILY]
-    if small:
-        notes.append(f"Families of fewer than {MINIMUM_FAMILY} models have no figures of their own: {listing(small)}.")
-    found = {
+def _family_components(families: np.ndarray, scores: dict[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
+    """Shares of variance within each family, none for those of fewer than `MINIMUM_FAMILY` models."""
+    large = large_families(families)
+    return {
         name: {
-            p: None if name in small else principal_components(scores[p][rows]).explained_variance for p in PROTOCOLS
+            p: principal_components(scores[p][rows]).explained_variance if name in large else np.empty(0)
+            for p in PROTOCOLS
         }
-        for name, rows in members.items()
+        for name, rows in family_members(families).items()
     }
-    for p in PROTOCOLS:
-        without = [name for name, shares in found.items() if shares[p] is not None and not len(shares[p])]
-        if without and np.isfinite(scores[p]).any():
-            notes.append(
-                f"{p}: models of {listing(without)} differ on fewer than two benchmarks: no components (null)."
-            )
-    return found
 
 
 def _family_intervals(analysis: FactorsAnalysis, resamples: int, rng: np.random.Generator) -> dict:
@@ -229,15 +227,19 @@ def _family_intervals(analysis: FactorsAnalysis, resamples: int, rng: np.random.
     return intervals
 
 
-def _compute(matrix: ScoreMatrix, notes: list[str]) -> np.ndarray:
+def _compute(matrix: ScoreMatrix) -> np.ndarray:
     """(models,) pretraining compute, NaN where unknown or kept out by the sheet."""
     facts = matrix.model_facts
     compute = pretraining_compute(facts["parameters_b"].to_numpy(float), facts["tokens_b"].to_numpy(float))
     compute[(~facts["in_compute_analysis"].fillna(True)).to_numpy(dtype=bool)] = np.nan
-    known = int(np.isfinite(compute).sum())
-    if known < len(compute):
-        notes.append(f"Pretraining compute is known and trusted for {known} of {len(compute)} models.")
     return compute
+
+
+def _compute_notes(compute: np.ndarray) -> list[str]:
+    known = int(np.isfinite(compute).sum())
+    if known == len(compute):
+        return []
+    return [f"Pretraining compute is known and trusted for {known} of {len(compute)} models."]
 
 
 def _compute_interval(analysis: FactorsAnalysis, protocol: str, resamples: int, rng: np.random.Generator) -> Interval:
@@ -250,8 +252,6 @@ def _compute_interval(analysis: FactorsAnalysis, protocol: str, resamples: int, 
 
 
 def _component_notes(protocol: str, scores: np.ndarray, components: Components, tasks: list[str]) -> list[str]:
-    if not np.isfinite(scores).any():
-        return []
     notes = []
     left_out = [name for name, used in zip(tasks, components.used, strict=True) if not used]
     if left_out:
@@ -264,34 +264,4 @@ def _component_notes(protocol: str, scores: np.ndarray, components: Components, 
             f"{protocol}: {missing} cells are missing; correlations are over the models known on both benchmarks "
             f"(smallest eigenvalue share {components.explained_variance[-1]:.3f})."
         )
-    return notes
-
-
-def _undefined_notes(
-    protocol: str, matrix: ScoreMatrix, components: Components, relation: ComputeRelation, completion: Completion
-) -> list[str]:
-    """Why figures of a protocol with scores are null."""
-    notes = []
-    if not len(components.explained_variance):
-        notes.append(
-            f"{protocol}: fewer than two benchmarks can take part, so there are no components, scores on them or ranks "
-            "(null)."
-        )
-    else:
-        scored = np.isfinite(matrix.value[protocol][:, ~matrix.is_corpus]).any(axis=1)
-        apart = scored & np.isnan(components.scores)
-        if apart.any():
-            names = listing(np.array(matrix.labels, dtype=object)[apart])
-            notes.append(
-                f"{protocol}: without a score on a benchmark of the components, no score on those (null): {names}."
-            )
-        if np.isnan(relation.kendall) and relation.models >= 3:
-            notes.append(f"{protocol}: models are equal in compute or in the first component: their relation is null.")
-        elif np.isnan(relation.kendall):
-            notes.append(
-                f"{protocol}: {count(relation.models, 'model')} with a first component and known compute, too few for "
-                "a relation (null)."
-            )
-    if not completion.check.cells:
-        notes.append(f"{protocol}: too few scores to hold any out, so the check of the completion is null.")
     return notes

@@ -7,29 +7,32 @@ import pandas as pd
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Page, Section, Table
 from lm_validity.studies.agreement.analysis import NO_FAMILIES
-from lm_validity.studies.agreement.factors.analysis import SHOWN_COMPONENTS, FactorsAnalysis, FactorsUncertainty
-from lm_validity.studies.agreement.factors.sections import completion_section, potential_section
+from lm_validity.studies.agreement.factors.analysis import SHOWN_COMPONENTS
+from lm_validity.studies.agreement.factors.sections import completion_section, main_protocol, potential_section
+from lm_validity.studies.agreement.factors.summary import FactorsSummary
 from lm_validity.studies.agreement.influence_section import influence_section
-from lm_validity.studies.agreement.sections import shown_mean
+from lm_validity.studies.agreement.shown import bounds, plotted, shown_mean, value_in_words
+from lm_validity.studies.agreement.summary import Range, Value
+from lm_validity.summaries import Missing, is_known, number, summary_values
 from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.words import count, decimal, percent, with_interval
+from lm_validity.words import count, percent
 
 DIRECT, PREPARED = PROTOCOLS
 _WORDS = {DIRECT: "as the models come", PREPARED: "after equal preparation"}
 
 
-def factors_page(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, summary: dict) -> Page:
+def factors_page(summary: FactorsSummary) -> Page:
     """The page of the report."""
     sections = [
-        _variance_section(analysis, uncertainty, summary),
-        _family_section(analysis, uncertainty),
-        _score_section(analysis),
-        _compute_section(analysis, summary),
-        potential_section(analysis, uncertainty, summary),
-        completion_section(analysis),
+        _variance_section(summary),
+        _family_section(summary),
+        _score_section(summary),
+        _compute_section(summary),
+        potential_section(summary),
+        completion_section(summary),
         influence_section(
-            analysis.influence,
-            {p: c.explained_variance[0] for p, c in analysis.components.items() if len(c.explained_variance)},
+            summary.influence,
+            {p: shares[0] for p, shares in summary.explained_variance.items() if not isinstance(shares, Missing)},
             measure="first_component",
             prefix="share_influence",
             name="share of the first component",
@@ -39,31 +42,32 @@ def factors_page(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, sum
         name="factors",
         title="Factors and potential",
         question="How many factors does the score matrix have, what is the first, and which model has most potential?",
-        findings=_findings(analysis, summary),
+        findings=_findings(summary),
         sections=[section for section in sections if section is not None],
-        notes=summary["notes"],
+        notes=summary_values(summary)["notes"],
     )
 
 
-def _findings(analysis: FactorsAnalysis, summary: dict) -> list[Finding]:
+def _findings(summary: FactorsSummary) -> list[Finding]:
     findings = [_share_finding(summary), _factor_count_finding(summary), _compute_finding(summary)]
-    findings += [_pick_finding(analysis, summary), _completion_finding(summary)]
+    findings += [_pick_finding(summary), _completion_finding(summary)]
     return [finding for finding in findings if finding is not None]
 
 
-def _share_finding(summary: dict) -> Finding:
-    parts = []
-    compared = None not in summary["explained_variance_in_both"].values()
-    key = "explained_variance_in_both" if compared else "explained_variance"
-    for protocol in PROTOCOLS:
-        shares, intervals = (summary[f"{key}{end}"][protocol] for end in ("", "_interval"))
-        if shares:
-            share = with_interval(shares[0], intervals[0] if intervals else None)
-            parts.append(f"{share} {_WORDS[protocol]}")
-    models = count(summary["models_in_both" if compared else "models"], "model")
-    cells = f", {count(summary['cells_in_both'], 'cell')} known under both protocols" if compared else ""
+def _share_finding(summary: FactorsSummary) -> Finding:
+    compared = all(is_known(shares) for shares in summary.explained_variance_in_both.values())
+    shares, intervals = summary.explained_variance, summary.explained_variance_interval
+    if compared:
+        shares, intervals = summary.explained_variance_in_both, summary.explained_variance_in_both_interval
+    parts = [
+        f"{value_in_words(_item(shares[p], 0), _item(intervals[p], 0))} {_WORDS[p]}"
+        for p in PROTOCOLS
+        if is_known(shares[p])
+    ]
+    models = count(summary.models_in_both if compared else summary.models, "model")
+    cells = f", {count(summary.cells_in_both, 'cell')} known under both protocols" if compared else ""
     basis = (
-        f"Standardised scores of {models} on {count(summary['benchmarks'], 'benchmark')}"
+        f"Standardised scores of {models} on {count(summary.benchmarks, 'benchmark')}"
         f"{cells}; interval over other models, these benchmarks."
     )
     if not parts:
@@ -71,14 +75,24 @@ def _share_finding(summary: dict) -> Finding:
     return Finding(f"One factor carries a share of the variance of {' and '.join(parts)}.", basis)
 
 
-def _factor_count_finding(summary: dict) -> Finding | None:
+def _item(values: list | Missing, index: int) -> Value | Range:
+    """An entry of a list that may be missing as a whole, or have no such entry."""
+    if isinstance(values, Missing):
+        return values
+    return values[index] if index < len(values) else Missing("There is no such component.")
+
+
+def _of_protocol(values: dict[str, Range] | Missing, protocol: str) -> Range:
+    return values if isinstance(values, Missing) else values[protocol]
+
+
+def _factor_count_finding(summary: FactorsSummary) -> Finding | None:
     parts = []
-    for protocol in PROTOCOLS:
-        parallel = summary["parallel_analysis"][protocol]
-        ceiling = summary["first_component_ceiling"].get(protocol)
-        if parallel is not None:
-            limit = f" (noise alone would allow one factor {percent(ceiling)})" if ceiling is not None else ""
-            parts.append(f"{count(parallel['factors'], 'factor')} {_WORDS[protocol]}{limit}")
+    for protocol, parallel in summary.parallel_analysis.items():
+        if not isinstance(parallel, Missing):
+            ceiling = summary.first_component_ceiling.get(protocol)
+            limit = f" (noise alone would allow one factor {percent(number(ceiling))})" if is_known(ceiling) else ""
+            parts.append(f"{count(parallel.factors, 'factor')} {_WORDS[protocol]}{limit}")
     if not parts:
         return None
     return Finding(
@@ -87,76 +101,74 @@ def _factor_count_finding(summary: dict) -> Finding | None:
     )
 
 
-def _compute_finding(summary: dict) -> Finding | None:
-    own, both = summary["pc1_compute"], summary["pc1_compute_in_both"]
-    relation = own if None in [both[p]["kendall"] for p in PROTOCOLS] else both
+def _compute_finding(summary: FactorsSummary) -> Finding | None:
+    own, both = summary.pc1_compute, summary.pc1_compute_in_both
+    relation = both if all(is_known(found.kendall) for found in both.values()) else own
     parts = [
-        f"{shown_mean(relation[p]['kendall'], own[p]['kendall'], own[p]['kendall_interval'])} {_WORDS[p]}"
+        f"{shown_mean(relation[p].kendall, own[p].kendall, own[p].kendall_interval)} {_WORDS[p]}"
         for p in PROTOCOLS
-        if relation[p]["kendall"] is not None
+        if is_known(relation[p].kendall)
     ]
     if not parts:
         return None
-    models = max(relation[p]["models"] for p in PROTOCOLS)
     return Finding(
         f"The first factor orders models as pretraining compute does with tau {' and '.join(parts)}.",
-        f"{count(models, 'model')} of known and trusted compute, 6 × parameters × tokens.",
+        f"{count(max(found.models for found in relation.values()), 'model')} of known and trusted compute, "
+        "6 × parameters × tokens.",
     )
 
 
-def _pick_finding(analysis: FactorsAnalysis, summary: dict) -> Finding | None:
-    protocol = PREPARED if PREPARED in summary["best_by_budget"] else DIRECT
-    choices = summary["best_by_budget"].get(protocol)
+def _pick_finding(summary: FactorsSummary) -> Finding | None:
+    protocol = main_protocol(summary)
+    choices = summary.best_by_budget.get(protocol)
     if not choices:
         return None
-    labels = dict(zip(analysis.matrix.models, analysis.matrix.labels, strict=True))
+    labels = dict(zip(summary.matrix.models, summary.matrix.labels, strict=True))
     best = choices[-1]
-    potential = summary["potential"][protocol][best["model"]]
-    low, high = potential["interval_population_of_benchmarks"]
-    interval = f", 95% interval {low:.0f} to {high:.0f}" if low is not None else ""  # a note says why there is none
+    potential = summary.potential[protocol][best.model]
+    rank, bounds = number(potential.rank), potential.interval_population_of_benchmarks
+    interval = "" if isinstance(bounds, Missing) else f", 95% interval {bounds.low:.0f} to {bounds.high:.0f}"
     return Finding(
-        f"{labels[best['model']]} has most potential: rank {potential['rank']:.0f} of {summary['models']}{interval}.",
-        f"First in {percent(best['probability_best'])} of resamples of the benchmarks, among models of known size.",
+        f"{labels[best.model]} has most potential: rank {rank:.0f} of {summary.models}{interval}.",
+        f"First in {percent(number(best.probability_best))} of resamples of the benchmarks, among models of known "
+        "size.",
     )
 
 
-def _completion_finding(summary: dict) -> Finding | None:
-    known = {
-        words: summary["completion"][protocol]
-        for protocol, words in ((DIRECT, "as the models come"), (PREPARED, "after equal preparation"))
-        if (summary["completion"].get(protocol) or {"held_out": {"mean_absolute_error": None}})["held_out"][
-            "mean_absolute_error"
-        ]
-        is not None
+def _completion_finding(summary: FactorsSummary) -> Finding | None:
+    checked = {
+        _WORDS[p]: completion
+        for p, completion in summary.completion.items()
+        if is_known(completion.held_out.mean_absolute_error)
     }
-    if not known:
+    if not checked:
         return None
     errors = [
-        f"{decimal(values['held_out']['mean_absolute_error'], 3)} {words} "
-        f"(the benchmark's mean: {decimal(values['held_out']['baseline_error'], 3)})"
-        for words, values in known.items()
+        f"{value_in_words(values.held_out.mean_absolute_error, digits=3)} {words} "
+        f"(the benchmark's mean: {value_in_words(values.held_out.baseline_error, digits=3)})"
+        for words, values in checked.items()
     ]
     covered = [
-        f"{words}: {values['held_out']['cells']} cells held out in turn, {percent(values['held_out']['coverage'])} "
-        f"inside their 95% intervals, {count(values['missing_cells'], 'missing cell')} predicted"
-        for words, values in known.items()
+        f"{words}: {values.held_out.cells} cells held out in turn, {percent(number(values.held_out.coverage))} "
+        f"inside their 95% intervals, {count(values.missing_cells, 'missing cell')} predicted"
+        for words, values in checked.items()
     ]
     sentence = f"One factor predicts a held-out score with a mean error of {' and '.join(errors)}."
     basis = "; ".join(covered)
     return Finding(sentence, f"{basis[0].upper()}{basis[1:]}.")
 
 
-def _variance_section(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, summary: dict) -> Section:
-    frame = _variance_frame(analysis, uncertainty)
-    sums = {p: sum(values) for p, values in summary["explained_variance"].items() if values}
+def _variance_section(summary: FactorsSummary) -> Section:
+    frame = _variance_frame(summary)
     finding = " ".join(
-        f"{figures.PROTOCOL_LABELS[p]}: the first {SHOWN_COMPONENTS} components together carry {percent(total)}."
-        for p, total in sums.items()
+        f"{figures.PROTOCOL_LABELS[p]}: the first {SHOWN_COMPONENTS} components together carry {percent(sum(shares))}."
+        for p, shares in summary.explained_variance.items()
+        if not isinstance(shares, Missing)
     )
     figure = Figure(
         "explained_variance",
         "All models",
-        _variance_chart(frame),
+        _variance_chart(plotted(frame)),
         caption="Lines: 95% intervals over models. Ticks: 95th percentile of tables with shuffled columns.",
         wide=True,
     )
@@ -168,23 +180,22 @@ def _variance_section(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty
         labels={"null_95": "shuffled, 95th percentile"},
         folded=True,
     )
-    return Section("Explained variance", finding=finding, figures=[figure], tables=[table, _loading_table(analysis)])
+    return Section("Explained variance", finding=finding, figures=[figure], tables=[table, _loading_table(summary)])
 
 
-def _variance_frame(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty) -> pd.DataFrame:
+def _variance_frame(summary: FactorsSummary) -> pd.DataFrame:
     rows = []
     for protocol, label in figures.PROTOCOL_LABELS.items():
-        shares, parallel = analysis.components[protocol].explained_variance, analysis.parallel.get(protocol)
-        interval = uncertainty.shares.get(protocol)
+        parallel = summary.parallel_analysis[protocol]
+        limits = parallel if isinstance(parallel, Missing) else parallel.null_95
         for i in range(SHOWN_COMPONENTS):
             rows.append(
                 {
                     "component": f"PC{i + 1}",
                     "protocol": label,
-                    "share": shares[i] if i < len(shares) else np.nan,
-                    "low": np.nan if interval is None else interval.low[i],
-                    "high": np.nan if interval is None else interval.high[i],
-                    "null_95": parallel.null_95[i] if parallel and i < len(parallel.null_95) else np.nan,
+                    "share": _item(summary.explained_variance[protocol], i),
+                    **bounds(_item(summary.explained_variance_interval[protocol], i)),
+                    "null_95": _item(limits, i),
                 }
             )
     return pd.DataFrame(rows)
@@ -209,40 +220,39 @@ def _variance_chart(frame: pd.DataFrame) -> alt.LayerChart:
     )  # fmt: skip
 
 
-def _loading_table(analysis: FactorsAnalysis) -> Table:
+def _loading_table(summary: FactorsSummary) -> Table:
     frame = pd.DataFrame(
-        {"benchmark": analysis.tasks} | {figures.PROTOCOL_LABELS[p]: analysis.components[p].loadings for p in PROTOCOLS}
+        {"benchmark": summary.tasks}
+        | {label: list(summary.pc1_loadings[p].values()) for p, label in figures.PROTOCOL_LABELS.items()}
     )
     formats = {label: ".3f" for label in figures.PROTOCOL_LABELS.values()}
     return Table("loadings", "Loadings of the first component", frame, formats=formats, folded=True)
 
 
-def _family_section(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty) -> Section:
-    rows = []
-    for family, shares in analysis.families.items():
-        for p, label in figures.PROTOCOL_LABELS.items():
-            low, high = uncertainty.families.get(family, {}).get(p, (np.nan, np.nan))
-            rows.append(
-                {
-                    "family": family,
-                    "models": int((analysis.matrix.families == family).sum()),
-                    "protocol": label,
-                    "share": np.nan if shares[p] is None or not len(shares[p]) else shares[p][0],
-                    "low": low,
-                    "high": high,
-                }
-            )
-    frame = pd.DataFrame(rows)
-    if frame.empty or not frame["share"].notna().any():
+def _family_section(summary: FactorsSummary) -> Section:
+    frame = pd.DataFrame(
+        [
+            {
+                "family": family,
+                "models": int((summary.matrix.families == family).sum()),
+                "protocol": label,
+                "share": _item(found.explained_variance[p], 0),
+                **bounds(_of_protocol(found.first_component_interval, p)),
+            }
+            for family, found in summary.families.items()
+            for p, label in figures.PROTOCOL_LABELS.items()
+        ]
+    )
+    if frame.empty or not plotted(frame)["share"].notna().any():
         return Section("Within families", notes=[NO_FAMILIES])
     chart = figures.interval_dots(
-        frame,
+        plotted(frame),
         y="family",
         value="share",
         low="low",
         high="high",
         title="Share of the first component, models of the family only",
-        y_order=list(analysis.families),
+        y_order=list(summary.families),
         color=figures.protocol_color(),
         tooltip=figures.tooltips(
             family="Family", models="Models", protocol="Protocol", share="Share|.3f", low="from|.3f", high="to|.3f"
@@ -267,30 +277,30 @@ def _family_section(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty) 
     )
 
 
-def _score_frame(analysis: FactorsAnalysis) -> pd.DataFrame:
-    matrix = analysis.matrix
+def _score_frame(summary: FactorsSummary) -> pd.DataFrame:
+    matrix = summary.matrix
     return pd.DataFrame(
         {
             "model": matrix.labels,
             "family": [family or "unknown" for family in matrix.families],
-            **{p: analysis.components[p].scores for p in PROTOCOLS},
-            "compute": analysis.compute,
+            **{p: list(summary.pc1_scores[p].values()) for p in PROTOCOLS},
+            "compute": summary.compute,
         }
     )
 
 
-def _score_section(analysis: FactorsAnalysis) -> Section:
-    frame = _score_frame(analysis)
-    main = PREPARED if np.isfinite(frame[PREPARED]).any() else DIRECT
-    order = frame.sort_values(main, ascending=False)["model"].tolist()
+def _score_section(summary: FactorsSummary) -> Section:
+    frame = _score_frame(summary)
+    drawn = plotted(frame)
+    main = PREPARED if drawn[PREPARED].notna().any() else DIRECT
     chart = figures.interval_dots(
-        frame,
+        drawn,
         y="model",
         value=main,
         mark=DIRECT if main == PREPARED else None,
         title="First component",
-        y_order=order,
-        color=figures.family_color(analysis.matrix.families),
+        y_order=drawn.sort_values(main, ascending=False)["model"].tolist(),
+        color=figures.family_color(summary.matrix.families),
         tooltip=figures.tooltips(
             model="Model", family="Family", train_before_test="PC1 prepared|.2f", direct="PC1 direct|.2f"
         ),
@@ -314,8 +324,8 @@ def _score_section(analysis: FactorsAnalysis) -> Section:
     )
 
 
-def _compute_section(analysis: FactorsAnalysis, summary: dict) -> Section:
-    frame = _score_frame(analysis)
+def _compute_section(summary: FactorsSummary) -> Section:
+    frame = plotted(_score_frame(summary))
     frame = frame[np.isfinite(frame["compute"])]
     if frame.empty:
         return Section("Pretraining compute", notes=["No model has both parameters and tokens in the models sheet."])
@@ -327,7 +337,7 @@ def _compute_section(analysis: FactorsAnalysis, summary: dict) -> Section:
                 frame,
                 x="compute",
                 y=protocol,
-                color=figures.family_color(analysis.matrix.families),
+                color=figures.family_color(summary.matrix.families),
                 x_title="Pretraining compute 6ND (floating-point operations)",
                 y_title="First component",
                 tooltip=figures.tooltips(model="Model", family="Family", compute="6ND|.2e", **{protocol: "PC1|.2f"}),
@@ -336,11 +346,10 @@ def _compute_section(analysis: FactorsAnalysis, summary: dict) -> Section:
         )
         for protocol, label in figures.PROTOCOL_LABELS.items()
     ]
-    relation = summary["pc1_compute"]
     rows = [
         {"protocol": figures.PROTOCOL_LABELS[p]}
-        | {k: relation[p][k] for k in ("kendall", "spearman", "pearson", "models")}
-        for p in PROTOCOLS
+        | {name: getattr(found, name) for name in ("kendall", "spearman", "pearson", "models")}
+        for p, found in summary.pc1_compute.items()
     ]
     table = Table(
         "pc1_compute",

@@ -6,7 +6,9 @@ import pandas as pd
 
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Section, Table
-from lm_validity.studies.agreement.factors.analysis import FactorsAnalysis, FactorsUncertainty
+from lm_validity.studies.agreement.factors.summary import FactorsSummary
+from lm_validity.studies.agreement.shown import bounds, plotted
+from lm_validity.summaries import number
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import count, percent
 
@@ -14,23 +16,23 @@ DIRECT, PREPARED = PROTOCOLS
 SHOWN_CELLS = 200  # missing cells worth running next that the page lists
 
 
-def potential_section(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, summary: dict) -> Section | None:
+def potential_section(summary: FactorsSummary) -> Section | None:
     """The potential ranking with intervals, the best model by budget, and models that direct ranks mislead about."""
-    if not uncertainty.population_ranks:
+    if not summary.potential:
         return None
-    protocol = PREPARED if PREPARED in uncertainty.population_ranks else DIRECT
-    frame = _rank_frame(analysis, uncertainty, protocol)
+    protocol = main_protocol(summary)
+    frame = _rank_frame(summary, protocol)
     figure = Figure(
         "potential",
         "Potential ranking",
-        _rank_chart(frame, analysis),
+        _rank_chart(plotted(frame), summary),
         caption="Line: 95% interval over benchmarks.",
         wide=True,
     )
-    tables = [_budget_table(analysis, summary, protocol), _rank_table(frame)]
+    tables = [_budget_table(summary, protocol), _rank_table(frame)]
     finding = ""
-    if uncertainty.common_ranks:
-        misleading = _misleading_frame(analysis, uncertainty)
+    if summary.common_ranks:
+        misleading = _misleading_frame(summary)
         tables.append(_misleading_table(misleading))
         finding = _misleading_sentence(misleading)
     return Section(
@@ -44,7 +46,12 @@ def potential_section(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty
     )
 
 
-def _rank_chart(frame: pd.DataFrame, analysis: FactorsAnalysis) -> alt.LayerChart:
+def main_protocol(summary: FactorsSummary) -> str:
+    """The protocol whose ranks are the potential: prepared where there are any."""
+    return PREPARED if PREPARED in summary.potential else DIRECT
+
+
+def _rank_chart(frame: pd.DataFrame, summary: FactorsSummary) -> alt.LayerChart:
     return figures.interval_dots(
         frame,
         y="model",
@@ -53,7 +60,7 @@ def _rank_chart(frame: pd.DataFrame, analysis: FactorsAnalysis) -> alt.LayerChar
         high="high",
         title="Rank on the first component (1 = best)",
         y_order=frame.sort_values("rank")["model"].tolist(),
-        color=figures.family_color(analysis.matrix.families),
+        color=figures.family_color(summary.matrix.families),
         tooltip=figures.tooltips(
             model="Model", family="Family", parameters_b="Parameters (billions)|~g", rank="Rank|~g",
             low="from|~g", high="to|~g", direct_rank="Direct rank|~g",
@@ -94,37 +101,39 @@ def _misleading_sentence(frame: pd.DataFrame) -> str:
     )
 
 
-def _rank_frame(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, protocol: str) -> pd.DataFrame:
-    ranks = uncertainty.population_ranks[protocol]
-    population, noise = ranks.interval(), uncertainty.noise_ranks[protocol].interval()
-    matrix = analysis.matrix
-    frame = pd.DataFrame(
-        {
-            "model": matrix.labels,
-            "family": [family or "unknown" for family in matrix.families],
-            "parameters_b": matrix.model_facts["parameters_b"].to_numpy(float),
-            "rank": ranks.rank,
-            "low": population.low,
-            "high": population.high,
-            "low_these": noise.low,
-            "high_these": noise.high,
-        }
-    )
-    direct = uncertainty.population_ranks.get(DIRECT)
-    frame["direct_rank"] = direct.rank if direct is not None else np.nan
-    return frame.sort_values("rank", ignore_index=True)
-
-
-def _budget_table(analysis: FactorsAnalysis, summary: dict, protocol: str) -> Table:
-    labels = dict(zip(analysis.matrix.models, analysis.matrix.labels, strict=True))
+def _rank_frame(summary: FactorsSummary, protocol: str) -> pd.DataFrame:
+    matrix, direct = summary.matrix, summary.potential.get(DIRECT, {})
     rows = [
         {
-            "parameters_b": choice["parameters_b"],
-            "model": labels[choice["model"]],
-            "probability_best": choice["probability_best"],
-            "rivals": ", ".join(labels[name] for name in choice["rivals"]),
+            "model": label,
+            "family": family or "unknown",
+            "parameters_b": size,
+            "rank": found.rank,
+            **bounds(found.interval_population_of_benchmarks),
+            **bounds(found.interval_these_benchmarks, "low_these", "high_these"),
+            "direct_rank": direct[model].rank if model in direct else np.nan,
         }
-        for choice in summary["best_by_budget"][protocol]
+        for (model, found), label, family, size in zip(
+            summary.potential[protocol].items(),
+            matrix.labels,
+            matrix.families,
+            matrix.model_facts["parameters_b"].to_numpy(float),
+            strict=True,
+        )
+    ]
+    return pd.DataFrame(rows).sort_values("rank", key=lambda ranks: ranks.map(number), ignore_index=True)
+
+
+def _budget_table(summary: FactorsSummary, protocol: str) -> Table:
+    labels = dict(zip(summary.matrix.models, summary.matrix.labels, strict=True))
+    rows = [
+        {
+            "parameters_b": choice.parameters_b,
+            "model": labels[choice.model],
+            "probability_best": choice.probability_best,
+            "rivals": ", ".join(labels[name] for name in choice.rivals),
+        }
+        for choice in summary.best_by_budget[protocol]
     ]
     frame = pd.DataFrame(rows, columns=["parameters_b", "model", "probability_best", "rivals"])
     return Table(
@@ -141,15 +150,15 @@ def _budget_table(analysis: FactorsAnalysis, summary: dict, protocol: str) -> Ta
     )
 
 
-def _misleading_frame(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty) -> pd.DataFrame:
+def _misleading_frame(summary: FactorsSummary) -> pd.DataFrame:
     """Direct rank minus prepared rank: positive where a model is better than its direct rank says."""
-    direct, prepared = (uncertainty.common_ranks[p] for p in PROTOCOLS)
+    direct, prepared = (summary.common_ranks[p] for p in PROTOCOLS)
     gap = direct.minus(prepared)
     interval = gap.interval()
     frame = pd.DataFrame(
         {
-            "model": analysis.matrix.labels,
-            "family": [family or "unknown" for family in analysis.matrix.families],
+            "model": summary.matrix.labels,
+            "family": [family or "unknown" for family in summary.matrix.families],
             "direct_rank": direct.rank,
             "prepared_rank": prepared.rank,
             "gap": gap.rank,
@@ -172,31 +181,31 @@ def _misleading_table(frame: pd.DataFrame) -> Table:
     )
 
 
-def completion_section(analysis: FactorsAnalysis) -> Section | None:
+def completion_section(summary: FactorsSummary) -> Section | None:
     """Missing cells predicted by one factor, how good that is, and which cells to run next."""
-    if not analysis.completion:
+    if not summary.completion:
         return None
     checks = pd.DataFrame(
         [
             {
                 "protocol": figures.PROTOCOL_LABELS[p],
-                "missing_cells": int((~np.isfinite(analysis.scores[p])).sum()),
-                "held_out_cells": completion.check.cells,
-                "mean_absolute_error": completion.check.mean_absolute_error,
-                "error_of_the_mean": completion.check.baseline_error,
-                "coverage": completion.check.coverage,
+                "missing_cells": completion.missing_cells,
+                "held_out_cells": completion.held_out.cells,
+                "mean_absolute_error": completion.held_out.mean_absolute_error,
+                "error_of_the_mean": completion.held_out.baseline_error,
+                "coverage": completion.held_out.coverage,
             }
-            for p, completion in analysis.completion.items()
+            for p, completion in summary.completion.items()
         ]
     )
     formats = {"mean_absolute_error": ".4f", "error_of_the_mean": ".4f", "coverage": ".3f"}
     tables = [Table("completion_check", "Held-out cells", checks, formats=formats)]
     charts, missing = [], 0
-    predictions = _prediction_frame(analysis)
+    predictions = _prediction_frame(summary)
     if len(predictions):
         missing = len(predictions)
         tables += _prediction_tables(predictions)
-        charts = _completion_charts(analysis)
+        charts = _completion_charts(summary)
     return Section(
         "Completing the matrix",
         finding=f"{count(missing, 'cell is', 'cells are')} missing and predicted."
@@ -210,21 +219,23 @@ def completion_section(analysis: FactorsAnalysis) -> Section | None:
     )
 
 
-def _prediction_frame(analysis: FactorsAnalysis) -> pd.DataFrame:
+def _prediction_frame(summary: FactorsSummary) -> pd.DataFrame:
     """Missing cells with prediction, interval in the metric's units, and what running them would tell."""
     rows = []
-    direction = analysis.matrix.direction[~analysis.matrix.is_corpus]
-    for protocol, completion in analysis.completion.items():
-        mean, deviation = completion.model.predict()
-        reach = completion.check.multiplier * deviation
-        gain = 1 - completion.model.variance_after() / completion.model.ability_variance[:, None]
-        for i, j in zip(*np.nonzero(~np.isfinite(analysis.scores[protocol])), strict=True):
+    matrix = summary.matrix
+    direction = matrix.direction[~matrix.is_corpus]
+    for protocol, completion in summary.completion.items():
+        model = completion.details.model
+        mean, deviation = model.predict()
+        reach = completion.held_out.multiplier * deviation
+        gain = 1 - model.variance_after() / model.ability_variance[:, None]
+        for i, j in zip(*np.nonzero(~np.isfinite(completion.scores)), strict=True):
             ends = sorted([direction[j] * (mean[i, j] - reach[i, j]), direction[j] * (mean[i, j] + reach[i, j])])
             rows.append(
                 {
-                    "model": analysis.matrix.labels[i],
-                    "family": analysis.matrix.families[i] or "unknown",
-                    "benchmark": analysis.tasks[j],
+                    "model": matrix.labels[i],
+                    "family": matrix.families[i] or "unknown",
+                    "benchmark": summary.tasks[j],
                     "protocol": figures.PROTOCOL_LABELS[protocol],
                     "predicted": direction[j] * mean[i, j],
                     "low": ends[0],
@@ -258,17 +269,17 @@ def _prediction_tables(predictions: pd.DataFrame) -> list[Table]:
     ]
 
 
-def _completion_charts(analysis: FactorsAnalysis) -> list[Figure]:
+def _completion_charts(summary: FactorsSummary) -> list[Figure]:
     charts = []
-    for protocol, completion in analysis.completion.items():
-        known = np.isfinite(analysis.scores[protocol])
+    for protocol, completion in summary.completion.items():
+        known = np.isfinite(completion.scores)
         if known.all():
             continue
-        low, middle, high = np.quantile(completion.ranks, [0.025, 0.5, 0.975], axis=0)
+        low, middle, high = np.quantile(completion.details.ranks, [0.025, 0.5, 0.975], axis=0)
         frame = pd.DataFrame(
             {
-                "model": analysis.matrix.labels,
-                "family": [family or "unknown" for family in analysis.matrix.families],
+                "model": summary.matrix.labels,
+                "family": [family or "unknown" for family in summary.matrix.families],
                 "rank": middle,
                 "low": low,
                 "high": high,
@@ -283,7 +294,7 @@ def _completion_charts(analysis: FactorsAnalysis) -> list[Figure]:
             high="high",
             title="Rank of the ability (1 = best)",
             y_order=frame.sort_values("rank", kind="stable")["model"].tolist(),
-            color=figures.family_color(analysis.matrix.families),
+            color=figures.family_color(summary.matrix.families),
             tooltip=figures.tooltips(
                 model="Model", family="Family", rank="Median rank|~g", low="from|~g", high="to|~g", cells="Cells known"
             ),

@@ -1,0 +1,233 @@
+"""From the arrays of the factors report to its summary: values, or why there is none."""
+
+import numpy as np
+
+from lm_validity.studies.agreement.analysis import MINIMUM_FAMILY, no_ceiling
+from lm_validity.studies.agreement.factors.analysis import (
+    MINIMUM_RESAMPLED_FAMILY,
+    SHOWN_COMPONENTS,
+    FactorsAnalysis,
+    FactorsUncertainty,
+)
+from lm_validity.studies.agreement.factors.summary import (
+    CheckSummary,
+    ChoiceSummary,
+    CompletionSummary,
+    ComputeSummary,
+    FactorsSummary,
+    FamilySummary,
+    ParallelSummary,
+    Ranges,
+    RankSummary,
+    RelationSummary,
+    Shares,
+)
+from lm_validity.studies.agreement.score_matrix import listing
+from lm_validity.studies.agreement.statistics.factors import ComputeRelation
+from lm_validity.studies.agreement.statistics.potential import best_by_budget
+from lm_validity.studies.agreement.statistics.resampling import Interval
+from lm_validity.studies.agreement.summarize import SMALL_FAMILY, influence_row, no_scores
+from lm_validity.studies.agreement.summary import Range, Value, each, ends
+from lm_validity.summaries import Missing, known
+from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.words import count
+
+FEW_MODELS = 20  # below, the share of the first component is noticeably higher in resamples than in the table
+NO_COMPONENTS = "Fewer than two benchmarks can take part, so there are no components."
+NO_SHARE_INTERVAL = (
+    "Most resamples of the models leave a benchmark constant, or two benchmarks without models in common, so there is "
+    "no interval of the shares of variance."
+)
+NO_RANK_INTERVAL = (
+    "The model has one benchmark, or most resamples of the benchmarks are without one of the model's, or without two "
+    "on which models differ, and give it no rank."
+)
+NO_ERRORS = "A standard error of the model is missing."
+NO_CHECK = "There are too few scores to hold any out."
+
+
+def summarize_factors_report(
+    analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, resamples: int
+) -> FactorsSummary:
+    """The report's results in one object."""
+    matrix, tasks = analysis.matrix, analysis.tasks
+    common = np.isfinite(analysis.common_scores[PROTOCOLS[0]])
+    shares = {p: first_shares(analysis, p, analysis.components[p].explained_variance) for p in PROTOCOLS}
+    in_both = {p: first_shares(analysis, p, analysis.common_components[p].explained_variance) for p in PROTOCOLS}
+    return FactorsSummary(
+        models=len(matrix.models),
+        benchmarks=len(tasks),
+        cells_in_both=int(common.sum()),
+        models_in_both=int(common.any(axis=1).sum()),
+        explained_variance_in_both=in_both,
+        explained_variance_in_both_interval={
+            p: _share_ranges(in_both[p], uncertainty.common_shares.get(p), uncertainty.reason) for p in PROTOCOLS
+        },
+        pc1_compute_in_both={p: _relation(analysis, p, analysis.common_relation[p]) for p in PROTOCOLS},
+        explained_variance=shares,
+        explained_variance_interval={
+            p: _share_ranges(shares[p], uncertainty.shares.get(p), uncertainty.reason) for p in PROTOCOLS
+        },
+        first_component_ceiling={
+            p: known(ceiling.first_component, no_ceiling(ceiling, analysis.scores[p]))
+            for p, ceiling in analysis.ceiling.items()
+        },
+        parallel_analysis={p: _parallel(analysis, p) for p in PROTOCOLS},
+        families={family: _family(analysis, uncertainty, family) for family in analysis.families},
+        pc1_scores={p: _by_model(analysis, p) for p in PROTOCOLS},
+        pc1_loadings={
+            p: each(
+                tasks,
+                analysis.components[p].loadings,
+                shares[p].reason
+                if isinstance(shares[p], Missing)
+                else "The benchmark is constant, alone or without enough common models: not in the components.",
+            )
+            for p in PROTOCOLS
+        },
+        pc1_compute={p: _compute(analysis, uncertainty, p) for p in PROTOCOLS},
+        potential={p: _ranks(analysis, uncertainty, p) for p in uncertainty.population_ranks},
+        best_by_budget={p: _choices(analysis, uncertainty, p) for p in uncertainty.population_ranks},
+        completion={p: _completion(analysis, p) for p in analysis.completion},
+        influence={p: [influence_row(left) for left in rows] for p, rows in analysis.influence.items()},
+        resamples=resamples,
+        notes=(*analysis.notes, *_notes(analysis, uncertainty)),
+        matrix=matrix,
+        tasks=tasks,
+        compute=analysis.compute,
+        common_ranks=uncertainty.common_ranks,
+    )
+
+
+def first_shares(analysis: FactorsAnalysis, protocol: str, shares: np.ndarray, reason: str = NO_COMPONENTS) -> Shares:
+    """The first five shares of variance."""
+    if len(shares):
+        return shares[:SHOWN_COMPONENTS].tolist()
+    return Missing(reason if analysis.matrix.has(protocol) else no_scores(protocol))
+
+
+def _share_ranges(shares: Shares, interval: Interval | None, reason: str) -> Ranges:
+    """[low, high] of each of the first shares that exist."""
+    if isinstance(shares, Missing):
+        return shares
+    if interval is None:
+        return Missing(reason or "Fewer than 3 models have scores under both protocols.")
+    if not np.isfinite(interval.low).any():
+        return Missing(NO_SHARE_INTERVAL)
+    ranges = zip(interval.low[: len(shares)], interval.high[: len(shares)], strict=True)
+    return [Interval(low, high) if np.isfinite(low) else Missing(NO_SHARE_INTERVAL) for low, high in ranges]
+
+
+def _parallel(analysis: FactorsAnalysis, protocol: str) -> ParallelSummary | Missing:
+    result = analysis.parallel.get(protocol)
+    if result is None:
+        return Missing(no_scores(protocol))
+    if not len(result.observed):
+        return Missing(NO_COMPONENTS)
+    means, limits = (null[:SHOWN_COMPONENTS].tolist() for null in (result.null_mean, result.null_95))
+    return ParallelSummary(result.factors, means, limits, result.p_first)
+
+
+def _family(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, family: str) -> FamilySummary:
+    size = int((analysis.matrix.families == family).sum())
+    reason = "Models of the family differ on fewer than two benchmarks." if size >= MINIMUM_FAMILY else SMALL_FAMILY
+    shares = {p: first_shares(analysis, p, analysis.families[family][p], reason) for p in PROTOCOLS}
+    intervals = uncertainty.families.get(family)
+    if intervals is None:
+        few = f"The family has fewer than {MINIMUM_RESAMPLED_FAMILY} models."
+        return FamilySummary(shares, Missing(uncertainty.reason or few))
+    return FamilySummary(shares, {p: ends(shares[p], intervals.get(p), no_scores(p)) for p in PROTOCOLS})
+
+
+def _by_model(analysis: FactorsAnalysis, protocol: str) -> dict[str, Value]:
+    """First component by model."""
+    components = analysis.components[protocol]
+    reason = "The model has no score on a benchmark of the components."
+    if not len(components.explained_variance):
+        reason = NO_COMPONENTS if analysis.matrix.has(protocol) else no_scores(protocol)
+    return each(analysis.matrix.models, components.scores, reason)
+
+
+def _relation(analysis: FactorsAnalysis, protocol: str, found: ComputeRelation) -> RelationSummary:
+    reason = "Models are equal in compute or in the first component."
+    if found.models < 3:
+        reason = f"{count(found.models, 'model')} with a first component and known compute: too few for a relation."
+    if not analysis.matrix.has(protocol):
+        reason = no_scores(protocol)
+    values = (known(value, reason) for value in (found.kendall, found.spearman, found.pearson))
+    return RelationSummary(*values, found.models)
+
+
+def _compute(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, protocol: str) -> ComputeSummary:
+    found = _relation(analysis, protocol, analysis.compute_relation[protocol])
+    interval = ends(found.kendall, uncertainty.compute.get(protocol), uncertainty.reason)
+    return ComputeSummary(**vars(found), kendall_interval=interval)
+
+
+def _ranks(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, protocol: str) -> dict[str, RankSummary]:
+    """Rank on the first component with intervals over benchmarks and over items, by model."""
+    population, noise = uncertainty.population_ranks[protocol], uncertainty.noise_ranks[protocol]
+    over_benchmarks, over_items = population.interval(), noise.interval()
+    scores = _by_model(analysis, protocol)
+    found = {}
+    for i, model in enumerate(analysis.matrix.models):
+        unranked = scores[model] if isinstance(scores[model], Missing) else None
+        found[model] = RankSummary(
+            rank=unranked or float(population.rank[i]),
+            interval_population_of_benchmarks=unranked or _rank_range(over_benchmarks, i, NO_RANK_INTERVAL),
+            interval_these_benchmarks=unranked or _rank_range(over_items, i, NO_ERRORS),
+        )
+    return found
+
+
+def _rank_range(interval: Interval, index: int, reason: str) -> Range:
+    low, high = interval.low[index], interval.high[index]
+    return Interval(low, high) if np.isfinite(low) else Missing(reason)
+
+
+def _choices(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, protocol: str) -> list[ChoiceSummary]:
+    names = analysis.matrix.models
+    parameters = analysis.matrix.model_facts["parameters_b"].to_numpy(float)
+    return [
+        ChoiceSummary(
+            choice.parameters_b,
+            names[choice.model],
+            known(choice.probability_best, "No resample ranks a model of that size."),
+            [names[i] for i in choice.rivals],
+        )
+        for choice in best_by_budget(uncertainty.population_ranks[protocol], parameters)
+    ]
+
+
+def _completion(analysis: FactorsAnalysis, protocol: str) -> CompletionSummary:
+    completion, scores = analysis.completion[protocol], analysis.scores[protocol]
+    low, high = np.quantile(completion.ranks, [0.025, 0.975], axis=0)
+    check = completion.check
+    values = (known(value, NO_CHECK) for value in (check.mean_absolute_error, check.baseline_error, check.coverage))
+    return CompletionSummary(
+        missing_cells=int((~np.isfinite(scores)).sum()),
+        held_out=CheckSummary(*values, check.multiplier, check.cells, check.level),
+        rank_interval={model: [low[i], high[i]] for i, model in enumerate(analysis.matrix.models)},
+        details=completion,
+        scores=scores,
+    )
+
+
+def _notes(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty) -> list[str]:
+    """What weakens intervals that are given."""
+    models, labels, notes = len(analysis.matrix.models), np.array(analysis.matrix.labels, dtype=object), []
+    given = any(np.isfinite(shares.low).any() for shares in uncertainty.shares.values())
+    if models < FEW_MODELS and given:
+        notes.append(
+            f"With {models} models, resampled shares of variance are biased upwards: their intervals are rough."
+        )
+    for protocol, ranks in uncertainty.population_ranks.items():
+        defined = np.isfinite(ranks.draws).mean(axis=0)
+        part = np.isfinite(ranks.rank) & np.isfinite(ranks.interval().low) & (defined < 1)
+        if part.any():
+            notes.append(
+                f"{protocol}: intervals of ranks over benchmarks leave out resamples without one of a model's "
+                "benchmarks, or without two on which models differ, which give it no rank: "
+                f"{listing(labels[part])}."
+            )
+    return notes

@@ -1,0 +1,124 @@
+"""The factors report's results: what summary.json holds, and beside it the arrays that only its page shows."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lm_validity.studies.agreement.factors.analysis import Completion
+from lm_validity.studies.agreement.score_matrix import ScoreMatrix
+from lm_validity.studies.agreement.statistics.potential import RankDraws
+from lm_validity.studies.agreement.summary import ByProtocol, InfluenceSummary, Range, Value
+from lm_validity.summaries import Missing, page_only
+
+Shares = list[float] | Missing
+Ranges = list[Range] | Missing
+
+
+@dataclass(frozen=True)
+class ParallelSummary:
+    """Parallel analysis: number of factors, shares of tables with shuffled columns, probability of the first."""
+
+    factors: int
+    null_mean: list[float]
+    null_95: list[float]
+    p_first: float
+
+
+@dataclass(frozen=True)
+class FamilySummary:
+    """Components among the models of one family."""
+
+    explained_variance: dict[str, Shares]
+    first_component_interval: dict[str, Range] | Missing
+
+
+@dataclass(frozen=True)
+class RelationSummary:
+    """Correlations of the first component with pretraining compute."""
+
+    kendall: Value
+    spearman: Value
+    pearson: Value
+    models: int
+
+
+@dataclass(frozen=True)
+class ComputeSummary(RelationSummary):
+    """With the interval of Kendall's tau over models."""
+
+    kendall_interval: Range
+
+
+@dataclass(frozen=True)
+class RankSummary:
+    """A model's rank on the first component, 1 = best, with intervals over benchmarks and over items."""
+
+    rank: Value
+    interval_population_of_benchmarks: Range
+    interval_these_benchmarks: Range
+
+
+@dataclass(frozen=True)
+class ChoiceSummary:
+    """The best model up to a number of parameters, how often it is, and models that are it in at least 5%."""
+
+    parameters_b: float
+    model: str
+    probability_best: Value
+    rivals: list[str]
+
+
+@dataclass(frozen=True)
+class CheckSummary:
+    """Known cells held out in turn and predicted from the others."""
+
+    mean_absolute_error: Value
+    baseline_error: Value
+    coverage: Value
+    multiplier: float
+    cells: int
+    level: float
+
+
+@dataclass(frozen=True)
+class CompletionSummary:
+    """Missing cells predicted by one factor, and ranks of the abilities."""
+
+    missing_cells: int
+    held_out: CheckSummary
+    rank_interval: dict[str, list[float]]
+    details: Completion = page_only()
+    scores: np.ndarray = page_only()
+
+
+@dataclass(frozen=True)
+class FactorsSummary:
+    """The factors report. `compute`: (models,); `ranks`, `noise_ranks`, `common_ranks`: draws by protocol, empty
+    without resampling; `tasks`: benchmarks that are no perplexity corpora.
+    """
+
+    models: int
+    benchmarks: int
+    cells_in_both: int
+    models_in_both: int
+    explained_variance_in_both: dict[str, Shares]
+    explained_variance_in_both_interval: dict[str, Ranges]
+    pc1_compute_in_both: dict[str, RelationSummary]
+    explained_variance: dict[str, Shares]
+    explained_variance_interval: dict[str, Ranges]
+    first_component_ceiling: ByProtocol
+    parallel_analysis: dict[str, ParallelSummary | Missing]
+    families: dict[str, FamilySummary]
+    pc1_scores: dict[str, dict[str, Value]]
+    pc1_loadings: dict[str, dict[str, Value]]
+    pc1_compute: dict[str, ComputeSummary]
+    potential: dict[str, dict[str, RankSummary]]
+    best_by_budget: dict[str, list[ChoiceSummary]]
+    completion: dict[str, CompletionSummary]
+    influence: dict[str, list[InfluenceSummary]]
+    resamples: int
+    notes: tuple[str, ...]
+    matrix: ScoreMatrix = page_only()
+    tasks: list[str] = page_only()
+    compute: np.ndarray = page_only()
+    common_ranks: dict[str, RankDraws] = page_only()

@@ -1,0 +1,38 @@
+"""Values of a summary on their way to a page: into sentences, tables and charts, missing ones included."""
+
+import numpy as np
+import pandas as pd
+
+from lm_validity.studies.agreement.summary import Range, Value
+from lm_validity.summaries import Missing, is_known, number
+from lm_validity.words import with_interval
+
+
+def value_in_words(value: Value, interval: Range | None = None, digits: int = 2, signed: bool = False) -> str:
+    """`0.52 (95% interval 0.48 to 0.56)`, the number alone without an interval, `unknown` without a number."""
+    return with_interval(number(value), interval if is_known(interval) else None, digits, signed)
+
+
+def bounds(interval: Range, low: str = "low", high: str = "high") -> dict:
+    """The ends of an interval as columns of a table."""
+    if isinstance(interval, Missing):
+        return {low: interval, high: interval}
+    return {low: interval.low, high: interval.high}
+
+
+def plotted(frame: pd.DataFrame) -> pd.DataFrame:
+    """A table's frame for a chart: missing values are NaN."""
+    concerned = [name for name, values in frame.items() if any(isinstance(value, Missing) for value in values)]
+    return frame.assign(
+        **{name: [np.nan if isinstance(value, Missing) else value for value in frame[name]] for name in concerned}
+    )
+
+
+def over_both(partly: bool) -> str:
+    """The end of a sentence that compares the protocols where that leaves cells out."""
+    return ", over what is known under both protocols" if partly else ""
+
+
+def shown_mean(compared: Value, own: Value, interval: Range | None) -> str:
+    """A mean of a comparison; with the interval where it is that of the protocol's `own` mean."""
+    return value_in_words(compared, interval if compared == own else None)

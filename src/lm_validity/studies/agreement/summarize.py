@@ -1,0 +1,331 @@
+"""From the arrays of the agreement report to its summary: values, or why there is none."""
+
+import numpy as np
+import pandas as pd
+
+from lm_validity.studies.agreement.analysis import (
+    DIRECT,
+    MINIMUM_FAMILY,
+    PREPARED,
+    AgreementAnalysis,
+    no_ceiling,
+    tuned_members,
+)
+from lm_validity.studies.agreement.pair_alignment import align_pairs, contradictions
+from lm_validity.studies.agreement.statistics.agreement import Agreement, mean_over_pairs
+from lm_validity.studies.agreement.statistics.ceiling import LEAST_MODELS, Ceiling
+from lm_validity.studies.agreement.statistics.influence import LeftOut
+from lm_validity.studies.agreement.statistics.missing import finite_mean
+from lm_validity.studies.agreement.statistics.resampling import Interval
+from lm_validity.studies.agreement.statistics.subsets import SubsetAgreement
+from lm_validity.studies.agreement.summary import (
+    AgreementSummary,
+    ByProtocol,
+    Improvement,
+    InfluenceSummary,
+    PerplexityInBoth,
+    PerplexitySummary,
+    Range,
+    SignificanceSummary,
+    SignificanceTau,
+    SubsetSummary,
+    TauSummary,
+    TestSummary,
+    each,
+    ends,
+)
+from lm_validity.studies.agreement.uncertainty import AgreementUncertainty
+from lm_validity.summaries import Missing, is_known, known
+from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.words import count, decimal
+
+NO_TAU = "The two benchmarks have fewer than two models in common, or all of those are tied on one of the two."
+NO_PAIR = "The benchmark has fewer than two models in common with each other one, or they are tied."
+NO_SIGNIFICANT = "On one of the two benchmarks no difference of the models in common is known to be significant."
+NO_INFLUENCE = "Without this part too little of the table is left."
+FEW_SUBSET_MODELS = "There are fewer than 8 models, or too few of their scores."
+SMALL_FAMILY = f"The family has fewer than {MINIMUM_FAMILY} models."
+
+
+def summarize_agreement_report(
+    analysis: AgreementAnalysis,
+    uncertainty: AgreementUncertainty,
+    align: tuple[str, str] | None,
+    choices: pd.DataFrame,
+    resamples: int,
+) -> AgreementSummary:
+    """The report's results in one object. `align`: the pair of benchmarks to draw; `choices`: prompts chosen."""
+    comparison = analysis.comparison
+    improved, compared = comparison.improved
+    return AgreementSummary(
+        models=len(analysis.matrix.models),
+        benchmarks=len(analysis.tasks),
+        pairs=len(analysis.tasks) * (len(analysis.tasks) - 1) // 2,
+        cells_in_both=int(comparison.known.sum()),
+        models_in_both=len(comparison.models),
+        improved_pairs=improved if compared else Missing(_nothing_compared(analysis, "tau")),
+        compared_pairs=compared,
+        kendall_tau={p: _tau(analysis, uncertainty, p) for p in PROTOCOLS},
+        improvement=_improvement(analysis, uncertainty),
+        significance_tau=_significance(analysis, uncertainty),
+        perplexity=_perplexity(analysis, uncertainty),
+        families={name: _family(analysis, name, values) for name, values in analysis.families.items()},
+        families_in_both={name: _family(analysis, name, values) for name, values in comparison.families.items()},
+        families_interval={
+            name: {p: ends(None, uncertainty.families.get(name, {}).get(p), uncertainty.reason) for p in PROTOCOLS}
+            for name in comparison.families
+        },
+        reliability={
+            name: known(tau, "The seeds have fewer than two models in common, or they are tied.")
+            for name, tau in analysis.reliability.items()
+        },
+        subsets={p: _subsets(subset) for p, subset in analysis.subsets.items()},
+        influence={p: [influence_row(left) for left in rows] for p, rows in analysis.influence.items()},
+        alignment=align_pairs(analysis, align, every=resamples > 0),
+        selected_on_test=analysis.maximum,
+        resamples=resamples,
+        notes=(*analysis.notes, *_method_notes(analysis)),
+        matrix=analysis.matrix,
+        tasks=analysis.tasks,
+        categories=analysis.categories,
+        choices=choices,
+    )
+
+
+def influence_row(left: LeftOut) -> InfluenceSummary:
+    """One row of an influence table."""
+    return InfluenceSummary(
+        left.kind, left.name, known(left.mean_tau, NO_INFLUENCE), known(left.first_component, NO_INFLUENCE)
+    )
+
+
+def no_scores(protocol: str) -> str:
+    """The reason of everything under a protocol without scores."""
+    return f"There are no {protocol} scores."
+
+
+def _no_tau(analysis: AgreementAnalysis, protocol: str, otherwise: str) -> str:
+    """Why a protocol has no tau at all, else `otherwise`."""
+    if not analysis.matrix.has(protocol):
+        return no_scores(protocol)
+    scored = np.isfinite(analysis.scores[protocol])
+    if scored.any(axis=1).sum() < 2:
+        return "One model has scores, so there is no ranking to compare."
+    if scored.any(axis=0).sum() < 2:
+        return "One benchmark has scores, so there are no two rankings to compare."
+    return otherwise
+
+
+def _nothing_compared(analysis: AgreementAnalysis, kind: str) -> str:
+    """Why nothing compares the two protocols."""
+    absent = [p for p in PROTOCOLS if not analysis.matrix.has(p)]
+    return no_scores(absent[0]) if absent else f"No pair of benchmarks has a {kind} under both protocols."
+
+
+def _by_pair(names: list[str], tau: np.ndarray, reason: str) -> list[tuple]:
+    upper = zip(*np.triu_indices(len(names), 1), strict=True)
+    return [(names[i], names[j], known(float(tau[i, j]), reason)) for i, j in upper]
+
+
+def _by_category(agreement: Agreement, categories: list, reason: str) -> dict[str, dict]:
+    single = Missing("A category of one benchmark has no tau within itself.")
+    return {
+        a: {
+            b: single if a == b and categories.count(a) == 1 else known(float(agreement.by_category[i, j]), reason)
+            for j, b in enumerate(agreement.categories)
+        }
+        for i, a in enumerate(agreement.categories)
+    }
+
+
+def _tau(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty, protocol: str) -> TauSummary:
+    names, tau, agreement = analysis.tasks, analysis.tau[protocol], analysis.agreement[protocol]
+    ceiling = analysis.ceiling[protocol]
+    of_pair, of_benchmark = (_no_tau(analysis, protocol, reason) for reason in (NO_TAU, NO_PAIR))
+    without_ceiling = (
+        no_ceiling(ceiling, analysis.scores[protocol]) if analysis.matrix.has(protocol) else no_scores(protocol)
+    )
+    mean = known(agreement.mean, _no_tau(analysis, protocol, f"No pair of benchmarks has a tau. {NO_TAU}"))
+    by_benchmark = each(names, agreement.by_benchmark, of_benchmark)
+    bounds = uncertainty.by_benchmark.get(protocol)
+    intervals: dict[str, Range] | Missing = Missing(uncertainty.reason) if bounds is None else {}
+    if bounds is not None:
+        rows = zip(names, *bounds, strict=True)
+        intervals = {
+            name: ends(by_benchmark[name], Interval(low, high), uncertainty.reason) for name, low, high in rows
+        }
+    return TauSummary(
+        mean=mean,
+        interval=ends(mean, uncertainty.mean.get(protocol), uncertainty.reason),
+        interval_population_of_benchmarks=ends(mean, uncertainty.mean_population.get(protocol), uncertainty.reason),
+        by_benchmark=by_benchmark,
+        by_benchmark_interval=intervals if is_known(mean) else mean,
+        by_pair=_by_pair(names, tau, of_pair),
+        by_category=_by_category(agreement, analysis.categories, of_pair),
+        ceiling=known(ceiling.mean_tau, without_ceiling),
+        share_of_ceiling=known(ceiling.share, _no_share(ceiling, without_ceiling)),
+        ceiling_by_benchmark=each(
+            names,
+            ceiling.by_benchmark,
+            without_ceiling
+            if np.isnan(ceiling.mean_tau)
+            else "The benchmark takes no part in the noise ceiling: no standard errors, or models do not differ.",
+        ),
+        matrix=tau,
+        by_category_interval=uncertainty.by_category.get(protocol, Missing(uncertainty.reason)),
+    )
+
+
+def _no_share(ceiling: Ceiling, without_ceiling: str) -> str:
+    """Why there is no share of a ceiling."""
+    if np.isnan(ceiling.mean_tau):
+        return without_ceiling
+    if ceiling.models < LEAST_MODELS:
+        return f"The noise ceiling is over {count(ceiling.models, 'model')}, fewer than {LEAST_MODELS}."
+    if not ceiling.above_zero:
+        return f"At a tau of {decimal(ceiling.mean_tau)} the noise ceiling is not clearly above 0."
+    return f"The tau observed is negative ({decimal(ceiling.observed)})."
+
+
+def _improvement(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty) -> Improvement:
+    comparison, reason = analysis.comparison, _nothing_compared(analysis, "tau")
+    values = {p: analysis.side_by_side[p] for p in PROTOCOLS}
+    means = {p: known(comparison.agreement[p].mean, reason) for p in PROTOCOLS}
+    mean = known(comparison.agreement[PREPARED].mean - comparison.agreement[DIRECT].mean, reason)
+    test = uncertainty.test
+    return Improvement(
+        mean=mean,
+        means=means,
+        interval=ends(mean, uncertainty.improvement, uncertainty.improvement_reason),
+        interval_population_of_benchmarks=ends(
+            mean, uncertainty.improvement_population, uncertainty.improvement_reason
+        ),
+        test=TestSummary(known(test.effect, reason), known(test.p, reason), test.units),
+        whole=comparison.whole,
+        tau=comparison.tau,
+        pair_change=Missing(uncertainty.improvement_reason)
+        if uncertainty.pair_change is None
+        else uncertainty.pair_change,
+        within={p: known(values[p].within, NO_TAU) for p in PROTOCOLS},
+        between={p: known(values[p].between, NO_TAU) for p in PROTOCOLS},
+        by_benchmark={p: each(analysis.tasks, values[p].by_benchmark, NO_PAIR) for p in PROTOCOLS},
+    )
+
+
+def _significance(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty) -> SignificanceSummary:
+    improved, compared = analysis.comparison.significance_improved
+    reason = _nothing_compared(analysis, "significance tau")
+    return SignificanceSummary(
+        **{p: _significance_tau(analysis, uncertainty, p) for p in PROTOCOLS},
+        improved_pairs=improved if compared else Missing(reason),
+        compared_pairs=compared,
+        contradictions=contradictions(analysis),
+    )
+
+
+def _significance_tau(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty, protocol: str) -> SignificanceTau:
+    agreement = analysis.significance[protocol]
+    names, tau = analysis.tasks, analysis.significance_tau[protocol]
+    reason = _no_tau(analysis, protocol, NO_SIGNIFICANT)
+    mean = known(agreement.mean, reason)
+    compared = analysis.comparison.significance[protocol].mean
+    return SignificanceTau(
+        mean=mean,
+        interval=ends(mean, uncertainty.significance.get(protocol), uncertainty.reason),
+        significant_pairs=dict(
+            zip(names, np.abs(analysis.significant[protocol].sign).sum(axis=0).astype(int), strict=True)
+        ),
+        by_benchmark=each(names, agreement.by_benchmark, reason),
+        by_pair=_by_pair(names, tau, reason),
+        by_category=_by_category(agreement, analysis.categories, reason),
+        matrix=tau,
+        compared_mean=known(compared, reason) if analysis.comparison.significance_improved[1] else mean,
+    )
+
+
+def _family(analysis: AgreementAnalysis, name: str, values: dict[str, float]) -> ByProtocol:
+    small = int((analysis.matrix.families == name).sum()) < MINIMUM_FAMILY
+    alone = SMALL_FAMILY if small else "No two benchmarks have a tau among the models of the family."
+    return {p: known(values[p], alone if analysis.matrix.has(p) else no_scores(p)) for p in PROTOCOLS}
+
+
+def _subsets(subset: SubsetAgreement) -> SubsetSummary:
+    curves = (subset.random_mean, subset.random_low, subset.random_high, subset.greedy_mean)
+    shown = ([known(float(value), FEW_SUBSET_MODELS) for value in curve] for curve in curves)
+    return SubsetSummary(subset.sizes.tolist(), *shown, subset.greedy_order.tolist())
+
+
+def _perplexity(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty) -> PerplexitySummary | Missing:
+    if analysis.perplexity is None:
+        return Missing("There is no perplexity corpus in the tables.")
+    found, in_both, matrix = analysis.perplexity, analysis.comparison.perplexity, analysis.matrix
+    means = _perplexity_means(analysis, found)
+    before_after = {
+        kind: known(finite_mean(tau), _no_before_after(analysis, kind)) for kind, tau in analysis.before_after.items()
+    }
+    return PerplexitySummary(
+        models=max(found[p].models for p in PROTOCOLS),
+        corpora=[name for name, corpus in zip(matrix.benchmarks, matrix.is_corpus, strict=True) if corpus],
+        **means,
+        **{
+            f"{name}_interval": {
+                p: ends(values[p], getattr(uncertainty, name).get(p), uncertainty.reason) for p in PROTOCOLS
+            }
+            for name, values in means.items()
+        },
+        in_both=PerplexityInBoth(**_perplexity_means(analysis, in_both, " under both protocols")),
+        before_after=before_after,
+        before_after_interval={
+            kind: ends(value, uncertainty.before_after.get(kind), uncertainty.before_after_reason)
+            for kind, value in before_after.items()
+        },
+        taus=found,
+        before_after_taus=analysis.before_after,
+    )  # fmt: skip
+
+
+def _perplexity_means(analysis: AgreementAnalysis, found: dict, where: str = "") -> dict[str, ByProtocol]:
+    """The three means by protocol."""
+    means: dict[str, ByProtocol] = {"corpus_benchmark": {}, "corpus_corpus": {}, "average_average": {}}
+    for p in PROTOCOLS:
+        result = found[p]
+        corpora = int(np.isfinite(analysis.corpora[p]).any(axis=0).sum())
+        none = "No perplexity is known." if not corpora else ""
+        across = no_scores(p) if not analysis.matrix.has(p) else f"No corpus and benchmark rank two models{where}."
+        within = "There is one perplexity corpus." if corpora == 1 else f"No two corpora rank two models{where}."
+        equal = "too equal" if result.complete_models >= 3 else "too few"
+        average = f"{count(result.complete_models, 'model')} with all corpora and benchmarks: {equal} to compare."
+        means["corpus_benchmark"][p] = known(finite_mean(result.corpus_benchmark), none or across)
+        means["corpus_corpus"][p] = known(mean_over_pairs(result.corpus_corpus), none or within)
+        means["average_average"][p] = known(result.average_average, average)
+    return means
+
+
+def _no_before_after(analysis: AgreementAnalysis, kind: str) -> str:
+    """Why perplexity before preparation and scores after it cannot be compared among models of a kind."""
+    members, words = tuned_members(analysis.matrix), kind.replace("_", "-")
+    if not any(len(rows) for rows in members.values()):
+        return "Which models are instruction-tuned is unknown."
+    before, after = (
+        np.isfinite(values).any(axis=1) for values in (analysis.corpora[DIRECT], analysis.scores[PREPARED])
+    )
+    both = int((before & after)[members[kind]].sum())
+    if both < 2:
+        return f"Fewer than two {words} models have perplexity before preparation and scores after it ({both})."
+    return f"The {both} {words} models are tied in perplexity or in scores, or share no two."
+
+
+def _method_notes(analysis: AgreementAnalysis) -> list[str]:
+    notes = []
+    if analysis.variant != "b":
+        notes.append(
+            f"Kendall's tau-{analysis.variant} instead of tau-b; intervals, families, perplexity and the noise ceiling "
+            f"use tau-b, the test tau-{analysis.variant}."
+        )
+    if any(source.endswith("lm-harmony") for source in analysis.matrix.sources):
+        notes.append(
+            "Significance: two models are tied where they differ by at most 1.96 standard errors of their difference, "
+            "and tau-b is taken over pairs of models. The paper prints 0.58 and 0.77 for its own, unpublished "
+            "definition, which does not follow from its published scores; the figures here are this definition's."
+        )
+    return notes

@@ -1,0 +1,233 @@
+"""The agreement report's results: what summary.json holds, and beside it the arrays that only its page shows."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from lm_validity.studies.agreement.score_matrix import ScoreMatrix
+from lm_validity.studies.agreement.statistics.agreement import PerplexityAgreement
+from lm_validity.studies.agreement.statistics.alignment import Alignment
+from lm_validity.studies.agreement.statistics.resampling import Interval
+from lm_validity.studies.agreement.statistics.significance import RankBands
+from lm_validity.summaries import Missing, known, page_only
+
+Value = float | Missing
+Range = Interval | Missing
+ByProtocol = dict[str, Value]
+UNDEFINED_RESAMPLES = "Fewer than half of the resamples give a value, so there is no interval."
+
+
+def ends(value: object, interval: Interval | None, reason: str) -> Range:
+    """A summary's interval of `value`: missing as the value is, for the `reason` where there is none, or undefined."""
+    if isinstance(value, Missing):
+        return value
+    if interval is None:
+        return Missing(reason)
+    return interval if np.isfinite(interval.low) else Missing(UNDEFINED_RESAMPLES)
+
+
+def each(names, values, reason: str) -> dict[str, Value]:
+    """`values` by name, missing for one reason where they are not finite."""
+    return {name: known(value, reason) for name, value in zip(names, values, strict=True)}
+
+
+@dataclass(frozen=True)
+class TauSummary:
+    """Agreement under one protocol, over all its scores.
+
+    `matrix`: (benchmarks, benchmarks); `by_category_interval`: bounds (categories, categories).
+    """
+
+    mean: Value
+    interval: Range
+    interval_population_of_benchmarks: Range
+    by_benchmark: dict[str, Value]
+    by_benchmark_interval: dict[str, Range] | Missing
+    by_pair: list[tuple[str, str, Value]]
+    by_category: dict[str, dict[str, Value]]
+    ceiling: Value
+    share_of_ceiling: Value
+    ceiling_by_benchmark: dict[str, Value]
+    matrix: np.ndarray = page_only()
+    by_category_interval: Range = page_only()
+
+
+@dataclass(frozen=True)
+class TestSummary:
+    """A paired test: mean contribution of a unit, one-sided probability of at least that, number of units."""
+
+    effect: Value
+    p: Value
+    units: int
+
+
+@dataclass(frozen=True)
+class Improvement:
+    """What preparation changes, over what is known under both protocols; `whole`: that leaves nothing out.
+
+    `tau`: (benchmarks, benchmarks) by protocol; `pair_change`: bounds of such a shape; `within`, `between`,
+    `by_benchmark`: means over pairs within and between categories and of each benchmark.
+    """
+
+    mean: Value
+    means: ByProtocol
+    interval: Range
+    interval_population_of_benchmarks: Range
+    test: TestSummary
+    whole: bool = page_only()
+    tau: dict[str, np.ndarray] = page_only()
+    pair_change: Range = page_only()
+    within: ByProtocol = page_only()
+    between: ByProtocol = page_only()
+    by_benchmark: dict[str, dict[str, Value]] = page_only()
+
+
+@dataclass(frozen=True)
+class SignificanceTau:
+    """Agreement under one protocol, counting significant differences only; `compared_mean`: over what is known in both.
+
+    `matrix`: (benchmarks, benchmarks).
+    """
+
+    mean: Value
+    interval: Range
+    significant_pairs: dict[str, int]
+    by_benchmark: dict[str, Value]
+    by_pair: list[tuple[str, str, Value]]
+    by_category: dict[str, dict[str, Value]]
+    matrix: np.ndarray = page_only()
+    compared_mean: Value = page_only()
+
+
+@dataclass(frozen=True)
+class SignificanceSummary:
+    """Both protocols, counting significant differences only; `contradictions`: one row a pair of benchmarks."""
+
+    direct: SignificanceTau
+    train_before_test: SignificanceTau
+    improved_pairs: int | Missing
+    compared_pairs: int
+    contradictions: pd.DataFrame = page_only()
+
+    @property
+    def by_protocol(self) -> dict[str, SignificanceTau]:
+        return {"direct": self.direct, "train_before_test": self.train_before_test}
+
+
+@dataclass(frozen=True)
+class PerplexityInBoth:
+    """Agreement with perplexity over what is known under both protocols."""
+
+    corpus_benchmark: ByProtocol
+    corpus_corpus: ByProtocol
+    average_average: ByProtocol
+
+
+@dataclass(frozen=True)
+class PerplexitySummary:
+    """Agreement with perplexity. `taus`, `before_after_taus`: the matrices behind the means, by protocol, by kind."""
+
+    models: int
+    corpora: list[str]
+    corpus_benchmark: ByProtocol
+    corpus_benchmark_interval: dict[str, Range]
+    corpus_corpus: ByProtocol
+    corpus_corpus_interval: dict[str, Range]
+    average_average: ByProtocol
+    average_average_interval: dict[str, Range]
+    in_both: PerplexityInBoth
+    before_after: dict[str, Value]
+    before_after_interval: dict[str, Range]
+    taus: dict[str, PerplexityAgreement] = page_only()
+    before_after_taus: dict[str, np.ndarray] = page_only()
+
+
+@dataclass(frozen=True)
+class SubsetSummary:
+    """How well subsets of benchmarks rank the models, by size; `greedy_order`: indices of benchmarks."""
+
+    sizes: list[int]
+    random_mean: list[Value]
+    random_low: list[Value]
+    random_high: list[Value]
+    greedy_mean: list[Value]
+    greedy_order: list[int]
+
+
+@dataclass(frozen=True)
+class InfluenceSummary:
+    """The headline figures without one family, benchmark or model."""
+
+    kind: str
+    name: str
+    mean_tau: Value
+    first_component: Value
+
+
+@dataclass(frozen=True)
+class PairAlignment:
+    """Two benchmarks under one protocol, over the models known on both; under both protocols where both have scores.
+
+    `tau`, `crossings`: of the plain rankings; `opposite_significant_pairs`: model pairs significant on both with
+    opposite order; `violations`: significant differences that the aligned orders break (0). `rows`: indices of the
+    models; `ranks`: (models, 2); `aligned`: orders of positions within `rows`; `shown`: drawn on the page.
+    """
+
+    protocol: str
+    benchmarks: tuple[str, str]
+    models: int
+    tau: Value
+    crossings: int
+    aligned_tau: Value
+    aligned_crossings: int
+    opposite_significant_pairs: int
+    violations: int
+    rows: np.ndarray = page_only()
+    ranks: np.ndarray = page_only()
+    bands: tuple[RankBands, RankBands] = page_only()
+    aligned: Alignment = page_only()
+    shown: bool = page_only()
+
+
+@dataclass(frozen=True)
+class SelectionOnTest:
+    """Prepared scores that look like the larger of both test scores: `equal` cells, `below` cells, and the
+    mean tau of the prepared rankings without the equal cells.
+    """
+
+    equal: int
+    below: int
+    cells: int
+    mean_tau_without: Value
+
+
+@dataclass(frozen=True)
+class AgreementSummary:
+    """The agreement report. `categories`: of each benchmark, None where unknown; `choices`: prompts chosen."""
+
+    models: int
+    benchmarks: int
+    pairs: int
+    cells_in_both: int
+    models_in_both: int
+    improved_pairs: int | Missing
+    compared_pairs: int
+    kendall_tau: dict[str, TauSummary]
+    improvement: Improvement
+    significance_tau: SignificanceSummary
+    perplexity: PerplexitySummary | Missing
+    families: dict[str, ByProtocol]
+    families_in_both: dict[str, ByProtocol]
+    families_interval: dict[str, dict[str, Range]]
+    reliability: dict[str, Value]
+    subsets: dict[str, SubsetSummary]
+    influence: dict[str, list[InfluenceSummary]]
+    alignment: list[PairAlignment]
+    selected_on_test: SelectionOnTest | None
+    resamples: int
+    notes: tuple[str, ...]
+    matrix: ScoreMatrix = page_only()
+    tasks: list[str] = page_only()
+    categories: list[str | None] = page_only()
+    choices: pd.DataFrame = page_only()

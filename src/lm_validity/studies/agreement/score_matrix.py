@@ -1,6 +1,6 @@
 """From the scores table and the two sheets to the arrays that the statistics read: models × benchmarks, by protocol."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -39,7 +39,7 @@ class ScoreMatrix:
     benchmark_facts: pd.DataFrame
     selected: pd.DataFrame
     sources: tuple[str, ...]
-    notes: list[str] = field(default_factory=list)
+    notes: tuple[str, ...] = ()
 
     @property
     def is_corpus(self) -> np.ndarray:
@@ -91,21 +91,28 @@ def read_score_matrix(scores: str | Path, models: str | Path, benchmarks: str | 
     _check_protocols(rows, scores)
     benchmark_sheet = read_benchmarks(benchmarks)
     rows = report_rows(rows, benchmark_sheet, notes)
-    model_sheet, rows = _of_this_study(as_in_scores(read_models(models), set(rows["model"])), rows, "model", notes)
-    benchmark_sheet, rows = _of_this_study(benchmark_sheet, rows, "benchmark", notes)
-    rows = _last_checkpoint(rows, scores, notes)
-    rows = _listed_benchmarks(rows, benchmark_sheet, notes)
+    model_sheet = as_in_scores(read_models(models), set(rows["model"]))
+    notes += _other_study_notes(model_sheet, rows, "model") + _other_study_notes(benchmark_sheet, rows, "benchmark")
+    model_sheet, rows = _of_this_study(model_sheet, rows, "model")
+    benchmark_sheet, rows = _of_this_study(benchmark_sheet, rows, "benchmark")
+    rows, used = _last_checkpoint(rows, scores)
+    notes += [f"No final checkpoint: the only or last one is used for {listing(used)}."] if used else []
+    notes += _sheet_notes(rows, benchmark_sheet)
+    rows = rows[rows["benchmark"].isin(benchmark_sheet["benchmark"])]
     rows = benchmark_metric(rows, benchmark_sheet, scores, notes)
     if rows.empty:
         raise InputError(
             f"{scores}: no selected test score of any benchmark in {benchmarks}.",
             "are the sheet's benchmark ids and metrics those of the scores table?",
         )
-    rows = _known_values(rows, scores, notes)
+    notes += _infinite_notes(rows)
+    rows = _finite_values(rows, scores)
     _check_unique(rows, scores)
-    names = _model_order(rows, model_sheet, notes)
+    notes += _model_notes(rows, model_sheet)
+    names = _model_order(rows, model_sheet)
     notes += direction_notes(rows, benchmark_sheet, scores)
-    facts = _benchmark_facts(rows, benchmark_sheet, notes)
+    notes += _direction_assumed(rows, benchmark_sheet)
+    facts = _benchmark_facts(rows, benchmark_sheet)
     notes += unit_notes(rows, facts, scores)
     columns = tuple(facts["benchmark"])
     if (facts["output_type"] == PERPLEXITY).all():
@@ -125,7 +132,7 @@ def read_score_matrix(scores: str | Path, models: str | Path, benchmarks: str | 
         benchmark_facts=facts,
         selected=rows[list(SELECTED)].reset_index(drop=True),
         sources=tuple(sorted(rows["source"].dropna().unique())),
-        notes=notes,
+        notes=tuple(notes),
     )
 
 
@@ -145,17 +152,15 @@ def _check_protocols(rows: pd.DataFrame, path) -> None:
         )
 
 
-def _of_this_study(
-    sheet: pd.DataFrame, rows: pd.DataFrame, key: str, notes: list[str]
-) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _of_this_study(sheet: pd.DataFrame, rows: pd.DataFrame, key: str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The sheet and the scores without models (benchmarks) that the sheet gives to other studies only."""
     ours = of_study(sheet, STUDY)
-    others = rows[key].isin(sheet.loc[~ours, key])
-    if others.any():
-        notes.append(
-            f"{key.capitalize()}s of other studies stay out: {listing(sorted(rows.loc[others, key].unique()))}."
-        )
-    return sheet[ours].reset_index(drop=True), rows[~others]
+    return sheet[ours].reset_index(drop=True), rows[~rows[key].isin(sheet.loc[~ours, key])]
+
+
+def _other_study_notes(sheet: pd.DataFrame, rows: pd.DataFrame, key: str) -> list[str]:
+    others = sorted(set(rows[key]) & set(sheet.loc[~of_study(sheet, STUDY), key]))
+    return [f"{key.capitalize()}s of other studies stay out: {listing(others)}."] if others else []
 
 
 def of_study(sheet: pd.DataFrame, study: str) -> np.ndarray:
@@ -163,8 +168,11 @@ def of_study(sheet: pd.DataFrame, study: str) -> np.ndarray:
     return np.array([pd.isna(names) or study in names.replace(" ", "").split(",") for names in sheet["studies"]], bool)
 
 
-def _last_checkpoint(rows: pd.DataFrame, path, notes: list[str]) -> pd.DataFrame:
-    """Rows of the finished model; for a model without a checkpoint called final, those of its only or its last one."""
+def _last_checkpoint(rows: pd.DataFrame, path) -> tuple[pd.DataFrame, list[str]]:
+    """Rows of the finished model; for a model without a checkpoint called final, those of its only or its last one.
+
+    Also names the models of the second kind with the checkpoint used.
+    """
     final = rows["checkpoint"].isna() | (rows["checkpoint"] == "final")
     unfinished = set(rows["model"]) - set(rows.loc[final, "model"])
     kept, used = [rows[final]], []
@@ -182,20 +190,18 @@ def _last_checkpoint(rows: pd.DataFrame, path, notes: list[str]) -> pd.DataFrame
             group = group[(reached == reached.max()) & (progress.isna() | (progress == reached))]
         kept.append(group)
         used.append(f"{model} ({group['checkpoint'].iloc[0]})")
-    if used:
-        notes.append(f"No final checkpoint: the only or last one is used for {listing(used)}.")
-    return pd.concat(kept)
+    return pd.concat(kept), used
 
 
-def _listed_benchmarks(rows: pd.DataFrame, sheet: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
-    listed = rows["benchmark"].isin(sheet["benchmark"])
-    if not listed.all():
-        unlisted = sorted(rows.loc[~listed, "benchmark"].unique())
+def _sheet_notes(rows: pd.DataFrame, sheet: pd.DataFrame) -> list[str]:
+    notes = []
+    unlisted = sorted(set(rows["benchmark"]) - set(sheet["benchmark"]))
+    if unlisted:
         notes.append(f"Benchmarks with scores that are not in the benchmarks sheet stay out: {listing(unlisted)}.")
     absent = sorted(set(sheet["benchmark"]) - set(rows["benchmark"]))
     if absent:
         notes.append(f"Benchmarks of the sheet without any score: {listing(absent)}.")
-    return rows[listed]
+    return notes
 
 
 def benchmark_metric(rows: pd.DataFrame, sheet: pd.DataFrame, path, notes: list[str]) -> pd.DataFrame:
@@ -234,12 +240,15 @@ def _other_metrics(kept: pd.DataFrame, others: pd.DataFrame, metric: str) -> lis
     ]
 
 
-def _known_values(rows: pd.DataFrame, path, notes: list[str]) -> pd.DataFrame:
+def _infinite_notes(rows: pd.DataFrame) -> list[str]:
+    finite = np.isfinite(rows["value"].to_numpy(dtype=float))
+    lost = [f"{m} on {b}" for m, b in zip(rows["model"][~finite], rows["benchmark"][~finite], strict=True)]
+    return [f"Scores without a finite value count as missing: {listing(lost)}."] if lost else []
+
+
+def _finite_values(rows: pd.DataFrame, path) -> pd.DataFrame:
     """Non-finite scores become missing, negative standard errors are refused."""
     finite = np.isfinite(rows["value"].to_numpy(dtype=float))
-    if not finite.all():
-        lost = [f"{m} on {b}" for m, b in zip(rows["model"][~finite], rows["benchmark"][~finite], strict=True)]
-        notes.append(f"Scores without a finite value count as missing: {listing(lost)}.")
     errors = rows["stderr"].to_numpy(dtype=float)
     if (errors < 0).any():
         first = rows[errors < 0].iloc[0]
@@ -263,16 +272,21 @@ def _check_unique(rows: pd.DataFrame, path) -> None:
         )
 
 
-def _model_order(rows: pd.DataFrame, sheet: pd.DataFrame, notes: list[str]) -> tuple[str, ...]:
+def _model_order(rows: pd.DataFrame, sheet: pd.DataFrame) -> tuple[str, ...]:
+    """Models with scores in the order of the sheet, then those that are not in it, by name."""
     with_rows = set(rows["model"])
-    names = [name for name in sheet["model"] if name in with_rows]
-    unknown = sorted(with_rows - set(names))
+    return (*(name for name in sheet["model"] if name in with_rows), *sorted(with_rows - set(sheet["model"])))
+
+
+def _model_notes(rows: pd.DataFrame, sheet: pd.DataFrame) -> list[str]:
+    notes, with_rows = [], set(rows["model"])
+    unknown = sorted(with_rows - set(sheet["model"]))
     if unknown:
         notes.append(f"Models that are not in the models sheet, of unknown family and size: {listing(unknown)}.")
     absent = [name for name in sheet["model"] if name not in with_rows]
     if absent:
         notes.append(f"Models of the sheet without any score: {listing(absent)}.")
-    return (*names, *unknown)
+    return notes
 
 
 def _model_facts(names: tuple[str, ...], sheet: pd.DataFrame) -> pd.DataFrame:
@@ -288,19 +302,21 @@ def unique_labels(labels: pd.Series, models: pd.Series) -> pd.Series:
     return labels.where(~labels.duplicated(keep=False), models)
 
 
-def _benchmark_facts(rows: pd.DataFrame, sheet: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+def _benchmark_facts(rows: pd.DataFrame, sheet: pd.DataFrame) -> pd.DataFrame:
     """The sheet's rows of benchmarks with scores; direction from the sheet, else the table, else higher is better."""
     facts = sheet[sheet["benchmark"].isin(rows["benchmark"])].reset_index(drop=True)
     in_table = rows.dropna(subset=["higher_is_better"]).groupby("benchmark")["higher_is_better"].first()
     direction = facts["higher_is_better"].fillna(facts["benchmark"].map(in_table).astype("boolean"))
-    corpus = facts["output_type"] == PERPLEXITY
-    unknown = direction.isna()
-    if (unknown & ~corpus).any():
-        assumed = listing(facts.loc[unknown & ~corpus, "benchmark"])
-        notes.append(f"Direction unknown, higher taken as better: {assumed}.")
     # a rolling log-likelihood metric (perplexity, bits per byte) is a loss
-    facts["higher_is_better"] = direction.where(~unknown, ~corpus).astype(bool)
+    facts["higher_is_better"] = direction.where(direction.notna(), facts["output_type"] != PERPLEXITY).astype(bool)
     return facts
+
+
+def _direction_assumed(rows: pd.DataFrame, sheet: pd.DataFrame) -> list[str]:
+    told = set(rows.loc[rows["higher_is_better"].notna(), "benchmark"])
+    unknown = sheet["higher_is_better"].isna() & (sheet["output_type"] != PERPLEXITY)
+    names = [name for name in sheet.loc[unknown, "benchmark"] if name in set(rows["benchmark"]) - told]
+    return [f"Direction unknown, higher taken as better: {listing(names)}."] if names else []
 
 
 def _pivot_protocols(rows: pd.DataFrame, models, benchmarks, kind: str) -> dict[str, np.ndarray]:

@@ -1,17 +1,45 @@
 """The screening page: which candidate benchmarks stay, and why each of the others does not."""
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
-from lm_validity.files import read_json, write_json
+from lm_validity.files import read_json
 from lm_validity.pages.page import Finding, Page, Section, Table, write_page
 from lm_validity.studies.agreement.analysis import DIRECT, PREPARED
-from lm_validity.studies.agreement.score_matrix import ScoreMatrix, listing, read_score_matrix
+from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
 from lm_validity.studies.agreement.statistics.screening import Screening, Thresholds, screen_benchmarks
-from lm_validity.words import count, plain
+from lm_validity.summaries import Missing, known, summary_values, write_summary
+from lm_validity.words import count
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A benchmark, whether it is kept, and what its screening rests on."""
+
+    benchmark: str
+    kept: bool
+    reason: str
+    training_examples: float | Missing
+    models: int
+    not_improved: int
+    others: int
+    negative_agreement: int
+    mean_tau: float | Missing
+    category: str | None
+    output_type: str | None
+
+
+@dataclass(frozen=True)
+class ScreeningSummary:
+    """The screening of all candidates."""
+
+    thresholds: Thresholds
+    benchmarks: list[Candidate]
+    notes: tuple[str, ...]
 
 
 def report_screening(
@@ -36,14 +64,9 @@ def report_screening(
     found = screen_benchmarks(
         matrix.oriented(DIRECT)[:, tasks], matrix.oriented(PREPARED)[:, tasks], examples, thresholds
     )
-    table = _table(matrix, tasks, examples, found)
-    notes = list(matrix.notes)
-    if np.isnan(examples).any():
-        unknown = listing(table.loc[np.isnan(examples), "benchmark"])
-        notes.append(f"Number of training examples unknown, which excludes nothing: {unknown}.")
-    write_page(_page(table, thresholds, notes), output)
-    summary = {"thresholds": vars(thresholds), "benchmarks": table.to_dict("records"), "notes": notes}
-    write_json(Path(output) / "summary.json", plain(summary))
+    summary = ScreeningSummary(thresholds, _candidates(matrix, tasks, examples, found), matrix.notes)
+    write_page(_page(summary), output)
+    write_summary(summary, Path(output) / "summary.json")
 
 
 def _training_examples(matrix: ScoreMatrix, results: Path | None) -> np.ndarray:
@@ -63,26 +86,40 @@ def _recorded(results: Path, benchmark: str) -> float:
         return float("nan")
 
 
-def _table(matrix: ScoreMatrix, tasks: np.ndarray, examples: np.ndarray, found: Screening) -> pd.DataFrame:
-    facts = matrix.benchmark_facts[tasks].reset_index(drop=True)
-    return pd.DataFrame(
-        {
-            "benchmark": facts["benchmark"],
-            "kept": [not reason for reason in found.reasons],
-            "reason": found.reasons,
-            "training_examples": examples,
-            "models": found.models,
-            "not_improved": found.unimproved,
-            "others": found.others,
-            "negative_agreement": found.negative,
-            "mean_tau": found.mean_tau,
-            "category": facts["category"],
-            "output_type": facts["output_type"],
-        }
-    )
+def _candidates(matrix: ScoreMatrix, tasks: np.ndarray, examples: np.ndarray, found: Screening) -> list[Candidate]:
+    facts = matrix.benchmark_facts[tasks]
+    return [
+        Candidate(
+            benchmark=benchmark,
+            kept=not reason,
+            reason=reason,
+            training_examples=known(number, "How many training examples there are is unknown, which excludes nothing."),
+            models=models,
+            not_improved=unimproved,
+            others=others,
+            negative_agreement=negative,
+            mean_tau=known(tau, "No other benchmark that passes both rules has a tau with this one."),
+            category=None if pd.isna(category) else category,
+            output_type=None if pd.isna(output_type) else output_type,
+        )
+        for benchmark, category, output_type, number, reason, models, unimproved, others, negative, tau in zip(
+            facts["benchmark"],
+            facts["category"],
+            facts["output_type"],
+            examples,
+            found.reasons,
+            found.models,
+            found.unimproved,
+            found.others,
+            found.negative,
+            found.mean_tau,
+            strict=True,
+        )
+    ]
 
 
-def _page(table: pd.DataFrame, thresholds: Thresholds, notes: list[str]) -> Page:
+def _page(summary: ScreeningSummary) -> Page:
+    table, thresholds = pd.DataFrame([vars(candidate) for candidate in summary.benchmarks]), summary.thresholds
     kept = int(table["kept"].sum())
     left = table.loc[~table["kept"], ["benchmark", "reason"]]
     reasons = "; ".join(f"{row.benchmark}: {row.reason}" for row in left.itertuples())
@@ -110,5 +147,5 @@ def _page(table: pd.DataFrame, thresholds: Thresholds, notes: list[str]) -> Page
     question = "Which candidate benchmarks can serve in the study?"
     return Page(
         name="screening", title="Screening of benchmarks", question=question, findings=[finding], sections=[section],
-        notes=notes,
+        notes=summary_values(summary)["notes"],
     )  # fmt: skip

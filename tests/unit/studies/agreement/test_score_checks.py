@@ -30,10 +30,10 @@ def on_a(rows: pd.DataFrame) -> pd.Series:
 
 def test_fractions_with_their_standard_errors_give_no_note(tmp_path):
     rows = binomial(score_rows(), 500)
-    assert notes_of(tmp_path, rows) == []
-    assert notes_of(tmp_path, rows.assign(stderr=2 * rows["stderr"])) == []  # clusters of items
+    assert notes_of(tmp_path, rows) == ()
+    assert notes_of(tmp_path, rows.assign(stderr=2 * rows["stderr"])) == ()  # clusters of items
     rows.loc[on_a(rows), ["metric", "value"]] = ["mcc,none", -0.1]
-    assert notes_of(tmp_path, rows, BENCHMARKS.replace("a,x,acc", "a,x,mcc")) == []
+    assert notes_of(tmp_path, rows, BENCHMARKS.replace("a,x,acc", "a,x,mcc")) == ()
 
 
 def test_percentages_are_named_by_benchmark(tmp_path):
@@ -102,7 +102,7 @@ def test_directions_that_contradict_the_sheet_are_named_both(tmp_path):
 def test_scores_under_another_metric_only_are_named(tmp_path):
     rows = score_rows()
     others = rows.assign(metric="f1,none", value=0.5)
-    assert notes_of(tmp_path, pd.concat([rows, others])) == []  # each cell is there under its own metric too
+    assert notes_of(tmp_path, pd.concat([rows, others])) == ()  # each cell is there under its own metric too
     mixed = (rows["model"] == "m2") & on_a(rows) & (rows["protocol"] == DIRECT)
     (note,) = notes_of(tmp_path, pd.concat([rows[~mixed], others[mixed]]))
     assert note.startswith("a: the scores of m2 (direct) are not under its metric acc,none but under f1,none only")

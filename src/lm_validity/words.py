@@ -47,3 +47,10 @@ def with_interval(value: float | None, interval, digits: int = 2, signed: bool =
 def count(number: int, singular: str, plural: str | None = None) -> str:
     """`1 model`, `3 models`."""
     return f"{number} {singular if number == 1 else plural or singular + 's'}"
+
+
+def listing(names, limit: int = 12) -> str:
+    """Names for a sentence; the rest is counted."""
+    names = [str(name) for name in names]
+    shown = ", ".join(names[:limit])
+    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"

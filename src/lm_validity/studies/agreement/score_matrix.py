@@ -11,6 +11,7 @@ from lm_validity.studies.agreement.score_checks import direction_notes, unit_not
 from lm_validity.tables.report_rows import report_rows
 from lm_validity.tables.schema import PROTOCOLS, read_scores, replay_notes
 from lm_validity.tables.sheets import as_in_scores, metric_key, read_benchmarks, read_models
+from lm_validity.words import listing
 
 PERPLEXITY = "loglikelihood_rolling"
 # Columns of `ScoreMatrix.selected`, by which items are joined to their scores
@@ -134,13 +135,6 @@ def read_score_matrix(scores: str | Path, models: str | Path, benchmarks: str | 
         sources=tuple(sorted(rows["source"].dropna().unique())),
         notes=tuple(notes),
     )
-
-
-def listing(names, limit: int = 12) -> str:
-    """Names for a sentence; the rest is counted."""
-    names = [str(name) for name in names]
-    shown = ", ".join(names[:limit])
-    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
 
 
 def _check_protocols(rows: pd.DataFrame, path) -> None:

@@ -4,12 +4,11 @@ import math
 
 import pandas as pd
 
-from lm_validity.studies.agreement.score_matrix import listing
 from lm_validity.studies.bias.analysis import BiasAnalysis
 from lm_validity.studies.bias.statistics.effects import missing_trials
 from lm_validity.studies.bias.statistics.model import EFFECTS
 from lm_validity.studies.bias.table import ARMS, CELL
-from lm_validity.words import count
+from lm_validity.words import count, listing
 
 GAPS_SHOWN = 12  # of an experiment; the rest is counted
 

@@ -17,6 +17,7 @@ from lm_validity.studies.signal.report import analyze_signal, summarize
 from lm_validity.studies.signal.statistics.compliance import compliance
 from lm_validity.studies.signal.statistics.overall import check_printed_table
 from lm_validity.studies.signal.statistics.quality import autocorrelation, rank_correlation, signal_quality
+from lm_validity.summaries import summary_values
 from lm_validity.tables.import_e2lm import read_e2lm
 from lm_validity.tables.schema import SCORES, write_table
 
@@ -132,14 +133,16 @@ def test_ranking_consistency_of_the_27_released_checkpoints_is_null_with_the_rea
     """The models end at iteration 54000, before the later window: null until somebody has later checkpoints."""
     rows = read_e2lm(PUBLISHED / "curves.csv")
     write_table(rows[rows["iteration"] <= 54_000], SCORES, tmp_path / "scores.parquet")
-    found = summarize(analyze_signal(tmp_path / "scores.parquet", PUBLISHED / "models.csv", resamples=0))
+    found = summary_values(
+        summarize(analyze_signal(tmp_path / "scores.parquet", PUBLISHED / "models.csv", resamples=0))
+    )
     assert {entry["value"] for entry in found["ranking_consistency"].values()} == {None}
-    assert any("Ranking consistency is null" in note and "220" in note for note in found["notes"])
+    assert any("ranking_consistency.anli_r1.value" in note and "220" in note for note in found["notes"])
 
 
 def test_what_the_curves_cannot_say_is_null(summary):
     assert summary["compliance"]["mmluvar"]["value"] is None and summary["overall"]["mmluvar"] is None
-    assert any("Compliance is null" in note for note in summary["notes"])
+    assert any("compliance.anli_r1.value" in note for note in summary["notes"])
     assert summary["models"]["dense-1b-arch1"]["mmluvar"]["signal_quality_interval"] is None
 
 

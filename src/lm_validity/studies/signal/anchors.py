@@ -1,4 +1,4 @@
-"""Criteria of FineTasks, Signal and Noise and DataDecide for one benchmark, with what they need and lack."""
+"""Criteria of FineTasks, Signal and Noise and DataDecide for one benchmark."""
 
 import numpy as np
 import pandas as pd
@@ -19,55 +19,59 @@ from lm_validity.studies.signal.statistics.criteria import (
     total_variation,
 )
 from lm_validity.studies.signal.statistics.ranking import decision_accuracy
+from lm_validity.studies.signal.summary import Criteria, Decisions, FineTasks, SignalAndNoise, Value
+from lm_validity.summaries import Missing, known
+
+_NO_CURVE = "No model has two selected checkpoints."
 
 
-def criteria_entry(result: BenchmarkResult, facts: pd.DataFrame) -> dict:
-    """Values, thresholds passed (null where a value cannot be computed), and why."""
-    design, reasons = result.design, []
+def criteria_of(result: BenchmarkResult, facts: pd.DataFrame) -> Criteria:
+    """Values, and the thresholds passed where there are any."""
+    design = result.design
     curves = [design.curves[model].values[design.selected[model]] for model in design.scored]
     curves = [curve for curve in curves if len(curve) >= 2]
-    monotonicity = mean_rank_correlation(curves) if curves else float("nan")
-    ratio, non_randomness = _seed_criteria(result, facts, reasons)
+    monotonicity = known(mean_rank_correlation(curves), _NO_CURVE) if curves else Missing(_NO_CURVE)
+    ratio, non_randomness = _seed_criteria(result, facts)
     noise = signal_to_noise(curves)
-    if np.isnan(noise.ratio):
-        reasons.append(_no_ratio(curves, noise))
-    early, across = _decisions(result, facts, reasons)
-    return {
-        "finetasks": {
-            "monotonicity": monotonicity,
-            "monotonicity_passes": _passes(monotonicity, FINETASKS_MONOTONICITY),
-            "signal_to_noise": ratio,
-            "signal_to_noise_passes": _passes(ratio, FINETASKS_SIGNAL_TO_NOISE),
-            "non_randomness": non_randomness,
-            "non_randomness_passes": _passes(non_randomness, FINETASKS_NON_RANDOMNESS),
-            "ordering_consistency": _ordering(result),
-        },
-        "signal_and_noise": {
-            "signal": noise.signal,
-            "noise": noise.noise,
-            "signal_to_noise": noise.ratio,
-            "step_direction": mean_of_known([step_direction(curve) for curve in curves]),
-            "total_variation": mean_of_known([total_variation(curve) for curve in curves]),
-        },
-        "decision_accuracy": {"middle_to_last": early, "smallest_to_largest": across},
-        "reasons": reasons,
-    }
+    why = _no_ratio(curves, noise)
+    return Criteria(
+        FineTasks(
+            monotonicity=monotonicity,
+            monotonicity_passes=_passes(monotonicity, FINETASKS_MONOTONICITY),
+            signal_to_noise=ratio,
+            signal_to_noise_passes=_passes(ratio, FINETASKS_SIGNAL_TO_NOISE),
+            non_randomness=non_randomness,
+            non_randomness_passes=_passes(non_randomness, FINETASKS_NON_RANDOMNESS),
+            ordering_consistency=_ordering(design),
+        ),
+        SignalAndNoise(
+            signal=known(noise.signal, why),
+            noise=known(noise.noise, why),
+            signal_to_noise=known(noise.ratio, why),
+            step_direction=known(float(mean_of_known([step_direction(curve) for curve in curves])), _NO_CURVE),
+            total_variation=known(
+                float(mean_of_known([total_variation(curve) for curve in curves])),
+                "All curves are constant, or have fewer than two selected checkpoints.",
+            ),
+        ),
+        Decisions(_half_way(design), _across_sizes(design, facts)),
+    )
 
 
 def _no_ratio(curves: list[np.ndarray], noise: SignalToNoise) -> str:
-    """Why Signal and Noise's ratio is null."""
+    """Why Signal and Noise's ratio is missing, where it is."""
     if len(curves) < 2 or any(len(curve) < LAST_CHECKPOINTS for curve in curves):
-        return f"signal to noise needs two models, and {LAST_CHECKPOINTS} checkpoints of every model"
+        return f"Signal to noise needs two models, and {LAST_CHECKPOINTS} checkpoints of every model."
     if np.isnan(noise.signal):
-        return "signal to noise is relative to the mean score, and needs scores of one sign"
-    return "signal to noise needs some noise: the last checkpoints lie on a line"
+        return "Signal to noise is relative to the mean score, and needs scores of one sign."
+    return "Signal to noise needs some noise: the last checkpoints lie on a line."
 
 
-def _passes(value: float, threshold: float) -> bool | None:
-    return bool(value >= threshold) if np.isfinite(value) else None
+def _passes(value: Value, threshold: float) -> bool | Missing:
+    return value if isinstance(value, Missing) else bool(value >= threshold)
 
 
-def _seed_criteria(result: BenchmarkResult, facts: pd.DataFrame, reasons: list[str]) -> tuple[float, float]:
+def _seed_criteria(result: BenchmarkResult, facts: pd.DataFrame) -> tuple[Value, Value]:
     """Over the models that are alike in size, architecture and training data: repeated trainings."""
     design = result.design
     alike: dict[tuple, list[int]] = {}
@@ -76,38 +80,36 @@ def _seed_criteria(result: BenchmarkResult, facts: pd.DataFrame, reasons: list[s
         if facts.loc[model, columns].notna().all():
             alike.setdefault(tuple(facts.loc[model, columns]), []).append(position)
     repeated = [positions for positions in alike.values() if len(positions) > 1]
-    if not repeated or not design.ranked_at:
-        reasons.append("signal to noise over seeds and non-randomness need repeated trainings of one model")
-        return float("nan"), float("nan")
+    if not repeated or not len(design.ranked_tokens):
+        none = Missing("Signal to noise over seeds and non-randomness need repeated trainings of one model.")
+        return none, none
     curves = ranked_curves(design, point_values(design))
     best = float(curves[:, -1].max())
-    found = [seed_criteria(curves[positions], result.chance, best) for positions in repeated]
-    if result.chance is None:
-        reasons.append("non-randomness needs the chance level, which the items of an accuracy over choices give")
-    ratios = mean_of_known([np.array(each.signal_to_noise) for each in found])
-    return float(ratios), float(mean_of_known([np.array(each.non_randomness) for each in found]))
+    found = [seed_criteria(curves[positions], result.chance_level, best) for positions in repeated]
+    agree = "Repeated trainings agree exactly, so that there is no noise to divide by."
+    ratio = known(float(mean_of_known([np.array(each.signal_to_noise) for each in found])), agree)
+    if isinstance(result.chance, Missing):
+        return ratio, result.chance
+    return ratio, known(float(mean_of_known([np.array(each.non_randomness) for each in found])), agree)
 
 
-def _ordering(result: BenchmarkResult) -> float:
-    if len(result.design.ranked_at) < 2:
-        return float("nan")
-    return ordering_consistency(ranked_curves(result.design, point_values(result.design)))
+def _ordering(design: Design) -> Value:
+    few = "Ordering consistency needs two models and two common checkpoints in the second half of training."
+    if len(design.ranked_at) < 2:
+        return Missing(few)
+    return known(ordering_consistency(ranked_curves(design, point_values(design))), few)
 
 
-def _decisions(result: BenchmarkResult, facts: pd.DataFrame, reasons: list[str]) -> tuple[float, float]:
-    """Order of the models half way and at the end; order of recipes at the smallest and at the largest size."""
-    design = result.design
+def _half_way(design: Design) -> Value:
+    """Decision accuracy of the models half way against the end."""
     if len(design.ranked_at) < 2 or len(design.ranked_tokens) < 2:
-        reasons.append("decision accuracy needs two models with common checkpoints")
-        return float("nan"), float("nan")
+        return Missing("Decision accuracy needs two models with common checkpoints.")
     curves = ranked_curves(design, point_values(design))
     half = int(np.argmin(np.abs(design.ranked_progress - design.ranked_progress[-1] / 2)))
-    early = float(decision_accuracy(curves[:, half], curves[:, -1]))
-
-    return early, _across_sizes(design, facts, reasons)
+    return float(decision_accuracy(curves[:, half], curves[:, -1]))
 
 
-def _across_sizes(design: Design, facts: pd.DataFrame, reasons: list[str]) -> float:
+def _across_sizes(design: Design, facts: pd.DataFrame) -> Value:
     """Order of the recipes at the smallest and at the largest size that all of them have.
 
     A recipe is an architecture and a training mixture; it takes part with models of two sizes or more. Several
@@ -126,11 +128,9 @@ def _across_sizes(design: Design, facts: pd.DataFrame, reasons: list[str]) -> fl
         weights.setdefault(size, []).append(parameters(fact))
     recipes = [by_size for by_size in scores.values() if len(by_size) > 1]
     if len(recipes) < 2:
-        reasons.append("decision accuracy across sizes needs two recipes at two sizes each")
-        return float("nan")
+        return Missing("Decision accuracy across sizes needs two recipes at two sizes each.")
     common = sorted(set.intersection(*map(set, recipes)), key=lambda size: np.mean(weights[size]))
     if len(common) < 2:
-        reasons.append("decision accuracy across sizes needs two sizes that all recipes of several sizes have")
-        return float("nan")
+        return Missing("Decision accuracy across sizes needs two sizes that all recipes of several sizes have.")
     small, large = ([np.mean(by_size[size]) for by_size in recipes] for size in (common[0], common[-1]))
     return float(decision_accuracy(small, large))

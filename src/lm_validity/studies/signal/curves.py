@@ -1,18 +1,18 @@
 """From the scores table and the sheets to learning curves: one per model and benchmark."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
-from lm_validity.studies.agreement.score_matrix import benchmark_metric, listing, of_study, unique_labels
-from lm_validity.studies.signal.statistics.quality import MINIMUM_CHECKPOINTS
+from lm_validity.studies.agreement.score_matrix import benchmark_metric, of_study, unique_labels
 from lm_validity.tables.item_arrays import training_order
 from lm_validity.tables.report_rows import report_rows
 from lm_validity.tables.schema import read_scores, replay_notes
 from lm_validity.tables.sheets import as_in_scores, read_benchmarks, read_models
+from lm_validity.words import listing
 
 SELECTIONS = ("all", "e2lm")
 STUDY = "signal"  # as the sheets' column `studies` names it
@@ -58,7 +58,7 @@ class LearningCurves:
     direction: dict[str, float]  # +1 where the benchmark's metric is better when higher, else -1
     selection: str
     num_fewshot: dict[str, int]  # solved examples before each question, by benchmark; absent where unknown
-    notes: list[str] = field(default_factory=list)
+    notes: tuple[str, ...]
 
     @property
     def models(self) -> list[str]:
@@ -83,30 +83,39 @@ def read_learning_curves(
     if selection not in SELECTIONS:
         raise InputError(f"selection {selection!r} is not known.", f"one of {', '.join(SELECTIONS)}.")
     table = read_scores(scores)
-    notes = replay_notes(table)
     sheet = as_in_scores(read_models(models), set(table["model"]))
     listed = None if benchmarks is None else read_benchmarks(benchmarks)
-    rows = _direct_rows(report_rows(table, listed, notes), scores)
-    direction = {}
-    if listed is not None:
-        rows = _benchmark_metrics(_listed(rows, listed, notes), listed, scores, notes)
-        direction = dict(zip(listed["benchmark"], listed["higher_is_better"], strict=True))
-    rows = _one_metric(rows, scores)
-    rows = _finite(rows, notes)
-    _check_unique(rows, scores)
-    rows = _on_one_axis(_filled_tokens(rows, sheet), notes)
-    directions = _directions(rows, direction, notes)
-    curves = _curves(rows, directions, notes)
+    rows, of_rows = _used_rows(table, listed, scores)
+    rows, of_axis = _on_one_axis(_filled_tokens(rows, sheet))
+    directions, of_directions = _directions(rows, listed)
+    curves, of_curves = _curves(rows, directions)
     if not curves:
         raise InputError(
             f"{scores}: no model has direct test scores at two checkpoints of a benchmark.",
             "the signal study needs scores along training.",
         )
     with_curves = {model for by_model in curves.values() for model in by_model}
-    facts = _facts(with_curves, sheet, notes)
-    _note_gaps(curves, notes)
+    facts, of_facts = _facts(with_curves, sheet)
+    notes = (*replay_notes(table), *of_rows, *of_axis, *of_directions, *of_curves, *of_facts, *_gaps(curves))
     examples = rows.dropna(subset=["num_fewshot"]).groupby("benchmark")["num_fewshot"].first().to_dict()
     return LearningCurves(curves, facts, directions, selection, examples, notes)
+
+
+def _used_rows(table: pd.DataFrame, listed: pd.DataFrame | None, path) -> tuple[pd.DataFrame, list[str]]:
+    """The finite direct test scores under each benchmark's one metric, and notes on what stays out."""
+    notes: list[str] = []
+    rows = _direct_rows(report_rows(table, listed, notes), path)
+    if listed is not None:
+        rows, of_sheet = _of_sheet(rows, listed, path)
+        notes += of_sheet
+    _check_one_metric(rows, path)
+    finite = np.isfinite(rows["value"].to_numpy(dtype=float))
+    if not finite.all():
+        lost = [f"{r.model} on {r.benchmark} at {r.checkpoint}" for r in rows[~finite].itertuples()]
+        notes.append(f"Scores without a finite value count as missing: {listing(lost)}.")
+    rows = rows[finite]
+    _check_unique(rows, path)
+    return rows, notes
 
 
 def select(curve: Curve, selection: str) -> np.ndarray:
@@ -164,8 +173,12 @@ def _direct_rows(rows: pd.DataFrame, path) -> pd.DataFrame:
     return rows.assign(checkpoint=rows["checkpoint"].fillna("final"))
 
 
-def _listed(rows: pd.DataFrame, sheet: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
-    """Rows of the sheet's benchmarks."""
+def _of_sheet(rows: pd.DataFrame, sheet: pd.DataFrame, path) -> tuple[pd.DataFrame, list[str]]:
+    """Rows of the sheet's benchmarks under its metrics, and notes on the others.
+
+    Raises InputError, with what became of the first benchmark, where none is left.
+    """
+    notes = []
     known = rows["benchmark"].isin(sheet["benchmark"])
     if not known.all():
         unlisted = sorted(rows.loc[~known, "benchmark"].unique())
@@ -173,23 +186,18 @@ def _listed(rows: pd.DataFrame, sheet: pd.DataFrame, notes: list[str]) -> pd.Dat
     absent = sorted(set(sheet.loc[of_study(sheet, STUDY), "benchmark"]) - set(rows["benchmark"]))
     if absent:
         notes.append(f"Benchmarks of the sheet without any direct test score: {listing(absent)}.")
-    return rows[known]
-
-
-def _benchmark_metrics(rows: pd.DataFrame, sheet: pd.DataFrame, path, notes: list[str]) -> pd.DataFrame:
-    """Rows under the sheet's metrics. Raises InputError, with what became of the first benchmark, where none is."""
-    before = len(notes)
-    found = benchmark_metric(rows, sheet, path, notes)
+    of_metrics: list[str] = []
+    found = benchmark_metric(rows[known], sheet, path, of_metrics)
     if found.empty:
-        why = notes[before] if len(notes) > before else "No benchmark of the sheet has a direct test score."
+        why = of_metrics[0] if of_metrics else "No benchmark of the sheet has a direct test score."
         raise InputError(
             f"{path}: nothing left of the benchmarks sheet. {why}",
             "are the sheet's benchmark ids and metrics those of the scores table?",
         )
-    return found
+    return found, [*notes, *of_metrics]
 
 
-def _one_metric(rows: pd.DataFrame, path) -> pd.DataFrame:
+def _check_one_metric(rows: pd.DataFrame, path) -> None:
     for benchmark, metrics in rows.groupby("benchmark")["metric"].unique().items():
         names = sorted(name for name in metrics if not pd.isna(name))
         if len(names) > 1:
@@ -197,15 +205,6 @@ def _one_metric(rows: pd.DataFrame, path) -> pd.DataFrame:
                 f"{path}: benchmark {benchmark!r} has several metrics: {listing(names)}.",
                 "give --benchmarks with a sheet whose column 'metric' names one.",
             )
-    return rows
-
-
-def _finite(rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
-    finite = np.isfinite(rows["value"].to_numpy(dtype=float))
-    lost = [f"{r.model} on {r.benchmark} at {r.checkpoint}" for r in rows[~finite].itertuples()]
-    if lost:
-        notes.append(f"Scores without a finite value count as missing: {listing(lost)}.")
-    return rows[finite]
 
 
 def _check_unique(rows: pd.DataFrame, path) -> None:
@@ -225,43 +224,43 @@ def _filled_tokens(rows: pd.DataFrame, sheet: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(tokens_b=np.where(np.isnan(tokens) & final, total, tokens))
 
 
-def _on_one_axis(rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
-    """Rows with tokens, where any curve has them at two checkpoints; else all rows, and nobody's tokens."""
+def _on_one_axis(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """Rows with tokens, where any curve has them at two checkpoints; else all rows, and nobody's tokens. With notes."""
     curve = [rows["benchmark"], rows["model"]]
     known = rows["tokens_b"].notna()
     if not (known.groupby(curve).transform("sum") > 1).any():
-        notes.append(
+        note = (
             "Tokens are unknown: curves are over iterations or checkpoints, and what is counted in billions of tokens "
             "(tokens_b, *_from_b) is null. Give tokens_b in the sheet of checkpoints, or a batch_ramp."
         )
-        return rows.assign(tokens_b=np.nan)
+        return rows.assign(tokens_b=np.nan), [note]
     left_out = ~known & (known.groupby(curve).transform("size") > 1)
-    if left_out.any():
-        names = [
-            f"{model} at {listing(list(found.unique()), 4)}"
-            for model, found in rows[left_out].groupby("model", sort=True)["checkpoint"]
-        ]
-        notes.append(f"Checkpoints without tokens_b stay out, for others have it: {listing(names)}.")
-    return rows[~left_out]
+    names = [
+        f"{model} at {listing(list(found.unique()), 4)}"
+        for model, found in rows[left_out].groupby("model", sort=True)["checkpoint"]
+    ]
+    notes = [f"Checkpoints without tokens_b stay out, for others have it: {listing(names)}."] if names else []
+    return rows[~left_out], notes
 
 
-def _directions(rows: pd.DataFrame, listed: dict, notes: list[str]) -> dict[str, float]:
+def _directions(rows: pd.DataFrame, listed: pd.DataFrame | None) -> tuple[dict[str, float], list[str]]:
+    """+1 or -1 by benchmark: from the sheet, else from the table, else higher is better, with a note."""
+    in_sheet = {} if listed is None else dict(zip(listed["benchmark"], listed["higher_is_better"], strict=True))
     directions, assumed = {}, []
     for benchmark, given in rows.groupby("benchmark")["higher_is_better"]:
-        known = listed.get(benchmark, pd.NA)
+        known = in_sheet.get(benchmark, pd.NA)
         if pd.isna(known):
             known = given.dropna().iloc[0] if given.notna().any() else pd.NA
         if pd.isna(known):
             assumed.append(benchmark)
         directions[benchmark] = -1.0 if not pd.isna(known) and not known else 1.0
-    if assumed:
-        notes.append(f"Direction unknown, higher taken as better: {listing(assumed)}.")
-    return directions
+    return directions, [f"Direction unknown, higher taken as better: {listing(assumed)}."] if assumed else []
 
 
-def _curves(rows: pd.DataFrame, directions: dict, notes: list[str]) -> dict[str, dict[str, Curve]]:
+def _curves(rows: pd.DataFrame, directions: dict) -> tuple[dict[str, dict[str, Curve]], list[str]]:
+    """Curves of two checkpoints or more by benchmark and model, and notes on the models that have one."""
     curves: dict[str, dict[str, Curve]] = {}
-    single, short = set(), []
+    single = set()
     for (benchmark, model), points in rows.groupby(["benchmark", "model"], sort=True):
         iterations = points["iteration"].astype("Float64").to_numpy(dtype=float, na_value=np.nan)
         tokens = points["tokens_b"].to_numpy(dtype=float)
@@ -272,34 +271,28 @@ def _curves(rows: pd.DataFrame, directions: dict, notes: list[str]) -> dict[str,
         values = directions[benchmark] * points["value"].to_numpy(dtype=float)[order]
         names = tuple(points["checkpoint"].to_numpy(dtype=object)[order])
         curves.setdefault(benchmark, {})[model] = Curve(names, iterations[order], tokens[order], values)
-        if len(points) < MINIMUM_CHECKPOINTS:
-            short.append(f"{model} on {benchmark} ({len(points)})")
     with_curves = {model for by_model in curves.values() for model in by_model}
+    notes = []
     if without := sorted(single - with_curves):
         notes.append(f"Models with a single checkpoint take no part: {listing(without)}.")
     if partly := sorted(single & with_curves):
         notes.append(f"Some benchmarks have a single checkpoint of {listing(partly)} and leave the model out.")
-    if short:
-        notes.append(
-            f"Fewer than {MINIMUM_CHECKPOINTS} checkpoints, so no autocorrelation and no signal quality: "
-            f"{listing(short)}."
-        )
-    return curves
+    return curves, notes
 
 
-def _facts(with_curves: set[str], sheet: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
+def _facts(with_curves: set[str], sheet: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
+    """What the models sheet says of each model with a curve, in its order, and a note on those it lacks."""
     unlisted = sorted(with_curves - set(sheet["model"]))
-    if unlisted:
-        notes.append(f"Not in the models sheet, size and architecture unknown: {listing(unlisted)}.")
     names = [model for model in sheet["model"] if model in with_curves] + unlisted
     columns = ["label", "parameters_b", "size", "architecture", "training_data"]
     facts = sheet.set_index("model").reindex(names)[columns]
     facts["label"] = unique_labels(facts["label"], pd.Series(names, index=names))
-    return facts
+    notes = [f"Not in the models sheet, size and architecture unknown: {listing(unlisted)}."] if unlisted else []
+    return facts, notes
 
 
-def _note_gaps(curves: dict[str, dict[str, Curve]], notes: list[str]) -> None:
-    """Names the checkpoints that some models of a benchmark have and others lack within their own training."""
+def _gaps(curves: dict[str, dict[str, Curve]]) -> list[str]:
+    """Notes that name the checkpoints that some models of a benchmark have and others lack within their training."""
     gaps: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for benchmark, by_model in curves.items():
         points = {name: curve.progress[i] for curve in by_model.values() for i, name in enumerate(curve.checkpoints)}
@@ -308,6 +301,8 @@ def _note_gaps(curves: dict[str, dict[str, Curve]], notes: list[str]) -> None:
             missing = [name for name, at in points.items() if name not in curve.checkpoints and at < end]
             if missing:
                 gaps.setdefault((model, tuple(missing)), []).append(benchmark)
+    notes = []
     for (model, missing), benchmarks in gaps.items():
         where = "all benchmarks" if len(benchmarks) == len(curves) else listing(benchmarks, 4)
         notes.append(f"{model} lacks {len(missing)} checkpoint(s) that others have, on {where}: {listing(missing, 6)}.")
+    return notes

@@ -1,46 +1,13 @@
 """Figures of the signal report."""
 
 import altair as alt
-import numpy as np
 import pandas as pd
 
 from lm_validity.pages import figures
-from lm_validity.studies.signal.analysis import BenchmarkResult
-from lm_validity.studies.signal.curves import LearningCurves
 
 _PANEL_WIDTH = 210
 _PANEL_HEIGHT = 130
 _COLUMNS = 3
-
-
-def curve_frame(learning: LearningCurves, results: dict[str, BenchmarkResult], scale: float) -> pd.DataFrame:
-    """One row per model, benchmark and checkpoint, in the metric's own direction, with the items' 95% band.
-
-    `progress` is the curve's times `scale`.
-    """
-    rows = []
-    for benchmark, result in results.items():
-        sign = learning.direction[benchmark]
-        resampled = None if result.items is None else result.items.resampled
-        for model, curve in result.design.curves.items():
-            low = high = np.full(len(curve.values), np.nan)
-            if resampled is not None:
-                low, high = np.sort(sign * np.quantile(resampled[model], [0.025, 0.975], axis=0), axis=0)
-            for at, checkpoint in enumerate(curve.checkpoints):
-                rows.append(
-                    {
-                        "benchmark": benchmark,
-                        "model": learning.facts.at[model, "label"],
-                        "checkpoint": checkpoint,
-                        "progress": curve.progress[at] * scale,
-                        "score": sign * curve.values[at],
-                        "low": low[at],
-                        "high": high[at],
-                        "selected": bool(result.design.selected[model][at]),
-                        "chance": np.nan if result.chance is None else result.chance,
-                    }
-                )
-    return pd.DataFrame(rows)
 
 
 def learning_curves(frame: pd.DataFrame, x_title: str) -> alt.FacetChart:

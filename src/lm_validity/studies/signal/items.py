@@ -1,12 +1,11 @@
 """What a benchmark's items add: resampled curves, other item scores, filters on trial, subjects and answer
 lengths."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
-from lm_validity.studies.agreement.score_matrix import listing
 from lm_validity.studies.signal.filters.base import Candidates, ItemFilter, missing_for, model_scores, with_scores_only
 from lm_validity.studies.signal.filters.held_out import folds_by_design, judge
 from lm_validity.studies.signal.filters.learning import PositiveSlope, TopShare
@@ -14,15 +13,14 @@ from lm_validity.studies.signal.filters.lengths import answer_lengths, length_de
 from lm_validity.studies.signal.scores import Design, Options, Values, mean_of_known
 from lm_validity.studies.signal.statistics.compliance import compliance, exchanged_curves
 from lm_validity.studies.signal.statistics.items import METRICS
-from lm_validity.studies.signal.statistics.quality import signal_quality
-from lm_validity.studies.signal.statistics.resampling import (
-    Interval,
-    draw_items,
-    resample_item_means,
-    resampling_interval,
-)
+from lm_validity.studies.signal.statistics.overall import per_item_score_ratio
+from lm_validity.studies.signal.statistics.quality import fewest_checkpoints, signal_quality
+from lm_validity.studies.signal.statistics.resampling import draw_items, resample_item_means
 from lm_validity.studies.signal.statistics.splits import FilterTrial
+from lm_validity.studies.signal.summary import SKIPPED, Draws, MetricQuality, Subgroup, Trial, Value, bounds
+from lm_validity.summaries import Missing, is_known, known
 from lm_validity.tables.item_arrays import BenchmarkItems
+from lm_validity.words import listing
 
 CONTROLS = 200  # random choices of the same size beside every filter
 STRATA = 5  # groups of gold answers of similar length
@@ -38,50 +36,17 @@ FILTERS: tuple[tuple[str, ItemFilter, str], ...] = (
 
 
 @dataclass(frozen=True)
-class MetricQuality:
-    """Signal quality of a benchmark if its items were scored otherwise; the same draws for all metrics."""
-
-    metric: str
-    label: str
-    quality: Interval
-    less_accuracy: Interval | None  # quality minus that of accuracy
-
-
-@dataclass(frozen=True)
-class Subgroup:
-    """Scores of some of a benchmark's items."""
-
-    kind: str  # subject or answer length
-    name: str
-    items: int
-    quality: Interval
-    last_score: float  # mean over models at their last checkpoint
-    last_log_likelihood: float  # of the gold answer per token there; NaN where unknown
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One filter under one split design."""
-
-    filter: str
-    score: str
-    design: str
-    trial: FilterTrial
-    length_dependence: float
-
-
-@dataclass(frozen=True)
 class ItemAnalysis:
-    """Results for one benchmark; `resampled` is None where items do not reproduce the scores."""
+    """Results for one benchmark whose items reproduce its scores; `notes` are remarks on what the items lack."""
 
     items: int
-    chance: float | None  # the score of guessing; None where the metric is no share of right answers
-    resampled: Values | None
-    metrics: list[MetricQuality] = field(default_factory=list)
-    trials: list[Trial] = field(default_factory=list)
-    subgroups: list[Subgroup] = field(default_factory=list)
-    compliance_null: np.ndarray | None = None
-    notes: list[str] = field(default_factory=list)
+    chance: Value  # the score of guessing; unknown where the metric is no share of right answers
+    resampled: Values | Missing
+    metrics: dict[str, MetricQuality] | Missing
+    trials: list[Trial] | Missing
+    subgroups: list[Subgroup] | Missing
+    compliance_null: Draws
+    notes: tuple[str, ...]
 
 
 def analyze_items(
@@ -92,78 +57,69 @@ def analyze_items(
     options: Options,
     resamples: int,
     seed: int,
-) -> ItemAnalysis:
-    """Everything that needs items. Draws are seeded by `seed`, the same for all metrics, so that these compare."""
-    notes: list[str] = []
-    answers, correct = _aligned(design, answers, direction, notes)
-    if answers is None:
-        return ItemAnalysis(0, None, None, notes=notes)
-    chance = _chance(answers, direction, notes)
+) -> ItemAnalysis | Missing:
+    """Everything that needs items, or why they cannot be used.
+
+    Draws are seeded by `seed`, the same for all metrics, so that these compare.
+    """
+    aligned = _aligned(design, answers, direction)
+    if isinstance(aligned, Missing):
+        return aligned
+    answers, correct = aligned
+    chance = _chance(answers, direction)
     counts = draw_items(len(answers.doc_ids), resamples, np.random.default_rng(seed))
-    resampled = _resample(correct, counts) if resamples else None
     scored = [index for index, model in enumerate(answers.models) if model.model in design.scored]
     of_scored = answers.rows([(index, np.flatnonzero(_selected(design, answers, index))) for index in scored])
+    trials, notes = _trials(of_scored, facts, options, seed)
     return ItemAnalysis(
         items=len(answers.doc_ids),
         chance=chance,
-        resampled=resampled,
+        resampled=_resample(correct, counts) if resamples else SKIPPED,
         metrics=_metrics(of_scored, options, counts),
-        trials=_trials(of_scored, facts, options, seed, notes),
+        trials=trials,
         subgroups=_subgroups(of_scored, direction, options, min(resamples, SUBGROUP_RESAMPLES), seed),
-        compliance_null=_compliance_null(design, correct, options, chance, resamples, seed) if resamples else None,
+        compliance_null=_compliance_null(design, correct, options, chance, resamples, seed),
         notes=notes,
     )
 
 
-def _aligned(
-    design: Design, answers: BenchmarkItems, direction: float, notes: list[str]
-) -> tuple[BenchmarkItems | None, Values]:
+def _aligned(design: Design, answers: BenchmarkItems, direction: float) -> tuple[BenchmarkItems, Values] | Missing:
     """The answers of the curves' models and checkpoints, oriented, and their scores (n, items) by model.
 
-    None where items are missing, or where their mean is not the benchmark's score: then resampling items would say
-    nothing about it.
+    Missing where items are, or where their mean is not the benchmark's score: then resampling items would say nothing
+    about it.
     """
     rows, correct = [], {}
     by_name = {model.model: (index, model) for index, model in enumerate(answers.models)}
     for name, curve in design.curves.items():
         if name not in by_name:
-            notes.append(f"{design.benchmark}: no items of {name}, so nothing that needs items.")
-            return None, {}
+            return Missing(f"The items table has no items of {name} on {design.benchmark}.")
         index, model = by_name[name]
         places = {checkpoint: at for at, checkpoint in enumerate(model.checkpoints)}
         missing = [checkpoint for checkpoint in curve.checkpoints if checkpoint not in places]
         if missing:
-            notes.append(
-                f"{design.benchmark}: no items of {name} at {listing(missing, 4)}, so nothing that needs items."
-            )
-            return None, {}
+            return Missing(f"The items table has no items of {name} on {design.benchmark} at {listing(missing, 4)}.")
         at = np.array([places[checkpoint] for checkpoint in curve.checkpoints])
         rows.append((index, at))
         correct[name] = direction * model.correct[at]
         if not np.allclose(correct[name].mean(axis=1), curve.values, rtol=0, atol=1e-6):
-            notes.append(
-                f"{design.benchmark}: the score of {name} is not the mean over its items, so nothing that needs items."
-            )
-            return None, {}
+            return Missing(f"The score of {name} on {design.benchmark} is not the mean over its items.")
     oriented = answers.rows(rows)
     models = tuple(replace(model, correct=correct[model.model]) for model in oriented.models)
     return replace(oriented, models=models), correct
 
 
-def _chance(answers: BenchmarkItems, direction: float, notes: list[str]) -> float | None:
-    """The score of guessing among the choices; None without choices, and where the metric is no share of right answers.
+def _chance(answers: BenchmarkItems, direction: float) -> Value:
+    """The score of guessing among the choices; unknown without choices, and where the metric is no share of right ones.
 
     Guessing gives 1 / choices of an accuracy; of a log-likelihood gap, a correlation or an error it says nothing.
     """
     if answers.choices is None:
-        return None
-    if direction < 0 or not all(np.isin(model.correct, (0.0, 1.0)).all() for model in answers.models):
-        why = "lower is better" if direction < 0 else "its items are not right or wrong (1 or 0)"
-        notes.append(
-            f"{answers.benchmark}: no chance level, since {why}: chance, non-randomness and compliance above chance "
-            "are null."
-        )
-        return None
+        return Missing("The items have no choices to guess among.")
+    if direction < 0:
+        return Missing("Guessing has no known score where lower is better.")
+    if not all(np.isin(model.correct, (0.0, 1.0)).all() for model in answers.models):
+        return Missing("Guessing has no known score where items are not right or wrong (1 or 0).")
     return float(np.mean(1.0 / answers.choices))
 
 
@@ -192,9 +148,9 @@ def _quality_of(curves: list[np.ndarray], options: Options, counts: np.ndarray) 
     return value, mean_quality(np.split(means, ends, axis=1))
 
 
-def _metrics(answers: BenchmarkItems, options: Options, counts: np.ndarray) -> list[MetricQuality]:
+def _metrics(answers: BenchmarkItems, options: Options, counts: np.ndarray) -> dict[str, MetricQuality] | Missing:
     """Signal quality under every item metric that the table has what it needs for, accuracy first."""
-    results: list[MetricQuality] = []
+    results: dict[str, MetricQuality] = {}
     accuracy: tuple[float, np.ndarray] | None = None
     for metric, described in METRICS.items():
         if any(missing_for(answers, model, metric) for model in answers.models):
@@ -203,38 +159,86 @@ def _metrics(answers: BenchmarkItems, options: Options, counts: np.ndarray) -> l
         if any(np.isnan(scores).any() for scores in curves):
             continue
         value, draws = _quality_of(curves, options, counts)
-        less = None
+        quality = known(value, too_few_checkpoints(options))
+        less, less_interval = Missing("Accuracy is unknown for some items."), None
         if metric == "accuracy":
             accuracy = value, draws
+            less = None
         elif accuracy is not None:
-            less = resampling_interval(value - accuracy[0], draws - accuracy[1], -1.0, 1.0)
-        results.append(MetricQuality(metric, described.label, resampling_interval(value, draws, 0.0, 1.0), less))
-    return results
+            less = known(value - accuracy[0], too_few_checkpoints(options))
+            less_interval = bounds(less, draws - accuracy[1], -1.0, 1.0)
+        interval = bounds(quality, draws, 0.0, 1.0)
+        results[metric] = MetricQuality(quality, interval, less, less_interval or less, described.label)
+    return results or Missing("Other item scores need the log-likelihoods of the choices and the right choice.")
 
 
-def _trials(answers: BenchmarkItems, facts: pd.DataFrame, options: Options, seed: int, notes: list[str]) -> list[Trial]:
-    """The competition's filters under every split that the models allow; never an in-sample figure alone."""
+def too_few_checkpoints(options: Options) -> str:
+    """Why a model has no signal quality."""
+    return (
+        f"Signal quality needs {fewest_checkpoints(options.convention)} selected checkpoints of a model for its "
+        "autocorrelation."
+    )
+
+
+def _trials(
+    answers: BenchmarkItems, facts: pd.DataFrame, options: Options, seed: int
+) -> tuple[list[Trial] | Missing, tuple[str, ...]]:
+    """The competition's filters under every split that the models allow, and notes on those that cannot be tried."""
     if any(missing_for(answers, model, "confidence_margin") for model in answers.models):
-        return []
+        return Missing("The filters need the log-likelihoods of the choices and the right choice."), ()
     answers = with_scores_only(answers, ("confidence_margin", "log_probability_gap", "probability"))
     candidates = Candidates(answers.doc_ids, answers)
     sheet = facts.reset_index(names="model")
     if not folds_by_design(candidates, sheet):
-        notes.append(f"{answers.benchmark}: filters cannot be judged: no second model, and too few checkpoints.")
-        return []
-    trials = []
+        return Missing("Filters cannot be judged without a second model or more checkpoints."), ()
+    trials, notes = [], []
     for name, item_filter, metric in FILTERS:
         if missing := _missing_lengths(item_filter, answers):
             notes.append(f"{answers.benchmark}: no {name}: {missing}.")
             continue
-        dependence = float("nan")
-        if answers.models[0].tokens is not None or answers.characters is not None:
-            dependence = length_dependence(item_filter.keep(candidates), answer_lengths(answers))
+        dependence = _length_dependence(item_filter, candidates, answers)
         for score in ("correct", metric):
             generator = np.random.default_rng(seed)
             judged = judge([item_filter], candidates, sheet, score, generator, CONTROLS, options.convention)
-            trials += [Trial(name, score, design, trial, dependence) for design, trial in judged.items()]
-    return trials
+            trials += [_trial(name, score, design, trial, dependence) for design, trial in judged.items()]
+    return trials, tuple(notes)
+
+
+def _trial(name: str, score: str, design: str, trial: FilterTrial, length_dependence: Value) -> Trial:
+    nothing = "The filter keeps no item where it was fitted."
+    in_sample = known(trial.in_sample, "The filter keeps no item when it sees all models that are scored.")
+    held_out = known(trial.held_out, nothing)
+    ratio = known(trial.held_out, nothing)
+    if not trial.kept_in_sample or not trial.unfiltered:
+        ratio = Missing("No score per item: the filter keeps no item, or all items together score 0.")
+    elif is_known(ratio):  # held-out quality per item that was kept, over that of all items
+        ratio = per_item_score_ratio(trial.held_out, trial.kept_in_sample, trial.unfiltered, trial.items)
+    return Trial(
+        filter=name,
+        score=score,
+        design=design,
+        unfiltered=trial.unfiltered,
+        in_sample=in_sample,
+        held_out=held_out,
+        optimism_gap=known(trial.optimism_gap, nothing) if is_known(in_sample) else in_sample,
+        control_mean=known(trial.control_mean, nothing),
+        control_high=known(trial.control_high, nothing),
+        p=known(trial.p, nothing),
+        useful=trial.useful,
+        items=trial.items,
+        kept_in_sample=trial.kept_in_sample,
+        kept_by_fold=trial.kept_by_fold,
+        length_dependence=length_dependence,
+        per_item_score_ratio=ratio,
+    )
+
+
+def _length_dependence(item_filter: ItemFilter, candidates: Candidates, answers: BenchmarkItems) -> Value:
+    """Correlation of being kept, over all models, with the length of the right answer."""
+    if answers.models[0].tokens is None and answers.characters is None:
+        return Missing("The lengths of the choices are unknown.")
+    found = length_dependence(item_filter.keep(candidates), answer_lengths(answers))
+    return known(found, "The filter keeps all items or none, or all right answers are equally long.")
 
 
 def _missing_lengths(item_filter: ItemFilter, answers: BenchmarkItems) -> str | None:
@@ -249,13 +253,37 @@ def _missing_lengths(item_filter: ItemFilter, answers: BenchmarkItems) -> str | 
 
 def _subgroups(
     answers: BenchmarkItems, direction: float, options: Options, resamples: int, seed: int
-) -> list[Subgroup]:
+) -> list[Subgroup] | Missing:
     """Views by subject and by length of the gold answer, where there are at least two groups."""
+    subgroups = []
+    for kind, name, inside in _groupings(answers):
+        if inside.sum() < MINIMUM_SUBGROUP:
+            continue
+        curves = [model.correct[:, inside] for model in answers.models]
+        counts = draw_items(int(inside.sum()), resamples, np.random.default_rng(seed))
+        value, draws = _quality_of(curves, options, counts)
+        quality = known(value, too_few_checkpoints(options))
+        subgroups.append(
+            Subgroup(
+                kind=kind,
+                name=str(name),
+                items=int(inside.sum()),
+                signal_quality=quality,
+                interval=bounds(quality, draws, 0.0, 1.0),
+                last_score=direction * float(np.mean([scores[-1].mean() for scores in curves])),
+                last_log_likelihood_per_token=_last_log_likelihood(answers, inside),
+            )
+        )
+    return subgroups or Missing(f"The items have no two subjects or answer lengths, or under {MINIMUM_SUBGROUP} each.")
+
+
+def _groupings(answers: BenchmarkItems) -> list[tuple[str, str, np.ndarray]]:
+    """Kind, name and items (items,) of every group."""
     groupings = []
     if len(set(answers.subjects)) > 1:
         groupings += [("subject", name, answers.subjects == name) for name in sorted(set(answers.subjects)) if name]
-    known = answers.models[0].tokens is not None or answers.characters is not None
-    if known and answers.gold is not None:
+    with_lengths = answers.models[0].tokens is not None or answers.characters is not None
+    if with_lengths and answers.gold is not None:
         lengths = answer_lengths(answers)
         strata = length_strata(lengths, STRATA)
         unit = "tokens" if answers.models[0].tokens is not None else "characters"
@@ -263,41 +291,30 @@ def _subgroups(
             inside = strata == stratum
             low, high = lengths[inside].min(), lengths[inside].max()
             groupings.append(("answer length", f"{low:g} to {high:g} {unit}", inside))
-    subgroups = []
-    for kind, name, inside in groupings:
-        if inside.sum() < MINIMUM_SUBGROUP:
-            continue
-        curves = [model.correct[:, inside] for model in answers.models]
-        counts = draw_items(int(inside.sum()), resamples, np.random.default_rng(seed))
-        value, draws = _quality_of(curves, options, counts)
-        subgroups.append(
-            Subgroup(
-                kind=kind,
-                name=str(name),
-                items=int(inside.sum()),
-                quality=resampling_interval(value, draws, 0.0, 1.0),
-                last_score=direction * float(np.mean([scores[-1].mean() for scores in curves])),
-                last_log_likelihood=_last_log_likelihood(answers, inside),
-            )
-        )
-    return subgroups
+    return groupings
 
 
-def _last_log_likelihood(answers: BenchmarkItems, inside: np.ndarray) -> float:
+def _last_log_likelihood(answers: BenchmarkItems, inside: np.ndarray) -> Value:
     metric = "log_likelihood_per_token"
-    if any(missing_for(answers, model, metric) for model in answers.models):
-        return float("nan")
+    lacks = [missing_for(answers, model, metric) for model in answers.models]
+    if any(lacks):
+        return Missing(f"The items table lacks {next(filter(None, lacks))}.")
     # The last checkpoints first: copying all of them for every subgroup would take longer than all the rest
     last = answers.rows([(i, [len(m.checkpoints) - 1]) for i, m in enumerate(answers.models)]).take(inside)
-    return float(np.mean([model_scores(last, model, metric).mean() for model in last.models]))
+    mean = float(np.mean([model_scores(last, model, metric).mean() for model in last.models]))
+    return known(mean, "Some right answers have no log-likelihood.")
 
 
 def _compliance_null(
-    design: Design, correct: Values, options: Options, chance: float | None, exchanges: int, seed: int
-) -> np.ndarray | None:
+    design: Design, correct: Values, options: Options, chance: Value, exchanges: int, seed: int
+) -> Draws:
     """Compliance (exchanges,) when the labels of science and web model are exchanged item by item."""
-    if not design.compliance_pairs or (options.normalisation == "above_chance" and chance is None):
-        return None
+    if not exchanges:
+        return SKIPPED
+    if not design.compliance_pairs:
+        return Missing("There is no pair of a science and a web model.")
+    if options.normalisation == "above_chance" and isinstance(chance, Missing):
+        return chance
     draws = []
     for pair in design.compliance_pairs:
         science, web = exchanged_curves(
@@ -306,5 +323,5 @@ def _compliance_null(
             exchanges,
             np.random.default_rng(seed),
         )
-        draws.append(compliance(science, web, options.normalisation, chance).value)
+        draws.append(compliance(science, web, options.normalisation, chance if is_known(chance) else None).value)
     return mean_of_known(draws)

@@ -6,7 +6,10 @@ from lm_validity.pages.page import Figure, Finding, Section, Table
 from lm_validity.studies.signal import figures as signal_figures
 from lm_validity.studies.signal.filters.held_out import DESIGNS
 from lm_validity.studies.signal.items import CONTROLS
+from lm_validity.studies.signal.page_tables import as_numbers, ends
 from lm_validity.studies.signal.statistics.items import METRICS
+from lm_validity.studies.signal.summary import SignalSummary, Trial
+from lm_validity.summaries import is_known
 from lm_validity.words import count, decimal
 
 _SHOWN_SUBGROUPS = 60
@@ -19,48 +22,46 @@ _SHORT_DESIGNS = {
 }
 
 
-def filter_findings(summary: dict) -> list[Finding]:
+def filter_findings(summary: SignalSummary) -> list[Finding]:
     """Whether any filter holds beyond the data that it was fitted on."""
-    trials = [{"benchmark": name, **trial} for name, entries in summary["filters"].items() for trial in entries]
-    if not trials:
-        return []
-    useful = [trial for trial in trials if trial["useful"]]
-    judged = [trial for trial in trials if trial["held_out"] is not None]
+    judged = [(name, trial) for name, trial in _trials(summary) if is_known(trial.held_out)]
     if not judged:
         return []
+    useful = [(name, trial) for name, trial in judged if trial.useful]
     basis = (
         f"{count(len(judged), 'trial')} of filters on models or checkpoints that they did not see; "
         f"{CONTROLS} random choices of the same size each"
     )
     # A filter can keep items in every fold and none over all models: there is no optimism to tell of
-    gaps = [trial["optimism_gap"] for trial in judged if trial["optimism_gap"] is not None]
+    gaps = [trial.optimism_gap for _, trial in judged if is_known(trial.optimism_gap)]
     basis += f"; mean optimism {decimal(sum(gaps) / len(gaps), signed=True)}." if gaps else "."
     if not useful:
         return [Finding("The filters found nothing that holds beyond the data they were fitted on.", basis)]
-    best = max(useful, key=_gain)
+    name, best = max(useful, key=lambda found: _gain(found[1]))
     sentence = (
         f"Filters beat random choices of the same size in {len(useful)} of {count(len(judged), 'trial')} "
-        f"(chance: 2.5%), by {decimal(_gain(best), signed=True)} at most ({best['filter']} on {best['benchmark']})."
+        f"(chance: 2.5%), by {decimal(_gain(best), signed=True)} at most ({best.filter} on {name})."
     )
     return [Finding(sentence, basis)]
 
 
-def _gain(trial: dict) -> float:
+def _trials(summary: SignalSummary) -> list[tuple[str, Trial]]:
+    return [(name, trial) for name, trials in summary.filters.items() if is_known(trials) for trial in trials]
+
+
+def _gain(trial: Trial) -> float:
     """Held-out signal quality above that of random choices."""
-    return trial["held_out"] - trial["control_mean"]
+    return trial.held_out - trial.control_mean
 
 
-def filter_section(summary: dict) -> Section | None:
+def filter_section(summary: SignalSummary) -> Section | None:
     """In-sample, held-out and random choices side by side."""
-    rows = [{"benchmark": name, **trial} for name, entries in summary["filters"].items() for trial in entries]
+    rows = [{"benchmark": name, **vars(trial)} for name, trial in _trials(summary)]
     if not rows:
         return None
-    frame = pd.DataFrame(rows)
+    table = pd.DataFrame(rows).drop(columns="kept_by_fold")
     numbers = ["unfiltered", "in_sample", "held_out", "optimism_gap", "control_mean", "control_high", "p"]
-    frame[[*numbers, "length_dependence"]] = frame[[*numbers, "length_dependence"]].astype(float)
-    # A half of the items has twice the score per item whatever was kept: shown because it is in use
-    frame["per_item_score_ratio"] = frame["per_item_score_ratio"].astype(float)
-    table = frame.drop(columns="kept_by_fold")
+    frame = as_numbers(table, numbers)
     shown = set(frame["design"])
     formats = dict.fromkeys([*numbers, "length_dependence", "per_item_score_ratio"], ".3f")
     explanation = "The score per item, over that of all items, is near 2 for any half of them: it is no merit. "
@@ -103,35 +104,36 @@ def _filter_rows(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["row", "kind", "value", "low", "high"])
 
 
-def metric_section(summary: dict) -> Section | None:
+def metric_section(summary: SignalSummary) -> Section | None:
     """The same items under other scores."""
     rows = []
-    for name, entries in summary["item_metrics"].items():
-        for metric, entry in entries.items():
-            low, high = entry["interval"] or (None, None)
-            less_low, less_high = entry["less_accuracy_interval"] or (None, None)
+    with_items = {name: metrics for name, metrics in summary.item_metrics.items() if is_known(metrics)}
+    for name, metrics in with_items.items():
+        for metric, found in metrics.items():
+            low, high = ends(found.interval)
+            less_low, less_high = ends(found.less_accuracy_interval)
             rows.append(
                 {
                     "benchmark": name,
                     "metric": metric,
-                    "label": METRICS[metric].label,
-                    "signal_quality": entry["signal_quality"],
+                    "label": found.label,
+                    "signal_quality": found.signal_quality,
                     "low": low,
                     "high": high,
-                    "less_accuracy": entry["less_accuracy"],
+                    "less_accuracy": found.less_accuracy,
                     "less_accuracy_low": less_low,
                     "less_accuracy_high": less_high,
                 }
             )
     if not rows:
         return None
-    numbers = ["signal_quality", "low", "high", "less_accuracy", "less_accuracy_low", "less_accuracy_high"]
-    frame = pd.DataFrame(rows).astype(dict.fromkeys(numbers, float))
+    frame = pd.DataFrame(rows)
     labels = [described.label for metric, described in METRICS.items() if metric in set(frame["metric"])]
     # A score that a benchmark lacks is a grey cell, not a hole
-    grid = pd.MultiIndex.from_product([list(summary["item_metrics"]), labels], names=["benchmark", "label"])
-    cells = frame.set_index(["benchmark", "label"])[["signal_quality"]].reindex(grid).reset_index()
-    chart = signal_figures.metric_heatmap(cells, labels, list(summary["item_metrics"]))
+    grid = pd.MultiIndex.from_product([list(with_items), labels], names=["benchmark", "label"])
+    drawn = as_numbers(frame, ["signal_quality"])
+    cells = drawn.set_index(["benchmark", "label"])[["signal_quality"]].reindex(grid).reset_index()
+    chart = signal_figures.metric_heatmap(cells, labels, list(with_items))
     return Section(
         "Item scores",
         explanation="Scores of one tokenizer are not comparable with another's, and log-probability scores depend "
@@ -142,28 +144,27 @@ def metric_section(summary: dict) -> Section | None:
                 "item_metrics",
                 "With intervals",
                 frame.drop(columns="label"),
-                formats=dict.fromkeys(numbers, ".3f"),
+                formats=dict.fromkeys(frame.columns[3:], ".3f"),
                 folded=True,
             )
         ],
     )
 
 
-def subgroup_section(summary: dict) -> Section | None:
+def subgroup_section(summary: SignalSummary) -> Section | None:
     """Views by subject and by length of the gold answer."""
     rows = []
-    for name, entries in summary["subgroups"].items():
-        for entry in entries:
-            low, high = entry["interval"] or (None, None)
-            rows.append(
-                {"benchmark": name, **{k: v for k, v in entry.items() if k != "interval"}, "low": low, "high": high}
-            )
+    for name, groups in summary.subgroups.items():
+        for group in groups if is_known(groups) else ():
+            low, high = ends(group.interval)
+            found = {key: value for key, value in vars(group).items() if key != "interval"}
+            rows.append({"benchmark": name, **found, "low": low, "high": high})
     if not rows:
         return None
+    frame = pd.DataFrame(rows)
     numbers = ["signal_quality", "last_score", "last_log_likelihood_per_token", "low", "high"]
-    frame = pd.DataFrame(rows).astype(dict.fromkeys(numbers, float))
     figures = []
-    for kind, here in frame.groupby("kind"):
+    for kind, here in as_numbers(frame, numbers).groupby("kind"):
         here = here.assign(row=here["benchmark"] + ": " + here["name"]).head(_SHOWN_SUBGROUPS)
         title = "By subject" if kind == "subject" else "By length of the gold answer"
         caption = (

@@ -1,9 +1,14 @@
 """The parts of the signal page that are tables: compliance, overall score, criteria of others."""
 
+from collections.abc import Sequence
+from dataclasses import fields
+
 import pandas as pd
 
 from lm_validity.pages.page import Section, Table
-from lm_validity.studies.agreement.score_matrix import listing
+from lm_validity.studies.signal.summary import Bounds, SignalSummary, Value
+from lm_validity.summaries import Missing, is_known, number
+from lm_validity.words import listing
 
 _COMPLIANCE_LABELS = {
     "none": "not normalised",
@@ -14,44 +19,52 @@ _COMPLIANCE_LABELS = {
 }
 
 
-def compliance_section(summary: dict) -> Section | None:
+def ends(interval: Bounds | None) -> tuple:
+    """Low and high of an interval, or twice why there is none."""
+    return interval if is_known(interval) else (interval, interval)
+
+
+def as_numbers(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
+    """The frame for a figure: these columns as floats, NaN where a value is missing."""
+    return frame.assign(**{column: [number(value) for value in frame[column]] for column in columns})
+
+
+def compliance_section(summary: SignalSummary) -> Section | None:
     """Science against web models, and the overall score that needs them; None without such a pair."""
     rows = []
-    for name, entry in summary["compliance"].items():
-        if entry["value"] is None:
+    for name, score in summary.compliance.items():
+        if not is_known(score.value):
             continue
-        low, high = entry["interval"] or (None, None)
-        gap_low, gap_high = entry["raw_gap_interval"] or (None, None)
-        overall = summary["overall_interval"][name] or (None, None)
-        weights = (summary["weight_sensitivity"] or {}).get(name, {})
+        low, high = ends(score.interval)
+        gap_low, gap_high = ends(score.raw_gap_interval)
+        overall_low, overall_high = ends(summary.overall_interval[name])
         rows.append(
             {
                 "benchmark": name,
-                "compliance": entry["value"],
+                "compliance": score.value,
                 "low": low,
                 "high": high,
-                "p": entry["null_p"],
-                "raw_gap": entry["raw_gap"],
+                "p": score.null_p,
+                "raw_gap": score.raw_gap,
                 "gap_low": gap_low,
                 "gap_high": gap_high,
-                **{key: value for key, value in entry["normalisations"].items() if key != entry["normalisation"]},
-                "overall": summary["overall"][name],
-                "overall_low": overall[0],
-                "overall_high": overall[1],
-                "first_under_weights": weights.get("share_first"),
+                **{key: value for key, value in score.normalisations.items() if key != score.normalisation},
+                "overall": summary.overall[name],
+                "overall_low": overall_low,
+                "overall_high": overall_high,
+                "first_under_weights": _share_first(summary, name),
             }
         )
     if not rows:
         return None
-    frame = as_numbers(pd.DataFrame(rows), skip=("benchmark",)).sort_values("compliance", ascending=False)
-    positive = [row["benchmark"] for row in rows if row["gap_low"] is not None and row["gap_low"] > 0]
+    frame = pd.DataFrame(rows).sort_values("compliance", ascending=False)
+    positive = [row["benchmark"] for row in rows if number(row["gap_low"]) > 0]
     finding = f"The science model is ahead beyond the items' chance on {listing(positive)}." if positive else ""
-    normalisation = summary["conventions"]["normalisation"]
     return Section(
         "Compliance and overall score",
         finding=finding,
-        explanation=f"Normalisation: {normalisation}; the others stand beside it, and the raw gap in the score's unit. "
-        "One pair of trainings: another seed of either is not in the interval. "
+        explanation=f"Normalisation: {summary.conventions.normalisation}; the others stand beside it, and the raw gap "
+        "in the score's unit. One pair of trainings: another seed of either is not in the interval. "
         "First under all weights: the share of weightings of the three parts that rank the benchmark first.",
         tables=[
             Table(
@@ -65,30 +78,35 @@ def compliance_section(summary: dict) -> Section | None:
     )
 
 
-def criteria_section(summary: dict) -> Section:
+def _share_first(summary: SignalSummary, name: str) -> Value:
+    shares = summary.weight_sensitivity
+    if isinstance(shares, Missing):
+        return shares
+    return shares[name].share_first if name in shares else Missing("The benchmark lacks one of the three parts.")
+
+
+def criteria_section(summary: SignalSummary) -> Section:
     """FineTasks, Signal and Noise, DataDecide."""
     rows = []
-    for name, entry in summary["criteria"].items():
-        fine, noise = entry["finetasks"], entry["signal_and_noise"]
+    for name, criteria in summary.criteria.items():
+        fine = criteria.finetasks
         rows.append(
             {
                 "benchmark": name,
-                "monotonicity": fine["monotonicity"],
-                "passes": fine["monotonicity_passes"],
-                "seed_signal_to_noise": fine["signal_to_noise"],
-                "non_randomness": fine["non_randomness"],
-                "ordering_consistency": fine["ordering_consistency"],
-                "signal": noise["signal"],
-                "noise": noise["noise"],
-                "signal_to_noise": noise["signal_to_noise"],
-                "step_direction": noise["step_direction"],
-                "total_variation": noise["total_variation"],
-                "decision_middle_to_last": entry["decision_accuracy"]["middle_to_last"],
-                "decision_small_to_large": entry["decision_accuracy"]["smallest_to_largest"],
+                "monotonicity": fine.monotonicity,
+                "passes": fine.monotonicity_passes,
+                "seed_signal_to_noise": fine.signal_to_noise,
+                "non_randomness": fine.non_randomness,
+                "ordering_consistency": fine.ordering_consistency,
+                **{
+                    field.name: getattr(criteria.signal_and_noise, field.name)
+                    for field in fields(criteria.signal_and_noise)
+                },
+                "decision_middle_to_last": criteria.decision_accuracy.middle_to_last,
+                "decision_small_to_large": criteria.decision_accuracy.smallest_to_largest,
             }
         )
-    frame = as_numbers(pd.DataFrame(rows), skip=("benchmark", "passes"))
-    reasons = sorted({reason for entry in summary["criteria"].values() for reason in entry["reasons"]})
+    frame = pd.DataFrame(rows)
     return Section(
         "Criteria of others",
         explanation="FineTasks asks for a monotonicity of 0.5, a signal-to-noise over seeds of 20 and a non-randomness "
@@ -98,11 +116,4 @@ def criteria_section(summary: dict) -> Section:
                 "criteria", "Side by side", frame, formats=dict.fromkeys(frame.columns[3:], ".3f"), folded=len(rows) > 8
             )
         ],
-        notes=[f"Missing where it stands so: {reason}." for reason in reasons],
     )
-
-
-def as_numbers(frame: pd.DataFrame, skip: tuple[str, ...]) -> pd.DataFrame:
-    """Columns as floats, None as NaN."""
-    kinds = {column: float for column in frame.columns if column not in skip}
-    return frame.astype(kinds)

@@ -6,9 +6,9 @@ import pandas as pd
 
 from lm_validity.errors import InputError
 from lm_validity.pages.page import Section, Table
-from lm_validity.studies.agreement.score_matrix import listing
 from lm_validity.studies.signal.statistics.overall import Weights, check_printed_table
-from lm_validity.words import count
+from lm_validity.studies.signal.summary import PrintedScore
+from lm_validity.words import count, listing
 
 _PARTS = ("SQ", "RC", "CS")
 _COLUMNS = ("dataset", *_PARTS, "global_printed")
@@ -39,34 +39,32 @@ def read_printed(path: str | Path) -> pd.DataFrame:
     return frame.assign(table=frame["table"] if "table" in frame.columns else "")
 
 
-def printed_entries(printed: pd.DataFrame, weights: Weights) -> list[dict]:
-    """One entry a row: the score printed, the one that follows from the parts, and whether rounding explains the
-    difference."""
-    entries = []
+def printed_scores(printed: pd.DataFrame, weights: Weights) -> list[PrintedScore]:
+    """The score printed, the one that follows from the parts, and whether rounding explains the difference."""
+    found = []
     for table, rows in printed.groupby("table", sort=False):
         parts = list(rows[list(_PARTS)].itertuples(index=False, name=None))
         checked = check_printed_table(parts, list(rows["global_printed"]), weights)
         for place, row in enumerate(rows.itertuples()):
-            entries.append(
-                {
-                    "table": table,
-                    "dataset": row.dataset,
-                    "printed": float(row.global_printed),
-                    "recomputed": checked.recomputed[place],
-                    "allowance": checked.allowance[place],
-                    "follows": not checked.inconsistent[place],
-                }
+            found.append(
+                PrintedScore(
+                    table=table,
+                    dataset=row.dataset,
+                    printed=float(row.global_printed),
+                    recomputed=float(checked.recomputed[place]),
+                    allowance=float(checked.allowance[place]),
+                    follows=not checked.inconsistent[place],
+                )
             )
-    return entries
+    return found
 
 
-def printed_section(summary: dict) -> Section | None:
+def printed_section(printed: list[PrintedScore]) -> Section | None:
     """Printed overall scores beside those recomputed; None without printed tables."""
-    entries = summary["printed_tables"]
-    if not entries:
+    if not printed:
         return None
-    odd = list(dict.fromkeys(entry["dataset"] for entry in entries if not entry["follows"]))
-    finding = f"All {count(len(entries), 'printed overall score')} follow from their parts."
+    odd = list(dict.fromkeys(score.dataset for score in printed if not score.follows))
+    finding = f"All {count(len(printed), 'printed overall score')} follow from their parts."
     if odd:
         finding = f"The printed overall score does not follow from its parts for {listing(odd)}."
     return Section(
@@ -78,9 +76,9 @@ def printed_section(summary: dict) -> Section | None:
             Table(
                 "printed_tables",
                 "Printed and recomputed",
-                pd.DataFrame(entries),
+                pd.DataFrame(printed),
                 formats={"recomputed": ".4f", "allowance": ".4f"},
-                folded=len(entries) > 8,
+                folded=len(printed) > 8,
             )
         ],
     )

@@ -6,19 +6,18 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lm_validity.files import write_json
 from lm_validity.pages.page import write_page
 from lm_validity.studies.signal.analysis import BenchmarkResult, analyze_benchmark
 from lm_validity.studies.signal.curves import LearningCurves, read_learning_curves
 from lm_validity.studies.signal.items import ItemAnalysis, analyze_items
-from lm_validity.studies.signal.notes import summary_notes
 from lm_validity.studies.signal.page import signal_page
-from lm_validity.studies.signal.printed import printed_entries, read_printed
+from lm_validity.studies.signal.printed import printed_scores, read_printed
 from lm_validity.studies.signal.scores import Design, Options, make_design
 from lm_validity.studies.signal.statistics.ranking import E2LM_WINDOWS
-from lm_validity.studies.signal.summary import signal_summary
+from lm_validity.studies.signal.summarize import summarize_results
+from lm_validity.studies.signal.summary import SignalSummary
+from lm_validity.summaries import Missing, write_summary
 from lm_validity.tables.read_items import item_benchmarks, read_benchmark_items
-from lm_validity.words import plain
 
 # Where every training is shorter than this, the ranking windows are scaled to the length of each pair's
 SHORT_TRAINING_B = 100.0
@@ -54,8 +53,8 @@ def report_signal(
     """
     analysis = analyze_signal(scores, models, benchmarks, items, selection, resamples, options, printed)
     summary = summarize(analysis)
-    write_page(signal_page(analysis, summary), output)
-    write_json(Path(output) / "summary.json", summary)
+    write_page(signal_page(summary), output)
+    write_summary(summary, Path(output) / "summary.json")
 
 
 def analyze_signal(
@@ -68,7 +67,7 @@ def analyze_signal(
     options: Options = DEFAULT_OPTIONS,
     printed: str | Path | None = None,
 ) -> SignalAnalysis:
-    """All results, from tables only. Raises InputError for bad input; what is missing goes to the notes."""
+    """All results, from tables only. Raises InputError for bad input."""
     tables = None if printed is None else read_printed(printed)
     learning = read_learning_curves(scores, models, benchmarks, selection)
     if options.windows == E2LM_WINDOWS:
@@ -78,24 +77,22 @@ def analyze_signal(
     results = {}
     for benchmark in learning.curves:
         design = make_design(learning, benchmark, options)
-        found = None
+        found = Missing("This needs the benchmark's items, and no items table has them.")
         if benchmark in with_items:
             found = _items(items, design, learning, options, resamples)
         results[benchmark] = analyze_benchmark(design, found, options, resamples, generator)
     return SignalAnalysis(learning, options, results, resamples, tables)
 
 
-def summarize(analysis: SignalAnalysis) -> dict:
-    """The contents of summary.json."""
-    notes = summary_notes(analysis.learning, analysis.results, analysis.resamples, analysis.options)
-    summary = signal_summary(analysis.learning, analysis.results, analysis.options, analysis.resamples, notes)
-    printed = [] if analysis.printed is None else printed_entries(analysis.printed, analysis.options.weights)
-    return plain({**summary, "printed_tables": printed})
+def summarize(analysis: SignalAnalysis) -> SignalSummary:
+    """All that summary.json and the page say."""
+    printed = [] if analysis.printed is None else printed_scores(analysis.printed, analysis.options.weights)
+    return summarize_results(analysis.learning, analysis.results, analysis.options, analysis.resamples, printed)
 
 
 def _items(
     path: str | Path, design: Design, learning: LearningCurves, options: Options, resamples: int
-) -> ItemAnalysis:
+) -> ItemAnalysis | Missing:
     """One benchmark's items are in memory at a time."""
     answers = read_benchmark_items(path, design.benchmark, learning.num_fewshot.get(design.benchmark))
     direction = learning.direction[design.benchmark]

@@ -1,298 +1,321 @@
-"""From scores to summary.json of the signal report."""
+"""The summary of the signal report as one typed object: written to summary.json, and all that the page is built from.
+
+Scores are fractions or in the benchmark's own unit, tokens are in billions, intervals are 95% intervals. What cannot be
+computed is a `Missing` with its reason. Fields that are `page_only` are for figures and stay out of summary.json.
+"""
+
+from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
-from lm_validity.studies.signal.analysis import (
-    BenchmarkResult,
-    interval_of,
-    overall_interval,
-    quality_interval,
-    quality_p,
-)
-from lm_validity.studies.signal.anchors import criteria_entry
-from lm_validity.studies.signal.curves import LearningCurves
-from lm_validity.studies.signal.filters.apply import trial_json
-from lm_validity.studies.signal.scores import (
-    STABLE_TAU,
-    Options,
-    compliance_of,
-    mean_of_known,
-    point_values,
-    ranked_curves,
-)
-from lm_validity.studies.signal.statistics.compliance import NORMALISATIONS
-from lm_validity.studies.signal.statistics.overall import WeightSensitivity, per_item_score_ratio, weight_sensitivity
-from lm_validity.studies.signal.statistics.quality import net_rise
-from lm_validity.studies.signal.statistics.ranking import agreement_with_last, size_ordering
-from lm_validity.studies.signal.statistics.resampling import Interval, exceedance_p, resampling_interval
-from lm_validity.studies.signal.statistics.splits import FilterTrial
+from lm_validity.studies.signal.statistics.resampling import exceedance_p, resampling_interval
+from lm_validity.summaries import Missing, is_known, known, page_only
+from lm_validity.words import with_interval
 
-WEIGHT_DRAWS = 10_000
+Value = float | Missing
+Bounds = tuple[float, float] | Missing
+Draws = np.ndarray | Missing  # (resamples,) or (resamples, ...), or why there are none
+
+SKIPPED = Missing("Intervals and p-values were skipped (resamples = 0).")
 
 
-def signal_summary(
-    learning: LearningCurves, results: dict[str, BenchmarkResult], options: Options, resamples: int, notes: list[str]
-) -> dict:
-    """The dictionary of summary.json (numpy types and NaN are replaced on writing)."""
-    sensitivity = _sensitivity(results)
-    return {
-        "selection": learning.selection,
-        "conventions": {
-            "convention": options.convention,
-            "ties": options.ties,
-            "normalisation": options.normalisation,
-            "weights": dict(
-                zip(("signal_quality", "ranking_consistency", "compliance"), options.weights.as_array(), strict=True)
-            ),
-            "windows_b": {
-                "base": options.windows.base,
-                "later": options.windows.later,
-                "relative": options.windows.relative,
-            },
-            "resamples": resamples,
-        },
-        "models": {
-            model: {
-                name: _model_entry(result, model) for name, result in results.items() if model in result.design.curves
-            }
-            for model in learning.models
-        },
-        "benchmarks": {name: _benchmark_entry(result) for name, result in results.items()},
-        "ranking_consistency": {name: _consistency_entry(result) for name, result in results.items()},
-        "compliance": {name: _compliance_entry(result, options) for name, result in results.items()},
-        "overall": {name: result.scores.overall for name, result in results.items()},
-        "overall_interval": {name: _bounds(overall_interval(result)) for name, result in results.items()},
-        "overall_null_p": {name: _overall_p(result, options) for name, result in results.items()},
-        "weight_sensitivity": _sensitivity_entry(sensitivity),
-        "ranking": {name: _ranking_entry(result) for name, result in results.items()},
-        "criteria": {name: criteria_entry(result, learning.facts) for name, result in results.items()},
-        "item_metrics": {name: _metric_entries(result) for name, result in results.items() if result.items},
-        "filters": {name: _filter_entries(result) for name, result in results.items() if result.items},
-        "subgroups": {name: _subgroup_entries(result) for name, result in results.items() if result.items},
-        "notes": notes,
-    }
+def bounds(value: Value, draws: Draws, minimum: float = -np.inf, maximum: float = np.inf) -> Bounds:
+    """The resampling interval of a value; the value's own reason, or that of the draws, where there is none."""
+    for missing in (value, draws):
+        if isinstance(missing, Missing):
+            return missing
+    if draws.size == 0:
+        return SKIPPED
+    interval = resampling_interval(value, draws, minimum, maximum)
+    return known_bounds(interval.low, interval.high, "None of the resamples has a value.")
 
 
-def _bounds(interval: Interval) -> list[float] | None:
-    return [interval.low, interval.high] if np.isfinite(interval.low) else None
+def known_bounds(low: float, high: float, reason: str) -> Bounds:
+    """An interval, or a `Missing` where its ends are not finite."""
+    return (float(low), float(high)) if np.isfinite([low, high]).all() else Missing(reason)
 
 
-def _model_entry(result: BenchmarkResult, model: str) -> dict:
-    quality = result.scores.quality[model]
-    resampled = None if result.resampled is None else result.resampled.quality[model]
-    curve = result.design.curves[model].at(result.design.selected[model])
-    null = result.quality_null[model]
-
-    def bounds(name: str, minimum: float = 0.0):
-        draws = None if resampled is None else getattr(resampled, name)
-        return _bounds(interval_of(getattr(quality, name), draws, minimum, 1.0))
-
-    known = null.size and np.isfinite(null).all()
-    return {
-        "monotonicity": quality.monotonicity,
-        "monotonicity_interval": bounds("monotonicity"),
-        "rank_correlation": quality.rank_correlation,
-        "autocorrelation": quality.autocorrelation,
-        "autocorrelation_interval": bounds("autocorrelation"),
-        "signal_quality": quality.signal_quality,
-        "signal_quality_interval": bounds("signal_quality"),
-        "signal_quality_null_p": exceedance_p(float(quality.signal_quality), null),
-        "signal_quality_null_mean": null.mean() if known else None,
-        "signal_quality_null_95": np.quantile(null, 0.95) if known else None,
-        "checkpoints": len(curve.values),
-        "net_rise": net_rise(curve.values) if len(curve.values) else None,
-        "degenerate": bool(quality.degenerate) if len(curve.values) else None,
-    }
+def p_value(value: Value, null: Draws) -> Value:
+    """One-sided p of a value against draws of its null; the value's own reason, or the null's, where there is none."""
+    for missing in (value, null):
+        if isinstance(missing, Missing):
+            return missing
+    if null.size == 0:
+        return SKIPPED
+    return known(exceedance_p(value, null), "The null has no value in some of its draws.")
 
 
-def _benchmark_entry(result: BenchmarkResult) -> dict:
-    by_size = result.scores.quality_by_size
-    resampled = None if result.resampled is None else result.resampled.quality_by_size
-    return {
-        "signal_quality": result.scores.mean_quality,
-        "signal_quality_interval": _bounds(quality_interval(result)),
-        "signal_quality_null_p": quality_p(result),
-        "rank_correlation": mean_of_known([result.scores.quality[m].rank_correlation for m in result.design.scored]),
-        "signal_quality_by_size": by_size,
-        "signal_quality_by_size_interval": {
-            size: _bounds(interval_of(value, None if resampled is None else resampled[size], 0.0, 1.0))
-            for size, value in by_size.items()
-        },
-        "models": len(result.design.scored),
-        "items": result.items.items or None if result.items else None,
-        "chance": result.chance,
-    }
+@dataclass(frozen=True)
+class Windows:
+    """Windows of ranking consistency: billions of tokens, or `relative` to a training of 1000 billion."""
+
+    base: tuple[float, float]
+    later: tuple[float, float]
+    relative: bool
 
 
-def _consistency_entry(result: BenchmarkResult) -> dict:
-    scores, coin = result.scores, result.consistency_coin
-    resampled = None if result.resampled is None else result.resampled.consistency
-    details = [
-        {
-            "size": pair.size,
-            "first": pair.first,
-            "second": pair.second,
-            "value": found.value,
-            "base_gap": found.base_gap,
-            "with_last": found.with_last,
-            "base_checkpoints": found.base_checkpoints,
-            "later_checkpoints": found.later_checkpoints,
-        }
-        for pair, found in zip(result.design.ranking_pairs, scores.pairs, strict=True)
-    ]
-    known = coin.size and np.isfinite(coin).all()
-    return {
-        "value": scores.consistency,
-        "by_size": scores.consistency_by_size,
-        "interval": _bounds(interval_of(scores.consistency, result.consistency_blocks, 0.0, 1.0)),
-        "item_interval": _bounds(interval_of(scores.consistency, resampled, 0.0, 1.0)),
-        "with_last": scores.with_last,
-        "coin_flip_interval": list(np.quantile(coin, [0.025, 0.975])) if known else None,
-        "coin_flip_p": exceedance_p(float(scores.consistency), coin),
-        "pairs": details,
-    }
+@dataclass(frozen=True)
+class Conventions:
+    """The choices that the source leaves open, by name."""
+
+    convention: str
+    ties: str
+    normalisation: str
+    weights: dict[str, float]
+    windows_b: Windows
+    resamples: int
 
 
-def _compliance_entry(result: BenchmarkResult, options: Options) -> dict:
-    resampled, scores = result.resampled, result.scores
-    null = None if result.items is None else result.items.compliance_null
-    return {
-        "value": scores.compliance,
-        "interval": _bounds(interval_of(scores.compliance, None if resampled is None else resampled.compliance, 0.0)),
-        "null_p": exceedance_p(float(scores.compliance), np.array([]) if null is None else null),
-        "raw_gap": scores.gap,
-        "raw_gap_interval": _bounds(interval_of(scores.gap, None if resampled is None else resampled.gap)),
-        "normalisation": options.normalisation,
-        "normalisations": {
-            name: compliance_of(result.design, point_values(result.design), name, result.chance)[0]
-            for name in NORMALISATIONS
-        },
-        "pairs": [[pair.first, pair.second] for pair in result.design.compliance_pairs],
-        "checkpoints": [len(pair.first_at) for pair in result.design.compliance_pairs],
-    }
+@dataclass(frozen=True)
+class ModelQuality:
+    """Scores of one model's learning curve on one benchmark, over the selected checkpoints."""
+
+    monotonicity: Value
+    monotonicity_interval: Bounds
+    rank_correlation: Value
+    autocorrelation: Value
+    autocorrelation_interval: Bounds
+    signal_quality: Value
+    signal_quality_interval: Bounds
+    signal_quality_null_p: Value
+    signal_quality_null_mean: Value
+    signal_quality_null_95: Value
+    checkpoints: int
+    net_rise: Value
+    degenerate: bool | Missing
 
 
-def _overall_p(result: BenchmarkResult, options: Options) -> float:
-    """p of the overall score when all three parts follow their own nulls, drawn independently."""
-    null = None if result.items is None else result.items.compliance_null
-    if null is None or result.consistency_coin.size != null.size:
-        return float("nan")
-    quality = mean_of_known([result.quality_null[model] for model in result.design.scored])
-    draws = np.stack([quality, result.consistency_coin, null], axis=-1) @ options.weights.as_array()
-    return exceedance_p(float(result.scores.overall), draws)
+@dataclass(frozen=True)
+class BenchmarkQuality:
+    """Means over a benchmark's models."""
+
+    signal_quality: Value
+    signal_quality_interval: Bounds
+    signal_quality_null_p: Value
+    rank_correlation: Value
+    signal_quality_by_size: dict[str, Value]
+    signal_quality_by_size_interval: dict[str, Bounds]
+    models: int
+    items: int | Missing
+    chance: Value
 
 
-def _ranking_entry(result: BenchmarkResult) -> dict | None:
-    """The order of the models along training, over the checkpoints that they have in common."""
-    design, scores = result.design, result.scores
-    if len(design.ranked) < 2 or len(design.ranked_tokens) < 2:
-        return None
-    curves = ranked_curves(design, point_values(design))
-    ordering = size_ordering(curves, design.larger_pairs)
-    resampled, end = result.resampled, float(design.ranked_tokens[-1])
-    return {
-        "models": design.ranked,
-        "tokens_b": None if np.isnan(design.ranked_tokens).any() else design.ranked_tokens,
-        "agreement_with_last": agreement_with_last(curves),
-        "stable_from_b": scores.stable_from,
-        "stable_from_interval_b": _percentiles(None if resampled is None else resampled.stable_from, end),
-        "nearly_stable_tau": STABLE_TAU,
-        "nearly_stable_from_b": scores.nearly_stable_from,
-        "nearly_stable_from_interval_b": _percentiles(None if resampled is None else resampled.nearly_stable_from, end),
-        "size_pairs": ordering.pairs,
-        "size_order_share": ordering.share if ordering.pairs else None,
-        "size_gap": ordering.gap if ordering.pairs else None,
-        "separated_from_b": _separated_from(result, ordering.gap) if ordering.pairs else None,
-    }
+@dataclass(frozen=True)
+class PairOrder:
+    """Ranking consistency of one pair of models."""
+
+    size: str
+    first: str
+    second: str
+    value: Value
+    base_gap: Value
+    with_last: Value
+    base_checkpoints: int
+    later_checkpoints: int
 
 
-def _percentiles(resampled: np.ndarray | None, end: float) -> list[float] | None:
-    """95% percentiles of a token count over item resamples; None where it is unknown in all of them.
+@dataclass(frozen=True)
+class Consistency:
+    """Ranking consistency of a benchmark: mean over pairs of one size, then over sizes."""
 
-    A resample without one (its models tie at the last checkpoint) never settles: it counts as the end of training.
-    """
-    if resampled is None or resampled.size == 0 or np.isnan(resampled).all():
-        return None
-    known = np.where(np.isnan(resampled), end, resampled)
-    return list(np.quantile(known, [0.025, 0.975], method="nearest"))
-
-
-def _separated_from(result: BenchmarkResult, gap: np.ndarray) -> float | None:
-    """Tokens from which larger models are ahead by more than chance of items for good; None without resamples."""
-    if result.items is None or result.items.resampled is None:
-        return None
-    draws = size_ordering(ranked_curves(result.design, result.items.resampled), result.design.larger_pairs).gap
-    low = np.array([resampling_interval(float(value), draws[:, at]).low for at, value in enumerate(gap)])
-    for_good = np.flip(np.logical_and.accumulate(np.flip(low > 0)))
-    return float(result.design.ranked_tokens[np.argmax(for_good)]) if for_good.any() else None
+    value: Value
+    by_size: dict[str, Value]
+    interval: Bounds
+    item_interval: Bounds
+    with_last: Value
+    coin_flip_interval: Bounds
+    coin_flip_p: Value
+    pairs: list[PairOrder]
 
 
-def _metric_entries(result: BenchmarkResult) -> dict:
-    return {
-        each.metric: {
-            "signal_quality": each.quality.value,
-            "interval": _bounds(each.quality),
-            "less_accuracy": None if each.less_accuracy is None else each.less_accuracy.value,
-            "less_accuracy_interval": None if each.less_accuracy is None else _bounds(each.less_accuracy),
-        }
-        for each in result.items.metrics
-    }
+@dataclass(frozen=True)
+class ComplianceScore:
+    """Science against web models on one benchmark."""
+
+    value: Value
+    interval: Bounds
+    null_p: Value
+    raw_gap: Value
+    raw_gap_interval: Bounds
+    normalisation: str
+    normalisations: dict[str, Value]
+    pairs: list[list[str]]
+    checkpoints: list[int]
 
 
-def _filter_entries(result: BenchmarkResult) -> list[dict]:
-    return [
-        {
-            "filter": each.filter,
-            "score": each.score,
-            "design": each.design,
-            **trial_json(each.trial),
-            "length_dependence": each.length_dependence,
-            "per_item_score_ratio": _per_item_score_ratio(each.trial),
-        }
-        for each in result.items.trials
-    ]
+@dataclass(frozen=True)
+class WeightShare:
+    """How a benchmark ranks by the overall score over all weightings of its parts."""
+
+    share_first: float
+    rank_interval: list[float]
 
 
-def _per_item_score_ratio(trial: FilterTrial) -> float:
-    """Held-out quality per item that was kept, over that of all items; NaN where nothing was kept."""
-    if not trial.kept_in_sample or not trial.unfiltered:
-        return float("nan")
-    return per_item_score_ratio(trial.held_out, trial.kept_in_sample, trial.unfiltered, trial.items)
+@dataclass(frozen=True)
+class Ranking:
+    """The order of a benchmark's models along training, over their common checkpoints."""
+
+    models: list[str]
+    tokens_b: np.ndarray | Missing
+    agreement_with_last: np.ndarray
+    stable_from_b: Value
+    stable_from_interval_b: Bounds
+    nearly_stable_tau: float
+    nearly_stable_from_b: Value
+    nearly_stable_from_interval_b: Bounds
+    size_pairs: int
+    size_order_share: np.ndarray | Missing
+    size_gap: np.ndarray | Missing
+    separated_from_b: Value
+    progress: np.ndarray = page_only()
 
 
-def _subgroup_entries(result: BenchmarkResult) -> list[dict]:
-    return [
-        {
-            "kind": each.kind,
-            "name": each.name,
-            "items": each.items,
-            "signal_quality": each.quality.value,
-            "interval": _bounds(each.quality),
-            "last_score": each.last_score,
-            "last_log_likelihood_per_token": each.last_log_likelihood,
-        }
-        for each in result.items.subgroups
-    ]
+@dataclass(frozen=True)
+class FineTasks:
+    """Criteria of FineTasks, and whether its thresholds are passed."""
+
+    monotonicity: Value
+    monotonicity_passes: bool | Missing
+    signal_to_noise: Value
+    signal_to_noise_passes: bool | Missing
+    non_randomness: Value
+    non_randomness_passes: bool | Missing
+    ordering_consistency: Value
 
 
-def _sensitivity(results: dict[str, BenchmarkResult]) -> tuple[list[str], WeightSensitivity] | None:
-    """Over the benchmarks with all three parts, where there are at least two."""
-    parts = {
-        name: np.array([result.scores.mean_quality, result.scores.consistency, result.scores.compliance], dtype=float)
-        for name, result in results.items()
-    }
-    complete = [name for name, row in parts.items() if np.isfinite(row).all()]
-    if len(complete) < 2:
-        return None
-    components = np.stack([parts[name] for name in complete])
-    return complete, weight_sensitivity(components, WEIGHT_DRAWS, np.random.default_rng(0))
+@dataclass(frozen=True)
+class SignalAndNoise:
+    """Criteria of Signal and Noise."""
+
+    signal: Value
+    noise: Value
+    signal_to_noise: Value
+    step_direction: Value
+    total_variation: Value
 
 
-def _sensitivity_entry(sensitivity: tuple[list[str], WeightSensitivity] | None) -> dict | None:
-    if sensitivity is None:
-        return None
-    names, found = sensitivity
-    return {
-        name: {"share_first": found.share_first[i], "rank_interval": [found.rank_low[i], found.rank_high[i]]}
-        for i, name in enumerate(names)
-    }
+@dataclass(frozen=True)
+class Decisions:
+    """Decision accuracy as in DataDecide."""
+
+    middle_to_last: Value
+    smallest_to_largest: Value
+
+
+@dataclass(frozen=True)
+class Criteria:
+    """What others ask of a benchmark of early training."""
+
+    finetasks: FineTasks
+    signal_and_noise: SignalAndNoise
+    decision_accuracy: Decisions
+
+
+@dataclass(frozen=True)
+class MetricQuality:
+    """Signal quality of a benchmark if its items were scored otherwise; the same draws for all metrics."""
+
+    signal_quality: Value
+    interval: Bounds
+    less_accuracy: Value | None  # signal quality minus that of accuracy; None for accuracy itself
+    less_accuracy_interval: Bounds | None
+    label: str = page_only()
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One filter under one split design (see `FilterTrial`)."""
+
+    filter: str
+    score: str
+    design: str
+    unfiltered: Value
+    in_sample: Value
+    held_out: Value
+    optimism_gap: Value
+    control_mean: Value
+    control_high: Value
+    p: Value
+    useful: bool
+    items: int
+    kept_in_sample: int
+    kept_by_fold: dict[str, int]
+    length_dependence: Value
+    per_item_score_ratio: Value
+
+
+@dataclass(frozen=True)
+class Subgroup:
+    """Scores of some of a benchmark's items."""
+
+    kind: str  # subject or answer length
+    name: str
+    items: int
+    signal_quality: Value
+    interval: Bounds
+    last_score: float  # mean over models at their last checkpoint
+    last_log_likelihood_per_token: Value  # of the right answer there
+
+
+@dataclass(frozen=True)
+class PrintedScore:
+    """An overall score that somebody printed beside the one that follows from its parts."""
+
+    table: str
+    dataset: str
+    printed: float
+    recomputed: float
+    allowance: float
+    follows: bool
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How training is measured on the page: the axis title, the scale from billions, and words."""
+
+    title: str
+    scale: float
+    words: str
+    in_tokens: bool = True
+
+    def describe(self, value: Value, interval: Bounds) -> str:
+        """A point of training in words, with its interval where there is one."""
+        ends = [end * self.scale for end in interval] if is_known(interval) else None
+        return f"{with_interval(value * self.scale if is_known(value) else None, ends, 1)} {self.words}"
+
+
+@dataclass(frozen=True)
+class NoiseLevel:
+    """Signal quality of white noise of so many checkpoints."""
+
+    checkpoints: int
+    mean: float
+    high: float
+
+
+@dataclass(frozen=True)
+class SignalSummary:
+    """Everything that the signal report found; mappings are by benchmark unless they say otherwise."""
+
+    selection: str
+    conventions: Conventions
+    models: dict[str, dict[str, ModelQuality]]  # by model, then benchmark
+    benchmarks: dict[str, BenchmarkQuality]
+    ranking_consistency: dict[str, Consistency]
+    compliance: dict[str, ComplianceScore]
+    overall: dict[str, Value]
+    overall_interval: dict[str, Bounds]
+    overall_null_p: dict[str, Value]
+    weight_sensitivity: dict[str, WeightShare] | Missing
+    ranking: dict[str, Ranking | Missing]
+    criteria: dict[str, Criteria]
+    item_metrics: dict[str, dict[str, MetricQuality] | Missing]  # then by metric
+    filters: dict[str, list[Trial] | Missing]
+    subgroups: dict[str, list[Subgroup] | Missing]
+    printed_tables: list[PrintedScore]
+    notes: tuple[str, ...]
+    labels: dict[str, str] = page_only()  # by model
+    curves: pd.DataFrame = page_only()  # a row per benchmark, model and checkpoint, in the metric's own direction
+    progress: Progress = page_only()
+    noise: NoiseLevel | Missing = page_only()

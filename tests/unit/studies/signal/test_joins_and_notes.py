@@ -8,6 +8,7 @@ from signal_world import World, item_rows, models_sheet, score_rows, write_world
 from lm_validity.errors import InputError
 from lm_validity.studies.signal.options import make_options
 from lm_validity.studies.signal.report import analyze_signal, summarize
+from lm_validity.summaries import summary_values
 from lm_validity.tables.schema import SCORES, write_table
 
 
@@ -30,7 +31,9 @@ def summary_of(tmp_path, rows):
             sheet = tmp_path / "benchmarks.csv"
             sheet.write_text(benchmarks)
         found = files.items if with_items else None
-        return summarize(analyze_signal(files.scores, files.models, sheet, found, resamples=0, **options))
+        return summary_values(
+            summarize(analyze_signal(files.scores, files.models, sheet, found, resamples=0, **options))
+        )
 
     return make
 
@@ -83,21 +86,21 @@ def test_a_metric_that_matches_nowhere_is_the_errors_cause(summary_of):
 
 def test_chance_is_known_of_right_and_wrong_items_only(rows, summary_of):
     summary = summary_of()
-    assert summary["benchmarks"]["facts"]["chance"] == 0.25 and not noted(summary, "no chance level")
+    assert summary["benchmarks"]["facts"]["chance"] == 0.25 and not noted(summary, "benchmarks.facts.chance")
     assert summary["compliance"]["facts"]["normalisations"]["above_chance"] is not None
     gap = rows.assign(correct=[np.ptp(scores) for scores in rows["choice_loglikelihoods"]])
     summary = summary_of(gap)
     assert summary["benchmarks"]["facts"]["items"] == 20  # the items are used all the same
     assert summary["benchmarks"]["facts"]["chance"] is None
     assert summary["compliance"]["facts"]["normalisations"]["above_chance"] is None
-    assert noted(summary, "facts: no chance level", "not right or wrong", "non-randomness")
+    assert noted(summary, "benchmarks.facts.chance", "compliance.facts.normalisations.above_chance", "1 or 0")
 
 
 def test_lower_is_better_has_no_chance_level(rows, summary_of):
     errors = rows.assign(correct=1 - rows["correct"])
     summary = summary_of(errors, score_rows(errors).assign(higher_is_better=False))
     assert summary["benchmarks"]["facts"]["chance"] is None
-    assert noted(summary, "facts: no chance level", "lower is better")
+    assert noted(summary, "benchmarks.facts.chance", "lower is better")
 
 
 # ---- a reason for each null --------------------------------------------------------------------------------------
@@ -106,18 +109,16 @@ def test_lower_is_better_has_no_chance_level(rows, summary_of):
 def test_compliance_above_chance_without_items_is_null_with_its_reason(summary_of):
     summary = summary_of(with_items=False, options=make_options(normalisation="above_chance"))
     assert summary["compliance"]["facts"]["value"] is None and summary["overall"]["facts"] is None
-    assert noted(summary, "Compliance is null without a chance level", "facts")
-    assert noted(summary, "The overall score needs", "facts")
+    assert noted(summary, "overall.facts")
     summary = summary_of(with_items=False)
     assert summary["compliance"]["facts"]["normalisations"]["above_chance"] is None
-    assert noted(summary, "Compliance by gain over chance is null", "facts")
-    assert summary["overall"]["facts"] is not None and not noted(summary, "The overall score needs")
+    assert summary["overall"]["facts"] is not None and not noted(summary, "overall.facts")
 
 
 def test_an_empty_base_window_is_the_reason_of_a_null_consistency(rows, summary_of):
     summary = summary_of(rows.assign(tokens_b=rows["iteration"] / 1000 * 250))
     assert summary["ranking_consistency"]["facts"]["value"] is None
-    assert noted(summary, "consistency is null: no checkpoint lies in the base window (100 to 200 billion tokens)")
+    assert noted(summary, "ranking_consistency.facts.value", "base window (100 to 200 billion tokens)")
     assert not noted(summary, "rests on") and not noted(summary, "later window")
 
 
@@ -125,15 +126,15 @@ def test_a_pair_without_checkpoints_in_a_window_is_named_beside_others(rows, sum
     late = rows["model"].str.startswith("small") & (rows["tokens_b"] < 200)
     summary = summary_of(rows[~late])
     assert summary["ranking_consistency"]["facts"]["by_size"]["500m"] is None
-    assert noted(summary, "null for small-deep and small-wide on facts: no checkpoint lies in the base window")
-    assert noted(summary, "rests on 2 later checkpoints a pair; the competition had 47")
+    assert noted(summary, "ranking_consistency.facts.by_size.500m, ranking_consistency.facts.pairs", "base window")
+    assert noted(summary, "rests on 2 later checkpoints", "the competition had 47")
 
 
 def test_a_later_window_of_ones_own_is_named_as_given(summary_of):
     options = make_options(base_window="20,60", later_window="300,400")
-    assert noted(summary_of(options=options), "no checkpoint lies in the later window (300 to 400 billion tokens)")
+    assert noted(summary_of(options=options), "consistency.facts.value", "later window (300 to 400 billion tokens)")
     rests = summary_of(options=make_options(base_window="20,60", later_window="100,160"))
-    assert noted(rests, "Ranking consistency rests on 4 later checkpoints a pair.")
+    assert noted(rests, "rests on 4 later checkpoints")
     assert not noted(rests, "competition")
 
 
@@ -141,16 +142,15 @@ def test_benchmarks_without_pairs_are_named_beside_others(rows, summary_of):
     alone = rows[rows["model"] == "small-deep"].assign(benchmark="alone")
     summary = summary_of(pd.concat([rows, alone]))
     assert summary["compliance"]["alone"]["value"] is None
-    assert noted(summary, "Ranking consistency is null without two architectures of one size: alone.")
-    assert noted(summary, "Compliance is null without curves of a science and a web model of one size: alone.")
-    assert noted(summary, "The overall score needs", "is: alone.")
+    for key in ("ranking_consistency.alone.value", "compliance.alone.value", "overall.alone"):
+        assert noted(summary, key) and not noted(summary, key.replace("alone", "facts"))
 
 
 def test_models_without_a_common_checkpoint_have_no_compliance(rows, summary_of):
     web = rows["model"] == "large-deep-web"
     summary = summary_of(rows.assign(checkpoint=rows["checkpoint"].mask(web, "web-" + rows["checkpoint"])))
     assert summary["compliance"]["facts"]["value"] is None
-    assert noted(summary, "no selected checkpoint in common on facts")
+    assert noted(summary, "compliance.facts.value", "no selected checkpoint in common")
 
 
 def test_a_science_curve_at_chance_has_no_compliance_above_it(rows, summary_of):
@@ -160,4 +160,4 @@ def test_a_science_curve_at_chance_has_no_compliance_above_it(rows, summary_of):
         rows.assign(correct=np.where(web, 0.0, first.astype(float))), options=make_options(normalisation="above_chance")
     )
     assert summary["benchmarks"]["facts"]["chance"] == 0.25 and summary["compliance"]["facts"]["value"] is None
-    assert noted(summary, "Compliance is null where what it is divided by is not above 0", "facts")
+    assert noted(summary, "compliance.facts.value", "not above 0")

@@ -14,6 +14,7 @@ from lm_validity.errors import InputError
 from lm_validity.studies.signal.options import make_options
 from lm_validity.studies.signal.report import analyze_signal, summarize
 from lm_validity.studies.signal.statistics.quality import autocorrelation
+from lm_validity.summaries import summary_values
 from lm_validity.tables.schema import SCORES, read_table
 
 PRINTED = "table,dataset,SQ,RC,CS,global_printed\nT1,good,0.959,0.837,0.419,0.731\nT1,odd,0.88,0.759,0.479,0.689\n"
@@ -25,7 +26,7 @@ def files(tmp_path_factory):
 
 
 def summary_of(files, **options):
-    return summarize(analyze_signal(files.scores, files.models, resamples=0, **options))
+    return summary_values(summarize(analyze_signal(files.scores, files.models, resamples=0, **options)))
 
 
 def test_conventions_change_the_numbers_they_name(files):
@@ -102,7 +103,7 @@ def test_bad_printed_tables_are_named(files, tmp_path, text, problem):
 
 
 def test_score_per_item_of_every_trial(files):
-    found = summarize(analyze_signal(files.scores, files.models, items=files.items, resamples=0))
+    found = summary_values(summarize(analyze_signal(files.scores, files.models, items=files.items, resamples=0)))
     trials = [trial for entries in found["filters"].values() for trial in entries if trial["held_out"] is not None]
     assert trials
     for trial in trials:

@@ -20,7 +20,7 @@ from scipy.stats import rankdata
 Convention = Literal["code", "paper"]
 Ties = Literal["stable", "average"]
 
-MINIMUM_CHECKPOINTS = 8  # below it floor(n/4) - 1 = 0: there is no lag to correlate over
+MINIMUM_CHECKPOINTS = 8  # by `code`: below it floor(n/4) - 1 = 0, there is no lag to correlate over
 
 # Curves whose spread is below rounding error relative to their level are constant
 _CONSTANT = 1e-12
@@ -39,6 +39,11 @@ class SignalQuality:
     signal_quality: np.ndarray
     rank_correlation: np.ndarray
     degenerate: np.ndarray
+
+
+def fewest_checkpoints(convention: Convention) -> int:
+    """The number of checkpoints from which a curve has an autocorrelation, and with it a signal quality."""
+    return MINIMUM_CHECKPOINTS if convention == "code" else MINIMUM_CHECKPOINTS // 2
 
 
 def is_constant(curves: np.ndarray) -> np.ndarray:
@@ -83,7 +88,7 @@ def autocorrelation(curves: np.ndarray, convention: Convention = "code") -> np.n
     last_lag = n // 4 if convention == "paper" else n // 4 - 1
     if convention not in ("code", "paper"):
         raise ValueError(f"convention must be 'code' or 'paper', got {convention!r}")
-    if last_lag < 1:
+    if n < fewest_checkpoints(convention):
         return np.full(curves.shape[:-1], np.nan)
     if convention == "paper":
         curves = curves - curves.mean(axis=-1, keepdims=True)

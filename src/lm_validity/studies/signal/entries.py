@@ -1,0 +1,261 @@
+"""The parts of the summary that belong to one benchmark, out of its results."""
+
+import numpy as np
+
+from lm_validity.studies.signal.analysis import BenchmarkResult, quality_null
+from lm_validity.studies.signal.items import too_few_checkpoints
+from lm_validity.studies.signal.scores import (
+    STABLE_TAU,
+    Design,
+    Options,
+    Pair,
+    compliance_of,
+    mean_of_known,
+    point_values,
+    ranked_curves,
+)
+from lm_validity.studies.signal.statistics.compliance import NORMALISATIONS
+from lm_validity.studies.signal.statistics.quality import net_rise
+from lm_validity.studies.signal.statistics.ranking import RankingWindows, agreement_with_last, size_ordering
+from lm_validity.studies.signal.statistics.resampling import resampling_interval
+from lm_validity.studies.signal.summary import (
+    SKIPPED,
+    BenchmarkQuality,
+    Bounds,
+    ComplianceScore,
+    Consistency,
+    Draws,
+    ModelQuality,
+    PairOrder,
+    Ranking,
+    Value,
+    bounds,
+    known_bounds,
+    p_value,
+)
+from lm_validity.summaries import Missing, is_known, known
+
+_NO_POINT = "A curve needs two selected checkpoints."
+
+
+def model_quality(result: BenchmarkResult, model: str, options: Options) -> ModelQuality:
+    """Scores of one model's curve."""
+    quality = result.scores.quality[model]
+    curve = result.design.curves[model].at(result.design.selected[model])
+    null = result.quality_null[model]
+    few = too_few_checkpoints(options)
+    monotonicity = known(float(quality.monotonicity), _NO_POINT)
+    autocorrelation = known(float(quality.autocorrelation), few)
+    value = known(float(quality.signal_quality), few)
+
+    def interval(score: Value, name: str) -> Bounds:
+        return bounds(score, result.draws(lambda scores: getattr(scores.quality[model], name)), 0.0, 1.0)
+
+    def of_null(read) -> Value:
+        if isinstance(value, Missing) or not null.size:
+            return value if isinstance(value, Missing) else SKIPPED
+        return float(read(null))
+
+    empty = Missing("No checkpoint of this curve is selected.")
+    return ModelQuality(
+        monotonicity=monotonicity,
+        monotonicity_interval=interval(monotonicity, "monotonicity"),
+        rank_correlation=known(float(quality.rank_correlation), _NO_POINT),
+        autocorrelation=autocorrelation,
+        autocorrelation_interval=interval(autocorrelation, "autocorrelation"),
+        signal_quality=value,
+        signal_quality_interval=interval(value, "signal_quality"),
+        signal_quality_null_p=p_value(value, null),
+        signal_quality_null_mean=of_null(np.mean),
+        signal_quality_null_95=of_null(lambda draws: np.quantile(draws, 0.95)),
+        checkpoints=len(curve.values),
+        net_rise=float(net_rise(curve.values)) if len(curve.values) else empty,
+        degenerate=bool(quality.degenerate) if len(curve.values) else empty,
+    )
+
+
+def benchmark_quality(result: BenchmarkResult, options: Options) -> BenchmarkQuality:
+    """Means over the benchmark's models."""
+    few = too_few_checkpoints(options)
+    value = known(float(result.scores.mean_quality), few)
+    by_size = {size: known(float(mean), few) for size, mean in result.scores.quality_by_size.items()}
+    correlations = [result.scores.quality[model].rank_correlation for model in result.design.scored]
+    return BenchmarkQuality(
+        signal_quality=value,
+        signal_quality_interval=bounds(value, result.draws(lambda scores: scores.mean_quality), 0.0, 1.0),
+        signal_quality_null_p=p_value(value, quality_null(result)),
+        rank_correlation=known(float(mean_of_known(correlations)), _NO_POINT),
+        signal_quality_by_size=by_size,
+        signal_quality_by_size_interval={
+            size: bounds(mean, result.draws(lambda scores, size=size: scores.quality_by_size[size]), 0.0, 1.0)
+            for size, mean in by_size.items()
+        },
+        models=len(result.design.scored),
+        items=result.items if isinstance(result.items, Missing) else result.items.items,
+        chance=result.chance,
+    )
+
+
+def consistency_of(result: BenchmarkResult, options: Options) -> Consistency:
+    """Ranking consistency, its two intervals, and the level of coins."""
+    design, scores, coin = result.design, result.scores, result.consistency_coin
+    pairs = [
+        _pair_order(pair, found, design, options.windows)
+        for pair, found in zip(design.ranking_pairs, scores.pairs, strict=True)
+    ]
+    why = _no_consistency(design.ranking_pairs, design, options.windows)
+    value = known(float(scores.consistency), why)
+    if isinstance(value, Missing) or isinstance(coin, Missing):
+        coins = value if isinstance(value, Missing) else coin
+    else:
+        coins = known_bounds(*np.quantile(coin, [0.025, 0.975]), SKIPPED.reason) if coin.size else SKIPPED
+    return Consistency(
+        value=value,
+        by_size={
+            size: known(
+                float(found),
+                _no_consistency([pair for pair in design.ranking_pairs if pair.size == size], design, options.windows),
+            )
+            for size, found in scores.consistency_by_size.items()
+        },
+        interval=bounds(value, result.consistency_blocks, 0.0, 1.0),
+        item_interval=bounds(value, result.draws(lambda found: found.consistency), 0.0, 1.0),
+        with_last=known(float(scores.with_last), why if isinstance(value, Missing) else _ONE_LATER),
+        coin_flip_interval=coins,
+        coin_flip_p=p_value(value, coin),
+        pairs=pairs,
+    )
+
+
+_ONE_LATER = "The order at the last checkpoint is compared with that of other later checkpoints, and there is none."
+
+
+def _pair_order(pair: Pair, found, design: Design, windows: RankingWindows) -> PairOrder:
+    why = _no_consistency([pair], design, windows)
+    return PairOrder(
+        size=pair.size,
+        first=pair.first,
+        second=pair.second,
+        value=known(float(found.value), why),
+        base_gap=known(float(found.base_gap), why),
+        with_last=known(float(found.with_last), _ONE_LATER if pair.later.any() else why),
+        base_checkpoints=found.base_checkpoints,
+        later_checkpoints=found.later_checkpoints,
+    )
+
+
+def _no_consistency(pairs: list[Pair], design: Design, windows: RankingWindows) -> str:
+    """Why pairs have no ranking consistency, where they have none."""
+    if not pairs:
+        return "There are no two architectures of one size (columns size and architecture of the models sheet)."
+    if not windows.relative and all(np.isnan(curve.tokens_b).all() for curve in design.curves.values()):
+        return "The windows are in billions of tokens, and tokens are unknown."
+    empty = [kind for kind in ("base", "later") if not any(getattr(pair, kind).any() for pair in pairs)]
+    if not empty:
+        return "No pair has a checkpoint in the base window and one in the later window."
+    ends = getattr(windows, empty[0])
+    low, high = (end / 10 for end in ends) if windows.relative else ends  # relative: of a training of 1000 billion
+    unit = "% of the training" if windows.relative else " billion tokens"
+    return f"No checkpoint lies in the {empty[0]} window ({low:g} to {high:g}{unit})."
+
+
+def compliance_score(result: BenchmarkResult, options: Options) -> ComplianceScore:
+    """Compliance under the chosen normalisation, under the others, and the raw gap."""
+    design, scores = result.design, result.scores
+    value = known(float(scores.compliance), _no_compliance(result, options.normalisation))
+    gap = known(float(scores.gap), _no_compliance(result, options.normalisation))
+    null = result.items if isinstance(result.items, Missing) else result.items.compliance_null
+    values = point_values(design)
+    return ComplianceScore(
+        value=value,
+        interval=bounds(value, result.draws(lambda found: found.compliance), 0.0),
+        null_p=p_value(value, null),
+        raw_gap=gap,
+        raw_gap_interval=bounds(gap, result.draws(lambda found: found.gap)),
+        normalisation=options.normalisation,
+        normalisations={
+            name: known(
+                float(compliance_of(design, values, name, result.chance_level)[0]), _no_compliance(result, name)
+            )
+            for name in NORMALISATIONS
+        },
+        pairs=[[pair.first, pair.second] for pair in design.compliance_pairs],
+        checkpoints=[len(pair.first_at) for pair in design.compliance_pairs],
+    )
+
+
+def _no_compliance(result: BenchmarkResult, normalisation: str) -> str:
+    """Why compliance is missing, where it is."""
+    pairs = result.design.compliance_pairs
+    if not pairs:
+        return "There is no pair of a science and a web model of one size (column training_data of the models sheet)."
+    if not any(len(pair.first_at) for pair in pairs):
+        return "The science and the web model have no selected checkpoint in common."
+    if normalisation == "above_chance" and isinstance(result.chance, Missing):
+        return result.chance.reason
+    return "What the gap is divided by is not above 0: a constant curve, or a science curve at chance."
+
+
+def overall_p(result: BenchmarkResult, overall: Value, options: Options) -> Value:
+    """p of the overall score when all three parts follow their own nulls, drawn independently."""
+    null = result.items if isinstance(result.items, Missing) else result.items.compliance_null
+    for missing in (overall, null, result.consistency_coin):
+        if isinstance(missing, Missing):
+            return missing
+    draws = np.stack([quality_null(result), result.consistency_coin, null], axis=-1) @ options.weights.as_array()
+    return p_value(overall, draws)
+
+
+def ranking_of(result: BenchmarkResult) -> Ranking | Missing:
+    """The order of the models along training, over the checkpoints that they have in common."""
+    design, scores = result.design, result.scores
+    if len(design.ranked) < 2 or len(design.ranked_tokens) < 2:
+        return Missing("An order along training needs two models with two checkpoints in common.")
+    curves = ranked_curves(design, point_values(design))
+    ordering = size_ordering(curves, design.larger_pairs)
+    end = float(design.ranked_tokens[-1])
+    unknown = bool(np.isnan(design.ranked_tokens).any())
+    unsettled = "Tokens are unknown." if unknown else "Models tie at the last checkpoint: their order cannot settle."
+    alone = Missing("No two models are alike but for their size.")
+    exact, nearly = (known(float(tokens), unsettled) for tokens in (scores.stable_from, scores.nearly_stable_from))
+    return Ranking(
+        models=design.ranked,
+        tokens_b=Missing("Tokens are unknown.") if unknown else design.ranked_tokens,
+        agreement_with_last=agreement_with_last(curves),
+        stable_from_b=exact,
+        stable_from_interval_b=_percentiles(exact, result.draws(lambda found: found.stable_from), end),
+        nearly_stable_tau=STABLE_TAU,
+        nearly_stable_from_b=nearly,
+        nearly_stable_from_interval_b=_percentiles(nearly, result.draws(lambda found: found.nearly_stable_from), end),
+        size_pairs=ordering.pairs,
+        size_order_share=ordering.share if ordering.pairs else alone,
+        size_gap=ordering.gap if ordering.pairs else alone,
+        separated_from_b=_separated_from(result, ordering.gap) if ordering.pairs else alone,
+        progress=design.ranked_progress,
+    )
+
+
+def _percentiles(value: Value, resampled: Draws, end: float) -> Bounds:
+    """95% percentiles of a token count over item resamples.
+
+    A resample without one (its models tie at the last checkpoint) never settles: it counts as the end of training.
+    """
+    if isinstance(resampled, Missing):
+        return resampled
+    if np.isnan(resampled).all():
+        return value if isinstance(value, Missing) else Missing("The order settles in none of the resamples.")
+    drawn = np.where(np.isnan(resampled), end, resampled)
+    return tuple(float(quantile) for quantile in np.quantile(drawn, [0.025, 0.975], method="nearest"))
+
+
+def _separated_from(result: BenchmarkResult, gap: np.ndarray) -> Value:
+    """Tokens from which larger models are ahead by more than chance of items for good."""
+    resampled = result.items if isinstance(result.items, Missing) else result.items.resampled
+    if isinstance(resampled, Missing):
+        return resampled
+    draws = size_ordering(ranked_curves(result.design, resampled), result.design.larger_pairs).gap
+    low = np.array([resampling_interval(float(value), draws[:, at]).low for at, value in enumerate(gap)])
+    for_good = np.flip(np.logical_and.accumulate(np.flip(low > 0)))
+    if not is_known(end := known(float(result.design.ranked_tokens[np.argmax(for_good)]), "Tokens are unknown.")):
+        return end
+    return end if for_good.any() else Missing("Larger models are not ahead by more than chance of items at the end.")

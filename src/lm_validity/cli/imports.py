@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from lm_validity.errors import InputError
+
 app = typer.Typer(
     help="Turn published or foreign score files into tables.", no_args_is_help=True, rich_markup_mode=None
 )
@@ -39,9 +41,29 @@ def pretrain_on_test(accuracies: Path, output: Output) -> None:
 
 
 @app.command("lm-eval")
-def lm_eval(results: list[Path], output: Output) -> None:
-    """Result files written by lm-eval itself -> scores.parquet."""
-    from lm_validity.tables.import_lm_eval import read_lm_eval
-    from lm_validity.tables.schema import SCORES, write_table
+def lm_eval(
+    results: Annotated[list[Path], typer.Argument(help="Result files, or folders that are searched for them.")],
+    output: Output,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail where a file would be skipped or a score is there twice.")
+    ] = False,
+    model: Annotated[
+        list[str] | None, typer.Option(help="PATH=NAME: name of the model of a file or of all files in a folder.")
+    ] = None,
+) -> None:
+    """Result files and samples written by lm-eval itself -> scores.parquet, items.parquet."""
+    from lm_validity.tables.import_lm_eval import import_lm_eval
 
-    write_table(read_lm_eval(results), SCORES, output / "scores.parquet")
+    scores, log = import_lm_eval(results, output, strict, _names(model or []))
+    print("\n".join(log.lines(scores)))
+
+
+def _names(given: list[str]) -> dict[Path, str]:
+    """PATH=NAME as a dictionary of absolute paths."""
+    names = {}
+    for one in given:
+        path, _, name = one.rpartition("=")
+        if not path or not name:
+            raise InputError(f"--model {one}: not PATH=NAME.", "write a file or folder, '=' and the model's name.")
+        names[Path(path).resolve()] = name
+    return names

@@ -1,163 +1,144 @@
-"""Result files written by lm-eval itself (`results_*.json`) -> scores.
+"""Files and folders of lm-eval's results (`results_*.json`) and answers (`samples_*.jsonl`) -> scores and items."""
 
-Read are the layouts of lm-eval 0.3 (metrics without a filter, `acc` and `acc_stderr`), of 0.4.0 to 0.4.2 (the model in
-`config.model_args` only), of later versions (`model_name`, `n-samples`, `higher_is_better`), and what `export lm-eval`
-writes.
-"""
-
-import json
+import tempfile
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 
 import pandas as pd
 
 from lm_validity.errors import InputError
-from lm_validity.tables.json_values import finite, flag, number, score, text, whole
-from lm_validity.tables.model_arguments import parse_arguments, training_point
-from lm_validity.tables.schema import SCORES
-
-_KEY = (
-    "benchmark",
-    "model",
-    "protocol",
-    "checkpoint",
-    "num_fewshot",
-    "seed",
-    "split",
-    "prompt",
-    "prompt_variant",
-    "metric",
+from lm_validity.files import replace_file
+from lm_validity.tables.found_files import Found, date_text, find_files
+from lm_validity.tables.import_log import ImportLog, with_progress
+from lm_validity.tables.import_samples import (
+    Part,
+    SampleFile,
+    comparable_parts,
+    is_samples,
+    match_samples,
+    read_part,
+    score_file,
+    write_items,
 )
-# entries of a task's results that are no metrics
-_NO_METRICS = frozenset(("alias", "name", "sample_len"))
-# What `export lm-eval` says of a whole file: what holds where the file does not say, and how it is checked
-_OF_FILE = {
-    "checkpoint": ("final", text),
-    "iteration": (None, whole),
-    "tokens_b": (None, number),
-    "protocol": ("direct", text),
-    "prompt": ("plain", text),
-    "prompt_variant": (None, text),
-    "seed": (None, whole),
-    "split": ("test", text),
-}
-_HINT = "lm-eval writes such a file with --output_path: results_<date>.json."
+from lm_validity.tables.lm_eval_results import HINT, read_result_file
+from lm_validity.tables.schema import SCORES, write_table
+from lm_validity.tables.score_files import ScoreFile, check_identities, score_table
+
+SOURCE = "lm-eval"
 
 
-def read_lm_eval(paths: Iterable[str | Path]) -> pd.DataFrame:
-    """One row per (model, task, metric) of each file, with the columns of `SCORES`.
+def import_lm_eval(
+    paths: Iterable[str | Path], output: str | Path, strict: bool = False, names: dict[Path, str] | None = None
+) -> tuple[pd.DataFrame, ImportLog]:
+    """Write scores.parquet, import.json and, where there are samples, items.parquet under `output`; scores and log.
 
-    Every metric is kept under lm-eval's key `name,filter`; reports take the one that the benchmarks sheet names.
-    `checkpoint` and `iteration` are those of the model's `revision` or `step`, `num_fewshot` is the number of solved
-    examples that the file gives for the task. lm-eval does not say which split it scored nor how a model was prepared:
-    split `test`, protocol `direct`, unless the file was written by `export lm-eval`, which does. Groups (averages over
-    tasks) stay out, since their members are there.
-
-    Raises InputError for a file that is not an lm-eval result, a value that is not of its column's type (a score that
-    is no finite number, a count of items that is not whole), or the same score twice.
+    names: models' names by file or folder, which count before what the files say. In folders, what is no result file
+    of lm-eval is listed in the log; `strict`, a bad file that was named itself, two different models under one name and
+    nothing left raise InputError, and nothing is written.
     """
-    rows: list[dict] = []
-    origin: dict[tuple, Path] = {}
-    for path in map(Path, paths):
-        for row in _rows(path):
-            key = tuple(row[column] for column in _KEY)
-            if key in origin:
-                raise InputError(
-                    f"{path}: {row['model']}, {row['benchmark']}, {row['metric']}, prompt {row['prompt']}, "
-                    f"checkpoint {row['checkpoint']} is also in {origin[key]}.",
-                    "give each score once.",
-                )
-            origin[key] = path
-            rows.append(row)
-    if not rows:
-        raise InputError("no scores in the given files.", _HINT)
-    frame = pd.DataFrame(rows).reindex(columns=SCORES.names)
-    return frame.sort_values(list(_KEY), ignore_index=True, kind="stable")
+    output = Path(output)
+    log = ImportLog(strict=strict)
+    results, samples = _read_all(paths, names or {}, log)
+    check_identities(results)
+    with ExitStack() as stack:
+        parts: list[Part] = []
+        if samples:
+            output.mkdir(parents=True, exist_ok=True)
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".import.", dir=output))
+            parts = _read_samples(samples, Path(folder), log)
+            results += [score_file(part) for part in parts if not part.file.scores]
+        scores = score_table(results, SOURCE, log)
+        kept, others = comparable_parts(parts)
+        for part, reason in others:
+            log.skip(part.file.found.path, f"{part.file.found.path}: {reason}", "import it into another folder.")
+        if kept:
+            # Replaced when everything is written: the tables belong together
+            log.items = write_items(kept, stack.enter_context(replace_file(output / "items.parquet")))
+        elif (output / "items.parquet").exists():
+            log.notes.append(f"{output / 'items.parquet'} is of another import: these files have no items.")
+        write_table(scores, SCORES, output / "scores.parquet")
+    log.write(scores, output / "import.json")
+    return scores, log
 
 
-def _rows(path: Path) -> Iterable[dict]:
-    document = _read(path)
-    config = _section(document, "config", path)
-    arguments = parse_arguments(config.get("model_args"))
-    model = _model_name(document, arguments, path)
-    own = _section(document, "lm_validity", path)
-    # lm-eval 0.4.0 lists groups under `groups` only; later versions have tasks in `group_subtasks` too, without members
-    groups = {name for name, members in _section(document, "group_subtasks", path).items() if members}
-    groups |= set(_section(document, "groups", path))
-    counts = _section(document, "n-samples", path, of_objects=True)
-    all_directions = _section(document, "higher_is_better", path, of_objects=True)
-    selected = _section(own, "selected", path)
-    examples = _section(document, "n-shot", path)
-    configs = _section(document, "configs", path)
-    point = {} if own else training_point(arguments)._asdict()
-    of_file = {
-        name: check(own.get(name, point.get(name, default)), f"{path}, 'lm_validity', {name!r}")
-        for name, (default, check) in _OF_FILE.items()
-    }
-    if "prompt" not in own:
-        of_file["prompt"] = "chat" if document.get("chat_template") else "plain"
-    for task, metrics in document["results"].items():
-        if task in groups or not isinstance(metrics, dict):
+def read_lm_eval(paths: Iterable[str | Path], strict: bool = True) -> pd.DataFrame:
+    """The scores of result files with the columns of `SCORES`, without writing anything; samples are left aside.
+
+    Raises InputError as `import_lm_eval` does; by default also for a score that two files have.
+    """
+    log = ImportLog(strict=strict)
+    results, _ = _read_all(paths, {}, log)
+    check_identities(results)
+    return score_table(results, SOURCE, log)
+
+
+def _read_all(
+    paths: Iterable[str | Path], names: dict[Path, str], log: ImportLog
+) -> tuple[list[ScoreFile], list[SampleFile]]:
+    """Every result file, and every samples file with what its result file says."""
+    found, log.others = find_files(paths, (".json", ".jsonl", ""))
+    _check_names(names, found)
+    results: list[ScoreFile] = []
+    samples: list[Found] = []
+    for each in with_progress(found, "files"):
+        if is_samples(each.path):
+            samples.append(each)
             continue
-        count = whole((counts.get(task) or {}).get("effective"), f"{path}, 'n-samples', {task!r}, 'effective'")
-        directions = all_directions.get(task) or {}
-        shots = _examples(task, examples, configs, config)
-        before_filters = not any("," in key for key in metrics)
-        for key, value in metrics.items():
-            name, _, filter_name = key.partition(",")
-            if name in _NO_METRICS or name.endswith("_stderr") or not (filter_name or before_filters):
-                continue
-            error = metrics.get(f"{name}_stderr,{filter_name}" if filter_name else f"{name}_stderr")
-            yield {
-                "model": model,
-                **of_file,
-                "benchmark": task,
-                "num_fewshot": whole(shots, f"{path}, number of solved examples of {task!r}"),
-                "metric": key if filter_name else f"{key},none",
-                "value": score(value, f"{path}, {task}, {key}", "run that task again."),
-                "stderr": finite(error),
-                "n_items": count,
-                "higher_is_better": flag(directions.get(name), f"{path}, 'higher_is_better', {task!r}, {name!r}"),
-                "selected": flag(selected.get(task, True), f"{path}, 'selected', {task!r}"),
-                "source": "lm-eval",
-            }
+        try:
+            results.append(read_result_file(each, _given_name(each.path, names)))
+        except InputError as error:
+            log.skip(each.path, error.problem, error.hint, each.named)
+    matched: list[SampleFile] = []
+    for each in samples:
+        try:
+            matched.append(match_samples(each, results, _given_name(each.path, names)))
+        except InputError as error:
+            log.skip(each.path, error.problem, error.hint, each.named)
+    log.files = len(results) + len(matched)
+    if not results and not matched:
+        looked = f"; {len(log.skipped)} files were looked at, the first: {log.skipped[0][1]}" if log.skipped else ""
+        raise InputError(f"no result file of lm-eval in the given paths{looked}.", HINT)
+    return results, matched
 
 
-def _read(path: Path) -> dict:
-    if not path.is_file():
-        raise InputError(f"{path}: no such file.", _HINT)
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{path}: not JSON ({error}).", _HINT) from error
-    if not isinstance(document, dict) or not isinstance(document.get("results"), dict):
-        raise InputError(f"{path}: no object 'results' in it.", _HINT)
-    return document
+def _read_samples(samples: list[SampleFile], folder: Path, log: ImportLog) -> list[Part]:
+    """The newest samples file of each evaluation, read."""
+    parts: list[Part] = []
+    for number, one in enumerate(with_progress(_newest(samples, log), "files of samples")):
+        try:
+            parts.append(read_part(one, folder / f"{number}.parquet"))
+        except InputError as error:
+            log.skip(one.found.path, error.problem, error.hint, one.found.named)
+            log.files -= 1
+    log.notes += [note for part in parts for note in part.notes]
+    unknown = sorted({part.file.benchmark for part in parts if not part.gold_known})
+    if unknown:
+        log.notes.append(f"Right choices unknown, so no chance level and no margins: {', '.join(unknown)}.")
+    return parts
 
 
-def _section(document: dict, name: str, path: Path, of_objects: bool = False) -> dict:
-    """An object that not every file has; {} where it is absent or null."""
-    section = document.get(name) or {}
-    if not isinstance(section, dict):
-        raise InputError(f"{path}: {name!r} is no object but {str(section)[:60]}.", _HINT)
-    for key, value in section.items() if of_objects else ():
-        if not isinstance(value, dict | None):
-            raise InputError(f"{path}: {name!r}, {key!r} is no object but {str(value)[:60]}.", _HINT)
-    return section
+def _newest(samples: list[SampleFile], log: ImportLog) -> list[SampleFile]:
+    best: dict[tuple, SampleFile] = {}
+    for one in sorted(samples, key=lambda each: each.rank, reverse=True):
+        known = best.setdefault(one.key, one)
+        if known is not one:
+            log.repeat(
+                f"{one.found.path} ({date_text(one.date)}): the same documents are answered in {known.found.path} "
+                f"({date_text(known.date)})"
+            )
+    return sorted(best.values(), key=lambda one: (one.benchmark, str(one.found.path)))
 
 
-def _examples(task: str, examples: dict, configs: dict, config: dict):
-    """Solved examples before each question as the file has them: of the task, else of the whole run; else None."""
-    if examples.get(task) is not None:
-        return examples[task]
-    of_task = configs.get(task)
-    found = of_task.get("num_fewshot") if isinstance(of_task, dict) else None
-    return config.get("num_fewshot") if found is None else found
+def _given_name(path: Path, names: dict[Path, str]) -> str | None:
+    """The name given to the file, else to the nearest folder above it."""
+    place = path.resolve()
+    return next((names[each] for each in (place, *place.parents) if each in names), None)
 
 
-def _model_name(document: dict, arguments: dict[str, str], path: Path) -> str:
-    """lm-eval records the model under `model_name`; older files have it in the arguments only."""
-    name = document.get("model_name") or arguments.get("pretrained")
-    if not isinstance(name, str) or not name:
-        raise InputError(f"{path}: neither 'model_name' nor 'config.model_args.pretrained' names the model.", _HINT)
-    return name
+def _check_names(names: dict[Path, str], found: list[Found]) -> None:
+    """Raises InputError for a name given to a path that no file lies under."""
+    places = {each for one in found for each in (one.path.resolve(), *one.path.resolve().parents)}
+    for path, name in names.items():
+        if path not in places:
+            raise InputError(f"--model {path}={name}: none of the files lies there.", "check the path before '='.")

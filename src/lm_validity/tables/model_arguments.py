@@ -7,6 +7,7 @@ from typing import NamedTuple
 _STEPS = re.compile(r"(?<![a-z])(?:global_?)?(?:steps?|iter(?:ation)?s?)[-_]?(\d+)(?![\da-z])", re.IGNORECASE)
 _TOKENS = re.compile(r"(?<![a-z])tokens[-_]?(\d+(?:\.\d+)?)B(?![a-z])", re.IGNORECASE)
 _LATER_STAGE = re.compile(r"(?<![a-z])stage[-_]?([2-9]|\d\d+)(?!\d)", re.IGNORECASE)
+_NAMES = ("peft", "delta", "pretrained", "model", "path", "engine")
 _FINISHED = frozenset(("", "main", "master", "none", "null", "final"))
 
 
@@ -28,12 +29,18 @@ def parse_arguments(arguments) -> dict[str, str]:
     return {}
 
 
-def training_point(arguments: dict[str, str]) -> Point:
+def model_name(arguments: dict[str, str]) -> str | None:
+    """The model's name as lm-eval takes it from the arguments: that of an adapter before that of its base."""
+    return next((arguments[name] for name in _NAMES if arguments.get(name)), None)
+
+
+def training_point(arguments: dict[str, str], only_steps: bool = False) -> Point:
     """The point of training that `revision`, `subfolder` and `step` name; `final` for none of them and for `main`.
 
     The checkpoint has the revision's own name, so that two revisions of one model stay apart. Its iteration and its
     tokens are what that name says: `step1000`, `iter_1000`, `stage1-step1000-tokens4B`. Steps of a later stage of
-    training are counted from that stage's beginning and give no iteration.
+    training are counted from that stage's beginning and give no iteration. `only_steps`: what names no step is `final`,
+    and a step is the checkpoint's name.
     """
     names = [arguments.get(name, "") for name in ("revision", "subfolder")]
     names = [name for name in names if name.lower() not in _FINISHED]
@@ -46,8 +53,7 @@ def training_point(arguments: dict[str, str]) -> Point:
     name = "/".join(names)
     later = _LATER_STAGE.search(name)
     steps, tokens = _STEPS.findall(name), _TOKENS.findall(name)
-    return Point(
-        name,
-        int(steps[-1]) if steps and not later else None,
-        float(tokens[-1]) if tokens and not later else None,
-    )
+    iteration = int(steps[-1]) if steps and not later else None
+    if only_steps:
+        return Point() if iteration is None else Point(f"step{iteration}", iteration)
+    return Point(name, iteration, float(tokens[-1]) if tokens and not later else None)

@@ -41,14 +41,16 @@ def item_benchmarks(path: str | Path) -> list[str]:
     return sorted(name for name in pc.unique(column).to_pylist() if name is not None)
 
 
-def read_benchmark_items(path: str | Path, benchmark: str, num_fewshot: int | None = None) -> BenchmarkItems:
+def read_benchmark_items(
+    path: str | Path, benchmark: str, num_fewshot: int | None = None, metric: str | None = None
+) -> BenchmarkItems:
     """The direct answers on the test split to one benchmark's items.
 
     Rows of other protocols and splits are left out; of several prompts `plain` is read, of several wordings the task's
-    own. Of several numbers of solved examples those with `num_fewshot` are read, by default the commonest. Raises
-    InputError, naming model, checkpoint and document, for duplicate documents, documents that some cells lack, a gold
-    answer out of range or different between cells, missing or surplus choices, and log-likelihoods that are
-    not finite.
+    own. Of several numbers of solved examples those with `num_fewshot` are read, by default the commonest. `correct`
+    is the value of `metric` where the table has several. Raises InputError, naming model, checkpoint and document, for
+    duplicate documents, documents that some cells lack, a gold answer out of range or different between cells, missing
+    or surplus choices, and log-likelihoods that are not finite.
     """
     path = Path(path)
     keys, used = _keys(path, benchmark, num_fewshot)
@@ -66,8 +68,8 @@ def read_benchmark_items(path: str | Path, benchmark: str, num_fewshot: int | No
     tokens = _lengths(path, benchmark, used, "choice_tokens", cells, cells.first_of_models, choices)
     characters = _lengths(path, benchmark, used, "choice_characters", cells, cells.first_of_models[:1], choices)
     width = _lengths(path, benchmark, used, "choice_bytes", cells, cells.first_of_models[:1], choices)
-    correct = _column(path, benchmark, used, "correct")
-    correct = _floats(correct)[order].reshape(cells.shape)
+    correct = item_values(_read(path, ["correct", "metric_values"], benchmark), metric)
+    correct = _floats(correct)[used][order].reshape(cells.shape)
     progress = {name: _floats(keys.column(name))[order][:: cells.items] for name in ("iteration", "tokens_b")}
     return BenchmarkItems(
         benchmark=benchmark,
@@ -80,6 +82,16 @@ def read_benchmark_items(path: str | Path, benchmark: str, num_fewshot: int | No
             _model_items(cells, index, progress, correct, lists, tokens) for index in range(len(cells.models))
         ),
     )
+
+
+def item_values(items: pa.Table, metric: str | None) -> pa.ChunkedArray:
+    """Each item's value of `metric`: of `metric_values` where a row has them, else `correct`; null where unknown."""
+    correct = items.column("correct")
+    if metric is None or "metric_values" not in items.column_names:
+        return correct
+    values = items.column("metric_values")
+    found = pc.map_lookup(values, query_key=metric, occurrence="first")
+    return pc.if_else(values.is_null(), correct, found)
 
 
 class _Cells:

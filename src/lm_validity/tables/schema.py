@@ -58,6 +58,8 @@ ITEMS = pa.schema(
         ("choice_characters", pa.list_(pa.int64())),
         ("choice_bytes", pa.list_(pa.int64())),
         ("response", pa.string()),
+        ("doc_hash", pa.string()),  # lm-eval's hash of the document, where it is known
+        ("metric_values", pa.map_(pa.string(), pa.float64())),  # by lm-eval's key; `correct` is one of them
     ]
 )
 

@@ -142,7 +142,7 @@ def test_lm_eval_results(tmp_path):
     accuracy = rows["arc", "acc,none"]
     assert (accuracy.model, accuracy.value, accuracy.stderr, accuracy.n_items) == ("org/model", 0.4, 0.01, 9)
     assert accuracy.prompt == "plain" and accuracy.protocol == "direct"
-    assert rows["wiki", "bits_per_byte,none"].higher_is_better is False
+    assert not rows["wiki", "bits_per_byte,none"].higher_is_better
     assert pd.isna(rows["wiki", "bits_per_byte,none"].stderr)
 
 
@@ -151,8 +151,10 @@ def test_lm_eval_of_two_models_and_twice_the_same(tmp_path):
     other = write(tmp_path / "b.json", json.dumps(LM_EVAL | {"model_name": "other", "chat_template": "{{ x }}"}))
     frame = read_lm_eval([first, other])
     assert set(frame["model"]) == {"org/model", "other"} and set(frame["prompt"]) == {"plain", "chat"}
-    with pytest.raises(InputError, match="is also in"):
-        read_lm_eval([first, first])
+    assert len(read_lm_eval([first, first])) == 3  # one file, named twice
+    again = write(tmp_path / "again.json", json.dumps(LM_EVAL))
+    with pytest.raises(InputError, match="3 scores also in"):
+        read_lm_eval([first, again])
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,10 @@ from lm_validity.errors import InputError
 from lm_validity.studies.agreement.score_matrix import SELECTED, ScoreMatrix, listing
 from lm_validity.studies.agreement.statistics.paired import paired_signs, replace_column
 from lm_validity.studies.agreement.statistics.ranking import PairSigns
+from lm_validity.tables.read_items import item_values
 
 _KEY = [name for name in SELECTED if name != "benchmark"]
-_COLUMNS = [*_KEY, "split", "doc_id", "correct"]
+_COLUMNS = [*_KEY, "split", "doc_id", "correct", "metric_values"]
 
 
 def use_paired_tests(
@@ -65,11 +66,13 @@ def _open_items(path: Path) -> ds.Dataset:
 def _selected_items(table: ds.Dataset, matrix: ScoreMatrix, task: str) -> pd.DataFrame:
     """Items behind the selected scores of one benchmark: `model, protocol, doc_id, correct`, averaged over seeds."""
     columns = [name for name in _COLUMNS if name in table.schema.names]
-    items = table.to_table(columns=columns, filter=pc.field("benchmark") == task).to_pandas()
-    items = items.reindex(columns=_COLUMNS)
+    rows = table.to_table(columns=columns, filter=pc.field("benchmark") == task)
+    selected = matrix.selected[matrix.selected["benchmark"] == task]
+    metric = next(iter(selected["metric"].dropna()), None)
+    items = rows.select([name for name in columns if name != "metric_values"]).to_pandas()
+    items = items.assign(correct=item_values(rows, metric).to_pandas()).reindex(columns=_COLUMNS)
     items = items[(items["split"].isna() | (items["split"] == "test")) & items["correct"].notna()]
-    selected = matrix.selected[matrix.selected["benchmark"] == task][_KEY].drop_duplicates()
-    items = _known_keys(items).merge(_known_keys(selected), on=_KEY)
+    items = _known_keys(items).merge(_known_keys(selected[_KEY].drop_duplicates()), on=_KEY)
     return items.groupby(["model", "protocol", "doc_id"], as_index=False)["correct"].mean()
 
 

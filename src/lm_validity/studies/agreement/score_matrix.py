@@ -27,7 +27,8 @@ class ScoreMatrix:
     the metric's own units and direction; several seeds are averaged (`stderr`: root mean square over seeds,
     since they share the test items). `by_seed` maps each seed to a (n, k) array of its prepared scores.
     `model_facts` and `benchmark_facts` are the sheets' rows in the order of `models` and `benchmarks`.
-    `selected` names the rows of the table behind the scores. `notes` says what was left out or assumed.
+    `selected` names the rows of the table behind the scores and their metrics. `notes` says what was left out or
+    assumed.
     """
 
     models: tuple[str, ...]
@@ -131,7 +132,7 @@ def read_score_matrix(scores: str | Path, models: str | Path, benchmarks: str | 
         by_seed=_by_seed(rows, names, columns),
         model_facts=_model_facts(names, model_sheet),
         benchmark_facts=facts,
-        selected=rows[list(SELECTED)].reset_index(drop=True),
+        selected=rows[[*SELECTED, "metric"]].reset_index(drop=True),
         sources=tuple(sorted(rows["source"].dropna().unique())),
         notes=tuple(notes),
     )

@@ -58,6 +58,7 @@ class LearningCurves:
     direction: dict[str, float]  # +1 where the benchmark's metric is better when higher, else -1
     selection: str
     num_fewshot: dict[str, int]  # solved examples before each question, by benchmark; absent where unknown
+    metrics: dict[str, str]  # by benchmark; absent where unknown
     notes: tuple[str, ...]
 
     @property
@@ -97,8 +98,9 @@ def read_learning_curves(
     with_curves = {model for by_model in curves.values() for model in by_model}
     facts, of_facts = _facts(with_curves, sheet)
     notes = (*replay_notes(table), *of_rows, *of_axis, *of_directions, *of_curves, *of_facts, *_gaps(curves))
-    examples = rows.dropna(subset=["num_fewshot"]).groupby("benchmark")["num_fewshot"].first().to_dict()
-    return LearningCurves(curves, facts, directions, selection, examples, notes)
+    by_benchmark = rows.groupby("benchmark")
+    examples, metrics = (by_benchmark[name].first().dropna().to_dict() for name in ("num_fewshot", "metric"))
+    return LearningCurves(curves, facts, directions, selection, examples, metrics, notes)
 
 
 def _used_rows(table: pd.DataFrame, listed: pd.DataFrame | None, path) -> tuple[pd.DataFrame, list[str]]:

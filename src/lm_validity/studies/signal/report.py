@@ -94,7 +94,8 @@ def _items(
     path: str | Path, design: Design, learning: LearningCurves, options: Options, resamples: int
 ) -> ItemAnalysis | Missing:
     """One benchmark's items are in memory at a time."""
-    answers = read_benchmark_items(path, design.benchmark, learning.num_fewshot.get(design.benchmark))
+    name = design.benchmark
+    answers = read_benchmark_items(path, name, learning.num_fewshot.get(name), learning.metrics.get(name))
     direction = learning.direction[design.benchmark]
     return analyze_items(design, answers, learning.facts, direction, options, resamples, SEED)
 

@@ -1,0 +1,110 @@
+"""What an import read, what it left out and why: collected on the way, printed at the end, kept beside the tables."""
+
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+
+from lm_validity.errors import InputError
+from lm_validity.files import write_json
+
+_SHOWN = 10  # lines of one kind that are printed; all are in import.json
+
+
+@dataclass
+class ImportLog:
+    """What became of the files of an import. With `strict` what would be left out raises InputError instead."""
+
+    strict: bool = False
+    files: int = 0
+    skipped: list[tuple[str, str]] = field(default_factory=list)  # file and reason
+    repeated: list[str] = field(default_factory=list)  # scores that a newer or larger file has too
+    notes: list[str] = field(default_factory=list)
+    others: Counter = field(default_factory=Counter)  # files of other kinds in the folders, by suffix
+    items: int = 0
+
+    def skip(self, path: Path, reason: str, hint: str, named: bool = False) -> None:
+        """Leave a file out; one that was named itself, or any with `strict`, raises InputError."""
+        if named or self.strict:
+            raise InputError(reason, hint)
+        self.skipped.append((str(path), reason.removeprefix(f"{path}: ")))
+
+    def repeat(self, sentence: str) -> None:
+        """Leave scores out that another file has too; with `strict` that raises InputError."""
+        if self.strict:
+            raise InputError(sentence, "remove one of the files, or leave out --strict.")
+        self.repeated.append(sentence)
+
+    def lines(self, scores: pd.DataFrame) -> list[str]:
+        """The summary of an import as lines for a terminal."""
+        points = scores.drop_duplicates(["model", "checkpoint"])
+        found = [
+            f"{len(scores)} scores from {counted(self.files, 'file')}: {counted(scores['model'].nunique(), 'model')}, "
+            f"{counted(len(points), 'model and checkpoint', 'models and checkpoints')}, "
+            f"{counted(scores['benchmark'].nunique(), 'benchmark')}."
+        ]
+        found.append(f"Solved examples before each question (few-shot): {_fewshot(scores)}.")
+        if self.items:
+            found.append(f"{self.items} items.")
+        found += self.notes
+        found += _block("Left out, since another file has the same score", self.repeated)
+        found += _block("Skipped", [f"{path}: {reason}" for path, reason in self.skipped])
+        if self.others:
+            kinds = ", ".join(f"{count} {suffix}" for suffix, count in sorted(self.others.items()))
+            found.append(f"Not looked at, by the ends of their names: {kinds}.")
+        return found
+
+    def write(self, scores: pd.DataFrame, path: Path) -> None:
+        """All of it as JSON."""
+        write_json(
+            path,
+            {
+                "files": self.files,
+                "scores": len(scores),
+                "items": self.items,
+                "models": sorted(scores["model"].unique()),
+                "benchmarks": sorted(scores["benchmark"].unique()),
+                "checkpoints": {
+                    model: sorted(rows["checkpoint"].dropna().unique()) for model, rows in scores.groupby("model")
+                },
+                "num_fewshot": sorted(int(count) for count in scores["num_fewshot"].dropna().unique()),
+                "notes": self.notes,
+                "repeated": self.repeated,
+                "skipped": [{"path": path, "reason": reason} for path, reason in self.skipped],
+                "other_files": dict(sorted(self.others.items())),
+            },
+        )
+
+
+def with_progress(things: list, what: str, every: float = 5.0) -> Iterator:
+    """The things one after the other; every few seconds a line to stderr says how many are done."""
+    last = time.monotonic()
+    for done, thing in enumerate(things):
+        if time.monotonic() - last >= every:
+            last = time.monotonic()
+            print(f"{done} of {len(things)} {what}", file=sys.stderr, flush=True)
+        yield thing
+
+
+def _fewshot(scores: pd.DataFrame) -> str:
+    counts = scores["num_fewshot"].astype("Int64").value_counts(dropna=False).sort_index()
+    parts = [f"{'unknown' if pd.isna(count) else count} for {times} scores" for count, times in counts.items()]
+    return ", ".join(parts)
+
+
+def _block(title: str, lines: Iterable[str]) -> list[str]:
+    lines = list(lines)
+    if not lines:
+        return []
+    shown = [f"  {line}" for line in lines[:_SHOWN]]
+    shown += [f"  and {len(lines) - _SHOWN} more (all in import.json)"] if len(lines) > _SHOWN else []
+    return [f"{title} ({len(lines)}):", *shown]
+
+
+def counted(number: int, one: str, many: str | None = None) -> str:
+    """A number and what it counts, in the singular or the plural."""
+    return f"{number} {one if number == 1 else many or one + 's'}"

@@ -1,0 +1,320 @@
+"""lm-eval's samples_*.jsonl -> items.parquet, line by line: a file may be larger than memory.
+
+A file's documents go to a table of their own under a temporary folder, while the numbers (metrics) stay in memory; then
+all of them are put together. What only the whole file tells (which filter an answer belongs to, whether every right
+choice is known) is known by then.
+"""
+
+import json
+import math
+import re
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lm_validity.errors import InputError
+from lm_validity.tables.found_files import Found, date_in
+from lm_validity.tables.lm_eval_results import folder_name
+from lm_validity.tables.sample_lines import Sample, read_sample
+from lm_validity.tables.schema import ITEMS
+from lm_validity.tables.score_files import ScoreFile
+
+_HINT = "lm-eval writes such a file with --log_samples: samples_<task>_<date>.jsonl."
+_NAME = re.compile(r"samples_(.+?)(?:_(\d{4}-\d\d-\d\d[T_-]\d\d[-:]\d\d[-:]\d\d(?:\.\d+)?))?\.jsonl$")
+# Columns that a file's lines fill; the others are the same for a whole file, or made of the metrics
+_OF_DOCUMENT = (
+    "doc_id", "doc_hash", "subject", "gold", "choice_loglikelihoods", "unconditional_loglikelihoods",
+    "choice_characters", "choice_bytes", "response",
+)  # fmt: skip
+_PART = pa.schema([ITEMS.field(name) for name in _OF_DOCUMENT])
+_OF_FILE = [name for name in ITEMS.names[: ITEMS.names.index("doc_id")]]
+# Metrics whose score is not the mean over documents
+_NO_MEAN = frozenset(("perplexity", "ppl", "word_perplexity", "byte_perplexity", "bits_per_byte", "mcc", "f1"))
+_ROWS, _BYTES = 20_000, 2**24  # documents and bytes of text that are held before they are written
+
+
+@dataclass(frozen=True)
+class SampleFile:
+    """A samples file: `common` are the columns of ITEMS that its rows share, `scores` the keys `name,filter` under
+    which its result file has scores of the benchmark; empty where there is no result file."""
+
+    found: Found
+    benchmark: str
+    common: dict
+    scores: tuple[str, ...] = ()
+    date: float | None = None
+    limited: bool = False
+
+    @property
+    def key(self) -> tuple:
+        """What makes two files answers of one evaluation."""
+        return tuple(self.common.get(name) for name in _OF_FILE)
+
+    @property
+    def rank(self) -> tuple:
+        """As that of a result file: larger is better."""
+        return (not self.limited, -math.inf if self.date is None else self.date)
+
+
+class Part(NamedTuple):
+    """A samples file that was read: its documents are in `path`, its metrics in `values`, by document."""
+
+    file: SampleFile
+    path: Path
+    documents: int
+    values: dict[tuple[str, str], array]  # by metric and filter, NaN where a document has none
+    hashes: dict[str, str]  # of each document; empty where lines have none
+    gold_known: bool
+    notes: tuple[str, ...]
+
+
+def is_samples(path: Path) -> bool:
+    """Whether a file has the name that lm-eval gives to samples."""
+    return _NAME.match(path.name) is not None
+
+
+def match_samples(found: Found, results: list[ScoreFile], given_name: str | None) -> SampleFile:
+    """A samples file with what its result file says: that of its date in the same folder, else the best one there.
+
+    Without one the model is `given_name` or the folder's. Raises InputError where the folder has result files of
+    several models and none of its date.
+    """
+    benchmark, _ = _NAME.match(found.path.name).groups()
+    date = date_in(found.path.stem)
+    here = [
+        one
+        for one in results
+        if one.path.parent == found.path.parent and any(row["benchmark"] == benchmark for row in one.rows)
+    ]
+    of_date = [one for one in here if date is not None and date_in(one.path.stem) == date]
+    best = max(of_date or here, key=lambda one: one.rank, default=None)
+    if best is None:
+        common = {"model": given_name or folder_name(found.path), "benchmark": benchmark}
+        return SampleFile(found, benchmark, _completed(common), date=date)
+    if not of_date and len({one.common["model"] for one in here}) > 1:
+        raise InputError(
+            f"{found.path}: result files of several models are in its folder, none of its date.", "see docs/tables.md."
+        )
+    rows = [row for row in best.rows if row["benchmark"] == benchmark]
+    common = _completed(best.common | {"benchmark": benchmark, "num_fewshot": rows[0].get("num_fewshot")})
+    scores = tuple(row["metric"] for row in rows)
+    return SampleFile(found, benchmark, common, scores, best.date if date is None else date, best.limited)
+
+
+def _completed(common: dict) -> dict:
+    default = {"checkpoint": "final", "protocol": "direct", "prompt": "plain", "split": "test"}
+    return {name: common.get(name, default.get(name)) for name in _OF_FILE}
+
+
+# ---- reading -----------------------------------------------------------------------------------------------------
+
+
+def read_part(file: SampleFile, path: Path) -> Part:
+    """Read a samples file into a table of its documents at `path`.
+
+    Raises InputError, with the line, for a line that is no sample, and for a file without any.
+    """
+    reader = _Reader(file)
+    with pq.ParquetWriter(path, _PART, compression="zstd") as writer:
+        for table in reader.tables():
+            writer.write_table(table)
+    if not reader.places:
+        raise InputError(f"{file.found.path}: no samples.", _HINT)
+    return reader.part(path)
+
+
+@dataclass
+class _Reader:
+    file: SampleFile
+    places: dict[str, int] = field(default_factory=dict)  # of a document: its row
+    values: dict[tuple[str, str], array] = field(default_factory=dict)  # filters without a name are "#1", "#2", ...
+    hashes: dict[str, str] = field(default_factory=dict)
+    gold_known: bool = True
+    repeated: int = 0
+
+    def tables(self) -> Iterator[pa.Table]:
+        """The documents in portions; each one once, with what its first line says."""
+        waiting: list[dict] = []
+        size = 0
+        for number, line in self._lines():
+            sample = self._sample(number, line)
+            if sample.doc_id not in self.places:
+                waiting.append(sample.item)
+                size += len(line)
+            self._add(sample)
+            if len(waiting) >= _ROWS or size >= _BYTES:
+                yield pa.Table.from_pylist(waiting, schema=_PART)
+                waiting, size = [], 0
+        if waiting:
+            yield pa.Table.from_pylist(waiting, schema=_PART)
+
+    def part(self, path: Path) -> Part:
+        """What was read, with the names of the filters."""
+        values, notes = {}, []
+        for (metric, label), column in self.values.items():
+            name = self._filter(metric, label)
+            if name is None:
+                notes.append(
+                    f"{self.file.found.path}: several answers to a document and no name of their filters; the first "
+                    "ones count."
+                )
+                continue
+            values[metric, name] = column
+        if self.repeated:
+            notes.append(
+                f"{self.file.found.path}: {self.repeated} lines repeat a document; the first one of each counts."
+            )
+        return Part(
+            self.file, path, len(self.places), values, self.hashes, self.gold_known, tuple(dict.fromkeys(notes))
+        )
+
+    def _lines(self) -> Iterator[tuple[int, bytes]]:
+        with open(self.file.found.path, "rb") as handle:
+            for number, line in enumerate(handle, 1):
+                if line.strip():
+                    yield number, line
+
+    def _sample(self, number: int, line: bytes) -> Sample:
+        try:
+            return read_sample(json.loads(line))
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
+            raise InputError(
+                f"{self.file.found.path}, line {number}: no sample of lm-eval ({type(error).__name__}: {error}).",
+                _HINT,
+            ) from error
+
+    def _add(self, sample: Sample) -> None:
+        """Keep the numbers of an answer. Further answers to a document are those of further filters."""
+        place = self.places.setdefault(sample.doc_id, len(self.places))
+        label = sample.filter or self._free_label(sample, place)
+        self.gold_known &= sample.gold_known
+        if sample.item["doc_hash"]:
+            self.hashes.setdefault(sample.doc_id, sample.item["doc_hash"])
+        for metric, value in sample.values.items():
+            column = self.values.setdefault((metric, label), array("d"))
+            column.extend([math.nan] * (place + 1 - len(column)))
+            if math.isnan(column[place]):
+                column[place] = value
+            else:
+                self.repeated += 1
+                return
+
+    def _free_label(self, sample: Sample, place: int) -> str:
+        number = 1
+        for metric in sample.values:
+            while len(column := self.values.get((metric, f"#{number}"), ())) > place and not math.isnan(column[place]):
+                number += 1
+        return f"#{number}"
+
+    def _filter(self, metric: str, label: str) -> str | None:
+        """The name of a filter; None where neither the lines nor the result file tell."""
+        if not label.startswith("#"):
+            return label
+        names = [name for key in self.file.scores for found, _, name in [key.partition(",")] if found == metric]
+        number = int(label[1:])
+        if number <= len(names):
+            return names[number - 1]
+        return "none" if number == 1 else None
+
+
+# ---- putting together --------------------------------------------------------------------------------------------
+
+
+def comparable_parts(parts: Iterable[Part]) -> tuple[list[Part], list[tuple[Part, str]]]:
+    """The parts whose documents are those of the first part of the same benchmark, and the others with the reason.
+
+    A document's place in the task names it, and its hash tells whether two files mean the same document by that.
+    """
+    kept: list[Part] = []
+    others: list[tuple[Part, str]] = []
+    first: dict[str, Part] = {}
+    for part in parts:
+        known = first.setdefault(part.file.benchmark, part) if part.hashes else part
+        both = part.hashes.keys() & known.hashes.keys()
+        differ = sum(part.hashes[name] != known.hashes[name] for name in both)
+        if differ:
+            reason = f"{differ} of {len(both)} documents are others than in {known.file.found.path}"
+            others.append((part, f"{reason}: another version of the task; its items are left out"))
+        else:
+            kept.append(part)
+    return kept, others
+
+
+def score_file(part: Part) -> ScoreFile:
+    """Scores of a samples file without a result file: means over documents, with their standard errors."""
+    rows = []
+    for (metric, name), column in part.values.items():
+        if metric in _NO_MEAN:
+            continue
+        known = np.asarray(column)
+        known = known[~np.isnan(known)]
+        error = known.std(ddof=1) / math.sqrt(len(known)) if len(known) > 1 else None
+        rows.append(
+            {
+                "benchmark": part.file.benchmark,
+                "metric": f"{metric},{name}",
+                "value": float(known.mean()),
+                "stderr": error,
+                "n_items": len(known),
+            }
+        )
+    common = {name: value for name, value in part.file.common.items() if name != "benchmark"}
+    return ScoreFile(part.file.found.path, rows, common, part.file.date)
+
+
+def write_items(parts: list[Part], path: Path) -> int:
+    """items.parquet of all parts at `path`, portion by portion; how many rows it has.
+
+    The right choices of a benchmark are left out where one file does not tell all of its own: with some of them the
+    table would be no complete answer sheet.
+    """
+    unknown = {part.file.benchmark for part in parts if not part.gold_known}
+    written = 0
+    with pq.ParquetWriter(path, ITEMS, compression="zstd") as writer:
+        for part in parts:
+            start = 0
+            with pq.ParquetFile(part.path) as documents:
+                for number in range(documents.num_row_groups):
+                    table = documents.read_row_group(number)
+                    writer.write_table(_item_table(part, table, start, part.file.benchmark not in unknown))
+                    start += len(table)
+            written += start
+    return written
+
+
+def _item_table(part: Part, documents: pa.Table, start: int, with_gold: bool) -> pa.Table:
+    """The columns of ITEMS of a portion of a part, whose first document is number `start`."""
+    count = len(documents)
+    values = {f"{metric},{name}": _portion(column, start, count) for (metric, name), column in part.values.items()}
+    columns = []
+    for item in ITEMS:
+        if item.name in _OF_FILE:
+            columns.append(pa.array([part.file.common[item.name]] * count, item.type))
+        elif item.name == "correct":
+            first = next(iter(values.values()), np.full(count, np.nan))
+            columns.append(pa.array(first, item.type, from_pandas=True))
+        elif item.name == "metric_values":
+            rows = [
+                [(name, column[row]) for name, column in values.items() if not math.isnan(column[row])]
+                for row in range(count)
+            ]
+            columns.append(pa.array(rows, item.type))
+        elif item.name in documents.column_names and (with_gold or item.name != "gold"):
+            columns.append(documents.column(item.name))
+        else:
+            columns.append(pa.nulls(count, item.type))
+    return pa.table(columns, schema=ITEMS)
+
+
+def _portion(column: array, start: int, count: int) -> np.ndarray:
+    """Values of documents `start` and after, NaN beyond the column's end."""
+    found = np.full(count, np.nan)
+    part = np.asarray(column[start : start + count])
+    found[: len(part)] = part
+    return found

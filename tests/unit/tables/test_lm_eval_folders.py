@@ -1,0 +1,260 @@
+"""Folders of lm-eval's result files as real ones are: reruns, foreign and broken files, old layouts, names."""
+
+import json
+import os
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from lm_validity.cli import imports
+from lm_validity.errors import InputError
+from lm_validity.tables.found_files import date_in
+from lm_validity.tables.import_lm_eval import import_lm_eval
+from lm_validity.tables.schema import read_scores
+
+
+def result(model: str | None = "org/a", accuracy: float = 0.5, **more) -> dict:
+    document = {"results": {"quiz": {"acc,none": accuracy, "acc_stderr,none": 0.01}}, **more}
+    return document if model is None else document | {"model_name": model}
+
+
+def put(folder, name: str, content) -> None:
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+@pytest.fixture
+def imported(tmp_path):
+    """Imports a folder of the files given; the scores as read back, and the log."""
+
+    def make(files: dict, strict: bool = False, names: dict | None = None):
+        for name, content in files.items():
+            put(tmp_path / "in", name, content)
+        names = {(tmp_path / "in" / path).resolve(): name for path, name in (names or {}).items()}
+        _, log = import_lm_eval([tmp_path / "in"], tmp_path / "out", strict, names)
+        return read_scores(tmp_path / "out" / "scores.parquet"), log
+
+    return make
+
+
+def refused(tmp_path, imported, files: dict, words: str, **options) -> None:
+    with pytest.raises(InputError, match=words):
+        imported(files, **options)
+    assert not (tmp_path / "out").exists() or list((tmp_path / "out").iterdir()) == []
+
+
+def test_dates_in_names():
+    known = date_in("results_2024-11-26T10-47-32.305387")
+    assert known == pytest.approx(1732618052.305387)
+    assert date_in("a_2022-07-13-11-29-13") == date_in("2022-07-13T11:29:13") < known
+    assert date_in("2024-11-26") == date_in("x2024-11-26_00-00") and date_in("2024-13-45") is None
+    assert date_in("v1.1_step1000") is None and date_in("12024-11-26") is None
+
+
+def test_the_newest_of_several_dates_counts(imported):
+    files = {
+        "a/results_2024-01-02T00-00-00.json": result(accuracy=0.2),
+        "a/results_2024-01-03T00-00-00.json": result(accuracy=0.3),
+        "a/results_2024-01-01T00-00-00.json": result(accuracy=0.1),
+        "old/results.json": result(accuracy=0.9),
+    }
+    scores, log = imported(files)
+    assert scores["value"].tolist() == [0.3] and len(log.repeated) == 3 and log.files == 4
+    # the file's own date counts before that of its name
+    scores, _ = imported(files | {"b/results_2020-01-01T00-00-00.json": result(accuracy=0.4, date=2e9)})
+    assert scores["value"].tolist() == [0.4]
+
+
+def test_a_few_documents_do_not_replace_all_of_them(imported):
+    limited = {"config": {"limit": 10}}
+    files = {"results_2024-01-01.json": result(), "results_2024-01-02.json": result(accuracy=0.1, **limited)}
+    scores, log = imported(files)
+    assert scores["value"].tolist() == [0.5] and any("--limit" in note for note in log.notes)
+
+
+def test_of_two_files_without_a_date_the_one_with_more_scores_counts(imported):
+    larger = result(accuracy=0.7)
+    larger["results"]["other"] = {"acc,none": 0.1}
+    scores, log = imported({"a.json": result(), "b.json": larger})
+    assert scores.set_index("benchmark")["value"].to_dict() == {"quiz": 0.7, "other": 0.1} and len(log.repeated) == 1
+
+
+FOREIGN = {
+    "org__a/results.json": result(),
+    "org__a/config.json": {"architectures": ["Llama"]},
+    "org__a/broken.json": '{"results": {"quiz": {"acc,none": 0.',
+    "org__a/list.json": [1, 2],
+    "org__a/wrong.json": result(accuracy="high"),
+    "README.md": "# results",
+    "plot.py": "",
+    ".cache/results.json": result(accuracy=0.9),
+}
+
+
+def test_foreign_and_broken_files_are_listed_and_skipped(imported, tmp_path):
+    scores, log = imported(FOREIGN)
+    assert scores["value"].tolist() == [0.5]
+    assert {os.path.basename(path) for path, _ in log.skipped} == {
+        "config.json", "broken.json", "list.json", "wrong.json",
+    }  # fmt: skip
+    assert dict(log.others) == {".md": 1, ".py": 1}
+    written = json.loads((tmp_path / "out" / "import.json").read_text())
+    assert written["models"] == ["org/a"] and len(written["skipped"]) == 4 and written["num_fewshot"] == []
+
+
+def test_strict_refuses_what_would_be_left_out(imported, tmp_path):
+    refused(tmp_path, imported, FOREIGN, "broken.json: not JSON", strict=True)
+
+
+def test_strict_refuses_a_score_that_is_there_twice(imported, tmp_path):
+    refused(tmp_path, imported, {"a.json": result(), "b.json": result()}, "1 score also in", strict=True)
+
+
+def test_a_broken_file_that_was_named_is_refused(tmp_path):
+    put(tmp_path, "good.json", result())
+    put(tmp_path, "broken.json", "{")
+    with pytest.raises(InputError, match=r"broken\.json: not JSON"):
+        import_lm_eval([tmp_path / "good.json", tmp_path / "broken.json"], tmp_path / "out")
+    with pytest.raises(InputError, match="no such file or folder"):
+        import_lm_eval([tmp_path / "absent"], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_leaves_nothing_is_refused(imported, tmp_path):
+    refused(tmp_path, imported, {"config.json": {}, "a.txt": "x"}, "no result file of lm-eval")
+    refused(tmp_path, imported, {"empty.json": {"results": {}, "model_name": "a"}}, "no scores in the given files")
+
+
+def test_folders_name_models_whose_files_do_not(imported, tmp_path):
+    files = {"org__a/results.json": result(None), "b/more/results": result(None, 0.6)}
+    scores, _ = imported(files)
+    assert scores.set_index("model")["value"].to_dict() == {"org/a": 0.5, "more": 0.6}
+    with pytest.raises(InputError, match="names the model"):  # a file that was named itself
+        import_lm_eval([tmp_path / "in" / "b" / "more" / "results"], tmp_path / "other")
+
+
+def test_two_folders_of_one_name_are_two_models(imported, tmp_path):
+    files = {"x/eval/results.json": result(None), "y/eval/results.json": result(None, 0.6)}
+    refused(tmp_path, imported, files, "two different models are called eval: folder")
+    scores, _ = imported({}, names={"x": "one", "y/eval/results.json": "two"})
+    assert scores.set_index("model")["value"].to_dict() == {"one": 0.5, "two": 0.6}
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"config": {"model_num_parameters": 7}},
+        {"config": {"model_args": "pretrained=org/a,load_in_4bit=True", "model_num_parameters": 6}},
+    ],
+)
+def test_two_different_models_under_one_name_are_refused(other, imported, tmp_path):
+    files = {"a.json": result(config={"model_num_parameters": 6}), "b.json": result(accuracy=0.1, **other)}
+    refused(tmp_path, imported, files, "two different models are called org/a")
+    scores, _ = imported({}, names={"b.json": "org/b"})
+    assert sorted(scores["model"]) == ["org/a", "org/b"]
+
+
+def test_an_adapter_has_a_name_of_its_own(imported):
+    config = {"model": "hf", "model_args": "pretrained=org/a,peft=me/adapter"}
+    scores, _ = imported({"a.json": result(None, config=config)})
+    assert scores["model"].tolist() == ["me/adapter"]
+
+
+def test_a_hub_id_in_place_of_the_kind_of_model_is_the_name(imported):
+    scores, _ = imported({"x/a.json": result(None, config={"model": "org/b", "num_fewshot": 25})})
+    assert scores["model"].tolist() == ["org/b"] and scores["num_fewshot"].tolist() == [25]
+
+
+def test_several_commits_of_one_model_are_noted(imported):
+    files = {f"{sha}.json": result(accuracy=0.1, config={"model_sha": sha * 8}) for sha in "ab"}
+    files["b.json"]["results"]["other"] = {"acc,none": 0.2}
+    _, log = imported(files)
+    assert any("2 commits (aaaaaaaa, bbbbbbbb)" in note for note in log.notes)
+
+
+def test_scores_that_are_no_number_are_missing(imported):
+    document = result()
+    document["results"]["wiki"] = {"word_perplexity,none": float("nan"), "byte_perplexity,none": float("inf")}
+    document["results"]["group"] = {" ": " ", "alias": "group"}
+    scores, log = imported({"a.json": document})
+    assert scores["benchmark"].tolist() == ["quiz"] and log.notes == ["No finite number, so left out: 2 scores."]
+
+
+def test_a_step_in_the_name_of_a_file_without_a_revision(imported):
+    config = {"model_args": "pretrained=org/a"}
+    files = {"a_global_step500_2022-07-13-11-29-13.json": result(None, config=config)}
+    files["a.json"] = result(None, 0.6, config=config)
+    scores, _ = imported(files)
+    assert scores.set_index("checkpoint")["value"].to_dict() == {"step500": 0.5, "final": 0.6}
+    assert scores["iteration"].dropna().tolist() == [500]
+
+
+def test_results_as_a_list_with_wordings_of_the_prompt(imported):
+    prompt = {"prompt_jinja": "{{ x }}", "prompt_id": "1", "fixed_answer_choice_list": None}
+    entries = [
+        {"task_name": "axb", "prompt_name": "one", "acc": 0.5, "acc_stderr": 0.1, **prompt},
+        {"task_name": "axb", "prompt_name": "one", "acc_norm": 0.6, "acc_norm_stderr": 0.2, **prompt},
+        {"task_name": "axb", "prompt_name": "two", "acc": 0.7, "acc_stderr": 0.3, **prompt},
+        {"task_name": "wiki", "prompt_name": None, "word_perplexity": 12.5},
+    ]
+    document = {"results": entries, "versions": {}, "config": {"num_fewshot": 0}}
+    scores, _ = imported({"bloom/results.json": document})
+    rows = {
+        (row.benchmark, row.prompt_variant, row.metric): row
+        for row in scores.fillna({"prompt_variant": ""}).itertuples()
+    }
+    assert len(rows) == 4 and set(scores["model"]) == {"bloom"} and set(scores["num_fewshot"]) == {0}
+    assert (rows["axb", "one", "acc_norm,none"].value, rows["axb", "one", "acc_norm,none"].stderr) == (0.6, 0.2)
+    assert rows["axb", "two", "acc,none"].stderr == 0.3
+    assert rows["wiki", "", "word_perplexity,none"].value == 12.5
+
+
+def test_results_by_date(imported):
+    tasks = {
+        "quiz": {"2022-07-13-11-29-13": {"acc": 0.5}, "2022-07-14-11-29-13": {"acc": 0.6}},
+        "axb+one": {"2022-07-13-11-29-13": {"acc": 0.7, "task_name": "axb", "prompt_name": "one"}},
+    }
+    scores, _ = imported({"bloom/all.json": {"results": tasks}})
+    assert scores["benchmark"].tolist() == ["axb", "quiz"] and scores["value"].tolist() == [0.7, 0.6]
+    assert scores["prompt_variant"].fillna("").tolist() == ["one", ""]
+
+
+CURVES = {
+    "checkpoints": [1000, 2000],
+    "tokens": [1e9, 2.5e9],
+    "results": {"quiz": {"acc": [0.1, 0.2], "acc_stderr": [0.01, 0.02]}, "wiki": {"ppl": [9.0, None]}},
+}
+
+
+def test_curves_in_one_file(imported):
+    scores, log = imported({"tr3/small_agg.json": CURVES})
+    rows = scores[scores["benchmark"] == "quiz"]
+    assert set(scores["model"]) == {"small"} and rows["checkpoint"].tolist() == ["step1000", "step2000"]
+    assert rows["tokens_b"].tolist() == [1.0, 2.5] and rows["stderr"].tolist() == [0.01, 0.02]
+    assert len(scores) == 3 and "No finite number, so left out: 1 score." in log.notes
+
+
+def test_curves_of_unequal_length_are_skipped(imported, tmp_path):
+    short = json.loads(json.dumps(CURVES))
+    short["results"]["quiz"]["acc"] = [0.1]
+    refused(tmp_path, imported, {"a_agg.json": short}, "not one value for each of 2 checkpoints", strict=True)
+
+
+def test_the_command_prints_a_summary_and_names_models(tmp_path):
+    put(tmp_path, "in/x/results.json", result(None))
+    put(tmp_path, "in/y.json", {})
+    command = ["lm-eval", str(tmp_path / "in"), "--output", str(tmp_path / "out"), "--model", f"{tmp_path}/in/x=org/x"]
+    done = CliRunner().invoke(imports.app, command)
+    assert done.exit_code == 0 and "1 score" in done.output and "y.json: no object 'results'" in done.output
+    assert read_scores(tmp_path / "out" / "scores.parquet")["model"].tolist() == ["org/x"]
+    for wrong in ("org/x", "=x", f"{tmp_path}/absent=x"):
+        done = CliRunner().invoke(imports.app, [*command[:-1], wrong])
+        assert isinstance(done.exception, InputError)
+
+
+def test_lists_of_names_are_shortened(imported):
+    _, log = imported({"a.json": result()} | {f"x{number}.json": {} for number in range(30)})
+    lines = log.lines(pd.DataFrame({"model": ["a"], "checkpoint": ["final"], "benchmark": ["b"], "num_fewshot": [0]}))
+    assert len(log.skipped) == 30 and sum("x" in line and "results" in line for line in lines) == 10

@@ -1,0 +1,310 @@
+"""lm-eval's samples_*.jsonl as items: choices, right answers, filters, documents, and what the reports make of them."""
+
+import json
+import math
+import tracemalloc
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+from lm_validity.errors import InputError
+from lm_validity.reports.item_significance import use_paired_tests
+from lm_validity.reports.score_matrix import read_score_matrix
+from lm_validity.statistics.significance import significant_signs
+from lm_validity.tables import import_samples
+from lm_validity.tables.import_lm_eval import import_lm_eval
+from lm_validity.tables.read_items import read_benchmark_items
+from lm_validity.tables.sample_lines import read_sample
+
+DATE = "2024-11-26T10-47-32.305387"
+
+
+def choice_line(doc_id: int, loglikelihoods, target, choices=("red", "green", "blue"), **more) -> dict:
+    """A line as lm-eval >= 0.4.5 writes it."""
+    return {
+        "doc_id": doc_id,
+        "doc": {"question": f"q{doc_id}", "subject": "colours"},
+        "target": str(target),
+        "arguments": {f"gen_args_{i}": {"arg_0": "Q:", "arg_1": f" {text}"} for i, text in enumerate(choices)},
+        "resps": [[[str(each), "False"]] for each in loglikelihoods],
+        "filtered_resps": [[str(each), "False"] for each in loglikelihoods],
+        "filter": "none",
+        "metrics": [name for name in more if name.startswith("acc")],
+        "doc_hash": f"hash{doc_id}",
+        **more,
+    }
+
+
+def answer_line(doc_id: int, text: str, filter_name: str | None, value: float) -> dict:
+    line = {
+        "doc_id": doc_id,
+        "doc": {},
+        "target": "5",
+        "arguments": {"gen_args_0": {"arg_0": "Q:", "arg_1": {"until": ["\n"]}}},
+        "resps": [[text]],
+        "filtered_resps": [text.strip()],
+        "exact_match": value,
+    }
+    return line if filter_name is None else line | {"filter": filter_name, "metrics": ["exact_match"]}
+
+
+# ---- one line ----------------------------------------------------------------------------------------------------
+
+
+def test_a_multiple_choice():
+    sample = read_sample(choice_line(4, (-3.0, -1.5, -2.0), 1, acc=1.0, acc_norm=0.0))
+    assert sample.doc_id == "4" and sample.filter == "none" and sample.gold_known
+    assert sample.values == {"acc": 1.0, "acc_norm": 0.0}
+    assert sample.item == {
+        "doc_id": "4",
+        "doc_hash": "hash4",
+        "subject": "colours",
+        "gold": 1,
+        "choice_loglikelihoods": [-3.0, -1.5, -2.0],
+        "choice_characters": [3, 5, 4],
+        "choice_bytes": [3, 5, 4],
+    }
+
+
+def test_a_line_of_an_older_version():
+    """Requests as lists, log-likelihoods as numbers, neither metrics nor filter named."""
+    line = choice_line(0, (-1.0, -2.0), 0, ("a", "é"), acc=1.0)
+    del line["filter"], line["metrics"], line["doc_hash"]
+    line |= {"arguments": [["Q:", " a"], ["Q:", " é"]], "resps": [[[-1.0, False]], [[-2.0, True]]], "target": 0}
+    sample = read_sample(line)
+    assert sample.filter is None and sample.values == {"acc": 1.0}
+    assert sample.item["choice_loglikelihoods"] == [-1.0, -2.0] and sample.item["gold"] == 0
+    assert sample.item["choice_characters"] == [1, 1] and sample.item["choice_bytes"] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("loglikelihoods", "choices", "target", "accuracy", "gold"),
+    [
+        ((-1.0, -2.0, -3.0), ("a", "b", "c"), "2", 0.0, 2),  # its place
+        ((-1.0, -2.0, -3.0), ("a", "b", "c"), "c", 0.0, 2),  # its text
+        ((-1.0, -2.0, -3.0), ("2", "1", "0"), "2", 1.0, 0),  # a text that looks like a place
+        ((-1.0, -2.0, -3.0), ("2", "1", "0"), "0", 0.0, 2),
+        ((-1.0, -2.0), ("same end", "same end"), "same end", 0.0, 1),  # winogrande
+        ((-1.0, -2.0), ("same end", "same end"), "same end", 1.0, 0),
+        ((-1.0, -2.0, -3.0), ("a", "b", "c"), "1", 0.34, 1),  # an accuracy that is none
+        ((-1.0, -2.0, -3.0), ("a", "b", "c"), "1", 1.0, 1),
+        ((-1.0, -2.0, -3.0), ("a", "b", "c"), "0", 0.0, 0),
+        ((-1.0, -2.0, -3.0), ("a", "b", "c"), "[0, 2]", 0.0, None),
+        ((-1.0, -2.0, -3.0), ("a", "b", "c"), "7", None, None),
+    ],
+)
+def test_the_right_choice(loglikelihoods, choices, target, accuracy, gold):
+    more = {} if accuracy is None else {"acc": accuracy}
+    sample = read_sample(choice_line(0, loglikelihoods, target, choices, **more))
+    assert sample.item["gold"] == gold and sample.gold_known == (gold is not None)
+
+
+def test_choices_without_the_question():
+    """What acc_mutual_info adds: the same choices again, after nothing."""
+    line = choice_line(0, (-1.0, -2.0, -7.0, -5.0), 0, ("a", "b", "a", "b"), acc=1.0)
+    for number in (2, 3):
+        line["arguments"][f"gen_args_{number}"]["arg_0"] = ""
+    item = read_sample(line).item
+    assert item["choice_loglikelihoods"] == [-1.0, -2.0] and item["unconditional_loglikelihoods"] == [-7.0, -5.0]
+    assert item["choice_characters"] == [1, 1] and item["gold"] == 0
+
+
+def test_documents_and_answers():
+    rolling = {"doc_id": 0, "arguments": [["a text"]], "resps": [["-12.0"]], "bits_per_byte": [-12.0, 6]}
+    sample = read_sample(rolling)
+    assert sample.item["choice_loglikelihoods"] == [-12.0] and "gold" not in sample.item
+    assert sample.values["bits_per_byte"] == pytest.approx(2 / math.log(2))
+    assert read_sample(rolling | {"word_perplexity": [-12.0, 6]}).values["word_perplexity"] == pytest.approx(math.e**2)
+    generated = read_sample(answer_line(0, " 5", "strict", 1.0))
+    assert generated.item["response"] == " 5" and generated.values == {"exact_match": 1.0}
+    pair = choice_line(0, (-1.0, -2.0), 0, ("a", "b"), acc=1.0) | {"metrics": ["acc", "f1"], "f1": [0, 1]}
+    assert read_sample(pair).values == {"acc": 1.0, "f1": 0.0}
+
+
+# ---- files -------------------------------------------------------------------------------------------------------
+
+
+def write_lines(path, lines: list[dict]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+def quiz_lines(correct, gold=None) -> list[dict]:
+    """Lines whose answers are right as asked; `acc_norm` is right on the first."""
+    gold = [number % 3 for number in range(len(correct))] if gold is None else gold
+    lines = []
+    for number, right in enumerate(correct):
+        loglikelihoods = [-5.0, -5.5, -6.0]
+        loglikelihoods[gold[number] if right else (gold[number] + 1) % 3] = -1.0
+        lines.append(choice_line(number, loglikelihoods, gold[number], acc=float(right), acc_norm=float(number == 0)))
+    return lines
+
+
+def put_model(folder, model: str, correct, date: str = DATE, examples: int = 3) -> None:
+    place = folder / model.replace("/", "__")
+    lines = quiz_lines(correct)
+    write_lines(place / f"samples_quiz_{date}.jsonl", lines)
+    accuracy, norm = (float(np.mean([line[name] for line in lines])) for name in ("acc", "acc_norm"))
+    results = {"quiz": {"acc,none": accuracy, "acc_norm,none": norm}}
+    document = {"results": results, "model_name": model, "n-shot": {"quiz": examples}}
+    document |= {"config": {"model_args": f"pretrained={model},revision=step7"}}
+    (place / f"results_{date}.json").write_text(json.dumps(document))
+
+
+def test_items_have_what_the_result_file_says(tmp_path):
+    put_model(tmp_path / "in", "org/a", (1, 0, 1, 1))
+    scores, log = import_lm_eval([tmp_path / "in"], tmp_path / "out")
+    items = pd.read_parquet(tmp_path / "out" / "items.parquet")
+    assert log.items == len(items) == 4 and log.files == 2 and len(scores) == 2
+    for column, value in {"model": "org/a", "checkpoint": "step7", "iteration": 7, "num_fewshot": 3}.items():
+        assert set(items[column]) == {value}
+    assert items["correct"].tolist() == [1, 0, 1, 1] and items["gold"].tolist() == [0, 1, 2, 0]
+    assert dict(items["metric_values"][0]) == {"acc,none": 1.0, "acc_norm,none": 1.0}
+    answers = read_benchmark_items(tmp_path / "out" / "items.parquet", "quiz", metric="acc_norm,none")
+    assert answers.models[0].correct.tolist() == [[1, 0, 0, 0]] and answers.subjects.tolist() == ["colours"] * 4
+
+
+@pytest.mark.parametrize("metric", ["acc", "acc_norm"])
+def test_reports_pair_by_items_under_the_metric_of_the_sheet(metric, tmp_path):
+    put_model(tmp_path / "in", "a", [1] * 60)
+    put_model(tmp_path / "in", "b", [0] * 30 + [1] * 30)
+    import_lm_eval([tmp_path / "in"], tmp_path / "out")
+    (tmp_path / "m.csv").write_text("model\na\nb\n")
+    (tmp_path / "b.csv").write_text(f"benchmark,metric\nquiz,{metric}\n")
+    matrix = read_score_matrix(tmp_path / "out" / "scores.parquet", tmp_path / "m.csv", tmp_path / "b.csv")
+    none = {"direct": significant_signs(matrix.oriented("direct"), matrix.stderr["direct"])}
+    signs, notes = use_paired_tests(none, tmp_path / "out" / "items.parquet", matrix, ["quiz"])
+    assert any("tested paired" in note for note in notes)
+    assert signs["direct"].sign.any() == (metric == "acc")
+
+
+def test_without_a_result_file_the_folder_names_the_model_and_items_give_the_scores(tmp_path):
+    lines = quiz_lines((1, 0, 1, 1))
+    write_lines(tmp_path / "in" / "org__a" / f"samples_quiz_{DATE}.jsonl", lines)
+    scores, _ = import_lm_eval([tmp_path / "in"], tmp_path / "out")
+    rows = scores.set_index("metric")
+    assert set(scores["model"]) == {"org/a"} and set(scores["benchmark"]) == {"quiz"}
+    assert rows["value"].to_dict() == {"acc,none": 0.75, "acc_norm,none": 0.25}
+    assert rows["stderr"]["acc,none"] == pytest.approx(np.std([1, 0, 1, 1], ddof=1) / 2)
+    assert rows["n_items"]["acc,none"] == 4 and scores["num_fewshot"].isna().all()
+
+
+def test_the_newest_samples_of_an_evaluation_count(tmp_path):
+    put_model(tmp_path / "in", "a", (0, 0, 0), "2024-01-01T00-00-00")
+    put_model(tmp_path / "in", "a", (1, 1, 1), "2024-01-02T00-00-00")
+    scores, log = import_lm_eval([tmp_path / "in"], tmp_path / "out")
+    items = pd.read_parquet(tmp_path / "out" / "items.parquet")
+    assert items["correct"].tolist() == [1, 1, 1] and scores["value"].max() == 1.0 and len(log.repeated) == 2
+
+
+def filter_lines(names) -> list[dict]:
+    return [
+        answer_line(number, f" {number}", name, float(number == 0 or place == 1))
+        for place, name in enumerate(names)
+        for number in range(3)
+    ]
+
+
+def test_filters_that_lines_name(tmp_path):
+    write_lines(tmp_path / "in" / "a" / f"samples_sums_{DATE}.jsonl", filter_lines(("strict", "flexible")))
+    scores, _ = import_lm_eval([tmp_path / "in"], tmp_path / "out")
+    assert scores.set_index("metric")["value"].to_dict() == {
+        "exact_match,flexible": 1.0,
+        "exact_match,strict": pytest.approx(1 / 3),
+    }
+    items = pd.read_parquet(tmp_path / "out" / "items.parquet")
+    assert items["correct"].tolist() == [1, 0, 0] and items["response"].tolist() == [" 0", " 1", " 2"]
+    assert dict(items["metric_values"][2]) == {"exact_match,strict": 0.0, "exact_match,flexible": 1.0}
+
+
+@pytest.mark.parametrize("with_results", [True, False])
+def test_filters_that_only_the_result_file_names(with_results, tmp_path):
+    place = tmp_path / "in" / "a"
+    write_lines(place / f"samples_sums_{DATE}.jsonl", filter_lines((None, None)))
+    if with_results:
+        metrics = {"exact_match,strict": 1 / 3, "exact_match,flexible": 1.0}
+        document = {"results": {"sums": metrics}, "model_name": "a"}
+        (place / f"results_{DATE}.json").write_text(json.dumps(document))
+    _, log = import_lm_eval([tmp_path / "in"], tmp_path / "out")
+    values = dict(pd.read_parquet(tmp_path / "out" / "items.parquet")["metric_values"][2])
+    if with_results:
+        assert values == {"exact_match,strict": 0.0, "exact_match,flexible": 1.0} and log.notes == []
+    else:
+        assert values == {"exact_match,none": 0.0} and any("no name of their filters" in note for note in log.notes)
+
+
+def test_a_document_that_is_there_twice_counts_once(tmp_path):
+    lines = quiz_lines((1, 0, 1))
+    write_lines(tmp_path / "in" / "a" / f"samples_quiz_{DATE}.jsonl", [*lines, lines[1] | {"acc": 1.0}])
+    scores, log = import_lm_eval([tmp_path / "in"], tmp_path / "out")
+    assert log.items == 3 and scores.set_index("metric")["value"]["acc,none"] == pytest.approx(2 / 3)
+    assert any("1 lines repeat a document" in note for note in log.notes)
+
+
+def test_items_of_other_documents_are_left_out(tmp_path):
+    put_model(tmp_path / "in", "a", (1, 0, 1))
+    put_model(tmp_path / "in", "b", (1, 0, 1))
+    path = tmp_path / "in" / "b" / f"samples_quiz_{DATE}.jsonl"
+    write_lines(path, [line | {"doc_hash": "other"} for line in quiz_lines((1, 0, 1))])
+    scores, log = import_lm_eval([tmp_path / "in"], tmp_path / "out")
+    assert set(pd.read_parquet(tmp_path / "out" / "items.parquet")["model"]) == {"a"} and len(scores) == 4
+    assert [path for path, _ in log.skipped] == [str(tmp_path / "in" / "b" / f"samples_quiz_{DATE}.jsonl")]
+    with pytest.raises(InputError, match="3 of 3 documents are others"):
+        import_lm_eval([tmp_path / "in"], tmp_path / "strict", strict=True)
+    assert list((tmp_path / "strict").iterdir()) == []
+
+
+def test_right_choices_are_known_of_all_documents_or_of_none(tmp_path):
+    """One file that does not tell leaves the whole benchmark without: a table with some of them would be refused."""
+    put_model(tmp_path / "in", "a", (1, 0, 1))
+    lines = quiz_lines((1, 0, 1))
+    lines[1]["target"] = "[0, 2]"
+    put_model(tmp_path / "in", "b", (1, 0, 1))
+    write_lines(tmp_path / "in" / "b" / f"samples_quiz_{DATE}.jsonl", lines)
+    _, log = import_lm_eval([tmp_path / "in"], tmp_path / "out")
+    answers = read_benchmark_items(tmp_path / "out" / "items.parquet", "quiz")
+    assert answers.gold is None and len(answers.models) == 2
+    assert any("Right choices unknown" in note and "quiz" in note for note in log.notes)
+
+
+@pytest.mark.parametrize("wrong", ['{"doc_id": 1}', "[1]", "{", '{"doc_id": 1, "resps": [], "arguments": []}'])
+def test_a_broken_line_skips_the_file_with_its_place(wrong, tmp_path):
+    place = tmp_path / "in" / "a"
+    write_lines(place / f"samples_quiz_{DATE}.jsonl", quiz_lines((1, 0)))
+    path = place / f"samples_other_{DATE}.jsonl"
+    write_lines(path, quiz_lines((1, 0)))
+    path.write_text(path.read_text() + wrong + "\n")
+    _, log = import_lm_eval([tmp_path / "in"], tmp_path / "out")
+    assert [found for found, reason in log.skipped if "line 3" in reason] == [str(path)]
+    assert set(pd.read_parquet(tmp_path / "out" / "items.parquet")["benchmark"]) == {"quiz"}
+    with pytest.raises(InputError, match="line 3: no sample"):
+        import_lm_eval([path], tmp_path / "named")
+
+
+def test_a_folder_of_several_models_needs_the_date(tmp_path):
+    for model, date in (("a", "2024-01-01T00-00-00"), ("b", "2024-01-02T00-00-00")):
+        document = {"results": {"quiz": {"acc,none": 0.5}}, "model_name": model}
+        (tmp_path / f"results_{date}.json").write_text(json.dumps(document))
+    write_lines(tmp_path / "samples_quiz_2024-01-02T00-00-00.jsonl", quiz_lines((1, 0)))
+    write_lines(tmp_path / "samples_quiz_2024-01-03T00-00-00.jsonl", quiz_lines((1, 1)))
+    _, log = import_lm_eval([tmp_path], tmp_path / "out")
+    assert set(pd.read_parquet(tmp_path / "out" / "items.parquet")["model"]) == {"b"}
+    assert len(log.skipped) == 1 and "several models" in log.skipped[0][1]
+
+
+def test_memory_does_not_grow_with_the_text(tmp_path, monkeypatch):
+    """A file of 40 MB in portions of 1 MB: a few portions are held at a time, never the file."""
+    monkeypatch.setattr(import_samples, "_BYTES", 2**20)
+    path = tmp_path / "in" / "a" / f"samples_sums_{DATE}.jsonl"
+    path.parent.mkdir(parents=True)
+    with open(path, "w") as handle:
+        for number in range(400):
+            handle.write(json.dumps(answer_line(number, "x" * 100_000, "none", 1.0)) + "\n")
+    tracemalloc.start()
+    import_lm_eval([path], tmp_path / "out")
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 12e6
+    assert pq.ParquetFile(tmp_path / "out" / "items.parquet").num_row_groups > 20

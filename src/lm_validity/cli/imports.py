@@ -40,6 +40,38 @@ def pretrain_on_test(accuracies: Path, output: Output) -> None:
     write_table(read_pretrain_on_test(accuracies), TRIALS, output / "trials.parquet")
 
 
+@app.command("csv")
+def csv(
+    scores: Annotated[Path, typer.Argument(metavar="FILE", help="CSV or TSV with a header, gzipped or not.")],
+    output: Output,
+    columns: Annotated[
+        str, typer.Option(help="model=Model,benchmark=Task,value=Score,...: the file's columns by what they hold.")
+    ] = "",
+    scores_in: Annotated[
+        str, typer.Option("--scores", help="COLUMN,COLUMN,...: in a wide table, the columns of scores.")
+    ] = "",
+    across: Annotated[
+        str | None, typer.Option(help="benchmarks or models: what the columns of a wide table are.")
+    ] = None,
+    percent: Annotated[bool, typer.Option("--percent", help="Scores are percentages.")] = False,
+    as_is: Annotated[bool, typer.Option("--as-is", help="Scores are neither fractions nor percentages.")] = False,
+    repeats: Annotated[str, typer.Option(help="refuse, or first: of different scores under one key.")] = "refuse",
+) -> None:
+    """A table of scores, one score a row (long) or one column a benchmark or model (wide) -> scores.parquet."""
+    from lm_validity.tables.import_csv import CsvOptions, read_csv_scores
+    from lm_validity.tables.import_log import ImportLog
+
+    _one_of("--across", across, ("benchmarks", "models", None))
+    _one_of("--repeats", repeats, ("refuse", "first"))
+    if percent and as_is:
+        raise InputError("--percent and --as-is: a score is one or the other.", "leave out one of them.")
+    options = CsvOptions(_pairs(columns), tuple(_split(scores_in)), across, percent, as_is, repeats)
+    log = ImportLog()
+    found = read_csv_scores(scores, options, log)
+    log.write(found, output)
+    print("\n".join(log.lines(found)))
+
+
 @app.command("lm-eval")
 def lm_eval(
     results: Annotated[list[Path], typer.Argument(help="Result files, or folders that are searched for them.")],
@@ -67,3 +99,26 @@ def _names(given: list[str]) -> dict[Path, str]:
             raise InputError(f"--model {one}: not PATH=NAME.", "write a file or folder, '=' and the model's name.")
         names[Path(path).resolve()] = name
     return names
+
+
+def _split(text: str) -> list[str]:
+    """Values between commas, quoted where they hold one themselves."""
+    from csv import reader
+
+    return [value.strip() for value in next(reader([text], skipinitialspace=True), []) if value.strip()]
+
+
+def _pairs(text: str) -> dict[str, str]:
+    """a=b,c=d as a dictionary."""
+    pairs = {}
+    for one in _split(text):
+        role, _, column = one.partition("=")
+        if not role.strip() or not column.strip():
+            raise InputError(f"--columns {one}: not NAME=COLUMN.", "write model=Model,benchmark=Task,value=Score.")
+        pairs[role.strip()] = column.strip()
+    return pairs
+
+
+def _one_of(option: str, value: str | None, known: tuple) -> None:
+    if value not in known:
+        raise InputError(f"{option} {value}: not known.", f"one of {', '.join(filter(None, known))}.")

@@ -22,7 +22,6 @@ from lm_validity.tables.import_samples import (
     write_items,
 )
 from lm_validity.tables.lm_eval_results import HINT, read_result_file
-from lm_validity.tables.schema import SCORES, write_table
 from lm_validity.tables.score_files import ScoreFile, check_identities, score_table
 
 SOURCE = "lm-eval"
@@ -57,8 +56,7 @@ def import_lm_eval(
             log.items = write_items(kept, stack.enter_context(replace_file(output / "items.parquet")))
         elif (output / "items.parquet").exists():
             log.notes.append(f"{output / 'items.parquet'} is of another import: these files have no items.")
-        write_table(scores, SCORES, output / "scores.parquet")
-    log.write(scores, output / "import.json")
+        log.write(scores, output)
     return scores, log
 
 

@@ -11,6 +11,7 @@ import pandas as pd
 
 from lm_validity.errors import InputError
 from lm_validity.files import write_json
+from lm_validity.tables.schema import SCORES, write_table
 
 _SHOWN = 10  # lines of one kind that are printed; all are in import.json
 
@@ -58,10 +59,11 @@ class ImportLog:
             found.append(f"Not looked at, by the ends of their names: {kinds}.")
         return found
 
-    def write(self, scores: pd.DataFrame, path: Path) -> None:
-        """All of it as JSON."""
+    def write(self, scores: pd.DataFrame, output: Path) -> None:
+        """Write the scores as scores.parquet and all of this as import.json under `output`."""
+        write_table(scores, SCORES, output / "scores.parquet")
         write_json(
-            path,
+            output / "import.json",
             {
                 "files": self.files,
                 "scores": len(scores),
@@ -80,13 +82,24 @@ class ImportLog:
         )
 
 
-def with_progress(things: list, what: str, every: float = 5.0) -> Iterator:
-    """The things one after the other; every few seconds a line to stderr says how many are done."""
-    last = time.monotonic()
+class Ticker:
+    """Lines to stderr on a long import: one every few seconds."""
+
+    def __init__(self, every: float = 5.0):
+        self.every, self.last = every, time.monotonic()
+
+    def say(self, line: str) -> None:
+        """Print the line if the last one is long enough ago."""
+        if time.monotonic() - self.last >= self.every:
+            self.last = time.monotonic()
+            print(line, file=sys.stderr, flush=True)
+
+
+def with_progress(things: list, what: str) -> Iterator:
+    """The things one after the other; on a long import stderr says how many are done."""
+    ticker = Ticker()
     for done, thing in enumerate(things):
-        if time.monotonic() - last >= every:
-            last = time.monotonic()
-            print(f"{done} of {len(things)} {what}", file=sys.stderr, flush=True)
+        ticker.say(f"{done} of {len(things)} {what}")
         yield thing
 
 

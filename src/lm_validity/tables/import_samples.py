@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 
 from lm_validity.errors import InputError
 from lm_validity.tables.found_files import Found, date_in
+from lm_validity.tables.import_log import Ticker
 from lm_validity.tables.lm_eval_results import folder_name
 from lm_validity.tables.sample_lines import Sample, read_sample
 from lm_validity.tables.schema import ITEMS
@@ -175,8 +176,12 @@ class _Reader:
         )
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
-        with open(self.file.found.path, "rb") as handle:
+        path, ticker, done = self.file.found.path, Ticker(), 0
+        size = path.stat().st_size
+        with open(path, "rb") as handle:
             for number, line in enumerate(handle, 1):
+                done += len(line)
+                ticker.say(f"{path}: {done / 2**20:.0f} of {size / 2**20:.0f} MiB")
                 if line.strip():
                     yield number, line
 

@@ -5,30 +5,58 @@ from typing import Annotated
 
 import typer
 
+Benchmarks = Annotated[
+    Path | None,
+    typer.Option(help="Benchmarks sheet (CSV or TSV): metrics, directions and num_fewshot that the table leaves open."),
+]
 app = typer.Typer(help="Write tables in the layouts of others.", no_args_is_help=True, rich_markup_mode=None)
-
-
-@app.callback()
-def export() -> None:
-    """Write tables in the layouts of others."""  # with one command only, typer would leave out its name
 
 
 @app.command("lm-eval")
 def lm_eval(
     scores: Annotated[Path, typer.Argument(help="scores.parquet")],
     output: Annotated[Path, typer.Option(help="Folder for the result files, one folder a model.")],
-    benchmarks: Annotated[
-        Path | None, typer.Option(help="Benchmarks sheet (CSV or TSV): its num_fewshot goes under `n-shot`.")
-    ] = None,
+    benchmarks: Benchmarks = None,
 ) -> None:
     """scores.parquet -> result files in lm-eval's layout (results_*.json), which `import lm-eval` reads back."""
     from lm_validity.tables.export_lm_eval import write_lm_eval
-    from lm_validity.tables.schema import read_scores
-    from lm_validity.tables.sheets import read_benchmarks
 
-    examples = {}
-    if benchmarks is not None:
-        known = read_benchmarks(benchmarks).set_index("benchmark")["num_fewshot"].dropna()
-        examples = known.astype(int).to_dict()
-    written = write_lm_eval(read_scores(scores), output, examples)
+    written = write_lm_eval(_scores(scores, benchmarks), output)
     print(f"{output}: {len(written)} result files")
+
+
+@app.command("every-eval-ever")
+def every_eval_ever(
+    scores: Annotated[Path, typer.Argument(help="scores.parquet")],
+    output: Annotated[
+        Path, typer.Option(help="Folder for the files, below it data/<collection>/<developer>/<model>/.")
+    ],
+    organization: Annotated[str, typer.Option(help="Who publishes the scores.")],
+    relationship: Annotated[
+        str, typer.Option(help="To the models' developers: first_party, third_party, collaborative or other.")
+    ] = "other",
+    collection: Annotated[str, typer.Option(help="Name of the collection of files.")] = "lm-validity",
+    benchmarks: Benchmarks = None,
+    schema: Annotated[
+        Path | None, typer.Option(help="eval.schema.json to check the files against; default: the installed package's.")
+    ] = None,
+) -> None:
+    """scores.parquet -> files of every_eval_ever, one an evaluation of a model."""
+    from lm_validity.tables.every_eval_ever import find_schema
+    from lm_validity.tables.export_every_eval_ever import with_directions, write_every_eval_ever
+
+    rules = find_schema(schema)
+    known, unknown = with_directions(_scores(scores, benchmarks))
+    written = write_every_eval_ever(known, output, organization, relationship, collection, rules)
+    if unknown:
+        print(f"Left out, since it is not known whether higher is better: {', '.join(unknown)}.")
+    print(f"{output}: {len(written)} files, {'' if rules else 'not '}checked against the schema of every_eval_ever")
+
+
+def _scores(path: Path, benchmarks: Path | None):
+    """The table, with what it leaves open from the sheet."""
+    from lm_validity.tables.schema import read_scores
+    from lm_validity.tables.sheets import completed, read_benchmarks
+
+    scores = read_scores(path)
+    return scores if benchmarks is None else completed(scores, read_benchmarks(benchmarks))

@@ -10,6 +10,7 @@ from lm_validity.errors import InputError
 app = typer.Typer(
     help="Turn published or foreign score files into tables.", no_args_is_help=True, rich_markup_mode=None
 )
+Strict = Annotated[bool, typer.Option("--strict", help="Fail where a file would be skipped or a score is there twice.")]
 Output = Annotated[Path, typer.Option(help="Folder for the table.")]
 
 
@@ -72,13 +73,31 @@ def csv(
     print("\n".join(log.lines(found)))
 
 
+@app.command("every-eval-ever")
+def every_eval_ever(
+    files: Annotated[list[Path], typer.Argument(help="Files of every_eval_ever, or folders that are searched.")],
+    output: Output,
+    strict: Strict = False,
+    schema: Annotated[
+        Path | None, typer.Option(help="eval.schema.json to check the files against; default: the installed package's.")
+    ] = None,
+) -> None:
+    """Files of every_eval_ever (one evaluation of a model each) -> scores.parquet."""
+    from lm_validity.tables.every_eval_ever import find_schema
+    from lm_validity.tables.import_every_eval_ever import read_every_eval_ever
+    from lm_validity.tables.import_log import ImportLog
+
+    log = ImportLog(strict=strict)
+    found = read_every_eval_ever(files, find_schema(schema), log)
+    log.write(found, output)
+    print("\n".join(log.lines(found)))
+
+
 @app.command("lm-eval")
 def lm_eval(
     results: Annotated[list[Path], typer.Argument(help="Result files, or folders that are searched for them.")],
     output: Output,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Fail where a file would be skipped or a score is there twice.")
-    ] = False,
+    strict: Strict = False,
     model: Annotated[
         list[str] | None, typer.Option(help="PATH=NAME: name of the model of a file or of all files in a folder.")
     ] = None,

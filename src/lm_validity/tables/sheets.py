@@ -86,6 +86,21 @@ def as_in_scores(sheet: pd.DataFrame, names: set[str]) -> pd.DataFrame:
     return sheet.assign(model=sheet["model"].where(~by_path, sheet["path"]), label=label)
 
 
+def completed(scores: pd.DataFrame, sheet: pd.DataFrame) -> pd.DataFrame:
+    """Scores with what they leave open (metric, direction, number of solved examples) from the benchmarks sheet.
+
+    The sheet's direction is that of its metric: scores of a benchmark under another metric do not get it.
+    """
+    facts = sheet.set_index("benchmark").reindex(scores["benchmark"]).set_axis(scores.index)
+    other = scores["metric"].notna() & facts["metric"].notna() & (scores["metric"] != facts["metric"])
+    known = {
+        "metric": facts["metric"],
+        "higher_is_better": facts["higher_is_better"].astype("boolean").mask(other),
+        "num_fewshot": facts["num_fewshot"].astype("Int64"),
+    }
+    return scores.assign(**{name: scores[name].where(scores[name].notna(), values) for name, values in known.items()})
+
+
 def metric_key(name: str) -> str:
     """lm-eval's key of a metric, `name,filter`; a bare name means `name,none`."""
     return name if "," in name else f"{name},none"

@@ -188,8 +188,8 @@ def test_counts_are_exported_and_read_back(tmp_path):
     written = write_lm_eval(ours, tmp_path / "out")
     assert sorted(path.name for path in written) == [
         "results_direct_test.json",
-        "results_direct_test_0shot.json",
-        "results_direct_test_5shot.json",
+        "results_direct_test.json",
+        "results_direct_test_part2.json",
     ]
     back = read_lm_eval(written)
     assert back["num_fewshot"].astype(object).where(back["num_fewshot"].notna(), None).tolist() == [0, 5, None]

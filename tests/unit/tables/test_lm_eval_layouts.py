@@ -227,3 +227,14 @@ def test_scores_without_a_value_are_named_and_nothing_is_written(tmp_path):
     with pytest.raises(InputError, match=r"1 of \d+ scores have no finite value, the first of org/b on x"):
         write_lm_eval(ours, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_an_import_without_metrics_is_exported_with_those_of_the_sheet(tmp_path):
+    ours = our_scores().query("split == 'test' and benchmark == 'x'").assign(metric=None, higher_is_better=None)
+    write_table(ours, SCORES, tmp_path / "scores.parquet")
+    command = ["lm-eval", str(tmp_path / "scores.parquet"), "--output", str(tmp_path / "out")]
+    assert isinstance(CliRunner().invoke(app, command).exception, InputError)
+    (tmp_path / "b.csv").write_text("benchmark,metric,higher_is_better\nx,acc,0\n")
+    assert CliRunner().invoke(app, [*command, "--benchmarks", str(tmp_path / "b.csv")]).exit_code == 0
+    back = read_lm_eval((tmp_path / "out").rglob("*.json"))
+    assert set(back["metric"]) == {"acc,none"} and not back["higher_is_better"].any() and len(back) == len(ours)

@@ -15,7 +15,7 @@ from lm_validity.errors import InputError
 from lm_validity.tables.import_lm_eval import read_lm_eval
 from lm_validity.tables.import_lm_harmony import read_lm_harmony
 from lm_validity.tables.schema import SCORES
-from lm_validity.tables.sheets import read_benchmarks, read_models
+from lm_validity.tables.sheets import completed, read_benchmarks, read_models
 
 
 def write(path, text: str):
@@ -193,3 +193,15 @@ def test_blanks_after_commas_and_an_empty_last_column(tmp_path):
     text = '\nmodel, path,family,\na, "org/a, the first",F,\nb,org/b,G,\n'
     sheet = read_models(write(tmp_path / "m.csv", text))
     assert sheet["path"].tolist() == ["org/a, the first", "org/b"] and sheet["family"].tolist() == ["F", "G"]
+
+
+def test_a_sheet_completes_scores_under_its_own_metric_only(tmp_path):
+    sheet = read_benchmarks(write(tmp_path / "b.csv", "benchmark,metric,higher_is_better,num_fewshot\nx,acc,1,5\n"))
+    metrics = ["acc,none", "ppl,none", None, "acc,none"]
+    scores = pd.DataFrame({"benchmark": ["x", "x", "x", "y"], "metric": metrics})
+    scores["higher_is_better"] = pd.array([None] * 4, dtype="boolean")
+    scores["num_fewshot"] = pd.array([0, None, None, None], dtype="Int64")
+    found = completed(scores, sheet)
+    assert found["metric"].tolist() == ["acc,none", "ppl,none", "acc,none", "acc,none"]
+    assert found["higher_is_better"].astype(object).fillna("?").tolist() == [True, "?", True, "?"]
+    assert found["num_fewshot"].fillna(-1).tolist() == [0, 5, 5, -1]

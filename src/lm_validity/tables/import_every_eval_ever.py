@@ -1,0 +1,173 @@
+"""Files of every_eval_ever -> scores."""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas as pd
+
+from lm_validity.errors import InputError
+from lm_validity.tables.every_eval_ever import OWN, check_schema
+from lm_validity.tables.found_files import Found, date_in, find_files
+from lm_validity.tables.import_log import ImportLog, with_progress
+from lm_validity.tables.json_values import finite, flag, number, score, text, whole
+from lm_validity.tables.lm_eval_results import LARGEST
+from lm_validity.tables.model_arguments import parse_arguments, training_point
+from lm_validity.tables.score_files import ScoreFile, score_table
+from lm_validity.tables.sheets import metric_key
+
+SOURCE = "every_eval_ever"
+_HINT = "see github.com/evaleval/every_eval_ever for the format."
+_PERCENT = frozenset(("percent", "percentage", "%"))
+_CHECKED = "0.3"  # files of older schemas lack fields that the schema requires
+
+
+def read_every_eval_ever(paths: Iterable[str | Path], schema: dict | None, log: ImportLog) -> pd.DataFrame:
+    """The columns of SCORES; folders are searched, and what is left out goes to `log`.
+
+    A result's `evaluation_name` is the benchmark, its `metric_id` or `metric_name` the metric; a score in percent
+    becomes a fraction. Of several dates of one score the newest counts. Files that `export every-eval-ever` wrote give
+    their rows back. With a `schema` every file of its version is checked against it.
+    """
+    found, log.others = find_files(paths, (".json",))
+    files: list[ScoreFile] = []
+    for each in with_progress(found, "files"):
+        try:
+            files.append(_score_file(each, schema))
+        except InputError as error:
+            log.skip(each.path, error.problem, error.hint, each.named)
+    log.files = len(files)
+    if not files:
+        raise InputError("no file of every_eval_ever in the given paths.", _HINT)
+    return score_table(files, SOURCE, log)
+
+
+def _score_file(found: Found, schema: dict | None) -> ScoreFile:
+    path = found.path
+    document = _read(path)
+    version = str(document.get("schema_version"))
+    if version.startswith(_CHECKED):
+        check_schema(document, schema, str(path))
+    model = _object(document.get("model_info"), f"{path}, 'model_info'")
+    name = text(model.get("id"), f"{path}, 'model_info', 'id'")
+    if not name:
+        raise InputError(f"{path}: no 'model_info', 'id'.", _HINT)
+    own = _own(document, path)
+    if own is None:
+        details = _details(model)
+        arguments = parse_arguments(details.get("model_args"))
+        if details.get("revision"):
+            arguments = arguments | {"revision": str(details["revision"])}
+        own = training_point(arguments)._asdict()
+    common = {"model": name, **own}
+    rows = [
+        _row(_object(result, f"{path}, a result"), document, f"{path}, result {place}")
+        for place, result in enumerate(document["evaluation_results"], 1)
+    ]
+    return ScoreFile(path, rows, common, _date(document, path))
+
+
+def _row(result: dict, document: dict, where: str) -> dict:
+    benchmark = text(result.get("evaluation_name"), f"{where}, 'evaluation_name'")
+    if not benchmark:
+        raise InputError(f"{where}: no 'evaluation_name'.", _HINT)
+    where = f"{where} ({benchmark})"
+    metric = _object(result.get("metric_config"), f"{where}, 'metric_config'")
+    details = _object(result.get("score_details"), f"{where}, 'score_details'")
+    uncertainty = details.get("uncertainty") or {}
+    error = (uncertainty.get("standard_error") or {}).get("value") if isinstance(uncertainty, dict) else None
+    scale = 0.01 if str(metric.get("metric_unit")).casefold() in _PERCENT else 1.0
+    lower = flag(metric.get("lower_is_better"), f"{where}, 'lower_is_better'")
+    benchmark, key = _names(benchmark, metric, document)
+    shots = {**_details(metric), **_details(result.get("generation_config"))}.get("num_fewshot")
+    own = _details(metric)
+    return {
+        "benchmark": own.get(f"{OWN}benchmark", benchmark),
+        "metric": own.get(f"{OWN}metric", key),
+        "value": scale * score(details.get("score"), f"{where}, 'score'", _HINT),
+        "stderr": None if finite(error) is None else scale * finite(error),
+        "n_items": _count(uncertainty, result, where),
+        "higher_is_better": None if lower is None else not lower,
+        "num_fewshot": _number(shots, whole, f"{where}, 'num_fewshot'"),
+        "selected": own.get(f"{OWN}selected", "true") == "true",
+    }
+
+
+def _names(benchmark: str, metric: dict, document: dict) -> tuple[str, str | None]:
+    """Benchmark and metric. Of lm-eval's files the converter of every_eval_ever writes the filter behind a slash."""
+    name = metric.get("metric_id") or metric.get("metric_name")
+    library = document.get("eval_library")
+    if isinstance(name, str) and name:
+        return benchmark, metric_key(name)
+    description = metric.get("evaluation_description")
+    if not isinstance(library, dict) or library.get("name") != "lm_eval" or not isinstance(description, str):
+        return benchmark, None
+    key, _, rest = description.partition(" (filter: ")
+    filter_name = rest.removesuffix(")")
+    return benchmark.removesuffix(f"/{filter_name}") if filter_name else benchmark, f"{key},{filter_name or 'none'}"
+
+
+def _count(uncertainty: dict, result: dict, where: str) -> int | None:
+    found = uncertainty.get("num_samples") if isinstance(uncertainty, dict) else None
+    source = result.get("source_data")
+    if found is None and isinstance(source, dict):
+        found = source.get("samples_number")
+    return whole(found, f"{where}, number of samples")
+
+
+def _own(document: dict, path: Path) -> dict | None:
+    """The columns that `export every-eval-ever` wrote for a whole file; None in a file of others."""
+    details = _details(document.get("source_metadata"))
+    own = {name.removeprefix(OWN): value for name, value in details.items() if name.startswith(OWN)}
+    if not own:
+        return None
+    kinds = {"iteration": whole, "seed": whole, "tokens_b": number}
+    names = ("checkpoint", "iteration", "tokens_b", "protocol", "prompt", "prompt_variant", "seed", "split")
+    return {
+        name: _number(own.get(name), kinds[name], f"{path}, {name!r}") if name in kinds else own.get(name)
+        for name in names
+    }
+
+
+def _number(value, check, where: str):
+    """A number that the format keeps as a text."""
+    if isinstance(value, str):
+        try:
+            value = float(value) if value else None
+        except ValueError:
+            raise InputError(f"{where}: {value!r} is not a number.", _HINT) from None
+    return check(value, where)
+
+
+def _date(document: dict, path: Path) -> float | None:
+    for name in ("evaluation_timestamp", "retrieved_timestamp"):
+        value = document.get(name)
+        try:
+            return float(value)
+        except (TypeError, ValueError):
+            if isinstance(value, str) and date_in(value) is not None:
+                return date_in(value)
+    return date_in(path.stem)
+
+
+def _details(part) -> dict:
+    found = part.get("additional_details") if isinstance(part, dict) else None
+    return found if isinstance(found, dict) else {}
+
+
+def _object(value, where: str) -> dict:
+    if not isinstance(value, dict):
+        raise InputError(f"{where} is no object but {str(value)[:60]}.", _HINT)
+    return value
+
+
+def _read(path: Path) -> dict:
+    if path.stat().st_size > LARGEST:
+        raise InputError(f"{path}: {path.stat().st_size / 2**20:.0f} MiB, too large for such a file.", _HINT)
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not JSON ({error}).", _HINT) from error
+    if not isinstance(document, dict) or not isinstance(document.get("evaluation_results"), list):
+        raise InputError(f"{path}: no list 'evaluation_results' in it.", _HINT)
+    return document

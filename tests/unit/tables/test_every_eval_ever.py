@@ -1,0 +1,227 @@
+"""Files of every_eval_ever: those of other converters read, ours written and read back, both checked by a schema."""
+
+import json
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from lm_validity.cli import exports, imports
+from lm_validity.errors import InputError
+from lm_validity.tables.export_every_eval_ever import with_directions, write_every_eval_ever
+from lm_validity.tables.import_every_eval_ever import read_every_eval_ever
+from lm_validity.tables.import_log import ImportLog
+from lm_validity.tables.schema import SCORES, read_scores, write_table
+
+# A part of the format's rules in this project's own words: enough to tell a good file from a bad one
+SCHEMA = {
+    "$schema": "http://json-schema.org/draft-07/schema#",
+    "type": "object",
+    "required": ["schema_version", "evaluation_id", "retrieved_timestamp", "source_metadata", "eval_library",
+                 "model_info", "evaluation_results"],
+    "properties": {
+        "evaluation_results": {
+            "type": "array",
+            "items": {
+                "required": ["evaluation_name", "source_data", "metric_config", "score_details"],
+                "properties": {"metric_config": {"required": ["lower_is_better"]}},
+            },
+        },
+        "source_metadata": {
+            "required": ["source_type", "source_organization_name", "evaluator_relationship"],
+            "properties": {"additional_details": {"additionalProperties": {"type": "string"}}},
+        },
+        "model_info": {"required": ["name", "id", "additional_details"]},
+    },
+}  # fmt: skip
+
+
+def result(name: str = "quiz", value: float = 0.5, metric: dict | None = None, **more) -> dict:
+    config = {"lower_is_better": False} | ({"metric_id": "accuracy"} if metric is None else metric)
+    return {
+        "evaluation_name": name,
+        "source_data": {"dataset_name": name, "source_type": "other"},
+        "metric_config": config,
+        "score_details": {"score": value},
+        **more,
+    }
+
+
+def document(*results: dict, model: str = "org/a", **more) -> dict:
+    return {
+        "schema_version": "0.3.0",
+        "evaluation_id": f"test/{model}/1",
+        "retrieved_timestamp": "1770682486.623709",
+        "source_metadata": {
+            "source_type": "documentation",
+            "source_organization_name": "me",
+            "evaluator_relationship": "other",
+        },
+        "eval_library": {"name": "unknown", "version": "unknown"},
+        "model_info": {"name": model, "id": model, "additional_details": {}},
+        "evaluation_results": list(results),
+        **more,
+    }
+
+
+@pytest.fixture
+def read(tmp_path):
+    def make(*documents: dict, schema=SCHEMA, **options) -> tuple[pd.DataFrame, ImportLog]:
+        folder = tmp_path / "in"
+        folder.mkdir(exist_ok=True)
+        for number, each in enumerate(documents):
+            (folder / f"{number}.json").write_text(json.dumps(each))
+        log = ImportLog(**options)
+        return read_every_eval_ever([folder], schema, log), log
+
+    return make
+
+
+def test_a_file_of_another_converter(read):
+    uncertainty = {"standard_error": {"value": 0.02}, "num_samples": 200}
+    first = result(score_details={"score": 0.75, "uncertainty": uncertainty})
+    first["generation_config"] = {"additional_details": {"num_fewshot": "5"}}
+    second = result("wiki", 12.5, {"metric_name": "perplexity", "lower_is_better": True})
+    scores, log = read(document(first, second))
+    assert list(scores.columns) == SCORES.names and log.files == 1 and set(scores["model"]) == {"org/a"}
+    row, other = (row for _, row in scores.iterrows())
+    assert row[["benchmark", "metric", "value", "stderr", "n_items", "num_fewshot"]].tolist() == [
+        "quiz", "accuracy,none", 0.75, 0.02, 200, 5,
+    ]  # fmt: skip
+    assert row["higher_is_better"] and not other["higher_is_better"] and other["metric"] == "perplexity,none"
+    assert set(scores["source"]) == {"every_eval_ever"} and set(scores["checkpoint"]) == {"final"}
+
+
+def test_percentages_become_fractions(read):
+    metric = {"metric_id": "accuracy", "metric_unit": "percent"}
+    details = {"score": 75.0, "uncertainty": {"standard_error": {"value": 2.0}}}
+    scores, _ = read(document(result(metric=metric, score_details=details)))
+    assert scores[["value", "stderr"]].iloc[0].tolist() == [0.75, 0.02]
+
+
+def test_lm_evals_filters_and_revisions(read):
+    """What the format's own converter makes of lm-eval's files."""
+    results = [
+        result("sums/strict", 0.1, {"evaluation_description": "exact_match (filter: strict)"}),
+        result("sums/flexible", 0.2, {"evaluation_description": "exact_match (filter: flexible)"}),
+        result("arc_easy", 0.3, {"evaluation_description": "acc"}),
+    ]
+    info = {"name": "org/a", "id": "org/a"}
+    info["additional_details"] = {"revision": "main", "model_args": "{'pretrained': 'org/a'}"}
+    library = {"name": "lm_eval", "version": "0.4.9"}
+    scores, _ = read(document(*results, eval_library=library, model_info=info))
+    assert scores[["benchmark", "metric", "value"]].values.tolist() == [
+        ["arc_easy", "acc,none", 0.3],
+        ["sums", "exact_match,flexible", 0.2],
+        ["sums", "exact_match,strict", 0.1],
+    ]
+    assert set(scores["checkpoint"]) == {"final"}
+    info["additional_details"] = {"revision": "step1000"}
+    scores, _ = read(document(*results, eval_library=library, model_info=info))
+    assert set(scores["iteration"]) == {1000}
+
+
+def test_an_older_file_is_read_without_the_schema(read):
+    old = document(result(metric={}))
+    del old["eval_library"], old["model_info"]["additional_details"]
+    scores, _ = read(old | {"schema_version": "0.2.0"}, strict=True)
+    assert scores["value"].tolist() == [0.5] and scores["metric"].isna().all()
+    with pytest.raises(InputError, match="'eval_library' is a required property"):
+        read(old, strict=True)
+    assert len(read(old, schema=None, strict=True)[0]) == 1
+
+
+def test_the_newest_counts_and_foreign_files_are_skipped(read):
+    old, new = (
+        document(result(value=value), evaluation_timestamp=date)
+        for value, date in ((0.1, "2024-01-01T00:00:00Z"), (0.2, "1770000000"))
+    )
+    scores, log = read(new, old, {"results": {}}, document(result(value="high")), document(model=""))
+    assert scores["value"].tolist() == [0.2] and len(log.repeated) == 1 and len(log.skipped) == 3
+    with pytest.raises(InputError, match="no list 'evaluation_results'"):
+        read(strict=True)
+
+
+def our_scores() -> pd.DataFrame:
+    common = {"prompt": "plain", "split": "test", "metric": "acc,none", "higher_is_better": True, "stderr": 0.125}
+    common |= {"source": "lm-validity", "n_items": 7, "selected": True, "checkpoint": "final"}
+    rows = []
+    for model in ("a", "org/b"):
+        direct = common | {"model": model, "protocol": "direct"}
+        rows += [direct | {"benchmark": "x", "value": 1 / 3, "num_fewshot": count} for count in (0, 5)]
+        rows += [direct | {"benchmark": "x", "value": 0.2, "checkpoint": "s1", "iteration": 1, "tokens_b": 0.1 + 0.2}]
+        strict = {"metric": "exact_match,strict", "selected": False, "num_fewshot": 0}
+        rows += [direct | strict | {"benchmark": "x", "value": 0.2}]
+        corpus = {"benchmark": "wiki", "metric": "bits_per_byte,none", "higher_is_better": False, "stderr": None}
+        rows += [direct | corpus | {"value": 1.25}, direct | corpus | {"metric": "odd,none", "value": 9.5}]
+        rows += [common | {"model": model, "protocol": "train_before_test", "benchmark": "x", "seed": 1, "value": 0.7}]
+        rows += [direct | {"benchmark": "x", "prompt_variant": "other", "value": 0.4}]
+    return pd.DataFrame(rows)
+
+
+def test_written_and_read_back(tmp_path):
+    write_table(our_scores(), SCORES, tmp_path / "scores.parquet")
+    ours = read_scores(tmp_path / "scores.parquet")
+    written = write_every_eval_ever(ours, tmp_path / "out", "me", schema=SCHEMA)
+    assert len(written) == len(set(written)) == 2 * 5
+    assert {path.relative_to(tmp_path / "out").parts[:4] for path in written} == {
+        ("data", "lm-validity", "unknown", "a"),
+        ("data", "lm-validity", "org", "b"),
+    }
+    back = read_every_eval_ever([tmp_path / "out"], SCHEMA, ImportLog(strict=True))
+    write_table(back, SCORES, tmp_path / "back.parquet")
+    order = ["model", "checkpoint", "benchmark", "metric", "protocol", "prompt_variant", "num_fewshot"]
+    back = read_scores(tmp_path / "back.parquet").sort_values(order, ignore_index=True).drop(columns="source")
+    ours = ours.sort_values(order, ignore_index=True).drop(columns="source")
+    pd.testing.assert_frame_equal(back, ours, check_exact=True)
+
+
+def test_a_written_file_says_what_the_format_asks(tmp_path):
+    ours = our_scores().query("model == 'org/b'")
+    paths = write_every_eval_ever(ours, tmp_path, "me", "third_party", "mine")
+    assert paths == write_every_eval_ever(ours, tmp_path, "me", "third_party", "mine")
+    documents = [json.loads(path.read_text()) for path in paths]
+    found = next(each for each in documents if len(each["evaluation_results"]) == 4)
+    assert found["model_info"]["developer"] == "org" and found["source_metadata"]["source_type"] == "evaluation_run"
+    assert found["source_metadata"]["evaluator_relationship"] == "third_party"
+    assert found["model_info"]["additional_details"] == {
+        "deployment_type": "unknown",
+        "model_availability": "unknown",
+    }
+    results = {each["evaluation_name"]: each for each in found["evaluation_results"]}
+    first = results["x"]
+    assert first["metric_config"]["metric_id"] == "accuracy" and first["metric_config"]["max_score"] == 1
+    assert first["score_details"]["uncertainty"] == {"standard_error": {"value": 0.125}, "num_samples": 7}
+    corpus = next(each for each in found["evaluation_results"] if each["metric_config"]["metric_id"] == "bits_per_byte")
+    assert corpus["metric_config"]["lower_is_better"] and corpus["metric_config"]["max_score"] == "Infinity"
+    odd = next(each for each in found["evaluation_results"] if each["metric_config"]["metric_id"] == "odd")
+    assert "score_type" not in odd["metric_config"] and "x/strict" in results
+
+
+def test_directions_are_known_or_the_scores_stay_out():
+    rows = pd.DataFrame({"metric": ["acc,none", "ppl,none", "odd,none", "odd,none"]})
+    rows["higher_is_better"] = pd.array([None, None, None, False], dtype="boolean")
+    kept, unknown = with_directions(rows)
+    assert kept["higher_is_better"].tolist() == [True, False, False] and unknown == ["odd"]
+    with pytest.raises(InputError, match="odd"):
+        with_directions(rows[2:3])
+
+
+def test_the_commands(tmp_path):
+    write_table(our_scores().assign(metric=None, higher_is_better=None)[:1], SCORES, tmp_path / "scores.parquet")
+    (tmp_path / "schema.json").write_text(json.dumps(SCHEMA))
+    (tmp_path / "b.csv").write_text("benchmark,metric\nx,acc\n")
+    command = ["every-eval-ever", str(tmp_path / "scores.parquet"), "--output", str(tmp_path / "out")]
+    command += ["--organization", "me", "--schema", str(tmp_path / "schema.json")]
+    assert isinstance(CliRunner().invoke(exports.app, command).exception, InputError)
+    done = CliRunner().invoke(exports.app, [*command, "--benchmarks", str(tmp_path / "b.csv")])
+    assert done.exit_code == 0 and "1 files, checked" in done.output
+    wrong = CliRunner().invoke(
+        exports.app, [*command, "--relationship", "none", "--benchmarks", str(tmp_path / "b.csv")]
+    )
+    assert isinstance(wrong.exception, InputError)
+    back = ["every-eval-ever", str(tmp_path / "out"), "--output", str(tmp_path / "back"), "--strict"]
+    assert CliRunner().invoke(imports.app, back).exit_code == 0
+    assert read_scores(tmp_path / "back" / "scores.parquet")["metric"].tolist() == ["acc,none"]
+    (tmp_path / "schema.json").write_text("{}")
+    assert isinstance(CliRunner().invoke(exports.app, command).exception, InputError)

@@ -101,11 +101,14 @@ def lm_eval(
     model: Annotated[
         list[str] | None, typer.Option(help="PATH=NAME: name of the model of a file or of all files in a folder.")
     ] = None,
+    tokens_per_step: Annotated[
+        float | None, typer.Option(min=1, help="Training tokens of an optimizer step, for checkpoints named by steps.")
+    ] = None,
 ) -> None:
     """Result files and samples written by lm-eval itself -> scores.parquet, items.parquet."""
     from lm_validity.tables.import_lm_eval import import_lm_eval
 
-    scores, log = import_lm_eval(results, output, strict, _names(model or []))
+    scores, log = import_lm_eval(results, output, strict, _names(model or []), tokens_per_step)
     print("\n".join(log.lines(scores)))
 
 

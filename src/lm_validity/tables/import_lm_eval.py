@@ -22,23 +22,28 @@ from lm_validity.tables.import_samples import (
     write_items,
 )
 from lm_validity.tables.lm_eval_results import HINT, read_result_file
-from lm_validity.tables.score_files import ScoreFile, check_identities, score_table
+from lm_validity.tables.score_files import ScoreFile, check_identities, score_table, with_tokens
 
 SOURCE = "lm-eval"
 
 
 def import_lm_eval(
-    paths: Iterable[str | Path], output: str | Path, strict: bool = False, names: dict[Path, str] | None = None
+    paths: Iterable[str | Path],
+    output: str | Path,
+    strict: bool = False,
+    names: dict[Path, str] | None = None,
+    tokens_per_step: float | None = None,
 ) -> tuple[pd.DataFrame, ImportLog]:
     """Write scores.parquet, import.json and, where there are samples, items.parquet under `output`; scores and log.
 
     names: models' names by file or folder, which count before what the files say. In folders, what is no result file
     of lm-eval is listed in the log; `strict`, a bad file that was named itself, two different models under one name and
-    nothing left raise InputError, and nothing is written.
+    nothing left raise InputError, and nothing is written. tokens_per_step: training tokens of an optimizer step, for
+    checkpoints whose iteration is known and whose tokens are not.
     """
     output = Path(output)
     log = ImportLog(strict=strict)
-    results, samples = _read_all(paths, names or {}, log)
+    results, samples = _read_all(paths, names or {}, log, tokens_per_step)
     check_identities(results)
     with ExitStack() as stack:
         parts: list[Part] = []
@@ -72,7 +77,7 @@ def read_lm_eval(paths: Iterable[str | Path], strict: bool = True) -> pd.DataFra
 
 
 def _read_all(
-    paths: Iterable[str | Path], names: dict[Path, str], log: ImportLog
+    paths: Iterable[str | Path], names: dict[Path, str], log: ImportLog, tokens_per_step: float | None = None
 ) -> tuple[list[ScoreFile], list[SampleFile]]:
     """Every result file, and every samples file with what its result file says."""
     found, log.others = find_files(paths, (".json", ".jsonl", ""))
@@ -84,7 +89,8 @@ def _read_all(
             samples.append(each)
             continue
         try:
-            results.append(read_result_file(each, _given_name(each.path, names)))
+            found_scores = read_result_file(each, _given_name(each.path, names))
+            results.append(found_scores if tokens_per_step is None else with_tokens(found_scores, tokens_per_step))
         except InputError as error:
             log.skip(each.path, error.problem, error.hint, each.named)
     matched: list[SampleFile] = []

@@ -14,12 +14,13 @@ def report_rows(rows: pd.DataFrame, sheet: pd.DataFrame | None, notes: list[str]
     Of several numbers of solved examples before a question (few-shot, `num_fewshot`) a benchmark's are those that the
     benchmarks sheet names, else the commonest among its evaluations, ties to the smaller. Rows of unknown number stay.
     Of several wordings (`prompt_variant`) the task's own (null) counts, else the commonest, ties to the first by name.
-    `notes` gets what was used and what was left out.
+    `notes` gets what was used and what was left out. Rows of benchmarks that the sheet does not list are untouched.
     """
     test = rows["split"].isna() | (rows["split"] == "test")
     rows = rows[rows["selected"].fillna(True).astype(bool) & test]
-    rows = _one_wording(rows, notes)
-    return _one_count(rows, sheet, notes)
+    listed = np.ones(len(rows), dtype=bool) if sheet is None else rows["benchmark"].isin(sheet["benchmark"]).to_numpy()
+    kept = _one_count(_one_wording(rows[listed], notes), sheet, notes)
+    return pd.concat([kept, rows[~listed]]).sort_index()
 
 
 def fewshot_count(counts: pd.Series) -> int | None:
@@ -59,9 +60,11 @@ def _one_count(rows: pd.DataFrame, sheet: pd.DataFrame | None, notes: list[str])
     out = rows["num_fewshot"].notna() & (rows["num_fewshot"] != rows["benchmark"].map(used))
     notes.append(_used_note(used))
     if out.any():
-        left = rows[out].drop_duplicates(["model", "benchmark", "num_fewshot"])
-        names = [f"{row.num_fewshot} for {row.model} on {row.benchmark}" for row in left.itertuples()]
-        notes.append(f"{out.sum()} scores with another number of solved examples stay out: {_listing(names)}.")
+        parts = [
+            f"{count} on {_listing(sorted(found['benchmark'].unique()))} (models: {found['model'].nunique()})"
+            for count, found in rows[out].groupby("num_fewshot")
+        ]
+        notes.append(f"Scores with another number of solved examples stay out ({out.sum()}): {'; '.join(parts)}.")
     return rows[~out.to_numpy(dtype=bool)]
 
 

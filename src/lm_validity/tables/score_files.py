@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pandas as pd
@@ -55,6 +55,17 @@ class ScoreFile:
         return (not self.limited, newest, len(self.rows), [-ord(letter) for letter in str(self.path)])
 
 
+def with_tokens(file: ScoreFile, tokens_per_step: float) -> ScoreFile:
+    """The file with training tokens of the checkpoints whose iteration it gives and whose tokens it does not."""
+
+    def filled(row: dict) -> dict:
+        if row.get("iteration") is None or row.get("tokens_b") is not None:
+            return row
+        return row | {"tokens_b": row["iteration"] * tokens_per_step / 1e9}
+
+    return replace(file, rows=[filled(row) for row in file.rows], common=filled(file.common))
+
+
 def score_table(files: Iterable[ScoreFile], source: str, log: ImportLog) -> pd.DataFrame:
     """The columns of SCORES, sorted by key, each score once; what is left out goes to `log`.
 
@@ -65,7 +76,7 @@ def score_table(files: Iterable[ScoreFile], source: str, log: ImportLog) -> pd.D
     check_identities(files)
     frame = _frame(files, source)
     if frame.empty:
-        raise InputError("no scores in the given files.", "see docs/tables.md for the layouts that are read.")
+        raise InputError("no scores in the given files.", "see docs/importing.md for the layouts that are read.")
     missing = sum(one.missing for one in files)
     if missing:
         log.notes.append(f"No finite number, so left out: {counted(missing, 'score')}.")

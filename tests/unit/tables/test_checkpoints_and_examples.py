@@ -103,7 +103,7 @@ def test_a_checkpoint_and_a_five_shot_file_do_not_compare_as_final_zero_shot_sco
     (tmp_path / "b.csv").write_text("benchmark,metric\nquiz,acc\n")
     matrix = read_score_matrix(tmp_path / "scores.parquet", tmp_path / "m.csv", tmp_path / "b.csv")
     assert matrix.value["direct"].tolist() == [[0.4], [0.5]]
-    assert any("5 for org/b on quiz" in note for note in matrix.notes)
+    assert any("stay out (1): 5 on quiz (models: 1)" in note for note in matrix.notes)
 
 
 def test_tables_without_the_columns_are_read(tmp_path):

@@ -258,3 +258,12 @@ def test_lists_of_names_are_shortened(imported):
     _, log = imported({"a.json": result()} | {f"x{number}.json": {} for number in range(30)})
     lines = log.lines(pd.DataFrame({"model": ["a"], "checkpoint": ["final"], "benchmark": ["b"], "num_fewshot": [0]}))
     assert len(log.skipped) == 30 and sum("x" in line and "results" in line for line in lines) == 10
+
+
+def test_tokens_of_steps(tmp_path):
+    put(tmp_path / "in", "a.json", result(config={"model_args": "pretrained=a,revision=step1000"}))
+    put(tmp_path / "in", "b.json", result("b", config={"model_args": "revision=step10-tokens7B"}))
+    put(tmp_path / "in", "c.json", result("c"))
+    put(tmp_path / "in", "d_agg.json", {"checkpoints": [2000], "results": {"quiz": {"acc": [0.5]}}})
+    scores, _ = import_lm_eval([tmp_path / "in"], tmp_path / "out", tokens_per_step=2e6)
+    assert scores.set_index("model")["tokens_b"].fillna(-1).to_dict() == {"org/a": 2.0, "b": 7.0, "c": -1.0, "d": 4.0}

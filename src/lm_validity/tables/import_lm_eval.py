@@ -13,8 +13,8 @@ from lm_validity.tables.found_files import Found, date_text, find_files
 from lm_validity.tables.import_log import ImportLog, with_progress
 from lm_validity.tables.import_samples import (
     Part,
+    SameDocuments,
     SampleFile,
-    comparable_parts,
     is_samples,
     match_samples,
     read_part,
@@ -50,15 +50,12 @@ def import_lm_eval(
         if samples:
             output.mkdir(parents=True, exist_ok=True)
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".import.", dir=output))
-            parts = _read_samples(samples, Path(folder), log)
-            results += [score_file(part) for part in parts if not part.file.scores]
+            parts, of_samples = _read_samples(samples, Path(folder), log)
+            results += of_samples
         scores = score_table(results, SOURCE, log)
-        kept, others = comparable_parts(parts)
-        for part, reason in others:
-            log.skip(part.file.found.path, f"{part.file.found.path}: {reason}", "import it into another folder.")
-        if kept:
+        if parts:
             # Replaced when everything is written: the tables belong together
-            log.items = write_items(kept, stack.enter_context(replace_file(output / "items.parquet")))
+            log.items = write_items(parts, stack.enter_context(replace_file(output / "items.parquet")))
         elif (output / "items.parquet").exists():
             log.notes.append(f"{output / 'items.parquet'} is of another import: these files have no items.")
         log.write(scores, output)
@@ -106,20 +103,30 @@ def _read_all(
     return results, matched
 
 
-def _read_samples(samples: list[SampleFile], folder: Path, log: ImportLog) -> list[Part]:
-    """The newest samples file of each evaluation, read."""
+def _read_samples(samples: list[SampleFile], folder: Path, log: ImportLog) -> tuple[list[Part], list[ScoreFile]]:
+    """The newest samples file of each evaluation whose items count, and the scores of those without a result file."""
     parts: list[Part] = []
+    scores: list[ScoreFile] = []
+    documents = SameDocuments()
     for number, one in enumerate(with_progress(_newest(samples, log), "files of samples")):
         try:
-            parts.append(read_part(one, folder / f"{number}.parquet"))
+            part, hashes = read_part(one, folder / f"{number}.parquet")
         except InputError as error:
             log.skip(one.found.path, error.problem, error.hint, one.found.named)
             log.files -= 1
+            continue
+        if not one.scores:
+            scores.append(score_file(part))
+        difference = documents.difference(part, hashes)
+        if difference is None:
+            parts.append(part)
+        else:
+            log.skip(one.found.path, difference, "import it into another folder.")
     log.notes += [note for part in parts for note in part.notes]
     unknown = sorted({part.file.benchmark for part in parts if not part.gold_known})
     if unknown:
         log.notes.append(f"Right choices unknown, so no chance level and no margins: {', '.join(unknown)}.")
-    return parts
+    return parts, scores
 
 
 def _newest(samples: list[SampleFile], log: ImportLog) -> list[SampleFile]:

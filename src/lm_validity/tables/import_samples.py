@@ -9,7 +9,7 @@ import json
 import math
 import re
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -70,7 +70,6 @@ class Part(NamedTuple):
     path: Path
     documents: int
     values: dict[tuple[str, str], array]  # by metric and filter, NaN where a document has none
-    hashes: dict[str, str]  # of each document; empty where lines have none
     gold_known: bool
     notes: tuple[str, ...]
 
@@ -117,8 +116,8 @@ def _completed(common: dict) -> dict:
 # ---- reading -----------------------------------------------------------------------------------------------------
 
 
-def read_part(file: SampleFile, path: Path) -> Part:
-    """Read a samples file into a table of its documents at `path`.
+def read_part(file: SampleFile, path: Path) -> tuple[Part, dict[str, int]]:
+    """Read a samples file into a table of its documents at `path`; also the documents' hashes, where lines have them.
 
     Raises InputError, with the line, for a line that is no sample, and for a file without any.
     """
@@ -128,7 +127,7 @@ def read_part(file: SampleFile, path: Path) -> Part:
             writer.write_table(table)
     if not reader.places:
         raise InputError(f"{file.found.path}: no samples.", _HINT)
-    return reader.part(path)
+    return reader.part(path), reader.hashes
 
 
 @dataclass
@@ -136,7 +135,7 @@ class _Reader:
     file: SampleFile
     places: dict[str, int] = field(default_factory=dict)  # of a document: its row
     values: dict[tuple[str, str], array] = field(default_factory=dict)  # filters without a name are "#1", "#2", ...
-    hashes: dict[str, str] = field(default_factory=dict)
+    hashes: dict[str, int] = field(default_factory=dict)
     gold_known: bool = True
     repeated: int = 0
 
@@ -172,9 +171,7 @@ class _Reader:
             notes.append(
                 f"{self.file.found.path}: {self.repeated} lines repeat a document; the first one of each counts."
             )
-        return Part(
-            self.file, path, len(self.places), values, self.hashes, self.gold_known, tuple(dict.fromkeys(notes))
-        )
+        return Part(self.file, path, len(self.places), values, self.gold_known, tuple(dict.fromkeys(notes)))
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
         path, ticker, done = self.file.found.path, Ticker(), 0
@@ -201,7 +198,7 @@ class _Reader:
         label = sample.filter or self._free_label(sample, place)
         self.gold_known &= sample.gold_known
         if sample.item["doc_hash"]:
-            self.hashes.setdefault(sample.doc_id, sample.item["doc_hash"])
+            self.hashes.setdefault(sample.doc_id, hash(sample.item["doc_hash"]))
         for metric, value in sample.values.items():
             column = self.values.setdefault((metric, label), array("d"))
             column.extend([math.nan] * (place + 1 - len(column)))
@@ -232,24 +229,30 @@ class _Reader:
 # ---- putting together --------------------------------------------------------------------------------------------
 
 
-def comparable_parts(parts: Iterable[Part]) -> tuple[list[Part], list[tuple[Part, str]]]:
-    """The parts whose documents are those of the first part of the same benchmark, and the others with the reason.
+class SameDocuments:
+    """Tells whether files mean the same documents by the same numbers: by their hashes, one benchmark at a time.
 
-    A document's place in the task names it, and its hash tells whether two files mean the same document by that.
+    A document's place in the task names it. Files come sorted by benchmark, so that one answer sheet is held at a time.
     """
-    kept: list[Part] = []
-    others: list[tuple[Part, str]] = []
-    first: dict[str, Part] = {}
-    for part in parts:
-        known = first.setdefault(part.file.benchmark, part) if part.hashes else part
-        both = part.hashes.keys() & known.hashes.keys()
-        differ = sum(part.hashes[name] != known.hashes[name] for name in both)
-        if differ:
-            reason = f"{differ} of {len(both)} documents are others than in {known.file.found.path}"
-            others.append((part, f"{reason}: another version of the task; its items are left out"))
-        else:
-            kept.append(part)
-    return kept, others
+
+    def __init__(self) -> None:
+        self.first: tuple[str, Path, dict[str, int]] | None = None
+
+    def difference(self, part: Part, hashes: dict[str, int]) -> str | None:
+        """What tells the part's documents from those of the first file of its benchmark; None where nothing does."""
+        if not hashes:
+            return None
+        if self.first is None or self.first[0] != part.file.benchmark:
+            self.first = part.file.benchmark, part.file.found.path, hashes
+        _, path, known = self.first
+        both = hashes.keys() & known.keys()
+        differ = sum(hashes[name] != known[name] for name in both)
+        if not differ:
+            return None
+        return (
+            f"{part.file.found.path}: {differ} of {len(both)} documents are others than in {path}: another version of "
+            "the task; its items are left out"
+        )
 
 
 def score_file(part: Part) -> ScoreFile:

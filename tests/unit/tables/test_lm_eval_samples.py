@@ -10,9 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from lm_validity.errors import InputError
-from lm_validity.reports.item_significance import use_paired_tests
-from lm_validity.reports.score_matrix import read_score_matrix
-from lm_validity.statistics.significance import significant_signs
+from lm_validity.studies.agreement.item_significance import use_paired_tests
+from lm_validity.studies.agreement.score_matrix import read_score_matrix
+from lm_validity.studies.agreement.statistics.significance import significant_signs
 from lm_validity.tables import import_samples
 from lm_validity.tables.import_lm_eval import import_lm_eval
 from lm_validity.tables.read_items import read_benchmark_items

@@ -24,9 +24,9 @@ class Found(NamedTuple):
 def find_files(paths: Iterable[str | Path], suffixes: tuple[str, ...]) -> tuple[list[Found], Counter]:
     """The named files, and those with one of `suffixes` in the named folders and below, each once, in order of path.
 
-    An empty suffix stands for names without one. Hidden files and folders are left out; links to folders are not
-    followed. Also: how many files with other suffixes the folders hold, by suffix. Raises InputError for a path that
-    is not there.
+    An empty suffix stands for names without one, of which those are taken that begin like a JSON object. Hidden files
+    and folders are left out; links to folders are not followed. Also: how many files with other suffixes the folders
+    hold, by suffix. Raises InputError for a path that is not there.
     """
     found: dict[Path, Found] = {}
     others: Counter[str] = Counter()
@@ -36,11 +36,20 @@ def find_files(paths: Iterable[str | Path], suffixes: tuple[str, ...]) -> tuple[
         elif not path.is_dir():
             raise InputError(f"{path}: no such file or folder.", "check the path.")
         for each in _below(path):
-            if each.suffix not in suffixes:
+            if each.suffix not in suffixes or (not each.suffix and not _begins_like_json(each)):
                 others[each.suffix or each.name] += 1
             else:
                 found.setdefault(each.resolve(), Found(each, named=False))
     return list(found.values()), others
+
+
+def _begins_like_json(path: Path) -> bool:
+    """Whether a file without a suffix may be JSON: LICENSE and Makefile are not to be listed as broken."""
+    try:
+        with open(path, "rb") as handle:
+            return handle.read(64).lstrip()[:1] == b"{"
+    except OSError:
+        return False
 
 
 def date_in(name: str) -> float | None:

@@ -245,7 +245,7 @@ def _typed(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
 
 def _whole(text: str) -> int | None:
     number = _parsed(text)
-    return int(number) if number is not None and number == int(number) else None
+    return int(number) if number is not None and number == int(number) and abs(number) < 2**63 else None
 
 
 def _once(path: Path, rows: pd.DataFrame, repeats: str, log: ImportLog) -> pd.DataFrame:

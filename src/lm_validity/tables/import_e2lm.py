@@ -11,7 +11,7 @@ import pandas as pd
 
 from lm_validity.config.training_tokens import E2LM_BATCH_RAMP
 from lm_validity.errors import InputError
-from lm_validity.tables.schema import SCORES
+from lm_validity.tables.score_files import typed_scores
 from lm_validity.tables.text_rows import read_text_rows
 
 _KEYS = ("model", "iteration", "gtokens")
@@ -48,9 +48,7 @@ def read_e2lm(path: str | Path) -> pd.DataFrame:
     rows["checkpoint"] = [f"iter_{iteration:07d}" for iteration in rows["iteration"]]
     rows = rows.assign(protocol="direct", prompt="plain", split="test", selected=True, source="e2lm")
     rows = rows.sort_values(["model", "benchmark", "iteration"], kind="stable", ignore_index=True)
-    return rows.reindex(columns=SCORES.names).astype(
-        {"iteration": "Int64", "seed": "Int64", "n_items": "Int64", "higher_is_better": "boolean"}
-    )
+    return typed_scores(rows)
 
 
 def _read_curves(path: Path) -> pd.DataFrame:

@@ -1,6 +1,5 @@
 """Files of every_eval_ever -> scores."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -10,8 +9,7 @@ from lm_validity.errors import InputError
 from lm_validity.tables.every_eval_ever import OWN, check_schema
 from lm_validity.tables.found_files import Found, date_in, find_files
 from lm_validity.tables.import_log import ImportLog, with_progress
-from lm_validity.tables.json_values import finite, flag, number, score, text, whole
-from lm_validity.tables.lm_eval_results import LARGEST
+from lm_validity.tables.json_values import finite, flag, number, read_json_file, score, text, whole
 from lm_validity.tables.model_arguments import parse_arguments, training_point
 from lm_validity.tables.score_files import ScoreFile, score_table
 from lm_validity.tables.sheets import metric_key
@@ -162,12 +160,7 @@ def _object(value, where: str) -> dict:
 
 
 def _read(path: Path) -> dict:
-    if path.stat().st_size > LARGEST:
-        raise InputError(f"{path}: {path.stat().st_size / 2**20:.0f} MiB, too large for such a file.", _HINT)
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not JSON ({error}).", _HINT) from error
+    document = read_json_file(path, _HINT)
     if not isinstance(document, dict) or not isinstance(document.get("evaluation_results"), list):
         raise InputError(f"{path}: no list 'evaluation_results' in it.", _HINT)
     return document

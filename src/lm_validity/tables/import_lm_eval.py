@@ -15,6 +15,7 @@ from lm_validity.tables.import_samples import (
     Part,
     SameDocuments,
     SampleFile,
+    benchmark_of,
     is_samples,
     match_samples,
     read_part,
@@ -44,7 +45,7 @@ def import_lm_eval(
     output = Path(output)
     log = ImportLog(strict=strict)
     results, samples = _read_all(paths, names or {}, log, tokens_per_step)
-    check_identities(results)
+    check_identities([*results, *(one.identified for one in samples)])
     with ExitStack() as stack:
         parts: list[Part] = []
         if samples:
@@ -90,16 +91,21 @@ def _read_all(
             results.append(found_scores if tokens_per_step is None else with_tokens(found_scores, tokens_per_step))
         except InputError as error:
             log.skip(each.path, error.problem, error.hint, each.named)
+    places: dict[tuple[Path, str], list[ScoreFile]] = {}
+    for one in results:
+        for benchmark in {row["benchmark"] for row in one.rows}:
+            places.setdefault((one.path.parent, benchmark), []).append(one)
     matched: list[SampleFile] = []
     for each in samples:
+        here = places.get((each.path.parent, benchmark_of(each.path)), [])
         try:
-            matched.append(match_samples(each, results, _given_name(each.path, names)))
+            matched.append(match_samples(each, here, _given_name(each.path, names)))
         except InputError as error:
             log.skip(each.path, error.problem, error.hint, each.named)
     log.files = len(results) + len(matched)
     if not results and not matched:
-        looked = f"; {len(log.skipped)} files were looked at, the first: {log.skipped[0][1]}" if log.skipped else ""
-        raise InputError(f"no result file of lm-eval in the given paths{looked}.", HINT)
+        first = ": ".join(log.skipped[0]).rstrip(".") if log.skipped else "no file whose name ends in .json or .jsonl"
+        raise InputError(f"no result file of lm-eval in the given paths ({first}).", HINT)
     return results, matched
 
 

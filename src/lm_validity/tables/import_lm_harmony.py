@@ -4,21 +4,20 @@ Layout: `{train_before_test | direct_eval}` and the same with `_stderr`, each be
 number. A standard error, or all of a benchmark's or of a block's, may be the string "N/A".
 """
 
-import json
 from pathlib import Path
 
 import pandas as pd
 
 from lm_validity.errors import InputError
-from lm_validity.tables.json_values import finite, score
-from lm_validity.tables.schema import SCORES
+from lm_validity.tables.json_values import finite, read_json_file, score
+from lm_validity.tables.score_files import typed_scores
 
 _PROTOCOLS = {"direct": "direct_eval", "train_before_test": "train_before_test"}
 _UNKNOWN = "remove the entry where the score is unknown."
 
 
 def read_lm_harmony(path: str | Path) -> pd.DataFrame:
-    """One row per (model, benchmark, protocol), with the columns of `SCORES`.
+    """One row per (model, benchmark, protocol), with the columns of SCORES.
 
     Metric, direction and item count are not in the file: null, to be joined from the benchmarks sheet. So
     are the prompt (plain or chat, whichever was better on validation) and the seed.
@@ -46,17 +45,12 @@ def read_lm_harmony(path: str | Path) -> pd.DataFrame:
                         "source": "lm-harmony",
                     }
                 )
-    frame = pd.DataFrame(rows).reindex(columns=SCORES.names)
+    frame = typed_scores(pd.DataFrame(rows))
     return frame.sort_values(["protocol", "benchmark", "model"], ignore_index=True)
 
 
 def _read_results(path: Path) -> dict:
-    if not path.is_file():
-        raise InputError(f"{path}: no such file.", "the authors' notebooks/all_results.json is meant.")
-    try:
-        results = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{path}: not JSON ({error}).", "the authors' notebooks/all_results.json is meant.") from error
+    results = read_json_file(path, "the authors' notebooks/all_results.json is meant.")
     for block in _PROTOCOLS.values():
         found = results.get(block) if isinstance(results, dict) else None
         if not isinstance(found, dict) or not all(isinstance(scores, dict) for scores in found.values()):

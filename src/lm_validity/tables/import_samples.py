@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from lm_validity.errors import InputError
 from lm_validity.tables.found_files import Found, date_in
 from lm_validity.tables.import_log import Ticker
-from lm_validity.tables.lm_eval_results import folder_name
+from lm_validity.tables.lm_eval_results import folder_identity, folder_name
 from lm_validity.tables.sample_lines import Sample, read_sample
 from lm_validity.tables.schema import ITEMS
 from lm_validity.tables.score_files import ScoreFile
@@ -51,6 +51,12 @@ class SampleFile:
     scores: tuple[str, ...] = ()
     date: float | None = None
     limited: bool = False
+    identity: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def identified(self) -> ScoreFile:
+        """The file as one without scores, by which two models of one name are told apart."""
+        return ScoreFile(self.found.path, [], self.common, identity=self.identity)
 
     @property
     def key(self) -> tuple:
@@ -79,24 +85,24 @@ def is_samples(path: Path) -> bool:
     return _NAME.match(path.name) is not None
 
 
-def match_samples(found: Found, results: list[ScoreFile], given_name: str | None) -> SampleFile:
-    """A samples file with what its result file says: that of its date in the same folder, else the best one there.
+def benchmark_of(path: Path) -> str:
+    """The task in the name of a samples file."""
+    return _NAME.match(path.name).group(1)
 
-    Without one the model is `given_name` or the folder's. Raises InputError where the folder has result files of
-    several models and none of its date.
+
+def match_samples(found: Found, here: list[ScoreFile], given_name: str | None) -> SampleFile:
+    """A samples file with what its result file says, one of `here`: those of its folder with scores of its task.
+
+    It is that of its date, else the best one. Without one the model is `given_name` or the folder's. Raises InputError
+    where `here` are result files of several models and none of its date.
     """
-    benchmark, _ = _NAME.match(found.path.name).groups()
-    date = date_in(found.path.stem)
-    here = [
-        one
-        for one in results
-        if one.path.parent == found.path.parent and any(row["benchmark"] == benchmark for row in one.rows)
-    ]
+    benchmark, date = benchmark_of(found.path), date_in(found.path.stem)
     of_date = [one for one in here if date is not None and date_in(one.path.stem) == date]
     best = max(of_date or here, key=lambda one: one.rank, default=None)
     if best is None:
         common = {"model": given_name or folder_name(found.path), "benchmark": benchmark}
-        return SampleFile(found, benchmark, _completed(common), date=date)
+        identity = {} if given_name else folder_identity(found.path)
+        return SampleFile(found, benchmark, _completed(common), date=date, identity=identity)
     if not of_date and len({one.common["model"] for one in here}) > 1:
         raise InputError(
             f"{found.path}: result files of several models are in its folder, none of its date.",
@@ -104,6 +110,7 @@ def match_samples(found: Found, results: list[ScoreFile], given_name: str | None
         )
     rows = [row for row in best.rows if row["benchmark"] == benchmark]
     common = _completed(best.common | {"benchmark": benchmark, "num_fewshot": rows[0].get("num_fewshot")})
+    common["model"] = given_name or common["model"]
     scores = tuple(row["metric"] for row in rows)
     return SampleFile(found, benchmark, common, scores, best.date if date is None else date, best.limited)
 
@@ -175,8 +182,12 @@ class _Reader:
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
         path, ticker, done = self.file.found.path, Ticker(), 0
-        size = path.stat().st_size
-        with open(path, "rb") as handle:
+        try:
+            size = path.stat().st_size
+            handle = open(path, "rb")  # noqa: SIM115
+        except OSError as error:
+            raise InputError(f"{path}: cannot be read ({error.strerror}).", _HINT) from error
+        with handle:
             for number, line in enumerate(handle, 1):
                 done += len(line)
                 ticker.say(f"{path}: {done / 2**20:.0f} of {size / 2**20:.0f} MiB")

@@ -1,10 +1,34 @@
 """Values of others' JSON files, checked before they become a column of a table."""
 
+import json
 import math
+from pathlib import Path
 
 from lm_validity.errors import InputError
+from lm_validity.files import check_encodable
 
 _LARGEST = 2**63 - 1  # of a table's integers
+_LARGEST_FILE = 2**29  # bytes of a file that is read as a whole
+
+
+def read_json_file(path: Path, hint: str):
+    """The JSON value of others' file. Raises InputError, with the hint, for what no importer could read."""
+    try:
+        size = path.stat().st_size
+        if size > _LARGEST_FILE:
+            raise InputError(f"{path}: {size / 2**20:.0f} MiB, too large for a file of scores.", hint)
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: no UTF-8 text ({error.reason} at byte {error.start}).", hint) from error
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}).", hint) from error
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not JSON ({error}).", hint) from error
+    if "\\ud" in text.lower():  # perhaps half of a pair of surrogates, which no table can hold
+        check_encodable(json.dumps(document, ensure_ascii=False), str(path))
+    return document
 
 
 def finite(value) -> float | None:

@@ -6,19 +6,17 @@ writes, and those of BigScience's fork: a list of results with the name of the p
 (`checkpoints`, `tokens` and one value a checkpoint).
 """
 
-import json
 import math
 from collections.abc import Iterable
 from pathlib import Path
 
 from lm_validity.errors import InputError
 from lm_validity.tables.found_files import Found, date_in
-from lm_validity.tables.json_values import finite, flag, number, score, text, whole
+from lm_validity.tables.json_values import finite, flag, number, read_json_file, score, text, whole
 from lm_validity.tables.model_arguments import model_name, parse_arguments, training_point
 from lm_validity.tables.score_files import ScoreFile
 
 HINT = "lm-eval writes such a file with --output_path: results_<date>.json."
-LARGEST = 2**29  # bytes of a file that is read as a whole
 # entries of a task's results that are no metrics
 _NO_METRICS = frozenset(
     ("alias", "name", "sample_len", "sample_count", "samples", "task_name", "prompt_name", "fixed_answer_choice_list",
@@ -189,14 +187,7 @@ def _curves(document: dict, path: Path, model: str) -> ScoreFile:
 
 
 def _read(path: Path) -> dict:
-    if not path.is_file():
-        raise InputError(f"{path}: no such file.", HINT)
-    if path.stat().st_size > LARGEST:
-        raise InputError(f"{path}: {path.stat().st_size / 2**20:.0f} MiB, too large for a result file.", HINT)
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path}: not JSON ({error}).", HINT) from error
+    document = read_json_file(path, HINT)
     if not isinstance(document, dict) or not isinstance(document.get("results"), dict | list):
         raise InputError(f"{path}: no object 'results' in it.", HINT)
     return document
@@ -258,5 +249,11 @@ def _identity(config: dict, arguments: dict[str, str], folder: Path | None) -> d
     ]
     identity["quantisation"] = ", ".join(changed) or "none"
     if folder is not None:
-        identity["folder"] = str(folder.resolve().parent)
+        identity |= folder_identity(folder)
     return identity
+
+
+def folder_identity(path: Path) -> dict[str, str]:
+    """The folder of a model that is named by it. `org__name`, which lm-eval made of a hub id, is one model anywhere."""
+    folder = path.resolve().parent
+    return {} if "__" in folder.name else {"folder": str(folder)}

@@ -4,8 +4,8 @@ import re
 from typing import NamedTuple
 
 # Optimizer steps in the name of a revision or folder: step1000, global_step-1000, iter_0001000; "step10k" is left alone
-_STEPS = re.compile(r"(?<![a-z])(?:global_?)?(?:steps?|iter(?:ation)?s?)[-_]?(\d+)(?![\da-z])", re.IGNORECASE)
-_TOKENS = re.compile(r"(?<![a-z])tokens[-_]?(\d+(?:\.\d+)?)B(?![a-z])", re.IGNORECASE)
+_STEPS = re.compile(r"(?<![a-z])(?:global_?)?(?:steps?|iter(?:ation)?s?)[-_]?(\d{1,15})(?![\da-z])", re.IGNORECASE)
+_TOKENS = re.compile(r"(?<![a-z])tokens[-_]?(\d{1,9}(?:\.\d+)?)B(?![a-z])", re.IGNORECASE)
 _LATER_STAGE = re.compile(r"(?<![a-z])stage[-_]?([2-9]|\d\d+)(?!\d)", re.IGNORECASE)
 _NAMES = ("peft", "delta", "pretrained", "model", "path", "engine")
 _FINISHED = frozenset(("", "main", "master", "none", "null", "final"))
@@ -45,7 +45,7 @@ def training_point(arguments: dict[str, str], only_steps: bool = False) -> Point
     names = [arguments.get(name, "") for name in ("revision", "subfolder")]
     names = [name for name in names if name.lower() not in _FINISHED]
     step = arguments.get("step", "")
-    if step.isascii() and step.isdigit():
+    if step.isascii() and step.isdigit() and len(step) < 16:
         return Point("/".join([*names, f"step{int(step)}"]), int(step))
     names += [step] if step else []
     if not names:

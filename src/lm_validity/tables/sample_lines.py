@@ -40,9 +40,9 @@ def read_sample(line: dict) -> Sample:
     document = line.get("doc")
     subject = document.get("subject") if isinstance(document, dict) else None
     item = {
-        "doc_id": str(line["doc_id"]),
-        "doc_hash": line.get("doc_hash"),
-        "subject": None if subject is None else str(subject),
+        "doc_id": _text(line["doc_id"]),
+        "doc_hash": _text(line.get("doc_hash")),
+        "subject": _text(subject),
     }
     requests = _requests(line.get("arguments"))
     answers = [each[0] for each in line["resps"]]
@@ -53,7 +53,7 @@ def read_sample(line: dict) -> Sample:
     elif isinstance(answers[0], list) or _is_rolling(requests):
         item["choice_loglikelihoods"] = [_loglikelihood(answers[0])]
     else:
-        item["response"] = str(answers[0])
+        item["response"] = _text(answers[0])
     return Sample(item["doc_id"], line.get("filter"), item, known, values)
 
 
@@ -113,6 +113,11 @@ def _value(name: str, value) -> float | None:
         except OverflowError:
             return None
     return None
+
+
+def _text(value) -> str | None:
+    """A text that a table can hold: half a pair of surrogates becomes a question mark."""
+    return None if value is None else str(value).encode(errors="replace").decode()
 
 
 def _requests(arguments) -> list[list]:

@@ -24,7 +24,11 @@ KEY = (
     "split",
     "metric",
 )
-_WHOLE = ("iteration", "seed", "num_fewshot", "n_items")
+_TYPES = {
+    **dict.fromkeys(("iteration", "seed", "num_fewshot", "n_items"), "Int64"),
+    **dict.fromkeys(("value", "stderr", "tokens_b"), "float64"),
+    **dict.fromkeys(("higher_is_better", "selected"), "boolean"),
+}
 # What holds of a score where its file does not say otherwise
 _COMMON = {"checkpoint": "final", "protocol": "direct", "prompt": "plain", "split": "test", "selected": True}
 
@@ -53,6 +57,11 @@ class ScoreFile:
         """Larger is better: all documents, then the newer date, then more scores, then the earlier path."""
         newest = float("-inf") if self.date is None else self.date
         return (not self.limited, newest, len(self.rows), [-ord(letter) for letter in str(self.path)])
+
+
+def typed_scores(rows: pd.DataFrame) -> pd.DataFrame:
+    """Rows with the columns of SCORES, absent ones null, and the types that nulls leave as they are."""
+    return rows.reindex(columns=SCORES.names).astype(_TYPES)
 
 
 def with_tokens(file: ScoreFile, tokens_per_step: float) -> ScoreFile:
@@ -101,9 +110,7 @@ def _frame(files: list[ScoreFile], source: str) -> pd.DataFrame:
             column.extend(row.get(name, default) for row in one.rows)
         numbers.extend([number] * len(one.rows))
     frame = pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in columns.items()})
-    frame = frame.astype({name: "Int64" for name in _WHOLE} | {name: "float64" for name in ("value", "stderr")})
-    frame = frame.astype({"tokens_b": "float64", "higher_is_better": "boolean", "selected": "boolean"})
-    return frame.assign(file=numbers)
+    return typed_scores(frame).assign(file=numbers)
 
 
 def _log_repeated(frame: pd.DataFrame, files: list[ScoreFile], log: ImportLog) -> None:

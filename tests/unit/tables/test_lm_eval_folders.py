@@ -267,3 +267,17 @@ def test_tokens_of_steps(tmp_path):
     put(tmp_path / "in", "d_agg.json", {"checkpoints": [2000], "results": {"quiz": {"acc": [0.5]}}})
     scores, _ = import_lm_eval([tmp_path / "in"], tmp_path / "out", tokens_per_step=2e6)
     assert scores.set_index("model")["tokens_b"].fillna(-1).to_dict() == {"org/a": 2.0, "b": 7.0, "c": -1.0, "d": 4.0}
+
+
+def test_files_that_no_table_can_hold_are_skipped(imported, tmp_path):
+    """Half of a surrogate pair, bytes that are no text, numbers that are too large."""
+    put(tmp_path / "in", "half.json", '{"results": {"quiz": {"acc": 0.5}}, "model_name": "\\ud83d"}')
+    put(tmp_path / "in", "whole.json", '{"results": {"quiz": {"acc": 0.5}}, "model_name": "\\ud83d\\ude00"}')
+    (tmp_path / "in" / "bytes.json").write_bytes(b'{"results": \xff}')
+    put(tmp_path / "in", "large.json", result("b", **{"n-shot": {"quiz": 10**30}}))
+    put(tmp_path / "in", "LICENSE", "a text")
+    config = {"model_args": f"revision=step{10**20}"}
+    scores, log = imported({"many.json": result("c", config=config)})
+    assert sorted(os.path.basename(path) for path, _ in log.skipped) == ["bytes.json", "half.json", "large.json"]
+    assert scores.set_index("model")["iteration"].isna().to_dict() == {"\U0001f600": True, "c": True}
+    assert dict(log.others) == {"LICENSE": 1}

@@ -308,3 +308,21 @@ def test_memory_does_not_grow_with_the_text(tmp_path, monkeypatch):
     tracemalloc.stop()
     assert peak < 12e6
     assert pq.ParquetFile(tmp_path / "out" / "items.parquet").num_row_groups > 20
+
+
+def test_half_a_surrogate_pair_in_an_answer(tmp_path):
+    path = tmp_path / "a" / f"samples_sums_{DATE}.jsonl"
+    write_lines(path, [answer_line(0, "\ud83d", "none", 1.0), answer_line(1, "\U0001f600", "none", 1.0)])
+    import_lm_eval([tmp_path / "a"], tmp_path / "out")
+    assert pd.read_parquet(tmp_path / "out" / "items.parquet")["response"].tolist() == ["?", "\U0001f600"]
+
+
+def test_samples_of_two_folders_of_one_name_are_two_models(tmp_path):
+    for folder in ("x", "y"):
+        write_lines(tmp_path / "in" / folder / "eval" / f"samples_quiz_{DATE}.jsonl", quiz_lines((1, 0)))
+    with pytest.raises(InputError, match="two different models are called eval: folder"):
+        import_lm_eval([tmp_path / "in"], tmp_path / "out")
+    for folder in ("x", "y"):
+        (tmp_path / "in" / folder / "eval").rename(tmp_path / "in" / folder / "org__a")
+    _, log = import_lm_eval([tmp_path / "in"], tmp_path / "out")  # lm-eval's own name of a hub id
+    assert len(log.repeated) == 1 and log.items == 2

@@ -14,14 +14,14 @@ from scipy import stats
 from lm_validity.studies.bias.import_published import read_pretrain_on_test
 from lm_validity.studies.bias.statistics.effects import cell_effects, mean_over_tasks, task_effects
 from lm_validity.studies.bias.statistics.meta import meta_analysis
-from lm_validity.studies.bias.statistics.model import FORMULAS, build_design, paired_counts
+from lm_validity.studies.bias.statistics.model import FORMULAS, build_design
 from lm_validity.studies.bias.statistics.nuts import fit_nuts
 from lm_validity.studies.bias.statistics.pca import simulate_pca
 from lm_validity.studies.bias.statistics.permutation import permutation_table
 from lm_validity.studies.bias.statistics.posterior import fit_laplace
 from lm_validity.studies.bias.statistics.predictive import posterior_predictive
 from lm_validity.studies.bias.statistics.provenance import base_drift, mismatched_test_sets
-from lm_validity.studies.bias.table import pair_arms
+from lm_validity.studies.bias.table import pair_arms, paired_counts
 from lm_validity.tables.schema import TRIALS, write_table
 
 ACCURACIES = Path(__file__).parents[3] / "shared" / "published" / "pretrain_on_test" / "accuracies.csv.gz"

@@ -22,7 +22,7 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line: exit 0 on success, 2 with one line on bad input."""
-    from lm_validity.cli import cells, exports, filters, imports, lm_eval, miniature, overview, reports, run
+    from lm_validity.cli import cells, exports, filters, imports, lm_eval, miniature, overview, reports, run, simulate
 
     cells.register(app)
     run.register(app)
@@ -33,6 +33,7 @@ def main() -> None:
     app.add_typer(reports.app, name="report")
     app.add_typer(miniature.app, name="miniature")
     app.add_typer(filters.app, name="filter")
+    app.add_typer(simulate.app, name="simulate")
     try:
         app()
     except (InputError, CellError) as error:

@@ -1,7 +1,7 @@
 """Everything that the bias report says, computed from the trials table."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import joblib
@@ -19,9 +19,8 @@ from lm_validity.studies.bias.statistics.effects import (
     task_means,
 )
 from lm_validity.studies.bias.statistics.meta import SLICES, MetaAnalysis, meta_analysis
-from lm_validity.studies.bias.statistics.model import EFFECTS, FORMULAS, PairedCounts, build_design, paired_counts
+from lm_validity.studies.bias.statistics.model import EFFECTS, FORMULAS, PairedCounts, build_design
 from lm_validity.studies.bias.statistics.nuts import fit_nuts
-from lm_validity.studies.bias.statistics.pca import PcaSimulation, simulate_pca
 from lm_validity.studies.bias.statistics.permutation import permutation_table
 from lm_validity.studies.bias.statistics.posterior import fit_laplace
 from lm_validity.studies.bias.statistics.power import (
@@ -31,22 +30,14 @@ from lm_validity.studies.bias.statistics.power import (
     tasks_needed,
     variance_components,
 )
-from lm_validity.studies.bias.statistics.predictive import (
-    PriorPredictive,
-    equal_tailed,
-    posterior_predictive,
-    prior_predictive,
-)
+from lm_validity.studies.bias.statistics.predictive import equal_tailed, posterior_predictive
 from lm_validity.studies.bias.statistics.provenance import base_drift, mismatched_test_sets
-from lm_validity.studies.bias.table import CELL
+from lm_validity.studies.bias.table import CELL, SETTING, setting_counts
 
-SETTING = ["experiment", "m", "n"]
 HEADLINE_FORMULA = "overdispersed"
 DETECTABLE_BIAS = 0.005  # half a point of accuracy, what the power analysis asks for
 PARALLEL_OBSERVATIONS = 20_000  # fewer are fitted faster than worker processes start
 MOST_PROCESSES = 8
-PCA_RANKS, PCA_SIZES, PCA_TRIALS = (5, 10, 15, 20), (25, 50, 100, 200, 500), 100
-PRIOR_DRAWS = 300
 
 
 @dataclass(frozen=True)
@@ -111,8 +102,6 @@ class BiasAnalysis:
     drift: pd.DataFrame
     mismatches: pd.DataFrame
     power: pd.DataFrame
-    prior: PriorPredictive
-    pca: dict[tuple[int, int], PcaSimulation]
     headline_formula: str
     sampler: str
     losses: pd.DataFrame
@@ -125,16 +114,11 @@ def analyze_bias(trials: pd.DataFrame, sampler: str = "laplace", formula: str = 
         raise InputError(f"unknown formula {formula!r}.", f"choose all, {', '.join(FORMULAS)}.")
     if sampler not in ("laplace", "nuts"):
         raise InputError(f"unknown sampler {sampler!r}.", "choose laplace or nuts.")
-    counts = dict(_setting_counts(trials))
-    if not counts:
-        raise InputError(
-            "no trial has two arms to compare.", "bias needs the arms extra and test, boost base and extra."
-        )
+    counts = setting_counts(trials)
     small = sum(map(len, counts.values())) < PARALLEL_OBSERVATIONS
     jobs = [(_fit, (key, data, name, sampler)) for key, data in counts.items() for name in names]
     slices = {key[:3]: data for key, data in counts.items() if key[3] == "bias"}
     jobs += [(_meta, (data,)) for data in slices.values()]
-    jobs += [(simulate_pca, (rank, n, PCA_TRIALS)) for rank, n in _pca_settings()]
     # nutpie runs its chains in parallel by itself
     results = _run(jobs, 1 if small or sampler == "nuts" else _processes())
     fits, rest = results[: len(counts) * len(names)], results[len(counts) * len(names) :]
@@ -152,23 +136,14 @@ def analyze_bias(trials: pd.DataFrame, sampler: str = "laplace", formula: str = 
         },
         fits=fits,
         permutation=permutation_table(trials),
-        meta=dict(zip(slices, rest, strict=False)),
+        meta=dict(zip(slices, rest, strict=True)),
         drift=base_drift(trials),
         mismatches=mismatched_test_sets(trials),
         power=_power(trials),
-        prior=_prior(counts, headline),
-        pca=dict(zip(_pca_settings(), rest[len(slices) :], strict=True)),
         headline_formula=headline,
         sampler=sampler,
         losses=mean_losses(trials),
     )
-
-
-def _setting_counts(trials: pd.DataFrame) -> Iterable[tuple[tuple[str, int, int, str], PairedCounts]]:
-    for (experiment, m, n), group in trials.groupby(SETTING):
-        for effect in EFFECTS:
-            if len(counts := paired_counts(group, effect)):
-                yield (str(experiment), int(m), int(n), effect), counts
 
 
 def _processes() -> int:
@@ -236,10 +211,6 @@ def _meta(counts: PairedCounts) -> MetaAnalysis | None:
     return meta_analysis(counts, SLICES) if per_task.max() > 1 else None
 
 
-def _pca_settings() -> list[tuple[int, int]]:
-    return [(rank, n) for rank in PCA_RANKS for n in PCA_SIZES]
-
-
 def _settings(trials: pd.DataFrame) -> pd.DataFrame:
     """Model-free mean over tasks by (experiment, m, n, effect), the language models of a task averaged."""
     rows = []
@@ -286,10 +257,3 @@ def _power(trials: pd.DataFrame) -> pd.DataFrame:
     frame = pd.DataFrame(rows, columns=columns)
     whole = ["tasks", "subsamples", "subsamples_needed", "tasks_needed"]
     return frame.astype(dict.fromkeys(whole, "Int64"))
-
-
-def _prior(counts: dict[tuple, PairedCounts], formula: str) -> PriorPredictive:
-    """The headline formula's prior in the layout of the smallest setting: layouts of one study agree."""
-    layout = min(counts.values(), key=len)
-    design = build_design(layout, FORMULAS[formula])
-    return prior_predictive(design, PRIOR_DRAWS, np.random.default_rng(0))

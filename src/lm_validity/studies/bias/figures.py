@@ -17,14 +17,14 @@ from lm_validity.pages.figures import (
 )
 from lm_validity.studies.bias.analysis import DETECTABLE_BIAS, BiasAnalysis
 from lm_validity.studies.bias.statistics.meta import THRESHOLD, MetaAnalysis
-from lm_validity.studies.bias.statistics.pca import PcaSimulation
 from lm_validity.studies.bias.statistics.power import VarianceComponents, detection_power
 from lm_validity.studies.bias.violins import setting_label, setting_labels, zero_line
 
 MODEL_FREE = "model-free"
 
 
-def _color(names, field: str, title: str | None = None) -> alt.Color:
+def series_color(names, field: str, title: str | None = None) -> alt.Color:
+    """Colours of the named series, the first name the first colour."""
     names = list(names)
     columns = 2 if len(names) > 3 else 0  # room on a telephone
     colors = [CATEGORY_COLORS[index % len(CATEGORY_COLORS)] for index in range(len(names))]
@@ -65,7 +65,7 @@ def answer(analysis: BiasAnalysis, effect: str) -> alt.LayerChart:
         title=f"{effect}, in accuracy",
         y_order=list(labels.values()),
         offset="source",
-        color=_color(names, "source"),
+        color=series_color(names, "source"),
         tooltip=tooltips(setting="Setting", source="From", value="Mean|+.4f", low="Low|+.4f", high="High|+.4f"),
         zero=True,
         row_height=38,
@@ -102,7 +102,7 @@ def formula_intervals(analysis: BiasAnalysis, effect: str) -> alt.LayerChart:
         title="beta, log-odds",
         y_order=list(labels.values()),
         offset="formula",
-        color=_color(dict.fromkeys(row["formula"] for row in rows), "formula"),
+        color=series_color(dict.fromkeys(row["formula"] for row in rows), "formula"),
         tooltip=tooltips(
             setting="Setting",
             formula="Formula",
@@ -133,7 +133,7 @@ def calibration(analysis: BiasAnalysis, experiment: str) -> alt.LayerChart:
         frame,
         x="observed",
         y="predicted",
-        color=_color(frame["formula"].drop_duplicates(), "formula"),
+        color=series_color(frame["formula"].drop_duplicates(), "formula"),
         x_title=f"Observed accuracy (m={m}, n={n})",
         y_title="Predicted accuracy",
         tooltip=tooltips(
@@ -194,7 +194,7 @@ def meta_curves(results: dict[tuple, MetaAnalysis]) -> alt.LayerChart:
         frame,
         x="mean",
         y="share",
-        color=_color(frame["setting"].drop_duplicates(), "setting"),
+        color=series_color(frame["setting"].drop_duplicates(), "setting"),
         x_title="Posterior mean of beta, log-odds",
         y_title="Share of slices",
         tooltip=tooltips(setting="Setting", mean="Mean|+.3f", share="Share below|.2f"),
@@ -222,7 +222,7 @@ def power_curves(power: pd.DataFrame) -> alt.LayerChart:
         x="subsamples",
         y="power",
         detail="cell",
-        color=_color(frame["model"].drop_duplicates(), "model"),
+        color=series_color(frame["model"].drop_duplicates(), "model"),
         x_title="Subsamples per task",
         y_title="Power",
         tooltip=tooltips(cell="Cell", subsamples="Subsamples", power="Power|.2f"),
@@ -248,53 +248,9 @@ def base_by_n(analysis: BiasAnalysis) -> alt.LayerChart:
         means,
         x="n",
         y="base",
-        color=_color(means["line"].drop_duplicates(), "line"),
+        color=series_color(means["line"].drop_duplicates(), "line"),
         detail="experiment",
         x_title="n",
         y_title="Base accuracy",
         tooltip=tooltips(experiment="Experiment", line="Line", n="n", base="Base accuracy|.4f"),
-    )
-
-
-def prior_accuracies(analysis: BiasAnalysis) -> alt.LayerChart:
-    """Histogram of accuracies by task, model and arm under the prior."""
-    return _histogram(analysis.prior.accuracies[np.isfinite(analysis.prior.accuracies)], "Accuracy", 0.0, 1.0)
-
-
-def prior_differences(analysis: BiasAnalysis) -> alt.LayerChart:
-    """Histogram of average differences under the prior."""
-    return _histogram(analysis.prior.differences, "Average accuracy difference", -1.0, 1.0)
-
-
-def _histogram(values: np.ndarray, title: str, low: float, high: float, bins: int = 40) -> alt.LayerChart:
-    number, edges = np.histogram(values, bins=bins, range=(low, high))
-    frame = pd.DataFrame({"start": edges[:-1], "end": edges[1:], "share": number / max(number.sum(), 1)})
-    bars = alt.Chart(chart_data(frame)).mark_bar(color=CATEGORY_COLORS[0], opacity=0.8)
-    axis = alt.Axis(values=np.linspace(low, high, 6 if low == 0 else 5).tolist(), format=".1f")
-    bars = bars.encode(
-        x=alt.X("start:Q", title=title, bin="binned", axis=axis),
-        x2="end:Q",
-        y=alt.Y("share:Q", title="Share of draws"),
-        tooltip=tooltips(start="From|.3f", end="To|.3f", share="Share|.3f"),
-    )
-    return alt.layer(bars).properties(width="container", height=200)
-
-
-def pca_curves(results: dict[tuple[int, int], PcaSimulation]) -> alt.LayerChart:
-    """Bias of R^2 against n, a line an effective rank, with 95% bands."""
-    rows = []
-    for (rank, n), result in results.items():
-        mean, error = result.bias
-        rows.append({"rank": str(rank), "n": n, "bias": mean, "low": mean - 1.96 * error, "high": mean + 1.96 * error})
-    frame = pd.DataFrame(rows)
-    return lines(
-        frame,
-        x="n",
-        y="bias",
-        low="low",
-        high="high",
-        color=_color(frame["rank"].drop_duplicates(), "rank", "Effective rank"),
-        x_title="n",
-        y_title="Bias of R²",
-        tooltip=tooltips(rank="Rank", n="n", bias="Bias|.3f"),
     )

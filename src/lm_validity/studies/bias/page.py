@@ -7,22 +7,21 @@ import pandas as pd
 
 from lm_validity.pages.page import Figure, Finding, Page, Section, Table
 from lm_validity.studies.bias import figures
-from lm_validity.studies.bias.analysis import SETTING, BiasAnalysis, Fit
+from lm_validity.studies.bias.analysis import BiasAnalysis, Fit
 from lm_validity.studies.bias.formulas import formula_conclusions
 from lm_validity.studies.bias.sections import (
     cell_table,
     experiments,
     loss_section,
     meta_section,
-    pca_section,
     per_experiment,
     permutation_section,
     power_section,
     prefix,
-    prior_section,
     provenance_section,
 )
 from lm_validity.studies.bias.statistics.model import EFFECTS, FORMULAS
+from lm_validity.studies.bias.table import SETTING
 from lm_validity.studies.bias.violins import predictive_ridges, violins
 from lm_validity.words import count, decimal, percent, with_interval
 
@@ -40,8 +39,6 @@ def bias_page(analysis: BiasAnalysis, notes: list[str]) -> Page:
         power_section(analysis),
         provenance_section(analysis),
         loss_section(analysis),
-        prior_section(analysis),
-        pca_section(analysis),
     ]
     return Page(
         name="bias",

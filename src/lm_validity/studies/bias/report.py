@@ -40,10 +40,6 @@ def bias_summary(analysis: BiasAnalysis) -> dict:
             "base_drift": _records(analysis.drift),
             "pretraining_loss": _records(analysis.losses),
             "test_set_mismatches": _records(analysis.mismatches),
-            "pca_simulation": [
-                {"effective_rank": rank, "n": n, "bias": list(result.bias), "boost": list(result.boost)}
-                for (rank, n), result in analysis.pca.items()
-            ],
             "notes": notes(analysis),
         }
     )

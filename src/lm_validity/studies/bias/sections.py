@@ -1,8 +1,7 @@
-"""Further sections of the bias page: tests, single splits, power, provenance, priors, and the PCA simulation."""
+"""Further sections of the bias page: tests, single splits, power and provenance."""
 
 from collections.abc import Callable
 
-import numpy as np
 import pandas as pd
 
 from lm_validity.pages.page import Figure, Section, Table
@@ -11,7 +10,7 @@ from lm_validity.studies.bias.analysis import DETECTABLE_BIAS, BiasAnalysis
 from lm_validity.studies.bias.statistics.effects import task_means
 from lm_validity.studies.bias.statistics.model import EFFECTS
 from lm_validity.studies.bias.table import CELL
-from lm_validity.words import count, decimal, percent
+from lm_validity.words import count, percent
 
 
 def experiments(analysis: BiasAnalysis) -> list[str]:
@@ -241,53 +240,6 @@ def loss_section(analysis: BiasAnalysis) -> Section | None:
                 "Mean pretraining loss",
                 losses,
                 formats=dict.fromkeys(["extra", "test"], ".4f"),
-            )
-        ],
-    )
-
-
-def prior_section(analysis: BiasAnalysis) -> Section:
-    """What the priors alone say."""
-    low, high = np.quantile(analysis.prior.differences, [0.055, 0.945])
-    return Section(
-        "What the priors say",
-        finding=(
-            f"Before any data, the model ({analysis.headline_formula}) expects an average difference between "
-            f"{low:+.2f} and {high:+.2f} (89%)."
-        ),
-        explanation=(
-            "Data sets simulated from the priors alone, in the layout of these trials: nearly every accuracy is "
-            "possible, and differences far larger than those observed are too. The narrow posteriors are the "
-            "data's doing."
-        ),
-        figures=[
-            Figure("prior_accuracy", "Accuracy under the prior", figures.prior_accuracies(analysis)),
-            Figure("prior_difference", "Average difference under the prior", figures.prior_differences(analysis)),
-        ],
-    )
-
-
-def pca_section(analysis: BiasAnalysis) -> Section:
-    """When unlabelled test data do bias a score."""
-    worst = max(analysis.pca, key=lambda key: analysis.pca[key].bias[0])
-    value, error = analysis.pca[worst].bias
-    return Section(
-        "Where unlabelled test data do inflate a score",
-        finding=(
-            f"In a simulation with principal components, fitting them on the test rows inflates R² by "
-            f"{decimal(value, 2)} (standard error {decimal(error, 2)}) at rank {worst[0]} and n = {worst[1]}."
-        ),
-        explanation=(
-            "The same three arms on synthetic data, without any of these trials: components of other rows (extra) "
-            "or of the test rows (test), then a linear regression. The effect that is looked for above exists; it "
-            "shrinks with n and grows with the rank of the features."
-        ),
-        figures=[
-            Figure(
-                "pca_simulation",
-                "Bias of R² by n",
-                figures.pca_curves(analysis.pca),
-                "Mean of 100 splits with 95% bands.",
             )
         ],
     )

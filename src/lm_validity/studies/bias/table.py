@@ -6,13 +6,16 @@ language models are matched by these keys, never by the position of a row.
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
+from lm_validity.studies.bias.statistics.model import EFFECTS, PairedCounts
 from lm_validity.tables.schema import TRIALS, read_table
 
 ARMS = ("base", "extra", "test")
 CELL = ["experiment", "language_model", "m", "n"]
+SETTING = ["experiment", "m", "n"]
 TRIAL = ["experiment", "language_model", "task", "m", "n", "subsample"]
 
 
@@ -51,6 +54,41 @@ def pair_arms(trials: pd.DataFrame, source: str = "trials") -> pd.DataFrame:
     losses = losses.reindex(columns=list(ARMS[1:])).add_prefix("loss_")
     shared = trials.groupby(TRIAL)[["total", "test_hash"]].first()
     return shared.astype({"total": "int64"}).join(wide).join(losses).sort_index().reset_index()
+
+
+def paired_counts(trials: pd.DataFrame, effect: str) -> PairedCounts:
+    """The rows of `trials` (see `pair_arms`) that have both arms of `effect`."""
+    treatment, control = EFFECTS[effect]
+    trials = trials.dropna(subset=[treatment, control])
+    task, tasks = pd.factorize(trials["task"], sort=True)
+    model, models = pd.factorize(trials["language_model"], sort=True)
+    return PairedCounts(
+        tasks=tuple(map(str, tasks)),
+        language_models=tuple(map(str, models)),
+        task=task,
+        language_model=model,
+        subsample=trials["subsample"].to_numpy(dtype=np.int64),
+        total=trials["total"].to_numpy(dtype=float),
+        control=trials[control].to_numpy(dtype=float),
+        treatment=trials[treatment].to_numpy(dtype=float),
+    )
+
+
+def setting_counts(trials: pd.DataFrame) -> dict[tuple[str, int, int, str], PairedCounts]:
+    """Counts by (experiment, m, n, effect), without effects that no trial of a setting has both arms of.
+
+    Raises InputError where no trial has both arms of any effect.
+    """
+    found = {}
+    for (experiment, m, n), group in trials.groupby(SETTING):
+        for effect in EFFECTS:
+            if len(counts := paired_counts(group, effect)):
+                found[str(experiment), int(m), int(n), effect] = counts
+    if not found:
+        raise InputError(
+            "no trial has two arms to compare.", "bias needs the arms extra and test, boost base and extra."
+        )
+    return found
 
 
 def _check_rows(trials: pd.DataFrame, source: str) -> None:

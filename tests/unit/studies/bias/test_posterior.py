@@ -5,8 +5,9 @@ import pytest
 from scipy import stats
 
 from lm_validity.studies.bias.statistics.laplace import find_mode, zero_start
-from lm_validity.studies.bias.statistics.model import FORMULAS, build_design, paired_counts
+from lm_validity.studies.bias.statistics.model import FORMULAS, build_design
 from lm_validity.studies.bias.statistics.posterior import fit_laplace
+from lm_validity.studies.bias.table import paired_counts
 
 
 def test_equals_a_grid_over_both_standard_deviations(trials):

@@ -10,7 +10,6 @@ from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
 
 from lm_validity.studies.bias.statistics.meta import meta_analysis
-from lm_validity.studies.bias.statistics.model import paired_counts
 from lm_validity.studies.bias.statistics.pca import simulate_pca
 from lm_validity.studies.bias.statistics.power import (
     VarianceComponents,
@@ -20,6 +19,7 @@ from lm_validity.studies.bias.statistics.power import (
     tasks_needed,
     variance_components,
 )
+from lm_validity.studies.bias.table import paired_counts
 
 
 @pytest.mark.parametrize("effect, tasks, subsamples", [(0.01, 12, 10), (0.005, 25, 20), (0.0, 5, 3)])

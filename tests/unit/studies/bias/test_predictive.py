@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lm_validity.studies.bias.statistics.model import FORMULAS, build_design, paired_counts
+from lm_validity.studies.bias.statistics.model import FORMULAS, build_design
 from lm_validity.studies.bias.statistics.posterior import fit_laplace
 from lm_validity.studies.bias.statistics.predictive import (
     difference_draws,
@@ -11,6 +11,7 @@ from lm_validity.studies.bias.statistics.predictive import (
     prior_predictive,
     simulate,
 )
+from lm_validity.studies.bias.table import paired_counts
 
 
 def test_the_gaussian_sum_equals_drawing_every_count(trials):

@@ -19,9 +19,8 @@ from lm_validity.tables.schema import TRIALS, write_table
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """The figures' files, the slices and the simulation without trials take most of a small report's time."""
+    """The figures' files and the slices take most of a small report's time."""
     monkeypatch.setattr("lm_validity.pages.page.save_figure", lambda spec, stem: None)
-    monkeypatch.setattr("lm_validity.studies.bias.analysis.PCA_TRIALS", 3)
     monkeypatch.setattr("lm_validity.studies.bias.analysis.SLICES", 20)
 
 

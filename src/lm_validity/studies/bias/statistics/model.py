@@ -18,7 +18,6 @@ sigma ~ HalfNormal(scale); as in bambi, the predictors are centred, so that mu i
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 EFFECTS = {"boost": ("extra", "base"), "bias": ("test", "extra")}  # treatment, control
 
@@ -86,24 +85,6 @@ class PairedCounts:
 
     def __len__(self) -> int:
         return len(self.task)
-
-
-def paired_counts(trials: pd.DataFrame, effect: str) -> PairedCounts:
-    """The rows of `trials` (see `tables.trials.pair_arms`) that have both arms of `effect`."""
-    treatment, control = EFFECTS[effect]
-    trials = trials.dropna(subset=[treatment, control])
-    task, tasks = pd.factorize(trials["task"], sort=True)
-    model, models = pd.factorize(trials["language_model"], sort=True)
-    return PairedCounts(
-        tasks=tuple(map(str, tasks)),
-        language_models=tuple(map(str, models)),
-        task=task,
-        language_model=model,
-        subsample=trials["subsample"].to_numpy(dtype=np.int64),
-        total=trials["total"].to_numpy(dtype=float),
-        control=trials[control].to_numpy(dtype=float),
-        treatment=trials[treatment].to_numpy(dtype=float),
-    )
 
 
 @dataclass(frozen=True)

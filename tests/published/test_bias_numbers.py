@@ -11,16 +11,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from lm_validity.studies.bias.effects import cell_effects, headline, task_effects, task_tests
 from lm_validity.studies.bias.import_published import read_pretrain_on_test
-from lm_validity.studies.bias.statistics.effects import cell_effects, mean_over_tasks, task_effects
+from lm_validity.studies.bias.provenance import base_drift, mismatched_test_sets
 from lm_validity.studies.bias.statistics.meta import meta_analysis
 from lm_validity.studies.bias.statistics.model import FORMULAS, build_design
 from lm_validity.studies.bias.statistics.nuts import fit_nuts
 from lm_validity.studies.bias.statistics.pca import simulate_pca
-from lm_validity.studies.bias.statistics.permutation import permutation_table
 from lm_validity.studies.bias.statistics.posterior import fit_laplace
 from lm_validity.studies.bias.statistics.predictive import posterior_predictive
-from lm_validity.studies.bias.statistics.provenance import base_drift, mismatched_test_sets
+from lm_validity.studies.bias.summary import Cell, Drift, Mismatch, Task, TaskTest, rows_frame
 from lm_validity.studies.bias.table import pair_arms, paired_counts
 from lm_validity.tables.schema import TRIALS, write_table
 
@@ -70,7 +70,7 @@ def test_every_trial_is_there_and_counts_are_rounded(table, trials):
 
 
 def test_table_1(trials):
-    cells = cell_effects(trials).set_index(["m", "n", "language_model"])
+    cells = rows_frame(Cell, cell_effects(trials)).set_index(["m", "n", "language_model"])
     assert len(cells) == 16
     for (m, n), expected in TABLE_1.items():
         found = [cells.loc[(m, n, model), f"{e}_mean"] for model in ("bert", "gpt2") for e in ("boost", "bias")]
@@ -83,19 +83,20 @@ def test_table_1(trials):
 
 
 def test_tasks(trials):
-    tasks = task_effects(trials).set_index("task")
+    rows = task_effects(trials)
+    tasks = rows_frame(Task, rows).set_index("task")
     assert (tasks["bias"] > 0).sum() == 12
     assert tasks["bias"].abs().idxmax() == "amazon_counterfactual_en"
     assert tasks["bias"].abs().max() == pytest.approx(0.00930625, abs=1e-12)
     assert tasks.index[tasks["boost"] < 0].tolist() == ["blog_authorship_corpus", "movie_rationales"]
     assert tasks.loc["blog_authorship_corpus", "boost"] == pytest.approx(-0.0095875, abs=1e-12)
     assert tasks.loc["movie_rationales", "boost"] == pytest.approx(-0.004675, abs=1e-12)
-    bias = mean_over_tasks(tasks["bias"].to_numpy())
+    bias = headline(rows)["main"]["bias"]
     assert bias.interval[0] < 0 < bias.interval[1]
 
 
 def test_no_task_has_a_significant_bias(trials):
-    table = permutation_table(trials)
+    table = rows_frame(TaskTest, task_tests(trials))
     bias = table[table["effect"] == "bias"]
     assert len(bias) == 400
     assert (bias["p_adjusted"] >= 0.05).all()
@@ -147,14 +148,14 @@ def test_posterior_predictive_difference(largest):
 
 
 def test_mixed_provenance_is_found(trials):
-    drift = base_drift(trials)
+    drift = rows_frame(Drift, base_drift(trials))
     mixed = drift.loc[drift["mixed"], ["language_model", "m", "n"]]
     assert mixed.values.tolist() == [["bert", 100, 200], ["gpt2", 100, 200], ["gpt2", 100, 500]]
     assert drift.loc[~drift["mixed"], "difference"].abs().max() < 0.006
 
 
 def test_misaligned_rows_are_found(trials):
-    found = mismatched_test_sets(trials)
+    found = rows_frame(Mismatch, mismatched_test_sets(trials))
     at_500 = found[(found["m"] == 100) & (found["n"] == 500)]
     assert at_500["mismatched"].sum() / 500 == pytest.approx(0.214)
     assert len(at_500) == 6

@@ -3,7 +3,6 @@
 import altair as alt
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from lm_validity.pages.figures import (
     CATEGORY_COLORS,
@@ -15,10 +14,11 @@ from lm_validity.pages.figures import (
     scatter,
     tooltips,
 )
-from lm_validity.studies.bias.analysis import DETECTABLE_BIAS, BiasAnalysis
-from lm_validity.studies.bias.statistics.meta import THRESHOLD, MetaAnalysis
+from lm_validity.studies.bias.statistics.meta import THRESHOLD
 from lm_validity.studies.bias.statistics.power import VarianceComponents, detection_power
+from lm_validity.studies.bias.summary import BiasSummary, Power, Slices, TaskTest, rows_frame
 from lm_validity.studies.bias.violins import setting_label, setting_labels, zero_line
+from lm_validity.summaries import Missing, is_known
 
 MODEL_FREE = "model-free"
 
@@ -33,9 +33,9 @@ def series_color(names, field: str, title: str | None = None) -> alt.Color:
     )
 
 
-def answer(analysis: BiasAnalysis, effect: str) -> alt.LayerChart:
+def answer(summary: BiasSummary, effect: str) -> alt.LayerChart:
     """Posterior predictive differences by formula beside the model-free means, one row a setting."""
-    labels = setting_labels(analysis)
+    labels = setting_labels(summary)
     rows = [
         {
             "setting": labels[fit.experiment, fit.m, fit.n],
@@ -44,15 +44,14 @@ def answer(analysis: BiasAnalysis, effect: str) -> alt.LayerChart:
             "low": fit.difference_interval[0],
             "high": fit.difference_interval[1],
         }
-        for fit in analysis.fits
-        if fit.effect == effect
+        for fit in summary.fits(effect)
     ]
-    for row in analysis.settings[analysis.settings["effect"] == effect].itertuples():
-        error, reach = row.standard_error, stats.t.ppf(0.975, max(row.tasks - 1, 1))
-        low, high = (None, None) if error is None else (row.mean - reach * error, row.mean + reach * error)
-        label = labels[row.experiment, row.m, row.n]
-        rows.append({"setting": label, "source": MODEL_FREE, "value": row.mean, "low": low, "high": high})
-    names = [*dict.fromkeys(fit.formula for fit in analysis.fits), MODEL_FREE]
+    for row in summary.settings:
+        if row.effect == effect:
+            low, high = row.interval if is_known(row.interval) else (None, None)
+            label = labels[row.experiment, row.m, row.n]
+            rows.append({"setting": label, "source": MODEL_FREE, "value": row.mean, "low": low, "high": high})
+    names = [*dict.fromkeys(fit.formula for fit in summary.posterior), MODEL_FREE]
     frame = pd.DataFrame(rows)
     frame["source"] = pd.Categorical(frame["source"], names)
     frame = frame.sort_values("source").astype({"source": str})
@@ -78,9 +77,9 @@ def _with_zero(chart: alt.LayerChart) -> alt.LayerChart:
     return alt.layer(chart, zero_line()).properties(width="container", height=height)
 
 
-def formula_intervals(analysis: BiasAnalysis, effect: str) -> alt.LayerChart:
+def formula_intervals(summary: BiasSummary, effect: str) -> alt.LayerChart:
     """beta with 89% intervals, one row a setting, by formula."""
-    labels = setting_labels(analysis)
+    labels = setting_labels(summary)
     rows = [
         {
             "setting": labels[fit.experiment, fit.m, fit.n],
@@ -90,8 +89,7 @@ def formula_intervals(analysis: BiasAnalysis, effect: str) -> alt.LayerChart:
             "high": fit.interval[1],
             "conclusion": {-1: "below zero", 0: "includes zero", 1: "above zero"}[fit.excludes_zero],
         }
-        for fit in analysis.fits
-        if fit.effect == effect
+        for fit in summary.fits(effect)
     ]
     chart = interval_dots(
         pd.DataFrame(rows),
@@ -117,18 +115,17 @@ def formula_intervals(analysis: BiasAnalysis, effect: str) -> alt.LayerChart:
     return _with_zero(chart)
 
 
-def calibrated_experiments(analysis: BiasAnalysis) -> list[str]:
+def calibrated_experiments(summary: BiasSummary) -> list[str]:
     """Experiments with a fit of the bias whose predictions can be held against what was observed."""
-    fits = (fit for fit in analysis.fits if fit.effect == "bias" and fit.accuracies is not None)
-    return list(dict.fromkeys(fit.experiment for fit in fits))
+    return list(dict.fromkeys(fit.experiment for fit in summary.fits("bias") if is_known(fit.accuracies)))
 
 
-def calibration(analysis: BiasAnalysis, experiment: str) -> alt.LayerChart:
+def calibration(summary: BiasSummary, experiment: str) -> alt.LayerChart:
     """Predicted against observed accuracy by formula, in the experiment's largest setting."""
-    fits = [fit for fit in analysis.fits if fit.effect == "bias" and fit.accuracies is not None]
-    m, n = max((fit.m, fit.n) for fit in fits if fit.experiment == experiment)
-    chosen = [fit for fit in fits if (fit.experiment, fit.m, fit.n) == (experiment, m, n)]
-    frame = pd.concat([fit.accuracies.assign(formula=fit.formula) for fit in chosen])
+    fits = summary.fits("bias", experiment)
+    m, n = max((fit.m, fit.n) for fit in fits)
+    chosen = [(fit.formula, fit.accuracies) for fit in fits if (fit.m, fit.n) == (m, n)]
+    frame = pd.concat([found.assign(formula=name) for name, found in chosen if not isinstance(found, Missing)])
     return scatter(
         frame,
         x="observed",
@@ -149,9 +146,9 @@ def calibration(analysis: BiasAnalysis, experiment: str) -> alt.LayerChart:
     )
 
 
-def task_heatmap(analysis: BiasAnalysis, table: pd.DataFrame) -> alt.LayerChart:
+def task_heatmap(tests: list[TaskTest]) -> alt.LayerChart:
     """Mean bias by task and cell."""
-    frame = table[table["effect"] == "bias"].copy()
+    frame = rows_frame(TaskTest, tests)
     several = frame["experiment"].nunique() > 1
     frame["cell"] = [
         f"{row.language_model}, {setting_label(row.experiment, row.m, row.n, several)}" for row in frame.itertuples()
@@ -180,14 +177,14 @@ def task_heatmap(analysis: BiasAnalysis, table: pd.DataFrame) -> alt.LayerChart:
     return alt.layer(chart, dots.encode(x="cell:N", y="task:N")).properties(width="container", height=height)
 
 
-def meta_curves(results: dict[tuple, MetaAnalysis]) -> alt.LayerChart:
+def meta_curves(results: list[Slices]) -> alt.LayerChart:
     """Cumulative distribution of the slices' posterior means."""
-    several = len({key[0] for key in results}) > 1
+    several = len({row.experiment for row in results}) > 1
     shares = np.linspace(0.005, 0.995, 67)
     rows = []
-    for key, result in sorted(results.items()):
-        label = setting_label(*key, several)
-        quantiles = np.quantile(result.means, shares)
+    for row in results:
+        label = setting_label(row.experiment, row.m, row.n, several)
+        quantiles = np.quantile(row.means, shares)
         rows += [{"setting": label, "mean": q, "share": s} for q, s in zip(quantiles, shares, strict=True)]
     frame = pd.DataFrame(rows)
     chart = lines(
@@ -207,13 +204,13 @@ def meta_curves(results: dict[tuple, MetaAnalysis]) -> alt.LayerChart:
     return alt.layer(chart, rule).properties(width="container", height=height)
 
 
-def power_curves(power: pd.DataFrame) -> alt.LayerChart:
-    """Power to find `DETECTABLE_BIAS` against the number of subsamples, a line a cell."""
+def power_curves(power: list[Power]) -> alt.LayerChart:
+    """Power to find `effect_size` against the number of subsamples, a line a cell."""
     rows = []
-    for row in power.itertuples():
+    for row in power:
         components = VarianceComponents(row.between_tasks_sd, row.within_task_sd)
         for subsamples in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000):
-            value = detection_power(DETECTABLE_BIAS, components, int(row.tasks), subsamples)
+            value = detection_power(row.effect_size, components, row.tasks, subsamples)
             cell = f"{row.experiment}, {row.language_model}, m={row.m}, n={row.n}"
             rows.append({"model": row.language_model, "cell": cell, "subsamples": subsamples, "power": value})
     frame = pd.DataFrame(rows)
@@ -237,9 +234,9 @@ def power_curves(power: pd.DataFrame) -> alt.LayerChart:
     return alt.layer(chart, rule.encode(y="goal:Q")).properties(width="container", height=height)
 
 
-def base_by_n(analysis: BiasAnalysis) -> alt.LayerChart:
+def base_by_n(summary: BiasSummary) -> alt.LayerChart:
     """Base accuracy against n, a line a language model and m; mixed provenance is a filled dot."""
-    known = analysis.trials.dropna(subset=["base"])
+    known = summary.trials.dropna(subset=["base"])
     known = known.assign(base=known["base"] / known["total"])
     keys = ["experiment", "language_model", "m", "n"]
     means = known.groupby([*keys, "task"])["base"].mean().groupby(keys).mean().reset_index()

@@ -1,20 +1,18 @@
 """What each formula would have one conclude from these data, in words."""
 
-from lm_validity.studies.bias.analysis import BiasAnalysis, Fit
+from lm_validity.studies.bias.summary import BiasSummary, Fit
 
 
-def formula_conclusions(analysis: BiasAnalysis) -> str:
+def formula_conclusions(summary: BiasSummary) -> str:
     """A sentence a formula, and whether they agree; for each experiment. Empty where no bias was fitted."""
-    names = list(dict.fromkeys(fit.experiment for fit in analysis.fits))
     parts = []
-    for experiment in names:
+    for experiment in summary.experiments:
         by_formula: dict[str, list[Fit]] = {}
-        for fit in analysis.fits:
-            if (fit.experiment, fit.effect) == (experiment, "bias"):
-                by_formula.setdefault(fit.formula, []).append(fit)
+        for fit in summary.fits("bias", experiment):
+            by_formula.setdefault(fit.formula, []).append(fit)
         if by_formula:
-            prefix = f"In experiment {experiment}" if len(names) > 1 else "In these data"
-            parts.append(f"{prefix}: {_sentences(by_formula, analysis.headline_formula)}")
+            prefix = f"In experiment {experiment}" if len(summary.experiments) > 1 else "In these data"
+            parts.append(f"{prefix}: {_sentences(by_formula, summary.headline_formula)}")
     return " ".join(parts)
 
 

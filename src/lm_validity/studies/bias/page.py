@@ -1,61 +1,60 @@
 """The bias report's page: the answer first, then what it rests on, then how much the analysis decides."""
 
-import math
-
 import numpy as np
 import pandas as pd
 
 from lm_validity.pages.page import Figure, Finding, Page, Section, Table
 from lm_validity.studies.bias import figures
-from lm_validity.studies.bias.analysis import BiasAnalysis, Fit
 from lm_validity.studies.bias.formulas import formula_conclusions
 from lm_validity.studies.bias.sections import (
     cell_table,
-    experiments,
     loss_section,
     meta_section,
     per_experiment,
+    per_rows,
     permutation_section,
     power_section,
     prefix,
     provenance_section,
 )
 from lm_validity.studies.bias.statistics.model import EFFECTS, FORMULAS
+from lm_validity.studies.bias.summary import BiasSummary, Fit, Setting, Task, rows_frame
 from lm_validity.studies.bias.table import SETTING
 from lm_validity.studies.bias.violins import predictive_ridges, violins
+from lm_validity.summaries import Missing, is_known, number, summary_values
 from lm_validity.words import count, decimal, percent, with_interval
 
 CHANGE = "+.4f"
 
 
-def bias_page(analysis: BiasAnalysis, notes: list[str]) -> Page:
-    """The page of the report; `notes` as in summary.json."""
+def bias_page(summary: BiasSummary) -> Page:
+    """The page of the report."""
     sections = [
-        _answer_section(analysis),
-        _task_section(analysis),
-        _formula_section(analysis),
-        permutation_section(analysis),
-        meta_section(analysis),
-        power_section(analysis),
-        provenance_section(analysis),
-        loss_section(analysis),
+        _answer_section(summary),
+        _task_section(summary),
+        _formula_section(summary),
+        permutation_section(summary),
+        meta_section(summary),
+        power_section(summary),
+        provenance_section(summary),
+        loss_section(summary),
     ]
     return Page(
         name="bias",
         title="Pretraining on test text",
         question="Does pretraining on a benchmark's unlabelled test text inflate its score?",
-        findings=_findings(analysis),
+        findings=_findings(summary),
         sections=[section for section in sections if section is not None],
-        notes=notes,
+        notes=summary_values(summary)["notes"],
     )
 
 
-def _findings(analysis: BiasAnalysis) -> list[Finding]:
-    found = [finding for name in experiments(analysis) for finding in _experiment_findings(analysis, name)]
-    unreliable = [fit for fit in analysis.fits if not fit.reliable]
+def _findings(summary: BiasSummary) -> list[Finding]:
+    found = [finding for name in summary.experiments for finding in _experiment_findings(summary, name)]
+    unreliable = [fit for fit in summary.posterior if not fit.reliable]
     if unreliable:
         alarm = Finding(
-            f"{count(len(unreliable), 'fit')} of {len(analysis.fits)} did not converge: do not use their intervals.",
+            f"{count(len(unreliable), 'fit')} of {len(summary.posterior)} did not converge: do not use their intervals.",
             "They are listed under the notes on these data.",
             alarm=True,
         )
@@ -63,57 +62,56 @@ def _findings(analysis: BiasAnalysis) -> list[Finding]:
     return found
 
 
-def _experiment_findings(analysis: BiasAnalysis, experiment: str) -> list[Finding]:
-    start = prefix(analysis, experiment)
-    bias, boost = (analysis.overall[experiment, effect] for effect in ("bias", "boost"))
-    bases, found = {effect: _basis(analysis, experiment, effect) for effect in EFFECTS}, []
-    if bias is not None:
-        change = with_interval(bias.mean, bias.interval, 4, signed=True)
+def _experiment_findings(summary: BiasSummary, experiment: str) -> list[Finding]:
+    start = prefix(summary, experiment)
+    bias, boost = (summary.headline[experiment][effect] for effect in ("bias", "boost"))
+    bases, found = {effect: _basis(summary, experiment, effect) for effect in EFFECTS}, []
+    if not isinstance(bias, Missing):
+        change = with_interval(bias.mean, _ends(bias.interval), 4, signed=True)
         sentence = f"{start}Pretraining on the test set's own unlabelled text, instead of other text from the same "
         sentence += f"source, changes accuracy by {change}."
         signs = f"{bias.positive} of {count(bias.tasks, 'task')} went up, {bias.negative} down."
-        found.append(Finding(sentence, f"{bases['bias']} {signs} {_headline_fits(analysis, experiment, 'bias')}"))
-    if boost is not None:
-        change = with_interval(boost.mean, boost.interval, 4, signed=True)
+        found.append(Finding(sentence, f"{bases['bias']} {signs} {_headline_fits(summary, experiment, 'bias')}"))
+    if not isinstance(boost, Missing):
+        change = with_interval(boost.mean, _ends(boost.interval), 4, signed=True)
         sentence = f"{start}Pretraining on other unlabelled text from the same source changes accuracy by {change}."
         down = f"{boost.negative} of {count(boost.tasks, 'task')} went down."
-        if bias is None or bases["boost"] != bases["bias"]:
+        if isinstance(bias, Missing) or bases["boost"] != bases["bias"]:
             down = f"{bases['boost']} {down}"
-        found.append(Finding(sentence, f"{down} {_headline_fits(analysis, experiment, 'boost')}"))
-    for finding in (_formula_finding(analysis, experiment), _meta_finding(analysis, experiment)):
+        found.append(Finding(sentence, f"{down} {_headline_fits(summary, experiment, 'boost')}"))
+    for finding in (_formula_finding(summary, experiment), _meta_finding(summary, experiment)):
         if finding is not None:
             found.append(finding)
     return found
 
 
-def _basis(analysis: BiasAnalysis, experiment: str, effect: str) -> str:
+def _ends(interval: tuple[float, float] | Missing) -> tuple[float, float] | None:
+    return None if isinstance(interval, Missing) else interval
+
+
+def _basis(summary: BiasSummary, experiment: str, effect: str) -> str:
     """What the effect's mean rests on: trials that lack an arm of it do not count."""
-    cells = analysis.cells[(analysis.cells["experiment"] == experiment) & (analysis.cells[f"{effect}_trials"] > 0)]
-    models, settings = cells["language_model"].nunique(), len(cells[["m", "n"]].drop_duplicates())
-    mean = analysis.overall[experiment, effect]
+    cells = [c for c in summary.cells if c.experiment == experiment and getattr(c, f"{effect}_trials")]
+    models, settings = len({cell.language_model for cell in cells}), len({(cell.m, cell.n) for cell in cells})
+    mean = summary.headline[experiment][effect]
     interval = "95% t interval over the tasks' means, cells weighing the same."
-    if mean is not None and mean.interval is None:
+    if not isinstance(mean, Missing) and not is_known(mean.interval):
         interval = "the task's mean, cells weighing the same; one task has no interval over tasks."
     parts = [
         count(models, "language model"),
         count(settings, "setting") + " of m and n",
-        count(int(cells[f"{effect}_trials"].sum()), "trial"),
+        count(sum(getattr(cell, f"{effect}_trials") for cell in cells), "trial"),
     ]
     return f"{', '.join(parts)}. Model-free: {interval}"
 
 
-def _headline_fits(analysis: BiasAnalysis, experiment: str, effect: str) -> str:
-    fits = _select(analysis, experiment, effect, analysis.headline_formula)
+def _headline_fits(summary: BiasSummary, experiment: str, effect: str) -> str:
+    fits = summary.fits(effect, experiment, summary.headline_formula)
     outside = sum(fit.excludes_zero != 0 for fit in fits)
     return (
-        f"Hierarchical model ({analysis.headline_formula}): the 89% interval excludes zero in {outside} of "
+        f"Hierarchical model ({summary.headline_formula}): the 89% interval excludes zero in {outside} of "
         f"{count(len(fits), 'setting')}."
     )
-
-
-def _select(analysis: BiasAnalysis, experiment: str, effect: str, formula: str) -> list[Fit]:
-    wanted = (experiment, effect, formula)
-    return [fit for fit in analysis.fits if (fit.experiment, fit.effect, fit.formula) == wanted]
 
 
 def _outside(fits: list[Fit]) -> str:
@@ -128,14 +126,14 @@ def _which(fits: list[Fit]) -> str:
     return " and ".join(f"m = {fit.m}, n = {fit.n} {signs[fit.excludes_zero]}" for fit in fits if fit.excludes_zero)
 
 
-def _bias_by_formula(analysis: BiasAnalysis, experiment: str) -> dict[str, list[Fit]]:
+def _bias_by_formula(summary: BiasSummary, experiment: str) -> dict[str, list[Fit]]:
     """The fits of the bias by formula, in the order of the settings; only formulas that were fitted."""
-    by_formula = {name: _select(analysis, experiment, "bias", name) for name in FORMULAS}
+    by_formula = {name: summary.fits("bias", experiment, name) for name in FORMULAS}
     return {name: fits for name, fits in by_formula.items() if fits}
 
 
-def _formula_finding(analysis: BiasAnalysis, experiment: str) -> Finding | None:
-    by_formula = _bias_by_formula(analysis, experiment)
+def _formula_finding(summary: BiasSummary, experiment: str) -> Finding | None:
+    by_formula = _bias_by_formula(summary, experiment)
     conclusions = {tuple((fit.m, fit.n, fit.excludes_zero) for fit in fits) for fits in by_formula.values()}
     if len(conclusions) < 2:
         return None
@@ -144,36 +142,34 @@ def _formula_finding(analysis: BiasAnalysis, experiment: str) -> Finding | None:
         counts = {name: f"{counts[name]}: {_which(fits)}" for name, fits in by_formula.items()}
     parts = [f"{words} under {name}" for name, words in counts.items()]
     return Finding(
-        f"{prefix(analysis, experiment)}Which model is fitted decides what one would conclude: the 89% interval "
+        f"{prefix(summary, experiment)}Which model is fitted decides what one would conclude: the 89% interval "
         f"of the bias excludes zero in {'; '.join(parts)}.",
         "A binomial alone knows only the chance of drawing test items and takes the noise of training for an effect; "
         "see the section on the formulas.",
     )
 
 
-def _meta_finding(analysis: BiasAnalysis, experiment: str) -> Finding | None:
-    results = {key: value for key, value in analysis.meta.items() if key[0] == experiment and value is not None}
+def _meta_finding(summary: BiasSummary, experiment: str) -> Finding | None:
+    results = [row for row in summary.meta_analysis if row.experiment == experiment and is_known(row.share_beyond)]
     if not results:
         return None
-    key = max(results, key=lambda item: (item[1], item[2]))
-    result = results[key]
-    if math.isnan(result.share_t_excluding_zero):
-        model_free = "with one task there is no interval over tasks to set beside it."
-    else:
+    result = max(results, key=lambda row: (row.m, row.n))
+    model_free = "with one task there is no interval over tasks to set beside it."
+    if is_known(result.share_t_excluding_zero):
         model_free = "an interval from the spread over tasks, which needs no model, misses zero in "
-        model_free += f"{percent(result.share_t_excluding_zero)}, where 11% is nominal."
+        model_free += f"{percent(number(result.share_t_excluding_zero))}, where 11% is nominal."
     return Finding(
-        f"{prefix(analysis, experiment)}With a single split per task, {percent(result.share_beyond)} of "
-        f"{len(result.means)} such studies would have reported a bias beyond ±0.04 log-odds, and "
-        f"{percent(result.share_excluding_zero)} a binomial model's interval without zero.",
-        f"m = {key[1]}, n = {key[2]}; {model_free}",
+        f"{prefix(summary, experiment)}With a single split per task, {percent(number(result.share_beyond))} of "
+        f"{result.slices} such studies would have reported a bias beyond ±0.04 log-odds, and "
+        f"{percent(number(result.share_excluding_zero))} a binomial model's interval without zero.",
+        f"m = {result.m}, n = {result.n}; {model_free}",
     )
 
 
-def _answer_section(analysis: BiasAnalysis) -> Section:
+def _answer_section(summary: BiasSummary) -> Section:
     return Section(
         "The answer by setting",
-        finding=per_experiment(analysis, _answer_sentence),
+        finding=per_rows(summary, [row for row in summary.settings if row.effect == "bias"], _answer_sentence),
         explanation=(
             "boost = accuracy after pretraining on other text from the same source, less accuracy without pretraining. "
             "bias = accuracy after pretraining on the test set's own text, less the former. m labelled examples train "
@@ -188,46 +184,46 @@ def _answer_section(analysis: BiasAnalysis) -> Section:
             Figure(
                 f"answer_{effect}",
                 f"{effect.capitalize()} in accuracy",
-                figures.answer(analysis, effect),
+                figures.answer(summary, effect),
                 f"{' − '.join(EFFECTS[effect])}, by formula, and model-free.",
             )
             for effect in ("bias", "boost")
-            if any(fit.effect == effect for fit in analysis.fits)
+            if summary.fits(effect)
         ]
         + [
             Figure(
                 "posterior_predictive",
                 "Posterior predictive distributions",
-                predictive_ridges(analysis),
-                f"Average accuracy difference by setting, formula {analysis.headline_formula}.",
+                predictive_ridges(summary),
+                f"Average accuracy difference by setting, formula {summary.headline_formula}.",
                 wide=True,
             )
         ],
         tables=[
-            cell_table(analysis),
-            _setting_table(analysis),
+            cell_table(summary),
+            _setting_table(summary),
         ],
     )
 
 
-def _answer_sentence(analysis: BiasAnalysis, experiment: str) -> str:
-    settings = analysis.settings[analysis.settings["experiment"] == experiment]
-    bias = settings[settings["effect"] == "bias"]["mean"]
-    if bias.empty:
+def _answer_sentence(settings: list[Setting]) -> str:
+    if not settings:
         return "No setting has the arms extra and test."
+    means = [row.mean for row in settings]
     return (
-        f"Averaged over tasks and language models, the bias lies between {bias.min():+.4f} and {bias.max():+.4f} in "
-        f"{count(len(bias), 'setting')}."
+        f"Averaged over tasks and language models, the bias lies between {min(means):+.4f} and {max(means):+.4f} in "
+        f"{count(len(means), 'setting')}."
     )
 
 
-def _setting_table(analysis: BiasAnalysis) -> Table:
+def _setting_table(summary: BiasSummary) -> Table:
     """Model-free means beside the model's, one row a setting and effect."""
-    frame = analysis.settings.rename(columns={"mean": "model_free", "standard_error": "model_free_se"})
-    for name in dict.fromkeys(fit.formula for fit in analysis.fits):
+    frame = rows_frame(Setting, summary.settings).drop(columns="interval")
+    frame = frame.rename(columns={"mean": "model_free", "standard_error": "model_free_se"})
+    for name in dict.fromkeys(fit.formula for fit in summary.posterior):
         fits = [
             [fit.experiment, fit.m, fit.n, fit.effect, fit.difference_mean, float(fit.difference_draws.std())]
-            for fit in analysis.fits
+            for fit in summary.posterior
             if fit.formula == name
         ]
         columns = [*SETTING, "effect", name, f"{name}_sd"]
@@ -242,32 +238,37 @@ def _setting_table(analysis: BiasAnalysis) -> Table:
     )
 
 
-def _task_sentence(analysis: BiasAnalysis, experiment: str) -> str:
-    tasks = analysis.tasks[analysis.tasks["experiment"] == experiment].dropna(subset=["bias"])
-    if tasks.empty:
+def _task_sentence(tasks: list[Task]) -> str:
+    biases = {task.task: number(task.bias) for task in tasks if is_known(task.bias)}
+    if not biases:
         return "No task has both arms of the bias."
-    largest = tasks.loc[tasks["bias"].abs().idxmax()]
+    largest = max(biases, key=lambda name: abs(biases[name]))
     return (
-        f"{int((tasks['bias'] > 0).sum())} of {count(len(tasks), 'task')} have a positive bias; the largest in size is "
-        f"{decimal(largest['bias'], 4, signed=True)} ({largest['task']})."
+        f"{sum(bias > 0 for bias in biases.values())} of {count(len(biases), 'task')} have a positive bias; the "
+        f"largest in size is {decimal(biases[largest], 4, signed=True)} ({largest})."
     )
 
 
-def _task_section(analysis: BiasAnalysis) -> Section:
+def _by_bias(task: Task) -> tuple[str, bool, float]:
+    """Largest first, unknown last."""
+    return task.experiment, not is_known(task.bias), -number(task.bias) if is_known(task.bias) else 0.0
+
+
+def _task_section(summary: BiasSummary) -> Section:
     return Section(
         "Task by task",
-        finding=per_experiment(analysis, _task_sentence),
+        finding=per_rows(summary, summary.tasks, _task_sentence),
         explanation=(
             "Each violin is the distribution over subsamples: above the line the boost, below it the bias. "
             "Subsamples differ by training set, test set and the noise of training, which is why single "
             "experiments disagree."
         ),
-        figures=violins(analysis),
+        figures=violins(summary),
         tables=[
             Table(
                 "tasks",
                 "Boost and bias by task",
-                analysis.tasks.sort_values(["experiment", "bias"], ascending=[True, False]),
+                rows_frame(Task, sorted(summary.tasks, key=_by_bias)),
                 formats={"boost": CHANGE, "bias": CHANGE},
                 caption="Every cell (language model, m, n) weighs the same.",
             )
@@ -275,49 +276,49 @@ def _task_section(analysis: BiasAnalysis) -> Section:
     )
 
 
-def _formula_sentence(analysis: BiasAnalysis, experiment: str) -> str:
-    by_formula = _bias_by_formula(analysis, experiment)
+def _formula_sentence(summary: BiasSummary, experiment: str) -> str:
+    by_formula = _bias_by_formula(summary, experiment)
     lines = [f"{_outside(fits)} under {name}" for name, fits in by_formula.items()]
     return f"The 89% interval of the bias excludes zero in {'; '.join(lines)}." if lines else ""
 
 
-def _calibration_figures(analysis: BiasAnalysis) -> list[Figure]:
+def _calibration_figures(summary: BiasSummary) -> list[Figure]:
     """One an experiment: their accuracies are of different tasks and models."""
-    experiments = figures.calibrated_experiments(analysis)
+    experiments = figures.calibrated_experiments(summary)
     of = {experiment: f": {experiment}" if len(experiments) > 1 else "" for experiment in experiments}
     return [
         Figure(
             "calibration" if number == 0 else f"calibration_{number + 1}",
             f"Predicted and observed accuracy{of[experiment]}",
-            figures.calibration(analysis, experiment),
+            figures.calibration(summary, experiment),
             "One point per task, language model and arm of the largest setting.",
         )
         for number, experiment in enumerate(experiments)
     ]
 
 
-def _formula_section(analysis: BiasAnalysis) -> Section:
-    finding = per_experiment(analysis, _formula_sentence)
+def _formula_section(summary: BiasSummary) -> Section:
+    finding = per_experiment(summary, lambda name: _formula_sentence(summary, name))
     return Section(
         "How the conclusion depends on the formula",
         finding=finding,
-        explanation=_formula_words(analysis),
+        explanation=_formula_words(summary),
         figures=[
             Figure(
                 "formula_bias",
                 "beta of the bias, in log-odds",
-                figures.formula_intervals(analysis, "bias"),
+                figures.formula_intervals(summary, "bias"),
                 "Posterior means and 89% intervals.",
             ),
-            *_calibration_figures(analysis),
+            *_calibration_figures(summary),
         ]
         if finding
         else [],
-        tables=[_posterior_table(analysis)],
+        tables=[_posterior_table(summary)],
     )
 
 
-def _formula_words(analysis: BiasAnalysis) -> str:
+def _formula_words(summary: BiasSummary) -> str:
     words = (
         "All three formulas say how likely a right answer is. equations, as printed in the paper, gives each task "
         "and each split a level and explains the rest as chance in drawing n test items. But a model trained "
@@ -327,14 +328,13 @@ def _formula_words(analysis: BiasAnalysis) -> str:
         "overdispersed, the default here, also lets language models differ by task and measures the noise of "
         "training for each of them."
     )
-    return " ".join(
-        part for part in (words, formula_conclusions(analysis), per_experiment(analysis, _noise_ratio)) if part
-    )
+    ratios = per_experiment(summary, lambda name: _noise_ratio(summary, name))
+    return " ".join(part for part in (words, formula_conclusions(summary), ratios) if part)
 
 
-def _noise_ratio(analysis: BiasAnalysis, experiment: str) -> str:
+def _noise_ratio(summary: BiasSummary, experiment: str) -> str:
     """Observed spread of a trial's bias against the binomial's, in the experiment's setting with the largest m, n."""
-    trials = analysis.trials
+    trials = summary.trials
     known = trials[trials["experiment"] == experiment].dropna(subset=["extra", "test"])
     if known.empty:
         return ""
@@ -353,7 +353,7 @@ def _noise_ratio(analysis: BiasAnalysis, experiment: str) -> str:
     )
 
 
-def _posterior_table(analysis: BiasAnalysis) -> Table:
+def _posterior_table(summary: BiasSummary) -> Table:
     rows = [
         {
             **{key: getattr(fit, key) for key in [*SETTING, "effect", "formula", "sampler", "beta_mean", "beta_sd"]},
@@ -365,10 +365,10 @@ def _posterior_table(analysis: BiasAnalysis) -> Table:
             "log_evidence": fit.log_evidence,
             "divergences": fit.divergences,
             "rhat_max": fit.rhat_max,
-            "effective": fit.effective,
+            "effective": fit.effective_draws_min if fit.sampler == "nuts" else fit.effective_nodes,
             "reliable": fit.reliable,
         }
-        for fit in analysis.fits
+        for fit in summary.posterior
     ]
     frame = pd.DataFrame(rows)
     signed = ["beta_mean", "beta_low", "beta_high", "difference", "difference_low", "difference_high"]

@@ -2,36 +2,43 @@
 
 from collections.abc import Callable
 
-import pandas as pd
-
 from lm_validity.pages.page import Figure, Section, Table
 from lm_validity.studies.bias import figures
-from lm_validity.studies.bias.analysis import DETECTABLE_BIAS, BiasAnalysis
-from lm_validity.studies.bias.statistics.effects import task_means
 from lm_validity.studies.bias.statistics.model import EFFECTS
-from lm_validity.studies.bias.table import CELL
+from lm_validity.studies.bias.summary import (
+    BiasSummary,
+    Cell,
+    Drift,
+    Loss,
+    Mismatch,
+    Power,
+    Slices,
+    TaskTest,
+    rows_frame,
+)
+from lm_validity.summaries import is_known, number
 from lm_validity.words import count, percent
 
 
-def experiments(analysis: BiasAnalysis) -> list[str]:
-    """The experiments in the order of the tables."""
-    return list(dict.fromkeys(analysis.cells["experiment"]))
-
-
-def prefix(analysis: BiasAnalysis, experiment: str) -> str:
+def prefix(summary: BiasSummary, experiment: str) -> str:
     """`clean: ` before a sentence on one of several experiments; nothing where there is only one."""
-    return f"{experiment}: " if len(experiments(analysis)) > 1 else ""
+    return f"{experiment}: " if len(summary.experiments) > 1 else ""
 
 
-def per_experiment(analysis: BiasAnalysis, sentence: Callable[[BiasAnalysis, str], str]) -> str:
+def per_experiment(summary: BiasSummary, sentence: Callable[[str], str]) -> str:
     """What `sentence` says of each experiment; empty sentences are left out."""
-    said = {name: sentence(analysis, name) for name in experiments(analysis)}
-    return " ".join(prefix(analysis, name) + words for name, words in said.items() if words)
+    said = {name: sentence(name) for name in summary.experiments}
+    return " ".join(prefix(summary, name) + words for name, words in said.items() if words)
 
 
-def cell_table(analysis: BiasAnalysis) -> Table:
+def per_rows(summary: BiasSummary, rows, sentence: Callable[[list], str]) -> str:
+    """What `sentence` says of the rows of each experiment."""
+    return per_experiment(summary, lambda name: sentence([row for row in rows if row.experiment == name]))
+
+
+def cell_table(summary: BiasSummary) -> Table:
     """Means by cell; what each effect rests on only where that is not all that the cell holds."""
-    cells = analysis.cells
+    cells = rows_frame(Cell, summary.cells)
     own = [f"{effect}_{size}" for effect in EFFECTS for size in ("subsamples", "tasks", "trials")]
     complete = all((cells[name] == cells[name.partition("_")[2]]).all() for name in own)
     caption = "Means over all subsamples of all tasks; standard errors over task means."
@@ -44,14 +51,13 @@ def cell_table(analysis: BiasAnalysis) -> Table:
     )
 
 
-def permutation_section(analysis: BiasAnalysis) -> Section:
+def permutation_section(summary: BiasSummary) -> Section:
     """Exact sign-flip tests, task by task."""
-    keys = [*CELL, "task"]
-    means = [task_means(analysis.trials, e, keys).rename(columns={e: "mean"}).assign(effect=e) for e in EFFECTS]
-    table = analysis.permutation.merge(pd.concat(means), "left", [*keys, "effect"])
+    of_bias = [test for test in summary.permutation if test.effect == "bias"]
+    table = rows_frame(TaskTest, summary.permutation)
     return Section(
         "Tests by task",
-        finding=per_experiment(analysis, lambda _, name: _tests_sentence(table[table["experiment"] == name])),
+        finding=per_rows(summary, summary.permutation, _tests_sentence),
         explanation=(
             "For each task of a cell: if the two arms were exchangeable, how often would flipping the sign of each "
             "subsample's difference at random give a mean at least as large? Exact, all 2^K sign patterns, one-sided. "
@@ -61,19 +67,21 @@ def permutation_section(analysis: BiasAnalysis) -> Section:
             Figure(
                 "task_bias",
                 "Mean bias by task and cell",
-                figures.task_heatmap(analysis, table),
+                figures.task_heatmap(of_bias),
                 "Hover for p and q; q < .05 is marked ●.",
                 wide=True,
                 min_width=640,
             )
         ]
-        if (table["effect"] == "bias").any()
+        if of_bias
         else [],
         tables=[
             Table(
                 "permutation",
                 "Sign-flip tests",
-                table[[*CELL, "task", "effect", "mean", "trials", "p", "p_adjusted"]],
+                table[
+                    ["experiment", "language_model", "m", "n", "task", "effect", "mean", "trials", "p", "p_adjusted"]
+                ],
                 formats={"mean": "+.4f", "p": ".4f", "p_adjusted": ".4f"},
                 labels={"p_adjusted": "q"},
                 folded=True,
@@ -82,13 +90,15 @@ def permutation_section(analysis: BiasAnalysis) -> Section:
     )
 
 
-def _tests_sentence(table: pd.DataFrame) -> str:
+def _tests_sentence(tests: list[TaskTest]) -> str:
     parts = []
     for effect in ("bias", "boost"):
-        tests = table[table["effect"] == effect]
-        if len(tests):
-            found, smallest = int((tests["p_adjusted"] < 0.05).sum()), tests["p_adjusted"].min()
-            parts.append(f"{found} of {len(tests)} tests of a {effect} have q < .05 (smallest {_small(smallest)})")
+        adjusted = [test.p_adjusted for test in tests if test.effect == effect]
+        if adjusted:
+            found = sum(q < 0.05 for q in adjusted)
+            parts.append(
+                f"{found} of {len(adjusted)} tests of a {effect} have q < .05 (smallest {_small(min(adjusted))})"
+            )
     return "; ".join(parts) + "." if parts else ""
 
 
@@ -96,20 +106,15 @@ def _small(p: float) -> str:
     return f"{p:.3f}" if p >= 0.001 else "below .001"
 
 
-def meta_section(analysis: BiasAnalysis) -> Section | None:
+def meta_section(summary: BiasSummary) -> Section | None:
     """What a study with one split per task would have concluded."""
-    results = {key: value for key, value in analysis.meta.items() if value is not None}
+    results = [row for row in summary.meta_analysis if is_known(row.means)]
     if not results:
         return None
-    rows = [
-        [*key, len(result.means), result.share_beyond, result.share_excluding_zero, result.share_t_excluding_zero]
-        for key, result in results.items()
-    ]
-    columns = ["experiment", "m", "n", "slices", "beyond", "excluding_zero", "t_excluding_zero"]
-    frame = pd.DataFrame(rows, columns=columns)
+    shares = ["share_beyond", "share_excluding_zero", "share_t_excluding_zero"]
     return Section(
         "With one split per task",
-        finding=per_experiment(analysis, lambda _, name: _slices_sentence(frame[frame["experiment"] == name])),
+        finding=per_rows(summary, results, _slices_sentence),
         explanation=(
             "Each slice keeps one random subsample per language model and task, as most benchmarks do. The larger "
             "n, the surer a binomial model is of differences that are noise of training."
@@ -126,12 +131,12 @@ def meta_section(analysis: BiasAnalysis) -> Section | None:
             Table(
                 "meta_analysis",
                 "Shares of the slices",
-                frame,
-                formats=dict.fromkeys(columns[4:], ".3f"),
+                rows_frame(Slices, results)[["experiment", "m", "n", "slices", *shares]],
+                formats=dict.fromkeys(shares, ".3f"),
                 labels={
-                    "beyond": "|mean| > 0.04",
-                    "excluding_zero": "binomial interval excludes 0",
-                    "t_excluding_zero": "t interval over tasks excludes 0",
+                    "share_beyond": "|mean| > 0.04",
+                    "share_excluding_zero": "binomial interval excludes 0",
+                    "share_t_excluding_zero": "t interval over tasks excludes 0",
                 },
                 caption="89% intervals: without an effect, 0.11 would be right.",
             )
@@ -139,74 +144,73 @@ def meta_section(analysis: BiasAnalysis) -> Section | None:
     )
 
 
-def _slices_sentence(frame: pd.DataFrame) -> str:
-    if frame.empty:
+def _slices_sentence(results: list[Slices]) -> str:
+    if not results:
         return ""
-    low, high = frame["excluding_zero"].min(), frame["excluding_zero"].max()
+    shares = [number(row.share_excluding_zero) for row in results]
     return (
-        f"A study with one split per task, analysed by a binomial model, finds an effect in {percent(low)} to "
-        f"{percent(high)} of cases, depending on m and n."
+        f"A study with one split per task, analysed by a binomial model, finds an effect in {percent(min(shares))} to "
+        f"{percent(max(shares))} of cases, depending on m and n."
     )
 
 
-def power_section(analysis: BiasAnalysis) -> Section:
+def power_section(summary: BiasSummary) -> Section:
     """How many subsamples and tasks it takes to detect half a point."""
-    power = analysis.power
-    known = power.dropna(subset=["power"])
+    known = [row for row in summary.power if is_known(row.power)]
+    sizes = sorted({row.effect_size for row in summary.power})
+    of_size = f" of {' or '.join(map(str, sizes))}" if sizes else ""
+    caption = f"To find a bias{of_size} with as many tasks as the cell has."
     return Section(
         "What could have been found",
-        finding=per_experiment(analysis, lambda _, name: _power_sentence(known[known["experiment"] == name])),
+        finding=per_rows(summary, known, _power_sentence),
         explanation=(
             "A two-sided t test over task means at the 5% level. Variance between tasks and within a task (splits, "
             "noise of training) is estimated from these data; more subsamples reduce only the latter."
         ),
-        figures=[Figure("power", "Power against the number of subsamples", figures.power_curves(known), _POWER_CAPTION)]
-        if len(known)
+        figures=[Figure("power", "Power against the number of subsamples", figures.power_curves(known), caption)]
+        if known
         else [],
         tables=[
             Table(
                 "power",
-                f"To detect a bias of {DETECTABLE_BIAS} with power 0.8",
-                power,
+                f"To detect a bias{of_size} with power 0.8",
+                rows_frame(Power, summary.power),
                 formats=dict.fromkeys(["within_task_sd", "between_tasks_sd", "smallest_detectable"], ".4f")
-                | {"power": ".2f"},
-                caption="subsamples needed with these tasks; tasks needed with these subsamples; a dash: never, or "
-                "unknown where the power is.",
+                | {"power": ".2f", "subsamples_needed": ".0f", "tasks_needed": ".0f"},
+                caption="subsamples needed with these tasks; tasks needed with these subsamples.",
             )
         ],
     )
 
 
-def _power_sentence(known: pd.DataFrame) -> str:
-    if known.empty:
+def _power_sentence(known: list[Power]) -> str:
+    if not known:
         return "Too few tasks or subsamples to estimate what could have been detected."
-    smallest = known["smallest_detectable"]
+    smallest = [number(row.smallest_detectable) for row in known]
     return (
-        f"With its tasks and subsamples, a cell finds a bias between {smallest.min():.4f} (best cell) and "
-        f"{smallest.max():.4f} (worst) four times out of five; {int((known['power'] >= 0.8).sum())} of "
-        f"{count(len(known), 'cell')} would find one of {DETECTABLE_BIAS}."
+        f"With its tasks and subsamples, a cell finds a bias between {min(smallest):.4f} (best cell) and "
+        f"{max(smallest):.4f} (worst) four times out of five; {sum(number(row.power) >= 0.8 for row in known)} of "
+        f"{count(len(known), 'cell')} would find one of {known[0].effect_size}."
     )
 
 
-_POWER_CAPTION = f"To find a bias of {DETECTABLE_BIAS} with as many tasks as the cell has."
-
-
-def provenance_section(analysis: BiasAnalysis) -> Section | None:
+def provenance_section(summary: BiasSummary) -> Section | None:
     """Rows that come from different code, data or splits."""
-    drift, mismatches = analysis.drift, analysis.mismatches
-    if drift.empty and mismatches.empty:
+    drift, mismatches = summary.base_drift, summary.test_set_mismatches
+    if not drift and not mismatches:
         return None
-    mixed = drift[drift["mixed"]] if len(drift) else drift
-    parts = [f"{len(mixed)} of {count(len(drift), 'comparison')} of base accuracy between values of n differ"]
-    if len(mismatches):
-        share = mismatches["mismatched"].sum()
-        parts.append(f"{share} subsamples of the same number had different test sets in different language models")
+    mixed = sum(row.mixed for row in drift)
+    parts = [f"{mixed} of {count(len(drift), 'comparison')} of base accuracy between values of n differ"]
     tables = []
-    if len(drift):
+    if drift:
         numbers = dict.fromkeys(["base", "reference_base"], ".4f") | {"difference": "+.4f", "z": ".1f", "p": ".2g"}
-        tables.append(Table("base_drift", "Base accuracy between values of n", drift, formats=numbers))
-    if len(mismatches):
-        tables.append(Table("test_set_mismatches", "Different test sets under one number", mismatches))
+        frame = rows_frame(Drift, drift)
+        tables.append(Table("base_drift", "Base accuracy between values of n", frame, formats=numbers))
+    if mismatches:
+        share = sum(row.mismatched for row in mismatches)
+        parts.append(f"{share} subsamples of the same number had different test sets in different language models")
+        frame = rows_frame(Mismatch, mismatches)
+        tables.append(Table("test_set_mismatches", "Different test sets under one number", frame))
     return Section(
         "Do the rows belong together?",
         finding="; ".join(parts) + ".",
@@ -214,21 +218,22 @@ def provenance_section(analysis: BiasAnalysis) -> Section | None:
             "The base arm never sees the n texts, so for a given m its accuracy cannot depend on n. Where it does, the "
             "rows come from different code, library versions or data, and a trend over n is a comparison of these."
         ),
-        figures=[Figure("base_drift", "Base accuracy by n", figures.base_by_n(analysis))] if len(drift) else [],
+        figures=[Figure("base_drift", "Base accuracy by n", figures.base_by_n(summary))] if drift else [],
         tables=tables,
     )
 
 
-def loss_section(analysis: BiasAnalysis) -> Section | None:
+def loss_section(summary: BiasSummary) -> Section | None:
     """How well pretraining went, where the trials say so."""
-    losses = analysis.losses
-    if losses.empty:
+    losses = summary.pretraining_loss
+    if not losses:
         return None
+    values = [value for row in losses for value in (row.extra, row.test)]
     return Section(
         "How pretraining went",
         finding=(
-            f"The last epoch's mean loss lies between {losses[['extra', 'test']].min().min():.2f} and "
-            f"{losses[['extra', 'test']].max().max():.2f} nats a predicted token."
+            f"The last epoch's mean loss lies between {min(values):.2f} and {max(values):.2f} nats for each predicted "
+            "token."
         ),
         explanation=(
             "Means over all subsamples of all tasks. The two arms read texts of one source, so their losses should "
@@ -238,7 +243,7 @@ def loss_section(analysis: BiasAnalysis) -> Section | None:
             Table(
                 "pretraining_loss",
                 "Mean pretraining loss",
-                losses,
+                rows_frame(Loss, losses),
                 formats=dict.fromkeys(["extra", "test"], ".4f"),
             )
         ],

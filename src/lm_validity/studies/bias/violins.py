@@ -9,19 +9,19 @@ from scipy import stats
 
 from lm_validity.pages.figures import MISSING_COLOR, tooltips
 from lm_validity.pages.page import Figure
-from lm_validity.studies.bias.analysis import BiasAnalysis
 from lm_validity.studies.bias.statistics.model import EFFECTS
+from lm_validity.studies.bias.summary import BiasSummary
 
 EFFECT_COLORS = {"boost": "#2f7ec0", "bias": "#d55e00"}
 VIOLIN_POINTS = 25
 VIOLIN_REACH = 0.5  # accuracy differences beyond it are cut, as in the paper's figures
 
 
-def violins(analysis: BiasAnalysis) -> list[Figure]:
+def violins(summary: BiasSummary) -> list[Figure]:
     """One figure a language model and experiment: split violins by task, the setting chosen from a list."""
-    several = analysis.cells["experiment"].nunique() > 1
+    several = len(summary.experiments) > 1
     found = []
-    for (experiment, name), trials in analysis.trials.groupby(["experiment", "language_model"]):
+    for (experiment, name), trials in summary.trials.groupby(["experiment", "language_model"]):
         title = f"{experiment}: {name}" if several else str(name)
         caption = "Density over subsamples, each violin as high as the others; boost above, bias below the line."
         chart = _violin_chart(trials)
@@ -66,13 +66,13 @@ def _violin_chart(trials: pd.DataFrame) -> alt.LayerChart | None:
     return chart.properties(width="container", height=max(27 * len(tasks), 90))
 
 
-def predictive_ridges(analysis: BiasAnalysis) -> alt.LayerChart:
+def predictive_ridges(summary: BiasSummary) -> alt.LayerChart:
     """Densities of the posterior predictive differences, a row a setting, under the headline formula."""
-    labels = list(setting_labels(analysis).items())
+    labels = list(setting_labels(summary).items())
     rows = []
     for line, (key, label) in enumerate(labels):
-        for fit in analysis.fits:
-            if (fit.experiment, fit.m, fit.n) == key and fit.formula == analysis.headline_formula:
+        for fit in summary.posterior:
+            if (fit.experiment, fit.m, fit.n) == key and fit.formula == summary.headline_formula:
                 shape = _violin(fit.difference_draws, line, "boost", reach=0.85)
                 rows.append({"setting": label, "effect": fit.effect, "mean": fit.difference_mean, **shape})
     axis = _row_axis([label for _, label in labels])
@@ -127,8 +127,8 @@ def setting_label(experiment: str, m: int, n: int, several: bool) -> str:
     return f"{experiment}: m={m}, n={n}" if several else f"m={m}, n={n}"
 
 
-def setting_labels(analysis: BiasAnalysis) -> dict[tuple, str]:
+def setting_labels(summary: BiasSummary) -> dict[tuple, str]:
     """Label by (experiment, m, n), sorted."""
-    several = analysis.cells["experiment"].nunique() > 1
-    keys = analysis.cells[["experiment", "m", "n"]].drop_duplicates().itertuples(index=False, name=None)
+    several = len(summary.experiments) > 1
+    keys = {(cell.experiment, cell.m, cell.n) for cell in summary.cells}
     return {key: setting_label(*key, several) for key in sorted(keys)}

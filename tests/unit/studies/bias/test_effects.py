@@ -5,8 +5,10 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from lm_validity.studies.bias.statistics.effects import cell_effects, mean_over_tasks, missing_trials, task_effects
+from lm_validity.studies.bias.effects import cell_effects, headline, missing_trials, task_effects
+from lm_validity.studies.bias.statistics.effects import mean_over_tasks
 from lm_validity.studies.bias.table import pair_arms
+from lm_validity.summaries import Missing
 
 KEYS = ["experiment", "language_model", "m", "n", "task", "subsample"]
 
@@ -25,13 +27,13 @@ def test_cell_means_and_standard_errors():
     cells = cell_effects(
         table((10, "a", 1, 2, 4, 5), (10, "a", 2, 3, 5, 4), (10, "b", 1, 5, 5, 8), (10, "b", 2, 5, 6, 8))
     )
-    row = cells.iloc[0]
+    row = cells[0]
     # boosts by trial: .2 .2 .0 .1; task means .2 and .05; biases .1 -.1 .3 .2; task means 0 and .25
-    assert row["boost_mean"] == pytest.approx(0.125)
-    assert row["boost_se"] == pytest.approx(np.std([0.2, 0.05], ddof=1) / np.sqrt(2))
-    assert row["bias_mean"] == pytest.approx(0.125)
-    assert row["bias_se"] == pytest.approx(0.125)
-    assert (row["subsamples"], row["tasks"], row["trials"]) == (2, 2, 4)
+    assert row.boost_mean == pytest.approx(0.125)
+    assert row.boost_se == pytest.approx(np.std([0.2, 0.05], ddof=1) / np.sqrt(2))
+    assert row.bias_mean == pytest.approx(0.125)
+    assert row.bias_se == pytest.approx(0.125)
+    assert (row.subsamples, row.tasks, row.trials) == (2, 2, 4)
 
 
 def test_tasks_weigh_cells_not_trials():
@@ -39,35 +41,38 @@ def test_tasks_weigh_cells_not_trials():
         table((10, "a", 1, 0, 0, 5), (10, "a", 2, 0, 0, 5), (10, "a", 3, 0, 0, 5), (20, "a", 1, 0, 10, 0))
     )
     # by cell: bias .5 and -.5, mean 0; by trial it would be (3 x .5 - .5) / 4 = .25
-    assert tasks["bias"].iloc[0] == 0.0
-    assert tasks["boost"].iloc[0] == pytest.approx(0.25)
-    assert tasks["cells"].iloc[0] == 2
+    assert tasks[0].bias == 0.0
+    assert tasks[0].boost == pytest.approx(0.25)
+    assert tasks[0].cells == 2
 
 
 def test_differences_that_cancel_are_exactly_zero():
     trials = [(100, "a", s, 0, 29 + d, 29 - d) for s, d in enumerate((7, -3, -4, 1, -1))]
-    assert task_effects(table(*trials))["bias"].iloc[0] == 0.0
+    assert task_effects(table(*trials))[0].bias == 0.0
 
 
 def test_one_task_has_no_standard_error():
     cells = cell_effects(table((10, "a", 1, 2, 4, 5)))
-    assert np.isnan(cells["bias_se"].iloc[0])
+    assert cells[0].bias_mean == pytest.approx(0.1) and isinstance(cells[0].bias_se, Missing)
 
 
 def test_trials_without_an_arm_do_not_count():
     cells = cell_effects(table((10, "a", 1, None, 4, 5), (10, "a", 2, 1, 2, None)))
-    assert cells["boost_mean"].iloc[0] == pytest.approx(0.1)
-    assert cells["bias_mean"].iloc[0] == pytest.approx(0.1)
+    assert cells[0].boost_mean == pytest.approx(0.1)
+    assert cells[0].bias_mean == pytest.approx(0.1)
 
 
 def test_an_effects_sizes_count_trials_with_both_its_arms():
     cells = cell_effects(
         table((10, "a", 1, None, 4, 5), (10, "a", 2, 1, 2, None), (10, "b", 1, None, 4, 4), (20, "a", 1, 3, 4, None))
     )
-    sizes = ["subsamples", "tasks", "trials"]
-    assert cells[sizes].values.tolist() == [[2, 2, 3], [1, 1, 1]]
-    assert cells[[f"boost_{size}" for size in sizes]].values.tolist() == [[1, 1, 1], [1, 1, 1]]
-    assert cells[[f"bias_{size}" for size in sizes]].values.tolist() == [[1, 2, 2], [0, 0, 0]]
+    assert [(cell.subsamples, cell.tasks, cell.trials) for cell in cells] == [(2, 2, 3), (1, 1, 1)]
+    boost, bias = (
+        [tuple(getattr(cell, f"{effect}_{size}") for size in ("subsamples", "tasks", "trials")) for cell in cells]
+        for effect in ("boost", "bias")
+    )
+    assert boost == [(1, 1, 1), (1, 1, 1)] and bias == [(1, 2, 2), (0, 0, 0)]
+    assert isinstance(cells[1].bias_mean, Missing) and isinstance(cells[1].bias_se, Missing)
 
 
 def test_missing_trials_are_looked_for_in_every_model_setting_and_task(trials):
@@ -87,13 +92,23 @@ def test_an_effect_that_an_experiment_never_has_is_no_gap(trials):
 
 
 def test_mean_over_tasks_is_the_t_interval():
-    values = np.array([0.01, -0.02, 0.03, 0.0, np.nan])
+    values = np.array([0.01, -0.02, 0.03, 0.0])
     mean = mean_over_tasks(values)
-    expected = stats.ttest_1samp(values[:4], 0).confidence_interval(0.95)
+    expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
     assert mean.interval == pytest.approx((expected.low, expected.high))
     assert (mean.tasks, mean.positive, mean.negative) == (4, 2, 1)
 
 
-def test_mean_over_no_tasks_is_unknown():
-    assert mean_over_tasks(np.array([np.nan])) is None
-    assert mean_over_tasks(np.array([0.1])).interval is None
+def test_one_task_has_no_interval_and_no_task_no_mean():
+    one = mean_over_tasks(np.array([0.1]))
+    assert one.mean == 0.1 and isinstance(one.interval, Missing) and isinstance(one.standard_error, Missing)
+    for values in ([], [0.1, np.nan]):
+        with pytest.raises(ValueError, match="at least one task"):
+            mean_over_tasks(np.array(values))
+
+
+def test_the_headline_leaves_out_tasks_without_the_effect():
+    found = headline(task_effects(table((10, "a", 1, 2, 4, None), (10, "b", 1, 5, 5, 8))))
+    assert found["e"]["bias"].mean == pytest.approx(0.3) and found["e"]["bias"].tasks == 1
+    assert found["e"]["boost"].mean == pytest.approx(0.1) and found["e"]["boost"].tasks == 2
+    assert isinstance(headline(task_effects(table((10, "a", 1, 2, 4, None))))["e"]["bias"], Missing)

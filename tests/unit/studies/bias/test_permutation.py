@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lm_validity.studies.bias.statistics.permutation import permutation_table, sign_flip_p
+from lm_validity.studies.bias.effects import task_tests
+from lm_validity.studies.bias.statistics.permutation import sign_flip_p
+from lm_validity.studies.bias.summary import TaskTest, rows_frame
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -42,7 +44,7 @@ def test_refuses_what_it_cannot_count(wrong):
 
 
 def test_table_adjusts_over_the_tasks_of_a_cell(trials):
-    table = permutation_table(trials(models=2, tasks=5, sizes=(40,)))
+    table = rows_frame(TaskTest, task_tests(trials(models=2, tasks=5, sizes=(40,))))
     assert len(table) == 2 * 5 * 2
     for _, cell in table.groupby(["language_model", "n", "effect"]):
         assert cell["p_adjusted"].to_numpy() == pytest.approx(stats.false_discovery_control(cell["p"]))

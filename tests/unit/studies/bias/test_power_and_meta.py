@@ -20,6 +20,7 @@ from lm_validity.studies.bias.statistics.power import (
     variance_components,
 )
 from lm_validity.studies.bias.table import paired_counts
+from lm_validity.summaries import Missing
 
 
 @pytest.mark.parametrize("effect, tasks, subsamples", [(0.01, 12, 10), (0.005, 25, 20), (0.0, 5, 3)])
@@ -45,7 +46,7 @@ def test_fewest_subsamples_and_tasks_are_the_fewest():
 
 
 def test_subsamples_cannot_make_up_for_tasks_that_differ():
-    assert subsamples_needed(0.005, VarianceComponents(0.02, 0.07), tasks=10) is None
+    assert isinstance(subsamples_needed(0.005, VarianceComponents(0.02, 0.07), tasks=10), Missing)
 
 
 def test_equal_differences_have_no_spread_and_are_found_at_once():
@@ -72,7 +73,7 @@ def test_variance_components_recover_the_truth():
     components = variance_components(differences, task)
     assert components.between_tasks == pytest.approx(0.03, rel=0.15)
     assert components.within_task == pytest.approx(0.1, rel=0.05)
-    assert variance_components(np.array([0.1, 0.2]), np.array(["a", "b"])) is None
+    assert isinstance(variance_components(np.array([0.1, 0.2]), np.array(["a", "b"])), Missing)
 
 
 def test_slices_of_pure_binomial_data_are_calibrated(trials):

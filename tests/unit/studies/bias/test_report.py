@@ -9,10 +9,13 @@ import pytest
 from typer.testing import CliRunner
 
 from lm_validity.errors import InputError
-from lm_validity.studies.bias import analysis as bias_analysis
+from lm_validity.studies.bias import provenance
 from lm_validity.studies.bias.analysis import analyze_bias
+from lm_validity.studies.bias.effects import without_arms
+from lm_validity.studies.bias.fits import _processes
 from lm_validity.studies.bias.page import bias_page
 from lm_validity.studies.bias.report import report_bias
+from lm_validity.studies.bias.statistics import effects, meta, power
 from lm_validity.studies.bias.table import pair_arms
 from lm_validity.tables.schema import TRIALS, write_table
 
@@ -21,7 +24,7 @@ from lm_validity.tables.schema import TRIALS, write_table
 def quick(monkeypatch):
     """The figures' files and the slices take most of a small report's time."""
     monkeypatch.setattr("lm_validity.pages.page.save_figure", lambda spec, stem: None)
-    monkeypatch.setattr("lm_validity.studies.bias.analysis.SLICES", 20)
+    monkeypatch.setattr("lm_validity.studies.bias.fits.SLICES", 20)
 
 
 @pytest.fixture
@@ -83,7 +86,7 @@ def test_no_section_pools_experiments(rows):
     clean = rows(models=1, tasks=5, sizes=(80,)).assign(experiment="clean")
     planted = rows(models=1, tasks=3, sizes=(40,), shift={"test": 2.5}, seed=1).assign(experiment="planted")
     analysis = analyze_bias(pair_arms(pd.concat([clean, planted], ignore_index=True)), formula="equations")
-    sections = {section.title: section for section in bias_page(analysis, []).sections}
+    sections = {section.title: section for section in bias_page(analysis).sections}
     for title, *expected in FINDINGS_OF_TWO_EXPERIMENTS:
         of_clean, _, of_planted = sections[title].finding.partition(" planted: ")
         assert of_clean.startswith("clean: ") and expected[0] in of_clean, title
@@ -112,7 +115,7 @@ def test_the_formulas_conclusions_are_said_in_words(report):
 
 def test_formulas_that_disagree_on_sign_or_setting_are_a_finding(trials):
     analysis = analyze_bias(trials(models=1, tasks=2, sizes=(40, 80)), formula="equations")
-    fits = [fit for fit in analysis.fits if fit.effect == "bias"]
+    fits = analysis.fits("bias")
     up, down, none = (0.1, 0.2), (-0.2, -0.1), (-0.1, 0.1)
 
     def finding(equations, notebooks):
@@ -120,7 +123,7 @@ def test_formulas_that_disagree_on_sign_or_setting_are_a_finding(trials):
         told += [
             replace(fit, interval=interval, formula="notebooks") for fit, interval in zip(fits, notebooks, strict=True)
         ]
-        sentences = [found.sentence for found in bias_page(replace(analysis, fits=told), []).findings]
+        sentences = [found.sentence for found in bias_page(replace(analysis, posterior=tuple(told))).findings]
         return next((sentence for sentence in sentences if "Which model is fitted" in sentence), None)
 
     assert finding((up, none), (up, none)) is None
@@ -161,14 +164,14 @@ def test_incomplete_data_are_reported_with_what_is_missing(report, layout):
     if "models" in layout:
         assert "one language model" in notes
     if layout.get("tasks") == 1:
-        assert summary["cells"][0]["bias_se"] is None and "null in cells with one task" in notes
+        assert summary["cells"][0]["bias_se"] is None and effects.ONE_TASK in notes
     if layout == {"tasks": 1}:
         assert summary["meta_analysis"][0]["slices"] > 0
         assert summary["meta_analysis"][0]["share_t_excluding_zero"] is None
-        assert "share_t_excluding_zero is null in settings with one task" in notes
+        assert f"meta_analysis.share_t_excluding_zero: {meta.ONE_TASK}" in notes
         assert "in unknown" not in page and "with one task there is no interval over tasks" in page
     if layout.get("subsamples") == 1:
-        assert summary["meta_analysis"][0]["share_beyond"] is None and "meta_analysis is null" in notes
+        assert summary["meta_analysis"][0]["share_beyond"] is None and meta.ONE_SUBSAMPLE in notes
     if "arms" in layout:
         missing = ({"base", "extra", "test"} - set(layout["arms"])).pop()
         assert f"have no arm {missing}" in notes
@@ -192,10 +195,10 @@ def test_a_findings_basis_is_of_the_trials_that_it_rests_on(report):
     assert "2 language models, 1 setting of m and n, 16 trials." in boost
     assert [row["bias_trials"] for row in summary["cells"]] == [4, 0]
     notes = " ".join(summary["notes"])
-    assert "bias is null for task1, task2: no trial there has the arms extra and test." in notes
-    assert "bias_mean and bias_se are null in 1 of 2 cells" in notes
-    assert "the headline's bias has no standard error and no interval" in notes
-    assert "the headline's boost" not in notes
+    assert f"cells.bias_mean, cells.bias_se, tasks.bias: {without_arms('bias').reason}" in notes
+    assert [row["bias"] is None for row in summary["tasks"]] == [False, True, True]
+    assert summary["headline"]["demo"]["bias"]["interval"] is None and effects.ONE_TASK in notes
+    assert summary["headline"]["demo"]["boost"]["interval"] is not None
 
 
 def test_cells_that_lack_tasks_or_subsamples_are_named(report):
@@ -217,8 +220,9 @@ def test_null_standard_errors_have_their_note_where_one_task_alone_has_the_arms(
     row, notes = summary["cells"][0], " ".join(summary["notes"])
     assert row["tasks"] == 4 and row["boost_se"] is None and row["bias_se"] is not None
     assert summary["headline"]["demo"]["boost"]["interval"] is None
-    assert "boost_se is null in cells with one task that has both arms" in notes
-    assert "the headline's boost has no standard error and no interval" in notes
+    assert (
+        f"headline.demo.boost.standard_error, headline.demo.boost.interval, cells.boost_se: {effects.ONE_TASK}" in notes
+    )
 
 
 def test_mixed_provenance_is_said_on_the_page(report):
@@ -241,7 +245,7 @@ def test_a_drift_of_base_accuracies_without_spread_has_a_reason_for_its_null(rep
     assert [(row["z"], row["p"], row["mixed"]) for row in summary["base_drift"]] == [(None, 0.0, True)]
     notes = " ".join(summary["notes"])
     assert "for n = 40 (no spread within subsamples)" in notes and "z = inf" not in page
-    assert "base_drift: z is null where" in notes
+    assert f"base_drift.z: {provenance.NO_SPREAD}" in notes
 
 
 @pytest.mark.parametrize("layout", [{"subsamples": 1}, {"tasks": 1}])
@@ -249,8 +253,9 @@ def test_power_that_is_unknown_is_not_called_never(report, layout):
     summary, page = report(sizes=(40,), **layout)
     assert summary["power"][0]["power"] is None and summary["power"][0]["tasks_needed"] is None
     notes = " ".join(summary["notes"])
-    assert "power, and with it the other values of its row, is null" in notes and "never" not in notes
-    assert "a dash: never, or unknown" in page
+    assert power.TOO_FEW in notes and "never" not in notes
+    assert f'title="{power.TOO_FEW}"' in page
+    assert summary["power"][0]["tasks"] == layout.get("tasks", 4)
 
 
 def test_subsamples_that_would_never_suffice_are_said(report):
@@ -261,18 +266,18 @@ def test_subsamples_that_would_never_suffice_are_said(report):
     summary, _ = report(tasks_far_apart, sizes=(40,), subsamples=3)
     row = summary["power"][0]
     assert row["power"] is not None and row["subsamples_needed"] is None and row["tasks_needed"] > 4
-    assert "Where power is known, subsamples_needed" in " ".join(summary["notes"])
+    assert any(note.startswith("power.subsamples_needed: ") for note in summary["notes"])
 
 
 def test_processes_are_counted_where_a_system_cannot_tell_which_cores_are_ours(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.delattr("os.sched_getaffinity", raising=False)
     monkeypatch.setattr("os.cpu_count", lambda: 3)
-    assert bias_analysis._processes() == 3
+    assert _processes() == 3
     monkeypatch.setattr("os.cpu_count", lambda: None)
-    assert bias_analysis._processes() == 1
+    assert _processes() == 1
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
-    assert bias_analysis._processes() == 2
+    assert _processes() == 2
 
 
 def test_unreliable_fits_raise_an_alarm(report, monkeypatch):

@@ -13,9 +13,12 @@ from scipy import stats
 from lm_validity.studies.bias.statistics.laplace import Start, find_mode, zero_start
 from lm_validity.studies.bias.statistics.model import Formula, PairedCounts, build_design
 from lm_validity.studies.bias.statistics.posterior import INTERVAL
+from lm_validity.summaries import Missing, known
 
 SLICES = 500
 THRESHOLD = 0.04  # log-odds; neighbours on the RAFT leaderboard differ by an odds ratio of 1.03
+ONE_SUBSAMPLE = "Every task has one subsample: a slice would be the whole data."
+ONE_TASK = "One task: the interval is one over tasks."
 SLICE_FORMULA = Formula("slice", groups=(), pair_within_model=False)
 GRID = np.geomspace(0.1, 4.0, 7)  # standard deviations of the pairs, in log-odds
 
@@ -26,23 +29,25 @@ class MetaAnalysis:
 
     share_beyond: |mean| > THRESHOLD; share_excluding_zero: the 89% credible interval excludes 0;
     share_t_excluding_zero: so does the model-free 89% t interval of the mean difference over the tasks, whose
-    nominal share without an effect is 11% (NaN with one task).
+    nominal share without an effect is 11% (Missing with one task).
     """
 
     means: np.ndarray
     sds: np.ndarray
     share_beyond: float
     share_excluding_zero: float
-    share_t_excluding_zero: float
+    share_t_excluding_zero: float | Missing
 
 
-def meta_analysis(counts: PairedCounts, slices: int = SLICES, seed: int = 0) -> MetaAnalysis:
+def meta_analysis(counts: PairedCounts, slices: int = SLICES, seed: int = 0) -> MetaAnalysis | Missing:
     """Analyse `slices` random slices with one subsample per (language model, task)."""
     generator = np.random.default_rng(seed)
     group = counts.task * len(counts.language_models) + counts.language_model
     order = np.argsort(group, kind="stable")
     first = np.flatnonzero(np.diff(group[order], prepend=-1))
     size = np.diff(np.append(first, len(order)))
+    if size.max() == 1:
+        return Missing(ONE_SUBSAMPLE)
     layout = _select(counts, order[first])
     start = zero_start(build_design(layout, SLICE_FORMULA))
     means, sds, excluded = np.empty(slices), np.empty(slices), np.empty(slices)
@@ -57,7 +62,7 @@ def meta_analysis(counts: PairedCounts, slices: int = SLICES, seed: int = 0) -> 
         sds=sds,
         share_beyond=float(np.mean(np.abs(means) > THRESHOLD)),
         share_excluding_zero=float(np.mean(np.abs(means) > reach * sds)),
-        share_t_excluding_zero=float(excluded.mean()),
+        share_t_excluding_zero=known(float(excluded.mean()), ONE_TASK),
     )
 
 

@@ -1,4 +1,4 @@
-"""Exact paired sign-flip test, and its table over tasks with Benjamini-Hochberg adjustment.
+"""Exact paired sign-flip test.
 
 Under the null hypothesis the two arms of a trial are exchangeable, so each trial's difference of counts d_k
 is as likely -d_k. The 2^K sign patterns need not be drawn: the distribution of the sum of K independent ±d_k
@@ -6,11 +6,6 @@ is the convolution of K two-point distributions on the integers.
 """
 
 import numpy as np
-import pandas as pd
-from scipy import stats
-
-from lm_validity.studies.bias.statistics.model import EFFECTS
-from lm_validity.studies.bias.table import CELL
 
 
 def sign_flip_p(differences: np.ndarray) -> float:
@@ -32,18 +27,3 @@ def sign_flip_p(differences: np.ndarray) -> float:
         distribution = longer
     up = int(sizes.sum() + steps.sum()) // 2
     return float(min(1.0, distribution[up:].sum()))
-
-
-def permutation_table(trials: pd.DataFrame) -> pd.DataFrame:
-    """One row per (experiment, language_model, m, n, task, effect): `p` (one-sided, greater), `p_adjusted`.
-
-    Adjusted by Benjamini & Hochberg (1995) over the tasks of a cell, each effect by itself.
-    """
-    rows = []
-    for effect, (treatment, control) in EFFECTS.items():
-        known = trials.dropna(subset=[treatment, control])
-        differences = (known[treatment] - known[control]).groupby([known[key] for key in [*CELL, "task"]])
-        p = differences.agg(lambda values: sign_flip_p(values.to_numpy())).rename("p").reset_index()
-        p["p_adjusted"] = p.groupby(CELL)["p"].transform(stats.false_discovery_control)
-        rows.append(p.assign(effect=effect))
-    return pd.concat(rows, ignore_index=True)[[*CELL, "task", "effect", "p", "p_adjusted"]]

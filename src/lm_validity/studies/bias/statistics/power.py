@@ -11,7 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import optimize, stats
 
+from lm_validity.summaries import Missing
+
 LEAST_SPREAD = 1e-12  # of the largest difference: a standard deviation below it is the rounding of equal numbers
+TOO_FEW = "Fewer than two tasks have two subsamples: variances within and between tasks are unknown."
 LARGEST_SHIFT = 1e6  # standard errors, which no t test misses; scipy's noncentral t is NaN for some larger shifts
 
 
@@ -23,17 +26,17 @@ class VarianceComponents:
     within_task: float
 
 
-def variance_components(differences: np.ndarray, task: np.ndarray) -> VarianceComponents | None:
+def variance_components(differences: np.ndarray, task: np.ndarray) -> VarianceComponents | Missing:
     """Moment estimates from (R,) accuracy differences and (R,) task labels; the between part is at least 0.
 
-    None with fewer than 2 tasks that have 2 subsamples each. Unequal numbers of subsamples: sigma^2 is pooled,
+    Missing with fewer than 2 tasks that have 2 subsamples each. Unequal numbers of subsamples: sigma^2 is pooled,
     tau^2 is the variance of the task means less the mean of sigma^2 / K. Exactly 0 where differences are equal but
     for rounding.
     """
     labels, task = np.unique(task, return_inverse=True)
     number = np.bincount(task, minlength=len(labels))
     if (number > 1).sum() < 2:
-        return None
+        return Missing(TOO_FEW)
     mean = np.bincount(task, differences) / number
     within = float(np.sum((differences - mean[task]) ** 2) / np.sum(number - 1))
     between = float(np.var(mean, ddof=1) - np.mean(within / number))
@@ -63,10 +66,10 @@ def subsamples_needed(
     power: float = 0.8,
     level: float = 0.05,
     most: int = 100_000,
-) -> int | None:
-    """Fewest subsamples per task with at least `power`; None where `most` of them do not suffice."""
+) -> int | Missing:
+    """Fewest subsamples per task with at least `power`; Missing where `most` of them do not suffice."""
     if detection_power(effect, components, tasks, most, level) < power:
-        return None
+        return Missing("More subsamples alone never suffice: the tasks differ too much, or are too few.")
     return _fewest(lambda subsamples: detection_power(effect, components, tasks, subsamples, level) >= power, 1, most)
 
 
@@ -77,10 +80,10 @@ def tasks_needed(
     power: float = 0.8,
     level: float = 0.05,
     most: int = 10_000,
-) -> int | None:
-    """Fewest tasks (at least 2) with at least `power`; None where `most` of them do not suffice."""
+) -> int | Missing:
+    """Fewest tasks (at least 2) with at least `power`; Missing where `most` of them do not suffice."""
     if detection_power(effect, components, most, subsamples, level) < power:
-        return None
+        return Missing(f"Not even {most:,} tasks suffice with so few subsamples.")
     return _fewest(lambda tasks: detection_power(effect, components, tasks, subsamples, level) >= power, 2, most)
 
 

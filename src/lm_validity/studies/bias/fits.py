@@ -1,0 +1,142 @@
+"""The hierarchical model's fits of every setting, effect and formula, and slices of them, in parallel."""
+
+import os
+from collections.abc import Callable
+
+import joblib
+import numpy as np
+import pandas as pd
+from threadpoolctl import threadpool_limits
+
+from lm_validity.studies.bias.statistics.meta import SLICES, THRESHOLD, meta_analysis
+from lm_validity.studies.bias.statistics.model import FORMULAS, PairedCounts, build_design
+from lm_validity.studies.bias.statistics.nuts import fit_nuts
+from lm_validity.studies.bias.statistics.posterior import fit_laplace
+from lm_validity.studies.bias.statistics.predictive import equal_tailed, posterior_predictive
+from lm_validity.studies.bias.summary import Fit, Slices
+from lm_validity.studies.bias.table import SETTING
+from lm_validity.summaries import Missing, number
+
+PARALLEL_OBSERVATIONS = 20_000  # fewer are fitted faster than worker processes start
+MOST_PROCESSES = 8
+NO_CHAINS = Missing("The Laplace path draws no chains (see effective_nodes).")
+NO_NODES = Missing("NUTS draws chains and has no nodes (see effective_draws_min).")
+
+SettingCounts = dict[tuple[str, int, int, str], PairedCounts]
+
+
+def fit_all(counts: SettingCounts, formulas: list[str], sampler: str) -> tuple[tuple[Fit, ...], tuple[Slices, ...]]:
+    """Fits by (experiment, m, n, effect) and formula, and the slices of the settings that have a bias."""
+    small = sum(map(len, counts.values())) < PARALLEL_OBSERVATIONS
+    fit = _fit_nuts if sampler == "nuts" else _fit_laplace
+    jobs = [(fit, (key, data, name)) for key, data in counts.items() for name in formulas]
+    fits = len(jobs)
+    jobs += [(_slices, (key[:3], data)) for key, data in counts.items() if key[3] == "bias"]
+    # nutpie runs its chains in parallel by itself
+    results = _run(jobs, 1 if small or sampler == "nuts" else _processes())
+    return tuple(results[:fits]), tuple(results[fits:])
+
+
+def reliability_notes(fits: tuple[Fit, ...]) -> tuple[str, ...]:
+    """The fits whose intervals cannot be used, and why."""
+    return tuple(
+        f"UNRELIABLE FIT: {fit.effect} at m = {fit.m}, n = {fit.n}, formula {fit.formula} ({fit.experiment}): "
+        + (
+            f"{fit.divergences} divergences, largest r-hat {number(fit.rhat_max):.3f}, "
+            f"{number(fit.effective_draws_min):.0f} effective draws."
+            if fit.sampler == "nuts"
+            else f"only {number(fit.effective_nodes):.0f} effective nodes."
+        )
+        for fit in fits
+        if not fit.reliable
+    )
+
+
+def _processes() -> int:
+    """As many as there are cores, or as OMP_NUM_THREADS grants: Snakemake sets it to the rule's threads."""
+    granted = os.environ.get("OMP_NUM_THREADS", "")
+    if granted.isdigit() and int(granted):
+        return min(int(granted), MOST_PROCESSES)
+    # only Linux knows which cores a process may use
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(cores, MOST_PROCESSES)
+
+
+def _run(jobs: list[tuple[Callable, tuple]], processes: int) -> list:
+    """Results in the order of `jobs`. One BLAS thread a process: the matrices are small."""
+    if processes == 1:
+        with threadpool_limits(1):
+            return [function(*arguments) for function, arguments in jobs]
+    with joblib.parallel_config("loky", n_jobs=processes, inner_max_num_threads=1):
+        return joblib.Parallel()(joblib.delayed(function)(*arguments) for function, arguments in jobs)
+
+
+def _fit_nuts(key: tuple[str, int, int, str], counts: PairedCounts, formula: str) -> Fit:
+    posterior = fit_nuts(counts, FORMULAS[formula], cores=_processes())
+    return Fit(
+        **dict(zip([*SETTING, "effect"], key, strict=True)),
+        formula=formula,
+        sampler="nuts",
+        beta_mean=posterior.beta_mean,
+        beta_sd=posterior.beta_sd,
+        interval=posterior.interval,
+        difference_mean=float(posterior.difference_draws.mean()),
+        difference_interval=equal_tailed(posterior.difference_draws),
+        divergences=posterior.divergences,
+        rhat_max=posterior.rhat_max,
+        effective_nodes=NO_NODES,
+        effective_draws_min=posterior.effective_draws_min,
+        reliable=posterior.reliable,
+        log_evidence=Missing("NUTS does not estimate the log evidence."),
+        scales=posterior.scale_means,
+        difference_draws=posterior.difference_draws,
+        accuracies=Missing("NUTS keeps no predicted accuracies."),
+    )
+
+
+def _fit_laplace(key: tuple[str, int, int, str], counts: PairedCounts, formula: str) -> Fit:
+    design = build_design(counts, FORMULAS[formula])
+    posterior = fit_laplace(design)
+    predictive = posterior_predictive(design, posterior)
+    return Fit(
+        **dict(zip([*SETTING, "effect"], key, strict=True)),
+        formula=formula,
+        sampler="laplace",
+        beta_mean=posterior.beta_mean,
+        beta_sd=posterior.beta_sd,
+        interval=posterior.interval,
+        difference_mean=predictive.mean,
+        difference_interval=predictive.interval,
+        divergences=NO_CHAINS,
+        rhat_max=NO_CHAINS,
+        effective_nodes=posterior.effective_nodes,
+        effective_draws_min=NO_CHAINS,
+        reliable=posterior.reliable,
+        log_evidence=posterior.log_evidence,
+        scales=dict(zip(design.names, posterior.scale_means().tolist(), strict=True)),
+        difference_draws=predictive.draws,
+        accuracies=_accuracies(counts, predictive.predicted, predictive.observed),
+    )
+
+
+def _accuracies(counts: PairedCounts, predicted: np.ndarray, observed: np.ndarray) -> pd.DataFrame:
+    patterns = pd.MultiIndex.from_product(
+        [counts.tasks, counts.language_models, ["control", "treatment"]], names=["task", "language_model", "arm"]
+    )
+    frame = pd.DataFrame({"predicted": predicted, "observed": observed}, index=patterns)
+    return frame.dropna().reset_index()
+
+
+def _slices(key: tuple[str, int, int], counts: PairedCounts) -> Slices:
+    found = meta_analysis(counts, SLICES)
+    if isinstance(found, Missing):
+        return Slices(*key, 0, THRESHOLD, found, found, found, found)
+    return Slices(
+        *key,
+        slices=len(found.means),
+        threshold=THRESHOLD,
+        share_beyond=found.share_beyond,
+        share_excluding_zero=found.share_excluding_zero,
+        share_t_excluding_zero=found.share_t_excluding_zero,
+        means=found.means,
+    )

@@ -24,7 +24,8 @@ from lm_validity.cells.models.prefetch import prefetch_benchmark, prefetch_model
 from lm_validity.cells.runner import write_splits
 from lm_validity.config.load import Run, load_run
 from lm_validity.files import write_json
-from lm_validity.run.grid import Grid, Job
+from lm_validity.run.cell import Job
+from lm_validity.run.grid import Grid
 from lm_validity.run.workspace import Workspace
 
 BENCHMARKS, TOGETHER = 8, (1, 2, 4, 8)

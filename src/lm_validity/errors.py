@@ -1,5 +1,10 @@
 """One kind of error for everything a user can mend; the command line prints it on one line and exits with 2."""
 
+from typing import NamedTuple
+
+# the hint for a torch that cannot use a GPU
+INSTALL_CUDA = "install it without TORCH_INDEX=.../cpu (envs/README.md), or set evaluation.device to cpu"
+
 
 class InputError(Exception):
     """Bad input: what is wrong and where (file, row, column, value), and what to do about it."""
@@ -30,3 +35,14 @@ def nearest(word: str, choices) -> str | None:
 def first_line(error: BaseException) -> str:
     """The first line of an error's text: others' errors run over many."""
     return (str(error).strip().splitlines() or ["no message"])[0]
+
+
+class Problem(NamedTuple):
+    """One line of preflight: where, what, and what to do (or what was done)."""
+
+    where: str
+    what: str
+    action: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}; {self.action}"

@@ -26,7 +26,7 @@ rule split_benchmark:
         configfile=CONFIGFILE,
         caps=f"{RUN.configuration.splits.train}/{RUN.configuration.splits.validation}/{RUN.configuration.splits.test}",
         seed=RUN.configuration.splits.seed,
-        prompt=lambda wildcards: GRID.prompt_settings(wildcards.benchmark),
+        prompt=lambda wildcards: prompt_settings(RUN, wildcards.benchmark),
         test_only=lambda wildcards: GRID.is_test_only(wildcards.benchmark),
         allow_overlap=lambda wildcards: wildcards.benchmark
         in RUN.configuration.splits.allow_overlap,

@@ -11,15 +11,17 @@ from pathlib import Path
 from snakemake.exceptions import WorkflowError
 
 try:
-    from lm_validity.run.grid import REPORTS_OF, Grid
+    from lm_validity.config.bias_sheets import SOURCE_COLUMNS
     from lm_validity.config.load import build_run
+    from lm_validity.config.miniature import PRETRAINING_VERSION
     from lm_validity.config.pool import read_pool
-    from lm_validity.run.resources import job_minutes
-    from lm_validity.run.task_files import task_sources
     from lm_validity.errors import InputError
     from lm_validity.files import write_text
-    from lm_validity.run.recipe import RECIPE_VERSIONS
     from lm_validity.monitor.scheduler import record_controller
+    from lm_validity.run.grid import REPORTS_OF, Grid
+    from lm_validity.run.rules import RULES
+    from lm_validity.run.scoring import prompt_settings
+    from lm_validity.run.task_files import task_sources
 except ImportError as error:
     raise WorkflowError(
         f"lm_validity cannot be imported ({error}). Hint: `make demo` builds .venv; then `source .venv/bin/activate`."
@@ -77,14 +79,23 @@ def checked_cells(wildcards):
     return [CHECK, *(path for path in CELLS if path not in found)]
 
 
+# The rules that compute cells ask their objects in lm_validity.run.rules; these take a rule's name, return a function.
+
+
 def job_of(rule_name, wildcards):
     """The job of a rule's wildcards; a clear error where someone asks for a file of no job."""
+    model = getattr(wildcards, RULES[rule_name].wildcard)
     try:
-        return GRID.job(rule_name, wildcards.model, wildcards.batch)
+        return GRID.job(rule_name, model, wildcards.batch)
     except KeyError:
         raise WorkflowError(
-            f"{rule_name}: no batch {wildcards.batch!r} of model {wildcards.model!r} in this run."
+            f"{rule_name}: no batch {wildcards.batch!r} of model {model!r} in this run."
         )
+
+
+def inputs_of(rule_name):
+    """input: the records, documents and manifests that a job reads."""
+    return lambda wildcards: GRID.inputs(job_of(rule_name, wildcards))
 
 
 def settings_of(rule_name):
@@ -92,39 +103,14 @@ def settings_of(rule_name):
     return lambda wildcards: GRID.settings(job_of(rule_name, wildcards))
 
 
-def splits_of(rule_name):
-    """input: the split files a job reads (they stand on the tasks' records)."""
-    return lambda wildcards: GRID.split_files(job_of(rule_name, wildcards))
+def resource_of(rule_name, part):
+    """threads, resources: gpus, cpus, mem_mb or minutes, by the model's size class, the cells and the attempt."""
 
+    def asked(wildcards, attempt):
+        job = job_of(rule_name, wildcards)
+        return getattr(RULES[rule_name].resources(RUN, job, attempt), part)
 
-def dependencies_of(rule_name):
-    """input: the manifests a selection or an adapter's evaluation stands on."""
-    return lambda wildcards: GRID.dependencies(job_of(rule_name, wildcards))
-
-
-def size_class(wildcards):
-    return RUN.configuration.size_classes[RUN.models[wildcards.model].size_class]
-
-
-def threads_of(wildcards):
-    return size_class(wildcards).cpus
-
-
-def gpus_of(wildcards):
-    return 0 if RUN.configuration.replay else size_class(wildcards).gpu
-
-
-def memory_of(wildcards, attempt):
-    return size_class(wildcards).mem_mb * attempt
-
-
-def minutes_of(rule_name):
-    """resources: minutes a job, by size class, number of cells and attempt."""
-
-    def minutes(wildcards, attempt):
-        return job_minutes(RUN, job_of(rule_name, wildcards), attempt)
-
-    return minutes
+    return asked
 
 
 def study_reports(*studies):

@@ -12,8 +12,7 @@ localrules:
 rule evaluate_model:
     """Score an untouched model with lm-eval; direct scores, perplexity and early checkpoints alike."""
     input:
-        model=f"{RESULTS}/prefetch/models/{{model}}.json",
-        splits=splits_of("evaluate_model"),
+        inputs_of("evaluate_model"),
     output:
         validation=f"{RESULTS}/cells/evaluate_model/{{model}}/{{batch}}.validation.json",
         test=f"{RESULTS}/cells/evaluate_model/{{model}}/{{batch}}.test.json",
@@ -21,14 +20,14 @@ rule evaluate_model:
         f"{LOGS}/evaluate_model/{{model}}/{{batch}}.log",
     conda:
         "../../envs/gpu.yaml"
-    threads: threads_of
+    threads: resource_of("evaluate_model", "cpus")
     resources:
-        gpu=gpus_of,
-        mem_mb=memory_of,
-        runtime=minutes_of("evaluate_model"),
+        gpu=resource_of("evaluate_model", "gpus"),
+        mem_mb=resource_of("evaluate_model", "mem_mb"),
+        runtime=resource_of("evaluate_model", "minutes"),
     params:
         configfile=CONFIGFILE,
-        recipe_version=RECIPE_VERSIONS["evaluate_model"],
+        recipe_version=RULES["evaluate_model"].recipe_version,
         settings=settings_of("evaluate_model"),
     message:
         "evaluate {wildcards.model}: {wildcards.batch}"
@@ -40,7 +39,7 @@ rule evaluate_model:
 rule select_prompt:
     """The direct regime's prompt, plain or chat, on validation."""
     input:
-        dependencies_of("select_prompt"),
+        inputs_of("select_prompt"),
     output:
         f"{RESULTS}/cells/select_prompt/{{model}}/{{batch}}.json",
     log:

@@ -12,22 +12,21 @@ localrules:
 rule finetune_adapter:
     """LoRA on a benchmark's training set, validation each epoch, the best epoch kept; never sees the test split."""
     input:
-        model=f"{RESULTS}/prefetch/models/{{model}}.json",
-        splits=splits_of("finetune_adapter"),
+        inputs_of("finetune_adapter"),
     output:
         f"{RESULTS}/cells/finetune_adapter/{{model}}/{{batch}}.json",
     log:
         f"{LOGS}/finetune_adapter/{{model}}/{{batch}}.log",
     conda:
         "../../envs/gpu.yaml"
-    threads: threads_of
+    threads: resource_of("finetune_adapter", "cpus")
     resources:
-        gpu=gpus_of,
-        mem_mb=memory_of,
-        runtime=minutes_of("finetune_adapter"),
+        gpu=resource_of("finetune_adapter", "gpus"),
+        mem_mb=resource_of("finetune_adapter", "mem_mb"),
+        runtime=resource_of("finetune_adapter", "minutes"),
     params:
         configfile=CONFIGFILE,
-        recipe_version=RECIPE_VERSIONS["finetune_adapter"],
+        recipe_version=RULES["finetune_adapter"].recipe_version,
         settings=settings_of("finetune_adapter"),
     message:
         "fine-tune {wildcards.model}: {wildcards.batch}"
@@ -39,7 +38,7 @@ rule finetune_adapter:
 rule select_adapter:
     """The best learning rate, prompt and epoch; its inputs are validation results only."""
     input:
-        dependencies_of("select_adapter"),
+        inputs_of("select_adapter"),
     output:
         f"{RESULTS}/cells/select_adapter/{{model}}/{{batch}}.json",
     log:
@@ -59,22 +58,21 @@ rule select_adapter:
 rule evaluate_adapter:
     """Score the selected adapter on the test split, once."""
     input:
-        splits=splits_of("evaluate_adapter"),
-        cells=dependencies_of("evaluate_adapter"),
+        inputs_of("evaluate_adapter"),
     output:
         f"{RESULTS}/cells/evaluate_adapter/{{model}}/{{batch}}.json",
     log:
         f"{LOGS}/evaluate_adapter/{{model}}/{{batch}}.log",
     conda:
         "../../envs/gpu.yaml"
-    threads: threads_of
+    threads: resource_of("evaluate_adapter", "cpus")
     resources:
-        gpu=gpus_of,
-        mem_mb=memory_of,
-        runtime=minutes_of("evaluate_adapter"),
+        gpu=resource_of("evaluate_adapter", "gpus"),
+        mem_mb=resource_of("evaluate_adapter", "mem_mb"),
+        runtime=resource_of("evaluate_adapter", "minutes"),
     params:
         configfile=CONFIGFILE,
-        recipe_version=RECIPE_VERSIONS["evaluate_adapter"],
+        recipe_version=RULES["evaluate_adapter"].recipe_version,
         settings=settings_of("evaluate_adapter"),
     message:
         "evaluate adapter {wildcards.model}: {wildcards.batch}"

@@ -53,7 +53,7 @@ rule pretrain_miniature:
         runtime=15,
     params:
         configfile=CONFIGFILE,
-        recipe_version=RECIPE_VERSIONS["pretrain_miniature"],
+        recipe_version=PRETRAINING_VERSION,
         settings=RUN.configuration.miniature.model_dump_json(exclude={"pool"}),
         row=lambda wildcards: POOL[wildcards.model].model_dump_json(exclude={"studies"}),
         world=subpath(input[0], parent=True),

@@ -48,7 +48,7 @@ rule prefetch_benchmark:
         include_path=lambda wildcards: RUN.benchmarks[wildcards.benchmark].include_path
         or "",
         metric=lambda wildcards: RUN.benchmarks[wildcards.benchmark].metric,
-        prompt=lambda wildcards: GRID.prompt_settings(wildcards.benchmark),
+        prompt=lambda wildcards: prompt_settings(RUN, wildcards.benchmark),
         text_column=lambda wildcards: RUN.benchmarks[wildcards.benchmark].text_column,
     message:
         "prefetch benchmark {wildcards.benchmark}"

@@ -69,23 +69,22 @@ rule prefetch_task:
 rule pretrain_on_test:
     """Trials of one language model: no pretraining, pretraining on other texts of the task, and on the test texts."""
     input:
-        f"{RESULTS}/prefetch/language_models/{{language_model}}.json",
-        lambda wildcards: GRID.task_records(trial_job(wildcards)),
+        inputs_of("pretrain_on_test"),
     output:
         f"{RESULTS}/cells/pretrain_on_test/{{language_model}}/{{batch}}.json",
     log:
         f"{LOGS}/pretrain_on_test/{{language_model}}/{{batch}}.log",
     conda:
         "../../envs/gpu.yaml"
-    threads: lambda wildcards: trial_size_class(wildcards).cpus
+    threads: resource_of("pretrain_on_test", "cpus")
     resources:
-        gpu=lambda wildcards: trial_size_class(wildcards).gpu,
-        mem_mb=lambda wildcards, attempt: trial_size_class(wildcards).mem_mb * attempt,
-        runtime=trial_minutes,
+        gpu=resource_of("pretrain_on_test", "gpus"),
+        mem_mb=resource_of("pretrain_on_test", "mem_mb"),
+        runtime=resource_of("pretrain_on_test", "minutes"),
     params:
         configfile=CONFIGFILE,
-        recipe_version=RECIPE_VERSIONS["pretrain_on_test"],
-        settings=lambda wildcards: GRID.settings(trial_job(wildcards)),
+        recipe_version=RULES["pretrain_on_test"].recipe_version,
+        settings=settings_of("pretrain_on_test"),
     message:
         "pretrain on test {wildcards.language_model}: {wildcards.batch}"
     shell:

@@ -17,7 +17,8 @@ from typing import NamedTuple
 from lm_validity.config.load import Run
 from lm_validity.config.sheets import Benchmark, Model
 from lm_validity.errors import CellError, InputError
-from lm_validity.run.grid import Cell
+from lm_validity.run.cell import BenchmarkCell
+from lm_validity.run.rules import rule_of
 from lm_validity.run.store import Place
 from lm_validity.run.workspace import Workspace
 
@@ -42,14 +43,14 @@ class ReplayWorker:
         """Commit one cell. Raises CellError where the file has no such score."""
         started, cell = time.time(), place.cell
         served = self._served(cell)
-        result = (_training if cell.rule == "finetune_adapter" else self._evaluation)(cell, served)
+        scores = "scores" in rule_of(cell).tables
+        result = (self._evaluation if scores else _training)(cell, served)
         # a finished fine-tune has an adapter's folder and no items; nobody opens the adapter of a replay
-        write_files = _write_nothing if cell.rule == "finetune_adapter" else _write_no_items
+        write_files = _write_no_items if scores else _write_nothing
         self.workspace.store.commit(place, result, self._sidecar(started), write_files)
 
-    def _served(self, cell: Cell) -> Served:
-        prepared = cell.rule in ("finetune_adapter", "evaluate_adapter")
-        protocol = "train_before_test" if prepared else "direct"
+    def _served(self, cell: BenchmarkCell) -> Served:
+        protocol = rule_of(cell).protocol
         path = self.run.configuration.replay.scores
         scores = read_served(path, self.workspace.replay)
         for model in (self.model.model, self.model.path):
@@ -62,7 +63,7 @@ class ReplayWorker:
             "leave the model or the benchmark out of the sheets, or complete the file.",
         )
 
-    def _evaluation(self, cell: Cell, served: Served) -> dict:
+    def _evaluation(self, cell: BenchmarkCell, served: Served) -> dict:
         metric = self.run.benchmarks[cell.benchmark].metric
         return {
             "metrics": {metric: {"value": served.value, "stderr": served.stderr}},
@@ -82,7 +83,7 @@ class ReplayWorker:
         }
 
 
-def _training(cell: Cell, served: Served) -> dict:
+def _training(cell: BenchmarkCell, served: Served) -> dict:
     """What a fine-tune of the real kind records, as far as a selection reads it."""
     return {
         "epochs": [],

@@ -5,19 +5,19 @@ out of memory, a signal) ends the process with the finished cells kept, so that 
 """
 
 import logging
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
+from importlib import import_module
 
 from lm_validity.cells.replay import ReplayWorker, split_record
-from lm_validity.cells.selection import run_selection
-from lm_validity.cells.trials.jobs import TrialWorker
-from lm_validity.cells.worker import Worker
 from lm_validity.errors import CellError
 from lm_validity.files import write_json
-from lm_validity.run.grid import Cell, Job
+from lm_validity.run.cell import Cell, Job, label
 from lm_validity.run.leases import hold_lease
 from lm_validity.run.manifests import Entry, write_manifest
+from lm_validity.run.rules import rule_of
+from lm_validity.run.scoring import prompt_settings
 from lm_validity.run.store import Place
-from lm_validity.run.trial_grid import TRIALS_RULE, TrialCell
 from lm_validity.run.workspace import MissingCell, Workspace
 
 log = logging.getLogger(__name__)
@@ -25,25 +25,36 @@ log = logging.getLogger(__name__)
 
 def run_job(workspace: Workspace, job: Job) -> None:
     """Run one job and write its manifest(s)."""
-    if job.rule in ("select_prompt", "select_adapter"):
-        entries = run_selection(workspace, job)
-    else:
-        worker = _worker(workspace, job)
-        if job.rule == "finetune_adapter" and workspace.run.configuration.finetuning.rates_side_by_side:
-            _train_together(workspace, worker, job)
-        entries = [_run_cell(workspace, worker, cell) for cell in job.cells]
-    for path in workspace.grid.manifests(job):
-        split = path.rsplit(".", 2)[1] if job.rule == "evaluate_model" else None
-        write_manifest(path, [entry for entry in entries if split is None or entry.cell.split == split])
+    rule, entries = rule_of(job), run_cells(workspace, job)
+    for part, path in zip(rule.parts, workspace.grid.manifests(job), strict=True):
+        write_manifest(path, [entry for entry in entries if rule.part(entry.cell) == part])
     failed = sum(entry.status == "failed" for entry in entries)
     log.info("%s %s %s: %d cells, %d failed", job.rule, job.model, job.batch, len(entries), failed)
 
 
-def _worker(workspace: Workspace, job: Job) -> Worker | TrialWorker | ReplayWorker:
-    """What computes the job's cells."""
-    if job.rule == TRIALS_RULE:
-        return TrialWorker(workspace)
-    return (ReplayWorker if workspace.replay else Worker)(workspace, job.model)
+def run_cells(workspace: Workspace, job: Job) -> list[Entry]:
+    """The manifest entries of a job's cells, computed where they are not in the store."""
+    rule = rule_of(job)
+    module, name = rule.worker.split(":")
+    make = getattr(import_module(module), name)
+    if not rule.in_store:
+        return [_try(cell, lambda cell: Entry(cell, "done", content=make(workspace, cell))) for cell in job.cells]
+    worker = (ReplayWorker if workspace.replay else make)(workspace, job.model)
+    if not workspace.replay:
+        for cells in rule.side_by_side(workspace.run, job):
+            _compute_together(workspace, worker, cells)
+    return [_try(cell, lambda cell: _stored(workspace, worker, cell)) for cell in job.cells]
+
+
+def _try(cell: Cell, finish: Callable[[Cell], Entry]) -> Entry:
+    """The cell's entry; what fails by its own fault is recorded."""
+    try:
+        return finish(cell)
+    except MissingCell as error:
+        return Entry(cell, "missing", error=error.problem)
+    except CellError as error:
+        log.error("cell failed: %s: %s", label(cell), error)
+        return Entry(cell, "failed", error=error.problem, hint=error.hint)
 
 
 def _lease(workspace: Workspace, place: Place) -> AbstractContextManager[bool]:
@@ -51,49 +62,36 @@ def _lease(workspace: Workspace, place: Place) -> AbstractContextManager[bool]:
     return hold_lease(lease, lambda: workspace.store.has(place), say=log.info)
 
 
-def _train_together(workspace: Workspace, worker: Worker | ReplayWorker, job: Job) -> None:
-    """Train the learning rates of each fine-tune of the job side by side, those that are missing; what cannot be
-    trained so is left to `_run_cell`, which says why."""
-    alike: dict[tuple, list[Place]] = {}
-    for cell in job.cells:
-        place = workspace.place(cell)
-        if not workspace.store.has(place):
-            alike.setdefault((cell.benchmark, cell.prompt, cell.seed), []).append(place)
-    for places in alike.values() if isinstance(worker, Worker) else ():
-        with ExitStack() as leases:
-            ours = [place for place in places if leases.enter_context(_lease(workspace, place))]
-            if len(ours) < 2:
-                continue
-            log.info("training %d learning rates of %s side by side", len(ours), ours[0].label)
-            try:
-                worker.train_together(ours)
-            except CellError as error:
-                log.info("not side by side: %s", error)
+def _compute_together(workspace: Workspace, worker, cells: list[Cell]) -> None:
+    """Bring those of the cells that are missing to their end side by side; what cannot be computed so is left to
+    `_stored`, which says why."""
+    missing = [place for place in map(workspace.place, cells) if not workspace.store.has(place)]
+    with ExitStack() as leases:
+        ours = [place for place in missing if leases.enter_context(_lease(workspace, place))]
+        if len(ours) < 2:
+            return
+        log.info("computing %d cells side by side, from %s on", len(ours), ours[0].label)
+        try:
+            worker.compute_together(ours)
+        except CellError as error:
+            log.info("not side by side: %s", error)
 
 
-def _run_cell(workspace: Workspace, worker: Worker | TrialWorker | ReplayWorker, cell: Cell | TrialCell) -> Entry:
-    """The cell's manifest entry; computed only if the store does not have it."""
-    try:
-        if cell.rule == "evaluate_adapter":
-            selection = workspace.selection(cell)
-            if selection["folder"] is None:  # no adapter was better on validation: the direct cell's test score
-                direct = workspace.grid.direct(cell.model, cell.benchmark, selection["prompt"], "test")
-                return _done(workspace, cell, workspace.finished(direct)["folder"])
-        place = workspace.place(cell)
-        if not workspace.store.has(place):
-            with _lease(workspace, place) as ours:
-                if ours:
-                    log.info("computing %s", place.label)
-                    worker.compute(place)
-        return _done(workspace, cell, place.folder)
-    except MissingCell as error:
-        return Entry(cell, "missing", error=error.problem)
-    except CellError as error:
-        log.error("cell failed: %s %s %s: %s", cell.rule, cell.model, cell.name, error)
-        return Entry(cell, "failed", error=error.problem, hint=error.hint)
+def _stored(workspace: Workspace, worker, cell: Cell) -> Entry:
+    """The entry of a cell that the store holds; computed only if it does not yet."""
+    stand_in = rule_of(cell).stand_in(workspace, cell)
+    if stand_in is not None:
+        return _done(workspace, cell, workspace.finished(stand_in)["folder"])
+    place = workspace.place(cell)
+    if not workspace.store.has(place):
+        with _lease(workspace, place) as ours:
+            if ours:
+                log.info("computing %s", place.label)
+                worker.compute(place)
+    return _done(workspace, cell, place.folder)
 
 
-def _done(workspace: Workspace, cell: Cell | TrialCell, folder: str) -> Entry:
+def _done(workspace: Workspace, cell: Cell, folder: str) -> Entry:
     return Entry(cell, "done", folder=folder, sha256=workspace.store.digest(folder))
 
 
@@ -114,7 +112,7 @@ def write_splits(workspace: Workspace, benchmark: str) -> None:
 
     settings = workspace.run.configuration.splits
     record = TaskRecord.from_json(workspace.task_record(benchmark)["record"])
-    task = load_task(record, **workspace.grid.prompt_settings(benchmark))
+    task = load_task(record, **prompt_settings(workspace.run, benchmark))
     splits = make_splits(
         task,
         caps=(settings.train, settings.validation, settings.test),

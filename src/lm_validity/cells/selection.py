@@ -4,28 +4,15 @@ Reads validation results only. An adapter is chosen over the untouched model onl
 """
 
 from lm_validity.errors import CellError
-from lm_validity.run.grid import Cell, Job
-from lm_validity.run.manifests import Entry
-from lm_validity.run.workspace import MissingCell, Workspace
+from lm_validity.run.cell import BenchmarkCell
+from lm_validity.run.rules.select_adapter import SELECT_ADAPTER
+from lm_validity.run.rules.select_prompt import SELECT_PROMPT
+from lm_validity.run.workspace import Workspace
 
 PROMPT_ORDER = ("plain", "chat")  # ties go to the earlier one
 
 
-def run_selection(workspace: Workspace, job: Job) -> list[Entry]:
-    """The manifest entries of a `select_prompt` or `select_adapter` job."""
-    choose = {"select_prompt": select_prompt, "select_adapter": select_adapter}[job.rule]
-    entries = []
-    for cell in job.cells:
-        try:
-            entries.append(Entry(cell, "done", content=choose(workspace, cell)))
-        except MissingCell as error:
-            entries.append(Entry(cell, "missing", error=error.problem))
-        except CellError as error:
-            entries.append(Entry(cell, "failed", error=error.problem, hint=error.hint))
-    return entries
-
-
-def select_prompt(workspace: Workspace, cell: Cell) -> dict:
+def select_prompt(workspace: Workspace, cell: BenchmarkCell) -> dict:
     """The direct regime's prompt: the best on validation, ties to plain."""
     benchmark = workspace.run.benchmarks[cell.benchmark]
     values = direct_validation(workspace, cell)
@@ -39,17 +26,16 @@ def select_prompt(workspace: Workspace, cell: Cell) -> dict:
     }
 
 
-def direct_validation(workspace: Workspace, cell: Cell) -> dict[str, float]:
+def direct_validation(workspace: Workspace, cell: BenchmarkCell) -> dict[str, float]:
     """The untouched model's validation value of the benchmark's metric, by prompt."""
     metric = workspace.run.benchmarks[cell.benchmark].metric
     values = {}
-    for prompt in workspace.grid.prompts(cell.model, cell.benchmark):
-        direct = workspace.grid.direct(cell.model, cell.benchmark, prompt, "validation")
-        values[prompt] = workspace.finished(direct)["result"]["metrics"][metric]["value"]
+    for direct in SELECT_PROMPT.stands_on(workspace.grid, cell):
+        values[direct.prompt] = workspace.finished(direct)["result"]["metrics"][metric]["value"]
     return values
 
 
-def select_adapter(workspace: Workspace, cell: Cell) -> dict:
+def select_adapter(workspace: Workspace, cell: BenchmarkCell) -> dict:
     """The best (learning rate, prompt, epoch) on validation for (model, benchmark, seed).
 
     Ties go to the earlier epoch, then the smaller rate, then plain. A fine-tune that diverged is recorded and left
@@ -60,7 +46,7 @@ def select_adapter(workspace: Workspace, cell: Cell) -> dict:
     better = 1 if benchmark.higher_is_better else -1
     direct = select_prompt(workspace, cell)
     rows, candidates = [], []
-    for candidate in workspace.grid.candidates(cell):
+    for candidate in SELECT_ADAPTER.candidates(workspace.grid, cell):
         trained = workspace.finished(candidate)
         result = trained["result"]
         rows.append(

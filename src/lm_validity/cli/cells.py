@@ -4,10 +4,15 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from lm_validity.run.participants import kind_label
+from lm_validity.run.rules import RULES
+from lm_validity.run.rules.base import Rule
 
 Configfile = Annotated[Path, typer.Option(help="The run's configuration.")]
 ModelId = Annotated[str, typer.Option("--model", help="Id in the models sheet.")]
@@ -21,7 +26,7 @@ DEFAULT = Path("config/config.yaml")
 def register(app: typer.Typer) -> None:
     """Add this module's subcommands."""
     prefetches = (prefetch_model, prefetch_benchmark, prefetch_language_model, prefetch_task)
-    for command in (*prefetches, split_benchmark, pretrain_on_test, *_job_commands()):
+    for command in (*prefetches, split_benchmark, *_job_commands()):
         app.command()(command)
 
 
@@ -96,32 +101,24 @@ def split_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT) ->
     write_splits(Workspace(run), benchmark)
 
 
-def pretrain_on_test(language_model: LanguageModelId, batch: Batch, configfile: Configfile = DEFAULT) -> None:
-    """Trials of the bias study: no pretraining, pretraining on other texts, and on the test texts."""
-    _run_job("pretrain_on_test", language_model, batch, configfile)
+def _job_commands() -> list[Callable[..., None]]:
+    """One command per rule that computes cells; they differ in the name of the command, its help and the sheet."""
+    return [_make_command(rule) for rule in RULES.values()]
 
 
-def _job_commands():
-    """One command a rule that computes cells of a model and benchmarks; they differ in name and help only."""
-    helps = {
-        "evaluate_model": "Score an untouched model on validation and test documents.",
-        "finetune_adapter": "LoRA fine-tunes of a model, validation each epoch; never reads test documents.",
-        "select_prompt": "The direct regime's prompt, on validation.",
-        "select_adapter": "The best learning rate, prompt and epoch, on validation.",
-        "evaluate_adapter": "Score the selected adapters on test documents, once.",
-    }
-    return [_make_command(rule, text) for rule, text in helps.items()]
-
-
-def _make_command(rule: str, text: str):
-    def command(model: ModelId, batch: Batch, configfile: Configfile = DEFAULT) -> None:
+def _make_command(rule: Rule) -> Callable[..., None]:
+    def of_model(model: ModelId, batch: Batch, configfile: Configfile = DEFAULT) -> None:
         _run_job(rule, model, batch, configfile)
 
-    command.__name__, command.__doc__ = rule, text
+    def of_language_model(language_model: LanguageModelId, batch: Batch, configfile: Configfile = DEFAULT) -> None:
+        _run_job(rule, language_model, batch, configfile)
+
+    command = {"models": of_model, "language_models": of_language_model}[rule.sheet]
+    command.__name__, command.__doc__ = rule.name, rule.summary
     return command
 
 
-def _run_job(rule: str, model: str, batch: str, configfile: Path) -> None:
+def _run_job(rule: Rule, model: str, batch: str, configfile: Path) -> None:
     # compute nodes have no network, and a job that finds one must not use it
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     # a time limit or scancel ends the process in an orderly way: leases are given back
@@ -132,17 +129,15 @@ def _run_job(rule: str, model: str, batch: str, configfile: Path) -> None:
 
     _log_to_stderr()
     run = _load(configfile)
-    if rule == "pretrain_on_test":
-        _row(run.language_models, model, "language model", "the bias study's sheet")
-    else:
-        _row(run.models, model, "model", run.configuration.models)
+    sheets = {"models": run.configuration.models, "language_models": "the bias study's sheet"}
+    _row(getattr(run, rule.sheet), model, kind_label(rule.sheet), sheets[rule.sheet])
     workspace = Workspace(run)
     try:
-        job = workspace.grid.job(rule, model, batch)
+        job = workspace.grid.job(rule.name, model, batch)
     except KeyError:
-        batches = [job.batch for job in workspace.grid.jobs.values() if (job.rule, job.model) == (rule, model)]
+        batches = [job.batch for job in workspace.grid.jobs.values() if (job.rule, job.model) == (rule.name, model)]
         raise InputError(
-            f"{configfile}: {rule} of {model} has no batch {batch!r}.",
+            f"{configfile}: {rule.name} of {model} has no batch {batch!r}.",
             f"did you mean {nearest(batch, batches)!r}?" if nearest(batch, batches) else f"it has {batches[:5]}.",
         ) from None
     run_job(workspace, job)

@@ -50,8 +50,10 @@ def check_cells(
 ) -> None:
     """Name the failed cells, remove the manifests that hold them, and exit 1; or write --output."""
     from lm_validity.files import write_json
-    from lm_validity.monitor.check import failed_cells, manifests_digest, set_aside, write_failures
+    from lm_validity.monitor.check import failed_cells, manifests_digest, set_aside
+    from lm_validity.run.cell import label
     from lm_validity.run.grid import Grid
+    from lm_validity.run.manifests import write_failures
 
     run = _load(configfile)
     grid = Grid(run)
@@ -59,8 +61,7 @@ def check_cells(
     if not after_error or failed:
         write_failures(run, failed)
     for entry in failed:
-        cell = entry.cell
-        print(f"failed cell: {cell.rule}/{cell.model}/{cell.name}: {entry.error} Hint: {entry.hint}")
+        print(f"failed cell: {label(entry.cell)}: {entry.error} Hint: {entry.hint}")
     set_aside(manifests)
     if failed or manifests:
         print(
@@ -110,7 +111,8 @@ def preflight(
 ) -> None:
     """Before submission: what is missing, damaged or locked; one line each. Asks for what is to be computed again."""
     from lm_validity.monitor.check import lease_problems, orphan_problems, record_problems, repair
-    from lm_validity.monitor.readiness import readiness_problems, unfetched_models
+    from lm_validity.monitor.readiness import readiness_problems
+    from lm_validity.run.hub_models import unfetched_models
 
     run = _load(configfile)
     problems = [*record_problems(run), *readiness_problems(run)]

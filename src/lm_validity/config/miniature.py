@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Entities = Annotated[int, Field(ge=4, multiple_of=4)]  # four exposure bands of equal size
 
+# In place of the recipe version that rules of cells have: a change of code that changes trained weights bumps it.
+PRETRAINING_VERSION = 1
+
 
 class MiniatureSettings(BaseModel):
     """A small synthetic world: entities with facts, benchmarks that ask for them, corpora that state them."""

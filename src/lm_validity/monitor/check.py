@@ -10,28 +10,17 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from lm_validity.config.load import Run
-from lm_validity.errors import InputError
-from lm_validity.files import read_json, write_json
+from lm_validity.errors import InputError, Problem
+from lm_validity.files import read_json
 from lm_validity.monitor.scheduler import orphan_jobs
-from lm_validity.run.grid import Cell, Grid, read_cell
+from lm_validity.run.cell import label
+from lm_validity.run.grid import Grid
 from lm_validity.run.leases import describe_holder, is_stale
 from lm_validity.run.manifests import ASIDE, Entry, read_manifest
+from lm_validity.run.rules import RULES
 from lm_validity.run.store import Store
-from lm_validity.run.trial_grid import TRIALS_RULE
-
-
-class Problem(NamedTuple):
-    """One line of preflight: where, what, and what to do (or what was done)."""
-
-    where: str
-    what: str
-    action: str
-
-    def __str__(self) -> str:
-        return f"{self.where}: {self.what}; {self.action}"
 
 
 def existing_entries(grid: Grid, also_aside: bool = False) -> Iterator[tuple[str, list[Entry]]]:
@@ -78,21 +67,6 @@ def set_aside(paths: set[str]) -> None:
         os.replace(path, f"{path}{ASIDE}")
 
 
-def write_failures(run: Run, failed: list[Entry]) -> None:
-    """Keep what failed, since the manifests that say so are removed: for status and partial reports."""
-    rows = [{"cell": entry.cell._asdict(), "error": entry.error, "hint": entry.hint} for entry in failed]
-    write_json(run.results / "cells" / "failed.json", rows)
-
-
-def read_failures(run: Run) -> dict[Cell, str]:
-    """Cell -> error, of the cells that failed when they were last checked."""
-    try:
-        rows = read_json(run.results / "cells" / "failed.json")
-    except (OSError, ValueError):
-        return {}
-    return {read_cell(row["cell"]): f"failed: {row['error']}" for row in rows}
-
-
 def manifests_digest(grid: Grid) -> str:
     """sha256 over all manifests of the run: tables are made anew when any cell's content changed."""
     digest = hashlib.sha256()
@@ -116,8 +90,8 @@ def repair(run: Run, verify: bool = True) -> list[Problem]:
             remove.add(path)
         for entry in entries:
             if entry.status != "done":
-                label = _label(entry.cell)
-                problems.append(Problem(label, f"{entry.status} ({entry.error})", "will be computed again"))
+                what = f"{entry.status} ({entry.error})"
+                problems.append(Problem(label(entry.cell), what, "will be computed again"))
                 remove.add(path)
             for folder in filter(None, (entry.folder, (entry.content or {}).get("folder"))):
                 if folder not in damage:
@@ -143,10 +117,6 @@ def _damage(store: Store, folder: str, verify: bool) -> str | None:
     if verify:
         return store.damage(folder)
     return None if store.has(folder) else "missing from the store"
-
-
-def _label(cell: Cell) -> str:
-    return f"{cell.rule}/{cell.model}/{cell.name}"
 
 
 def record_problems(run: Run) -> list[Problem]:
@@ -230,8 +200,8 @@ def forget(run: Run, patterns: list[str]) -> list[str]:
     remove_manifests(remove)
     for folder in dropped:
         _remove_cell(run, store, folder)
-    if any(folder.startswith(f"{TRIALS_RULE}/") for folder in dropped):  # or they would be read, not computed again
-        for shared in (run.results / "work" / TRIALS_RULE).glob("base_arms_*"):
+    for rule in {folder.partition("/")[0] for folder in dropped} & set(RULES):
+        for shared in RULES[rule].shared_work(run.results / "work"):  # or it would be read, not computed again
             shutil.rmtree(shared, ignore_errors=True)
     return sorted(dropped)
 

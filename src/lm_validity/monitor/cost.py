@@ -14,8 +14,10 @@ from typing import NamedTuple
 from lm_validity.config.load import Run
 from lm_validity.files import read_json
 from lm_validity.monitor.workload import Workload
+from lm_validity.run.cell import Cell
 from lm_validity.run.grid import Grid
-from lm_validity.run.resources import LIGHT_RULES, kind_and_id, model_row, size_class, used_rows
+from lm_validity.run.participants import kind_and_id, size_class
+from lm_validity.run.rules import RULES, rule_of
 
 SIDECARS = 30  # read a (rule, model): enough for a median
 
@@ -57,16 +59,16 @@ class Estimator:
             [(one.rule, one.size_class, one.stored, one.stored_predicted) for one in self.measured]
         )
 
-    def seconds(self, cell) -> float:
+    def seconds(self, cell: Cell) -> float:
         """Expected seconds of a cell."""
         return self.workload.seconds(cell) * self._correction(self._seconds, cell)
 
-    def stored_bytes(self, cell) -> float:
+    def stored_bytes(self, cell: Cell) -> float:
         """Expected bytes of a cell in the store."""
         return self.workload.stored_bytes(cell) * self._correction(self._stored, cell)
 
-    def _correction(self, found: dict, cell) -> float:
-        return correction(found, cell.rule, model_row(self.run, cell.rule, cell.model).size_class)
+    def _correction(self, found: dict, cell: Cell) -> float:
+        return correction(found, cell.rule, rule_of(cell).row(self.run, cell.model).size_class)
 
     def is_calibrated(self, rule: str) -> bool:
         """Whether any finished cell of this rule was learned from."""
@@ -84,12 +86,14 @@ class Estimator:
             folder = run.results / "store" / rule / model
             names = {path.name.rpartition("--")[0]: path for path in folder.glob("*--*")} if folder.is_dir() else {}
             there = [(cell, names[cell.name]) for cell in cells if cell.name in names]
-            row = model_row(run, rule, model)
+            row = RULES[rule].row(run, model)
             for cell, path in there[:: max(1, len(there) // SIDECARS)][:SIDECARS]:
                 sidecar = _read_sidecar(path)
                 if sidecar is None:
                     continue
-                _count_tokens(workload, cell, sidecar, tokens)
+                counted = RULES[rule].counted_tokens(workload, cell, sidecar)
+                if counted is not None:
+                    tokens.setdefault(counted[0], []).append(counted[1])
                 waiting.append((cell, row, path, sidecar))
         # tokens first: the analytic model is of counted tokens wherever they were counted
         for key, values in tokens.items():
@@ -163,17 +167,15 @@ class Need(NamedTuple):
 
 def needs(estimator: Estimator, unfinished: set | None = None) -> list[Need]:
     """Per rule, over all cells, or over the `unfinished` ones. Selections run on the login node and cost nothing."""
-    from lm_validity.run.resources import job_resources
-
     run, found = estimator.run, {}
     for job in Grid(run).jobs.values():
         cells = [cell for cell in job.cells if unfinished is None or cell in unfinished]
         if not cells:
             continue
-        asked = job_resources(run, job)
-        seconds = 0.0
-        if job.rule not in LIGHT_RULES:
-            start = estimator.workload.start_seconds(model_row(run, job.rule, job.model))
+        rule = rule_of(job)
+        asked, seconds = rule.resources(run, job), 0.0
+        if not rule.on_login_node:
+            start = estimator.workload.start_seconds(rule.row(run, job.model))
             seconds = sum(map(estimator.seconds, cells)) + start
         row = found.setdefault(job.rule, [0, 0, 0.0, 0.0, 0.0])
         for index, value in enumerate(
@@ -186,7 +188,7 @@ def needs(estimator: Estimator, unfinished: set | None = None) -> list[Need]:
 def memory_by_class(estimator: Estimator) -> dict[str, dict]:
     """size class -> models, what a first attempt asks for, and the largest measured and expected GPU memory."""
     run, found = estimator.run, {}
-    for model in used_rows(run):
+    for model in Grid(run).used_rows:
         one = size_class(run, model)
         row = found.setdefault(model.size_class, {"models": 0, "mem_mb": one.mem_mb, "gpus": one.gpu, "gpu_gb": 0.0})
         row["models"] += 1
@@ -201,7 +203,7 @@ def memory_by_class(estimator: Estimator) -> dict[str, dict]:
 def _cells_by_model(run: Run) -> dict[tuple[str, str], list]:
     found: dict[tuple[str, str], list] = {}
     for job in Grid(run).jobs.values():
-        if job.rule not in LIGHT_RULES:
+        if not rule_of(job).on_login_node:
             found.setdefault((job.rule, job.model), []).extend(job.cells)
     return found
 
@@ -213,14 +215,3 @@ def _read_sidecar(folder: Path) -> dict | None:
     except (OSError, ValueError):
         return None
     return None if "replay" in sidecar or not sidecar.get("wall_seconds") else sidecar
-
-
-def _count_tokens(workload: Workload, cell, sidecar: dict, tokens: dict) -> None:
-    """Tokens a document that a finished cell counted."""
-    counters = sidecar.get("counters") or {}
-    if cell.rule in ("evaluate_model", "evaluate_adapter") and counters.get("forward_tokens"):
-        documents = workload.documents(cell.benchmark, cell.split or "test")
-        tokens.setdefault(("scored", cell.benchmark), []).append(counters["forward_tokens"] / documents)
-    if cell.rule == "finetune_adapter" and counters.get("training_tokens") and not sidecar.get("resumed_epochs"):
-        seen = workload.documents(cell.benchmark, "train") * workload.run.configuration.finetuning.epochs
-        tokens.setdefault(("trained", cell.benchmark), []).append(counters["training_tokens"] / seen)

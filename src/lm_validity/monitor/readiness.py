@@ -2,21 +2,16 @@
 
 import importlib.metadata
 import importlib.util
-import os
 from pathlib import Path
-from typing import NamedTuple
 
 from lm_validity.config.load import Run
+from lm_validity.errors import INSTALL_CUDA, Problem
 from lm_validity.files import read_json
-from lm_validity.monitor.check import Problem
 from lm_validity.monitor.scheduler import controller_since
 from lm_validity.monitor.workload import Workload
 from lm_validity.run.grid import Grid
-from lm_validity.run.resources import kind_and_id, size_class, used_rows
-
-SCORING = ("evaluate_model", "evaluate_adapter")
-INSTALL_CUDA = "install it without TORCH_INDEX=.../cpu (envs/README.md), or set evaluation.device to cpu"
-LABELS = {"models": "model", "language_models": "language model"}
+from lm_validity.run.participants import kind_and_id, kind_label, size_class
+from lm_validity.run.rules import rule_of
 
 
 def readiness_problems(run: Run) -> list[Problem]:
@@ -63,19 +58,19 @@ def gpu_memory_problems(run: Run) -> list[Problem]:
     workload, found = Workload(run), []
     several = "choose a larger size_class, finetuning.gradient_checkpointing, or more size_classes.gpu"
     single = "choose a size_class with larger GPUs: the bias study uses one of them"
-    for row in used_rows(run):
+    for row in Grid(run).used_rows:
         one, needed, (kind, name) = size_class(run, row), workload.gpu_gb(row), kind_and_id(row)
         gpus, action = (one.gpu, several) if kind == "models" else (min(one.gpu, 1), single)
         if needed > gpus * one.gpu_memory_gb:
             what = f"needs about {needed:.0f} GB of GPU memory, size class {row.size_class!r} has {one.gpu} x "
-            found.append(Problem(f"{LABELS[kind]} {name}", f"{what}{one.gpu_memory_gb:g} GB", action))
+            found.append(Problem(f"{kind_label(kind)} {name}", f"{what}{one.gpu_memory_gb:g} GB", action))
     return found
 
 
 def torch_problems(run: Run) -> list[Problem]:
     """Jobs that need a GPU and a torch that cannot use one: they would end as soon as they start."""
     device = run.configuration.evaluation.device
-    if device == "cpu" or (device == "auto" and not any(size_class(run, row).gpu for row in used_rows(run))):
+    if device == "cpu" or (device == "auto" and not any(size_class(run, row).gpu for row in Grid(run).used_rows)):
         return []
     version = importlib.metadata.version("torch")
     if not version.endswith("+cpu"):
@@ -85,33 +80,12 @@ def torch_problems(run: Run) -> list[Problem]:
 
 def vllm_problems(run: Run) -> list[Problem]:
     """Answers that vLLM is to write, where it is not installed."""
-    cells = (cell for job in Grid(run).jobs.values() if job.rule in SCORING for cell in job.cells)
-    if importlib.util.find_spec("vllm") is not None or not any(map(Grid(run).writes_with_vllm, cells)):
+    if importlib.util.find_spec("vllm") is not None:
+        return []
+    if not any(rule_of(cell).writes_with_vllm(run, cell) for cell in Grid(run).cells()):
         return []
     action = "pip install 'lm-validity[cells,vllm]', or set evaluation.generation_backend to transformers"
     return [Problem("vllm", "is not installed, and is to write answers", action)]
-
-
-class HubModel(NamedTuple):
-    """A model on the hub; `folders` of it, as prefixes of file names, that are fetched."""
-
-    path: str
-    revision: str | None = None
-    folders: tuple[str, ...] = ("",)
-
-
-def unfetched_models(run: Run) -> dict[str, HubModel]:
-    """Hub models without a record yet, by what they are called: `model` or `language model`, and the id."""
-    results, found = run.results / "prefetch", {}
-    for model in Grid(run).used_models:
-        row = run.models[model]
-        if not row.is_local and not (results / "models" / f"{model}.json").is_file():
-            found[f"model {model}"] = HubModel(row.path, row.revision, row.folders)
-    for model, row in run.language_models.items():
-        local = row.path.startswith((".", "/", "results/", "~")) or os.path.isdir(row.path)
-        if not local and not (results / "language_models" / f"{model}.json").is_file():
-            found[f"language model {model}"] = HubModel(row.path, row.revision)
-    return found
 
 
 def _record(path: Path) -> dict | None:

@@ -2,6 +2,7 @@
 
 from lm_validity.monitor.cost import Estimator, Need, memory_by_class, needs
 from lm_validity.monitor.status import RunState
+from lm_validity.run.rules import RULES
 
 NAMED = 6  # ids listed where something had to be assumed
 
@@ -23,7 +24,7 @@ def render_cost(estimator: Estimator, state: RunState) -> str:
 
 
 def _header(run) -> str:
-    width = max(map(len, ("pretrain_on_test", "finetune_adapter")))
+    width = max(map(len, RULES))
     return (
         f"{run.name}: expected cost\n{'rule':>{width}} {'cells':>8} {'jobs':>7} {'hours':>10} {'GPU hours':>10} "
         f"{'requested':>10}"

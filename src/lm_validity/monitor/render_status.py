@@ -2,10 +2,15 @@
 
 import time
 from collections import Counter
+from collections.abc import Iterable
 from importlib import resources
 
 from lm_validity.monitor.status import STATES, CellState, Progress, RunState
+from lm_validity.run.cell import label
+from lm_validity.run.participants import kind_label
+from lm_validity.run.rules import rule_of
 
+SUBJECT_SHEETS = {"models": "benchmarks", "language_models": "tasks"}  # what the models of a sheet are tried on
 LISTED = 20  # failed cells named in the terminal; the page names all
 SIGNS = {"failed": "F", "running": "R", "stale": "s"}
 LEGEND = "#: all done, +: some done, .: none, R: running, F: failed, s: finished under another recipe"
@@ -19,7 +24,7 @@ def render_summary(state: RunState, so_far: Progress) -> str:
         lines.append("  ".join([f"{rule:>{width}}", *(f"{counts[name]:>8}" for name in STATES)]))
     lines.append(describe_progress(so_far))
     failed = [one for one in state.cells if one.state == "failed"]
-    lines += [f"failed: {_label(one)}: {one.error}" for one in failed[:LISTED]]
+    lines += [f"failed: {label(one.cell)}: {one.error}" for one in failed[:LISTED]]
     if len(failed) > LISTED:
         lines.append(f"... and {len(failed) - LISTED} more failed cells; --html FILE lists all.")
     return "\n".join(lines)
@@ -58,11 +63,26 @@ def render_matrix(cells: list[CellState]) -> str:
 
 
 def matrix(cells: list[CellState]) -> dict[tuple[str, str], Counter]:
-    """(model, benchmark or task) -> number of cells by state, in the grid's order."""
+    """(model, benchmark or task) -> number of cells by state, in the grid's order.
+
+    An id that both a model and a language model have, or a benchmark and a task, stands twice, each with its kind.
+    """
+    kinds = {one.cell: rule_of(one.cell).sheet for one in cells}
+    models = _names((kind, cell.model) for cell, kind in kinds.items())
+    subjects = _names((SUBJECT_SHEETS[kind], cell.subject) for cell, kind in kinds.items())
     found: dict[tuple[str, str], Counter] = {}
     for one in cells:
-        found.setdefault((one.cell.model, one.column), Counter())[one.state] += 1
+        kind = kinds[one.cell]
+        square = models[kind, one.cell.model], subjects[SUBJECT_SHEETS[kind], one.cell.subject]
+        found.setdefault(square, Counter())[one.state] += 1
     return found
+
+
+def _names(ids: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
+    """(sheet, id) -> what it is called: the id, with its kind where another sheet has it too."""
+    distinct = dict.fromkeys(ids)
+    count = Counter(name for _, name in distinct)
+    return {(kind, name): name if count[name] == 1 else f"{name} ({kind_label(kind)})" for kind, name in distinct}
 
 
 def render_page(title: str, state: RunState, so_far: Progress, refresh: float | None = None) -> str:
@@ -85,7 +105,7 @@ def render_page(title: str, state: RunState, so_far: Progress, refresh: float | 
             models=list(dict.fromkeys(model for model, _ in squares)),
             columns=list(dict.fromkeys(column for _, column in squares)),
             squares=squares,
-            failed=[(_label(one), one.error) for one in state.cells if one.state == "failed"],
+            failed=[(label(one.cell), one.error) for one in state.cells if one.state == "failed"],
         )
     )
 
@@ -97,10 +117,6 @@ def _sign(counts: Counter) -> str:
     if not counts["done"]:
         return "."
     return "+" if counts["missing"] else "#"
-
-
-def _label(one: CellState) -> str:
-    return f"{one.cell.rule}/{one.cell.model}/{one.cell.name}"
 
 
 def _duration(seconds: float) -> str:

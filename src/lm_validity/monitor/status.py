@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from lm_validity.config.load import Run
 from lm_validity.errors import CellError, InputError
-from lm_validity.monitor.check import read_failures
-from lm_validity.run.grid import Cell
+from lm_validity.run.cell import Cell, label
 from lm_validity.run.leases import is_stale
-from lm_validity.run.manifests import Entry
+from lm_validity.run.manifests import Entry, read_failures
+from lm_validity.run.rules import rule_of
 from lm_validity.run.workspace import Workspace
 
 # stale: finished under another recipe than the present one; missing: not computed, or a cell it stands on is not there
@@ -30,11 +30,6 @@ class CellState(NamedTuple):
     state: str
     error: str | None = None
     finished: float | None = None
-
-    @property
-    def column(self) -> str:
-        """What the cell is about: its benchmark, or the task of the bias study."""
-        return getattr(self.cell, "benchmark", None) or self.cell.task
 
 
 class RunState:
@@ -51,7 +46,7 @@ class RunState:
     @cached_property
     def cells(self) -> list[CellState]:
         """One entry a cell of the grid."""
-        return [self._state(cell) for job in self.workspace.grid.jobs.values() for cell in job.cells]
+        return [self._state(cell) for cell in self.workspace.grid.cells()]
 
     @cached_property
     def counts(self) -> dict[str, Counter]:
@@ -62,7 +57,7 @@ class RunState:
         return found
 
     def _state(self, cell: Cell) -> CellState:
-        if cell.rule in ("select_prompt", "select_adapter"):
+        if not rule_of(cell).in_store:
             return self._selection_state(cell)
         folder = self._folder(cell)
         if folder in self._finished:
@@ -72,21 +67,18 @@ class RunState:
         failed = self._failure(cell)
         if failed:
             return CellState(cell, "failed", failed)
-        return CellState(cell, "stale" if f"{cell.rule}/{cell.model}/{cell.name}" in self._names else "missing")
+        return CellState(cell, "stale" if label(cell) in self._names else "missing")
 
     def _selection_state(self, cell: Cell) -> CellState:
-        """A selection lies in its manifest; it is stale where the adapter it chose is not a present one."""
+        """A selection lies in its manifest; it is stale where the cell it chose is not a present one."""
         entry = self._entry(cell)
         if entry is None or entry.status != "done":
             failed = self._failure(cell)
             return CellState(cell, "failed" if failed else "missing", failed)
-        folder = entry.content.get("folder")
-        if folder is None:
+        chosen = rule_of(cell).choice(cell, entry.content)
+        if chosen is None:
             return CellState(cell, "done")
-        chosen = Cell(
-            "finetune_adapter",
-            *(cell.model, cell.benchmark, None, entry.content["prompt"], entry.content["learning_rate"], cell.seed),
-        )
+        folder = entry.content["folder"]
         if chosen not in self.workspace.grid.batch_of or self._folder(chosen) != folder:
             return CellState(cell, "stale")
         return CellState(cell, "done" if folder in self._finished else "missing")
@@ -94,11 +86,7 @@ class RunState:
     def _folder(self, cell: Cell) -> str | None:
         """Where the present recipe puts the cell; None where that cannot be known yet."""
         try:
-            if cell.rule == "evaluate_adapter":
-                choice = self.workspace.selection(cell)
-                if choice["folder"] is None:  # the untouched model's score
-                    cell = self.workspace.grid.direct(cell.model, cell.benchmark, choice["prompt"], "test")
-            return self.workspace.place(cell).folder
+            return self.workspace.place(rule_of(cell).stand_in(self.workspace, cell) or cell).folder
         except (InputError, CellError, OSError, KeyError):
             return None
 
@@ -134,7 +122,7 @@ def progress(states: list[CellState], weight=lambda cell: 1.0, now: float | None
     once.
     """
     now = time.time() if now is None else now
-    computed = [one for one in states if one.cell.rule not in ("select_prompt", "select_adapter")]
+    computed = [one for one in states if rule_of(one.cell).in_store]
     recent = sorted(
         ((one.finished, weight(one.cell)) for one in computed if one.finished and one.finished > now - window),
         key=lambda pair: pair[0],

@@ -1,6 +1,6 @@
 """How much work a cell is, by an analytic model: documents, tokens, floating-point operations, seconds, bytes.
 
-Constants are estimates for one H200 with Hugging Face code run eagerly; `store.cost` corrects them by the cells that
+Constants are estimates for one H200 with Hugging Face code run eagerly; `monitor.cost` corrects them by the cells that
 were finished. Where neither splits nor records exist yet, documents are the caps of the configuration.
 """
 
@@ -14,9 +14,9 @@ from lm_validity.config.bias_sheets import LanguageModel
 from lm_validity.config.load import Run
 from lm_validity.config.sheets import Model
 from lm_validity.files import read_json
-from lm_validity.run.grid import Cell
-from lm_validity.run.resources import kind_and_id, model_row, size_class
-from lm_validity.run.trial_grid import plan_values
+from lm_validity.run.cell import Cell
+from lm_validity.run.participants import kind_and_id, size_class
+from lm_validity.run.rules import rule_of
 
 # floating-point operations a second that training and evaluation reach: 40% of an H200's peak in 16 bits
 RATE = {"bfloat16": 395e12, "float16": 395e12, "float32": 45e12}
@@ -26,8 +26,6 @@ PASS_SECONDS, DOCUMENT_SECONDS = 3.0, 0.0012  # host: once an evaluation, and a 
 START_SECONDS, LOAD_RATE = 20.0, 1e9  # a process until it loads a model; bytes a second of that
 # (scored tokens, training tokens, sequences) a document where nothing was counted yet
 TOKENS = {"multiple_choice": (160, 50, 4), "generate_until": (150, 150, 1), "loglikelihood_rolling": (1000, 800, 1)}
-TRIAL_TOKENS = 128
-ITEM_BYTES = 300  # a document's row of items.parquet
 TYPICAL_B = {"miniature": 0.0005, "tiny": 0.12, "small": 0.6, "medium": 2.0, "large": 7.0, "huge": 13.0}
 
 
@@ -131,50 +129,27 @@ class Workload:
         self._assume("tokens a document by output type", benchmark)
         return TOKENS[self.run.benchmarks[benchmark].output_type][0 if kind == "scored" else 1]
 
-    def seconds(self, cell) -> float:
+    # ---- seconds ------------------------------------------------------------------------------------------------
+
+    def seconds(self, cell: Cell) -> float:
         """Expected seconds of one cell by the analytic model alone; 0 for selections."""
-        if cell.rule == "finetune_adapter":
-            return self._finetune_seconds(cell)
-        if cell.rule in ("evaluate_model", "evaluate_adapter"):
-            return self._score_seconds(self._row(cell), cell.benchmark, cell.split or "test")
-        return self._trial_seconds(cell) if hasattr(cell, "task") else 0.0
+        return rule_of(cell).seconds(self, cell)
 
-    def _row(self, cell) -> Model | LanguageModel:
-        return model_row(self.run, cell.rule, cell.model)
+    def computing_seconds(self, row: Model | LanguageModel, operations: float, passes: float, steps: float) -> float:
+        """Seconds of so many floating-point operations: at the device's rate, or what it takes to launch so many
+        forward passes and optimizer steps, whichever is longer."""
+        return max(operations / RATE[row.dtype], passes * FORWARD_SECONDS + steps * STEP_SECONDS)
 
-    def _score_seconds(self, model: Model, benchmark: str, split: str) -> float:
-        row, settings = self.run.benchmarks[benchmark], self.run.configuration.evaluation
+    def scoring_seconds(self, row: Model, benchmark: str, split: str) -> float:
+        """Seconds to score the documents of a split."""
+        output_type, settings = self.run.benchmarks[benchmark].output_type, self.run.configuration.evaluation
         documents = self.documents(benchmark, split)
-        sequences = documents * TOKENS[row.output_type][2]
-        passes = -(-sequences // settings.batch_size)
-        if row.output_type == "generate_until":
+        passes = -(-documents * TOKENS[output_type][2] // settings.batch_size)
+        if output_type == "generate_until":
             passes *= settings.max_generated_tokens
-        operations = 2 * self.parameters(model) * documents * self.tokens("scored", benchmark)
-        computing = max(operations / RATE[model.dtype], passes * FORWARD_SECONDS)
+        operations = 2 * self.parameters(row) * documents * self.tokens("scored", benchmark)
+        computing = self.computing_seconds(row, operations, passes, steps=0)
         return PASS_SECONDS + documents * DOCUMENT_SECONDS + computing
-
-    def _finetune_seconds(self, cell: Cell) -> float:
-        settings, documents = self.run.configuration.finetuning, self.documents(cell.benchmark, "train")
-        row = self._row(cell)
-        steps = -(-documents // settings.effective_batch)
-        # 2P forward and 2P for the activations' gradients: frozen weights have none
-        operations = 4 * self.parameters(row) * documents * self.tokens("trained", cell.benchmark)
-        epoch = max(operations / RATE[row.dtype], steps * STEP_SECONDS)
-        validation = self._score_seconds(row, cell.benchmark, "validation")
-        return settings.epochs * (epoch + validation)
-
-    def _trial_seconds(self, cell) -> float:
-        """Subsamples of the bias study: three arms trained on m texts, two of them pretrained on n; n predicted."""
-        values, row = plan_values(self.run, cell), self._row(cell)
-        of_texts, of_labels = values["pretraining"], values["classification"]
-        pretraining, training = 2 * cell.n * of_texts["epochs"], 0
-        steps = pretraining / of_texts["batch_size"]
-        if of_labels["method"] == "head":
-            training = 3 * cell.m * of_labels["epochs"]
-            steps += training / of_labels["batch_size"]
-        operations = 6 * self.parameters(row) * (training + pretraining + cell.n) * TRIAL_TOKENS
-        one = max(operations / RATE[row.dtype], steps * STEP_SECONDS + 3 * FORWARD_SECONDS)
-        return one * (cell.last - cell.first + 1)
 
     def start_seconds(self, row: Model | LanguageModel) -> float:
         """A process until its model is loaded."""
@@ -182,15 +157,14 @@ class Workload:
 
     # ---- bytes --------------------------------------------------------------------------------------------------
 
-    def stored_bytes(self, cell) -> float:
+    def stored_bytes(self, cell: Cell) -> float:
         """What a finished cell takes in the store."""
-        if cell.rule == "finetune_adapter":
-            settings = self.run.configuration.finetuning
-            trained = adapter_parameters(self.parameters(self._row(cell)), settings.rank, settings.target_modules)
-            return 4 * trained + 5000
-        if cell.rule in ("evaluate_model", "evaluate_adapter"):
-            return ITEM_BYTES * self.documents(cell.benchmark, cell.split or "test") + 5000
-        return 100 * cell.n * 3 * (cell.last - cell.first + 1) + 5000 if hasattr(cell, "task") else 0.0
+        return rule_of(cell).stored_bytes(self, cell)
+
+    def adapter_bytes(self, row: Model) -> float:
+        """Size of a trained adapter: 32 bits per parameter."""
+        settings = self.run.configuration.finetuning
+        return 4 * adapter_parameters(self.parameters(row), settings.rank, settings.target_modules)
 
     @cached_property
     def model_bytes(self) -> float:

@@ -1,21 +1,10 @@
 """Which members of a list share a job: so many, all, or (auto) as many as the longest job may take.
 
-Standard library and pydantic only: the Snakefile builds jobs at parse time.
+Standard library only: the Snakefile builds jobs at parse time.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-
-from lm_validity.config.sections import SizeClass
-
-GENERATION = 5  # an answer written token by token takes this many times as long as choices that are only scored
-
-
-def cell_minutes(size: SizeClass, rule: str, output_type: str) -> float:
-    """Minutes that a cell of a model of this size asks for."""
-    if rule == "finetune_adapter":
-        return size.finetune_minutes
-    return size.evaluate_minutes * (GENERATION if output_type == "generate_until" else 1)
 
 
 @dataclass(frozen=True)

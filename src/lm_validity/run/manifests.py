@@ -7,9 +7,11 @@
 from pathlib import Path
 from typing import NamedTuple
 
+from lm_validity.config.load import Run
 from lm_validity.errors import InputError
 from lm_validity.files import read_json, write_json
-from lm_validity.run.grid import Cell, read_cell
+from lm_validity.run.cell import Cell
+from lm_validity.run.rules import read_cell
 
 ASIDE = ".failed"  # suffix of a manifest that holds a failed cell, set aside so that its job runs again
 
@@ -47,6 +49,21 @@ def read_manifest(path: str | Path) -> list[Entry]:
             f"{path}: not a readable manifest ({error}).",
             "run `lm-validity preflight`, then the workflow again.",
         ) from error
+
+
+def write_failures(run: Run, failed: list[Entry]) -> None:
+    """Keep what failed, since the manifests that say so are removed: for status and partial reports."""
+    rows = [{"cell": entry.cell._asdict(), "error": entry.error, "hint": entry.hint} for entry in failed]
+    write_json(run.results / "cells" / "failed.json", rows)
+
+
+def read_failures(run: Run) -> dict[Cell, str]:
+    """Cell -> error, of the cells that failed when they were last checked."""
+    try:
+        rows = read_json(run.results / "cells" / "failed.json")
+    except (OSError, ValueError):
+        return {}
+    return {read_cell(row["cell"]): f"failed: {row['error']}" for row in rows}
 
 
 class Manifests:

@@ -1,19 +1,11 @@
 """Recipes: everything that determines a cell's numbers, and nothing else, hashed into the name of its folder.
 
 Batch sizes, devices, library versions and file paths are not in a recipe: they are recorded beside the result.
-Bump RECIPE_VERSIONS by hand when a change of code changes numbers; cells of the old version stay and are not mixed in.
+A rule's `recipe_version` is one, bumped by hand when a change of code changes numbers.
 """
 
 import hashlib
 import json
-
-RECIPE_VERSIONS = {
-    "evaluate_model": 2,
-    "finetune_adapter": 2,
-    "evaluate_adapter": 2,
-    "pretrain_miniature": 1,
-    "pretrain_on_test": 1,
-}
 
 
 def recipe_hash(recipe: dict) -> str:

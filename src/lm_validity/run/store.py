@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from lm_validity.errors import InputError
 from lm_validity.files import read_json, write_json
-from lm_validity.run.grid import Cell
+from lm_validity.run.cell import Cell, label
 from lm_validity.run.recipe import recipe_hash
 
 
@@ -34,7 +34,7 @@ class Place(NamedTuple):
     @property
     def label(self) -> str:
         """What a person calls it: rule/model/name."""
-        return f"{self.cell.rule}/{self.cell.model}/{self.cell.name}"
+        return label(self.cell)
 
 
 class Store:
@@ -45,7 +45,7 @@ class Store:
 
     def place(self, cell: Cell, recipe: dict) -> Place:
         """The folder of a cell with this recipe, whether or not it exists."""
-        return Place(cell, recipe, f"{cell.rule}/{cell.model}/{cell.name}--{recipe_hash(recipe)}")
+        return Place(cell, recipe, f"{label(cell)}--{recipe_hash(recipe)}")
 
     def path(self, place: Place | str) -> Path:
         return self.root / (place if isinstance(place, str) else place.folder)

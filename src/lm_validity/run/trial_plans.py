@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
-from lm_validity.run.trial_grid import TrialCell, plan_values, shared_sizes
 from lm_validity.run.trial_plan import Adapter, Classification, Pretraining, TaskData, TrialPlan
+from lm_validity.run.trial_settings import TrialCell, plan_values, shared_sizes
 
 if TYPE_CHECKING:
     from lm_validity.run.workspace import Workspace

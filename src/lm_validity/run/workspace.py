@@ -9,12 +9,12 @@ from pathlib import Path
 from lm_validity.config.load import Run
 from lm_validity.errors import CellError, InputError
 from lm_validity.files import read_json
-from lm_validity.run.grid import Cell, Grid
+from lm_validity.run.cell import BenchmarkCell, Cell
+from lm_validity.run.grid import Grid
 from lm_validity.run.manifests import Manifests
-from lm_validity.run.recipe import RECIPE_VERSIONS
+from lm_validity.run.rules import rule_of
+from lm_validity.run.rules.select_adapter import SELECT_ADAPTER
 from lm_validity.run.store import Place, Store, file_sha256
-from lm_validity.run.trial_grid import TRIALS_RULE
-from lm_validity.run.trial_plans import make_plan
 
 
 class Workspace:
@@ -31,11 +31,6 @@ class Workspace:
     def work(self) -> Path:
         """Where training keeps what it needs to resume: declared to nobody, so Snakemake never deletes it."""
         return self.run.results / "work"
-
-    @property
-    def base_arms(self) -> Path:
-        """Where jobs of the bias study share the arms that do not depend on n."""
-        return self.work / TRIALS_RULE / f"base_arms_v{RECIPE_VERSIONS[TRIALS_RULE]}"
 
     def model_record(self, model: str) -> dict:
         return self._read(f"prefetch/models/{model}.json", f"lm-validity prefetch-model --model {model}")
@@ -90,57 +85,9 @@ class Workspace:
 
     def recipe(self, cell: Cell) -> dict:
         """Everything that determines the cell's numbers. An adapter's evaluation needs its selection first."""
-        makers = {
-            "evaluate_model": self._evaluation_recipe,
-            "finetune_adapter": self._finetune_recipe,
-            "evaluate_adapter": self._adapter_recipe,
-            TRIALS_RULE: lambda cell: make_plan(self, cell).recipe() | {"subsamples": [cell.first, cell.last]},
-        }
-        recipe = {"rule": cell.rule, "recipe_version": RECIPE_VERSIONS[cell.rule]} | makers[cell.rule](cell)
+        rule = rule_of(cell)
+        recipe = {"rule": rule.name, "recipe_version": rule.recipe_version} | rule.recipe(self, cell)
         return recipe | {"replay": self.replay} if self.replay else recipe
-
-    def _evaluation_recipe(self, cell: Cell) -> dict:
-        checkpoint = self.model_record(cell.model)["checkpoints"].get(cell.checkpoint)
-        if checkpoint is None:
-            raise InputError(
-                f"model {cell.model!r} has no checkpoint {cell.checkpoint!r} in its prefetch record.",
-                f"run lm-validity prefetch-model --model {cell.model} again.",
-            )
-        return self._scoring(cell, cell.prompt) | {
-            "model": checkpoint["digest"],
-            "documents": self.split_digest(cell.benchmark, cell.split),
-        }
-
-    def _finetune_recipe(self, cell: Cell) -> dict:
-        return (
-            self._scoring(cell, cell.prompt)
-            | self.grid.training_settings(cell.benchmark)
-            | {
-                "model": self.model_record(cell.model)["checkpoints"]["final"]["digest"],
-                "train": self.split_digest(cell.benchmark, "train"),
-                "validation": self.split_digest(cell.benchmark, "validation"),
-                "learning_rate": cell.learning_rate,
-                "seed": cell.seed,
-            }
-        )
-
-    def _adapter_recipe(self, cell: Cell) -> dict:
-        selection = self.selection(cell)
-        trained = self.store.read(selection["folder"])
-        return self._scoring(cell, selection["prompt"]) | {
-            "model": self.model_record(cell.model)["checkpoints"]["final"]["digest"],
-            "adapter": trained["result"]["adapter_sha256"],
-            "documents": self.split_digest(cell.benchmark, "test"),
-        }
-
-    def _scoring(self, cell: Cell, prompt: str) -> dict:
-        """What every cell that scores documents of a benchmark depends on."""
-        record = self.task_record(cell.benchmark)
-        task = {"task": record["digest"]}
-        if record.get("fewshot"):
-            task["fewshot"] = record["fewshot"]
-        backend = {"generation_backend": "vllm"} if self.grid.writes_with_vllm(cell) else {}
-        return task | self.grid.scoring_settings(cell.model, cell.benchmark, prompt) | backend
 
     # ---- what a cell stands on ----------------------------------------------------------------------------------
 
@@ -156,9 +103,9 @@ class Workspace:
             raise MissingCell(f"{cell.rule} {cell.model} {cell.name}: {entry.error or 'missing'}")
         return self.store.read(entry.folder) | {"folder": entry.folder}
 
-    def selection(self, cell: Cell) -> dict:
+    def selection(self, cell: BenchmarkCell) -> dict:
         """The choice that `select_adapter` made for (model, benchmark, seed)."""
-        entry = self.manifests.entry(cell._replace(rule="select_adapter"))
+        entry = self.manifests.entry(cell._replace(rule=SELECT_ADAPTER.name))
         if entry is None:
             raise InputError(f"no selection of {cell.model} {cell.name}.", "run select-adapter first.")
         if entry.status != "done":

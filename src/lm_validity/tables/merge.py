@@ -17,11 +17,10 @@ from lm_validity.config.load import Run
 from lm_validity.config.sheets import Checkpoint, Model
 from lm_validity.errors import InputError
 from lm_validity.files import replace_file, write_json
-from lm_validity.monitor.check import read_failures
-from lm_validity.run.grid import Cell
-from lm_validity.run.manifests import Entry
+from lm_validity.run.cell import BenchmarkCell, Cell
+from lm_validity.run.manifests import Entry, read_failures
+from lm_validity.run.rules import rule_of
 from lm_validity.run.store import check_read
-from lm_validity.run.trial_grid import TRIALS_RULE
 from lm_validity.run.workspace import MissingCell, Workspace
 from lm_validity.tables.schema import ITEMS, PROBABILITIES, SCORES, SELECTIONS, TRIALS, write_table
 
@@ -70,7 +69,7 @@ class Merger:
             pq.ParquetWriter(temporary, ITEMS, compression="zstd") as writer,
         ):
             waiting: list[pa.Table] = []
-            for cell, entry in self._scored_cells():
+            for cell, entry in self._finished("items"):
                 waiting.append(self._items(cell, entry))
                 if sum(map(len, waiting)) >= ROW_GROUP:
                     writer.write_table(pa.concat_tables(waiting))
@@ -85,29 +84,23 @@ class Merger:
                 replace_file(folder / f"{name}.parquet") as temporary,
                 pq.ParquetWriter(temporary, schema, compression="zstd") as writer,
             ):
-                for cell in self._cells(TRIALS_RULE):
-                    entry = self._entry(cell)
-                    if entry is not None:
-                        table = pq.read_table(check_read(self.store, entry.folder, f"{name}.parquet"))
-                        writer.write_table(table.select(schema.names).cast(schema))
+                for _, entry in self._finished(name):
+                    table = pq.read_table(check_read(self.store, entry.folder, f"{name}.parquet"))
+                    writer.write_table(table.select(schema.names).cast(schema))
 
     # ---- rows ---------------------------------------------------------------------------------------------------
 
     def scores(self) -> pd.DataFrame:
         """One row a metric of each scored cell, with the columns of SCORES."""
-        rows = [row for cell, entry in self._scored_cells() for row in self._score_rows(cell, entry)]
+        rows = [row for cell, entry in self._finished("scores") for row in self._score_rows(cell, entry)]
         return pd.DataFrame(rows, columns=SCORES.names)
 
     def selections(self) -> pd.DataFrame:
         """What each selection chose from, with the columns of SELECTIONS."""
-        rows = []
-        for cell in self._cells("select_adapter"):
-            entry = self._entry(cell)
-            if entry is not None:
-                rows += _selection_rows(cell, entry.content)
+        rows = [row for cell, entry in self._finished("selections") for row in _selection_rows(cell, entry.content)]
         return pd.DataFrame(rows, columns=SELECTIONS.names)
 
-    def _score_rows(self, cell: Cell, entry: Entry) -> Iterator[dict]:
+    def _score_rows(self, cell: BenchmarkCell, entry: Entry) -> Iterator[dict]:
         benchmark = self.run.benchmarks[cell.benchmark]
         result = self.store.read(entry.folder)["result"]
         self.versions[json.dumps(self.store.sidecar(entry.folder).get("versions", {}), sort_keys=True)] += 1
@@ -123,7 +116,7 @@ class Merger:
                 "source": result.get("source", SOURCE),
             }
 
-    def _items(self, cell: Cell, entry: Entry) -> pa.Table:
+    def _items(self, cell: BenchmarkCell, entry: Entry) -> pa.Table:
         table = pq.read_table(check_read(self.store, entry.folder, "items.parquet"))
         key = self._key(cell)
         columns = []
@@ -136,45 +129,36 @@ class Merger:
                 columns.append(pa.nulls(len(table), field.type))
         return pa.table(columns, schema=ITEMS)
 
-    def _key(self, cell: Cell) -> dict:
+    def _key(self, cell: BenchmarkCell) -> dict:
         """The columns that name a cell."""
-        model = self.run.models[cell.model]
+        model, rule = self.run.models[cell.model], rule_of(cell)
         point = next(one for one in model.checkpoints if one.checkpoint == (cell.checkpoint or "final"))
-        adapted = cell.rule == "evaluate_adapter"
         return {
             "model": cell.model,
             "checkpoint": point.checkpoint,
             "iteration": point.iteration,
             "tokens_b": _tokens_b(model, point),
             "benchmark": cell.benchmark,
-            "protocol": "train_before_test" if adapted else "direct",
-            "prompt": self._adapter_prompt(cell) if adapted else cell.prompt,
+            "protocol": rule.protocol,
+            "prompt": rule.scored_prompt(self.workspace, cell),
             "num_fewshot": self.run.benchmarks[cell.benchmark].num_fewshot,
             "seed": cell.seed,
-            "split": "test" if adapted else cell.split,
+            "split": rule.scored_split(cell),
         }
 
-    def _adapter_prompt(self, cell: Cell) -> str:
-        return self.workspace.selection(cell)["prompt"]
-
-    def _is_selected(self, cell: Cell) -> bool:
-        """Adapters were selected already; of direct prompts, the one chosen on validation is."""
-        prompts = self.grid.prompts(cell.model, cell.benchmark)
-        if cell.rule == "evaluate_adapter" or len(prompts) == 1 or cell.checkpoint != "final":
+    def _is_selected(self, cell: BenchmarkCell) -> bool:
+        """Whether the score counts: of several prompts, the one chosen on validation does."""
+        selection = rule_of(cell).selection(self.grid, cell)
+        if selection is None or selection not in self.grid.batch_of:
             return True
-        chosen = Cell("select_prompt", cell.model, cell.benchmark)
-        if chosen not in self.grid.batch_of:
-            return cell.prompt == "plain"
-        entry = self.manifests.entry(chosen)
+        entry = self.manifests.entry(selection)
         return entry is not None and entry.status == "done" and entry.content["prompt"] == cell.prompt
 
     # ---- cells --------------------------------------------------------------------------------------------------
 
-    def _cells(self, *rules: str) -> Iterator[Cell]:
-        return (cell for job in self.grid.jobs.values() if job.rule in rules for cell in job.cells)
-
-    def _scored_cells(self) -> Iterator[tuple[Cell, Entry]]:
-        for cell in self._cells("evaluate_model", "evaluate_adapter"):
+    def _finished(self, table: str) -> Iterator[tuple[Cell, Entry]]:
+        """The finished cells that are rows of a table."""
+        for cell in self.grid.cells(table):
             entry = self._entry(cell)
             if entry is not None:
                 yield cell, entry
@@ -200,7 +184,7 @@ class Merger:
         return entry
 
     def _from_store(self, cell: Cell) -> Entry | None:
-        if cell.rule == "select_adapter":
+        if not rule_of(cell).in_store:
             return None
         try:
             place = self.workspace.place(cell)
@@ -210,8 +194,9 @@ class Merger:
 
     def _is_stale(self, cell: Cell, entry: Entry) -> bool:
         """Whether the manifest is of an older recipe. An unchanged model's cell stands in for its adapter's."""
-        if cell.rule == "evaluate_adapter" and self.workspace.selection(cell)["folder"] is None:
-            return not entry.folder.startswith("evaluate_model/")
+        stand_in = rule_of(cell).stand_in(self.workspace, cell)
+        if stand_in is not None:
+            return not entry.folder.startswith(f"{stand_in.rule}/")
         return entry.folder != self.workspace.place(cell).folder
 
     def _lacks(self, cell: Cell, reason: str) -> None:
@@ -231,7 +216,7 @@ def _tokens_b(model: Model, point: Checkpoint) -> float | None:
     return point.tokens_b
 
 
-def _selection_rows(cell: Cell, choice: dict) -> Iterator[dict]:
+def _selection_rows(cell: BenchmarkCell, choice: dict) -> Iterator[dict]:
     """One row a candidate, and one for the untouched model (no learning rate, no epoch)."""
     common = {
         "model": cell.model,

@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 from toy_run import RATES, run_all, sidecars, start_run
 
-from lm_validity.cells.worker import KeptRequests
+from lm_validity.cells.scoring import KeptRequests
 
 ALL_RULES = ("evaluate_model", "finetune_adapter", "select_adapter", "evaluate_adapter")
 

@@ -14,7 +14,7 @@ from lm_validity.cells.models.access import access_problems
 from lm_validity.cells.models.prefetch import prefetch_model
 from lm_validity.config.sheets import Checkpoint, Model
 from lm_validity.errors import InputError
-from lm_validity.monitor.readiness import HubModel
+from lm_validity.run.hub_models import HubModel
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 TOKEN = "hf_thisIsNobodysToken"

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from lm_validity.cells.selection import run_selection, select_adapter, select_prompt
+from lm_validity.cells.runner import run_cells
+from lm_validity.cells.selection import select_adapter, select_prompt
 from lm_validity.config.load import build_run
 from lm_validity.errors import CellError
-from lm_validity.run.grid import Cell, Job
+from lm_validity.run.cell import BenchmarkCell, Job
 from lm_validity.run.manifests import Entry, write_manifest
 from lm_validity.run.workspace import Workspace
 
@@ -39,8 +40,8 @@ def choose(tmp_path, monkeypatch):
                 by_manifest.setdefault(grid.manifest_of(cell), []).append(entry)
         for path, entries in by_manifest.items():
             write_manifest(path, entries)
-        cell = Cell(select.__name__, "m", "x", seed=None if select is select_prompt else 0)
-        run.entries = run_selection(workspace, Job(cell.rule, "m", "batch", (cell,)))
+        cell = BenchmarkCell(select.__name__, "m", "x", seed=None if select is select_prompt else 0)
+        run.entries = run_cells(workspace, Job(cell.rule, "m", "batch", (cell,)))
         return select(workspace, cell)
 
     return run

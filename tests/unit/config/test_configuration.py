@@ -8,7 +8,7 @@ import yaml
 from lm_validity.config import generate
 from lm_validity.config.load import build_run, load_run, validate
 from lm_validity.errors import InputError
-from lm_validity.run.grid import Grid
+from lm_validity.run.scoring import scoring_settings
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -139,10 +139,9 @@ def test_fewshot_counts_and_mutual_information_of_a_benchmark(tmp_path, monkeypa
     run = build_run(values(studies=["agreement", "signal"]), "f.yaml")
     assert (run.benchmarks["x"].num_fewshot, run.benchmarks["x"].mutual_information) == (5, True)
     assert (run.benchmarks["y"].num_fewshot, run.benchmarks["y"].mutual_information) == (0, False)
-    grid = Grid(run)
-    settings = grid.scoring_settings("a", "x", "plain")
+    settings = scoring_settings(run, "a", "x", "plain")
     assert settings["num_fewshot"] == 5 and settings["mutual_information"] is True
-    assert not {"num_fewshot", "mutual_information"} & set(grid.scoring_settings("a", "y", "plain"))
+    assert not {"num_fewshot", "mutual_information"} & set(scoring_settings(run, "a", "y", "plain"))
     wrong = {
         "x\t\tsignal\tfive\t\n": "row 2, column 'num_fewshot', value 'five': not a count",
         "x\t\tsignal\t-1\t\n": "value '-1': not a count",
@@ -197,7 +196,7 @@ def test_a_configured_context_length_makes_cells_of_its_own(tmp_path, monkeypatc
     monkeypatch.chdir(tmp_path)
     write_sheets("benchmark\nx\n")
     settings = [
-        Grid(build_run(values(evaluation=evaluation), "f.yaml")).scoring_settings("a", "x", "plain")
+        scoring_settings(build_run(values(evaluation=evaluation), "f.yaml"), "a", "x", "plain")
         for evaluation in ({}, {"max_length": 512})
     ]
     assert "limited_to" not in settings[0] and settings[0]["evaluation_max_length"] is None

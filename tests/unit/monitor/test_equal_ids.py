@@ -8,12 +8,13 @@ from lm_validity.config.load import build_run
 from lm_validity.files import write_json
 from lm_validity.monitor.check import record_problems
 from lm_validity.monitor.cost import Estimator, memory_by_class, needs
-from lm_validity.monitor.readiness import HubModel, gpu_memory_problems, torch_problems, unfetched_models
-from lm_validity.monitor.status import RunState
+from lm_validity.monitor.readiness import gpu_memory_problems, torch_problems
+from lm_validity.monitor.render_status import matrix, render_matrix
+from lm_validity.monitor.status import CellState, RunState
 from lm_validity.monitor.workload import Workload
 from lm_validity.run.grid import Grid
-from lm_validity.run.resources import job_resources, model_row
-from lm_validity.run.trial_grid import TRIALS_RULE
+from lm_validity.run.hub_models import HubModel, unfetched_models
+from lm_validity.run.rules import rule_of
 from lm_validity.run.workspace import Workspace
 
 
@@ -44,8 +45,13 @@ def costs(run) -> list:
     workload = Workload(run)
     return [
         (
-            *(job.rule, job.batch, Grid(run).settings(job).replace('"other"', '"gpt2"'), job_resources(run, job)),
-            *(workload.start_seconds(model_row(run, job.rule, job.model)), *map(workload.seconds, job.cells)),
+            *(
+                job.rule,
+                job.batch,
+                Grid(run).settings(job).replace('"other"', '"gpt2"'),
+                rule_of(job).resources(run, job),
+            ),
+            *(workload.start_seconds(rule_of(job).row(run, job.model)), *map(workload.seconds, job.cells)),
             *map(workload.stored_bytes, job.cells),
         )
         for job in Grid(run).jobs.values()
@@ -55,8 +61,8 @@ def costs(run) -> list:
 def test_jobs_cost_what_they_cost_under_different_ids(make_run):
     same, other = make_run(), make_run("other")
     assert costs(same) == costs(other)
-    (trials,) = (job for job in Grid(same).jobs.values() if job.rule == TRIALS_RULE)
-    assert job_resources(same, trials).minutes == 25  # 5 to start, and 20 trials of a minute
+    (trials,) = (job for job in Grid(same).jobs.values() if job.rule == "pretrain_on_test")
+    assert rule_of(trials).resources(same, trials).minutes == 25  # 5 to start, and 20 trials of a minute
     assert needs(Estimator(same)) == needs(Estimator(other))
     assert memory_by_class(Estimator(same)) == memory_by_class(Estimator(other))
     assert Workload(same).model_bytes == Workload(other).model_bytes == 2 * (13e9 + 0.12e9)
@@ -89,7 +95,7 @@ def test_finished_cells_of_one_are_not_the_others(make_run):
         write_json(run.results / f"splits/quiz/{split}.json", {"documents": 10, "digest": split})
     workspace = Workspace(run)
     cells = [cell for job in workspace.grid.jobs.values() for cell in job.cells]
-    (trials,) = (cell for cell in cells if cell.rule == TRIALS_RULE)
+    (trials,) = (cell for cell in cells if cell.rule == "pretrain_on_test")
     scored = next(cell for cell in cells if cell.rule == "evaluate_model")
     assert "of language_models" in workspace.recipe(trials).values()
     assert workspace.recipe(scored)["model"] == "of models"
@@ -105,6 +111,25 @@ def test_finished_cells_of_one_are_not_the_others(make_run):
         assert done() == set(cells_done)
     measured = {one.rule: (one.size_class, one.model) for one in Estimator(run).measured}
     assert measured == {
-        TRIALS_RULE: ("tiny", ("language_models", "gpt2")),
+        "pretrain_on_test": ("tiny", ("language_models", "gpt2")),
         "evaluate_model": ("huge", ("models", "gpt2")),
     }
+
+
+def test_each_of_equal_ids_has_its_squares(make_run):
+    """Model and language model `gpt2`, benchmark and task `quiz`: two squares, not one with the cells of both."""
+    text = Path("tasks.tsv").read_text()
+    Path("tasks.tsv").write_text(text.replace("news\t", "quiz\t", 1))
+    cells = [
+        CellState(cell, "done" if cell.rule == "pretrain_on_test" else "missing") for cell in Grid(make_run()).cells()
+    ]
+    squares = matrix(cells)
+    of_bias = squares.pop(("gpt2 (language model)", "quiz (task)"))
+    assert dict(of_bias) == {"done": 1}
+    assert {place: dict(counts) for place, counts in squares.items()} == {
+        ("gpt2 (model)", "quiz (benchmark)"): {"missing": len(cells) - 1}
+    }
+    assert "gpt2 (language model)     #" in render_matrix(cells)
+    Path("tasks.tsv").write_text(text)
+    other = [CellState(cell, "missing") for cell in Grid(make_run("other")).cells()]
+    assert set(matrix(other)) == {("gpt2", "quiz"), ("other", "news")}

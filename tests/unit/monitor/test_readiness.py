@@ -13,7 +13,8 @@ from lm_validity.config.load import build_run, load_run
 from lm_validity.config.sheets import Checkpoint
 from lm_validity.files import write_json
 from lm_validity.monitor.check import record_problems
-from lm_validity.monitor.readiness import HubModel, readiness_problems, unfetched_models
+from lm_validity.monitor.readiness import readiness_problems
+from lm_validity.run.hub_models import HubModel, unfetched_models
 from lm_validity.run.leases import process_start
 
 

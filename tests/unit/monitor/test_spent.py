@@ -4,12 +4,12 @@ from lm_validity.monitor.computation import computation_page
 from lm_validity.monitor.spent import count_spent
 from lm_validity.pages.page import write_page
 from lm_validity.pages.site import build_site
-from lm_validity.run.grid import Cell
+from lm_validity.run.cell import BenchmarkCell
 from lm_validity.run.store import Store
 
 
 def commit(store: Store, name: str, sidecar: dict) -> None:
-    cell = Cell("evaluate_model", "m", name, "final", "plain", split="test")
+    cell = BenchmarkCell("evaluate_model", "m", name, "final", "plain", split="test")
     store.commit(store.place(cell, {"name": name}), {}, sidecar, lambda folder: None)
 
 
@@ -62,7 +62,7 @@ def test_what_was_cut_to_fit_is_listed_by_model_and_benchmark(tmp_path):
     assert len(computation_page(count_spent(store)).sections) == 1
     commit(store, "long", sidecar(test={"evaluate_passes": 1, "truncated_requests": 7}))
     trained = sidecar(train={"optimizer_steps": 3}, validation={"evaluate_passes": 5, "truncated_requests": 10})
-    tuned = Cell("finetune_adapter", "m", "long", None, "plain", "1e-3", 0)
+    tuned = BenchmarkCell("finetune_adapter", "m", "long", None, "plain", "1e-3", 0)
     store.commit(store.place(tuned, {"name": "tuned"}), {}, trained | {"truncated_texts": 2}, lambda folder: None)
     page = computation_page(count_spent(store))
     frame = page.sections[1].tables[0].frame

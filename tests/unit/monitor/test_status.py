@@ -11,11 +11,11 @@ import pytest
 from lm_validity.config.load import load_run
 from lm_validity.monitor.render_status import describe_progress, render_matrix, render_page, render_summary
 from lm_validity.monitor.status import CellState, RunState, progress
-from lm_validity.run.grid import Cell
+from lm_validity.run.cell import BenchmarkCell
 from lm_validity.run.leases import hold_lease
 
 CELLS = {"evaluate_model": 42, "finetune_adapter": 42, "select_prompt": 3, "select_adapter": 18, "evaluate_adapter": 18}
-ONE = Cell("finetune_adapter", "oak-m", "riddles", None, "plain", "1e-5", 0)
+ONE = BenchmarkCell("finetune_adapter", "oak-m", "riddles", None, "plain", "1e-5", 0)
 
 
 def total(run) -> Counter:
@@ -48,7 +48,7 @@ def test_a_removed_cell_is_missing_with_what_stands_on_it(built):
     shutil.rmtree(folder_of(built, ONE))
     states = {one.cell: one.state for one in RunState(built).cells}
     assert states[ONE] == "missing"
-    assert states[Cell("select_adapter", "oak-m", "riddles", seed=0)] == "missing"
+    assert states[BenchmarkCell("select_adapter", "oak-m", "riddles", seed=0)] == "missing"
 
 
 def test_a_cell_of_another_recipe_is_stale(built):
@@ -123,7 +123,7 @@ def test_rate_and_finish_are_those_of_the_last_hour():
 
 def test_work_rather_than_number_of_cells_gives_the_finish():
     now = 100_000.0
-    short, long = Cell("evaluate_model", "m", "x", "final", "plain", split="test"), ONE
+    short, long = BenchmarkCell("evaluate_model", "m", "x", "final", "plain", split="test"), ONE
     cells = [CellState(short, "done", finished=now - 9000)]
     cells += [CellState(short, "done", finished=now - 10 * number) for number in range(36)]
     cells += [CellState(long, "missing")]

@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from lm_validity.config.load import build_run
-from lm_validity.run.grid import Cell, Grid, make_groups
-from lm_validity.run.resources import job_minutes
+from lm_validity.run.batches import make_groups
+from lm_validity.run.cell import BenchmarkCell
+from lm_validity.run.grid import Grid
+from lm_validity.run.rules import rule_of
 
 
 @pytest.fixture
@@ -92,7 +94,7 @@ def test_counts_of_cells(make_grid):
 
 def test_one_cell_a_job_is_named_by_its_cell(make_grid):
     grid = make_grid(batching={"finetune_adapter": {"benchmarks": 1, "learning_rates": 1}})
-    cell = Cell("finetune_adapter", "base", "x", None, "plain", "1e-5", 0)
+    cell = BenchmarkCell("finetune_adapter", "base", "x", None, "plain", "1e-5", 0)
     assert cell.name == "x.plain.lr1e-5.seed0"
     assert grid.batch_of[cell] == cell.name
     assert grid.manifest_of(cell) == "results/run/cells/finetune_adapter/base/x.plain.lr1e-5.seed0.json"
@@ -121,10 +123,10 @@ def test_jobs_under_auto_are_as_long_as_allowed_and_no_longer(make_grid, hours):
         finetuning={"learning_rates": ["1e-5", "2e-5", "5e-5"]},
     )
     for job in grid.jobs.values():
-        if job.rule.startswith("select") or job_minutes(grid.run, job) <= 60 * hours:
+        if job.rule.startswith("select") or rule_of(job).minutes(grid.run, job) <= 60 * hours:
             continue
         parts = {(cell.benchmark, cell.checkpoint, cell.learning_rate) for cell in job.cells}
-        assert len(parts) == 1, f"{job.batch} asks for {job_minutes(grid.run, job)} minutes"
+        assert len(parts) == 1, f"{job.batch} asks for {rule_of(job).minutes(grid.run, job)} minutes"
     fine = [job for job in grid.jobs.values() if job.rule == "finetune_adapter" and job.model == "base"]
     # two benchmarks of three rates of two hours: one rate a job, or two, or three, or everything
     assert [len(job.cells) for job in fine] == {1: [1] * 6, 3: [1] * 6, 5: [2, 1] * 2, 12: [6], 1000: [6]}[hours]
@@ -155,7 +157,9 @@ def test_what_a_size_class_leaves_out_is_the_runs(make_grid):
     grid = make_grid(batching=said, size_classes=own, finetuning={"learning_rates": ["1e-5", "2e-5", "5e-5"]})
     batches = {job.batch for job in grid.jobs.values() if job.model == "base"}
     assert {"x.final.plain", "x.seed0", "x.plain.lr1e-5.seed0"} <= batches
-    assert max(job_minutes(grid.run, job) for job in grid.jobs.values() if job.rule == "finetune_adapter") == 120
+    assert (
+        max(rule_of(job).minutes(grid.run, job) for job in grid.jobs.values() if job.rule == "finetune_adapter") == 120
+    )
 
 
 def test_benchmarks_share_a_job_by_the_rates_that_do(make_grid):
@@ -173,7 +177,7 @@ def test_selection_stands_on_validation_only(make_grid):
         if job.rule in ("select_prompt", "select_adapter"):
             assert all("test" not in Path(path).name for path in grid.dependencies(job))
         if job.rule == "finetune_adapter":
-            assert {Path(path).stem for path in grid.split_files(job)} == {"train", "validation"}
+            assert {Path(path).stem for path in rule_of(job).data_files(grid.run, job)} == {"train", "validation"}
 
 
 def test_settings_tell_what_changes_numbers(make_grid):

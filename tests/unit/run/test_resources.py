@@ -9,7 +9,7 @@ from lm_validity.config.load import Run, build_run, load_run
 from lm_validity.monitor.readiness import gpu_memory_problems
 from lm_validity.monitor.workload import Workload
 from lm_validity.run.grid import Grid
-from lm_validity.run.resources import job_minutes, job_resources
+from lm_validity.run.rules import rule_of
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -48,7 +48,7 @@ def test_starting_is_at_most_a_tenth_of_jobs_under_auto(paper):
         start += workload.start_seconds(run.models[job.model])
         cells += sum(map(workload.seconds, job.cells))
         spent[run.models[job.model].size_class, job.rule] = (start, cells)
-        assert job_minutes(run, job) <= 12 * 60 or len({cell.benchmark for cell in job.cells}) == 1
+        assert rule_of(job).minutes(run, job) <= 12 * 60 or len({cell.benchmark for cell in job.cells}) == 1
     assert len(spent) == 15
     for group, (start, cells) in spent.items():
         assert start / (start + cells) <= 0.1, group
@@ -63,8 +63,8 @@ def test_time_limits_leave_room_on_a_gpu_half_as_fast(paper):
             continue
         sizes.add(paper.models[job.model].parameters_b)
         seconds = sum(map(workload.seconds, job.cells)) + workload.start_seconds(paper.models[job.model])
-        assert 2 * seconds < 60 * job_minutes(paper, job), job
-        assert job_minutes(paper, job, attempt=2) == 2 * job_minutes(paper, job)
+        assert 2 * seconds < 60 * rule_of(job).minutes(paper, job), job
+        assert rule_of(job).minutes(paper, job, attempt=2) == 2 * rule_of(job).minutes(paper, job)
     assert min(sizes) < 0.1 and max(sizes) > 14
 
 
@@ -74,7 +74,7 @@ def test_memory_of_the_machine_holds_the_weights(paper):
     for job in Grid(paper).jobs.values():
         if job.rule.startswith("select"):
             continue
-        first, second = job_resources(paper, job), job_resources(paper, job, attempt=2)
+        first, second = rule_of(job).resources(paper, job), rule_of(job).resources(paper, job, attempt=2)
         assert first.mem_mb * 1e6 > 1.5 * workload.parameters(paper.models[job.model]) * 2
         assert second.mem_mb == 2 * first.mem_mb
         assert first.gpus == 1
@@ -89,4 +89,4 @@ def test_every_published_model_fits_the_gpus_of_its_class(name, monkeypatch):
 def test_a_replay_asks_for_no_gpu(monkeypatch):
     monkeypatch.chdir(ROOT)
     run = load_run("config/paper/train_before_test_replay.yaml")
-    assert {job_resources(run, job).gpus for job in Grid(run).jobs.values()} == {0}
+    assert {rule_of(job).resources(run, job).gpus for job in Grid(run).jobs.values()} == {0}

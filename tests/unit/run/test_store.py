@@ -3,12 +3,12 @@
 import pytest
 
 from lm_validity.errors import InputError
-from lm_validity.run.grid import Cell
+from lm_validity.run.cell import BenchmarkCell
 from lm_validity.run.manifests import Entry, read_manifest, write_manifest
 from lm_validity.run.recipe import derive_seed, recipe_hash
 from lm_validity.run.store import Store, check_read
 
-CELL = Cell("evaluate_model", "m", "x", "final", "plain", split="test")
+CELL = BenchmarkCell("evaluate_model", "m", "x", "final", "plain", split="test")
 
 
 def commit(store, place, text="items"):
@@ -93,7 +93,7 @@ def test_manifests_keep_their_entries(tmp_path):
     entries = [
         Entry(CELL, "done", folder="f"),
         Entry(CELL._replace(benchmark="y"), "failed", error="NaN", hint="look"),
-        Entry(Cell("select_adapter", "m", "x", seed=0), "done", content={"prompt": "plain"}),
+        Entry(BenchmarkCell("select_adapter", "m", "x", seed=0), "done", content={"prompt": "plain"}),
     ]
     write_manifest(tmp_path / "m.json", entries)
     assert read_manifest(tmp_path / "m.json") == entries

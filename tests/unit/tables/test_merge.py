@@ -3,7 +3,7 @@
 import pytest
 
 from lm_validity.config.load import build_run
-from lm_validity.run.grid import Cell
+from lm_validity.run.cell import BenchmarkCell
 from lm_validity.tables.merge import Merger
 
 CHECKPOINTS = "checkpoint\titeration\ttokens_b\nearly\t1000\t2.5\n"
@@ -27,6 +27,8 @@ def test_tokens_of_the_final_checkpoint(tmp_path, monkeypatch, final, in_models_
     (tmp_path / "b.tsv").write_text("benchmark\nquiz\n")
     run = build_run({"name": "run", "models": "m.tsv", "benchmarks": "b.tsv", "studies": ["signal"]}, "f.yaml")
     merger = Merger(run, partial=True)
-    cells = {name: Cell("evaluate_model", "a", "quiz", name, "plain", split="test") for name in ("early", "final")}
+    cells = {
+        name: BenchmarkCell("evaluate_model", "a", "quiz", name, "plain", split="test") for name in ("early", "final")
+    }
     tokens = {name: merger._key(cell)["tokens_b"] for name, cell in cells.items()}
     assert tokens == {"early": 2.5, "final": expected}

@@ -7,8 +7,8 @@ import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from lm_validity.monitor.check import Problem
-from lm_validity.monitor.readiness import HubModel
+from lm_validity.errors import Problem
+from lm_validity.run.hub_models import HubModel
 
 AT_ONCE = 8
 

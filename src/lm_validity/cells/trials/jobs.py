@@ -8,9 +8,10 @@ from pathlib import Path
 from lm_validity.cells.models.prefetch import check_unchanged, prefetch_model
 from lm_validity.config.load import Run
 from lm_validity.config.sheets import Model
+from lm_validity.run.rules.pretrain_on_test import PRETRAIN_ON_TEST
 from lm_validity.run.store import Place
-from lm_validity.run.trial_grid import draws_unique_texts
 from lm_validity.run.trial_plans import make_plan
+from lm_validity.run.trial_settings import draws_unique_texts
 from lm_validity.run.workspace import Workspace
 
 log = logging.getLogger(__name__)
@@ -73,8 +74,8 @@ class TrialWorker:
     """Computes batches of trials of one language model, which stays loaded. torch is imported when the first batch
     really has to be computed."""
 
-    def __init__(self, workspace: Workspace):
-        self.workspace = workspace
+    def __init__(self, workspace: Workspace, language_model: str):
+        self.workspace, self.row = workspace, workspace.run.language_models[language_model]
         self._resident = None
 
     def compute(self, place: Place) -> None:
@@ -88,7 +89,7 @@ class TrialWorker:
         from lm_validity.cells.trials.worker import ResidentWorker, write_tables
 
         stopwatch, workspace = Stopwatch(), self.workspace
-        configuration, row = workspace.run.configuration, workspace.run.language_models[place.cell.model]
+        configuration, row = workspace.run.configuration, self.row
         gpus = configuration.size_classes[row.size_class].gpu
         device = trial_device(configuration.evaluation.device, row.size_class, gpus)
         plan = make_plan(workspace, place.cell, device)
@@ -96,7 +97,7 @@ class TrialWorker:
         check_unchanged(place.cell.model, record["checkpoints"]["final"])
         work = workspace.work / place.folder
         self._resident = self._resident or ResidentWorker()
-        self._resident.run(plan, work, shared=workspace.base_arms)
+        self._resident.run(plan, work, shared=PRETRAIN_ON_TEST.base_arms(workspace.work))
         result: dict = {}
 
         def write(folder: Path) -> None:

@@ -1,17 +1,13 @@
-"""The bias study's part of the grid: which batches of trials a run has, and the settings of each.
+"""What the configuration and the sheets say about a batch of trials of the bias study.
 
-A cell is a batch of subsamples of one (experiment, language model, task, m, n). Standard library only: the Snakefile
-builds this at parse time.
+Standard library and pydantic only: the Snakefile asks at parse time.
 """
 
-import json
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from lm_validity.config.bias import BiasSettings
 from lm_validity.config.load import Run
 
-TRIALS_RULE = "pretrain_on_test"
 # what changes memory or time and no number: it neither enters a recipe nor reruns a job
 COST_ONLY = ("micro_batch", "gradient_checkpointing")
 
@@ -33,32 +29,14 @@ class TrialCell(NamedTuple):
         """The cell within its language model, e.g. `head.ag_news.m50.n200.subsamples1-25`."""
         return f"{self.experiment}.{self.task}.m{self.m}.n{self.n}.subsamples{self.first}-{self.last}"
 
+    @property
+    def subject(self) -> str:
+        return self.task
 
-def trial_batches(run: Run) -> Iterator[tuple[str, str, tuple[TrialCell, ...]]]:
-    """(language model, batch name, cells) of each job. A batch of one cell has the cell's name."""
-    size = run.configuration.batching.pretrain_on_test.cells
-    for model in run.language_models:
-        cells = list(_cells(run, model))
-        step = len(cells) if size == "all" else size
-        batches = [tuple(cells[start : start + step]) for start in range(0, len(cells), step or 1)]
-        for number, batch in enumerate(batches, start=1):
-            everything = "all-cells" if len(batches) == 1 else f"group-{number}-of-{len(batches)}-cells"
-            yield model, batch[0].name if len(batch) == 1 else everything, batch
-
-
-def _cells(run: Run, model: str) -> Iterator[TrialCell]:
-    settings = run.configuration.bias
-    for name, experiment in settings.experiments.items():
-        if model not in (experiment.language_models or run.language_models):
-            continue
-        for task in experiment.tasks or run.tasks:
-            for m in experiment.m:
-                for n in experiment.n:
-                    count = experiment.count_subsamples(m, n)
-                    step = count if settings.subsamples_a_cell == "all" else settings.subsamples_a_cell
-                    for first in range(1, count + 1, step):
-                        last = min(first + step - 1, count)
-                        yield TrialCell(TRIALS_RULE, model, name, task, m, n, first, last)
+    @property
+    def count(self) -> int:
+        """Number of subsamples."""
+        return self.last - self.first + 1
 
 
 def shared_sizes(run: Run, cell: TrialCell) -> tuple[tuple[int, int], ...]:
@@ -133,16 +111,3 @@ def _head(run: Run, cell: TrialCell) -> dict:
 
 def _prompting(settings: BiasSettings) -> dict:
     return {"method": "zero_shot", "prompt_characters": settings.zero_shot.prompt_characters}
-
-
-def describe_trials(run: Run, cells: tuple[TrialCell, ...]) -> str:
-    """A job's cells and their settings in one line: Snakemake reruns the job when it changes, and for nothing else."""
-    names: dict[str, list[str]] = {}
-    for cell in cells:
-        values = plan_values(run, cell)
-        for key in ("experiment", "language_model", "m", "n"):
-            del values[key]
-        for key in COST_ONLY:
-            values["pretraining"].pop(key, None)
-        names.setdefault(json.dumps(values, sort_keys=True, separators=(",", ":")), []).append(cell.name)
-    return " ".join(f"{','.join(of)}={settings}" for settings, of in names.items())

@@ -1,0 +1,108 @@
+"""Fine-tunes of one model: from a cell to the plan of its training, alone or side by side with other rates."""
+
+import logging
+import shutil
+from pathlib import Path
+
+from lm_validity.cells.worker import Files, Worker
+from lm_validity.run.cell import BenchmarkCell
+from lm_validity.run.recipe import derive_seed
+from lm_validity.run.store import Place
+
+log = logging.getLogger(__name__)
+
+
+class AdapterTrainer(Worker):
+    """LoRA fine-tunes (rule `finetune_adapter`)."""
+
+    _prepared: tuple | None = None
+
+    def _compute(self, place: Place) -> tuple[dict, Files]:
+        from lm_validity.cells.training.finetuning import finetune
+
+        plan = self._plan(place)
+        work = plan["work"]
+        found = finetune(**plan, adapter_output=work / "adapter")
+        if found.diverged:
+            log.warning("%s diverged: %s", place.cell.name, found.diverged)
+        self._notes = {"micro_batch": found.micro_batch, "resumed_epochs": found.resumed_epochs}
+        self._notes |= {"truncated_texts": found.truncated}
+        return _training_result(found), lambda folder: _copy_adapter(work, folder)
+
+    def compute_together(self, places: list[Place]) -> None:
+        """Bring fine-tunes that differ in the learning rate only to their last epoch, side by side, in their work
+        folders; `compute` then finds nothing left to train."""
+        from lm_validity.cells.training.stacked import CannotStack, Member, train_side_by_side
+
+        plans = [self._plan(place) for place in places]
+        members = [Member(plan.pop("settings"), plan.pop("work"), plan.pop("on_epoch")) for plan in plans]
+        try:
+            train_side_by_side(members=members, **plans[0])
+        except CannotStack:
+            log.info("%s: its rates are trained one after another", places[0].label)
+
+    def _plan(self, place: Place) -> dict:
+        """Arguments of `finetune` for a cell."""
+        from lm_validity.cells.tasks.evaluation import metric_value
+        from lm_validity.cells.training.finetuning import FinetuneSettings
+
+        cell, benchmark = place.cell, self.run.benchmarks[place.cell.benchmark]
+        lm = self._language_model("final")
+        validation, examples = self._training_data(lm, cell)
+        other = {"learning_rates", "seeds", "max_length", "rates_side_by_side"}
+        own = self.run.configuration.finetuning.model_dump(exclude=other)
+        own["gradient_checkpointing"] |= self.size_class.gradient_checkpointing
+        return {
+            "lm": lm,
+            "examples": examples,
+            "validate": lambda: metric_value(lm, validation, benchmark.metric),
+            "settings": FinetuneSettings(learning_rate=float(cell.learning_rate), **own),
+            # without the learning rate, so that rates differ in nothing else
+            "seed": derive_seed("finetune_adapter", cell.model, cell.benchmark, cell.prompt, cell.seed),
+            "higher_is_better": benchmark.higher_is_better,
+            # named after the recipe: a changed recipe does not resume from the old one's state
+            "work": self.workspace.work / place.folder,
+            "on_epoch": lambda epoch: log.info(
+                "%s epoch %d: loss %.4f, validation %s %.4f",
+                cell.name,
+                epoch.number,
+                epoch.train_loss,
+                benchmark.metric,
+                epoch.validation_value,
+            ),
+        }
+
+    def _training_data(self, lm, cell: BenchmarkCell) -> tuple:
+        """(prepared validation requests, training examples) of a benchmark and prompt, kept for the next rate."""
+        from lm_validity.cells.tasks.evaluation import prepare_requests
+        from lm_validity.cells.training.text import training_examples
+
+        key = (cell.benchmark, cell.prompt)
+        if self._prepared is None or self._prepared[0] != key:
+            lm.forget_requests()
+            task = self._task(cell.benchmark)
+            prompt = {"prompt": cell.prompt, "system_instruction": self._system_instruction}
+            validation = prepare_requests(lm, task, self._documents(cell.benchmark, "validation"), **prompt)
+            longest = self.run.configuration.finetuning.max_length
+            train = self._documents(cell.benchmark, "train")
+            examples = training_examples(lm, task, train, max_length=longest, **prompt)
+            self._prepared = (key, validation, examples)
+        return self._prepared[1:]
+
+
+def _training_result(found) -> dict:
+    """What a fine-tune's cell records; what is of one process only goes to the sidecar."""
+    from dataclasses import asdict
+
+    result = asdict(found)
+    # one number a step: at 50,000 documents a megabyte a cell, and the epochs' means say as much
+    del result["micro_batch"], result["resumed_epochs"], result["step_losses"]
+    best = found.epochs[found.best_epoch - 1].validation_value if found.best_epoch else None
+    # a rate that diverged is left out of the selection, whatever its first epochs gave
+    return result | {"best_value": best, "diverged": found.diverged is not None, "reason": found.diverged}
+
+
+def _copy_adapter(work: Path, folder: Path) -> None:
+    """The finished adapter into the cell's folder; there is none where training diverged at once."""
+    if (work / "adapter").is_dir():
+        shutil.copytree(work / "adapter", folder / "adapter")

@@ -1,0 +1,66 @@
+"""Cells and jobs. A *cell* is one unit of GPU work and of resume; a *job* is one process that Snakemake starts, for one
+model, with one or several cells.
+
+Rules have cells of different kinds; what all have in common is `Cell`. Standard library only: the Snakefile builds them
+at parse time.
+"""
+
+from typing import NamedTuple, Protocol
+
+
+class Cell(Protocol):
+    """What every cell has. Cells are named tuples: equal values are one cell, and a manifest holds the values by name
+    (`rules.read_cell` makes the cell of them again)."""
+
+    rule: str
+    model: str
+
+    @property
+    def name(self) -> str:
+        """The cell within its rule and model; it names files."""
+
+    @property
+    def subject(self) -> str:
+        """What the model is tried on: a benchmark, or a task of the bias study."""
+
+    def _asdict(self) -> dict: ...
+
+
+class BenchmarkCell(NamedTuple):
+    """A model and a benchmark. Parts that a rule does not have are None."""
+
+    rule: str
+    model: str
+    benchmark: str
+    checkpoint: str | None = None
+    prompt: str | None = None
+    learning_rate: str | None = None
+    seed: int | None = None
+    split: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The cell within its model, e.g. `arc_easy.plain.lr2e-5.seed0` or `arc_easy.final.plain.test`."""
+        rate = f"lr{self.learning_rate}" if self.learning_rate else None
+        seed = f"seed{self.seed}" if self.seed is not None else None
+        parts = (self.benchmark, self.checkpoint, self.prompt, rate, seed, self.split)
+        return ".".join(part for part in parts if part)
+
+    @property
+    def subject(self) -> str:
+        return self.benchmark
+
+
+class Job(NamedTuple):
+    """One process: the cells of one model that it computes, in order. Jobs are found by (rule, model, batch); `batch`
+    is a readable name, and for a job of one cell it is the cell's own name."""
+
+    rule: str
+    model: str
+    batch: str
+    cells: tuple[Cell, ...]
+
+
+def label(cell: Cell) -> str:
+    """What a person calls a cell: rule/model/name."""
+    return f"{cell.rule}/{cell.model}/{cell.name}"

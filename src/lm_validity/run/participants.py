@@ -1,0 +1,91 @@
+"""Who takes part in a run: the models, benchmarks and prompts of each study, and how many cells share a job.
+
+Standard library and pydantic only: the Snakefile asks at parse time.
+"""
+
+from functools import cached_property
+
+from lm_validity.config.bias_sheets import LanguageModel
+from lm_validity.config.load import Run
+from lm_validity.config.sections import Batching, SizeClass
+from lm_validity.config.sheets import Benchmark, Model
+from lm_validity.run.batches import Group, make_groups
+
+
+class Participants:
+    """The rows of a run's sheets that its studies use."""
+
+    def __init__(self, run: Run):
+        self.run = run
+        self.configuration = run.configuration
+
+    def takes_part(self, row: Model | Benchmark, study: str) -> bool:
+        return study in self.configuration.studies and study in row.studies
+
+    @cached_property
+    def agreement_models(self) -> list[Model]:
+        return [model for model in self.run.models.values() if self.takes_part(model, "agreement")]
+
+    @cached_property
+    def signal_models(self) -> list[Model]:
+        return [model for model in self.run.models.values() if self.takes_part(model, "signal")]
+
+    def benchmarks(self, study: str) -> tuple[str, ...]:
+        rows = self.run.benchmarks.values()
+        return tuple(row.benchmark for row in rows if self.takes_part(row, study))
+
+    def is_test_only(self, benchmark: str) -> bool:
+        """Whether a benchmark is only scored, never trained on: then it needs no train and validation documents."""
+        return not self.takes_part(self.run.benchmarks[benchmark], "agreement")
+
+    @cached_property
+    def used_models(self) -> list[str]:
+        return [row.model for row in self.run.models.values() if any(self.takes_part(row, s) for s in row.studies)]
+
+    @cached_property
+    def used_benchmarks(self) -> list[str]:
+        return [
+            row.benchmark for row in self.run.benchmarks.values() if any(self.takes_part(row, s) for s in row.studies)
+        ]
+
+    @property
+    def used_rows(self) -> list[Model | LanguageModel]:
+        """The rows of every model that a study of the run uses."""
+        return [*(self.run.models[model] for model in self.used_models), *self.run.language_models.values()]
+
+    def prompts(self, model: str, benchmark: str) -> tuple[str, ...]:
+        """Base models and corpora are always plain; else instruction-tuned ones are tried as the configuration says."""
+        corpus = self.run.benchmarks[benchmark].output_type == "loglikelihood_rolling"
+        if corpus or not self.run.models[model].instruction_tuned:
+            return ("plain",)
+        return self.configuration.evaluation.instruction_tuned_prompts
+
+    # ---- jobs ---------------------------------------------------------------------------------------------------
+
+    def batching(self, model: Model) -> Batching:
+        """How many cells of a model share a process: its size class's own way where it has one, else the run's."""
+        own = size_class(self.run, model).batching
+        return self.configuration.batching.model_copy(
+            update={key: value for key, value in own or () if value is not None}
+        )
+
+    def groups(
+        self, model: Model, members: tuple, size: int | str, *names: str, minutes: dict[str, float]
+    ) -> list[Group]:
+        """`make_groups` for jobs of a model; `minutes` is what each member adds to a job."""
+        return make_groups(members, size, *names, minutes=minutes, longest=60 * self.batching(model).job_hours)
+
+
+def size_class(run: Run, row: Model | LanguageModel) -> SizeClass:
+    """The size class of a model of any study."""
+    return run.configuration.size_classes[row.size_class]
+
+
+def kind_label(sheet: str) -> str:
+    """What a row of a sheet of `Run` is called, e.g. "language model"."""
+    return sheet.removesuffix("s").replace("_", " ")
+
+
+def kind_and_id(row: Model | LanguageModel) -> tuple[str, str]:
+    """("models" or "language_models", id): the name of the sheet in `Run` and of its folder of prefetch records."""
+    return ("models", row.model) if isinstance(row, Model) else ("language_models", row.language_model)

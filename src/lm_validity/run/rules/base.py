@@ -1,0 +1,173 @@
+"""What a rule is: one object that knows everything that one kind of cell needs, from the jobs of a run to the worker.
+
+The grid, the workspace, the tables, the monitor, the command line and the Snakefile ask the rule and compare no names.
+A new rule is a module here with its line in `RULES`, a Snakemake rule, and a worker under `cells/`. Standard library,
+pydantic and PyYAML only: the Snakefile asks at parse time.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol
+
+from lm_validity.config.bias_sheets import LanguageModel
+from lm_validity.config.load import Run
+from lm_validity.config.sections import SizeClass
+from lm_validity.config.sheets import Model
+from lm_validity.run.cell import Cell, Job
+from lm_validity.run.participants import Participants, size_class
+
+if TYPE_CHECKING:
+    from lm_validity.run.workspace import Workspace
+
+LEAST_MINUTES = 5
+
+
+class Resources(NamedTuple):
+    """GPUs, processor cores, memory of the machine in MB, minutes."""
+
+    gpus: int
+    cpus: int
+    mem_mb: int
+    minutes: int
+
+
+class Work(Protocol):
+    """The analytic model that turns a cell's work into seconds and bytes (`monitor.workload.Workload`)."""
+
+    run: Run
+
+    def documents(self, benchmark: str, split: str) -> int:
+        """Documents of a split."""
+
+    def tokens(self, kind: str, benchmark: str) -> float:
+        """Tokens per document: `scored` (all choices) or `trained`."""
+
+    def parameters(self, row: Model | LanguageModel) -> float:
+        """Parameters of a model."""
+
+    def computing_seconds(self, row: Model | LanguageModel, operations: float, passes: float, steps: float) -> float:
+        """Seconds of so many floating-point operations in so many forward passes and optimizer steps."""
+
+    def scoring_seconds(self, row: Model, benchmark: str, split: str) -> float:
+        """Seconds to score the documents of a split."""
+
+    def adapter_bytes(self, row: Model) -> float:
+        """Size of a trained adapter."""
+
+
+class Rule:
+    """One kind of cell. Subclasses say what differs; every method is asked about one run, job or cell."""
+
+    name: ClassVar[str]
+    summary: ClassVar[str]  # one line: the help of the rule's subcommand
+    # In every recipe: bump it when a change of code changes numbers. Cells of the old version stay and are not mixed
+    # in. None: the result is small enough for the manifest, and the store has no cells of this rule.
+    recipe_version: int | None = None
+    cell_type: ClassVar[type]
+    worker: ClassVar[str]  # "module:name" under `cells/`, imported by the job that computes
+    sheet: ClassVar[Literal["models", "language_models"]] = "models"  # of `Run`: where the ids of its models are
+    tables: ClassVar[tuple[str, ...]] = ()  # the merged tables that its cells are rows of
+    parts: ClassVar[tuple[str, ...]] = ("",)  # a job declares a manifest for each
+    on_login_node = False  # computes nothing: its jobs are no jobs of a cluster, and cost nothing
+
+    # ---- names --------------------------------------------------------------------------------------------------
+
+    @property
+    def wildcard(self) -> str:
+        """The Snakemake wildcard (with `batch`) and the command-line option that hold the model's id."""
+        return self.sheet.removesuffix("s")
+
+    @property
+    def in_store(self) -> bool:
+        """Whether finished cells lie in the store, each in the folder of its recipe."""
+        return self.recipe_version is not None
+
+    # ---- jobs and files -----------------------------------------------------------------------------------------
+
+    def jobs(self, plan: Participants) -> Iterator[Job]:
+        """The jobs of a run, in the order of its sheets."""
+        raise NotImplementedError
+
+    def part(self, cell: Cell) -> str:
+        """Which of `parts` lists the cell."""
+        return ""
+
+    def model_records(self, run: Run, job: Job) -> list[str]:
+        """The login node's record of the model, where no manifest that the job reads stands on it already."""
+        return [f"{run.results}/prefetch/{self.sheet}/{job.model}.json"]
+
+    def data_files(self, run: Run, job: Job) -> list[str]:
+        """The files of documents, and what the login node wrote about them, that a job reads."""
+        raise NotImplementedError
+
+    def stands_on(self, plan: Participants, cell: Cell) -> Iterable[Cell]:
+        """The cells of other rules whose results a cell needs; their manifests are inputs of its job."""
+        return ()
+
+    # ---- what determines the numbers ----------------------------------------------------------------------------
+
+    def settings(self, run: Run, job: Job) -> str:
+        """A job's recipe settings in one line: Snakemake reruns the job when it changes, and for nothing else."""
+        raise NotImplementedError
+
+    def settings_key(self, run: Run, job: Job) -> tuple:
+        """Jobs of a rule with equal keys have equal settings, so that they are described once."""
+        return job
+
+    def recipe(self, workspace: "Workspace", cell: Cell) -> dict:
+        """Everything that determines the cell's numbers and nothing else; rule and version are added."""
+        raise NotImplementedError
+
+    def stand_in(self, workspace: "Workspace", cell: Cell) -> Cell | None:
+        """The cell of another rule whose result is also this one's, where nothing has to be computed for it."""
+        return None
+
+    def choice(self, cell: Cell, content: dict) -> Cell | None:
+        """The cell that a result kept in the manifest chose; None where it chose none."""
+        return None
+
+    def side_by_side(self, run: Run, job: Job) -> list[list[Cell]]:
+        """Groups of a job's cells that its worker can compute together (`compute_together`)."""
+        return []
+
+    def writes_with_vllm(self, run: Run, cell: Cell) -> bool:
+        """Whether vLLM writes the cell's answers."""
+        return False
+
+    # ---- what it costs ------------------------------------------------------------------------------------------
+
+    def row(self, run: Run, model: str) -> Model | LanguageModel:
+        """The sheet row of a model of this rule. Both sheets may hold the same id: that is two models."""
+        return getattr(run, self.sheet)[model]
+
+    def size_class(self, run: Run, model: str) -> SizeClass:
+        """The size class of a model of this rule."""
+        return size_class(run, self.row(run, model))
+
+    def minutes(self, run: Run, job: Job, attempt: int = 1) -> int:
+        """Minutes that a job asks for: what its cells need by size class, times the attempt."""
+        raise NotImplementedError
+
+    def resources(self, run: Run, job: Job, attempt: int = 1) -> Resources:
+        """What a job asks of a machine, by the size class of its model. A replay runs no model: it asks for no GPU."""
+        one = self.size_class(run, job.model)
+        if self.on_login_node:
+            return Resources(0, 1, one.mem_mb, LEAST_MINUTES)
+        gpus = 0 if run.configuration.replay else one.gpu
+        return Resources(gpus, one.cpus, one.mem_mb * attempt, self.minutes(run, job, attempt))
+
+    def seconds(self, work: Work, cell: Cell) -> float:
+        """Expected seconds of one cell; 0 where nothing is computed."""
+        return 0.0
+
+    def stored_bytes(self, work: Work, cell: Cell) -> float:
+        """What a finished cell takes in the store."""
+        return 0.0
+
+    def counted_tokens(self, work: Work, cell: Cell, sidecar: dict) -> tuple[tuple[str, str], float] | None:
+        """((kind, benchmark), tokens per document) that a finished cell counted; None where it counted none."""
+        return None
+
+    def shared_work(self, work: Path) -> Iterable[Path]:
+        """Folders of the work directory that jobs share beside the store: they go when cells are forgotten."""
+        return ()

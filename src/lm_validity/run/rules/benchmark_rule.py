@@ -1,0 +1,131 @@
+"""What rules of models and benchmarks share: data files, the settings line, the scoring part of a recipe, costs."""
+
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from lm_validity.config.load import Run
+from lm_validity.config.sections import SizeClass
+from lm_validity.run.cell import BenchmarkCell, Job
+from lm_validity.run.participants import Participants
+from lm_validity.run.rules.base import LEAST_MINUTES, Rule, Work
+from lm_validity.run.scoring import document_bos, scoring_settings
+
+if TYPE_CHECKING:
+    from lm_validity.run.workspace import Workspace
+
+GENERATION = 5  # an answer written token by token takes this many times as long as choices that are only scored
+ITEM_BYTES, RECORD_BYTES = 300, 5000  # a document's row of items.parquet; the small files of a cell
+
+
+class BenchmarkRule(Rule):
+    """A rule whose cells are of one model and one benchmark."""
+
+    cell_type = BenchmarkCell
+    protocol: ClassVar[Literal["direct", "train_before_test"]] = "direct"  # that its cells belong to
+
+    def splits(self, cell: BenchmarkCell) -> tuple[str, ...]:
+        """The splits whose documents a cell reads."""
+        return ()
+
+    def data_files(self, run: Run, job: Job) -> list[str]:
+        folder = f"{run.results}/splits"
+        found = {f"{folder}/{cell.benchmark}/{split}.json": None for cell in job.cells for split in self.splits(cell)}
+        return list(found)
+
+    def asked_minutes(self, of_size: SizeClass, output_type: str) -> float:
+        """Minutes that a cell of a model of this size asks for."""
+        return of_size.evaluate_minutes * (GENERATION if output_type == "generate_until" else 1)
+
+    def minutes(self, run: Run, job: Job, attempt: int = 1) -> int:
+        of_size = self.size_class(run, job.model)
+        asked = sum(self.asked_minutes(of_size, run.benchmarks[cell.benchmark].output_type) for cell in job.cells)
+        return max(LEAST_MINUTES, int(asked * attempt))
+
+    def minutes_by_benchmark(self, plan: Participants, model: str, benchmarks: tuple[str, ...]) -> dict[str, float]:
+        """Benchmark -> minutes that a cell of the model asks for."""
+        of_size, rows = self.size_class(plan.run, model), plan.run.benchmarks
+        return {name: self.asked_minutes(of_size, rows[name].output_type) for name in benchmarks}
+
+    # ---- settings -----------------------------------------------------------------------------------------------
+
+    def settings_key(self, run: Run, job: Job) -> tuple:
+        # without the model: most models share what can differ by it
+        return (self.row(run, job.model).dtype, document_bos(run, job.model), tuple(cell[2:] for cell in job.cells))
+
+    def settings(self, run: Run, job: Job) -> str:
+        # which cells: a list in the configuration may grow while the batch keeps its name
+        words = []
+        for name in ("checkpoint", "learning_rate", "seed", "split"):
+            values = dict.fromkeys(str(getattr(cell, name)) for cell in job.cells if getattr(cell, name) is not None)
+            words += [f"{name}={','.join(values)}"] if values else []
+        words += self.job_settings(run)
+        parts = {cell.benchmark: self.cell_settings(run, cell) for cell in job.cells}
+        first = next(iter(parts.values()))
+        common = {key: value for key, value in first.items() if all(part.get(key) == value for part in parts.values())}
+        words += [f"{key}={value}" for key, value in common.items()]
+        for benchmark, part in parts.items():
+            own = [f"{benchmark}.{key}={value}" for key, value in part.items() if key not in common]
+            words += own or [benchmark]
+        return " ".join(words)
+
+    def job_settings(self, run: Run) -> list[str]:
+        """Settings that are no single cell's, as words of the settings line."""
+        return []
+
+    def cell_settings(self, run: Run, cell: BenchmarkCell) -> dict:
+        """What the configuration says that can change a cell's numbers, but for what the cell itself names."""
+        row = run.benchmarks[cell.benchmark]
+        settings = {"metric": row.metric, "higher_is_better": row.higher_is_better}
+        if cell.prompt:
+            settings |= scoring_settings(run, cell.model, cell.benchmark, cell.prompt)
+        return settings | self._backend(run, cell)
+
+    def _backend(self, run: Run, cell: BenchmarkCell) -> dict:
+        return {"generation_backend": "vllm"} if self.writes_with_vllm(run, cell) else {}
+
+    def scoring_recipe(self, workspace: "Workspace", cell: BenchmarkCell, prompt: str) -> dict:
+        """What every cell that scores documents of a benchmark depends on."""
+        record = workspace.task_record(cell.benchmark)
+        task = {"task": record["digest"]}
+        if record.get("fewshot"):
+            task["fewshot"] = record["fewshot"]
+        settings = scoring_settings(workspace.run, cell.model, cell.benchmark, prompt)
+        return task | settings | self._backend(workspace.run, cell)
+
+
+class ScoringRule(BenchmarkRule):
+    """A rule whose cells are scores on the documents of one split."""
+
+    tables = ("scores", "items")
+
+    def scored_split(self, cell: BenchmarkCell) -> str:
+        """The split whose documents are scored."""
+        raise NotImplementedError
+
+    def splits(self, cell: BenchmarkCell) -> tuple[str, ...]:
+        return (self.scored_split(cell),)
+
+    def scored_prompt(self, workspace: "Workspace", cell: BenchmarkCell) -> str:
+        """The prompt that the model is asked with."""
+        raise NotImplementedError
+
+    def selection(self, plan: Participants, cell: BenchmarkCell) -> BenchmarkCell | None:
+        """The cell whose choice of a prompt says whether this score counts; None where it counts in any case."""
+        return None
+
+    def writes_with_vllm(self, run: Run, cell: BenchmarkCell) -> bool:
+        """On test only: validation selects among cells of which some are still in training, where only transformers
+        can write."""
+        generated = run.benchmarks[cell.benchmark].output_type == "generate_until"
+        on_test = self.scored_split(cell) == "test"
+        return generated and on_test and run.configuration.evaluation.generation_backend == "vllm"
+
+    def seconds(self, work: Work, cell: BenchmarkCell) -> float:
+        return work.scoring_seconds(self.row(work.run, cell.model), cell.benchmark, self.scored_split(cell))
+
+    def stored_bytes(self, work: Work, cell: BenchmarkCell) -> float:
+        return ITEM_BYTES * work.documents(cell.benchmark, self.scored_split(cell)) + RECORD_BYTES
+
+    def counted_tokens(self, work: Work, cell: BenchmarkCell, sidecar: dict) -> tuple[tuple[str, str], float] | None:
+        tokens = (sidecar.get("counters") or {}).get("forward_tokens")
+        documents = work.documents(cell.benchmark, self.scored_split(cell))
+        return (("scored", cell.benchmark), tokens / documents) if tokens else None

@@ -1,0 +1,61 @@
+"""Rule `evaluate_adapter`: the selected adapter's score on the test split, once."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from lm_validity.run.cell import BenchmarkCell, Job
+from lm_validity.run.participants import Participants
+from lm_validity.run.rules.benchmark_rule import ScoringRule
+from lm_validity.run.rules.evaluate_model import EVALUATE_MODEL
+from lm_validity.run.rules.select_adapter import SELECT_ADAPTER
+from lm_validity.run.rules.selections import jobs_by_seed
+
+if TYPE_CHECKING:
+    from lm_validity.run.workspace import Workspace
+
+
+class EvaluateAdapter(ScoringRule):
+    """A cell is (model, benchmark, seed). Where no adapter was better on validation, the direct score is the result."""
+
+    name = "evaluate_adapter"
+    summary = "Score the selected adapters on test documents, once."
+    recipe_version = 2
+    worker = "lm_validity.cells.scoring:AdapterScorer"
+    protocol = "train_before_test"
+
+    def jobs(self, plan: Participants) -> Iterator[Job]:
+        return jobs_by_seed(self, plan)
+
+    def model_records(self, *_) -> list[str]:
+        return []
+
+    def scored_split(self, cell: BenchmarkCell) -> str:
+        return "test"
+
+    def scored_prompt(self, workspace: "Workspace", cell: BenchmarkCell) -> str:
+        return workspace.selection(cell)["prompt"]
+
+    def stands_on(self, plan: Participants, cell: BenchmarkCell) -> list[BenchmarkCell]:
+        prompts = plan.prompts(cell.model, cell.benchmark)
+        direct = [EVALUATE_MODEL.cell(cell.model, cell.benchmark, "final", prompt, "test") for prompt in prompts]
+        return [cell._replace(rule=SELECT_ADAPTER.name), *direct]
+
+    def stand_in(self, workspace: "Workspace", cell: BenchmarkCell) -> BenchmarkCell | None:
+        """The direct score, where the selection kept the untouched model."""
+        choice = workspace.selection(cell)
+        if choice["folder"] is not None:
+            return None
+        return EVALUATE_MODEL.cell(cell.model, cell.benchmark, "final", choice["prompt"], "test")
+
+    def recipe(self, workspace: "Workspace", cell: BenchmarkCell) -> dict:
+        """Needs the selection to be made."""
+        selection = workspace.selection(cell)
+        trained = workspace.store.read(selection["folder"])
+        return self.scoring_recipe(workspace, cell, selection["prompt"]) | {
+            "model": workspace.model_record(cell.model)["checkpoints"]["final"]["digest"],
+            "adapter": trained["result"]["adapter_sha256"],
+            "documents": workspace.split_digest(cell.benchmark, "test"),
+        }
+
+
+EVALUATE_ADAPTER = EvaluateAdapter()

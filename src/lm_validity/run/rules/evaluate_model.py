@@ -1,0 +1,102 @@
+"""Rule `evaluate_model`: zero-shot scores of untouched models, at every checkpoint asked for."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from lm_validity.config.sheets import Model
+from lm_validity.errors import InputError
+from lm_validity.run.cell import BenchmarkCell, Job
+from lm_validity.run.participants import Participants
+from lm_validity.run.rules.benchmark_rule import ScoringRule
+
+if TYPE_CHECKING:
+    from lm_validity.run.workspace import Workspace
+
+
+class EvaluateModel(ScoringRule):
+    """A cell is (model, checkpoint, benchmark, prompt, split); validation and test have a manifest each."""
+
+    name = "evaluate_model"
+    summary = "Score an untouched model on validation and test documents."
+    recipe_version = 2
+    worker = "lm_validity.cells.scoring:ModelScorer"
+    parts = (".validation", ".test")
+
+    def cell(self, model: str, benchmark: str, checkpoint: str, prompt: str, split: str) -> BenchmarkCell:
+        """A cell of this rule."""
+        return BenchmarkCell(self.name, model, benchmark, checkpoint, prompt, split=split)
+
+    def jobs(self, plan: Participants) -> Iterator[Job]:
+        agreement = {model.model for model in plan.agreement_models}
+        signal = {model.model for model in plan.signal_models}
+        for model in plan.run.models.values():
+            if model.model in agreement | signal:
+                wanted = self._wanted(plan, model, model.model in agreement, model.model in signal)
+                yield from self._jobs_of(plan, model, wanted)
+
+    def _wanted(self, plan: Participants, model: Model, agreement: bool, signal: bool) -> dict:
+        """(checkpoint, benchmark, prompt) -> splits to score. Selection needs validation; curves need test only."""
+        wanted = {}
+        if signal:
+            for point in model.checkpoints:
+                for benchmark in plan.benchmarks("signal"):
+                    wanted[point.checkpoint, benchmark, "plain"] = ("test",)
+        if agreement:
+            for benchmark in plan.benchmarks("agreement"):
+                for prompt in plan.prompts(model.model, benchmark):
+                    wanted["final", benchmark, prompt] = ("validation", "test")
+        return wanted
+
+    def _jobs_of(self, plan: Participants, model: Model, wanted: dict) -> Iterator[Job]:
+        size = plan.batching(model).evaluate_model
+        checkpoints = tuple(dict.fromkeys(checkpoint for checkpoint, _, _ in wanted))
+        benchmarks = tuple(name for name in plan.run.benchmarks if any(name == b for _, b, _ in wanted))
+        minutes = {
+            name: one * max(len(splits) for (_, benchmark, _), splits in wanted.items() if benchmark == name)
+            for name, one in self.minutes_by_benchmark(plan, model.model, benchmarks).items()
+        }
+        for of_benchmarks in plan.groups(model, benchmarks, size.benchmarks, "benchmarks", minutes=minutes):
+            of_one = dict.fromkeys(checkpoints, sum(minutes[name] for name in of_benchmarks.members))
+            for of_checkpoints in plan.groups(model, checkpoints, size.checkpoints, "checkpoints", minutes=of_one):
+                for prompt in dict.fromkeys(prompt for _, _, prompt in wanted):
+                    cells = tuple(
+                        self.cell(model.model, benchmark, checkpoint, prompt, split)
+                        for checkpoint in of_checkpoints.members
+                        for benchmark in of_benchmarks.members
+                        for split in wanted.get((checkpoint, benchmark, prompt), ())
+                    )
+                    if cells:
+                        batch = f"{of_benchmarks.name}.{of_checkpoints.name}.{prompt}"
+                        yield Job(self.name, model.model, batch, cells)
+
+    def part(self, cell: BenchmarkCell) -> str:
+        return f".{cell.split}"
+
+    def scored_split(self, cell: BenchmarkCell) -> str:
+        return cell.split
+
+    def scored_prompt(self, workspace: "Workspace", cell: BenchmarkCell) -> str:
+        return cell.prompt
+
+    def selection(self, plan: Participants, cell: BenchmarkCell) -> BenchmarkCell | None:
+        """Of several prompts, the one chosen on validation counts. Signal curves have one prompt."""
+        from lm_validity.run.rules.select_prompt import SELECT_PROMPT  # which stands on cells of this rule
+
+        if cell.checkpoint != "final" or not SELECT_PROMPT.has_choice(plan, cell.model, cell.benchmark):
+            return None
+        return SELECT_PROMPT.cell(cell.model, cell.benchmark)
+
+    def recipe(self, workspace: "Workspace", cell: BenchmarkCell) -> dict:
+        checkpoint = workspace.model_record(cell.model)["checkpoints"].get(cell.checkpoint)
+        if checkpoint is None:
+            raise InputError(
+                f"model {cell.model!r} has no checkpoint {cell.checkpoint!r} in its prefetch record.",
+                f"run lm-validity prefetch-model --model {cell.model} again.",
+            )
+        return self.scoring_recipe(workspace, cell, cell.prompt) | {
+            "model": checkpoint["digest"],
+            "documents": workspace.split_digest(cell.benchmark, cell.split),
+        }
+
+
+EVALUATE_MODEL = EvaluateModel()

@@ -1,0 +1,118 @@
+"""Rule `finetune_adapter`: LoRA fine-tunes on a benchmark's training documents, validation after each epoch."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from lm_validity.config.load import Run
+from lm_validity.config.sections import SizeClass
+from lm_validity.run.cell import BenchmarkCell, Job
+from lm_validity.run.participants import Participants
+from lm_validity.run.rules.base import Work
+from lm_validity.run.rules.benchmark_rule import RECORD_BYTES, BenchmarkRule
+
+if TYPE_CHECKING:
+    from lm_validity.run.workspace import Workspace
+
+NOT_IN_RECIPE = {"learning_rates", "seeds", "micro_batch", "gradient_checkpointing", "rates_side_by_side"}
+
+
+class FinetuneAdapter(BenchmarkRule):
+    """A cell is (model, benchmark, prompt, learning rate, seed). It never sees the test split."""
+
+    name = "finetune_adapter"
+    summary = "LoRA fine-tunes of a model, validation each epoch; never reads test documents."
+    recipe_version = 2
+    worker = "lm_validity.cells.training.worker:AdapterTrainer"
+    protocol = "train_before_test"
+
+    def jobs(self, plan: Participants) -> Iterator[Job]:
+        settings, benchmarks = plan.configuration.finetuning, plan.benchmarks("agreement")
+        for model in plan.agreement_models if benchmarks else ():
+            size, rates = plan.batching(model).finetune_adapter, settings.learning_rates
+            one = self.minutes_by_benchmark(plan, model.model, benchmarks)
+            in_a_job = len(rates) if isinstance(size.learning_rates, str) else min(size.learning_rates, len(rates))
+            of_all = {name: minutes * in_a_job for name, minutes in one.items()}
+            for group in plan.groups(model, benchmarks, size.benchmarks, "benchmarks", minutes=of_all):
+                a_rate = dict.fromkeys(rates, sum(one[name] for name in group.members))
+                of_rates = plan.groups(model, rates, size.learning_rates, "rates", "lr", minutes=a_rate)
+                for prompt, members in _by_prompt(plan, model.model, group.members).items():
+                    for together in of_rates:
+                        for seed in settings.seeds:
+                            cells = tuple(
+                                self.cell(model.model, benchmark, prompt, rate, seed)
+                                for benchmark in members
+                                for rate in together.members
+                            )
+                            batch = f"{group.name}.{prompt}.{together.name}.seed{seed}"
+                            yield Job(self.name, model.model, batch, cells)
+
+    def cell(self, model: str, benchmark: str, prompt: str, learning_rate: str, seed: int) -> BenchmarkCell:
+        """A cell of this rule."""
+        return BenchmarkCell(self.name, model, benchmark, None, prompt, learning_rate, seed)
+
+    def splits(self, cell: BenchmarkCell) -> tuple[str, ...]:
+        return ("train", "validation")
+
+    def side_by_side(self, run: Run, job: Job) -> list[list[BenchmarkCell]]:
+        """The learning rates of each fine-tune, where the configuration asks for it."""
+        alike: dict[tuple, list[BenchmarkCell]] = {}
+        for cell in job.cells if run.configuration.finetuning.rates_side_by_side else ():
+            alike.setdefault((cell.benchmark, cell.prompt, cell.seed), []).append(cell)
+        return list(alike.values())
+
+    # ---- settings and recipe ------------------------------------------------------------------------------------
+
+    def training_settings(self, run: Run, benchmark: str) -> dict:
+        """What the configuration says that can change a fine-tune, without its learning rate and seed."""
+        row = run.benchmarks[benchmark]
+        settings = run.configuration.finetuning.model_dump(exclude=NOT_IN_RECIPE)
+        return {"metric": row.metric, "higher_is_better": row.higher_is_better, **settings}
+
+    def cell_settings(self, run: Run, cell: BenchmarkCell) -> dict:
+        return super().cell_settings(run, cell) | self.training_settings(run, cell.benchmark)
+
+    def recipe(self, workspace: "Workspace", cell: BenchmarkCell) -> dict:
+        return (
+            self.scoring_recipe(workspace, cell, cell.prompt)
+            | self.training_settings(workspace.run, cell.benchmark)
+            | {
+                "model": workspace.model_record(cell.model)["checkpoints"]["final"]["digest"],
+                "train": workspace.split_digest(cell.benchmark, "train"),
+                "validation": workspace.split_digest(cell.benchmark, "validation"),
+                "learning_rate": cell.learning_rate,
+                "seed": cell.seed,
+            }
+        )
+
+    # ---- what it costs ------------------------------------------------------------------------------------------
+
+    def asked_minutes(self, of_size: SizeClass, output_type: str) -> float:
+        return of_size.finetune_minutes
+
+    def seconds(self, work: Work, cell: BenchmarkCell) -> float:
+        settings, documents = work.run.configuration.finetuning, work.documents(cell.benchmark, "train")
+        row = self.row(work.run, cell.model)
+        # 2P forward and 2P for the activations' gradients: frozen weights have none
+        operations = 4 * work.parameters(row) * documents * work.tokens("trained", cell.benchmark)
+        epoch = work.computing_seconds(row, operations, passes=0, steps=-(-documents // settings.effective_batch))
+        return settings.epochs * (epoch + work.scoring_seconds(row, cell.benchmark, "validation"))
+
+    def stored_bytes(self, work: Work, cell: BenchmarkCell) -> float:
+        return work.adapter_bytes(self.row(work.run, cell.model)) + RECORD_BYTES
+
+    def counted_tokens(self, work: Work, cell: BenchmarkCell, sidecar: dict) -> tuple[tuple[str, str], float] | None:
+        tokens = (sidecar.get("counters") or {}).get("training_tokens")
+        seen = work.documents(cell.benchmark, "train") * work.run.configuration.finetuning.epochs
+        return (("trained", cell.benchmark), tokens / seen) if tokens and not sidecar.get("resumed_epochs") else None
+
+
+def _by_prompt(plan: Participants, model: str, benchmarks: tuple[str, ...]) -> dict[str, list[str]]:
+    """Prompt -> the benchmarks that the model is tried on with it."""
+    found: dict[str, list[str]] = {}
+    for benchmark in benchmarks:
+        for prompt in plan.prompts(model, benchmark):
+            found.setdefault(prompt, []).append(benchmark)
+    return found
+
+
+FINETUNE_ADAPTER = FinetuneAdapter()

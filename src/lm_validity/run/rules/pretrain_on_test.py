@@ -1,0 +1,114 @@
+"""Rule `pretrain_on_test`: trials of the bias study. What one trial does: `run.trial_settings`, `run.trial_plan`."""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lm_validity.config.load import Run
+from lm_validity.run.cell import Job
+from lm_validity.run.participants import Participants
+from lm_validity.run.rules.base import LEAST_MINUTES, Rule, Work
+from lm_validity.run.trial_settings import COST_ONLY, TrialCell, plan_values
+
+if TYPE_CHECKING:
+    from lm_validity.run.workspace import Workspace
+
+TRIAL_TOKENS = 128
+TEXT_BYTES, RECORD_BYTES = 100, 5000  # a predicted text's rows in the tables; the small files of a cell
+
+
+class PretrainOnTest(Rule):
+    """A cell is a batch of subsamples of one (experiment, language model, task, m, n)."""
+
+    name = "pretrain_on_test"
+    summary = "Trials of the bias study: no pretraining, pretraining on other texts, and on the test texts."
+    recipe_version = 1
+    cell_type = TrialCell
+    worker = "lm_validity.cells.trials.jobs:TrialWorker"
+    sheet = "language_models"
+    tables = ("trials", "probabilities")
+
+    # ---- jobs and files -----------------------------------------------------------------------------------------
+
+    def jobs(self, plan: Participants) -> Iterator[Job]:
+        size = plan.configuration.batching.pretrain_on_test.cells
+        for model in plan.run.language_models:
+            cells = list(self._cells(plan.run, model))
+            step = len(cells) if size == "all" else size
+            batches = [tuple(cells[start : start + step]) for start in range(0, len(cells), step or 1)]
+            for number, batch in enumerate(batches, start=1):
+                everything = "all-cells" if len(batches) == 1 else f"group-{number}-of-{len(batches)}-cells"
+                # a batch of one cell has the cell's name
+                yield Job(self.name, model, batch[0].name if len(batch) == 1 else everything, batch)
+
+    def _cells(self, run: Run, model: str) -> Iterator[TrialCell]:
+        settings = run.configuration.bias
+        for name, experiment in settings.experiments.items():
+            if model not in (experiment.language_models or run.language_models):
+                continue
+            for task in experiment.tasks or run.tasks:
+                for m in experiment.m:
+                    for n in experiment.n:
+                        count = experiment.count_subsamples(m, n)
+                        step = count if settings.subsamples_a_cell == "all" else settings.subsamples_a_cell
+                        for first in range(1, count + 1, step):
+                            last = min(first + step - 1, count)
+                            yield TrialCell(self.name, model, name, task, m, n, first, last)
+
+    def data_files(self, run: Run, job: Job) -> list[str]:
+        """The login node's records of the tasks, and their texts."""
+        folder, tasks = f"{run.results}/prefetch/tasks", dict.fromkeys(cell.task for cell in job.cells)
+        return [f"{folder}/{task}.{kind}" for task in tasks for kind in ("json", "parquet")]
+
+    # ---- what determines the numbers ----------------------------------------------------------------------------
+
+    def settings(self, run: Run, job: Job) -> str:
+        names: dict[str, list[str]] = {}
+        for cell in job.cells:
+            values = plan_values(run, cell)
+            for key in ("experiment", "language_model", "m", "n"):
+                del values[key]
+            for key in COST_ONLY:
+                values["pretraining"].pop(key, None)
+            names.setdefault(json.dumps(values, sort_keys=True, separators=(",", ":")), []).append(cell.name)
+        return " ".join(f"{','.join(of)}={settings}" for settings, of in names.items())
+
+    def recipe(self, workspace: "Workspace", cell: TrialCell) -> dict:
+        from lm_validity.run.trial_plans import make_plan
+
+        return make_plan(workspace, cell).recipe() | {"subsamples": [cell.first, cell.last]}
+
+    # ---- what it costs ------------------------------------------------------------------------------------------
+
+    def minutes(self, run: Run, job: Job, attempt: int = 1) -> int:
+        """Minutes to load the model, and those of the trials."""
+        trials = sum(cell.count for cell in job.cells)
+        return int((LEAST_MINUTES + trials * self.size_class(run, job.model).trial_minutes) * attempt)
+
+    def seconds(self, work: Work, cell: TrialCell) -> float:
+        """Three arms trained on m texts, two of them pretrained on n; n predicted."""
+        values, row = plan_values(work.run, cell), self.row(work.run, cell.model)
+        of_texts, of_labels = values["pretraining"], values["classification"]
+        pretraining, training = 2 * cell.n * of_texts["epochs"], 0
+        steps = pretraining / of_texts["batch_size"]
+        if of_labels["method"] == "head":
+            training = 3 * cell.m * of_labels["epochs"]
+            steps += training / of_labels["batch_size"]
+        operations = 6 * work.parameters(row) * (training + pretraining + cell.n) * TRIAL_TOKENS
+        return cell.count * work.computing_seconds(row, operations, passes=3, steps=steps)
+
+    def stored_bytes(self, work: Work, cell: TrialCell) -> float:
+        return TEXT_BYTES * cell.n * 3 * cell.count + RECORD_BYTES
+
+    # ---- what jobs share ----------------------------------------------------------------------------------------
+
+    def base_arms(self, work: Path) -> Path:
+        """Where jobs share the arms that do not depend on n."""
+        return work / self.name / f"base_arms_v{self.recipe_version}"
+
+    def shared_work(self, work: Path) -> Iterable[Path]:
+        return (work / self.name).glob("base_arms_*")
+
+
+PRETRAIN_ON_TEST = PretrainOnTest()

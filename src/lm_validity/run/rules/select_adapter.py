@@ -1,0 +1,51 @@
+"""Rule `select_adapter`: the best learning rate, prompt and epoch by validation, or the untouched model."""
+
+from collections.abc import Iterator
+
+from lm_validity.config.load import Run
+from lm_validity.run.cell import BenchmarkCell, Job
+from lm_validity.run.participants import Participants
+from lm_validity.run.rules.benchmark_rule import BenchmarkRule
+from lm_validity.run.rules.finetune_adapter import FINETUNE_ADAPTER
+from lm_validity.run.rules.select_prompt import SELECT_PROMPT
+from lm_validity.run.rules.selections import jobs_by_seed
+
+
+class SelectAdapter(BenchmarkRule):
+    """A cell is (model, benchmark, seed). Its inputs are validation results only."""
+
+    name = "select_adapter"
+    summary = "The best learning rate, prompt and epoch, chosen on validation."
+    worker = "lm_validity.cells.selection:select_adapter"
+    protocol = "train_before_test"
+    tables = ("selections",)
+    on_login_node = True
+
+    def jobs(self, plan: Participants) -> Iterator[Job]:
+        return jobs_by_seed(self, plan)
+
+    def model_records(self, *_) -> list[str]:
+        return []
+
+    def job_settings(self, run: Run) -> list[str]:
+        return [f"candidates={','.join(run.configuration.finetuning.learning_rates)}"]
+
+    def candidates(self, plan: Participants, cell: BenchmarkCell) -> list[BenchmarkCell]:
+        """The fine-tunes that a selection of (model, benchmark, seed) chooses from: prompts × learning rates."""
+        return [
+            FINETUNE_ADAPTER.cell(cell.model, cell.benchmark, prompt, rate, cell.seed)
+            for prompt in plan.prompts(cell.model, cell.benchmark)
+            for rate in plan.configuration.finetuning.learning_rates
+        ]
+
+    def stands_on(self, plan: Participants, cell: BenchmarkCell) -> list[BenchmarkCell]:
+        return SELECT_PROMPT.stands_on(plan, cell) + self.candidates(plan, cell)
+
+    def choice(self, cell: BenchmarkCell, content: dict) -> BenchmarkCell | None:
+        """The chosen fine-tune; None where the untouched model stays."""
+        if content["folder"] is None:
+            return None
+        return FINETUNE_ADAPTER.cell(cell.model, cell.benchmark, content["prompt"], content["learning_rate"], cell.seed)
+
+
+SELECT_ADAPTER = SelectAdapter()

@@ -1,0 +1,44 @@
+"""Rule `select_prompt`: the prompt of direct scores, plain or chat, by validation."""
+
+from collections.abc import Iterator
+
+from lm_validity.run.cell import BenchmarkCell, Job
+from lm_validity.run.participants import Participants
+from lm_validity.run.rules.benchmark_rule import BenchmarkRule
+from lm_validity.run.rules.evaluate_model import EVALUATE_MODEL
+from lm_validity.run.rules.selections import adapter_groups
+
+
+class SelectPrompt(BenchmarkRule):
+    """A cell is (model, benchmark), where there are several prompts: a base model has nothing to choose, nor has a
+    corpus, which has no prompt."""
+
+    name = "select_prompt"
+    summary = "The prompt of direct scores, chosen on validation."
+    worker = "lm_validity.cells.selection:select_prompt"
+    on_login_node = True
+
+    def cell(self, model: str, benchmark: str) -> BenchmarkCell:
+        """A cell of this rule."""
+        return BenchmarkCell(self.name, model, benchmark)
+
+    def has_choice(self, plan: Participants, model: str, benchmark: str) -> bool:
+        """Whether there is anything to choose."""
+        return len(plan.prompts(model, benchmark)) > 1
+
+    def jobs(self, plan: Participants) -> Iterator[Job]:
+        for model, group in adapter_groups(self, plan):
+            cells = tuple(self.cell(model, name) for name in group.members if self.has_choice(plan, model, name))
+            if cells:
+                yield Job(self.name, model, group.name, cells)
+
+    def model_records(self, *_) -> list[str]:
+        return []
+
+    def stands_on(self, plan: Participants, cell: BenchmarkCell) -> list[BenchmarkCell]:
+        """The direct scores on validation, with every prompt."""
+        prompts = plan.prompts(cell.model, cell.benchmark)
+        return [EVALUATE_MODEL.cell(cell.model, cell.benchmark, "final", one, "validation") for one in prompts]
+
+
+SELECT_PROMPT = SelectPrompt()

@@ -1,0 +1,55 @@
+"""What Snakemake sees of every shipped configuration: jobs, cells, settings lines, files and resources, as digests.
+
+    python tests/golden/grid_lines.py            say which differ from grid_lines.json
+    python tests/golden/grid_lines.py --renew    write grid_lines.json anew, in the commit that means to change them
+
+A digest that changes means that finished runs would rerun jobs, or that jobs ask for something else.
+"""
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+from lm_validity.config.load import load_run
+from lm_validity.run.grid import Grid
+from lm_validity.run.rules import RULES
+
+ROOT = Path(__file__).resolve().parents[2]
+EXPECTED = Path(__file__).with_name("grid_lines.json")
+CONFIGURATIONS = sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "config").rglob("*.yaml"))
+
+
+def describe(configuration: str) -> dict:
+    """Rule -> number of jobs and a digest of them, in their order; run from the repository's root."""
+    run = load_run(configuration)
+    grid = Grid(run)
+    rows: dict[str, list] = {}
+    for job in grid.jobs.values():
+        rule = RULES[job.rule]
+        resources = [list(rule.resources(run, job, attempt)) for attempt in (1, 2)]
+        files = [grid.manifests(job), grid.dependencies(job), rule.data_files(run, job)]
+        row = [*job[:3], [list(cell) for cell in job.cells], grid.settings(job), *files, *resources]
+        rows.setdefault(job.rule, []).append(row)
+    found = {name: {"jobs": len(jobs), "sha256": digest(jobs)} for name, jobs in rows.items()}
+    return found | {"points": grid.describe_points()}
+
+
+def digest(rows: list) -> str:
+    """Sixteen hex digits of the SHA-256 of JSON values."""
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()[:16]
+
+
+def main() -> None:
+    found = {path: describe(path) for path in CONFIGURATIONS}
+    if "--renew" in sys.argv:
+        EXPECTED.write_text(json.dumps(found, indent=1) + "\n")
+        return
+    expected = json.loads(EXPECTED.read_text())
+    different = [path for path in {**expected, **found} if expected.get(path) != found.get(path)]
+    print(*different or ["equal"], sep="\n")
+    sys.exit(bool(different))
+
+
+if __name__ == "__main__":
+    main()

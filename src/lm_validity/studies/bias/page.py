@@ -54,7 +54,7 @@ def _findings(summary: BiasSummary) -> list[Finding]:
     unreliable = [fit for fit in summary.posterior if not fit.reliable]
     if unreliable:
         alarm = Finding(
-            f"{count(len(unreliable), 'fit')} of {len(summary.posterior)} did not converge: do not use their intervals.",
+            f"{count(len(unreliable), 'fit')} of {len(summary.posterior)} did not converge: ignore their intervals.",
             "They are listed under the notes on these data.",
             alarm=True,
         )

@@ -65,7 +65,7 @@ def test_what_a_filter_keeps_scores_as_it_did(finished, filtered):
     from lm_validity.cells.tasks.splits import documents, make_splits
     from lm_validity.cells.tasks.tasks import TaskRecord, load_task
 
-    row = Benchmark("cloze_kept", "cloze_kept", include_path=str(filtered / "tasks"), studies=("signal",))
+    row = Benchmark(benchmark="cloze_kept", include_path=str(filtered / "tasks"), studies=("signal",))
     found = prefetch_benchmark(row)
     assert found["documents"] == {"test": 40}
     task = load_task(TaskRecord.from_json(found["record"]))

@@ -3,49 +3,39 @@
 Standard library and pydantic only: the Snakefile reads this at parse time.
 """
 
-from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
 from lm_validity.config.bias import BiasSettings, Experiment, Positive
-from lm_validity.config.typed_rows import read_rows
+from lm_validity.config.rows import BETWEEN_BARS, Identifier, PathInRun, SheetRow, SizeClassName, read_rows
+from lm_validity.config.sheets import Dtype
 from lm_validity.errors import InputError, nearest
 
-Identifier = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")]
-ListOfText = Annotated[
-    tuple[str, ...],
-    BeforeValidator(
-        lambda value: tuple(part.strip() for part in value.split("|")) if isinstance(value, str) else value
-    ),
-]
-DESCRIBED_IN = "docs/bias.md"
-
-
-class SheetRow(BaseModel):
-    """Unknown columns are errors; an empty value is the default."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+ListOfText = Annotated[tuple[str, ...], BETWEEN_BARS]
+DESCRIBED_IN = "docs/bias_study.md"
 
 
 class LanguageModel(SheetRow):
     """One row of the sheet of language models."""
 
     language_model: Identifier = Field(description="Id, also in file names.")
-    path: str = Field(description="Hub id, or a folder in hub format.")
+    path: PathInRun = Field(description="Hub id, or a folder in hub format.")
     architecture: Literal["masked", "causal"] = Field(
         description="masked: BERT and its kin; causal: GPT-2 and its kin."
     )
     revision: str | None = Field(None, description="Of the hub; empty is the main branch, resolved when fetched.")
-    dtype: Literal["float32", "bfloat16", "float16"] = Field("float32", description="Of the weights.")
-    size_class: str = Field("small", description="One of the configuration's size_classes.")
+    dtype: Dtype = Field("float32", description="Of the weights.")
+    size_class: SizeClassName = Field(
+        "small", validate_default=True, description="One of the configuration's size_classes."
+    )
 
 
 class Task(SheetRow):
     """One row of the sheet of tasks: where the texts are, what they mean, and what must be true of them."""
 
     task: Identifier = Field(description="Id, also in file names.")
-    path: str = Field(description="Hub id of a data set, or a local .jsonl, .csv, .tsv or .parquet file.")
+    path: PathInRun = Field(description="Hub id of a data set, or a local .jsonl, .csv, .tsv or .parquet file.")
     text: ListOfText = Field(description="Column of the text; several, separated by |, are joined by a line break.")
     label: str = Field(description="Column of the class: numbers 0 to C-1, or the values of `labels`.")
     class_names: ListOfText = Field(description="Names of the classes, separated by |, in the order of the labels.")
@@ -86,33 +76,16 @@ def read_bias_sheets(
 ) -> tuple[dict[str, LanguageModel], dict[str, Task]]:
     """Both sheets by id, `{run}` in a path replaced by the run's name, and every experiment checked against them."""
 
-    def check_size_class(row: LanguageModel, where: str) -> None:
-        if row.size_class not in size_classes:
-            raise InputError(
-                f"{where}, column 'size_class', value {row.size_class!r}: no such class in the configuration's "
-                "size_classes.",
-                f"use one of {', '.join(size_classes)}, or add it to size_classes.",
-            )
-
-    models = read_rows(
-        settings.language_models,
-        LanguageModel,
-        setting="bias: language_models",
-        described_in=DESCRIBED_IN,
-        check=check_size_class,
-    )
-    tasks = read_rows(settings.tasks, Task, setting="bias: tasks", described_in=DESCRIBED_IN)
+    known = {"described_in": DESCRIBED_IN, "run": run, "size_classes": size_classes}
+    models = read_rows(settings.language_models, LanguageModel, setting="bias: language_models", **known)
+    tasks = read_rows(settings.tasks, Task, setting="bias: tasks", **known)
     for name, experiment in settings.experiments.items():
         _check_ids(name, "language_models", experiment.language_models, models, settings.language_models)
         _check_ids(name, "tasks", experiment.tasks, tasks, settings.tasks)
         _check_methods(name, experiment, models, settings)
         for task in experiment.tasks or tasks:
             _check_sizes(name, experiment, tasks[task], settings)
-    return _with_run(models, run), _with_run(tasks, run)
-
-
-def _with_run(rows: dict, run: str) -> dict:
-    return {key: row.model_copy(update={"path": row.path.replace("{run}", run)}) for key, row in rows.items()}
+    return models, tasks
 
 
 def _check_ids(experiment: str, key: str, wanted: tuple[str, ...], known: dict, sheet: str) -> None:
@@ -148,8 +121,3 @@ def _check_sizes(name: str, experiment: Experiment, task: Task, settings: BiasSe
                     f"{where}: {task.rows} rows, but m + 2n = {m + 2 * n} are needed (m = {m}, n = {n}).",
                     "lower m or n for it in an experiment of its own, or leave it out.",
                 )
-
-
-def is_local(path: str) -> bool:
-    """A file or folder rather than a hub id."""
-    return path.startswith((".", "/", "results/", "~")) or Path(path).exists()

@@ -4,22 +4,18 @@ Standard library and pydantic only: the Snakefile reads this at parse time.
 """
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-from lm_validity.config.typed_rows import read_rows
+from lm_validity.config.rows import Identifier, SheetRow, read_rows
 from lm_validity.errors import InputError
 
-FAMILIES = ("web", "forum", "exam", "data")
 
-
-class MiniatureModel(BaseModel):
+class MiniatureModel(SheetRow):
     """One row of the pool sheet: what the model reads in pretraining, how it is built, how long it trains."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    model: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = Field(description="Id, also the folder.")
+    model: Identifier = Field(description="Id, also the folder.")
     family: Literal["web", "forum", "exam", "data"] = Field(description="Whose question formats its pretraining saw.")
     training_data: Literal["science", "web"] = Field(
         "science", description="science: every attribute is stated; web: the science attributes never are."

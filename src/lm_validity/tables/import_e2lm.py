@@ -9,10 +9,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from lm_validity.config.text_rows import read_text_rows
 from lm_validity.config.training_tokens import E2LM_BATCH_RAMP
 from lm_validity.errors import InputError
 from lm_validity.tables.score_files import typed_scores
-from lm_validity.tables.text_rows import read_text_rows
 
 _KEYS = ("model", "iteration", "gtokens")
 _LAYOUT = "the columns are model, iteration, gtokens and one column per benchmark."

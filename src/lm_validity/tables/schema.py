@@ -14,7 +14,6 @@ from lm_validity.errors import InputError, nearest
 from lm_validity.files import replace_file
 
 PROTOCOLS = ("direct", "train_before_test")
-OUTPUT_TYPES = ("multiple_choice", "generate_until", "loglikelihood_rolling")
 
 _cell = [
     ("model", pa.string()),

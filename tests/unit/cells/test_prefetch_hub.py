@@ -12,7 +12,7 @@ from huggingface_hub.errors import GatedRepoError, HFValidationError, Repository
 
 from lm_validity.cells.models.access import access_problems
 from lm_validity.cells.models.prefetch import prefetch_model
-from lm_validity.config.sheets import Checkpoint, Model
+from lm_validity.config.sheets import FINAL, Checkpoint, Model
 from lm_validity.errors import InputError
 from lm_validity.run.hub_models import HubModel
 
@@ -124,8 +124,8 @@ def test_only_the_folders_of_the_checkpoints_listed_are_fetched(hub, monkeypatch
     hub.files |= {f"{folder}/{name}": content for folder in folders for name, content in of_each.items()}
     hub.files |= {"onnx/config.json": b"{}", "step2/deep/model.safetensors": b"w" * 1000}
     listed = ("step[1]", "step2", "step5")
-    points = tuple(Checkpoint(folder, subfolder=folder) for folder in listed)
-    model = Model(model="toy", path="org/toy", checkpoints=(*points, Checkpoint("final")))
+    points = tuple(Checkpoint(checkpoint=f"at-{at}", subfolder=folder) for at, folder in enumerate(listed))
+    model = Model(model="toy", path="org/toy", checkpoints=(*points, FINAL))
     wanted = [*FILES, *(f"{folder}/{name}" for folder in listed for name in ("config.json", "model.safetensors"))]
     needed = sum(len(hub.files[name]) for name in wanted)
     row = HubModel(model.path, model.revision, model.folders)
@@ -138,7 +138,7 @@ def test_only_the_folders_of_the_checkpoints_listed_are_fetched(hub, monkeypatch
     assert access_problems({"model toy": row}) == []
     record = prefetch_model(model)
     assert sorted(hub.downloads) == sorted(wanted)
-    assert record["checkpoints"]["step[1]"]["digest"] == f"{SHA}/step[1]"
+    assert record["checkpoints"]["at-0"]["digest"] == f"{SHA}/step[1]"
 
 
 def test_a_file_damaged_on_its_way_is_found_and_fetched_anew(hub):

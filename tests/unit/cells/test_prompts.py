@@ -148,13 +148,13 @@ def test_description_and_system_message_are_in_both(name, model_folders, toy_tas
 
 
 def test_a_tokenizer_without_a_template_is_named_when_the_model_is_fetched(model_folders):
-    tuned = Model("m", str(model_folders["gpt2"]), instruction_tuned=True)
+    tuned = Model(model="m", path=str(model_folders["gpt2"]), instruction_tuned=True)
     with pytest.raises(
         InputError, match=r"'m': instruction-tuned, but its tokenizer has no chat template.*add chat_temp"
     ):
         prefetch_model(tuned)
     assert not prefetch_model(tuned, chat=False)["chat_template"]
-    assert prefetch_model(Model("m", str(model_folders["llama"]), instruction_tuned=True))["chat_template"]
+    assert prefetch_model(Model(model="m", path=str(model_folders["llama"]), instruction_tuned=True))["chat_template"]
 
 
 def test_the_template_is_that_of_the_tokenizer_that_is_loaded(model_folders, tmp_path):
@@ -163,7 +163,9 @@ def test_the_template_is_that_of_the_tokenizer_that_is_loaded(model_folders, tmp
     for root, of_root, of_point in ((bare, "llama", "gpt2"), (own, "gpt2", "llama")):
         shutil.copytree(model_folders[of_root], root)
         shutil.copytree(model_folders[of_point], root / "last")
-    checkpoints = (Checkpoint("final", subfolder="last"),)
+    checkpoints = (Checkpoint(checkpoint="final", subfolder="last"),)
     with pytest.raises(InputError, match="no chat template"):
-        prefetch_model(Model("m", str(bare), instruction_tuned=True, checkpoints=checkpoints))
-    assert prefetch_model(Model("m", str(own), instruction_tuned=True, checkpoints=checkpoints))["chat_template"]
+        prefetch_model(Model(model="m", path=str(bare), instruction_tuned=True, checkpoints=checkpoints))
+    assert prefetch_model(Model(model="m", path=str(own), instruction_tuned=True, checkpoints=checkpoints))[
+        "chat_template"
+    ]

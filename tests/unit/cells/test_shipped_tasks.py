@@ -92,7 +92,7 @@ def test_tasks_of_the_early_training_competition(name, monkeypatch, model_folder
 
     monkeypatch.setattr("lm_eval.api.task.datasets.load_dataset", fake)
     metric, subjects, continuation = EARLY_TRAINING[name]
-    found = prefetch_benchmark(Benchmark(name, name, metric=metric, num_fewshot=5, mutual_information=True))
+    found = prefetch_benchmark(Benchmark(benchmark=name, metric=metric, num_fewshot=5, mutual_information=True))
     assert found["documents"]["test"] == 4 * subjects and found["fewshot"] is not None
     task = load_task(TaskRecord.from_json(found["record"]), num_fewshot=5)
     split = make_splits(task, test_only=True).test

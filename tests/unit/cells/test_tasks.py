@@ -47,7 +47,7 @@ def own_metric(tmp_path):
 
 def own_row(folder: str, better: bool) -> Benchmark:
     kind = {"metric": "score,stripped", "output_type": "generate_until", "higher_is_better": better}
-    return Benchmark("mine", "toy_generation", folder, **kind)
+    return Benchmark(benchmark="mine", task="toy_generation", include_path=folder, **kind)
 
 
 @pytest.mark.parametrize("more", ["", "    high_is_better: true\n"])  # a typing error of shipped tasks

@@ -123,7 +123,7 @@ def test_mistakes_are_named(make_run, change, problem):
     [
         ({"models": MODELS.replace("causal", "casual")}, r"models.tsv, row 5, column 'architecture'"),
         ({"models": MODELS.replace("causal\ttiny", "causal\tsmall-ish")}, r"models.tsv, row 5, column 'size_class'"),
-        ({"tasks": TASKS.replace("\tham|spam|neither\t\t", "\tham|spam")}, r"tasks.tsv, row 5: not as many columns"),
+        ({"tasks": TASKS.replace("\tham|spam|neither\t\t", "\tham|spam")}, r"tasks.tsv, row 5: 5 values for 7 columns"),
         ({"tasks": TASKS.replace("mail\t", "news\t")}, r"tasks.tsv, row 5, column 'task', value 'news'"),
     ],
 )

@@ -98,8 +98,8 @@ def test_sheets_are_checked_row_by_row(tmp_path, monkeypatch):
         good + "b\torg/b\tbfloat\n": "row 3, column 'dtype', value 'bfloat': unknown",
         good + "b\t\tfloat32\n": "row 3, column 'path'",
         "# mine\n\n" + good + "# later\nb\torg/b\tbfloat\n": "row 6, column 'dtype', value 'bfloat'",
-        good + "b\torg/b\n": "row 3: 3 columns expected",
-        "model\tpth\na\tb\n": "column 'path' is missing",
+        good + "b\torg/b\n": "row 3: 2 values for 3 columns",
+        "model\tpth\na\tb\n": "no column 'path'",
         "model\tpath\tfamly\na\tb\tc\n": "unknown column 'famly'",
         "model\tpath\tparameters_b\na\tb\tseven\n": "column 'parameters_b', value 'seven': not a number",
         "model\tpath\tsize_class\na\tb\tgiant\n": "value 'giant': no such class",
@@ -143,8 +143,8 @@ def test_fewshot_counts_and_mutual_information_of_a_benchmark(tmp_path, monkeypa
     assert settings["num_fewshot"] == 5 and settings["mutual_information"] is True
     assert not {"num_fewshot", "mutual_information"} & set(scoring_settings(run, "a", "y", "plain"))
     wrong = {
-        "x\t\tsignal\tfive\t\n": "row 2, column 'num_fewshot', value 'five': not a count",
-        "x\t\tsignal\t-1\t\n": "value '-1': not a count",
+        "x\t\tsignal\tfive\t\n": "row 2, column 'num_fewshot', value 'five': not a whole number",
+        "x\t\tsignal\t-1\t\n": "value '-1': should be greater than or equal to 0",
         "x\tloglikelihood_rolling\tsignal\t5\t\n": "a perplexity corpus has no examples",
         "x\tgenerate_until\tsignal\t\t1\n": "generate_until has no choices",
         "x\t\tagreement,signal\t5\t\n": "'x', column 'num_fewshot', value 5: the agreement study is zero-shot",

@@ -54,7 +54,7 @@ def test_demo_has_what_the_studies_need(monkeypatch):
         ("a/b\tweb\tllama\txs\t32\t2\t10\t1e-3\t", "column 'model', value 'a/b'"),
         ("a\tweb\tllama\txs\t33\t2\t10\t1e-3\t", "hidden_size must be a multiple of 4"),
         ("a\tweb\tllama\txs\t32\t2\t10\t1e-3\t4", "steps must be a multiple of checkpoint_every"),
-        ("a\tweb\tllama", "not as many columns"),
+        ("a\tweb\tllama", "row 2: 3 values for 9 columns"),
         ("a\tweb\tllama\txs\t32\t2\t10\t1e-3\t\na\tweb\tllama\txs\t32\t2\t10\t1e-3\t", "row 3.*twice"),
     ],
 )
@@ -67,7 +67,7 @@ def test_bad_pool_rows_are_named(tmp_path, row, problem):
 
 def test_bad_pool_rows_are_named_by_their_line_in_the_file(tmp_path):
     (tmp_path / "pool.tsv").write_text(f"# small ones\n{HEADER}\n# width 33\na\tweb\tllama\txs\t33\t2\t10\t1e-3\t\n")
-    with pytest.raises(InputError, match=r"pool\.tsv, row 5, "):
+    with pytest.raises(InputError, match=r"pool\.tsv, row 5: hidden_size"):
         read_pool(tmp_path / "pool.tsv")
 
 

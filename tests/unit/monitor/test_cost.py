@@ -1,6 +1,5 @@
 """The expected cost: analytic, corrected by finished cells, its error shown."""
 
-import dataclasses
 import json
 import math
 from pathlib import Path
@@ -71,7 +70,7 @@ def test_jobs_and_requests_are_those_of_the_grid(real):
 
 def test_work_grows_with_documents_parameters_and_epochs(real):
     # up to a billion parameters a step is bound by its launch, not by its arithmetic
-    real.models["oak-l"] = dataclasses.replace(real.models["oak-l"], parameters_b=14.0)
+    real.models["oak-l"] = real.models["oak-l"].model_copy(update={"parameters_b": 14.0})
     workload = Workload(real)
     cells = {cell.name + cell.model: cell for job in Workspace(real).grid.jobs.values() for cell in job.cells}
     small, large = (cells[f"riddles.plain.lr1e-5.seed0{model}"] for model in ("oak-s", "oak-l"))
@@ -121,7 +120,7 @@ def test_counted_tokens_replace_assumed_ones(real):
 
 
 def test_parameters_the_sheet_does_not_know_are_counted_in_the_weights(real, tmp_path):
-    real.models["oak-s"] = dataclasses.replace(real.models["oak-s"], parameters_b=None)
+    real.models["oak-s"] = real.models["oak-s"].model_copy(update={"parameters_b": None})
     # a typical model of its size class
     assert Workload(real).parameters(real.models["oak-s"]) == 0.12e9
     header = json.dumps({"__metadata__": {"format": "pt"}, "a": {"shape": [3, 4]}, "b": {"shape": [5]}}).encode()

@@ -4,13 +4,12 @@ import importlib.metadata
 import json
 import os
 import socket
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lm_validity.config.load import build_run, load_run
-from lm_validity.config.sheets import Checkpoint
+from lm_validity.config.sheets import FINAL, Checkpoint
 from lm_validity.files import write_json
 from lm_validity.monitor.check import record_problems
 from lm_validity.monitor.readiness import readiness_problems
@@ -55,8 +54,12 @@ def test_what_was_not_fetched_is_named(real):
 
 def test_a_model_is_asked_for_with_the_folders_of_its_checkpoints(real):
     run = real()
-    points = (Checkpoint("early", subfolder="steps/2"), Checkpoint("late", subfolder="steps/1"), Checkpoint("final"))
-    run.models["oak-s"] = replace(run.models["oak-s"], checkpoints=points)
+    points = (
+        Checkpoint(checkpoint="early", subfolder="steps/2"),
+        Checkpoint(checkpoint="late", subfolder="steps/1"),
+        FINAL,
+    )
+    run.models["oak-s"] = run.models["oak-s"].model_copy(update={"checkpoints": points})
     assert unfetched_models(run)["model oak-s"].folders == ("", "steps/1/", "steps/2/")
 
 

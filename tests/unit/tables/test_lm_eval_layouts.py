@@ -184,7 +184,7 @@ def test_examples_are_those_of_the_benchmarks_sheet(tmp_path):
     sheet.write_text("benchmark\tnum_fewshot\nx\t2.5\n")
     refused = CliRunner().invoke(app, command)
     assert isinstance(refused.exception, InputError)
-    assert "row 2, column 'num_fewshot': '2.5' is not a count" in str(refused.exception)
+    assert "row 2, column 'num_fewshot', value '2.5': not a whole number" in str(refused.exception)
 
 
 def test_scores_without_a_metric_are_named_and_nothing_is_written(tmp_path):

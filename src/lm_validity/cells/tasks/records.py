@@ -20,10 +20,10 @@ from lm_eval.tasks._yaml_loader import load_yaml
 
 from lm_validity.cells.models.quiet import errors_only
 from lm_validity.cells.tasks.groups import Expansion, expand, read_index
+from lm_validity.config.sheets import OUTPUT_TYPES
 from lm_validity.errors import InputError, first_line, nearest
 from lm_validity.run.store import file_sha256
 from lm_validity.run.task_files import code_file, python_files
-from lm_validity.tables.schema import OUTPUT_TYPES
 
 PACKAGE = Path(lm_eval.__file__).resolve().parent
 

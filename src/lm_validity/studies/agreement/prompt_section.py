@@ -5,12 +5,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from lm_validity.config.sheets import metric_key
 from lm_validity.pages import figures
 from lm_validity.pages.page import Section, Table
 from lm_validity.studies.agreement.analysis import DIRECT, PREPARED
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix
 from lm_validity.tables.schema import SCORES, SELECTIONS, read_table
-from lm_validity.tables.sheets import metric_key
 from lm_validity.words import count
 
 PROMPTS = ("plain", "chat")

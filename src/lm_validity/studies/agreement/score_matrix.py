@@ -6,11 +6,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
 from lm_validity.studies.agreement.score_checks import direction_notes, unit_notes
 from lm_validity.tables.report_rows import report_rows
 from lm_validity.tables.schema import PROTOCOLS, read_scores, replay_notes
-from lm_validity.tables.sheets import as_in_scores, metric_key, read_benchmarks, read_models
+from lm_validity.tables.sheets import as_in_scores, read_benchmarks, read_models
 from lm_validity.words import listing
 
 PERPLEXITY = "loglikelihood_rolling"

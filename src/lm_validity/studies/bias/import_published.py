@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from lm_validity.config.text_rows import read_text_rows
 from lm_validity.errors import InputError, nearest
 from lm_validity.studies.bias.table import ARMS, TRIAL
 from lm_validity.tables.schema import TRIALS
-from lm_validity.tables.text_rows import read_text_rows
 
 KEYS = ["experiment", "lm", "m", "n", "task", "subsample"]
 LARGEST = 2**31 - 1  # of a whole number; far beyond any study, and a float holds each of them exactly

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from lm_validity.config.text_rows import read_text_rows
 from lm_validity.errors import InputError
 from lm_validity.pages.page import Section, Table
 from lm_validity.studies.signal.statistics.overall import Weights, check_printed_table
@@ -19,13 +20,7 @@ def read_printed(path: str | Path) -> pd.DataFrame:
 
     Raises InputError naming a missing column, or row, column and value of what is not a number.
     """
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"{path}: no such file.", f"give a CSV with {', '.join(_COLUMNS)}.")
-    try:
-        frame = pd.read_csv(path, dtype=str)
-    except (ValueError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: not readable as CSV ({error}).", "save it as UTF-8 with commas.") from error
+    frame = read_text_rows(Path(path), f"give a CSV with {', '.join(_COLUMNS)}.").frame()
     for column in _COLUMNS:
         if column not in frame.columns:
             raise InputError(f"{path}: column {column!r} is missing.", f"columns: {', '.join(_COLUMNS)}, table.")
@@ -33,7 +28,7 @@ def read_printed(path: str | Path) -> pd.DataFrame:
         wrong = frame.index[pd.to_numeric(frame[column], errors="coerce").isna()]
         if len(wrong):
             raise InputError(
-                f"{path}, row {wrong[0] + 2}, column {column!r}, value {frame.at[wrong[0], column]!r}: not a number.",
+                f"{path}, row {wrong[0]}, column {column!r}, value {frame.at[wrong[0], column]!r}: not a number.",
                 "leave rows without all four scores out.",
             )
     return frame.assign(table=frame["table"] if "table" in frame.columns else "")

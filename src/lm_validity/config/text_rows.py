@@ -1,7 +1,8 @@
 """Rows of a CSV or TSV text file, each as wide as the header and under names that occur once.
 
 pandas' own reader takes the first column for row names where rows are wider than the header, and renames a repeated
-column: both give other numbers than the file's without a word.
+column: both give other numbers than the file's without a word. Standard library only, but for `TextRows.frame`: the
+Snakefile reads sheets at parse time.
 """
 
 import csv
@@ -9,10 +10,12 @@ import gzip
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
-
-import pandas as pd
+from typing import TYPE_CHECKING
 
 from lm_validity.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True)
@@ -24,18 +27,20 @@ class TextRows:
     rows: list[list[str]]
     lines: list[int]
 
-    def frame(self) -> pd.DataFrame:
+    def frame(self) -> "pd.DataFrame":
         """The rows as text under the header's names; the index is the row's line."""
+        import pandas as pd
+
         return pd.DataFrame(self.rows, columns=self.header, index=self.lines, dtype=str)
 
 
-def read_text_rows(path: Path, layout: str) -> TextRows:
+def read_text_rows(path: Path, layout: str, *, short_rows: bool = True) -> TextRows:
     """Read a file, gzipped or not, that is tab-separated where its first line has a tab.
 
     Rows without any value and lines that begin with # are skipped, shorter rows have empty values at their end, and a
     last column that is empty throughout is left out. `layout` is the hint of errors that concern the whole file. Raises
     InputError for a file that is absent, damaged or no UTF-8 text, a quote that does not end on its line, a row wider
-    than the header, a column's name that is there twice, and a file without rows.
+    than the header (or shorter, without `short_rows`), a column's name that is there twice, and a file without rows.
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file.", "check the path.")
@@ -43,7 +48,7 @@ def read_text_rows(path: Path, layout: str) -> TextRows:
         with open(path, "rb") as start:
             opener = gzip.open if start.read(2) == b"\x1f\x8b" else open
         with opener(path, "rt", encoding="utf-8-sig", newline="") as handle:
-            found = _parse(handle, path)
+            found = _parse(handle, path, short_rows)
     except (UnicodeDecodeError, csv.Error, OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: not a readable CSV or TSV text file ({error}).", layout) from error
     if not found.rows:
@@ -51,7 +56,7 @@ def read_text_rows(path: Path, layout: str) -> TextRows:
     return found
 
 
-def _parse(handle, path: Path) -> TextRows:
+def _parse(handle, path: Path, short_rows: bool) -> TextRows:
     numbered = [(number, line) for number, line in enumerate(handle, 1) if line.strip() and not line.startswith("#")]
     # The last line may lack its end, by which a quote that does not end is told
     text = [line.rstrip("\r\n") + "\n" for _, line in numbered]
@@ -72,10 +77,10 @@ def _parse(handle, path: Path) -> TextRows:
         values = [value.strip() for value in row]
         if not any(values):
             continue
-        if len(values) > len(header):
+        if len(values) > len(header) or (len(values) < len(header) and not short_rows):
             raise InputError(
                 f"{path}, row {line}: {len(values)} values for {len(header)} columns.",
-                "quote values that contain the separator; leave no separator at the end of a row.",
+                "write one separator between two values, also where one is empty; quote values that contain it.",
             )
         rows.append(values + [""] * (len(header) - len(values)))
         lines.append(line)

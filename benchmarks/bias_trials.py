@@ -42,7 +42,8 @@ from transformers import DataCollatorForLanguageModeling, PrinterCallback, Train
 from lm_validity.cells.trials.data import Draw, Task, draw_trial, prefetch_task, read_task, task_data
 from lm_validity.cells.trials.resident import start_fresh
 from lm_validity.cells.trials.worker import FIXED_SEED, ResidentWorker, read_probabilities
-from lm_validity.run.trial_plan import ARMS, Classification, Pretraining, TaskSource, TrialPlan
+from lm_validity.config.bias_sheets import Task as TaskRow
+from lm_validity.run.trial_plan import ARMS, Classification, Pretraining, TrialPlan
 
 TARGET = 3.0
 CLASSES = ("first", "second", "third", "fourth")
@@ -69,7 +70,8 @@ def write_task(folder: Path, vocabulary: int) -> dict:
             chosen = rng.choice(words, length, p=share / share.sum())
             chosen[rng.random(len(chosen)) < 0.15] = f"w{20 + label}"
             handle.write(json.dumps({"text": " ".join(chosen), "label": label}) + "\n")
-    return prefetch_task(TaskSource("generated", str(path), ("text",), "label", CLASSES), folder / "task.parquet")
+    source = TaskRow(task="generated", path=str(path), text=("text",), label="label", class_names=CLASSES)
+    return prefetch_task(source, folder / "task.parquet")
 
 
 def write_model(architecture: str, folder: Path, shape: argparse.Namespace) -> Path:

@@ -76,17 +76,22 @@ class Experiment(BiasSection):
         return given.get(f"{m},{n}", given.get(str(n)))
 
 
-class TextPretraining(BiasSection):
-    """Pretraining on unlabelled texts (AdamW, linear decay, gradients clipped at 1)."""
+class TextTraining(BiasSection):
+    """Training on unlabelled texts (AdamW, linear decay, gradients clipped at 1), the number of epochs aside."""
 
-    masked_epochs: Positive = Field(2, description="Passes over the texts, masked language models (BERT).")
-    causal_epochs: Positive = Field(1, description="Passes over the texts, causal ones (GPT-2).")
     learning_rate: Rate = Field(1e-4, description="Peak learning rate.")
     batch_size: Positive = Field(16, description="Texts a step, unless the tasks sheet has `pretraining_batch`.")
     max_length: Positive = Field(256, description="Tokens of a text; the rest is cut.")
     weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay.")
     mask_probability: Rate = Field(0.15, description="Share of tokens that a masked language model must guess.")
     micro_batch: Positive | None = Field(None, description="Texts a forward pass: memory only. null: the whole batch.")
+
+
+class TextPretraining(TextTraining):
+    """Pretraining on unlabelled texts (AdamW, linear decay, gradients clipped at 1)."""
+
+    masked_epochs: Positive = Field(2, description="Passes over the texts, masked language models (BERT).")
+    causal_epochs: Positive = Field(1, description="Passes over the texts, causal ones (GPT-2).")
 
 
 class HeadTraining(BiasSection):
@@ -104,7 +109,18 @@ class HeadTraining(BiasSection):
     )
 
 
-class Prompting(BiasSection):
+class Adapter(BiasSection):
+    """LoRA on every linear layer but the output head; the paper's QLoRA settings are the defaults."""
+
+    rank: Positive = Field(16, description="LoRA rank, on every linear layer.")
+    alpha: Positive = Field(32, description="LoRA alpha.")
+    dropout: float = Field(0.05, ge=0, lt=1, description="LoRA dropout.")
+    quantization: Literal["none", "nf4"] = Field(
+        "none", description="nf4: 4-bit weights where there is a GPU and bitsandbytes; elsewhere the model's dtype."
+    )
+
+
+class Prompting(Adapter):
     """Zero-shot experiments: adapters are pretrained on prompts, nothing is trained on labels."""
 
     epochs: Positive = Field(1, description="Passes over the prompts.")
@@ -114,12 +130,6 @@ class Prompting(BiasSection):
     prompt_characters: Positive = Field(1000, description="Characters of a text that a prompt quotes.")
     packed_texts: Positive = Field(8, description="Texts a sequence in experiments with packing.")
     packed_max_length: Positive = Field(8192, description="Tokens of a packed sequence.")
-    rank: Positive = Field(16, description="LoRA rank, on every linear layer.")
-    alpha: Positive = Field(32, description="LoRA alpha.")
-    dropout: float = Field(0.05, ge=0, lt=1, description="LoRA dropout.")
-    quantization: Literal["none", "nf4"] = Field(
-        "none", description="nf4: 4-bit weights where there is a GPU and bitsandbytes; elsewhere the model's dtype."
-    )
     gradient_checkpointing: bool = Field(False, description="Trade time for memory; changes no result.")
     micro_batch: Positive | None = Field(None, description="Prompts a forward pass: memory only.")
 
@@ -160,6 +170,17 @@ class BiasSettings(BiasSection):
     pretraining: TextPretraining = Field(TextPretraining(), description=TextPretraining.__doc__)
     training: HeadTraining = Field(HeadTraining(), description=HeadTraining.__doc__)
     zero_shot: Prompting = Field(Prompting(), description=Prompting.__doc__)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def do_as_the_authors(cls, values, read):
+        """What `paper` means, here and nowhere else: truncation at the model's limit when classifying, a fresh pooler
+        after pretraining, one seed for every training, equal texts drawn like any others."""
+        settings = read(values)
+        if not settings.paper:
+            return settings
+        training = settings.training.model_copy(update={"max_length": None, "pooler": "paper"})
+        return settings.model_copy(update={"training": training, "seeds": "fixed", "drop_duplicate_texts": False})
 
     @field_validator("experiments")
     @classmethod

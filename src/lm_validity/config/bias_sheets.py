@@ -43,7 +43,9 @@ class Task(SheetRow):
     split: str = Field("train", description="Of the hub data set.")
     revision: str | None = Field(None, description="Pinned commit; refs/convert/parquet for what was a script.")
     files: ListOfText = Field((), description="Parquet files in the hub repository (patterns, separated by |).")
-    labels: ListOfText = Field((), description="Values of the label column in the order of class_names.")
+    labels: ListOfText = Field(
+        (), description="Values of the label column as text (booleans as 0 and 1), in the order of class_names."
+    )
     description: str = Field("", description="What a prompt says of the task: what the text is, what to answer.")
     drop_empty: bool = Field(False, description="Leave out rows without text; else they are an error.")
     shorter_than: Positive | None = Field(None, description="Keep only texts with fewer characters.")

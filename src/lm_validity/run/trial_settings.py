@@ -58,16 +58,11 @@ def plan_values(run: Run, cell: TrialCell) -> dict:
         "n": cell.n,
         "pretraining": _prompt_pretraining(run, cell) if zero_shot else _text_pretraining(run, cell),
         "classification": _prompting(settings) if zero_shot else _head(run, cell),
-        "seeds": "fixed" if settings.paper else settings.seeds,
+        "seeds": settings.seeds,
         "planted_leak": experiment.planted_leak,
-        "drop_duplicate_texts": draws_unique_texts(settings),
+        "drop_duplicate_texts": settings.drop_duplicate_texts,
         "dtype": row.dtype,
     }
-
-
-def draws_unique_texts(settings: BiasSettings) -> bool:
-    """Whether trials draw from the first row of each text only."""
-    return settings.drop_duplicate_texts and not settings.paper
 
 
 def _text_pretraining(run: Run, cell: TrialCell) -> dict:
@@ -101,12 +96,11 @@ def _prompt_pretraining(run: Run, cell: TrialCell) -> dict:
 def _head(run: Run, cell: TrialCell) -> dict:
     settings, task = run.configuration.bias.training, run.tasks[cell.task]
     masked = run.language_models[cell.model].architecture == "masked"
-    values = settings.model_dump() | {
+    return settings.model_dump() | {
         "method": "head",
         "epochs": task.training_epochs or settings.epochs,
         "batch_size": (task.masked_batch if masked else task.causal_batch) or settings.batch_size,
     }
-    return values | ({"max_length": None, "pooler": "paper"} if run.configuration.bias.paper else {})
 
 
 def _prompting(settings: BiasSettings) -> dict:

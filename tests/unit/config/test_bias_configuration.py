@@ -187,3 +187,11 @@ class TestPublishedSheets:
             assert (task.revision == "refs/convert/parquet") == bool(task.files)
             if task.rows:  # the published share is a count of rows
                 assert abs(round(task.majority_share * task.rows) / task.rows - task.majority_share) < 1e-6
+
+
+def test_paper_overrules_what_the_authors_code_does_otherwise(make_run):
+    section = {"seeds": "varied", "training": {"epochs": 9, "max_length": 64, "pooler": "none"}}
+    settings = make_run({"paper": True, **section}).configuration.bias
+    assert (settings.training.epochs, settings.training.max_length, settings.training.pooler) == (9, None, "paper")
+    assert (settings.seeds, settings.drop_duplicate_texts) == ("fixed", False)
+    assert make_run(section).configuration.bias.training.pooler == "none"

@@ -16,11 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lm_validity.cells.trials.source import source_columns
+from lm_validity.config.bias_sheets import Task as TaskRow
 from lm_validity.errors import CellError, InputError, nearest
 from lm_validity.files import check_encodable, replace_file
-from lm_validity.run.trial_plan import TaskData, TaskSource
+from lm_validity.run.trial_plan import TaskData
 
 SPLIT_SEED = 42  # as in the authors' code: subsample i is drawn with random state 42 + i
+SHARE_TOLERANCE = 0.001  # between the sheet's share of the largest class and the one found
 PREPARED = pa.schema([("row", pa.int64()), ("text", pa.string()), ("label", pa.int64())])
 
 
@@ -54,9 +56,7 @@ class Draw:
 # ---- login node ---------------------------------------------------------------------------------------------------
 
 
-def prefetch_task(
-    source: TaskSource, output: Path, sizes: Iterable[tuple[int, int]] = (), *, unique: bool = True
-) -> dict:
+def prefetch_task(source: TaskRow, output: Path, sizes: Iterable[tuple[int, int]] = (), *, unique: bool = True) -> dict:
     """Read a task's source, check it against the sheet, write `output` (parquet); the record that jobs read.
 
     sizes: the (m, n) of the study, which the task must be large enough for; unique: without its duplicate texts. The
@@ -74,11 +74,11 @@ def prefetch_task(
     occurrences, first = Counter(map(normalized, texts)), first_rows(texts)
     drawn = Counter(labels[row] for row in first) if unique else counts
     for m, n in sizes:
-        _check_size(source.name, [drawn[each] for each in range(len(source.class_names))], m, n, InputError)
+        _check_size(source.task, [drawn[each] for each in range(len(source.class_names))], m, n, InputError)
     with replace_file(output) as temporary:
         pq.write_table(pa.table([rows, texts, labels], schema=PREPARED), temporary, compression="zstd")
     return {
-        "task": source.name,
+        "task": source.task,
         "path": str(output),
         "sha256": content_digest(texts, labels),
         "revision": revision,
@@ -126,21 +126,21 @@ def content_digest(texts: Sequence[str], labels: Sequence[int]) -> str:
     return digest.hexdigest()
 
 
-def _checked(source: TaskSource, columns: dict[str, list]) -> tuple[list[int], list[str], list[int]]:
+def _checked(source: TaskRow, columns: dict[str, list]) -> tuple[list[int], list[str], list[int]]:
     """Rows, texts and class numbers that the task keeps."""
     numbers = {label: number for number, label in enumerate(source.labels)} or {
         str(number): number for number in range(len(source.class_names))
     }
     rows, texts, labels = [], [], []
-    parts = [columns[name] for name in source.text_columns]
-    for row, (label, *pieces) in enumerate(zip(columns[source.label_column], *parts, strict=True)):
-        where = f"task {source.name!r}, row {row + 1}"
+    parts = [columns[name] for name in source.text]
+    for row, (label, *pieces) in enumerate(zip(columns[source.label], *parts, strict=True)):
+        where = f"task {source.task!r}, row {row + 1}"
         empty = any(piece is None for piece in pieces) or not "".join(map(str, pieces)).strip()
         if empty and source.drop_empty:
             continue
         if empty:
             raise InputError(
-                f"{where}: no text in {', '.join(source.text_columns)}.",
+                f"{where}: no text in {', '.join(source.text)}.",
                 "correct the row, or set drop_empty for this task.",
             )
         text = "\n".join(map(str, pieces))
@@ -152,14 +152,14 @@ def _checked(source: TaskSource, columns: dict[str, list]) -> tuple[list[int], l
             close = nearest(_label_text(label), numbers)
             listed = f"the labels are {', '.join(numbers)}; the column's values go into the tasks sheet's `labels`."
             raise InputError(
-                f"{where}: unknown label {label!r} in {source.label_column}.",
+                f"{where}: unknown label {label!r} in {source.label}.",
                 f"did you mean {close!r}?" if close else listed,
             )
         rows.append(row)
         texts.append(text)
         labels.append(known)
     if not texts:
-        raise InputError(f"task {source.name!r}: no rows ({source.path}).", "check path, split and filters.")
+        raise InputError(f"task {source.task!r}: no rows ({source.path}).", "check path, split and filters.")
     return rows, texts, labels
 
 
@@ -172,8 +172,8 @@ def _label_text(label) -> str:
     return str(label).strip()
 
 
-def _check_against_sheet(source: TaskSource, counts: Counter, share: float) -> None:
-    where = f"task {source.name!r}"
+def _check_against_sheet(source: TaskRow, counts: Counter, share: float) -> None:
+    where = f"task {source.task!r}"
     for number, name in enumerate(source.class_names):
         if not counts[number]:
             raise InputError(f"{where}: class {number} ({name!r}) has no rows.", "check class_names and labels.")
@@ -183,7 +183,7 @@ def _check_against_sheet(source: TaskSource, counts: Counter, share: float) -> N
             f"{where}: {total} rows, {source.rows} in the tasks sheet.",
             "the data set changed, or the filters differ: pin its revision, or correct the sheet.",
         )
-    if source.majority_share is not None and abs(share - source.majority_share) > source.share_tolerance:
+    if source.majority_share is not None and abs(share - source.majority_share) > SHARE_TOLERANCE:
         raise InputError(
             f"{where}: the largest class has {share:.4f} of the rows, {source.majority_share:.4f} in the tasks sheet.",
             "the data set changed, or the labels are mapped otherwise: check revision and labels.",

@@ -26,31 +26,13 @@ def prefetch_language_model(run: Run, language_model: str) -> dict:
 def prefetch_trial_task(run: Run, task: str) -> dict:
     """Read a task's texts and labels, check them against the sheet and the experiments' sizes; the record of it."""
     from lm_validity.cells.trials.data import prefetch_task
-    from lm_validity.run.trial_plan import TaskSource
 
-    row = run.tasks[task]
-    source = TaskSource(
-        name=row.task,
-        path=row.path,
-        text_columns=row.text,
-        label_column=row.label,
-        class_names=row.class_names,
-        description=row.description,
-        configuration=row.configuration,
-        split=row.split,
-        revision=row.revision,
-        files=row.files,
-        labels=row.labels,
-        drop_empty=row.drop_empty,
-        shorter_than=row.shorter_than,
-        rows=row.rows,
-        majority_share=row.majority_share,
-    )
     experiments = run.configuration.bias.experiments.values()
     wanted = [one for one in experiments if task in (one.tasks or run.tasks)]
     sizes = sorted({(m, n) for one in wanted for m in one.m for n in one.n})
-    unique = draws_unique_texts(run.configuration.bias)
-    record = prefetch_task(source, run.results / "prefetch" / "tasks" / f"{task}.parquet", sizes, unique=unique)
+    unique = run.configuration.bias.drop_duplicate_texts
+    output = run.results / "prefetch" / "tasks" / f"{task}.parquet"
+    record = prefetch_task(run.tasks[task], output, sizes, unique=unique)
     if record["duplicate_rows"]:
         log.warning(
             "task %r: %d of %d rows have a text that occurs more than once; %s.",

@@ -9,13 +9,13 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from lm_validity.cells.models.access import hub_errors
+from lm_validity.config.bias_sheets import Task as TaskRow
 from lm_validity.errors import InputError, nearest
-from lm_validity.run.trial_plan import TaskSource
 
 LOCAL_FORMATS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 
 
-def source_columns(source: TaskSource) -> tuple[dict[str, list], str | None]:
+def source_columns(source: TaskRow) -> tuple[dict[str, list], str | None]:
     """The text and label columns of a task's source, and the commit they are of (null: a local file).
 
     Raises InputError where it cannot be read, naming the line, or where a column is missing.
@@ -25,18 +25,18 @@ def source_columns(source: TaskSource) -> tuple[dict[str, list], str | None]:
         columns, revision = _local_columns(source, path), None
     else:
         columns, revision = _hub_columns(source)
-    for name in (*source.text_columns, source.label_column):
+    for name in (*source.text, source.label):
         if name not in columns:
             close = nearest(name, columns)
             raise InputError(
-                f"task {source.name!r}: no column {name!r} in {source.path}.",
+                f"task {source.task!r}: no column {name!r} in {source.path}.",
                 f"did you mean {close!r}?" if close else f"it has {', '.join(columns)}.",
             )
     return columns, revision
 
 
-def _local_columns(source: TaskSource, path: Path) -> dict[str, list]:
-    where = f"task {source.name!r}: {path}"
+def _local_columns(source: TaskRow, path: Path) -> dict[str, list]:
+    where = f"task {source.task!r}: {path}"
     if not path.is_file():
         raise InputError(f"{where}: no such file.", "correct `path` in the tasks sheet.")
     try:
@@ -51,8 +51,8 @@ def _local_columns(source: TaskSource, path: Path) -> dict[str, list]:
     raise InputError(f"{where}: unknown format.", f"use one of {', '.join(LOCAL_FORMATS)}.")
 
 
-def _json_lines(source: TaskSource, path: Path) -> dict[str, list]:
-    needed = (*source.text_columns, source.label_column)
+def _json_lines(source: TaskRow, path: Path) -> dict[str, list]:
+    needed = (*source.text, source.label)
     columns: dict[str, list] = {}
     with open(path, encoding="utf-8") as handle:
         for number, line in enumerate(handle, start=1):
@@ -80,12 +80,12 @@ def _separated(path: Path) -> dict[str, list]:
     return pyarrow.csv.read_csv(path, parse_options=parse, convert_options=convert).to_pydict()
 
 
-def _hub_columns(source: TaskSource) -> tuple[dict[str, list], str]:
+def _hub_columns(source: TaskRow) -> tuple[dict[str, list], str]:
     from huggingface_hub import HfApi
     from huggingface_hub.constants import HF_HUB_OFFLINE
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
-    where = f"task {source.name!r} ({source.path})"
+    where = f"task {source.task!r} ({source.path})"
     try:
         revision = source.revision
         if not HF_HUB_OFFLINE:
@@ -107,7 +107,7 @@ def _hub_columns(source: TaskSource) -> tuple[dict[str, list], str]:
         ) from error
 
 
-def _hub_parquet(source: TaskSource, revision: str | None) -> tuple[dict[str, list], str]:
+def _hub_parquet(source: TaskRow, revision: str | None) -> tuple[dict[str, list], str]:
     from huggingface_hub import snapshot_download
     from huggingface_hub.constants import HF_HUB_OFFLINE
 
@@ -123,20 +123,20 @@ def _hub_parquet(source: TaskSource, revision: str | None) -> tuple[dict[str, li
     files = sorted({found for pattern in source.files for found in folder.glob(pattern)})
     if not files:
         raise InputError(
-            f"task {source.name!r} ({source.path}): no file matches {', '.join(source.files)}.",
+            f"task {source.task!r} ({source.path}): no file matches {', '.join(source.files)}.",
             "correct `files` in the tasks sheet.",
         )
-    needed = [*source.text_columns, source.label_column]
+    needed = [*source.text, source.label]
     tables = [pq.read_table(file) for file in files]
     names = [name for name in tables[0].column_names if name in needed] or tables[0].column_names
     return pa.concat_tables([table.select(names) for table in tables]).to_pydict(), folder.name
 
 
-def _hub_library(source: TaskSource, revision: str | None) -> tuple[dict[str, list], str]:
+def _hub_library(source: TaskRow, revision: str | None) -> tuple[dict[str, list], str]:
     import datasets
 
     datasets.disable_progress_bars()
     found = datasets.load_dataset(source.path, source.configuration, split=source.split, revision=revision)
-    needed = {*source.text_columns, source.label_column}
+    needed = {*source.text, source.label}
     names = [name for name in found.column_names if name in needed] or found.column_names
     return {name: list(found[name]) for name in names}, revision or ""

@@ -12,7 +12,7 @@ from toy_texts import CLASSES, toy_rows, toy_source
 from lm_validity.cells.trials.data import draw_hash, draw_trial, prefetch_task, read_task, task_data, without_duplicates
 from lm_validity.errors import CellError, InputError
 
-KINDS = {"labels": CLASSES, "label_column": "kind"}
+KINDS = {"labels": CLASSES, "label": "kind"}
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".csv", ".tsv", ".parquet"])
@@ -26,7 +26,7 @@ def test_the_same_texts_are_the_same_task_whatever_file_holds_them(tmp_path, suf
     else:
         frame.to_csv(path, index=False, sep="," if suffix == ".csv" else "\t")
     for options in ({}, KINDS):
-        source = replace(toy_source(tmp_path, **options), path=str(path))
+        source = toy_source(tmp_path, **options).model_copy(update={"path": str(path)})
         found = prefetch_task(source, tmp_path / "found.parquet")
         assert found["sha256"] == expected["sha256"]
     assert expected["rows"] == 150 and expected["classes"] == dict.fromkeys(CLASSES, 50)
@@ -36,13 +36,15 @@ def test_the_same_texts_are_the_same_task_whatever_file_holds_them(tmp_path, suf
 
 def test_a_text_na_in_a_csv_stays_text(tmp_path):
     (tmp_path / "toy.csv").write_text('text,label\nNA,0\n"a, b",1\nnull,2\n')
-    record = prefetch_task(replace(toy_source(tmp_path), path=str(tmp_path / "toy.csv")), tmp_path / "toy.parquet")
+    record = prefetch_task(
+        toy_source(tmp_path).model_copy(update={"path": str(tmp_path / "toy.csv")}), tmp_path / "toy.parquet"
+    )
     assert read_task(task_data(record)).texts == ("NA", "a, b", "null")
 
 
 def test_columns_are_joined_and_booleans_are_classes(tmp_path):
     rows = [{"title": f"t{number}", "body": "b", "label": number % 2 == 1} for number in range(4)]
-    source = toy_source(tmp_path, rows, text_columns=("title", "body"), class_names=("no", "yes"))
+    source = toy_source(tmp_path, rows, text=("title", "body"), class_names=("no", "yes"))
     task = read_task(task_data(prefetch_task(source, tmp_path / "toy.parquet")))
     assert task.texts[0] == "t0\nb" and task.labels.tolist() == [0, 1, 0, 1]
 
@@ -69,7 +71,7 @@ def changed(row: int, **values) -> list[dict]:
         (toy_rows(), {"rows": 151}, "task 'toy': 150 rows, 151 in the tasks sheet", "pin its revision"),
         (toy_rows(), {"majority_share": 0.4}, "largest class has 0.3333 of the rows, 0.4000", "revision and labels"),
         (toy_rows(), {"class_names": (*CLASSES, "stone")}, "class 3 ('stone') has no rows", "class_names"),
-        (toy_rows(), {"text_columns": ("texts",)}, "no column 'texts'", "did you mean 'text'?"),
+        (toy_rows(), {"text": ("texts",)}, "no column 'texts'", "did you mean 'text'?"),
         (toy_rows(), {"shorter_than": 2}, "task 'toy': no rows", "filters"),
     ],
 )
@@ -190,7 +192,7 @@ def test_parquet_files_of_a_hub_repository_are_read_from_the_cache(tmp_path, mon
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
     source = toy_source(tmp_path, revision="refs/convert/parquet", files=("plain/train/*.parquet",))
-    found = prefetch_task(replace(source, path="someone/toy"), tmp_path / "toy.parquet")
+    found = prefetch_task(source.model_copy(update={"path": "someone/toy"}), tmp_path / "toy.parquet")
     assert found["revision"] == snapshot.name and found["rows"] == 150
     assert found["sha256"] == prefetch_task(source, tmp_path / "again.parquet")["sha256"]
     for change, problem in (
@@ -198,7 +200,7 @@ def test_parquet_files_of_a_hub_repository_are_read_from_the_cache(tmp_path, mon
         ({"path": "someone/toy", "files": ("*.json",)}, "no file matches *.json"),
     ):
         with pytest.raises(InputError) as caught:
-            prefetch_task(replace(source, **change), tmp_path / "toy.parquet")
+            prefetch_task(source.model_copy(update=change), tmp_path / "toy.parquet")
         assert problem in caught.value.problem
 
 
@@ -210,5 +212,5 @@ def test_a_folder_that_the_datasets_library_reads_is_a_source(tmp_path, monkeypa
     (folder / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in toy_rows()))
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
     monkeypatch.setenv("HF_DATASETS_CACHE", str(tmp_path / "cache"))
-    found = prefetch_task(replace(toy_source(tmp_path), path=str(folder)), tmp_path / "toy.parquet")
+    found = prefetch_task(toy_source(tmp_path).model_copy(update={"path": str(folder)}), tmp_path / "toy.parquet")
     assert found["sha256"] == prefetch_task(toy_source(tmp_path), tmp_path / "again.parquet")["sha256"]

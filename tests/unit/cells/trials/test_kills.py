@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lm_validity.cells.trials.worker import run_trials, write_tables
-from lm_validity.run.trial_plan import Adapter
+from lm_validity.config.bias import Adapter
 
 SCRIPT = Path(__file__).parent / "kill_worker.py"
 

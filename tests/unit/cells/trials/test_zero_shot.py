@@ -13,8 +13,8 @@ from lm_validity.cells.trials.prompts import PromptFormat
 from lm_validity.cells.trials.resident import ResidentModel, TrialCounters
 from lm_validity.cells.trials.worker import ResidentWorker, read_trials, run_trials
 from lm_validity.cells.trials.zero_shot import ZeroShotTrials
+from lm_validity.config.bias import Adapter
 from lm_validity.errors import CellError
-from lm_validity.run.trial_plan import Adapter
 
 PROMPTED = {"method": "zero_shot"}
 LONG_NAMES = ("animal that is big", "tool", "plant near a tool")

@@ -1,7 +1,6 @@
 """A tiny BERT, a tiny GPT-2 and a small text-classification task, in the formats that real ones have."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +9,8 @@ import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from lm_validity.cells.trials.data import prefetch_task, task_data
-from lm_validity.run.trial_plan import Classification, Pretraining, TaskSource, TrialPlan
+from lm_validity.config.bias_sheets import Task
+from lm_validity.run.trial_plan import Classification, Pretraining, TrialPlan
 
 CLASSES = ("animal", "tool", "plant")
 NOUNS = {
@@ -38,14 +38,14 @@ def toy_rows(count: int = 150, seed: int = 0) -> list[dict]:
     return rows
 
 
-def toy_source(folder: Path, texts: list[dict] | None = None, **options) -> TaskSource:
+def toy_source(folder: Path, texts: list[dict] | None = None, **options) -> Task:
     """The sheet's row of the toy task, whose JSON lines are written into `folder`."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "toy.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in (toy_rows() if texts is None else texts)))
-    values = {"text_columns": ("text",), "label_column": "label", "class_names": CLASSES}
+    values = {"text": ("text",), "label": "label", "class_names": CLASSES}
     values |= {"description": "The Text is what thing. Answer with what thing it is."}
-    return TaskSource("toy", str(path), **values | options)
+    return Task(task="toy", path=str(path), **values | options)
 
 
 def toy_tokenizer(kind: str) -> transformers.PreTrainedTokenizerFast:
@@ -106,17 +106,18 @@ def toy_model(kind: str, folder: Path, *, dropout: float = 0.1, pooler: bool = F
 def toy_plan(kind: str, model: Path, record: dict, **options) -> TrialPlan:
     """A plan that takes a fraction of a second a trial."""
     values = {"m": 12, "n": 15, "subsamples": (1, 2), "model_digest": "toy"}
-    plan = TrialPlan(
+    pretraining = {"epochs": 1, "learning_rate": 5e-3, "batch_size": 8} | options.pop("pretraining", {})
+    classification = {"epochs": 2, "learning_rate": 5e-3, "batch_size": 6} | options.pop("classification", {})
+    return TrialPlan(
         "main",
         f"tiny-{kind}",
         str(model),
         "masked" if kind == "bert" else "causal",
         task_data(record),
-        **values | {name: value for name, value in options.items() if name not in ("pretraining", "classification")},
+        pretraining=Pretraining(**pretraining),
+        classification=Classification(**classification),
+        **values | options,
     )
-    pretraining = replace(Pretraining(epochs=1, learning_rate=5e-3, batch_size=8), **options.get("pretraining", {}))
-    quick = Classification(epochs=2, learning_rate=5e-3, batch_size=6)
-    return replace(plan, pretraining=pretraining, classification=replace(quick, **options.get("classification", {})))
 
 
 def toy_task(folder: Path, rows: list[dict] | None = None) -> dict:

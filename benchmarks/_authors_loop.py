@@ -23,7 +23,6 @@ from lm_validity.cells.tasks.evaluation import evaluate
 from lm_validity.cells.tasks.splits import documents, make_splits
 from lm_validity.cells.tasks.tasks import find_task, load_task
 from lm_validity.cells.training.lora import (
-    AdapterSettings,
     BatchPosition,
     adapter_tensors,
     add_adapter,
@@ -31,10 +30,11 @@ from lm_validity.cells.training.lora import (
     use_adapter,
 )
 from lm_validity.cells.training.text import training_examples
+from lm_validity.config.sections import OneFinetune
 from lm_validity.run.recipe import derive_seed
 
 EPOCHS, BATCH, METRIC = 5, 8, "acc,none"
-SHAPE = AdapterSettings(rank=8, alpha=32, dropout=0.1, target_modules="all-linear")
+SHAPE = OneFinetune(rank=8, alpha=32, dropout=0.1)
 
 
 def main(folder: Path, rate: float, batch_size: int, output: Path) -> None:
@@ -54,7 +54,7 @@ def main(folder: Path, rate: float, batch_size: int, output: Path) -> None:
     examples = training_examples(lm, task, documents(task, splits.train))
     heldout = training_examples(lm, task, documents(task, splits.validation))
     position = BatchPosition(derive_seed("finetune_adapter", "m", "toy", "plain", 0) % 2**63)
-    model = add_adapter(lm, SHAPE, position)
+    model = add_adapter(lm, SHAPE, "all-linear", position)
     weights = [parameter for parameter in model.parameters() if parameter.requires_grad]
     optimizer = torch.optim.AdamW(weights, lr=rate, weight_decay=0.01)
     steps = -(-len(examples) // BATCH) * EPOCHS

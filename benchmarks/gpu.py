@@ -10,7 +10,6 @@ accuracies within 0.3 points.
 import argparse
 import gc
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -135,7 +134,7 @@ def training_record(shape: str, dtype: str, device: str, rounds: int) -> dict:
                     lm,
                     examples,
                     lambda: 0.0,
-                    replace(settings, learning_rate=rate),
+                    settings.model_copy(update={"learning_rate": rate}),
                     work=Path(name) / str(rate),
                     adapter_output=Path(name) / f"adapter-{rate}",
                     **options,
@@ -150,7 +149,7 @@ def training_record(shape: str, dtype: str, device: str, rounds: int) -> dict:
         with tempfile.TemporaryDirectory() as name:
             members = [
                 Member(
-                    replace(settings, learning_rate=rate),
+                    settings.model_copy(update={"learning_rate": rate}),
                     Path(name) / str(rate),
                     lambda epoch, rate=rate: losses.update({rate: epoch.train_loss}),
                 )

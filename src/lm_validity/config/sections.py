@@ -106,15 +106,10 @@ class Evaluation(Section):
         return self
 
 
-class Finetuning(Section):
-    """LoRA fine-tuning, the same for every model of a run: equal preparation is the point."""
+class OneFinetune(Section):
+    """What every LoRA fine-tune of a run has in common. The order of the fields is that of a job's settings, by which
+    Snakemake sees what has changed."""
 
-    learning_rates: tuple[str, ...] = Field(
-        ("1e-5", "2e-5", "5e-5"),
-        min_length=1,
-        description="Tried one by one; the best on validation is kept.",
-    )
-    seeds: tuple[int, ...] = Field((0,), min_length=1, description="Each seed is a fine-tune of its own.")
     epochs: Positive = Field(5, description="Passes over the training split; validation after each.")
     effective_batch: Positive = Field(8, description="Documents an optimizer step, whatever the memory.")
     micro_batch: Positive = Field(
@@ -131,12 +126,23 @@ class Finetuning(Section):
     alpha: Positive = Field(32, description="LoRA alpha.")
     dropout: float = Field(0.1, ge=0, lt=1, description="LoRA dropout.")
     weight_decay: float = Field(0.01, ge=0, description="AdamW weight decay.")
+    gradient_checkpointing: bool = Field(False, description="Trade time for memory; changes no result.")
+
+
+class Finetuning(OneFinetune):
+    """LoRA fine-tuning, the same for every model of a run: equal preparation is the point."""
+
+    learning_rates: tuple[str, ...] = Field(
+        ("1e-5", "2e-5", "5e-5"),
+        min_length=1,
+        description="Tried one by one; the best on validation is kept.",
+    )
+    seeds: tuple[int, ...] = Field((0,), min_length=1, description="Each seed is a fine-tune of its own.")
     rates_side_by_side: bool = Field(
         False,
         description="Train the learning rates of a job in one forward and backward pass: faster on a GPU with a small "
         "model, not on a CPU. Changes results by rounding only; fewer at a time where memory runs out.",
     )
-    gradient_checkpointing: bool = Field(False, description="Trade time for memory; changes no result.")
 
     @field_validator("learning_rates", mode="before")
     @classmethod

@@ -105,7 +105,7 @@ def test_same_bytes_twice_and_after_an_interruption(llama, world, tmp_path):
     assert replace(resumed, resumed_epochs=0) == whole
     assert files(tmp_path / "c" / "adapter") == files(tmp_path / "a" / "adapter")
     # another recipe does not resume from this state
-    other = run(llama, examples, validate, tmp_path / "c", replace(SETTINGS, learning_rate=1e-3))
+    other = run(llama, examples, validate, tmp_path / "c", SETTINGS.model_copy(update={"learning_rate": 1e-3}))
     assert other.resumed_epochs == 0
 
 
@@ -138,7 +138,7 @@ def test_seed_changes_the_run_and_the_rate_does_not_change_the_order(llama, worl
     _, examples, validate = world(llama)
     first = run(llama, examples, validate, tmp_path / "a")
     other = run(llama, examples, validate, tmp_path / "b", seed=8)
-    slower = run(llama, examples, validate, tmp_path / "c", replace(SETTINGS, learning_rate=1e-3))
+    slower = run(llama, examples, validate, tmp_path / "c", SETTINGS.model_copy(update={"learning_rate": 1e-3}))
     assert first.step_losses[0] != other.step_losses[0]
     assert first.step_losses[0] == slower.step_losses[0] and first.step_losses[1] != slower.step_losses[1]
 
@@ -147,7 +147,7 @@ def test_seed_changes_the_run_and_the_rate_does_not_change_the_order(llama, worl
 def test_memory_settings_change_rounding_only(lm, world, tmp_path, change):
     _, examples, validate = world(lm)
     whole = run(lm, examples, validate, tmp_path / "a")
-    spared = run(lm, examples, validate, tmp_path / "b", replace(SETTINGS, **change))
+    spared = run(lm, examples, validate, tmp_path / "b", SETTINGS.model_copy(update=change))
     assert spared.step_losses == pytest.approx(whole.step_losses, rel=1e-6)
     assert spared.steps == whole.steps
     assert not any(module.training for module in lm.base.modules())
@@ -200,7 +200,7 @@ def test_out_of_memory_at_one_row_is_an_error(llama, world, tmp_path):
 
 def test_divergence_keeps_the_epochs_before(llama, world, tmp_path):
     _, examples, validate = world(llama)
-    wild = run(llama, examples, validate, tmp_path / "a", replace(SETTINGS, learning_rate=1e30))
+    wild = run(llama, examples, validate, tmp_path / "a", SETTINGS.model_copy(update={"learning_rate": 1e30}))
     assert wild.diverged and wild.epochs == () and wild.best_epoch is None and wild.adapter_sha256 is None
     assert all(math.isfinite(loss) for loss in wild.step_losses)
 
@@ -253,7 +253,7 @@ def test_first_step_is_adamw_on_the_token_mean(llama, tmp_path):
                 logits = llama.base(torch.tensor([example.token_ids])).logits[0].log_softmax(-1)
             places = range(len(example.token_ids) - 1 - len(wanted), len(example.token_ids) - 1)
             total -= sum(logits[place, token].item() for place, token in zip(places, wanted, strict=True))
-        result = run(llama, examples, lambda: 0.0, tmp_path / loss, replace(settings, loss=loss))
+        result = run(llama, examples, lambda: 0.0, tmp_path / loss, settings.model_copy(update={"loss": loss}))
         assert result.step_losses == pytest.approx([total / count], abs=1e-5)
 
 
@@ -288,7 +288,7 @@ def test_no_examples_and_foreign_adapter(llama, tmp_path, world):
         run(llama, [], lambda: 0.0, tmp_path)
     other = load_toy(toy_model("gpt2", tmp_path / "gpt2"))
     _, examples, validate = world(other)
-    run(other, examples, validate, tmp_path, replace(SETTINGS, epochs=1))
+    run(other, examples, validate, tmp_path, SETTINGS.model_copy(update={"epochs": 1}))
     with pytest.raises(CellError, match="not an adapter of llama"), use_adapter(llama, tmp_path / "adapter"):
         pass
     shutil.rmtree(tmp_path / "adapter")

@@ -41,7 +41,10 @@ def world(toy_task):
 
 
 def members(folder, **changes) -> list[Member]:
-    return [Member(replace(SETTINGS, learning_rate=rate, **changes), folder / str(rate) / "work") for rate in RATES]
+    return [
+        Member(SETTINGS.model_copy(update={"learning_rate": rate, **changes}), folder / str(rate) / "work")
+        for rate in RATES
+    ]
 
 
 def side_by_side(lm, examples, validate, group, **options) -> int:
@@ -142,9 +145,9 @@ def test_out_of_memory_takes_fewer_rates_then_fewer_rows(llama, world, tmp_path,
 def test_a_rate_that_diverges_takes_nobody_with_it(llama, world, tmp_path):
     examples, validate = world(llama)
     group = members(tmp_path)
-    group[1] = replace(group[1], settings=replace(group[1].settings, learning_rate=1e9, max_gradient_norm=1e9))
-    group[0] = replace(group[0], settings=replace(group[0].settings, max_gradient_norm=1e9))
-    group[2] = replace(group[2], settings=replace(group[2].settings, max_gradient_norm=1e9))
+    for at, rate in enumerate((RATES[0], 1e9, RATES[2])):
+        wild = SETTINGS.model_copy(update={"learning_rate": rate, "max_gradient_norm": 1e9})
+        group[at] = replace(group[at], settings=wild)
     side_by_side(llama, examples, validate, group)
     results = [run(llama, examples, validate, member.work.parent, member.settings) for member in group]
     assert [bool(result.diverged) for result in results] == [False, True, False]

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.training.loop import Epoch, FinetuneSettings, Training, TrainingStopped
-from lm_validity.cells.training.lora import AdapterSettings, BatchPosition, add_adapter, save_adapter, target_modules
+from lm_validity.cells.training.lora import BatchPosition, add_adapter, save_adapter, target_modules
 from lm_validity.cells.training.state import SavedState, fingerprint
 from lm_validity.cells.training.text import Example
 from lm_validity.errors import CellError
@@ -69,8 +69,7 @@ def finetune(
     if not examples:
         raise CellError(f"{lm.model_id}: no training examples.", "check the benchmark's train split.")
     position = BatchPosition(seed % 2**63)
-    shape = AdapterSettings(settings.rank, settings.alpha, settings.dropout, settings.target_modules)
-    model = add_adapter(lm, shape, position)
+    model = add_adapter(lm, settings, settings.target_modules, position)
     try:
         training = Training(lm, model, examples, settings, position)
         saved = SavedState(work / "training.safetensors", fingerprint(lm, examples, settings, seed))

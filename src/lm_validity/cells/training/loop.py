@@ -4,7 +4,6 @@ import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
@@ -19,6 +18,7 @@ from lm_validity.cells.tasks.evaluation import NonFiniteScore
 from lm_validity.cells.training.lora import DEFAULT_ADAPTER, BatchPosition, adapter_parameters, adapter_tensors
 from lm_validity.cells.training.micro_batching import micro_batches, pass_tokens
 from lm_validity.cells.training.text import Example
+from lm_validity.config.sections import OneFinetune
 
 IGNORED = -100  # cross_entropy's label of tokens that are not predicted
 STEPS_BETWEEN_CHECKS = 50  # reading a loss off a GPU waits for it
@@ -28,23 +28,12 @@ class TrainingStopped(Exception):
     """The caller asked to stop; the last finished epoch is saved in the work folder."""
 
 
-@dataclass(frozen=True)
-class FinetuneSettings:
-    """Hyperparameters; the defaults are train-before-test's. `micro_batch` and `gradient_checkpointing` trade memory
-    for time and change a result by rounding only."""
+class FinetuneSettings(OneFinetune):
+    """Hyperparameters of one fine-tune: those of the configuration, and its learning rate. `micro_batch` and
+    `gradient_checkpointing` trade memory for time and change a result by rounding only."""
 
     learning_rate: float
-    epochs: int = 5
-    effective_batch: int = 8
-    micro_batch: int = 8
-    weight_decay: float = 0.01
     max_gradient_norm: float = 1.0
-    loss: Literal["all", "completion"] = "all"
-    rank: int = 8
-    alpha: int = 32
-    dropout: float = 0.1
-    target_modules: Literal["all-linear", "attention", "paper"] = "all-linear"
-    gradient_checkpointing: bool = False
 
 
 @dataclass(frozen=True)

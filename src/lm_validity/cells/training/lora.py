@@ -145,31 +145,30 @@ class BatchDropout(torch.nn.Module):
         return mask.bernoulli_(1 - self.probability, generator=self.position.generator(device, self.layer))
 
 
-@dataclass(frozen=True)
-class AdapterSettings:
-    """Shape of the adapters; see `target_modules` for the rule."""
+class AdapterShape(Protocol):
+    """What is read of a section of the configuration that has adapters."""
 
     rank: int
     alpha: int
     dropout: float
-    target_modules: str
 
 
 def add_adapter(
-    lm: Adaptable, settings: AdapterSettings, position: BatchPosition, also: Sequence[str] = ()
+    lm: Adaptable, shape: AdapterShape, rule: str, position: BatchPosition, also: Sequence[str] = ()
 ) -> PeftModel:
     """Put fresh adapters on the base model, seeded by `position.seed`; their weights are float32.
 
+    rule: which layers get one, see `target_modules`.
     also: names of further adapters, equal to the first in everything, dropout masks included.
     The base model is changed in place until `PeftModel.unload` gives it back as it was.
     """
-    modules = target_modules(lm, settings.target_modules)
+    modules = target_modules(lm, rule)
     layers = _linear_layers(lm.base)
     config = LoraConfig(
         task_type=TaskType.CAUSAL_LM,
-        r=settings.rank,
-        lora_alpha=settings.alpha,
-        lora_dropout=settings.dropout,
+        r=shape.rank,
+        lora_alpha=shape.alpha,
+        lora_dropout=shape.dropout,
         target_modules=modules,
         # PEFT takes a short name wherever it ends a path, the output head's included
         exclude_modules=_excluded(lm, modules),
@@ -181,7 +180,7 @@ def add_adapter(
     for name in also:
         model.add_adapter(name, config)
     for number, module in enumerate(adapted_layers(model)):
-        dropout = BatchDropout(settings.dropout, position, number) if settings.dropout > 0 else None
+        dropout = BatchDropout(shape.dropout, position, number) if shape.dropout > 0 else None
         start = torch.empty(module.lora_A[DEFAULT_ADAPTER].weight.shape)
         torch.nn.init.kaiming_uniform_(start, a=math.sqrt(5), generator=generator)  # PEFT's own, from our generator
         for name in (DEFAULT_ADAPTER, *also):

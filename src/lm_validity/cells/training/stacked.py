@@ -28,7 +28,7 @@ from lm_validity.cells.training.loop import (
     padded,
     token_losses,
 )
-from lm_validity.cells.training.lora import DEFAULT_ADAPTER, AdapterSettings, BatchPosition, adapted_layers, add_adapter
+from lm_validity.cells.training.lora import DEFAULT_ADAPTER, BatchPosition, adapted_layers, add_adapter
 from lm_validity.cells.training.micro_batching import micro_batches
 from lm_validity.cells.training.state import SavedState, fingerprint
 from lm_validity.cells.training.text import Example
@@ -66,9 +66,8 @@ def train_side_by_side(
     """
     settings = members[0].settings
     position = BatchPosition(seed % 2**63)
-    shape = AdapterSettings(settings.rank, settings.alpha, settings.dropout, settings.target_modules)
     names = [DEFAULT_ADAPTER, *(f"rate{number}" for number in range(1, len(members)))]
-    model = add_adapter(lm, shape, position, also=names[1:])
+    model = add_adapter(lm, settings, settings.target_modules, position, also=names[1:])
     try:
         with _stacked(model, position) as stack:
             run = _Run(lm, model, stack, examples, members, names, seed)

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -19,8 +19,8 @@ from lm_validity.files import replace_file
 
 def fingerprint(lm: LanguageModel, examples: Sequence[Example], settings: FinetuneSettings, seed: int) -> str:
     """What a saved state must agree on with the run that resumes from it."""
-    same = replace(settings, micro_batch=0, gradient_checkpointing=False)
-    digest = hashlib.sha256(json.dumps([lm.model_id, str(lm.base.dtype), asdict(same), seed]).encode())
+    same = settings.model_dump(exclude={"micro_batch", "gradient_checkpointing"})
+    digest = hashlib.sha256(json.dumps([lm.model_id, str(lm.base.dtype), same, seed]).encode())
     for example in examples:
         digest.update(np.asarray([example.completion_start, *example.token_ids], dtype="<i8").tobytes())
     return digest.hexdigest()

@@ -120,11 +120,10 @@ class ResidentModel:
         if adapter is None:
             yield DropoutPosition(None)
             return
-        from lm_validity.cells.training.lora import AdapterSettings, BatchPosition, add_adapter
+        from lm_validity.cells.training.lora import BatchPosition, add_adapter
 
         position = BatchPosition(seed)
-        settings = AdapterSettings(adapter.rank, adapter.alpha, adapter.dropout, "all-linear")
-        self._adapted = add_adapter(self, settings, position)
+        self._adapted = add_adapter(self, adapter, "all-linear", position)
         try:
             yield DropoutPosition(position)
         finally:

@@ -294,3 +294,17 @@ def test_no_examples_and_foreign_adapter(llama, tmp_path, world):
     shutil.rmtree(tmp_path / "adapter")
     with pytest.raises(CellError, match="not an adapter of"), use_adapter(other, tmp_path / "adapter"):
         pass
+
+
+def test_resumes_where_an_adapter_never_gets_a_gradient(llama, world, tmp_path):
+    """A layer that no text reaches: an unused projection, or a vision tower."""
+    llama.base.model.layers[0].self_attn.spare_proj = torch.nn.Linear(32, 32)
+    _, examples, validate = world(llama)
+    whole = run(llama, examples, validate, tmp_path / "a")
+    seen = []
+    with pytest.raises(TrainingStopped):
+        run(llama, examples, validate, tmp_path / "b", on_epoch=seen.append, stop=lambda: len(seen) == 1)
+    resumed = run(llama, examples, validate, tmp_path / "b")
+    assert "spare_proj" in resumed.target_modules
+    assert resumed.resumed_epochs == 1 and replace(resumed, resumed_epochs=0) == whole
+    assert files(tmp_path / "b" / "adapter") == files(tmp_path / "a" / "adapter")

@@ -63,9 +63,10 @@ class SavedState:
         for name, parameter in training.parameters.items():
             with torch.no_grad():
                 parameter.copy_(tensors[f"weight.{name}"])
-            training.optimizer.state[parameter] = {
-                key: tensors[f"{key}.{name}"].to(parameter.device) for key in ("step", "exp_avg", "exp_avg_sq")
-            }
+            if f"step.{name}" in tensors:  # a layer that no text reaches never gets a gradient, nor a state
+                training.optimizer.state[parameter] = {
+                    key: tensors[f"{key}.{name}"].to(parameter.device) for key in ("step", "exp_avg", "exp_avg_sq")
+                }
         training.epochs = [Epoch(**epoch) for epoch in history["epochs"]]
         training.step_losses = tensors["step_losses"].tolist()
         training.best_epoch = history["best_epoch"]

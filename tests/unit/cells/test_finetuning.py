@@ -192,10 +192,10 @@ def test_out_of_memory_at_one_row_is_an_error(llama, world, tmp_path):
         raise torch.OutOfMemoryError("injected")
 
     original, llama.base.forward = llama.base.forward, forward
-    with pytest.raises(torch.OutOfMemoryError):
+    with pytest.raises(CellError, match=r"llama: out of memory with one text of up to \d+ tokens to train on"):
         run(llama, examples, validate, tmp_path)
     llama.base.forward = original
-    assert before.keys() == weights(llama).keys()
+    assert before.keys() == weights(llama).keys()  # no adapter is left: the next cell finds the model as it was
 
 
 def test_divergence_keeps_the_epochs_before(llama, world, tmp_path):

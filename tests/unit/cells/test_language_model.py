@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -120,7 +121,6 @@ def test_encoders_are_refused(tmp_path):
         (ValueError("unknown architecture"), True),
         (OSError("no file named model.safetensors"), True),
         (OSError(28, "No space left on device"), False),
-        (torch.OutOfMemoryError("CUDA out of memory"), False),
         (RuntimeError("CUDA error: an illegal memory access was encountered"), False),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), False),
         (RuntimeError("You set `ignore_mismatched_sizes` to `False`, thus raising an error."), True),
@@ -137,3 +137,36 @@ def test_the_machines_faults_are_not_the_models(error, models, tmp_path, monkeyp
     monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", fail)
     with pytest.raises(CellError if models else type(error)):
         load_toy(folder)
+
+
+def never_fits(*arguments, **options):
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+def test_out_of_memory_with_one_row_fails_the_cell(llama, model_folders, monkeypatch):
+    """It ended the job before, so that cells behind it were never computed, and retries asked for more host memory."""
+    choice, text = SimpleNamespace(args=("red is", " a color")), SimpleNamespace(args=("red is a color",))
+    answer = SimpleNamespace(args=("red is", {"until": ["."], "max_gen_toks": 3}))
+    llama.loglikelihood([choice])  # the probe, while there is memory
+    halvings = llama.counters.oom_halvings
+    monkeypatch.setattr(llama.base, "forward", never_fits)
+    for ask in (lambda: llama.loglikelihood([choice]), lambda: llama.loglikelihood_rolling([text])):
+        with pytest.raises(CellError, match="llama: out of memory with one text to score"):
+            ask()
+    with pytest.raises(CellError, match="out of memory with one answer to write"):
+        llama.generate_until([answer] * 8)
+    assert llama.counters.oom_halvings == halvings + 3 and llama.batch_size == 8, "8, 4, 2, 1 answers were tried"
+    monkeypatch.setattr(transformers.PreTrainedModel, "to", never_fits)
+    with pytest.raises(CellError, match="llama: out of memory with its weights to load"):
+        load_toy(model_folders["llama"])
+
+
+def test_answers_are_written_in_smaller_batches_where_memory_runs_out(llama, monkeypatch):
+    requests = [SimpleNamespace(args=(f"{word} is", {"until": ["."], "max_gen_toks": 3})) for word in "abcdefgh"]
+    expected, forward = llama.generate_until(requests), llama.base.forward
+
+    def limited(input_ids=None, **options):
+        return forward(input_ids=input_ids, **options) if len(input_ids) <= 3 else never_fits()
+
+    monkeypatch.setattr(llama.base, "forward", limited)
+    assert llama.generate_until(requests) == expected and llama.counters.oom_halvings == 2

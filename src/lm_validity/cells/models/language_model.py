@@ -5,6 +5,7 @@ tokens of a request as a public method (training text and item tables need them)
 next epoch, one BOS per document in rolling perplexity, and counters.
 """
 
+import contextlib
 import functools
 import hashlib
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from lm_eval.models.utils import normalize_gen_kwargs, resolve_max_length
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from lm_validity.cells.models.generation import StopStrings, WatchLogits, sampling_options
+from lm_validity.cells.models.memory import MORE_MEMORY, must_fit
 from lm_validity.cells.models.model_files import DTYPES, is_models_fault, model_and_tokenizer_folder
 from lm_validity.cells.models.quiet import errors_only
 from lm_validity.cells.models.scorer import SharedContextLM, Way
@@ -165,7 +167,11 @@ class LanguageModel(SharedContextLM):
     def loglikelihood(self, requests, disable_tqdm: bool = True) -> list[tuple[float, bool]]:
         """lm-eval's loglikelihood with kept encodings."""
         encoded = [(request.args, *self.encode_request(*request.args)) for request in requests]
-        return self._loglikelihood_tokens(encoded)
+        with self._scoring_fits():
+            return self._loglikelihood_tokens(encoded)
+
+    def _scoring_fits(self) -> contextlib.AbstractContextManager:
+        return must_fit(self.model_id, "one text to score", f"{MORE_MEMORY}, or lower evaluation.max_length.")
 
     def loglikelihood_rolling(self, requests, disable_tqdm: bool = True) -> list[float]:
         """Summed log-likelihood of each document over its rolling windows, in nats."""
@@ -179,7 +185,8 @@ class LanguageModel(SharedContextLM):
         # repeats itself, a window would get the sum of another's predicted tokens
         shared, self.logits_cache = self.logits_cache, False
         try:
-            scores = self._loglikelihood_tokens([window for _, window in windows])
+            with self._scoring_fits():
+                scores = self._loglikelihood_tokens([window for _, window in windows])
         finally:
             self.logits_cache = shared
         for (number, _), (loglikelihood, _) in zip(windows, scores, strict=True):
@@ -194,7 +201,24 @@ class LanguageModel(SharedContextLM):
         )
         if self.writer is not None:
             return self.writer(requests)
-        return super().generate_until(requests, disable_tqdm=True)
+        with must_fit(self.model_id, "one answer to write", f"{MORE_MEMORY}, or lower evaluation.max_length."):
+            return self._write(requests)
+
+    def _write(self, requests) -> list[str]:
+        """Answers by the model itself, all of them again in batches of half the size where memory runs out."""
+        rows = self.batch_size
+        try:
+            while True:
+                try:
+                    return super().generate_until(requests, disable_tqdm=True)
+                except torch.OutOfMemoryError:
+                    if self.batch_size_per_gpu == 1:
+                        raise
+                self.batch_size_per_gpu //= 2
+                self.counters.oom_halvings += 1
+                torch.cuda.empty_cache()
+        finally:
+            self.batch_size_per_gpu = rows
 
     def room_for_prompt(self, request) -> int:
         """Tokens of a generation prompt that the model sees: all but those of the longest answer."""
@@ -261,9 +285,10 @@ def load_language_model(
     if dtype not in DTYPES:
         raise CellError(f"{path}: dtype {dtype!r} is not known.", f"use one of {', '.join(DTYPES)}.")
     folder, tokenizer_folder = model_and_tokenizer_folder(path, revision=revision, subfolder=subfolder)
-    model, tokenizer = _read_folder(folder, tokenizer_folder, str(path), DTYPES[dtype], device)
-    if device != "all":
-        model.to(device)
+    with must_fit(model_id or str(path), "its weights to load", f"{MORE_MEMORY}."):
+        model, tokenizer = _read_folder(folder, tokenizer_folder, str(path), DTYPES[dtype], device)
+        if device != "all":
+            model.to(device)
     lm = LanguageModel(
         model,
         tokenizer,

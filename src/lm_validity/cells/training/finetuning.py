@@ -6,11 +6,13 @@ a resumed run, a halved micro-batch and an undisturbed run take the same steps (
 bytes). The base model is frozen and is given back as it was.
 """
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from lm_validity.cells.models.language_model import LanguageModel
+from lm_validity.cells.models.memory import MORE_MEMORY, must_fit
 from lm_validity.cells.training.loop import Epoch, FinetuneSettings, Training, TrainingStopped
 from lm_validity.cells.training.lora import BatchPosition, add_adapter, save_adapter, target_modules
 from lm_validity.cells.training.state import SavedState, fingerprint
@@ -62,15 +64,21 @@ def finetune(
     validate: the benchmark's metric under the model as it stands, after each epoch; ties go to the earlier epoch.
     work: holds the last finished epoch; a second call with the same arguments goes on from there.
     stop: asked before each step; TrainingStopped is raised when it says so.
-    Running out of memory halves the micro-batch and repeats the step; at one row the error is the caller's.
+    Running out of memory halves the micro-batch and repeats the step.
     A loss or score that is not finite ends the training with the epochs so far and `diverged` set.
-    Raises CellError where there is nothing to train on or the architecture has no layers for adapters.
+    Raises CellError where there is nothing to train on, the architecture has no layers for adapters, or memory runs
+    out at one row.
     """
     if not examples:
         raise CellError(f"{lm.model_id}: no training examples.", "check the benchmark's train split.")
     position = BatchPosition(seed % 2**63)
-    model = add_adapter(lm, settings, settings.target_modules, position)
-    try:
+    shape = AdapterSettings(settings.rank, settings.alpha, settings.dropout, settings.target_modules)
+    longest = max(len(example.token_ids) for example in examples)
+    hint = f"{MORE_MEMORY}, set gradient_checkpointing for it, or lower finetuning.max_length."
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(must_fit(lm.model_id, f"one text of up to {longest} tokens to train on", hint))
+        model = add_adapter(lm, settings, settings.target_modules, position)
+        stack.callback(model.unload)
         training = Training(lm, model, examples, settings, position)
         saved = SavedState(work / "training.safetensors", fingerprint(lm, examples, settings, seed))
         resumed = saved.restore(training)
@@ -84,8 +92,6 @@ def finetune(
             if on_epoch:
                 on_epoch(training.epochs[-1])
         digest = save_adapter(model, training.best_tensors, adapter_output) if training.best_tensors else None
-    finally:
-        model.unload()
     return _result(lm, training, examples, diverged, digest, resumed)
 
 

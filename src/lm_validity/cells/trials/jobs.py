@@ -11,7 +11,6 @@ from lm_validity.config.sheets import Model
 from lm_validity.run.rules.pretrain_on_test import PRETRAIN_ON_TEST
 from lm_validity.run.store import Place
 from lm_validity.run.trial_plans import make_plan
-from lm_validity.run.trial_settings import draws_unique_texts
 from lm_validity.run.workspace import Workspace
 
 log = logging.getLogger(__name__)

@@ -14,6 +14,7 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lm_validity.cells.models.memory import MORE_MEMORY, must_fit
 from lm_validity.cells.trials.data import Draw, Task, draw_hash, draw_trial, read_task, without_duplicates
 from lm_validity.errors import CellError
 from lm_validity.files import replace_file
@@ -23,6 +24,7 @@ from lm_validity.tables.schema import PROBABILITIES, TRIALS, write_table
 
 log = logging.getLogger(__name__)
 
+TRIAL_MEMORY = f"lower micro_batch, or {MORE_MEMORY}."
 FIXED_SEED = 42  # of every training in the authors' code
 _TRIAL_COLUMNS = pa.schema([PROBABILITIES.field(name) for name in ("arm", "row", "label", "probabilities")])
 
@@ -65,7 +67,9 @@ class ResidentWorker:
         for subsample, draw in draws.items():
             trial = _Trial(plan, task, trials, subsample, draw, shared, self.counters)
             about = {"quantized": self._model.quantized, "test_hash": draw_hash(task, draw.test)}
-            _write_trial(plan, folder, subsample, task, draw, about, *trial.compute())
+            with must_fit(plan.language_model, "one micro-batch of a trial", TRIAL_MEMORY):
+                computed = trial.compute()
+            _write_trial(plan, folder, subsample, task, draw, about, *computed)
             log.info("%s %s m=%d n=%d: subsample %d", plan.language_model, task.name, plan.m, plan.n, subsample)
 
     def take_counters(self) -> dict[str, int]:

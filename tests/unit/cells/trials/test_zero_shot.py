@@ -218,3 +218,12 @@ def test_a_prompt_that_does_not_fit_is_named(models, tmp_path, plan_of):
         CellError, match=r"task 'toy', row 7: its prompt and answer have 12[0-9] tokens, tiny-gpt2 reads 96"
     ):
         zero_shot(plan)
+
+
+def test_a_micro_batch_that_does_not_fit_fails_the_cell(plan_of, tmp_path, monkeypatch):
+    def never_fits(*arguments):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(ZeroShotTrials, "pretrain", never_fits)
+    with pytest.raises(CellError, match="out of memory with one micro-batch of a trial"):
+        run_trials(plan_of("gpt2", classification=PROMPTED), tmp_path)

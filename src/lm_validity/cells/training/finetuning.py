@@ -72,7 +72,6 @@ def finetune(
     if not examples:
         raise CellError(f"{lm.model_id}: no training examples.", "check the benchmark's train split.")
     position = BatchPosition(seed % 2**63)
-    shape = AdapterSettings(settings.rank, settings.alpha, settings.dropout, settings.target_modules)
     longest = max(len(example.token_ids) for example in examples)
     hint = f"{MORE_MEMORY}, set gradient_checkpointing for it, or lower finetuning.max_length."
     with contextlib.ExitStack() as stack:

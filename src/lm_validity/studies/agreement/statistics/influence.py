@@ -6,7 +6,7 @@ import numpy as np
 
 from lm_validity.studies.agreement.statistics.agreement import mean_over_pairs
 from lm_validity.studies.agreement.statistics.factors import principal_components
-from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs
+from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, leave_out_kendall_tau, pair_signs
 
 
 @dataclass(frozen=True)
@@ -25,26 +25,29 @@ def leave_one_out(scores: np.ndarray, models: list[str], benchmarks: list[str], 
     `scores`: (models, benchmarks), more is better, NaN where missing; `families`: (models,) names, None
     where unknown.
     """
-    tau = kendall_tau_matrix(pair_signs(scores))
+    signs = pair_signs(scores)
+    tau = kendall_tau_matrix(signs)
     results = []
-    for family in dict.fromkeys(name for name in families if name is not None):
-        rest = scores[families != family]
-        if len(rest) >= 2:
-            results.append(LeftOut("family", family, _mean_tau(rest), _first_share(rest)))
-    for j, name in enumerate(benchmarks):
-        rest = np.delete(np.arange(len(benchmarks)), j)
-        results.append(
-            LeftOut("benchmark", name, mean_over_pairs(tau[np.ix_(rest, rest)]), _first_share(scores[:, rest]))
-        )
-    for i, name in enumerate(models):
-        rest = np.delete(scores, i, axis=0)
-        if len(rest) >= 2:
-            results.append(LeftOut("model", name, _mean_tau(rest), _first_share(rest)))
+    if len(scores) < 2:
+        return [_without_benchmark(tau, scores, j, name) for j, name in enumerate(benchmarks)]
+    names = list(dict.fromkeys(name for name in families if name is not None))
+    if names:
+        clusters = np.array([names.index(name) if name is not None else len(names) for name in families])
+        taus = leave_out_kendall_tau(signs, clusters)
+        for number, family in enumerate(names):
+            rest = scores[families != family]
+            if len(rest) >= 2:
+                results.append(LeftOut("family", family, mean_over_pairs(taus[number]), _first_share(rest)))
+    results += [_without_benchmark(tau, scores, j, name) for j, name in enumerate(benchmarks)]
+    taus = leave_out_kendall_tau(signs, np.arange(len(models)))
+    for i, name in enumerate(models if len(models) > 2 else []):
+        results.append(LeftOut("model", name, mean_over_pairs(taus[i]), _first_share(np.delete(scores, i, axis=0))))
     return results
 
 
-def _mean_tau(scores: np.ndarray) -> float:
-    return mean_over_pairs(kendall_tau_matrix(pair_signs(scores)))
+def _without_benchmark(tau: np.ndarray, scores: np.ndarray, column: int, name: str) -> LeftOut:
+    rest = np.delete(np.arange(len(tau)), column)
+    return LeftOut("benchmark", name, mean_over_pairs(tau[np.ix_(rest, rest)]), _first_share(scores[:, rest]))
 
 
 def _first_share(scores: np.ndarray) -> float:

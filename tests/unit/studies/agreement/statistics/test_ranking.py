@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 from scipy.stats import kendalltau
 
-from lm_validity.studies.agreement.statistics.ranking import average_ranks, kendall_tau, kendall_tau_matrix, pair_signs
+from lm_validity.studies.agreement.statistics.ranking import (
+    average_ranks,
+    kendall_tau,
+    kendall_tau_matrix,
+    leave_out_kendall_tau,
+    pair_signs,
+    resampled_kendall_tau,
+)
 
 
 def test_by_hand():
@@ -63,3 +70,25 @@ def test_tau_c_of_resampled_models_is_refused():
 def test_ranks_share_ties_and_keep_missing_values():
     ranks = average_ranks(np.array([[0.5, np.nan], [0.9, 1.0], [0.5, 3.0]]))
     np.testing.assert_array_equal(ranks, [[2.5, np.nan], [1, 2], [2.5, 1]])
+
+
+def test_leaving_out_clusters_at_once_is_leaving_out_each():
+    rng = np.random.default_rng(4)
+    scores = rng.integers(0, 6, size=(20, 4)).astype(float)
+    scores[rng.random(scores.shape) < 0.2] = np.nan
+    for clusters in (np.arange(20), rng.integers(0, 4, 20)):
+        taus = leave_out_kendall_tau(pair_signs(scores), clusters)
+        for number, tau in enumerate(taus):
+            np.testing.assert_allclose(tau, kendall_tau_matrix(pair_signs(scores[clusters != number])), atol=1e-12)
+
+
+def test_resamples_at_once_are_each_resample_with_missing_values_and_other_columns():
+    rng = np.random.default_rng(5)
+    scores = rng.integers(0, 6, size=(12, 5)).astype(float)
+    scores[rng.random(scores.shape) < 0.2] = np.nan
+    weights = rng.multinomial(12, np.full(12, 1 / 12), size=6)
+    signs, others = pair_signs(scores), pair_signs(scores[:, :2])
+    found, across = resampled_kendall_tau(signs, weights), resampled_kendall_tau(signs, weights, others)
+    for row, tau, tau_across in zip(weights, found, across, strict=True):
+        np.testing.assert_allclose(tau, kendall_tau_matrix(signs, row), atol=1e-12)
+        np.testing.assert_allclose(tau_across, kendall_tau_matrix(signs, row, others=others), atol=1e-12)

@@ -174,7 +174,7 @@ class BenchmarkFacts(SheetRow):
     """What a benchmarks sheet says to reports. Columns that are not named here are ignored; null means unknown.
 
     corpus: a file or folder of the user's own texts; its metric, type and direction need not be written. num_fewshot:
-    solved examples before each question.
+    solved examples before each question. chance: the score of guessing, a fraction.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -191,6 +191,7 @@ class BenchmarkFacts(SheetRow):
     output_type: OutputType | None = None
     higher_is_better: bool | None = None
     n_items: PositiveNumber | None = None
+    chance: Annotated[float, Field(ge=0, lt=1)] | None = None
     num_fewshot: Count | None = None
     training_examples: PositiveNumber | None = None
     corpus: str | None = None

@@ -21,8 +21,8 @@ from lm_validity.studies.signal.statistics.ranking import (
     bootstrap_pair_consistency,
     coin_flip_consistency,
 )
-from lm_validity.studies.signal.statistics.resampling import shuffled_quality
-from lm_validity.studies.signal.summary import Draws, Value
+from lm_validity.studies.signal.statistics.resampling import drawn_around, shuffled_quality, walked_quality
+from lm_validity.studies.signal.summary import SKIPPED, Draws, Value
 from lm_validity.summaries import Missing, is_known
 
 
@@ -32,52 +32,85 @@ class BenchmarkResult:
 
     design: Design
     scores: Scores
-    resampled: Scores | Missing  # leading axis: item resamples
+    resampled: Values | Missing  # curves (resamples, n) by model: means of resampled items, else normal draws
+    resampled_scores: Scores | Missing  # leading axis: resamples
+    interval_source: str | Missing  # items or standard errors
     items: ItemAnalysis | Missing
+    chance: Value  # the score of guessing, in the metric's own direction
+    errors: dict[str, np.ndarray]  # by model: standard errors (n,) of its curve; NaN where unknown
     quality_null: dict[str, np.ndarray]  # by model: quality of shuffled checkpoints
+    quality_walk: dict[str, np.ndarray]  # by model: quality of its random walks
     consistency_blocks: Draws  # ranking consistency under a block bootstrap of checkpoints
     consistency_coin: Draws  # and if coins decided
 
     @property
-    def chance(self) -> Value:
-        """The score of guessing."""
-        return self.items if isinstance(self.items, Missing) else self.items.chance
-
-    @property
     def chance_level(self) -> float | None:
-        """Chance as statistics take it."""
-        return self.chance if is_known(self.chance) else None
+        """Chance as statistics take it: oriented as the curves are."""
+        return self.design.direction * self.chance if is_known(self.chance) else None
 
     def draws(self, read: Callable[[Scores], np.ndarray]) -> Draws:
-        """A score under the item resamples, or why there are none."""
-        return self.resampled if isinstance(self.resampled, Missing) else read(self.resampled)
+        """A score under the resamples, or why there are none."""
+        return self.resampled_scores if isinstance(self.resampled_scores, Missing) else read(self.resampled_scores)
 
 
 def analyze_benchmark(
     design: Design,
     items: ItemAnalysis | Missing,
+    chance: Value,
     options: Options,
     resamples: int,
     generator: np.random.Generator,
 ) -> BenchmarkResult:
     """Scores, resampled scores and nulls of one benchmark."""
-    chance = items.chance if isinstance(items, ItemAnalysis) and is_known(items.chance) else None
+    level = design.direction * chance if is_known(chance) else None
     values = point_values(design)
-    resampled = items if isinstance(items, Missing) else items.resampled
-    if not isinstance(resampled, Missing):
-        resampled = compute_scores(design, resampled, options, chance)
-    selected = {model: values[model][design.selected[model]] for model in design.curves}
-    shuffled = shuffled_quality(list(selected.values()), resamples, generator, options.convention, options.ties)
+    selected = {model: curve.at(design.selected[model]) for model, curve in design.curves.items()}
+    curves = [curve.values for curve in selected.values()]
+    shuffled = shuffled_quality(curves, resamples, generator, options.convention, options.ties)
     blocks, coin = _consistency_draws(design, values, resamples, generator)
+    # generators of their own: the draws above stay those of earlier versions
+    names = [curve.checkpoints for curve in selected.values()]
+    walked = walked_quality(curves, names, resamples, np.random.default_rng(0), options.convention, options.ties)
+    errors = {model: _errors(curve.errors, items, model) for model, curve in design.curves.items()}
+    resampled, source = _resampled(values, errors, items, resamples)
+    known = not isinstance(resampled, Missing)
     return BenchmarkResult(
         design=design,
-        scores=compute_scores(design, values, options, chance),
+        scores=compute_scores(design, values, options, level),
         resampled=resampled,
+        resampled_scores=compute_scores(design, resampled, options, level) if known else resampled,
+        interval_source=source,
         items=items,
+        chance=chance,
+        errors=errors,
         quality_null={model: shuffled[:, index] for index, model in enumerate(selected)},
+        quality_walk={model: walked[:, index] for index, model in enumerate(selected)},
         consistency_blocks=blocks,
         consistency_coin=coin,
     )
+
+
+def _errors(in_table: np.ndarray, items: ItemAnalysis | Missing, model: str) -> np.ndarray:
+    """Standard errors (n,) from the scores table, else from the items."""
+    if isinstance(items, Missing) or not np.isnan(in_table).any():
+        return in_table
+    return items.errors[model]
+
+
+def _resampled(
+    values: Values, errors: Values, items: ItemAnalysis | Missing, resamples: int
+) -> tuple[Values | Missing, str | Missing]:
+    """Curves under resampled items, else drawn around their values by their standard errors; and which of both."""
+    if not resamples:
+        return SKIPPED, SKIPPED
+    if isinstance(items, ItemAnalysis):
+        return items.resampled, "items"
+    if any(np.isnan(found).any() for found in errors.values()):
+        none = Missing(f"{items.reason} Not all of its scores have a standard error either.")
+        return none, none
+    generator = np.random.default_rng(0)
+    drawn = {model: drawn_around(values[model], errors[model], resamples, generator) for model in values}
+    return drawn, "standard errors"
 
 
 def _consistency_draws(
@@ -114,3 +147,8 @@ def _consistency_draws(
 def quality_null(result: BenchmarkResult) -> np.ndarray:
     """Mean quality over models (resamples,) if the checkpoints of each were in random order, independently."""
     return mean_of_known([result.quality_null[model] for model in result.design.scored])
+
+
+def quality_walk(result: BenchmarkResult) -> np.ndarray:
+    """Mean quality over models (resamples,) if the curves drifted."""
+    return mean_of_known([result.quality_walk[model] for model in result.design.scored])

@@ -34,11 +34,13 @@ class Curve:
     iterations: np.ndarray  # NaN where unknown
     tokens_b: np.ndarray  # all NaN where unknown
     values: np.ndarray
+    errors: np.ndarray  # standard errors of the values over items; NaN where unknown
 
     def at(self, chosen: np.ndarray) -> "Curve":
         """Some of the checkpoints: boolean or indices (n,)."""
         names = tuple(np.array(self.checkpoints, dtype=object)[chosen])
-        return Curve(names, self.iterations[chosen], self.tokens_b[chosen], self.values[chosen])
+        arrays = (self.iterations, self.tokens_b, self.values, self.errors)
+        return Curve(names, *(array[chosen] for array in arrays))
 
     @property
     def progress(self) -> np.ndarray:
@@ -59,6 +61,7 @@ class LearningCurves:
     selection: str
     num_fewshot: dict[str, int]  # solved examples before each question, by benchmark; absent where unknown
     metrics: dict[str, str]  # by benchmark; absent where unknown
+    chance: dict[str, float]  # the benchmarks sheet's score of guessing, by benchmark; absent where unknown
     notes: tuple[str, ...]
 
     @property
@@ -100,7 +103,8 @@ def read_learning_curves(
     notes = (*replay_notes(table), *of_rows, *of_axis, *of_directions, *of_curves, *of_facts, *_gaps(curves))
     by_benchmark = rows.groupby("benchmark")
     examples, metrics = (by_benchmark[name].first().dropna().to_dict() for name in ("num_fewshot", "metric"))
-    return LearningCurves(curves, facts, directions, selection, examples, metrics, notes)
+    chance = {} if listed is None else listed.set_index("benchmark")["chance"].dropna().to_dict()
+    return LearningCurves(curves, facts, directions, selection, examples, metrics, chance, notes)
 
 
 def _used_rows(table: pd.DataFrame, listed: pd.DataFrame | None, path) -> tuple[pd.DataFrame, list[str]]:
@@ -272,7 +276,8 @@ def _curves(rows: pd.DataFrame, directions: dict) -> tuple[dict[str, dict[str, C
         order = training_order(iterations, tokens)
         values = directions[benchmark] * points["value"].to_numpy(dtype=float)[order]
         names = tuple(points["checkpoint"].to_numpy(dtype=object)[order])
-        curves.setdefault(benchmark, {})[model] = Curve(names, iterations[order], tokens[order], values)
+        errors = points["stderr"].to_numpy(dtype=float)[order]
+        curves.setdefault(benchmark, {})[model] = Curve(names, iterations[order], tokens[order], values, errors)
     with_curves = {model for by_model in curves.values() for model in by_model}
     notes = []
     if without := sorted(single - with_curves):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lm_validity.studies.signal.analysis import BenchmarkResult, quality_null
+from lm_validity.studies.signal.analysis import BenchmarkResult, quality_null, quality_walk
 from lm_validity.studies.signal.items import too_few_checkpoints
 from lm_validity.studies.signal.scores import (
     STABLE_TAU,
@@ -14,6 +14,7 @@ from lm_validity.studies.signal.scores import (
     point_values,
     ranked_curves,
 )
+from lm_validity.studies.signal.statistics.chance import above_chance_from, holm, p_above_chance
 from lm_validity.studies.signal.statistics.compliance import NORMALISATIONS
 from lm_validity.studies.signal.statistics.quality import net_rise
 from lm_validity.studies.signal.statistics.ranking import RankingWindows, agreement_with_last, size_ordering
@@ -68,6 +69,8 @@ def model_quality(result: BenchmarkResult, model: str, options: Options) -> Mode
         signal_quality_null_p=p_value(value, null),
         signal_quality_null_mean=of_null(np.mean),
         signal_quality_null_95=of_null(lambda draws: np.quantile(draws, 0.95)),
+        signal_quality_walk_p=p_value(value, result.quality_walk[model]),
+        above_chance_from_b=_above_chance_from(result, result.design.curves[model].tokens_b, model),
         checkpoints=len(curve.values),
         net_rise=float(net_rise(curve.values)) if len(curve.values) else empty,
         degenerate=bool(quality.degenerate) if len(curve.values) else empty,
@@ -84,6 +87,7 @@ def benchmark_quality(result: BenchmarkResult, options: Options) -> BenchmarkQua
         signal_quality=value,
         signal_quality_interval=bounds(value, result.draws(lambda scores: scores.mean_quality), 0.0, 1.0),
         signal_quality_null_p=p_value(value, quality_null(result)),
+        signal_quality_walk_p=p_value(value, quality_walk(result)),
         rank_correlation=known(float(mean_of_known(correlations)), _NO_POINT),
         signal_quality_by_size=by_size,
         signal_quality_by_size_interval={
@@ -93,7 +97,53 @@ def benchmark_quality(result: BenchmarkResult, options: Options) -> BenchmarkQua
         models=len(result.design.scored),
         items=result.items if isinstance(result.items, Missing) else result.items.items,
         chance=result.chance,
+        models_above_chance=_models_above_chance(result),
+        above_chance_from_b=_mean_above_chance_from(result),
+        interval_source=result.interval_source,
     )
+
+
+def _above_chance_from(result: BenchmarkResult, tokens: np.ndarray, model: str) -> Value:
+    """Tokens from which a model is above chance for good."""
+    return _tokens_above(result, result.design.curves[model].values, result.errors[model], tokens)
+
+
+def _mean_above_chance_from(result: BenchmarkResult) -> Value:
+    """The same of the mean over the benchmark's models at their common checkpoints.
+
+    Its standard error is the mean of the models' own, as though their errors were one: models answer the same items.
+    """
+    design = result.design
+    models = design.ranked if design.ranked_at else design.scored[:1]
+    at = design.ranked_at or [np.arange(len(design.curves[model].values)) for model in models]
+    if not len(at[0]):
+        return Missing("The models have no checkpoint in common.")
+    values = np.mean([design.curves[model].values[found] for model, found in zip(models, at, strict=True)], axis=0)
+    errors = np.mean([result.errors[model][found] for model, found in zip(models, at, strict=True)], axis=0)
+    return _tokens_above(result, values, errors, design.curves[models[0]].tokens_b[at[0]])
+
+
+def _tokens_above(result: BenchmarkResult, values: np.ndarray, errors: np.ndarray, tokens: np.ndarray) -> Value:
+    if isinstance(result.chance, Missing):
+        return result.chance
+    if np.isnan(errors).any():
+        return _NO_ERRORS
+    found = above_chance_from(values, errors, result.chance_level)
+    if found is None:
+        return Missing("The score is not above chance by 1.96 standard errors at the last checkpoint.")
+    return known(float(tokens[found]), "Tokens are unknown.")
+
+
+_NO_ERRORS = Missing("Whether a score is above chance needs its standard error.")
+
+
+def _models_above_chance(result: BenchmarkResult) -> int | Missing:
+    """How many models end above chance, by one-sided tests at 5% with Holm's adjustment over models."""
+    if isinstance(result.chance, Missing):
+        return result.chance
+    ends = [(result.design.curves[model].values[-1], result.errors[model][-1]) for model in result.design.scored]
+    p = p_above_chance(*np.array(ends).T, result.chance_level)
+    return _NO_ERRORS if np.isnan(p).any() else int((holm(p) <= 0.05).sum())
 
 
 def consistency_of(result: BenchmarkResult, options: Options) -> Consistency:
@@ -250,10 +300,9 @@ def _percentiles(value: Value, resampled: Draws, end: float) -> Bounds:
 
 def _separated_from(result: BenchmarkResult, gap: np.ndarray) -> Value:
     """Tokens from which larger models are ahead by more than chance of items for good."""
-    resampled = result.items if isinstance(result.items, Missing) else result.items.resampled
-    if isinstance(resampled, Missing):
-        return resampled
-    draws = size_ordering(ranked_curves(result.design, resampled), result.design.larger_pairs).gap
+    if isinstance(result.resampled, Missing):
+        return result.resampled
+    draws = size_ordering(ranked_curves(result.design, result.resampled), result.design.larger_pairs).gap
     low = np.array([resampling_interval(float(value), draws[:, at]).low for at, value in enumerate(gap)])
     for_good = np.flip(np.logical_and.accumulate(np.flip(low > 0)))
     if not is_known(end := known(float(result.design.ranked_tokens[np.argmax(for_good)]), "Tokens are unknown.")):

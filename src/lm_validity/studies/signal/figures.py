@@ -38,8 +38,8 @@ def curves_width() -> int:
     return _COLUMNS * (_PANEL_WIDTH + 55)
 
 
-def quality_dots(frame: pd.DataFrame, order: list[str], noise: float | None) -> alt.LayerChart:
-    """Mean signal quality by benchmark, with its interval, and the level of white noise."""
+def quality_dots(frame: pd.DataFrame, order: list[str], levels: list[float]) -> alt.LayerChart:
+    """Mean signal quality by benchmark, with its interval, and the levels of curves that learn nothing."""
     chart = figures.interval_dots(
         frame,
         y="benchmark",
@@ -54,9 +54,11 @@ def quality_dots(frame: pd.DataFrame, order: list[str], noise: float | None) -> 
         ),
         zero=True,
     )
-    if noise is None:
+    if not levels:
         return chart
-    return alt.layer(chart, _vertical(noise)).properties(width="container", height=18 * max(len(order), 1))
+    return alt.layer(chart, *(_vertical(level) for level in levels)).properties(
+        width="container", height=18 * max(len(order), 1)
+    )
 
 
 def quality_heatmap(frame: pd.DataFrame, order: list[str], models: list[str]) -> alt.LayerChart:

@@ -41,6 +41,7 @@ class ItemAnalysis:
 
     items: int
     chance: Value  # the score of guessing; unknown where the metric is no share of right answers
+    errors: dict[str, np.ndarray]  # by model: standard errors (n,) of its curve over items
     resampled: Values | Missing
     metrics: dict[str, MetricQuality] | Missing
     trials: list[Trial] | Missing
@@ -74,6 +75,7 @@ def analyze_items(
     return ItemAnalysis(
         items=len(answers.doc_ids),
         chance=chance,
+        errors={name: scores.std(axis=1, ddof=1) / np.sqrt(scores.shape[1]) for name, scores in correct.items()},
         resampled=_resample(correct, counts) if resamples else SKIPPED,
         metrics=_metrics(of_scored, options, counts),
         trials=trials,

@@ -14,6 +14,12 @@ from lm_validity.summaries import Missing, is_known, summary_values
 from lm_validity.words import count, decimal, listing, with_interval
 
 _LEVEL = 0.05
+_QUALITY_LABELS = {
+    "p": "p (white noise)",
+    "walk_p": "p (random walk)",
+    "models_above_chance": "models above chance",
+    "above_chance_from_b": "above chance from (billion tokens)",
+}
 _RANKING_LABELS = {
     "coin_flip_p": "p against coins",
     "with_last": "as the last",
@@ -68,24 +74,42 @@ def _quality_findings(summary: SignalSummary) -> list[Finding]:
         sentence += f", and lowest on {described(order[-1])}"
     if not isinstance(summary.noise, Missing):
         sentence += (
-            f"; a white-noise curve of {summary.noise.checkpoints} checkpoints scores {decimal(summary.noise.mean)} "
-            "on average"
+            f". A curve of {summary.noise.checkpoints} checkpoints that learns nothing scores "
+            f"{decimal(summary.noise.white)} on average if it is white noise, and {decimal(summary.noise.walk)} if it "
+            "drifts as a random walk does"
         )
-    return [Finding(sentence + ".", basis), *_noise_findings(known, order)]
+    return [Finding(sentence + ".", basis), *_noise_findings(known, order), *_chance_findings(summary.benchmarks)]
 
 
 def _noise_findings(known: dict[str, BenchmarkQuality], order: list[str]) -> list[Finding]:
-    """On how many benchmarks the curves are more than white noise; none without p-values."""
-    p = {name: entry.signal_quality_null_p for name, entry in known.items()}
+    """On how many benchmarks the curves rise more steadily than drift would; none without p-values."""
+    p = {name: entry.signal_quality_walk_p for name, entry in known.items()}
     if not all(is_known(value) for value in p.values()):
         return []
     adjusted = dict(zip(p, false_discovery_control(list(p.values())), strict=True))
-    quiet = [name for name in order if adjusted[name] > _LEVEL]
-    falling = [name for name in order if name not in quiet and known[name].rank_correlation < 0]
-    sentence = f"The curves of {len(p) - len(quiet)} of {count(len(p), 'benchmark')} are more than white noise"
-    sentence += f" ({listing(falling)} falling instead of rising)" if falling else ""
-    sentence += f"; those of {listing(quiet)} cannot be told from it." if quiet else "."
-    return [Finding(sentence, "Permutation of checkpoints, false discovery rate 5% (Benjamini-Hochberg).")]
+    rising = [
+        name
+        for name in order
+        if adjusted[name] <= _LEVEL and known[name].rank_correlation > 0 and known[name].models_above_chance != 0
+    ]
+    rest = [name for name in order if name not in rising]
+    sentence = f"Scores rise more steadily than a random walk on {len(rising)} of {count(len(p), 'benchmark')}"
+    sentence += f" ({listing(rising)})" if rising and rest else ""
+    sentence += f"; they do not, or end at chance, on {listing(rest, 4)}." if rest else "."
+    basis = "Random signs of the steps between checkpoints, false discovery rate 5% (Benjamini-Hochberg)."
+    return [Finding(sentence, basis)]
+
+
+def _chance_findings(benchmarks: dict[str, BenchmarkQuality]) -> list[Finding]:
+    """On how many of the benchmarks with a known chance level no model ends above it."""
+    known = {name: entry for name, entry in benchmarks.items() if is_known(entry.models_above_chance)}
+    if not known:
+        return []
+    at_chance = [name for name, entry in known.items() if entry.models_above_chance == 0]
+    where = f"{len(at_chance)} of {count(len(known), 'benchmark')} with a known chance level"
+    sentence = f"No model ends above chance on {where}" + (f": {listing(at_chance, 4)}." if at_chance else ".")
+    basis = "One-sided tests of the last scores by their standard errors, 5%, Holm's adjustment over models."
+    return [Finding(sentence, basis)]
 
 
 def _ranking_findings(summary: SignalSummary) -> list[Finding]:
@@ -132,7 +156,7 @@ def _curve_section(summary: SignalSummary) -> Section:
 def _curve_caption(frame: pd.DataFrame) -> str:
     """What is drawn beside the curves: bands need items, chance needs their choices."""
     bands = (
-        "Bands: 95% of item resamples, the same draws for all models and checkpoints."
+        "Bands: 95% of item resamples, or of draws by standard errors where there are no items."
         if frame.low.notna().any()
         else ""
     )
@@ -151,24 +175,32 @@ def _quality_section(summary: SignalSummary) -> Section:
                 "low": low,
                 "high": high,
                 "p": entry.signal_quality_null_p,
+                "walk_p": entry.signal_quality_walk_p,
                 "rank_correlation": entry.rank_correlation,
+                "chance": entry.chance,
+                "models_above_chance": entry.models_above_chance,
+                "above_chance_from_b": entry.above_chance_from_b,
                 "items": entry.items,
                 **{f"size {size}": value for size, value in entry.signal_quality_by_size.items()},
             }
         )
     frame = pd.DataFrame(rows)
-    drawn = as_numbers(frame.iloc[:, :6], frame.columns[1:6]).sort_values("signal_quality", ascending=False)
+    numbers = ("signal_quality", "low", "high", "p", "walk_p")
+    drawn = as_numbers(frame[["benchmark", *numbers]], numbers).sort_values("signal_quality", ascending=False)
     frame, order = frame.loc[drawn.index], list(drawn["benchmark"])
+    formats = dict.fromkeys((*numbers, "rank_correlation", "chance"), ".3f")
     by_model = _model_frame(summary)
     cells = as_numbers(by_model, ("signal_quality", "monotonicity", "autocorrelation"))
-    noise = None if isinstance(summary.noise, Missing) else summary.noise.mean
+    levels = [] if isinstance(summary.noise, Missing) else [summary.noise.white, summary.noise.walk]
     conventions = summary.conventions
     return Section(
         "Signal quality",
         explanation=f"Half monotonicity, half autocorrelation; conventions: {conventions.convention}, "
-        f"ties: {conventions.ties}. The dashed line is the mean of white noise, not zero.",
+        f"ties: {conventions.ties}. Dashed lines: the means of white noise and of a random walk, which learn nothing. "
+        "p (white noise) compares with shuffled checkpoints and is small for any drift. p (random walk) compares with "
+        "random signs of the steps between checkpoints: the one to quote." + _interval_words(summary),
         figures=[
-            Figure("signal_quality", "Mean over models", signal_figures.quality_dots(drawn, order, noise)),
+            Figure("signal_quality", "Mean over models", signal_figures.quality_dots(drawn, order, levels)),
             Figure(
                 "signal_quality_by_model",
                 "By model",
@@ -181,15 +213,27 @@ def _quality_section(summary: SignalSummary) -> Section:
             ),
         ],
         tables=[
-            Table("signal_quality", "By benchmark", frame, formats=dict.fromkeys(frame.columns[1:6], ".3f")),
+            Table("signal_quality", "By benchmark", frame, formats=formats, labels=_QUALITY_LABELS),
             Table(
                 "signal_quality_by_model",
                 "By model and benchmark",
                 by_model.drop(columns="label"),
+                labels=_QUALITY_LABELS,
                 formats=dict.fromkeys(("monotonicity", "autocorrelation", "signal_quality", "rank_correlation"), ".4f"),
                 folded=True,
             ),
         ],
+    )
+
+
+def _interval_words(summary: SignalSummary) -> str:
+    """What the intervals rest on, where it is not items."""
+    by_errors = [name for name, entry in summary.benchmarks.items() if entry.interval_source == "standard errors"]
+    if not by_errors:
+        return ""
+    return (
+        f" Intervals from standard errors, as though every checkpoint had items of its own ({listing(by_errors, 4)}): "
+        "too wide, and too low for noisy curves, since checkpoints share their items."
     )
 
 
@@ -209,6 +253,8 @@ def _model_frame(summary: SignalSummary) -> pd.DataFrame:
                     "low": low,
                     "high": high,
                     "p": entry.signal_quality_null_p,
+                    "walk_p": entry.signal_quality_walk_p,
+                    "above_chance_from_b": entry.above_chance_from_b,
                     "rank_correlation": entry.rank_correlation,
                     "net_rise": entry.net_rise,
                     "checkpoints": entry.checkpoints,

@@ -15,7 +15,7 @@ from lm_validity.studies.signal.printed import printed_scores, read_printed
 from lm_validity.studies.signal.scores import Design, Options, make_design
 from lm_validity.studies.signal.statistics.ranking import E2LM_WINDOWS
 from lm_validity.studies.signal.summarize import summarize_results
-from lm_validity.studies.signal.summary import SignalSummary
+from lm_validity.studies.signal.summary import SignalSummary, Value
 from lm_validity.summaries import Missing, write_summary
 from lm_validity.tables.read_items import item_benchmarks, read_benchmark_items
 
@@ -80,7 +80,8 @@ def analyze_signal(
         found = Missing("This needs the benchmark's items, and no items table has them.")
         if benchmark in with_items:
             found = _items(items, design, learning, options, resamples)
-        results[benchmark] = analyze_benchmark(design, found, options, resamples, generator)
+        chance = _chance(learning.chance.get(benchmark), found)
+        results[benchmark] = analyze_benchmark(design, found, chance, options, resamples, generator)
     return SignalAnalysis(learning, options, results, resamples, tables)
 
 
@@ -98,6 +99,15 @@ def _items(
     answers = read_benchmark_items(path, name, learning.num_fewshot.get(name), learning.metrics.get(name))
     direction = learning.direction[design.benchmark]
     return analyze_items(design, answers, learning.facts, direction, options, resamples, SEED)
+
+
+def _chance(in_sheet: float | None, items: ItemAnalysis | Missing) -> Value:
+    """The score of guessing: the benchmarks sheet's, else that of the items."""
+    if in_sheet is not None:
+        return in_sheet
+    if isinstance(items, Missing):
+        return Missing("The benchmarks sheet has no chance level, and there are no items that tell it.")
+    return items.chance
 
 
 def _is_short(learning: LearningCurves) -> bool:

@@ -60,6 +60,7 @@ class Design:
     """Which models and checkpoints of one benchmark each score reads."""
 
     benchmark: str
+    direction: float  # -1 where the metric is better when lower: curves are the metric times this
     curves: dict[str, Curve]
     selected: dict[str, np.ndarray]  # by model: checkpoints of signal quality
     scored: list[str]
@@ -105,6 +106,7 @@ def make_design(learning: LearningCurves, benchmark: str, options: Options) -> D
     ranked_at = common_checkpoints([curves[model] for model in scored]) if len(scored) > 1 else []
     return Design(
         benchmark=benchmark,
+        direction=learning.direction[benchmark],
         curves=curves,
         selected={model: select(curve, selection) for model, curve in curves.items()},
         scored=scored,

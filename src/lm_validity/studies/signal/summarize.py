@@ -19,7 +19,7 @@ from lm_validity.studies.signal.scores import Options
 from lm_validity.studies.signal.statistics.overall import weight_sensitivity
 from lm_validity.studies.signal.statistics.quality import fewest_checkpoints
 from lm_validity.studies.signal.statistics.ranking import E2LM_WINDOWS, RankingWindows
-from lm_validity.studies.signal.statistics.resampling import white_noise_level
+from lm_validity.studies.signal.statistics.resampling import noise_levels
 from lm_validity.studies.signal.summary import (
     Conventions,
     NoiseLevel,
@@ -167,14 +167,13 @@ def _progress(results: dict[str, BenchmarkResult]) -> Progress:
 
 
 def _drawn(learning: LearningCurves, result: BenchmarkResult, progress: Progress) -> pd.DataFrame:
-    """A benchmark's curves in the metric's own direction: a row per model and checkpoint, with the items' 95% band."""
+    """A benchmark's curves in the metric's own direction: a row per model and checkpoint, with its 95% band."""
     sign = learning.direction[result.design.benchmark]
-    resampled = result.items if isinstance(result.items, Missing) else result.items.resampled
     drawn = []
     for model, curve in result.design.curves.items():
         low = high = np.nan
-        if not isinstance(resampled, Missing):
-            low, high = np.sort(sign * np.quantile(resampled[model], [0.025, 0.975], axis=0), axis=0)
+        if not isinstance(result.resampled, Missing):
+            low, high = np.sort(sign * np.quantile(result.resampled[model], [0.025, 0.975], axis=0), axis=0)
         frame = pd.DataFrame({"checkpoint": curve.checkpoints, "progress": curve.progress * progress.scale})
         frame = frame.assign(score=sign * curve.values, low=low, high=high, selected=result.design.selected[model])
         frame.insert(0, "model", learning.facts.at[model, "label"])
@@ -185,11 +184,11 @@ def _drawn(learning: LearningCurves, result: BenchmarkResult, progress: Progress
 
 
 def _noise_level(results: dict[str, BenchmarkResult], options: Options) -> NoiseLevel | Missing:
-    """White noise of the commonest number of selected checkpoints."""
+    """White noise and random walks of the commonest number of selected checkpoints."""
     counts = [int(at.sum()) for result in results.values() for at in result.design.selected.values()]
     counts = [number for number in counts if number >= fewest_checkpoints(options.convention)]
     if not counts:
         return Missing(too_few_checkpoints(options))
     commonest = max(set(counts), key=counts.count)
     generator = np.random.default_rng(0)
-    return NoiseLevel(commonest, *white_noise_level(commonest, NOISE_DRAWS, generator, options.convention))
+    return NoiseLevel(commonest, *noise_levels(commonest, NOISE_DRAWS, generator, options.convention))

@@ -81,6 +81,8 @@ class ModelQuality:
     signal_quality_null_p: Value
     signal_quality_null_mean: Value
     signal_quality_null_95: Value
+    signal_quality_walk_p: Value  # against random walks; null_p is against white noise
+    above_chance_from_b: Value
     checkpoints: int
     net_rise: Value
     degenerate: bool | Missing
@@ -93,12 +95,16 @@ class BenchmarkQuality:
     signal_quality: Value
     signal_quality_interval: Bounds
     signal_quality_null_p: Value
+    signal_quality_walk_p: Value
     rank_correlation: Value
     signal_quality_by_size: dict[str, Value]
     signal_quality_by_size_interval: dict[str, Bounds]
     models: int
     items: int | Missing
     chance: Value
+    models_above_chance: int | Missing  # at the last checkpoint, by Holm's adjustment over models
+    above_chance_from_b: Value  # of the mean over models
+    interval_source: str | Missing  # items or standard errors
 
 
 @dataclass(frozen=True)
@@ -287,11 +293,11 @@ class Progress:
 
 @dataclass(frozen=True)
 class NoiseLevel:
-    """Signal quality of white noise of so many checkpoints."""
+    """Mean signal quality of white noise and of random walks of so many checkpoints."""
 
     checkpoints: int
-    mean: float
-    high: float
+    white: float
+    walk: float
 
 
 @dataclass(frozen=True)

@@ -136,7 +136,7 @@ def test_page_and_files(reported, folder):
     _, page = reported
     titles = [section["title"] for section in page["sections"]]
     assert titles[:3] == ["Learning curves", "Signal quality", "Order of the models"] and len(titles) == 8
-    assert "white-noise curve of 12 checkpoints scores" in page["findings"][0]["sentence"]
+    assert "12 checkpoints" in page["findings"][0]["sentence"]
     for name in ("learning_curves", "signal_quality", "filters_0", "item_metrics"):
         assert (folder / "figures" / f"{name}.svg").stat().st_size > 1000
     table = pd.read_csv(folder / "tables" / "filters.csv")

@@ -95,6 +95,50 @@ def shuffled_quality(
     return draws
 
 
+def walked_quality(
+    curves: list[np.ndarray],
+    checkpoints: list[tuple[str, ...]],
+    draws: int,
+    generator: np.random.Generator,
+    convention: Convention = "code",
+    ties: Ties = "stable",
+) -> np.ndarray:
+    """Signal quality (draws, curves) of each curve (n_c,) with the signs of its steps drawn at random.
+
+        x*_1 = x_1,  x*_i = x*_(i-1) + s_i (x_i - x_(i-1)),  s_i = +1 or -1 with probability 1/2
+
+    The null is that the curve drifts: its steps are independent of each other and as likely to go down as up (a
+    random walk; such sums look like trends, Slutsky 1937). A draw gives one sign to all curves that step to the
+    checkpoint of one name (`checkpoints`: the names, a tuple per curve), so that what the models of one benchmark
+    have in common stays, and steps keep their sizes, whatever the spacing of checkpoints. White noise has less signal
+    quality than its own draws: there the p-value is too large, never too small. Curves with NaN or too few
+    checkpoints give NaN.
+    """
+    names = list(dict.fromkeys(name for found in checkpoints for name in found))
+    places = {name: place for place, name in enumerate(names)}
+    signs = generator.integers(2, size=(draws, len(names))) * 2.0 - 1.0
+    found = np.empty((draws, len(curves)))
+    for index, (curve, own) in enumerate(zip(curves, checkpoints, strict=True)):
+        curve = np.asarray(curve, dtype=float)
+        steps = np.diff(curve, prepend=curve[:1] if curve.size else 0.0)
+        at = np.array([places[name] for name in own], dtype=np.intp)
+        walks = curve[:1] + np.cumsum(signs[:, at] * steps, axis=1)
+        found[:, index] = signal_quality(walks, convention, ties).signal_quality
+    return found
+
+
+def drawn_around(values: np.ndarray, errors: np.ndarray, draws: int, generator: np.random.Generator) -> np.ndarray:
+    """Normal draws (draws, n) around a curve `values` (n,) with standard errors `errors` (n,): x_i + se_i z_i.
+
+    Stands for resampled items where only standard errors are known. The errors are drawn independently, as though
+    every checkpoint had items of its own. Checkpoints share their items, so that their true errors move together and
+    disturb the shape of a curve less: intervals from these draws are too wide, and lie too low for a score that noise
+    lowers.
+    """
+    values, errors = np.asarray(values, dtype=float), np.asarray(errors, dtype=float)
+    return values + errors * generator.standard_normal((draws, len(values)))
+
+
 def exceedance_p(observed: float, draws: np.ndarray) -> float:
     """One-sided p: (1 + draws at least as high) / (1 + draws); NaN for an unknown value or null."""
     draws = np.asarray(draws, dtype=float)
@@ -104,12 +148,14 @@ def exceedance_p(observed: float, draws: np.ndarray) -> float:
     return float((1 + np.count_nonzero(draws >= observed - 1e-12)) / (1 + draws.size))
 
 
-def white_noise_level(
+def noise_levels(
     checkpoints: int, draws: int, generator: np.random.Generator, convention: Convention = "code"
 ) -> tuple[float, float]:
-    """Mean and 95th percentile of the signal quality of white noise of so many checkpoints, by simulation."""
-    noise = signal_quality(generator.standard_normal((draws, checkpoints)), convention).signal_quality
-    return float(noise.mean()), float(np.quantile(noise, 0.95))
+    """Mean signal quality of white noise and of a Gaussian random walk of so many checkpoints, by simulation."""
+    noise = generator.standard_normal((draws, checkpoints))
+    walks = np.cumsum(noise, axis=1)
+    white, walk = (signal_quality(curves, convention).signal_quality.mean() for curves in (noise, walks))
+    return float(white), float(walk)
 
 
 def block_length(checkpoints: int) -> int:

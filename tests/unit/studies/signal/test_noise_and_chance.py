@@ -1,0 +1,163 @@
+"""What a curve that learns nothing scores, and scores at chance: random walks, standard errors, the sheet's chance."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from signal_world import MODELS, models_sheet
+
+from lm_validity.errors import InputError
+from lm_validity.studies.signal.report import analyze_signal, report_signal, summarize
+from lm_validity.studies.signal.statistics.chance import above_chance_from, holm, p_above_chance
+from lm_validity.studies.signal.statistics.quality import signal_quality
+from lm_validity.studies.signal.statistics.resampling import (
+    drawn_around,
+    exceedance_p,
+    shuffled_quality,
+    walked_quality,
+)
+from lm_validity.summaries import Missing, is_known
+from lm_validity.tables.schema import SCORES, write_table
+
+NAMES = tuple(f"step-{i}" for i in range(20))
+
+
+# ---- random walks ------------------------------------------------------------------------------------------------
+
+
+def rejected(curves, null):
+    """Share of curves (draws, n) with p <= 0.05 against a null's draws."""
+    p = [exceedance_p(float(signal_quality(curve).signal_quality), null(curve)) for curve in curves]
+    return np.mean(np.array(p) <= 0.05)
+
+
+def test_random_walks_are_more_than_white_noise_but_not_more_than_random_walks():
+    rng = np.random.default_rng(0)
+    walks = np.cumsum(rng.standard_normal((150, 20)), axis=1)
+    assert rejected(walks, lambda curve: shuffled_quality([curve], 199, rng)[:, 0]) > 0.5
+    assert rejected(walks, lambda curve: walked_quality([curve], [NAMES], 199, rng)[:, 0]) <= 0.05 + 2 * 0.018
+
+
+def test_a_curve_that_climbs_steadily_is_more_than_a_random_walk():
+    rng = np.random.default_rng(1)
+    climbs = np.sqrt(np.arange(20)) + 0.1 * rng.standard_normal((20, 20))
+    assert rejected(climbs, lambda curve: walked_quality([curve], [NAMES], 199, rng)[:, 0]) > 0.9
+
+
+def test_models_share_the_signs_of_their_steps():
+    curve = np.cumsum(np.random.default_rng(2).standard_normal(20))
+    draws = walked_quality([curve, 3 * curve - 1, curve[:10]], [NAMES, NAMES, NAMES[:10]], 50, np.random.default_rng(0))
+    np.testing.assert_allclose(draws[:, 0], draws[:, 1])
+    # to the tenth checkpoint the same signs; another model's own checkpoints have signs of their own
+    alone = walked_quality([curve[:10]], [NAMES[:10]], 50, np.random.default_rng(0))
+    assert draws.shape == (50, 3) and np.isfinite(draws).all() and not np.allclose(draws[:, 2], draws[:, 0])
+    assert alone.shape == (50, 1)
+
+
+def test_walks_keep_the_first_value_and_the_sizes_of_steps():
+    curve = np.array([1.0, 4.0, 4.5, 4.0, 9.0, 9.0, 8.0, 7.0])
+    found = {
+        round(float(value), 9) for value in walked_quality([curve], [NAMES[:8]], 400, np.random.default_rng(0))[:, 0]
+    }
+    steps = np.diff(curve)
+    possible = set()
+    for code in range(2**7):
+        signs = np.array([1 if code >> bit & 1 else -1 for bit in range(7)])
+        walk = np.concatenate([[1.0], 1.0 + np.cumsum(signs * steps)])
+        possible.add(round(float(signal_quality(walk).signal_quality), 9))
+    assert found <= possible and len(found) > 20
+
+
+# ---- chance ------------------------------------------------------------------------------------------------------
+
+
+def test_above_chance_for_good():
+    values, errors = np.array([0.30, 0.50, 0.26, 0.31, 0.40]), np.full(5, 0.02)
+    assert above_chance_from(values, errors, 0.25) == 3
+    assert above_chance_from(values, np.full(5, 0.1), 0.25) is None
+    assert above_chance_from(values, np.zeros(5), 0.25) == 0
+
+
+def test_p_above_chance_and_holm():
+    p = p_above_chance(
+        np.array([0.25, 0.25 + 1.644854 * 0.02, 0.3, 0.2, np.nan]), np.array([0.02, 0.02, 0, 0, 0.1]), 0.25
+    )
+    np.testing.assert_allclose(p, [0.5, 0.05, 0, 1, np.nan], atol=1e-6)
+    np.testing.assert_allclose(holm(np.array([0.01, 0.04, 0.03])), [0.03, 0.06, 0.06])
+
+
+def test_draws_by_standard_errors():
+    draws = drawn_around(np.array([0.2, 0.8]), np.array([0.01, 0.0]), 4000, np.random.default_rng(0))
+    assert draws[:, 0].std() == pytest.approx(0.01, rel=0.05) and (draws[:, 1] == 0.8).all()
+    assert np.corrcoef(draws[:, 0], np.roll(draws[:, 0], 1))[0, 1] == pytest.approx(0, abs=0.05)
+
+
+# ---- the report --------------------------------------------------------------------------------------------------
+
+
+def write_scores(folder, values, errors=None, sheet="benchmark,metric,chance\nfacts,acc,0.25\n"):
+    """Scores of all models on `facts` from curves {model: (n,)}, with standard errors, and a benchmarks sheet."""
+    rows = [
+        {"model": model, "checkpoint": f"step-{i}", "iteration": 1000 * i, "tokens_b": 10.0 * i, "benchmark": benchmark,
+         "protocol": "direct", "metric": "acc,none", "value": value, "stderr": errors}
+        for benchmark, curves in values.items() for model, curve in curves.items()
+        for i, value in enumerate(curve, start=1)
+    ]  # fmt: skip
+    write_table(pd.DataFrame(rows), SCORES, folder / "scores.parquet")
+    models_sheet().to_csv(folder / "models.csv", index=False)
+    (folder / "benchmarks.csv").write_text(sheet)
+    return folder / "scores.parquet", folder / "models.csv", folder / "benchmarks.csv"
+
+
+def climbing(top):
+    return {model: np.linspace(0.25, top + 0.01 * place, 16) for place, model in enumerate(MODELS)}
+
+
+def drifting(seed):
+    rng = np.random.default_rng(seed)
+    return {model: 0.25 + 0.01 * np.cumsum(rng.standard_normal(16)) / 4 for model in MODELS}
+
+
+def test_benchmarks_at_chance_are_not_among_those_that_rise(tmp_path):
+    drifts = {f"chance{seed}": drifting(seed) for seed in range(6)}
+    sheet = "benchmark,metric,chance\n" + "".join(f"{name},acc,0.25\n" for name in ("facts", *drifts))
+    paths = write_scores(tmp_path, {"facts": climbing(0.6), **drifts}, 0.02, sheet)
+    report_signal(paths[0], paths[1], tmp_path / "r", paths[2], resamples=400)
+    found = json.loads((tmp_path / "r" / "summary.json").read_text())["benchmarks"]
+    assert found["facts"]["signal_quality_walk_p"] < 0.05 and found["facts"]["models_above_chance"] == 4
+    assert {found[name]["models_above_chance"] for name in drifts} == {0}
+    assert np.mean([found[name]["signal_quality_null_p"] < 0.05 for name in drifts]) >= 0.5
+    # 0.25 + 0.02 * 1.96 lies between the second and the third of sixteen steps up
+    assert found["facts"]["above_chance_from_b"] == 30.0
+    page = json.loads((tmp_path / "r" / "page.json").read_text())
+    sentences = [finding["sentence"] for finding in page["findings"]]
+    assert any("1 of 7 benchmarks (facts)" in text for text in sentences)
+    assert any("6 of 7 benchmarks" in text for text in sentences)
+
+
+def test_standard_errors_give_intervals_where_there_are_no_items(tmp_path):
+    paths = write_scores(tmp_path, {"facts": climbing(0.6)}, 0.02)
+    found = summarize(analyze_signal(*paths, resamples=100))
+    entry = found.benchmarks["facts"]
+    assert entry.interval_source == "standard errors"
+    assert entry.signal_quality_interval[0] < entry.signal_quality <= entry.signal_quality_interval[1]
+    assert is_known(found.ranking["facts"].nearly_stable_from_interval_b)
+    without = summarize(analyze_signal(*write_scores(tmp_path, {"facts": climbing(0.6)}), resamples=100))
+    assert isinstance(without.benchmarks["facts"].signal_quality_interval, Missing)
+    assert isinstance(without.benchmarks["facts"].models_above_chance, Missing)
+    assert without.benchmarks["facts"].chance == 0.25
+
+
+def test_chance_of_a_metric_that_is_better_when_lower(tmp_path):
+    sheet = "benchmark,metric,higher_is_better,chance\nfacts,acc,0,0.75\n"
+    errors = {model: 1 - values for model, values in climbing(0.6).items()}
+    found = summarize(analyze_signal(*write_scores(tmp_path, {"facts": errors}, 0.02, sheet), resamples=0))
+    assert found.benchmarks["facts"].models_above_chance == 4 and found.benchmarks["facts"].chance == 0.75
+
+
+@pytest.mark.parametrize("value", ["25", "-0.1", "1", "nan", "a quarter"])
+def test_a_chance_that_is_no_fraction_is_named(tmp_path, value):
+    paths = write_scores(tmp_path, {"facts": climbing(0.6)}, 0.02, f"benchmark,chance\nfacts,{value}\n")
+    with pytest.raises(InputError, match="row 2, column 'chance'"):
+        analyze_signal(*paths, resamples=0)

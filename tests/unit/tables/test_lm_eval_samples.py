@@ -13,6 +13,7 @@ from lm_validity.errors import InputError
 from lm_validity.studies.agreement.item_significance import use_paired_tests
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.agreement.statistics.significance import significant_signs
+from lm_validity.studies.signal.report import analyze_signal
 from lm_validity.tables import import_samples
 from lm_validity.tables.import_lm_eval import import_lm_eval
 from lm_validity.tables.read_items import read_benchmark_items
@@ -142,14 +143,14 @@ def quiz_lines(correct, gold=None) -> list[dict]:
     return lines
 
 
-def put_model(folder, model: str, correct, date: str = DATE, examples: int = 3) -> None:
+def put_model(folder, model: str, correct, date: str = DATE, examples: int = 3, step: int = 7) -> None:
     place = folder / model.replace("/", "__")
     lines = quiz_lines(correct)
     write_lines(place / f"samples_quiz_{date}.jsonl", lines)
     accuracy, norm = (float(np.mean([line[name] for line in lines])) for name in ("acc", "acc_norm"))
     results = {"quiz": {"acc,none": accuracy, "acc_norm,none": norm}}
     document = {"results": results, "model_name": model, "n-shot": {"quiz": examples}}
-    document |= {"config": {"model_args": f"pretrained={model},revision=step7"}}
+    document |= {"config": {"model_args": f"pretrained={model},revision=step{step}"}}
     (place / f"results_{date}.json").write_text(json.dumps(document))
 
 
@@ -178,6 +179,28 @@ def test_reports_pair_by_items_under_the_metric_of_the_sheet(metric, tmp_path):
     signs, notes = use_paired_tests(none, tmp_path / "out" / "items.parquet", matrix, ["quiz"])
     assert any("tested paired" in note for note in notes)
     assert signs["direct"].sign.any() == (metric == "acc")
+
+
+@pytest.mark.parametrize("metric", ["acc", "acc_norm"])
+def test_the_signal_report_reads_items_under_the_metric_of_the_sheet(metric, tmp_path):
+    for step in (1, 2, 3, 4):
+        right = [1] * (10 * step) + [0] * (60 - 10 * step)
+        put_model(tmp_path / "in", "a", right, f"2024-01-0{step}T00-00-00", step=step)
+    import_lm_eval([tmp_path / "in"], tmp_path / "out")
+    (tmp_path / "m.csv").write_text("model\na\n")
+    (tmp_path / "b.csv").write_text(f"benchmark,metric\nquiz,{metric}\n")
+    scores, items = (tmp_path / "out" / f"{name}.parquet" for name in ("scores", "items"))
+    found = analyze_signal(scores, tmp_path / "m.csv", tmp_path / "b.csv", items, resamples=0)
+    assert found.results["quiz"].items.items == 60 and found.results["quiz"].items.chance == pytest.approx(1 / 3)
+
+
+def test_samples_belong_to_the_result_file_of_their_date(tmp_path):
+    place = tmp_path / "in" / "a"
+    for examples, date in ((0, "2024-01-01T00-00-00"), (5, "2024-01-02T00-00-00")):
+        put_model(tmp_path / "in", "a", (1, 0, 1), date, examples)
+    (place / "samples_quiz_2024-01-02T00-00-00.jsonl").unlink()
+    import_lm_eval([tmp_path / "in"], tmp_path / "out")
+    assert set(pd.read_parquet(tmp_path / "out" / "items.parquet")["num_fewshot"]) == {0}
 
 
 def test_without_a_result_file_the_folder_names_the_model_and_items_give_the_scores(tmp_path):

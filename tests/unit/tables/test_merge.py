@@ -32,3 +32,13 @@ def test_tokens_of_the_final_checkpoint(tmp_path, monkeypatch, final, in_models_
     }
     tokens = {name: merger._key(cell)["tokens_b"] for name, cell in cells.items()}
     assert tokens == {"early": 2.5, "final": expected}
+
+
+def test_rows_have_the_number_of_examples_of_the_sheet(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "m.tsv").write_text("model\tpath\na\torg/a\n")
+    (tmp_path / "b.tsv").write_text("benchmark\tnum_fewshot\nquiz\t5\nother\t\n")
+    run = build_run({"name": "run", "models": "m.tsv", "benchmarks": "b.tsv", "studies": ["signal"]}, "f.yaml")
+    merger = Merger(run, partial=True)
+    cells = [Cell("evaluate_model", "a", name, "final", "plain", split="test") for name in ("quiz", "other")]
+    assert [merger._key(cell)["num_fewshot"] for cell in cells] == [5, 0]

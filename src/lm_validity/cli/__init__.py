@@ -2,6 +2,7 @@
 
 import errno
 import sys
+from typing import NoReturn
 
 import typer
 
@@ -9,6 +10,9 @@ from lm_validity.errors import CellError, InputError
 
 # what no second attempt mends: a file where a folder should be, no permission, a read-only disk
 UNUSABLE = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS)
+
+# what typer raises for a wrong command line; its own module of exceptions is private
+UsageError = typer.BadParameter.__base__
 
 app = typer.Typer(
     name="lm-validity",
@@ -35,15 +39,25 @@ def main() -> None:
     app.add_typer(filters.app, name="filter")
     app.add_typer(simulate.app, name="simulate")
     try:
-        app()
+        code = app(standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except UsageError as error:
+        if "\n" in error.format_message():  # no arguments: the message is the help
+            error.show()
+            sys.exit(2)
+        command = error.ctx.command_path if error.ctx else "lm-validity"
+        _refuse(error.format_message().replace("Value error, ", ""), f"`{command} --help` lists what it takes.")
+    except typer.Abort:
+        sys.exit(1)
     except (InputError, CellError) as error:
-        print(f"Error: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(2)
+        _refuse(error.problem, error.hint)
     except OSError as error:
         if error.errno not in UNUSABLE or not error.filename:
             raise
-        print(
-            f"Error: {error.filename}: {error.strerror}. Hint: choose another place, or correct what is there.",
-            file=sys.stderr,
-        )
-        sys.exit(2)
+        _refuse(f"{error.filename}: {error.strerror}.", "choose another place, or correct what is there.")
+
+
+def _refuse(problem: str, hint: str) -> NoReturn:
+    """End with one line and exit code 2."""
+    print(f"Error: {' '.join(f'{problem} Hint: {hint}'.split())}", file=sys.stderr)
+    sys.exit(2)

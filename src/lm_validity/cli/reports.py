@@ -1,9 +1,11 @@
 """`lm-validity report …`: from tables only, so they also run on published or imported scores."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
+
+from lm_validity.config.sections import E2LM, Checkpoints, Convention, Normalisation, Reports, Screening, Ties
 
 app = typer.Typer(help="Write a report from tables.", no_args_is_help=True, rich_markup_mode=None)
 Scores = Annotated[Path, typer.Option(help="scores.parquet")]
@@ -11,6 +13,7 @@ Models = Annotated[Path, typer.Option(help="Models sheet (CSV or TSV).")]
 Benchmarks = Annotated[Path, typer.Option(help="Benchmarks sheet (CSV or TSV).")]
 Output = Annotated[Path, typer.Option(help="Folder for summary.json, tables, figures and the page.")]
 Resamples = Annotated[int, typer.Option(min=0, help="Resamples for intervals; 0 skips them.")]
+REPORTS, SCREENING, WORDS = Reports(), Screening(), E2LM.as_words()
 
 
 @app.command("agreement")
@@ -20,8 +23,8 @@ def agreement(
     benchmarks: Benchmarks,
     output: Output,
     items: Annotated[Path | None, typer.Option(help="items.parquet, for paired significance.")] = None,
-    resamples: Resamples = 2000,
-    tau: Annotated[str, typer.Option(help="Variant of Kendall's tau: b (the paper's), a or c.")] = "b",
+    resamples: Resamples = REPORTS.resamples,
+    tau: Annotated[Literal["a", "b", "c"], typer.Option(help="Variant of Kendall's tau; b is the paper's.")] = "b",
     align: Annotated[str | None, typer.Option(help="Two benchmarks for the bump plot, BENCHMARK,BENCHMARK.")] = None,
     selections: Annotated[Path | None, typer.Option(help="selections.parquet, for the prompts chosen.")] = None,
 ) -> None:
@@ -34,7 +37,7 @@ def agreement(
 
 @app.command("factors")
 def factors(
-    scores: Scores, models: Models, benchmarks: Benchmarks, output: Output, resamples: Resamples = 2000
+    scores: Scores, models: Models, benchmarks: Benchmarks, output: Output, resamples: Resamples = REPORTS.resamples
 ) -> None:
     """How many factors does the score matrix have, and what is the first?"""
     from lm_validity.studies.agreement.factors.report import report_factors
@@ -49,9 +52,15 @@ def screening(
     benchmarks: Benchmarks,
     output: Output,
     results: Annotated[Path | None, typer.Option(help="results/<run>, whose records count training examples.")] = None,
-    training_examples: Annotated[int, typer.Option(min=0, help="Fewest training examples.")] = 1000,
-    unimproved_share: Annotated[float, typer.Option(min=0, max=1, help="Most models that do not improve.")] = 0.2,
-    negative_share: Annotated[float, typer.Option(min=0, max=1, help="Most others with negative agreement.")] = 0.5,
+    training_examples: Annotated[
+        int, typer.Option(min=0, help="Fewest training examples.")
+    ] = SCREENING.training_examples,
+    unimproved_share: Annotated[
+        float, typer.Option(min=0, max=1, help="Most models that do not improve.")
+    ] = SCREENING.unimproved_share,
+    negative_share: Annotated[
+        float, typer.Option(min=0, max=1, help="Most others with negative agreement.")
+    ] = SCREENING.negative_share,
 ) -> None:
     """Which candidate benchmarks can serve, and why the others cannot."""
     from lm_validity.studies.agreement.screening_report import report_screening
@@ -68,23 +77,32 @@ def signal(
     output: Output,
     benchmarks: Annotated[Path | None, typer.Option(help="Benchmarks sheet (CSV or TSV).")] = None,
     items: Annotated[Path | None, typer.Option(help="items.parquet, for intervals and filters.")] = None,
-    selection: Annotated[str, typer.Option(help="Checkpoints used: all or e2lm.")] = "all",
-    resamples: Resamples = 1000,
-    convention: Annotated[str, typer.Option(help="Autocorrelation as in the scoring code, or the paper.")] = "code",
-    ties: Annotated[str, typer.Option(help="Equal scores: stable (an increase) or average ranks.")] = "stable",
+    selection: Annotated[Checkpoints, typer.Option(help="Checkpoints used.")] = REPORTS.checkpoints,
+    resamples: Resamples = REPORTS.resamples,
+    convention: Annotated[
+        Convention, typer.Option(help="Autocorrelation as in the scoring code, or the paper.")
+    ] = E2LM.convention,
+    ties: Annotated[Ties, typer.Option(help="Equal scores: stable (an increase) or average ranks.")] = E2LM.ties,
     normalisation: Annotated[
-        str, typer.Option(help="Of compliance: none, joint_minmax, sci_range, above_chance.")
-    ] = "joint_minmax",
-    base_window: Annotated[str, typer.Option(help="Ranking consistency: FROM,TO in billion tokens.")] = "100,200",
-    later_window: Annotated[str, typer.Option(help="The window held against it.")] = "220,1000",
-    weights: Annotated[str, typer.Option(help="Of quality, consistency and compliance.")] = "0.5,0.1,0.4",
+        Normalisation, typer.Option(help="What compliance divides the science model's lead by.")
+    ] = E2LM.normalisation,
+    base_window: Annotated[str, typer.Option(help="FROM,TO in billion tokens, of the order.")] = WORDS["base_window"],
+    later_window: Annotated[str, typer.Option(help="FROM,TO in which it should hold.")] = WORDS["later_window"],
+    weights: Annotated[str, typer.Option(help="Of quality, consistency and compliance.")] = WORDS["weights"],
     printed: Annotated[Path | None, typer.Option(help="CSV of printed overall scores to recompute.")] = None,
 ) -> None:
     """Does a benchmark say something early in training?"""
     from lm_validity.studies.signal.options import make_options
     from lm_validity.studies.signal.report import report_signal
 
-    options = make_options(convention, ties, normalisation, base_window, later_window, weights)
+    options = make_options(
+        convention=convention,
+        ties=ties,
+        normalisation=normalisation,
+        base_window=base_window,
+        later_window=later_window,
+        weights=weights,
+    )
     given = {"benchmarks": benchmarks, "items": items, "selection": selection, "resamples": resamples}
     report_signal(scores, models, output, options=options, printed=printed, **given)
 
@@ -93,8 +111,12 @@ def signal(
 def bias(
     trials: Annotated[Path, typer.Option(help="trials.parquet")],
     output: Output,
-    sampler: Annotated[str, typer.Option(help="laplace or nuts.")] = "laplace",
-    formula: Annotated[str, typer.Option(help="all, equations, notebooks or overdispersed.")] = "all",
+    sampler: Annotated[
+        Literal["laplace", "nuts"], typer.Option(help="laplace: seconds; nuts: minutes, with the extra `bayes`.")
+    ] = "laplace",
+    formula: Annotated[
+        Literal["all", "equations", "notebooks", "overdispersed"], typer.Option(help="One formula, or all.")
+    ] = "all",
 ) -> None:
     """Does pretraining on unlabelled test text inflate a score?"""
     from lm_validity.studies.bias.report import report_bias

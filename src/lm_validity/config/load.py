@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -9,6 +10,8 @@ from lm_validity.config.bias_sheets import LanguageModel, Task, read_bias_sheets
 from lm_validity.config.sections import Configuration
 from lm_validity.config.sheets import Benchmark, Model, read_benchmarks, read_models
 from lm_validity.errors import InputError, nearest
+
+Settings = TypeVar("Settings", bound=BaseModel)
 
 
 @dataclass(frozen=True)
@@ -129,24 +132,24 @@ def _check_precision(run: Run) -> None:
         )
 
 
-def validate(values, source: str) -> Configuration:
-    """A `Configuration`, or one InputError for the first thing that is wrong with it."""
+def validate(values, source: str, kind: type[Settings] = Configuration) -> Settings:
+    """A `Configuration` (or a section, `kind`), or one InputError for the first thing that is wrong with it."""
     if not isinstance(values, dict):
         raise InputError(f"{source}: a mapping of keys was expected.", "see config/config.yaml.")
     try:
-        return Configuration.model_validate(values)
+        return kind.model_validate(values)
     except ValidationError as error:
-        raise _input_error(error, source) from None
+        raise _input_error(error, source, kind) from None
 
 
-def _input_error(error: ValidationError, source: str) -> InputError:
+def _input_error(error: ValidationError, source: str, kind: type[BaseModel]) -> InputError:
     first = error.errors()[0]
     place = ".".join(str(part) for part in first["loc"])
     message = first["msg"].removeprefix("Value error, ")
     if not first["loc"]:  # about the configuration as a whole
         return InputError(f"{source}: {message}.", "config/config.yaml shows every key.")
     if first["type"] == "extra_forbidden":
-        known = _known_keys(first["loc"][:-1])
+        known = _known_keys(kind, first["loc"][:-1])
         close = nearest(first["loc"][-1], known)
         hint = f"did you mean {close!r}?" if close else f"known keys here: {', '.join(known)}."
         return InputError(f"{source}: unknown key {place!r}.", hint)
@@ -158,9 +161,8 @@ def _input_error(error: ValidationError, source: str) -> InputError:
     )
 
 
-def _known_keys(location) -> list[str]:
-    """The keys of the section at `location`, walking the models' annotations."""
-    section: type[BaseModel] = Configuration
+def _known_keys(section: type[BaseModel], location) -> list[str]:
+    """The keys of the section at `location` in another, walking the models' annotations."""
     for part in location:
         field = section.model_fields.get(str(part))
         inner = _section_of(field.annotation) if field else None

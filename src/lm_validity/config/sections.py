@@ -5,7 +5,7 @@ Only the standard library and pydantic are imported: the Snakefile reads this at
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from lm_validity.config.bias import BiasSettings
 from lm_validity.config.miniature import MiniatureSettings
@@ -231,42 +231,70 @@ class Replay(Section):
     )
 
 
-NotNegative = Annotated[float, Field(ge=0)]
-Window = tuple[NotNegative, Annotated[float, Field(gt=0)]]
+def _split_numbers(value):
+    """`100,200` as the command line has it."""
+    return value.split(",") if isinstance(value, str) else value
+
+
+def _check_window(window: tuple[float, float]) -> tuple[float, float]:
+    if not window[0] < window[1]:
+        raise ValueError("does not begin before it ends (FROM,TO in billion tokens)")
+    return window
+
+
+def _check_weights(weights: tuple[float, float, float]) -> tuple[float, float, float]:
+    if not sum(weights) > 0:
+        raise ValueError("one of them must be above zero")
+    return weights
+
+
+Checkpoints = Literal["all", "e2lm"]
+Convention = Literal["code", "paper"]
+Ties = Literal["stable", "average"]
+Normalisation = Literal["none", "joint_minmax", "sci_range", "above_chance"]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Window = Annotated[tuple[NotNegative, NotNegative], BeforeValidator(_split_numbers), AfterValidator(_check_window)]
+Weights = Annotated[
+    tuple[NotNegative, NotNegative, NotNegative], BeforeValidator(_split_numbers), AfterValidator(_check_weights)
+]
 
 
 class SignalConventions(Section):
     """Conventions of the signal report (docs/signal.md); the defaults are those of the competition's scoring code."""
 
-    convention: Literal["code", "paper"] = Field("code", description="Lags and centring of the autocorrelation.")
-    ties: Literal["stable", "average"] = Field(
-        "stable", description="Equal scores: stable counts them as an increase; average ranks."
-    )
-    normalisation: Literal["none", "joint_minmax", "sci_range", "above_chance"] = Field(
+    convention: Convention = Field("code", description="Lags and centring of the autocorrelation.")
+    ties: Ties = Field("stable", description="Equal scores: stable counts them as an increase; average ranks.")
+    normalisation: Normalisation = Field(
         "joint_minmax", description="What compliance divides the science model's lead by."
     )
     base_window: Window = Field((100.0, 200.0), description="Ranking consistency: window of the order, billion tokens.")
     later_window: Window = Field((220.0, 1000.0), description="The window in which that order should hold.")
-    weights: tuple[NotNegative, NotNegative, NotNegative] = Field(
+    weights: Weights = Field(
         (0.5, 0.1, 0.4), description="Of signal quality, ranking consistency and compliance in the overall score."
     )
 
+    def as_words(self) -> dict[str, str]:
+        """Each value as the command line has it."""
+        values = self.model_dump()
+        return {key: ",".join(f"{one:g}" for one in v) if isinstance(v, tuple) else v for key, v in values.items()}
+
     def as_arguments(self) -> str:
         """Options of `lm-validity report signal`."""
-        values = self.model_dump()
-        words = {key: ",".join(f"{one:g}" for one in v) if isinstance(v, tuple) else v for key, v in values.items()}
-        return " ".join(f"--{key.replace('_', '-')} {word}" for key, word in words.items())
+        return " ".join(f"--{key.replace('_', '-')} {word}" for key, word in self.as_words().items())
+
+
+E2LM = SignalConventions()  # the competition's
 
 
 class Reports(Section):
     """The pages."""
 
     resamples: int = Field(2000, ge=0, description="Resamples for intervals; 0 skips them.")
-    checkpoints: Literal["all", "e2lm"] = Field(
+    checkpoints: Checkpoints = Field(
         "all",
         description="Checkpoints of the signal report; e2lm: iterations divisible by 4000, at most 206 billion tokens.",
     )
-    signal: SignalConventions = Field(SignalConventions(), description=SignalConventions.__doc__)
+    signal: SignalConventions = Field(E2LM, description=SignalConventions.__doc__)
 
 
 class Screening(Section):

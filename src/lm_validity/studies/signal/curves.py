@@ -14,7 +14,6 @@ from lm_validity.tables.schema import read_scores, replay_notes
 from lm_validity.tables.sheets import as_in_scores, read_benchmarks, read_models
 from lm_validity.words import listing
 
-SELECTIONS = ("all", "e2lm")
 STUDY = "signal"  # as the sheets' column `studies` names it
 E2LM_STEP = 4000  # iterations between the checkpoints that the competition scored
 E2LM_TOKENS_B = 206.0
@@ -80,12 +79,10 @@ def read_learning_curves(
 ) -> LearningCurves:
     """Direct test scores of every model with at least two checkpoints.
 
-    Raises InputError for bad files, a score without a model or benchmark, an unknown selection, several metrics of a
+    Raises InputError for bad files, a score without a model or benchmark, several metrics of a
     benchmark without a sheet that names one, or two selected scores of one model, benchmark and checkpoint. Gaps are
     named in `notes`.
     """
-    if selection not in SELECTIONS:
-        raise InputError(f"selection {selection!r} is not known.", f"one of {', '.join(SELECTIONS)}.")
     table = read_scores(scores)
     sheet = as_in_scores(read_models(models), set(table["model"]))
     listed = None if benchmarks is None else read_benchmarks(benchmarks)

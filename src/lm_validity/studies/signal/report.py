@@ -10,6 +10,7 @@ from lm_validity.pages.page import write_page
 from lm_validity.studies.signal.analysis import BenchmarkResult, analyze_benchmark
 from lm_validity.studies.signal.curves import LearningCurves, read_learning_curves
 from lm_validity.studies.signal.items import ItemAnalysis, analyze_items
+from lm_validity.studies.signal.options import make_options
 from lm_validity.studies.signal.page import signal_page
 from lm_validity.studies.signal.printed import printed_scores, read_printed
 from lm_validity.studies.signal.scores import Design, Options, make_design
@@ -22,7 +23,7 @@ from lm_validity.tables.read_items import item_benchmarks, read_benchmark_items
 # Where every training is shorter than this, the ranking windows are scaled to the length of each pair's
 SHORT_TRAINING_B = 100.0
 SEED = 0
-DEFAULT_OPTIONS = Options()
+DEFAULT_OPTIONS = make_options()
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,9 @@ from lm_validity.studies.signal.curves import (
     select_for_ranking,
 )
 from lm_validity.studies.signal.statistics.compliance import Normalisation, compliance
-from lm_validity.studies.signal.statistics.overall import DEFAULT_WEIGHTS, Weights, overall_score
+from lm_validity.studies.signal.statistics.overall import Weights, overall_score
 from lm_validity.studies.signal.statistics.quality import Convention, SignalQuality, Ties, signal_quality
 from lm_validity.studies.signal.statistics.ranking import (
-    E2LM_WINDOWS,
     PairConsistency,
     RankingWindows,
     pair_consistency,
@@ -35,11 +34,11 @@ Values = dict[str, np.ndarray]
 class Options:
     """The conventions that are named in the page and in summary.json."""
 
-    convention: Convention = "code"
-    ties: Ties = "stable"
-    normalisation: Normalisation = "joint_minmax"
-    windows: RankingWindows = E2LM_WINDOWS
-    weights: Weights = DEFAULT_WEIGHTS
+    convention: Convention
+    ties: Ties
+    normalisation: Normalisation
+    windows: RankingWindows
+    weights: Weights
 
 
 @dataclass(frozen=True)

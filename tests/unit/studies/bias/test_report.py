@@ -299,14 +299,6 @@ def test_names_are_escaped(report):
     assert "<script>alert(" not in page
 
 
-def test_unknown_formula_and_sampler_are_named(report, tmp_path):
-    with pytest.raises(InputError, match="unknown formula 'equation'"):
-        report(formula="equation")
-    with pytest.raises(InputError, match="unknown sampler 'gibbs'"):
-        report_bias(tmp_path / "trials.parquet", tmp_path / "bias", sampler="gibbs")
-    assert not (tmp_path / "bias").exists()
-
-
 def test_nuts_without_its_packages_is_an_input_error(report, tmp_path, monkeypatch):
     report(models=1, tasks=2, sizes=(40,), formula="equations")
     monkeypatch.setitem(sys.modules, "nutpie", None)

@@ -17,6 +17,8 @@ from lm_validity.studies.signal.statistics.quality import autocorrelation
 from lm_validity.summaries import summary_values
 from lm_validity.tables.schema import SCORES, read_table
 
+OTHERS = {"convention": "paper", "ties": "average", "normalisation": "none"}
+OTHERS |= {"base_window": "0,100", "later_window": "120,240", "weights": "1,0,0"}
 PRINTED = "table,dataset,SQ,RC,CS,global_printed\nT1,good,0.959,0.837,0.419,0.731\nT1,odd,0.88,0.759,0.479,0.689\n"
 
 
@@ -31,7 +33,7 @@ def summary_of(files, **options):
 
 def test_conventions_change_the_numbers_they_name(files):
     default = summary_of(files)
-    other = summary_of(files, options=make_options("paper", "average", "none", "0,100", "120,240", "1,0,0"))
+    other = summary_of(files, options=make_options(**OTHERS))
     named = other["conventions"]
     assert (named["convention"], named["ties"], named["normalisation"]) == ("paper", "average", "none")
     assert named["windows_b"] == {"base": [0, 100], "later": [120, 240], "relative": False}
@@ -54,12 +56,15 @@ def _tokens(files):
 @pytest.mark.parametrize(
     ("given", "problem"),
     [
-        ({"convention": "papre"}, "convention: 'papre' is unknown. Hint: did you mean 'paper'?"),
-        ({"normalisation": "x"}, "normalisation: 'x' is unknown. Hint: use one of none"),
-        ({"base_window": "100"}, "base window: '100' is not a list of 2 numbers"),
-        ({"later_window": "300,200"}, "later window: '300,200' does not begin before it ends"),
-        ({"weights": "1,nan,0"}, "weights: '1,nan,0' is not a list of 3 numbers"),
-        ({"weights": "1,-1,0"}, "not all of them are positive"),
+        ({"convention": "papre"}, "report signal: key 'convention', value 'papre'"),
+        ({"normalisation": "x"}, "key 'normalisation', value 'x'"),
+        ({"base_window": "100"}, "key 'base_window.1'"),
+        ({"base_window": "100,200,300"}, "key 'base_window'"),
+        ({"base_window": "1e2,many"}, "key 'base_window.1', value 'many'"),
+        ({"later_window": "300,200"}, "key 'later_window', value '300,200': does not begin before it ends"),
+        ({"weights": "1,nan,0"}, "key 'weights.1', value 'nan'"),
+        ({"weights": "1,-1,0"}, "key 'weights.1', value '-1'"),
+        ({"weights": "0,0,0"}, "key 'weights', value '0,0,0': one of them must be above zero"),
     ],
 )
 def test_bad_options_are_named(given, problem):

@@ -1,5 +1,7 @@
 """Ranking consistency, settling of rankings, compliance and the overall score, by hand."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,7 +13,7 @@ from lm_validity.studies.signal.statistics.overall import (
     weight_sensitivity,
 )
 from lm_validity.studies.signal.statistics.ranking import (
-    RankingWindows,
+    E2LM_WINDOWS,
     agreement_with_last,
     bootstrap_pair_consistency,
     coin_flip_consistency,
@@ -24,10 +26,10 @@ from lm_validity.studies.signal.statistics.ranking import (
 
 def test_windows():
     tokens = np.array([50.0, 100.0, 199.0, 200.0, 220.0, 1000.0, 1001.0])
-    base, later = RankingWindows().masks(tokens)
+    base, later = E2LM_WINDOWS.masks(tokens)
     assert list(np.flatnonzero(base)) == [1, 2] and list(np.flatnonzero(later)) == [4, 5]
     # scaled: 0.1 to 0.2 and 0.22 to 1 of the longest
-    base, later = RankingWindows(relative=True).masks(np.arange(1.0, 11.0))
+    base, later = replace(E2LM_WINDOWS, relative=True).masks(np.arange(1.0, 11.0))
     assert list(np.flatnonzero(base)) == [0] and list(np.flatnonzero(later)) == list(range(2, 10))
 
 

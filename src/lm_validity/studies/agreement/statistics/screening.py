@@ -16,9 +16,9 @@ class Thresholds:
     """A candidate leaves with fewer training examples than `training_examples`, with a larger share of models that do
     not improve than `unimproved_share`, or with negative taus to a larger share of the others than `negative_share`."""
 
-    training_examples: int = 1000
-    unimproved_share: float = 0.2
-    negative_share: float = 0.5
+    training_examples: int
+    unimproved_share: float
+    negative_share: float
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,13 @@ it.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import get_args
 
 import numpy as np
 
-Normalisation = Literal["none", "joint_minmax", "sci_range", "above_chance"]
-NORMALISATIONS: tuple[Normalisation, ...] = ("none", "joint_minmax", "sci_range", "above_chance")
+from lm_validity.config.sections import Normalisation
+
+NORMALISATIONS = get_args(Normalisation)
 
 
 @dataclass(frozen=True)

@@ -4,20 +4,22 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lm_validity.config.sections import E2LM
+
 
 @dataclass(frozen=True)
 class Weights:
     """Weights of signal quality, ranking consistency and compliance (NeurIPS 2025 E2LMC)."""
 
-    signal_quality: float = 0.5
-    ranking_consistency: float = 0.1
-    compliance: float = 0.4
+    signal_quality: float
+    ranking_consistency: float
+    compliance: float
 
     def as_array(self) -> np.ndarray:
         return np.array([self.signal_quality, self.ranking_consistency, self.compliance])
 
 
-DEFAULT_WEIGHTS = Weights()
+DEFAULT_WEIGHTS = Weights(*E2LM.weights)
 
 
 def overall_score(components: np.ndarray, weights: Weights = DEFAULT_WEIGHTS) -> np.ndarray:

@@ -12,13 +12,11 @@ above 1.
 """
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from scipy.stats import rankdata
 
-Convention = Literal["code", "paper"]
-Ties = Literal["stable", "average"]
+from lm_validity.config.sections import Convention, Ties
 
 MINIMUM_CHECKPOINTS = 8  # by `code`: below it floor(n/4) - 1 = 0, there is no lag to correlate over
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lm_validity.config.sections import E2LM
 from lm_validity.studies.signal.statistics.resampling import block_length, resample_blocks
 
 
@@ -22,8 +23,8 @@ class RankingWindows:
     tokens. The source has no such training; here each pair of models has windows of its own.
     """
 
-    base: tuple[float, float] = (100.0, 200.0)
-    later: tuple[float, float] = (220.0, 1000.0)
+    base: tuple[float, float]
+    later: tuple[float, float]
     relative: bool = False
 
     def masks(self, tokens_b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -36,7 +37,7 @@ class RankingWindows:
         return base, (tokens_b >= self.later[0]) & (tokens_b <= self.later[1] * (1 + 1e-12))
 
 
-E2LM_WINDOWS = RankingWindows()
+E2LM_WINDOWS = RankingWindows(E2LM.base_window, E2LM.later_window)
 MINIMUM_FOR_BLOCKS = 8  # later checkpoints
 
 

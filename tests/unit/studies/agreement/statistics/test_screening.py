@@ -3,7 +3,10 @@
 import numpy as np
 import pytest
 
+from lm_validity.config.sections import Screening
 from lm_validity.studies.agreement.statistics.screening import Thresholds, screen_benchmarks
+
+PUBLISHED = Thresholds(**Screening().model_dump())
 
 MODELS = np.arange(10.0)
 
@@ -19,7 +22,7 @@ def test_each_rule_and_its_reason():
     prepared[:3, 1] = direct[:3, 1]  # three of ten models fall back to the direct score
     prepared[9, 2] = direct[9, 2] - 1  # one is worse: a tenth, which is allowed
     examples = np.array([1000, 5000, np.nan, 2000, 999])
-    found = screen_benchmarks(direct, prepared, examples, Thresholds())
+    found = screen_benchmarks(direct, prepared, examples, PUBLISHED)
     assert found.reasons == (
         "",
         "no improvement in 3 of 10 models",
@@ -36,7 +39,7 @@ def test_exactly_a_fifth_and_exactly_half_are_allowed():
     direct = table(MODELS, MODELS, MODELS[::-1])
     prepared = direct + 1
     prepared[:2, 0] = direct[:2, 0]
-    found = screen_benchmarks(direct, prepared, np.full(3, 1e4), Thresholds())
+    found = screen_benchmarks(direct, prepared, np.full(3, 1e4), PUBLISHED)
     assert found.unimproved[0] == 2 and found.negative[0] == 1 and found.others[0] == 2
     assert found.reasons[:2] == ("", "") and found.reasons[2].startswith("negative agreement with 2 of 2")
 
@@ -55,13 +58,13 @@ def test_models_without_both_scores_do_not_count():
     direct, prepared = table(MODELS, MODELS), table(MODELS, MODELS) + 1
     prepared[4:, 0] = np.nan
     direct[0, 0] = np.nan
-    found = screen_benchmarks(direct, prepared, np.full(2, 2000.0), Thresholds())
+    found = screen_benchmarks(direct, prepared, np.full(2, 2000.0), PUBLISHED)
     assert list(found.models) == [3, 10] and list(found.unimproved) == [0, 0]
-    alone = screen_benchmarks(direct[:, :1], prepared[:, :1], np.full(1, 2000.0), Thresholds())
+    alone = screen_benchmarks(direct[:, :1], prepared[:, :1], np.full(1, 2000.0), PUBLISHED)
     assert alone.reasons == ("",) and np.isnan(alone.mean_tau[0]) and alone.others[0] == 0
 
 
 @pytest.mark.parametrize("few", [0, 1])
 def test_no_model_excludes_nothing(few):
     empty = np.full((few, 2), np.nan)
-    assert screen_benchmarks(empty, empty, np.full(2, np.nan), Thresholds()).reasons == ("", "")
+    assert screen_benchmarks(empty, empty, np.full(2, np.nan), PUBLISHED).reasons == ("", "")

@@ -1,0 +1,55 @@
+"""A wrong command line ends with exit code 2 and one line that has a hint."""
+
+import sys
+
+import pytest
+
+from lm_validity.cli import main
+from lm_validity.config.sections import Reports, Screening
+
+FILES = ("--scores", "s.parquet", "--models", "m.tsv", "--output", "out")
+
+
+def end(monkeypatch, capsys, *words: str) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["lm-validity", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    return ended.value.code, *capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("report", "agreement", *FILES, "--benchmarks", "b.tsv", "--tau", "d"), ("--tau", "'d'", "'a', 'b', 'c'")),
+        (("report", "signal", *FILES, "--convention", "papre"), ("--convention", "'papre'")),
+        (("report", "signal", *FILES, "--selection", "some"), ("--selection", "'some'", "'e2lm'")),
+        (("report", "signal", *FILES, "--base-window", "200,100"), ("base_window", "'200,100'")),
+        (("report", "signal", *FILES, "--resamples", "-1"), ("--resamples",)),
+        (("report", "bias", "--trials", "t", "--output", "out", "--sampler", "gibbs"), ("--sampler", "'gibbs'")),
+        (("report", "bias", "--trials", "t", "--output", "out", "--formula", "equation"), ("--formula", "'equation'")),
+        (("report", "bias", "--output", "out"), ("--trials",)),
+        (("reprot",), ("'reprot'",)),
+    ],
+)
+def test_one_line_names_the_option_and_the_value(monkeypatch, capsys, tmp_path, words, named):
+    monkeypatch.chdir(tmp_path)
+    code, out, error = end(monkeypatch, capsys, *words)
+    assert code == 2 and out == "" and error.count("\n") == 1
+    assert error.startswith("Error: ") and "Hint: " in error and all(word in error for word in named)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_help_and_no_arguments(monkeypatch, capsys):
+    code, out, _ = end(monkeypatch, capsys, "report", "signal", "--help")
+    assert code == 0 and "--base-window" in out
+    code, _, error = end(monkeypatch, capsys, "report")
+    assert code == 2 and "Commands:" in error
+
+
+def test_the_defaults_are_the_configurations(monkeypatch, capsys):
+    _, out, _ = end(monkeypatch, capsys, "report", "screening", "--help")
+    assert all(f"default: {value}" in " ".join(out.split()) for value in Screening().model_dump().values())
+    _, out, _ = end(monkeypatch, capsys, "report", "signal", "--help")
+    shown = " ".join(out.split())
+    assert f"default: {Reports().resamples}" in shown
+    assert all(f"default: {word}" in shown for word in Reports().signal.as_words().values())

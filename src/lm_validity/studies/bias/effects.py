@@ -4,16 +4,18 @@ Differences are those of integer counts, so a task without a difference is exact
 effect do not count for that effect.
 """
 
+from itertools import combinations
+
 import pandas as pd
 from scipy import stats
 
 from lm_validity.studies.bias.statistics.effects import ONE_TASK, MeanOverTasks, mean_over_tasks
 from lm_validity.studies.bias.statistics.model import EFFECTS
-from lm_validity.studies.bias.statistics.permutation import sign_flip_p
+from lm_validity.studies.bias.statistics.permutation import sign_flip_p, smallest_detectable_shift
 from lm_validity.studies.bias.summary import Cell, Loss, Setting, Task, TaskTest
 from lm_validity.studies.bias.table import ARMS, CELL, SETTING
 from lm_validity.summaries import Missing, is_known, known
-from lm_validity.words import listing
+from lm_validity.words import count, listing
 
 SIZES = {"subsamples": "max", "tasks": "size", "trials": "sum"}  # of a cell, from its tasks' numbers of trials
 GAPS_SHOWN = 12  # of an experiment; the rest is counted
@@ -92,8 +94,7 @@ def setting_effects(trials: pd.DataFrame) -> tuple[Setting, ...]:
         by_model = task_means(trials, effect, [*SETTING, "task", "language_model"])
         by_task = by_model.groupby([*SETTING, "task"])[effect].mean()
         for key, values in by_task.groupby(SETTING):
-            mean = mean_over_tasks(values.to_numpy())
-            rows.append(Setting(*key, effect, mean.mean, mean.standard_error, mean.interval, mean.tasks))
+            rows.append(Setting(*key, effect, mean_over_tasks(values.to_numpy())))
     return tuple(rows)
 
 
@@ -105,9 +106,13 @@ def task_tests(trials: pd.DataFrame) -> tuple[TaskTest, ...]:
     rows, keys = [], [*CELL, "task"]
     for effect, (treatment, control) in EFFECTS.items():
         both = trials.dropna(subset=[treatment, control])
-        differences = (both[treatment] - both[control]).groupby([both[key] for key in keys])
-        found = differences.agg(lambda values: sign_flip_p(values.to_numpy())).rename("p").reset_index()
+        counts = both[treatment] - both[control]
+        by_task = [both[key] for key in keys]
+        found = counts.groupby(by_task).agg(lambda values: sign_flip_p(values.to_numpy())).rename("p").reset_index()
         found["p_adjusted"] = found.groupby(CELL)["p"].transform(stats.false_discovery_control)
+        levels = 0.05 / found.groupby(CELL)["p"].transform("size")  # what q < .05 asks of a test that stands alone
+        shares = [values.to_numpy() for _, values in (counts / both["total"]).groupby(by_task)]
+        found["smallest_detectable"] = list(map(smallest_detectable_shift, shares, levels))
         found = found.merge(task_means(trials, effect, keys).rename(columns={effect: "mean"}), "left", keys)
         rows += [TaskTest(**row, effect=effect) for row in found.to_dict("records")]
     return tuple(rows)
@@ -146,7 +151,7 @@ def missing_trials(trials: pd.DataFrame, effect: str) -> pd.DataFrame:
 
 
 def coverage_notes(trials: pd.DataFrame) -> tuple[str, ...]:
-    """Trials without an arm, gaps between cells, and experiments with one language model."""
+    """Trials without an arm, gaps between cells, one language model alone, twins, and tasks at the ceiling."""
     found = []
     for arm in ARMS:
         if missing := int(trials[arm].isna().sum()):
@@ -157,7 +162,44 @@ def coverage_notes(trials: pd.DataFrame) -> tuple[str, ...]:
         f"Experiment {experiment} has one language model: the terms that tell models apart are dropped."
         for experiment in models.index[models == 1]
     ]
-    return (*found, *_gap_notes(trials), *alone)
+    return (*found, *_gap_notes(trials), *alone, *_twin_notes(trials), *_ceiling_notes(trials))
+
+
+def saturated_tasks(trials: pd.DataFrame, experiment: str) -> list[str]:
+    """Tasks of an experiment on which every arm of every trial answers everything right, or everything wrong."""
+    own = trials[trials["experiment"] == experiment]
+    counts = own[list(ARMS)]
+    full = counts.eq(own["total"], axis=0) | counts.isna()
+    none = counts.eq(0) | counts.isna()
+    by_task = pd.DataFrame({"full": full.all(axis=1), "none": none.all(axis=1)}).groupby(own["task"]).all()
+    return by_task.index[by_task.any(axis=1)].tolist()
+
+
+def _ceiling_notes(trials: pd.DataFrame) -> list[str]:
+    found = []
+    for experiment, own in trials.groupby("experiment"):
+        if names := saturated_tasks(trials, experiment):
+            found.append(
+                f"Experiment {experiment}: {len(names)} of {count(own['task'].nunique(), 'task')} at the ceiling or "
+                f"the floor ({listing(names)}). Every arm of every trial there has all answers right, or all wrong, so "
+                "no effect can show."
+            )
+    return found
+
+
+def _twin_notes(trials: pd.DataFrame) -> list[str]:
+    """Language models with the same counts throughout: perhaps one model under two names."""
+    found, arms = [], list(ARMS)
+    for experiment, own in trials.groupby("experiment"):
+        counts = {name: g.set_index(["m", "n", "task", "subsample"])[arms] for name, g in own.groupby("language_model")}
+        for first, second in combinations(counts, 2):
+            shared = counts[first].index.intersection(counts[second].index)
+            if len(shared) and counts[first].loc[shared].equals(counts[second].loc[shared]):
+                found.append(
+                    f"Experiment {experiment}: {first} and {second} have the same counts in every one of the "
+                    f"{count(len(shared), 'trial')} that both have. They may be one model under two names."
+                )
+    return found
 
 
 def _gap_notes(trials: pd.DataFrame) -> list[str]:

@@ -20,7 +20,7 @@ from lm_validity.studies.bias.summary import BiasSummary, Power, Slices, TaskTes
 from lm_validity.studies.bias.violins import setting_label, setting_labels, zero_line
 from lm_validity.summaries import Missing, is_known
 
-MODEL_FREE = "model-free"
+MARGINAL, MODEL_FREE = "marginal", "model-free"
 
 
 def series_color(names, field: str, title: str | None = None) -> alt.Color:
@@ -34,27 +34,19 @@ def series_color(names, field: str, title: str | None = None) -> alt.Color:
 
 
 def answer(summary: BiasSummary, effect: str) -> alt.LayerChart:
-    """Posterior predictive differences by formula beside the model-free means, one row a setting."""
+    """Marginal effects under the headline formula beside the model-free means, one row a setting; 95% intervals."""
     labels = setting_labels(summary)
-    rows = [
-        {
-            "setting": labels[fit.experiment, fit.m, fit.n],
-            "source": fit.formula,
-            "value": fit.difference_mean,
-            "low": fit.difference_interval[0],
-            "high": fit.difference_interval[1],
-        }
-        for fit in summary.fits(effect)
-    ]
+    of_headline = [fit for fit in summary.fits(effect) if fit.formula == summary.headline_formula]
+    found = [(fit.experiment, fit.m, fit.n, MARGINAL, fit.marginal_mean, fit.marginal_interval) for fit in of_headline]
     for row in summary.settings:
         if row.effect == effect:
-            low, high = row.interval if is_known(row.interval) else (None, None)
-            label = labels[row.experiment, row.m, row.n]
-            rows.append({"setting": label, "source": MODEL_FREE, "value": row.mean, "low": low, "high": high})
-    names = [*dict.fromkeys(fit.formula for fit in summary.posterior), MODEL_FREE]
+            found.append((row.experiment, row.m, row.n, MODEL_FREE, row.over_tasks.mean, row.over_tasks.interval))
+    rows = []
+    for experiment, m, n, source, value, interval in found:
+        low, high = interval if is_known(interval) else (None, None)
+        label = labels[experiment, m, n]
+        rows.append({"setting": label, "source": source, "value": value, "low": low, "high": high})
     frame = pd.DataFrame(rows)
-    frame["source"] = pd.Categorical(frame["source"], names)
-    frame = frame.sort_values("source").astype({"source": str})
     chart = interval_dots(
         frame,
         y="setting",
@@ -64,7 +56,7 @@ def answer(summary: BiasSummary, effect: str) -> alt.LayerChart:
         title=f"{effect}, in accuracy",
         y_order=list(labels.values()),
         offset="source",
-        color=series_color(names, "source"),
+        color=series_color((MARGINAL, MODEL_FREE), "source"),
         tooltip=tooltips(setting="Setting", source="From", value="Mean|+.4f", low="Low|+.4f", high="High|+.4f"),
         zero=True,
         row_height=38,

@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 from threadpoolctl import threadpool_limits
 
+from lm_validity.studies.bias.statistics.marginal import marginal_effect, model_levels, model_spreads
 from lm_validity.studies.bias.statistics.meta import SLICES, THRESHOLD, meta_analysis
-from lm_validity.studies.bias.statistics.model import FORMULAS, PairedCounts, build_design
+from lm_validity.studies.bias.statistics.model import FORMULAS, Design, PairedCounts, build_design
 from lm_validity.studies.bias.statistics.nuts import fit_nuts
 from lm_validity.studies.bias.statistics.posterior import fit_laplace
 from lm_validity.studies.bias.statistics.predictive import equal_tailed, posterior_predictive
@@ -19,6 +20,7 @@ from lm_validity.summaries import Missing, number
 
 PARALLEL_OBSERVATIONS = 20_000  # fewer are fitted faster than worker processes start
 MOST_PROCESSES = 8
+MARGINAL_LEVEL = 0.95
 NO_CHAINS = Missing("The Laplace path draws no chains (see effective_nodes).")
 NO_NODES = Missing("NUTS draws chains and has no nodes (see effective_draws_min).")
 
@@ -73,6 +75,8 @@ def _run(jobs: list[tuple[Callable, tuple]], processes: int) -> list:
 
 def _fit_nuts(key: tuple[str, int, int, str], counts: PairedCounts, formula: str) -> Fit:
     posterior = fit_nuts(counts, FORMULAS[formula], cores=_processes())
+    design, even = build_design(counts, FORMULAS[formula]), np.full(len(posterior.scales), 1 / len(posterior.scales))
+    low, high = equal_tailed(posterior.beta_draws, MARGINAL_LEVEL)
     return Fit(
         **dict(zip([*SETTING, "effect"], key, strict=True)),
         formula=formula,
@@ -80,6 +84,7 @@ def _fit_nuts(key: tuple[str, int, int, str], counts: PairedCounts, formula: str
         beta_mean=posterior.beta_mean,
         beta_sd=posterior.beta_sd,
         interval=posterior.interval,
+        **_marginal(design, posterior.fixed, posterior.scales, even, (posterior.beta_mean, low, high)),
         difference_mean=float(posterior.difference_draws.mean()),
         difference_interval=equal_tailed(posterior.difference_draws),
         divergences=posterior.divergences,
@@ -88,7 +93,7 @@ def _fit_nuts(key: tuple[str, int, int, str], counts: PairedCounts, formula: str
         effective_draws_min=posterior.effective_draws_min,
         reliable=posterior.reliable,
         log_evidence=Missing("NUTS does not estimate the log evidence."),
-        scales=posterior.scale_means,
+        scales=dict(zip(design.names, posterior.scales.mean(axis=0).tolist(), strict=True)),
         difference_draws=posterior.difference_draws,
         accuracies=Missing("NUTS keeps no predicted accuracies."),
     )
@@ -98,6 +103,7 @@ def _fit_laplace(key: tuple[str, int, int, str], counts: PairedCounts, formula: 
     design = build_design(counts, FORMULAS[formula])
     posterior = fit_laplace(design)
     predictive = posterior_predictive(design, posterior)
+    fixed, ends = posterior.mode.u[: design.beta], posterior.interval_at(MARGINAL_LEVEL)
     return Fit(
         **dict(zip([*SETTING, "effect"], key, strict=True)),
         formula=formula,
@@ -105,6 +111,7 @@ def _fit_laplace(key: tuple[str, int, int, str], counts: PairedCounts, formula: 
         beta_mean=posterior.beta_mean,
         beta_sd=posterior.beta_sd,
         interval=posterior.interval,
+        **_marginal(design, fixed, posterior.scales, posterior.weights, (posterior.beta_mean, *ends)),
         difference_mean=predictive.mean,
         difference_interval=predictive.interval,
         divergences=NO_CHAINS,
@@ -117,6 +124,15 @@ def _fit_laplace(key: tuple[str, int, int, str], counts: PairedCounts, formula: 
         difference_draws=predictive.draws,
         accuracies=_accuracies(counts, predictive.predicted, predictive.observed),
     )
+
+
+def _marginal(
+    design: Design, fixed: np.ndarray, scales: np.ndarray, weights: np.ndarray, beta: tuple[float, float, float]
+) -> dict:
+    """The marginal effect at beta's mean and at the ends of its interval."""
+    levels, spreads = model_levels(design, fixed), model_spreads(design, scales)
+    mean, low, high = marginal_effect(levels, spreads, weights, np.array(beta)).tolist()
+    return {"marginal_mean": mean, "marginal_interval": (low, high)}
 
 
 def _accuracies(counts: PairedCounts, predicted: np.ndarray, observed: np.ndarray) -> pd.DataFrame:

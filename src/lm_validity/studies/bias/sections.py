@@ -2,8 +2,11 @@
 
 from collections.abc import Callable
 
+import numpy as np
+
 from lm_validity.pages.page import Figure, Section, Table
 from lm_validity.studies.bias import figures
+from lm_validity.studies.bias.statistics.meta import MODEL_FREE_SLICES
 from lm_validity.studies.bias.statistics.model import EFFECTS
 from lm_validity.studies.bias.summary import (
     BiasSummary,
@@ -16,6 +19,7 @@ from lm_validity.studies.bias.summary import (
     TaskTest,
     rows_frame,
 )
+from lm_validity.studies.bias.table import CELL
 from lm_validity.summaries import is_known, number
 from lm_validity.words import count, percent
 
@@ -34,6 +38,16 @@ def per_experiment(summary: BiasSummary, sentence: Callable[[str], str]) -> str:
 def per_rows(summary: BiasSummary, rows, sentence: Callable[[list], str]) -> str:
     """What `sentence` says of the rows of each experiment."""
     return per_experiment(summary, lambda name: sentence([row for row in rows if row.experiment == name]))
+
+
+def power_words(summary: BiasSummary, experiment: str, effect: str) -> str:
+    """What the t tests over tasks of an experiment's settings could have found; empty where that is unknown."""
+    settings = [row.over_tasks for row in summary.settings if (row.experiment, row.effect) == (experiment, effect)]
+    sizes = [number(mean.smallest_detectable) for mean in settings if is_known(mean.smallest_detectable)]
+    if not sizes:
+        return ""
+    size = f"{min(sizes):.4f}" if len(sizes) == 1 else f"between {min(sizes):.4f} and {max(sizes):.4f}, by setting,"
+    return f"A t test over the tasks of a setting finds an effect of {size} four times out of five."
 
 
 def cell_table(summary: BiasSummary) -> Table:
@@ -79,11 +93,11 @@ def permutation_section(summary: BiasSummary) -> Section:
             Table(
                 "permutation",
                 "Sign-flip tests",
-                table[
-                    ["experiment", "language_model", "m", "n", "task", "effect", "mean", "trials", "p", "p_adjusted"]
-                ],
-                formats={"mean": "+.4f", "p": ".4f", "p_adjusted": ".4f"},
+                table[[*CELL, "task", "effect", "mean", "trials", "p", "p_adjusted", "smallest_detectable"]],
+                formats={"mean": "+.4f"} | dict.fromkeys(["p", "p_adjusted", "smallest_detectable"], ".4f"),
                 labels={"p_adjusted": "q"},
+                caption="Smallest detectable: the mean difference that q < .05 finds four times out of five, were this "
+                "the cell's only task with an effect.",
                 folded=True,
             )
         ],
@@ -93,13 +107,23 @@ def permutation_section(summary: BiasSummary) -> Section:
 def _tests_sentence(tests: list[TaskTest]) -> str:
     parts = []
     for effect in ("bias", "boost"):
-        adjusted = [test.p_adjusted for test in tests if test.effect == effect]
-        if adjusted:
-            found = sum(q < 0.05 for q in adjusted)
-            parts.append(
-                f"{found} of {len(adjusted)} tests of a {effect} have q < .05 (smallest {_small(min(adjusted))})"
-            )
-    return "; ".join(parts) + "." if parts else ""
+        own = [test for test in tests if test.effect == effect]
+        if own:
+            found = sum(test.p_adjusted < 0.05 for test in own)
+            smallest = _small(min(test.p_adjusted for test in own))
+            parts.append(f"{found} of {count(len(own), 'test')} of a {effect} have q < .05 (smallest {smallest}).")
+            parts += [_test_power(own)] if not found else []
+    return " ".join(parts)
+
+
+def _test_power(tests: list[TaskTest]) -> str:
+    sizes = [number(test.smallest_detectable) for test in tests if is_known(test.smallest_detectable)]
+    if not sizes:
+        return "What these tests could have found is unknown, or they could have found nothing."
+    return (
+        f"Such a test finds an effect of {np.median(sizes):.4f} in a single task four times out of five (median over "
+        f"{count(len(sizes), 'test')}; {min(sizes):.4f} to {max(sizes):.4f}), so smaller ones may be there."
+    )
 
 
 def _small(p: float) -> str:
@@ -124,7 +148,7 @@ def meta_section(summary: BiasSummary) -> Section | None:
                 "meta_analysis",
                 "Posterior mean of the bias over slices",
                 figures.meta_curves(results),
-                "Cumulative share of 500 slices, log-odds; the dashed lines are ±0.04.",
+                f"Cumulative share of {results[0].slices} slices, log-odds; the dashed lines are ±0.04.",
             )
         ],
         tables=[
@@ -138,7 +162,9 @@ def meta_section(summary: BiasSummary) -> Section | None:
                     "share_excluding_zero": "binomial interval excludes 0",
                     "share_t_excluding_zero": "t interval over tasks excludes 0",
                 },
-                caption="89% intervals: without an effect, 0.11 would be right.",
+                caption="89% intervals: without an effect, 0.11 is right on average over studies. The last column "
+                f"is from {MODEL_FREE_SLICES:,} slices; the others' Monte Carlo standard error is at most "
+                f"{0.5 / np.sqrt(results[0].slices):.3f}.",
             )
         ],
     )

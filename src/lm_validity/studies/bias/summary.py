@@ -59,17 +59,16 @@ class Setting:
     m: int
     n: int
     effect: str
-    mean: float
-    standard_error: float | Missing
-    interval: tuple[float, float] | Missing
-    tasks: int
+    over_tasks: MeanOverTasks
 
 
 @dataclass(frozen=True)
 class Fit:
     """One fit of the hierarchical model; `difference*` are accuracies, `beta*` and `scales` log-odds.
 
-    `difference_draws`: posterior predictive. `accuracies`: predicted and observed, by task, language_model and arm.
+    `marginal_*`: the effect in accuracy for new tasks and trainings, with a 95% interval (see `statistics.marginal`).
+    `difference_draws`: posterior predictive, for these tasks and trainings. `accuracies`: predicted and observed, by
+    task, language_model and arm.
     `effective_nodes`: of the importance sampling; `effective_draws_min`: the smallest of any parameter.
     """
 
@@ -82,6 +81,8 @@ class Fit:
     beta_mean: float
     beta_sd: float
     interval: tuple[float, float] = named("interval89")
+    marginal_mean: float
+    marginal_interval: tuple[float, float]
     difference_mean: float
     difference_interval: tuple[float, float] = named("difference_interval89")
     divergences: int | Missing
@@ -97,13 +98,25 @@ class Fit:
     @property
     def excludes_zero(self) -> int:
         """1 or -1 where the 89% interval of beta lies above or below zero, else 0."""
-        low, high = self.interval
-        return int(low > 0) - int(high < 0)
+        return _side(self.interval)
+
+    @property
+    def marginal_excludes_zero(self) -> int:
+        """1 or -1 where the 95% interval of the marginal effect lies above or below zero, else 0."""
+        return _side(self.marginal_interval)
+
+
+def _side(interval: tuple[float, float]) -> int:
+    return int(interval[0] > 0) - int(interval[1] < 0)
 
 
 @dataclass(frozen=True)
 class TaskTest:
-    """Exact sign-flip test of one task in a cell; adjusted over the tasks of the cell."""
+    """Exact sign-flip test of one task in a cell; adjusted over the tasks of the cell.
+
+    smallest_detectable: the mean difference that q < .05 finds four times out of five, were this the cell's only task
+    with an effect.
+    """
 
     experiment: str
     language_model: str
@@ -113,6 +126,7 @@ class TaskTest:
     effect: str
     p: float
     p_adjusted: float
+    smallest_detectable: float | Missing
     mean: float = page_only()
     trials: int = page_only()
 
@@ -199,7 +213,7 @@ class BiasSummary:
     headline: dict[str, dict[str, MeanOverTasks | Missing]]
     cells: tuple[Cell, ...]
     tasks: tuple[Task, ...]
-    settings: tuple[Setting, ...] = page_only()
+    settings: tuple[Setting, ...]
     posterior: tuple[Fit, ...]
     permutation: tuple[TaskTest, ...]
     meta_analysis: tuple[Slices, ...]

@@ -5,8 +5,15 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from lm_validity.studies.bias.effects import cell_effects, headline, missing_trials, task_effects
-from lm_validity.studies.bias.statistics.effects import mean_over_tasks
+from lm_validity.studies.bias.effects import (
+    cell_effects,
+    coverage_notes,
+    headline,
+    missing_trials,
+    saturated_tasks,
+    task_effects,
+)
+from lm_validity.studies.bias.statistics.effects import equivalence_p, mean_over_tasks
 from lm_validity.studies.bias.table import pair_arms
 from lm_validity.summaries import Missing
 
@@ -97,6 +104,52 @@ def test_mean_over_tasks_is_the_t_interval():
     expected = stats.ttest_1samp(values, 0).confidence_interval(0.95)
     assert mean.interval == pytest.approx((expected.low, expected.high))
     assert (mean.tasks, mean.positive, mean.negative) == (4, 2, 1)
+
+
+def test_equivalence_is_two_one_sided_t_tests():
+    values = np.array([0.002, -0.001, 0.0015, 0.0005, -0.0005, 0.001])
+    mean = mean_over_tasks(values)
+    for test in mean.equivalence:
+        below = stats.ttest_1samp(values, test.margin, alternative="less").pvalue
+        above = stats.ttest_1samp(values, -test.margin, alternative="greater").pvalue
+        assert test.p == pytest.approx(max(below, above))
+    # an effect of exactly this size is rejected at exactly 5%, and the interval's power is that of its t test
+    assert equivalence_p(mean.mean, mean.standard_error, 6, mean.excluded_beyond) == pytest.approx(0.05)
+    shift, critical = mean.smallest_detectable / mean.standard_error, stats.t.ppf(0.975, 5)
+    assert stats.nct.sf(critical, 5, shift) + stats.nct.cdf(-critical, 5, shift) == pytest.approx(0.8)
+
+
+def test_equivalence_holds_its_level_where_the_effect_is_as_large_as_the_margin():
+    generator = np.random.default_rng(0)
+    found = [mean_over_tasks(generator.normal(0.005, 0.004, 8)).equivalence[0].p < 0.05 for _ in range(2000)]
+    assert np.mean(found) == pytest.approx(0.05, abs=0.015)
+
+
+@pytest.mark.parametrize("values", [[0.0, 0.0, 0.0], [0.1 + 0.2, 0.3, 0.3]])
+def test_tasks_without_a_spread_have_no_interval(values):
+    mean = mean_over_tasks(np.array(values))
+    assert mean.standard_error == 0.0
+    assert all(
+        isinstance(value, Missing)
+        for value in (mean.interval, mean.excluded_beyond, mean.equivalence, mean.smallest_detectable)
+    )
+
+
+def test_tasks_at_the_ceiling_or_the_floor_are_named():
+    trials = table((10, "full", 1, 10, 10, 10), (10, "none", 1, 0, 0, None), (10, "some", 1, 10, 10, 9))
+    assert saturated_tasks(trials, "e") == ["full", "none"]
+    assert any("full, none" in note for note in coverage_notes(trials))
+    assert not any("ceiling" in note for note in coverage_notes(table((10, "some", 1, 10, 10, 9))))
+
+
+def test_language_models_with_equal_counts_are_named(trials):
+    assert not any("two names" in note for note in coverage_notes(trials()))
+    once = trials(models=1)
+    twice = pd.concat([once, once.assign(language_model="copy")], ignore_index=True)
+    (note,) = [note for note in coverage_notes(twice) if "two names" in note]
+    assert "copy and lm0" in note and f"{len(once)} trials" in note
+    twice.loc[len(once), "test"] += 1
+    assert not any("two names" in note for note in coverage_notes(twice))
 
 
 def test_one_task_has_no_interval_and_no_task_no_mean():

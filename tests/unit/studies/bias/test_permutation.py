@@ -7,8 +7,9 @@ import pytest
 from scipy import stats
 
 from lm_validity.studies.bias.effects import task_tests
-from lm_validity.studies.bias.statistics.permutation import sign_flip_p
+from lm_validity.studies.bias.statistics.permutation import sign_flip_p, smallest_detectable_shift
 from lm_validity.studies.bias.summary import TaskTest, rows_frame
+from lm_validity.summaries import Missing
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -48,3 +49,18 @@ def test_table_adjusts_over_the_tasks_of_a_cell(trials):
     assert len(table) == 2 * 5 * 2
     for _, cell in table.groupby(["language_model", "n", "effect"]):
         assert cell["p_adjusted"].to_numpy() == pytest.approx(stats.false_discovery_control(cell["p"]))
+
+
+@pytest.mark.parametrize("number", [20, 50])
+def test_the_smallest_detectable_shift_is_found_four_times_out_of_five(number):
+    generator, level = np.random.default_rng(0), 0.05 / 25
+    sample = generator.normal(0, 5, 4000)
+    shift = smallest_detectable_shift(sample[:number] * 5 / np.std(sample[:number], ddof=1), level)
+    found = [sign_flip_p(np.rint(generator.normal(shift, 5, number)).astype(int)) < level for _ in range(1000)]
+    assert np.mean(found) == pytest.approx(0.8, abs=0.05)
+
+
+def test_tests_that_can_find_nothing_say_so():
+    assert isinstance(smallest_detectable_shift(np.array([1, 2, 3, 4]), level=0.05 / 2), Missing)
+    assert not isinstance(smallest_detectable_shift(np.array([1, 2, 3, 4, 5, 6]), level=0.05 / 2), Missing)
+    assert isinstance(smallest_detectable_shift(np.zeros(10), level=0.05), Missing)

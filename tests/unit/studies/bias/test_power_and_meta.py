@@ -88,6 +88,12 @@ def test_slices_of_pure_binomial_data_are_calibrated(trials):
     assert noisy.share_t_excluding_zero < 0.25
 
 
+def test_the_model_free_share_does_not_hang_on_the_seed(trials):
+    counts = paired_counts(trials(models=2, tasks=12, subsamples=60, sizes=(100,)), "bias")
+    shares = [meta_analysis(counts, slices=2, seed=seed).share_t_excluding_zero for seed in range(4)]
+    assert np.ptp(shares) < 0.02  # 500 slices: a standard error of 0.014 each
+
+
 def test_a_planted_effect_shows_in_the_slices(trials):
     table = trials(models=2, tasks=12, subsamples=10, sizes=(100,), shift={"test": 0.5})
     result = meta_analysis(paired_counts(table, "bias"), slices=40)

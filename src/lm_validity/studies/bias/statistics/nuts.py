@@ -45,7 +45,8 @@ class NutsPosterior:
     """beta in log-odds with its equal-tailed 89% interval, and diagnostics over every sampled parameter.
 
     beta_draws (R,); difference_draws (R,): posterior predictive mean accuracy differences, fractions;
-    scale_means: posterior mean of each standard deviation, by the name it has in the design.
+    fixed (L,): posterior means of mu and the alphas; scales (R, H): draws of the standard deviations, in the design's
+    order.
     """
 
     beta_mean: float
@@ -53,7 +54,8 @@ class NutsPosterior:
     interval: tuple[float, float]
     beta_draws: np.ndarray
     difference_draws: np.ndarray
-    scale_means: dict[str, float]
+    fixed: np.ndarray
+    scales: np.ndarray
     divergences: int
     rhat_max: float
     effective_draws_min: float
@@ -94,7 +96,8 @@ def fit_nuts(
         interval=equal_tailed(beta),
         beta_draws=beta,
         difference_draws=difference,
-        scale_means={name: float(posterior[_variable(name)].mean()) for name in design.names},
+        fixed=np.append(posterior["mu"].mean(), posterior["alpha"].mean(axis=(0, 1)) if "alpha" in posterior else []),
+        scales=np.column_stack([posterior[_variable(name)].ravel() for name in design.names]),
         divergences=int(trace.sample_stats["diverging"].sum()),
         rhat_max=float(diagnostics["r_hat"].max()),
         effective_draws_min=float(diagnostics[["ess_bulk", "ess_tail"]].to_numpy().min()),

@@ -54,6 +54,10 @@ class LaplacePosterior:
         """(H,) posterior means of the standard deviations."""
         return self.weights @ self.scales
 
+    def interval_at(self, level: float) -> tuple[float, float]:
+        """Equal-tailed interval of beta, of probability `level`."""
+        return _mixture_interval(self.weights, self.node_means, self.node_sds, level)
+
     def draw_beta(self, size: int, generator: np.random.Generator) -> np.ndarray:
         """(size,) draws of beta."""
         node = generator.choice(len(self.weights), size, p=self.weights)
@@ -210,12 +214,14 @@ def _curvature(target: _Target, centre: np.ndarray, step: float = 0.2) -> np.nda
     return (vectors / np.clip(values, 0.5, 1e6)) @ vectors.T
 
 
-def _mixture_interval(weights: np.ndarray, means: np.ndarray, sds: np.ndarray) -> tuple[float, float]:
-    """Equal-tailed interval of a mixture of Gaussians."""
+def _mixture_interval(
+    weights: np.ndarray, means: np.ndarray, sds: np.ndarray, level: float = INTERVAL
+) -> tuple[float, float]:
+    """Equal-tailed interval of probability `level` of a mixture of Gaussians."""
 
     def quantile(probability: float) -> float:
         low, high = np.min(means - 10 * sds), np.max(means + 10 * sds)
         return float(optimize.brentq(lambda x: weights @ stats.norm.cdf(x, means, sds) - probability, low, high))
 
-    tail = (1 - INTERVAL) / 2
+    tail = (1 - level) / 2
     return quantile(tail), quantile(1 - tail)

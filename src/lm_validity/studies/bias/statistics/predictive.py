@@ -31,9 +31,9 @@ class Predictive:
     observed: np.ndarray
 
 
-def equal_tailed(draws: np.ndarray) -> tuple[float, float]:
-    """The equal-tailed interval of probability `INTERVAL`."""
-    low, high = np.quantile(draws, [(1 - INTERVAL) / 2, (1 + INTERVAL) / 2])
+def equal_tailed(draws: np.ndarray, level: float = INTERVAL) -> tuple[float, float]:
+    """The equal-tailed interval of probability `level`."""
+    low, high = np.quantile(draws, [(1 - level) / 2, (1 + level) / 2])
     return float(low), float(high)
 
 

@@ -85,7 +85,7 @@ def subset_sentence(summary: AgreementSummary) -> str:
     """What one benchmark alone tells, and how many tell nearly all."""
     protocol = PREPARED if PREPARED in summary.subsets else DIRECT
     subset = summary.subsets.get(protocol)
-    if subset is None or not is_known(subset.random_mean[0]):
+    if subset is None or len(subset.sizes) < 2 or not is_known(subset.random_mean[0]):
         return ""
     label = "after preparation" if protocol == PREPARED else "directly"
     enough = np.flatnonzero([number(tau) >= 0.9 for tau in subset.random_mean])

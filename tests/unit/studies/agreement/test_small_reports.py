@@ -5,6 +5,7 @@ import math
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import pytest
 from jinja2 import Template
@@ -13,6 +14,8 @@ from tests.unit.studies.agreement.conftest import BENCHMARKS, DIRECT, MODELS, NA
 from lm_validity.errors import InputError
 from lm_validity.studies.agreement.factors.report import report_factors
 from lm_validity.studies.agreement.report import report_agreement
+from lm_validity.studies.agreement.robustness import subset_sentence
+from lm_validity.studies.agreement.statistics.subsets import SubsetAgreement
 from lm_validity.studies.signal.report import report_signal
 from lm_validity.tables.schema import ITEMS, SELECTIONS, write_table
 
@@ -354,3 +357,12 @@ def test_the_prompts_of_instruction_tuned_models_are_shown_with_their_validation
     assert "better on validation for 3 of 3 choices as they come and for 1 of 1" in (
         tmp_path / "report" / "index.html"
     ).read_text(encoding="utf-8")
+
+
+def test_one_benchmark_is_not_held_against_itself():
+    one = np.ones(1)
+    subset = SubsetAgreement(np.array([1]), one, one, one, one, np.array([0]))
+    assert subset_sentence(SimpleNamespace(subsets={DIRECT: subset})) == ""
+    two = np.array([0.5, 1.0])
+    subset = SubsetAgreement(np.array([1, 2]), two, two, two, two, np.array([0, 1]))
+    assert "all 2" in subset_sentence(SimpleNamespace(subsets={DIRECT: subset}))

@@ -17,8 +17,10 @@ from lm_validity.cells.runner import run_job
 from lm_validity.cells.tasks.evaluation import metric_value, prepare_requests
 from lm_validity.cells.tasks.splits import documents, make_splits
 from lm_validity.cells.training import loop as training_loop
+from lm_validity.cells.training import lora
 from lm_validity.cells.training import stacked as stacked_training
 from lm_validity.cells.training.finetuning import TrainingStopped
+from lm_validity.cells.training.low_rank import CannotStack
 from lm_validity.cells.training.micro_batching import micro_batches
 from lm_validity.cells.training.stacked import Member, train_side_by_side
 from lm_validity.cells.training.text import training_examples
@@ -218,11 +220,15 @@ def test_micro_batches_cover_every_row_once_at_least_cost(rows, most, pass_cost)
 def test_what_cannot_be_stacked_is_trained_in_turn(tmp_path, monkeypatch):
     """A layer that sees other tokens than the batch's (routed ones) ends the attempt; the cells are the same."""
 
-    def routed(layer, stack, x):
-        raise stacked_training.CannotStack
+    inner = lora.adapted_forward
+
+    def routed(layer, position, x):
+        if len(position.adapters) > 1:
+            raise CannotStack
+        return inner(layer, position, x)
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(stacked_training, "_forward", routed)
+    monkeypatch.setattr(lora, "adapted_forward", routed)
     workspace = start_run(tmp_path, finetuning={"epochs": 1, "rates_side_by_side": True})
     (job,) = [job for job in workspace.grid.jobs.values() if job.rule == "finetune_adapter"]
     run_job(workspace, job)
@@ -232,12 +238,12 @@ def test_what_cannot_be_stacked_is_trained_in_turn(tmp_path, monkeypatch):
 
 def test_a_layer_that_sees_other_tokens_is_noticed(llama, world, tmp_path, monkeypatch):
     examples, validate = world(llama)
-    inner = stacked_training._forward
+    inner = lora.adapted_forward
 
-    def half(layer, stack, x):
-        return inner(layer, stack, x[: len(x) // 2] if len(stack.names) > 1 else x)
+    def half(layer, position, x):
+        return inner(layer, position, x[: len(x) // 2] if len(position.adapters) > 1 else x)
 
-    monkeypatch.setattr(stacked_training, "_forward", half)
-    with pytest.raises(stacked_training.CannotStack):
+    monkeypatch.setattr(lora, "adapted_forward", half)
+    with pytest.raises(CannotStack):
         side_by_side(llama, examples, validate, members(tmp_path))
     assert "lora_A" not in str(llama.base), "the base model is given back"

@@ -14,7 +14,8 @@ from pathlib import Path
 from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.models.memory import MORE_MEMORY, must_fit
 from lm_validity.cells.training.loop import Epoch, FinetuneSettings, Training, TrainingStopped
-from lm_validity.cells.training.lora import BatchPosition, add_adapter, save_adapter, target_modules
+from lm_validity.cells.training.lora import add_adapter, save_adapter, target_modules
+from lm_validity.cells.training.low_rank import BatchPosition
 from lm_validity.cells.training.state import SavedState, fingerprint
 from lm_validity.cells.training.text import Example
 from lm_validity.errors import CellError

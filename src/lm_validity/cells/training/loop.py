@@ -15,7 +15,8 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.models.scorer_forward import narrowed_head
 from lm_validity.cells.tasks.evaluation import NonFiniteScore
-from lm_validity.cells.training.lora import DEFAULT_ADAPTER, BatchPosition, adapter_parameters, adapter_tensors
+from lm_validity.cells.training.lora import adapter_parameters, adapter_tensors
+from lm_validity.cells.training.low_rank import DEFAULT_ADAPTER, BatchPosition
 from lm_validity.cells.training.micro_batching import micro_batches, pass_tokens
 from lm_validity.cells.training.text import Example
 from lm_validity.config.sections import OneFinetune

@@ -1,14 +1,12 @@
-"""LoRA adapters: which layers get one, dropout that any micro-batch reproduces, and PEFT's files with stable
-bytes."""
+"""LoRA adapters: which layers get one, how they are put on and taken off, and PEFT's files with stable bytes."""
 
 import contextlib
+import functools
 import hashlib
 import json
 import math
-import struct
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -19,13 +17,12 @@ from safetensors.torch import save_file
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
+from lm_validity.cells.training.low_rank import DEFAULT_ADAPTER, BatchDropout, BatchPosition, adapted_forward
 from lm_validity.errors import CellError
 from lm_validity.files import replace_file, write_text
 
 # PEFT asks transformers by a name that is going out of use; nothing for the user to act on
 warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
-
-DEFAULT_ADAPTER = "default"  # the name PEFT gives to the first
 
 # query, key and value projections as transformers' architectures name them, alone or fused
 ATTENTION_PROJECTIONS = frozenset(
@@ -76,75 +73,6 @@ def _linear_layers(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
     }
 
 
-@dataclass
-class BatchPosition:
-    """Where in training a forward pass stands; the dropout masks are a function of it and of nothing else.
-
-    rows, width: documents of the effective batch and tokens of its longest;
-    start, count, length: first row, rows and tokens of the micro-batch.
-    """
-
-    seed: int
-    step: int = 0
-    rows: int = 0
-    width: int = 0
-    start: int = 0
-    count: int = 0
-    length: int = 0
-    training: bool = False
-    _generators: dict[torch.device, torch.Generator] = field(default_factory=dict)
-
-    def generator(self, device: torch.device, layer: int) -> torch.Generator:
-        """A generator seeded from (seed, step, layer)."""
-        if device not in self._generators:
-            self._generators[device] = torch.Generator(device)
-        packed = struct.pack("<qqq", self.seed, self.step, layer)
-        number = int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little")
-        return self._generators[device].manual_seed(number)
-
-
-class BatchDropout(torch.nn.Module):
-    """Dropout of a LoRA layer whose mask belongs to the effective batch.
-
-    The mask is drawn for all rows of the effective batch from (seed, step, layer), and a micro-batch takes
-    its rows of it. So neither the size of the micro-batch, nor a retry, a resume, a validation in between or
-    gradient checkpointing changes what is dropped, and no global random state is read. Only layers that see
-    routed tokens (experts) draw by micro-batch.
-    """
-
-    def __init__(self, probability: float, position: BatchPosition, layer: int):
-        super().__init__()
-        self.probability, self.position, self.layer = probability, position, layer
-        self._kept: tuple[int, torch.Tensor] | None = None
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        here = self.position
-        if not here.training:
-            return x
-        features = x.shape[-1]
-        if x.numel() == here.count * here.length * features:
-            mask = self.batch_mask(features, x.device).reshape(x.shape)
-        else:
-            mask = self._draw(x.shape, x.device)
-        return x * mask * (1 / (1 - self.probability))
-
-    def batch_mask(self, features: int, device: torch.device) -> torch.Tensor:
-        """What the micro-batch keeps: bool, (rows, tokens, features)."""
-        here = self.position
-        moment, whole = here.step, (here.rows, here.width, features)
-        if self._kept is None or self._kept[0] != moment or self._kept[1].shape != whole:
-            mask = self._draw(whole, device)
-            # drawing takes longer than a small model's layer; a GPU has no memory to spare for it
-            self._kept = (moment, mask) if device.type == "cpu" else None
-        else:
-            mask = self._kept[1]
-        return mask[here.start : here.start + here.count, : here.length]
-
-    def _draw(self, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
-        mask = torch.empty(shape, dtype=torch.bool, device=device)
-        return mask.bernoulli_(1 - self.probability, generator=self.position.generator(device, self.layer))
-
-
 class AdapterShape(Protocol):
     """What is read of a section of the configuration that has adapters."""
 
@@ -190,6 +118,7 @@ def add_adapter(
                 module.lora_dropout[name] = dropout
             for part in (module.lora_A, module.lora_B):
                 part[name].requires_grad_(True)
+        module.forward = functools.partial(adapted_forward, module, position)  # gone with the layer at `unload`
     return model.eval()
 
 

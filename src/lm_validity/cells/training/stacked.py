@@ -8,9 +8,7 @@ Only the work folders are written: a fine-tune that finds its epochs there (`fin
 this is a way to get there faster where kernels are launched more slowly than they run: on a GPU, not on a CPU.
 """
 
-import contextlib
-import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,14 +26,11 @@ from lm_validity.cells.training.loop import (
     padded,
     token_losses,
 )
-from lm_validity.cells.training.lora import DEFAULT_ADAPTER, BatchPosition, adapted_layers, add_adapter
+from lm_validity.cells.training.lora import add_adapter
+from lm_validity.cells.training.low_rank import DEFAULT_ADAPTER, BatchPosition
 from lm_validity.cells.training.micro_batching import micro_batches
 from lm_validity.cells.training.state import SavedState, fingerprint
 from lm_validity.cells.training.text import Example
-
-
-class CannotStack(Exception):
-    """The model mixes the rows of a batch (experts): its rates must be trained one after another."""
 
 
 @dataclass(frozen=True)
@@ -69,56 +64,11 @@ def train_side_by_side(
     names = [DEFAULT_ADAPTER, *(f"rate{number}" for number in range(1, len(members)))]
     model = add_adapter(lm, settings, settings.target_modules, position, also=names[1:])
     try:
-        with _stacked(model, position) as stack:
-            run = _Run(lm, model, stack, examples, members, names, seed)
-            run.train(validate, higher_is_better, stop)
-            return run.together
+        run = _Run(lm, model, position, examples, members, names, seed)
+        run.train(validate, higher_is_better, stop)
+        return run.together
     finally:
         model.unload()
-
-
-class _Stack:
-    """Which adapters the copies of a batch belong to, in order; one name means that all rows are its."""
-
-    def __init__(self, position: BatchPosition):
-        self.names: list[str] = [DEFAULT_ADAPTER]
-        self.position = position
-
-
-@contextlib.contextmanager
-def _stacked(model: PeftModel, position: BatchPosition) -> Iterator[_Stack]:
-    """Inside the block the adapted layers read `names` of the yielded stack, whatever PEFT holds for active."""
-    stack = _Stack(position)
-    layers = adapted_layers(model)
-    for layer in layers:
-        layer.forward = functools.partial(_forward, layer, stack)
-    try:
-        yield stack
-    finally:
-        for layer in layers:
-            del layer.forward
-
-
-def _forward(layer: torch.nn.Module, stack: _Stack, x: torch.Tensor) -> torch.Tensor:
-    """A LoRA layer over the copies of a batch: base(x) + scaling * B_k A_k dropout(x_k) for copy k."""
-    result = layer.base_layer(x)
-    first = stack.names[0]
-    dropout, scaling = layer.lora_dropout[first], layer.scaling[first]
-    dtype = layer.lora_A[first].weight.dtype
-    if len(stack.names) == 1:
-        change = layer.lora_B[first](layer.lora_A[first](dropout(x.to(dtype))))
-        return (result + change * scaling).to(result.dtype)
-    copies = x.to(dtype).reshape(len(stack.names), -1, x.shape[-1])
-    here = stack.position
-    if copies.shape[1] != here.count * here.length:
-        raise CannotStack
-    if here.training and hasattr(dropout, "batch_mask"):
-        mask = dropout.batch_mask(x.shape[-1], x.device).reshape(1, -1, x.shape[-1])
-        copies = copies * mask * (1 / (1 - dropout.probability))
-    down = torch.stack([layer.lora_A[name].weight for name in stack.names])  # (K, rank, inputs)
-    up = torch.stack([layer.lora_B[name].weight for name in stack.names])  # (K, outputs, rank)
-    change = copies @ down.transpose(1, 2) @ up.transpose(1, 2)
-    return (result + change.reshape(result.shape) * scaling).to(result.dtype)
 
 
 class _Run:
@@ -128,15 +78,15 @@ class _Run:
         self,
         lm: LanguageModel,
         model: PeftModel,
-        stack: _Stack,
+        position: BatchPosition,
         examples: Sequence[Example],
         members: Sequence[Member],
         names: Sequence[str],
         seed: int,
     ):
-        self.lm, self.stack, self.members = lm, stack, members
+        self.lm, self.position, self.members = lm, position, members
         self.trainings = [
-            Training(lm, model, examples, member.settings, stack.position, name)
+            Training(lm, model, examples, member.settings, position, name)
             for member, name in zip(members, names, strict=True)
         ]
         self.states = [
@@ -164,7 +114,7 @@ class _Run:
             losses, weights = self._run_steps([self.trainings[number] for number in now], done + 1, stop)
             for place, number in enumerate(now):
                 training, member = self.trainings[number], self.members[number]
-                self.stack.names = [training.adapter]
+                self.position.adapters = [training.adapter]
                 own = [loss[place] for loss in losses]
                 if training.finish_epoch(done + 1, own, weights, validate):
                     diverged.add(number)
@@ -181,7 +131,7 @@ class _Run:
         """Every step of an epoch; the losses (one a training) and predicted tokens of each."""
         losses, weights = [], []
         first = trainings[0]
-        self.stack.position.step = (epoch - 1) * first.steps_per_epoch
+        self.position.step = (epoch - 1) * first.steps_per_epoch
         with checkpointing(self.lm.base, first.settings.gradient_checkpointing), self.lm.counters.phase("train"):
             for batch in first.batches(epoch):
                 if stop():
@@ -191,7 +141,7 @@ class _Run:
                 weights.append(predicted)
                 for training in trainings:
                     training.update()
-                self.stack.position.step += 1
+                self.position.step += 1
         return losses, weights
 
     def _gradients(self, trainings: list[Training], batch: list[Row], predicted: int) -> torch.Tensor:
@@ -217,9 +167,9 @@ class _Run:
             torch.cuda.empty_cache()
 
     def _accumulate(self, trainings: list[Training], batch: list[Row], predicted: int) -> torch.Tensor:
-        here, counters, copies = self.stack.position, self.lm.counters, len(trainings)
+        here, counters, copies = self.position, self.lm.counters, len(trainings)
         here.rows, here.width, here.training = len(batch), len(batch[0].token_ids), True
-        self.stack.names = [training.adapter for training in trainings]
+        here.adapters = [training.adapter for training in trainings]
         total = torch.zeros(copies, device=self.lm.device)
         first = trainings[0]
         try:

@@ -32,7 +32,8 @@ class AdapterTrainer(Worker):
     def compute_together(self, places: list[Place]) -> None:
         """Bring fine-tunes that differ in the learning rate only to their last epoch, side by side, in their work
         folders; `compute` then finds nothing left to train."""
-        from lm_validity.cells.training.stacked import CannotStack, Member, train_side_by_side
+        from lm_validity.cells.training.low_rank import CannotStack
+        from lm_validity.cells.training.stacked import Member, train_side_by_side
 
         plans = [self._plan(place) for place in places]
         members = [Member(plan.pop("settings"), plan.pop("work"), plan.pop("on_epoch")) for plan in plans]

@@ -40,7 +40,7 @@ class TrialCounters:
 
 
 class DropoutPosition:
-    """Tells an adapter's dropout where in training a forward pass stands (see `lora.BatchDropout`)."""
+    """Tells an adapter's dropout where in training a forward pass stands (see `low_rank.BatchDropout`)."""
 
     def __init__(self, position):
         self.position = position
@@ -120,7 +120,8 @@ class ResidentModel:
         if adapter is None:
             yield DropoutPosition(None)
             return
-        from lm_validity.cells.training.lora import BatchPosition, add_adapter
+        from lm_validity.cells.training.lora import add_adapter
+        from lm_validity.cells.training.low_rank import BatchPosition
 
         position = BatchPosition(seed)
         self._adapted = add_adapter(self, adapter, "all-linear", position)

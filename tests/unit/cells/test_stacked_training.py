@@ -129,10 +129,10 @@ def test_out_of_memory_takes_fewer_rates_then_fewer_rows(llama, world, tmp_path,
     examples, validate = world(llama)
     real = stacked_training.token_losses
 
-    def limited(base, inputs, labels, narrow):
-        if len(inputs) > rows:
+    def limited(base, micro, narrow, part):
+        if len(micro.inputs) > rows:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return real(base, inputs, labels, narrow)
+        return real(base, micro, narrow, part)
 
     side_by_side(llama, examples, validate, members(tmp_path / "a"))
     monkeypatch.setattr(stacked_training, "token_losses", limited)
@@ -186,7 +186,7 @@ def test_without_the_head_narrowed_the_losses_are_the_same(llama, world, tmp_pat
     shapes = []
     real = training_loop.token_losses
     monkeypatch.setattr(
-        training_loop, "token_losses", lambda *arguments: shapes.append(arguments[3]) or real(*arguments)
+        training_loop, "token_losses", lambda *arguments: shapes.append(arguments[2]) or real(*arguments)
     )
     wide = run(plain, examples, validate, tmp_path / "b")
     assert set(shapes) == {False}

@@ -18,6 +18,7 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
 
 from lm_validity.cells.models.counters import Counters
+from lm_validity.cells.models.head import part_positions
 from lm_validity.cells.models.scorer_forward import Scores, score_cached, score_packed, score_rows
 from lm_validity.cells.models.scorer_plan import Request, Tree, batches, count_row_tokens, plant
 from lm_validity.errors import CellError
@@ -33,6 +34,7 @@ MAX_BATCH = 64  # rows a batch where lm-eval's command line says batch_size=auto
 # Largest difference from HFLM a token: rounding in float32; elsewhere what another order of sums gives at 8 bits
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-6}
 HALF_TOLERANCE = 0.1
+_IN_PARTS = "rows in parts"
 _PROBE_SEED, _PROBE_CONTEXTS, _PROBE_CHOICES = 20250729, (3, 11, 7), 4
 
 # What attention costs a multiplication, in units of the linear layers: under a dense mask, and causal without one.
@@ -58,6 +60,7 @@ class SharedContextLM(HFLM):
         self.scorer: Way = scorer
         self.counters = Counters()
         self._allowed: frozenset[str] | None = None  # found by the first probe
+        self._splits = False  # whether the head can be had by itself; found with it
         self._batch_limit: int | None = None  # set when memory ran out
         self._last_context: tuple[str, list[int]] | None = None
 
@@ -135,6 +138,10 @@ class SharedContextLM(HFLM):
             return False
         return "rows" in (self._probe() if self._allowed is None else self._allowed)
 
+    def head_part(self) -> int | None:
+        """Positions whose logits are computed at a time, or None where the head cannot be had by itself."""
+        return part_positions(self.model) if self.narrows_head() and self._splits else None
+
     def describe_scorer(self) -> dict:
         """For a sidecar: the way asked for, those that are exact on this model (null before the first use), and the
         batch that memory allowed, where it was less than asked for."""
@@ -210,7 +217,8 @@ class SharedContextLM(HFLM):
             return self.model(**inputs)
 
     def _run(self, way: str, batch: Sequence[Tree]) -> Scores:
-        return _METHODS[way](self.model, self._forward, batch, self.device)
+        part = {"part": self.head_part()} if self._splits else {}
+        return _METHODS[way](self.model, self._forward, batch, self.device, **part)
 
     def _score(self, way: str, batch: list[Tree]) -> dict[int, tuple[float, bool]]:
         """Score one batch, in halves where memory runs out; a tree alone goes as rows then."""
@@ -251,8 +259,10 @@ class SharedContextLM(HFLM):
         try:
             expected = [value for value, _ in super()._loglikelihood_tokens(requests, disable_tqdm=True)]
             trees, _ = plant(requests, self.max_length)
+            chains = [chain for tree in trees for chain in tree.chains()]
             attempts: dict[str, Callable[[], Scores]] = {
-                "rows": partial(self._run, "rows", [chain for tree in trees for chain in tree.chains()])
+                "rows": partial(self._run, "rows", chains),
+                _IN_PARTS: partial(score_rows, self.model, self._forward, chains, self.device, part=_PROBE_CHOICES),
             }
             if self.model.config._attn_implementation in ("sdpa", "eager"):  # others take no mask of ours
                 attempts |= {way: partial(self._run, way, trees) for way in ("packed", "cached")}
@@ -262,8 +272,8 @@ class SharedContextLM(HFLM):
         finally:
             self.counters = before
         if np.isfinite(expected).all():
-            self._allowed = found
-        return found
+            self._allowed, self._splits = found - {_IN_PARTS}, _IN_PARTS in found
+        return found - {_IN_PARTS}
 
     def _probe_requests(self) -> list[Request]:
         random = np.random.default_rng(_PROBE_SEED)

@@ -10,13 +10,13 @@ Three ways, which agree up to rounding:
   their trunk through it. Dense masks cost the square of a row's length; here that of the branches' only.
 """
 
-import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from lm_validity.cells.models.head import States, narrowed_head, part_positions
 from lm_validity.cells.models.scorer_plan import Tree
 
 Forward = Callable[..., object]  # the model: input_ids=…, returning an object with .logits
@@ -32,17 +32,18 @@ class Scores:
     rows: int
 
 
-def score_rows(model: torch.nn.Module, forward: Forward, trees: Sequence[Tree], device: torch.device) -> Scores:
+def score_rows(
+    model: torch.nn.Module, forward: Forward, trees: Sequence[Tree], device: torch.device, part: int | None = None
+) -> Scores:
     """Score chains, each in a row. Right padding is behind every token that counts, so no mask is needed."""
     width = max(map(len, trees))
     inputs = _padded([tree.tokens for tree in trees], width, device)
-    wanted = _Wanted(trees)
-    with wanted.only(model):
-        logits = forward(input_ids=inputs, use_cache=False).logits
-    return wanted.scores(logits, inputs.numel())
+    return _Wanted(trees).scores(model, forward, part, inputs.numel(), input_ids=inputs, use_cache=False)
 
 
-def score_packed(model: torch.nn.Module, forward: Forward, trees: Sequence[Tree], device: torch.device) -> Scores:
+def score_packed(
+    model: torch.nn.Module, forward: Forward, trees: Sequence[Tree], device: torch.device, part: int | None = None
+) -> Scores:
     """Score trees in one pass."""
     width = max(map(len, trees))
     inputs = _padded([tree.tokens for tree in trees], width, device)
@@ -51,18 +52,21 @@ def score_packed(model: torch.nn.Module, forward: Forward, trees: Sequence[Tree]
     visible[:, :, range(width), range(width)] = True  # a token that looks at nothing would be not a number
     for number, tree in enumerate(trees):
         visible[number, 0, : len(tree), : len(tree)] = tree.visible()
-    wanted = _Wanted(trees)
-    with wanted.only(model):
-        logits = forward(
-            input_ids=inputs,
-            position_ids=positions,
-            attention_mask=_additive(visible, model.dtype, device),
-            use_cache=False,
-        ).logits
-    return wanted.scores(logits, inputs.numel())
+    return _Wanted(trees).scores(
+        model,
+        forward,
+        part,
+        inputs.numel(),
+        input_ids=inputs,
+        position_ids=positions,
+        attention_mask=_additive(visible, model.dtype, device),
+        use_cache=False,
+    )
 
 
-def score_cached(model: torch.nn.Module, forward: Forward, trees: Sequence[Tree], device: torch.device) -> Scores:
+def score_cached(
+    model: torch.nn.Module, forward: Forward, trees: Sequence[Tree], device: torch.device, part: int | None = None
+) -> Scores:
     """Score trees in two passes; each trunk has two tokens or more. The trunk's last token goes with the branches, so
     that everything scored is in the second pass."""
     trunks = [tree.tokens[: tree.context - 1] for tree in trees]
@@ -79,16 +83,17 @@ def score_cached(model: torch.nn.Module, forward: Forward, trees: Sequence[Tree]
         seen = tree.visible(tree.context - 1)
         visible[number, 0, : len(seen), : tree.context - 1] = seen[:, : tree.context - 1]
         visible[number, 0, : len(seen), past : past + len(seen)] = seen[:, tree.context - 1 :]
-    wanted = _Wanted(trees, offsets=[tree.context - 1 for tree in trees])
-    with wanted.only(model):
-        logits = forward(
-            input_ids=second,
-            position_ids=positions,
-            attention_mask=_additive(visible, model.dtype, device),
-            past_key_values=cache,
-            use_cache=True,
-        ).logits
-    return wanted.scores(logits, first.numel() + second.numel())
+    return _Wanted(trees, offsets=[tree.context - 1 for tree in trees]).scores(
+        model,
+        forward,
+        part,
+        first.numel() + second.numel(),
+        input_ids=second,
+        position_ids=positions,
+        attention_mask=_additive(visible, model.dtype, device),
+        past_key_values=cache,
+        use_cache=True,
+    )
 
 
 class _Wanted:
@@ -110,42 +115,43 @@ class _Wanted:
         found = torch.tensor(list(places))
         self.batch, self.position = found[:, 0], found[:, 1]
 
-    def only(self, model: torch.nn.Module) -> contextlib.AbstractContextManager:
-        return narrowed_head(model, self.batch, self.position)
-
-    def scores(self, logits: torch.Tensor, padded: int) -> Scores:
-        """Log-likelihoods from logits of the wanted positions, (1, positions, vocabulary)."""
-        if logits.shape[:2] != (1, len(self.batch)):
-            raise ValueError(f"logits of shape {tuple(logits.shape)} for {len(self.batch)} positions")
-        logits = logits[0]
-        rows, targets = self.rows.to(logits.device), self.targets.to(logits.device)
-        greedy = (logits.argmax(-1)[rows] == targets).cpu()
-        # float32 whatever the model's dtype: eight bits would round log-probabilities to quarters of a nat
-        log_probabilities = torch.log_softmax(logits, -1, dtype=torch.float32)[rows, targets].cpu()
+    def scores(
+        self, model: torch.nn.Module, forward: Forward, part: int | None, padded: int, **inputs: object
+    ) -> Scores:
+        """Log-likelihoods of a forward pass with these inputs. part: positions whose logits are computed at a time,
+        None where the model's head cannot be had by itself; their softmax is a part at a time even so."""
+        log_probabilities = torch.empty(len(self.rows))
+        greedy = torch.empty(len(self.rows), dtype=torch.bool)
+        for start, logits in self._logits(model, forward, part, inputs):
+            here = (self.rows >= start) & (self.rows < start + len(logits))
+            rows, targets = (self.rows[here] - start).to(logits.device), self.targets[here].to(logits.device)
+            greedy[here] = (logits.argmax(-1)[rows] == targets).cpu()
+            # float32 whatever the model's dtype: eight bits would round log-probabilities to quarters of a nat
+            log_probabilities[here] = torch.log_softmax(logits, -1, dtype=torch.float32)[rows, targets].cpu()
         found, start = {}, 0
         for request, length, _ in self._reads:
-            part = slice(start, start + length)
-            found[request] = (float(log_probabilities[part].sum()), bool(greedy[part].all()))
+            place = slice(start, start + length)
+            found[request] = (float(log_probabilities[place].sum()), bool(greedy[place].all()))
             start += length
         return Scores(found, padded, len(self.batch))
 
-
-@contextlib.contextmanager
-def narrowed_head(model: torch.nn.Module, batch: torch.Tensor, position: torch.Tensor) -> Iterator[None]:
-    """Inside the block the output head sees these positions only: logits are (1, positions, vocabulary).
-
-    What a model does to its logits after the head (soft-capping, scaling) it does to these.
-    """
-
-    def select(module: torch.nn.Module, arguments: tuple) -> tuple:
-        hidden, *others = arguments
-        return (hidden[batch.to(hidden.device), position.to(hidden.device)].unsqueeze(0), *others)
-
-    handle = model.get_output_embeddings().register_forward_pre_hook(select)
-    try:
-        yield
-    finally:
-        handle.remove()
+    def _logits(
+        self, model: torch.nn.Module, forward: Forward, part: int | None, inputs: dict
+    ) -> Iterator[tuple[int, torch.Tensor]]:
+        """First position and logits (positions, vocabulary) of one part after another."""
+        count = len(self.batch)
+        if part is not None and count > part:
+            states = States(model, forward, **inputs)
+            device = states.hidden.device
+            hidden = states.hidden[self.batch.to(device), self.position.to(device)]
+            yield from ((start, states.logits(hidden[start : start + part])) for start in range(0, count, part))
+            return
+        with narrowed_head(model, self.batch, self.position):
+            logits = forward(**inputs).logits
+        if logits.shape[:2] != (1, count):
+            raise ValueError(f"logits of shape {tuple(logits.shape)} for {count} positions")
+        part = part_positions(model)
+        yield from ((start, logits[0, start : start + part]) for start in range(0, count, part))
 
 
 def _padded(rows: Sequence[Sequence[int]], width: int, device: torch.device) -> torch.Tensor:

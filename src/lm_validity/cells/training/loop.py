@@ -1,27 +1,22 @@
 """One adapter in training: its batches, its steps, its epochs, its history. Several of them may share a base model."""
 
-import contextlib
-import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-import torch.utils.checkpoint
 from peft import PeftModel
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from lm_validity.cells.models.language_model import LanguageModel
-from lm_validity.cells.models.scorer_forward import narrowed_head
 from lm_validity.cells.tasks.evaluation import NonFiniteScore
 from lm_validity.cells.training.lora import adapter_parameters, adapter_tensors
+from lm_validity.cells.training.loss import MicroBatch, Row, row_of, token_losses
 from lm_validity.cells.training.low_rank import DEFAULT_ADAPTER, BatchPosition
 from lm_validity.cells.training.micro_batching import micro_batches, pass_tokens
+from lm_validity.cells.training.recompute import less_memory
 from lm_validity.cells.training.text import Example
 from lm_validity.config.sections import OneFinetune
 
-IGNORED = -100  # cross_entropy's label of tokens that are not predicted
 STEPS_BETWEEN_CHECKS = 50  # reading a loss off a GPU waits for it
 
 
@@ -67,7 +62,7 @@ class Training:
         )
         self.micro_batch = min(settings.micro_batch, settings.effective_batch)
         self.pass_tokens = pass_tokens(lm)
-        self.narrow = lm.narrows_head()
+        self.narrow, self.part = lm.narrows_head(), lm.head_part()
         self.steps_per_epoch = -(-len(self.rows) // settings.effective_batch)
         self.epochs: list[Epoch] = []
         self.step_losses: list[float] = []
@@ -78,7 +73,7 @@ class Training:
         """Train one epoch and validate; the reason where it diverged."""
         losses, weights = [], []
         with (
-            checkpointing(self.lm.base, self.settings.gradient_checkpointing),
+            less_memory(self.lm.base, self.settings.gradient_checkpointing),
             self.lm.counters.phase("train"),
         ):
             for batch in self.batches(number):
@@ -114,7 +109,7 @@ class Training:
         if best == len(values):
             self.best_epoch, self.best_tensors = best, adapter_tensors(self.model, self.adapter)
 
-    def batches(self, epoch: int) -> Iterator[list["Row"]]:
+    def batches(self, epoch: int) -> Iterator[list[Row]]:
         """Effective batches in the epoch's order; the last may be smaller. Long rows first: the first micro-batch is
         the one that needs most memory."""
         order = np.random.default_rng([self.position.seed, epoch]).permutation(len(self.rows))
@@ -123,7 +118,7 @@ class Training:
             chosen = [self.rows[index] for index in order[start : start + size]]
             yield sorted(chosen, key=lambda row: -len(row.token_ids))
 
-    def _step(self, batch: list["Row"]) -> tuple[torch.Tensor, int]:
+    def _step(self, batch: list[Row]) -> tuple[torch.Tensor, int]:
         """One optimizer step; its loss and the number of predicted tokens."""
         predicted = sum(row.predicted for row in batch)
         while True:
@@ -151,7 +146,7 @@ class Training:
         self.optimizer.zero_grad(set_to_none=True)
         self.lm.counters.optimizer_steps += 1
 
-    def _accumulate(self, batch: list["Row"], predicted: int) -> torch.Tensor:
+    def _accumulate(self, batch: list[Row], predicted: int) -> torch.Tensor:
         """Gradients of the token mean over the whole batch, one micro-batch after another."""
         here, counters = self.position, self.lm.counters
         here.rows, here.width, here.training = len(batch), len(batch[0].token_ids), True
@@ -160,73 +155,17 @@ class Training:
             lengths = [len(row.token_ids) for row in batch]
             for start, end in micro_batches(lengths, self.micro_batch, self.pass_tokens):
                 rows = batch[start:end]
-                inputs, labels = padded(rows, self.lm.tokenizer.pad_token_id, self.lm.device)
-                here.start, (here.count, here.length) = start, inputs.shape
-                loss = token_losses(self.lm.base, inputs, labels, self.narrow).sum() / predicted
+                micro = MicroBatch.of(rows, self.lm.tokenizer.pad_token_id, self.lm.device)
+                here.start, (here.count, here.length) = start, micro.inputs.shape
+                loss = token_losses(self.lm.base, micro, self.narrow, self.part).sum() / predicted
                 loss.backward()
                 total += loss.detach().to(total.device)
                 counters.training_tokens += sum(len(row.token_ids) for row in rows)
-                counters.training_tokens_padded += inputs.numel()
+                counters.training_tokens_padded += micro.inputs.numel()
         finally:
             here.training = False
         return total
 
 
-def token_losses(base: torch.nn.Module, inputs: torch.Tensor, labels: torch.Tensor, narrow: bool) -> torch.Tensor:
-    """Cross-entropy in nats of each labelled position, row by row. `narrow`: the vocabulary is computed there only."""
-    wanted = labels != IGNORED
-    if narrow:
-        places = wanted.nonzero()
-        with narrowed_head(base, places[:, 0], places[:, 1]):
-            logits = base(input_ids=inputs, use_cache=False).logits[0]
-    else:
-        logits = base(input_ids=inputs, use_cache=False).logits
-        logits = logits[wanted.to(logits.device)]
-    return F.cross_entropy(logits.float(), labels[wanted].to(logits.device), reduction="none")
-
-
-@dataclass(frozen=True)
-class Row:
-    """token_ids and, at each position, the token to predict from it (IGNORED where none)."""
-
-    token_ids: torch.Tensor
-    labels: torch.Tensor
-    predicted: int
-
-
-def row_of(example: Example, loss: str) -> Row:
-    tokens = torch.tensor(example.token_ids)
-    first = max(1, example.completion_start) if loss == "completion" else 1
-    labels = torch.full_like(tokens, IGNORED)
-    labels[first - 1 : -1] = tokens[first:]
-    return Row(tokens, labels, len(tokens) - first)
-
-
-def padded(rows: list[Row], padding: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-    """Input ids and labels (rows, longest), padded on the right: a causal model never looks there, so no mask."""
-    inputs = torch.nn.utils.rnn.pad_sequence([row.token_ids for row in rows], True, padding)
-    labels = torch.nn.utils.rnn.pad_sequence([row.labels for row in rows], True, IGNORED)
-    return inputs.to(device, non_blocking=True), labels.to(device, non_blocking=True)
-
-
 def due(loss: torch.Tensor, steps: int) -> bool:
     return loss.device.type == "cpu" or steps % STEPS_BETWEEN_CHECKS == 0
-
-
-@contextlib.contextmanager
-def checkpointing(base: torch.nn.Module, wanted: bool) -> Iterator[None]:
-    """Recompute activations in the backward pass inside the block. transformers' own switch works only in training
-    mode, in which some layers (OPT's, Falcon's) drop out residuals by the process's random numbers. Adapters are the
-    only dropout there is, so each layer stays as it is and its `forward` is called by way of torch's checkpoint."""
-    layers = [module for module in base.modules() if isinstance(module, GradientCheckpointingLayer)] if wanted else []
-    before = {layer: layer.__dict__.get("forward") for layer in layers}
-    for layer in layers:
-        layer.forward = functools.partial(torch.utils.checkpoint.checkpoint, layer.forward, use_reentrant=False)
-    try:
-        yield
-    finally:
-        for layer, forward in before.items():
-            if forward is None:
-                del layer.forward
-            else:  # accelerate's, which brings a layer's inputs to its device
-                layer.forward = forward

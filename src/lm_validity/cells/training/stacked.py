@@ -19,16 +19,14 @@ from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.training.loop import (
     Epoch,
     FinetuneSettings,
-    Row,
     Training,
     TrainingStopped,
-    checkpointing,
-    padded,
-    token_losses,
 )
 from lm_validity.cells.training.lora import add_adapter
+from lm_validity.cells.training.loss import MicroBatch, Row, token_losses
 from lm_validity.cells.training.low_rank import DEFAULT_ADAPTER, BatchPosition
 from lm_validity.cells.training.micro_batching import micro_batches
+from lm_validity.cells.training.recompute import less_memory
 from lm_validity.cells.training.state import SavedState, fingerprint
 from lm_validity.cells.training.text import Example
 
@@ -132,7 +130,7 @@ class _Run:
         losses, weights = [], []
         first = trainings[0]
         self.position.step = (epoch - 1) * first.steps_per_epoch
-        with checkpointing(self.lm.base, first.settings.gradient_checkpointing), self.lm.counters.phase("train"):
+        with less_memory(self.lm.base, first.settings.gradient_checkpointing), self.lm.counters.phase("train"):
             for batch in first.batches(epoch):
                 if stop():
                     raise TrainingStopped(f"{self.lm.model_id}: stopped in epoch {epoch}, epoch {epoch - 1} is saved")
@@ -177,16 +175,14 @@ class _Run:
             # what a pass costs by itself is shared by the copies
             for start, end in micro_batches(lengths, self.micro_batch, first.pass_tokens / copies):
                 rows = batch[start:end]
-                inputs, labels = padded(rows, self.lm.tokenizer.pad_token_id, self.lm.device)
-                here.start, (here.count, here.length) = start, inputs.shape
-                losses = token_losses(
-                    self.lm.base, inputs.repeat(copies, 1), labels.repeat(copies, 1), first.narrow
-                ).reshape(copies, -1)
+                micro = MicroBatch.of(rows, self.lm.tokenizer.pad_token_id, self.lm.device, copies)
+                here.start, here.count, here.length = start, len(rows), micro.inputs.shape[1]
+                losses = token_losses(self.lm.base, micro, first.narrow, first.part).reshape(copies, -1)
                 loss = losses.sum(1) / predicted
                 loss.sum().backward()
                 total += loss.detach().to(total.device)
                 counters.training_tokens += copies * sum(len(row.token_ids) for row in rows)
-                counters.training_tokens_padded += copies * inputs.numel()
+                counters.training_tokens_padded += micro.inputs.numel()
         finally:
             here.training = False
         return total

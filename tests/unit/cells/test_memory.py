@@ -1,0 +1,181 @@
+"""What scoring and training do not keep: logits of all positions at once, attention matrices; and never a read of the
+GPU in a step. The numbers are the same."""
+
+import logging
+import traceback
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from test_scorer import ARCHITECTURES, SHARED, differences, random_requests
+from torch.utils._python_dispatch import TorchDispatchMode
+from toy_world import toy_tokenizer
+
+from lm_validity.cells.models import head
+from lm_validity.cells.models.language_model import LanguageModel
+from lm_validity.cells.training import recompute
+from lm_validity.cells.training.loop import FinetuneSettings, Training
+from lm_validity.cells.training.lora import add_adapter
+from lm_validity.cells.training.low_rank import BatchPosition
+from lm_validity.cells.training.recompute import less_memory
+from lm_validity.cells.training.text import Example
+
+SPLIT = ["llama", "gpt2", "pythia", "opt", "gemma2", "mamba"]
+
+
+def random_model(name: str) -> LanguageModel:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        model = transformers.AutoModelForCausalLM.from_config(ARCHITECTURES[name][0]()).eval()
+    return LanguageModel(model, toy_tokenizer(adds_bos=False, chat=False), model_id=name, eval_batch_size=8)
+
+
+@pytest.fixture(params=SPLIT)
+def lm(request) -> LanguageModel:
+    return random_model(request.param)
+
+
+def largest_logits(lm) -> list[int]:
+    """Positions that each call of the output head sees from now on."""
+    seen = []
+    lm.base.get_output_embeddings().register_forward_hook(
+        lambda module, inputs, output: seen.append(output[..., 0].numel())
+    )
+    return seen
+
+
+def training(lm, micro_batch: int = 4) -> Training:
+    """Fresh adapters in training on sixteen texts of 5 to 30 tokens, always the same."""
+    draw = np.random.default_rng(1)
+    examples = [Example(tuple(map(int, draw.integers(5, 400, size=size))), 1) for size in draw.integers(5, 30, size=16)]
+    position = BatchPosition(7)
+    settings = FinetuneSettings(learning_rate=3e-3, rank=4, alpha=8, micro_batch=micro_batch)
+    model = add_adapter(lm, settings, "all-linear", position)
+    return Training(lm, model, examples, settings, position)
+
+
+def steps(one: Training) -> tuple[list[float], list[torch.Tensor]]:
+    """Losses and adapter weights after two steps."""
+    losses = [float(one._step(batch)[0]) for batch in one.batches(1)]
+    weights = [weight.detach().clone() for weight in one.parameters.values()]
+    one.model.unload()
+    return losses, weights
+
+
+def test_scores_in_parts_are_those_of_all_logits_at_once(lm, monkeypatch):
+    requests = [request for request in random_requests() if len(request[1]) < 80]
+    expected = lm._loglikelihood_tokens(requests)
+    monkeypatch.setattr(head, "PART", 6 * 420)
+    seen = largest_logits(lm)
+    assert differences(lm._loglikelihood_tokens(requests), expected, requests) < 2e-5
+    assert max(seen) == 6, "never more positions than a part"
+
+
+def test_a_head_that_is_not_apart_is_not_split(monkeypatch):
+    lm = random_model("llama")
+    monkeypatch.setattr(type(lm.base), "get_decoder", lambda self: None)
+    monkeypatch.setattr(type(lm.base), "base_model", property(lambda self: self))
+    requests = random_requests()[:8]
+    found = lm._loglikelihood_tokens(requests)
+    assert lm.head_part() is None and lm._allowed == SHARED
+    monkeypatch.setattr(head, "PART", 6 * 420)  # the softmax is in parts all the same
+    assert lm._loglikelihood_tokens(requests) == found
+
+
+def test_training_in_parts_keeps_no_logits_and_changes_rounding_only(lm, monkeypatch):
+    if lm.model_id == "mamba":
+        pytest.skip("no adapters")
+    losses, weights = steps(training(lm))
+    monkeypatch.setattr(head, "PART", 6 * 420)
+    seen = largest_logits(lm)
+    again, others = steps(training(lm))
+    assert max(seen) == 6
+    assert again == pytest.approx(losses, rel=1e-5)
+    assert max(float((one - other).abs().max()) for one, other in zip(weights, others, strict=True)) < 1e-4
+
+
+def test_lm_evals_scorer_means_whole_logits():
+    lm = random_model("llama")
+    lm.scorer = "lm-eval"
+    assert lm.head_part() is None
+
+
+class Reads(TorchDispatchMode):
+    """Operations that a GPU would have to answer before the host can go on. Left out is the one read a pass of
+    transformers' own, which looks for packed texts."""
+
+    def __init__(self):
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        by_mask = name == "index" and any(one is not None and one.dtype == torch.bool for one in args[1])
+        if by_mask or name in ("nonzero", "_local_scalar_dense", "masked_select", "unique"):
+            frames = traceback.extract_stack()
+            if not any(frame.name == "find_packed_sequence_indices" for frame in frames):
+                self.found.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("narrow", [True, False])
+@pytest.mark.parametrize("part", [head.PART, 6 * 420])
+def test_a_training_step_reads_nothing_back(narrow, part, monkeypatch):
+    monkeypatch.setattr(head, "PART", part)
+    lm = random_model("llama")
+    lm.scorer = "auto" if narrow else "lm-eval"
+    one = training(lm)
+    batches = list(one.batches(1))
+    one._step(batches[0])
+    with Reads() as reads:
+        one._step(batches[1])
+    assert reads.found == []
+
+
+def kept(one: Training, shape: tuple[int, ...]) -> int:
+    """Tensors that end in `shape` and that a step's forward passes keep."""
+    found = []
+
+    def note(tensor):
+        if tensor.shape[-3:] == shape and tensor.is_floating_point():
+            found.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(note, lambda tensor: tensor):
+        batch = next(one.batches(1))
+        one._accumulate(batch, 100)
+    return len(found)
+
+
+@pytest.mark.parametrize("name", ["gemma2", "llama"])
+def test_eager_attention_is_computed_again_to_the_bit(name):
+    """Without it every layer keeps several matrices of heads x tokens x tokens."""
+    lm = random_model(name)
+    lm.base.set_attn_implementation("eager")
+    plain = steps(training(lm))
+    with less_memory(lm.base, layers=False):
+        assert lm.base.config._attn_implementation == recompute.RECOMPUTED
+        spared = steps(training(lm))
+    assert lm.base.config._attn_implementation == "eager"
+    assert plain[0] == spared[0] and all(map(torch.equal, plain[1], spared[1]))
+
+
+def test_eager_attention_keeps_no_matrices():
+    lm = random_model("gemma2")
+    draw = np.random.default_rng(1)
+    examples = [Example(tuple(map(int, draw.integers(5, 400, size=90))), 1) for _ in range(8)]
+    position = BatchPosition(7)
+    settings = FinetuneSettings(learning_rate=3e-3, micro_batch=1)
+    one = Training(lm, add_adapter(lm, settings, "all-linear", position), examples, settings, position)
+    one.pass_tokens = 0
+    assert kept(one, (2, 90, 90)) >= 8 * 2, "one at least a text and layer"
+    with less_memory(lm.base, layers=False):
+        assert kept(one, (2, 90, 90)) == 0
+
+
+def test_checkpointing_without_effect_is_said(caplog):
+    config = transformers.OpenAIGPTConfig(vocab_size=50, n_positions=16, n_embd=8, n_layer=1, n_head=2)
+    with caplog.at_level(logging.WARNING), less_memory(transformers.OpenAIGPTLMHeadModel(config), layers=True):
+        pass
+    assert "gradient_checkpointing has no effect: OpenAIGPTLMHeadModel" in caplog.text

@@ -9,6 +9,7 @@ from lm_validity.studies.signal.items import ItemAnalysis
 from lm_validity.studies.signal.scores import (
     Design,
     Options,
+    Pair,
     Scores,
     Values,
     compute_scores,
@@ -20,10 +21,19 @@ from lm_validity.studies.signal.statistics.ranking import (
     MINIMUM_FOR_BLOCKS,
     bootstrap_pair_consistency,
     coin_flip_consistency,
+    persistence,
 )
 from lm_validity.studies.signal.statistics.resampling import drawn_around, shuffled_quality, walked_quality
 from lm_validity.studies.signal.summary import SKIPPED, Draws, Value
 from lm_validity.summaries import Missing, is_known
+
+
+@dataclass(frozen=True)
+class ConsistencyDraws:
+    """Ranking consistency (resamples,) under a block bootstrap of checkpoints, and if coins decided."""
+
+    blocks: Draws
+    coin: Draws
 
 
 @dataclass(frozen=True)
@@ -40,8 +50,8 @@ class BenchmarkResult:
     errors: dict[str, np.ndarray]  # by model: standard errors (n,) of its curve; NaN where unknown
     quality_null: dict[str, np.ndarray]  # by model: quality of shuffled checkpoints
     quality_walk: dict[str, np.ndarray]  # by model: quality of its random walks
-    consistency_blocks: Draws  # ranking consistency under a block bootstrap of checkpoints
-    consistency_coin: Draws  # and if coins decided
+    consistency: ConsistencyDraws
+    fitted: ConsistencyDraws
 
     @property
     def chance_level(self) -> float | None:
@@ -67,7 +77,7 @@ def analyze_benchmark(
     selected = {model: curve.at(design.selected[model]) for model, curve in design.curves.items()}
     curves = [curve.values for curve in selected.values()]
     shuffled = shuffled_quality(curves, resamples, generator, options.convention, options.ties)
-    blocks, coin = _consistency_draws(design, values, resamples, generator)
+    consistency = _consistency_draws(design.ranking_pairs, values, resamples, generator)
     # generators of their own: the draws above stay those of earlier versions
     names = [curve.checkpoints for curve in selected.values()]
     walked = walked_quality(curves, names, resamples, np.random.default_rng(0), options.convention, options.ties)
@@ -85,8 +95,8 @@ def analyze_benchmark(
         errors=errors,
         quality_null={model: shuffled[:, index] for index, model in enumerate(selected)},
         quality_walk={model: walked[:, index] for index, model in enumerate(selected)},
-        consistency_blocks=blocks,
-        consistency_coin=coin,
+        consistency=consistency,
+        fitted=_consistency_draws(design.fitted_pairs, values, resamples, np.random.default_rng(0)),
     )
 
 
@@ -114,18 +124,18 @@ def _resampled(
 
 
 def _consistency_draws(
-    design: Design, values: Values, resamples: int, generator: np.random.Generator
-) -> tuple[Draws, Draws]:
-    """Ranking consistency (resamples,) under the block bootstrap and if coins decided, averaged as the value is.
+    pairs: list[Pair], values: Values, resamples: int, generator: np.random.Generator
+) -> ConsistencyDraws:
+    """Draws averaged as the value is.
 
     The pairs are those that count in the value: with a checkpoint in either window. Missing without any; the block
     bootstrap also where one of them has too few checkpoints to draw blocks from, since without it the draws would be
     of another mean than the value.
     """
-    counted = [pair for pair in design.ranking_pairs if pair.base.any() and pair.later.any()]
+    counted = [pair for pair in pairs if pair.base.any() and pair.later.any()]
     if not counted:
         none = Missing("No pair of architectures has a checkpoint in either window.")
-        return none, none
+        return ConsistencyDraws(none, none)
     blocks = [
         bootstrap_pair_consistency(
             values[pair.first][pair.first_at],
@@ -137,11 +147,16 @@ def _consistency_draws(
         )
         for pair in counted
     ]
-    coins = [coin_flip_consistency(int(pair.later.sum()), resamples, generator) for pair in counted]
+    coins = [_coins(pair, values, resamples, generator) for pair in counted]
     if any(pair.later.sum() < MINIMUM_FOR_BLOCKS for pair in counted):
         few = Missing(f"One of its pairs has fewer than {MINIMUM_FOR_BLOCKS} later checkpoints to draw blocks from.")
-        return few, mean_over_sizes(counted, coins)
-    return mean_over_sizes(counted, blocks), mean_over_sizes(counted, coins)
+        return ConsistencyDraws(few, mean_over_sizes(counted, coins))
+    return ConsistencyDraws(mean_over_sizes(counted, blocks), mean_over_sizes(counted, coins))
+
+
+def _coins(pair: Pair, values: Values, resamples: int, generator: np.random.Generator) -> np.ndarray:
+    gap = (values[pair.first][pair.first_at] - values[pair.second][pair.second_at])[pair.base | pair.later]
+    return coin_flip_consistency(int(pair.later.sum()), resamples, generator, persistence(gap))
 
 
 def quality_null(result: BenchmarkResult) -> np.ndarray:

@@ -1,14 +1,19 @@
 """The parts of the summary that belong to one benchmark, out of its results."""
 
+from collections.abc import Callable
+
 import numpy as np
 
 from lm_validity.studies.signal.analysis import BenchmarkResult, quality_null, quality_walk
 from lm_validity.studies.signal.items import too_few_checkpoints
 from lm_validity.studies.signal.scores import (
+    FITTED_WINDOWS,
     STABLE_TAU,
     Design,
     Options,
+    OrderScores,
     Pair,
+    Scores,
     compliance_of,
     mean_of_known,
     point_values,
@@ -17,7 +22,13 @@ from lm_validity.studies.signal.scores import (
 from lm_validity.studies.signal.statistics.chance import above_chance_from, holm, p_above_chance
 from lm_validity.studies.signal.statistics.compliance import NORMALISATIONS
 from lm_validity.studies.signal.statistics.quality import net_rise
-from lm_validity.studies.signal.statistics.ranking import RankingWindows, agreement_with_last, size_ordering
+from lm_validity.studies.signal.statistics.ranking import (
+    RankingWindows,
+    agreement_with_last,
+    separable_pairs,
+    settled_from,
+    size_ordering,
+)
 from lm_validity.studies.signal.statistics.resampling import resampling_interval
 from lm_validity.studies.signal.summary import (
     SKIPPED,
@@ -25,6 +36,7 @@ from lm_validity.studies.signal.summary import (
     Bounds,
     ComplianceScore,
     Consistency,
+    ConsistencyScore,
     Draws,
     ModelQuality,
     PairOrder,
@@ -147,33 +159,39 @@ def _models_above_chance(result: BenchmarkResult) -> int | Missing:
 
 
 def consistency_of(result: BenchmarkResult, options: Options) -> Consistency:
+    """Ranking consistency under the chosen windows and under fitted ones."""
+    design = result.design
+    chosen = _consistency(result, design.ranking_pairs, options.windows, lambda scores: scores.consistency)
+    fitted = _consistency(result, design.fitted_pairs, FITTED_WINDOWS, lambda scores: scores.fitted)
+    return Consistency(**vars(chosen), fitted=fitted)
+
+
+def _consistency(
+    result: BenchmarkResult, pairs: list[Pair], windows: RankingWindows, read: Callable[[Scores], OrderScores]
+) -> ConsistencyScore:
     """Ranking consistency, its two intervals, and the level of coins."""
-    design, scores, coin = result.design, result.scores, result.consistency_coin
-    pairs = [
-        _pair_order(pair, found, design, options.windows)
-        for pair, found in zip(design.ranking_pairs, scores.pairs, strict=True)
-    ]
-    why = _no_consistency(design.ranking_pairs, design, options.windows)
-    value = known(float(scores.consistency), why)
+    design, scores = result.design, read(result.scores)
+    drawn = result.fitted if windows is FITTED_WINDOWS else result.consistency
+    coin = drawn.coin
+    orders = [_pair_order(pair, found, design, windows) for pair, found in zip(pairs, scores.pairs, strict=True)]
+    why = _no_consistency(pairs, design, windows)
+    value = known(float(scores.value), why)
     if isinstance(value, Missing) or isinstance(coin, Missing):
         coins = value if isinstance(value, Missing) else coin
     else:
         coins = known_bounds(*np.quantile(coin, [0.025, 0.975]), SKIPPED.reason) if coin.size else SKIPPED
-    return Consistency(
+    return ConsistencyScore(
         value=value,
         by_size={
-            size: known(
-                float(found),
-                _no_consistency([pair for pair in design.ranking_pairs if pair.size == size], design, options.windows),
-            )
-            for size, found in scores.consistency_by_size.items()
+            size: known(float(found), _no_consistency([pair for pair in pairs if pair.size == size], design, windows))
+            for size, found in scores.by_size.items()
         },
-        interval=bounds(value, result.consistency_blocks, 0.0, 1.0),
-        item_interval=bounds(value, result.draws(lambda found: found.consistency), 0.0, 1.0),
+        interval=bounds(value, drawn.blocks, 0.0, 1.0),
+        item_interval=bounds(value, result.draws(lambda found: read(found).value), 0.0, 1.0),
         with_last=known(float(scores.with_last), why if isinstance(value, Missing) else _ONE_LATER),
         coin_flip_interval=coins,
         coin_flip_p=p_value(value, coin),
-        pairs=pairs,
+        pairs=orders,
     )
 
 
@@ -249,10 +267,10 @@ def _no_compliance(result: BenchmarkResult, normalisation: str) -> str:
 def overall_p(result: BenchmarkResult, overall: Value, options: Options) -> Value:
     """p of the overall score when all three parts follow their own nulls, drawn independently."""
     null = result.items if isinstance(result.items, Missing) else result.items.compliance_null
-    for missing in (overall, null, result.consistency_coin):
+    for missing in (overall, null, result.consistency.coin):
         if isinstance(missing, Missing):
             return missing
-    draws = np.stack([quality_null(result), result.consistency_coin, null], axis=-1) @ options.weights.as_array()
+    draws = np.stack([quality_null(result), result.consistency.coin, null], axis=-1) @ options.weights.as_array()
     return p_value(overall, draws)
 
 
@@ -277,12 +295,30 @@ def ranking_of(result: BenchmarkResult) -> Ranking | Missing:
         nearly_stable_tau=STABLE_TAU,
         nearly_stable_from_b=nearly,
         nearly_stable_from_interval_b=_percentiles(nearly, result.draws(lambda found: found.nearly_stable_from), end),
+        pairs=len(curves) * (len(curves) - 1) // 2,
+        **_settling(result, curves, end),
         size_pairs=ordering.pairs,
         size_order_share=ordering.share if ordering.pairs else alone,
         size_gap=ordering.gap if ordering.pairs else alone,
         separated_from_b=_separated_from(result, ordering.gap) if ordering.pairs else alone,
         progress=design.ranked_progress,
     )
+
+
+def _settling(result: BenchmarkResult, curves: np.ndarray, end: float) -> dict:
+    """From when on the models that can be told apart at the end have their final order, `curves` (models, n)."""
+    if isinstance(result.resampled, Missing):
+        return dict.fromkeys(("separable_pairs", "settled_from_b", "settled_from_interval_b"), result.resampled)
+    drawn, tokens = ranked_curves(result.design, result.resampled), result.design.ranked_tokens
+    first, second = np.triu_indices(len(curves), k=1)
+    separable = separable_pairs(curves[:, -1], np.std(drawn[:, first, -1] - drawn[:, second, -1], axis=0))
+    equal = "No two models can be told apart at the last checkpoint." if not separable.any() else "Tokens are unknown."
+    value = known(float(settled_from(curves, tokens, separable, STABLE_TAU)), equal)
+    return {
+        "separable_pairs": int(separable.sum()),
+        "settled_from_b": value,
+        "settled_from_interval_b": _percentiles(value, settled_from(drawn, tokens, separable, STABLE_TAU), end),
+    }
 
 
 def _percentiles(value: Value, resampled: Draws, end: float) -> Bounds:

@@ -23,6 +23,9 @@ _QUALITY_LABELS = {
 _RANKING_LABELS = {
     "coin_flip_p": "p against coins",
     "with_last": "as the last",
+    "fitted": "fitted windows",
+    "separable_pairs": "separable pairs",
+    "settled_from_b": "settled, separable",
     "stable_from_b": "settled",
     "nearly_stable_from_b": "nearly settled",
     "nearly_stable_low_b": "nearly: low",
@@ -113,30 +116,41 @@ def _chance_findings(benchmarks: dict[str, BenchmarkQuality]) -> list[Finding]:
 
 
 def _ranking_findings(summary: SignalSummary) -> list[Finding]:
+    """From when on the models have their final order: those that differ at the end, where noise is known."""
     ranked = {name: ranking for name, ranking in summary.ranking.items() if is_known(ranking)}
-    known = {name: ranking for name, ranking in ranked.items() if is_known(ranking.nearly_stable_from_b)}
+    told = {name: ranking for name, ranking in ranked.items() if is_known(ranking.separable_pairs)}
+    points = {name: (ranking.settled_from_b, ranking.settled_from_interval_b) for name, ranking in told.items()}
+    subject = "The order of the models that can be told apart at the end"
+    basis = "Pairs of models whose last scores differ by more than noise (false discovery rate 5%); 9 of 10 in order."
+    if not told:
+        points = {
+            name: (ranking.nearly_stable_from_b, ranking.nearly_stable_from_interval_b)
+            for name, ranking in ranked.items()
+        }
+        subject = "The models' final order"
+        basis = "All pairs of models, 9 of 10 in order; how far the scores are noise is unknown, so that equal models "
+        basis += "may seem to settle late."
+    equal = [name for name, ranking in told.items() if ranking.separable_pairs == 0]
+    known = {name: point for name, point in points.items() if is_known(point[0])}
     # the last checkpoint agrees with itself: that is no settling
-    settled = {name: ranking for name, ranking in known.items() if ranking.nearly_stable_from_b < ranking.tokens_b[-1]}
+    settled = {name: point for name, point in known.items() if point[0] < ranked[name].tokens_b[-1]}
     open_ends = [name for name in known if name not in settled]
-    models = max((len(ranking.models) for ranking in known.values()), default=0)
-    basis = f"Up to {count(models, 'model')} at common checkpoints."
-    never = f"not before the last checkpoint on {listing(open_ends)}" if open_ends else ""
-    if not settled:
-        return [Finding(f"The models' final order is reached {never}.", basis)] if never else []
-    early = min(settled, key=lambda name: settled[name].nearly_stable_from_b)
-    late = max(settled, key=lambda name: settled[name].nearly_stable_from_b)
-
-    def described(name: str) -> str:
-        ranking = settled[name]
-        tokens = summary.progress.describe(ranking.nearly_stable_from_b, ranking.nearly_stable_from_interval_b)
-        return f"{tokens} on {name}"
-
-    tau = settled[early].nearly_stable_tau
-    sentence = f"The models' final order is reached for good (tau at least {tau}) from {described(early)}"
-    if settled[late].nearly_stable_from_b > settled[early].nearly_stable_from_b:
-        sentence += f", and only from {described(late)}"
-    sentence += f", and {never}" if never else ""
-    return [Finding(sentence + ".", basis)]
+    parts = []
+    if settled:
+        early, late = (pick(settled, key=lambda name: settled[name][0]) for pick in (min, max))
+        sentence = f"{subject} settles from {summary.progress.describe(*settled[early])} on {early}"
+        if settled[late][0] > settled[early][0]:
+            sentence += f", and only from {summary.progress.describe(*settled[late])} on {late}"
+        parts.append(sentence)
+    if open_ends:
+        start = "" if settled else f"{subject} settles "
+        parts.append(f"{start}not before the last checkpoint on {listing(open_ends, 4)}")
+    if equal:
+        parts.append(f"no two models can be told apart at the end on {listing(equal, 4)}")
+    if not parts:
+        return []
+    sentence = "; ".join(parts)
+    return [Finding(sentence[0].upper() + sentence[1:] + ".", basis)]
 
 
 def _curve_section(summary: SignalSummary) -> Section:
@@ -264,11 +278,13 @@ def _model_frame(summary: SignalSummary) -> pd.DataFrame:
 
 
 def _ranking_section(summary: SignalSummary) -> Section | None:
+    scores = summary.ranking_consistency
+    fitted = not any(is_known(entry.value) for entry in scores.values())
     consistency = pd.DataFrame(
         [
             {"benchmark": name, "size": size, "consistency": value}
-            for name, entry in summary.ranking_consistency.items()
-            for size, value in entry.by_size.items()
+            for name, entry in scores.items()
+            for size, value in (entry.fitted if fitted else entry).by_size.items()
         ],
         columns=["benchmark", "size", "consistency"],
     )
@@ -287,6 +303,7 @@ def _ranking_section(summary: SignalSummary) -> Section | None:
         order = list(dict.fromkeys(consistency["benchmark"]))
         chart = signal_figures.consistency_dots(as_numbers(consistency, ["consistency"]), order)
         caption = "Share of later checkpoints with the order of the base window; dashed: a coin flip."
+        caption += " Windows that fit the length of each training." if fitted else ""
         figures.append(Figure("ranking_consistency", "Ranking consistency", chart, caption=caption))
     if not lines.empty:
         chart = signal_figures.settling_lines(lines, summary.progress.title)
@@ -298,7 +315,8 @@ def _ranking_section(summary: SignalSummary) -> Section | None:
         frame,
         formats=dict.fromkeys(frame.columns[1:], ".4g"),
         labels=_RANKING_LABELS,
-        caption="Settled: tokens in billions from which the final order stays (tau 1), or nearly (tau 0.8).",
+        caption="Settled: tokens in billions from which the final order stays (tau 1), or nearly (tau 0.8). Separable: "
+        "pairs whose last scores differ by more than noise; settled, separable: nearly, over these pairs only.",
     )
     return Section("Order of the models", explanation=_windows(summary), figures=figures, tables=[table])
 
@@ -312,7 +330,10 @@ def _windows(summary: SignalSummary) -> str:
             "common checkpoint (base: 10% to 20% of it, later: from 22%)."
         )
     (base_low, base_high), (low, high) = windows.base, windows.later
-    return f"Base window {base_low:g} to {base_high:g}, later window {low:g} to {high:g} billion tokens."
+    return (
+        f"Base window {base_low:g} to {base_high:g}, later window {low:g} to {high:g} billion tokens. Fitted windows: "
+        "10% to 20% of each pair's training up to its last common checkpoint, and from 22%."
+    )
 
 
 def _ranking_frame(summary: SignalSummary) -> pd.DataFrame:
@@ -327,6 +348,7 @@ def _ranking_frame(summary: SignalSummary) -> pd.DataFrame:
                 "low": low,
                 "high": high,
                 "coin_flip_p": entry.coin_flip_p,
+                "fitted": entry.fitted.value,
                 "with_last": entry.with_last,
                 **_settling_row(ranking),
             }
@@ -336,6 +358,9 @@ def _ranking_frame(summary: SignalSummary) -> pd.DataFrame:
 
 def _settling_row(ranking: Ranking | Missing) -> dict:
     names = (
+        "pairs",
+        "separable_pairs",
+        "settled_from_b",
         "stable_from_b",
         "nearly_stable_from_b",
         "nearly_stable_low_b",
@@ -347,6 +372,9 @@ def _settling_row(ranking: Ranking | Missing) -> dict:
         return dict.fromkeys(names, ranking)
     share = ranking.size_order_share
     values = (
+        ranking.pairs,
+        ranking.separable_pairs,
+        ranking.settled_from_b,
         ranking.stable_from_b,
         ranking.nearly_stable_from_b,
         *ends(ranking.nearly_stable_from_interval_b),

@@ -24,6 +24,7 @@ from lm_validity.studies.signal.statistics.ranking import (
     stable_from,
 )
 
+FITTED_WINDOWS = RankingWindows(relative=True)
 STABLE_TAU = 0.8  # a ranking that differs from the final one in one pair of ten
 
 # Scores of each model, (..., n): leading axes are resamples, the last one the checkpoints of the model's curve
@@ -65,6 +66,7 @@ class Design:
     scored: list[str]
     sizes: dict[str, list[str]]  # scored models by size
     ranking_pairs: list[Pair]
+    fitted_pairs: list[Pair]  # the same pairs, with windows that fit the length of each one's training
     compliance_pairs: list[Pair]  # first: science, second: web
     ranked: list[str]  # models of the ranking along training
     ranked_at: list[np.ndarray]  # their common checkpoints
@@ -74,16 +76,24 @@ class Design:
 
 
 @dataclass(frozen=True)
+class OrderScores:
+    """Ranking consistency under one choice of windows; arrays have the values' leading shape."""
+
+    pairs: list[PairConsistency]
+    by_size: dict[str, np.ndarray]
+    value: np.ndarray
+    with_last: np.ndarray
+
+
+@dataclass(frozen=True)
 class Scores:
     """Scores of one benchmark; arrays have the values' leading shape."""
 
     quality: dict[str, SignalQuality]
     mean_quality: np.ndarray  # over scored models
     quality_by_size: dict[str, np.ndarray]
-    pairs: list[PairConsistency]
-    consistency_by_size: dict[str, np.ndarray]
-    consistency: np.ndarray
-    with_last: np.ndarray
+    consistency: OrderScores
+    fitted: OrderScores
     compliance: np.ndarray
     gap: np.ndarray
     overall: np.ndarray
@@ -111,6 +121,7 @@ def make_design(learning: LearningCurves, benchmark: str, options: Options) -> D
         scored=scored,
         sizes=sizes,
         ranking_pairs=_ranking_pairs(curves, facts, sizes, selection, options.windows),
+        fitted_pairs=_ranking_pairs(curves, facts, sizes, selection, FITTED_WINDOWS),
         compliance_pairs=_compliance_pairs(curves, facts, selection),
         ranked=scored,
         ranked_at=ranked_at,
@@ -133,14 +144,7 @@ def compute_scores(design: Design, values: Values, options: Options, chance: flo
     }
     by_model = {model: quality[model].signal_quality for model in design.scored}
     mean_quality = mean_of_known(list(by_model.values()))
-    pairs = [
-        pair_consistency(
-            values[pair.first][..., pair.first_at], values[pair.second][..., pair.second_at], pair.base, pair.later
-        )
-        for pair in design.ranking_pairs
-    ]
-    by_size = _by_size(design.ranking_pairs, [pair.value for pair in pairs])
-    consistency = mean_of_known(list(by_size.values()))
+    consistency = _order_scores(design.ranking_pairs, values)
     value, gap = compliance_of(design, values, options.normalisation, chance)
     exact, nearly = _stability(design, values)
     return Scores(
@@ -149,16 +153,28 @@ def compute_scores(design: Design, values: Values, options: Options, chance: flo
         quality_by_size={
             size: mean_of_known([by_model[model] for model in models]) for size, models in design.sizes.items()
         },
-        pairs=pairs,
-        consistency_by_size=by_size,
         consistency=consistency,
-        with_last=mean_over_sizes(design.ranking_pairs, [pair.with_last for pair in pairs]),
+        fitted=_order_scores(design.fitted_pairs, values),
         compliance=value,
         gap=gap,
-        overall=overall_score(np.stack(np.broadcast_arrays(mean_quality, consistency, value), -1), options.weights),
+        overall=overall_score(
+            np.stack(np.broadcast_arrays(mean_quality, consistency.value, value), -1), options.weights
+        ),
         stable_from=exact,
         nearly_stable_from=nearly,
     )
+
+
+def _order_scores(pairs: list[Pair], values: Values) -> OrderScores:
+    found = [
+        pair_consistency(
+            values[pair.first][..., pair.first_at], values[pair.second][..., pair.second_at], pair.base, pair.later
+        )
+        for pair in pairs
+    ]
+    by_size = _by_size(pairs, [each.value for each in found])
+    value = mean_of_known(list(by_size.values()))
+    return OrderScores(found, by_size, value, mean_over_sizes(pairs, [each.with_last for each in found]))
 
 
 def compliance_of(

@@ -113,7 +113,9 @@ def _of_items(results: dict[str, BenchmarkResult], part: str) -> dict:
 def _sensitivity(results: dict[str, BenchmarkResult]) -> dict[str, WeightShare] | Missing:
     """Over the benchmarks with all three parts, where there are at least two."""
     parts = {
-        name: np.array([result.scores.mean_quality, result.scores.consistency, result.scores.compliance], dtype=float)
+        name: np.array(
+            [result.scores.mean_quality, result.scores.consistency.value, result.scores.compliance], dtype=float
+        )
         for name, result in results.items()
     }
     complete = [name for name, row in parts.items() if np.isfinite(row).all()]

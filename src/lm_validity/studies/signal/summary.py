@@ -122,8 +122,8 @@ class PairOrder:
 
 
 @dataclass(frozen=True)
-class Consistency:
-    """Ranking consistency of a benchmark: mean over pairs of one size, then over sizes."""
+class ConsistencyScore:
+    """Ranking consistency under one choice of windows: mean over pairs of one size, then over sizes."""
 
     value: Value
     by_size: dict[str, Value]
@@ -133,6 +133,13 @@ class Consistency:
     coin_flip_interval: Bounds
     coin_flip_p: Value
     pairs: list[PairOrder]
+
+
+@dataclass(frozen=True)
+class Consistency(ConsistencyScore):
+    """Ranking consistency of a benchmark under the chosen windows, and under windows that fit each pair's training."""
+
+    fitted: ConsistencyScore
 
 
 @dataclass(frozen=True)
@@ -170,6 +177,10 @@ class Ranking:
     nearly_stable_tau: float
     nearly_stable_from_b: Value
     nearly_stable_from_interval_b: Bounds
+    pairs: int
+    separable_pairs: int | Missing  # of them, those whose scores at the end differ by more than noise
+    settled_from_b: Value  # as nearly_stable_from_b, over the separable pairs
+    settled_from_interval_b: Bounds
     size_pairs: int
     size_order_share: np.ndarray | Missing
     size_gap: np.ndarray | Missing

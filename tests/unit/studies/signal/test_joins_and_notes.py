@@ -93,7 +93,7 @@ def test_chance_is_known_of_right_and_wrong_items_only(rows, summary_of):
     assert summary["benchmarks"]["facts"]["items"] == 20  # the items are used all the same
     assert summary["benchmarks"]["facts"]["chance"] is None
     assert summary["compliance"]["facts"]["normalisations"]["above_chance"] is None
-    assert noted(summary, "benchmarks.facts.chance", "compliance.facts.normalisations.above_chance", "1 or 0")
+    assert noted(summary, "above_chance", "benchmarks.facts.chance", "1 or 0")
 
 
 def test_lower_is_better_has_no_chance_level(rows, summary_of):

@@ -161,3 +161,30 @@ def test_a_chance_that_is_no_fraction_is_named(tmp_path, value):
     paths = write_scores(tmp_path, {"facts": climbing(0.6)}, 0.02, f"benchmark,chance\nfacts,{value}\n")
     with pytest.raises(InputError, match="row 2, column 'chance'"):
         analyze_signal(*paths, resamples=0)
+
+
+def test_the_order_of_equal_models_is_not_called_late(tmp_path):
+    """Two equal models beside two that differ; on `equal` all are."""
+    rng = np.random.default_rng(0)
+    levels = dict(zip(MODELS, (0.3, 0.5, 0.7, 0.7, 0.3), strict=True))
+    apart = {model: level + 0.005 * rng.standard_normal(16) for model, level in levels.items()}
+    equal = {model: 0.5 + 0.005 * rng.standard_normal(16) for model in MODELS}
+    sheet = "benchmark,metric\nfacts,acc\nequal,acc\n"
+    paths = write_scores(tmp_path, {"facts": apart, "equal": equal}, 0.01, sheet)
+    report_signal(paths[0], paths[1], tmp_path / "r", paths[2], resamples=200)
+    found = json.loads((tmp_path / "r" / "summary.json").read_text())["ranking"]
+    assert (found["facts"]["pairs"], found["facts"]["separable_pairs"]) == (6, 5)
+    assert found["facts"]["settled_from_b"] == 10.0 < found["facts"]["stable_from_b"]
+    assert found["equal"]["separable_pairs"] == 0 and found["equal"]["settled_from_b"] is None
+    page = json.loads((tmp_path / "r" / "page.json").read_text())
+    assert any("no two models can be told apart at the end on equal" in f["sentence"] for f in page["findings"])
+
+
+def test_windows_fit_a_training_that_ends_before_the_later_window(tmp_path):
+    """Up to 160 billion tokens: the base window has checkpoints, the later one has none."""
+    paths = write_scores(tmp_path, {"facts": climbing(0.6)}, 0.02)
+    entry = summarize(analyze_signal(*paths, resamples=50)).ranking_consistency["facts"]
+    assert isinstance(entry.value, Missing) and entry.fitted.value == 1.0
+    # 16 to 32 billion tokens, and from 35.2
+    assert {(pair.base_checkpoints, pair.later_checkpoints) for pair in entry.fitted.pairs} == {(2, 13)}
+    assert is_known(entry.fitted.interval) and is_known(entry.fitted.item_interval)

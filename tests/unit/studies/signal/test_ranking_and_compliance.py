@@ -19,9 +19,13 @@ from lm_validity.studies.signal.statistics.ranking import (
     coin_flip_consistency,
     decision_accuracy,
     pair_consistency,
+    persistence,
+    separable_pairs,
+    settled_from,
     size_ordering,
     stable_from,
 )
+from lm_validity.studies.signal.statistics.resampling import exceedance_p
 
 
 def test_windows():
@@ -46,6 +50,51 @@ def test_pair_consistency_by_hand():
     assert np.isnan(pair_consistency(first, second, base, np.zeros(6, bool)).value)
     batch = pair_consistency(np.stack([first, second]), second, base, later)
     assert batch.value == pytest.approx([0.5, 1.0])
+
+
+def persistent(r, n, count, rng):
+    """Gaussian curves (count, n) with lag-1 autocorrelation r."""
+    found = rng.standard_normal((count, n))
+    for at in range(1, n):
+        found[:, at] = r * found[:, at - 1] + np.sqrt(1 - r**2) * found[:, at]
+    return found
+
+
+@pytest.mark.parametrize("r", [0.5, 0.9])
+def test_coins_last_as_long_as_a_gap_that_drifts(r):
+    """A gap that says nothing of what comes: the p-value against coins is small in one world of twenty."""
+    rng = np.random.default_rng(4)
+    small = old = 0
+    for gap in persistent(r, 56, 300, rng):
+        later = gap[9:]
+        value = np.mean((later > 0) == (gap[:6].mean() > 0))
+        coins = coin_flip_consistency(47, 199, rng, persistence(np.concatenate([gap[:6], later])))
+        small += exceedance_p(value, coins) <= 0.05
+        old += exceedance_p(value, coin_flip_consistency(47, 199, rng)) <= 0.05
+    assert small / 300 <= 0.05 + 2.5 * 0.0126
+    assert r < 0.9 or old / 300 > 0.15
+
+
+def test_persistence_is_short_for_noise_and_long_for_drift():
+    rng = np.random.default_rng(5)
+    assert np.median([persistence(gap) for gap in persistent(0.0, 47, 100, rng)]) <= 2
+    assert np.median([persistence(gap) for gap in persistent(0.9, 47, 100, rng)]) > 8
+    assert persistence(np.ones(12)) == 12 and persistence(np.array([1.0, -1.0, 1.0])) == 3
+
+
+def test_only_pairs_that_differ_at_the_end_have_an_order_to_settle():
+    tokens = np.arange(1.0, 21.0)
+    rng = np.random.default_rng(6)
+    late, told = 0, 0
+    for _ in range(200):
+        noise = 0.01 * rng.standard_normal((3, 20))
+        curves = np.array([np.full(20, 0.5), np.full(20, 0.5), np.linspace(0.2, 0.3, 20)]) + noise
+        separable = separable_pairs(curves[:, -1], np.full(3, 0.01 * np.sqrt(2)))
+        late += stable_from(curves, tokens, 0.8) >= 19
+        told += settled_from(curves, tokens, separable, 0.8) == 1.0
+    assert late / 200 > 0.5 and told / 200 > 0.85
+    nothing = settled_from(curves, tokens, np.zeros(3, dtype=bool), 0.8)
+    assert np.isnan(nothing) and not separable_pairs(np.full(3, 0.5), np.zeros(3)).any()
 
 
 def test_block_bootstrap_and_coin_flips():

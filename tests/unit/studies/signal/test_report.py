@@ -380,9 +380,9 @@ def test_interval_and_coins_of_consistency_give_each_size_one_vote_as_the_value_
     assert entry["by_size"] == {"s1": 0.0, "s2": 1.0} and entry["value"] == 0.5
     # Orders are constant within the windows, so that no draw of blocks can differ from the value
     assert entry["interval"] == [0.5, 0.5]
-    # 14 later checkpoints in four blocks of 3 and one of 2: variance of a pair, of one pair and of the mean of three
-    pair = 0.25 * (4 * 3**2 + 2**2) / 14**2
-    coin = analysis.results["facts"].consistency_coin
+    # Gaps that never change, or once, last as long as the training: one coin per pair, of one pair and of three
+    pair = 0.25
+    coin = analysis.results["facts"].consistency.coin
     assert coin.std() == pytest.approx(np.sqrt((pair + pair / 3) / 4), rel=0.05)
 
 

@@ -9,6 +9,7 @@ resamples.
 from dataclasses import dataclass
 
 import numpy as np
+from scipy.stats import false_discovery_control, norm
 
 from lm_validity.config.sections import E2LM
 from lm_validity.studies.signal.statistics.resampling import block_length, resample_blocks
@@ -97,13 +98,32 @@ def bootstrap_pair_consistency(
     return np.mean(better == (base_gap > 0)[:, None], axis=1)
 
 
-def coin_flip_consistency(later_checkpoints: int, draws: int, generator: np.random.Generator) -> np.ndarray:
+def persistence(gap: np.ndarray) -> int:
+    """Checkpoints for which a gap (n,) between two models stays much the same: (1 + r) / (1 - r), rounded up, 1 to n.
+
+    r is the lag-1 autocorrelation about the mean, less its bias in short series, r = (n r' + 1) / (n - 4) (Kendall
+    1954), cut to [0, 1): n autocorrelated values say as much about their mean as n (1 - r) / (1 + r) independent ones.
+    n for up to four checkpoints and for a constant gap, of which nothing can be told.
+    """
+    gap = np.asarray(gap, dtype=float)
+    n = len(gap)
+    centred = gap - gap.mean()
+    power = centred @ centred
+    if n <= 4 or power <= n * (1e-12 * np.abs(gap).max()) ** 2:
+        return n
+    r = (n * (centred[1:] @ centred[:-1]) / power + 1) / (n - 4)
+    return n if r >= 1 else int(np.clip(np.ceil((1 + r) / (1 - r) - 1e-9), 1, n))
+
+
+def coin_flip_consistency(
+    later_checkpoints: int, draws: int, generator: np.random.Generator, length: int = 1
+) -> np.ndarray:
     """Ranking consistency (draws,) of a pair if a fair coin decided each block of its later checkpoints.
 
-    The level that says nothing: its mean is 1/2, its spread that of the blocks, not of the single
-    checkpoints. At least one checkpoint.
+    The level that says nothing: its mean is 1/2, its spread that of the blocks, not of the single checkpoints. Blocks
+    have the length of a block bootstrap, or `length` (see `persistence`) where that is more. At least one checkpoint.
     """
-    length = block_length(later_checkpoints)
+    length = max(block_length(later_checkpoints), min(length, later_checkpoints))
     coins = generator.integers(2, size=(draws, -(-later_checkpoints // length)))
     return np.repeat(coins, length, axis=1)[:, :later_checkpoints].mean(axis=1)
 
@@ -160,7 +180,39 @@ def stable_from(curves: np.ndarray, tokens_b: np.ndarray, threshold: float = 1.0
     to `tokens_b[-1]` says that the order changed up to the end. Where models tie at the end, tau-a cannot
     reach 1 and the result is NaN.
     """
-    tau = agreement_with_last(curves)
+    return _from_then_on(agreement_with_last(curves), tokens_b, threshold)
+
+
+def separable_pairs(last: np.ndarray, deviations: np.ndarray) -> np.ndarray:
+    """Which pairs (pairs,) of models differ at the end by more than noise.
+
+    `last` (models,) are the scores at the last checkpoint, `deviations` (pairs,) the standard deviations of their
+    differences, pairs in the order of `np.triu_indices(models, 1)`. Two-sided normal p-values, false discovery rate 5%
+    over the pairs (Benjamini and Hochberg 1995): where all models are equal, any pair passes in one world of twenty.
+    """
+    first, second = np.triu_indices(len(last), k=1)
+    if first.size == 0:
+        return np.zeros(0, dtype=bool)
+    gap = np.abs(last[first] - last[second])
+    z = np.divide(gap, deviations, out=np.where(gap > 0, np.inf, 0.0), where=deviations > 0)
+    return false_discovery_control(2 * norm.sf(z)) <= 0.05
+
+
+def settled_from(curves: np.ndarray, tokens_b: np.ndarray, separable: np.ndarray, threshold: float) -> np.ndarray:
+    """Tokens (...,) from which tau-a over the `separable` pairs (pairs,) of `curves` (..., models, n) stays high.
+
+    As `stable_from`, but pairs that cannot be told apart at the end have no final order to settle into, and stay out:
+    with them, one pair of equal models puts the point at the last checkpoint about every second time. NaN without any
+    separable pair.
+    """
+    signs = _pair_signs(curves)[..., separable, :]
+    if signs.shape[-2] == 0:
+        return np.full(signs.shape[:-2], np.nan)
+    return _from_then_on(np.mean(signs * signs[..., -1:], axis=-2), tokens_b, threshold)
+
+
+def _from_then_on(tau: np.ndarray, tokens_b: np.ndarray, threshold: float) -> np.ndarray:
+    """Tokens (...,) from which `tau` (..., n) is at least the threshold to the end; NaN where it is not at the end."""
     settled = np.flip(np.logical_and.accumulate(np.flip(tau >= threshold - 1e-12, axis=-1), axis=-1), axis=-1)
     earliest = np.asarray(tokens_b, dtype=float)[np.argmax(settled, axis=-1)]
     return np.where(settled.any(axis=-1), earliest, np.nan)

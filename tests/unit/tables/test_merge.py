@@ -3,7 +3,7 @@
 import pytest
 
 from lm_validity.config.load import build_run
-from lm_validity.run.cell import BenchmarkCell
+from lm_validity.run.cell import BenchmarkCell, Cell
 from lm_validity.tables.merge import Merger
 
 CHECKPOINTS = "checkpoint\titeration\ttokens_b\nearly\t1000\t2.5\n"

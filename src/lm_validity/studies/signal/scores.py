@@ -1,6 +1,6 @@
 """One benchmark's scores from learning curves, the same code for the curves themselves and for resampled ones."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -18,13 +18,14 @@ from lm_validity.studies.signal.statistics.compliance import Normalisation, comp
 from lm_validity.studies.signal.statistics.overall import Weights, overall_score
 from lm_validity.studies.signal.statistics.quality import Convention, SignalQuality, Ties, signal_quality
 from lm_validity.studies.signal.statistics.ranking import (
+    E2LM_WINDOWS,
     PairConsistency,
     RankingWindows,
     pair_consistency,
     stable_from,
 )
 
-FITTED_WINDOWS = RankingWindows(relative=True)
+FITTED_WINDOWS = replace(E2LM_WINDOWS, relative=True)
 STABLE_TAU = 0.8  # a ranking that differs from the final one in one pair of ten
 
 # Scores of each model, (..., n): leading axes are resamples, the last one the checkpoints of the model's curve

@@ -3,7 +3,7 @@
 import pytest
 
 from lm_validity.config.load import build_run
-from lm_validity.run.cell import BenchmarkCell, Cell
+from lm_validity.run.cell import BenchmarkCell
 from lm_validity.tables.merge import Merger
 
 CHECKPOINTS = "checkpoint\titeration\ttokens_b\nearly\t1000\t2.5\n"
@@ -40,5 +40,5 @@ def test_rows_have_the_number_of_examples_of_the_sheet(tmp_path, monkeypatch):
     (tmp_path / "b.tsv").write_text("benchmark\tnum_fewshot\nquiz\t5\nother\t\n")
     run = build_run({"name": "run", "models": "m.tsv", "benchmarks": "b.tsv", "studies": ["signal"]}, "f.yaml")
     merger = Merger(run, partial=True)
-    cells = [Cell("evaluate_model", "a", name, "final", "plain", split="test") for name in ("quiz", "other")]
+    cells = [BenchmarkCell("evaluate_model", "a", name, "final", "plain", split="test") for name in ("quiz", "other")]
     assert [merger._key(cell)["num_fewshot"] for cell in cells] == [5, 0]

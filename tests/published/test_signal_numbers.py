@@ -18,7 +18,7 @@ from lm_validity.studies.signal.statistics.compliance import compliance
 from lm_validity.studies.signal.statistics.overall import check_printed_table
 from lm_validity.studies.signal.statistics.quality import autocorrelation, rank_correlation, signal_quality
 from lm_validity.summaries import summary_values
-from lm_validity.tables.import_e2lm import read_e2lm
+from lm_validity.tables.formats.import_e2lm import read_e2lm
 from lm_validity.tables.schema import SCORES, write_table
 
 PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "published" / "early_training"

@@ -19,7 +19,7 @@ def lm_eval(
     benchmarks: Benchmarks = None,
 ) -> None:
     """scores.parquet -> result files in lm-eval's layout (results_*.json), which `import lm-eval` reads back."""
-    from lm_validity.tables.export_lm_eval import write_lm_eval
+    from lm_validity.tables.formats.export_lm_eval import write_lm_eval
 
     written = write_lm_eval(_scores(scores, benchmarks), output)
     print(f"{output}: {len(written)} result files")
@@ -42,8 +42,8 @@ def every_eval_ever(
     ] = None,
 ) -> None:
     """scores.parquet -> files of every_eval_ever, one an evaluation of a model."""
-    from lm_validity.tables.every_eval_ever import find_schema
-    from lm_validity.tables.export_every_eval_ever import with_directions, write_every_eval_ever
+    from lm_validity.tables.formats.every_eval_ever import find_schema
+    from lm_validity.tables.formats.export_every_eval_ever import with_directions, write_every_eval_ever
 
     rules = find_schema(schema)
     known, unknown = with_directions(_scores(scores, benchmarks))

@@ -17,7 +17,7 @@ Output = Annotated[Path, typer.Option(help="Folder for the table.")]
 @app.command("lm-harmony")
 def lm_harmony(scores: Path, output: Output) -> None:
     """The train-before-test authors' all_results.json -> scores.parquet."""
-    from lm_validity.tables.import_lm_harmony import read_lm_harmony
+    from lm_validity.tables.formats.import_lm_harmony import read_lm_harmony
     from lm_validity.tables.schema import SCORES, write_table
 
     write_table(read_lm_harmony(scores), SCORES, output / "scores.parquet")
@@ -26,7 +26,7 @@ def lm_harmony(scores: Path, output: Output) -> None:
 @app.command("e2lm")
 def e2lm(curves: Path, output: Output) -> None:
     """Learning curves in the early-training layout (curves.csv) -> scores.parquet."""
-    from lm_validity.tables.import_e2lm import read_e2lm
+    from lm_validity.tables.formats.import_e2lm import read_e2lm
     from lm_validity.tables.schema import SCORES, write_table
 
     write_table(read_e2lm(curves), SCORES, output / "scores.parquet")
@@ -59,8 +59,8 @@ def csv(
     repeats: Annotated[str, typer.Option(help="refuse, or first: of different scores under one key.")] = "refuse",
 ) -> None:
     """A table of scores, one score a row (long) or one column a benchmark or model (wide) -> scores.parquet."""
-    from lm_validity.tables.import_csv import CsvOptions, read_csv_scores
-    from lm_validity.tables.import_log import ImportLog
+    from lm_validity.tables.formats.import_csv import CsvOptions, read_csv_scores
+    from lm_validity.tables.formats.import_log import ImportLog
 
     _one_of("--across", across, ("benchmarks", "models", None))
     _one_of("--repeats", repeats, ("refuse", "first"))
@@ -83,9 +83,9 @@ def every_eval_ever(
     ] = None,
 ) -> None:
     """Files of every_eval_ever (one evaluation of a model each) -> scores.parquet."""
-    from lm_validity.tables.every_eval_ever import find_schema
-    from lm_validity.tables.import_every_eval_ever import read_every_eval_ever
-    from lm_validity.tables.import_log import ImportLog
+    from lm_validity.tables.formats.every_eval_ever import find_schema
+    from lm_validity.tables.formats.import_every_eval_ever import read_every_eval_ever
+    from lm_validity.tables.formats.import_log import ImportLog
 
     log = ImportLog(strict=strict)
     found = read_every_eval_ever(files, find_schema(schema), log)
@@ -106,7 +106,7 @@ def lm_eval(
     ] = None,
 ) -> None:
     """Result files and samples written by lm-eval itself -> scores.parquet, items.parquet."""
-    from lm_validity.tables.import_lm_eval import import_lm_eval
+    from lm_validity.tables.formats.import_lm_eval import import_lm_eval
 
     scores, log = import_lm_eval(results, output, strict, _names(model or []), tokens_per_step)
     print("\n".join(log.lines(scores)))

@@ -8,9 +8,9 @@ import pytest
 
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.signal.curves import read_learning_curves
-from lm_validity.tables.export_lm_eval import write_lm_eval
-from lm_validity.tables.import_lm_eval import read_lm_eval
-from lm_validity.tables.model_arguments import Point, parse_arguments, training_point
+from lm_validity.tables.formats.export_lm_eval import write_lm_eval
+from lm_validity.tables.formats.import_lm_eval import read_lm_eval
+from lm_validity.tables.formats.model_arguments import Point, parse_arguments, training_point
 from lm_validity.tables.read_items import read_benchmark_items
 from lm_validity.tables.report_rows import report_rows
 from lm_validity.tables.schema import ITEMS, SCORES, read_scores, write_table

@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 
 from lm_validity.cli import exports, imports
 from lm_validity.errors import InputError
-from lm_validity.tables.export_every_eval_ever import with_directions, write_every_eval_ever
-from lm_validity.tables.import_every_eval_ever import read_every_eval_ever
-from lm_validity.tables.import_log import ImportLog
+from lm_validity.tables.formats.export_every_eval_ever import with_directions, write_every_eval_ever
+from lm_validity.tables.formats.import_every_eval_ever import read_every_eval_ever
+from lm_validity.tables.formats.import_log import ImportLog
 from lm_validity.tables.schema import SCORES, read_scores, write_table
 
 # A part of the format's rules in this project's own words: enough to tell a good file from a bad one

@@ -6,8 +6,8 @@ from typer.testing import CliRunner
 
 from lm_validity.cli import imports
 from lm_validity.errors import InputError
-from lm_validity.tables.import_csv import CsvOptions, read_csv_scores
-from lm_validity.tables.import_log import ImportLog
+from lm_validity.tables.formats.import_csv import CsvOptions, read_csv_scores
+from lm_validity.tables.formats.import_log import ImportLog
 from lm_validity.tables.schema import SCORES, read_scores
 
 

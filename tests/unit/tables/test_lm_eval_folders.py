@@ -9,8 +9,8 @@ from typer.testing import CliRunner
 
 from lm_validity.cli import imports
 from lm_validity.errors import InputError
-from lm_validity.tables.found_files import date_in
-from lm_validity.tables.import_lm_eval import import_lm_eval
+from lm_validity.tables.formats.found_files import date_in
+from lm_validity.tables.formats.import_lm_eval import import_lm_eval
 from lm_validity.tables.schema import read_scores
 
 

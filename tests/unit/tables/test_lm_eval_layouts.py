@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from lm_validity.cli.exports import app
 from lm_validity.errors import InputError
-from lm_validity.tables.export_lm_eval import write_lm_eval
-from lm_validity.tables.import_lm_eval import read_lm_eval
+from lm_validity.tables.formats.export_lm_eval import write_lm_eval
+from lm_validity.tables.formats.import_lm_eval import read_lm_eval
 from lm_validity.tables.schema import SCORES, read_scores, read_table, write_table
 
 VERSION_0_3 = {

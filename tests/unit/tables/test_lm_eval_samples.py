@@ -14,10 +14,10 @@ from lm_validity.studies.agreement.item_significance import use_paired_tests
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.agreement.statistics.significance import significant_signs
 from lm_validity.studies.signal.report import analyze_signal
-from lm_validity.tables import import_samples
-from lm_validity.tables.import_lm_eval import import_lm_eval
+from lm_validity.tables.formats import import_samples
+from lm_validity.tables.formats.import_lm_eval import import_lm_eval
+from lm_validity.tables.formats.sample_lines import read_sample
 from lm_validity.tables.read_items import read_benchmark_items
-from lm_validity.tables.sample_lines import read_sample
 
 DATE = "2024-11-26T10-47-32.305387"
 

@@ -12,8 +12,8 @@ import pandas as pd
 import pytest
 
 from lm_validity.errors import InputError
-from lm_validity.tables.import_lm_eval import read_lm_eval
-from lm_validity.tables.import_lm_harmony import read_lm_harmony
+from lm_validity.tables.formats.import_lm_eval import read_lm_eval
+from lm_validity.tables.formats.import_lm_harmony import read_lm_harmony
 from lm_validity.tables.schema import SCORES
 from lm_validity.tables.sheets import completed, read_benchmarks, read_models
 

@@ -12,7 +12,7 @@ import pandas as pd
 from lm_validity.config.text_rows import read_text_rows
 from lm_validity.config.training_tokens import E2LM_BATCH_RAMP
 from lm_validity.errors import InputError
-from lm_validity.tables.score_files import typed_scores
+from lm_validity.tables.formats.score_files import typed_scores
 
 _KEYS = ("model", "iteration", "gtokens")
 _LAYOUT = "the columns are model, iteration, gtokens and one column per benchmark."

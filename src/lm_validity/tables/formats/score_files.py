@@ -8,8 +8,8 @@ from pathlib import Path
 import pandas as pd
 
 from lm_validity.errors import InputError
-from lm_validity.tables.found_files import date_text
-from lm_validity.tables.import_log import ImportLog, counted
+from lm_validity.tables.formats.found_files import date_text
+from lm_validity.tables.formats.import_log import ImportLog, counted
 from lm_validity.tables.schema import SCORES
 
 KEY = (

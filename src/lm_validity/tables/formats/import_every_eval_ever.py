@@ -7,12 +7,12 @@ import pandas as pd
 
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
-from lm_validity.tables.every_eval_ever import OWN, check_schema
-from lm_validity.tables.found_files import Found, date_in, find_files
-from lm_validity.tables.import_log import ImportLog, with_progress
-from lm_validity.tables.json_values import finite, flag, number, read_json_file, score, text, whole
-from lm_validity.tables.model_arguments import parse_arguments, training_point
-from lm_validity.tables.score_files import ScoreFile, score_table
+from lm_validity.tables.formats.every_eval_ever import OWN, check_schema
+from lm_validity.tables.formats.found_files import Found, date_in, find_files
+from lm_validity.tables.formats.import_log import ImportLog, with_progress
+from lm_validity.tables.formats.json_values import finite, flag, number, read_json_file, score, text, whole
+from lm_validity.tables.formats.model_arguments import parse_arguments, training_point
+from lm_validity.tables.formats.score_files import ScoreFile, score_table
 
 SOURCE = "every_eval_ever"
 _HINT = "see github.com/evaleval/every_eval_ever for the format."

@@ -9,9 +9,9 @@ import pandas as pd
 
 from lm_validity.errors import InputError
 from lm_validity.files import replace_file
-from lm_validity.tables.found_files import Found, date_text, find_files
-from lm_validity.tables.import_log import ImportLog, with_progress
-from lm_validity.tables.import_samples import (
+from lm_validity.tables.formats.found_files import Found, date_text, find_files
+from lm_validity.tables.formats.import_log import ImportLog, with_progress
+from lm_validity.tables.formats.import_samples import (
     Part,
     SameDocuments,
     SampleFile,
@@ -22,8 +22,8 @@ from lm_validity.tables.import_samples import (
     score_file,
     write_items,
 )
-from lm_validity.tables.lm_eval_results import HINT, read_result_file
-from lm_validity.tables.score_files import ScoreFile, check_identities, score_table, with_tokens
+from lm_validity.tables.formats.lm_eval_results import HINT, read_result_file
+from lm_validity.tables.formats.score_files import ScoreFile, check_identities, score_table, with_tokens
 
 SOURCE = "lm-eval"
 

@@ -7,7 +7,7 @@ import pandas as pd
 
 from lm_validity.errors import InputError
 from lm_validity.files import write_json
-from lm_validity.tables.export_rows import OWN_COLUMNS, file_groups, plain
+from lm_validity.tables.formats.export_rows import OWN_COLUMNS, file_groups, plain
 
 
 def write_lm_eval(scores: pd.DataFrame, output: str | Path) -> list[Path]:

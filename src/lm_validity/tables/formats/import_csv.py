@@ -10,10 +10,10 @@ import pandas as pd
 from lm_validity.config.sheets import metric_key
 from lm_validity.config.text_rows import read_text_rows
 from lm_validity.errors import InputError, nearest
-from lm_validity.tables.found_files import date_in
-from lm_validity.tables.import_log import ImportLog, counted
+from lm_validity.tables.formats.found_files import date_in
+from lm_validity.tables.formats.import_log import ImportLog, counted
+from lm_validity.tables.formats.score_files import KEY, ScoreFile, score_table
 from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.tables.score_files import KEY, ScoreFile, score_table
 
 SOURCE = "csv"
 _LAYOUT = "a header, and one row a score (model, benchmark, value) or one column a benchmark, as UTF-8 text."

@@ -7,7 +7,7 @@ the filter are named since 0.4.5 only.
 import math
 from typing import NamedTuple
 
-from lm_validity.tables.json_values import finite
+from lm_validity.tables.formats.json_values import finite
 
 _NO_METRICS = frozenset(
     ("doc_id", "doc", "target", "arguments", "resps", "filtered_resps", "filter", "metrics", "doc_hash", "prompt_hash",

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from lm_validity.errors import InputError
-from lm_validity.tables.found_files import Found, date_in
-from lm_validity.tables.json_values import finite, flag, number, read_json_file, score, text, whole
-from lm_validity.tables.model_arguments import model_name, parse_arguments, training_point
-from lm_validity.tables.score_files import ScoreFile
+from lm_validity.tables.formats.found_files import Found, date_in
+from lm_validity.tables.formats.json_values import finite, flag, number, read_json_file, score, text, whole
+from lm_validity.tables.formats.model_arguments import model_name, parse_arguments, training_point
+from lm_validity.tables.formats.score_files import ScoreFile
 
 HINT = "lm-eval writes such a file with --output_path: results_<date>.json."
 # entries of a task's results that are no metrics

@@ -9,8 +9,8 @@ from pathlib import Path
 import pandas as pd
 
 from lm_validity.errors import InputError
-from lm_validity.tables.json_values import finite, read_json_file, score
-from lm_validity.tables.score_files import typed_scores
+from lm_validity.tables.formats.json_values import finite, read_json_file, score
+from lm_validity.tables.formats.score_files import typed_scores
 
 _PROTOCOLS = {"direct": "direct_eval", "train_before_test": "train_before_test"}
 _UNKNOWN = "remove the entry where the score is unknown."

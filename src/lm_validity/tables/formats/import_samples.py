@@ -19,12 +19,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lm_validity.errors import InputError
-from lm_validity.tables.found_files import Found, date_in
-from lm_validity.tables.import_log import Ticker
-from lm_validity.tables.lm_eval_results import folder_identity, folder_name
-from lm_validity.tables.sample_lines import Sample, read_sample
+from lm_validity.tables.formats.found_files import Found, date_in
+from lm_validity.tables.formats.import_log import Ticker
+from lm_validity.tables.formats.lm_eval_results import folder_identity, folder_name
+from lm_validity.tables.formats.sample_lines import Sample, read_sample
+from lm_validity.tables.formats.score_files import ScoreFile
 from lm_validity.tables.schema import ITEMS
-from lm_validity.tables.score_files import ScoreFile
 
 _HINT = "lm-eval writes such a file with --log_samples: samples_<task>_<date>.jsonl."
 _NAME = re.compile(r"samples_(.+?)(?:_(\d{4}-\d\d-\d\d[T_-]\d\d[-:]\d\d[-:]\d\d(?:\.\d+)?))?\.jsonl$")

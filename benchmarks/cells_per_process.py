@@ -20,8 +20,9 @@ import numpy as np
 from _measure import Cost, compare, describe_machine, interleave, run_quietly, write_records
 from _toys import parameters, questions, random_model, word_tokenizer, write_task
 
-from lm_validity.cells.models.prefetch import prefetch_benchmark, prefetch_model
+from lm_validity.cells.models.prefetch import prefetch_model
 from lm_validity.cells.runner import write_splits
+from lm_validity.cells.tasks.prefetch import prefetch_benchmark
 from lm_validity.config.load import Run, load_run
 from lm_validity.files import write_json
 from lm_validity.run.cell import Job

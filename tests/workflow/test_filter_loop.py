@@ -60,8 +60,8 @@ def test_what_a_filter_keeps_scores_as_it_did(finished, filtered):
     """Evaluated again as a benchmark of its own: found, split and scored by the cells' code."""
     pytest.importorskip("lm_eval")
     from lm_validity.cells.models.language_model import load_language_model
-    from lm_validity.cells.models.prefetch import prefetch_benchmark
     from lm_validity.cells.tasks.evaluation import evaluate
+    from lm_validity.cells.tasks.prefetch import prefetch_benchmark
     from lm_validity.cells.tasks.splits import documents, make_splits
     from lm_validity.cells.tasks.tasks import TaskRecord, load_task
 

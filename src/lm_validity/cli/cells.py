@@ -60,7 +60,7 @@ def prefetch_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT)
 
         record = benchmark_record(run, row)
     else:
-        from lm_validity.cells.models.prefetch import prefetch_benchmark as prefetch
+        from lm_validity.cells.tasks.prefetch import prefetch_benchmark as prefetch
 
         record = prefetch(row)
     write_json(run.results / "prefetch" / "benchmarks" / f"{benchmark}.json", record)

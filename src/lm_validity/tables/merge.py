@@ -20,6 +20,7 @@ from lm_validity.files import replace_file, write_json
 from lm_validity.run.cell import BenchmarkCell, Cell
 from lm_validity.run.manifests import Entry, read_failures
 from lm_validity.run.rules import rule_of
+from lm_validity.run.rules.select_prompt import SELECT_PROMPT
 from lm_validity.run.store import check_read
 from lm_validity.run.workspace import MissingCell, Workspace
 from lm_validity.tables.schema import ITEMS, PROBABILITIES, SCORES, SELECTIONS, TRIALS, write_table
@@ -148,7 +149,7 @@ class Merger:
 
     def _is_selected(self, cell: BenchmarkCell) -> bool:
         """Whether the score counts: of several prompts, the one chosen on validation does."""
-        selection = rule_of(cell).selection(self.grid, cell)
+        selection = SELECT_PROMPT.choice_for(self.grid, cell)
         if selection is None or selection not in self.grid.batch_of:
             return True
         entry = self.manifests.entry(selection)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from toy_world import TASKS, write_toy_tasks
 
-from lm_validity.cells.models.prefetch import prefetch_benchmark
+from lm_validity.cells.tasks.prefetch import prefetch_benchmark
 from lm_validity.cells.tasks.tasks import TaskRecord, find_task, load_task
 from lm_validity.config.sheets import Benchmark
 from lm_validity.errors import InputError

@@ -39,7 +39,7 @@ def _ask(model: HubModel) -> int | tuple[str, str]:
     from huggingface_hub import HfApi, get_token
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
-    from lm_validity.cells.models.prefetch import files_to_fetch
+    from lm_validity.cells.models.prefetch import files_to_fetch, hub_errors
 
     path = model.path
     licence = f"accept its licence at https://huggingface.co/{path} and run `hf auth login`"
@@ -65,12 +65,3 @@ def _ask(model: HubModel) -> int | tuple[str, str]:
 
 def _existing(folder: Path) -> Path:
     return next(path for path in (folder, *folder.parents) if path.exists())
-
-
-def hub_errors() -> tuple[type[Exception], ...]:
-    """What huggingface_hub raises where the hub cannot be reached or answers badly. Without a network its HTTP client's
-    own errors come through, which share a base with HfHubHTTPError that is neither it nor OSError."""
-    from huggingface_hub.errors import HfHubHTTPError
-
-    client = (base for base in HfHubHTTPError.__mro__ if base.__module__.split(".")[0] in ("httpx", "httpx2"))
-    return (HfHubHTTPError, OSError, *client)

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from lm_validity.cells.models.access import hub_errors
+from lm_validity.cells.models.prefetch import hub_errors
 from lm_validity.config.bias_sheets import Task as TaskRow
 from lm_validity.errors import InputError, nearest
 

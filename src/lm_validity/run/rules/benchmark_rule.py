@@ -108,10 +108,6 @@ class ScoringRule(BenchmarkRule):
         """The prompt that the model is asked with."""
         raise NotImplementedError
 
-    def selection(self, plan: Participants, cell: BenchmarkCell) -> BenchmarkCell | None:
-        """The cell whose choice of a prompt says whether this score counts; None where it counts in any case."""
-        return None
-
     def writes_with_vllm(self, run: Run, cell: BenchmarkCell) -> bool:
         """On test only: validation selects among cells of which some are still in training, where only transformers
         can write."""

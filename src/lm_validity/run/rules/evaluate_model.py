@@ -78,14 +78,6 @@ class EvaluateModel(ScoringRule):
     def scored_prompt(self, workspace: "Workspace", cell: BenchmarkCell) -> str:
         return cell.prompt
 
-    def selection(self, plan: Participants, cell: BenchmarkCell) -> BenchmarkCell | None:
-        """Of several prompts, the one chosen on validation counts. Signal curves have one prompt."""
-        from lm_validity.run.rules.select_prompt import SELECT_PROMPT  # which stands on cells of this rule
-
-        if cell.checkpoint != "final" or not SELECT_PROMPT.has_choice(plan, cell.model, cell.benchmark):
-            return None
-        return SELECT_PROMPT.cell(cell.model, cell.benchmark)
-
     def recipe(self, workspace: "Workspace", cell: BenchmarkCell) -> dict:
         checkpoint = workspace.model_record(cell.model)["checkpoints"].get(cell.checkpoint)
         if checkpoint is None:

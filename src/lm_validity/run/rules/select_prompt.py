@@ -26,6 +26,13 @@ class SelectPrompt(BenchmarkRule):
         """Whether there is anything to choose."""
         return len(plan.prompts(model, benchmark)) > 1
 
+    def choice_for(self, plan: Participants, score: BenchmarkCell) -> BenchmarkCell | None:
+        """The cell whose choice says whether a score counts; None where there was nothing to choose. Signal curves have
+        one prompt, and an adapter's was chosen with it."""
+        direct = score.rule == EVALUATE_MODEL.name and score.checkpoint == "final"
+        chosen = direct and self.has_choice(plan, score.model, score.benchmark)
+        return self.cell(score.model, score.benchmark) if chosen else None
+
     def jobs(self, plan: Participants) -> Iterator[Job]:
         for model, group in adapter_groups(self, plan):
             cells = tuple(self.cell(model, name) for name in group.members if self.has_choice(plan, model, name))

@@ -245,6 +245,31 @@ def test_running_out_of_memory_halves_the_batch_and_says_so(models, monkeypatch)
     assert lm.counters.oom_halvings == halvings, "the smaller batch is kept"
 
 
+def test_a_corpus_that_does_not_fit_leaves_the_questions_behind_it_their_batches(models, monkeypatch):
+    """The limit is in tokens: one in trees made five times as many passes of short questions."""
+    random, largest = np.random.default_rng(0), []
+    documents = [(None, [1], random.integers(420, size=90).tolist()) for _ in range(32)]
+    questions = [(None, random.integers(420, size=5).tolist(), [7, 8]) for _ in range(64)]
+
+    def limited(score):
+        def run(model, forward, trees, device):
+            if len(trees) * max(map(len, trees)) > 400:
+                raise torch.OutOfMemoryError("CUDA out of memory")
+            largest.append(len(trees))
+            return score(model, forward, trees, device)
+
+        return run
+
+    monkeypatch.setattr(scorer_module, "_METHODS", {name: limited(one) for name, one in scorer_module._METHODS.items()})
+    lm = own(models, "llama", scorer="rows", batch_size=32)
+    lm._allowed = frozenset(SHARED)
+    lm._loglikelihood_tokens(documents)
+    assert max(largest) == 4, "of 90 tokens; a batch of 32, 16 or 8 is too large"
+    largest.clear()
+    lm._loglikelihood_tokens(questions)
+    assert largest == [32, 32]
+
+
 def test_one_tree_that_does_not_fit_goes_as_rows_and_one_row_is_the_callers(models, monkeypatch):
     requests = random_requests()
     expected = shipped(models, "llama")._loglikelihood_tokens(requests, disable_tqdm=True)

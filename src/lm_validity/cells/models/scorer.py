@@ -50,7 +50,7 @@ class SharedContextLM(HFLM):
     """HFLM with shared contexts. `scorer` says which way (see `Way`); all other arguments are HFLM's.
 
     Truncation, BOS, batching by length, `is_greedy` and the cache hook are HFLM's. Log-probabilities are float32.
-    A batch that does not fit into memory is halved, for the rest of the process, and counted.
+    A batch that does not fit into memory is halved, and counted; for the rest of the process no batch has more tokens.
     """
 
     def __init__(self, *arguments, scorer: Way = "auto", **options):
@@ -61,7 +61,7 @@ class SharedContextLM(HFLM):
         self.counters = Counters()
         self._allowed: frozenset[str] | None = None  # found by the first probe
         self._splits = False  # whether the head can be had by itself; found with it
-        self._batch_limit: int | None = None  # set when memory ran out
+        self._token_limit: int | None = None  # tokens of a batch, padding included; set when memory ran out
         self._last_context: tuple[str, list[int]] | None = None
 
     def _loglikelihood_tokens(
@@ -144,9 +144,9 @@ class SharedContextLM(HFLM):
 
     def describe_scorer(self) -> dict:
         """For a sidecar: the way asked for, those that are exact on this model (null before the first use), and the
-        batch that memory allowed, where it was less than asked for."""
+        tokens of a batch that memory allowed, where they were fewer than asked for."""
         found = None if self._allowed is None else sorted(self._allowed)
-        return {"scorer": self.scorer, "exact_ways": found, "batch_limit": self._batch_limit}
+        return {"scorer": self.scorer, "exact_ways": found, "token_limit": self._token_limit}
 
     # ---- which way ----------------------------------------------------------------------------------------------
 
@@ -222,8 +222,9 @@ class SharedContextLM(HFLM):
 
     def _score(self, way: str, batch: list[Tree]) -> dict[int, tuple[float, bool]]:
         """Score one batch, in halves where memory runs out; a tree alone goes as rows then."""
-        if self._batch_limit and len(batch) > self._batch_limit:
-            return self._in_parts(way, batch, self._batch_limit)
+        longest = max(map(len, batch))
+        if self._token_limit and len(batch) > max(1, self._token_limit // longest):
+            return self._in_parts(way, batch, max(1, self._token_limit // longest))
         try:
             scores = self._run(way, batch)
         except torch.OutOfMemoryError:
@@ -235,8 +236,8 @@ class SharedContextLM(HFLM):
             self.counters.oom_halvings += 1
             if len(batch) == 1:
                 return self._score("rows", batch[0].chains())
-            self._batch_limit = len(batch) // 2
-            return self._in_parts(way, batch, self._batch_limit)
+            self._token_limit = len(batch) * longest // 2
+            return self._in_parts(way, batch, len(batch) // 2)
         self.counters.forward_tokens_padded += scores.padded
         self.counters.scored_rows += scores.rows
         return scores.found

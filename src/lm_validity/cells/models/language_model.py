@@ -18,6 +18,7 @@ from lm_eval.models.utils import normalize_gen_kwargs, resolve_max_length
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from lm_validity.cells.models.generation import StopStrings, WatchLogits, sampling_options
+from lm_validity.cells.models.hub_defaults import CHAT_DATE, TOKENS, fixed_date
 from lm_validity.cells.models.memory import MORE_MEMORY, must_fit
 from lm_validity.cells.models.model_files import DTYPES, is_models_fault, model_and_tokenizer_folder
 from lm_validity.cells.models.quiet import errors_only
@@ -79,6 +80,12 @@ class LanguageModel(SharedContextLM):
             )
         self.base = model
         self.model_id = model_id
+        if "date_string" in str(tokenizer.chat_template):
+            self.chat_template_args = self.chat_template_args | {"date_string": CHAT_DATE.strftime("%d %b %Y")}
+        defaults = model.generation_config
+        if defaults is not None:  # the hub's penalties and lengths: answers are by the task's settings alone
+            tokens = {name: getattr(defaults, name) for name in TOKENS}
+            model.generation_config = transformers.GenerationConfig(**tokens)
         self.max_generated_tokens = max_generated_tokens
         self.generation_cache = generation_cache
         self.writer: Callable[[list], list[str]] | None = None  # another backend for answers, e.g. vLLM
@@ -103,13 +110,19 @@ class LanguageModel(SharedContextLM):
         if not self.has_chat_template:
             return ""
         question, answer = [{"role": "user", "content": "question"}], {"role": "assistant", "content": "answer"}
-        render = functools.partial(self.tokenizer.apply_chat_template, tokenize=False)
+        render = functools.partial(self.tokenizer.apply_chat_template, tokenize=False, **self.chat_template_args)
         try:
-            prompt, whole = render(question, add_generation_prompt=True), render([*question, answer])
+            with fixed_date():
+                prompt, whole = render(question, add_generation_prompt=True), render([*question, answer])
         except Exception:  # whatever a template raises; rendering the real prompts will name it
             return ""
         between = whole[len(prompt) :].partition("answer")[0]
         return between if whole.startswith(prompt) and between.isspace() else ""
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """lm-eval's; a template that prints the date of today prints CHAT_DATE."""
+        with fixed_date():
+            return super().apply_chat_template(chat_history, add_generation_prompt)
 
     def encode_request(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         """Token ids of context and continuation as lm-eval scores them; kept until `forget_requests`."""

@@ -11,6 +11,12 @@ import logging
 import shutil
 from pathlib import Path
 
+from lm_validity.cells.models.hub_defaults import (
+    CHAT_DATE,
+    ignored_generation_settings,
+    prints_date,
+    read_chat_template,
+)
 from lm_validity.config.sheets import Checkpoint, Model
 from lm_validity.errors import InputError
 from lm_validity.run.store import file_sha256
@@ -26,7 +32,8 @@ def prefetch_model(model: Model, chat: bool = True) -> dict:
 
     chat: whether instruction-tuned models are asked in their chat template, which must then be there.
     Keys: model, path, revision, checkpoints {name: {path, subfolder, revision, digest}}, chat_template,
-    architecture, context_length.
+    architecture, context_length; chat_date where the chat template prints a date, and ignored_generation_settings where
+    the model's generation_config.json has some.
     """
     fetch = _local_copy if model.is_local else _hub_snapshot
     folders: dict[str | None, tuple[Path, str | None, str]] = {}
@@ -42,17 +49,22 @@ def prefetch_model(model: Model, chat: bool = True) -> dict:
     point = folder / (final["subfolder"] or "")
     configuration = _read_configuration(model, point)
     tokenizer = point if any(point.glob("tokenizer*")) else folder  # where `load_language_model` takes it from
-    if chat and model.instruction_tuned and not has_chat_template(tokenizer):
+    template = read_chat_template(tokenizer)
+    if chat and model.instruction_tuned and template is None:
         raise InputError(
             f"model {model.model!r}: instruction-tuned, but its tokenizer has no chat template ({tokenizer}).",
             "add chat_template.jinja to the tokenizer's folder, or set instruction_tuned to 0 in the models sheet.",
         )
-    return {
+    # where they apply: they enter the recipes of the cells whose numbers they change
+    applied = {"chat_date": str(CHAT_DATE)} if prints_date(template) else {}
+    if ignored_generation_settings(point):
+        applied["ignored_generation_settings"] = ignored_generation_settings(point)
+    return applied | {
         "model": model.model,
         "path": str(folder),
         "revision": sha,
         "checkpoints": checkpoints,
-        "chat_template": has_chat_template(tokenizer),
+        "chat_template": template is not None,
         "architecture": (configuration.get("architectures") or [configuration.get("model_type")])[0],
         "context_length": configuration.get("max_position_embeddings") or configuration.get("n_positions"),
     }
@@ -196,16 +208,6 @@ def _read_configuration(model: Model, folder: Path) -> dict:
             f"model {model.model!r}: {folder / 'config.json'} cannot be read ({error}).",
             "a model folder is what save_pretrained writes.",
         ) from None
-
-
-def has_chat_template(folder: Path) -> bool:
-    """Whether a tokenizer's files carry a chat template."""
-    if (folder / "chat_template.jinja").is_file() or (folder / "chat_template.json").is_file():
-        return True
-    try:
-        return bool(json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8")).get("chat_template"))
-    except (OSError, ValueError):
-        return False
 
 
 def folder_digest(folder: Path, patterns: tuple[str, ...] = MODEL_FILES) -> str:

@@ -89,6 +89,11 @@ class BenchmarkRule(Rule):
         if record.get("fewshot"):
             task["fewshot"] = record["fewshot"]
         settings = scoring_settings(workspace.run, cell.model, cell.benchmark, prompt)
+        model, generated = workspace.model_record(cell.model), "max_generated_tokens" in settings
+        if prompt == "chat" and "chat_date" in model:
+            settings["chat_date"] = model["chat_date"]  # before, today's: other cells
+        if generated and "ignored_generation_settings" in model:
+            settings["ignored_generation_settings"] = model["ignored_generation_settings"]  # before, heeded
         return task | settings | self._backend(workspace.run, cell)
 
 

@@ -1,0 +1,64 @@
+"""What a model's files bring along that would change its prompts and answers from day to day, or from model to model.
+
+Chat templates may print the date of today: it is one fixed date here. A generation_config.json may set a repetition
+penalty or a longest answer: what a task says is all that counts here, so only the special tokens are read from it.
+"""
+
+import contextlib
+import datetime
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+CHAT_DATE = datetime.date(2024, 7, 26)  # which Llama 3.2's template itself falls back to
+# of a generation_config.json; the ones for sampling change no greedy answer
+TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+HARMLESS = ("do_sample", "temperature", "top_p", "top_k", "max_length", "transformers_version", "use_cache")
+
+
+def prints_date(chat_template: object) -> bool:
+    """Whether a chat template (or one of several by name) prints the date of today, unless it is given another."""
+    return any(word in str(chat_template or "") for word in ("date_string", "strftime_now"))
+
+
+@contextlib.contextmanager
+def fixed_date() -> Iterator[None]:
+    """Inside the block chat templates are rendered on CHAT_DATE. transformers hands templates a function that asks its
+    own module for the time, and takes no other."""
+    import transformers.utils.chat_template_utils as rendering
+
+    before, rendering.datetime = rendering.datetime, _ChatDate
+    try:
+        yield
+    finally:
+        rendering.datetime = before
+
+
+class _ChatDate(datetime.datetime):
+    @classmethod
+    def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:
+        return datetime.datetime.combine(CHAT_DATE, datetime.time())
+
+
+def read_chat_template(folder: Path) -> str | None:
+    """The chat template(s) among a tokenizer's files, None where there is none."""
+    for name in ("chat_template.jinja", "chat_template.json"):
+        if (folder / name).is_file():
+            return (folder / name).read_text(encoding="utf-8")
+    found = _read_json(folder / "tokenizer_config.json").get("chat_template")
+    return str(found) if found else None
+
+
+def ignored_generation_settings(folder: Path) -> list[str]:
+    """Names of a generation_config.json's settings that would change greedy answers, sorted."""
+    found = _read_json(folder / "generation_config.json")
+    set_there = (name for name, value in found.items() if value is not None and not name.startswith(("_", "output_")))
+    return sorted(name for name in set_there if name not in (*TOKENS, *HARMLESS))
+
+
+def _read_json(path: Path) -> dict:
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

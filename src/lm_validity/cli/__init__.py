@@ -26,11 +26,24 @@ app = typer.Typer(
 
 def main() -> None:
     """Run the command line: exit 0 on success, 2 with one line on bad input."""
-    from lm_validity.cli import cells, exports, filters, imports, lm_eval, miniature, overview, reports, run, simulate
+    from lm_validity.cli import (
+        cells,
+        compare,
+        exports,
+        filters,
+        imports,
+        lm_eval,
+        miniature,
+        overview,
+        reports,
+        run,
+        simulate,
+    )
 
     cells.register(app)
     run.register(app)
     overview.register(app)
+    compare.register(app)
     lm_eval.register(app)
     app.add_typer(imports.app, name="import")
     app.add_typer(exports.app, name="export")

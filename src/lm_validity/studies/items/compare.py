@@ -1,0 +1,199 @@
+"""Two models compared on every benchmark that both have: on their common items, else by their standard errors."""
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from lm_validity.errors import InputError
+from lm_validity.studies.items.read import CELL, cell_scores, model_items, model_scores
+from lm_validity.studies.items.statistics.paired import LEVEL, holm, paired_difference, unpaired_difference
+from lm_validity.summaries import Missing, is_known, number
+from lm_validity.words import listing
+
+SAME_SCORE = 1e-6  # a score this close to the mean of its items is that mean
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """One benchmark under one protocol. `difference` is positive where the first model is better.
+
+    test: how `p` was computed. p_adjusted: Holm's, over the benchmarks of the protocol. Sizes are in the metric's unit.
+    """
+
+    benchmark: str
+    protocol: str
+    metric: str | None
+    first_score: float
+    second_score: float
+    difference: float
+    interval: tuple[float, float] | Missing
+    test: str
+    items: int | Missing
+    subjects: int | None
+    first_only: int | None
+    second_only: int | None
+    p: float | Missing
+    p_adjusted: float | Missing
+    smallest_detectable: float | Missing
+    items_needed: int | Missing
+
+
+@dataclass(frozen=True)
+class CompareSummary:
+    """The comparison of two models."""
+
+    first: str
+    second: str
+    comparisons: tuple[Comparison, ...]
+    notes: tuple[str, ...]
+
+    def better(self, sign: int, protocol: str) -> list[Comparison]:
+        """The comparisons of a protocol that the first (1) or second (-1) model wins after correction."""
+        rows = [row for row in self.comparisons if row.protocol == protocol and is_known(row.p_adjusted)]
+        return [row for row in rows if number(row.p_adjusted) < LEVEL and np.sign(row.difference) == sign]
+
+    @property
+    def protocols(self) -> list[str]:
+        """Protocols under which the models were compared."""
+        return list(dict.fromkeys(row.protocol for row in self.comparisons))
+
+
+def compare_models(
+    first: str,
+    second: str,
+    scores: str | Path,
+    items: str | Path | None = None,
+    benchmarks: str | Path | None = None,
+) -> CompareSummary:
+    """Compare two models on every benchmark and protocol under which both have a score.
+
+    Raises InputError for a model without scores, for one model twice, and where the two share no benchmark.
+    """
+    if first == second:
+        raise InputError(f"the model {first!r} is named twice.", "name two different models.")
+    rows, notes = model_scores(scores, [first, second], benchmarks)
+    answers = pd.DataFrame(columns=[*CELL, "doc_id", "subject", "correct"])
+    if items is not None:
+        answers = model_items(items, rows)
+    by_cell = {key: group for key, group in answers.groupby(CELL)}
+    cells = cell_scores(rows).set_index(CELL)
+    found, one_sided = [], []
+    for benchmark, protocol in sorted({(b, p) for _, b, p in cells.index}, key=lambda key: (key[1], key[0])):
+        keys = [(model, benchmark, protocol) for model in (first, second)]
+        if all(key in cells.index for key in keys):
+            pair = [by_cell.get(key) for key in keys]
+            found.append(_comparison(cells.loc[keys[0]], cells.loc[keys[1]], pair, benchmark, protocol))
+        else:
+            one_sided.append(f"{benchmark} ({protocol})")
+    if not found:
+        raise InputError(f"{scores}: {first} and {second} share no benchmark.", "compare models with common scores.")
+    if one_sided:
+        notes = (*notes, f"Only one of the two models has a score on {listing(one_sided)}.")
+    return CompareSummary(first, second, tuple(_adjusted(found)), (*notes, *_test_notes(found)))
+
+
+def _comparison(
+    one: pd.Series, other: pd.Series, answers: list[pd.DataFrame | None], benchmark: str, protocol: str
+) -> Comparison:
+    sign = one["better"]
+    difference = float(sign * (one["value"] - other["value"]))
+    unknown = Missing("Neither common items nor the standard errors of both scores are known.")
+    row = Comparison(
+        benchmark=benchmark,
+        protocol=protocol,
+        metric=one["metric"],
+        first_score=float(one["value"]),
+        second_score=float(other["value"]),
+        difference=difference,
+        interval=unknown,
+        test="none",
+        items=Missing("The score is not known item by item for both models."),
+        subjects=None,
+        first_only=None,
+        second_only=None,
+        p=unknown,
+        p_adjusted=unknown,
+        smallest_detectable=unknown,
+        items_needed=unknown,
+    )
+    common = _common_items(answers, (one["value"], other["value"]))
+    if common is not None:
+        return _on_items(row, common, sign)
+    errors = float(one["stderr"]), float(other["stderr"])
+    if not np.isfinite(errors).all() or max(errors) == 0:
+        return row
+    error, p, smallest = unpaired_difference(difference, errors)
+    return replace(
+        row,
+        interval=(difference - 1.96 * error, difference + 1.96 * error),
+        test="standard errors",
+        p=p,
+        smallest_detectable=smallest,
+        items_needed=Missing("Items needed are known from common items only."),
+    )
+
+
+def _common_items(answers: list[pd.DataFrame | None], scores: tuple[float, float]) -> pd.DataFrame | None:
+    """`first`, `second`, `subject` of the documents that both models have; None where the scores are no means of items.
+
+    A metric such as F1 is not the mean of its items: a test on items would not be a test of the score.
+    """
+    if any(items is None for items in answers):
+        return None
+    if any(abs(i["correct"].mean() - s) > SAME_SCORE for i, s in zip(answers, scores, strict=True)):
+        return None
+    one, other = (items.set_index("doc_id")[["correct", "subject"]] for items in answers)
+    common = one.join(other[["correct"]].rename(columns={"correct": "second"}), how="inner")
+    return None if common.empty else common.rename(columns={"correct": "first"})
+
+
+def _on_items(row: Comparison, common: pd.DataFrame, sign: float) -> Comparison:
+    subjects = common["subject"].to_numpy(dtype=str)
+    values = [sign * common[name].to_numpy(dtype=float) for name in ("first", "second")]
+    found = paired_difference(*values, subjects if (subjects != "").all() else None)
+    test = "clustered by subject" if found.clusters else "paired t"
+    if found.clusters is None and found.first_only is not None:
+        test = "McNemar"
+    return replace(
+        row,
+        difference=found.difference,
+        interval=found.interval,
+        test=test,
+        items=found.items,
+        subjects=found.clusters,
+        first_only=found.first_only,
+        second_only=found.second_only,
+        p=found.p,
+        smallest_detectable=found.smallest_detectable,
+        items_needed=found.items_needed,
+    )
+
+
+def _adjusted(rows: list[Comparison]) -> list[Comparison]:
+    """With Holm's adjusted p over the benchmarks of each protocol that have a p."""
+    adjusted = {}
+    for protocol in {row.protocol for row in rows}:
+        tested = [row for row in rows if row.protocol == protocol and is_known(row.p)]
+        for row, p in zip(tested, holm(np.array([row.p for row in tested])), strict=True):
+            adjusted[row] = float(p)
+    return [replace(row, p_adjusted=adjusted.get(row, row.p)) for row in rows]
+
+
+def _test_notes(rows: list[Comparison]) -> list[str]:
+    words = {
+        "McNemar": "McNemar's exact test on common items: benchmarks {}.",
+        "paired t": "Paired t test on common items, which are graded: benchmarks {}.",
+        "clustered by subject": "Clustered by subject, so the result speaks for new subjects too: benchmarks {}.",
+        "standard errors": "By standard errors, as if the models had answered different items, which is mostly too "
+        "cautious: benchmarks {}.",
+        "none": "No test is possible, for want of common items and standard errors: benchmarks {}.",
+    }
+    counts = Counter(row.test for row in rows)
+    return [
+        text.format(listing(dict.fromkeys(row.benchmark for row in rows if row.test == test)))
+        for test, text in words.items()
+        if counts[test]
+    ]

@@ -1,0 +1,114 @@
+"""Scores and items of some models, as the statistics of this study take them."""
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as ds
+
+from lm_validity.errors import InputError, nearest
+from lm_validity.tables.report_rows import report_rows
+from lm_validity.tables.schema import read_scores
+from lm_validity.tables.sheets import completed, read_benchmarks
+
+CELL = ["model", "benchmark", "protocol"]
+_KEYS = [*CELL, "checkpoint", "prompt", "prompt_variant", "num_fewshot", "seed"]
+_ITEM_COLUMNS = [*_KEYS, "split", "doc_id", "subject", "correct"]
+
+
+def model_scores(
+    path: str | Path, models: list[str] | None = None, benchmarks: str | Path | None = None
+) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """The selected test scores of `models` (all by default), one metric for each benchmark, and notes.
+
+    Of several checkpoints a model's final one counts, else its last. Raises InputError for a model without scores and
+    for a benchmark with several metrics of which neither the sheet nor a known direction names one.
+    """
+    notes: list[str] = []
+    rows = read_scores(path)
+    for model in models or []:
+        if model not in set(rows["model"]):
+            like = nearest(model, rows["model"].unique())
+            hint = f"did you mean {like!r}?" if like else "see the table's column `model` for the names."
+            raise InputError(f"{path}: no score of the model {model!r}.", hint)
+    rows = rows[rows["model"].isin(models)] if models else rows
+    sheet = None if benchmarks is None else read_benchmarks(benchmarks)
+    if sheet is not None:
+        known = sheet.dropna(subset=["metric"]).set_index("benchmark")["metric"]
+        wanted = rows["benchmark"].map(known)
+        rows = completed(rows[rows["metric"].isna() | wanted.isna() | (rows["metric"] == wanted)], sheet)
+    rows = _final(_one_metric(report_rows(rows, sheet, notes), path))
+    if rows.empty:
+        raise InputError(f"{path}: no selected test score.", "are the rows `selected`, and of the split test?")
+    return rows[np.isfinite(rows["value"].astype(float))], tuple(notes)
+
+
+def _one_metric(rows: pd.DataFrame, path: str | Path) -> pd.DataFrame:
+    """Of several metrics of a benchmark the one whose direction is known: a run's own tables mark theirs so."""
+    several = rows.groupby("benchmark")["metric"].transform("nunique") > 1
+    rows = rows[~several | rows["higher_is_better"].notna()]
+    counts = rows.groupby("benchmark")["metric"].nunique()
+    if (counts > 1).any():
+        name = counts.index[counts > 1][0]
+        metrics = ", ".join(sorted(rows.loc[rows["benchmark"] == name, "metric"].dropna().unique()))
+        raise InputError(f"{path}: {name} has several metrics ({metrics}).", "name one in a sheet: --benchmarks.")
+    return rows
+
+
+def _final(rows: pd.DataFrame) -> pd.DataFrame:
+    final = rows["checkpoint"].fillna("final") == "final"
+    has_final = final.groupby([rows[key] for key in CELL]).transform("any")
+    rows = rows[final | ~has_final]
+    order = rows["iteration"].astype("Float64").fillna(rows["tokens_b"].astype("Float64")).fillna(0)
+    last = order.groupby([rows[key] for key in CELL]).transform("max")
+    return rows[order == last]
+
+
+def cell_scores(rows: pd.DataFrame) -> pd.DataFrame:
+    """One row for each model, benchmark and protocol: `value`, `stderr`, `metric`, `better` (1, -1); over seeds."""
+    cells = rows.assign(variance=rows["stderr"].astype(float) ** 2, up=rows["higher_is_better"].astype("boolean"))
+    cells = cells.groupby(CELL).agg(
+        value=("value", "mean"), variance=("variance", "mean"), up=("up", "first"), metric=("metric", "first")
+    )
+    cells["stderr"] = np.sqrt(cells.pop("variance"))  # seeds share their items: averaging does not shrink this error
+    cells["better"] = np.where(cells.pop("up").fillna(True).astype(bool), 1.0, -1.0)
+    return cells.reset_index()
+
+
+def model_items(path: str | Path, scores: pd.DataFrame) -> pd.DataFrame:
+    """The items behind `scores` (rows of `model_scores`): `model, benchmark, protocol, doc_id, subject, correct`.
+
+    Averaged over seeds. Raises InputError for a file that is no table of items.
+    """
+    table = _open(Path(path))
+    wanted = pc.field("model").isin(scores["model"].unique().tolist())
+    wanted &= pc.field("benchmark").isin(scores["benchmark"].unique().tolist())
+    columns = [name for name in _ITEM_COLUMNS if name in table.schema.names]
+    items = table.to_table(columns=columns, filter=wanted).to_pandas().reindex(columns=_ITEM_COLUMNS)
+    items = items[(items["split"].isna() | (items["split"] == "test")) & items["correct"].notna()]
+    items = _comparable(items).merge(_comparable(scores[_KEYS].drop_duplicates()), on=_KEYS)
+    items = items.assign(subject=items["subject"].fillna(""))
+    return items.groupby([*CELL, "doc_id", "subject"], as_index=False)["correct"].mean()
+
+
+def _open(path: Path) -> ds.Dataset:
+    if not path.is_file():
+        raise InputError(f"{path}: no such file.", "check the path of the items table.")
+    try:
+        table = ds.dataset(path, format="parquet")
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InputError(f"{path}: not a readable parquet file ({error}).", "write it with pyarrow.") from error
+    for name in (*CELL, "doc_id", "correct"):
+        if name not in table.schema.names:
+            raise InputError(f"{path}: no column {name!r}.", "see docs/tables.md for the columns of items.")
+    return table
+
+
+def _comparable(frame: pd.DataFrame) -> pd.DataFrame:
+    """The same value for what is unknown on both sides of a join."""
+    numbers = {name: frame[name].astype("Float64").fillna(-1) for name in ("seed", "num_fewshot")}
+    texts = {"prompt": "plain", "prompt_variant": "", "checkpoint": "final"}
+    filled = {n: frame[n].astype(object).where(frame[n].notna(), other) for n, other in texts.items()}
+    return frame.assign(**numbers, **filled)

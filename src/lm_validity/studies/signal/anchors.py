@@ -13,19 +13,30 @@ from lm_validity.studies.signal.statistics.criteria import (
     SignalToNoise,
     mean_rank_correlation,
     ordering_consistency,
+    pair_share_interval,
     seed_criteria,
     signal_to_noise,
+    signal_to_noise_interval,
     step_direction,
     total_variation,
 )
 from lm_validity.studies.signal.statistics.ranking import decision_accuracy
-from lm_validity.studies.signal.summary import Criteria, Decisions, FineTasks, SignalAndNoise, Value
+from lm_validity.studies.signal.summary import (
+    SKIPPED,
+    Bounds,
+    Criteria,
+    Decisions,
+    FineTasks,
+    SignalAndNoise,
+    Value,
+    known_bounds,
+)
 from lm_validity.summaries import Missing, known
 
 _NO_CURVE = "No model has two selected checkpoints."
 
 
-def criteria_of(result: BenchmarkResult, facts: pd.DataFrame) -> Criteria:
+def criteria_of(result: BenchmarkResult, facts: pd.DataFrame, resamples: int) -> Criteria:
     """Values, and the thresholds passed where there are any."""
     design = result.design
     curves = [design.curves[model].values[design.selected[model]] for model in design.scored]
@@ -34,6 +45,10 @@ def criteria_of(result: BenchmarkResult, facts: pd.DataFrame) -> Criteria:
     ratio, non_randomness = _seed_criteria(result, facts)
     noise = signal_to_noise(curves)
     why = _no_ratio(curves, noise)
+    noise_ratio = known(noise.ratio, why)
+    ends = signal_to_noise_interval(curves, resamples, np.random.default_rng(0))
+    across, recipes = _across_sizes(design, facts)
+    half_way = _half_way(design)
     return Criteria(
         FineTasks(
             monotonicity=monotonicity,
@@ -47,14 +62,15 @@ def criteria_of(result: BenchmarkResult, facts: pd.DataFrame) -> Criteria:
         SignalAndNoise(
             signal=known(noise.signal, why),
             noise=known(noise.noise, why),
-            signal_to_noise=known(noise.ratio, why),
+            signal_to_noise=noise_ratio,
+            signal_to_noise_interval=known_bounds(*ends, why if isinstance(noise_ratio, Missing) else SKIPPED.reason),
             step_direction=known(float(mean_of_known([step_direction(curve) for curve in curves])), _NO_CURVE),
             total_variation=known(
                 float(mean_of_known([total_variation(curve) for curve in curves])),
                 "All curves are constant, or have fewer than two selected checkpoints.",
             ),
         ),
-        Decisions(_half_way(design), _across_sizes(design, facts)),
+        Decisions(half_way, _share_interval(half_way, len(design.ranked)), across, _share_interval(across, recipes)),
     )
 
 
@@ -100,6 +116,10 @@ def _ordering(design: Design) -> Value:
     return known(ordering_consistency(ranked_curves(design, point_values(design))), few)
 
 
+def _share_interval(share: Value, models: int) -> Bounds:
+    return share if isinstance(share, Missing) else known_bounds(*pair_share_interval(share, models), "No pair.")
+
+
 def _half_way(design: Design) -> Value:
     """Decision accuracy of the models half way against the end."""
     if len(design.ranked_at) < 2 or len(design.ranked_tokens) < 2:
@@ -109,8 +129,8 @@ def _half_way(design: Design) -> Value:
     return float(decision_accuracy(curves[:, half], curves[:, -1]))
 
 
-def _across_sizes(design: Design, facts: pd.DataFrame) -> Value:
-    """Order of the recipes at the smallest and at the largest size that all of them have.
+def _across_sizes(design: Design, facts: pd.DataFrame) -> tuple[Value, int]:
+    """Order of the recipes at the smallest and at the largest size that all of them have; and how many recipes.
 
     A recipe is an architecture and a training mixture; it takes part with models of two sizes or more. Several
     trainings of a recipe at one size are averaged at their last checkpoints.
@@ -128,9 +148,10 @@ def _across_sizes(design: Design, facts: pd.DataFrame) -> Value:
         weights.setdefault(size, []).append(parameters(fact))
     recipes = [by_size for by_size in scores.values() if len(by_size) > 1]
     if len(recipes) < 2:
-        return Missing("Decision accuracy across sizes needs two recipes at two sizes each.")
+        return Missing("Decision accuracy across sizes needs two recipes at two sizes each."), len(recipes)
     common = sorted(set.intersection(*map(set, recipes)), key=lambda size: np.mean(weights[size]))
     if len(common) < 2:
-        return Missing("Decision accuracy across sizes needs two sizes that all recipes of several sizes have.")
+        none = Missing("Decision accuracy across sizes needs two sizes that all recipes of several sizes have.")
+        return none, len(recipes)
     small, large = ([np.mean(by_size[size]) for by_size in recipes] for size in (common[0], common[-1]))
-    return float(decision_accuracy(small, large))
+    return float(decision_accuracy(small, large)), len(recipes)

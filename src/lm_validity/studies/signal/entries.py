@@ -21,6 +21,7 @@ from lm_validity.studies.signal.scores import (
 )
 from lm_validity.studies.signal.statistics.chance import above_chance_from, holm, p_above_chance
 from lm_validity.studies.signal.statistics.compliance import NORMALISATIONS
+from lm_validity.studies.signal.statistics.noise_free import MINIMUM_RELIABILITY
 from lm_validity.studies.signal.statistics.quality import net_rise
 from lm_validity.studies.signal.statistics.ranking import (
     RankingWindows,
@@ -82,6 +83,8 @@ def model_quality(result: BenchmarkResult, model: str, options: Options) -> Mode
         signal_quality_null_mean=of_null(np.mean),
         signal_quality_null_95=of_null(lambda draws: np.quantile(draws, 0.95)),
         signal_quality_walk_p=p_value(value, result.quality_walk[model]),
+        noise_free_quality=_noise_free(result, model, "value"),
+        reliability=_noise_free(result, model, "reliability"),
         above_chance_from_b=_above_chance_from(result, result.design.curves[model].tokens_b, model),
         checkpoints=len(curve.values),
         net_rise=float(net_rise(curve.values)) if len(curve.values) else empty,
@@ -106,6 +109,8 @@ def benchmark_quality(result: BenchmarkResult, options: Options) -> BenchmarkQua
             size: bounds(mean, result.draws(lambda scores, size=size: scores.quality_by_size[size]), 0.0, 1.0)
             for size, mean in by_size.items()
         },
+        signal_quality_by_items=result.items if isinstance(result.items, Missing) else result.items.by_items,
+        noise_free_quality=_mean_noise_free(result),
         models=len(result.design.scored),
         items=result.items if isinstance(result.items, Missing) else result.items.items,
         chance=result.chance,
@@ -113,6 +118,26 @@ def benchmark_quality(result: BenchmarkResult, options: Options) -> BenchmarkQua
         above_chance_from_b=_mean_above_chance_from(result),
         interval_source=result.interval_source,
     )
+
+
+def _noise_free(result: BenchmarkResult, model: str, what: str) -> Value:
+    """Noise-free quality or reliability of a model that counts in the benchmark's scores."""
+    for missing in (result.items, getattr(result.items, "noise_free", None)):
+        if isinstance(missing, Missing):
+            return missing
+    if model not in result.items.noise_free:
+        return Missing("The model is kept for comparison and has no noise-free signal quality.")
+    why = "This needs eight checkpoints and a curve that is not constant."
+    found = result.items.noise_free[model]
+    if what == "value" and found.reliability < MINIMUM_RELIABILITY:
+        why = "Less than half of the variance of the curve is more than noise of its items."
+    return known(getattr(found, what), why)
+
+
+def _mean_noise_free(result: BenchmarkResult) -> Value:
+    values = [_noise_free(result, model, "value") for model in result.design.scored]
+    missing = [value for value in values if isinstance(value, Missing)]
+    return missing[0] if missing else float(np.mean(values))
 
 
 def _above_chance_from(result: BenchmarkResult, tokens: np.ndarray, model: str) -> Value:

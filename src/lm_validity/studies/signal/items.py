@@ -13,6 +13,7 @@ from lm_validity.studies.signal.filters.lengths import answer_lengths, length_de
 from lm_validity.studies.signal.scores import Design, Options, Values, mean_of_known
 from lm_validity.studies.signal.statistics.compliance import compliance, exchanged_curves
 from lm_validity.studies.signal.statistics.items import METRICS
+from lm_validity.studies.signal.statistics.noise_free import NoiseFree, noise_free_quality, quality_by_items
 from lm_validity.studies.signal.statistics.overall import per_item_score_ratio
 from lm_validity.studies.signal.statistics.quality import fewest_checkpoints, signal_quality
 from lm_validity.studies.signal.statistics.resampling import draw_items, resample_item_means
@@ -23,6 +24,7 @@ from lm_validity.tables.item_arrays import BenchmarkItems
 from lm_validity.words import listing
 
 CONTROLS = 200  # random choices of the same size beside every filter
+SIZES = (100, 300, 1000, 3000, 10_000)  # items at which benchmarks are compared
 STRATA = 5  # groups of gold answers of similar length
 SUBGROUP_RESAMPLES = 200
 MINIMUM_SUBGROUP = 10  # items; a curve of fewer is mostly ties
@@ -42,6 +44,8 @@ class ItemAnalysis:
     items: int
     chance: Value  # the score of guessing; unknown where the metric is no share of right answers
     errors: dict[str, np.ndarray]  # by model: standard errors (n,) of its curve over items
+    by_items: dict[int, float] | Missing  # signal quality if there were fewer items
+    noise_free: dict[str, NoiseFree] | Missing  # by scored model
     resampled: Values | Missing
     metrics: dict[str, MetricQuality] | Missing
     trials: list[Trial] | Missing
@@ -76,6 +80,8 @@ def analyze_items(
         items=len(answers.doc_ids),
         chance=chance,
         errors={name: scores.std(axis=1, ddof=1) / np.sqrt(scores.shape[1]) for name, scores in correct.items()},
+        by_items=_by_items(of_scored, options, seed),
+        noise_free=_noise_free(of_scored, options),
         resampled=_resample(correct, counts) if resamples else SKIPPED,
         metrics=_metrics(of_scored, options, counts),
         trials=trials,
@@ -83,6 +89,22 @@ def analyze_items(
         compliance_null=_compliance_null(design, correct, options, chance, resamples, seed),
         notes=notes,
     )
+
+
+def _by_items(answers: BenchmarkItems, options: Options, seed: int) -> dict[int, float] | Missing:
+    """Signal quality at the numbers of items in `SIZES` that the benchmark reaches."""
+    curves = [model.correct for model in answers.models if len(model.correct) >= fewest_checkpoints(options.convention)]
+    if not curves:
+        return Missing(too_few_checkpoints(options))
+    generator = np.random.default_rng(seed)
+    found = quality_by_items(curves, SIZES, CONTROLS, generator, options.convention, options.ties)
+    return found or Missing(f"The benchmark has fewer than {SIZES[0]} items.")
+
+
+def _noise_free(answers: BenchmarkItems, options: Options) -> dict[str, NoiseFree] | Missing:
+    if options.convention != "code":
+        return Missing("Noise-free signal quality is defined for the convention `code`.")
+    return {model.model: noise_free_quality(model.correct, options.ties) for model in answers.models}
 
 
 def _aligned(design: Design, answers: BenchmarkItems, direction: float) -> tuple[BenchmarkItems, Values] | Missing:

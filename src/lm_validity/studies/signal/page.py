@@ -2,24 +2,17 @@
 
 import numpy as np
 import pandas as pd
-from scipy.stats import false_discovery_control
 
 from lm_validity.pages.page import Figure, Finding, Page, Section, Table
 from lm_validity.studies.signal import figures as signal_figures
 from lm_validity.studies.signal.page_items import filter_findings, filter_section, metric_section, subgroup_section
+from lm_validity.studies.signal.page_quality import quality_findings, quality_section
 from lm_validity.studies.signal.page_tables import as_numbers, compliance_section, criteria_section, ends
 from lm_validity.studies.signal.printed import printed_section
-from lm_validity.studies.signal.summary import BenchmarkQuality, Ranking, SignalSummary
+from lm_validity.studies.signal.summary import Ranking, SignalSummary
 from lm_validity.summaries import Missing, is_known, summary_values
-from lm_validity.words import count, decimal, listing, with_interval
+from lm_validity.words import listing
 
-_LEVEL = 0.05
-_QUALITY_LABELS = {
-    "p": "p (white noise)",
-    "walk_p": "p (random walk)",
-    "models_above_chance": "models above chance",
-    "above_chance_from_b": "above chance from (billion tokens)",
-}
 _RANKING_LABELS = {
     "coin_flip_p": "p against coins",
     "with_last": "as the last",
@@ -39,7 +32,7 @@ def signal_page(summary: SignalSummary) -> Page:
     """The page of the report."""
     sections = [
         _curve_section(summary),
-        _quality_section(summary),
+        quality_section(summary),
         _ranking_section(summary),
         compliance_section(summary),
         filter_section(summary),
@@ -52,67 +45,10 @@ def signal_page(summary: SignalSummary) -> Page:
         name="signal",
         title="Early signal",
         question="Does a benchmark say something early in training?",
-        findings=[*_quality_findings(summary), *_ranking_findings(summary), *filter_findings(summary)],
+        findings=[*quality_findings(summary), *_ranking_findings(summary), *filter_findings(summary)],
         sections=[section for section in sections if section is not None],
         notes=summary_values(summary)["notes"],
     )
-
-
-def _quality_findings(summary: SignalSummary) -> list[Finding]:
-    known = {name: entry for name, entry in summary.benchmarks.items() if is_known(entry.signal_quality)}
-    basis = (
-        f"{count(len(summary.models), 'model')}, {count(len(summary.benchmarks), 'benchmark')}, "
-        f"checkpoints: {'those of the competition' if summary.selection == 'e2lm' else 'all'}."
-    )
-    if not known:
-        return [Finding("No signal quality can be computed.", basis)]
-    order = sorted(known, key=lambda name: -known[name].signal_quality)
-
-    def described(name: str) -> str:
-        interval = known[name].signal_quality_interval
-        return f"{name}, {with_interval(known[name].signal_quality, interval if is_known(interval) else None)}"
-
-    sentence = f"Signal quality is highest on {described(order[0])}"
-    if len(order) > 1:
-        sentence += f", and lowest on {described(order[-1])}"
-    if not isinstance(summary.noise, Missing):
-        sentence += (
-            f". A curve of {summary.noise.checkpoints} checkpoints that learns nothing scores "
-            f"{decimal(summary.noise.white)} on average if it is white noise, and {decimal(summary.noise.walk)} if it "
-            "drifts as a random walk does"
-        )
-    return [Finding(sentence + ".", basis), *_noise_findings(known, order), *_chance_findings(summary.benchmarks)]
-
-
-def _noise_findings(known: dict[str, BenchmarkQuality], order: list[str]) -> list[Finding]:
-    """On how many benchmarks the curves rise more steadily than drift would; none without p-values."""
-    p = {name: entry.signal_quality_walk_p for name, entry in known.items()}
-    if not all(is_known(value) for value in p.values()):
-        return []
-    adjusted = dict(zip(p, false_discovery_control(list(p.values())), strict=True))
-    rising = [
-        name
-        for name in order
-        if adjusted[name] <= _LEVEL and known[name].rank_correlation > 0 and known[name].models_above_chance != 0
-    ]
-    rest = [name for name in order if name not in rising]
-    sentence = f"Scores rise more steadily than a random walk on {len(rising)} of {count(len(p), 'benchmark')}"
-    sentence += f" ({listing(rising)})" if rising and rest else ""
-    sentence += f"; they do not, or end at chance, on {listing(rest, 4)}." if rest else "."
-    basis = "Random signs of the steps between checkpoints, false discovery rate 5% (Benjamini-Hochberg)."
-    return [Finding(sentence, basis)]
-
-
-def _chance_findings(benchmarks: dict[str, BenchmarkQuality]) -> list[Finding]:
-    """On how many of the benchmarks with a known chance level no model ends above it."""
-    known = {name: entry for name, entry in benchmarks.items() if is_known(entry.models_above_chance)}
-    if not known:
-        return []
-    at_chance = [name for name, entry in known.items() if entry.models_above_chance == 0]
-    where = f"{len(at_chance)} of {count(len(known), 'benchmark')} with a known chance level"
-    sentence = f"No model ends above chance on {where}" + (f": {listing(at_chance, 4)}." if at_chance else ".")
-    basis = "One-sided tests of the last scores by their standard errors, 5%, Holm's adjustment over models."
-    return [Finding(sentence, basis)]
 
 
 def _ranking_findings(summary: SignalSummary) -> list[Finding]:
@@ -176,105 +112,6 @@ def _curve_caption(frame: pd.DataFrame) -> str:
     )
     chance = "Dashed: chance." if frame.chance.notna().any() else ""
     return " ".join(part for part in (bands, chance) if part)
-
-
-def _quality_section(summary: SignalSummary) -> Section:
-    rows = []
-    for name, entry in summary.benchmarks.items():
-        low, high = ends(entry.signal_quality_interval)
-        rows.append(
-            {
-                "benchmark": name,
-                "signal_quality": entry.signal_quality,
-                "low": low,
-                "high": high,
-                "p": entry.signal_quality_null_p,
-                "walk_p": entry.signal_quality_walk_p,
-                "rank_correlation": entry.rank_correlation,
-                "chance": entry.chance,
-                "models_above_chance": entry.models_above_chance,
-                "above_chance_from_b": entry.above_chance_from_b,
-                "items": entry.items,
-                **{f"size {size}": value for size, value in entry.signal_quality_by_size.items()},
-            }
-        )
-    frame = pd.DataFrame(rows)
-    numbers = ("signal_quality", "low", "high", "p", "walk_p")
-    drawn = as_numbers(frame[["benchmark", *numbers]], numbers).sort_values("signal_quality", ascending=False)
-    frame, order = frame.loc[drawn.index], list(drawn["benchmark"])
-    formats = dict.fromkeys((*numbers, "rank_correlation", "chance"), ".3f")
-    by_model = _model_frame(summary)
-    cells = as_numbers(by_model, ("signal_quality", "monotonicity", "autocorrelation"))
-    levels = [] if isinstance(summary.noise, Missing) else [summary.noise.white, summary.noise.walk]
-    conventions = summary.conventions
-    return Section(
-        "Signal quality",
-        explanation=f"Half monotonicity, half autocorrelation; conventions: {conventions.convention}, "
-        f"ties: {conventions.ties}. Dashed lines: the means of white noise and of a random walk, which learn nothing. "
-        "p (white noise) compares with shuffled checkpoints and is small for any drift. p (random walk) compares with "
-        "random signs of the steps between checkpoints: the one to quote." + _interval_words(summary),
-        figures=[
-            Figure("signal_quality", "Mean over models", signal_figures.quality_dots(drawn, order, levels)),
-            Figure(
-                "signal_quality_by_model",
-                "By model",
-                signal_figures.quality_heatmap(
-                    cells[["label", "benchmark", "signal_quality", "monotonicity", "autocorrelation"]],
-                    order,
-                    list(dict.fromkeys(by_model["label"])),
-                ),
-                wide=True,
-            ),
-        ],
-        tables=[
-            Table("signal_quality", "By benchmark", frame, formats=formats, labels=_QUALITY_LABELS),
-            Table(
-                "signal_quality_by_model",
-                "By model and benchmark",
-                by_model.drop(columns="label"),
-                labels=_QUALITY_LABELS,
-                formats=dict.fromkeys(("monotonicity", "autocorrelation", "signal_quality", "rank_correlation"), ".4f"),
-                folded=True,
-            ),
-        ],
-    )
-
-
-def _interval_words(summary: SignalSummary) -> str:
-    """What the intervals rest on, where it is not items."""
-    by_errors = [name for name, entry in summary.benchmarks.items() if entry.interval_source == "standard errors"]
-    if not by_errors:
-        return ""
-    return (
-        f" Intervals from standard errors, as though every checkpoint had items of its own ({listing(by_errors, 4)}): "
-        "too wide, and too low for noisy curves, since checkpoints share their items."
-    )
-
-
-def _model_frame(summary: SignalSummary) -> pd.DataFrame:
-    rows = []
-    for model, by_benchmark in summary.models.items():
-        for name, entry in by_benchmark.items():
-            low, high = ends(entry.signal_quality_interval)
-            rows.append(
-                {
-                    "model": model,
-                    "label": summary.labels[model],
-                    "benchmark": name,
-                    "monotonicity": entry.monotonicity,
-                    "autocorrelation": entry.autocorrelation,
-                    "signal_quality": entry.signal_quality,
-                    "low": low,
-                    "high": high,
-                    "p": entry.signal_quality_null_p,
-                    "walk_p": entry.signal_quality_walk_p,
-                    "above_chance_from_b": entry.above_chance_from_b,
-                    "rank_correlation": entry.rank_correlation,
-                    "net_rise": entry.net_rise,
-                    "checkpoints": entry.checkpoints,
-                }
-            )
-    return pd.DataFrame(rows)
 
 
 def _ranking_section(summary: SignalSummary) -> Section | None:

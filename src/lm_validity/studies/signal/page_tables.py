@@ -1,7 +1,6 @@
 """The parts of the signal page that are tables: compliance, overall score, criteria of others."""
 
 from collections.abc import Sequence
-from dataclasses import fields
 
 import pandas as pd
 
@@ -89,7 +88,9 @@ def criteria_section(summary: SignalSummary) -> Section:
     """FineTasks, Signal and Noise, DataDecide."""
     rows = []
     for name, criteria in summary.criteria.items():
-        fine = criteria.finetasks
+        fine, noise, decisions = criteria.finetasks, criteria.signal_and_noise, criteria.decision_accuracy
+        low, high = ends(noise.signal_to_noise_interval)
+        middle_low, middle_high = ends(decisions.middle_to_last_interval)
         rows.append(
             {
                 "benchmark": name,
@@ -98,19 +99,25 @@ def criteria_section(summary: SignalSummary) -> Section:
                 "seed_signal_to_noise": fine.signal_to_noise,
                 "non_randomness": fine.non_randomness,
                 "ordering_consistency": fine.ordering_consistency,
-                **{
-                    field.name: getattr(criteria.signal_and_noise, field.name)
-                    for field in fields(criteria.signal_and_noise)
-                },
-                "decision_middle_to_last": criteria.decision_accuracy.middle_to_last,
-                "decision_small_to_large": criteria.decision_accuracy.smallest_to_largest,
+                "signal": noise.signal,
+                "noise": noise.noise,
+                "signal_to_noise": noise.signal_to_noise,
+                "signal_to_noise_low": low,
+                "signal_to_noise_high": high,
+                "step_direction": noise.step_direction,
+                "total_variation": noise.total_variation,
+                "decision_middle_to_last": decisions.middle_to_last,
+                "decision_low": middle_low,
+                "decision_high": middle_high,
+                "decision_small_to_large": decisions.smallest_to_largest,
             }
         )
     frame = pd.DataFrame(rows)
     return Section(
         "Criteria of others",
         explanation="FineTasks asks for a monotonicity of 0.5, a signal-to-noise over seeds of 20 and a non-randomness "
-        "of 3; Signal and Noise and DataDecide report their ratios without thresholds.",
+        "of 3; Signal and Noise and DataDecide report their ratios without thresholds. Intervals of signal to noise "
+        "are for other checkpoints near the end of these trainings, those of decisions for other models like these.",
         tables=[
             Table(
                 "criteria", "Side by side", frame, formats=dict.fromkeys(frame.columns[3:], ".3f"), folded=len(rows) > 8

@@ -71,7 +71,7 @@ def summarize_results(
         overall_null_p={name: overall_p(result, overall[name], options) for name, result in results.items()},
         weight_sensitivity=_sensitivity(results),
         ranking={name: ranking_of(result) for name, result in results.items()},
-        criteria={name: criteria_of(result, learning.facts) for name, result in results.items()},
+        criteria={name: criteria_of(result, learning.facts, resamples) for name, result in results.items()},
         item_metrics=_of_items(results, "metrics"),
         filters=_of_items(results, "trials"),
         subgroups=_of_items(results, "subgroups"),

@@ -82,6 +82,8 @@ class ModelQuality:
     signal_quality_null_mean: Value
     signal_quality_null_95: Value
     signal_quality_walk_p: Value  # against random walks; null_p is against white noise
+    noise_free_quality: Value  # of endlessly many items
+    reliability: Value  # share of the curve's variance that is no noise of items
     above_chance_from_b: Value
     checkpoints: int
     net_rise: Value
@@ -99,6 +101,8 @@ class BenchmarkQuality:
     rank_correlation: Value
     signal_quality_by_size: dict[str, Value]
     signal_quality_by_size_interval: dict[str, Bounds]
+    signal_quality_by_items: dict[int, float] | Missing  # if the benchmark had so many items
+    noise_free_quality: Value  # mean over models, all of whose curves are at least half signal
     models: int
     items: int | Missing
     chance: Value
@@ -208,6 +212,7 @@ class SignalAndNoise:
     signal: Value
     noise: Value
     signal_to_noise: Value
+    signal_to_noise_interval: Bounds
     step_direction: Value
     total_variation: Value
 
@@ -217,7 +222,9 @@ class Decisions:
     """Decision accuracy as in DataDecide."""
 
     middle_to_last: Value
+    middle_to_last_interval: Bounds
     smallest_to_largest: Value
+    smallest_to_largest_interval: Bounds
 
 
 @dataclass(frozen=True)

@@ -86,21 +86,21 @@ def test_a_metric_that_matches_nowhere_is_the_errors_cause(summary_of):
 
 def test_chance_is_known_of_right_and_wrong_items_only(rows, summary_of):
     summary = summary_of()
-    assert summary["benchmarks"]["facts"]["chance"] == 0.25 and not noted(summary, "benchmarks.facts.chance")
+    assert summary["benchmarks"]["facts"]["chance"] == 0.25 and not noted(summary, "1 or 0")
     assert summary["compliance"]["facts"]["normalisations"]["above_chance"] is not None
     gap = rows.assign(correct=[np.ptp(scores) for scores in rows["choice_loglikelihoods"]])
     summary = summary_of(gap)
     assert summary["benchmarks"]["facts"]["items"] == 20  # the items are used all the same
     assert summary["benchmarks"]["facts"]["chance"] is None
     assert summary["compliance"]["facts"]["normalisations"]["above_chance"] is None
-    assert noted(summary, "above_chance", "benchmarks.facts.chance", "1 or 0")
+    assert noted(summary, "above_chance_from_b", "1 or 0")
 
 
 def test_lower_is_better_has_no_chance_level(rows, summary_of):
     errors = rows.assign(correct=1 - rows["correct"])
     summary = summary_of(errors, score_rows(errors).assign(higher_is_better=False))
     assert summary["benchmarks"]["facts"]["chance"] is None
-    assert noted(summary, "benchmarks.facts.chance", "lower is better")
+    assert noted(summary, "above_chance_from_b", "lower is better")
 
 
 # ---- a reason for each null --------------------------------------------------------------------------------------

@@ -96,15 +96,66 @@ def signal_to_noise(curves: list[np.ndarray], last: int = LAST_CHECKPOINTS, detr
     if level == 0 or tails.min() < 0 < tails.max():
         return SignalToNoise(float("nan"), float("nan"), float("nan"))
     if detrend:
-        steps = np.arange(tails.shape[1]) - (tails.shape[1] - 1) / 2
-        slopes = tails @ steps / (steps @ steps)
-        residuals = tails - tails.mean(axis=1, keepdims=True) - slopes[:, None] * steps
-        scatter = np.sqrt((residuals**2).sum(axis=1) / (tails.shape[1] - 2))
+        scatter = _residual_deviation(tails)
     else:
         scatter = tails.std(axis=1)
     signal = float(np.ptp(tails.mean(axis=1)) / level)
     noise = float(scatter.mean() / level)
     return SignalToNoise(signal, noise, signal / noise if noise > 0 else float("nan"))
+
+
+def signal_to_noise_interval(
+    curves: list[np.ndarray], draws: int, generator: np.random.Generator, last: int = LAST_CHECKPOINTS
+) -> tuple[float, float]:
+    """95% interval of the ratio for other checkpoints near the end of these trainings; NaN where the ratio is.
+
+        m*_j = m_j + s_j z / sqrt(last),   s*_j = s_j sqrt(chi2(last - 2) / (last - 2))
+        draw = ratio^2 / ratio*,           ratio* = range(m*) / mean(s*)
+
+    with m_j the mean and s_j the residual standard deviation of model j's last checkpoints (see `signal_to_noise`): a
+    basic bootstrap on the log scale with independent normal residuals about a line. Five checkpoints leave three
+    degrees of freedom per model, so that the noise is poorly known, and estimated too low on average; ratio / ratio*
+    undoes that. The range of equal models is not 0 but grows with their number: where the ratio is below twice the
+    95th percentile of that of equal models, the lower end is 0. Coverage in simulations (400 a row, 2 to 16 models):
+    see docs/statistics.md. Fails for residuals that are not independent, and does not speak for other models.
+    """
+    ratio = signal_to_noise(curves, last).ratio
+    if not np.isfinite(ratio) or not draws:
+        return float("nan"), float("nan")
+    tails = np.array([np.asarray(curve, dtype=float)[-last:] for curve in curves])
+    scatter = _residual_deviation(tails)
+    disturbance = generator.standard_normal((draws, len(tails))) / np.sqrt(last)
+    chi = np.sqrt(generator.chisquare(last - 2, (draws, len(tails))) / (last - 2))
+    drawn = np.ptp(tails.mean(axis=1) + scatter * disturbance, axis=1) / (scatter * chi).mean(axis=1)
+    equal = np.quantile(np.ptp(disturbance, axis=1) / chi.mean(axis=1), 0.95)
+    low, high = np.quantile(ratio**2 / drawn, [0.025, 0.975])
+    return float(0.0 if ratio < 2 * equal else min(low, ratio)), float(max(high, ratio))
+
+
+def pair_share_interval(share: float, models: int) -> tuple[float, float]:
+    """95% interval of a share of pairs of models for other models like these: Wilson (1927), with models // 2 pairs.
+
+    The m (m - 1) / 2 pairs of m models share their models. A mean over all pairs is at least as precise as one over
+    m // 2 pairs without a model in common (Hoeffding 1963, on U-statistics), hence never too narrow by counting pairs
+    twice, and often too wide. It holds the share itself. Fails where the models are not drawn alike: sizes of one
+    family. NaN for fewer than two models.
+    """
+    pairs = models // 2
+    if pairs < 1 or not np.isfinite(share):
+        return float("nan"), float("nan")
+    z = 1.959964
+    centre = (share + z**2 / (2 * pairs)) / (1 + z**2 / pairs)
+    half = z / (1 + z**2 / pairs) * np.sqrt(share * (1 - share) / pairs + z**2 / (4 * pairs**2))
+    # up to rounding, the share lies inside
+    return float(np.clip(centre - half, 0.0, share)), float(np.clip(centre + half, share, 1.0))
+
+
+def _residual_deviation(tails: np.ndarray) -> np.ndarray:
+    """Standard deviation (models,) of `tails` (models, n) about a line of its own each, n - 2 degrees of freedom."""
+    steps = np.arange(tails.shape[1]) - (tails.shape[1] - 1) / 2
+    slopes = tails @ steps / (steps @ steps)
+    residuals = tails - tails.mean(axis=1, keepdims=True) - slopes[:, None] * steps
+    return np.sqrt((residuals**2).sum(axis=1) / (tails.shape[1] - 2))
 
 
 def step_direction(curves: np.ndarray) -> np.ndarray:

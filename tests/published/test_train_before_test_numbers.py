@@ -106,6 +106,26 @@ def test_agreement_within_families(reports):
     assert {name: tuple(round(value[p], 3) for p in (DIRECT, PREPARED)) for name, value in families.items()} == printed
 
 
+def test_agreement_among_models_of_like_size_and_without_noise(reports):
+    """The figures of an independent recomputation, to two decimals."""
+    expected = {
+        DIRECT: ([0.28, 0.32, 0.38, 0.69], 0.19, 0.54, (0.67, 0.32)),
+        PREPARED: ([0.40, 0.48, 0.60, 0.95], 0.34, 0.84, (0.87, 0.12)),
+    }
+    for protocol, (by_size, within_two_in_compute, corrected, components) in expected.items():
+        tau = reports["agreement"]["kendall_tau"][protocol]
+        assert [row["mean"] for row in tau["by_size_ratio"]] == pytest.approx(by_size, abs=0.006)
+        assert [row["at_most"] for row in tau["by_size_ratio"]] == [1.25, 2, 4, None]
+        assert tau["by_compute_ratio"][1]["mean"] == pytest.approx(within_two_in_compute, abs=0.006)
+        assert tau["corrected"]["mean"] == pytest.approx(corrected, abs=0.006)
+        found = reports["agreement"]["variance_components"][protocol]
+        assert (found["model"], found["model_benchmark"]) == pytest.approx(components, abs=0.006)
+    shares = [row["mean"] / row["ceiling"] for row in tau["by_size_ratio"]]
+    assert (shares[0], shares[1], shares[3]) == pytest.approx((0.75, 0.80, 0.98), abs=0.006)
+    assert found["reliability"] == pytest.approx(0.993, abs=0.001)
+    assert reports["agreement"]["improvement"]["interval_clustered"] == pytest.approx([0.165, 0.311], abs=0.002)
+
+
 def test_perplexity(reports):
     perplexity = reports["agreement"]["perplexity"]
     assert perplexity["models"] == 53

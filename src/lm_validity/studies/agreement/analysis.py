@@ -21,6 +21,7 @@ from lm_validity.studies.agreement.statistics.missing import finite_mean
 from lm_validity.studies.agreement.statistics.ranking import PairSigns, TauVariant, kendall_tau_matrix, pair_signs
 from lm_validity.studies.agreement.statistics.significance import significant_signs
 from lm_validity.studies.agreement.statistics.subsets import SubsetAgreement, subset_agreement
+from lm_validity.studies.agreement.statistics.variance import VarianceComponents, variance_components
 from lm_validity.studies.agreement.summary import SelectionOnTest
 from lm_validity.summaries import known, number
 from lm_validity.tables.schema import PROTOCOLS
@@ -55,6 +56,7 @@ class AgreementAnalysis:
     perplexity: dict[str, PerplexityAgreement] | None
     before_after: dict[str, np.ndarray]
     ceiling: dict[str, Ceiling]
+    variance: dict[str, VarianceComponents]
     subsets: dict[str, SubsetAgreement]
     influence: dict[str, list[LeftOut]]
     reliability: dict[str, float]
@@ -87,6 +89,7 @@ def analyze_agreement(
     categories = [name if isinstance(name, str) else None for name in matrix.benchmark_facts["category"][is_task]]
     scores = {p: matrix.oriented(p)[:, is_task] for p in PROTOCOLS}
     stderr = {p: matrix.stderr[p][:, is_task] for p in PROTOCOLS}
+    seed_error = {p: matrix.seed_error(p)[:, is_task] for p in PROTOCOLS}
     corpora = {p: corpus_scores(matrix, p) for p in PROTOCOLS}
     tau = {p: kendall_tau_matrix(pair_signs(scores[p]), variant=variant) for p in PROTOCOLS}
     significant, paired_notes = _significant(matrix, scores, stderr, items, tasks)
@@ -95,7 +98,9 @@ def analyze_agreement(
         scores, corpora, tau, significant, categories, large_families(matrix.families), variant
     )
     rng = np.random.default_rng(seed)
-    ceiling = {p: noise_ceiling(scores[p], stderr[p], rng) for p in PROTOCOLS}
+    # a benchmark without repeated trainings has the noise of its items alone
+    noise = {p: np.sqrt(stderr[p] ** 2 + np.nan_to_num(seed_error[p]) ** 2) for p in PROTOCOLS}
+    ceiling = {p: noise_ceiling(scores[p], noise[p], rng) for p in PROTOCOLS}
     maximum = selected_on_test(matrix, scores)
     return AgreementAnalysis(
         matrix=matrix,
@@ -114,6 +119,7 @@ def analyze_agreement(
         perplexity={p: perplexity_agreement(corpora[p], scores[p]) for p in PROTOCOLS} if not is_task.all() else None,
         before_after=_before_after(matrix, corpora, scores),
         ceiling=ceiling,
+        variance={p: variance_components(scores[p], stderr[p], seed_error[p]) for p in PROTOCOLS},
         subsets={p: subset_agreement(scores[p], rng) for p in PROTOCOLS if matrix.has(p)},
         influence={
             p: leave_one_out(scores[p], list(matrix.models), tasks, matrix.families) for p in PROTOCOLS if matrix.has(p)
@@ -209,7 +215,8 @@ def _missing_notes(protocol: str, known: np.ndarray, models: tuple[str, ...], ta
 
 def family_notes(families: np.ndarray) -> list[str]:
     """Which families are too small for figures of their own."""
-    small = [name for name in family_members(families) if name not in large_families(families)]
+    large = large_families(families)
+    small = [name for name in family_members(families) if name not in large]
     return (
         [f"Families of fewer than {MINIMUM_FAMILY} models have no figures of their own: {listing(small)}."]
         if small

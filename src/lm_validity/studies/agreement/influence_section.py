@@ -4,7 +4,7 @@ import pandas as pd
 
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Section, Table
-from lm_validity.studies.agreement.shown import plotted
+from lm_validity.studies.agreement.shown import MOST_DRAWN, plotted
 from lm_validity.studies.agreement.summary import InfluenceSummary, Value
 from lm_validity.summaries import number
 
@@ -55,12 +55,16 @@ def influence_section(
 
 
 def _figure(frame: pd.DataFrame, kind: str, prefix: str, name: str) -> Figure:
+    order = frame.groupby("left_out")["change"].mean().sort_values().index.tolist()
+    if len(order) > MOST_DRAWN:
+        order = [*order[: MOST_DRAWN // 2], *order[-MOST_DRAWN // 2 :]]
+        frame = frame[frame["left_out"].isin(order)]
     chart = figures.interval_dots(
         frame,
         y="left_out",
         value="change",
         title=f"Change of the {name}",
-        y_order=frame.groupby("left_out")["change"].mean().sort_values().index.tolist(),
+        y_order=order,
         color=figures.protocol_color(),
         tooltip=figures.tooltips(left_out="Left out", protocol="Protocol", value=f"{name}|.3f", change="change|+.3f"),
         zero=True,

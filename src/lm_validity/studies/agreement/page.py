@@ -24,19 +24,29 @@ from lm_validity.studies.agreement.sections import (
     tau_heatmaps,
 )
 from lm_validity.studies.agreement.shown import bounds, over_both, plotted, shown_mean, value_in_words
+from lm_validity.studies.agreement.similar_sections import (
+    WORDS,
+    both_intervals,
+    corrected_finding,
+    size_finding,
+    size_section,
+    variance_section,
+)
 from lm_validity.studies.agreement.summary import AgreementSummary, Value
 from lm_validity.summaries import Missing, is_known, number, summary_values
 from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.words import count, decimal, percent
+from lm_validity.words import count, decimal
 
 
 def agreement_page(summary: AgreementSummary) -> Page:
     """The page of the report."""
     sections = [
+        size_section(summary),
         _benchmark_section(summary),
         _pair_section(summary),
         _category_section(summary),
         _family_section(summary),
+        variance_section(summary),
         perplexity_section(summary),
         significance_section(summary),
         alignment_section(summary),
@@ -63,7 +73,8 @@ def agreement_page(summary: AgreementSummary) -> Page:
 
 
 def _findings(summary: AgreementSummary) -> list[Finding]:
-    findings = [_agreement_finding(summary), _improvement_finding(summary), _ceiling_finding(summary)]
+    findings = [size_finding(summary), corrected_finding(summary)]
+    findings += [_agreement_finding(summary), _improvement_finding(summary)]
     findings += [_subset_finding(summary), _perplexity_finding(summary), _selection_finding(summary)]
     return [finding for finding in findings if finding is not None]
 
@@ -77,12 +88,12 @@ def _agreement_finding(summary: AgreementSummary) -> Finding:
     scored = [p for p in PROTOCOLS if is_known(tau[p].mean)]
     if not scored:
         return Finding("No two benchmarks can be compared.", _size(summary))
-    words = {DIRECT: "as the models come", PREPARED: "after equal preparation"}
-    parts = [f"{value_in_words(tau[p].mean, tau[p].interval)} {words[p]}" for p in scored]
+    parts = [f"{both_intervals(tau[p].mean, tau[p].interval, tau[p].interval_clustered)} {WORDS[p]}" for p in scored]
     own = "; each protocol over all cells it has" if len(scored) > 1 and not summary.improvement.whole else ""
     return Finding(
         f"Two benchmarks' rankings of the models agree with a mean Kendall's tau of {' and '.join(parts)}.",
-        f"{_size(summary)}, {count(summary.pairs, 'pair')}{own}; interval over other models, these benchmarks.",
+        f"{_size(summary)}, {count(summary.pairs, 'pair')} of benchmarks{own}. Intervals are for other models on these "
+        "benchmarks.",
     )
 
 
@@ -90,7 +101,7 @@ def _improvement_finding(summary: AgreementSummary) -> Finding | None:
     if not is_known(summary.improved_pairs):
         return None
     improvement, test = summary.improvement, summary.improvement.test
-    change = value_in_words(improvement.mean, improvement.interval, signed=True)
+    change = both_intervals(improvement.mean, improvement.interval, improvement.interval_clustered, signed=True)
     before, after = (value_in_words(improvement.means[p]) for p in PROTOCOLS)
     sentence = (
         f"Preparation changes the mean tau from {before} to {after}, by {change}: {summary.improved_pairs} of "
@@ -98,28 +109,16 @@ def _improvement_finding(summary: AgreementSummary) -> Finding | None:
     )
     basis = (
         f"Over the {count(summary.cells_in_both, 'cell')} known under both protocols. Sign-flip test over "
-        f"{count(test.units, 'benchmark')}, one-sided p = {value_in_words(test.p, digits=4)}."
+        f"{count(test.units, 'benchmark')}, one-sided p = {value_in_words(test.p, digits=4)}. The test is for these "
+        "very models and tells nothing of others."
     )
+    if 0.5**test.units > 0.05:
+        basis += f" With {count(test.units, 'benchmark')} it cannot fall below {decimal(0.5**test.units, 4)}."
     population = improvement.interval_population_of_benchmarks
     if not isinstance(population, Missing):
         low, high = (decimal(end, signed=True) for end in population)
         basis += f" For other benchmarks too: {low} to {high}."
     return Finding(sentence, basis)
-
-
-def _ceiling_finding(summary: AgreementSummary) -> Finding | None:
-    parts = [
-        f"{value_in_words(tau.ceiling)} {figures.PROTOCOL_LABELS[p].lower()}, of which "
-        f"{percent(number(tau.share_of_ceiling))} is reached"
-        for p, tau in summary.kendall_tau.items()
-        if is_known(tau.ceiling) and is_known(tau.share_of_ceiling)
-    ]
-    if not parts:
-        return None
-    return Finding(
-        f"If one order of the models held everywhere, measurement error would still leave tau at {'; '.join(parts)}.",
-        "Simulated from each benchmark's own scores and standard errors.",
-    )
 
 
 def _subset_finding(summary: AgreementSummary) -> Finding | None:
@@ -352,14 +351,15 @@ def _family_section(summary: AgreementSummary) -> Section | None:
                 }
             )
     frame = pd.DataFrame(rows)
+    large = list(summary.families_in_both)
     chart = figures.interval_dots(
-        plotted(frame),
+        plotted(frame[frame["family"].isin(large)]),
         y="family",
         value="tau",
         low="low",
         high="high",
         title="Mean tau over pairs of benchmarks, models of the family only",
-        y_order=list(summary.families),
+        y_order=large,
         color=figures.protocol_color(),
         tooltip=figures.tooltips(
             family="Family", models="Models", protocol="Protocol", tau="tau|.3f", low="from|.3f", high="to|.3f"

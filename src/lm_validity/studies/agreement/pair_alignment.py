@@ -11,9 +11,13 @@ from lm_validity.studies.agreement.summary import PairAlignment
 from lm_validity.summaries import known
 from lm_validity.tables.schema import PROTOCOLS
 
+MOST_MODELS = 300  # that rankings are aligned of
+
 
 def align_pairs(analysis: AgreementAnalysis, align: tuple[str, str] | None, every: bool) -> list[PairAlignment]:
     """Alignments of the pair to show and, with `every`, of all pairs of benchmarks, under both protocols."""
+    if len(analysis.matrix.models) > MOST_MODELS:
+        return []  # the time is cubic in the models, and nobody can read the figure
     shown = _pair_to_show(analysis, align)
     if shown is None or not any(signs.sign.any() for signs in analysis.significant_side_by_side.values()):
         return []  # without a significant difference any two rankings can be aligned

@@ -8,7 +8,7 @@ from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Section, Table
 from lm_validity.studies.agreement.analysis import DIRECT, PREPARED
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix
-from lm_validity.studies.agreement.shown import plotted, value_in_words
+from lm_validity.studies.agreement.shown import MOST_DRAWN, plotted, value_in_words
 from lm_validity.studies.agreement.statistics.ranking import average_ranks
 from lm_validity.studies.agreement.summary import AgreementSummary
 from lm_validity.summaries import is_known, number
@@ -112,15 +112,24 @@ def reliability_section(summary: AgreementSummary) -> Section | None:
 
 def score_section(matrix: ScoreMatrix) -> Section:
     """All scores, with ranks: what every other figure is made of."""
-    frame = _score_frame(matrix)
+    frame = everything = _score_frame(matrix)
     main = figures.PROTOCOL_LABELS[PREPARED if matrix.has(PREPARED) else DIRECT]
-    models = frame[frame["protocol"] == main].groupby("model")["rank"].mean().sort_values().index.tolist()
+    models = frame[frame["protocol"] == main].groupby("model")["rank"].mean().sort_values().index.tolist()[:MOST_DRAWN]
+    shown = f"The {len(models)} models of best mean rank." if len(matrix.models) > len(models) else ""
+    frame = frame[frame["model"].isin(models)] if shown else frame
     charts = [
-        Figure(f"scores_{p}", label, _score_chart(frame[frame["protocol"] == label], matrix, models), min_width=480)
+        Figure(
+            f"scores_{p}",
+            label,
+            _score_chart(frame[frame["protocol"] == label], matrix, models),
+            caption=shown,
+            min_width=480,
+        )
         for p, label in figures.PROTOCOL_LABELS.items()
+        for part in (frame[frame["protocol"] == label],)
     ]
     labels = list(figures.PROTOCOL_LABELS.values())
-    table = frame.pivot(index=["model", "family", "benchmark"], columns="protocol", values="score").reset_index()
+    table = everything.pivot(index=["model", "family", "benchmark"], columns="protocol", values="score").reset_index()
     table = table.reindex(columns=["model", "family", "benchmark", *labels])
     return Section(
         "Scores and ranks",

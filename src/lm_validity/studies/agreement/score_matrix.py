@@ -9,6 +9,7 @@ import pandas as pd
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
 from lm_validity.studies.agreement.score_checks import direction_notes, unit_notes
+from lm_validity.studies.agreement.statistics.factors import pretraining_compute
 from lm_validity.tables.report_rows import report_rows
 from lm_validity.tables.schema import PROTOCOLS, read_scores, replay_notes
 from lm_validity.tables.sheets import as_in_scores, read_benchmarks, read_models
@@ -67,6 +68,30 @@ class ScoreMatrix:
     def oriented(self, protocol: str) -> np.ndarray:
         """(n, k) scores of which more is better."""
         return self.value[protocol] * self.direction
+
+    def sizes(self) -> tuple[np.ndarray, np.ndarray]:
+        """(n,) parameters in billions and pretraining compute, NaN where unknown or, compute, kept out by the sheet."""
+        parameters = self.model_facts["parameters_b"].to_numpy(float)
+        compute = pretraining_compute(parameters, self.model_facts["tokens_b"].to_numpy(float))
+        trusted = self.model_facts["in_compute_analysis"].fillna(True).to_numpy(dtype=bool)
+        return parameters, np.where(trusted, compute, np.nan)
+
+    def seed_error(self, protocol: str) -> np.ndarray:
+        """(n, k) standard errors of scores from repeated fine-tuning, NaN where a benchmark has no repeated cell.
+
+        The variance between seeds, pooled over the models of a benchmark, over the number of seeds of the cell. Seeds
+        share the test items, so this comes on top of `stderr`.
+        """
+        error = np.full(self.value[protocol].shape, np.nan)
+        if protocol != "train_before_test" or len(self.by_seed) < 2:
+            return error
+        seeds = np.array(list(self.by_seed.values()))
+        number = np.isfinite(seeds).sum(axis=0)
+        mean = np.divide(np.nansum(seeds, axis=0), number, out=np.full(error.shape, np.nan), where=number > 0)
+        squares = np.nansum((seeds - mean) ** 2, axis=0)
+        freedom = np.maximum(number - 1, 0).sum(axis=0)
+        variance = np.divide(squares.sum(axis=0), freedom, out=np.full(len(freedom), np.nan), where=freedom > 0)
+        return np.sqrt(np.divide(variance, number, out=error, where=number > 0))
 
     def task_names(self) -> list[str]:
         """Benchmarks that are not perplexity corpora, in order."""

@@ -7,6 +7,8 @@ from lm_validity.studies.agreement.summary import Range, Value
 from lm_validity.summaries import Missing, is_known, number
 from lm_validity.words import with_interval
 
+MOST_DRAWN = 150  # models that a figure with a row for each one shows
+
 
 def value_in_words(value: Value, interval: Range | None = None, digits: int = 2, signed: bool = False) -> str:
     """`0.52 (95% interval 0.48 to 0.56)`, the number alone without an interval, `unknown` without a number."""

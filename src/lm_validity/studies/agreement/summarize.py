@@ -11,33 +11,37 @@ from lm_validity.studies.agreement.analysis import (
     no_ceiling,
     tuned_members,
 )
-from lm_validity.studies.agreement.pair_alignment import align_pairs, contradictions
+from lm_validity.studies.agreement.pair_alignment import MOST_MODELS, align_pairs, contradictions
+from lm_validity.studies.agreement.similar_models import clustered_change, clustered_interval, corrected_tau, ratio_rows
 from lm_validity.studies.agreement.statistics.agreement import Agreement, mean_over_pairs
-from lm_validity.studies.agreement.statistics.ceiling import LEAST_MODELS, Ceiling
 from lm_validity.studies.agreement.statistics.influence import LeftOut
 from lm_validity.studies.agreement.statistics.missing import finite_mean
 from lm_validity.studies.agreement.statistics.resampling import Interval
 from lm_validity.studies.agreement.statistics.subsets import SubsetAgreement
+from lm_validity.studies.agreement.statistics.variance import reliability_of
 from lm_validity.studies.agreement.summary import (
     AgreementSummary,
     ByProtocol,
+    Decision,
     Improvement,
     InfluenceSummary,
     PerplexityInBoth,
     PerplexitySummary,
     Range,
+    RatioRow,
     SignificanceSummary,
     SignificanceTau,
     SubsetSummary,
     TauSummary,
     TestSummary,
+    VarianceSummary,
     each,
     ends,
 )
 from lm_validity.studies.agreement.uncertainty import AgreementUncertainty
 from lm_validity.summaries import Missing, is_known, known
 from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.words import count, decimal
+from lm_validity.words import count
 
 NO_TAU = "The two benchmarks have fewer than two models in common, or all of those are tied on one of the two."
 NO_PAIR = "The benchmark has fewer than two models in common with each other one, or they are tied."
@@ -68,6 +72,7 @@ def summarize_agreement_report(
         kendall_tau={p: _tau(analysis, uncertainty, p) for p in PROTOCOLS},
         improvement=_improvement(analysis, uncertainty),
         significance_tau=_significance(analysis, uncertainty),
+        variance_components={p: _variance(analysis, p) for p in PROTOCOLS},
         perplexity=_perplexity(analysis, uncertainty),
         families={name: _family(analysis, name, values) for name, values in analysis.families.items()},
         families_in_both={name: _family(analysis, name, values) for name, values in comparison.families.items()},
@@ -140,7 +145,7 @@ def _by_category(agreement: Agreement, categories: list, reason: str) -> dict[st
 
 def _tau(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty, protocol: str) -> TauSummary:
     names, tau, agreement = analysis.tasks, analysis.tau[protocol], analysis.agreement[protocol]
-    ceiling = analysis.ceiling[protocol]
+    ceiling, size, compute = analysis.ceiling[protocol], *analysis.matrix.sizes()
     of_pair, of_benchmark = (_no_tau(analysis, protocol, reason) for reason in (NO_TAU, NO_PAIR))
     without_ceiling = (
         no_ceiling(ceiling, analysis.scores[protocol]) if analysis.matrix.has(protocol) else no_scores(protocol)
@@ -163,7 +168,6 @@ def _tau(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty, protoco
         by_pair=_by_pair(names, tau, of_pair),
         by_category=_by_category(agreement, analysis.categories, of_pair),
         ceiling=known(ceiling.mean_tau, without_ceiling),
-        share_of_ceiling=known(ceiling.share, _no_share(ceiling, without_ceiling)),
         ceiling_by_benchmark=each(
             names,
             ceiling.by_benchmark,
@@ -171,20 +175,45 @@ def _tau(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty, protoco
             if np.isnan(ceiling.mean_tau)
             else "The benchmark takes no part in the noise ceiling: no standard errors, or models do not differ.",
         ),
+        corrected=corrected_tau(analysis, protocol),
+        interval_clustered=clustered_interval(analysis, protocol, mean),
+        by_size_ratio=_ratios(analysis, protocol, size, "parameters"),
+        by_compute_ratio=_ratios(analysis, protocol, compute, "pretraining compute"),
         matrix=tau,
         by_category_interval=uncertainty.by_category.get(protocol, Missing(uncertainty.reason)),
     )
 
 
-def _no_share(ceiling: Ceiling, without_ceiling: str) -> str:
-    """Why there is no share of a ceiling."""
-    if np.isnan(ceiling.mean_tau):
-        return without_ceiling
-    if ceiling.models < LEAST_MODELS:
-        return f"The noise ceiling is over {count(ceiling.models, 'model')}, fewer than {LEAST_MODELS}."
-    if not ceiling.above_zero:
-        return f"At a tau of {decimal(ceiling.mean_tau)} the noise ceiling is not clearly above 0."
-    return f"The tau observed is negative ({decimal(ceiling.observed)})."
+def _ratios(analysis: AgreementAnalysis, protocol: str, size: np.ndarray, what: str) -> list[RatioRow] | Missing:
+    """Agreement among models of like size; missing where fewer than two models with scores have one."""
+    if not analysis.matrix.has(protocol):
+        return Missing(no_scores(protocol))
+    scored = np.isfinite(analysis.scores[protocol]).any(axis=1)
+    if np.isfinite(size[scored]).sum() < 2:
+        return Missing(f"The {what} of fewer than two models with scores are known.")
+    return ratio_rows(analysis, protocol, size)
+
+
+def _variance(analysis: AgreementAnalysis, protocol: str) -> VarianceSummary:
+    """Components of variance, and what more benchmarks, items or seeds would buy."""
+    found = analysis.variance[protocol]
+    reason = "Fewer than 3 models have every benchmark, or fewer than two benchmarks differ between them."
+    reason = reason if analysis.matrix.has(protocol) else no_scores(protocol)
+    no_item = "There are no standard errors: the noise of items is within model × benchmark."
+    no_seed = "No benchmark was prepared with several seeds: their noise is within model × benchmark."
+    undefined = np.isnan(found.model)
+    plans = [] if undefined else [(n, 1.0, 1.0) for n in (1, 2, 4, 8, 16, 32, 64)]
+    plans += [] if undefined else [(found.benchmarks, more, 1.0) for more in (0.25, 1.0, 4.0)]
+    plans += [(found.benchmarks, 1.0, more) for more in (2.0, 4.0)] if np.isfinite(found.seed) else []
+    return VarianceSummary(
+        model=known(found.model, reason),
+        model_benchmark=known(found.model_benchmark, reason),
+        item=known(found.item, reason if undefined else no_item),
+        seed=known(found.seed, reason if undefined else no_seed),
+        reliability=known(found.reliability, reason),
+        benchmarks=found.benchmarks,
+        decision_study=[Decision(*plan, reliability_of(found, *plan)) for plan in plans],
+    )
 
 
 def _improvement(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty) -> Improvement:
@@ -197,6 +226,7 @@ def _improvement(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty)
         mean=mean,
         means=means,
         interval=ends(mean, uncertainty.improvement, uncertainty.improvement_reason),
+        interval_clustered=clustered_change(analysis, mean),
         interval_population_of_benchmarks=ends(
             mean, uncertainty.improvement_population, uncertainty.improvement_reason
         ),
@@ -317,6 +347,8 @@ def _no_before_after(analysis: AgreementAnalysis, kind: str) -> str:
 
 def _method_notes(analysis: AgreementAnalysis) -> list[str]:
     notes = []
+    if len(analysis.matrix.models) > MOST_MODELS:
+        notes.append(f"Rankings of more than {MOST_MODELS} models are not aligned.")
     if analysis.variant != "b":
         notes.append(
             f"Kendall's tau-{analysis.variant} instead of tau-b; intervals, families, perplexity and the noise ceiling "

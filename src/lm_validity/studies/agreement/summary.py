@@ -15,6 +15,7 @@ from lm_validity.summaries import Missing, known, page_only
 Value = float | Missing
 Range = Interval | Missing
 ByProtocol = dict[str, Value]
+OUTSIDE = "The estimate lies outside what its resamples give, so there is no interval to trust."
 UNDEFINED_RESAMPLES = "Fewer than half of the resamples give a value, so there is no interval."
 
 
@@ -24,12 +25,66 @@ def ends(value: object, interval: Interval | None, reason: str) -> Range:
         return value
     if interval is None:
         return Missing(reason)
-    return interval if np.isfinite(interval.low) else Missing(UNDEFINED_RESAMPLES)
+    if not np.isfinite(interval.low):
+        return Missing(reason or UNDEFINED_RESAMPLES)
+    if value is not None and not interval.low <= value <= interval.high:
+        return Missing(OUTSIDE)
+    return interval
 
 
 def each(names, values, reason: str) -> dict[str, Value]:
     """`values` by name, missing for one reason where they are not finite."""
     return {name: known(value, reason) for name, value in zip(names, values, strict=True)}
+
+
+@dataclass(frozen=True)
+class CorrectedTau:
+    """Agreement without measurement error; intervals over models, and over families of models."""
+
+    mean: Value
+    interval: Range
+    interval_clustered: Range
+    by_benchmark: dict[str, Value]
+    by_pair: list[tuple[str, str, Value]]
+
+
+@dataclass(frozen=True)
+class RatioRow:
+    """Agreement among pairs of models whose sizes differ by a factor from `at_least` to `at_most` (null: any)."""
+
+    at_most: float | None
+    at_least: float
+    pairs_of_models: int
+    mean: Value
+    ceiling: Value
+    corrected: Value
+    interval: Range
+    interval_clustered: Range
+    corrected_interval: Range
+    corrected_interval_clustered: Range
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Reliability of a mean over `benchmarks` benchmarks with `items` times the items and `seeds` times the seeds."""
+
+    benchmarks: int
+    items: float
+    seeds: float
+    reliability: float
+
+
+@dataclass(frozen=True)
+class VarianceSummary:
+    """Components of the variance of standardised scores, the reliability of the mean score, and a decision study."""
+
+    model: Value
+    model_benchmark: Value
+    item: Value
+    seed: Value
+    reliability: Value
+    benchmarks: int
+    decision_study: list[Decision]
 
 
 @dataclass(frozen=True)
@@ -47,8 +102,11 @@ class TauSummary:
     by_pair: list[tuple[str, str, Value]]
     by_category: dict[str, dict[str, Value]]
     ceiling: Value
-    share_of_ceiling: Value
     ceiling_by_benchmark: dict[str, Value]
+    corrected: CorrectedTau
+    interval_clustered: Range
+    by_size_ratio: list[RatioRow] | Missing
+    by_compute_ratio: list[RatioRow] | Missing
     matrix: np.ndarray = page_only()
     by_category_interval: Range = page_only()
 
@@ -73,6 +131,7 @@ class Improvement:
     mean: Value
     means: ByProtocol
     interval: Range
+    interval_clustered: Range
     interval_population_of_benchmarks: Range
     test: TestSummary
     whole: bool = page_only()
@@ -216,6 +275,7 @@ class AgreementSummary:
     kendall_tau: dict[str, TauSummary]
     improvement: Improvement
     significance_tau: SignificanceSummary
+    variance_components: dict[str, VarianceSummary]
     perplexity: PerplexitySummary | Missing
     families: dict[str, ByProtocol]
     families_in_both: dict[str, ByProtocol]

@@ -27,7 +27,6 @@ from lm_validity.studies.agreement.statistics.completion import (
 from lm_validity.studies.agreement.statistics.factors import (
     Components,
     ComputeRelation,
-    pretraining_compute,
     principal_components,
     relate_to_compute,
     resampled_shares,
@@ -108,7 +107,7 @@ def analyze_factors(matrix: ScoreMatrix, seed: int = 2) -> FactorsAnalysis:
     common_scores, common_components = _common_components(scores)
     whole = all(np.array_equal(common_scores[p], scores[p], equal_nan=True) for p in PROTOCOLS)
     known = [p for p in PROTOCOLS if matrix.has(p)]
-    compute = _compute(matrix)
+    _, compute = matrix.sizes()
     relation = {p: relate_to_compute(components[p].scores, compute) for p in PROTOCOLS}
     parallel = {p: parallel_analysis(scores[p], rng) for p in known}
     ceiling = {p: noise_ceiling(scores[p], stderr[p], rng) for p in known}
@@ -225,14 +224,6 @@ def _family_intervals(analysis: FactorsAnalysis, resamples: int, rng: np.random.
                 for p in analysis.parallel
             }
     return intervals
-
-
-def _compute(matrix: ScoreMatrix) -> np.ndarray:
-    """(models,) pretraining compute, NaN where unknown or kept out by the sheet."""
-    facts = matrix.model_facts
-    compute = pretraining_compute(facts["parameters_b"].to_numpy(float), facts["tokens_b"].to_numpy(float))
-    compute[(~facts["in_compute_analysis"].fillna(True)).to_numpy(dtype=bool)] = np.nan
-    return compute
 
 
 def _compute_notes(compute: np.ndarray) -> list[str]:

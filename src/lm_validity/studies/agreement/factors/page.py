@@ -8,10 +8,15 @@ from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Page, Section, Table
 from lm_validity.studies.agreement.analysis import NO_FAMILIES
 from lm_validity.studies.agreement.factors.analysis import SHOWN_COMPONENTS
-from lm_validity.studies.agreement.factors.sections import completion_section, main_protocol, potential_section
+from lm_validity.studies.agreement.factors.sections import (
+    completion_section,
+    first_shown,
+    main_protocol,
+    potential_section,
+)
 from lm_validity.studies.agreement.factors.summary import FactorsSummary
 from lm_validity.studies.agreement.influence_section import influence_section
-from lm_validity.studies.agreement.shown import bounds, plotted, shown_mean, value_in_words
+from lm_validity.studies.agreement.shown import MOST_DRAWN, bounds, plotted, shown_mean, value_in_words
 from lm_validity.studies.agreement.summary import Range, Value
 from lm_validity.summaries import Missing, is_known, number, summary_values
 from lm_validity.tables.schema import PROTOCOLS
@@ -245,14 +250,15 @@ def _family_section(summary: FactorsSummary) -> Section:
     )
     if frame.empty or not plotted(frame)["share"].notna().any():
         return Section("Within families", notes=[NO_FAMILIES])
+    drawn = plotted(frame).dropna(subset="share")
     chart = figures.interval_dots(
-        plotted(frame),
+        drawn,
         y="family",
         value="share",
         low="low",
         high="high",
         title="Share of the first component, models of the family only",
-        y_order=list(summary.families),
+        y_order=drawn["family"].unique().tolist(),
         color=figures.protocol_color(),
         tooltip=figures.tooltips(
             family="Family", models="Models", protocol="Protocol", share="Share|.3f", low="from|.3f", high="to|.3f"
@@ -293,13 +299,14 @@ def _score_section(summary: FactorsSummary) -> Section:
     frame = _score_frame(summary)
     drawn = plotted(frame)
     main = PREPARED if drawn[PREPARED].notna().any() else DIRECT
+    drawn = drawn.sort_values(main, ascending=False).head(MOST_DRAWN)
     chart = figures.interval_dots(
         drawn,
         y="model",
         value=main,
         mark=DIRECT if main == PREPARED else None,
         title="First component",
-        y_order=drawn.sort_values(main, ascending=False)["model"].tolist(),
+        y_order=drawn["model"].tolist(),
         color=figures.family_color(summary.matrix.families),
         tooltip=figures.tooltips(
             model="Model", family="Family", train_before_test="PC1 prepared|.2f", direct="PC1 direct|.2f"
@@ -308,6 +315,7 @@ def _score_section(summary: FactorsSummary) -> Section:
         row_height=14,
     )
     caption = "Dot: after preparation. Tick: as the model comes." if main == PREPARED else ""
+    caption += first_shown(len(frame))
     return Section(
         "First component by model",
         figures=[Figure("pc1_by_model", "First component", chart, caption=caption, wide=True)],

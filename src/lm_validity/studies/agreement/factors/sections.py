@@ -7,7 +7,7 @@ import pandas as pd
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Section, Table
 from lm_validity.studies.agreement.factors.summary import FactorsSummary
-from lm_validity.studies.agreement.shown import bounds, plotted
+from lm_validity.studies.agreement.shown import MOST_DRAWN, bounds, plotted
 from lm_validity.summaries import number
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import count, percent
@@ -25,8 +25,8 @@ def potential_section(summary: FactorsSummary) -> Section | None:
     figure = Figure(
         "potential",
         "Potential ranking",
-        _rank_chart(plotted(frame), summary),
-        caption="Line: 95% interval over benchmarks.",
+        _rank_chart(plotted(frame).head(MOST_DRAWN), summary),
+        caption="Line: 95% interval over benchmarks." + first_shown(len(frame)),
         wide=True,
     )
     tables = [_budget_table(summary, protocol), _rank_table(frame)]
@@ -49,6 +49,11 @@ def potential_section(summary: FactorsSummary) -> Section | None:
 def main_protocol(summary: FactorsSummary) -> str:
     """The protocol whose ranks are the potential: prepared where there are any."""
     return PREPARED if PREPARED in summary.potential else DIRECT
+
+
+def first_shown(models: int) -> str:
+    """The end of a caption of a figure that shows the first models only."""
+    return f" The first {MOST_DRAWN} models." if models > MOST_DRAWN else ""
 
 
 def _rank_chart(frame: pd.DataFrame, summary: FactorsSummary) -> alt.LayerChart:
@@ -286,14 +291,15 @@ def _completion_charts(summary: FactorsSummary) -> list[Figure]:
                 "cells": [f"{row.sum()} of {row.size}" for row in known],
             }
         )
+        drawn = frame.sort_values("rank", kind="stable").head(MOST_DRAWN)
         chart = figures.interval_dots(
-            frame,
+            drawn,
             y="model",
             value="rank",
             low="low",
             high="high",
             title="Rank of the ability (1 = best)",
-            y_order=frame.sort_values("rank", kind="stable")["model"].tolist(),
+            y_order=drawn["model"].tolist(),
             color=figures.family_color(summary.matrix.families),
             tooltip=figures.tooltips(
                 model="Model", family="Family", rank="Median rank|~g", low="from|~g", high="to|~g", cells="Cells known"
@@ -302,6 +308,7 @@ def _completion_charts(summary: FactorsSummary) -> list[Figure]:
             row_height=14,
         )
         caption = f"{percent(1 - known.mean())} of the cells are missing; a model without any score spans all ranks."
+        caption += first_shown(len(frame))
         charts.append(
             Figure(f"completed_ranking_{protocol}", f"{figures.PROTOCOL_LABELS[protocol]}", chart, caption=caption)
         )

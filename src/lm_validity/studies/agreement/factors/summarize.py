@@ -136,7 +136,8 @@ def _family(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, family: 
     if intervals is None:
         few = f"The family has fewer than {MINIMUM_RESAMPLED_FAMILY} models."
         return FamilySummary(shares, Missing(uncertainty.reason or few))
-    return FamilySummary(shares, {p: ends(shares[p], intervals.get(p), no_scores(p)) for p in PROTOCOLS})
+    first = {p: found if isinstance(found, Missing) else found[0] for p, found in shares.items()}
+    return FamilySummary(shares, {p: ends(first[p], intervals.get(p), no_scores(p)) for p in PROTOCOLS})
 
 
 def _by_model(analysis: FactorsAnalysis, protocol: str) -> dict[str, Value]:

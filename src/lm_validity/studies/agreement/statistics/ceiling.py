@@ -5,12 +5,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from lm_validity.studies.agreement.statistics.agreement import mean_over_pairs
+from lm_validity.studies.agreement.statistics.corrected import ExpectedSigns
 from lm_validity.studies.agreement.statistics.factors import principal_components
 from lm_validity.studies.agreement.statistics.missing import finite_mean
-from lm_validity.studies.agreement.statistics.ranking import average_ranks, kendall_tau_matrix, pair_signs
+from lm_validity.studies.agreement.statistics.ranking import PairSigns, average_ranks, kendall_tau_matrix, pair_signs
 
-LEAST_CEILING = 0.05  # of tau: below it, a share of the ceiling says nothing
-LEAST_MODELS = 5  # with fewer, tau takes so few values that a share of the ceiling is mostly chance
+LEAST_CEILING = 0.05  # of tau: below it there is no signal to correct for noise
+LEAST_MODELS = 5  # with fewer, tau takes so few values that correcting it is mostly chance
+MANY_MODELS = 300  # from here on fewer tables are simulated: each averages over more pairs of models
+LARGEST_EXPECTED = 2**28  # numbers, of 4 bytes
 
 
 @dataclass(frozen=True)
@@ -21,7 +24,9 @@ class Ceiling:
     variance in [0, 1]; `tau_draws`, `component_draws`: (draws,) their values by simulated table; `used`:
     (k,) benchmarks with standard errors on which models differ, the others taking no part (NaN in
     `by_benchmark`); `observed`: mean tau-b of the scores over the pairs of benchmarks that `mean_tau` is over;
-    `models`: number with a score on a benchmark that takes part.
+    `models`: number with a score on a benchmark that takes part; `by_pair`, `observed_by_pair`: (k, k) mean simulated
+    and observed taus, NaN on the diagonal; `expected`: mean products of signs of the simulated tables, None where there
+    is no ceiling or where they would take more than a gigabyte.
     """
 
     mean_tau: float
@@ -32,18 +37,15 @@ class Ceiling:
     used: np.ndarray
     observed: float
     models: int
+    by_pair: np.ndarray
+    observed_by_pair: np.ndarray
+    expected: ExpectedSigns | None
 
     @property
     def above_zero(self) -> bool:
         """Whether `mean_tau` is at least 0.05 and more than 3 standard errors of the simulation above 0."""
         draws = self.tau_draws[np.isfinite(self.tau_draws)]
         return bool(len(draws) and self.mean_tau > max(LEAST_CEILING, 3 * draws.std() / np.sqrt(len(draws))))
-
-    @property
-    def share(self) -> float:
-        """`observed` over `mean_tau`; NaN for fewer than 5 models, a negative tau, or a ceiling not above 0."""
-        defined = self.models >= LEAST_MODELS and self.observed >= 0 and self.above_zero
-        return self.observed / self.mean_tau if defined else float("nan")
 
 
 def noise_ceiling(scores: np.ndarray, stderr: np.ndarray, rng: np.random.Generator, draws: int = 200) -> Ceiling:
@@ -57,27 +59,33 @@ def noise_ceiling(scores: np.ndarray, stderr: np.ndarray, rng: np.random.Generat
     benchmarks with a tau in the scores themselves count, in each simulated table as in the observed mean.
 
     What remains between 1 and the ceiling is measurement error; what remains between the observed agreement
-    and the ceiling is disagreement about the order (or dependence between the benchmarks' errors). Ratios
-    above 1 are possible: noise in the observed table is one draw, and errors of benchmarks that share items
-    are not independent.
+    and the ceiling is disagreement about the order (or dependence between the benchmarks' errors). The observed
+    tau may be above the ceiling: noise in the observed table is one draw, and errors of benchmarks that share items
+    are not independent. From 300 models on, fewer than `draws` tables are simulated, at least 20.
     """
     known, observed = np.isfinite(scores), kendall_tau_matrix(pair_signs(scores))
+    k = scores.shape[1]
     used = np.isfinite(np.diag(observed)) & (known & np.isfinite(stderr)).any(axis=0)
-    by_benchmark, nothing = np.full(scores.shape[1], np.nan), np.full(0, np.nan)
+    by_benchmark, nothing, no_pairs = np.full(k, np.nan), np.full(0, np.nan), np.full((k, k), np.nan)
     if used.sum() < 2:
-        return Ceiling(float("nan"), by_benchmark, float("nan"), nothing, nothing, used, float("nan"), 0)
-    observed = observed[np.ix_(used, used)]
-    pairs = np.isfinite(observed) & ~np.eye(len(observed), dtype=bool)
+        nan = float("nan")
+        return Ceiling(nan, by_benchmark, nan, nothing, nothing, used, nan, 0, no_pairs, no_pairs, None)
+    observed = np.where(np.eye(used.sum(), dtype=bool), np.nan, observed[np.ix_(used, used)])
+    pairs = np.isfinite(observed)
     truth, noise = latent_order_table(scores[:, used], stderr[:, used])
-    taus, shares, rows = [], [], []
+    draws = max(20, int(draws * min(1.0, (MANY_MODELS / len(scores)) ** 2)))
+    expected = _Expectation(np.isfinite(truth))
+    taus, shares, grids = [], [], []
     for _ in range(draws):
         table = truth + noise * rng.standard_normal(truth.shape)
-        tau = np.where(pairs, kendall_tau_matrix(pair_signs(table)), np.nan)
+        signs = pair_signs(table)
+        expected.add(signs)
+        tau = np.where(pairs, kendall_tau_matrix(signs), np.nan)
         taus.append(mean_over_pairs(tau))
-        rows.append(finite_mean(tau, axis=1))
+        grids.append(tau)
         explained = principal_components(table).explained_variance
         shares.append(explained[0] if len(explained) else np.nan)
-    by_benchmark[used] = finite_mean(np.array(rows), axis=0)
+    by_benchmark[used] = finite_mean(np.array([finite_mean(tau, axis=1) for tau in grids]), axis=0)
     return Ceiling(
         mean_tau=finite_mean(np.array(taus)),
         by_benchmark=by_benchmark,
@@ -87,7 +95,44 @@ def noise_ceiling(scores: np.ndarray, stderr: np.ndarray, rng: np.random.Generat
         used=used,
         observed=mean_over_pairs(observed),
         models=int(known[:, used].any(axis=1).sum()),
+        by_pair=_in_table(finite_mean(np.array(grids), axis=0), used),
+        observed_by_pair=_in_table(observed, used),
+        expected=expected.mean(draws, np.flatnonzero(used)),
     )
+
+
+def _in_table(values: np.ndarray, used: np.ndarray) -> np.ndarray:
+    """(k, k) with `values` in the rows and columns of the `used` benchmarks, NaN elsewhere."""
+    table = np.full((len(used), len(used)), np.nan)
+    table[np.ix_(used, used)] = values
+    return table
+
+
+class _Expectation:
+    """Sums of products of signs over simulated tables; of nothing where those would be too many numbers."""
+
+    def __init__(self, known: np.ndarray):
+        models, columns = known.shape
+        self.upper = np.triu_indices(columns)
+        pairs = models * (models - 1) // 2
+        self.fits = pairs * len(self.upper[0]) <= LARGEST_EXPECTED
+        if self.fits:
+            self.product = np.zeros((len(self.upper[0]), pairs), dtype=np.float32)
+            self.untied = np.zeros((columns, pairs), dtype=np.float32)
+            first, second = np.triu_indices(models, 1)
+            self.known = (known[first] & known[second]).T.astype(np.float32)
+
+    def add(self, signs: PairSigns) -> None:
+        if self.fits:
+            sign = signs.sign.T.astype(np.float32)
+            self.untied += np.abs(sign)
+            for place, (a, b) in enumerate(zip(*self.upper, strict=True)):
+                self.product[place] += sign[a] * sign[b]
+
+    def mean(self, draws: int, columns: np.ndarray) -> ExpectedSigns | None:
+        if not self.fits:
+            return None
+        return ExpectedSigns(self.product / draws, self.untied / draws, self.known, columns)
 
 
 def latent_order_table(scores: np.ndarray, stderr: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

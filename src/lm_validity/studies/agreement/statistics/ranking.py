@@ -135,6 +135,8 @@ def resampled_kendall_tau(signs: PairSigns, weights: np.ndarray, others: PairSig
         if symmetric and b < a:
             tau[:, a, b] = tau[:, b, a]
             continue
+        if not (signs.known[:, a] * others.known[:, b]).any():
+            continue
         if all_known:
             left, right = left_totals[a], right_totals[b]
         else:

@@ -7,6 +7,8 @@ import numpy as np
 from lm_validity.studies.agreement.statistics.missing import finite_mean, finite_quantile
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs
 
+MANY_MODELS = 300  # from here on one deal of the models into groups is precise enough
+
 
 @dataclass(frozen=True)
 class SubsetAgreement:
@@ -44,6 +46,7 @@ def subset_agreement(
     undefined = np.full(benchmarks, np.nan)
     order, _ = greedy_subsets(standardized)
     folds = min(folds, models // 4)
+    repeats = repeats if models <= MANY_MODELS else 1
     if folds < 2:
         return SubsetAgreement(sizes, undefined, undefined, undefined, undefined, order)
     greedy, random = [], []

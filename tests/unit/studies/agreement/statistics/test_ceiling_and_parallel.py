@@ -96,19 +96,19 @@ def test_parallel_analysis_with_missing_cells_shuffles_known_ones():
     assert result.factors == 1 and len(result.observed) == 11
 
 
-def test_a_share_is_taken_of_a_ceiling_that_is_above_zero_only():
+def test_a_ceiling_of_noise_alone_is_not_above_zero():
     same = np.full((6, 3), 0.5)
     same[0] += 1e-9
     for seed in range(5):
         noise = noise_ceiling(same, np.full((6, 3), 0.05), np.random.default_rng(seed))
-        assert noise.observed == pytest.approx(1) and np.isfinite(noise.mean_tau) and np.isnan(noise.share)
+        assert noise.observed == pytest.approx(1) and np.isfinite(noise.mean_tau) and not noise.above_zero
     clear = noise_ceiling(np.outer(np.arange(6.0), np.ones(3)), np.full((6, 3), 0.5), np.random.default_rng(0))
-    assert clear.share == pytest.approx(1 / clear.mean_tau)
+    assert clear.above_zero
     without = noise_ceiling(same, np.full((6, 3), np.nan), np.random.default_rng(0))
-    assert np.isnan(without.share)
+    assert not without.above_zero and without.expected is None
 
 
-def test_a_constant_benchmark_changes_neither_the_ceiling_nor_the_share():
+def test_a_constant_benchmark_does_not_change_the_ceiling():
     rng = np.random.default_rng(5)
     scores = rng.normal(size=(10, 1)) + 0.2 * rng.normal(size=(10, 4))
     with_constant = np.column_stack([scores, np.full(10, 0.5)])
@@ -116,7 +116,8 @@ def test_a_constant_benchmark_changes_neither_the_ceiling_nor_the_share():
     ceiling = noise_ceiling(with_constant, np.full((10, 5), 0.2), np.random.default_rng(6))
     assert ceiling.used.tolist() == [True] * 4 + [False] and np.isnan(ceiling.by_benchmark[4])
     assert (ceiling.mean_tau, ceiling.first_component) == (alone.mean_tau, alone.first_component)
-    assert ceiling.share == alone.share and 0.5 < ceiling.share < 1.2
+    assert ceiling.observed == alone.observed
+    np.testing.assert_array_equal(ceiling.expected.product, alone.expected.product)
 
 
 def test_a_pair_of_benchmarks_without_a_tau_is_in_neither_mean():
@@ -129,17 +130,3 @@ def test_a_pair_of_benchmarks_without_a_tau_is_in_neither_mean():
     assert ceiling.used.all() and ceiling.observed == pytest.approx((1 + 22 / np.sqrt(22 * 28)) / 2)
     # the mean of the pairs a, c and b, c: c's mean with the others
     assert ceiling.mean_tau == pytest.approx(ceiling.by_benchmark[2])
-
-
-@pytest.mark.parametrize(("models", "defined"), [(2, False), (4, False), (5, True)])
-def test_no_share_for_fewer_than_five_models(models, defined):
-    scores = np.outer(np.arange(float(models)), np.ones(3))
-    ceiling = noise_ceiling(scores, np.full((models, 3), 0.1), np.random.default_rng(0))
-    assert ceiling.mean_tau > 0.9 and ceiling.models == models
-    assert np.isfinite(ceiling.share) == defined
-
-
-def test_no_share_of_a_ceiling_for_a_negative_tau():
-    scores = np.column_stack([np.arange(8.0), -np.arange(8.0)])
-    ceiling = noise_ceiling(scores, np.full((8, 2), 0.1), np.random.default_rng(0))
-    assert ceiling.observed == pytest.approx(-1) and ceiling.mean_tau > 0.9 and np.isnan(ceiling.share)

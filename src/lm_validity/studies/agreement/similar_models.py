@@ -1,0 +1,196 @@
+"""Agreement with noise taken out, among models of like size or compute, and with families as clusters."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lm_validity.studies.agreement.analysis import DIRECT, PREPARED, AgreementAnalysis, no_ceiling
+from lm_validity.studies.agreement.statistics.ceiling import LEAST_MODELS, Ceiling
+from lm_validity.studies.agreement.statistics.corrected import (
+    LEAST_CLUSTERS,
+    cluster_numbers,
+    corrected_interval,
+    mean_tau_left_out,
+    noise_corrected_tau,
+    transformed_interval,
+)
+from lm_validity.studies.agreement.statistics.ranking import pair_signs
+from lm_validity.studies.agreement.statistics.resampling import Interval
+from lm_validity.studies.agreement.summary import CorrectedTau, Range, RatioRow, Value, ends
+from lm_validity.summaries import Missing, is_known, known
+from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.words import count, decimal
+
+# model sizes within these ratios, and beyond the last one
+RATIOS = ((1.0, 1.25), (1.0, 2.0), (1.0, 4.0), (4.0, None))
+LEAST_PAIRS = 10  # of models; fewer say nothing about a mean over pairs of benchmarks
+ABOVE_CEILING = "The tau observed is above its noise ceiling, so there is no noise left to correct for."
+
+
+@dataclass(frozen=True)
+class TauWithIntervals:
+    """A mean tau, its ceiling and what they would be without noise; intervals over models and over families."""
+
+    mean: Value
+    ceiling: Value
+    corrected: Value
+    interval: Range
+    interval_clustered: Range
+    corrected_interval: Range
+    corrected_interval_clustered: Range
+
+
+def no_correction(ceiling: Ceiling, scores: np.ndarray) -> str:
+    """Why a noise ceiling cannot correct a tau, empty where it can."""
+    if np.isnan(ceiling.mean_tau):
+        return no_ceiling(ceiling, scores)
+    if ceiling.models < LEAST_MODELS:
+        return f"The noise ceiling is over {count(ceiling.models, 'model')}, fewer than {LEAST_MODELS}."
+    if not ceiling.above_zero:
+        return f"At a tau of {decimal(ceiling.mean_tau)} the noise ceiling is not clearly above 0."
+    return ""
+
+
+def corrected_tau(analysis: AgreementAnalysis, protocol: str) -> CorrectedTau:
+    """The agreement without measurement error: over all, by benchmark, by pair."""
+    ceiling, names = analysis.ceiling[protocol], analysis.tasks
+    reason = no_correction(ceiling, analysis.scores[protocol])
+    mean = known(float(noise_corrected_tau(ceiling.observed, ceiling.mean_tau)), reason or ABOVE_CEILING)
+    pairs = np.ones(len(analysis.significant[protocol].first), dtype=bool)
+    found = _with_intervals(analysis, protocol, pairs) if not reason else None
+    by_benchmark = noise_corrected_tau(
+        np.array([_finite_mean(row) for row in ceiling.observed_by_pair]), ceiling.by_benchmark
+    )
+    by_pair = noise_corrected_tau(ceiling.observed_by_pair, ceiling.by_pair)
+    why = reason or "The pair has no tau or no noise ceiling, or its tau is above the ceiling."
+    if reason:
+        mean, by_benchmark, by_pair = Missing(reason), np.full(len(names), np.nan), np.full(by_pair.shape, np.nan)
+    return CorrectedTau(
+        mean=mean,
+        interval=found.corrected_interval if found and is_known(mean) else _as_missing(mean),
+        interval_clustered=found.corrected_interval_clustered if found and is_known(mean) else _as_missing(mean),
+        by_benchmark={name: known(float(tau), why) for name, tau in zip(names, by_benchmark, strict=True)},
+        by_pair=[
+            (names[i], names[j], known(float(by_pair[i, j]), why))
+            for i, j in zip(*np.triu_indices(len(names), 1), strict=True)
+        ],
+    )
+
+
+def _finite_mean(values: np.ndarray) -> float:
+    finite = values[np.isfinite(values)]
+    return float(finite.mean()) if len(finite) else float("nan")
+
+
+def _as_missing(value: Value) -> Missing:
+    return value if isinstance(value, Missing) else Missing(ABOVE_CEILING)
+
+
+def clustered_interval(analysis: AgreementAnalysis, protocol: str, mean: Value) -> Range:
+    """The interval of the mean tau with families as clusters."""
+    reason = no_clusters(analysis.matrix.families)
+    if isinstance(mean, Missing) or reason:
+        return mean if isinstance(mean, Missing) else Missing(reason)
+    signs = pair_signs(analysis.scores[protocol])
+    taus, _ = mean_tau_left_out(signs, None, np.ones(len(signs.first), bool), _families(analysis))
+    return ends(mean, transformed_interval(taus[0], taus[1:], "tau"), LOST_CLUSTER)
+
+
+def clustered_change(analysis: AgreementAnalysis, mean: Value) -> Range:
+    """The interval of the change by preparation with families as clusters, over the cells known under both."""
+    reason = no_clusters(analysis.matrix.families)
+    if isinstance(mean, Missing) or reason:
+        return mean if isinstance(mean, Missing) else Missing(reason)
+    rows = analysis.comparison.models
+    clusters = cluster_numbers(analysis.matrix.families[rows])
+    taus = {}
+    for p in PROTOCOLS:
+        signs = pair_signs(analysis.comparison.scores[p][rows])
+        taus[p], _ = mean_tau_left_out(signs, None, np.ones(len(signs.first), bool), clusters)
+    change = taus[PREPARED] - taus[DIRECT]
+    low, high = transformed_interval(change[0] / 2, change[1:] / 2, "tau")  # a change lies between -2 and 2
+    return ends(mean, Interval(2 * low, 2 * high), LOST_CLUSTER)
+
+
+LOST_CLUSTER = f"There are fewer than {LEAST_CLUSTERS} families, or without one of them no tau is left."
+
+
+def no_clusters(families: np.ndarray) -> str:
+    """Why families give no clusters, empty where they do; a model of unknown family is a cluster of its own."""
+    named = [name for name in families if name is not None]
+    if not named:
+        return "The models sheet names no family."
+    if len(named) == len(set(named)):
+        return "No family has two models: the interval over models is that over families."
+    clusters = int(cluster_numbers(families).max()) + 1
+    return f"There are fewer than {LEAST_CLUSTERS} families." if clusters < LEAST_CLUSTERS else ""
+
+
+def _families(analysis: AgreementAnalysis) -> np.ndarray:
+    return cluster_numbers(analysis.matrix.families)
+
+
+def ratio_rows(analysis: AgreementAnalysis, protocol: str, size: np.ndarray) -> list[RatioRow]:
+    """Agreement among pairs of models whose `size` (models,), parameters or compute, differs by at most a factor."""
+    signs = analysis.significant[protocol]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logarithm = np.log(np.where(size > 0, size, np.nan))
+        ratio = np.exp(np.abs(logarithm[signs.first] - logarithm[signs.second]))
+    rows = []
+    for at_least, at_most in RATIOS if np.isfinite(ratio).any() else ():
+        within = ratio > at_least if at_most is None else ratio <= at_most * (1 + 1e-9)
+        with_score = np.isfinite(analysis.scores[protocol]).any(axis=1)
+        scored = within & with_score[signs.first] & with_score[signs.second]
+        found = _with_intervals(analysis, protocol, scored)
+        rows.append(
+            RatioRow(at_most, at_least, int(scored.sum()), **{name: getattr(found, name) for name in vars(found)})
+        )
+    return rows
+
+
+def _with_intervals(analysis: AgreementAnalysis, protocol: str, pairs: np.ndarray) -> TauWithIntervals:
+    """Mean tau over the pairs of models in a mask, its ceiling, and both corrected for noise."""
+    if pairs.sum() < LEAST_PAIRS:
+        return TauWithIntervals(*[Missing(f"There are fewer than {LEAST_PAIRS} such pairs of models.")] * 7)
+    ceiling = analysis.ceiling[protocol]
+    signs = pair_signs(analysis.scores[protocol])
+    models = _among(signs, pairs, np.arange(len(analysis.matrix.models)))
+    families = _among(signs, pairs, _families(analysis))
+    reason = no_correction(ceiling, analysis.scores[protocol])
+    if ceiling.expected is None and not reason:
+        reason = "The table has too many models and benchmarks to take the noise ceiling apart."
+    expected = None if reason else ceiling.expected
+    tau, limit = mean_tau_left_out(signs, expected, pairs, models)
+    tau_families, limit_families = mean_tau_left_out(signs, expected, pairs, families)
+    mean = known(float(tau[0]), "No pair of benchmarks has a tau among these pairs of models.")
+    corrected = known(float(noise_corrected_tau(tau[0], limit[0])), reason or ABOVE_CEILING)
+    lost = "Without one of the models no tau is left."
+    clusters = no_clusters(analysis.matrix.families)
+    by_family: tuple[Range, Range] = (Missing(clusters), Missing(clusters))
+    if not clusters:
+        by_family = (
+            ends(mean, transformed_interval(tau_families[0], tau_families[1:], "tau"), LOST_CLUSTER),
+            ends(corrected, _corrected(tau_families, limit_families), LOST_CLUSTER),
+        )
+    return TauWithIntervals(
+        mean=mean,
+        ceiling=known(float(limit[0]), reason or lost),
+        corrected=corrected,
+        interval=ends(mean, transformed_interval(tau[0], tau[1:], "tau"), lost),
+        interval_clustered=by_family[0],
+        corrected_interval=ends(corrected, _corrected(tau, limit), lost),
+        corrected_interval_clustered=by_family[1],
+    )
+
+
+def _corrected(tau: np.ndarray, limit: np.ndarray) -> Interval:
+    return corrected_interval(tau[0], limit[0], tau[1:], limit[1:])
+
+
+def _among(signs, pairs: np.ndarray, clusters: np.ndarray) -> np.ndarray:
+    """`clusters` renumbered so that those without a pair in the mask are one, left out at the end as nothing is."""
+    present = np.unique(clusters[np.concatenate([signs.first[pairs], signs.second[pairs]])])
+    numbers = np.full(int(clusters.max()) + 1, -1)
+    numbers[present] = np.arange(len(present))
+    # models without such a pair take no part: any number will do
+    return np.maximum(numbers[clusters], 0)

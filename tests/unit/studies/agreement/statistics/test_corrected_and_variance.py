@@ -1,0 +1,99 @@
+"""Agreement without noise, among models of like size, with families as clusters; components of variance."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from lm_validity.studies.agreement.statistics.agreement import mean_over_pairs
+from lm_validity.studies.agreement.statistics.ceiling import noise_ceiling
+from lm_validity.studies.agreement.statistics.corrected import (
+    cluster_numbers,
+    corrected_interval,
+    jackknife_interval,
+    mean_tau_left_out,
+    noise_corrected_tau,
+    transformed_interval,
+)
+from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs, restricted
+from lm_validity.studies.agreement.statistics.variance import reliability_of, variance_components
+
+
+def world(rng, models=60, benchmarks=10, correlation=0.8, noise=0.5):
+    """Normal scores with a common factor, and their standard errors."""
+    ability = rng.normal(size=(models, 1))
+    truth = np.sqrt(correlation) * ability + np.sqrt(1 - correlation) * rng.normal(size=(models, benchmarks))
+    return truth + noise * rng.normal(size=truth.shape), np.full(truth.shape, noise)
+
+
+def test_correction_gives_the_tau_without_noise():
+    found = []
+    for seed in range(12):
+        scores, errors = world(np.random.default_rng(seed))
+        ceiling = noise_ceiling(scores, errors, np.random.default_rng(seed), draws=20)
+        found.append(noise_corrected_tau(ceiling.observed, ceiling.mean_tau))
+    truth = 2 / np.pi * np.arcsin(0.8)
+    assert np.mean(found) == pytest.approx(truth, abs=0.03)
+    assert ceiling.observed < truth - 0.1  # the noise takes that much
+
+
+def test_correction_by_hand_and_where_there_is_none():
+    assert noise_corrected_tau(1 / 3, 1.0) == pytest.approx(1 / 3)
+    assert noise_corrected_tau(1 / 3, 2 / 3) == pytest.approx(2 / np.pi * np.arcsin(0.5 / np.sin(np.pi / 3)))
+    assert np.isnan(noise_corrected_tau(0.5, 0.4)) and np.isnan(noise_corrected_tau(0.5, -0.1))
+
+
+def test_jackknife_interval_of_a_mean_is_students():
+    values = np.array([1.0, 4, 2, 8, 5])
+    left_out = (values.sum() - values) / 4
+    reach = stats.t.ppf(0.975, 4) * values.std(ddof=1) / np.sqrt(5)
+    assert jackknife_interval(values.mean(), left_out) == pytest.approx((4 - reach, 4 + reach))
+    assert np.isnan(jackknife_interval(4.0, left_out[:2]).low)
+    low, high = transformed_interval(0.97, np.array([0.9, 0.99, 0.95]), "share")
+    assert 0 < low < 0.97 < high < 1
+
+
+def test_corrected_interval_holds_its_estimate_and_ends_where_a_tau_must():
+    low, high = corrected_interval(0.7, 0.8, np.array([0.6, 0.72, 0.75]), np.array([0.8, 0.79, 0.81]))
+    assert low < noise_corrected_tau(0.7, 0.8) < high <= 1
+
+
+def test_means_over_some_pairs_of_models_without_each_cluster_are_those_of_the_table_without_it():
+    rng = np.random.default_rng(1)
+    scores, errors = world(rng, models=14, benchmarks=4)
+    scores[rng.random(scores.shape) < 0.15] = np.nan
+    clusters = cluster_numbers(np.array(["a", "b", None, "a", None, "c", "b"] * 2, dtype=object))
+    assert clusters.tolist() == [0, 1, 2, 0, 3, 4, 1, 0, 1, 5, 0, 6, 4, 1]
+    signs = pair_signs(scores)
+    chosen = rng.random(len(signs.first)) < 0.6
+    ceiling = noise_ceiling(scores, errors, rng, draws=30)
+    observed, limit = mean_tau_left_out(signs, ceiling.expected, chosen, clusters)
+    for number in range(-1, 7):
+        keep = chosen & (clusters[signs.first] != number) & (clusters[signs.second] != number)
+        tau = kendall_tau_matrix(restricted(signs, keep))
+        assert observed[number + 1] == pytest.approx(mean_over_pairs(tau))
+    assert np.isfinite(limit).all() and limit[0] > observed[0]
+    everything, whole = mean_tau_left_out(signs, ceiling.expected, np.ones(len(chosen), bool), clusters)
+    assert everything[0] == pytest.approx(ceiling.observed) and whole[0] == pytest.approx(ceiling.mean_tau, abs=1e-5)
+
+
+def test_variance_components_are_those_of_the_world():
+    rng = np.random.default_rng(2)
+    model, interaction, items, seeds = 0.6, 0.2, 0.15, 0.05
+    parts = [np.sqrt(v) * rng.normal(size=(3000, 12)) for v in (interaction, items, seeds)]
+    scores = np.sqrt(model) * rng.normal(size=(3000, 1)) + sum(parts)
+    shape = scores.shape
+    found = variance_components(scores, np.full(shape, items**0.5), np.full(shape, seeds**0.5))
+    assert [found.model, found.model_benchmark] == pytest.approx([model, interaction], abs=0.03)
+    assert [found.item, found.seed] == pytest.approx([items, seeds], abs=0.01)
+    assert found.reliability == pytest.approx(model / (model + 0.4 / 12), abs=0.01)
+    assert reliability_of(found, found.benchmarks) == pytest.approx(found.reliability)
+    # twice the benchmarks: Spearman and Brown
+    doubled = 2 * found.reliability / (1 + found.reliability)
+    assert reliability_of(found, 2 * found.benchmarks) == pytest.approx(doubled)
+    assert reliability_of(found, 12, items=1e9, seeds=1e9) > found.reliability
+
+
+def test_variance_components_of_too_few_models_or_benchmarks_are_undefined():
+    assert np.isnan(variance_components(np.eye(2), np.eye(2), np.eye(2)).model)
+    scores = np.column_stack([np.arange(5.0), np.ones(5)])
+    assert np.isnan(variance_components(scores, scores, scores).model)

@@ -3,7 +3,10 @@
 import numpy as np
 import pandas as pd
 
-_SHOWN = 6  # names that a note lists; the rest is counted
+from lm_validity.config.sheets import metric_key
+from lm_validity.errors import InputError
+from lm_validity.words import listing
+
 # what makes a score one of several of its benchmark; metrics of one evaluation count once
 _EVALUATION = ["model", "checkpoint", "iteration", "tokens_b", "protocol", "prompt", "seed"]
 
@@ -29,6 +32,42 @@ def fewshot_count(counts: pd.Series) -> int | None:
     return None if times.empty else int(times.index[times == times.max()].min())
 
 
+def benchmark_metric(rows: pd.DataFrame, sheet: pd.DataFrame, path, notes: list[str]) -> pd.DataFrame:
+    """The rows of each benchmark's metric. A null metric in the table counts as that metric."""
+    wanted = sheet.set_index("benchmark")["metric"].reindex(rows["benchmark"]).to_numpy(dtype=object)
+    given = np.array([None if pd.isna(name) else metric_key(name) for name in rows["metric"]], dtype=object)
+    keep = np.array([w is None or g is None or w == g for w, g in zip(wanted, given, strict=True)], dtype=bool)
+    for benchmark in sheet["benchmark"]:
+        here = (rows["benchmark"] == benchmark).to_numpy()
+        found = sorted({name for name in given[here] if name is not None})
+        if here.any() and not (here & keep).any():
+            metric = wanted[here][0]
+            notes.append(f"{benchmark}: no score under its metric {metric}; the table has {listing(found)}.")
+        elif here.any() and wanted[here][0] is not None:
+            notes += _other_metrics(
+                rows[here & keep], rows[here & ~keep].assign(metric=given[here & ~keep]), wanted[here][0]
+            )
+        elif here.any() and len(found) > 1:
+            raise InputError(
+                f"{path}: {benchmark} has several metrics ({listing(found)}) and the benchmarks sheet names none.",
+                "fill in the sheet's column 'metric'.",
+            )
+    return rows.assign(metric=given)[keep]
+
+
+def _other_metrics(kept: pd.DataFrame, others: pd.DataFrame, metric: str) -> list[str]:
+    """A note on cells of one benchmark that have rows under other metrics only, and so count as missing."""
+    here, there = (pd.MultiIndex.from_frame(r[["model", "checkpoint", "protocol"]].fillna("")) for r in (others, kept))
+    lost = others[~here.isin(there)]
+    if lost.empty:
+        return []
+    cells = [f"{model} ({protocol})" for model, protocol in lost[["model", "protocol"]].drop_duplicates().to_numpy()]
+    return [
+        f"{lost['benchmark'].iloc[0]}: the scores of {listing(cells, 6)} are not under its metric {metric} but under "
+        f"{listing(sorted(set(lost['metric'])))} only; they count as missing."
+    ]
+
+
 def _one_wording(rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
     keep, chosen = np.ones(len(rows), dtype=bool), {}
     variants = rows["prompt_variant"]
@@ -43,7 +82,7 @@ def _one_wording(rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
         keep &= ~here | (variants == chosen[benchmark]).to_numpy(dtype=bool, na_value=False)
     if chosen:
         used = [f"{variant} on {benchmark}" for benchmark, variant in chosen.items()]
-        notes.append(f"No score under the task's own wording of the prompt: used is {_listing(used)}.")
+        notes.append(f"No score under the task's own wording of the prompt: used is {listing(used)}.")
     if not keep.all():
         notes.append(f"Scores under other wordings of the prompt stay out: {(~keep).sum()}.")
     return rows[keep]
@@ -61,7 +100,7 @@ def _one_count(rows: pd.DataFrame, sheet: pd.DataFrame | None, notes: list[str])
     notes.append(_used_note(used))
     if out.any():
         parts = [
-            f"{count} on {_listing(sorted(found['benchmark'].unique()))} (models: {found['model'].nunique()})"
+            f"{count} on {listing(sorted(found['benchmark'].unique()))} (models: {found['model'].nunique()})"
             for count, found in rows[out].groupby("num_fewshot")
         ]
         notes.append(f"Scores with another number of solved examples stay out ({out.sum()}): {'; '.join(parts)}.")
@@ -74,10 +113,5 @@ def _used_note(used: dict[str, int]) -> str:
         by_count.setdefault(count, []).append(benchmark)
     if len(by_count) == 1:
         return f"Solved examples before each question (few-shot): {next(iter(by_count))}."
-    parts = [f"{count} on {_listing(names)}" for count, names in sorted(by_count.items())]
+    parts = [f"{count} on {listing(names)}" for count, names in sorted(by_count.items())]
     return f"Solved examples before each question (few-shot): {'; '.join(parts)}."
-
-
-def _listing(names: list[str]) -> str:
-    shown = ", ".join(names[:_SHOWN])
-    return shown if len(names) <= _SHOWN else f"{shown} and {len(names) - _SHOWN} more"

@@ -7,6 +7,7 @@ columns and empty values mean unknown.
 
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 
 from lm_validity.config.rows import SheetRow, read_rows
@@ -66,3 +67,14 @@ def completed(scores: pd.DataFrame, sheet: pd.DataFrame) -> pd.DataFrame:
         "num_fewshot": facts["num_fewshot"].astype("Int64"),
     }
     return scores.assign(**{name: scores[name].where(scores[name].notna(), values) for name, values in known.items()})
+
+
+def of_study(sheet: pd.DataFrame, study: str) -> np.ndarray:
+    """Which rows (n,) of a sheet take part in a study: those that name it, and those that name none."""
+    return np.array([pd.isna(names) or study in names.replace(" ", "").split(",") for names in sheet["studies"]], bool)
+
+
+def unique_labels(labels: pd.Series, models: pd.Series) -> pd.Series:
+    """Labels for figures; the model's id where there is none or where several models have the same."""
+    labels = labels.where(labels.notna(), models)
+    return labels.where(~labels.duplicated(keep=False), models)

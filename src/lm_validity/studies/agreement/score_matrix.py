@@ -6,13 +6,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
 from lm_validity.studies.agreement.score_checks import direction_notes, unit_notes
 from lm_validity.studies.agreement.statistics.factors import pretraining_compute
-from lm_validity.tables.report_rows import report_rows
+from lm_validity.tables.report_rows import benchmark_metric, report_rows
 from lm_validity.tables.schema import PROTOCOLS, read_scores, replay_notes
-from lm_validity.tables.sheets import as_in_scores, read_benchmarks, read_models
+from lm_validity.tables.sheets import as_in_scores, of_study, read_benchmarks, read_models, unique_labels
 from lm_validity.words import listing
 
 PERPLEXITY = "loglikelihood_rolling"
@@ -184,11 +183,6 @@ def _other_study_notes(sheet: pd.DataFrame, rows: pd.DataFrame, key: str) -> lis
     return [f"{key.capitalize()}s of other studies stay out: {listing(others)}."] if others else []
 
 
-def of_study(sheet: pd.DataFrame, study: str) -> np.ndarray:
-    """Which rows (n,) of a sheet take part in a study: those that name it, and those that name none."""
-    return np.array([pd.isna(names) or study in names.replace(" ", "").split(",") for names in sheet["studies"]], bool)
-
-
 def _last_checkpoint(rows: pd.DataFrame, path) -> tuple[pd.DataFrame, list[str]]:
     """Rows of the finished model; for a model without a checkpoint called final, those of its only or its last one.
 
@@ -223,42 +217,6 @@ def _sheet_notes(rows: pd.DataFrame, sheet: pd.DataFrame) -> list[str]:
     if absent:
         notes.append(f"Benchmarks of the sheet without any score: {listing(absent)}.")
     return notes
-
-
-def benchmark_metric(rows: pd.DataFrame, sheet: pd.DataFrame, path, notes: list[str]) -> pd.DataFrame:
-    """The rows of each benchmark's metric. A null metric in the table counts as that metric."""
-    wanted = sheet.set_index("benchmark")["metric"].reindex(rows["benchmark"]).to_numpy(dtype=object)
-    given = np.array([None if pd.isna(name) else metric_key(name) for name in rows["metric"]], dtype=object)
-    keep = np.array([w is None or g is None or w == g for w, g in zip(wanted, given, strict=True)], dtype=bool)
-    for benchmark in sheet["benchmark"]:
-        here = (rows["benchmark"] == benchmark).to_numpy()
-        found = sorted({name for name in given[here] if name is not None})
-        if here.any() and not (here & keep).any():
-            metric = wanted[here][0]
-            notes.append(f"{benchmark}: no score under its metric {metric}; the table has {listing(found)}.")
-        elif here.any() and wanted[here][0] is not None:
-            notes += _other_metrics(
-                rows[here & keep], rows[here & ~keep].assign(metric=given[here & ~keep]), wanted[here][0]
-            )
-        elif here.any() and len(found) > 1:
-            raise InputError(
-                f"{path}: {benchmark} has several metrics ({listing(found)}) and the benchmarks sheet names none.",
-                "fill in the sheet's column 'metric'.",
-            )
-    return rows.assign(metric=given)[keep]
-
-
-def _other_metrics(kept: pd.DataFrame, others: pd.DataFrame, metric: str) -> list[str]:
-    """A note on cells of one benchmark that have rows under other metrics only, and so count as missing."""
-    here, there = (pd.MultiIndex.from_frame(r[["model", "checkpoint", "protocol"]].fillna("")) for r in (others, kept))
-    lost = others[~here.isin(there)]
-    if lost.empty:
-        return []
-    cells = [f"{model} ({protocol})" for model, protocol in lost[["model", "protocol"]].drop_duplicates().to_numpy()]
-    return [
-        f"{lost['benchmark'].iloc[0]}: the scores of {listing(cells, 6)} are not under its metric {metric} but under "
-        f"{listing(sorted(set(lost['metric'])))} only; they count as missing."
-    ]
 
 
 def _infinite_notes(rows: pd.DataFrame) -> list[str]:
@@ -315,12 +273,6 @@ def _model_facts(names: tuple[str, ...], sheet: pd.DataFrame) -> pd.DataFrame:
     facts["label"] = unique_labels(facts["label"], facts["model"])
     facts["family"] = facts["family"].astype(object).where(facts["family"].notna(), None)
     return facts
-
-
-def unique_labels(labels: pd.Series, models: pd.Series) -> pd.Series:
-    """Labels for figures; the model's id where there is none or where several models have the same."""
-    labels = labels.where(labels.notna(), models)
-    return labels.where(~labels.duplicated(keep=False), models)
 
 
 def _benchmark_facts(rows: pd.DataFrame, sheet: pd.DataFrame) -> pd.DataFrame:

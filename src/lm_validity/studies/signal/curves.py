@@ -7,11 +7,10 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
-from lm_validity.studies.agreement.score_matrix import benchmark_metric, of_study, unique_labels
 from lm_validity.tables.item_arrays import training_order
-from lm_validity.tables.report_rows import report_rows
+from lm_validity.tables.report_rows import benchmark_metric, report_rows
 from lm_validity.tables.schema import read_scores, replay_notes
-from lm_validity.tables.sheets import as_in_scores, read_benchmarks, read_models
+from lm_validity.tables.sheets import as_in_scores, of_study, read_benchmarks, read_models, unique_labels
 from lm_validity.words import listing
 
 STUDY = "signal"  # as the sheets' column `studies` names it

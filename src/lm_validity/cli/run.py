@@ -109,12 +109,16 @@ def preflight(
     configfile: Configfile = DEFAULT,
     fast: Annotated[bool, typer.Option("--fast", help="Do not read every file's sha256.")] = False,
 ) -> None:
-    """Before submission: what is missing, damaged or locked; one line each. Asks for what is to be computed again."""
+    """Before submission: what is missing, damaged or locked, and what a changed recipe has computed again; one line
+    each. Removes what is damaged, so that it is computed again."""
     from lm_validity.monitor.check import lease_problems, orphan_problems, record_problems, repair
     from lm_validity.monitor.readiness import readiness_problems
+    from lm_validity.monitor.recomputed import recomputed_cells
     from lm_validity.run.hub_models import unfetched_models
 
     run = _load(configfile)
+    for line in recomputed_cells(run):
+        print(f"will be computed again: {line}")
     problems = [*record_problems(run), *readiness_problems(run)]
     if unfetched_models(run) and not run.configuration.replay:
         from lm_validity.cells.models.access import access_problems

@@ -39,7 +39,8 @@ class RunState:
         self.run = run
         self.workspace = Workspace(run, also_aside=True)
         self._finished = _list_store(run.results / "store")
-        self._names = {folder.rpartition("--")[0] for folder in self._finished}
+        # label -> the folder finished last, of whatever recipe
+        self._latest = {name.rpartition("--")[0]: name for name in sorted(self._finished, key=self._finished.get)}
         self._running = _held_leases(run.results / "store" / ".leases")
         self._failures = read_failures(run)
 
@@ -56,6 +57,13 @@ class RunState:
             found.setdefault(one.cell.rule, Counter(dict.fromkeys(STATES, 0)))[one.state] += 1
         return found
 
+    def latest_recipe(self, cell: Cell) -> dict | None:
+        """The recipe under which the cell was finished last; None where it never was or cannot be read."""
+        try:
+            return self.workspace.store.read(self._latest[label(cell)])["recipe"]
+        except (KeyError, InputError):
+            return None
+
     def _state(self, cell: Cell) -> CellState:
         if not rule_of(cell).in_store:
             return self._selection_state(cell)
@@ -67,7 +75,7 @@ class RunState:
         failed = self._failure(cell)
         if failed:
             return CellState(cell, "failed", failed)
-        return CellState(cell, "stale" if label(cell) in self._names else "missing")
+        return CellState(cell, "stale" if label(cell) in self._latest else "missing")
 
     def _selection_state(self, cell: Cell) -> CellState:
         """A selection lies in its manifest; it is stale where the cell it chose is not a present one."""

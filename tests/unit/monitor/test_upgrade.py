@@ -1,0 +1,107 @@
+"""A run that the version of commit a4fdde2 finished (config/test.yaml, without model weights) under the present code:
+nothing of it is computed again, its tables are read, and what an update would compute again is said with the reason."""
+
+import json
+import tarfile
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from lm_validity.cli import run as commands
+from lm_validity.config.load import Run, build_run, load_run
+from lm_validity.files import read_json, write_json
+from lm_validity.monitor.recomputed import DEPENDENT, changes, recomputed_cells
+from lm_validity.monitor.status import RunState
+from lm_validity.run.rules import RULES
+from lm_validity.studies.agreement.report import report_agreement
+from lm_validity.tables.merge import Merger
+from lm_validity.tables.schema import read_scores
+
+FIXTURE = Path(__file__).parents[2] / "fixtures" / "run_a4fdde2.tar.gz"
+TABLES = Path("results/test/tables")
+
+
+@pytest.fixture
+def old(tmp_path, monkeypatch) -> Run:
+    with tarfile.open(FIXTURE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    monkeypatch.chdir(tmp_path)
+    return load_run("config/test.yaml")
+
+
+def finished(rule: str) -> int:
+    return len(list(Path("results/test/store", rule).glob("*/*/cell.json")))
+
+
+def test_nothing_is_computed_again(old):
+    states = RunState(old).cells
+    assert len(states) == 24 and {one.state for one in states} == {"done"}
+    assert recomputed_cells(old) == []
+    # and of the configuration that the run wrote down
+    assert recomputed_cells(build_run(read_json("results/test/configuration.json"), "configuration.json")) == []
+
+
+def test_a_raised_version_is_named_with_its_cells(old, monkeypatch, capsys):
+    monkeypatch.setattr(RULES["evaluate_adapter"], "recipe_version", 3)
+    cells = finished("evaluate_adapter")
+    assert recomputed_cells(old) == [f"evaluate_adapter: recipe_version 2 -> 3 ({cells} cells)"]
+    commands.preflight(configfile=Path("config/test.yaml"), fast=True)
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == f"will be computed again: evaluate_adapter: recipe_version 2 -> 3 ({cells} cells)"
+
+
+def test_what_depends_on_cells_that_are_computed_again_is_named_too(old, monkeypatch):
+    monkeypatch.setattr(RULES["finetune_adapter"], "recipe_version", 3)
+    assert recomputed_cells(old) == [
+        "finetune_adapter: recipe_version 2 -> 3 (8 cells)",
+        f"evaluate_adapter: {DEPENDENT} (4 cells)",
+    ]
+
+
+def test_settings_and_data_that_changed_are_named(old):
+    values = read_json("results/test/configuration.json")
+    values["finetuning"]["epochs"] = 5
+    assert recomputed_cells(build_run(values, "f.yaml"))[0] == "finetune_adapter: epochs 3 -> 5 (8 cells)"
+    split = Path("results/test/splits/cloze/test.json")
+    write_json(split, json.loads(split.read_text()) | {"digest": "0" * 64})
+    lines = recomputed_cells(old)
+    assert lines[0] == "evaluate_model: documents changed (2 cells)"
+    assert {line.partition(":")[0] for line in lines} == {"evaluate_model", "evaluate_adapter"}
+
+
+def test_cells_that_were_never_finished_are_not_computed_again(old):
+    values = read_json("results/test/configuration.json")
+    values["finetuning"]["learning_rates"] = ["1e-3", "3e-3", "1e-2"]
+    assert not any(line.startswith("finetune_adapter") for line in recomputed_cells(build_run(values, "f.yaml")))
+
+
+def test_changes_of_nested_settings_have_their_path():
+    before = {"pretraining": {"epochs": 1, "rate": 0.1}, "m": 5, "gone": True}
+    now = {"pretraining": {"epochs": 2, "rate": 0.1}, "m": 5, "new": "a"}
+    assert changes(before, now) == ["pretraining.epochs 1 -> 2", "gone True -> absent", "new absent -> a"]
+
+
+def test_old_cells_and_tables_are_read(old, tmp_path):
+    """The old store merges into the old tables, and the old tables give a report."""
+    Merger(old).write_scores(tmp_path / "merged")
+    merged, before = (read_scores(folder / "scores.parquet") for folder in (tmp_path / "merged", TABLES))
+    columns = [
+        "model",
+        "checkpoint",
+        "benchmark",
+        "protocol",
+        "prompt",
+        "split",
+        "metric",
+        "value",
+        "stderr",
+        "selected",
+    ]
+    pd.testing.assert_frame_equal(merged[columns], before[columns])
+    sheets = Path("config/test_models.tsv"), Path("config/test_benchmarks.tsv")
+    items, selections = TABLES / "items.parquet", TABLES / "selections.parquet"
+    report_agreement(
+        TABLES / "scores.parquet", *sheets, tmp_path / "report", items=items, selections=selections, resamples=0
+    )
+    assert read_json(tmp_path / "report" / "summary.json")["models"] == 2

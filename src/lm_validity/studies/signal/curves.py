@@ -304,8 +304,12 @@ def _gaps(curves: dict[str, dict[str, Curve]]) -> list[str]:
             missing = [name for name, at in points.items() if name not in curve.checkpoints and at < end]
             if missing:
                 gaps.setdefault((model, tuple(missing)), []).append(benchmark)
-    notes = []
+    alike: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
     for (model, missing), benchmarks in gaps.items():
+        alike.setdefault((missing, tuple(benchmarks)), []).append(model)
+    notes = []
+    for (missing, benchmarks), models in alike.items():
         where = "all benchmarks" if len(benchmarks) == len(curves) else listing(benchmarks, 4)
-        notes.append(f"{model} lacks {len(missing)} checkpoint(s) that others have, on {where}: {listing(missing, 6)}.")
+        who = f"{listing(models, 4)} {'lacks' if len(models) == 1 else 'lack'}"
+        notes.append(f"{who} {len(missing)} checkpoint(s) that others have, on {where}: {listing(missing, 6)}.")
     return notes

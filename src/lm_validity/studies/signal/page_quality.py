@@ -61,8 +61,9 @@ def _noise_findings(known: dict[str, BenchmarkQuality], order: list[str]) -> lis
     rest = [name for name in order if name not in rising]
     sentence = f"Scores rise more steadily than a random walk on {len(rising)} of {count(len(p), 'benchmark')}"
     sentence += f" ({listing(rising)})" if rising and rest else ""
-    sentence += f"; they do not, or end at chance, on {listing(rest, 4)}." if rest else "."
-    basis = "Random signs of the steps between checkpoints, false discovery rate 5% (Benjamini-Hochberg)."
+    sentence += f"; this cannot be shown, or scores end at chance, on {listing(rest, 4)}." if rest else "."
+    basis = "Random signs of the steps between checkpoints, false discovery rate 5% (Benjamini-Hochberg). The test is "
+    basis += "cautious where curves are noisy."
     return [Finding(sentence, basis)]
 
 

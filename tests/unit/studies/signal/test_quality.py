@@ -10,11 +10,11 @@ from lm_validity.studies.signal.statistics.resampling import (
     block_length,
     draw_items,
     exceedance_p,
+    noise_levels,
     resample_blocks,
     resample_item_means,
     resampling_interval,
     shuffled_quality,
-    white_noise_level,
 )
 
 
@@ -88,12 +88,12 @@ def test_net_rise():
     assert net_rise(np.array([[0.2, 0.5, 0.3]])) == pytest.approx([0.1])
 
 
-def test_white_noise_level():
+def test_levels_of_white_noise_and_random_walks():
     generator = np.random.default_rng(0)
-    # 20,000 draws: the standard error of the mean is 0.0007
-    assert white_noise_level(14, 20_000, generator)[0] == pytest.approx(0.168, abs=0.003)
-    mean, high = white_noise_level(27, 20_000, generator)
-    assert mean == pytest.approx(0.119, abs=0.003) and high == pytest.approx(0.241, abs=0.008)
+    # 20,000 draws: the standard errors of the means are 0.0007 and 0.002
+    white, walk = noise_levels(14, 20_000, generator)
+    assert white == pytest.approx(0.168, abs=0.003) and walk == pytest.approx(0.427, abs=0.008)
+    assert noise_levels(27, 20_000, generator)[0] == pytest.approx(0.119, abs=0.003)
 
 
 def test_permutation_p_values_of_white_noise_are_uniform():

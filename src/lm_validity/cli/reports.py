@@ -122,3 +122,17 @@ def bias(
     from lm_validity.studies.bias.report import report_bias
 
     report_bias(trials, output, sampler=sampler, formula=formula)
+
+
+@app.command("items")
+def items(
+    scores: Scores,
+    items: Annotated[Path, typer.Option(help="items.parquet")],
+    output: Output,
+    documents: Annotated[list[Path] | None, typer.Option(help="documents.parquet with the items' texts.")] = None,
+    benchmarks: Annotated[Path | None, typer.Option(help="Benchmarks sheet (CSV or TSV), for metrics.")] = None,
+) -> None:
+    """How finely do the benchmarks tell models apart, and which items work against them?"""
+    from lm_validity.studies.items.item_page import report_items
+
+    report_items(scores, items, output, tuple(documents or ()), benchmarks)

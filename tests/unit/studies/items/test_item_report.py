@@ -1,0 +1,89 @@
+"""The items report: values, texts, small tables, and the command."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.special import expit
+from typer.testing import CliRunner
+
+from lm_validity.cli import reports
+from lm_validity.errors import InputError
+from lm_validity.studies.items.item_report import NOT_GRADED, TOO_FEW, analyze_items
+from lm_validity.studies.items.statistics.item_response import fit_2pl
+from lm_validity.studies.items.statistics.resolution import resolution
+from lm_validity.summaries import Missing
+from lm_validity.tables.schema import DOCUMENTS, write_table
+
+DIRECT, PREPARED = "direct", "train_before_test"
+
+
+def world(models=60, items=80, protocol=DIRECT, seed=0):
+    """Answers of models of different ability; the last item is answered the wrong way round."""
+    generator = np.random.default_rng(seed)
+    abilities = generator.standard_normal(models)
+    right = expit(2.0 * abilities[:, None] + generator.normal(0, 1, items))
+    right[:, -1] = 1 - right[:, -1]
+    answers = generator.uniform(size=right.shape) < right
+    return {(f"m{index:03}", "cloze", protocol): row for index, row in enumerate(answers)}
+
+
+def files(folder):
+    return folder / "scores.parquet", folder / "items.parquet"
+
+
+def test_reversed_items_are_listed_with_their_text(write):
+    cells = world(models=150)
+    folder = write(cells)
+    documents = pd.DataFrame({"benchmark": "cloze", "doc_id": [str(i) for i in range(80)]})
+    documents = documents.assign(context=[f"text {i}" for i in range(80)], choices=[["a", "b"]] * 80, gold=0)
+    write_table(documents, DOCUMENTS, folder / "documents.parquet")
+    summary = analyze_items(*files(folder), [folder / "documents.parquet"])
+    first = summary.negative_items[0]
+    assert (first.doc_id, first.text, first.certain) == ("79", "text 79", True) and first.discrimination < 0
+    (row,) = summary.benchmarks
+    correct = np.array([cells[key] for key in sorted(cells)], dtype=float)
+    assert (row.models, row.items) == (150, 80)
+    assert row.share_resolved == resolution(correct).share and row.neighbours == 149
+    fit = fit_2pl(correct[:, np.argsort([str(i) for i in range(80)])])
+    assert row.information == pytest.approx(np.median(fit.information(fit.abilities)))
+    assert row.negative == (fit.discrimination < 0).sum() and row.negative_certain == fit.negative().sum()
+    assert analyze_items(*files(folder)).negative_items[0].text is None
+
+
+def test_protocols_stand_side_by_side(write):
+    folder = write(world(models=12) | world(models=12, protocol=PREPARED, seed=1))
+    summary = analyze_items(*files(folder))
+    assert [row.protocol for row in summary.benchmarks] == [DIRECT, PREPARED]
+
+
+def test_two_models_have_a_resolution_but_no_item_response_model(write):
+    folder = write(world(models=2))
+    (row,) = analyze_items(*files(folder)).benchmarks
+    assert row.neighbours == 1 and row.reliability == Missing(TOO_FEW) and row.negative == Missing(TOO_FEW)
+
+
+def test_graded_items_beyond_one_are_not_fitted(write):
+    cells = {key: 3.0 * values for key, values in world(models=5).items()}
+    (row,) = analyze_items(*files(write(cells))).benchmarks
+    assert row.information == Missing(NOT_GRADED) and row.neighbours == 4
+
+
+def test_items_of_other_scores_are_an_error(write, tmp_path):
+    folder = write(world(models=3), changes=lambda scores: scores.assign(benchmark="other"))
+    with pytest.raises(InputError, match="no item belongs"):
+        analyze_items(*files(folder))
+
+
+def test_the_command_writes_the_report(write, monkeypatch):
+    monkeypatch.setattr("lm_validity.pages.page.save_figure", lambda spec, stem: None)
+    folder = write(world(models=8) | world(models=8, protocol=PREPARED, seed=1))
+    scores, items = map(str, files(folder))
+    arguments = ["items", "--scores", scores, "--items", items, "--output", str(folder / "report")]
+    CliRunner().invoke(reports.app, arguments, catch_exceptions=False)
+    summary = json.loads((folder / "report" / "summary.json").read_text())
+    assert [row["protocol"] for row in summary["benchmarks"]] == [DIRECT, PREPARED]
+    page = json.loads((folder / "report" / "page.json").read_text())
+    names = [figure["name"] for section in page["sections"] for figure in section["figures"]]
+    assert names == ["information_1", "information_2"] and len(page["findings"]) == 2

@@ -17,7 +17,8 @@ from lm_validity.cells.tasks.evaluation import NonFiniteScore, evaluate, metric_
 from lm_validity.cells.tasks.splits import documents, make_splits
 from lm_validity.cells.tasks.tasks import find_task, load_task
 from lm_validity.cells.training.finetuning import FinetuneSettings, TrainingStopped, finetune
-from lm_validity.cells.training.lora import target_modules, use_adapter
+from lm_validity.cells.training.lora import use_adapter
+from lm_validity.cells.training.targets import find_targets
 from lm_validity.cells.training.text import Example, training_examples
 from lm_validity.errors import CellError
 
@@ -271,16 +272,16 @@ def test_learning_rate_falls_to_zero_in_equal_steps(llama, world, tmp_path, monk
 
 
 def test_target_modules(llama, model_folders):
-    assert target_modules(llama, "attention") == ["k_proj", "q_proj", "v_proj"]
-    assert target_modules(llama, "paper") == ["q_proj", "v_proj"]
+    assert list(find_targets(llama, "attention").names) == ["k_proj", "q_proj", "v_proj"]
+    assert list(find_targets(llama, "paper").names) == ["q_proj", "v_proj"]
     everything = ["down_proj", "gate_proj", "k_proj", "o_proj", "q_proj", "up_proj", "v_proj"]
-    assert target_modules(llama, "all-linear") == everything
+    assert list(find_targets(llama, "all-linear").names) == everything
     gpt2 = load_toy(model_folders["gpt2"])
-    assert target_modules(gpt2, "attention") == ["c_attn"]
-    assert target_modules(gpt2, "all-linear") == ["c_attn", "c_fc", "c_proj"]
+    assert list(find_targets(gpt2, "attention").names) == ["c_attn"]
+    assert list(find_targets(gpt2, "all-linear").names) == ["c_attn", "c_fc", "c_proj"]
     llama.base.config.model_type = "novel"
     with pytest.raises(CellError, match=r"no layers for adapters under target_modules 'paper'.*novel"):
-        target_modules(llama, "paper")
+        find_targets(llama, "paper")
 
 
 def test_no_examples_and_foreign_adapter(llama, tmp_path, world):
@@ -297,8 +298,14 @@ def test_no_examples_and_foreign_adapter(llama, tmp_path, world):
 
 
 def test_resumes_where_an_adapter_never_gets_a_gradient(llama, world, tmp_path):
-    """A layer that no text reaches: an unused projection, or a vision tower."""
-    llama.base.model.layers[0].self_attn.spare_proj = torch.nn.Linear(32, 32)
+    """A layer whose output nobody uses."""
+    layer = llama.base.model.layers[0]
+    layer.spare_proj = torch.nn.Linear(32, 32)
+
+    def call_it(module, inputs):
+        module.spare_proj(inputs[0])
+
+    layer.register_forward_pre_hook(call_it)
     _, examples, validate = world(llama)
     whole = run(llama, examples, validate, tmp_path / "a")
     seen = []

@@ -10,7 +10,7 @@ import transformers.utils.chat_template_utils as rendering
 from toy_run import start_run
 from toy_world import load_toy, toy_model
 
-from lm_validity.cells.models.hub_defaults import ignored_generation_settings, read_chat_template
+from lm_validity.cells.models.hub_defaults import adapts_otherwise, ignored_generation_settings, read_chat_template
 from lm_validity.cells.models.prefetch import prefetch_model
 from lm_validity.config.sheets import Model
 
@@ -88,5 +88,24 @@ def test_recipes_say_so_where_numbers_change(tmp_path, monkeypatch):
         chat_date="2024-07-26", ignored_generation_settings=["repetition_penalty"]
     )
     assert workspace.recipe(cell) == plain, "plain prompt, choices"
+    trained = next(cell for job in workspace.grid.jobs.values() for cell in job.cells if job.rule == "finetune_adapter")
+    before = workspace.recipe(trained)
+    workspace.model_record(cell.model)["all_linear"] = "what a text goes through"
+    assert workspace.recipe(trained) == before | {"all_linear": "what a text goes through"}
     chat = workspace.recipe(cell._replace(prompt="chat"))
     assert chat["chat_date"] == "2024-07-26" and "ignored_generation_settings" not in chat
+
+
+@pytest.mark.parametrize(
+    ("configuration", "otherwise"),
+    [
+        ({"model_type": "llama"}, False),
+        ({"model_type": "qwen3", "num_experts": None}, False),
+        ({"model_type": "mixtral", "num_local_experts": 8}, True),
+        ({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}, "vision_config": {}}, True),
+        ({"model_type": "llama4", "text_config": {"num_local_experts": 16}}, True),
+        ({"model_type": "falcon_mamba"}, True),
+    ],
+)
+def test_which_models_all_linear_means_more_or_less_for(configuration, otherwise):
+    assert adapts_otherwise(configuration) == otherwise

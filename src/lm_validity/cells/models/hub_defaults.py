@@ -13,6 +13,8 @@ from pathlib import Path
 CHAT_DATE = datetime.date(2024, 7, 26)  # which Llama 3.2's template itself falls back to
 # of a generation_config.json; the ones for sampling change no greedy answer
 TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+# of a config.json, however the architecture calls them
+EXPERT_COUNTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts")
 HARMLESS = ("do_sample", "temperature", "top_p", "top_k", "max_length", "transformers_version", "use_cache")
 
 
@@ -54,6 +56,20 @@ def ignored_generation_settings(folder: Path) -> list[str]:
     found = _read_json(folder / "generation_config.json")
     set_there = (name for name, value in found.items() if value is not None and not name.startswith(("_", "output_")))
     return sorted(name for name in set_there if name not in (*TOKENS, *HARMLESS))
+
+
+def adapts_otherwise(configuration: dict) -> bool:
+    """Whether all-linear means other weights of this config.json's model than all of its linear layers: experts too, no
+    routers, no towers for images or sounds, no state-space layers that kernels read past."""
+    parts = [part for part in (configuration, configuration.get("text_config")) if isinstance(part, dict)]
+    experts = any((part.get(key) or 0) > 1 for part in parts for key in EXPERT_COUNTS if isinstance(part.get(key), int))
+    tower = any(name.removesuffix("_config") in ("vision", "audio") for name in configuration)
+    kinds = " ".join(str(part.get("model_type")) for part in parts)
+    return (
+        experts
+        or tower
+        or any(kind in kinds for kind in ("mamba", "jamba", "zamba", "bamba", "nemotron_h", "falcon_h1"))
+    )
 
 
 def _read_json(path: Path) -> dict:

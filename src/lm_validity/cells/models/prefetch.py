@@ -13,6 +13,7 @@ from pathlib import Path
 
 from lm_validity.cells.models.hub_defaults import (
     CHAT_DATE,
+    adapts_otherwise,
     ignored_generation_settings,
     prints_date,
     read_chat_template,
@@ -32,8 +33,8 @@ def prefetch_model(model: Model, chat: bool = True) -> dict:
 
     chat: whether instruction-tuned models are asked in their chat template, which must then be there.
     Keys: model, path, revision, checkpoints {name: {path, subfolder, revision, digest}}, chat_template,
-    architecture, context_length; chat_date where the chat template prints a date, and ignored_generation_settings where
-    the model's generation_config.json has some.
+    architecture, context_length; chat_date where the chat template prints a date, ignored_generation_settings where
+    the model's generation_config.json has some, all_linear where it is not simply all linear layers.
     """
     fetch = _local_copy if model.is_local else _hub_snapshot
     folders: dict[str | None, tuple[Path, str | None, str]] = {}
@@ -59,6 +60,8 @@ def prefetch_model(model: Model, chat: bool = True) -> dict:
     applied = {"chat_date": str(CHAT_DATE)} if prints_date(template) else {}
     if ignored_generation_settings(point):
         applied["ignored_generation_settings"] = ignored_generation_settings(point)
+    if adapts_otherwise(configuration):
+        applied["all_linear"] = "what a text goes through"
     return applied | {
         "model": model.model,
         "path": str(folder),

@@ -14,9 +14,10 @@ from pathlib import Path
 from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.models.memory import MORE_MEMORY, must_fit
 from lm_validity.cells.training.loop import Epoch, FinetuneSettings, Training, TrainingStopped
-from lm_validity.cells.training.lora import add_adapter, save_adapter, target_modules
+from lm_validity.cells.training.lora import add_adapter, save_adapter
 from lm_validity.cells.training.low_rank import BatchPosition
 from lm_validity.cells.training.state import SavedState, fingerprint
+from lm_validity.cells.training.targets import find_targets
 from lm_validity.cells.training.text import Example
 from lm_validity.errors import CellError
 
@@ -29,6 +30,7 @@ class FinetuneResult:
 
     diverged: why training ended early, or null. tokens: training tokens of one epoch. step_losses: one a step of
     the finished epochs.
+    adapted_share: of the model's weights, those with an adapter (see `targets.Targets`).
     micro_batch, resumed_epochs: of this process only; they belong in the sidecar.
     """
 
@@ -37,6 +39,7 @@ class FinetuneResult:
     diverged: str | None
     adapter_sha256: str | None
     target_modules: tuple[str, ...]
+    adapted_share: float
     trainable_parameters: int
     examples: int
     truncated: int
@@ -103,12 +106,14 @@ def _result(
     digest: str | None,
     resumed: int,
 ) -> FinetuneResult:
+    targets = find_targets(lm, training.settings.target_modules)
     return FinetuneResult(
         epochs=tuple(training.epochs),
         best_epoch=training.best_epoch,
         diverged=diverged,
         adapter_sha256=digest,
-        target_modules=tuple(target_modules(lm, training.settings.target_modules)),
+        target_modules=targets.described,
+        adapted_share=targets.share,
         trainable_parameters=sum(parameter.numel() for parameter in training.parameters.values()),
         examples=len(examples),
         truncated=sum(example.truncated > 0 for example in examples),

@@ -12,65 +12,26 @@ from typing import Protocol
 
 import torch
 from peft import LoraConfig, PeftModel, TaskType, get_peft_model, get_peft_model_state_dict
-from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+from peft.tuners.lora.layer import ParamWrapper
+from peft.tuners.tuners_utils import BaseTunerLayer
+from peft.utils import transformers_weight_conversion
 from safetensors.torch import save_file
 from transformers import PreTrainedModel
 from transformers.pytorch_utils import Conv1D
 
-from lm_validity.cells.training.low_rank import DEFAULT_ADAPTER, BatchDropout, BatchPosition, adapted_forward
-from lm_validity.errors import CellError
+from lm_validity.cells.training.low_rank import (
+    DEFAULT_ADAPTER,
+    BatchDropout,
+    BatchPosition,
+    CannotStack,
+    adapted_forward,
+)
+from lm_validity.cells.training.targets import Adaptable, find_targets
+from lm_validity.errors import CellError, first_line
 from lm_validity.files import replace_file, write_text
 
 # PEFT asks transformers by a name that is going out of use; nothing for the user to act on
 warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
-
-# query, key and value projections as transformers' architectures name them, alone or fused
-ATTENTION_PROJECTIONS = frozenset(
-    ("q_proj", "k_proj", "v_proj", "qkv_proj", "query_key_value", "c_attn", "Wqkv", "in_proj", "query", "key", "value")
-)
-
-
-class Adaptable(Protocol):
-    """What an adapter is put on, `LanguageModel` for one. model_id: the name that adapters carry."""
-
-    base: PreTrainedModel
-    model_id: str
-
-
-def target_modules(lm: Adaptable, rule: str) -> list[str]:
-    """Names of the layers that get an adapter, the last part of their path, sorted.
-
-    `all-linear`: every linear layer but the output head, the one rule that treats all families alike;
-    `attention`: query, key and value; `paper`: PEFT's default for the architecture, as in the published grid.
-    Raises CellError where the architecture has none.
-    """
-    linear = _linear_layers(lm.base)
-    short = {name: name.rpartition(".")[2] for name in linear}
-    architecture = lm.base.config.model_type
-    if rule == "all-linear":
-        chosen = set(short.values())
-    elif rule == "attention":
-        chosen = set(short.values()) & ATTENTION_PROJECTIONS
-    else:
-        known = TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.get(architecture, [])
-        chosen = set(short.values()) & set(known if isinstance(known, list) else [])
-    if not chosen:
-        raise CellError(
-            f"{lm.model_id}: no layers for adapters under target_modules {rule!r} (architecture {architecture!r}).",
-            "use target_modules all-linear, which needs no table of architectures."
-            if rule != "all-linear"
-            else "the model has no linear layer that PEFT can adapt.",
-        )
-    return sorted(chosen)
-
-
-def _linear_layers(model: torch.nn.Module) -> dict[str, torch.nn.Module]:
-    head = model.get_output_embeddings()
-    return {
-        name: module
-        for name, module in model.named_modules()
-        if isinstance(module, torch.nn.Linear | Conv1D) and module is not head
-    }
 
 
 class AdapterShape(Protocol):
@@ -86,27 +47,38 @@ def add_adapter(
 ) -> PeftModel:
     """Put fresh adapters on the base model, seeded by `position.seed`; their weights are float32.
 
-    rule: which layers get one, see `target_modules`.
+    rule: which layers get one, see `targets.find_targets`.
     also: names of further adapters, equal to the first in everything, dropout masks included.
     The base model is changed in place until `PeftModel.unload` gives it back as it was.
     """
-    modules = target_modules(lm, rule)
-    layers = _linear_layers(lm.base)
+    targets = find_targets(lm, rule)
+    if targets.experts and also:
+        raise CannotStack
     config = LoraConfig(
         task_type=TaskType.CAUSAL_LM,
         r=shape.rank,
         lora_alpha=shape.alpha,
-        lora_dropout=shape.dropout,
-        target_modules=modules,
+        # PEFT folds an expert's adapter into its weight, where nothing can be dropped; the layers' own comes below
+        lora_dropout=0.0 if targets.experts else shape.dropout,
+        target_modules=list(targets.names),
+        target_parameters=list(targets.experts) or None,
         # PEFT takes a short name wherever it ends a path, the output head's included
-        exclude_modules=_excluded(lm, modules),
-        fan_in_fan_out=any(isinstance(layers[name], Conv1D) for name in layers if name.rpartition(".")[2] in modules),
+        exclude_modules=_excluded(lm, targets.names),
+        fan_in_fan_out=any(isinstance(layer, Conv1D) for layer in targets.layers.values()),
     )
-    model = get_peft_model(lm.base, config)
+    try:
+        with _names_as_given():
+            model = get_peft_model(lm.base, config)
+            for name in also:
+                model.add_adapter(name, config)
+    except Exception as error:  # whatever PEFT says about an architecture, in the middle of its work
+        _take_off(lm.base)
+        raise CellError(
+            f"{lm.model_id}: PEFT cannot adapt it under target_modules {rule!r} ({first_line(error)}).",
+            "try target_modules attention, or leave the model out of the agreement study (column studies).",
+        ) from error
     config.base_model_name_or_path = lm.model_id  # PEFT put the folder's path there
     generator = torch.Generator().manual_seed(position.seed)
-    for name in also:
-        model.add_adapter(name, config)
     for number, module in enumerate(adapted_layers(model)):
         dropout = BatchDropout(shape.dropout, position, number) if shape.dropout > 0 else None
         start = torch.empty(module.lora_A[DEFAULT_ADAPTER].weight.shape)
@@ -114,11 +86,12 @@ def add_adapter(
         for name in (DEFAULT_ADAPTER, *also):
             with torch.no_grad():
                 module.lora_A[name].weight.copy_(start)
-            if dropout:
+            if dropout and not isinstance(module, ParamWrapper):
                 module.lora_dropout[name] = dropout
             for part in (module.lora_A, module.lora_B):
                 part[name].requires_grad_(True)
-        module.forward = functools.partial(adapted_forward, module, position)  # gone with the layer at `unload`
+        if not isinstance(module, ParamWrapper):  # gone with the layer at `unload`
+            module.forward = functools.partial(adapted_forward, module, position)
     return model.eval()
 
 
@@ -137,7 +110,32 @@ def adapter_parameters(model: PeftModel, adapter: str) -> dict[str, torch.nn.Par
     }
 
 
-def _excluded(lm: Adaptable, modules: list[str]) -> list[str] | None:
+@contextlib.contextmanager
+def _names_as_given() -> Iterator[None]:
+    """Inside the block PEFT takes names for what they are in this transformers. For mixtures of experts it would take
+    them for those of an older version and put something else in their place."""
+    names = ("convert_peft_config_for_transformers", "convert_peft_adapter_state_dict_for_transformers")
+    before = {name: getattr(transformers_weight_conversion, name) for name in names}
+    transformers_weight_conversion.convert_peft_config_for_transformers = lambda *arguments, **options: None
+    transformers_weight_conversion.convert_peft_adapter_state_dict_for_transformers = (
+        lambda model, peft_config, adapter_state_dict, adapter_name="default": adapter_state_dict
+    )
+    try:
+        yield
+    finally:
+        for name, function in before.items():
+            setattr(transformers_weight_conversion, name, function)
+
+
+def _take_off(base: PreTrainedModel) -> None:
+    """Put the layers back that PEFT replaced before it gave up."""
+    for name, module in list(base.named_modules()):
+        if isinstance(module, BaseTunerLayer) and ".base_layer" not in name:
+            parent, _, last = name.rpartition(".")
+            setattr(base.get_submodule(parent), last, module.get_base_layer())
+
+
+def _excluded(lm: Adaptable, modules: Sequence[str]) -> list[str] | None:
     head = lm.base.get_output_embeddings()
     names = [name for name, module in lm.base.named_modules() if module is head]
     return [name for name in names if name.rpartition(".")[2] in modules] or None
@@ -170,7 +168,8 @@ def use_adapter(lm: Adaptable, folder: str | Path) -> Iterator[None]:
     Raises CellError where the folder does not hold an adapter of this model.
     """
     try:
-        model = PeftModel.from_pretrained(lm.base, str(folder), is_trainable=False)
+        with _names_as_given():
+            model = PeftModel.from_pretrained(lm.base, str(folder), is_trainable=False)
     except (OSError, ValueError, KeyError, RuntimeError) as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise CellError(

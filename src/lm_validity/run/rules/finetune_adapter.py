@@ -72,11 +72,14 @@ class FinetuneAdapter(BenchmarkRule):
         return super().cell_settings(run, cell) | self.training_settings(run, cell.benchmark)
 
     def recipe(self, workspace: "Workspace", cell: BenchmarkCell) -> dict:
+        model, settings = workspace.model_record(cell.model), self.training_settings(workspace.run, cell.benchmark)
+        if settings["target_modules"] == "all-linear" and "all_linear" in model:
+            settings["all_linear"] = model["all_linear"]  # before, experts without adapters: other cells
         return (
             self.scoring_recipe(workspace, cell, cell.prompt)
-            | self.training_settings(workspace.run, cell.benchmark)
+            | settings
             | {
-                "model": workspace.model_record(cell.model)["checkpoints"]["final"]["digest"],
+                "model": model["checkpoints"]["final"]["digest"],
                 "train": workspace.split_digest(cell.benchmark, "train"),
                 "validation": workspace.split_digest(cell.benchmark, "validation"),
                 "learning_rate": cell.learning_rate,

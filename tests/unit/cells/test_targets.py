@@ -1,0 +1,130 @@
+"""Adapters on every kind of architecture: which weights get one, and that a fine-tune works with them."""
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from test_finetuning import run, weights
+from toy_world import toy_tokenizer
+
+from lm_validity.cells.models.language_model import LanguageModel
+from lm_validity.cells.training import lora
+from lm_validity.cells.training.finetuning import FinetuneSettings
+from lm_validity.cells.training.loop import TrainingStopped
+from lm_validity.cells.training.lora import use_adapter
+from lm_validity.cells.training.low_rank import BatchPosition, CannotStack
+from lm_validity.cells.training.targets import find_targets
+from lm_validity.cells.training.text import Example
+from lm_validity.errors import CellError
+
+SMALL = {
+    "vocab_size": 420,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 96,
+    "initializer_range": 0.1,
+    "bos_token_id": 0,
+    "eos_token_id": 1,
+    "pad_token_id": None,
+}
+VISION = {
+    "hidden_size": 16,
+    "intermediate_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 28,
+}
+MIXTRAL = {"num_local_experts": 4, "num_experts_per_tok": 2}
+QWEN_MOE = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
+
+
+def gemma3():
+    text = SMALL | {"head_dim": 16, "sliding_window": 24, "query_pre_attn_scalar": 16, "pad_token_id": 0}
+    return transformers.Gemma3Config(text_config=text, vision_config=VISION | {"patch_size": 14}, mm_tokens_per_image=4)
+
+
+EXPERTS = {"model.layers.*.mlp.experts.gate_up_proj", "model.layers.*.mlp.experts.down_proj"}
+SHORT = {"q_proj", "k_proj", "v_proj", "o_proj"}
+MLP = {"gate_proj", "up_proj", "down_proj"}
+# configuration, what must get an adapter, at least this share of the weights
+KINDS = {
+    "mixtral": (lambda: transformers.MixtralConfig(**SMALL, **MIXTRAL), SHORT | EXPERTS, 0.98),
+    "qwen2_moe": (
+        lambda: transformers.Qwen2MoeConfig(**SMALL, **QWEN_MOE, shared_expert_intermediate_size=32),
+        SHORT | MLP | EXPERTS,
+        0.98,
+    ),
+    "phimoe": (lambda: transformers.PhimoeConfig(**SMALL, **MIXTRAL), SHORT | EXPERTS, 0.98),
+    "gemma3": (gemma3, {"model.language_model.layers.*.mlp.gate_proj"}, 0.99),
+    "mamba": (
+        lambda: transformers.MambaConfig(vocab_size=420, hidden_size=32, num_hidden_layers=2, state_size=4),
+        {"in_proj"},
+        0.5,
+    ),
+}
+
+
+@pytest.fixture(params=KINDS)
+def adapted(request) -> tuple[LanguageModel, set[str], float]:
+    configuration, expected, share = KINDS[request.param]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        model = transformers.AutoModelForCausalLM.from_config(configuration(), dtype=torch.float32).eval()
+    tokenizer = toy_tokenizer(adds_bos=False, chat=False)
+    return LanguageModel(model, tokenizer, model_id=request.param, eval_batch_size=4, max_length=90), expected, share
+
+
+def examples() -> list[Example]:
+    draw = np.random.default_rng(1)
+    return [Example(tuple(map(int, draw.integers(5, 400, size=size))), 1) for size in draw.integers(5, 20, size=8)]
+
+
+def test_every_kind_trains_resumes_scores_and_is_given_back(adapted, tmp_path):
+    lm, expected, share = adapted
+    targets = find_targets(lm, "all-linear")
+    assert set(targets.described) >= expected
+    assert share <= targets.share <= 1
+    assert not any("vision" in name or "router" in name or name.endswith("mlp.gate") for name in targets.layers)
+    requests = [(None, [5, 6, 7], [8, 9]), (None, [15, 16, 17, 20], [18, 19, 11])]
+
+    def validate() -> float:
+        return sum(value for value, _ in lm._loglikelihood_tokens(requests))
+
+    before, settings, seen = weights(lm), FinetuneSettings(learning_rate=3e-3, epochs=3), []
+    with pytest.raises(TrainingStopped):
+        run(lm, examples(), validate, tmp_path, settings, on_epoch=seen.append, stop=lambda: len(seen) == 1)
+    result = run(lm, examples(), validate, tmp_path, settings)
+    assert result.resumed_epochs == 1 and result.adapted_share == targets.share
+    assert result.epochs[-1].train_loss < result.epochs[0].train_loss
+    with use_adapter(lm, tmp_path / "adapter"):
+        assert validate() == pytest.approx(result.epochs[result.best_epoch - 1].validation_value, abs=1e-5)
+    after = weights(lm)
+    assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_experts_are_not_trained_side_by_side():
+    with torch.random.fork_rng(devices=[]):
+        model = transformers.AutoModelForCausalLM.from_config(KINDS["mixtral"][0]()).eval()
+    lm = LanguageModel(model, toy_tokenizer(adds_bos=False, chat=False), model_id="m", eval_batch_size=4)
+    with pytest.raises(CannotStack):
+        lora.add_adapter(lm, FinetuneSettings(learning_rate=1e-3), "all-linear", BatchPosition(1), also=["rate1"])
+
+
+def test_what_peft_refuses_fails_the_cell_and_leaves_the_model(llama, monkeypatch):
+    """In the middle of its work, as with an architecture whose last layer it does not know."""
+    real = lora.get_peft_model
+
+    def refuses(base, config):
+        real(base, config)
+        raise ValueError("Target module of another kind")
+
+    monkeypatch.setattr(lora, "get_peft_model", refuses)
+    before = [*llama.base.state_dict()]
+    with pytest.raises(
+        CellError, match=r"llama: PEFT cannot adapt it under target_modules 'all-linear' \(Target module"
+    ):
+        lora.add_adapter(llama, FinetuneSettings(learning_rate=1e-3), "all-linear", BatchPosition(1))
+    assert [*llama.base.state_dict()] == before

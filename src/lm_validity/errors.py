@@ -5,6 +5,8 @@ from typing import NamedTuple
 # the hint for a torch that cannot use a GPU
 INSTALL_CUDA = "install it without TORCH_INDEX=.../cpu (envs/README.md), or set evaluation.device to cpu"
 
+INSTALL_NF4 = "pip install 'lm-validity[cells,nf4]', or set bias.zero_shot.quantization to none"
+
 
 class InputError(Exception):
     """Bad input: what is wrong and where (file, row, column, value), and what to do about it."""

@@ -116,7 +116,7 @@ class Adapter(BiasSection):
     alpha: Positive = Field(32, description="LoRA alpha.")
     dropout: float = Field(0.05, ge=0, lt=1, description="LoRA dropout.")
     quantization: Literal["none", "nf4"] = Field(
-        "none", description="nf4: 4-bit weights where there is a GPU and bitsandbytes; elsewhere the model's dtype."
+        "none", description="nf4: 4-bit weights, which need bitsandbytes (the extra `nf4`); none: the model's dtype."
     )
 
 

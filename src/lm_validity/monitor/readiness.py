@@ -5,7 +5,7 @@ import importlib.util
 from pathlib import Path
 
 from lm_validity.config.load import Run
-from lm_validity.errors import INSTALL_CUDA, Problem
+from lm_validity.errors import INSTALL_CUDA, INSTALL_NF4, Problem
 from lm_validity.files import read_json
 from lm_validity.monitor.scheduler import controller_since
 from lm_validity.monitor.workload import Workload
@@ -15,11 +15,12 @@ from lm_validity.run.rules import rule_of
 
 
 def readiness_problems(run: Run) -> list[Problem]:
-    """Locks, chat templates, GPU memory, a torch without CUDA, no vLLM. Reads files only."""
+    """Locks, chat templates, GPU memory, a torch without CUDA, no vLLM or bitsandbytes. Reads files only."""
     problems = lock_problems(run)
     if run.configuration.replay:
         return problems
-    return [*problems, *template_problems(run), *gpu_memory_problems(run), *torch_problems(run), *vllm_problems(run)]
+    packages = [*torch_problems(run), *vllm_problems(run), *quantization_problems(run)]
+    return [*problems, *template_problems(run), *gpu_memory_problems(run), *packages]
 
 
 def lock_problems(run: Run) -> list[Problem]:
@@ -86,6 +87,15 @@ def vllm_problems(run: Run) -> list[Problem]:
         return []
     action = "pip install 'lm-validity[cells,vllm]', or set evaluation.generation_backend to transformers"
     return [Problem("vllm", "is not installed, and is to write answers", action)]
+
+
+def quantization_problems(run: Run) -> list[Problem]:
+    """4-bit weights that the bias study asks for, where bitsandbytes is not installed."""
+    bias = run.configuration.bias
+    prompted = run.language_models and any(one.method == "zero_shot" for one in bias.experiments.values())
+    if not prompted or bias.zero_shot.quantization != "nf4" or importlib.util.find_spec("bitsandbytes") is not None:
+        return []
+    return [Problem("bitsandbytes", "is not installed, and bias.zero_shot.quantization is nf4", INSTALL_NF4)]
 
 
 def _record(path: Path) -> dict | None:

@@ -6,7 +6,6 @@ beyond rounding and stay out of `recipe()`.
 """
 
 from dataclasses import asdict, dataclass
-from importlib.util import find_spec
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -100,14 +99,13 @@ class TrialPlan:
     share_base: tuple[tuple[int, int], ...] = ()
 
     def quantizes(self) -> bool:
-        """Whether weights really are 4-bit: wanted, on a GPU, and with bitsandbytes."""
+        """Whether weights are 4-bit, on a GPU or a CPU."""
         adapter = self.pretraining.adapter
-        wanted = adapter is not None and adapter.quantization == "nf4"
-        return wanted and self.device.startswith("cuda") and find_spec("bitsandbytes") is not None
+        return adapter is not None and adapter.quantization == "nf4"
 
     def base_recipe(self) -> dict:
         """What the base arm's numbers depend on, n and subsample aside: nothing of the pretraining, but whether the
-        weights really are 4-bit here, which another job of the study may see otherwise."""
+        weights are 4-bit."""
         values = self.recipe()
         for other in ("experiment", "n", "pretraining", "planted_leak"):
             del values[other]
@@ -123,4 +121,6 @@ class TrialPlan:
         values["pretraining"] = self.pretraining.model_dump(exclude={"gradient_checkpointing", "micro_batch"})
         values["classification"] = self.classification.model_dump(exclude={"predict_batch"})
         values["data"]["class_names"] = list(self.data.class_names)
+        if self.quantizes():
+            values["four_bit_weights"] = "on every machine"  # before, only where bitsandbytes was: other cells
         return values

@@ -8,7 +8,7 @@ from lm_validity.config.load import build_run
 from lm_validity.files import write_json
 from lm_validity.monitor.check import record_problems
 from lm_validity.monitor.cost import Estimator, memory_by_class, needs
-from lm_validity.monitor.readiness import gpu_memory_problems, torch_problems
+from lm_validity.monitor.readiness import gpu_memory_problems, quantization_problems, torch_problems
 from lm_validity.monitor.render_status import matrix, render_matrix
 from lm_validity.monitor.status import CellState, RunState
 from lm_validity.monitor.workload import Workload
@@ -66,6 +66,18 @@ def test_jobs_cost_what_they_cost_under_different_ids(make_run):
     assert needs(Estimator(same)) == needs(Estimator(other))
     assert memory_by_class(Estimator(same)) == memory_by_class(Estimator(other))
     assert Workload(same).model_bytes == Workload(other).model_bytes == 2 * (13e9 + 0.12e9)
+
+
+def test_4_bit_weights_without_bitsandbytes_are_named_before_the_queue(make_run, monkeypatch):
+    asked = make_run().configuration.bias.model_dump(include={"language_models", "tasks"})
+    asked |= {"zero_shot": {"quantization": "nf4"}, "experiments": {"prompts": {"method": "zero_shot"}}}
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    (problem,) = quantization_problems(make_run(bias=asked))
+    assert problem.where == "bitsandbytes" and "nf4" in problem.action
+    assert quantization_problems(make_run(bias=asked | {"zero_shot": {}})) == []
+    assert quantization_problems(make_run(bias=asked | {"experiments": {"heads": {"method": "head"}}})) == []
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: name == "bitsandbytes")
+    assert quantization_problems(make_run(bias=asked)) == []
 
 
 def test_what_is_wrong_with_one_is_not_said_of_the_other(make_run, monkeypatch):

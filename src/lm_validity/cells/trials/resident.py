@@ -5,6 +5,7 @@ weights beside it, reset in place. Nothing is ever written to disk.
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from typing import Literal
 
 import torch
@@ -12,7 +13,7 @@ import transformers
 from transformers.activations import NewGELUActivation
 
 from lm_validity.cells.models.model_files import DTYPES, is_models_fault, model_folder
-from lm_validity.errors import CellError
+from lm_validity.errors import INSTALL_NF4, CellError
 from lm_validity.run.recipe import derive_seed
 from lm_validity.run.trial_plan import TrialPlan
 
@@ -79,6 +80,10 @@ class ResidentModel:
         self.tokenizer = self._tokenizer(plan)
         self.fresh: list[str] = []  # the classifier's parameters that the model came without
         self.quantized = plan.quantizes()
+        if self.quantized and find_spec("bitsandbytes") is None:
+            raise CellError(
+                f"{self.name}: bias.zero_shot.quantization is nf4, and bitsandbytes is missing.", INSTALL_NF4
+            )
         options = _four_bits(self.device) if self.quantized else {}
         loader = LANGUAGE_MODELS[plan.architecture]
         self.lm, found = self._load(loader, output_loading_info=True, **options)

@@ -94,24 +94,29 @@ def test_trials_are_the_same_bytes_again_and_leave_the_model_as_it_was(plan_of, 
     assert worker._model.quantized is False
 
 
-def test_trials_and_base_arms_of_other_weights_are_not_taken(plan_of, tmp_path, monkeypatch):
-    """A batch killed on a GPU that has 4-bit weights, resumed where there are none: nothing is mixed."""
+def four_bit(plan_of, **options):
     settings = {"adapter": Adapter(rank=4, alpha=8, quantization="nf4")}
-    plan = plan_of("gpt2", subsamples=(1,), classification=PROMPTED, pretraining=settings)
-    folder, shared, worker = tmp_path / "trials", tmp_path / "shared", ResidentWorker()
-    worker.run(plan, folder, shared)
-    assert not plan.quantizes() and len(read_trials(plan, folder)) == 3
-    monkeypatch.setattr("lm_validity.run.trial_plan.find_spec", lambda name: name == "bitsandbytes")
-    elsewhere = replace(plan, device="cuda:0")
-    assert elsewhere.quantizes() and elsewhere.recipe() == plan.recipe()
-    assert read_trials(elsewhere, folder).empty and elsewhere.base_recipe() != plan.base_recipe()
-    worker.run(replace(plan, experiment="later"), tmp_path / "later", shared)
-    assert worker.counters.shared_base_arms == 1  # of the same weights they are shared
-    monkeypatch.setattr("lm_validity.run.trial_plan.TrialPlan.quantizes", lambda plan: True)
-    worker._model.quantized = True
-    worker.run(plan, folder, shared)
-    assert worker.counters.shared_base_arms == 1 and len(list(shared.iterdir())) == 2
-    assert len(read_trials(plan, folder)) == 3
+    return plan_of("gpt2", subsamples=(1,), classification=PROMPTED, pretraining=settings, **options)
+
+
+def test_nf4_without_bitsandbytes_is_an_error_and_never_other_weights(plan_of, tmp_path, monkeypatch):
+    monkeypatch.setattr("lm_validity.cells.trials.resident.find_spec", lambda name: None)
+    plan = four_bit(plan_of)
+    with pytest.raises(CellError, match="quantization is nf4, and bitsandbytes is missing") as raised:
+        run_trials(plan, tmp_path)
+    assert "lm-validity[cells,nf4]" in raised.value.hint and not list(tmp_path.iterdir())
+    assert plan.recipe()["four_bit_weights"] and plan.recipe() == replace(plan, device="cuda:0").recipe()
+    plain = plan_of("gpt2", subsamples=(1,), classification=PROMPTED, pretraining={"adapter": Adapter(rank=4, alpha=8)})
+    assert "four_bit_weights" not in plain.recipe() and plain.base_recipe() != plan.base_recipe()
+
+
+def test_nf4_is_four_bits_on_a_cpu_too(plan_of, tmp_path):
+    pytest.importorskip("bitsandbytes")
+    worker = ResidentWorker()
+    worker.run(four_bit(plan_of, dtype="bfloat16"), tmp_path)
+    kinds = {type(module).__name__ for module in worker._model.lm.modules()}
+    assert "Linear4bit" in kinds and worker._model.quantized
+    assert len(read_trials(four_bit(plan_of, dtype="bfloat16"), tmp_path)) == 3
 
 
 FAR_APART = {"share_base": ((15, 1), (60, 1)), "subsamples": (1,), "classification": PROMPTED}

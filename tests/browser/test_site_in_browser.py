@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from lm_validity.pages.site import build_site
+from lm_validity.site.compose import build_site
 from lm_validity.studies.agreement.factors.report import report_factors
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.tables.schema import SCORES, write_table

@@ -108,11 +108,11 @@ def lm_eval(
     """Result files and samples written by lm-eval itself -> scores.parquet, items.parquet."""
     from lm_validity.tables.formats.import_lm_eval import import_lm_eval
 
-    scores, log = import_lm_eval(results, output, strict, _names(model or []), tokens_per_step)
+    scores, log = import_lm_eval(results, output, strict, names_of(model or []), tokens_per_step)
     print("\n".join(log.lines(scores)))
 
 
-def _names(given: list[str]) -> dict[Path, str]:
+def names_of(given: list[str]) -> dict[Path, str]:
     """PATH=NAME as a dictionary of absolute paths."""
     names = {}
     for one in given:

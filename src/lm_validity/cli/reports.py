@@ -5,9 +5,17 @@ from typing import Annotated, Literal
 
 import typer
 
+from lm_validity.cli.report_site import NAME, PathsOrCommand, report_site
 from lm_validity.config.sections import E2LM, Checkpoints, Convention, Normalisation, Reports, Screening, Ties
 
-app = typer.Typer(help="Write a report from tables.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(
+    cls=PathsOrCommand,
+    help="Write one report from tables, or with DIR_OR_FILES... all of them from result files. "
+    "A folder of a subcommand's name is written ./signal.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.command(NAME)(report_site)
 Scores = Annotated[Path, typer.Option(help="scores.parquet")]
 Models = Annotated[Path, typer.Option(help="Models sheet (CSV or TSV).")]
 Benchmarks = Annotated[Path, typer.Option(help="Benchmarks sheet (CSV or TSV).")]

@@ -79,7 +79,7 @@ def partial_reports(
     without_items: Annotated[bool, typer.Option("--without-items", help="Faster: no per-document table.")] = False,
 ) -> None:
     """Tables, reports and site of the cells that exist, into results/<run>/partial; what is missing is listed."""
-    from lm_validity.studies.partial import write_partial_reports
+    from lm_validity.site.partial import write_partial_reports
 
     run = _load(configfile)
     missing, page = write_partial_reports(run, with_items=not without_items)
@@ -92,8 +92,8 @@ def build_site(configfile: Configfile = DEFAULT) -> None:
     from lm_validity.monitor.computation import computation_page
     from lm_validity.monitor.spent import count_spent
     from lm_validity.pages.page import write_page
-    from lm_validity.pages.site import build_site as build
     from lm_validity.run.store import Store
+    from lm_validity.site.compose import build_site as build
 
     run = _load(configfile)
     title = f"{run.name} (replayed scores: no model was run)" if run.configuration.replay else run.name

@@ -89,7 +89,7 @@ class ModelFacts(SheetRow):
 
     path: hub id or folder; imported scores may call the model by it. label: a short name for figures. in_..._analysis:
     0 where parameters or tokens are not reliable enough for the compute figure, or rolling log-likelihoods are not
-    comparable.
+    comparable. tokens_per_step: training tokens of an optimizer step, for checkpoints whose iteration alone is known.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -108,6 +108,7 @@ class ModelFacts(SheetRow):
     family: str | None = None
     parameters_b: PositiveNumber | None = None
     tokens_b: PositiveNumber | None = None
+    tokens_per_step: PositiveNumber | None = None
     instruction_tuned: bool | None = None
     size: str | None = None
     architecture: str | None = None

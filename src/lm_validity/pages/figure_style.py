@@ -6,6 +6,7 @@ from collections.abc import Sequence
 import altair as alt
 import numpy as np
 import pandas as pd
+from altair.utils.schemapi import debug_mode
 
 PROTOCOL_LABELS = {"direct": "Direct", "train_before_test": "Train before test"}
 PROTOCOL_COLORS = {"Direct": "#d98b2b", "Train before test": "#2f7ec0"}
@@ -45,7 +46,9 @@ CONFIG = {
 
 def chart_data(frame: pd.DataFrame) -> alt.InlineData:
     """The rows of `frame` as inline data; NaN and infinities become null. Give each encoding its type explicitly."""
-    return alt.InlineData(values=[{k: _plain(v) for k, v in row.items()} for row in frame.to_dict("records")])
+    rows = [{k: _plain(v) for k, v in row.items()} for row in frame.to_dict("records")]
+    with debug_mode(False):  # Altair would check every value against Vega-Lite's schema, which takes seconds
+        return alt.InlineData(values=rows)
 
 
 def family_color(families: Sequence[str | None], field: str = "family", title: str = "Family") -> alt.Color:
@@ -70,8 +73,13 @@ def with_family_focus(chart: alt.Chart | alt.LayerChart) -> alt.Chart | alt.Laye
 
 def protocol_color(title: str | None = None) -> alt.Color:
     """The colours of the two protocols, for a column `protocol` that holds `PROTOCOL_LABELS`."""
-    scale = alt.Scale(domain=list(PROTOCOL_COLORS), range=list(PROTOCOL_COLORS.values()))
-    return alt.Color("protocol:N", scale=scale, legend=alt.Legend(title=title))
+    return listed_color("protocol", PROTOCOL_COLORS, title)
+
+
+def listed_color(field: str, colors: dict[str, str], title: str | None = None) -> alt.Color:
+    """A colour for each value of a column."""
+    scale = alt.Scale(domain=list(colors), range=list(colors.values()))
+    return alt.Color(f"{field}:N", scale=scale, legend=alt.Legend(title=title))
 
 
 def tooltips(**fields: str) -> list[alt.Tooltip]:

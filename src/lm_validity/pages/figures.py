@@ -20,6 +20,7 @@ import pandas as pd
 import vl_convert
 
 from lm_validity.files import replace_file, write_text
+from lm_validity.pages.figure_content import marked_if_empty, names_axis, with_values
 from lm_validity.pages.figure_style import (
     CATEGORY_COLORS,
     CONFIG,
@@ -32,6 +33,7 @@ from lm_validity.pages.figure_style import (
     discrete,
     family_color,
     family_opacity,
+    listed_color,
     protocol_color,
     tooltips,
     with_family_focus,
@@ -51,10 +53,12 @@ __all__ = [
     "heatmap",
     "interval_dots",
     "lines",
+    "listed_color",
     "matrix_frame",
     "protocol_color",
     "save_figure",
     "scatter",
+    "strip",
     "tooltips",
     "vega_lite",
     "with_family_focus",
@@ -82,7 +86,7 @@ def heatmap(
 ) -> alt.LayerChart:
     """Cells coloured by `value`; a missing one is grey with an ×. `number_format` also writes the number."""
     base = alt.Chart(chart_data(frame)).encode(
-        x=alt.X(f"{x}:N", scale=discrete(x_order), title=None, axis=alt.Axis(labelAngle=-50, labelOverlap=False)),
+        x=alt.X(f"{x}:N", scale=discrete(x_order), title=None, axis=names_axis(x_order)),
         y=alt.Y(f"{y}:N", scale=discrete(y_order), title=None, axis=alt.Axis(labelOverlap=False)),
         tooltip=tooltip,
     )
@@ -103,6 +107,7 @@ def heatmap(
         text = base.transform_filter(known).mark_text(fontSize=11)
         layers.append(text.encode(text=alt.Text(f"{value}:Q", format=number_format), color=ink))
     chart = alt.layer(*layers).properties(width="container", height=row_height * max(len(y_order), 1))
+    chart = marked_if_empty(chart, frame[value])
     return with_family_focus(chart) if focus else chart
 
 
@@ -140,7 +145,11 @@ def interval_dots(
     focus: bool = False,
     row_height: int = 18,
 ) -> alt.LayerChart:
-    """One row per `y`: a dot at `value`, a line from `low` to `high`, a tick at `mark`; no value: an ×."""
+    """One row per `y`: a dot at `value`, a line from `low` to `high`, a tick at `mark`; no value: an ×.
+
+    What `offset` tells apart (a protocol) is left out where none of it has a value.
+    """
+    frame, color = with_values(frame, value, offset, color)
     axis = alt.Axis(labelOverlap=False, grid=True, gridDash=[1, 3])
     encoding = {"y": alt.Y(f"{y}:N", scale=discrete(y_order), title=None, axis=axis), "tooltip": tooltip}
     if offset:
@@ -161,6 +170,7 @@ def interval_dots(
     missing = base.transform_filter(f"!isValid(datum.{value})").mark_text(text="×", color=MISSING_COLOR, fontSize=13)
     layers.append(missing.encode(x=alt.value(6)))
     chart = alt.layer(*layers).properties(width="container", height=row_height * max(len(y_order), 1))
+    chart = marked_if_empty(chart, frame[value])
     return with_family_focus(chart) if focus else chart
 
 
@@ -182,13 +192,19 @@ def grouped_bars(
     height: int = 240,
     x_title: str | None = None,
 ) -> alt.LayerChart:
-    """Vertical bars side by side by `group`, error bars from `low` to `high` and a tick at `mark` where known."""
+    """Vertical bars side by side by `group`, error bars from `low` to `high` and a tick at `mark` where known.
+
+    A group without any value is left out.
+    """
+    frame, color = with_values(frame, value, group, color)
+    if group_order is not None:
+        group_order = [name for name in group_order if name in set(frame[group])]
     base = alt.Chart(chart_data(frame)).encode(
         x=alt.X(
             f"{x}:N",
             scale=discrete(x_order),
             title=x_title,
-            axis=alt.Axis(labelAngle=0 if len(x_order) < 9 else -50),
+            axis=alt.Axis(labelAngle=0) if len(x_order) < 9 else names_axis(x_order),
         ),
         xOffset=alt.XOffset(f"{group}:N", scale=discrete(group_order or frame[group].drop_duplicates())),
         tooltip=tooltip,
@@ -206,7 +222,7 @@ def grouped_bars(
         layers.append(tick.encode(y=f"{mark}:Q"))
     missing = base.transform_filter(f"!isValid(datum.{value})").mark_text(text="×", color=MISSING_COLOR, fontSize=13)
     layers.append(missing.encode(y=alt.value(height - 8)))
-    return alt.layer(*layers).properties(width="container", height=height)
+    return marked_if_empty(alt.layer(*layers).properties(width="container", height=height), frame[value])
 
 
 def lines(
@@ -250,7 +266,7 @@ def lines(
     if points:
         dots = base.transform_filter(f"isValid(datum.{y})").mark_point(filled=True, size=34)
         layers.append(dots.encode(y=alt.Y(f"{y}:Q", title=y_title, scale=y_scale), **opacity))
-    chart = alt.layer(*layers).properties(width="container", height=height)
+    chart = marked_if_empty(alt.layer(*layers).properties(width="container", height=height), frame[y])
     return with_family_focus(chart) if focus else chart
 
 
@@ -292,7 +308,31 @@ def scatter(
     dots = base.mark_point(filled=True, size=62).encode(y=y_axis, **opacity)
     layers.append(dots.encode(shape=shape) if shape is not None else dots)
     chart = alt.layer(*layers).properties(width="container", height=height)
+    chart = marked_if_empty(chart, frame[y].where(frame[x].notna()))
     return with_family_focus(chart) if focus else chart
+
+
+def strip(
+    frame: pd.DataFrame,
+    *,
+    y: str,
+    value: str,
+    title: str,
+    y_order: Sequence[str],
+    color: alt.Color,
+    tooltip: list[alt.Tooltip],
+    row_height: int = 20,
+) -> alt.Chart:
+    """One row per `y`: a mark at every `value`; later rows of the frame lie on top."""
+    axis = alt.Axis(labelOverlap=False, grid=True, gridDash=[1, 3])
+    chart = alt.Chart(chart_data(frame)).mark_point(filled=True, size=46, opacity=0.85)
+    chart = chart.encode(
+        y=alt.Y(f"{y}:N", scale=discrete(y_order), title=None, axis=axis),
+        x=alt.X(f"{value}:Q", title=title, scale=alt.Scale(zero=False)),
+        color=color,
+        tooltip=tooltip,
+    ).properties(width="container", height=row_height * max(len(y_order), 1))
+    return marked_if_empty(chart, frame[value])
 
 
 def bump(frame: pd.DataFrame, families: Sequence[str | None]) -> alt.LayerChart:

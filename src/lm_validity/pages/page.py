@@ -17,12 +17,17 @@
 `write_page` writes `page.json` (all that is needed to compose the page into a site), `index.html`
 (self-contained, no network), `tables/<name>.csv` with unrounded numbers, and
 `figures/<name>.{vl.json,svg,pdf}`. All text is plain text: it is escaped on the page, so names from a
-user's files may hold anything.
+user's files may hold anything. Figures without any value and sections without content are left out.
+
+In the HTML, figures and rows of tables are compressed and read when they are shown; of a page's findings five are
+shown and the others folded.
 """
 
+import base64
 import json
 import math
 import re
+import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -33,10 +38,13 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.files import replace_file, write_text
+from lm_validity.pages.figure_content import is_empty, label_room
 from lm_validity.pages.figures import save_figure, vega_lite
 from lm_validity.summaries import Missing
 
 _NAME = re.compile(r"[a-z0-9_]+")
+FINDINGS_SHOWN = 5  # on a page, over all its reports; alarms always
+WIDE = 560  # pixels of a figure that takes a row of its own
 
 
 @dataclass(frozen=True)
@@ -123,24 +131,29 @@ def write_page(page: Page, output: str | Path) -> None:
 
 def page_document(page: Page) -> dict:
     """The page as JSON: texts, Vega-Lite specifications, table cells with what is shown and what is sorted by."""
+    sections = [_section_document(section) for section in page.sections]
     return {
         "format": 1,
         "name": page.name,
         "title": page.title,
         "question": page.question,
         "findings": [{"sentence": f.sentence, "basis": f.basis, "alarm": f.alarm} for f in page.findings],
-        "sections": [
-            {
-                "title": section.title,
-                "finding": section.finding,
-                "explanation": section.explanation,
-                "figures": [_figure_document(figure) for figure in section.figures],
-                "tables": [_table_document(table) for table in section.tables],
-                "notes": list(section.notes),
-            }
-            for section in page.sections
-        ],
+        "sections": [section for section in sections if any(section[part] for part in _CONTENT)],
         "notes": list(page.notes),
+    }
+
+
+_CONTENT = ("finding", "figures", "tables", "notes")
+
+
+def _section_document(section: Section) -> dict:
+    return {
+        "title": section.title,
+        "finding": section.finding,
+        "explanation": section.explanation,
+        "figures": [found for figure in section.figures if (found := _figure_document(figure)) is not None],
+        "tables": [_table_document(table) for table in section.tables],
+        "notes": list(section.notes),
     }
 
 
@@ -164,12 +177,7 @@ def render(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    specs = {
-        f"{document['name']}-{figure['name']}": figure["spec"]
-        for document in documents
-        for section in document["sections"]
-        for figure in section["figures"]
-    }
+    figures = [figure for document in documents for section in document["sections"] for figure in section["figures"]]
     return environment.get_template("page.html.j2").render(
         title=title,
         documents=documents,
@@ -177,21 +185,62 @@ def render(
         missing=list(missing),
         style=_asset("page.css"),
         script=_asset("page.js"),
-        vega=_vega_bundle() if specs else "",
-        specs=_script_json(specs),
-        families=_families(documents),
-        shown=_shown,
+        vega=_vega_bundle() if figures else "",
+        packed=packed,
+        packed_rows=_packed_rows,
+        families=_families(figures),
+        findings_shown=_findings_shown(documents),
     )
 
 
-def _figure_document(figure: Figure) -> dict:
+def packed(value) -> str:
+    """JSON, compressed (deflate) and in base64: text for a <script> element, whatever strings are in the value."""
+    return _deflated(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
+
+
+def _deflated(text: str) -> str:
+    return base64.b64encode(zlib.compress(text.encode(), 9)).decode("ascii")
+
+
+def _packed_rows(table: dict) -> str:
+    """The rows of a table document: by column the values, and what a cell shows where that is not the value itself."""
+    columns = list(zip(*table["rows"], strict=True)) or [() for _ in table["columns"]]
+    shown = [
+        [_shown(value, column["format"]) for value in values] if _is_formatted(values) else None
+        for column, values in zip(table["columns"], columns, strict=True)
+    ]
+    return packed({"values": columns, "shown": shown, "reasons": table.get("reasons", {})})
+
+
+def _is_formatted(values: Sequence) -> bool:
+    return any(value is not None and not isinstance(value, str) for value in values)
+
+
+def _findings_shown(documents: Sequence[dict]) -> dict[str, int]:
+    """How many of its first findings each report shows: in turns, until `FINDINGS_SHOWN` are."""
+    shown = dict.fromkeys((document["name"] for document in documents), 0)
+    places = [
+        (place, document["name"]) for place in range(FINDINGS_SHOWN) for document in documents
+        if place < len(document["findings"])
+    ]  # fmt: skip
+    for _, name in places[:FINDINGS_SHOWN]:
+        shown[name] += 1
+    return shown
+
+
+def _figure_document(figure: Figure) -> dict | None:
+    """The figure as JSON, wide enough for its labels; None where it would show no value."""
+    spec = vega_lite(figure.chart)
+    if is_empty(spec):
+        return None
+    min_width = max(figure.min_width, label_room(spec))
     return {
         "name": figure.name,
         "title": figure.title,
         "caption": figure.caption,
-        "wide": figure.wide,
-        "min_width": figure.min_width,
-        "spec": vega_lite(figure.chart),
+        "wide": figure.wide or min_width > WIDE,
+        "min_width": min_width,
+        "spec": spec,
     }
 
 
@@ -267,8 +316,8 @@ def _check_names(page: Page) -> None:
             raise ValueError(f"{kind} of the page {page.name!r} with a bad or repeated name: {wrong}")
 
 
-def _families(documents: Sequence[dict]) -> list[str]:
-    """Families that a figure of the page can focus, for the filter's buttons."""
+def _families(figures: Sequence[dict]) -> list[str]:
+    """Families that a figure can focus, for the filter's buttons."""
     found: set[str] = set()
 
     def collect(node) -> None:
@@ -281,17 +330,9 @@ def _families(documents: Sequence[dict]) -> list[str]:
             for value in node:
                 collect(value)
 
-    for document in documents:
-        for section in document["sections"]:
-            for figure in section["figures"]:
-                collect(figure["spec"])
+    for figure in figures:
+        collect(figure["spec"])
     return sorted(found)
-
-
-def _script_json(value) -> str:
-    """JSON that may stand inside a <script> element, whatever strings are in it."""
-    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
 
 
 def _asset(name: str) -> str:
@@ -300,7 +341,7 @@ def _asset(name: str) -> str:
 
 @cache
 def _vega_bundle() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script."""
+    """Vega, Vega-Lite and Vega-Embed as one compressed script, which sets `window.vegaEmbed`."""
     import vl_convert
 
-    return vl_convert.javascript_bundle()
+    return _deflated(vl_convert.javascript_bundle())

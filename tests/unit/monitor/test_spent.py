@@ -3,9 +3,9 @@
 from lm_validity.monitor.computation import computation_page
 from lm_validity.monitor.spent import count_spent
 from lm_validity.pages.page import write_page
-from lm_validity.pages.site import build_site
 from lm_validity.run.cell import BenchmarkCell
 from lm_validity.run.store import Store
+from lm_validity.site.compose import build_site
 
 
 def commit(store: Store, name: str, sidecar: dict) -> None:

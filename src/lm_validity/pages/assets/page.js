@@ -1,27 +1,58 @@
-// Figures: one Vega view each, all listening to the family that the page focuses.
-const specs = JSON.parse(document.getElementById("specs").textContent);
+// What is large on the page is compressed: each figure, each table's rows, and Vega.
+async function unpack(element) {
+  const bytes = Uint8Array.from(atob(element.textContent), (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate"));
+  return new Response(stream).text();
+}
+
+// Figures: one Vega view each, all listening to the family that the page focuses. Those in sight are drawn first.
 const views = [];
 const FOCUS = "family_focus";
 let focused = null;
+let vega = null;
+
+function loadVega() {
+  vega ??= unpack(document.getElementById("vega")).then((source) => {
+    const script = document.createElement("script");
+    script.textContent = source;
+    document.head.append(script);
+  });
+  return vega;
+}
+
+async function draw(element) {
+  try {
+    await loadVega();
+    const spec = JSON.parse(await unpack(element.closest("figure").querySelector(".spec")));
+    const { view } = await vegaEmbed(element, spec, { actions: false, renderer: "svg", ast: false });
+    views.push(view);
+    if (listens(view)) {
+      view.addEventListener("click", (event, item) => {
+        const family = item && item.datum && item.datum.family;
+        if (family) focusFamily(family === focused ? null : family);
+      });
+      if (focused !== null) view.signal(FOCUS, focused).runAsync();
+    }
+  } catch (error) {
+    element.textContent = "This figure could not be drawn: " + error.message;
+    console.error(error);
+  }
+}
 
 async function drawAll() {
-  for (const element of document.querySelectorAll(".chart")) {
-    const spec = specs[element.dataset.figure];
-    try {
-      const { view } = await vegaEmbed(element, spec, { actions: false, renderer: "svg", ast: false });
-      views.push(view);
-      if (listens(view)) {
-        view.addEventListener("click", (event, item) => {
-          const family = item && item.datum && item.datum.family;
-          if (family) focusFamily(family === focused ? null : family);
-        });
-        if (focused !== null) view.signal(FOCUS, focused).runAsync();
-      }
-    } catch (error) {
-      element.textContent = "This figure could not be drawn: " + error.message;
-      console.error(error);
-    }
+  const waiting = new Set(document.querySelectorAll(".chart"));
+  const inSight = new Set();
+  const observer = new IntersectionObserver((entries) => {
+    for (const entry of entries) inSight[entry.isIntersecting ? "add" : "delete"](entry.target);
+  }, { rootMargin: "400px" });
+  waiting.forEach((element) => observer.observe(element));
+  while (waiting.size) {
+    await new Promise((resolve) => setTimeout(resolve));  // lets the reader scroll and click between two figures
+    const next = [...waiting].find((element) => inSight.has(element)) ?? waiting.values().next().value;
+    waiting.delete(next);
+    await draw(next);
   }
+  observer.disconnect();
   document.documentElement.dataset.drawn = String(views.length);
 }
 
@@ -42,67 +73,100 @@ function focusFamily(family) {
   for (const view of views) {
     if (listens(view)) view.signal(FOCUS, family).runAsync();
   }
-  document.querySelectorAll("table").forEach(filterRows);
+  [...tables.keys()].forEach(filterRows);
 }
 
 for (const button of document.querySelectorAll(".families button")) {
   button.addEventListener("click", () => focusFamily(button.dataset.family || null));
 }
 
-// Tables: search, sort by a column, download what is shown.
-function filterRows(table) {
-  const box = table.closest("details").querySelector("input");
-  const words = box.value.toLowerCase().split(/\s+/).filter(Boolean);
-  const columns = JSON.parse(table.dataset.columns);
-  const familyColumn = columns.indexOf("family");
-  const rows = [...table.tBodies[0].rows];
-  let shown = 0;
-  for (const row of rows) {
-    const text = row.textContent.toLowerCase();
-    const inFamily = focused === null || familyColumn < 0 || row.cells[familyColumn].textContent === focused;
-    row.hidden = !(inFamily && words.every((word) => text.includes(word)));
-    shown += row.hidden ? 0 : 1;
-  }
-  const matches = table.closest("details").querySelector(".matches");
-  matches.textContent = shown === rows.length ? "" : `${shown} of ${rows.length}`;
+// Tables: search, sort by a column, download what is shown. Rows are unpacked when a table is opened.
+const ROWS_AT_ONCE = 500;
+const tables = new Map();
+
+async function openTable(table) {
+  if (tables.has(table)) return;
+  const state = { order: null, kept: null, limit: ROWS_AT_ONCE };
+  tables.set(table, state);
+  const rows = table.closest("details").querySelector(".rows");
+  const { values, shown, reasons } = JSON.parse(await unpack(rows));
+  rows.remove();
+  const names = JSON.parse(table.dataset.columns);
+  state.columns = values.map((column, index) => ({
+    values: column,
+    shown: (row) => (column[row] === null ? "—" : shown[index] ? shown[index][row] : column[row]),
+    reason: (row) => reasons[`${row},${index}`],
+    number: table.tHead.rows[0].cells[index].classList.contains("number"),
+  }));
+  state.family = names.indexOf("family");
+  state.order = [...(values[0] ?? []).keys()];
+  state.text = state.order.map((row) => state.columns.map((column) => column.shown(row)).join(" ").toLowerCase());
+  filterRows(table);
 }
 
-function sortValue(cell) {
-  if ("missing" in cell.dataset) return null;
-  return "value" in cell.dataset ? Number(cell.dataset.value) : cell.textContent;
+function filterRows(table) {
+  const state = tables.get(table);
+  if (!state?.columns) return;
+  const details = table.closest("details");
+  const words = details.querySelector("input").value.toLowerCase().split(/\s+/).filter(Boolean);
+  state.kept = state.order.filter(
+    (row) =>
+      (focused === null || state.family < 0 || state.columns[state.family].values[row] === focused) &&
+      words.every((word) => state.text[row].includes(word)),
+  );
+  const all = state.order.length;
+  details.querySelector(".matches").textContent = state.kept.length === all ? "" : `${state.kept.length} of ${all}`;
+  showRows(table);
+}
+
+function showRows(table) {
+  const state = tables.get(table);
+  const body = document.createDocumentFragment();
+  for (const row of state.kept.slice(0, state.limit)) {
+    const line = document.createElement("tr");
+    for (const column of state.columns) {
+      const cell = line.insertCell();
+      cell.textContent = column.shown(row);
+      if (column.number) cell.className = "number";
+      if (column.values[row] === null) cell.dataset.missing = "";
+      if (column.reason(row)) cell.title = column.reason(row);
+    }
+    body.append(line);
+  }
+  table.tBodies[0].replaceChildren(body);
+  table.closest("details").querySelector(".more-rows").hidden = state.kept.length <= state.limit;
 }
 
 function sortBy(table, index) {
+  const state = tables.get(table);
+  if (!state?.columns) return;
   const header = table.tHead.rows[0].cells[index];
-  const first = header.classList.contains("number") ? "descending" : "ascending";
+  const first = state.columns[index].number ? "descending" : "ascending";
   const second = first === "ascending" ? "descending" : "ascending";
   const direction = header.getAttribute("aria-sort") === first ? second : first;
   for (const cell of table.tHead.rows[0].cells) cell.setAttribute("aria-sort", "none");
   header.setAttribute("aria-sort", direction);
   const sign = direction === "ascending" ? 1 : -1;
-  const rows = [...table.tBodies[0].rows];
-  rows.sort((a, b) => {
-    const x = sortValue(a.cells[index]);
-    const y = sortValue(b.cells[index]);
+  const { values } = state.columns[index];
+  state.order.sort((a, b) => {
+    const [x, y] = [values[a], values[b]];
     if (x === null || y === null) return (x === null) - (y === null); // missing values last, either way
     return sign * (typeof x === "number" && typeof y === "number" ? x - y : String(x).localeCompare(String(y)));
   });
-  table.tBodies[0].append(...rows);
+  filterRows(table);
 }
 
 function csvField(text) {
   return /[",\n\r]/.test(text) ? `"${text.replaceAll('"', '""')}"` : text;
 }
 
-function download(table, name) {
+async function download(table, name) {
+  await openTable(table);
+  const state = tables.get(table);
+  const field = (value, column, row) => (value === null ? "" : csvField(String(column.number ? value : column.shown(row))));
   const lines = [JSON.parse(table.dataset.columns).map(csvField).join(",")];
-  for (const row of table.tBodies[0].rows) {
-    if (row.hidden) continue;
-    const values = [...row.cells].map((cell) => {
-      const value = sortValue(cell);
-      return value === null ? "" : csvField("value" in cell.dataset ? cell.dataset.value : String(value));
-    });
-    lines.push(values.join(","));
+  for (const row of state.kept) {
+    lines.push(state.columns.map((column) => field(column.values[row], column, row)).join(","));
   }
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([lines.join("\n") + "\n"], { type: "text/csv" }));
@@ -111,9 +175,15 @@ function download(table, name) {
   setTimeout(() => URL.revokeObjectURL(link.href), 1000);
 }
 
-for (const table of document.querySelectorAll("details.table table")) {
-  const details = table.closest("details");
+for (const details of document.querySelectorAll("details.table")) {
+  const table = details.querySelector("table");
+  if (details.open) openTable(table);
+  details.addEventListener("toggle", () => details.open && openTable(table));
   details.querySelector("input").addEventListener("input", () => filterRows(table));
+  details.querySelector(".more-rows button").addEventListener("click", () => {
+    tables.get(table).limit = Infinity;
+    showRows(table);
+  });
   const button = details.querySelector(".download");
   button.addEventListener("click", () => download(table, button.dataset.file));
   [...table.tHead.rows[0].cells].forEach((cell, index) => {

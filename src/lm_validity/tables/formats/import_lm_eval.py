@@ -22,7 +22,7 @@ from lm_validity.tables.formats.import_samples import (
     score_file,
     write_items,
 )
-from lm_validity.tables.formats.lm_eval_results import HINT, read_result_file
+from lm_validity.tables.formats.lm_eval_results import HINT, PARAMETERS, read_result_file
 from lm_validity.tables.formats.score_files import ScoreFile, check_identities, score_table, with_tokens
 
 SOURCE = "lm-eval"
@@ -46,6 +46,9 @@ def import_lm_eval(
     log = ImportLog(strict=strict)
     results, samples = _read_all(paths, names or {}, log, tokens_per_step)
     check_identities([*results, *(one.identified for one in samples)])
+    log.parameters = {
+        one.common["model"]: float(one.identity[PARAMETERS]) for one in results if PARAMETERS in one.identity
+    }
     with ExitStack() as stack:
         parts: list[Part] = []
         if samples:

@@ -27,6 +27,7 @@ class ImportLog:
     notes: list[str] = field(default_factory=list)
     others: Counter = field(default_factory=Counter)  # files of other kinds in the folders, by suffix
     items: int = 0
+    parameters: dict[str, float] = field(default_factory=dict)  # of models whose files say their number
 
     def skip(self, path: Path, reason: str, hint: str, named: bool = False) -> None:
         """Leave a file out; one that was named itself, or any with `strict`, raises InputError."""

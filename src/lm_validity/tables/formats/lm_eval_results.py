@@ -16,6 +16,7 @@ from lm_validity.tables.formats.json_values import finite, flag, number, read_js
 from lm_validity.tables.formats.model_arguments import model_name, parse_arguments, training_point
 from lm_validity.tables.formats.score_files import ScoreFile
 
+PARAMETERS = "number of parameters"  # in `ScoreFile.identity`
 HINT = "lm-eval writes such a file with --output_path: results_<date>.json."
 # entries of a task's results that are no metrics
 _NO_METRICS = frozenset(
@@ -243,7 +244,7 @@ def _identity(config: dict, arguments: dict[str, str], folder: Path | None) -> d
     identity = {}
     parameters = finite(config.get("model_num_parameters"))
     if parameters and parameters > 0:
-        identity["number of parameters"] = f"{parameters:.0f}"
+        identity[PARAMETERS] = f"{parameters:.0f}"
     changed = [
         f"{name}={arguments[name]}" for name in _CHANGES if arguments.get(name, "").lower() not in ("", "false", "none")
     ]

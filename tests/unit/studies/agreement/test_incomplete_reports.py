@@ -21,11 +21,11 @@ from tests.unit.studies.agreement.conftest import (
 
 from lm_validity.errors import InputError
 from lm_validity.files import write_json
+from lm_validity.site.partial import mark_unfinished
 from lm_validity.studies.agreement.analysis import analyze_agreement
 from lm_validity.studies.agreement.factors.report import report_factors
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.agreement.uncertainty import agreement_uncertainty
-from lm_validity.studies.partial import mark_unfinished
 from lm_validity.summaries import Missing, is_known
 
 FOUR = ["a", "b", "c", "d"]

@@ -7,7 +7,7 @@ from lm_validity.config.load import Run
 from lm_validity.errors import InputError
 from lm_validity.files import read_json, write_json, write_text
 from lm_validity.pages.page import render
-from lm_validity.pages.site import build_site
+from lm_validity.site.compose import build_site
 from lm_validity.tables.merge import Merger
 
 

@@ -8,7 +8,7 @@ from lm_validity.errors import InputError
 from lm_validity.files import read_json, write_text
 from lm_validity.pages.page import render
 
-ORDER = ("agreement", "factors", "signal", "bias")
+ORDER = ("beside", "agreement", "factors", "signal", "bias", "data")
 
 
 def build_site(
@@ -20,7 +20,7 @@ def build_site(
 ) -> Path:
     """Compose the `page.json` of each report folder into `output`/index.html and return its path.
 
-    Figures and tables are copied to `output`/<report>/{figures,tables}. `missing` lists what an unfinished
+    Figures and tables are copied to `output`/<report>/{figures,tables}, unless they are there. `missing` lists what an unfinished
     run lacks (cells, reports): a banner on the page. Raises InputError where a folder holds no report.
     """
     output = Path(output)
@@ -32,7 +32,7 @@ def build_site(
         document = read_json(path)
         documents[document["name"]] = document
         for kind in ("figures", "tables"):
-            if (folder / kind).is_dir():
+            if (folder / kind).is_dir() and folder != output / document["name"]:
                 shutil.copytree(folder / kind, output / document["name"] / kind, dirs_exist_ok=True)
     if not documents:
         raise InputError("no report to build a site from.", "name at least one report folder.")

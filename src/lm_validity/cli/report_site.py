@@ -1,0 +1,51 @@
+"""`lm-validity report DIR_OR_FILES...`: from result files to a site, beside the reports as subcommands."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from typer.core import TyperGroup
+
+NAME = "DIR_OR_FILES..."  # of the command without a name, as the help lists it
+
+
+class PathsOrCommand(TyperGroup):
+    """A group whose first argument is a subcommand's name, or else a path for the command `NAME`."""
+
+    def parse_args(self, ctx, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+            args = [NAME, *args]
+        return super().parse_args(ctx, args)
+
+
+def report_site(
+    results: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Result files of lm-eval, folders that are searched for them, tables (scores, items, trials) or CSV."
+        ),
+    ],
+    output: Annotated[Path, typer.Option(help="Folder for the site.")],
+    models: Annotated[Path | None, typer.Option(help="Models sheet, such as an edited OUTPUT/models.tsv.")] = None,
+    benchmarks: Annotated[
+        Path | None, typer.Option(help="Benchmarks sheet, such as an edited OUTPUT/benchmarks.tsv.")
+    ] = None,
+    beside: Annotated[
+        Path | None, typer.Option(help="scores.parquet of other models, shown where the benchmarks are the same.")
+    ] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="PATH=NAME: name of the model of a file or of all files in a folder.")
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Fail where a file would be skipped or a score is there twice.")
+    ] = False,
+    resamples: Annotated[int, typer.Option(min=0, help="Resamples for intervals; 0 skips them.")] = 1000,
+    processes: Annotated[int, typer.Option(min=1, help="Reports written at the same time.")] = 2,
+) -> None:
+    """Import results, guess the sheets, write every report the data allow: one site."""
+    from lm_validity.cli.imports import names_of
+    from lm_validity.site.report import Given
+    from lm_validity.site.report import report_site as write
+
+    given = Given(models, benchmarks, beside, strict, names_of(model or []), resamples, processes)
+    print("\n".join(write(results, output, given)))

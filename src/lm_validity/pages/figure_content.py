@@ -1,0 +1,74 @@
+"""Whether a figure has anything to show, and the room that its names need."""
+
+import math
+from collections.abc import Sequence
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+_LABEL_LIMIT = 220  # pixels, as in CONFIG
+_MANY = 24  # names on a horizontal axis that stand upright
+_LETTER = 6.5  # pixels of its width
+
+
+def is_empty(spec: dict) -> bool:
+    """Whether a specification, or a layer of it, is of a builder here that had no value to draw."""
+    own = spec.get("usermeta", {}).get("empty", False)
+    return own or any(is_empty(layer) for layer in spec.get("layer", []) if isinstance(layer, dict))
+
+
+def label_room(spec: dict) -> int:
+    """Pixels of width that a specification needs for the names on its horizontal axis not to overlap; 0: no names."""
+    across, down = (_names(spec, channel) for channel in ("x", "y"))
+    if not across:
+        return 0
+    beside = min(_LABEL_LIMIT, max((_LETTER * len(name) for name in down), default=60))
+    return math.ceil(_label_step(across) * len(across) + beside + 20)
+
+
+def names_axis(names: Sequence[str]) -> alt.Axis:
+    """A horizontal axis of names, none of which is left out."""
+    return alt.Axis(labelAngle=-90 if len(names) > _MANY else -50, labelOverlap=False)
+
+
+def _label_step(names: Sequence[str]) -> float:
+    """Pixels from a name to the next: the height of a letter, more where names lean."""
+    return 13.0 if len(names) > _MANY else 16.0
+
+
+def _names(spec: dict, channel: str) -> list[str]:
+    """The names of a discrete axis, where its scale lists them."""
+    for part in (spec, *spec.get("layer", [])):
+        scale = part.get("encoding", {}).get(channel, {}).get("scale") or {}
+        if isinstance(scale.get("domain"), list) and all(isinstance(name, str) for name in scale["domain"]):
+            return scale["domain"]
+        if part is not spec and "layer" in part and (found := _names(part, channel)):
+            return found
+    return []
+
+
+def marked_if_empty(chart: alt.TopLevelMixin, values: pd.Series) -> alt.TopLevelMixin:
+    """The chart, marked for `is_empty` where no value is a finite number."""
+    finite = np.isfinite(pd.to_numeric(values, errors="coerce").to_numpy(dtype=float))
+    return chart if finite.any() else chart.properties(usermeta={"empty": True})
+
+
+def with_values(
+    frame: pd.DataFrame, value: str, group: str | None, color: alt.Color | dict
+) -> tuple[pd.DataFrame, alt.Color | dict]:
+    """The rows of groups that have a value at all, and the colours of those; everything where no group has one."""
+    if group is None:
+        return frame, color
+    known = frame[value].notna().groupby(frame[group]).transform("any").to_numpy(dtype=bool)
+    if known.all() or not known.any():
+        return frame, color
+    frame = frame[known]
+    field = color.to_dict().get("field") if isinstance(color, alt.Color) else None
+    scale = color.to_dict().get("scale", {}) if field == group else {}
+    if "domain" in scale and "range" in scale:
+        here = set(frame[group])
+        pairs = [(name, ink) for name, ink in zip(scale["domain"], scale["range"], strict=False) if name in here]
+        color = color.copy()
+        color.scale = alt.Scale(domain=[name for name, _ in pairs], range=[ink for _, ink in pairs])
+    return frame, color

@@ -1,0 +1,43 @@
+"""The page on the data themselves: what came in, what was guessed, what could not be written."""
+
+import pandas as pd
+
+from lm_validity.pages.page import Page, Section, Table
+
+
+def data_page(
+    scores: pd.DataFrame, models: pd.DataFrame, benchmarks: pd.DataFrame, lines: list[str], absent: dict[str, str]
+) -> Page:
+    """The two sheets with what was guessed of each row, the import's summary, and the reports that are not there."""
+    per_benchmark = scores.groupby("benchmark")["model"].nunique()
+    per_model = scores.groupby("model").agg(benchmarks=("benchmark", "nunique"), checkpoints=("checkpoint", "nunique"))
+    shown_benchmarks = benchmarks.assign(models=benchmarks["benchmark"].map(per_benchmark))
+    shown_models = models.join(per_model, on="model")
+    explanation = (
+        "Column `guessed`: values that nobody gave; they follow from names and from a table of lm-eval's tasks. To "
+        "correct them, edit models.tsv and benchmarks.tsv beside this page and pass them back with --models and "
+        "--benchmarks. `studies`: empty for all."
+    )
+    return Page(
+        "data",
+        "The data",
+        findings=[],
+        sections=[
+            Section(
+                "What the reports were told",
+                explanation=explanation,
+                tables=[
+                    Table("benchmarks", "Benchmarks", _known(shown_benchmarks), folded=True),
+                    Table("models", "Models", _known(shown_models), folded=True),
+                ],
+            ),
+            Section("What came in", notes=[line.strip() for line in lines]),
+            Section("Reports that are not here", notes=[f"{name}: {reason}" for name, reason in absent.items()]),
+        ],
+    )
+
+
+def _known(sheet: pd.DataFrame) -> pd.DataFrame:
+    """The columns in which anything is known; numbers as numbers."""
+    known = sheet.dropna(axis=1, how="all").convert_dtypes()
+    return known

@@ -1,0 +1,209 @@
+"""The two sheets guessed from scores: what names, the table of lm-eval's tasks and the files themselves say.
+
+A guess is a value that nobody gave. The column `guessed` of each sheet names the columns of a row that are guesses.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+
+import pandas as pd
+
+from lm_validity.site.tasks import PREFERRED, TaskFacts, find_task_facts, metric_direction
+
+MODEL_SHEET = (
+    "model", "label", "family", "parameters_b", "tokens_b", "tokens_per_step", "instruction_tuned", "studies",
+    "guessed",
+)  # fmt: skip
+BENCHMARK_SHEET = (
+    "benchmark", "category", "metric", "output_type", "higher_is_better", "choices", "chance", "num_fewshot", "studies",
+    "guessed",
+)  # fmt: skip
+NO_STUDY = "none"  # in the column `studies`: in no comparison of models
+_FALLBACK = (*PREFERRED, "f1", "mc2")  # of a task that the table does not have
+_ACCURACIES = ("acc", "acc_norm")
+
+# 1.4b, 125m, and Bloom's 7b1; after "1_" it may be the decimals of a number
+_SIZE = re.compile(r"(?<![a-z\d.])(?<!\d_)(\d+(?:\.\d+)?)([bm])(\d?)(?![a-z\d])", re.IGNORECASE)
+# Words of a model's name after which nothing names its family
+_NOT_FAMILY = re.compile(
+    r"(?<![a-z])(v?\d|base|chat|instruct|it|hf|deduped|small|medium|large|xl|xxl|mini|tiny|alpha|beta|preview)"
+    r"(?![a-z])|[-_.]?\d",
+    re.IGNORECASE,
+)
+_INSTRUCTED = re.compile(r"(?<![a-z])(chat|instruct|instruction|it|sft|dpo|rlhf)(?![a-z])", re.IGNORECASE)
+_BATCH = re.compile(r"(\d+(?:\.\d+)?)MtokBS", re.IGNORECASE)  # Pythia's runs with other batches
+# Tokens in a step of pretraining, by family: Pythia's is 1024 sequences of 2048 tokens (Biderman et al., 2023)
+_TOKENS_PER_STEP = {"pythia": 2**21}
+
+
+def guess_models(scores: pd.DataFrame, parameters: Mapping[str, float]) -> pd.DataFrame:
+    """A row of `MODEL_SHEET` for each model of the scores.
+
+    Family, size and tuning are read from the name; `parameters`: numbers of parameters that result files say, which
+    count before it. Tokens are those of the last iteration, where the tokens in a step are known.
+    """
+    last = scores.groupby("model")["iteration"].max()
+    rows = []
+    for model in sorted(scores["model"].unique(), key=str.lower):
+        name = model.rstrip("/").rpartition("/")[2]
+        family = guess_family(name)
+        size = parameters[model] / 1e9 if model in parameters else guess_size(name)
+        step = guess_tokens_per_step(name, family)
+        tokens = None if step is None or pd.isna(last[model]) else float(last[model]) * step / 1e9
+        row = {
+            "model": model,
+            "label": name,
+            "family": family,
+            "parameters_b": size,
+            "tokens_b": tokens,
+            "tokens_per_step": step,
+            "instruction_tuned": 1 if _INSTRUCTED.search(name) else None,
+        }
+        rows.append(_marked(row, known=("model", "label") + (("parameters_b",) if model in parameters else ())))
+    return pd.DataFrame(rows, columns=list(MODEL_SHEET), dtype=object)
+
+
+def guess_benchmarks(scores: pd.DataFrame) -> pd.DataFrame:
+    """A row of `BENCHMARK_SHEET` for each benchmark of the scores.
+
+    The metric is the table's where the scores have it, else the first of the usual ones that they have. Its direction
+    is what the scores say, else the table's. Chance is one over the number of choices, for accuracies.
+    """
+    rows = []
+    for benchmark, own in scores.groupby("benchmark", sort=True):
+        facts = find_task_facts(benchmark) or TaskFacts()
+        metric = _metric(facts, [name for name in own["metric"].unique() if isinstance(name, str)])
+        said = own.loc[own["metric"] == metric, "higher_is_better"].dropna()
+        direction = bool(said.iloc[0]) if len(said) else _direction(facts, metric)
+        choices = int(facts.choices) if facts.choices else None
+        accurate = metric is not None and metric.partition(",")[0] in _ACCURACIES
+        row = {
+            "benchmark": benchmark,
+            "category": facts.category or None,
+            "metric": metric,
+            "output_type": facts.output_type or None,
+            "higher_is_better": None if direction is None else int(direction),
+            "choices": choices,
+            "chance": round(1 / choices, 4) if choices and accurate else None,
+        }
+        rows.append(_marked(row, known=("benchmark",) + (("higher_is_better",) if len(said) else ())))
+    return pd.DataFrame(rows, columns=list(BENCHMARK_SHEET), dtype=object)
+
+
+def guess_family(name: str) -> str | None:
+    """What stands in a model's name before its first number or word of another kind: `Llama` of `Llama-2-7b-hf`."""
+    name = name.lower().removeprefix("meta-")
+    end = _NOT_FAMILY.search(name)
+    stem = (name[: end.start()] if end else name).strip("-_. ")
+    return stem or None
+
+
+def guess_size(name: str) -> float | None:
+    """Billions of parameters as a name says them, `1.4b` or `125m`; None where it says none or several (8x7B)."""
+    found = {
+        (float(f"{number}.{more}" if more else number), unit.lower()) for number, unit, more in _SIZE.findall(name)
+    }
+    if len(found) != 1:
+        return None
+    number, unit = found.pop()
+    return number if unit == "b" else round(number / 1000, 6)
+
+
+def guess_tokens_per_step(name: str, family: str | None) -> int | None:
+    """Tokens in a step of pretraining, for families where that is published; None: unknown."""
+    known = next((tokens for part, tokens in _TOKENS_PER_STEP.items() if part in (family or "").split("-")), None)
+    batch = _BATCH.search(name)
+    return int(float(batch[1]) * 2**20) if known and batch else known
+
+
+def leave_sparse_out(models: pd.DataFrame, benchmarks: pd.DataFrame, scores: pd.DataFrame) -> list[str]:
+    """Take benchmarks with scores of fewer than half of the models out of their comparison, then such models.
+
+    Writes `studies` of the two sheets, in place; one sentence for each kind that is left out.
+    """
+    notes = []
+    known = pd.crosstab(scores["model"], scores["benchmark"]) > 0
+    along = scores.groupby("model")["checkpoint"].nunique().max() > 1
+    for sheet, key, other in ((benchmarks, "benchmark", "models"), (models, "model", "benchmarks")):
+        counts, all_others = known.sum(axis=0 if key == "benchmark" else 1), known.shape[0 if key == "benchmark" else 1]
+        sparse = sorted(counts.index[counts < math.ceil(all_others / 2)])
+        if not sparse or len(sparse) == len(counts):
+            continue
+        sheet.loc[sheet[key].isin(sparse), "studies"] = "signal" if along else NO_STUDY
+        known = known.drop(columns=sparse) if key == "benchmark" else known.drop(index=sparse)
+        shown = ", ".join(sparse[:3]) + (f" and {len(sparse) - 3} more" if len(sparse) > 3 else "")
+        notes.append(
+            f"Left out of the comparison of models, with scores on fewer than half of the {all_others} {other}: "
+            f"{len(sparse)} {key}{'s' if len(sparse) > 1 else ''} ({shown}). To take one in, empty its cell in the "
+            f"column `studies` of {key}s.tsv."
+        )
+    return notes
+
+
+def guess_lines(models: pd.DataFrame, benchmarks: pd.DataFrame) -> list[str]:
+    """The guesses as lines for a terminal: benchmarks of equal values together, models by family."""
+    lines = []
+    values = ["metric", "higher_is_better", "output_type", "chance", "category"]
+    guessed = benchmarks[benchmarks["guessed"].notna()]
+    for found, rows in guessed.fillna("").groupby(values, sort=False):
+        metric, higher, kind, chance, category = found
+        words = [
+            metric or "no metric",
+            {0: "lower is better", 1: "higher is better"}.get(higher, "direction unknown"),
+            kind or "kind of output unknown",
+            f"chance {chance}" if chance != "" else "chance unknown",
+            *([f"category {category}"] if category else []),
+        ]
+        lines.append(f"  {_short(rows['benchmark'])}: {', '.join(words)}")
+    lines = [f"Guessed of {len(guessed)} benchmarks (benchmarks.tsv):", *lines] if lines else []
+    own = models[models["guessed"].notna()]
+    if len(own):
+        lines.append(f"Guessed of {len(own)} models (models.tsv):")
+        for family, rows in own.groupby("family", dropna=False):
+            sizes = ", ".join("?" if pd.isna(size) else f"{size:g}" for size in rows["parameters_b"])
+            lines.append(f"  family {'unknown' if pd.isna(family) else family}: {len(rows)}, parameters in B {sizes}")
+        steps = own[own["tokens_per_step"].notna()].groupby("tokens_per_step").size()
+        lines += [f"  tokens in a step of training: {int(step)} for {count}" for step, count in steps.items()]
+    return lines
+
+
+def _short(names: pd.Series, limit: int = 4) -> str:
+    shown = ", ".join(names.head(limit))
+    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
+
+
+def _marked(row: dict, known: tuple[str, ...]) -> dict:
+    """The row with the names of its guessed columns."""
+    return row | {
+        "guessed": ",".join(name for name, value in row.items() if value is not None and name not in known) or None
+    }
+
+
+def _metric(facts: TaskFacts, names: list[str]) -> str | None:
+    if facts.metric in names or not names:
+        return facts.metric or None
+    bare = facts.metric.partition(",")[0]
+    for wanted in (bare, *_FALLBACK):
+        found = sorted(name for name in names if name.partition(",")[0] == wanted)
+        if found:
+            return found[0]
+    return sorted(names)[0]
+
+
+def _direction(facts: TaskFacts, metric: str | None) -> bool | None:
+    if metric is not None and metric.partition(",")[0] == facts.metric.partition(",")[0] and facts.higher_is_better:
+        return facts.higher_is_better == "1"
+    return metric_direction(metric) if metric else None
+
+
+def shared_categories(sheet: pd.DataFrame) -> pd.DataFrame:
+    """The benchmarks with categories that two of those compared share, if there are two such; else without any."""
+    counts = sheet.loc[sheet["studies"].isna(), "category"].value_counts()
+    shared = counts.index[counts > 1]
+    kept = sheet["category"].where(sheet["category"].isin(shared if len(shared) > 1 else []), None)
+    guessed = [
+        ",".join(name for name in (text or "").split(",") if name != "category" or category is not None) or None
+        for text, category in zip(sheet["guessed"], kept, strict=True)
+    ]
+    return sheet.assign(category=kept, guessed=guessed)

@@ -1,0 +1,141 @@
+"""One command from result files to a site: import, guess the two sheets, write every report that the data allow."""
+
+import shutil
+import tempfile
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pandas as pd
+
+from lm_validity.errors import InputError
+from lm_validity.files import write_text
+from lm_validity.pages.page import write_page
+from lm_validity.site.beside import Beside, add_beside, beside_page
+from lm_validity.site.choose import Job, choose_reports, run_reports
+from lm_validity.site.compose import build_site
+from lm_validity.site.data_page import data_page
+from lm_validity.site.gather import Gathered, gather
+from lm_validity.site.guess import guess_benchmarks, guess_lines, guess_models, leave_sparse_out, shared_categories
+from lm_validity.tables.schema import SCORES, write_table
+from lm_validity.tables.sheets import as_in_scores, read_benchmarks, read_models
+
+MODELS, BENCHMARKS = "models.tsv", "benchmarks.tsv"
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a reader may give beside the results. `names`: models' names by file or folder."""
+
+    models: Path | None = None
+    benchmarks: Path | None = None
+    beside: Path | None = None
+    strict: bool = False
+    names: Mapping[Path, str] = field(default_factory=dict)
+    resamples: int = 1000
+    processes: int = 2
+
+
+def report_site(paths: Iterable[str | Path], output: str | Path, given: Given) -> list[str]:
+    """Write a site with index.html, the sheets, scores.parquet and a folder a report under `output`; what to print.
+
+    Raises InputError for bad input, for data that allow no report, and for a sheet that names none of the models or
+    benchmarks; nothing is written then.
+    """
+    output = Path(output)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as name:
+        folder = Path(name) / "site"
+        folder.mkdir()
+        found = gather(paths, folder, given.strict, given.names)
+        lines = [*found.lines]
+        beside, sheets = None, None
+        if found.scores is not None:
+            scores, beside = add_beside(found.scores, given.beside)
+            sheets, notes = _sheets(scores, found, given, folder)
+            write_table(with_tokens(scores, sheets[0]), SCORES, folder / "scores.parquet")
+            lines += [*guess_lines(*sheets), *notes]
+        lines += _write_reports(found, beside, sheets, given, folder)
+        _move(folder, output)
+    return [*lines, f"The report: {output / 'index.html'}"]
+
+
+def _write_reports(found: Gathered, beside: Beside | None, sheets, given: Given, folder: Path) -> list[str]:
+    """Every report that the data allow and the site of them; a line for each that they do not allow."""
+    jobs, absent = choose_reports(found, sheets, folder, given.resamples)
+    written, failed = run_reports(jobs, given.processes)
+    absent |= failed
+    if not written:
+        reasons = " ".join(f"{name.capitalize()}: {reason}" for name, reason in absent.items())
+        raise InputError(f"no report can be written from these data. {reasons}", _hint(jobs, given))
+    pages = [job.output for job in jobs if job.name in written]
+    if beside is not None and sheets is not None:
+        write_page(beside_page(beside, folder / "scores.parquet", *sheets), folder / "beside")
+        pages.append(folder / "beside")
+    if sheets is not None:
+        write_page(data_page(pd.read_parquet(folder / "scores.parquet"), *sheets, found.lines, absent), folder / "data")
+        pages.append(folder / "data")
+    build_site(pages, folder)
+    return [f"No {name} report: {reason}" for name, reason in absent.items()]
+
+
+def _hint(jobs: list[Job], given: Given) -> str:
+    if jobs:
+        return "mend the data or the sheets."
+    return "add results of more models" + ("." if given.beside else ", or published scores with --beside.")
+
+
+def _sheets(
+    scores: pd.DataFrame, found: Gathered, given: Given, folder: Path
+) -> tuple[tuple[pd.DataFrame, pd.DataFrame], list[str]]:
+    """The sheets given, guesses where none is; written into `folder`. Models that a given sheet lacks are guessed."""
+    models, benchmarks = guess_models(scores, found.parameters), guess_benchmarks(scores)
+    notes = []
+    if given.models is None and given.benchmarks is None:
+        notes = leave_sparse_out(models, benchmarks, scores)
+    if given.models is not None:
+        own = as_in_scores(read_models(given.models), set(scores["model"]))
+        _check_names(own["model"], scores["model"], given.models, "models")
+        models = pd.concat([own, models[~models["model"].isin(own["model"])]], ignore_index=True)
+    if given.benchmarks is not None:
+        guessed, benchmarks = benchmarks.set_index("benchmark"), read_benchmarks(given.benchmarks)
+        _check_names(benchmarks["benchmark"], scores["benchmark"], given.benchmarks, "benchmarks")
+        # how chance is known is no column that reports read
+        benchmarks["chance"] = guessed["chance"].reindex(benchmarks["benchmark"]).to_numpy()
+        benchmarks["guessed"] = None
+    else:
+        benchmarks = shared_categories(benchmarks)
+    for sheet, name in ((models, MODELS), (benchmarks, BENCHMARKS)):
+        write_text(folder / name, _as_tsv(sheet))
+    return (models, benchmarks), notes
+
+
+def _check_names(names: pd.Series, known: pd.Series, path: Path, what: str) -> None:
+    if not names.isin(known).any():
+        raise InputError(
+            f"{path}: names none of the {what} that have scores ({', '.join(sorted(known.unique())[:3])}, ...).",
+            "write their names as the results do; leave the sheet out to have one guessed.",
+        )
+
+
+def _as_tsv(sheet: pd.DataFrame) -> str:
+    """The sheet as text: booleans as 0 and 1, empty where unknown."""
+    plain = sheet.astype(object).map(lambda value: int(value) if isinstance(value, bool) else value)
+    return plain.to_csv(sep="\t", index=False, lineterminator="\n", float_format="%.12g")
+
+
+def with_tokens(scores: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame:
+    """The scores with billions of training tokens from iterations, where the sheet says the tokens in a step."""
+    step = scores["model"].map(models.set_index("model")["tokens_per_step"].astype("float64"))
+    tokens = scores["iteration"].astype("float64") * step / 1e9
+    return scores.assign(tokens_b=scores["tokens_b"].astype("float64").fillna(tokens))
+
+
+def _move(folder: Path, output: Path) -> None:
+    """Put what is in `folder` into `output` in the place of what is called the same there."""
+    output.mkdir(exist_ok=True)
+    for path in folder.iterdir():
+        target = output / path.name
+        if target.is_dir() and not target.is_symlink():
+            shutil.rmtree(target)
+        path.replace(target)

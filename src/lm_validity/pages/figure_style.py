@@ -19,6 +19,7 @@ MISSING_COLOR = "#9a9a9a"
 FAMILY_FOCUS = "family_focus"
 
 CONFIG = {
+    "aria": False,  # a figure is one image with a label; its values are in the tables
     "background": None,
     "font": "system-ui, -apple-system, 'Segoe UI', Helvetica, Arial, sans-serif",
     "view": {"stroke": None},

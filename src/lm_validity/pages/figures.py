@@ -349,7 +349,10 @@ def bump(frame: pd.DataFrame, families: Sequence[str | None]) -> alt.LayerChart:
         place="Aligned place", best="Band from", worst="to",
     )  # fmt: skip
     titles = " · ".join(names)
-    axis = alt.Axis(values=[0, 1], labelExpr=f"datum.value == 0 ? {json.dumps(names[0])} : {json.dumps(names[1])}")
+    angle = -20 if sum(map(len, names)) > 30 else 0  # long names side by side would overlap on a narrow screen
+    axis = alt.Axis(
+        values=[0, 1], labelAngle=angle, labelExpr=f"datum.value == 0 ? {json.dumps(names[0])} : {json.dumps(names[1])}"
+    )
     y_axis = alt.Axis(values=[1, *range(10, places + 1, 10)], grid=False)
     base = alt.Chart(chart_data(frame)).encode(
         x=alt.X("side:Q", scale=alt.Scale(domain=[-0.55, 1.55]), axis=axis, title=None),

@@ -20,8 +20,8 @@ def build_site(
 ) -> Path:
     """Compose the `page.json` of each report folder into `output`/index.html and return its path.
 
-    Figures and tables are copied to `output`/<report>/{figures,tables}, unless they are there. `missing` lists what an unfinished
-    run lacks (cells, reports): a banner on the page. Raises InputError where a folder holds no report.
+    Figures and tables are copied to `output`/<report>/{figures,tables}, unless they are there. `missing` lists what an
+    unfinished run lacks (cells, reports): a banner on the page. Raises InputError where a folder holds no report.
     """
     output = Path(output)
     documents = {}

@@ -25,6 +25,9 @@ async function draw(element) {
     await loadVega();
     const spec = JSON.parse(await unpack(element.closest("figure").querySelector(".spec")));
     const { view } = await vegaEmbed(element, spec, { actions: false, renderer: "svg", ast: false });
+    const svg = element.querySelector("svg");
+    svg.setAttribute("role", "img");
+    svg.setAttribute("aria-label", element.parentElement.getAttribute("aria-label"));
     views.push(view);
     if (listens(view)) {
       view.addEventListener("click", (event, item) => {

@@ -1,0 +1,131 @@
+"""What a page shows and leaves out: empty figures and sections, folded findings, room for names, its size."""
+
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lm_validity.pages import figures
+from lm_validity.pages.page import Figure, Finding, Page, Section, Table, page_document, render, write_page
+
+NAMES = [f"a benchmark of number {number}" for number in range(65)]
+
+
+def heatmap(values: np.ndarray, names: list[str]) -> object:
+    frame = figures.matrix_frame(values, names, names, "tau")
+    tooltip = figures.tooltips(row="", column="with", tau="tau|.3f")
+    options = {"x": "column", "y": "row", "value": "tau", "title": "tau", "tooltip": tooltip}
+    return figures.heatmap(frame, x_order=names, y_order=names, **options)
+
+
+def dots(frame: pd.DataFrame) -> dict:
+    chart = figures.interval_dots(
+        frame,
+        y="benchmark",
+        value="tau",
+        title="tau",
+        y_order=list(dict.fromkeys(frame["benchmark"])),
+        color=figures.protocol_color(),
+        tooltip=figures.tooltips(tau="tau|.3f"),
+        offset="protocol",
+    )
+    return figures.vega_lite(chart)
+
+
+def page(sections=(), findings=(), name="agreement") -> Page:
+    return Page(name, name, list(findings), list(sections))
+
+
+def test_a_figure_without_a_value_is_left_out_with_its_files(tmp_path):
+    known, unknown = np.full((2, 2), 0.5), np.full((2, 2), np.nan)
+    shown = [Figure(name, name, heatmap(grid, ["a", "b"])) for name, grid in (("one", known), ("two", unknown))]
+    write_page(page([Section("Pairs", figures=shown)]), tmp_path)
+    (section,) = page_document(page([Section("Pairs", figures=shown)]))["sections"]
+    assert [figure["name"] for figure in section["figures"]] == ["one"]
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == {"one.svg", "one.pdf", "one.vl.json"}
+
+
+@pytest.mark.parametrize("partly", [False, True])
+def test_a_figure_with_one_value_stays(partly):
+    grid = np.array([[0.5, np.nan], [np.nan, np.nan]]) if partly else np.full((2, 2), 0.0)
+    (section,) = page_document(page([Section("Pairs", figures=[Figure("one", "one", heatmap(grid, ["a", "b"]))])]))[
+        "sections"
+    ]
+    assert len(section["figures"]) == 1
+
+
+def test_a_section_without_content_is_left_out():
+    sections = [Section("Nothing", explanation="How it would be."), Section("Something", notes=["A note."])]
+    assert [section["title"] for section in page_document(page(sections))["sections"]] == ["Something"]
+
+
+def test_a_protocol_without_a_value_has_no_row_and_no_colour():
+    frame = pd.DataFrame(
+        {
+            "benchmark": ["a", "a", "b", "b"],
+            "protocol": ["Direct", "Train before test"] * 2,
+            "tau": [0.5, np.nan, np.nan, np.nan],
+        }
+    )
+    one = dots(frame)
+    (rows,) = one["datasets"].values()
+    assert [(row["benchmark"], row["protocol"]) for row in rows] == [("a", "Direct"), ("b", "Direct")]
+    colors = [layer["encoding"]["color"]["scale"] for layer in one["layer"] if "color" in layer["encoding"]]
+    assert [scale["domain"] for scale in colors] == [["Direct"]] and len(colors[0]["range"]) == 1
+    both = dots(frame.assign(tau=[0.5, 0.6, np.nan, np.nan]))
+    assert [len(rows) for rows in both["datasets"].values()] == [4]
+
+
+def test_names_on_the_horizontal_axis_have_room():
+    """A letter is about 11 pixels high: 65 upright names need as many times that, beside the names of the rows."""
+    grid = np.full((65, 65), 0.5)
+    (section,) = page_document(page([Section("Pairs", figures=[Figure("pairs", "Pairs", heatmap(grid, NAMES))])]))[
+        "sections"
+    ]
+    (figure,) = section["figures"]
+    assert figure["wide"] and figure["min_width"] >= 65 * 12 + 100
+    axis = figure["spec"]["layer"][0]["encoding"]["x"]["axis"]
+    assert axis["labelAngle"] == -90 and axis["labelOverlap"] is False
+
+
+def test_five_findings_are_shown_and_alarms_always():
+    findings = [Finding(f"finding {number}") for number in range(8)] + [Finding("an alarm", alarm=True)]
+    html = render([page_document(page(findings=findings))], title="t")
+    shown, folded = html.split('<details class="more">')
+    assert re.findall(r"<p>(finding \d|an alarm)</p>", shown) == [*[f"finding {n}" for n in range(5)], "an alarm"]
+    assert re.findall(r"<p>(finding \d)</p>", folded) == ["finding 5", "finding 6", "finding 7"]
+    assert "3 more findings" in folded
+
+
+def test_five_findings_are_shown_of_all_reports_together():
+    documents = [
+        page_document(page(findings=[Finding(f"{name} {number}") for number in range(4)], name=name))
+        for name in ("agreement", "factors", "signal")
+    ]
+    visible = re.sub(r'<details class="more">.*?</details>', "", render(documents, title="t"), flags=re.DOTALL)
+    found = re.findall(r"<p>(\w+ \d)</p>", visible)
+    assert found == ["agreement 0", "agreement 1", "factors 0", "factors 1", "signal 0"]
+
+
+def test_few_findings_are_not_folded():
+    assert 'class="more"' not in render([page_document(page(findings=[Finding("only")]))], title="t")
+
+
+def test_a_page_of_real_size_stays_small():
+    """65 × 65 pairs, and a table of 40,000 scores with all their digits."""
+    rng = np.random.default_rng(0)
+    scores = pd.DataFrame({"benchmark": np.resize(NAMES, 40_000), "score": rng.random(40_000)})
+    section = Section(
+        "Pairs",
+        figures=[Figure("pairs", "Pairs", heatmap(rng.random((65, 65)), NAMES))],
+        tables=[Table("scores", "All scores", scores, formats={"score": ".4f"}, folded=True)],
+    )
+    assert len(render([page_document(page([section]))], title="t")) < 1_200_000
+
+
+def test_hostile_names_cannot_leave_their_place():
+    hostile = '</script><script>alert(1)</script>"'
+    frame = pd.DataFrame({"family": [hostile], "score": [0.5]})
+    html = render([page_document(page([Section(hostile, tables=[Table("t", hostile, frame)])]))], title=hostile)
+    assert "<script>alert" not in html

@@ -1,0 +1,138 @@
+"""Guesses from names, from the table of lm-eval's tasks, and from the scores."""
+
+import pandas as pd
+import pytest
+
+from lm_validity.site.guess import (
+    guess_benchmarks,
+    guess_family,
+    guess_lines,
+    guess_models,
+    guess_size,
+    leave_sparse_out,
+    shared_categories,
+)
+from lm_validity.site.tasks import find_task_facts, metric_direction
+
+
+def scores(rows: list[tuple], **columns) -> pd.DataFrame:
+    frame = pd.DataFrame(rows, columns=["model", "benchmark", "metric", "value"])
+    common = {"checkpoint": "final", "iteration": pd.NA, "higher_is_better": pd.NA, "protocol": "direct"}
+    return frame.assign(**common | columns)
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "size"),
+    [
+        ("Llama-2-7b-hf", "llama", 7),
+        ("Meta-Llama-3-8B-Instruct", "llama", 8),
+        ("pythia-1.4b-deduped", "pythia", 1.4),
+        ("pythia-v1.1-160m-0.5MtokBS", "pythia", 0.16),
+        ("bloom-7b1", "bloom", 7.1),
+        ("open_llama_3b_v2", "open_llama", 3),
+        ("RedPajama-INCITE-7B-Base", "redpajama-incite", 7),
+        ("gpt-neox-20B", "gpt-neox", 20),
+        ("stablelm-base-alpha-3b", "stablelm", 3),
+        ("stablelm-3b-4e1t", "stablelm", 3),
+        ("Qwen2.5-14B-Instruct", "qwen", 14),
+        ("phi-1_5", "phi", None),
+        ("stablelm-2-1_6b", "stablelm", None),  # 1.6, which `6b` is not
+        ("Mixtral-8x7B-v0.1", "mixtral", None),
+        ("gpt2-xl", "gpt", None),
+        ("1234", None, None),
+    ],
+)
+def test_family_and_size_of_a_name(name, family, size):
+    assert guess_family(name) == family
+    assert guess_size(name) == size
+
+
+def test_what_a_file_says_counts_before_the_name():
+    models = guess_models(scores([("org/toy-7b", "arc_easy", "acc,none", 0.5)]), {"org/toy-7b": 6.5e9}).iloc[0]
+    assert models["parameters_b"] == 6.5 and models["label"] == "toy-7b"
+    assert models["guessed"] == "family"
+
+
+def test_tokens_follow_from_steps_where_their_size_is_published():
+    rows = [("pythia-70m", "sciq", "acc,none", 0.5), ("pythia-70m-1MtokBS", "sciq", "acc,none", 0.5)]
+    rows.append(("other-70m", "sciq", "acc,none", 0.5))
+    sheet = guess_models(scores(rows, iteration=pd.array([1000, 2000, 1000], "Int64")), {}).set_index("model")
+    assert sheet.loc["pythia-70m", ["tokens_per_step", "tokens_b"]].tolist() == [2097152, pytest.approx(2.097152)]
+    assert sheet.loc["pythia-70m-1MtokBS", ["tokens_per_step", "tokens_b"]].tolist() == [2**20, pytest.approx(2.097152)]
+    assert sheet.loc["other-70m", "tokens_per_step"] is None
+
+
+@pytest.mark.parametrize(
+    ("task", "metric", "kind", "choices", "category"),
+    [
+        ("hellaswag", "acc_norm,none", "multiple_choice", "4", ""),
+        ("arc_easy", "acc_norm,none", "multiple_choice", "", "arc"),  # some questions have 3 or 5 choices
+        ("piqa", "acc_norm,none", "multiple_choice", "2", ""),
+        ("mmlu_abstract_algebra", "acc,none", "multiple_choice", "4", "mmlu"),
+        ("hendrycksTest-virology", "acc,none", "multiple_choice", "4", "mmlu"),
+        ("lambada_openai", "acc,none", "", "", "lambada"),
+        ("wikitext", "word_perplexity,none", "loglikelihood_rolling", "", ""),
+    ],
+)
+def test_the_table_of_tasks(task, metric, kind, choices, category):
+    facts = find_task_facts(task)
+    assert (facts.metric, facts.output_type, facts.choices, facts.category) == (metric, kind, choices, category)
+    assert facts.higher_is_better == str(int(task != "wikitext"))
+
+
+def test_a_task_that_nobody_knows():
+    assert find_task_facts("my_own_quiz_of_things") is None
+    assert metric_direction("ppl,none") is False and metric_direction("acc") is True
+    assert metric_direction("nobodys_metric") is None
+
+
+def test_the_metric_is_one_that_the_scores_have():
+    rows = [
+        ("a", "hellaswag", "acc,none", 0.5),  # the table's acc_norm is not there
+        ("a", "lambada_openai", "ppl,none", 9.0),
+        ("a", "lambada_openai", "acc,none", 0.5),
+        ("a", "mine", "wer,none", 0.5),
+        ("a", "mine", "cer,none", 0.5),
+    ]
+    sheet = guess_benchmarks(scores(rows)).set_index("benchmark")
+    assert sheet["metric"].to_dict() == {"hellaswag": "acc,none", "lambada_openai": "acc,none", "mine": "cer,none"}
+    assert sheet.loc["hellaswag", "chance"] == 0.25 and sheet.loc["mine", "higher_is_better"] is None
+
+
+def test_the_direction_is_what_the_scores_say():
+    rows = [("a", "hellaswag", "acc_norm,none", 0.5)]
+    said = guess_benchmarks(scores(rows, higher_is_better=False)).iloc[0]
+    assert said["higher_is_better"] == 0 and "higher_is_better" not in said["guessed"]
+    guessed = guess_benchmarks(scores(rows)).iloc[0]
+    assert guessed["higher_is_better"] == 1 and "higher_is_better" in guessed["guessed"]
+
+
+def crossed(models: int, benchmarks: dict[str, int]) -> pd.DataFrame:
+    """Scores of the first so many models on each benchmark."""
+    return scores([(f"m{i}", name, "acc,none", 0.5) for name, number in benchmarks.items() for i in range(number)])
+
+
+def test_sparse_benchmarks_and_models_are_left_out_of_the_comparison():
+    rows = crossed(4, {"arc_easy": 4, "sciq": 4, "piqa": 3, "boolq": 1})
+    rows = pd.concat([rows, scores([("late", "arc_easy", "acc,none", 0.5)])], ignore_index=True)
+    models, benchmarks = guess_models(rows, {}), guess_benchmarks(rows)
+    notes = leave_sparse_out(models, benchmarks, rows)
+    assert benchmarks.set_index("benchmark")["studies"].dropna().to_dict() == {"boolq": "none"}
+    assert models.set_index("model")["studies"].dropna().to_dict() == {"late": "none"}
+    assert len(notes) == 2
+
+
+def test_categories_that_tell_nothing_apart_are_left_out():
+    one = shared_categories(guess_benchmarks(crossed(1, {"arc_easy": 1, "arc_challenge": 1, "sciq": 1})))
+    assert one["category"].isna().all() and not one["guessed"].str.contains("category").any()
+    names = {"arc_easy": 1, "arc_challenge": 1, "mmlu_virology": 1, "mmlu_marketing": 1, "sciq": 1}
+    two = shared_categories(guess_benchmarks(crossed(1, names))).set_index("benchmark")["category"]
+    assert two.dropna().to_dict() == {
+        "arc_easy": "arc", "arc_challenge": "arc", "mmlu_virology": "mmlu", "mmlu_marketing": "mmlu",
+    }  # fmt: skip
+
+
+def test_the_guesses_are_printed():
+    rows = crossed(2, {"arc_easy": 2, "boolq": 2})
+    lines = "\n".join(guess_lines(guess_models(rows, {}), guess_benchmarks(rows)))
+    assert "arc_easy" in lines and "chance 0.5" in lines and "family m: 2" in lines

@@ -1,0 +1,195 @@
+"""`lm-validity report DIR_OR_FILES...`: from small made folders to a site; bad input leaves nothing behind."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from lm_validity.cli.reports import app
+from lm_validity.errors import InputError
+from lm_validity.site.report import Given, report_site
+from lm_validity.tables.schema import SCORES, TRIALS, read_scores, write_table
+from lm_validity.tables.sheets import read_benchmarks, read_models
+
+TASKS = ("arc_easy", "boolq", "piqa", "sciq")
+
+
+def put_results(folder, models: int = 4, steps: tuple[int, ...] = (), tasks=TASKS) -> None:
+    """A result file a model, or a model and step, in a folder a model."""
+    rng = np.random.default_rng(0)
+    for i in range(models):
+        for step in steps or (None,):
+            name = f"org/toy-{i + 1}b"
+            results = {
+                task: {"acc,none": 0.4 + 0.05 * i + 0.02 * rng.random() + (step or 0) / 1e6, "acc_stderr,none": 0.01}
+                for task in tasks
+            }
+            arguments = f"pretrained={name}" + (f",revision=step{step}" if step else "")
+            path = folder / f"toy-{i + 1}b" / f"results_{step or 0}.json"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(json.dumps({"results": results, "config": {"model_args": arguments}}))
+
+
+def write(paths, output, **options) -> list[str]:
+    return report_site(paths, output, Given(**{"resamples": 0, "processes": 1} | options))
+
+
+def refused(paths, output, words: str, **options) -> None:
+    with pytest.raises(InputError, match=words):
+        write(paths, output, **options)
+    assert not output.exists()
+    assert [path for path in output.parent.iterdir() if path.name.startswith(".")] == []
+
+
+def reports(output) -> set[str]:
+    return {path.parent.name for path in output.glob("*/page.json")}
+
+
+def test_direct_scores_give_agreement_without_an_empty_figure(tmp_path):
+    put_results(tmp_path / "in")
+    lines = write([tmp_path / "in"], tmp_path / "out")
+    assert reports(tmp_path / "out") == {"agreement", "factors", "data"}
+    assert {"index.html", "models.tsv", "benchmarks.tsv", "scores.parquet"} <= {
+        path.name for path in (tmp_path / "out").iterdir()
+    }
+    figures = {path.stem for path in (tmp_path / "out" / "agreement" / "figures").glob("*.svg")}
+    assert "tau_by_pair_direct" in figures and not any(name.endswith("train_before_test") for name in figures)
+    assert any(line.startswith("No signal report") for line in lines)
+    assert json.loads((tmp_path / "out/agreement/summary.json").read_text())["models"] == 4
+
+
+def test_checkpoints_give_signal(tmp_path):
+    put_results(tmp_path / "in", models=2, steps=(1000, 2000, 3000))
+    write([tmp_path / "in"], tmp_path / "out")
+    assert reports(tmp_path / "out") == {"signal", "data"}
+
+
+def test_trials_give_bias_beside_the_others(tmp_path):
+    rows = [
+        ("x", "lm", f"task{task}", 50, 100, subsample, arm, correct + task, 100)
+        for task in range(3)
+        for subsample in range(2)
+        for arm, correct in (("base", 50), ("extra", 55 + subsample), ("test", 57))
+    ]
+    names = ["experiment", "language_model", "task", "m", "n", "subsample", "arm", "correct", "total"]
+    write_table(pd.DataFrame(rows, columns=names), TRIALS, tmp_path / "in" / "trials.parquet")
+    write([tmp_path / "in"], tmp_path / "out")
+    assert reports(tmp_path / "out") == {"bias"}
+    assert not (tmp_path / "out" / "models.tsv").exists()
+
+
+def test_the_sheets_are_passed_back(tmp_path):
+    put_results(tmp_path / "in")
+    write([tmp_path / "in"], tmp_path / "out")
+    models = pd.read_csv(tmp_path / "out" / "models.tsv", sep="\t")
+    assert models["family"].tolist() == ["toy"] * 4 and models["parameters_b"].tolist() == [1, 2, 3, 4]
+    assert models["guessed"].str.contains("family").all()
+    models.assign(family=["x", "x", "y", "y"]).iloc[:3].to_csv(tmp_path / "mine.tsv", sep="\t", index=False)
+    benchmarks = pd.read_csv(tmp_path / "out" / "benchmarks.tsv", sep="\t")
+    benchmarks[benchmarks["benchmark"] != "sciq"].to_csv(tmp_path / "three.tsv", sep="\t", index=False)
+    write([tmp_path / "in"], tmp_path / "out", models=tmp_path / "mine.tsv", benchmarks=tmp_path / "three.tsv")
+    again = pd.read_csv(tmp_path / "out" / "models.tsv", sep="\t").set_index("model")
+    assert again["family"].tolist() == ["x", "x", "y", "toy"]  # the fourth, which the sheet lacks, is guessed
+    assert again["guessed"].isna().tolist() == [True, True, True, False]
+    assert json.loads((tmp_path / "out/agreement/summary.json").read_text())["benchmarks"] == 3
+
+
+def test_the_written_sheets_can_be_read(tmp_path):
+    put_results(tmp_path / "in")
+    write([tmp_path / "in"], tmp_path / "out")
+    assert len(read_models(tmp_path / "out" / "models.tsv")) == 4
+    sheet = read_benchmarks(tmp_path / "out" / "benchmarks.tsv").set_index("benchmark")
+    assert sheet.loc["boolq", "metric"] == "acc,none" and sheet.loc["boolq", "higher_is_better"]
+
+
+def test_published_models_beside_a_readers_own(tmp_path):
+    put_results(tmp_path / "published", models=4)
+    write([tmp_path / "published"], tmp_path / "theirs")
+    result = {task: {"acc,none": 0.47} for task in (*TASKS[:3], "my_task")}
+    (tmp_path / "mine.json").write_text(json.dumps({"results": result, "model_name": "me/mine-1b"}))
+    write([tmp_path / "mine.json"], tmp_path / "out", beside=tmp_path / "theirs" / "scores.parquet")
+    assert {"beside", "agreement"} <= reports(tmp_path / "out")
+    places = pd.read_csv(tmp_path / "out" / "beside" / "tables" / "places.csv")
+    assert set(places["benchmark"]) == {"arc_easy", "boolq", "piqa"} and set(places["model"]) == {"mine-1b"}
+    scores = read_scores(tmp_path / "theirs" / "scores.parquet").set_index(["benchmark", "model"])["value"]
+    for row in places.itertuples():
+        assert row.place == 1 + (scores[row.benchmark] > 0.47).sum() and row.of == 5
+        assert row.next_better_score == scores[row.benchmark][scores[row.benchmark] > 0.47].min()
+
+
+def test_tables_and_files_are_joined_the_first_counts(tmp_path):
+    put_results(tmp_path / "in")
+    write([tmp_path / "in"], tmp_path / "first")
+    frame = read_scores(tmp_path / "first" / "scores.parquet")
+    frame["value"] = 0.9
+    write_table(frame.iloc[:1], SCORES, tmp_path / "other" / "scores.parquet")
+    write([tmp_path / "other", tmp_path / "in"], tmp_path / "out")
+    joined = read_scores(tmp_path / "out" / "scores.parquet")
+    assert len(joined) == 16 and (joined["value"] == 0.9).sum() == 1
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda folder: (folder / "x.json").write_text("{"), "no result file"),
+        (lambda folder: put_results(folder, models=2), "no report can be written"),
+        (lambda folder: put_results(folder, tasks=("arc_easy",)), "no report can be written"),
+    ],
+)
+def test_data_that_allow_no_report(tmp_path, make, words):
+    (tmp_path / "in").mkdir()
+    make(tmp_path / "in")
+    refused([tmp_path / "in"], tmp_path / "out", words)
+
+
+def test_bad_input_leaves_nothing(tmp_path):
+    put_results(tmp_path / "in")
+    (tmp_path / "in" / "broken.json").write_text("{")
+    write([tmp_path / "in"], tmp_path / "fine")  # a broken file in a folder is listed and skipped
+    assert "broken.json" in (tmp_path / "fine" / "import.json").read_text()
+    refused([tmp_path / "in" / "broken.json"], tmp_path / "out", "not JSON")
+    refused([tmp_path / "in"], tmp_path / "out", "not JSON", strict=True)
+    refused([tmp_path / "nowhere"], tmp_path / "out", "no such file or folder")
+    (tmp_path / "x.parquet").write_text("no")
+    refused([tmp_path / "x.parquet"], tmp_path / "out", "not a readable parquet file")
+    pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "y.parquet")
+    refused([tmp_path / "y.parquet"], tmp_path / "out", "none of our tables")
+    (tmp_path / "wrong.csv").write_text("model\nnobody\n")
+    refused([tmp_path / "in"], tmp_path / "out", "names none of the models", models=tmp_path / "wrong.csv")
+    (tmp_path / "wrong.csv").write_text("benchmark\nnothing\n")
+    refused([tmp_path / "in"], tmp_path / "out", "names none of the benchmarks", benchmarks=tmp_path / "wrong.csv")
+
+
+def test_two_models_under_one_name_are_refused(tmp_path):
+    for number in (1, 2):
+        document = {
+            "results": {"boolq": {"acc,none": 0.5}},
+            "model_name": "m",
+            "config": {"model_num_parameters": number},
+        }
+        (tmp_path / f"{number}.json").write_text(json.dumps(document))
+    refused([tmp_path / "1.json", tmp_path / "2.json"], tmp_path / "out", "two different models")
+
+
+def test_what_was_there_stays_when_a_second_call_fails(tmp_path):
+    put_results(tmp_path / "in")
+    write([tmp_path / "in"], tmp_path / "out")
+    before = (tmp_path / "out" / "index.html").read_bytes()
+    with pytest.raises(InputError):
+        write([tmp_path / "nowhere"], tmp_path / "out")
+    assert (tmp_path / "out" / "index.html").read_bytes() == before
+
+
+def test_the_command_line_tells_folders_from_subcommands(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    put_results(tmp_path / "signal")
+    options = ["--output", "out", "--resamples", "0", "--processes", "1"]
+    assert CliRunner().invoke(app, ["./signal", *options], catch_exceptions=False).exit_code == 0
+    assert (tmp_path / "out" / "index.html").is_file()
+    assert CliRunner().invoke(app, [*options, "./signal"], catch_exceptions=False).exit_code == 0
+    missing = CliRunner().invoke(app, ["signal", *options[:2]])
+    assert missing.exit_code == 2 and "--scores" in missing.output
+    shown = CliRunner().invoke(app, ["--help"]).output
+    assert "DIR_OR_FILES..." in shown and "agreement" in shown

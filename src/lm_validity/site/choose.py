@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from lm_validity.config.sheets import OUTPUT_TYPES
 from lm_validity.errors import InputError
 from lm_validity.site.gather import Gathered
-from lm_validity.tables.schema import OUTPUT_TYPES
 
 LEAST_MODELS = 3  # of two models' order there are only two
 LEAST_BENCHMARKS = 2

@@ -11,7 +11,7 @@ from lm_validity.studies.signal.page_tables import as_numbers, compliance_sectio
 from lm_validity.studies.signal.printed import printed_section
 from lm_validity.studies.signal.summary import Ranking, SignalSummary
 from lm_validity.summaries import Missing, is_known, summary_values
-from lm_validity.words import listing
+from lm_validity.words import count, listing
 
 _RANKING_LABELS = {
     "coin_flip_p": "p against coins",
@@ -53,7 +53,8 @@ def signal_page(summary: SignalSummary) -> Page:
 
 def _ranking_findings(summary: SignalSummary) -> list[Finding]:
     """From when on the models have their final order: those that differ at the end, where noise is known."""
-    ranked = {name: ranking for name, ranking in summary.ranking.items() if is_known(ranking)}
+    at_chance = [name for name, entry in summary.benchmarks.items() if entry.models_above_chance == 0]
+    ranked = {n: ranking for n, ranking in summary.ranking.items() if is_known(ranking) and n not in at_chance}
     told = {name: ranking for name, ranking in ranked.items() if is_known(ranking.separable_pairs)}
     points = {name: (ranking.settled_from_b, ranking.settled_from_interval_b) for name, ranking in told.items()}
     subject = "The order of the models that can be told apart at the end"
@@ -85,6 +86,7 @@ def _ranking_findings(summary: SignalSummary) -> list[Finding]:
         parts.append(f"no two models can be told apart at the end on {listing(equal, 4)}")
     if not parts:
         return []
+    basis += f" Without {count(len(at_chance), 'benchmark')} at chance." if at_chance else ""
     sentence = "; ".join(parts)
     return [Finding(sentence[0].upper() + sentence[1:] + ".", basis)]
 

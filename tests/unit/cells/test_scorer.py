@@ -145,6 +145,14 @@ def test_trees_longer_than_a_window_go_as_rows(models, name, way):
     assert lm.counters.shared_tokens == 0
 
 
+@pytest.mark.parametrize(("largest", "tolerance"), [(0.0, 0.1), (8.0, 0.1), (65.0, 0.5), (127.0, 0.5), (130.0, 1.0)])
+def test_the_tolerance_at_16_bits_is_a_step_of_the_logits(models, largest, tolerance, monkeypatch):
+    lm = own(models, "gpt2")
+    assert lm._tolerance(largest) == 1e-4, "float32: whatever their size"
+    monkeypatch.setattr(type(lm.model), "dtype", torch.bfloat16)
+    assert lm._tolerance(largest) == tolerance
+
+
 def test_a_wrong_mask_is_found_out(models, monkeypatch):
     """The probe is what keeps an unknown architecture exact: with a mask that shows siblings it refuses the way."""
     lm = own(models, "llama")

@@ -18,7 +18,7 @@ from lm_eval.api.registry import register_model
 from lm_eval.models.huggingface import HFLM
 
 from lm_validity.cells.models.counters import Counters
-from lm_validity.cells.models.head import part_positions
+from lm_validity.cells.models.head import largest_logit, part_positions
 from lm_validity.cells.models.scorer_forward import Scores, score_cached, score_packed, score_rows
 from lm_validity.cells.models.scorer_plan import Request, Tree, batches, count_row_tokens, plant
 from lm_validity.errors import CellError
@@ -258,7 +258,9 @@ class SharedContextLM(HFLM):
         requests = self._probe_requests()
         before, self.counters = self.counters, Counters()
         try:
-            expected = [value for value, _ in super()._loglikelihood_tokens(requests, disable_tqdm=True)]
+            with largest_logit(self.model) as largest:
+                expected = [value for value, _ in super()._loglikelihood_tokens(requests, disable_tqdm=True)]
+            tolerance = self._tolerance(largest())
             trees, _ = plant(requests, self.max_length)
             chains = [chain for tree in trees for chain in tree.chains()]
             attempts: dict[str, Callable[[], Scores]] = {
@@ -268,7 +270,7 @@ class SharedContextLM(HFLM):
             if self.model.config._attn_implementation in ("sdpa", "eager"):  # others take no mask of ours
                 attempts |= {way: partial(self._run, way, trees) for way in ("packed", "cached")}
             found = frozenset(
-                way for way, attempt in attempts.items() if self._agrees(way, attempt, requests, expected)
+                way for way, attempt in attempts.items() if self._agrees(way, attempt, requests, expected, tolerance)
             )
         finally:
             self.counters = before
@@ -286,7 +288,22 @@ class SharedContextLM(HFLM):
                 requests.append((None, context, random.integers(vocabulary, size=1 + choice).tolist()))
         return requests
 
-    def _agrees(self, way: str, attempt: Callable[[], Scores], requests: list[Request], expected: list[float]) -> bool:
+    def _tolerance(self, largest: float) -> float:
+        """Largest difference a token. At 16 bits at least a step between neighbouring numbers of the logits' size:
+        GPT-2's are about -65, where bfloat16 moves by half a nat."""
+        if self.model.dtype in TOLERANCE:
+            return TOLERANCE[self.model.dtype]
+        step = torch.finfo(self.model.dtype).eps * 2.0 ** np.floor(np.log2(max(largest, 1.0)))
+        return max(HALF_TOLERANCE, float(step))
+
+    def _agrees(
+        self,
+        way: str,
+        attempt: Callable[[], Scores],
+        requests: list[Request],
+        expected: list[float],
+        tolerance: float,
+    ) -> bool:
         try:
             found = attempt().found
         except torch.OutOfMemoryError:
@@ -294,10 +311,14 @@ class SharedContextLM(HFLM):
         except Exception as error:  # whatever an architecture raises at a mask it does not know
             log.info("scorer: %s is not possible with this model (%s: %s)", way, type(error).__name__, error)
             return False
-        tolerance = TOLERANCE.get(self.model.dtype, HALF_TOLERANCE)
         for number, (_, _, continuation) in enumerate(requests):
             difference = abs(found[number][0] - expected[number])
             if not difference <= tolerance * len(continuation) * max(1.0, abs(expected[number]) / 100):
-                log.info("scorer: %s differs by %.2g on this model and is not used", way, difference)
+                log.warning(
+                    "scorer: %s differs by %.2g nats on this model and is not used: slower, not wrong%s",
+                    way,
+                    difference,
+                    "" if self.model.dtype in TOLERANCE else "; dtype float32 would allow it if this is rounding",
+                )
                 return False
         return True

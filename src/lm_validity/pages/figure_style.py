@@ -52,6 +52,23 @@ def chart_data(frame: pd.DataFrame) -> alt.InlineData:
         return alt.InlineData(values=rows)
 
 
+def matrix_frame(
+    values: np.ndarray, rows: Sequence[str], columns: Sequence[str], name: str, without_diagonal: bool = False
+) -> pd.DataFrame:
+    """A matrix in long form for `figures.heatmap`: columns `row`, `column` and `name`.
+
+    `without_diagonal` leaves out what would compare a name with itself.
+    """
+    frame = pd.DataFrame(
+        {
+            "row": np.repeat(list(rows), len(columns)),
+            "column": np.tile(list(columns), len(rows)),
+            name: np.ravel(values),
+        }
+    )
+    return frame[frame["row"] != frame["column"]] if without_diagonal else frame
+
+
 def family_color(families: Sequence[str | None], field: str = "family", title: str = "Family") -> alt.Color:
     """The colour of a family, the same in every figure given the same `families` (order of first appearance)."""
     names = sorted({name for name in families if isinstance(name, str)})

@@ -15,7 +15,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import altair as alt
-import numpy as np
 import pandas as pd
 import vl_convert
 
@@ -34,6 +33,7 @@ from lm_validity.pages.figure_style import (
     family_color,
     family_opacity,
     listed_color,
+    matrix_frame,
     protocol_color,
     tooltips,
     with_family_focus,
@@ -109,23 +109,6 @@ def heatmap(
     chart = alt.layer(*layers).properties(width="container", height=row_height * max(len(y_order), 1))
     chart = marked_if_empty(chart, frame[value])
     return with_family_focus(chart) if focus else chart
-
-
-def matrix_frame(
-    values: np.ndarray, rows: Sequence[str], columns: Sequence[str], name: str, without_diagonal: bool = False
-) -> pd.DataFrame:
-    """A matrix in long form for `heatmap`: columns `row`, `column` and `name`.
-
-    `without_diagonal` leaves out what would compare a name with itself.
-    """
-    frame = pd.DataFrame(
-        {
-            "row": np.repeat(list(rows), len(columns)),
-            "column": np.tile(list(columns), len(rows)),
-            name: np.ravel(values),
-        }
-    )
-    return frame[frame["row"] != frame["column"]] if without_diagonal else frame
 
 
 def interval_dots(

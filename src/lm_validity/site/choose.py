@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pandas as pd
 
-from lm_validity.config.sheets import OUTPUT_TYPES
 from lm_validity.errors import InputError
 from lm_validity.site.gather import Gathered
+from lm_validity.studies.agreement.score_matrix import PERPLEXITY, STUDY
+from lm_validity.tables.sheets import of_study
 
 LEAST_MODELS = 3  # of two models' order there are only two
 LEAST_BENCHMARKS = 2
@@ -92,8 +93,8 @@ def _function(name: str) -> Callable:
 
 def _too_few(scores: pd.DataFrame, models: pd.DataFrame, benchmarks: pd.DataFrame) -> str | None:
     """Why models cannot be compared, if they cannot."""
-    usable = benchmarks[_taking_part(benchmarks) & (benchmarks["output_type"] != OUTPUT_TYPES[2])]
-    out = models.loc[~_taking_part(models), "model"]
+    usable = benchmarks[of_study(benchmarks, STUDY) & (benchmarks["output_type"] != PERPLEXITY)]
+    out = models.loc[~of_study(models, STUDY), "model"]
     known = scores[scores["benchmark"].isin(usable["benchmark"]) & ~scores["model"].isin(out)]
     number_of_models, number = known["model"].nunique(), known["benchmark"].nunique()
     if number_of_models < LEAST_MODELS or number < LEAST_BENCHMARKS:
@@ -102,10 +103,6 @@ def _too_few(scores: pd.DataFrame, models: pd.DataFrame, benchmarks: pd.DataFram
             f"there are {number_of_models} and {number}."
         )
     return None
-
-
-def _taking_part(sheet: pd.DataFrame) -> pd.Series:
-    return sheet["studies"].map(lambda names: pd.isna(names) or "agreement" in names)
 
 
 def _most_checkpoints(scores: pd.DataFrame) -> int:

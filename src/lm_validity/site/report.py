@@ -98,11 +98,8 @@ def _sheets(
         _check_names(own["model"], scores["model"], given.models, "models")
         models = pd.concat([own, models[~models["model"].isin(own["model"])]], ignore_index=True)
     if given.benchmarks is not None:
-        guessed, benchmarks = benchmarks.set_index("benchmark"), read_benchmarks(given.benchmarks)
+        benchmarks = read_benchmarks(given.benchmarks).assign(guessed=None)
         _check_names(benchmarks["benchmark"], scores["benchmark"], given.benchmarks, "benchmarks")
-        # how chance is known is no column that reports read
-        benchmarks["chance"] = guessed["chance"].reindex(benchmarks["benchmark"]).to_numpy()
-        benchmarks["guessed"] = None
     else:
         benchmarks = shared_categories(benchmarks)
     for sheet, name in ((models, MODELS), (benchmarks, BENCHMARKS)):

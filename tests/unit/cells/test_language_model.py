@@ -9,7 +9,7 @@ import torch
 import transformers
 from toy_world import load_toy, toy_model
 
-from lm_validity.cells.models.language_model import load_language_model
+from lm_validity.cells.models.language_model import check_causal, load_language_model
 from lm_validity.cells.models.model_files import is_models_fault
 from lm_validity.errors import CellError
 
@@ -170,3 +170,12 @@ def test_answers_are_written_in_smaller_batches_where_memory_runs_out(llama, mon
 
     monkeypatch.setattr(llama.base, "forward", limited)
     assert llama.generate_until(requests) == expected and llama.counters.oom_halvings == 2
+
+
+def test_a_model_that_sees_all_tokens_is_refused_whatever_its_configuration_says(tmp_path):
+    """XLNet's has no is_decoder."""
+    model = transformers.XLNetLMHeadModel(
+        transformers.XLNetConfig(vocab_size=50, d_model=16, n_layer=1, n_head=2, d_inner=16)
+    )
+    with pytest.raises(CellError, match="xlnet: XLNetLMHeadModel sees the tokens that it is to predict"):
+        check_causal(model.eval(), "xlnet")

@@ -353,16 +353,11 @@ def _read_folder(
 
 def check_causal(model: transformers.PreTrainedModel, name: str) -> None:
     """Raise CellError where a token's logits depend on the tokens behind it: an encoder (RoBERTa, say) loads as a
-    causal model, but every choice would be scored by a model that sees it.
-
-    Tried on two rows that differ in the last token, and only where the configuration says that it is no decoder, which
-    GPT-NeoX's does as well.
-    """
-    if getattr(model.config, "is_decoder", True):
-        return
+    causal model, but every choice would be scored by a model that sees it. Tried on two rows that differ in the last
+    token: what configurations say of it (is_decoder) holds for some only."""
     rows = torch.tensor([[5, 6, 7, 8, 9, 10], [5, 6, 7, 8, 9, 11]], device=model.device)
     with torch.no_grad():
-        logits = model(input_ids=rows % model.config.vocab_size, use_cache=False).logits.float()
+        logits = model(input_ids=rows % model.config.get_text_config().vocab_size, use_cache=False).logits.float()
     before, scale = (logits[0, :-1] - logits[1, :-1]).abs().max(), logits.abs().max()
     if before > scale * (1e-4 if model.dtype == torch.float32 else 2e-2):
         raise CellError(

@@ -153,6 +153,55 @@ def test_the_tolerance_at_16_bits_is_a_step_of_the_logits(models, largest, toler
     assert lm._tolerance(largest) == tolerance
 
 
+LONG = {
+    "longrope": (
+        transformers.Phi3Config,
+        {
+            "pad_token_id": None,
+            "original_max_position_embeddings": 24,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 10000.0,
+                "short_factor": [1.0] * 8,
+                "long_factor": [4.0] * 8,
+                "original_max_position_embeddings": 24,
+            },
+        },
+    ),
+    "dynamic": (
+        transformers.LlamaConfig,
+        {"max_position_embeddings": 24, "rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}},
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", LONG)
+@pytest.mark.parametrize("way", ["auto", "packed", "cached", "rows"])
+def test_a_text_longer_than_the_model_was_made_for_changes_no_other(kind, way):
+    """Its position encoding is another: with it in a batch, short texts differed by nats."""
+    configuration, options = LONG[kind]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        made = configuration(**(COMMON | LLAMA | options))
+        model = transformers.AutoModelForCausalLM.from_config(made).eval()
+    random, requests = np.random.default_rng(0), []
+    for length in (3, 60, 15, 21, 40, 5, 60):
+        context = random.integers(420, size=length).tolist()
+        requests += [(None, context, random.integers(420, size=size).tolist()) for size in (1, 2, 7)]
+    expected = []
+    for _, context, continuation in requests:
+        with torch.no_grad():
+            model(input_ids=torch.zeros(1, 1, dtype=torch.long))  # a short text: the encoding is as it was made
+            logits = model(input_ids=torch.tensor([context + continuation[:-1]])).logits[0].log_softmax(-1)
+        expected.append(float(logits[range(len(context) - 1, len(logits)), continuation].sum()))
+    tokenizer = toy_tokenizer(adds_bos=False, chat=False)
+    lm = SharedContextLM(pretrained=model, tokenizer=tokenizer, batch_size=8, max_length=96, scorer=way)
+    for _ in range(2):  # the second time after long texts
+        found = [value for value, _ in lm._loglikelihood_tokens(requests)]
+        np.testing.assert_allclose(found, expected, atol=1e-3)
+    assert way in ("auto", "rows") or lm.counters.shared_tokens > 0, "short questions still share"
+
+
 def test_a_wrong_mask_is_found_out(models, monkeypatch):
     """The probe is what keeps an unknown architecture exact: with a mask that shows siblings it refuses the way."""
     lm = own(models, "llama")

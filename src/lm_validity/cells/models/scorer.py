@@ -8,7 +8,7 @@ numbers on this very model, and what disagrees is not used.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Literal, get_args
 
@@ -34,6 +34,9 @@ MAX_BATCH = 64  # rows a batch where lm-eval's command line says batch_size=auto
 # Largest difference from HFLM a token: rounding in float32; elsewhere what another order of sums gives at 8 bits
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-6}
 HALF_TOLERANCE = 0.1
+# how configurations call the number of tokens that a layer's attention reaches back, or chooses from
+_WINDOWS = ("sliding_window", "sliding_window_size", "attention_chunk_size", "attention_window_size", "window_size")
+_WINDOWS += ("index_topk",)
 _IN_PARTS = "rows in parts"
 _PROBE_SEED, _PROBE_CONTEXTS, _PROBE_CHOICES = 20250729, (3, 11, 7), 4
 
@@ -80,13 +83,37 @@ class SharedContextLM(HFLM):
         self.count_truncated(truncated)
         found: dict[int, tuple[float, bool]] = {}
         for way, members in self._by_way(trees).items():
-            for batch in batches(members, rows):
+            for batch in self._batches(members, rows):
                 found |= self._score(way, batch)
         answers = [found[number] for number in range(len(requests))]
         for (key, _, _), answer in zip(requests, answers, strict=True):
             if key is not None:  # windows of a document have none
                 self.cache_hook.add_partial("loglikelihood", key, answer)
         return answers
+
+    def _batches(self, trees: Sequence[Tree], rows: int) -> Iterator[list[Tree]]:
+        """Batches of trees that have one position encoding, whoever they are with."""
+        alike: dict[int, list[Tree]] = {}
+        for tree in trees:
+            alike.setdefault(self._scaled(tree.longest), []).append(tree)
+        for length, members in alike.items():
+            for batch in batches(members, rows):
+                if length:  # a dynamic encoding stays as the longest text made it, until a short one comes
+                    self._forward(input_ids=torch.zeros(1, 1, dtype=torch.long, device=self.device), use_cache=False)
+                yield batch
+
+    def _scaled(self, length: int) -> int:
+        """What a text's position encoding depends on beside the position: 0 up to the length that the model was made
+        for; beyond it 1 (longrope has a second encoding), or the length itself (dynamic scaling)."""
+        config = self.model.config.get_text_config()
+        of_model = getattr(config, "rope_parameters", None) or {}
+        for found in (of_model, *(one for one in of_model.values() if isinstance(one, dict))):
+            kind = found.get("rope_type") or ""
+            if kind == "longrope" and length > found.get("original_max_position_embeddings", length):
+                return 1
+            if "dynamic" in kind and length > config.max_position_embeddings:
+                return length
+        return 0
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         """HFLM's, with the context tokenised once for choices that follow each other."""
@@ -156,7 +183,7 @@ class SharedContextLM(HFLM):
         for tree in trees:
             way = self._way(tree)
             if way == "rows":
-                chains = tree.chains()
+                chains = tree.singles() if self._scaled(tree.longest) else tree.chains()
                 self.counters.forward_tokens += sum(map(len, chains))
                 found["rows"] += chains
             else:
@@ -166,7 +193,7 @@ class SharedContextLM(HFLM):
         return found
 
     def _way(self, tree: Tree) -> str:
-        if tree.is_chain or self.scorer == "rows" or len(tree) > self._window:
+        if tree.is_chain or self.scorer == "rows" or len(tree) > self._window or self._scaled(tree.longest):
             return "rows"
         wanted = ("packed", "cached") if self.scorer == "auto" else (self.scorer,)
         branches = len(tree) - tree.context + 1
@@ -200,7 +227,7 @@ class SharedContextLM(HFLM):
     def _window(self) -> int:
         """Most tokens for which attention is full in every layer; a larger tree's one mask would not fit all layers."""
         config = self.model.config.get_text_config()
-        windows = [getattr(config, name, None) for name in ("sliding_window", "attention_chunk_size", "window_size")]
+        windows = [getattr(config, name, None) for name in _WINDOWS]
         return min([window for window in windows if isinstance(window, int) and window > 0], default=self.max_length)
 
     # ---- doing it -----------------------------------------------------------------------------------------------

@@ -78,6 +78,16 @@ class Tree:
             made[leaf].requests.append((number, [self.depths[node] for node in path], continuation))
         return list(made.values())
 
+    def singles(self) -> list["Tree"]:
+        """The same requests, each in a row of its own, as long as it is by itself."""
+        made = []
+        for number, path, continuation in self.requests:
+            row = Tree.of_context(self._path_to(path[-1]))
+            row.context = self.context
+            row.requests.append((number, [self.depths[node] for node in path], continuation))
+            made.append(row)
+        return made
+
     def _path_to(self, node: int) -> list[int]:
         tokens = []
         while node >= 0:

@@ -86,6 +86,8 @@ def scoring_records(shape: str, dtype: str, device: str, rounds: int) -> list[di
         for work in sides.values():  # untimed
             work()
         costs, results = interleave(sides, rounds)
+        # 16 bits: two questions more than lm-eval's own batch sizes answer differently
+        own = difference(results["batch 1"], results["batch 32"], documents, requests, dtype)
         for batch in lms:
             records.append(
                 compare(
@@ -95,7 +97,7 @@ def scoring_records(shape: str, dtype: str, device: str, rounds: int) -> list[di
                     costs["ours"],
                     target=None,
                     agreement=difference(results["ours"], results[f"batch {batch}"], documents, requests, dtype),
-                    tolerance=1e-4 if dtype == "float32" else 0.003,
+                    tolerance=1e-4 if dtype == "float32" else own + 2 / QUESTIONS,
                     detail=f"{QUESTIONS} questions of 4 choices",
                     device=device,
                     clock="wall",

@@ -179,4 +179,7 @@ class Workload:
         """The least GPU memory that the model's jobs need; 0 where its size class has no GPU."""
         if not size_class(self.run, row).gpu:
             return 0.0
+        if isinstance(row, Model) and "agreement" not in {*row.studies} & {*self.run.configuration.studies}:
+            # scored only: weights, a part of the logits, the CUDA context
+            return self.parameters(row) * BYTES[row.dtype] / 1e9 + 2
         return gpu_gb(self.run, self.parameters(row), row.dtype)

@@ -35,6 +35,15 @@ def finish(run, rule, models, seconds, rates=("1e-5", "2e-5")):
                 store.commit(store.place(cell, {"of": cell.name}), {}, sidecar, lambda folder: None)
 
 
+def test_a_model_that_is_only_scored_needs_no_memory_to_train(real):
+    row = next(iter(real.models.values()))
+    trained, scored = (
+        Workload(real).gpu_gb(row.model_copy(update={"studies": (study,)})) for study in ("agreement", "signal")
+    )
+    weights = Workload(real).parameters(row) * 2 / 1e9
+    assert row.dtype == "bfloat16" and scored == pytest.approx(weights + 2) and trained > scored
+
+
 def test_shape_and_adapter_of_a_seven_billion_model():
     """Llama-2-7B: 32 layers of width 4096; LoRA of rank 8 on all linear layers trains 20.0 million parameters."""
     shape = shape_of(6.74e9)

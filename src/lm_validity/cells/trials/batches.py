@@ -19,7 +19,8 @@ SHARED_ROWS = frozenset(("bert", "gpt2", "llama", "mistral", "qwen2"))  # model 
 class Batch:
     """input_ids: (rows, tokens). attention_mask: (rows, tokens), or of shared rows additive (rows, 1, tokens, tokens)
     with position_ids (rows, tokens). labels: (rows, tokens) of token ids, or one class a text; IGNORED where nothing is
-    predicted. places: (texts, 3), row, first and last token of each text. tokens: without padding."""
+    predicted. places: (texts, 3), row, first and last token of each text. tokens: without padding. predicted: labels that
+    are not IGNORED, counted before the batch goes to its device, which the host would wait for."""
 
     input_ids: torch.Tensor
     attention_mask: torch.Tensor
@@ -27,6 +28,7 @@ class Batch:
     tokens: int
     position_ids: torch.Tensor | None = None
     places: torch.Tensor | None = None
+    predicted: int = 0
 
     def inputs(self) -> dict[str, torch.Tensor]:
         """What a model's forward pass is called with."""
@@ -48,7 +50,7 @@ class Batch:
     def to(self, device: torch.device) -> "Batch":
         names = ("input_ids", "attention_mask", "labels", "position_ids", "places")
         moved = {name: getattr(self, name).to(device) for name in names if getattr(self, name) is not None}
-        return replace(self, **moved)
+        return replace(self, **moved, predicted=int((self.labels != IGNORED).sum()))
 
 
 def padded(sequences: Sequence[Sequence[int]], padding: int) -> tuple[torch.Tensor, torch.Tensor]:

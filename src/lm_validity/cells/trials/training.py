@@ -54,7 +54,7 @@ def train(
     with _seeded(schedule.seed, trained[0].device):
         for step, examples in enumerate(_batches(count, schedule)):
             batch = make_batch(examples)
-            predicted = max(1, int((batch.labels != IGNORED).sum()))
+            predicted = max(1, batch.predicted)
             losses.append(_backward(batch, predicted, predict, schedule))
             weights.append(predicted)
             counters.training_tokens += batch.tokens

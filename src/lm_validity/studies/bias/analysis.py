@@ -33,7 +33,7 @@ READING_NOTES = (
     "A boost from text of the benchmark's own domain can itself be unfair: a model may generalise better within "
     "that domain only, and a score that it gains there need not show elsewhere.",
     "cells: means over all subsamples of all tasks, standard errors over task means. tasks: every cell (language "
-    "model, m, n) weighs the same. Intervals of posteriors are 89%, equal-tailed; all others are 95%.",
+    "model, m, n) weighs the same. interval89 and difference_interval89 are 89%, equal-tailed; all others are 95%.",
 )
 
 

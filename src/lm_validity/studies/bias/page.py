@@ -109,12 +109,15 @@ def _basis(summary: BiasSummary, experiment: str, effect: str) -> str:
 
 def _headline_fits(summary: BiasSummary, experiment: str, effect: str) -> str:
     """What the hierarchical model says by setting, and what it could have found where it finds nothing."""
-    fits = summary.fits(effect, experiment, summary.headline_formula)
+    key, fits = (experiment, effect), summary.fits(effect, experiment, summary.headline_formula)
     outside = sum(fit.marginal_excludes_zero != 0 for fit in fits)
     words = (
         f"Hierarchical model ({summary.headline_formula}): the 95% interval excludes zero in {outside} of "
-        f"{count(len(fits), 'setting')}."
+        f"{count(len(fits), 'setting')}"
     )
+    intervals = [row.over_tasks.interval for row in summary.settings if (row.experiment, row.effect) == key]
+    known = [interval for interval in intervals if not isinstance(interval, Missing)]
+    words += f", the model-free one in {sum(low > 0 or high < 0 for low, high in known)}." if known else "."
     return words if outside else f"{words} {power_words(summary, experiment, effect)}".rstrip()
 
 
@@ -125,7 +128,7 @@ def _meta_finding(summary: BiasSummary, experiment: str) -> Finding | None:
     result = max(results, key=lambda row: (row.m, row.n))
     model_free = "with one task there is no interval over tasks to set beside it."
     if is_known(result.share_t_excluding_zero):
-        model_free = "an interval from the spread over tasks, which needs no model, misses zero in "
+        model_free = "an interval from the spread over tasks, which needs no model, excludes zero in "
         model_free += f"{percent(number(result.share_t_excluding_zero))} of {MODEL_FREE_SLICES:,} of them. Without an "
         model_free += "effect, 11% would be right on average over studies; slices of one study share its trials."
     return Finding(

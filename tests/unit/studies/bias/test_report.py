@@ -87,6 +87,8 @@ def test_the_main_figure_agrees_with_the_headline_at_one_level(report, tmp_path)
     assert "posterior_predictive" in [figure["name"] for figure in formulas["figures"]]
     (table,) = [table for table in first["tables"] if table["name"] == "settings"]
     names = [column["name"] for column in table["columns"]]
+    free = [row["over_tasks"]["interval"] for row in summary["settings"] if row["effect"] == "bias"]
+    assert f"the model-free one in {sum(low > 0 or high < 0 for low, high in free)}." in page["findings"][0]["basis"]
     for row in table["rows"]:
         of = dict(zip(names, row, strict=True))
         fit = next(fit for fit in summary["posterior"] if fit["effect"] == of["effect"])

@@ -178,6 +178,11 @@ def coverage_notes(matrix: ScoreMatrix, scores: dict, stderr: dict, tasks: list[
         constant = [name for name, column, _, ok in columns if ok.sum() > 1 and np.ptp(column[ok]) == 0]
         if constant:
             notes.append(f"{protocol}: all models have the same score on {listing(constant)}; it has no tau.")
+        twins = _same_rows(scores[protocol], matrix.models)
+        if twins:
+            notes.append(
+                f"{protocol}: exactly the same scores throughout, so perhaps one model twice: {listing(twins)}."
+            )
         without = [name for name, _, error, ok in columns if ok.any() and not np.isfinite(error[ok]).any()]
         if without:
             notes.append(
@@ -185,6 +190,15 @@ def coverage_notes(matrix: ScoreMatrix, scores: dict, stderr: dict, tasks: list[
                 "and it takes no part in the noise ceiling."
             )
     return notes
+
+
+def _same_rows(scores: np.ndarray, models: tuple[str, ...]) -> list[str]:
+    """Sets of models with equal scores on at least two benchmarks, and on all that they have."""
+    rows: dict[bytes, list[str]] = {}
+    for name, row in zip(models, scores, strict=True):
+        if np.isfinite(row).sum() >= 2 and np.ptp(row[np.isfinite(row)]) > 0:
+            rows.setdefault(np.nan_to_num(row, nan=np.inf).tobytes(), []).append(name)
+    return [" and ".join(names) for names in rows.values() if len(names) > 1]
 
 
 def comparison_notes(matrix: ScoreMatrix, known: np.ndarray, whole: bool) -> list[str]:

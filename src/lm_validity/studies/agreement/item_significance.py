@@ -1,5 +1,6 @@
 """Paired significance from items: which models differ on a benchmark, given that they answered the same questions."""
 
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -23,29 +24,52 @@ def use_paired_tests(
 ) -> tuple[dict[str, PairSigns], list[str]]:
     """`signs` by protocol, with the paired test wherever the items give the benchmark's score, and notes on that.
 
-    A metric that is not the mean of its items (Matthews correlation, F1) keeps the test from standard errors: its
-    items do not add up to the score. One benchmark is read at a time: a table of items may be larger than memory.
-    Items have the metric's own direction, as `matrix.value` has; signs say which model is better.
+    A metric that is not the mean of its items (Matthews correlation, F1) keeps the test from standard errors, and so
+    does a model whose items do not make up its score, or that shares none with the other model. One benchmark is read
+    at a time: a table of items may be larger than memory. Items have the metric's own direction, as `matrix.value` has;
+    signs say which model is better.
     """
     table = _open_items(Path(path))
     signs = dict(signs)
-    paired: dict[str, list[str]] = {protocol: [] for protocol in signs}
-    unpaired: dict[str, list[str]] = {protocol: [] for protocol in signs}
+    found: dict[str, _Tested] = {protocol: _Tested() for protocol in signs}
     for column, task in enumerate(tasks):
         items = _selected_items(table, matrix, task)
         place = matrix.benchmarks.index(task)
-        for protocol in signs:
-            correct = _item_matrix(items[items["protocol"] == protocol], matrix)
-            if not correct.size:
+        for protocol, tested in found.items():
+            here = items[items["protocol"] == protocol]
+            if here.empty:
                 continue
-            if _is_mean_of_items(correct, matrix.value[protocol][:, place]):
-                better = paired_signs(matrix.direction[place] * correct)
-                signs[protocol] = replace_column(signs[protocol], column, better)
-                paired[protocol].append(task)
-            else:
-                unpaired[protocol].append(task)
-    notes = [note for protocol in signs for note in _notes(protocol, paired[protocol], unpaired[protocol])]
+            if (here["repeats"] > 1).any():
+                tested.repeated.append(f"{task} ({int((here['repeats'] > 1).sum())})")
+            correct = _item_matrix(here, matrix)
+            made_up = _makes_up_score(correct, matrix.value[protocol][:, place])
+            others = np.isfinite(correct).any(axis=1) & np.isfinite(matrix.value[protocol][:, place]) & ~made_up
+            if made_up.sum() <= others.sum():  # of a metric that is something else a few may agree by chance
+                tested.unpaired.append(task)
+                continue
+            tested.left_out += [f"{matrix.labels[i]} on {task}" for i in np.flatnonzero(others)]
+            better = paired_signs(matrix.direction[place] * np.where(made_up[:, None], correct, np.nan))
+            if not better.known.any():
+                tested.disjoint.append(task)
+                continue
+            apart = int((made_up[better.first] & made_up[better.second] & (better.known[:, 0] == 0)).sum())
+            if apart:
+                tested.disjoint.append(f"{task} ({apart} pairs of models)")
+            signs[protocol] = replace_column(signs[protocol], column, better)
+            tested.paired.append(task)
+    notes = [note for protocol, tested in found.items() for note in _notes(protocol, tested)]
     return signs, notes or [f"No item of {path} belongs to a selected score: significance is from standard errors."]
+
+
+@dataclass
+class _Tested:
+    """Benchmarks of one protocol by how their differences are tested, and what was left out."""
+
+    paired: list[str] = field(default_factory=list)
+    unpaired: list[str] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    disjoint: list[str] = field(default_factory=list)
+    repeated: list[str] = field(default_factory=list)
 
 
 def _open_items(path: Path) -> ds.Dataset:
@@ -64,7 +88,10 @@ def _open_items(path: Path) -> ds.Dataset:
 
 
 def _selected_items(table: ds.Dataset, matrix: ScoreMatrix, task: str) -> pd.DataFrame:
-    """Items behind the selected scores of one benchmark: `model, protocol, doc_id, correct`, averaged over seeds."""
+    """Items behind the selected scores of one benchmark: `model, protocol, doc_id, correct`, averaged over seeds.
+
+    `repeats`: most rows that one document has under one seed.
+    """
     columns = [name for name in _COLUMNS if name in table.schema.names]
     rows = table.to_table(columns=columns, filter=pc.field("benchmark") == task)
     selected = matrix.selected[matrix.selected["benchmark"] == task]
@@ -73,7 +100,9 @@ def _selected_items(table: ds.Dataset, matrix: ScoreMatrix, task: str) -> pd.Dat
     items = items.assign(correct=item_values(rows, metric).to_pandas()).reindex(columns=_COLUMNS)
     items = items[(items["split"].isna() | (items["split"] == "test")) & items["correct"].notna()]
     items = _known_keys(items).merge(_known_keys(selected[_KEY].drop_duplicates()), on=_KEY)
-    return items.groupby(["model", "protocol", "doc_id"], as_index=False)["correct"].mean()
+    repeats = items.groupby(["model", "protocol", "doc_id", "seed"])["correct"].transform("size")
+    kept = items.assign(repeats=repeats).groupby(["model", "protocol", "doc_id"], as_index=False)
+    return kept.agg({"correct": "mean", "repeats": "max"})
 
 
 def _known_keys(frame: pd.DataFrame) -> pd.DataFrame:
@@ -95,22 +124,22 @@ def _item_matrix(items: pd.DataFrame, matrix: ScoreMatrix) -> np.ndarray:
     return table.reindex(list(matrix.models)).to_numpy(dtype=float)
 
 
-def _is_mean_of_items(correct: np.ndarray, score: np.ndarray) -> bool:
+def _makes_up_score(correct: np.ndarray, score: np.ndarray) -> np.ndarray:
+    """(models,) True where the mean of a model's items is its score."""
     known = np.isfinite(correct)
     counts = known.sum(axis=1)
     total = np.where(known, correct, 0.0).sum(axis=1)
     mean = np.divide(total, counts, out=np.full(len(correct), np.nan), where=counts > 0)
-    both = np.isfinite(mean) & np.isfinite(score)
-    return bool(both.any() and np.abs(mean - score)[both].max() <= 1e-6)
+    return np.abs(mean - score) <= 1e-6
 
 
-def _notes(protocol: str, paired: list[str], unpaired: list[str]) -> list[str]:
+def _notes(protocol: str, tested: _Tested) -> list[str]:
     """What was tested how, in sentences."""
-    notes = []
-    if paired:
-        notes.append(f"{protocol}: differences on {listing(paired)} are tested paired over items (McNemar's test).")
-    if unpaired:
-        notes.append(
-            f"{protocol}: the metric of {listing(unpaired)} is not the mean of its items; tested from standard errors."
-        )
-    return notes
+    sentences = {
+        "differences on {} are tested paired over items (McNemar's test).": tested.paired,
+        "the metric of {} is not the mean of its items; tested from standard errors.": tested.unpaired,
+        "items do not make up the score of {}; these models are tested from standard errors there.": tested.left_out,
+        "models have no item in common on {}; these are tested from standard errors.": tested.disjoint,
+        "some items are there more than once under one model and seed and are averaged: {}.": tested.repeated,
+    }
+    return [f"{protocol}: {sentence.format(listing(names))}" for sentence, names in sentences.items() if names]

@@ -125,7 +125,7 @@ def _subset_finding(summary: AgreementSummary) -> Finding | None:
     sentence = subset_sentence(summary)
     if not sentence:
         return None
-    return Finding(sentence, "Mean over random subsets, on groups of models; the whole set contains the subset.")
+    return Finding(sentence, "Mean over random subsets, on groups of models; no benchmark is on both sides.")
 
 
 def _perplexity_finding(summary: AgreementSummary) -> Finding | None:

@@ -8,11 +8,13 @@ from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Section, Table
 from lm_validity.studies.agreement.analysis import DIRECT, PREPARED
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix
-from lm_validity.studies.agreement.shown import MOST_DRAWN, plotted, value_in_words
+from lm_validity.studies.agreement.shown import MOST_DRAWN, plotted
 from lm_validity.studies.agreement.statistics.ranking import average_ranks
 from lm_validity.studies.agreement.summary import AgreementSummary
 from lm_validity.summaries import is_known, number
 from lm_validity.words import count, decimal
+
+SUBSETS = ["random", "greedy", "random, with the others"]
 
 
 def subset_section(summary: AgreementSummary) -> Section | None:
@@ -40,8 +42,8 @@ def subset_section(summary: AgreementSummary) -> Section | None:
         finding=subset_sentence(summary),
         explanation="Models are ranked by their mean standardised score over a subset of the benchmarks and over all. "
         "Greedy subsets are chosen on four fifths of the models; all taus are on models that took no part in the "
-        "choice. The whole set contains the subset, so this is what could have been saved, not how a ranking carries "
-        "over.",
+        "choice. The whole set contains the subset, so that curve is what could have been saved; how a "
+        "ranking carries over is the curve with the other benchmarks, which no subset contains.",
         figures=[figure],
         tables=[
             Table("subsets", "Agreement by size of the subset", frame, formats=formats, folded=True),
@@ -58,6 +60,8 @@ def _subset_frame(summary: AgreementSummary) -> pd.DataFrame:
             low, high = subset.random_low[i], subset.random_high[i]
             rows.append(shared | {"choice": "random", "tau": subset.random_mean[i], "low": low, "high": high})
             rows.append(shared | {"choice": "greedy", "tau": subset.greedy_mean[i], "low": np.nan, "high": np.nan})
+            others = subset.others_mean[i]
+            rows.append(shared | {"choice": "random, with the others", "tau": others, "low": np.nan, "high": np.nan})
     return pd.DataFrame(rows)
 
 
@@ -70,7 +74,7 @@ def _subset_chart(frame: pd.DataFrame) -> alt.LayerChart:
         high="high",
         color=figures.protocol_color(),
         detail="choice",
-        dash=alt.StrokeDash("choice:N", scale=alt.Scale(domain=["random", "greedy"], range=[[1, 0], [5, 3]])),
+        dash=alt.StrokeDash("choice:N", scale=alt.Scale(domain=SUBSETS, range=[[1, 0], [5, 3], [2, 2]])),
         x_title="Benchmarks in the subset",
         y_title="tau with the ranking from all",
         tooltip=figures.tooltips(
@@ -88,11 +92,14 @@ def subset_sentence(summary: AgreementSummary) -> str:
     if subset is None or len(subset.sizes) < 2 or not is_known(subset.random_mean[0]):
         return ""
     label = "after preparation" if protocol == PREPARED else "directly"
-    enough = np.flatnonzero([number(tau) >= 0.9 for tau in subset.random_mean])
-    more = f"; {count(int(subset.sizes[enough[0]]), 'benchmark')} reach 0.9" if len(enough) else ""
+    others = [number(tau) for tau in subset.others_mean[: len(subset.sizes) // 2]]
+    if not others or not np.isfinite(others[0]):
+        return ""
+    enough = next((place for place, tau in enumerate(others) if tau >= 0.9), len(others) - 1)
+    more = f", {enough + 1} with tau {decimal(others[enough])}" if enough else ""
     return (
-        f"One benchmark picked at random orders the models like all {len(subset.sizes)} together with tau "
-        f"{value_in_words(subset.random_mean[0])} {label}{more}."
+        f"One benchmark picked at random orders the models like all others together with tau {decimal(others[0])} "
+        f"{label}{more}."
     )
 
 

@@ -14,7 +14,7 @@ from lm_validity.words import count, decimal
 WORDS = {DIRECT: "as the models come", PREPARED: "after equal preparation"}
 HEADLINE_RATIO = 2.0  # models that a reader chooses between
 WHICH_INTERVAL = (
-    "Two intervals stand side by side where families of models are known. The first is for other models of the same "
+    "Two intervals stand side by side. The first is for other models of the same "
     "families; the second takes families as clusters and is for models of other families too. Quote the second for a "
     "claim on language models in general; it is wide because families are few."
 )
@@ -46,11 +46,12 @@ def size_finding(summary: AgreementSummary) -> Finding | None:
     without = [f"{value_in_words(row.corrected)} {WORDS[p]}" for p, row in rows.items() if is_known(row.corrected)]
     noise = f" Without measurement error: {' and '.join(without)}." if without else ""
     pairs = " and ".join(dict.fromkeys(count(row.pairs_of_models, "pair") for row in rows.values()))
+    own = "; each protocol over all cells it has" if len(rows) > 1 and not summary.improvement.whole else ""
+    which = f" {WHICH_INTERVAL}" if any(is_known(row.interval_clustered) for row in rows.values()) else ""
     return Finding(
         "Among models whose sizes differ by at most a factor of 2, two benchmarks' rankings agree with a mean "
         f"Kendall's tau of {' and '.join(parts)}.{noise}",
-        f"{pairs} of models. Two benchmarks agree on models of very different size whatever they measure. "
-        f"{WHICH_INTERVAL}",
+        f"{pairs} of models{own}. Two benchmarks agree on models of very different size whatever they measure.{which}",
     )
 
 
@@ -105,7 +106,7 @@ def size_section(summary: AgreementSummary) -> Section | None:
         "Models of like size",
         explanation="Kendall's tau over those pairs of models only whose numbers of parameters (or pretraining "
         "compute) differ by at most a factor. The ceiling is the tau that measurement error alone would leave on the "
-        "same pairs; corrected is the tau without that error. " + WHICH_INTERVAL,
+        "same pairs; corrected is the tau without that error. Where families of models are known: " + WHICH_INTERVAL,
         figures=charts,
         tables=[
             Table(

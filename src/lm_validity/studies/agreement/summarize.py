@@ -282,7 +282,9 @@ def _family(analysis: AgreementAnalysis, name: str, values: dict[str, float]) ->
 def _subsets(subset: SubsetAgreement) -> SubsetSummary:
     curves = (subset.random_mean, subset.random_low, subset.random_high, subset.greedy_mean)
     shown = ([known(float(value), FEW_SUBSET_MODELS) for value in curve] for curve in curves)
-    return SubsetSummary(subset.sizes.tolist(), *shown, subset.greedy_order.tolist())
+    alone = Missing("There is no other benchmark left.")
+    others = [known(float(value), FEW_SUBSET_MODELS) for value in subset.others_mean[:-1]]
+    return SubsetSummary(subset.sizes.tolist(), *shown, subset.greedy_order.tolist(), [*others, alone])
 
 
 def _perplexity(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty) -> PerplexitySummary | Missing:

@@ -212,6 +212,7 @@ class SubsetSummary:
     random_high: list[Value]
     greedy_mean: list[Value]
     greedy_order: list[int]
+    others_mean: list[Value]
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """What the factors report computes before it writes: arrays by protocol, NaN where undefined."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -23,34 +23,47 @@ from lm_validity.studies.agreement.statistics.completion import (
     ability_ranks,
     check_held_out,
     fit_one_factor,
+    second_factor,
 )
+from lm_validity.studies.agreement.statistics.corrected import cluster_numbers
 from lm_validity.studies.agreement.statistics.factors import (
     Components,
     ComputeRelation,
     principal_components,
     relate_to_compute,
-    resampled_shares,
+    share_intervals,
+    without_size,
 )
 from lm_validity.studies.agreement.statistics.influence import LeftOut, leave_one_out
 from lm_validity.studies.agreement.statistics.missing import known_in_all
-from lm_validity.studies.agreement.statistics.parallel_analysis import ParallelAnalysis, parallel_analysis
+from lm_validity.studies.agreement.statistics.parallel_analysis import (
+    ParallelAnalysis,
+    parallel_analysis,
+    without_group_means,
+)
 from lm_validity.studies.agreement.statistics.potential import RankDraws, ranks_over_benchmarks, ranks_over_noise
 from lm_validity.studies.agreement.statistics.ranking import pair_signs, resampled_kendall_tau
 from lm_validity.studies.agreement.statistics.resampling import Interval, multiplicities, percentile_interval
+from lm_validity.studies.agreement.statistics.simultaneous import cluster_multiplicities
 from lm_validity.studies.agreement.uncertainty import no_intervals
 from lm_validity.tables.schema import PROTOCOLS
 
 SHOWN_COMPONENTS = 5
+MINIMUM_CATEGORIES = 3  # of benchmarks, to resample them
 MINIMUM_RESAMPLED_FAMILY = 10  # models of a family: fewer give no usable interval of a share of variance
 
 
 @dataclass(frozen=True)
 class Completion:
-    """One protocol's one-factor model, its held-out check, and ranks (1 = best) drawn from the abilities' posterior."""
+    """One protocol's one-factor model, its held-out check, and ranks (1 = best) drawn from the abilities' posterior.
+
+    `p_second`: probability of so large a second factor where there is none.
+    """
 
     model: OneFactorModel
     check: HeldOutCheck
     ranks: np.ndarray
+    p_second: float
 
 
 @dataclass(frozen=True)
@@ -70,6 +83,8 @@ class FactorsAnalysis:
     common_relation: dict[str, ComputeRelation]
     whole: bool
     parallel: dict[str, ParallelAnalysis]
+    parallel_within: dict[str, ParallelAnalysis]
+    without_size: dict[str, Components]
     ceiling: dict[str, Ceiling]
     families: dict[str, dict[str, np.ndarray]]
     compute: np.ndarray
@@ -83,6 +98,7 @@ class FactorsAnalysis:
 class FactorsUncertainty:
     """95% intervals by protocol. `shares`: of the first components over models, arrays (5,); `families`: of
     the first share; `compute`: of Kendall's tau with compute; `population_ranks`: over benchmarks;
+    `category_ranks`: over whole categories of benchmarks, where the sheet names at least 3;
     `noise_ranks`: over items. `common_*`: over the cells known under both protocols. `reason`: why there are none.
     """
 
@@ -94,6 +110,7 @@ class FactorsUncertainty:
     families: dict[str, dict[str, Interval]] = field(default_factory=dict)
     compute: dict[str, Interval] = field(default_factory=dict)
     population_ranks: dict[str, RankDraws] = field(default_factory=dict)
+    category_ranks: dict[str, RankDraws] = field(default_factory=dict)
     noise_ranks: dict[str, RankDraws] = field(default_factory=dict)
 
 
@@ -122,6 +139,11 @@ def analyze_factors(matrix: ScoreMatrix, seed: int = 2) -> FactorsAnalysis:
         common_relation={p: relate_to_compute(common_components[p].scores, compute) for p in PROTOCOLS},
         whole=whole,
         parallel=parallel,
+        parallel_within={
+            p: parallel_analysis(without_group_means(scores[p], matrix.families), np.random.default_rng(seed), 200)
+            for p in known
+        },
+        without_size={p: principal_components(without_size(scores[p], matrix.sizes()[0])) for p in known},
         ceiling=ceiling,
         families=_family_components(matrix.families, scores),
         compute=compute,
@@ -148,26 +170,37 @@ def factors_uncertainty(analysis: FactorsAnalysis, resamples: int, seed: int = 3
     if reason:
         return FactorsUncertainty(reason)
     rng = np.random.default_rng(seed)
-    weights = multiplicities(models, resamples, rng)
     # the same benchmarks for both protocols, so that the gap of a model's two ranks has an interval
     benchmark_weights = multiplicities(len(analysis.tasks), resamples, rng)
     known = list(analysis.parallel)
     is_task = ~analysis.matrix.is_corpus
-    shares = {p: percentile_interval(resampled_shares(analysis.scores[p], weights), models) for p in known}
+    shares = {p: share_intervals(analysis.scores[p], np.arange(models)) for p in known}
     ranks = {p: ranks_over_benchmarks(analysis.scores[p], benchmark_weights) for p in known}
     return FactorsUncertainty(
         reason,
         shares=shares,
-        common_shares=shares if analysis.whole else _common_shares(analysis, resamples, rng),
+        common_shares=shares if analysis.whole else _common_shares(analysis),
         common_ranks=ranks if analysis.whole else _common_ranks(analysis, benchmark_weights),
-        families=_family_intervals(analysis, resamples, rng),
+        families=_family_intervals(analysis),
         compute={p: _compute_interval(analysis, p, resamples, rng) for p in known},
         population_ranks=ranks,
+        category_ranks=_category_ranks(analysis, resamples, known),
         noise_ranks={
             p: ranks_over_noise(analysis.scores[p], analysis.matrix.stderr[p][:, is_task], resamples, rng)
             for p in known
         },
     )
+
+
+def _category_ranks(analysis: FactorsAnalysis, resamples: int, known: list[str]) -> dict[str, RankDraws]:
+    """Ranks when whole categories are resampled; a benchmark of unknown category is one of its own."""
+    matrix = analysis.matrix
+    names = matrix.benchmark_facts["category"][~matrix.is_corpus]
+    clusters = cluster_numbers(np.array([name if isinstance(name, str) else None for name in names], dtype=object))
+    if clusters.max() + 1 < MINIMUM_CATEGORIES or clusters.max() + 1 == len(clusters):
+        return {}
+    weights = cluster_multiplicities(clusters, resamples, np.random.default_rng(4))
+    return {p: ranks_over_benchmarks(analysis.scores[p], weights) for p in known}
 
 
 def _common_components(scores: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Components]]:
@@ -178,16 +211,12 @@ def _common_components(scores: dict[str, np.ndarray]) -> tuple[dict[str, np.ndar
     return common, {p: principal_components(values) for p, values in common.items()}
 
 
-def _common_shares(analysis: FactorsAnalysis, resamples: int, rng: np.random.Generator) -> dict[str, Interval]:
+def _common_shares(analysis: FactorsAnalysis) -> dict[str, Interval]:
     """Intervals of the shares over the models with a cell known under both protocols; {} for fewer than three."""
     rows = np.flatnonzero(np.isfinite(analysis.common_scores[PROTOCOLS[0]]).any(axis=1))
     if len(rows) < MINIMUM_FAMILY:
         return {}
-    weights = multiplicities(len(rows), resamples, rng)
-    return {
-        p: percentile_interval(resampled_shares(values[rows], weights), len(rows))
-        for p, values in analysis.common_scores.items()
-    }
+    return {p: share_intervals(values[rows], np.arange(len(rows))) for p, values in analysis.common_scores.items()}
 
 
 def _common_ranks(analysis: FactorsAnalysis, benchmark_weights: np.ndarray) -> dict[str, RankDraws]:
@@ -199,7 +228,8 @@ def _common_ranks(analysis: FactorsAnalysis, benchmark_weights: np.ndarray) -> d
 
 def _complete(scores: np.ndarray, rng: np.random.Generator) -> Completion:
     model = fit_one_factor(scores)
-    return Completion(model, check_held_out(scores, rng), ability_ranks(model, rng))
+    found = Completion(model, check_held_out(scores, rng), ability_ranks(model, rng), float("nan"))
+    return replace(found, p_second=second_factor(scores, np.random.default_rng(0)))
 
 
 def _family_components(families: np.ndarray, scores: dict[str, np.ndarray]) -> dict[str, dict[str, np.ndarray]]:
@@ -214,16 +244,16 @@ def _family_components(families: np.ndarray, scores: dict[str, np.ndarray]) -> d
     }
 
 
-def _family_intervals(analysis: FactorsAnalysis, resamples: int, rng: np.random.Generator) -> dict:
-    intervals = {}
-    for name, rows in family_members(analysis.matrix.families).items():
-        if len(rows) >= MINIMUM_RESAMPLED_FAMILY:
-            weights = multiplicities(len(rows), resamples, rng)
-            intervals[name] = {
-                p: percentile_interval(resampled_shares(analysis.scores[p][rows], weights)[:, 0], len(rows))
-                for p in analysis.parallel
-            }
-    return intervals
+def _family_intervals(analysis: FactorsAnalysis) -> dict[str, dict[str, Interval]]:
+    """Intervals of the first share within each family that is large enough."""
+    return {
+        name: {
+            p: Interval(*(end[0] for end in share_intervals(analysis.scores[p][rows], np.arange(len(rows)), 1)))
+            for p in analysis.parallel
+        }
+        for name, rows in family_members(analysis.matrix.families).items()
+        if len(rows) >= MINIMUM_RESAMPLED_FAMILY
+    }
 
 
 def _compute_notes(compute: np.ndarray) -> list[str]:

@@ -17,6 +17,7 @@ from lm_validity.studies.agreement.factors.sections import (
 from lm_validity.studies.agreement.factors.summary import FactorsSummary
 from lm_validity.studies.agreement.influence_section import influence_section
 from lm_validity.studies.agreement.shown import MOST_DRAWN, bounds, plotted, shown_mean, value_in_words
+from lm_validity.studies.agreement.similar_sections import both_intervals
 from lm_validity.studies.agreement.summary import Range, Value
 from lm_validity.summaries import Missing, is_known, number, summary_values
 from lm_validity.tables.schema import PROTOCOLS
@@ -65,7 +66,7 @@ def _share_finding(summary: FactorsSummary) -> Finding:
     if compared:
         shares, intervals = summary.explained_variance_in_both, summary.explained_variance_in_both_interval
     parts = [
-        f"{value_in_words(_item(shares[p], 0), _item(intervals[p], 0))} {_WORDS[p]}"
+        f"{both_intervals(_item(shares[p], 0), _item(intervals[p], 0), _families(summary, p, compared))} {_WORDS[p]}"
         for p in PROTOCOLS
         if is_known(shares[p])
     ]
@@ -77,7 +78,20 @@ def _share_finding(summary: FactorsSummary) -> Finding:
     )
     if not parts:
         return Finding("The components cannot be computed.", basis)
-    return Finding(f"One factor carries a share of the variance of {' and '.join(parts)}.", basis)
+    without = [
+        f"{value_in_words(_item(shares, 0))} {_WORDS[p]}"
+        for p, shares in summary.explained_variance_without_size.items()
+        if is_known(shares)
+    ]
+    more = f" With the logarithm of model size removed: {' and '.join(without)}." if without else ""
+    return Finding(f"One factor carries a share of the variance of {' and '.join(parts)}.{more}", basis)
+
+
+def _families(summary: FactorsSummary, protocol: str, compared: bool) -> Range:
+    """The interval over families, where it is of the share shown."""
+    if compared and summary.explained_variance_in_both[protocol] != summary.explained_variance[protocol]:
+        return Missing("It is of all scores of the protocol.")
+    return summary.explained_variance_interval_clustered[protocol]
 
 
 def _item(values: list | Missing, index: int) -> Value | Range:
@@ -97,12 +111,15 @@ def _factor_count_finding(summary: FactorsSummary) -> Finding | None:
         if not isinstance(parallel, Missing):
             ceiling = summary.first_component_ceiling.get(protocol)
             limit = f" (noise alone would allow one factor {percent(number(ceiling))})" if is_known(ceiling) else ""
-            parts.append(f"{count(parallel.factors, 'factor')} {_WORDS[protocol]}{limit}")
+            within = parallel.factors_within_families
+            inside = f", {within} within families" if is_known(within) else ""
+            parts.append(f"{count(parallel.factors, 'factor')} {_WORDS[protocol]}{inside}{limit}")
     if not parts:
         return None
     return Finding(
         f"More than chance would give: {' and '.join(parts)}.",
-        "Parallel analysis: components above the 95th percentile of tables with shuffled columns.",
+        "Parallel analysis: components above the 95th percentile of tables with shuffled columns. Differences between "
+        "families of models look like factors even where benchmarks are independent within families.",
     )
 
 
@@ -131,12 +148,23 @@ def _pick_finding(summary: FactorsSummary) -> Finding | None:
     labels = dict(zip(summary.matrix.models, summary.matrix.labels, strict=True))
     best = choices[-1]
     potential = summary.potential[protocol][best.model]
-    rank, bounds = number(potential.rank), potential.interval_population_of_benchmarks
+    by_category = is_known(potential.interval_population_of_categories)
+    bounds = potential.interval_population_of_benchmarks
+    bounds = potential.interval_population_of_categories if by_category else bounds
     interval = "" if isinstance(bounds, Missing) else f", 95% interval {bounds.low:.0f} to {bounds.high:.0f}"
+    resampled = "categories of benchmarks" if by_category else "benchmarks"
+    together = potential.simultaneous_these_benchmarks
+    basis = (
+        f"Interval over {resampled}. First in {percent(number(potential.share_in_top['1']))} of resamples, which is "
+    )
+    basis += "not the probability that it truly is."
+    if not isinstance(together, Missing):
+        basis += (
+            f" Ranks that hold for all models at once, these benchmarks: {together.low:.0f} to {together.high:.0f}."
+        )
     return Finding(
-        f"{labels[best.model]} has most potential: rank {rank:.0f} of {summary.models}{interval}.",
-        f"First in {percent(number(best.probability_best))} of resamples of the benchmarks, among models of known "
-        "size.",
+        f"{labels[best.model]} has most potential: rank {number(potential.rank):.0f} of {summary.models}{interval}.",
+        f"{basis} Among models of known size.",
     )
 
 
@@ -149,8 +177,8 @@ def _completion_finding(summary: FactorsSummary) -> Finding | None:
     if not checked:
         return None
     errors = [
-        f"{value_in_words(values.held_out.mean_absolute_error, digits=3)} {words} "
-        f"(the benchmark's mean: {value_in_words(values.held_out.baseline_error, digits=3)})"
+        f"{value_in_words(values.held_out.error_in_sd)} standard deviations {words} "
+        f"(the benchmark's mean: {value_in_words(values.held_out.baseline_in_sd)})"
         for words, values in checked.items()
     ]
     covered = [

@@ -8,7 +8,7 @@ from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Section, Table
 from lm_validity.studies.agreement.factors.summary import FactorsSummary
 from lm_validity.studies.agreement.shown import MOST_DRAWN, bounds, plotted
-from lm_validity.summaries import number
+from lm_validity.summaries import Missing, number
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import count, percent
 
@@ -40,7 +40,9 @@ def potential_section(summary: FactorsSummary) -> Section | None:
         finding=finding,
         explanation="Potential is the rank on the first component after preparation. The interval is for a population "
         "of benchmarks like these (benchmarks resampled); the table also gives the one for these benchmarks (scores "
-        "redrawn within their standard errors).",
+        "redrawn within their standard errors), the one for other categories of benchmarks (whole categories "
+        "resampled: quote this one where categories are known), and ranks that hold for all models at once. A share of "
+        "resamples is no probability that a model truly is among the first.",
         figures=[figure],
         tables=tables,
     )
@@ -81,13 +83,22 @@ def _rank_table(frame: pd.DataFrame) -> Table:
         "potential",
         "Ranks with intervals",
         frame,
-        formats={name: ".0f" for name in ranks} | {"parameters_b": ".3g"},
+        formats={name: ".2f" if name.startswith("top_") else ".0f" for name in ranks} | {"parameters_b": ".3g"},
         labels={
             "parameters_b": "parameters (billions)",
             "low": "from",
             "high": "to",
             "low_these": "from, these benchmarks",
             "high_these": "to, these benchmarks",
+            "low_categories": "from, categories",
+            "high_categories": "to, categories",
+            "low_together": "from, all at once",
+            "high_together": "to, all at once",
+            "low_these_together": "from, these benchmarks, all at once",
+            "high_these_together": "to, these benchmarks, all at once",
+            "top_1": "first, share of resamples",
+            "top_3": "in the first 3",
+            "top_10": "in the first 10",
             "direct_rank": "direct rank",
         },
         folded=True,
@@ -116,6 +127,10 @@ def _rank_frame(summary: FactorsSummary, protocol: str) -> pd.DataFrame:
             "rank": found.rank,
             **bounds(found.interval_population_of_benchmarks),
             **bounds(found.interval_these_benchmarks, "low_these", "high_these"),
+            **bounds(found.interval_population_of_categories, "low_categories", "high_categories"),
+            **bounds(found.simultaneous_population_of_benchmarks, "low_together", "high_together"),
+            **bounds(found.simultaneous_these_benchmarks, "low_these_together", "high_these_together"),
+            **{f"top_{first}": share for first, share in found.share_in_top.items()},
             "direct_rank": direct[model].rank if model in direct else np.nan,
         }
         for (model, found), label, family, size in zip(
@@ -196,6 +211,8 @@ def completion_section(summary: FactorsSummary) -> Section | None:
                 "protocol": figures.PROTOCOL_LABELS[p],
                 "missing_cells": completion.missing_cells,
                 "held_out_cells": completion.held_out.cells,
+                "error_in_sd": completion.held_out.error_in_sd,
+                "error_of_the_mean_in_sd": completion.held_out.baseline_in_sd,
                 "mean_absolute_error": completion.held_out.mean_absolute_error,
                 "error_of_the_mean": completion.held_out.baseline_error,
                 "coverage": completion.held_out.coverage,
@@ -203,7 +220,8 @@ def completion_section(summary: FactorsSummary) -> Section | None:
             for p, completion in summary.completion.items()
         ]
     )
-    formats = {"mean_absolute_error": ".4f", "error_of_the_mean": ".4f", "coverage": ".3f"}
+    formats = {"error_in_sd": ".3f", "error_of_the_mean_in_sd": ".3f", "mean_absolute_error": ".4f"}
+    formats |= {"error_of_the_mean": ".4f", "coverage": ".3f"}
     tables = [Table("completion_check", "Held-out cells", checks, formats=formats)]
     charts, missing = [], 0
     predictions = _prediction_frame(summary)
@@ -278,7 +296,7 @@ def _completion_charts(summary: FactorsSummary) -> list[Figure]:
     charts = []
     for protocol, completion in summary.completion.items():
         known = np.isfinite(completion.scores)
-        if known.all():
+        if known.all() or isinstance(completion.rank_interval, Missing):
             continue
         low, middle, high = np.quantile(completion.details.ranks, [0.025, 0.5, 0.975], axis=0)
         frame = pd.DataFrame(

@@ -6,6 +6,7 @@ from lm_validity.studies.agreement.analysis import MINIMUM_FAMILY, no_ceiling
 from lm_validity.studies.agreement.factors.analysis import (
     MINIMUM_RESAMPLED_FAMILY,
     SHOWN_COMPONENTS,
+    Completion,
     FactorsAnalysis,
     FactorsUncertainty,
 )
@@ -23,26 +24,29 @@ from lm_validity.studies.agreement.factors.summary import (
     Shares,
 )
 from lm_validity.studies.agreement.score_matrix import listing
-from lm_validity.studies.agreement.statistics.factors import ComputeRelation
+from lm_validity.studies.agreement.similar_models import LOST_CLUSTER, no_clusters
+from lm_validity.studies.agreement.statistics.corrected import cluster_numbers
+from lm_validity.studies.agreement.statistics.factors import ComputeRelation, share_intervals
 from lm_validity.studies.agreement.statistics.potential import best_by_budget
 from lm_validity.studies.agreement.statistics.resampling import Interval
+from lm_validity.studies.agreement.statistics.simultaneous import share_in_top, simultaneous_ranks
 from lm_validity.studies.agreement.summarize import SMALL_FAMILY, influence_row, no_scores
 from lm_validity.studies.agreement.summary import Range, Value, each, ends
 from lm_validity.summaries import Missing, known
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import count
 
-FEW_MODELS = 20  # below, the share of the first component is noticeably higher in resamples than in the table
+SECOND_FACTOR_LEVEL = 0.05
 NO_COMPONENTS = "Fewer than two benchmarks can take part, so there are no components."
-NO_SHARE_INTERVAL = (
-    "Most resamples of the models leave a benchmark constant, or two benchmarks without models in common, so there is "
-    "no interval of the shares of variance."
-)
+NO_SHARE_INTERVAL = "Without one of the models there is no such component, or its share is 1."
 NO_RANK_INTERVAL = (
     "The model has one benchmark, or most resamples of the benchmarks are without one of the model's, or without two "
     "on which models differ, and give it no rank."
 )
 NO_ERRORS = "A standard error of the model is missing."
+NO_CATEGORIES = "The benchmarks sheet names fewer than 3 categories, or no two benchmarks of one."
+NO_SIMULTANEOUS = "In some resamples of the benchmarks the model has no score."
+SECOND_FACTOR = "These ranks take one factor for granted, and residuals show a second one (second_factor_p)."
 NO_CHECK = "There are too few scores to hold any out."
 
 
@@ -68,6 +72,8 @@ def summarize_factors_report(
         explained_variance_interval={
             p: _share_ranges(shares[p], uncertainty.shares.get(p), uncertainty.reason) for p in PROTOCOLS
         },
+        explained_variance_interval_clustered={p: _clustered(analysis, p, shares[p]) for p in PROTOCOLS},
+        explained_variance_without_size={p: _without_size(analysis, p) for p in PROTOCOLS},
         first_component_ceiling={
             p: known(ceiling.first_component, no_ceiling(ceiling, analysis.scores[p]))
             for p, ceiling in analysis.ceiling.items()
@@ -118,6 +124,26 @@ def _share_ranges(shares: Shares, interval: Interval | None, reason: str) -> Ran
     return [Interval(low, high) if np.isfinite(low) else Missing(NO_SHARE_INTERVAL) for low, high in ranges]
 
 
+def _clustered(analysis: FactorsAnalysis, protocol: str, shares: Shares) -> Range:
+    """The interval of the first share with families as clusters."""
+    reason = no_clusters(analysis.matrix.families)
+    if isinstance(shares, Missing) or reason:
+        return shares if isinstance(shares, Missing) else Missing(reason)
+    clusters = cluster_numbers(analysis.matrix.families)
+    low, high = share_intervals(analysis.scores[protocol], clusters, 1)
+    return ends(shares[0], Interval(low[0], high[0]), LOST_CLUSTER)
+
+
+def _without_size(analysis: FactorsAnalysis, protocol: str) -> Shares:
+    """Shares of variance of scores less what goes with the logarithm of the number of parameters."""
+    if protocol not in analysis.without_size:
+        return Missing(no_scores(protocol))
+    shares = analysis.without_size[protocol].explained_variance
+    if np.isfinite(analysis.matrix.sizes()[0]).sum() < MINIMUM_FAMILY or not len(shares):
+        return Missing(f"Fewer than {MINIMUM_FAMILY} models have a known number of parameters, or {NO_COMPONENTS}")
+    return shares[:SHOWN_COMPONENTS].tolist()
+
+
 def _parallel(analysis: FactorsAnalysis, protocol: str) -> ParallelSummary | Missing:
     result = analysis.parallel.get(protocol)
     if result is None:
@@ -125,7 +151,10 @@ def _parallel(analysis: FactorsAnalysis, protocol: str) -> ParallelSummary | Mis
     if not len(result.observed):
         return Missing(NO_COMPONENTS)
     means, limits = (null[:SHOWN_COMPONENTS].tolist() for null in (result.null_mean, result.null_95))
-    return ParallelSummary(result.factors, means, limits, result.p_first)
+    within = analysis.parallel_within[protocol]
+    few = Missing(f"No family of at least {MINIMUM_FAMILY} models differs on two benchmarks.")
+    inside = within.factors if len(within.observed) else few
+    return ParallelSummary(result.factors, inside, means, limits, result.p_first)
 
 
 def _family(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, family: str) -> FamilySummary:
@@ -169,6 +198,10 @@ def _ranks(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, protocol:
     """Rank on the first component with intervals over benchmarks and over items, by model."""
     population, noise = uncertainty.population_ranks[protocol], uncertainty.noise_ranks[protocol]
     over_benchmarks, over_items = population.interval(), noise.interval()
+    categories = uncertainty.category_ranks.get(protocol)
+    over_categories = over_benchmarks if categories is None else categories.interval()
+    all_benchmarks, all_items = (simultaneous_ranks(one.score, one.score_draws) for one in (population, noise))
+    tops = {first: share_in_top((categories or population).draws, first) for first in (1, 3, 10)}
     scores = _by_model(analysis, protocol)
     found = {}
     for i, model in enumerate(analysis.matrix.models):
@@ -177,6 +210,13 @@ def _ranks(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, protocol:
             rank=unranked or float(population.rank[i]),
             interval_population_of_benchmarks=unranked or _rank_range(over_benchmarks, i, NO_RANK_INTERVAL),
             interval_these_benchmarks=unranked or _rank_range(over_items, i, NO_ERRORS),
+            interval_population_of_categories=unranked
+            or (Missing(NO_CATEGORIES) if categories is None else _rank_range(over_categories, i, NO_RANK_INTERVAL)),
+            simultaneous_population_of_benchmarks=unranked or _rank_range(all_benchmarks, i, NO_SIMULTANEOUS),
+            simultaneous_these_benchmarks=unranked or _rank_range(all_items, i, NO_ERRORS),
+            share_in_top={
+                str(first): unranked or known(float(share[i]), NO_RANK_INTERVAL) for first, share in tops.items()
+            },
         )
     return found
 
@@ -202,26 +242,36 @@ def _choices(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, protoco
 
 def _completion(analysis: FactorsAnalysis, protocol: str) -> CompletionSummary:
     completion, scores = analysis.completion[protocol], analysis.scores[protocol]
-    low, high = np.quantile(completion.ranks, [0.025, 0.975], axis=0)
     check = completion.check
     values = (known(value, NO_CHECK) for value in (check.mean_absolute_error, check.baseline_error, check.coverage))
     return CompletionSummary(
         missing_cells=int((~np.isfinite(scores)).sum()),
-        held_out=CheckSummary(*values, check.multiplier, check.cells, check.level),
-        rank_interval={model: [low[i], high[i]] for i, model in enumerate(analysis.matrix.models)},
+        held_out=CheckSummary(
+            *values,
+            check.multiplier,
+            check.cells,
+            check.level,
+            error_in_sd=known(check.error_in_sd, NO_CHECK),
+            baseline_in_sd=known(check.baseline_in_sd, NO_CHECK),
+        ),
+        second_factor_p=known(completion.p_second, "The residuals of one factor have no components."),
+        rank_interval=_ability_ranks(analysis, completion),
         details=completion,
         scores=scores,
     )
 
 
+def _ability_ranks(analysis: FactorsAnalysis, completion: Completion) -> dict[str, list[float]] | Missing:
+    """Intervals of the ranks of abilities, where nothing speaks against one factor."""
+    if completion.p_second <= SECOND_FACTOR_LEVEL:
+        return Missing(SECOND_FACTOR)
+    low, high = np.quantile(completion.ranks, [0.025, 0.975], axis=0)
+    return {model: [low[i], high[i]] for i, model in enumerate(analysis.matrix.models)}
+
+
 def _notes(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty) -> list[str]:
     """What weakens intervals that are given."""
-    models, labels, notes = len(analysis.matrix.models), np.array(analysis.matrix.labels, dtype=object), []
-    given = any(np.isfinite(shares.low).any() for shares in uncertainty.shares.values())
-    if models < FEW_MODELS and given:
-        notes.append(
-            f"With {models} models, resampled shares of variance are biased upwards: their intervals are rough."
-        )
+    labels, notes = np.array(analysis.matrix.labels, dtype=object), []
     for protocol, ranks in uncertainty.population_ranks.items():
         defined = np.isfinite(ranks.draws).mean(axis=0)
         part = np.isfinite(ranks.rank) & np.isfinite(ranks.interval().low) & (defined < 1)

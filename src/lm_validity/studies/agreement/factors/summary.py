@@ -19,6 +19,7 @@ class ParallelSummary:
     """Parallel analysis: number of factors, shares of tables with shuffled columns, probability of the first."""
 
     factors: int
+    factors_within_families: int | Missing
     null_mean: list[float]
     null_95: list[float]
     p_first: float
@@ -51,11 +52,19 @@ class ComputeSummary(RelationSummary):
 
 @dataclass(frozen=True)
 class RankSummary:
-    """A model's rank on the first component, 1 = best, with intervals over benchmarks and over items."""
+    """A model's rank on the first component, 1 = best, with intervals over benchmarks, their categories and items.
+
+    `simultaneous_*`: ranks that hold for all models at once; `share_in_top`: share of resamples in which the model is
+    among the first 1, 3 or 10, over categories where there are some, else over benchmarks.
+    """
 
     rank: Value
     interval_population_of_benchmarks: Range
     interval_these_benchmarks: Range
+    interval_population_of_categories: Range
+    simultaneous_population_of_benchmarks: Range
+    simultaneous_these_benchmarks: Range
+    share_in_top: dict[str, Value]
 
 
 @dataclass(frozen=True)
@@ -78,6 +87,8 @@ class CheckSummary:
     multiplier: float
     cells: int
     level: float
+    error_in_sd: Value
+    baseline_in_sd: Value
 
 
 @dataclass(frozen=True)
@@ -86,7 +97,8 @@ class CompletionSummary:
 
     missing_cells: int
     held_out: CheckSummary
-    rank_interval: dict[str, list[float]]
+    second_factor_p: Value
+    rank_interval: dict[str, list[float]] | Missing
     details: Completion = page_only()
     scores: np.ndarray = page_only()
 
@@ -106,6 +118,8 @@ class FactorsSummary:
     pc1_compute_in_both: dict[str, RelationSummary]
     explained_variance: dict[str, Shares]
     explained_variance_interval: dict[str, Ranges]
+    explained_variance_interval_clustered: dict[str, Range]
+    explained_variance_without_size: dict[str, Shares]
     first_component_ceiling: ByProtocol
     parallel_analysis: dict[str, ParallelSummary | Missing]
     families: dict[str, FamilySummary]

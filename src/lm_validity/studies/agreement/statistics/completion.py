@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from lm_validity.studies.agreement.statistics.parallel_analysis import parallel_analysis
+
 # The prior of a benchmark's specific variance, in units of its variance: worth 2 observations of 0.1. It keeps EM away
 # from Heywood cases (a benchmark without noise of its own), which few models invite.
 PRIOR_VARIANCE, PRIOR_WEIGHT = 0.1, 2.0
@@ -93,7 +95,8 @@ class HeldOutCheck:
 
     `mean_absolute_error`, `baseline_error`: in the scores' units, of the model and of the benchmark's mean;
     `coverage`: share of cells inside their interval of level `level`; `multiplier`: standard deviations
-    that hold the share `level` of the held-out cells; `cells`: their number.
+    that hold the share `level` of the held-out cells; `cells`: their number; `error_in_sd`, `baseline_in_sd`: the two
+    errors in standard deviations of each cell's benchmark, which do not mix units.
     """
 
     mean_absolute_error: float
@@ -102,6 +105,8 @@ class HeldOutCheck:
     multiplier: float
     cells: int
     level: float
+    error_in_sd: float = float("nan")
+    baseline_in_sd: float = float("nan")
 
 
 def check_held_out(scores: np.ndarray, rng: np.random.Generator, folds: int = 10, level: float = 0.95) -> HeldOutCheck:
@@ -113,7 +118,7 @@ def check_held_out(scores: np.ndarray, rng: np.random.Generator, folds: int = 10
     """
     rows, columns = np.nonzero(np.isfinite(scores))
     group = rng.permutation(np.arange(len(rows)) % folds)
-    error, standardized, baseline = (np.full(len(rows), np.nan) for _ in range(3))
+    error, standardized, baseline, scale = (np.full(len(rows), np.nan) for _ in range(4))
     for fold in range(min(folds, len(rows))):
         here = group == fold
         training = scores.copy()
@@ -124,6 +129,7 @@ def check_held_out(scores: np.ndarray, rng: np.random.Generator, folds: int = 10
         error[here] = truth - mean
         standardized[here] = np.abs(error[here]) / deviation
         baseline[here] = np.abs(truth - model.center[columns[here]])
+        scale[here] = model.scale[columns[here]]
     predicted = np.isfinite(standardized)
     if predicted.sum() < folds:
         nothing = float("nan")
@@ -140,7 +146,22 @@ def check_held_out(scores: np.ndarray, rng: np.random.Generator, folds: int = 10
         multiplier=float(np.quantile(standardized[predicted], level)),
         cells=int(predicted.sum()),
         level=level,
+        error_in_sd=float((np.abs(error) / scale)[predicted].mean()),
+        baseline_in_sd=float((baseline / scale)[predicted].mean()),
     )
+
+
+def second_factor(scores: np.ndarray, rng: np.random.Generator, permutations: int = 200) -> float:
+    """Probability, under one factor, of a common component of the residuals at least as large as that observed.
+
+    Residuals of `fit_one_factor` over the known cells of `scores` (models, benchmarks) against the same residuals
+    shuffled over the models of each benchmark. The ranks of `ability_ranks` take one factor for granted: where there is
+    a second one they are far too certain. NaN where residuals have no components. It has little power below about
+    20 models: a large probability there shows no absence.
+    """
+    model = fit_one_factor(scores)
+    residuals = scores - (model.center + model.scale * (model.intercept + np.outer(model.ability, model.loading)))
+    return parallel_analysis(residuals, rng, permutations).p_first
 
 
 def ability_ranks(model: OneFactorModel, rng: np.random.Generator, draws: int = 2000) -> np.ndarray:

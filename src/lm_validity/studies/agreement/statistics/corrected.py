@@ -69,7 +69,7 @@ def transformed_interval(estimate: float, left_out: np.ndarray, scale: str) -> I
         "share": (lambda share: np.log(share / (1 - share)), lambda logit: 1 / (1 + np.exp(-logit))),
     }[scale]
     with np.errstate(divide="ignore", invalid="ignore"):
-        low, high = jackknife_interval(float(forward(estimate)), np.asarray(forward(left_out), dtype=float))
+        low, high = jackknife_interval(float(forward(np.float64(estimate))), np.asarray(forward(left_out), dtype=float))
     return Interval(float(back(low)), float(back(high)))
 
 

@@ -5,7 +5,9 @@ from typing import Literal
 
 import numpy as np
 
+from lm_validity.studies.agreement.statistics.corrected import transformed_interval
 from lm_validity.studies.agreement.statistics.missing import finite_mean
+from lm_validity.studies.agreement.statistics.resampling import Interval
 
 Scaling = Literal["standardized", "centered"]
 
@@ -106,6 +108,8 @@ def _usable_columns(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     The worst column leaves first. A column of which no two scores differ by more than rounding (1e-12 of the largest)
     is constant.
     """
+    if not len(scores):
+        return np.zeros(scores.shape[1], dtype=bool), np.empty((0, 0))
     known = np.isfinite(scores)
     lowest, highest = np.where(known, scores, np.inf).min(axis=0), np.where(known, scores, -np.inf).max(axis=0)
     used = highest > lowest
@@ -156,21 +160,37 @@ def relate_to_compute(scores: np.ndarray, compute: np.ndarray) -> ComputeRelatio
     )
 
 
-def resampled_shares(scores: np.ndarray, weights: np.ndarray, components: int = 5) -> np.ndarray:
-    """(resamples, components) shares of variance of `principal_components` when the models are resampled.
+def without_size(scores: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """Residuals of each benchmark's scores on the logarithm of `size` (models,), over models with both; others NaN.
 
-    `weights`: (resamples, models) multiplicities. Repeated models are no problem here, unlike for ranks;
-    the share of the first component is biased upwards a little, more so with few models. NaN where a
-    resample leaves a benchmark constant, and for components that do not exist.
+    What models of like size still have in common: the first component of a table mostly orders models by size. It takes
+    the relation to be a line in the logarithm, so scores that level off leave a part of it.
     """
-    values = scores[:, _usable_columns(scores)[0]]
-    shares = np.full((len(weights), components), np.nan)
-    if values.shape[1] < 2:
-        return shares
-    count = min(components, values.shape[1])
-    for index, row in enumerate(weights):
-        matrix = pairwise_correlation(values, row)
-        if np.isfinite(matrix).all():
-            eigenvalues = np.linalg.eigvalsh(matrix)[::-1]
-            shares[index, :count] = eigenvalues[:count] / eigenvalues.sum()
-    return shares
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logarithm = np.log(np.where(size > 0, size, np.nan))
+    known = np.isfinite(scores) & np.isfinite(logarithm)[:, None]
+    x, y = (np.where(known, values, np.nan) for values in (logarithm[:, None], scores))
+    x, y = x - finite_mean(x, axis=0), y - finite_mean(y, axis=0)
+    square = np.nansum(x**2, axis=0)
+    slope = np.divide(np.nansum(x * y, axis=0), square, out=np.zeros(len(square)), where=square > 0)
+    return y - slope * x
+
+
+def share_intervals(scores: np.ndarray, clusters: np.ndarray, components: int = 5) -> Interval:
+    """Bounds (components,) of the first shares of variance: jackknife-t intervals on the logit scale.
+
+    `clusters`: (models,) whole numbers from 0; each in turn is left out (one a model: for other models; families: for
+    models of other families). Percentiles of resampled shares are biased upwards and can lie above the estimate
+    altogether; in simulated tables of normal and heavy-tailed scores this interval covered more in every one. It
+    fails where few models decide: with scores of infinite variance it covers 0.83 to 0.92 of the time at 95%. NaN for
+    components that do not exist and where leaving out a cluster leaves none.
+    """
+    whole = principal_components(scores).explained_variance[:components]
+    parts = [
+        principal_components(scores[clusters != number]).explained_variance for number in range(int(clusters.max()) + 1)
+    ]
+    low, high = np.full((2, components), np.nan)
+    for place, share in enumerate(whole):
+        left_out = np.array([part[place] if place < len(part) else np.nan for part in parts])
+        low[place], high[place] = transformed_interval(float(share), left_out, "share")
+    return Interval(low, high)

@@ -45,6 +45,20 @@ def parallel_analysis(scores: np.ndarray, rng: np.random.Generator, permutations
     return ParallelAnalysis(observed, finite_mean(null, axis=0), null_95, factors, float(p_first))
 
 
+def without_group_means(scores: np.ndarray, groups: np.ndarray, least: int = 3) -> np.ndarray:
+    """`scores` (models, benchmarks) of the groups of at least `least` models, less the mean of their group.
+
+    Families of models make parallel analysis find factors where benchmarks are independent within each family: what is
+    left here has no differences between families. `groups`: (models,) names, None where unknown (left out).
+    """
+    parts = [
+        scores[groups == name] - finite_mean(scores[groups == name], axis=0)
+        for name in dict.fromkeys(groups)
+        if name is not None and (groups == name).sum() >= least
+    ]
+    return np.concatenate(parts) if parts else scores[:0]
+
+
 def _shuffled(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     known = np.isfinite(values)
     if known.all():

@@ -13,29 +13,43 @@ from lm_validity.studies.agreement.statistics.resampling import Interval, shorte
 class RankDraws:
     """Ranks on the first component, 1 = best: `rank` (models,) as observed, `draws` (resamples, models);
     NaN where a model has no score. `lone`: (models,) True where the draws are of one benchmark again and again.
+    `score`, `score_draws`: the first component behind them, of the same shapes.
     """
 
     rank: np.ndarray
     draws: np.ndarray
+    score: np.ndarray
+    score_draws: np.ndarray
     lone: np.ndarray | None = None
 
     def interval(self) -> Interval:
-        """(models,) shortest 95% intervals over the draws that have a rank; NaN if those are fewer than half, and for
-        `lone` models, whose draws cannot differ by their benchmarks.
+        """(models,) shortest 95% intervals over the draws that have a rank, holding the rank observed; NaN if those are
+        fewer than half, and for `lone` models, whose draws cannot differ by their benchmarks.
         """
-        interval = shortest_interval(self.draws)
+        interval = shortest_interval(self.draws, holding=self.rank)
         if self.lone is None:
             return interval
         return Interval(*(np.where(self.lone, np.nan, end) for end in interval))
 
     def minus(self, other: "RankDraws") -> "RankDraws":
         """Differences of the ranks, draw by draw."""
-        return RankDraws(self.rank - other.rank, self.draws - other.draws, self.lone | other.lone)
+        return RankDraws(
+            self.rank - other.rank,
+            self.draws - other.draws,
+            self.score - other.score,
+            self.score_draws - other.score_draws,
+            self.lone | other.lone,
+        )
 
 
 def component_ranks(scores: np.ndarray) -> np.ndarray:
     """(models,) ranks on the first component of `scores` (models, benchmarks), 1 = best, ties averaged."""
     return average_ranks(principal_components(scores).scores[:, None])[:, 0]
+
+
+def _rank_draws(scores: np.ndarray, component_draws: np.ndarray, lone: np.ndarray | None = None) -> RankDraws:
+    draws = average_ranks(component_draws.T).T
+    return RankDraws(component_ranks(scores), draws, principal_components(scores).scores, component_draws, lone)
 
 
 def ranks_over_benchmarks(scores: np.ndarray, weights: np.ndarray) -> RankDraws:
@@ -47,8 +61,8 @@ def ranks_over_benchmarks(scores: np.ndarray, weights: np.ndarray) -> RankDraws:
     draws = np.full((len(weights), len(scores)), np.nan)
     for index, row in enumerate(weights):
         chosen = np.repeat(np.arange(scores.shape[1]), row.astype(int))
-        draws[index] = component_ranks(scores[:, chosen])
-    return RankDraws(component_ranks(scores), draws, lone=np.isfinite(scores).sum(axis=1) < 2)
+        draws[index] = principal_components(scores[:, chosen]).scores
+    return _rank_draws(scores, draws, lone=np.isfinite(scores).sum(axis=1) < 2)
 
 
 def ranks_over_noise(scores: np.ndarray, stderr: np.ndarray, resamples: int, rng: np.random.Generator) -> RankDraws:
@@ -60,9 +74,12 @@ def ranks_over_noise(scores: np.ndarray, stderr: np.ndarray, resamples: int, rng
     noise = np.where(np.isfinite(stderr), stderr, 0.0)
     draws = np.full((resamples, len(scores)), np.nan)
     for index in range(resamples):
-        draws[index] = component_ranks(scores + noise * rng.standard_normal(scores.shape))
-    draws[:, unknown] = np.nan
-    return RankDraws(component_ranks(scores), draws)
+        draws[index] = principal_components(scores + noise * rng.standard_normal(scores.shape)).scores
+    found = _rank_draws(scores, draws)
+    # the other models are ranked among all, those of unknown error included
+    found.draws[:, unknown] = np.nan
+    found.score_draws[:, unknown] = np.nan
+    return found
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,8 @@ class SubsetAgreement:
 
     `random_mean`, `random_low`, `random_high`: (sizes,) mean, 5th and 95th percentile over random subsets;
     `greedy_mean`: (sizes,) of the subset chosen greedily on the other models; `greedy_order`: indices of
-    benchmarks in the order of the greedy choice on all models. NaN where undefined.
+    benchmarks in the order of the greedy choice on all models; `others_mean`: (sizes,) mean tau of random subsets with
+    the ranking from the *other* benchmarks, which share no benchmark with them. NaN where undefined.
     """
 
     sizes: np.ndarray
@@ -25,6 +26,7 @@ class SubsetAgreement:
     random_high: np.ndarray
     greedy_mean: np.ndarray
     greedy_order: np.ndarray
+    others_mean: np.ndarray
 
 
 def subset_agreement(
@@ -37,7 +39,9 @@ def subset_agreement(
     `repeats` times; the greedy subset grows by the benchmark that raises the tau on the other groups most;
     both it and `subsets` random subsets of each size and group are scored on the group. The full ranking
     contains the subset's benchmarks, so the curve ends at 1: it answers how much of the whole set could
-    have been saved, not how the ranking carries over to new benchmarks. Groups have at least 4 models; with
+    have been saved, not how the ranking carries over to new benchmarks. For that there is `others_mean`;
+    the ranking from the others rests on the fewer benchmarks the larger the subset is, so it is too low
+    towards the end. Groups have at least 4 models; with
     fewer than 8 models all values are NaN.
     """
     standardized = standardize(scores)
@@ -48,20 +52,24 @@ def subset_agreement(
     folds = min(folds, models // 4)
     repeats = repeats if models <= MANY_MODELS else 1
     if folds < 2:
-        return SubsetAgreement(sizes, undefined, undefined, undefined, undefined, order)
-    greedy, random = [], []
+        return SubsetAgreement(sizes, undefined, undefined, undefined, undefined, order, undefined)
+    greedy, random, others = [], [], []
     for _ in range(repeats):
         group = rng.permutation(np.arange(models) % folds)
         for fold in range(folds):
             chosen, _ = greedy_subsets(standardized[group != fold])
             held_out = standardized[group == fold]
             greedy.append(nested_agreement(held_out, chosen))
-            random += [nested_agreement(held_out, rng.permutation(benchmarks)) for _ in range(subsets)]
+            chosen_at_random = [rng.permutation(benchmarks) for _ in range(subsets)]
+            random += [nested_agreement(held_out, choice) for choice in chosen_at_random]
+            others += [agreement_with_others(held_out, choice) for choice in chosen_at_random]
     random = np.array(random)
     # a subset's score is its mean over groups of models: one group alone is too few models for a tau
     per_draw = finite_mean(random.reshape(repeats, folds, subsets, benchmarks), axis=1).reshape(-1, benchmarks)
     low, high = finite_quantile(per_draw, [0.05, 0.95])
-    return SubsetAgreement(sizes, finite_mean(random, axis=0), low, high, finite_mean(np.array(greedy), axis=0), order)
+    means = (finite_mean(np.array(curves), axis=0) for curves in (random, greedy, others))
+    random_mean, greedy_mean, others_mean = means
+    return SubsetAgreement(sizes, random_mean, low, high, greedy_mean, order, others_mean)
 
 
 def standardize(scores: np.ndarray) -> np.ndarray:
@@ -78,6 +86,18 @@ def nested_agreement(standardized: np.ndarray, order: np.ndarray) -> np.ndarray:
     count = np.cumsum(known, axis=1)
     means = np.divide(total, count, out=np.full(total.shape, np.nan), where=count > 0)
     return kendall_tau_matrix(pair_signs(means))[-1]
+
+
+def agreement_with_others(standardized: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """(benchmarks,) tau of the mean of the first 1, 2, ... benchmarks of `order` with the mean of those after them."""
+    known = np.isfinite(standardized[:, order])
+    values = np.where(known, standardized[:, order], 0.0)
+    total, count = np.cumsum(values, axis=1), np.cumsum(known, axis=1)
+    first = pair_signs(_mean(total, count))
+    rest = pair_signs(_mean(total[:, [-1]] - total, count[:, [-1]] - count))
+    product = (first.sign * rest.sign).sum(axis=0)
+    scale = np.sqrt((np.abs(first.sign) * rest.known).sum(axis=0) * (first.known * np.abs(rest.sign)).sum(axis=0))
+    return np.divide(product, scale, out=np.full(len(order), np.nan), where=scale > 0)
 
 
 def greedy_subsets(standardized: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -15,6 +15,7 @@ from lm_validity.studies.agreement.statistics.potential import (
 )
 from lm_validity.studies.agreement.statistics.resampling import multiplicities
 from lm_validity.studies.agreement.statistics.subsets import (
+    agreement_with_others,
     greedy_subsets,
     nested_agreement,
     standardize,
@@ -141,7 +142,7 @@ def test_noise_rank_intervals_cover_the_true_rank():
 
 def test_best_model_by_budget():
     draws = np.array([[1, 2, 3, 4.0], [2, 1, 3, 4], [1, 2, 3, 4], [1, 2, 4, 3]])
-    ranks = RankDraws(np.array([1.0, 2, 3, 4]), draws)
+    ranks = RankDraws(np.array([1.0, 2, 3, 4]), draws, -np.array([1.0, 2, 3, 4]), -draws)
     choices = best_by_budget(ranks, np.array([7.0, 3.0, 1.0, np.nan]))
     assert [(c.parameters_b, c.model) for c in choices] == [(1.0, 2), (3.0, 1), (7.0, 0)]
     assert choices[-1].probability_best == 0.75 and choices[-1].rivals == (1,)
@@ -149,7 +150,7 @@ def test_best_model_by_budget():
 
 def test_resamples_without_ranks_choose_no_model():
     draws = np.array([[1, 2.0], [np.nan, np.nan], [np.nan, 1], [np.nan, np.nan]])
-    (choice,) = best_by_budget(RankDraws(np.array([1.0, 2]), draws), np.array([1.0, 1.0]))
+    (choice,) = best_by_budget(RankDraws(np.array([1.0, 2]), draws, np.zeros(2), draws), np.array([1.0, 1.0]))
     assert (choice.model, choice.probability_best, choice.rivals) == (0, 0.5, (1,))
 
 
@@ -163,3 +164,17 @@ def test_leave_one_out_names_what_matters():
     benchmarks = {r.name: r for r in results if r.kind == "benchmark"}
     assert max(benchmarks, key=lambda name: benchmarks[name].mean_tau) == "e"
     assert max(benchmarks, key=lambda name: benchmarks[name].first_component) == "e"
+
+
+def test_a_subset_is_held_against_the_benchmarks_that_it_lacks():
+    rng = np.random.default_rng(9)
+    scores = standardize(rng.normal(size=(40, 6)))
+    order = rng.permutation(6)
+    found = agreement_with_others(scores, order)
+    for size in range(1, 6):
+        first, rest = scores[:, order[:size]].mean(axis=1), scores[:, order[size:]].mean(axis=1)
+        assert found[size - 1] == pytest.approx(kendalltau(first, rest).statistic)
+    assert np.isnan(found[-1])
+    # without anything in common subsets agree with the whole set that contains them, and not with the others
+    subset = subset_agreement(scores, rng, subsets=20)
+    assert subset.random_mean[2] > 0.4 and abs(subset.others_mean[2]) < 0.2

@@ -7,10 +7,11 @@ benchmarks then correlate with l_a l_b, and Kendall's tau of normal variables is
 import numpy as np
 import pytest
 
-from lm_validity.studies.agreement.statistics.factors import resampled_shares
+from lm_validity.studies.agreement.statistics.factors import share_intervals
 from lm_validity.studies.agreement.statistics.potential import component_ranks, ranks_over_benchmarks, ranks_over_noise
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs, resampled_kendall_tau
 from lm_validity.studies.agreement.statistics.resampling import (
+    Interval,
     mean_over_pairs_by_resample,
     multiplicities,
     percentile_interval,
@@ -65,7 +66,7 @@ def test_intervals_of_agreement_and_first_component_cover(models, benchmarks, ca
             correlation = np.outer(loadings, loadings)
             np.fill_diagonal(correlation, 1.0)
             share = np.linalg.eigvalsh(correlation)[-1] / benchmarks
-            shares = percentile_interval(resampled_shares(scores, weights, 1)[:, 0], models)
+            shares = Interval(*(end[0] for end in share_intervals(scores, np.arange(models), 1)))
             results = {
                 f"{protocol} mean tau, these benchmarks": covered(
                     percentile_interval(mean[protocol], models), truth[protocol]

@@ -10,7 +10,8 @@ from lm_validity.studies.agreement.statistics.factors import (
     pretraining_compute,
     principal_components,
     relate_to_compute,
-    resampled_shares,
+    share_intervals,
+    without_size,
 )
 
 
@@ -97,13 +98,26 @@ def test_compute():
     assert np.isnan(relate_to_compute(scores[:2], np.array([1e20, 1e21])).kendall)
 
 
-@pytest.mark.parametrize("components", [1, 3])
-def test_resampled_shares_are_those_of_repeated_models(components):
+def test_intervals_of_shares_hold_them_and_are_nan_without_the_component():
     rng = np.random.default_rng(6)
-    scores = rng.normal(size=(12, 4)) + rng.normal(size=(12, 1))
-    weights = rng.multinomial(12, np.full(12, 1 / 12), size=5)
-    shares = resampled_shares(scores, weights.astype(float), components)
-    for row, found in zip(weights, shares, strict=True):
-        expected = principal_components(np.repeat(scores, row, axis=0)).explained_variance
-        np.testing.assert_allclose(found, expected[:components])
-    assert np.isnan(resampled_shares(scores[:, :1], weights.astype(float))).all()
+    for _ in range(20):
+        scores = rng.normal(size=(9, 7)) + 0.5 * rng.normal(size=(9, 1))
+        shares = principal_components(scores).explained_variance
+        low, high = share_intervals(scores, np.arange(9))
+        assert (low < shares[:5]).all() and (shares[:5] < high).all() and (low > 0).all() and (high < 1).all()
+    families = share_intervals(scores, np.array([0, 0, 0, 1, 1, 1, 2, 2, 2]), components=1)
+    assert families.low[0] < shares[0] < families.high[0]
+    two = share_intervals(scores[:, :2], np.arange(9), components=3)
+    assert np.isfinite(two.low[:2]).all() and np.isnan(two.low[2])
+
+
+def test_what_size_explains_is_removed():
+    rng = np.random.default_rng(7)
+    size = np.exp(rng.normal(size=200))
+    scores = np.log(size)[:, None] * np.array([1.0, 2, -1]) + rng.normal(size=(200, 3))
+    rest = without_size(scores, size)
+    assert np.abs(np.corrcoef(np.column_stack([rest, np.log(size)]), rowvar=False)[3, :3]).max() < 1e-9
+    assert principal_components(scores).explained_variance[0] > 0.7
+    assert principal_components(rest).explained_variance[0] < 0.45
+    size[0] = np.nan
+    assert np.isnan(without_size(scores, size)[0]).all() and np.isfinite(without_size(scores, size)[1:]).all()

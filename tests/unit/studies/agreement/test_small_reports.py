@@ -216,8 +216,7 @@ def test_scores_may_name_models_by_their_path(tmp_path):
     summary = run(tmp_path, score_rows(), models=models)
     assert summary["families"]["F"][DIRECT] == pytest.approx(-1 / 3)
     assert not any("models sheet" in note for note in summary["notes"])
-    page = (tmp_path / "report" / "index.html").read_text(encoding="utf-8")
-    assert "short-m0" in page
+    assert "short-m0" in (tmp_path / "report" / "page.json").read_text(encoding="utf-8")
 
 
 def test_models_and_benchmarks_of_other_studies_stay_out(tmp_path):

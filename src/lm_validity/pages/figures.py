@@ -11,6 +11,7 @@ selection of a family.
 
 import copy
 import json
+import resource
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,6 +19,7 @@ import altair as alt
 import pandas as pd
 import vl_convert
 
+from lm_validity.errors import InputError
 from lm_validity.files import replace_file, write_text
 from lm_validity.pages.figure_content import marked_if_empty, names_axis, with_values
 from lm_validity.pages.figure_style import (
@@ -65,6 +67,7 @@ __all__ = [
 ]
 
 STATIC_WIDTH = 620  # of a chart without its own width, in SVG and PDF
+ADDRESSES = 100e9  # bytes of virtual memory that drawing reserves at most
 
 
 def heatmap(
@@ -363,6 +366,20 @@ def vega_lite(chart: alt.TopLevelMixin | dict) -> dict:
     spec = copy.deepcopy(chart) if isinstance(chart, dict) else chart.to_dict(validate=False)
     spec["config"] = {**CONFIG, **{k: v for k, v in spec.get("config", {}).items() if k not in ("view",)}}
     return spec
+
+
+def check_address_space() -> None:
+    """Raise InputError where the process may not reserve the addresses that drawing SVG and PDF takes.
+
+    The JavaScript engine that draws reserves them without using them, and aborts the process where it cannot: between
+    64 and 100 GB were measured.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if limit != resource.RLIM_INFINITY and limit < ADDRESSES:
+        raise InputError(
+            f"The process may reserve {limit / 1e9:.0f} GB of addresses; drawing figures takes {ADDRESSES / 1e9:.0f}.",
+            "raise the limit with `ulimit -v unlimited`; the memory used is far less.",
+        )
 
 
 def save_figure(spec: dict, stem: str | Path) -> None:

@@ -39,7 +39,7 @@ import pandas as pd
 
 from lm_validity.files import replace_file, write_text
 from lm_validity.pages.figure_content import is_empty, label_room
-from lm_validity.pages.figures import save_figure, vega_lite
+from lm_validity.pages.figures import check_address_space, save_figure, vega_lite
 from lm_validity.summaries import Missing
 
 _NAME = re.compile(r"[a-z0-9_]+")
@@ -116,6 +116,8 @@ def write_page(page: Page, output: str | Path) -> None:
     """Write the page with its tables and figures under `output`; `index.html` last."""
     output = Path(output)
     _check_names(page)
+    if any(section.figures for section in page.sections):
+        check_address_space()
     for section in page.sections:
         for table in section.tables:
             with replace_file(output / "tables" / f"{table.name}.csv") as temporary:

@@ -279,6 +279,13 @@ def test_bare_sheets(tmp_path, report, resamples):
     assert "higher taken as better" in text
 
 
+def test_too_small_an_address_space_is_said_before_anything_is_written(tmp_path, monkeypatch):
+    monkeypatch.setattr("resource.getrlimit", lambda which: (14 * 10**9, 14 * 10**9))
+    with pytest.raises(InputError, match="14 GB"):
+        run(tmp_path, score_rows())
+    assert not (tmp_path / "report").exists()
+
+
 def test_hostile_names_are_text(tmp_path):
     names = ['<script>alert("m")</script>', "it's", 'a"b', "</script><b>x"]
     summary = run(tmp_path, score_rows(names=names), models='model,family\nit\'s,"<img src=x onerror=alert(1)>"\n')

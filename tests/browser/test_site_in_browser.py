@@ -114,7 +114,9 @@ def test_names_that_are_markup_are_text(driver, site):
     markup = "main b, main i, main script:not([type='text/plain'])"
     assert driver.execute_script("return document.querySelectorAll(arguments[0]).length", markup) == 0
     assert HOSTILE in driver.execute_script("return document.querySelector('.missing').textContent")
-    assert "<i>six</i>" in driver.execute_script("return document.querySelector('.chart').textContent")
+    assert "<i>six</i>" in driver.execute_script("return document.getElementById('content').textContent")
+    labels = "return [...document.querySelectorAll('.chart svg text')].map((text) => text.textContent)"
+    assert "<i>six</i>" in driver.execute_script(labels)
 
 
 def test_a_family_is_highlighted_in_figures_and_filters_tables(driver, site):

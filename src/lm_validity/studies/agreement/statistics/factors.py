@@ -180,10 +180,10 @@ def share_intervals(scores: np.ndarray, clusters: np.ndarray, components: int = 
     """Bounds (components,) of the first shares of variance: jackknife-t intervals on the logit scale.
 
     `clusters`: (models,) whole numbers from 0; each in turn is left out (one a model: for other models; families: for
-    models of other families). Percentiles of resampled shares are biased upwards and can lie above the estimate
-    altogether; in simulated tables of normal and heavy-tailed scores this interval covered more in every one. It
-    fails where few models decide: with scores of infinite variance it covers 0.83 to 0.92 of the time at 95%. NaN for
-    components that do not exist and where leaving out a cluster leaves none.
+    models of other families). It always holds its estimate; percentiles of resampled shares are biased upwards and can
+    lie above it altogether. In 12 simulated worlds of normal and heavy-tailed scores it covered 0.83 to 0.985 at 95%,
+    at least as much as percentiles in 10 of them. It fails where few models decide: least with scores of infinite
+    variance. NaN for components that do not exist and where leaving out a cluster leaves none.
     """
     whole = principal_components(scores).explained_variance[:components]
     parts = [

@@ -73,7 +73,7 @@ def test_the_demo_does_not_reach_another_configuration(project):
     """The embedded default is read only when no configuration is named."""
     (project.folder / "mine.yaml").write_text(
         "name: mine\nmodels: config/paper/train_before_test_models.tsv\n"
-        "benchmarks: config/paper/train_before_test_benchmarks.tsv\n"
+        "benchmarks: config/paper/train_before_test_benchmarks.tsv\nevaluation: { mixed_dtypes: true }\n"
     )
     found = jobs(project.run(*project.snakemake_command("-n", "--quiet", "rules", "--configfile", "mine.yaml")).stdout)
     assert "make_world" not in found and found["prefetch_model"] == 61

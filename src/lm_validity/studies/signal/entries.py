@@ -350,13 +350,18 @@ def _percentiles(value: Value, resampled: Draws, end: float) -> Bounds:
     """95% percentiles of a token count over item resamples.
 
     A resample without one (its models tie at the last checkpoint) never settles: it counts as the end of training.
+    Resamples add noise to the noise that is there, so they settle later: there is no interval where they leave the
+    value itself out.
     """
     if isinstance(resampled, Missing):
         return resampled
     if np.isnan(resampled).all():
         return value if isinstance(value, Missing) else Missing("The order settles in none of the resamples.")
     drawn = np.where(np.isnan(resampled), end, resampled)
-    return tuple(float(quantile) for quantile in np.quantile(drawn, [0.025, 0.975], method="nearest"))
+    low, high = (float(quantile) for quantile in np.quantile(drawn, [0.025, 0.975], method="nearest"))
+    if is_known(value) and not low <= value <= high:
+        return Missing("Resampled scores settle at other times than the scores themselves: they are noisier.")
+    return low, high
 
 
 def _separated_from(result: BenchmarkResult, gap: np.ndarray) -> Value:

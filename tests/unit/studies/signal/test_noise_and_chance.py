@@ -8,6 +8,7 @@ import pytest
 from signal_world import MODELS, models_sheet
 
 from lm_validity.errors import InputError
+from lm_validity.studies.signal.entries import _percentiles
 from lm_validity.studies.signal.report import analyze_signal, report_signal, summarize
 from lm_validity.studies.signal.statistics.chance import above_chance_from, holm, p_above_chance
 from lm_validity.studies.signal.statistics.quality import signal_quality
@@ -190,3 +191,10 @@ def test_windows_fit_a_training_that_ends_before_the_later_window(tmp_path):
     # 16 to 32 billion tokens, and from 35.2
     assert {(pair.base_checkpoints, pair.later_checkpoints) for pair in entry.fitted.pairs} == {(2, 13)}
     assert is_known(entry.fitted.interval) and is_known(entry.fitted.item_interval)
+
+
+@pytest.mark.parametrize(("value", "known"), [(30.0, True), (6.3, False)])
+def test_a_settling_interval_holds_its_value_or_is_not_given(value, known):
+    """Resamples are noisier than the scores, so they settle later: an interval that leaves the value out says nothing."""
+    bounds = _percentiles(value, np.linspace(27.3, 90.2, 200), 300.0)
+    assert (bounds[0] <= value <= bounds[1]) if known else isinstance(bounds, Missing)

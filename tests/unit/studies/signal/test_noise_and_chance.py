@@ -195,6 +195,6 @@ def test_windows_fit_a_training_that_ends_before_the_later_window(tmp_path):
 
 @pytest.mark.parametrize(("value", "known"), [(30.0, True), (6.3, False)])
 def test_a_settling_interval_holds_its_value_or_is_not_given(value, known):
-    """Resamples are noisier than the scores, so they settle later: an interval that leaves the value out says nothing."""
+    """Resamples are noisier than the scores, so they settle later."""
     bounds = _percentiles(value, np.linspace(27.3, 90.2, 200), 300.0)
     assert (bounds[0] <= value <= bounds[1]) if known else isinstance(bounds, Missing)

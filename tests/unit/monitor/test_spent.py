@@ -51,8 +51,8 @@ def test_the_page_is_part_of_the_site(tmp_path):
     commit(store, "a", sidecar(load={"model_loads": 1}, test={"evaluate_passes": 1, "forward_tokens": 1234567}))
     write_page(computation_page(count_spent(store)), tmp_path / "reports" / "computation")
     site = build_site([tmp_path / "reports" / "computation"], tmp_path / "site")
-    text = site.read_text()
-    assert "What was computed" in text and "1,234,567" in text
+    assert "What was computed" in site.read_text()
+    assert "1234567" in (tmp_path / "reports" / "computation" / "page.json").read_text()
     assert "forward_tokens" in (tmp_path / "reports" / "computation" / "tables" / "computation.csv").read_text()
 
 

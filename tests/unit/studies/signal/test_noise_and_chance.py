@@ -145,11 +145,13 @@ def test_standard_errors_give_intervals_where_there_are_no_items(tmp_path):
     entry = found.benchmarks["facts"]
     assert entry.interval_source == "standard errors"
     assert entry.signal_quality_interval[0] < entry.signal_quality <= entry.signal_quality_interval[1]
-    assert is_known(found.ranking["facts"].nearly_stable_from_interval_b)
+    drawn = found.ranking["facts"].nearly_stable_from_interval_b
     without = summarize(analyze_signal(*write_scores(tmp_path, {"facts": climbing(0.6)}), resamples=100))
     assert isinstance(without.benchmarks["facts"].signal_quality_interval, Missing)
     assert isinstance(without.benchmarks["facts"].models_above_chance, Missing)
     assert without.benchmarks["facts"].chance == 0.25
+    # there are resamples; whether their interval holds the value is another question
+    assert drawn != without.ranking["facts"].nearly_stable_from_interval_b
 
 
 def test_chance_of_a_metric_that_is_better_when_lower(tmp_path):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from filelock import FileLock
+from tests.workflow.warm_start import warm_commands
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -17,6 +18,8 @@ TOKEN = "hf_nobodysTokenThatMustNotShow"
 
 class Project:
     """A working directory with the configurations, where snakemake and lm-validity are run as a user would."""
+
+    front = ""  # what stands first on the PATH: commands that start warm
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -34,7 +37,7 @@ class Project:
 
     def environment(self, **more: str) -> dict:
         """No network, one thread a process, the package of this environment."""
-        path = f"{BIN}:{os.environ['PATH']}"
+        path = f"{self.front}{BIN}:{os.environ['PATH']}"
         return {**os.environ, "PATH": path, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "HF_TOKEN": TOKEN, **more}
 
     def snakemake_command(self, *arguments: str) -> tuple[str, ...]:
@@ -65,6 +68,16 @@ class Project:
         """A copy, to be damaged. Times are kept: Snakemake looks at them."""
         shutil.copytree(self.folder, folder, copy_function=shutil.copy2)
         return Project(folder)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def warm(tmp_path_factory):
+    """Jobs of every project start warm."""
+    folder = tmp_path_factory.mktemp("warm") / "bin"
+    with warm_commands(folder, Project(folder.parent).environment()):
+        Project.front = f"{folder}:"
+        yield
+        Project.front = ""
 
 
 @pytest.fixture(scope="session")

@@ -29,6 +29,7 @@ sys.exit(code)
 """
 
 
+@pytest.mark.slow
 def test_published_grid(project):
     """61 models x 24 benchmarks x 3 rates x 3 seeds, one cell a job, without network and below 1 GB."""
     command = project.snakemake_command("-n", "--quiet", "rules", "--configfile", "config/paper/train_before_test.yaml")

@@ -14,7 +14,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from tests.golden.recipes import EXPECTED, recipes
-from tests.workflow.conftest import TOKEN, Project
+from tests.workflow.conftest import BIN, TOKEN, Project
 
 CONFIG = ("--configfile", "config/test.yaml")
 RESULTS = Path("results/test")
@@ -95,6 +95,7 @@ def test_a_second_run_does_nothing(project):
     assert project.sidecars() == before
 
 
+@pytest.mark.slow  # in `make test`, test_five_kills compares the bytes of a second run
 def test_a_run_is_the_same_bytes_twice(finished, tmp_path):
     again = Project(tmp_path)
     again.snakemake("scores", *CONFIG)
@@ -108,11 +109,13 @@ def test_a_deleted_manifest_costs_nothing(project):
     before, expected = project.sidecars(), project.tables()
     manifest = next((project.folder / RESULTS / "cells" / "finetune_adapter").rglob("*.json"))
     manifest.unlink()
-    project.snakemake(*CONFIG)
+    project.snakemake("scores", *CONFIG)
     assert manifest.is_file() and project.sidecars() == before and project.tables() == expected
 
 
-@pytest.mark.parametrize("target", ["all", "scores", "agreement", "reports"])
+@pytest.mark.parametrize(
+    "target", ["all", "scores", *(pytest.param(name, marks=pytest.mark.slow) for name in ("agreement", "reports"))]
+)
 def test_targets_ask_for_each_manifest_that_is_gone(project, target):
     """Also where everything that stands on it exists, with and without the check that stands on all of them."""
     cells = project.folder / RESULTS / "cells"
@@ -130,8 +133,15 @@ def test_targets_ask_for_each_manifest_that_is_gone(project, target):
     assert planned() == {"finetune_adapter", "evaluate_adapter", "check_cells"}
 
 
-@pytest.mark.parametrize("how", ["deleted", "damaged"])
-@pytest.mark.parametrize("rule", ["finetune_adapter", "evaluate_model"])
+@pytest.mark.parametrize(
+    ("rule", "how"),
+    [
+        ("finetune_adapter", "damaged"),
+        ("evaluate_model", "deleted"),
+        pytest.param("finetune_adapter", "deleted", marks=pytest.mark.slow),
+        pytest.param("evaluate_model", "damaged", marks=pytest.mark.slow),
+    ],
+)
 def test_a_lost_cell_is_computed_again_and_nothing_else(project, rule, how):
     before, expected = project.sidecars(), project.tables()
     cell = sorted(name for name in before if name.startswith(rule))[0]
@@ -143,7 +153,7 @@ def test_a_lost_cell_is_computed_again_and_nothing_else(project, rule, how):
         victim.write_bytes(victim.read_bytes()[:-1] + b"?")
     said = project.lm_validity("preflight", *CONFIG).stdout
     assert cell in said and "will be computed again" in said
-    project.snakemake(*CONFIG)
+    project.snakemake("scores", *CONFIG)
     # on a CPU a cell's bytes are the same again, so what stands on it is found in the store
     assert computed(before, project.sidecars()) == {cell}
     assert project.tables() == expected
@@ -159,7 +169,7 @@ def test_comments_unrelated_keys_and_batch_sizes_compute_nothing(project):
         .replace("epochs: 3", "epochs: 3, micro_batch: 2")
         .replace("resamples: 200", "resamples: 150")
     )
-    project.snakemake(*CONFIG)
+    project.snakemake("scores", *CONFIG)
     assert project.sidecars() == before
 
 
@@ -167,7 +177,7 @@ def test_a_changed_recipe_computes_what_it_changes(project):
     before = project.sidecars()
     config = project.folder / "config" / "test.yaml"
     config.write_text(config.read_text().replace("[1e-3, 3e-3]", "[1e-3, 2e-3]"))
-    project.snakemake(*CONFIG)
+    project.snakemake("scores", *CONFIG)
     new = computed(before, project.sidecars())
     trained = {cell for cell in new if cell.startswith("finetune_adapter")}
     assert len(trained) == 4 and all("lr2e-3" in cell for cell in trained)
@@ -179,7 +189,7 @@ def test_forget_drops_cells_by_pattern(project):
     before = project.sidecars()
     said = project.lm_validity("forget", "finetune_adapter/*/cloze.*.lr1e-3.*", *CONFIG).stdout
     assert said.count("forgot finetune_adapter/") == 2
-    project.snakemake(*CONFIG)
+    project.snakemake("scores", *CONFIG)
     assert {cell.split("--")[0].rpartition("/")[2] for cell in computed(before, project.sidecars())} == {
         "cloze.plain.lr1e-3.seed0"
     }
@@ -192,7 +202,7 @@ def test_a_killed_finetune_resumes_after_its_last_epoch(finished, project):
     model, batch = "forum-llama-xs", "cloze.plain.all-rates.seed0"
     cells = [name for name in project.sidecars() if name.startswith(f"finetune_adapter/{model}/cloze.")]
     project.lm_validity("forget", f"finetune_adapter/{model}/cloze.*", *CONFIG)
-    command = ("lm-validity", "finetune-adapter", *CONFIG, "--model", model, "--batch", batch)
+    command = (str(BIN / "lm-validity"), "finetune-adapter", *CONFIG, "--model", model, "--batch", batch)
     log = project.folder / "killed.log"
     with open(log, "w") as handle:
         job = subprocess.Popen(command, cwd=project.folder, env=project.environment(), stderr=handle)
@@ -239,7 +249,7 @@ def test_a_failed_cell_fails_alone_and_is_named(project):
     assert set(rows.benchmark) == {"table"}
     data.write_text(good)
     middle = project.sidecars()
-    project.snakemake(*CONFIG)
+    project.snakemake("scores", *CONFIG)
     again = computed(middle, project.sidecars())
     assert {cell.split("--")[0].rpartition("/")[2] for cell in again} == {
         "cloze.plain.lr1e-3.seed0",

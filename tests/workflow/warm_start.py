@@ -1,0 +1,180 @@
+"""Jobs of the tests start warm: `lm-validity` is forked from a process that has already imported torch and the rest.
+
+A run of config/test.yaml starts 26 processes, and most of what they cost is imports. The server imports once and forks
+a process per command; a small client named `lm-validity` stands first on the PATH, hands over its arguments, folder,
+environment and streams, and ends with the command's exit code. Nothing else differs: the command line is the package's.
+Tests that kill processes, or look at what a process imports, start the real command.
+"""
+
+import array
+import atexit
+import contextlib
+import gc
+import json
+import os
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+BIN = Path(sys.executable).parent
+# What libraries read when they are imported. Where one of these differs from the server's, the real command runs.
+READ_AT_IMPORT = ("HF_", "TRANSFORMERS_", "TORCH", "OMP_", "CUDA_", "PYTHON", "TOKENIZERS_", "LM_", "DATASETS_")
+
+CLIENT = """#!{python} -IS
+import array, json, os, signal, socket, sys
+READ_AT_IMPORT = {prefixes!r}
+mine = {{key: value for key, value in os.environ.items() if key.startswith(READ_AT_IMPORT)}}
+if mine != {expected!r}:
+    os.execv({real!r}, [{real!r}, *sys.argv[1:]])
+server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+server.connect({address!r})
+request = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
+streams = array.array("i", [0, 1, 2])
+server.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, streams)])
+pid = int(server.recv(32))
+for number in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(number, lambda number, frame: os.kill(pid, number))
+code = int(server.recv(32))
+if code < 0:
+    signal.signal(-code, signal.SIG_DFL)
+    os.kill(os.getpid(), -code)
+sys.exit(code)
+"""
+
+
+@contextlib.contextmanager
+def warm_commands(folder: Path, environment: dict[str, str]) -> Iterator[Path]:
+    """A folder for the front of PATH, whose `lm-validity` starts warm while the context lasts."""
+    folder.mkdir(parents=True)
+    address = str(folder / "socket")
+    expected = {key: value for key, value in environment.items() if key.startswith(READ_AT_IMPORT)}
+    client = folder / "lm-validity"
+    client.write_text(
+        CLIENT.format(
+            python=sys.executable,
+            prefixes=READ_AT_IMPORT,
+            expected=expected,
+            real=str(BIN / "lm-validity"),
+            address=address,
+        )
+    )
+    client.chmod(0o755)
+    server = subprocess.Popen(
+        (sys.executable, __file__, address), env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert server.stdout.readline() == b"ready\n"
+        yield folder
+    finally:
+        server.communicate()  # its standard input is closed: it ends
+
+
+def serve(address: str) -> None:
+    """Fork a process for each command until standard input ends."""
+    import_everything()
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listening.bind(address)
+    listening.listen(64)
+    waiting: dict[int, socket.socket] = {}
+    ended, child_ended = os.pipe()
+    os.set_blocking(child_ended, False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(child_ended)
+    selector = selectors.DefaultSelector()
+    for source in (listening, ended, sys.stdin.fileno()):
+        selector.register(source, selectors.EVENT_READ)
+    print("ready", flush=True)
+    while True:
+        for key, _ in selector.select():
+            if key.fileobj is listening:
+                connection, _ = listening.accept()
+                pid = start(connection)
+                waiting[pid] = connection
+                connection.send(str(pid).encode())
+            elif key.fileobj == ended:
+                os.read(ended, 4096)
+            elif not os.read(sys.stdin.fileno(), 1):
+                return
+        report_ended(waiting)
+
+
+def import_everything() -> None:
+    import lm_eval.evaluator
+    import lm_eval.models.huggingface
+    import peft
+
+    import lm_validity.cells.runner
+    import lm_validity.cells.training.worker
+    import lm_validity.cells.trials.worker
+    import lm_validity.cli.cells
+    import lm_validity.site.compose
+    import lm_validity.studies.agreement.report
+    import lm_validity.studies.bias.report
+    import lm_validity.studies.signal.report  # noqa: F401
+
+    gc.collect()
+    gc.freeze()
+
+
+def report_ended(waiting: dict[int, socket.socket]) -> None:
+    """Tell the clients of the processes that have ended their exit codes."""
+    while waiting:
+        pid, status = os.waitpid(-1, os.WNOHANG)
+        if pid == 0:
+            return
+        with contextlib.suppress(BrokenPipeError), waiting.pop(pid) as connection:
+            connection.send(str(os.waitstatus_to_exitcode(status)).encode())
+
+
+def start(connection: socket.socket) -> int:
+    """Fork; the child runs the command and never returns."""
+    size = array.array("i", [0, 0, 0]).itemsize * 3
+    request, ancillary, _, _ = connection.recvmsg(1 << 20, socket.CMSG_SPACE(size))
+    streams = array.array("i")
+    streams.frombytes(ancillary[0][2][:size])
+    pid = os.fork()
+    if pid:
+        for stream in streams:
+            os.close(stream)
+        return pid
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGTERM):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        code = run_command(*json.loads(request), streams)
+    finally:
+        os._exit(code)
+
+
+def run_command(arguments: list[str], folder: str, environment: dict[str, str], streams: array.array) -> int:
+    """The command line in this process, as the console script runs it; its exit code."""
+    from lm_validity.cli import main
+
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+    os.environ.clear()
+    os.environ.update(environment)
+    os.chdir(folder)
+    sys.argv = [str(BIN / "lm-validity"), *arguments]
+    try:
+        main()
+        code = 0
+    except SystemExit as ended:
+        code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        code = 1
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return code
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])

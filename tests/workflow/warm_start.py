@@ -103,9 +103,6 @@ def serve(address: str) -> None:
 
 
 def import_everything() -> None:
-    import lm_eval.evaluator
-    import lm_eval.models.huggingface
-    import peft
 
     import lm_validity.cells.runner
     import lm_validity.cells.training.worker

@@ -18,11 +18,25 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 
 BIN = Path(sys.executable).parent
 # What libraries read when they are imported. Where one of these differs from the server's, the real command runs.
 READ_AT_IMPORT = ("HF_", "TRANSFORMERS_", "TORCH", "OMP_", "CUDA_", "PYTHON", "TOKENIZERS_", "LM_", "DATASETS_")
+IMPORTED = (
+    "lm_eval.evaluator",
+    "lm_eval.models.huggingface",
+    "peft",
+    "lm_validity.cells.runner",
+    "lm_validity.cells.training.worker",
+    "lm_validity.cells.trials.worker",
+    "lm_validity.cli.cells",
+    "lm_validity.site.compose",
+    "lm_validity.studies.agreement.report",
+    "lm_validity.studies.bias.report",
+    "lm_validity.studies.signal.report",
+)
 
 CLIENT = """#!{python} -IS
 import array, json, os, signal, socket, sys
@@ -103,16 +117,8 @@ def serve(address: str) -> None:
 
 
 def import_everything() -> None:
-
-    import lm_validity.cells.runner
-    import lm_validity.cells.training.worker
-    import lm_validity.cells.trials.worker
-    import lm_validity.cli.cells
-    import lm_validity.site.compose
-    import lm_validity.studies.agreement.report
-    import lm_validity.studies.bias.report
-    import lm_validity.studies.signal.report  # noqa: F401
-
+    for name in IMPORTED:
+        import_module(name)
     gc.collect()
     gc.freeze()
 

@@ -239,6 +239,7 @@ def test_the_published_benchmarks_pass_the_published_screening(reports):
     assert table["kept"].sum() == 24
 
 
+@pytest.mark.slow
 def test_missing_cells_compare_the_protocols_as_if_their_models_were_absent(reports, tmp_path):
     """Without the prepared cells of the 12 models below 1B: not the direct mean of 61 models against that of 49."""
     import pandas as pd

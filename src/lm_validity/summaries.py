@@ -14,6 +14,7 @@ its reason is a note; on a page it is a dash that shows the reason.
 """
 
 import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
@@ -117,3 +118,27 @@ def _plain(value, where: str, reasons: dict[str, list[str]]):
             raise ValueError(f"{where}: {value} in a summary without a reason")
         return float(value)
     return value
+
+
+def reason_of(summary: dict, key: str) -> str | None:
+    """Why the value of a key of a written summary.json is null: the note that names the key, or what holds it.
+
+    A note names three keys and counts the others. Where none names this one, it is that of the keys that differ in one
+    part or two, such as protocol and benchmark, if those have one reason. Else None.
+    """
+    alike = set()
+    for note in summary.get("notes", ()):
+        keys, colon, reason = note.partition(": ")
+        listed = re.sub(r" and \d+ more$", "", keys)
+        names = listed.split(", ")
+        if colon and any(key == name or key.startswith(f"{name}.") for name in names):
+            return reason
+        if listed != keys and any(_are_alike(key, name) for name in names):
+            alike.add(reason)
+    return alike.pop() if len(alike) == 1 else None
+
+
+def _are_alike(key: str, other: str) -> bool:
+    parts, others = key.split("."), other.split(".")
+    same = [a == b for a, b in zip(parts, others, strict=False)]
+    return len(parts) == len(others) and same[0] and same[-1] and same.count(False) <= 2

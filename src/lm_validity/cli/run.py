@@ -93,6 +93,7 @@ def build_site(configfile: Configfile = DEFAULT) -> None:
     from lm_validity.monitor.spent import count_spent
     from lm_validity.pages.page import write_page
     from lm_validity.run.store import Store
+    from lm_validity.site.cards.of_run import write_run_cards
     from lm_validity.site.compose import build_site as build
 
     run = _load(configfile)
@@ -102,7 +103,8 @@ def build_site(configfile: Configfile = DEFAULT) -> None:
     if computation:
         folders = [*folders, run.results / "reports" / computation.name]
         write_page(computation, folders[-1])
-    build(folders, run.results / "report", title=title)
+    cards = write_run_cards(run, folders, run.results / "tables", run.results / "report")
+    build([*folders, *cards], run.results / "report", title=title)
 
 
 def preflight(

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
 from lm_validity.config.bias import BiasSettings
+from lm_validity.config.cards import Cards
 from lm_validity.config.miniature import MiniatureSettings
 from lm_validity.config.training_tokens import E2LM_BATCH_RAMP, BatchRamp
 
@@ -384,6 +385,7 @@ class Configuration(Section):
     )
     bias: BiasSettings | None = Field(None, description="The bias study, with sheets of its own.")
     reports: Reports = Field(Reports(), description=Reports.__doc__)
+    cards: Cards = Field(Cards(), description=Cards.__doc__)
     screening: Screening = Field(Screening(), description=Screening.__doc__)
     miniature: MiniatureSettings | None = Field(
         None, description="The miniature world, where models and benchmarks of the sheets come from it."

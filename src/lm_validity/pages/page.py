@@ -76,7 +76,8 @@ class Figure:
 class Table:
     """A frame under a file name. `formats`: Python format specs by column for the page (the CSV is
     unrounded); `labels`: column headings, the column's name by default. A column `family` links to the
-    page's family filter. A value may be a `Missing`: a dash that shows its reason, empty in the CSV.
+    page's family filter. A value may be a `Missing`: a dash that shows its reason, empty in the CSV. `links`: by row,
+    where the first column leads, relative to the report's folder.
     """
 
     name: str
@@ -86,6 +87,7 @@ class Table:
     labels: Mapping[str, str] = field(default_factory=dict)
     caption: str = ""
     folded: bool = False
+    links: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -102,7 +104,9 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A report. `name` is its folder name: agreement, factors, signal, bias."""
+    """A report. `name` is its folder name: agreement, factors, signal, bias. before_findings: on a site it comes before
+    the findings of all reports.
+    """
 
     name: str
     title: str
@@ -110,6 +114,7 @@ class Page:
     sections: Sequence[Section]
     notes: Sequence[str] = ()
     question: str = ""
+    before_findings: bool = False
 
 
 def write_page(page: Page, output: str | Path) -> None:
@@ -139,6 +144,7 @@ def page_document(page: Page) -> dict:
         "name": page.name,
         "title": page.title,
         "question": page.question,
+        "before_findings": page.before_findings,
         "findings": [{"sentence": f.sentence, "basis": f.basis, "alarm": f.alarm} for f in page.findings],
         "sections": [section for section in sections if any(section[part] for part in _CONTENT)],
         "notes": list(page.notes),
@@ -171,27 +177,23 @@ def render(
     `folders`: where each page's `figures/` and `tables/` lie relative to the HTML file, by page name ("" =
     beside it). `missing`: what an unfinished run lacks, shown in a banner on top.
     """
-    from jinja2 import Environment, PackageLoader, select_autoescape
-
-    environment = Environment(
-        loader=PackageLoader("lm_validity.pages", "assets"),
-        autoescape=select_autoescape(default=True, default_for_string=True),
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     figures = [figure for document in documents for section in document["sections"] for figure in section["figures"]]
-    return environment.get_template("page.html.j2").render(
-        title=title,
-        documents=documents,
-        folders=folders or {document["name"]: "" for document in documents},
-        missing=list(missing),
-        style=_asset("page.css"),
-        script=_asset("page.js"),
-        vega=_vega_bundle() if figures else "",
-        packed=packed,
-        packed_rows=_packed_rows,
-        families=_families(figures),
-        findings_shown=_findings_shown(documents),
+    return (
+        environment()
+        .get_template("page.html.j2")
+        .render(
+            title=title,
+            documents=documents,
+            folders=folders or {document["name"]: "" for document in documents},
+            missing=list(missing),
+            style=asset("page.css"),
+            script=asset("page.js"),
+            vega=_vega_bundle() if figures else "",
+            packed=packed,
+            packed_rows=_packed_rows,
+            families=_families(figures),
+            findings_shown=_findings_shown(documents),
+        )
     )
 
 
@@ -211,7 +213,9 @@ def _packed_rows(table: dict) -> str:
         [_shown(value, column["format"]) for value in values] if _is_formatted(values) else None
         for column, values in zip(table["columns"], columns, strict=True)
     ]
-    return packed({"values": columns, "shown": shown, "reasons": table.get("reasons", {})})
+    return packed(
+        {"values": columns, "shown": shown, "reasons": table.get("reasons", {}), "links": table.get("links", [])}
+    )
 
 
 def _is_formatted(values: Sequence) -> bool:
@@ -271,7 +275,8 @@ def _table_document(table: Table) -> dict:
         for column, value in enumerate(values)
         if isinstance(value, Missing)
     }
-    return document | ({"reasons": reasons} if reasons else {})
+    links = {"links": list(table.links)} if table.links else {}
+    return document | ({"reasons": reasons} if reasons else {}) | links
 
 
 def _without_missing(frame: pd.DataFrame) -> pd.DataFrame:
@@ -337,7 +342,20 @@ def _families(figures: Sequence[dict]) -> list[str]:
     return sorted(found)
 
 
-def _asset(name: str) -> str:
+def environment():
+    """Jinja's environment of the templates beside this module: everything is escaped."""
+    from jinja2 import Environment, PackageLoader, select_autoescape
+
+    return Environment(
+        loader=PackageLoader("lm_validity.pages", "assets"),
+        autoescape=select_autoescape(default=True, default_for_string=True),
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+
+
+def asset(name: str) -> str:
+    """The text of a file of the page kit."""
     return (resources.files("lm_validity.pages") / "assets" / name).read_text(encoding="utf-8")
 
 

@@ -7,6 +7,7 @@ from lm_validity.config.load import Run
 from lm_validity.errors import InputError
 from lm_validity.files import read_json, write_json, write_text
 from lm_validity.pages.page import render
+from lm_validity.site.cards.of_run import write_run_cards
 from lm_validity.site.compose import build_site
 from lm_validity.tables.merge import Merger
 
@@ -38,6 +39,7 @@ def write_partial_reports(run: Run, with_items: bool = True) -> tuple[int, Path 
             print(f"report {name}: {error.problem}", file=sys.stderr)
     if not written:
         return len(missing), None
+    written += write_run_cards(run, written, folder / "tables", folder / "report")
     return len(missing), build_site(written, folder / "report", missing=missing, title=f"{run.name} (unfinished)")
 
 

@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pandas as pd
 
+from lm_validity.config.cards import Cards
 from lm_validity.errors import InputError
 from lm_validity.files import write_text
 from lm_validity.pages.page import write_page
 from lm_validity.site.beside import Beside, add_beside, beside_page
+from lm_validity.site.cards.sources import CardSources
+from lm_validity.site.cards.write import FOLDER as CARDS
+from lm_validity.site.cards.write import write_cards
 from lm_validity.site.choose import Job, choose_reports, run_reports
 from lm_validity.site.compose import build_site
 from lm_validity.site.data_page import data_page
@@ -34,6 +38,7 @@ class Given:
     names: Mapping[Path, str] = field(default_factory=dict)
     resamples: int = 1000
     processes: int = 2
+    cards: Cards = field(default_factory=Cards)
 
 
 def report_site(paths: Iterable[str | Path], output: str | Path, given: Given) -> list[str]:
@@ -75,8 +80,17 @@ def _write_reports(found: Gathered, beside: Beside | None, sheets, given: Given,
     if sheets is not None:
         write_page(data_page(pd.read_parquet(folder / "scores.parquet"), *sheets, found.lines, absent), folder / "data")
         pages.append(folder / "data")
+    pages += _cards(found, given, pages, folder)
     build_site(pages, folder)
     return [f"No {name} report: {reason}" for name, reason in absent.items()]
+
+
+def _cards(found: Gathered, given: Given, pages: list[Path], folder: Path) -> list[Path]:
+    """The folder of the cards' table, where there are scores."""
+    if found.scores is None:
+        return []
+    sources = CardSources(folder / "scores.parquet", folder / BENCHMARKS, pages, found.items, settings=given.cards)
+    return [folder / CARDS] if write_cards(sources, folder) else []
 
 
 def _hint(jobs: list[Job], given: Given) -> str:

@@ -92,7 +92,7 @@ async function openTable(table) {
   const state = { order: null, kept: null, limit: ROWS_AT_ONCE };
   tables.set(table, state);
   const rows = table.closest("details").querySelector(".rows");
-  const { values, shown, reasons } = JSON.parse(await unpack(rows));
+  const { values, shown, reasons, links } = JSON.parse(await unpack(rows));
   rows.remove();
   const names = JSON.parse(table.dataset.columns);
   state.columns = values.map((column, index) => ({
@@ -101,6 +101,7 @@ async function openTable(table) {
     reason: (row) => reasons[`${row},${index}`],
     number: table.tHead.rows[0].cells[index].classList.contains("number"),
   }));
+  state.links = links;
   state.family = names.indexOf("family");
   state.order = [...(values[0] ?? []).keys()];
   state.text = state.order.map((row) => state.columns.map((column) => column.shown(row)).join(" ").toLowerCase());
@@ -129,7 +130,10 @@ function showRows(table) {
     const line = document.createElement("tr");
     for (const column of state.columns) {
       const cell = line.insertCell();
-      cell.textContent = column.shown(row);
+      const link = column === state.columns[0] && state.links[row];
+      const text = link ? cell.appendChild(document.createElement("a")) : cell;
+      if (link) text.href = table.dataset.folder + link;
+      text.textContent = column.shown(row);
       if (column.number) cell.className = "number";
       if (column.values[row] === null) cell.dataset.missing = "";
       if (column.reason(row)) cell.title = column.reason(row);

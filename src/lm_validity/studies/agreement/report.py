@@ -5,6 +5,7 @@ from pathlib import Path
 from lm_validity.errors import InputError, nearest
 from lm_validity.pages.page import write_page
 from lm_validity.studies.agreement.analysis import analyze_agreement
+from lm_validity.studies.agreement.by_benchmark.prompts import prompt_ranges
 from lm_validity.studies.agreement.page import agreement_page
 from lm_validity.studies.agreement.prompt_section import prompt_choices
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, listing, read_score_matrix
@@ -37,7 +38,8 @@ def report_agreement(
     analysis = analyze_agreement(matrix, items=items, variant=tau)
     uncertainty = agreement_uncertainty(analysis, resamples)
     choices = prompt_choices(scores, selections, matrix)
-    summary = summarize_agreement_report(analysis, uncertainty, pair, choices, resamples)
+    prompts = prompt_ranges(scores, matrix)
+    summary = summarize_agreement_report(analysis, uncertainty, pair, choices, resamples, prompts)
     write_page(agreement_page(summary), output)
     write_summary(summary, Path(output) / "summary.json")
 

@@ -8,7 +8,7 @@ from lm_validity.errors import InputError
 # metrics by their name before the filter: fractions of items, whose standard error follows from the fraction
 _CHOICES = ("acc", "acc_norm", "acc_bytes", "acc_norm_bytes", "acc_mutual_info")
 _SHARES_OF_ITEMS = (*_CHOICES, "exact_match", "em")
-_FRACTIONS = (*_SHARES_OF_ITEMS, "f1", "mcc")
+FRACTIONS = (*_SHARES_OF_ITEMS, "f1", "mcc")
 _GROSS = 3.0  # factor between standard errors that neither clusters of items nor averages over subjects explain
 
 
@@ -23,7 +23,7 @@ def unit_notes(rows: pd.DataFrame, facts: pd.DataFrame, path) -> list[str]:
         here = rows[(rows["benchmark"] == fact.benchmark) & rows["value"].notna()]
         metrics = [name for name in (fact.metric, *here["metric"]) if isinstance(name, str)]
         name = metrics[0].split(",")[0] if metrics else ""
-        if here.empty or fact.output_type == "loglikelihood_rolling" or name not in _FRACTIONS:
+        if here.empty or fact.output_type == "loglikelihood_rolling" or name not in FRACTIONS:
             continue
         high = here["value"] > 1 + 1e-9  # a mean of ones may end above 1
         if high.any() and not high.all() and name in _CHOICES:

@@ -11,6 +11,7 @@ from lm_validity.studies.agreement.analysis import (
     no_ceiling,
     tuned_members,
 )
+from lm_validity.studies.agreement.by_benchmark.figures import benchmark_figures
 from lm_validity.studies.agreement.pair_alignment import MOST_MODELS, align_pairs, contradictions
 from lm_validity.studies.agreement.similar_models import clustered_change, clustered_interval, corrected_tau, ratio_rows
 from lm_validity.studies.agreement.statistics.agreement import Agreement, mean_over_pairs
@@ -27,6 +28,7 @@ from lm_validity.studies.agreement.summary import (
     InfluenceSummary,
     PerplexityInBoth,
     PerplexitySummary,
+    PromptRange,
     Range,
     RatioRow,
     SignificanceSummary,
@@ -57,8 +59,10 @@ def summarize_agreement_report(
     align: tuple[str, str] | None,
     choices: pd.DataFrame,
     resamples: int,
+    prompts: dict[str, PromptRange | Missing] | None = None,
 ) -> AgreementSummary:
-    """The report's results in one object. `align`: the pair of benchmarks to draw; `choices`: prompts chosen."""
+    """The report's results in one object. `align`: the pair of benchmarks to draw; `choices`: prompts chosen;
+    `prompts`: range of the scores over prompts, by benchmark."""
     comparison = analysis.comparison
     improved, compared = comparison.improved
     return AgreementSummary(
@@ -88,6 +92,8 @@ def summarize_agreement_report(
         influence={p: [influence_row(left) for left in rows] for p, rows in analysis.influence.items()},
         alignment=align_pairs(analysis, align, every=resamples > 0),
         selected_on_test=analysis.maximum,
+        by_benchmark=benchmark_figures(analysis),
+        prompt_range=prompts or {},
         resamples=resamples,
         notes=(*analysis.notes, *_method_notes(analysis)),
         matrix=analysis.matrix,

@@ -263,6 +263,56 @@ class SelectionOnTest:
 
 
 @dataclass(frozen=True)
+class DistanceRow:
+    """One benchmark among pairs of models whose sizes differ by a factor from `at_least` to `at_most` (null: any).
+
+    separated: share of the pairs whose scores differ significantly. tau: mean tau with the other benchmarks.
+    """
+
+    at_least: float
+    at_most: float | None
+    pairs_of_models: int
+    separated: Value
+    separated_interval: Range
+    tau: Value
+    tau_interval: Range
+
+
+@dataclass(frozen=True)
+class BenchmarkFigures:
+    """What one benchmark alone can tell under one protocol; scores in the metric's own unit and direction.
+
+    models_above_chance, models_at_best: models more than 1.96 standard errors above chance, and less than that below
+    1, the best score of a metric that is a fraction. reliability: share of the variance between models that is no
+    noise of items. smallest_difference: of two scores, found four times out of five. typical_difference: between
+    models within a factor 2 of each other's size, without noise. items_needed: to find that.
+    """
+
+    models: int
+    items: int | Missing
+    lowest: Value
+    highest: Value
+    models_above_chance: int | Missing
+    models_at_best: int | Missing
+    reliability: Value
+    reliability_interval: Range
+    smallest_difference: Value
+    typical_difference: Value
+    items_needed: int | Missing
+    by_distance: list[DistanceRow] | Missing
+
+
+@dataclass(frozen=True)
+class PromptRange:
+    """Best less worst score of one model over its prompts, mean over `models`; `prompts`: the most that one has."""
+
+    mean: Value
+    interval: Range
+    models: int
+    prompts: int
+
+
+@dataclass(frozen=True)
 class AgreementSummary:
     """The agreement report. `categories`: of each benchmark, None where unknown; `choices`: prompts chosen."""
 
@@ -286,6 +336,8 @@ class AgreementSummary:
     influence: dict[str, list[InfluenceSummary]]
     alignment: list[PairAlignment]
     selected_on_test: SelectionOnTest | None
+    by_benchmark: dict[str, dict[str, BenchmarkFigures | Missing]]
+    prompt_range: dict[str, PromptRange | Missing]
     resamples: int
     notes: tuple[str, ...]
     matrix: ScoreMatrix = page_only()

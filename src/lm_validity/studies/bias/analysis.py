@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from lm_validity.studies.bias.by_task import effects_by_task
 from lm_validity.studies.bias.effects import (
     cell_effects,
     coverage_notes,
@@ -47,6 +48,7 @@ def analyze_bias(trials: pd.DataFrame, sampler: str = "laplace", formula: str = 
         headline=headline(tasks),
         cells=cell_effects(trials),
         tasks=tasks,
+        by_task=effects_by_task(trials),
         settings=setting_effects(trials),
         posterior=fits,
         permutation=task_tests(trials),

@@ -52,6 +52,24 @@ class Task:
 
 
 @dataclass(frozen=True)
+class TaskEffect:
+    """Mean of one task over its cells, which weigh the same; the interval is over subsamples, the random draws.
+
+    excluded_beyond: effects of this size or larger, up or down, are excluded at the 5% level, for this task.
+    """
+
+    experiment: str
+    task: str
+    effect: str
+    mean: float
+    interval: tuple[float, float] | Missing
+    excluded_beyond: float | Missing
+    cells: int
+    subsamples: int
+    trials: int
+
+
+@dataclass(frozen=True)
 class Setting:
     """Model-free mean over the tasks of an (experiment, m, n); the language models of a task are averaged first."""
 
@@ -213,6 +231,7 @@ class BiasSummary:
     headline: dict[str, dict[str, MeanOverTasks | Missing]]
     cells: tuple[Cell, ...]
     tasks: tuple[Task, ...]
+    by_task: tuple[TaskEffect, ...]
     settings: tuple[Setting, ...]
     posterior: tuple[Fit, ...]
     permutation: tuple[TaskTest, ...]

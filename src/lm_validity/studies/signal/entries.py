@@ -98,6 +98,7 @@ def benchmark_quality(result: BenchmarkResult, options: Options) -> BenchmarkQua
     value = known(float(result.scores.mean_quality), few)
     by_size = {size: known(float(mean), few) for size, mean in result.scores.quality_by_size.items()}
     correlations = [result.scores.quality[model].rank_correlation for model in result.design.scored]
+    above_chance = _mean_above_chance_from(result)
     return BenchmarkQuality(
         signal_quality=value,
         signal_quality_interval=bounds(value, result.draws(lambda scores: scores.mean_quality), 0.0, 1.0),
@@ -115,7 +116,8 @@ def benchmark_quality(result: BenchmarkResult, options: Options) -> BenchmarkQua
         items=result.items if isinstance(result.items, Missing) else result.items.items,
         chance=result.chance,
         models_above_chance=_models_above_chance(result),
-        above_chance_from_b=_mean_above_chance_from(result),
+        above_chance_from_b=above_chance,
+        above_chance_at_end=_at_end(above_chance),
         interval_source=result.interval_source,
     )
 
@@ -167,11 +169,20 @@ def _tokens_above(result: BenchmarkResult, values: np.ndarray, errors: np.ndarra
         return _NO_ERRORS
     found = above_chance_from(values, errors, result.chance_level)
     if found is None:
-        return Missing("The score is not above chance by 1.96 standard errors at the last checkpoint.")
-    return known(float(tokens[found]), "Tokens are unknown.")
+        return _AT_CHANCE
+    return known(float(tokens[found]), _NO_TOKENS.reason)
 
 
+_NO_TOKENS = Missing("Tokens are unknown.")
+_AT_CHANCE = Missing("The score is not above chance by 1.96 standard errors at the last checkpoint.")
 _NO_ERRORS = Missing("Whether a score is above chance needs its standard error.")
+
+
+def _at_end(above_chance: Value) -> bool | Missing:
+    """Whether the mean score is above chance at the last checkpoint; tokens need not be known for that."""
+    if isinstance(above_chance, Missing) and above_chance not in (_AT_CHANCE, _NO_TOKENS):
+        return above_chance
+    return above_chance != _AT_CHANCE
 
 
 def _models_above_chance(result: BenchmarkResult) -> int | Missing:

@@ -1,0 +1,31 @@
+"""The cards of a run of the workflow, finished or not."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lm_validity.config.load import Run
+from lm_validity.site.cards.other_values import splits_folder
+from lm_validity.site.cards.sources import CardSources
+from lm_validity.site.cards.write import FOLDER, write_cards
+
+
+def run_sources(run: Run, reports: Sequence[Path], tables: Path) -> CardSources | None:
+    """What a run's cards are made from; None where it has no benchmarks with scores (the bias study alone)."""
+    scores, items = tables / "scores.parquet", tables / "items.parquet"
+    if run.configuration.benchmarks is None or not scores.is_file():
+        return None
+    return CardSources(
+        scores=scores,
+        benchmarks=Path(run.configuration.benchmarks),
+        reports=reports,
+        items=items if items.is_file() else None,
+        splits=splits_folder(run.results),
+        settings=run.configuration.cards,
+        source=f"the run {run.name}",
+    )
+
+
+def write_run_cards(run: Run, reports: Sequence[Path], tables: Path, output: Path) -> list[Path]:
+    """Write the cards under `output`; the folder of their table, for the site, or nothing where there are none."""
+    sources = run_sources(run, reports, tables)
+    return [output / FOLDER] if sources is not None and write_cards(sources, output) else []

@@ -1,0 +1,130 @@
+"""A card's values on training, text seen, splits, prompts and items."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from lm_validity.files import read_json
+from lm_validity.site.cards.card import Value
+from lm_validity.site.cards.ranking_values import item_row
+from lm_validity.site.cards.sources import CONFIGURED, CardSources, absent, measured
+
+NO_SIGNAL = "There is no signal report on these data: it needs scores at 3 points of a model's training."
+NOT_IN_SIGNAL = "The benchmark takes no part in the signal study."
+NO_BIAS = "There is no bias report on these data: it needs models that were pretrained with and without the test texts."
+NOT_A_TASK = "The benchmark is not one of the bias study's tasks."
+NO_SPLITS = "The splits of these scores are not known: they were not made by a run of this workflow."
+NO_SPLIT = "The benchmark has no {} split."
+NO_PREPARATION = "The run did not split the benchmark."
+
+
+def signal_values(sources: CardSources, benchmark: str) -> Iterator[Value]:
+    """From when on scores and their order say something."""
+    names = ("signal_at_end", "signal_from", "signal_quality", "settled_from")
+    found = sources.find("signal", "benchmarks", benchmark)
+    if found is None:
+        there = "signal" in sources.summaries
+        reason, command = (NOT_IN_SIGNAL, "") if there else (NO_SIGNAL, f"snakemake signal {CONFIGURED}")
+        yield from (absent(name, None, reason, command) for name in names)
+        return
+    ranking = sources.find("signal", "ranking", benchmark) or {}
+    points = ranking.get("tokens_b") or []
+    basis = {"models": found["models"], "items": found["items"], "checkpoints": len(points) or None}
+    basis |= {"first checkpoint": points[0], "last checkpoint": points[-1]} if points else {}
+    at_end = found["above_chance_at_end"]
+    if at_end is None:
+        yield absent("signal_at_end", None, sources.reason("signal", "benchmarks", benchmark, "above_chance_at_end"))
+    else:
+        yield measured("signal_at_end", None, "yes" if at_end else "no", **basis)
+    yield _signal(sources, "signal_from", ("benchmarks", benchmark, "above_chance_from_b"), None, basis)
+    quality = ("benchmarks", benchmark, "signal_quality")
+    yield _signal(sources, "signal_quality", quality, (*quality[:-1], "signal_quality_interval"), basis)
+    settled = ("ranking", benchmark, "settled_from_b")
+    pairs = basis | {"pairs of models": ranking.get("separable_pairs")}
+    yield _signal(sources, "settled_from", settled, (*settled[:-1], "settled_from_interval_b"), pairs)
+
+
+def _signal(sources: CardSources, name: str, keys: tuple, interval_keys: tuple | None, basis: dict) -> Value:
+    value = sources.find("signal", *keys)
+    if value is None:
+        return absent(name, None, sources.reason("signal", *keys))
+    interval = sources.find("signal", *interval_keys) if interval_keys else None
+    reason = sources.reason("signal", *interval_keys) if interval_keys and interval is None else ""
+    return measured(name, None, value, interval, reason, **basis)
+
+
+def bias_values(sources: CardSources, benchmark: str) -> Iterator[Value]:
+    """What pretraining on the test texts adds, over all experiments in which the benchmark is a task."""
+    rows = [
+        row for row in sources.find("bias", "by_task") or [] if row["task"] == benchmark and row["effect"] == "bias"
+    ]
+    if not rows:
+        there = "bias" in sources.summaries
+        command = f"snakemake bias {CONFIGURED}"
+        yield from (absent(name, None, NOT_A_TASK if there else NO_BIAS, command) for name in ("bias", "bias_excluded"))
+        return
+    # of several experiments the one with most trials speaks: their models and settings differ
+    row = max(rows, key=lambda one: one["trials"])
+    basis = {"experiment": row["experiment"], "trials": row["trials"], "subsamples": row["subsamples"]}
+    reason = "" if row["interval"] else sources.reason("bias", "by_task", "interval")
+    yield measured("bias", None, row["mean"], row["interval"], reason, **basis)
+    if row["excluded_beyond"] is None:
+        yield absent("bias_excluded", None, sources.reason("bias", "by_task", "excluded_beyond"))
+    else:
+        yield measured("bias_excluded", None, row["excluded_beyond"], **basis)
+
+
+def split_values(sources: CardSources, benchmark: str) -> Iterator[Value]:
+    """Rows that left the training splits since the test split has them, and test rows that are there twice."""
+    names = {"train": "train_leakage", "validation": "validation_leakage", "test": "test_duplicates"}
+    folder = None if sources.splits is None else sources.splits / benchmark
+    if folder is None or not (folder / "test.json").is_file():
+        reason, command = (NO_SPLITS, f"snakemake scores {CONFIGURED}") if folder is None else (NO_PREPARATION, "")
+        yield from (absent(name, None, reason, command) for name in names.values())
+        return
+    for split, name in names.items():
+        path = folder / f"{split}.json"
+        record = read_json(path) if path.is_file() else None
+        if not record or not record.get("hashes"):
+            yield absent(name, None, NO_SPLIT.format(split))
+        elif split == "test":
+            hashes = record["hashes"]
+            repeated = len(hashes) - len(set(hashes))
+            yield measured(name, None, repeated / len(hashes), None, "", documents=len(hashes), repeated=repeated)
+        else:
+            removed = record["removed_by_text"] + record["removed_by_id"]
+            looked_at = record["examined"]
+            yield measured(name, None, removed / looked_at, None, "", documents=looked_at, removed=removed)
+
+
+def prompt_values(sources: CardSources, benchmark: str) -> Iterator[Value]:
+    """How much scores depend on the prompt."""
+    name, found = "prompt_range", sources.find("agreement", "prompt_range", benchmark)
+    if found is None:
+        reason = "No model has scores of it under two prompts, all else being equal."
+        if "agreement" not in sources.summaries:
+            reason = "There is no agreement report on these data, which compares prompts."
+        yield absent(name, None, reason, "lm_eval with another prompt, then lm-validity report FOLDER --output DIR")
+        return
+    reason = "" if found["interval"] else sources.reason("agreement", "prompt_range", benchmark, "interval")
+    yield measured(
+        name, None, found["mean"], found["interval"], reason, models=found["models"], prompts=found["prompts"]
+    )
+
+
+def item_values(sources: CardSources, benchmark: str) -> Iterator[Value]:
+    """Items that work against the benchmark, and those that tell nothing."""
+    for name, key in (("negative_items", "negative_certain"), ("equal_items", "all_equal")):
+        for protocol in sources.protocols(benchmark):
+            row, why = item_row(sources, benchmark, protocol)
+            if row is None:
+                yield absent(name, protocol, *why)
+            elif row[key] is None:
+                yield absent(name, protocol, sources.reason("items", "benchmarks", key))
+            else:
+                yield measured(name, protocol, row[key], None, "", items=row["items"], models=row["models"])
+
+
+def splits_folder(results: Path) -> Path | None:
+    """The folder of a run's splits, where there is one."""
+    folder = results / "splits"
+    return folder if folder.is_dir() else None

@@ -1,0 +1,205 @@
+"""Every quantity that a card can have: its section, its name, its unit, and a sentence on what it is."""
+
+from dataclasses import dataclass
+
+PROTOCOL_WORDS = {"direct": "as they come", "train_before_test": "after preparation"}
+
+MEASURES, RANGE, RESOLUTION, AGREEMENT, SIGNAL, BIAS, SPLITS, PROMPTS, ITEMS = (
+    "What it measures",
+    "Chance and ceiling",
+    "Reliability and resolution",
+    "Agreement with the other benchmarks",
+    "Signal during training",
+    "Bias by test text seen",
+    "Leakage and duplicates",
+    "Prompts",
+    "Suspicious items",
+)
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """unit: text, items, models, documents, pairs, share, score (the metric's own), tau, billion tokens."""
+
+    name: str
+    section: str
+    label: str
+    unit: str
+    explanation: str
+
+
+_ALL = (
+    Quantity("category", MEASURES, "Category", "text", "The group of benchmarks that the benchmarks sheet puts it in."),
+    Quantity("metric", MEASURES, "Metric", "text", "How an answer is scored; lm-eval's name of it."),
+    Quantity("output_type", MEASURES, "Kind of task", "text", "Choice among answers, a written answer, or perplexity."),
+    Quantity(
+        "items", MEASURES, "Items", "items", "Test questions that a score is the mean of; the median over models."
+    ),
+    Quantity("models", MEASURES, "Models", "models", "Models with a score on it, on which this card rests."),
+    Quantity("chance", RANGE, "Chance", "score", "The score of guessing, from the benchmarks sheet."),
+    Quantity("lowest", RANGE, "Lowest score", "score", "The lowest score of a model."),
+    Quantity("highest", RANGE, "Highest score", "score", "The highest score of a model."),
+    Quantity(
+        "above_chance", RANGE, "Models above chance", "models", "Models more than 1.96 standard errors above chance."
+    ),
+    Quantity(
+        "at_best",
+        RANGE,
+        "Models at the ceiling",
+        "models",
+        "Models whose score is not more than 1.96 standard errors below 1, the best there is.",
+    ),
+    Quantity(
+        "reliability",
+        RESOLUTION,
+        "Reliability",
+        "share",
+        "Share of the differences between the models' scores (their variance) that is not due to which items were "
+        "asked. 100% is a benchmark without this noise.",
+    ),
+    Quantity(
+        "smallest_difference",
+        RESOLUTION,
+        "Smallest difference it can see",
+        "score",
+        "Two models that differ by so much are told apart four times out of five, as though they had answered other "
+        "items. A test that pairs the answers item by item sees smaller differences.",
+    ),
+    Quantity(
+        "paired_difference",
+        RESOLUTION,
+        "Smallest difference, paired by item",
+        "score",
+        "The same for two neighbours in the ranking, compared item by item; the median over neighbours.",
+    ),
+    Quantity(
+        "items_needed",
+        RESOLUTION,
+        "Items needed",
+        "items",
+        "Items with which the typical difference of two models within a factor 2 of each other's size would be found "
+        "four times out of five, if more items were like these.",
+    ),
+    Quantity(
+        "separated_within_1_25",
+        RESOLUTION,
+        "Separated within 1.25×",
+        "share",
+        "Share of the pairs of models whose sizes differ by at most 1.25× that have significantly different scores "
+        "(p < .05, each pair by itself).",
+    ),
+    Quantity(
+        "separated_within_2", RESOLUTION, "Separated within 2×", "share", "The same among sizes at most 2× apart."
+    ),
+    Quantity(
+        "separated_beyond_2", RESOLUTION, "Separated beyond 2×", "share", "The same among sizes more than 2× apart."
+    ),
+    Quantity(
+        "separated_all", RESOLUTION, "Separated, all pairs", "share", "The same among all pairs, whatever their sizes."
+    ),
+    Quantity(
+        "tau",
+        AGREEMENT,
+        "Agreement, all models",
+        "tau",
+        "Kendall's tau between its ranking of the models and that of another benchmark, mean over the others. 1 is the "
+        "same order, 0 no relation, -1 the opposite order.",
+    ),
+    Quantity(
+        "tau_ceiling",
+        AGREEMENT,
+        "Agreement if all shared one order",
+        "tau",
+        "The mean tau that noise of the items would leave if all benchmarks had one order of the models in common.",
+    ),
+    Quantity(
+        "tau_corrected", AGREEMENT, "Agreement without noise", "tau", "The mean tau, corrected for the items' noise."
+    ),
+    Quantity(
+        "tau_within_1_25",
+        AGREEMENT,
+        "Agreement within 1.25×",
+        "tau",
+        "The mean tau over the pairs of models whose sizes differ by at most 1.25×. Size alone lets benchmarks agree; "
+        "this is what is left of it.",
+    ),
+    Quantity("tau_within_2", AGREEMENT, "Agreement within 2×", "tau", "The same among sizes at most 2× apart."),
+    Quantity("tau_beyond_2", AGREEMENT, "Agreement beyond 2×", "tau", "The same among sizes more than 2× apart."),
+    Quantity(
+        "signal_at_end",
+        SIGNAL,
+        "Above chance at the end",
+        "text",
+        "Whether the models' mean score is more than 1.96 standard errors above chance at the last checkpoint.",
+    ),
+    Quantity(
+        "signal_from",
+        SIGNAL,
+        "Above chance from",
+        "billion tokens",
+        "The training from which on the models' mean score stays more than 1.96 standard errors above chance.",
+    ),
+    Quantity(
+        "signal_quality",
+        SIGNAL,
+        "Signal quality",
+        "share",
+        "How steadily scores rise during training: the mean of monotonicity and autocorrelation of the curves, from 0 "
+        "to 1.",
+    ),
+    Quantity(
+        "settled_from",
+        SIGNAL,
+        "Order settled from",
+        "billion tokens",
+        "The training from which on models that can be told apart at the end have nearly their final order.",
+    ),
+    Quantity(
+        "bias",
+        BIAS,
+        "Effect of test text seen",
+        "score",
+        "What pretraining on the unlabelled test texts adds to accuracy, beyond pretraining on as much other text of "
+        "the benchmark.",
+    ),
+    Quantity(
+        "bias_excluded", BIAS, "Excluded effects", "score", "Effects of this size or larger, up or down, are excluded."
+    ),
+    Quantity(
+        "train_leakage",
+        SPLITS,
+        "Training rows that are in test",
+        "share",
+        "Share of the rows looked at for the training split that have the text or the id of a test row or a validation "
+        "row. They were taken out.",
+    ),
+    Quantity(
+        "validation_leakage", SPLITS, "Validation rows that are in test", "share", "The same for the validation split."
+    ),
+    Quantity(
+        "test_duplicates",
+        SPLITS,
+        "Repeated test rows",
+        "share",
+        "Share of the test rows whose text, as it is shown to models, an earlier test row has too.",
+    ),
+    Quantity(
+        "prompt_range",
+        PROMPTS,
+        "Range over prompts",
+        "score",
+        "Best less worst score of one model under different prompts, mean over models. Part of it is chance.",
+    ),
+    Quantity(
+        "negative_items",
+        ITEMS,
+        "Items that surely work against it",
+        "items",
+        "Items that models which are right elsewhere get wrong (negative discrimination), after correction for the "
+        "number of items. Wrong gold answers do that.",
+    ),
+    Quantity(
+        "equal_items", ITEMS, "Items that tell nothing", "items", "Items that all models get right, or all wrong."
+    ),
+)
+QUANTITIES = {quantity.name: quantity for quantity in _ALL}

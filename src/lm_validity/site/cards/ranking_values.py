@@ -1,0 +1,164 @@
+"""A card's values on how a benchmark ranks models: range, reliability, resolution, agreement."""
+
+from collections.abc import Iterator
+
+from lm_validity.site.cards.card import Value
+from lm_validity.site.cards.sources import CONFIGURED, CardSources, absent, measured
+from lm_validity.tables.schema import PROTOCOLS
+
+REPORT = "agreement"
+MEASURE = f"snakemake agreement {CONFIGURED}"
+DISTANCES = {  # name of the quantity -> (at_least, at_most) of the summary's rows
+    "within_1_25": (1.0, 1.25),
+    "within_2": (1.0, 2.0),
+    "beyond_2": (2.0, None),
+    "all": (1.0, None),
+}
+NO_REPORT = "There is no agreement report on these data: it needs 3 models and 2 benchmarks."
+CORPUS = "It is a perplexity corpus. The agreement report compares corpora with the benchmarks as a group only."
+OTHER_STUDY = "The benchmark or its models take no part in the agreement study."
+
+
+def ranking_values(sources: CardSources, benchmark: str) -> Iterator[Value]:
+    """The values in the order of the card; those of a protocol without scores are one line for each quantity."""
+    facts = sources.facts(benchmark)
+    for name in ("category", "metric", "output_type"):
+        value = facts[name]
+        yield measured(name, None, value) if value else absent(name, None, "The benchmarks sheet does not say.")
+    items = sources.item_count(benchmark)
+    unknown = "Neither the scores nor the benchmarks sheet say how many."
+    yield absent("items", None, unknown) if items is None else measured("items", None, items)
+    for protocol in sources.protocols(benchmark):
+        yield measured("models", protocol, sources.models(benchmark, protocol))
+    yield _chance(sources, facts)
+    for name in ("lowest", "highest"):
+        for protocol in sources.protocols(benchmark):
+            yield _alone(sources, benchmark, protocol, name)
+    for name, key in (("above_chance", "models_above_chance"), ("at_best", "models_at_best")):
+        for protocol in sources.protocols(benchmark):
+            yield _alone(sources, benchmark, protocol, name, key)
+    for protocol in PROTOCOLS:
+        yield from _resolution(sources, benchmark, protocol)
+    for protocol in PROTOCOLS:
+        yield from _agreement(sources, benchmark, protocol)
+
+
+def _chance(sources: CardSources, facts: dict) -> Value:
+    if facts["chance"] is not None:
+        return measured("chance", None, float(facts["chance"]))
+    found = sources.find("signal", "benchmarks", facts["benchmark"], "chance")
+    if found is not None:
+        return measured("chance", None, found)
+    return absent("chance", None, "The benchmarks sheet names no chance level (column chance).")
+
+
+def _why_not(sources: CardSources, benchmark: str, protocol: str) -> tuple[str, str] | None:
+    """Why the agreement report has nothing on the benchmark under a protocol, and what would measure it."""
+    if sources.facts(benchmark)["output_type"] == "loglikelihood_rolling":
+        return CORPUS, ""
+    if not sources.models(benchmark, protocol):
+        words = "after equal preparation" if protocol != PROTOCOLS[0] else "of models as they come"
+        return f"There are no scores {words}.", MEASURE
+    if REPORT not in sources.summaries:
+        return NO_REPORT, ""
+    if sources.find(REPORT, "by_benchmark", protocol, benchmark) is None:
+        return OTHER_STUDY, ""
+    return None
+
+
+def _alone(sources: CardSources, benchmark: str, protocol: str, name: str, key: str | None = None, **basis) -> Value:
+    """A figure of the benchmark by itself, with its interval where the summary has one."""
+    why = _why_not(sources, benchmark, protocol)
+    if why:
+        return absent(name, protocol, *why)
+    keys = ("by_benchmark", protocol, benchmark)
+    figures = sources.find(REPORT, *keys)
+    key = key or name
+    if figures[key] is None:
+        return absent(name, protocol, sources.reason(REPORT, *keys, key))
+    interval_key = f"{key}_interval"
+    interval = figures.get(interval_key)
+    reason = sources.reason(REPORT, *keys, interval_key) if interval_key in figures and interval is None else ""
+    return measured(name, protocol, figures[key], interval, reason, models=figures["models"], **basis)
+
+
+def _resolution(sources: CardSources, benchmark: str, protocol: str) -> Iterator[Value]:
+    items = sources.item_count(benchmark)
+    yield _alone(sources, benchmark, protocol, "reliability", items=items)
+    yield _alone(sources, benchmark, protocol, "smallest_difference", items=items)
+    yield _paired(sources, benchmark, protocol)
+    yield _alone(sources, benchmark, protocol, "items_needed", items=items)
+    for distance in DISTANCES:
+        yield _at_distance(sources, benchmark, protocol, "separated", distance)
+
+
+def _agreement(sources: CardSources, benchmark: str, protocol: str) -> Iterator[Value]:
+    for name, keys in (
+        ("tau", ("by_benchmark",)),
+        ("tau_ceiling", ("ceiling_by_benchmark",)),
+        ("tau_corrected", ("corrected", "by_benchmark")),
+    ):
+        yield _of_the_report(sources, benchmark, protocol, name, keys)
+    for distance in ("within_1_25", "within_2", "beyond_2"):
+        yield _at_distance(sources, benchmark, protocol, "tau", distance)
+
+
+def _of_the_report(sources: CardSources, benchmark: str, protocol: str, name: str, keys: tuple[str, ...]) -> Value:
+    """A figure of `kendall_tau`, which has its interval under a key of its own."""
+    why = _why_not(sources, benchmark, protocol)
+    path = ("kendall_tau", protocol, *keys, benchmark)
+    value = sources.find(REPORT, *path)
+    if why or value is None:
+        return absent(name, protocol, *(why or (sources.reason(REPORT, *path),)))
+    path = ("kendall_tau", protocol, *keys[:-1], f"{keys[-1]}_interval", benchmark)
+    interval = sources.find(REPORT, *path)
+    reason = sources.reason(REPORT, *path) if interval is None else ""
+    others = int(sources.find(REPORT, "benchmarks")) - 1
+    models = sources.models(benchmark, protocol)
+    return measured(name, protocol, value, interval, reason, models=models, benchmarks=others)
+
+
+def _at_distance(sources: CardSources, benchmark: str, protocol: str, what: str, distance: str) -> Value:
+    """What the report has on the pairs of models of a distance: `separated` or `tau`."""
+    name = f"{what}_{distance}"
+    why = _why_not(sources, benchmark, protocol)
+    if why:
+        return absent(name, protocol, *why)
+    keys = ("by_benchmark", protocol, benchmark, "by_distance")
+    rows = sources.find(REPORT, *keys) or []
+    row = next((row for row in rows if (row["at_least"], row["at_most"]) == DISTANCES[distance]), None)
+    if row is None or row[what] is None:
+        return absent(name, protocol, sources.reason(REPORT, *keys, what))
+    interval = row[f"{what}_interval"]
+    reason = sources.reason(REPORT, *keys, f"{what}_interval") if interval is None else ""
+    others = int(sources.find(REPORT, "benchmarks")) - 1 if what == "tau" else None
+    return measured(name, protocol, row[what], interval, reason, pairs=row["pairs_of_models"], benchmarks=others)
+
+
+def _paired(sources: CardSources, benchmark: str, protocol: str) -> Value:
+    """The smallest difference of the items report."""
+    row, why = item_row(sources, benchmark, protocol)
+    if row is None:
+        return absent("paired_difference", protocol, *why)
+    key = "minimal_detectable_difference"
+    if row[key] is None:
+        return absent("paired_difference", protocol, sources.reason("items", "benchmarks", key))
+    return measured("paired_difference", protocol, row[key], None, "", pairs=row["neighbours"], items=row["items"])
+
+
+def item_row(sources: CardSources, benchmark: str, protocol: str) -> tuple[dict | None, tuple[str, str]]:
+    """The items report's row of a benchmark and protocol, or why there is none and what would make it."""
+    rows = sources.find("items", "benchmarks") or []
+    row = next((row for row in rows if (row["benchmark"], row["protocol"]) == (benchmark, protocol)), None)
+    if row is not None:
+        return row, ("", "")
+    if not sources.models(benchmark, protocol):
+        return None, _why_not(sources, benchmark, protocol) or ("There are no scores.", MEASURE)
+    if sources.items is None:
+        command = "lm_eval --log_samples ..., then lm-validity report FOLDER --output DIR"
+        return None, ("There is no table of the models' answers item by item.", command)
+    if "items" in sources.summaries:
+        return None, ("The table of items has none behind these scores.", "")
+    names = {"scores": sources.scores, "items": sources.items, "benchmarks": sources.benchmarks}
+    tables = " ".join(f"--{name} {path.name}" for name, path in names.items())
+    return None, ("There is no items report.", f"lm-validity report items {tables} --output DIR")

@@ -1,0 +1,89 @@
+"""A card as an HTML page and as Markdown."""
+
+from lm_validity.pages.page import asset, environment
+from lm_validity.site.cards.card import NOT_KNOWN, NOT_MEASURED, Card, Value
+from lm_validity.site.cards.words import basis_words, gaps, outcome_words, shown, threshold_words
+
+_MARKED = str.maketrans({letter: f"\\{letter}" for letter in "\\`*_[]<>|#"} | {"\n": " "})
+
+
+def card_html(card: Card, home: str = "") -> str:
+    """The card as a page of its own, without scripts; `home`: where the table of all benchmarks is."""
+    return (
+        environment()
+        .get_template("card.html.j2")
+        .render(
+            card=card,
+            home=home,
+            style=asset("page.css") + asset("card.css"),
+            scope=_scope(card),
+            sections=[
+                {
+                    "title": title,
+                    "rows": [_row(value) for value in values if value.is_measured],
+                    "gaps": gaps(values),
+                }
+                for title, values in card.sections().items()
+            ],
+            not_known=card.verdict.subjects(NOT_KNOWN),
+            not_measured=card.verdict.subjects(NOT_MEASURED),
+            outcome_words=outcome_words,
+            threshold_words=threshold_words,
+        )
+    )
+
+
+def card_markdown(card: Card) -> str:
+    """The card for a data set's README: the verdict, the values that are measured, and what is not."""
+    lines = [
+        f"## {_marked(card.benchmark)}: how far can it be trusted?",
+        "",
+        f"**{_marked(card.verdict.sentence)}**",
+        "",
+    ]
+    for outcome, words in ((NOT_KNOWN, "Not known, as these data do not decide it"), (NOT_MEASURED, "Not measured")):
+        subjects = card.verdict.subjects(outcome)
+        lines += [f"{words}: {_marked('; '.join(subjects))}.", ""] if subjects else []
+    lines += [f"{_marked(_scope(card))} Intervals are 95% intervals, in brackets.", ""]
+    for title, values in card.sections().items():
+        rows = [_row(value) for value in values if value.is_measured]
+        if rows:
+            lines += [f"### {title}", "", "| | | rests on |", "|---|---|---|"]
+            lines += [f"| {' | '.join(_marked(row[name]) for name in ('label', 'shown', 'basis'))} |" for row in rows]
+            lines.append("")
+    missing = gaps(card.values)
+    if missing:
+        lines += ["### Not measured", ""]
+        for gap in missing:
+            command = f" Measured by `{gap.command}`." if gap.command else ""
+            lines.append(f"- {_marked('; '.join(gap.labels))}: {_marked(gap.reason)}{command}")
+        lines.append("")
+    lines.append("Made by lm-validity from the results named above; docs/cards.md there explains each line.")
+    return "\n".join(lines) + "\n"
+
+
+def _scope(card: Card) -> str:
+    models = [value for value in card.values if value.quantity.name == "models" and value.is_measured]
+    counts = "; ".join(
+        f"{value.estimate} {'model' if value.estimate == 1 else 'models'}"
+        + (" as they come" if value.protocol == "direct" else " after equal preparation")
+        for value in models
+    )
+    return (
+        f"From {card.source}: {counts}. What it says holds for models like these." if counts else f"From {card.source}."
+    )
+
+
+def _row(value: Value) -> dict[str, str]:
+    return {
+        "label": value.label,
+        "shown": shown(value),
+        "explanation": value.quantity.explanation,
+        "basis": basis_words(value),
+        "no_interval": value.interval_reason,
+    }
+
+
+def _marked(text: str) -> str:
+    """Text that Markdown shows as it is."""
+    return text.translate(_MARKED)

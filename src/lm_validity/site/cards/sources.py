@@ -1,0 +1,110 @@
+"""What cards are made from: the studies' summaries, the benchmarks sheet, the scores and the splits, read once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+import pandas as pd
+
+from lm_validity.config.cards import Cards
+from lm_validity.files import read_json
+from lm_validity.site.cards.card import Value
+from lm_validity.site.cards.quantities import QUANTITIES
+from lm_validity.summaries import reason_of
+from lm_validity.tables.report_rows import report_rows
+from lm_validity.tables.schema import PROTOCOLS, read_scores
+from lm_validity.tables.sheets import completed, read_benchmarks
+
+CONFIGURED = "--configfile CONFIGURATION.yaml"
+UNSAID = "The report could not compute it; its notes on the data say more."
+
+
+@dataclass(frozen=True)
+class CardSources:
+    """Where the facts lie. reports: folders of reports, each named as its report. items: the table, where there is one.
+    splits: the folder of a run's splits. source: what the cards say they are from.
+    """
+
+    scores: Path
+    benchmarks: Path
+    reports: Sequence[Path]
+    items: Path | None = None
+    splits: Path | None = None
+    settings: Cards = field(default_factory=Cards)
+    source: str = ""
+
+    @cached_property
+    def summaries(self) -> dict[str, dict]:
+        """summary.json by report, of those that are there."""
+        paths = {folder.name: folder / "summary.json" for folder in map(Path, self.reports)}
+        return {name: read_json(path) for name, path in paths.items() if path.is_file()}
+
+    @cached_property
+    def sheet(self) -> pd.DataFrame:
+        """The benchmarks sheet's rows of benchmarks with scores, indexed by benchmark."""
+        sheet = read_benchmarks(self.benchmarks)
+        return sheet[sheet["benchmark"].isin(self.rows["benchmark"])].set_index("benchmark", drop=False)
+
+    @cached_property
+    def rows(self) -> pd.DataFrame:
+        """The selected test rows of each benchmark's metric."""
+        sheet = read_benchmarks(self.benchmarks)
+        rows = report_rows(read_scores(self.scores), sheet, [])
+        rows = rows[rows["benchmark"].isin(sheet["benchmark"])]
+        wanted = rows["benchmark"].map(sheet.set_index("benchmark")["metric"])
+        rows = completed(rows, sheet)
+        return rows[wanted.isna() | (rows["metric"] == wanted)]
+
+    def facts(self, benchmark: str) -> dict:
+        """The sheet's row; unknown values are None."""
+        row = self.sheet.loc[benchmark].to_dict()
+        return {name: None if value is None or pd.isna(value) else value for name, value in row.items()}
+
+    def protocols(self, benchmark: str) -> list[str]:
+        """The protocols under which the benchmark has scores."""
+        return [protocol for protocol in PROTOCOLS if self.models(benchmark, protocol)]
+
+    @cached_property
+    def _models(self) -> dict[tuple[str, str], int]:
+        known = self.rows[self.rows["value"].notna()]
+        return known.groupby(["benchmark", "protocol"])["model"].nunique().to_dict()
+
+    def models(self, benchmark: str, protocol: str) -> int:
+        """Models with a score."""
+        return int(self._models.get((benchmark, protocol), 0))
+
+    @cached_property
+    def _items(self) -> dict[str, float]:
+        return self.rows.dropna(subset=["n_items"]).groupby("benchmark")["n_items"].median().to_dict()
+
+    def item_count(self, benchmark: str) -> int | None:
+        """Items of a score: the median over the scores, else the sheet's number."""
+        number = self._items.get(benchmark)
+        number = self.facts(benchmark)["n_items"] if number is None else number
+        return None if number is None else int(number)
+
+    def find(self, report: str, *keys: str):
+        """A value of a report's summary, None where any of the keys is not there."""
+        value = self.summaries.get(report)
+        for key in keys:
+            if not isinstance(value, dict) or key not in value:
+                return None
+            value = value[key]
+        return value
+
+    def reason(self, report: str, *keys: str) -> str:
+        """Why a value of a report that exists is null."""
+        return reason_of(self.summaries[report], ".".join(keys)) or UNSAID
+
+
+def measured(name: str, protocol: str | None, estimate, interval=None, interval_reason: str = "", **basis) -> Value:
+    """A value that is known; `basis` without the numbers that are not."""
+    known = {key: value for key, value in basis.items() if value is not None}
+    ends = None if interval is None else (float(interval[0]), float(interval[1]))
+    return Value(QUANTITIES[name], protocol, estimate, ends, known, interval_reason=interval_reason)
+
+
+def absent(name: str, protocol: str | None, reason: str, command: str = "") -> Value:
+    """A value that is not measured, why, and the command that would measure it, if one would."""
+    return Value(QUANTITIES[name], protocol, None, reason=reason, command=command)

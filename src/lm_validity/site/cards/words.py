@@ -1,0 +1,88 @@
+"""How a card writes its values: units, intervals, what they rest on."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lm_validity.site.cards.card import NO, PARTLY, YES, Card, Statement, Value
+
+_OUTCOMES = {YES: "yes", NO: "no", PARTLY: "in part"}
+
+
+def tokens_words(billions: float) -> str:
+    """`27 billion tokens`, in millions or thousands where they are few."""
+    return f"{_scaled(billions)[0]} {_scaled(billions)[1]} tokens"
+
+
+def _scaled(billions: float) -> tuple[str, str]:
+    for scale, unit in ((1.0, "billion"), (1e-3, "million"), (1e-6, "thousand")):
+        if billions >= scale:
+            return f"{billions / scale:.3g}", unit
+    return f"{billions * 1e6:.3g}", "thousand"
+
+
+def shown(value: Value) -> str:
+    """The estimate with its interval, in its unit."""
+    estimate, unit = value.estimate, value.quantity.unit
+    if estimate is None:
+        return "not measured"
+    if isinstance(estimate, str):
+        return estimate
+    text = _number(estimate, unit)
+    return text if value.interval is None else f"{text} ({' to '.join(_number(end, unit) for end in value.interval)})"
+
+
+def _number(number: float, unit: str) -> str:
+    if unit == "billion tokens":
+        return tokens_words(number)
+    if unit == "share":
+        return f"{100 * number:.3g}%"
+    if unit == "tau":
+        return f"{number + 0.0:.2f}"
+    return f"{number:,d}" if isinstance(number, int) else f"{number:.3g}"
+
+
+def basis_words(value: Value) -> str:
+    """What a value rests on: `61 models, 24 benchmarks`."""
+    parts = []
+    for name, number in value.basis.items():
+        if name.endswith("checkpoint"):
+            parts.append(f"{name} at {tokens_words(float(number))}")
+        elif isinstance(number, str):
+            parts.append(f"{name} {number}")
+        else:
+            parts.append(f"{number:,} {name[:-1] if number == 1 and name.endswith('s') else name}")
+    return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Values of a section that are not measured for one reason."""
+
+    labels: tuple[str, ...]
+    reason: str
+    command: str
+
+
+def gaps(values: Sequence[Value]) -> list[Gap]:
+    """The values that are not measured, those of one reason and command together."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for value in values:
+        if not value.is_measured:
+            found.setdefault((value.reason, value.command), []).append(value.label)
+    return [Gap(tuple(labels), reason, command) for (reason, command), labels in found.items()]
+
+
+def outcome_words(statement: Statement) -> str:
+    """What the table of rules shows: the clause, else why there is none."""
+    answer = _OUTCOMES.get(statement.outcome, statement.outcome)
+    return f"{answer}: {statement.words}" if statement.is_decided else answer
+
+
+def threshold_words(statement: Statement) -> str:
+    """`separated 0.8, not_separated 0.5`, as the configuration names them."""
+    return ", ".join(f"{name} {number:g}" for name, number in statement.thresholds.items()) or "none"
+
+
+def unmeasured(card: Card) -> list[Gap]:
+    """Everything that the card does not have, by reason."""
+    return gaps(card.values)

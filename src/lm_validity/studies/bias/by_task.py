@@ -1,0 +1,48 @@
+"""What the trials say of one task by itself: its mean effect with an interval over subsamples."""
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from lm_validity.studies.bias.statistics.effects import LEVEL, ROUNDING, excluded_beyond
+from lm_validity.studies.bias.statistics.model import EFFECTS
+from lm_validity.studies.bias.summary import TaskEffect
+from lm_validity.studies.bias.table import CELL
+from lm_validity.summaries import Missing
+
+ONE_SUBSAMPLE = Missing("One subsample has the two arms: the interval of a task is over subsamples.")
+NO_SPREAD = Missing("All subsamples have the same difference: without a spread there is no interval.")
+
+
+def effects_by_task(trials: pd.DataFrame) -> tuple[TaskEffect, ...]:
+    """Effects by (experiment, task), of trials with both arms; `trials` is the frame of `table.pair_arms`.
+
+    Every one of the C cells (language model, m, n) weighs the same. With d a trial's difference, n_c the trials of a
+    cell and S the number of subsamples,
+
+        mean ± t(.975, S - 1) · √(S / (S - 1) Σ_s u_s²),   u_s = Σ_c (d_cs - mean_c) / (C n_c)
+
+    the cluster-robust error of the mean, subsamples being the clusters: language models share those of a number.
+    """
+    rows = []
+    for effect, (treatment, control) in EFFECTS.items():
+        both = trials.dropna(subset=[treatment, control])
+        both = both.assign(difference=(both[treatment] - both[control]) / both["total"])
+        for (experiment, task), group in both.groupby(["experiment", "task"]):
+            cells = group.groupby(CELL)["difference"]
+            apart = (group["difference"] - cells.transform("mean")) / (cells.ngroups * cells.transform("size"))
+            mean, parts = float(cells.mean().mean()), apart.groupby(group["subsample"]).sum().to_numpy()
+            sizes = {"cells": cells.ngroups, "subsamples": len(parts), "trials": len(group)}
+            rows.append(TaskEffect(str(experiment), str(task), effect, mean, *_bounds(mean, parts), **sizes))
+    return tuple(rows)
+
+
+def _bounds(mean: float, parts: np.ndarray) -> tuple:
+    """The t interval of the mean and what is excluded beyond it; `parts`: u (subsamples,)."""
+    number = len(parts)
+    if number < 2 or np.abs(parts).max() <= ROUNDING:
+        why = ONE_SUBSAMPLE if number < 2 else NO_SPREAD
+        return why, why
+    error = float(np.sqrt(number / (number - 1) * (parts**2).sum()))
+    reach = float(stats.t.ppf(1 - LEVEL / 2, number - 1)) * error
+    return (mean - reach, mean + reach), excluded_beyond(mean, error, number)

@@ -33,7 +33,8 @@ def choose_reports(
 ) -> tuple[list[Job], dict[str, str]]:
     """The reports to write under `folder`, and why the others cannot be written, by name.
 
-    Agreement and factors need 3 models and 2 benchmarks in common use, signal 3 checkpoints of a model, bias trials.
+    Agreement and factors need 3 models and 2 benchmarks in common use, signal 3 checkpoints of a model, items
+    their table, bias trials.
     """
     jobs, absent = [], {}
     scores, models, benchmarks = (folder / name for name in ("scores.parquet", "models.tsv", "benchmarks.tsv"))
@@ -53,6 +54,10 @@ def choose_reports(
             jobs.append(Job("signal", folder / "signal", (scores, models), more))
         else:
             absent["signal"] = f"no model has scores at {LEAST_CHECKPOINTS} points of its training."
+        if found.items is not None:
+            jobs.append(Job("items", folder / "items", (scores, found.items), {"benchmarks": benchmarks}))
+    if found.items is None:
+        absent["items"] = "there is no table of answers item by item (items.parquet, samples_*.jsonl)."
     if found.trials is not None:
         jobs.append(Job("bias", folder / "bias", (found.trials,)))
     else:
@@ -84,11 +89,16 @@ def _function(name: str) -> Callable:
     from lm_validity.studies.agreement.factors.report import report_factors
     from lm_validity.studies.agreement.report import report_agreement
     from lm_validity.studies.bias.report import report_bias
+    from lm_validity.studies.items.item_page import report_items
     from lm_validity.studies.signal.report import report_signal
 
-    return {"agreement": report_agreement, "factors": report_factors, "signal": report_signal, "bias": report_bias}[
-        name
-    ]
+    return {
+        "agreement": report_agreement,
+        "factors": report_factors,
+        "signal": report_signal,
+        "items": report_items,
+        "bias": report_bias,
+    }[name]
 
 
 def _too_few(scores: pd.DataFrame, models: pd.DataFrame, benchmarks: pd.DataFrame) -> str | None:

@@ -8,7 +8,7 @@ from lm_validity.errors import InputError
 from lm_validity.files import read_json, write_text
 from lm_validity.pages.page import render
 
-ORDER = ("cards", "beside", "agreement", "factors", "signal", "bias", "data")
+ORDER = ("cards", "beside", "agreement", "factors", "signal", "items", "bias", "data")
 
 
 def build_site(

@@ -50,7 +50,7 @@ def reports(output) -> set[str]:
 def test_direct_scores_give_agreement_without_an_empty_figure(tmp_path):
     put_results(tmp_path / "in")
     lines = write([tmp_path / "in"], tmp_path / "out")
-    assert reports(tmp_path / "out") == {"agreement", "factors", "data"}
+    assert reports(tmp_path / "out") == {"cards", "agreement", "factors", "data"}
     assert {"index.html", "models.tsv", "benchmarks.tsv", "scores.parquet"} <= {
         path.name for path in (tmp_path / "out").iterdir()
     }
@@ -63,7 +63,7 @@ def test_direct_scores_give_agreement_without_an_empty_figure(tmp_path):
 def test_checkpoints_give_signal(tmp_path):
     put_results(tmp_path / "in", models=2, steps=(1000, 2000, 3000))
     write([tmp_path / "in"], tmp_path / "out")
-    assert reports(tmp_path / "out") == {"signal", "data"}
+    assert reports(tmp_path / "out") == {"cards", "signal", "data"}
 
 
 def test_trials_give_bias_beside_the_others(tmp_path):

@@ -106,7 +106,7 @@ class Verdict:
                 clauses.setdefault(one.stem, []).append(one.rest)
         text = (
             "; ".join(f"{stem} {both(rests)}".strip() for stem, rests in clauses.items())
-            or "these data decide none of the questions below"
+            or "these data allow no verdict"
         )
         return f"{text[0].upper()}{text[1:]}."
 

@@ -14,14 +14,18 @@ def run_sources(run: Run, reports: Sequence[Path], tables: Path) -> CardSources 
     scores, items = tables / "scores.parquet", tables / "items.parquet"
     if run.configuration.benchmarks is None or not scores.is_file():
         return None
+    of_items = run.results / "reports" / "items"
+    options = {"scores": scores, "items": items, "benchmarks": run.configuration.benchmarks, "output": of_items}
+    written = " ".join(f"--{name} {value}" for name, value in options.items())
     return CardSources(
         scores=scores,
         benchmarks=Path(run.configuration.benchmarks),
-        reports=reports,
+        reports=[*reports, of_items],  # written only when somebody asks for it
         items=items if items.is_file() else None,
         splits=splits_folder(run.results),
         settings=run.configuration.cards,
         source=f"the run {run.name}",
+        items_command=f"lm-validity report items {written}, then lm-validity build-site",
     )
 
 

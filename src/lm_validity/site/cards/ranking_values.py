@@ -159,6 +159,4 @@ def item_row(sources: CardSources, benchmark: str, protocol: str) -> tuple[dict 
         return None, ("There is no table of the models' answers item by item.", command)
     if "items" in sources.summaries:
         return None, ("The table of items has none behind these scores.", "")
-    names = {"scores": sources.scores, "items": sources.items, "benchmarks": sources.benchmarks}
-    tables = " ".join(f"--{name} {path.name}" for name, path in names.items())
-    return None, ("There is no items report.", f"lm-validity report items {tables} --output DIR")
+    return None, ("There is no items report.", sources.items_command)

@@ -23,7 +23,8 @@ UNSAID = "The report could not compute it; its notes on the data say more."
 @dataclass(frozen=True)
 class CardSources:
     """Where the facts lie. reports: folders of reports, each named as its report. items: the table, where there is one.
-    splits: the folder of a run's splits. source: what the cards say they are from.
+    splits: the folder of a run's splits. source: what the cards say they are from. items_command: writes the items
+    report, for cards without it.
     """
 
     scores: Path
@@ -33,6 +34,7 @@ class CardSources:
     splits: Path | None = None
     settings: Cards = field(default_factory=Cards)
     source: str = ""
+    items_command: str = ""
 
     @cached_property
     def summaries(self) -> dict[str, dict]:

@@ -16,7 +16,7 @@ _COLUMNS = {
     "models": (f"models.{PROTOCOLS[0]}", "models", ".0f"),
     "chance": ("chance", "chance", ".3g"),
     "highest": (f"highest.{PROTOCOLS[0]}", "highest score", ".3f"),
-    "reliability": (f"reliability.{PROTOCOLS[0]}", "reliability", ".0%"),
+    "reliability": (f"reliability.{PROTOCOLS[0]}", "reliability", ".1%"),
     "smallest_difference": (f"smallest_difference.{PROTOCOLS[0]}", "smallest difference", ".3f"),
     "separated_within_2": (f"separated_within_2.{PROTOCOLS[0]}", "separated within 2×", ".0%"),
     "separated_beyond_2": (f"separated_beyond_2.{PROTOCOLS[0]}", "separated beyond 2×", ".0%"),
@@ -47,7 +47,7 @@ def overview_page(cards: Sequence[Card], folders: Mapping[str, str]) -> Page:
     labels = {name: _COLUMNS[name][1] for name in names} | {"not_measured": "figures not measured"}
     table = Table(
         "benchmarks",
-        "All benchmarks",
+        "Benchmarks",
         frame,
         formats={name: _COLUMNS[name][2] for name in names},
         labels=labels,

@@ -110,9 +110,10 @@ def _of_the_report(sources: CardSources, benchmark: str, protocol: str, name: st
     value = sources.find(REPORT, *path)
     if why or value is None:
         return absent(name, protocol, *(why or (sources.reason(REPORT, *path),)))
-    path = ("kendall_tau", protocol, *keys[:-1], f"{keys[-1]}_interval", benchmark)
-    interval = sources.find(REPORT, *path)
-    reason = sources.reason(REPORT, *path) if interval is None else ""
+    path = ("kendall_tau", protocol, *keys[:-1], f"{keys[-1]}_interval")
+    made = isinstance(sources.find(REPORT, *path[:-1]), dict) and path[-1] in sources.find(REPORT, *path[:-1])
+    interval = sources.find(REPORT, *path, benchmark)
+    reason = sources.reason(REPORT, *path, benchmark) if made and interval is None else ""
     others = int(sources.find(REPORT, "benchmarks")) - 1
     models = sources.models(benchmark, protocol)
     return measured(name, protocol, value, interval, reason, models=models, benchmarks=others)

@@ -1,7 +1,10 @@
 """A card as an HTML page and as Markdown."""
 
+from collections.abc import Sequence
+
 from lm_validity.pages.page import asset, environment
 from lm_validity.site.cards.card import NOT_KNOWN, NOT_MEASURED, Card, Value
+from lm_validity.site.cards.quantities import PROTOCOL_WORDS
 from lm_validity.site.cards.words import basis_words, gaps, outcome_words, shown, threshold_words
 
 _MARKED = str.maketrans({letter: f"\\{letter}" for letter in "\\`*_[]<>|#"} | {"\n": " "})
@@ -20,7 +23,7 @@ def card_html(card: Card, home: str = "") -> str:
             sections=[
                 {
                     "title": title,
-                    "rows": [_row(value) for value in values if value.is_measured],
+                    "rows": rows(values),
                     "gaps": gaps(values),
                 }
                 for title, values in card.sections().items()
@@ -46,11 +49,10 @@ def card_markdown(card: Card) -> str:
         lines += [f"{words}: {_marked('; '.join(subjects))}.", ""] if subjects else []
     lines += [f"{_marked(_scope(card))} Intervals are 95% intervals, in brackets.", ""]
     for title, values in card.sections().items():
-        rows = [_row(value) for value in values if value.is_measured]
-        if rows:
+        found = rows(values)
+        if found:
             lines += [f"### {title}", "", "| | | rests on |", "|---|---|---|"]
-            lines += [f"| {' | '.join(_marked(row[name]) for name in ('label', 'shown', 'basis'))} |" for row in rows]
-            lines.append("")
+            lines += [_markdown_row(row) for row in found] + [""]
     missing = gaps(card.values)
     if missing:
         lines += ["### Not measured", ""]
@@ -74,14 +76,27 @@ def _scope(card: Card) -> str:
     )
 
 
-def _row(value: Value) -> dict[str, str]:
-    return {
-        "label": value.label,
-        "shown": shown(value),
-        "explanation": value.quantity.explanation,
-        "basis": basis_words(value),
-        "no_interval": value.interval_reason,
-    }
+def rows(values: Sequence[Value]) -> list[dict]:
+    """The values that are measured, a row for each quantity with both its protocols."""
+    found: dict[str, list[Value]] = {}
+    for value in values:
+        if value.is_measured:
+            found.setdefault(value.quantity.name, []).append(value)
+    return [
+        {
+            "label": group[0].quantity.label,
+            "values": [{"shown": shown(one), "protocol": PROTOCOL_WORDS.get(one.protocol or "")} for one in group],
+            "explanation": group[0].quantity.explanation,
+            "basis": "; ".join(dict.fromkeys(filter(None, map(basis_words, group)))),
+            "no_interval": list(dict.fromkeys(one.interval_reason for one in group if one.interval_reason)),
+        }
+        for group in found.values()
+    ]
+
+
+def _markdown_row(row: dict) -> str:
+    parts = [f"{one['shown']} {one['protocol']}" if one["protocol"] else one["shown"] for one in row["values"]]
+    return f"| {' | '.join(map(_marked, (row['label'], ', '.join(parts), row['basis'])))} |"
 
 
 def _marked(text: str) -> str:

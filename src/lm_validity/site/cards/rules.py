@@ -95,8 +95,8 @@ def _reliability(values: Values, settings: Cards) -> Statement:
     key = _protocol(values, "reliability")
     outcome = side(values.get(key), settings.reliable)
     words = {
-        YES: "differences between its scores are mostly not noise of its items",
-        NO: "noise of its items is a large part of the differences between its scores",
+        YES: "its scores are reliable",
+        NO: "its scores are noisy",
     }
     thresholds = {"reliable": settings.reliable}
     return Statement("reliable", "how reliable it is", outcome, words.get(outcome, ""), thresholds, (key,))

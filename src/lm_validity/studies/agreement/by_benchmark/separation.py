@@ -48,7 +48,9 @@ def separated_share(significant: np.ndarray, known: np.ndarray, within: np.ndarr
     All (models, models), symmetric: whether a pair differs significantly, whether that is known, and the mask. Pairs
     that share a model are not independent. So the interval is that of Korn and Graubard (1998, Survey Methodology
     24:193-201): Clopper and Pearson's with the number of independent pairs that has the jackknife's variance over
-    models. This number is at least half the models: so many pairs share none. NaN for fewer than 3 models.
+    models, at least half the models: so many pairs share none. Where all pairs are separated, or none is, there is no
+    such variance, and the number is that of the models. It fails there if single models decide whether a pair is
+    separated, whatever the other one. NaN for fewer than 3 models.
     """
     counted = np.triu(known & within, 1)
     pairs, models = int(counted.sum()), int((counted | counted.T).any(axis=1).sum())
@@ -60,9 +62,10 @@ def separated_share(significant: np.ndarray, known: np.ndarray, within: np.ndarr
     rest = pairs - each
     left_out = np.divide(found.sum() / 2 - found, rest, out=np.full(len(each), share), where=rest > 0)[each > 0]
     variance = (models - 1) / models * ((left_out - left_out.mean()) ** 2).sum()
-    independent = share * (1 - share) / variance if variance > 0 else 0.0
-    quantile = stats.norm.ppf(0.975) / stats.t.ppf(0.975, models - 1)
-    independent = max(models / 2, min(independent * quantile**2, pairs))
+    independent = share * (1 - share) / variance if variance > 0 else models
+    if 0 < share < 1:
+        quantile = stats.norm.ppf(0.975) / stats.t.ppf(0.975, models - 1)
+        independent = max(models / 2, min(independent * quantile**2, pairs))
     right, wrong = share * independent, (1 - share) * independent
     low = stats.beta.ppf(0.025, right, wrong + 1) if right > 0 else 0.0
     high = stats.beta.ppf(0.975, right + 1, wrong) if wrong > 0 else 1.0

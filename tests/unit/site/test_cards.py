@@ -1,0 +1,310 @@
+"""Benchmark cards: the rules from both sides of their thresholds, card.json, and the cards of real tables."""
+
+import json
+import tarfile
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lm_validity.config.cards import Cards
+from lm_validity.errors import InputError
+from lm_validity.files import read_json
+from lm_validity.pages.page import Finding, Page, Section, write_page
+from lm_validity.site.cards.card import NO, NOT_KNOWN, NOT_MEASURED, PARTLY, YES, Card, Verdict
+from lm_validity.site.cards.quantities import QUANTITIES
+from lm_validity.site.cards.render import card_html, card_markdown
+from lm_validity.site.cards.rules import make_verdict
+from lm_validity.site.cards.sources import CardSources, absent, measured
+from lm_validity.site.cards.words import tokens_words
+from lm_validity.site.cards.write import folder_name, write_cards
+from lm_validity.site.compose import build_site
+from lm_validity.studies.agreement.analysis import analyze_agreement
+from lm_validity.studies.agreement.by_benchmark.prompts import prompt_ranges
+from lm_validity.studies.agreement.score_matrix import read_score_matrix
+from lm_validity.studies.agreement.summarize import summarize_agreement_report
+from lm_validity.studies.agreement.uncertainty import agreement_uncertainty
+from lm_validity.studies.items.item_report import analyze_items
+from lm_validity.summaries import write_summary
+from lm_validity.tables.schema import SCORES, write_table
+
+FIXTURE = Path(__file__).resolve().parents[2] / "fixtures" / "run_a4fdde2.tar.gz"
+LIMITS = Cards()
+
+
+def write_agreement(scores: Path, models: Path, benchmarks: Path, folder: Path, items: Path | None = None) -> None:
+    """The agreement report's summary, without its page and figures."""
+    matrix = read_score_matrix(scores, models, benchmarks)
+    analysis = analyze_agreement(matrix, items=items)
+    prompts = prompt_ranges(scores, matrix)
+    summary = summarize_agreement_report(analysis, agreement_uncertainty(analysis, 0), None, None, 0, prompts)
+    write_summary(summary, folder / "summary.json")
+
+
+def outcomes(*values, settings: Cards = LIMITS) -> dict[str, str]:
+    """The outcome of each statement by the first value that it reads."""
+    verdict = make_verdict({value.key: value for value in values}, settings)
+    return {one.values[0]: one.outcome for one in verdict.statements}
+
+
+def share(low: float, high: float, name: str = "separated_beyond_2"):
+    return measured(name, "direct", (low + high) / 2, (low, high))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "outcome"),
+    [
+        (0.80, 0.95, YES),
+        (0.79, 0.95, NOT_KNOWN),
+        (0.50, 0.79, PARTLY),
+        (0.50, 0.80, NOT_KNOWN),
+        (0.49, 0.79, NOT_KNOWN),
+        (0.20, 0.49, NO),
+        (0.20, 0.50, NOT_KNOWN),
+    ],
+)
+def test_separation_asks_for_the_whole_interval(low, high, outcome):
+    assert outcomes(share(low, high))["separated_beyond_2.direct"] == outcome
+
+
+def test_separation_follows_the_configuration_and_falls_back_to_all_pairs():
+    value = share(0.8, 0.9)
+    assert outcomes(value, settings=Cards(separated=0.81))[value.key] == NOT_KNOWN
+    found = outcomes(share(0.8, 0.9, "separated_all"))
+    assert found["separated_all.direct"] == YES and "separated_beyond_2.direct" not in found
+    prepared = replace(value, protocol="train_before_test")
+    assert outcomes(prepared)["separated_beyond_2.train_before_test"] == YES
+    assert outcomes(value, prepared)["separated_beyond_2.direct"] == YES  # models as they come go first
+
+
+@pytest.mark.parametrize(
+    ("name", "protocol", "threshold"),
+    [
+        ("reliability", "direct", 0.8),
+        ("tau", "direct", 0.5),
+        ("tau", "train_before_test", 0.5),
+        ("tau_within_2", "direct", 0.5),
+        ("prompt_range", None, 0.02),
+    ],
+)
+def test_rules_with_one_threshold(name, protocol, threshold):
+    def outcome(low, high):
+        value = measured(name, protocol, (low + high) / 2, (low, high))
+        return outcomes(value)[value.key]
+
+    assert outcome(threshold, threshold + 0.1) == YES
+    assert outcome(threshold - 0.001, threshold + 0.1) == NOT_KNOWN
+    assert outcome(threshold - 0.01, threshold) == NOT_KNOWN
+    assert outcome(threshold - 0.01, threshold - 0.001) == NO
+    no_interval = measured(name, protocol, threshold + 0.5)
+    assert outcomes(no_interval)[no_interval.key] == NOT_KNOWN
+    nothing = absent(name, protocol, "because")
+    assert outcomes(nothing)[nothing.key] == NOT_MEASURED
+
+
+def test_bias_is_shown_excluded_or_not_known():
+    def outcome(low, high):
+        return outcomes(measured("bias", None, (low + high) / 2, (low, high)))["bias"]
+
+    assert outcome(0.001, 0.02) == YES
+    assert outcome(0.0, 0.02) == NOT_KNOWN
+    assert outcome(-0.0099, 0.0099) == NO
+    assert outcome(-0.0101, 0.0) == NOT_KNOWN
+    assert outcome(-0.02, -0.011) == NOT_KNOWN  # lower scores are no inflation, and no exclusion either
+    assert outcomes(measured("bias", None, 0.0))["bias"] == NOT_KNOWN
+
+
+def test_counts_are_held_to_their_shares():
+    items = {"items": 100, "models": 10}
+    assert outcomes(measured("negative_items", "direct", 2, **items))["negative_items.direct"] == NO
+    assert outcomes(measured("negative_items", "direct", 3, **items))["negative_items.direct"] == YES
+    assert outcomes(measured("at_best", "direct", 2, models=10))["at_best.direct"] == NO
+    assert outcomes(measured("at_best", "direct", 3, models=10))["at_best.direct"] == YES
+    assert outcomes(measured("train_leakage", None, 0.01))["train_leakage"] == NO
+    assert outcomes(measured("train_leakage", None, 0.011))["train_leakage"] == YES
+    assert (
+        outcomes(measured("train_leakage", None, 0.0), measured("test_duplicates", None, 0.5))["train_leakage"] == YES
+    )
+
+
+def test_signal_and_order_by_checkpoints():
+    points = {"first checkpoint": 10.0, "last checkpoint": 100.0}
+    late = measured("signal_from", None, 27.0, **points)
+    assert outcomes(late)["signal_from"] == NO
+    assert "no lasting signal before 27 billion tokens" in make_verdict({late.key: late}, LIMITS).sentence.lower()
+    assert outcomes(measured("signal_from", None, 10.0, **points))["signal_from"] == YES
+    never = {"signal_at_end": measured("signal_at_end", None, "no"), "signal_from": absent("signal_from", None, "x")}
+    assert make_verdict(never, LIMITS).sentence == "Not above chance at the end of training."
+    assert outcomes(measured("settled_from", None, 50.0, (20.0, 99.0), **points))["settled_from"] == YES
+    assert outcomes(measured("settled_from", None, 50.0, (20.0, 100.0), **points))["settled_from"] == NOT_KNOWN
+
+
+def test_a_sentence_shares_stems_and_leaves_out_what_is_not_wrong():
+    values = [share(0.9, 0.95), share(0.9, 0.95, "separated_within_2"), share(0.1, 0.2, "separated_within_1_25")]
+    values += [measured("at_best", "direct", 0, models=10)]
+    verdict = make_verdict({value.key: value for value in values}, LIMITS)
+    assert verdict.sentence == (
+        "Separates models more than 2× apart in size and models within 2×; cannot separate most models within 1.25×."
+    )
+    assert Verdict(()).sentence == "These data allow no verdict."
+
+
+@pytest.mark.parametrize(
+    ("billions", "words"),
+    [
+        (27.0, "27 billion tokens"),
+        (0.0031, "3.1 million tokens"),
+        (2e-6, "2 thousand tokens"),
+        (0.0, "0 thousand tokens"),
+    ],
+)
+def test_tokens_in_words(billions, words):
+    assert tokens_words(billions) == words
+
+
+class _Tags(HTMLParser):
+    def __init__(self):
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag, attributes):
+        self.found.append(tag)
+
+
+def test_names_are_text_on_both_pages():
+    name = '<script>alert(1)</script> | `x` "q"'
+    card = Card(
+        name, "a run", (measured("items", None, 5), absent("tau", "direct", "<b>why</b>")), make_verdict({}, LIMITS)
+    )
+    tags = _Tags()
+    tags.feed(card_html(card))
+    assert "script" not in tags.found and "b" not in tags.found
+    text = card_markdown(card)
+    assert "\\<script\\>" in text and "\\| \\`x\\`" in text and "<b>" not in text
+
+
+def test_folders_are_plain_and_differ():
+    assert folder_name("arc_easy") == "arc_easy"
+    names = [folder_name(name) for name in ("../x", "a/b", "a b", "", "tables")]
+    assert len(set(names)) == 5 and all("/" not in name and not name.startswith(".") for name in names)
+    assert "tables" not in names
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> Path:
+    """The finished run of the fixtures with its agreement and items reports, and its cards."""
+    folder = tmp_path_factory.mktemp("fixture")
+    with tarfile.open(FIXTURE) as archive:
+        archive.extractall(folder, filter="data")
+    tables, reports = folder / "results/test/tables", folder / "results/test/reports"
+    sheet = folder / "config/test_benchmarks.tsv"
+    scores, items = tables / "scores.parquet", tables / "items.parquet"
+    write_agreement(scores, folder / "config/test_models.tsv", sheet, reports / "agreement", items)
+    write_summary(analyze_items(scores, items, (), sheet), reports / "items" / "summary.json")
+    sources = CardSources(
+        scores, sheet, [reports / "agreement", reports / "items"], items, folder / "results/test/splits", source="run"
+    )
+    write_cards(sources, folder / "site")
+    return folder
+
+
+def test_a_real_run_has_a_card_for_each_benchmark(finished):
+    cards = finished / "site" / "cards"
+    assert {path.parent.name for path in cards.glob("*/card.json")} == {"cloze", "table"}
+    card = read_json(cards / "cloze" / "card.json")
+    split = read_json(finished / "results/test/splits/cloze/test.json")
+    values = card["values"]
+    assert values["items"]["estimate"] == len(split["hashes"]) == 240
+    assert values["models.direct"]["estimate"] == 2
+    assert values["train_leakage"]["estimate"] == 0 and values["train_leakage"]["basis"]["documents"] == 200
+    repeated = len(split["hashes"]) - len(set(split["hashes"]))
+    assert values["test_duplicates"]["estimate"] == repeated / 240
+    tau = read_json(finished / "results/test/reports/agreement/summary.json")["kendall_tau"]
+    assert values["tau.train_before_test"]["estimate"] == tau["train_before_test"]["by_benchmark"]["cloze"]
+    of_items = read_json(finished / "results/test/reports/items/summary.json")["benchmarks"]
+    equal = next(row["all_equal"] for row in of_items if (row["benchmark"], row["protocol"]) == ("cloze", "direct"))
+    assert values["equal_items.direct"]["estimate"] == equal
+
+
+def test_card_json_has_the_documented_keys(finished):
+    for path in finished.glob("site/cards/*/card.json"):
+        card = json.loads(path.read_text())
+        assert list(card) == ["format", "benchmark", "source", "verdict", "values", "notes"] and card["format"] == 1
+        assert list(card["verdict"]) == ["sentence", "not_known", "not_measured", "statements"]
+        for key, value in card["values"].items():
+            quantity = QUANTITIES[key.partition(".")[0]]
+            assert (value["unit"], value["section"]) == (quantity.unit, quantity.section)
+            assert (value["estimate"] is None) == (value["missing"] is not None)
+            if value["missing"]:
+                assert value["missing"]["reason"].endswith(".") and value["interval"] is None
+            if value["interval"]:
+                assert value["interval"][0] <= value["estimate"] <= value["interval"][1]
+        for statement in card["verdict"]["statements"]:
+            assert statement["outcome"] in (YES, NO, PARTLY, NOT_KNOWN, NOT_MEASURED)
+            assert set(statement["values"]) & set(card["values"])
+    documented = (Path(__file__).resolve().parents[3] / "docs" / "cards.md").read_text()
+    assert [name for name in QUANTITIES if f"`{name}`" not in documented] == []
+    assert [name for name in Cards.model_fields if f"`{name}`" not in documented] == []
+
+
+def test_one_card_and_no_table_and_an_unknown_name(finished):
+    reports, tables = finished / "results/test/reports", finished / "results/test/tables"
+    sources = CardSources(tables / "scores.parquet", finished / "config/test_benchmarks.tsv", [reports / "agreement"])
+    folders = write_cards(sources, finished / "one", ["cloze"])
+    assert list(folders) == ["cloze"] and not (finished / "one/cards/page.json").exists()
+    with pytest.raises(InputError, match="clozee"):
+        write_cards(sources, finished / "none", ["clozee"])
+    assert not (finished / "none").exists()
+
+
+def test_the_site_begins_with_the_table(finished):
+    write_page(Page("agreement", "Agreement", [Finding("They agree.")], [Section("One")]), finished / "agreement")
+    page = build_site([finished / "agreement", finished / "site/cards"], finished / "site")
+    html = page.read_text()
+    assert (
+        html.index('<article id="cards">')
+        < html.index('<section id="findings">')
+        < html.index('<article id="agreement">')
+    )
+    table = pd.read_csv(finished / "site/cards/tables/benchmarks.csv")
+    assert table["benchmark"].tolist() == ["cloze", "table"]
+    assert (finished / "site/cards/cloze/index.html").stat().st_size < 100_000
+
+
+def test_what_a_known_world_says(tmp_path):
+    """20 models of four sizes whose scores follow size with little noise: separated and agreeing, but within a size."""
+    rng = np.random.default_rng(0)
+    sizes = np.repeat([1.0, 4.0, 16.0, 64.0], 5)
+    ability = 0.2 + 0.15 * np.log(sizes) / np.log(4)
+    rows = [
+        (f"m{i}", benchmark, ability[i] + 0.002 * rng.normal(), 0.01)
+        for benchmark in ("a", "b", "c")
+        for i in range(20)
+    ]
+    frame = pd.DataFrame(rows, columns=["model", "benchmark", "value", "stderr"])
+    write_table(
+        frame.assign(
+            protocol="direct", split="test", metric="acc,none", selected=True, checkpoint="final", n_items=2000
+        ),
+        SCORES,
+        tmp_path / "scores.parquet",
+    )
+    pd.DataFrame({"model": [f"m{i}" for i in range(20)], "parameters_b": sizes}).to_csv(tmp_path / "m.csv", index=False)
+    pd.DataFrame({"benchmark": ["a", "b", "c"], "metric": "acc", "output_type": "multiple_choice"}).to_csv(
+        tmp_path / "b.csv", index=False
+    )
+    paths = [tmp_path / name for name in ("scores.parquet", "m.csv", "b.csv")]
+    write_agreement(*paths, tmp_path / "agreement")
+    write_cards(CardSources(paths[0], paths[2], [tmp_path / "agreement"]), tmp_path)
+    card = read_json(tmp_path / "cards/a/card.json")
+    found = {one["values"][0]: one["outcome"] for one in card["verdict"]["statements"]}
+    assert found["separated_beyond_2.direct"] == YES
+    assert found["separated_within_1_25.direct"] == found["separated_within_2.direct"] == NO
+    assert found["reliability.direct"] == YES
+    assert found["tau.direct"] == NOT_KNOWN  # without resamples there is no interval
+    assert found["tau_within_2.direct"] in (NO, NOT_KNOWN)
+    assert found["signal_from"] == found["bias"] == NOT_MEASURED
+    assert card["values"]["chance"]["missing"]["command"] is None

@@ -1,0 +1,124 @@
+"""What one benchmark can tell by itself: closed forms, coverage of intervals, scipy's taus."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from lm_validity.studies.agreement.by_benchmark.prompts import prompt_ranges
+from lm_validity.studies.agreement.by_benchmark.separation import (
+    items_needed,
+    reliability,
+    separated_share,
+    smallest_difference,
+    tau_with_others,
+    typical_difference,
+)
+from lm_validity.studies.agreement.score_matrix import read_score_matrix
+from lm_validity.summaries import Missing
+from lm_validity.tables.schema import SCORES, write_table
+
+EVERY = ~np.eye(12, dtype=bool)
+
+
+def test_reliability_is_the_share_that_is_no_noise():
+    scores, stderr = np.array([0.1, 0.2, 0.3, 0.4]), np.full(4, 0.05)
+    found = reliability(scores, stderr)
+    assert found.value == pytest.approx(1 - 0.0025 / scores.var(ddof=1))
+    assert found.interval.low <= found.value <= found.interval.high <= 1
+    assert reliability(scores, np.full(4, 1.0)).value == 0
+    assert np.isnan(reliability(scores[:2], stderr[:2]).value) and np.isnan(reliability(np.ones(4), stderr).value)
+
+
+def test_reliability_interval_covers_the_truth():
+    rng = np.random.default_rng(1)
+    truth, covered = 0.8, 0
+    for _ in range(300):
+        scores = rng.normal(0, np.sqrt(0.8), 15) + rng.normal(0, np.sqrt(0.2), 15)
+        low, high = reliability(scores, np.full(15, np.sqrt(0.2))).interval
+        covered += low <= truth <= high
+    assert covered >= 0.9 * 300
+
+
+def test_share_of_separated_pairs():
+    rng = np.random.default_rng(0)
+    significant = np.triu(rng.random((12, 12)) < 0.5, 1)
+    significant |= significant.T
+    known = np.ones((12, 12), dtype=bool)
+    found = separated_share(significant, known, EVERY)
+    assert found.value == significant[np.triu_indices(12, 1)].mean()
+    assert 0 < found.interval.low < found.value < found.interval.high < 1
+    everything = separated_share(known, known, EVERY)
+    assert everything.value == 1 and everything.interval.high == 1
+    assert everything.interval.low == pytest.approx(stats.beta.ppf(0.025, 12, 1))  # 12 models, not 66 pairs
+    assert np.isnan(separated_share(significant, known, np.zeros((12, 12), dtype=bool)).value)
+
+
+def test_share_interval_covers_where_pairs_share_models():
+    """The share of pairs further apart than 1 of normal models, over draws of the models."""
+    rng, truth, covered = np.random.default_rng(2), 2 * stats.norm.sf(1 / np.sqrt(2)), 0
+    for _ in range(300):
+        ability = rng.normal(size=20)
+        apart = np.abs(ability[:, None] - ability[None, :]) > 1
+        low, high = separated_share(apart, np.ones((20, 20), dtype=bool), ~np.eye(20, dtype=bool)).interval
+        covered += low <= truth <= high
+    assert covered >= 0.92 * 300
+
+
+def test_tau_with_others_is_scipys():
+    rng = np.random.default_rng(3)
+    scores = rng.integers(0, 6, size=(12, 4)).astype(float)
+    scores[2, 1] = np.nan
+    found = tau_with_others(scores, EVERY)
+    for j in range(4):
+        taus = []
+        for other in set(range(4)) - {j}:
+            both = np.isfinite(scores[:, j] + scores[:, other])
+            taus.append(stats.kendalltau(scores[both, j], scores[both, other]).statistic)
+        assert found[j].value == pytest.approx(np.mean(taus))
+        assert found[j].interval.low < found[j].value < found[j].interval.high
+
+
+def test_tau_at_a_distance_counts_only_such_pairs():
+    """Two benchmarks agree between two groups of models and contradict each other within them."""
+    group = np.repeat([0.0, 10.0], 6)
+    scores = np.column_stack([group + np.tile(np.arange(6.0), 2), group - np.tile(np.arange(6.0), 2)])
+    same = (group[:, None] == group[None, :]) & EVERY
+    assert tau_with_others(scores, same)[0].value == -1
+    assert tau_with_others(scores, EVERY & ~same)[0].value == 1
+
+
+def test_resolution_in_closed_form():
+    errors = np.array([0.01, 0.01, 0.01])
+    smallest = smallest_difference(errors)
+    assert smallest == pytest.approx((1.959964 + 0.841621) * np.sqrt(2) * 0.01, rel=1e-5)
+    difference, noise = typical_difference(np.array([0.0, 0.1, 0.2]), errors, ~np.eye(3, dtype=bool))
+    assert noise == pytest.approx(2e-4) and difference == pytest.approx(np.sqrt(0.02 - 2e-4))
+    # with the items needed, the smallest difference is the typical one
+    needed = items_needed(1000, difference, noise)
+    assert smallest_difference(errors * np.sqrt(1000 / needed)) == pytest.approx(difference)
+    assert typical_difference(np.zeros(3), errors, ~np.eye(3, dtype=bool))[0] == 0
+
+
+def test_range_over_prompts(tmp_path):
+    rows = [
+        (model, "a", prompt, variant, value)
+        for model, base in (("m1", 0.5), ("m2", 0.6), ("m3", 0.7))
+        for prompt, variant, value in (
+            ("plain", None, base),
+            ("plain", "other", base + 0.1),
+            ("chat", None, base + 0.02),
+        )
+    ] + [(model, "b", "plain", None, 0.5) for model in ("m1", "m2", "m3")]
+    frame = pd.DataFrame(rows, columns=["model", "benchmark", "prompt", "prompt_variant", "value"])
+    selected = (frame["prompt"] == "plain") & frame["prompt_variant"].isna()
+    frame = frame.assign(protocol="direct", split="test", metric="acc", checkpoint="final", selected=selected)
+    write_table(frame, SCORES, tmp_path / "scores.parquet")
+    pd.DataFrame({"model": ["m1", "m2", "m3"]}).to_csv(tmp_path / "m.csv", index=False)
+    pd.DataFrame({"benchmark": ["a", "b"], "metric": "acc", "output_type": "multiple_choice"}).to_csv(
+        tmp_path / "b.csv", index=False
+    )
+    matrix = read_score_matrix(*(tmp_path / name for name in ("scores.parquet", "m.csv", "b.csv")))
+    found = prompt_ranges(tmp_path / "scores.parquet", matrix)
+    assert (found["a"].mean, found["a"].models, found["a"].prompts) == (pytest.approx(0.1), 3, 3)
+    assert isinstance(found["b"], Missing)

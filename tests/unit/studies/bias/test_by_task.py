@@ -1,0 +1,47 @@
+"""Effects of single tasks with intervals over subsamples."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy import stats
+
+from lm_validity.studies.bias.by_task import effects_by_task
+from lm_validity.summaries import Missing
+
+
+def trials(differences: dict[tuple[str, int], list[float]], total: int = 1000) -> pd.DataFrame:
+    """Trials of one task: by (language model, n) the bias of each subsample."""
+    rows = [
+        ("x", model, "t", 50, n, subsample, total, 400.0, 500.0, 500.0 + total * value)
+        for (model, n), values in differences.items()
+        for subsample, value in enumerate(values)
+    ]
+    names = ["experiment", "language_model", "task", "m", "n", "subsample", "total", "base", "extra", "test"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def bias_of(frame: pd.DataFrame):
+    return next(row for row in effects_by_task(frame) if row.effect == "bias")
+
+
+def test_one_cell_is_students_interval():
+    values = [0.01, 0.03, -0.02, 0.05, 0.0]
+    found = bias_of(trials({("lm", 100): values}))
+    interval = stats.ttest_1samp(values, 0).confidence_interval()
+    assert found.mean == pytest.approx(np.mean(values)) and found.interval == pytest.approx(tuple(interval))
+    error = stats.sem(values)
+    assert found.excluded_beyond == pytest.approx(np.mean(values) + stats.t.ppf(0.95, 4) * error)
+    assert (found.cells, found.subsamples, found.trials) == (1, 5, 5)
+
+
+def test_language_models_share_their_subsamples():
+    """Two models with the same differences are one draw of each subsample, not two."""
+    values = [0.01, 0.03, -0.02, 0.05]
+    once, twice = bias_of(trials({("a", 100): values})), bias_of(trials({("a", 100): values, ("b", 100): values}))
+    assert twice.interval == pytest.approx(once.interval) and twice.trials == 8
+
+
+def test_cells_weigh_the_same_and_one_subsample_has_no_interval():
+    assert bias_of(trials({("a", 50): [0.0, 0.0, 0.0], ("a", 100): [0.02]})).mean == pytest.approx(0.01)
+    found = bias_of(trials({("a", 50): [0.01]}))
+    assert found.mean == pytest.approx(0.01) and isinstance(found.interval, Missing)

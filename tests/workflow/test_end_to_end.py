@@ -52,6 +52,8 @@ def test_a_run_gives_tables_reports_and_a_page(finished):
         assert merged[row.model, row.benchmark, row.protocol, row.split] == pytest.approx(row.value)
     assert json.loads((root / "reports" / "agreement" / "summary.json").read_text())["models"] == 2
     assert "<html" in (root / "report" / "index.html").read_text()[:400]
+    card = json.loads((root / "report" / "cards" / "cloze" / "card.json").read_text())
+    assert card["values"]["train_leakage"]["estimate"] is not None and card["values"]["models.direct"]["estimate"] == 2
 
 
 def test_recipes_are_those_on_record(finished):

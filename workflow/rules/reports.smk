@@ -116,7 +116,7 @@ rule report_signal:
 
 
 rule build_site:
-    """One folder with index.html: the findings, the figures, the tables."""
+    """One folder with index.html: the benchmarks with their cards, the findings, the figures, the tables."""
     input:
         study_reports(*RUN.configuration.studies),
     output:
@@ -132,6 +132,8 @@ rule build_site:
         "../../envs/report.yaml"
     params:
         configfile=CONFIGFILE,
+        # thresholds of the verdicts on the benchmark cards
+        cards=RUN.configuration.cards.model_dump(),
     message:
         "build site"
     shell:

@@ -15,7 +15,7 @@ its reason is a note; on a page it is a dash that shows the reason.
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -120,25 +120,20 @@ def _plain(value, where: str, reasons: dict[str, list[str]]):
     return value
 
 
-def reason_of(summary: dict, key: str) -> str | None:
-    """Why the value of a key of a written summary.json is null: the note that names the key, or what holds it.
+def reason_of(summary: dict, keys: Sequence[str], free: Collection[str] = ()) -> str | None:
+    """Why the value under `keys` of a written summary.json is null: the note that names it, or what holds it.
 
-    A note names three keys and counts the others. Where none names this one, it is that of the keys that differ in one
-    part or two, such as protocol and benchmark, if those have one reason. Else None.
+    A note names three places and counts the others. Where none names this one, it is that of the places that differ in
+    the parts in `free` alone, such as the benchmark, if those have one reason. Else None.
     """
-    alike = set()
+    place, alike = ".".join(keys), set()
+    like = re.compile(r"\.".join(r"[^.]+" if key in free else re.escape(key) for key in keys))
     for note in summary.get("notes", ()):
-        keys, colon, reason = note.partition(": ")
-        listed = re.sub(r" and \d+ more$", "", keys)
+        places, colon, reason = note.partition(": ")
+        listed = re.sub(r" and \d+ more$", "", places)
         names = listed.split(", ")
-        if colon and any(key == name or key.startswith(f"{name}.") for name in names):
+        if colon and any(place == name or place.startswith(f"{name}.") for name in names):
             return reason
-        if listed != keys and any(_are_alike(key, name) for name in names):
+        if listed != places and any(like.fullmatch(name) for name in names):
             alike.add(reason)
     return alike.pop() if len(alike) == 1 else None
-
-
-def _are_alike(key: str, other: str) -> bool:
-    parts, others = key.split("."), other.split(".")
-    same = [a == b for a, b in zip(parts, others, strict=False)]
-    return len(parts) == len(others) and same[0] and same[-1] and same.count(False) <= 2

@@ -39,7 +39,7 @@ def write_partial_reports(run: Run, with_items: bool = True) -> tuple[int, Path 
             print(f"report {name}: {error.problem}", file=sys.stderr)
     if not written:
         return len(missing), None
-    written += write_run_cards(run, written, folder / "tables", folder / "report")
+    written += write_run_cards(run, written, folder / "tables", folder / "report", missing)
     return len(missing), build_site(written, folder / "report", missing=missing, title=f"{run.name} (unfinished)")
 
 

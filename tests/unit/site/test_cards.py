@@ -2,7 +2,7 @@
 
 import json
 import tarfile
-from dataclasses import replace
+from dataclasses import fields, replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,7 +12,7 @@ import pytest
 
 from lm_validity.config.cards import Cards
 from lm_validity.errors import InputError
-from lm_validity.files import read_json
+from lm_validity.files import read_json, write_json
 from lm_validity.pages.page import Finding, Page, Section, write_page
 from lm_validity.site.cards.card import NO, NOT_KNOWN, NOT_MEASURED, PARTLY, YES, Card, Verdict
 from lm_validity.site.cards.quantities import QUANTITIES
@@ -20,14 +20,16 @@ from lm_validity.site.cards.render import card_html, card_markdown
 from lm_validity.site.cards.rules import make_verdict
 from lm_validity.site.cards.sources import CardSources, absent, measured
 from lm_validity.site.cards.words import tokens_words
-from lm_validity.site.cards.write import folder_name, write_cards
+from lm_validity.site.cards.write import folder_name, make_card, write_cards
 from lm_validity.site.compose import build_site
 from lm_validity.studies.agreement.analysis import analyze_agreement
 from lm_validity.studies.agreement.by_benchmark.prompts import prompt_ranges
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.agreement.summarize import summarize_agreement_report
 from lm_validity.studies.agreement.uncertainty import agreement_uncertainty
+from lm_validity.studies.bias.summary import TaskEffect
 from lm_validity.studies.items.item_report import analyze_items
+from lm_validity.studies.signal.summary import BenchmarkQuality, Ranking
 from lm_validity.summaries import write_summary
 from lm_validity.tables.schema import SCORES, write_table
 
@@ -248,6 +250,57 @@ def test_card_json_has_the_documented_keys(finished):
     documented = (Path(__file__).resolve().parents[3] / "docs" / "cards.md").read_text()
     assert [name for name in QUANTITIES if f"`{name}`" not in documented] == []
     assert [name for name in Cards.model_fields if f"`{name}`" not in documented] == []
+
+
+def made_up(folder: Path, **summaries: dict) -> CardSources:
+    """Sources with one benchmark `a` of three models and summaries of the studies as they are written."""
+    frame = pd.DataFrame({"model": ["m1", "m2", "m3"], "benchmark": "a", "value": 0.5, "protocol": "direct"})
+    frame = frame.assign(split="test", metric="acc", selected=True, checkpoint="final")
+    write_table(frame, SCORES, folder / "scores.parquet")
+    (folder / "b.csv").write_text("benchmark,metric,n_items\na,acc,70\n")
+    for name, summary in summaries.items():
+        write_json(folder / name / "summary.json", summary)
+    reports = [folder / name for name in summaries]
+    return CardSources(folder / "scores.parquet", folder / "b.csv", reports, missing=["cell one"])
+
+
+def test_signal_and_bias_come_from_their_summaries(tmp_path):
+    quality = {"models": 3, "items": 70, "chance": 0.25, "interval_source": "items", "above_chance_at_end": True}
+    quality |= {"above_chance_from_b": 27.0, "signal_quality": 0.6, "signal_quality_interval": [0.5, 0.7]}
+    ranking = {"tokens_b": [9.0, 27.0, 81.0], "separable_pairs": 2, "settled_from_b": 27.0}
+    ranking |= {"settled_from_interval_b": None}
+    row = {"experiment": "x", "task": "a", "effect": "bias", "mean": 0.001, "interval": [-0.004, 0.006]}
+    row |= {"excluded_beyond": 0.005, "cells": 2, "subsamples": 5, "trials": 10}
+    assert set(quality) <= {one.name for one in fields(BenchmarkQuality)}
+    assert set(ranking) <= {one.name for one in fields(Ranking)}
+    assert set(row) == {one.name for one in fields(TaskEffect)}
+    notes = ["Scores of a are odd.", "Scores of aa too.", "ranking.a.settled_from_interval_b: It wavers."]
+    signal = {"benchmarks": {"a": quality}, "ranking": {"a": ranking}, "notes": notes}
+    card = make_card(
+        made_up(tmp_path, signal=signal, bias={"by_task": [row | {"effect": "boost"}, row], "notes": []}), "a"
+    )
+    values = {value.key: value for value in card.values}
+    assert values["items"].estimate == 70 and values["chance"].estimate == 0.25
+    assert values["signal_from"].estimate == 27.0 and values["signal_from"].basis["first checkpoint"] == 9.0
+    assert values["signal_quality"].interval == (0.5, 0.7)
+    assert values["settled_from"].interval_reason == "It wavers."
+    assert (values["bias"].interval, values["bias_excluded"].estimate) == ((-0.004, 0.006), 0.005)
+    found = {one.values[0]: one.outcome for one in card.verdict.statements}
+    assert (found["signal_from"], found["settled_from"], found["bias"]) == (NO, NOT_KNOWN, NO)
+    assert len(card.notes) == 2 and "cell one" in card.notes[0] and card.notes[1] == notes[0]
+
+
+def test_what_is_missing_has_a_reason_and_a_command(tmp_path):
+    sources = made_up(tmp_path, bias={"by_task": [], "notes": []})
+    values = {value.key: value for value in make_card(sources, "a").values}
+    assert values["signal_from"].command.startswith("snakemake signal")
+    assert values["bias"].reason != values["signal_from"].reason and values["bias"].command.startswith("snakemake bias")
+    assert values["tau.train_before_test"].command.startswith("snakemake agreement")
+    assert values["tau.direct"].reason and not values["tau.direct"].command  # two benchmarks are not a command
+    assert values["negative_items.direct"].command.startswith("lm_eval --log_samples")
+    with_items = replace(sources, items=tmp_path / "items.parquet", items_command="lm-validity report items")
+    values = {value.key: value for value in make_card(with_items, "a").values}
+    assert values["negative_items.direct"].command == "lm-validity report items"
 
 
 def test_one_card_and_no_table_and_an_unknown_name(finished):

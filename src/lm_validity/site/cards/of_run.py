@@ -9,7 +9,7 @@ from lm_validity.site.cards.sources import CardSources
 from lm_validity.site.cards.write import FOLDER, write_cards
 
 
-def run_sources(run: Run, reports: Sequence[Path], tables: Path) -> CardSources | None:
+def run_sources(run: Run, reports: Sequence[Path], tables: Path, missing: Sequence[str] = ()) -> CardSources | None:
     """What a run's cards are made from; None where it has no benchmarks with scores (the bias study alone)."""
     scores, items = tables / "scores.parquet", tables / "items.parquet"
     if run.configuration.benchmarks is None or not scores.is_file():
@@ -25,11 +25,14 @@ def run_sources(run: Run, reports: Sequence[Path], tables: Path) -> CardSources 
         splits=splits_folder(run.results),
         settings=run.configuration.cards,
         source=f"the run {run.name}",
+        missing=missing,
         items_command=f"lm-validity report items {written}, then lm-validity build-site",
     )
 
 
-def write_run_cards(run: Run, reports: Sequence[Path], tables: Path, output: Path) -> list[Path]:
+def write_run_cards(
+    run: Run, reports: Sequence[Path], tables: Path, output: Path, missing: Sequence[str] = ()
+) -> list[Path]:
     """Write the cards under `output`; the folder of their table, for the site, or nothing where there are none."""
-    sources = run_sources(run, reports, tables)
+    sources = run_sources(run, reports, tables, missing)
     return [output / FOLDER] if sources is not None and write_cards(sources, output) else []

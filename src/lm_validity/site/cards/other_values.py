@@ -10,6 +10,8 @@ from lm_validity.site.cards.sources import CONFIGURED, CardSources, absent, meas
 
 NO_SIGNAL = "There is no signal report on these data: it needs scores at 3 points of a model's training."
 NOT_IN_SIGNAL = "The benchmark takes no part in the signal study."
+NO_CHANCE = "The benchmarks sheet names no chance level (column chance)."
+NO_ERRORS = "It needs standard errors of the scores, or answers item by item."
 NO_BIAS = "There is no bias report on these data: it needs models that were pretrained with and without the test texts."
 NOT_A_TASK = "The benchmark is not one of the bias study's tasks."
 NO_SPLITS = "The splits of these scores are not known: they were not made by a run of this workflow."
@@ -30,23 +32,28 @@ def signal_values(sources: CardSources, benchmark: str) -> Iterator[Value]:
     points = ranking.get("tokens_b") or []
     basis = {"models": found["models"], "items": found["items"], "checkpoints": len(points) or None}
     basis |= {"first checkpoint": points[0], "last checkpoint": points[-1]} if points else {}
-    at_end = found["above_chance_at_end"]
+    at_end, keys = found["above_chance_at_end"], ("benchmarks", benchmark)
+    no_errors = NO_ERRORS if found["interval_source"] is None else ""
+    without = NO_CHANCE if found["chance"] is None else no_errors
     if at_end is None:
-        yield absent("signal_at_end", None, sources.reason("signal", "benchmarks", benchmark, "above_chance_at_end"))
+        yield absent("signal_at_end", None, without or sources.reason("signal", *keys, "above_chance_at_end"))
     else:
         yield measured("signal_at_end", None, "yes" if at_end else "no", **basis)
-    yield _signal(sources, "signal_from", ("benchmarks", benchmark, "above_chance_from_b"), None, basis)
+    yield _signal(sources, "signal_from", (*keys, "above_chance_from_b"), None, basis, without)
     quality = ("benchmarks", benchmark, "signal_quality")
     yield _signal(sources, "signal_quality", quality, (*quality[:-1], "signal_quality_interval"), basis)
     settled = ("ranking", benchmark, "settled_from_b")
     pairs = basis | {"pairs of models": ranking.get("separable_pairs")}
-    yield _signal(sources, "settled_from", settled, (*settled[:-1], "settled_from_interval_b"), pairs)
+    interval = (*settled[:-1], "settled_from_interval_b")
+    yield _signal(sources, "settled_from", settled, interval, pairs, no_errors)
 
 
-def _signal(sources: CardSources, name: str, keys: tuple, interval_keys: tuple | None, basis: dict) -> Value:
+def _signal(
+    sources: CardSources, name: str, keys: tuple, interval_keys: tuple | None, basis: dict, without: str = ""
+) -> Value:
     value = sources.find("signal", *keys)
     if value is None:
-        return absent(name, None, sources.reason("signal", *keys))
+        return absent(name, None, without or sources.reason("signal", *keys))
     interval = sources.find("signal", *interval_keys) if interval_keys else None
     reason = sources.reason("signal", *interval_keys) if interval_keys and interval is None else ""
     return measured(name, None, value, interval, reason, **basis)
@@ -103,7 +110,8 @@ def prompt_values(sources: CardSources, benchmark: str) -> Iterator[Value]:
         reason = "No model has scores of it under two prompts, all else being equal."
         if "agreement" not in sources.summaries:
             reason = "There is no agreement report on these data, which compares prompts."
-        yield absent(name, None, reason, "lm_eval with another prompt, then lm-validity report FOLDER --output DIR")
+        command = "lm_eval --apply_chat_template --output_path FOLDER ..., then lm-validity report FOLDER --output DIR"
+        yield absent(name, None, reason, command)
         return
     reason = "" if found["interval"] else sources.reason("agreement", "prompt_range", benchmark, "interval")
     yield measured(

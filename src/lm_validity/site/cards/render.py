@@ -60,6 +60,8 @@ def card_markdown(card: Card) -> str:
             command = f" Measured by `{gap.command}`." if gap.command else ""
             lines.append(f"- {_marked('; '.join(gap.labels))}: {_marked(gap.reason)}{command}")
         lines.append("")
+    if card.notes:
+        lines += ["### Notes on these data", "", *(f"- {_marked(note)}" for note in card.notes), ""]
     lines.append("Made by lm-validity from the results named above; docs/cards.md there explains each line.")
     return "\n".join(lines) + "\n"
 

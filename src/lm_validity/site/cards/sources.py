@@ -1,5 +1,6 @@
 """What cards are made from: the studies' summaries, the benchmarks sheet, the scores and the splits, read once."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -8,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from lm_validity.config.cards import Cards
+from lm_validity.config.sheets import metric_key
 from lm_validity.files import read_json
 from lm_validity.site.cards.card import Value
 from lm_validity.site.cards.quantities import QUANTITIES
@@ -15,8 +17,10 @@ from lm_validity.summaries import reason_of
 from lm_validity.tables.report_rows import report_rows
 from lm_validity.tables.schema import PROTOCOLS, read_scores
 from lm_validity.tables.sheets import completed, read_benchmarks
+from lm_validity.words import listing
 
 CONFIGURED = "--configfile CONFIGURATION.yaml"
+_OF_A_KEY = re.compile(r"\w+\.[^ ]+(, | and \d+ more|: )")  # a note on a null value, whose own line has the reason
 UNSAID = "The report could not compute it; its notes on the data say more."
 
 
@@ -24,7 +28,7 @@ UNSAID = "The report could not compute it; its notes on the data say more."
 class CardSources:
     """Where the facts lie. reports: folders of reports, each named as its report. items: the table, where there is one.
     splits: the folder of a run's splits. source: what the cards say they are from. items_command: writes the items
-    report, for cards without it.
+    report, for cards without it. missing: what an unfinished run lacks.
     """
 
     scores: Path
@@ -35,6 +39,7 @@ class CardSources:
     settings: Cards = field(default_factory=Cards)
     source: str = ""
     items_command: str = ""
+    missing: Sequence[str] = ()
 
     @cached_property
     def summaries(self) -> dict[str, dict]:
@@ -54,8 +59,8 @@ class CardSources:
         sheet = read_benchmarks(self.benchmarks)
         rows = report_rows(read_scores(self.scores), sheet, [])
         rows = rows[rows["benchmark"].isin(sheet["benchmark"])]
+        rows = completed(rows.assign(metric=rows["metric"].map(metric_key, na_action="ignore")), sheet)
         wanted = rows["benchmark"].map(sheet.set_index("benchmark")["metric"])
-        rows = completed(rows, sheet)
         return rows[wanted.isna() | (rows["metric"] == wanted)]
 
     def facts(self, benchmark: str) -> dict:
@@ -86,6 +91,14 @@ class CardSources:
         number = self.facts(benchmark)["n_items"] if number is None else number
         return None if number is None else int(number)
 
+    def notes(self, benchmark: str) -> tuple[str, ...]:
+        """What an unfinished run lacks, and the reports' notes on the data that name the benchmark."""
+        unfinished = "The run is not finished. What this card says rests on the parts that exist. Missing: "
+        name = re.compile(rf"(?<![\w-]){re.escape(benchmark)}(?![\w-])")
+        told = [note for summary in self.summaries.values() for note in summary.get("notes", ())]
+        own = [note for note in told if name.search(note) and not _OF_A_KEY.match(note)]
+        return (*([f"{unfinished}{listing(self.missing)}."] if self.missing else []), *dict.fromkeys(own))
+
     def find(self, report: str, *keys: str):
         """A value of a report's summary, None where any of the keys is not there."""
         value = self.summaries.get(report)
@@ -97,7 +110,8 @@ class CardSources:
 
     def reason(self, report: str, *keys: str) -> str:
         """Why a value of a report that exists is null."""
-        return reason_of(self.summaries[report], ".".join(keys)) or UNSAID
+        free = [key for key in keys if key in PROTOCOLS or key in self.sheet.index]
+        return reason_of(self.summaries[report], keys, free) or UNSAID
 
 
 def measured(name: str, protocol: str | None, estimate, interval=None, interval_reason: str = "", **basis) -> Value:

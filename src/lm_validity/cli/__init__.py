@@ -27,6 +27,7 @@ app = typer.Typer(
 def main() -> None:
     """Run the command line: exit 0 on success, 2 with one line on bad input."""
     from lm_validity.cli import (
+        card,
         cells,
         compare,
         exports,
@@ -43,6 +44,7 @@ def main() -> None:
     cells.register(app)
     run.register(app)
     overview.register(app)
+    card.register(app)
     compare.register(app)
     lm_eval.register(app)
     app.add_typer(imports.app, name="import")

@@ -5,6 +5,7 @@ Standard library only: the Snakefile lists them at parse time.
 
 import os
 import re
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -41,7 +42,13 @@ def task_sources(folder: str) -> list[str]:
     if len(below) > MOST_FILES:
         return sorted(map(str, found))
     found |= {*below}
-    queue, seen = [path for path in found if path.suffix == ".yaml"], set()
+    found |= named_files(path for path in found if path.suffix == ".yaml")
+    return sorted(map(str, found))
+
+
+def named_files(paths: Iterable[Path]) -> set[Path]:
+    """The YAML files that YAML files include, and that those include, with the code that all of them name."""
+    queue, found, seen = [*paths], set(), set()
     while queue:
         path = queue.pop()
         if path in seen:
@@ -49,11 +56,11 @@ def task_sources(folder: str) -> list[str]:
         seen.add(path)
         text = path.read_text(encoding="utf-8", errors="replace")
         names = (name for block in _INCLUDE.findall(text) for name in _names(block))
-        included = {Path(os.path.normpath(path.parent / name)) for name in names}
+        included = {other for name in names if (other := Path(os.path.normpath(path.parent / name))).is_file()}
         code = {code_file(path.parent, function) for function in _FUNCTION.findall(text)}
-        found |= {other for other in included | code if other.is_file()}
-        queue += [other for other in included if other.is_file()]
-    return sorted(map(str, found))
+        found |= included | {other for other in code if other.is_file()}
+        queue += included
+    return found
 
 
 def _names(block: str) -> list[str]:

@@ -10,7 +10,7 @@ import pandas as pd
 
 from lm_validity.config.cards import Cards
 from lm_validity.errors import InputError
-from lm_validity.files import write_text
+from lm_validity.files import read_json, write_text
 from lm_validity.pages.page import write_page
 from lm_validity.site.beside import Beside, add_beside, beside_page
 from lm_validity.site.cards.sources import CardSources
@@ -143,8 +143,13 @@ def with_tokens(scores: pd.DataFrame, models: pd.DataFrame) -> pd.DataFrame:
 
 
 def _move(folder: Path, output: Path) -> None:
-    """Put what is in `folder` into `output` in the place of what is called the same there."""
+    """Put what is in `folder` into `output` in the place of what is called the same there; reports that an earlier call
+    wrote and this one did not are removed."""
     output.mkdir(exist_ok=True)
+    for page in output.glob("*/page.json"):
+        name = page.parent.name
+        if not (folder / name).exists() and read_json(page).get("name") == name:
+            shutil.rmtree(page.parent)
     for path in folder.iterdir():
         target = output / path.name
         if target.is_dir() and not target.is_symlink():

@@ -66,6 +66,17 @@ def test_checkpoints_give_signal(tmp_path):
     assert reports(tmp_path / "out") == {"cards", "signal", "data"}
 
 
+def test_a_second_call_leaves_no_report_of_the_first(tmp_path):
+    put_results(tmp_path / "first")
+    put_results(tmp_path / "second", models=2, steps=(1000, 2000, 3000))
+    write([tmp_path / "first"], tmp_path / "out")
+    own = tmp_path / "out" / "notes" / "page.json"  # a reader's own folder
+    own.parent.mkdir()
+    own.write_text('{"name": "mine"}')
+    write([tmp_path / "second"], tmp_path / "out")
+    assert reports(tmp_path / "out") == {"signal", "data", "notes"}
+
+
 def test_trials_give_bias_beside_the_others(tmp_path):
     rows = [
         ("x", "lm", f"task{task}", 50, 100, subsample, arm, correct + task, 100)

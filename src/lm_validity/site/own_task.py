@@ -1,0 +1,253 @@
+"""One new benchmark on the models of a run: a run of its own beside that run, and a report over both.
+
+The run `<run>-<benchmark>` has the models and settings of the configured run and one benchmark, that of a task file. It
+shares the store of the configured run, so the benchmark's cells are there when its row is added to the sheet. What the
+configured run has finished is read and never computed again.
+
+    results/<run>-<benchmark>/card/     configuration.json, models.tsv, benchmarks.tsv, tables/
+    results/<run>-<benchmark>/report/   the site
+"""
+
+import os
+import shutil
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import ValidationError
+
+from lm_validity.cells.tasks.task_file import find_own_task, read_task_name
+from lm_validity.config.load import Run, load_run
+from lm_validity.config.rows import LAYOUT
+from lm_validity.config.sheets import Benchmark
+from lm_validity.config.text_rows import read_text_rows
+from lm_validity.errors import InputError
+from lm_validity.files import replace_file, write_json, write_text
+from lm_validity.run.task_files import named_files
+from lm_validity.site.report import Given, report_site
+from lm_validity.site.tasks import PREFERRED, metric_direction
+from lm_validity.tables.merge import Merger
+from lm_validity.tables.schema import ITEMS, SCORES, SELECTIONS
+
+STUDIES = ("agreement", "signal")  # what a task file can take part in
+_TABLES = {"scores": SCORES, "items": ITEMS, "selections": SELECTIONS}
+
+
+@dataclass(frozen=True)
+class OwnTask:
+    """A task file beside a configured run. `row`: its row of the benchmarks sheet, as texts. `trains`: whether it has
+    documents to train on; without, it is scored direct only."""
+
+    base: Run
+    row: dict[str, str]
+    trains: bool
+
+    @property
+    def name(self) -> str:
+        """Of the benchmark."""
+        return self.row["benchmark"]
+
+    @property
+    def results(self) -> Path:
+        return _results(self.base, self.name)
+
+    @property
+    def folder(self) -> Path:
+        return self.results / "card"
+
+    @property
+    def configfile(self) -> Path:
+        return self.folder / "configuration.json"
+
+    @property
+    def studies(self) -> tuple[str, ...]:
+        """The studies that its run computes cells for. Curves are of direct scores, so `signal` needs no training."""
+        return tuple(one for one in STUDIES if one in self.base.configuration.studies) if self.trains else ("signal",)
+
+    def lines(self) -> list[str]:
+        """What will be computed, for a terminal."""
+        protocols = "direct and after preparation" if self.trains and "agreement" in self.studies else "direct only"
+        why = "" if self.trains else " (the task has no training split)"
+        return [
+            f"Benchmark {self.name}: {protocols}{why}; metric {self.row['metric']}.",
+            f"Run {self.results.name}: its cells go into {self.base.results / 'store'}.",
+        ]
+
+
+def read_own_task(path: Path, configfile: Path) -> OwnTask:
+    """The task file as a benchmark of the configured run's models.
+
+    Writes nothing, but for a copy of the task's files where they lie in the working directory itself: all Python files
+    below a task's folder are part of its recipe. Raises InputError for a file that is no task, a name that the sheet
+    has or that cannot be an id, a metric without a direction, and models that are not there yet.
+    """
+    base = load_run(configfile)
+    _check_base(base, configfile)
+    name = read_task_name(path)
+    if name in base.benchmarks:
+        raise InputError(
+            f"{path}: {base.configuration.benchmarks} has a benchmark {name!r}.",
+            "give the task another name, or run the workflow for the benchmark of the sheet.",
+        )
+    _check_id(path, name, base)
+    folder = path.parent
+    copied = folder.resolve() == Path.cwd()
+    if copied:
+        folder = _copy_task(path, _results(base, name) / "task")
+    try:
+        record, trains = find_own_task(path, name, folder)
+        metric, better = _main_metric(path, record.higher_is_better)
+    except InputError:
+        if copied:
+            shutil.rmtree(folder)
+            with suppress(OSError):  # what an earlier call computed stays
+                folder.parent.rmdir()
+        raise
+    row = {"benchmark": name, "task": name, "include_path": str(folder), "metric": metric}
+    row |= {"output_type": record.output_type, "higher_is_better": str(int(better))}
+    return OwnTask(base, row, trains)
+
+
+def write_run(own: OwnTask) -> Run:
+    """Write the configuration and sheets of the task's run, and join it to the configured run's store and records."""
+    own.folder.mkdir(parents=True, exist_ok=True)
+    sheets = {"models": own.folder / "models.tsv", "benchmarks": own.folder / "benchmarks.tsv"}
+    write_text(sheets["models"], _as_tsv(_models(own)))
+    write_text(sheets["benchmarks"], _as_tsv(pd.DataFrame([own.row | {"studies": ",".join(own.studies)}])))
+    values = own.base.configuration.model_dump(mode="json")
+    values |= {key: str(path) for key, path in sheets.items()}
+    values |= {"name": own.results.name, "studies": list(own.studies), "miniature": None, "bias": None}
+    write_json(own.configfile, values)
+    store = own.base.results / "store"
+    store.mkdir(parents=True, exist_ok=True)
+    if not (own.results / "store").is_symlink():
+        (own.results / "store").symlink_to(os.path.relpath(store, own.results))
+    # the same records give the same recipes, and no model is looked for again
+    records = own.results / "prefetch" / "models"
+    records.mkdir(parents=True, exist_ok=True)
+    for path in (own.base.results / "prefetch" / "models").glob("*.json"):
+        shutil.copy2(path, records)
+    return load_run(own.configfile)
+
+
+def write_own_report(own: OwnTask) -> list[str]:
+    """Write the site over the task's scores and all that the configured run has finished; lines to print."""
+    merger = Merger(own.base, partial=True)
+    finished = own.folder / "finished"
+    merger.write_scores(finished)
+    merger.write_items(finished)
+    for name, schema in _TABLES.items():
+        parts = [folder / f"{name}.parquet" for folder in (finished, own.results / "tables")]
+        _join(parts, schema, own.folder / "tables" / f"{name}.parquet")
+    shutil.rmtree(finished)
+    sheet = own.folder / "all_benchmarks.tsv"
+    others = read_text_rows(Path(own.base.configuration.benchmarks), LAYOUT).frame()
+    write_text(sheet, _as_tsv(pd.concat([others, pd.DataFrame([own.row])]).fillna("")))
+    given = Given(Path(own.base.configuration.models), sheet, resamples=own.base.configuration.reports.resamples)
+    lines = report_site([own.folder / "tables"], own.results / "report", given)
+    missing = len(merger.missing)
+    note = [f"{missing} cells of run {own.base.name} are not finished; the report does without them."]
+    return [*(note if missing else []), *lines]
+
+
+# ---- checks ----------------------------------------------------------------------------------------------------------
+
+
+def _results(base: Run, benchmark: str) -> Path:
+    return base.results.with_name(f"{base.name}-{benchmark}")
+
+
+def _check_base(base: Run, configfile: Path) -> None:
+    if not {*STUDIES} & {*base.configuration.studies}:
+        raise InputError(
+            f"{configfile}: its `studies` have neither agreement nor signal.",
+            "name a configuration whose models are scored on benchmarks.",
+        )
+    if base.configuration.replay:
+        raise InputError(f"{configfile}: a replay runs no model.", "name a configuration without `replay`.")
+    for model in base.models.values():
+        if model.path.startswith(f"{base.results}/") and not Path(model.path).is_dir():
+            raise InputError(
+                f"{model.path}: model {model.model!r} is not made yet.",
+                f"run the workflow first: snakemake --configfile {configfile}.",
+            )
+
+
+def _check_id(path: Path, name: str, base: Run) -> None:
+    try:
+        Benchmark.model_validate({"benchmark": name})
+    except ValidationError as error:
+        more = error.errors()[0]["ctx"]
+        raise InputError(f"{path}: task {name!r}: {more['problem']}.", more["hint"]) from None
+    results = _results(base, name)
+    if results.exists() and not ((results / "card").is_dir() or (results / "task").is_dir()):
+        raise InputError(f"{results}: the folder of another run.", "give the task another name.")
+
+
+def _main_metric(path: Path, directions) -> tuple[str, bool]:
+    """The metric of the report's scores, as `report` guesses it, and whether a higher value is better."""
+    order = (*PREFERRED, "bits_per_byte")
+    metric = min(
+        directions,
+        key=lambda key: order.index(name) if (name := key.partition(",")[0]) in order else len(order),
+    )
+    better = directions[metric]
+    better = metric_direction(metric) if better is None else better
+    if better is None:
+        raise InputError(
+            f"{path}: the task does not say whether a higher {metric.partition(',')[0]} is better.",
+            "add higher_is_better to the metric in the file.",
+        )
+    return metric, better
+
+
+# ---- files -----------------------------------------------------------------------------------------------------------
+
+
+def _copy_task(path: Path, folder: Path) -> Path:
+    """The task's file and the files beside it that it names, in a folder of their own."""
+    files = {path, *named_files([path])}
+    away = sorted(str(one) for one in files if one.parent.resolve() != path.parent.resolve())
+    if away:
+        raise InputError(f"{path}: it names {away[0]}.", "put the task's file into a folder of its own.")
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    for one in files:
+        shutil.copy2(one, folder)
+    return folder
+
+
+def _models(own: OwnTask) -> pd.DataFrame:
+    """The models sheet of the configured run, as texts, with paths as they are seen from the new sheet.
+
+    Direct only: the models take part in `signal`, which scores without training, those of `agreement` at their end.
+    """
+    sheet = Path(own.base.configuration.models)
+    frame = read_text_rows(sheet, LAYOUT).frame()
+    frame["path"] = frame["path"].str.replace("{run}", own.base.name, regex=False)
+    if "checkpoints" in frame:
+        moved = frame["checkpoints"].map(lambda path: os.path.relpath(sheet.parent / path, own.folder))
+        frame["checkpoints"] = moved.where(frame["checkpoints"] != "", "")
+    if not own.trains:
+        used, rows = {*own.base.configuration.studies}, own.base.models.values()
+        frame["studies"] = ["signal" if {*STUDIES} & used & {*row.studies} else "bias" for row in rows]
+        if "checkpoints" in frame:
+            curves = ["signal" in used & {*row.studies} for row in rows]
+            frame["checkpoints"] = frame["checkpoints"].where(curves, "")
+    return frame
+
+
+def _as_tsv(frame: pd.DataFrame) -> str:
+    return frame.to_csv(sep="\t", index=False, lineterminator="\n")
+
+
+def _join(parts: list[Path], schema: pa.Schema, path: Path) -> None:
+    """The rows of several tables in one, a row group at a time."""
+    with replace_file(path) as temporary, pq.ParquetWriter(temporary, schema, compression="zstd") as writer:
+        for part in parts:
+            with pq.ParquetFile(part) as table:
+                for number in range(table.num_row_groups):
+                    writer.write_table(table.read_row_group(number))

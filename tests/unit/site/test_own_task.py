@@ -1,0 +1,149 @@
+"""A task file beside a configured run: what its run computes, where it is written, what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from lm_validity.config.load import load_run
+from lm_validity.errors import InputError
+from lm_validity.run.grid import Grid
+from lm_validity.run.task_files import task_sources
+
+pytest.importorskip("lm_eval")
+from lm_validity.site.own_task import read_own_task, write_run
+
+TASK = """\
+task: rivers
+dataset_path: json
+output_type: multiple_choice
+training_split: train
+test_split: test
+doc_to_text: "{{question}}"
+doc_to_choice: "{{options}}"
+doc_to_target: "{{answer}}"
+metric_list:
+  - metric: acc
+  - metric: acc_norm
+"""
+DIRECT = TASK.replace("training_split: train\n", "")
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch) -> Path:
+    """Three models, one of them with checkpoints and one made by the workflow itself; a benchmark; a task."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sheets").mkdir()
+    (tmp_path / "results/mine/models/own").mkdir(parents=True)
+    Path("sheets/models.tsv").write_text(
+        "model\tpath\tfamily\tcheckpoints\tstudies\n"
+        "hub\torg/hub\tHub\t\tagreement\n"
+        "own\tresults/{run}/models/own\tOwn\t\tagreement\n"
+        "long\torg/long\tHub\tpoints.tsv\tagreement,signal\n"
+    )
+    Path("sheets/points.tsv").write_text("checkpoint\titeration\ns1\t1\ns2\t2\n")
+    Path("sheets/benchmarks.tsv").write_text("benchmark\tcategory\narc_easy\tQA\n")
+    configure("[agreement, signal]")
+    Path("tasks").mkdir()
+    Path("tasks/rivers.yaml").write_text(TASK)
+    return tmp_path
+
+
+def configure(studies: str, more: str = "") -> None:
+    Path("my.yaml").write_text(
+        f"name: mine\nstudies: {studies}\nmodels: sheets/models.tsv\nbenchmarks: sheets/benchmarks.tsv\n"
+        f"finetuning: {{learning_rates: [1e-3]}}\n{more}"
+    )
+
+
+def read(path: str = "tasks/rivers.yaml"):
+    return read_own_task(Path(path), Path("my.yaml"))
+
+
+def cells(run) -> set[str]:
+    return {f"{cell.rule} {cell.model} {cell.name}" for cell in Grid(run).cells()}
+
+
+def test_the_run_has_the_cells_of_the_new_benchmark_only(project):
+    run = write_run(read())
+    assert run.name == "mine-rivers" and {*run.benchmarks} == {"rivers"}
+    row = run.benchmarks["rivers"]
+    assert (row.metric, row.include_path, row.higher_is_better) == ("acc_norm,none", "tasks", True)
+    found = cells(run)
+    for model in ("hub", "own", "long"):
+        assert f"finetune_adapter {model} rivers.plain.lr1e-3.seed0" in found
+        assert f"evaluate_adapter {model} rivers.seed0" in found
+    curves = {f"evaluate_model long rivers.{point}.plain.test" for point in ("s1", "s2", "final")}
+    assert curves <= found and "evaluate_model hub rivers.s1.plain.test" not in found
+    assert run.models["own"].path == "results/mine/models/own"
+
+
+def test_without_training_documents_scores_are_direct(project):
+    Path("tasks/rivers.yaml").write_text(DIRECT)
+    own = read()
+    assert "direct only" in own.lines()[0]
+    points = {"hub": ["final"], "own": ["final"], "long": ["s1", "s2", "final"]}
+    wanted = {f"evaluate_model {model} rivers.{p}.plain.test" for model, names in points.items() for p in names}
+    assert cells(write_run(own)) == wanted
+
+
+def test_the_store_and_the_records_are_those_of_the_run(project):
+    record = Path("results/mine/prefetch/models/hub.json")
+    record.parent.mkdir(parents=True)
+    record.write_text(json.dumps({"sha": 1}))
+    for _ in range(2):  # the second call finds what the first wrote
+        run = write_run(read())
+        assert (run.results / "store").resolve() == (project / "results/mine/store").resolve()
+        assert (run.results / "prefetch/models/hub.json").read_text() == record.read_text()
+    assert Path("sheets/benchmarks.tsv").read_text() == "benchmark\tcategory\narc_easy\tQA\n"
+    assert {*load_run("my.yaml").benchmarks} == {"arc_easy"}
+
+
+def test_a_task_in_the_working_directory_takes_along_only_what_it_names(project):
+    Path("rivers.yaml").write_text("include: base.yaml\nprocess_docs: !function lib.keep\n" + TASK)
+    Path("base.yaml").write_text("description: x\n")
+    Path("lib.py").write_text("def keep(docs):\n    return docs\n")
+    Path("other.py").write_text("")
+    own = read("rivers.yaml")
+    folder = Path("results/mine-rivers/task")
+    assert own.row["include_path"] == str(folder)
+    assert {Path(path).name for path in task_sources(str(folder))} == {"rivers.yaml", "base.yaml", "lib.py"}
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda: Path("tasks/rivers.yaml").unlink(), "no such file"),
+        (lambda: Path("tasks/rivers.yaml").write_text("task: [rivers"), "lm-eval cannot read it"),
+        (lambda: Path("tasks/rivers.yaml").write_text("doc_to_text: x\n"), "not an lm-eval task"),
+        (lambda: Path("tasks/rivers.yaml").write_text("- rivers\n"), "lm-eval cannot read it"),
+        (lambda: Path("tasks/rivers.yaml").write_text(TASK.replace("rivers", "arc_easy")), "has a benchmark"),
+        (lambda: Path("tasks/rivers.yaml").write_text(TASK.replace("rivers", "all-x")), "'all-x': not a usable id"),
+        (lambda: Path("tasks/rivers.yaml").write_text(TASK.replace("multiple_choice", "loglikelihood")),
+         "'loglikelihood' is not supported"),
+        (lambda: Path("tasks/rivers.yaml").write_text(TASK.replace("acc\n", "odd\n").replace("acc_norm", "strange")),
+         "does not say whether a higher odd is better"),
+        (lambda: Path("tasks/a.yaml").write_text(TASK), "declares the task 'rivers' too"),
+        (lambda: Path("results/mine/models/own").rmdir(), "model 'own' is not made yet"),
+        (lambda: Path("results/mine-rivers").mkdir(), "the folder of another run"),
+        (lambda: configure("[agreement]", "replay: {scores: x.json}\n"), "a replay runs no model"),
+        (lambda: Path("my.yaml").unlink(), "no such configuration"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_refused_before_anything_is_written(project, change, problem):
+    change()
+    before = {path for path in project.rglob("*")}
+    with pytest.raises(InputError) as refused:
+        read()
+    assert problem in refused.value.problem and refused.value.hint
+    assert {path for path in project.rglob("*")} == before
+
+
+def test_a_bad_task_in_the_working_directory_leaves_no_copy(project):
+    Path("rivers.yaml").write_text(TASK.replace("multiple_choice", "loglikelihood"))
+    with pytest.raises(InputError):
+        read("rivers.yaml")
+    assert not Path("results/mine-rivers").exists()
+    Path("rivers.yaml").write_text(TASK.replace("task: rivers", "task: rivers\ninclude: tasks/rivers.yaml"))
+    with pytest.raises(InputError, match="it names tasks"):
+        read("rivers.yaml")

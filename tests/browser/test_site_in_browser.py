@@ -4,23 +4,18 @@ Needs selenium (extra `test`) and Debian's packages chromium and chromium-driver
 """
 
 import csv
-import shutil
-import time
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from tests.browser.checks import WIDTHS, assert_accessible, assert_operable, assert_readable
+from tests.browser.conftest import open_page, wait_for
 
 from lm_validity.site.compose import build_site
 from lm_validity.studies.agreement.factors.report import report_factors
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.tables.schema import SCORES, write_table
-
-selenium = pytest.importorskip("selenium", reason="selenium is not installed")
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-DRIVER = shutil.which("chromedriver")
-pytestmark = pytest.mark.skipif(not (BROWSER and DRIVER), reason="no chromium and chromedriver on this machine")
 
 HOSTILE = '<script>document.title = "broken"</script> "quoted" & more'
 FAMILIES = ["Alpha", "Beta", '<b>Gamma</b> "x"']
@@ -57,42 +52,6 @@ def site(tmp_path_factory) -> Path:
     report_factors(*paths, folder / "factors", resamples=60)
     build_site([folder / "agreement", folder / "factors"], folder / "report", missing=[HOSTILE])
     return folder / "report" / "index.html"
-
-
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory):
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = BROWSER
-    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
-        options.add_argument(argument)
-    downloads = tmp_path_factory.mktemp("downloads")
-    options.add_experimental_option("prefs", {"download.default_directory": str(downloads)})
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    browser = webdriver.Chrome(options=options, service=Service(DRIVER))
-    browser.downloads = downloads
-    yield browser
-    browser.quit()
-
-
-def open_page(driver, site: Path, width: int) -> None:
-    driver.execute_cdp_cmd(
-        "Emulation.setDeviceMetricsOverride",
-        {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},
-    )
-    driver.get(site.as_uri())
-    wait_for(lambda: driver.execute_script("return document.documentElement.dataset.drawn"), 60)
-
-
-def wait_for(condition, seconds: float = 10):
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if value := condition():
-            return value
-        time.sleep(0.05)
-    raise AssertionError("the page did not get there in time")
 
 
 @pytest.mark.parametrize("width", [1280, 390])
@@ -211,3 +170,17 @@ def test_files_of_figures_lie_beside_the_page(driver, site):
     open_page(driver, site, 1280)
     links = driver.execute_script("return [...document.querySelectorAll('.files a')].map(a => a.getAttribute('href'))")
     assert links and all((site.parent / link).is_file() for link in links)
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_figures_are_readable(driver, site, width):
+    assert_readable(driver, site, width)
+
+
+def test_everything_is_reached_and_operated_by_keyboard(driver, site):
+    assert_operable(driver, site)
+
+
+@pytest.mark.parametrize(("width", "theme"), [(1280, "light"), (390, "dark")])
+def test_axe_finds_nothing(driver, site, width, theme):
+    assert_accessible(driver, site, width, theme)

@@ -9,7 +9,6 @@ selection of a family.
 `save_figure` writes one chart as Vega-Lite, SVG and PDF.
 """
 
-import copy
 import json
 import resource
 from collections.abc import Sequence
@@ -25,7 +24,6 @@ from lm_validity.pages.figure_content import marked_if_empty, names_axis, with_v
 from lm_validity.pages.figure_style import (
     CATEGORY_COLORS,
     CONFIG,
-    FAMILY_FOCUS,
     MISSING_COLOR,
     PROTOCOL_COLORS,
     PROTOCOL_LABELS,
@@ -47,7 +45,6 @@ __all__ = [
     "PROTOCOL_COLORS",
     "PROTOCOL_LABELS",
     "UNKNOWN_COLOR",
-    "bump",
     "chart_data",
     "family_color",
     "family_opacity",
@@ -321,51 +318,10 @@ def strip(
     return marked_if_empty(chart, frame[value])
 
 
-def bump(frame: pd.DataFrame, families: Sequence[str | None]) -> alt.LayerChart:
-    """Two orders of the same models side by side, lines between a model's places.
-
-    Columns of `frame`: model, family, benchmark, side (0 left, 1 right), place, rank, best, worst (its rank
-    band), score, error. One row per model and side.
-    """
-    color = family_color(families)
-    names = frame.drop_duplicates("side").sort_values("side")["benchmark"].tolist()
-    places = int(frame["place"].max())
-    tooltip = tooltips(
-        model="Model", family="Family", benchmark="Benchmark", score="Score|.4f", error="±|.4f", rank="Rank|~g",
-        place="Aligned place", best="Band from", worst="to",
-    )  # fmt: skip
-    titles = " · ".join(names)
-    angle = -20 if sum(map(len, names)) > 30 else 0  # long names side by side would overlap on a narrow screen
-    axis = alt.Axis(
-        values=[0, 1], labelAngle=angle, labelExpr=f"datum.value == 0 ? {json.dumps(names[0])} : {json.dumps(names[1])}"
-    )
-    y_axis = alt.Axis(values=[1, *range(10, places + 1, 10)], grid=False)
-    base = alt.Chart(chart_data(frame)).encode(
-        x=alt.X("side:Q", scale=alt.Scale(domain=[-0.55, 1.55]), axis=axis, title=None),
-        color=color,
-        tooltip=tooltip,
-        opacity=family_opacity(),
-    )
-    y = alt.Y("place:Q", scale=alt.Scale(domain=[0.5, places + 0.5], reverse=True), axis=y_axis, title="Place")
-    # bands overlap: they are shown for the family that is focused
-    shown = alt.condition(f"datum.family == {FAMILY_FOCUS}", alt.value(0.3), alt.value(0.0))
-    band = base.mark_rule(strokeWidth=7).encode(y=alt.Y("best:Q", title="Place"), y2="worst:Q", opacity=shown)
-    line = base.mark_line(strokeWidth=1.4).encode(y=y, detail="model:N")
-    dot = base.mark_point(filled=True, size=26).encode(y=y)
-    left = base.transform_filter("datum.side == 0").mark_text(align="right", dx=-6, fontSize=9)
-    right = base.transform_filter("datum.side == 1").mark_text(align="left", dx=6, fontSize=9)
-    labels = [text.encode(y=y, text="model:N") for text in (left, right)]
-    chart = alt.layer(band, line, dot, *labels).properties(
-        width="container", height=max(160, 11 * places), description=titles
-    )
-    return with_family_focus(chart)
-
-
 def vega_lite(chart: alt.TopLevelMixin | dict) -> dict:
     """The Vega-Lite specification of a chart with the common configuration."""
-    spec = copy.deepcopy(chart) if isinstance(chart, dict) else chart.to_dict(validate=False)
-    spec["config"] = {**CONFIG, **{k: v for k, v in spec.get("config", {}).items() if k not in ("view",)}}
-    return spec
+    spec = chart if isinstance(chart, dict) else chart.to_dict(validate=False)
+    return {**spec, "config": {**CONFIG, **{k: v for k, v in spec.get("config", {}).items() if k not in ("view",)}}}
 
 
 def check_address_space() -> None:
@@ -395,8 +351,5 @@ def save_figure(spec: dict, stem: str | Path) -> None:
 
 def static_spec(spec: dict) -> dict:
     """A copy of fixed width on a white background."""
-    static = copy.deepcopy(spec)
-    if static.get("width") == "container":
-        static["width"] = STATIC_WIDTH
-    static["config"] = {**static.get("config", {}), "background": "white"}
-    return static
+    static = {**spec, "config": {**spec.get("config", {}), "background": "white"}}
+    return static | {"width": STATIC_WIDTH} if static.get("width") == "container" else static

@@ -203,7 +203,7 @@ def packed(value) -> str:
 
 
 def _deflated(text: str) -> str:
-    return base64.b64encode(zlib.compress(text.encode(), 9)).decode("ascii")
+    return base64.b64encode(zlib.compress(text.encode())).decode("ascii")
 
 
 def _packed_rows(table: dict) -> str:

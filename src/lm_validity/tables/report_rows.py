@@ -37,16 +37,18 @@ def benchmark_metric(rows: pd.DataFrame, sheet: pd.DataFrame, path, notes: list[
     wanted = sheet.set_index("benchmark")["metric"].reindex(rows["benchmark"]).to_numpy(dtype=object)
     given = np.array([None if pd.isna(name) else metric_key(name) for name in rows["metric"]], dtype=object)
     keep = np.array([w is None or g is None or w == g for w, g in zip(wanted, given, strict=True)], dtype=bool)
+    names = rows["benchmark"].to_numpy(dtype=object)
+    cells = rows.groupby(["benchmark", "model", "checkpoint", "protocol"], dropna=False, sort=False).ngroup().to_numpy()
+    lost = ~keep & ~np.isin(cells, cells[keep])  # rows of cells that have other metrics only
     for benchmark in sheet["benchmark"]:
-        here = (rows["benchmark"] == benchmark).to_numpy()
+        here = names == benchmark
         found = sorted({name for name in given[here] if name is not None})
         if here.any() and not (here & keep).any():
             metric = wanted[here][0]
             notes.append(f"{benchmark}: no score under its metric {metric}; the table has {listing(found)}.")
         elif here.any() and wanted[here][0] is not None:
-            notes += _other_metrics(
-                rows[here & keep], rows[here & ~keep].assign(metric=given[here & ~keep]), wanted[here][0]
-            )
+            if (here & lost).any():
+                notes.append(_other_metrics(rows[here & lost].assign(metric=given[here & lost]), wanted[here][0]))
         elif here.any() and len(found) > 1:
             raise InputError(
                 f"{path}: {benchmark} has several metrics ({listing(found)}) and the benchmarks sheet names none.",
@@ -55,17 +57,13 @@ def benchmark_metric(rows: pd.DataFrame, sheet: pd.DataFrame, path, notes: list[
     return rows.assign(metric=given)[keep]
 
 
-def _other_metrics(kept: pd.DataFrame, others: pd.DataFrame, metric: str) -> list[str]:
+def _other_metrics(lost: pd.DataFrame, metric: str) -> str:
     """A note on cells of one benchmark that have rows under other metrics only, and so count as missing."""
-    here, there = (pd.MultiIndex.from_frame(r[["model", "checkpoint", "protocol"]].fillna("")) for r in (others, kept))
-    lost = others[~here.isin(there)]
-    if lost.empty:
-        return []
     cells = [f"{model} ({protocol})" for model, protocol in lost[["model", "protocol"]].drop_duplicates().to_numpy()]
-    return [
+    return (
         f"{lost['benchmark'].iloc[0]}: the scores of {listing(cells, 6)} are not under its metric {metric} but under "
         f"{listing(sorted(set(lost['metric'])))} only; they count as missing."
-    ]
+    )
 
 
 def _one_wording(rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:

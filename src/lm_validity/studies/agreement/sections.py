@@ -5,6 +5,7 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.pages import figures
+from lm_validity.pages.bump import bump, bump_width
 from lm_validity.pages.page import Figure, Section, Table
 from lm_validity.studies.agreement.analysis import DIRECT, PREPARED
 from lm_validity.studies.agreement.shown import bounds, over_both, shown_mean, value_in_words
@@ -184,7 +185,7 @@ def alignment_section(summary: AgreementSummary) -> Section | None:
             _bump_chart(summary, pair),
             caption=f"{pair.aligned_crossings} crossings are left of {pair.crossings}; focus a family to see its "
             "rank bands.",
-            min_width=420,
+            min_width=bump_width(summary.matrix.labels),
         )
         for pair in shown
     ]
@@ -255,4 +256,4 @@ def _bump_chart(summary: AgreementSummary, pair: PairAlignment) -> alt.LayerChar
                     "error": errors[model, matrix.benchmarks.index(benchmark)],
                 }
             )
-    return figures.bump(pd.DataFrame(rows), matrix.families)
+    return bump(pd.DataFrame(rows), matrix.families)

@@ -91,10 +91,11 @@ def _seed_criteria(result: BenchmarkResult, facts: pd.DataFrame) -> tuple[Value,
     """Over the models that are alike in size, architecture and training data: repeated trainings."""
     design = result.design
     alike: dict[tuple, list[int]] = {}
-    columns = ["size", "architecture", "training_data"]
+    rows = facts[["size", "architecture", "training_data"]].to_dict("index")
     for position, model in enumerate(design.ranked):
-        if facts.loc[model, columns].notna().all():
-            alike.setdefault(tuple(facts.loc[model, columns]), []).append(position)
+        recipe = tuple(rows[model].values())
+        if not pd.isna(list(recipe)).any():
+            alike.setdefault(recipe, []).append(position)
     repeated = [positions for positions in alike.values() if len(positions) > 1]
     if not repeated or not len(design.ranked_tokens):
         none = Missing("Signal to noise over seeds and non-randomness need repeated trainings of one model.")

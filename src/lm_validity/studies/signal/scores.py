@@ -1,5 +1,6 @@
 """One benchmark's scores from learning curves, the same code for the curves themselves and for resampled ones."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -21,8 +22,9 @@ from lm_validity.studies.signal.statistics.ranking import (
     E2LM_WINDOWS,
     PairConsistency,
     RankingWindows,
+    agreement_with_last,
+    from_then_on,
     pair_consistency,
-    stable_from,
 )
 
 FITTED_WINDOWS = replace(E2LM_WINDOWS, relative=True)
@@ -219,9 +221,9 @@ def ranked_curves(design: Design, values: Values) -> np.ndarray:
 def _stability(design: Design, values: Values) -> tuple[np.ndarray, np.ndarray]:
     if len(design.ranked_at) < 2 or len(design.ranked_tokens) < 2:
         return np.array(np.nan), np.array(np.nan)
-    curves = ranked_curves(design, values)
-    tokens = design.ranked_tokens
-    return stable_from(curves, tokens, 1.0), stable_from(curves, tokens, STABLE_TAU)
+    tau = agreement_with_last(ranked_curves(design, values))
+    exact, nearly = (from_then_on(tau, design.ranked_tokens, threshold) for threshold in (1.0, STABLE_TAU))
+    return exact, nearly
 
 
 def _ranking_pairs(
@@ -248,10 +250,10 @@ def _ranking_pairs(
 
 def _compliance_pairs(curves: dict[str, Curve], facts: pd.DataFrame, selection: str) -> list[Pair]:
     """Pairs of a science and a web model of one size, of one architecture where it is known."""
-    pairs = []
+    pairs, rows = [], facts.to_dict("index")
     for science in curves:
         for web in curves:
-            a, b = facts.loc[science], facts.loc[web]
+            a, b = rows[science], rows[web]
             if a["training_data"] != "science" or b["training_data"] != "web":
                 continue
             if pd.isna(a["size"]) or a["size"] != b["size"] or not _alike(a, b, "architecture"):
@@ -264,9 +266,9 @@ def _compliance_pairs(curves: dict[str, Curve], facts: pd.DataFrame, selection: 
 
 def _larger_pairs(models: list[str], facts: pd.DataFrame) -> list[tuple[int, int]]:
     """Indices (smaller, larger) of models that differ in parameters but not in architecture and training data."""
-    pairs = []
+    pairs, rows = [], facts.to_dict("index")
     for (i, first), (j, second) in combinations(enumerate(models), 2):
-        a, b = facts.loc[first], facts.loc[second]
+        a, b = rows[first], rows[second]
         if not (_alike(a, b, "architecture") and _alike(a, b, "training_data")):
             continue
         sizes = parameters(a), parameters(b)
@@ -276,7 +278,7 @@ def _larger_pairs(models: list[str], facts: pd.DataFrame) -> list[tuple[int, int
     return pairs
 
 
-def parameters(fact: pd.Series) -> float:
+def parameters(fact: Mapping) -> float:
     """Parameters in billions, from the sheet or from a size such as 500m or 1b; NaN where neither says."""
     if pd.notna(fact["parameters_b"]):
         return float(fact["parameters_b"])
@@ -288,7 +290,7 @@ def parameters(fact: pd.Series) -> float:
         return float("nan")
 
 
-def _alike(a: pd.Series, b: pd.Series, column: str) -> bool:
+def _alike(a: Mapping, b: Mapping, column: str) -> bool:
     """Equal, or unknown in either."""
     return bool(pd.isna(a[column]) or pd.isna(b[column]) or a[column] == b[column])
 

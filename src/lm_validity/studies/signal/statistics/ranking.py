@@ -145,7 +145,9 @@ def size_ordering(curves: np.ndarray, pairs: list[tuple[int, int]]) -> SizeOrder
         return SizeOrdering(nothing, nothing, 0)
     smaller, larger = (np.array(side) for side in zip(*pairs, strict=True))
     gap = curves[..., larger, :] - curves[..., smaller, :]
-    return SizeOrdering((0.5 + 0.5 * np.sign(gap)).mean(axis=-2), gap.mean(axis=-2), len(pairs))
+    share = ((gap > 0).sum(axis=-2) + 0.5 * (gap == 0).sum(axis=-2)) / len(pairs)
+    mean = gap.mean(axis=-2)
+    return SizeOrdering(np.where(np.isnan(mean), np.nan, share), mean, len(pairs))
 
 
 def agreement_with_last(curves: np.ndarray) -> np.ndarray:
@@ -153,10 +155,11 @@ def agreement_with_last(curves: np.ndarray) -> np.ndarray:
 
     tau-a = (concordant - discordant) / pairs, in [-1, 1]; a tie counts 0. NaN for fewer than two models.
     """
-    signs = _pair_signs(curves)
-    if signs.shape[-2] == 0:
-        return np.full(signs.shape[:-2] + signs.shape[-1:], np.nan)
-    return np.mean(signs * signs[..., -1:], axis=-2)
+    curves = np.asarray(curves, dtype=float)
+    pairs = np.array(np.triu_indices(curves.shape[-2], k=1))
+    if pairs.shape[1] == 0:
+        return np.full(curves.shape[:-2] + curves.shape[-1:], np.nan)
+    return _agreement_over(curves, pairs)
 
 
 def decision_accuracy(early: np.ndarray, target: np.ndarray) -> np.ndarray:
@@ -180,7 +183,7 @@ def stable_from(curves: np.ndarray, tokens_b: np.ndarray, threshold: float = 1.0
     to `tokens_b[-1]` says that the order changed up to the end. Where models tie at the end, tau-a cannot
     reach 1 and the result is NaN.
     """
-    return _from_then_on(agreement_with_last(curves), tokens_b, threshold)
+    return from_then_on(agreement_with_last(curves), tokens_b, threshold)
 
 
 def separable_pairs(last: np.ndarray, deviations: np.ndarray) -> np.ndarray:
@@ -205,21 +208,28 @@ def settled_from(curves: np.ndarray, tokens_b: np.ndarray, separable: np.ndarray
     with them, one pair of equal models puts the point at the last checkpoint about every second time. NaN without any
     separable pair.
     """
-    signs = _pair_signs(curves)[..., separable, :]
-    if signs.shape[-2] == 0:
-        return np.full(signs.shape[:-2], np.nan)
-    return _from_then_on(np.mean(signs * signs[..., -1:], axis=-2), tokens_b, threshold)
+    curves = np.asarray(curves, dtype=float)
+    pairs = np.array(np.triu_indices(curves.shape[-2], k=1))[:, separable]
+    if pairs.shape[1] == 0:
+        return np.full(curves.shape[:-2], np.nan)
+    return from_then_on(_agreement_over(curves, pairs), tokens_b, threshold)
 
 
-def _from_then_on(tau: np.ndarray, tokens_b: np.ndarray, threshold: float) -> np.ndarray:
+def from_then_on(tau: np.ndarray, tokens_b: np.ndarray, threshold: float) -> np.ndarray:
     """Tokens (...,) from which `tau` (..., n) is at least the threshold to the end; NaN where it is not at the end."""
     settled = np.flip(np.logical_and.accumulate(np.flip(tau >= threshold - 1e-12, axis=-1), axis=-1), axis=-1)
     earliest = np.asarray(tokens_b, dtype=float)[np.argmax(settled, axis=-1)]
     return np.where(settled.any(axis=-1), earliest, np.nan)
 
 
-def _pair_signs(curves: np.ndarray) -> np.ndarray:
-    """Signs (..., pairs, n) of the differences between models of `curves` (..., models, n)."""
-    curves = np.asarray(curves, dtype=float)
-    first, second = np.triu_indices(curves.shape[-2], k=1)
-    return np.sign(curves[..., first, :] - curves[..., second, :])
+def _agreement_over(curves: np.ndarray, pairs: np.ndarray) -> np.ndarray:
+    """tau-a (..., n) of `curves` (..., models, n) at each checkpoint and the last, over the `pairs` (2, k)."""
+    first, second = (np.take(curves, side, axis=-2) for side in pairs)
+    # bytes: with a thousand resamples most of the time is that of moving these numbers
+    signs = (first > second).view(np.int8) - (first < second).view(np.int8)
+    tau = (signs * signs[..., -1:]).sum(axis=-2, dtype=np.int32) / pairs.shape[1]
+    unknown = np.isnan(curves)
+    if not unknown.any():
+        return tau
+    here = np.take(unknown, np.unique(pairs), axis=-2).any(axis=-2)
+    return np.where(here | here[..., -1:], np.nan, tau)

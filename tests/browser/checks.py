@@ -1,0 +1,68 @@
+"""What every page has to stand: no text over another, nothing cut, all of it by keyboard, nothing for axe to find."""
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from tests.browser.conftest import open_page
+
+SCRIPT = (Path(__file__).parent / "checks.js").read_text(encoding="utf-8")
+WIDTHS = (1280, 390)
+MOST_STOPS = 2000
+
+
+def ask(driver, check: str):
+    """The answer of a function of checks.js."""
+    return driver.execute_script(SCRIPT, check)
+
+
+def assert_readable(driver, page: Path, width: int) -> None:
+    """No sideways scrolling; no text of a figure lies over another or sticks out; every figure shows something."""
+    open_page(driver, page, width)
+    assert driver.execute_script("return document.documentElement.scrollWidth") <= width
+    assert ask(driver, "overlaps") == []
+    assert ask(driver, "cut") == []
+    assert ask(driver, "empty") == []
+
+
+def assert_operable(driver, page: Path) -> None:
+    """The tabulator key reaches every control; Enter opens tables and sorts them."""
+    from selenium.webdriver.common.keys import Keys
+
+    open_page(driver, page, 1280)
+    opened = sorted_by = stops = 0
+    for _ in range(MOST_STOPS):
+        driver.switch_to.active_element.send_keys(Keys.TAB)
+        kind = ask(driver, "focused")
+        if kind in ("seen", "none"):
+            break
+        stops += 1
+        element = driver.switch_to.active_element
+        if kind == "closed":
+            element.send_keys(Keys.ENTER)
+            opened += 1
+        elif kind == "header":
+            element.send_keys(Keys.ENTER)
+            assert driver.execute_script("return arguments[0].closest('th').ariaSort", element) != "none"
+            sorted_by += 1
+    assert stops == ask(driver, "controls")
+    assert sorted_by == driver.execute_script("return document.querySelectorAll('th button').length") > 0
+    assert opened and driver.execute_script("return document.querySelectorAll('details:not([open])').length") == 0
+
+
+def assert_accessible(driver, page: Path, width: int, theme: str, tables: bool = True) -> None:
+    """axe-core's rules, contrast among them; `tables`: with every table open."""
+    found = find_spec("axe_core_python")
+    if found is None:
+        pytest.skip("axe-core-python is not installed")
+    axe = Path(found.submodule_search_locations[0]) / "axe.min.js"
+    open_page(driver, page, width)
+    driver.execute_script("document.documentElement.dataset.theme = arguments[0]", theme)
+    if tables:
+        driver.execute_script("for (const each of document.querySelectorAll('details')) each.open = true")
+    driver.execute_script(axe.read_text(encoding="utf-8"))
+    driver.set_script_timeout(120)
+    run = "axe.run(document, {resultTypes: ['violations']})"
+    script = f"const done = arguments[0]; {run}.then(done, (error) => done({{violations: [{{id: String(error)}}]}}))"
+    found = driver.execute_async_script(script)["violations"]
+    assert [(one["id"], [node["html"][:160] for node in one.get("nodes", ())][:3]) for one in found] == []

@@ -1,0 +1,50 @@
+"""A headless Chromium, one for all tests; they are skipped where it or its driver is absent."""
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+DRIVER = shutil.which("chromedriver")
+
+
+@pytest.fixture(scope="session")
+def driver(tmp_path_factory):
+    webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+    if not (BROWSER and DRIVER):
+        pytest.skip("no chromium and chromedriver on this machine")
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = BROWSER
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    downloads = tmp_path_factory.mktemp("downloads")
+    options.add_experimental_option("prefs", {"download.default_directory": str(downloads)})
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    browser = webdriver.Chrome(options=options, service=Service(DRIVER))
+    browser.downloads = downloads
+    yield browser
+    browser.quit()
+
+
+def open_page(driver, site: Path, width: int) -> None:
+    """Open a page at a width in pixels and wait until every figure is drawn."""
+    driver.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride",
+        {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},
+    )
+    driver.get(site.as_uri())
+    wait_for(lambda: driver.execute_script("return document.documentElement.dataset.drawn"), 60)
+
+
+def wait_for(condition, seconds: float = 10):
+    """The first true value of `condition`, asked until then."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if value := condition():
+            return value
+        time.sleep(0.05)
+    raise AssertionError("the page did not get there in time")

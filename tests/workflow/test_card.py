@@ -54,6 +54,9 @@ def test_a_new_benchmark_goes_through_and_into_the_sheet(project):
     assert kept["rivers", "direct"].equals(kept["table", "direct"])  # the same documents
     assert len(kept["rivers", "train_before_test"]) == 3
     assert json.loads((report / "agreement/summary.json").read_text())["benchmarks"] == 3
+    card = json.loads((report / "cards/rivers/card.json").read_text())
+    assert card["values"]["models.train_before_test"]["estimate"] == 3
+    assert done.stdout.splitlines()[-1] == "The card: results/test-rivers/report/cards/rivers/index.html"
     # adopted: its row in the sheet computes nothing
     settings = yaml.safe_load((config / "test.yaml").read_text())
     row = "rivers\trivers\tmine\tstructured\texact_match,none\tgenerate_until\t1\tagreement\n"

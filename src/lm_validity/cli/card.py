@@ -1,4 +1,5 @@
-"""`lm-validity card TASK.yaml`: what one new benchmark needs on the configured models, and its card."""
+"""`lm-validity card`: a benchmark's card as text, or what one new benchmark needs on the configured models, and its
+card."""
 
 import os
 import subprocess
@@ -17,20 +18,32 @@ def register(app: typer.Typer) -> None:
 
 
 def card(
-    task: Annotated[Path, typer.Argument(metavar="TASK.yaml", help="YAML file of an lm-eval task.")],
-    configfile: Annotated[Path, typer.Option(help="The run whose models are asked.")] = Path("config/config.yaml"),
+    benchmarks: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TASK.yaml | BENCHMARK...", help="YAML file of an lm-eval task; or names of benchmarks."
+        ),
+    ],
+    configfile: Annotated[Path, typer.Option(help="The run's configuration.")] = Path("config/config.yaml"),
     profile: Annotated[Path | None, typer.Option(help="Snakemake's profile; profiles/local by default.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Only say what would run.")] = False,
 ) -> None:
-    """Score one new benchmark on the configured models, and write its card.
+    """Score one new benchmark, a task file, on the configured models, and write its card; or print the cards of
+    benchmarks of a finished run.
 
-    Runs the workflow for the cells of that benchmark alone. Finished cells of other benchmarks are read for the
+    Runs the workflow for the cells of the new benchmark alone. Finished cells of other benchmarks are read for the
     agreement with them.
     """
+    if not any(name.endswith((".yaml", ".yml")) for name in benchmarks):
+        print("\n".join(_cards(benchmarks, configfile)))
+        return
+    from lm_validity.errors import InputError
     from lm_validity.site.own_task import read_own_task, write_own_report, write_run
 
+    if len(benchmarks) > 1:
+        raise InputError(f"{' '.join(benchmarks)}: more than one task file.", "give one at a time.")
     snakefile = _snakefile()
-    own = read_own_task(task, configfile)
+    own = read_own_task(Path(benchmarks[0]), configfile)
     write_run(own)
     print("\n".join(own.lines()), flush=True)
     code = _snakemake(snakefile, own.configfile, profile, dry_run)
@@ -38,6 +51,26 @@ def card(
         raise typer.Exit(code)
     if not dry_run:
         print("\n".join(write_own_report(own)))
+
+
+def _cards(benchmarks: list[str], configfile: Path) -> list[str]:
+    """The Markdown of cards in the run's site. Raises InputError for one that is not there."""
+    from lm_validity.config.load import load_run
+    from lm_validity.errors import InputError, nearest
+    from lm_validity.site.cards.write import FOLDER, folder_name
+
+    run = load_run(configfile)
+    found = []
+    for name in benchmarks:
+        path = run.results / "report" / FOLDER / folder_name(name) / "card.md"
+        if not path.is_file():
+            like = None if name in run.benchmarks else nearest(name, run.benchmarks)
+            hint = (
+                f"did you mean {like!r}?" if like else f"run the workflow first: snakemake --configfile {configfile}."
+            )
+            raise InputError(f"{path}: no card of {name!r}.", hint)
+        found.append(path.read_text(encoding="utf-8"))
+    return found
 
 
 def _snakefile() -> Path:

@@ -10,6 +10,8 @@ import pandas as pd
 _LABEL_LIMIT = 220  # pixels, as in CONFIG
 _MANY = 24  # names on a horizontal axis that stand upright
 _LETTER = 6.5  # pixels of its width
+_TITLE_LETTER = 6.0  # the same in the title of an axis
+_LEGEND = 220  # pixels of the two protocols' names above a figure
 
 
 def is_empty(spec: dict) -> bool:
@@ -19,12 +21,22 @@ def is_empty(spec: dict) -> bool:
 
 
 def label_room(spec: dict) -> int:
-    """Pixels of width that a specification needs for the names on its horizontal axis not to overlap; 0: no names."""
+    """Pixels of width that a specification needs so that names on its axes do not overlap, and neither a legend nor the
+    title of the horizontal axis is cut; 0: it has none of them."""
     across, down = (_names(spec, channel) for channel in ("x", "y"))
-    if not across:
+    across_room = _label_step(across) * len(across) if across else 0.0
+    plot = max(across_room, _LEGEND if down else 0.0, _TITLE_LETTER * len(_title(spec)))
+    if not plot:
         return 0
     beside = min(_LABEL_LIMIT, max((_LETTER * len(name) for name in down), default=60))
-    return math.ceil(_label_step(across) * len(across) + beside + 20)
+    return math.ceil(plot + beside + 20)
+
+
+def _title(spec: dict) -> str:
+    """The longest title of the horizontal axis in a specification or its layers."""
+    own = spec.get("encoding", {}).get("x", {}).get("title")
+    inner = [_title(layer) for layer in spec.get("layer", []) if isinstance(layer, dict)]
+    return max([own if isinstance(own, str) else "", *inner], key=len)
 
 
 def names_axis(names: Sequence[str]) -> alt.Axis:

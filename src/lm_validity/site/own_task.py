@@ -25,14 +25,18 @@ from lm_validity.config.rows import LAYOUT
 from lm_validity.config.sheets import Benchmark
 from lm_validity.config.text_rows import read_text_rows
 from lm_validity.errors import InputError
-from lm_validity.files import replace_file, write_json, write_text
+from lm_validity.files import read_json, replace_file, write_json, write_text
 from lm_validity.run.task_files import named_files
+from lm_validity.site.cards.write import FOLDER as CARDS
+from lm_validity.site.cards.write import folder_name
 from lm_validity.site.report import Given, report_site
 from lm_validity.site.tasks import PREFERRED, metric_direction
 from lm_validity.tables.merge import Merger
 from lm_validity.tables.schema import ITEMS, SCORES, SELECTIONS
+from lm_validity.words import count
 
 STUDIES = ("agreement", "signal")  # what a task file can take part in
+PROCESSES = 2  # reports written at the same time
 _TABLES = {"scores": SCORES, "items": ITEMS, "selections": SELECTIONS}
 
 
@@ -134,7 +138,8 @@ def write_run(own: OwnTask) -> Run:
 
 
 def write_own_report(own: OwnTask) -> list[str]:
-    """Write the site over the task's scores and all that the configured run has finished; lines to print."""
+    """Write the site over the task's scores and all that the configured run has finished; lines to print, the last of
+    them the task's card."""
     merger = Merger(own.base, partial=True)
     finished = own.folder / "finished"
     merger.write_scores(finished)
@@ -146,11 +151,34 @@ def write_own_report(own: OwnTask) -> list[str]:
     sheet = own.folder / "all_benchmarks.tsv"
     others = read_text_rows(Path(own.base.configuration.benchmarks), LAYOUT).frame()
     write_text(sheet, _as_tsv(pd.concat([others, pd.DataFrame([own.row])]).fillna("")))
-    given = Given(Path(own.base.configuration.models), sheet, resamples=own.base.configuration.reports.resamples)
-    lines = report_site([own.folder / "tables"], own.results / "report", given)
-    missing = len(merger.missing)
-    note = [f"{missing} cells of run {own.base.name} are not finished; the report does without them."]
-    return [*(note if missing else []), *lines]
+    settings, report = own.base.configuration, own.results / "report"
+    given = Given(
+        models=Path(settings.models),
+        benchmarks=sheet,
+        resamples=settings.reports.resamples,
+        processes=PROCESSES,
+        cards=settings.cards,
+        splits=_all_splits(own),
+        source=f"the run {own.results.name}",
+    )
+    lines = report_site([own.folder / "tables"], report, given)
+    if merger.missing:
+        lines.append(
+            f"Not finished in the run {own.base.name}, so not in the report: {count(len(merger.missing), 'cell')}."
+        )
+    card = report / CARDS / folder_name(own.name)
+    return [*lines, read_json(card / "card.json")["verdict"]["sentence"], f"The card: {card / 'index.html'}"]
+
+
+def _all_splits(own: OwnTask) -> Path:
+    """A folder of links to the splits of every benchmark."""
+    place = own.folder / "splits"
+    shutil.rmtree(place, ignore_errors=True)
+    place.mkdir()
+    for folder in (own.base.results, own.results):
+        for splits in (folder / "splits").glob("*"):
+            (place / splits.name).symlink_to(os.path.relpath(splits, place))
+    return place
 
 
 # ---- checks ----------------------------------------------------------------------------------------------------------

@@ -29,7 +29,8 @@ MODELS, BENCHMARKS = "models.tsv", "benchmarks.tsv"
 
 @dataclass(frozen=True)
 class Given:
-    """What a reader may give beside the results. `names`: models' names by file or folder."""
+    """What a reader may give beside the results. `names`: models' names by file or folder; `splits` and `source`: as
+    cards take them."""
 
     models: Path | None = None
     benchmarks: Path | None = None
@@ -39,6 +40,8 @@ class Given:
     resamples: int = 1000
     processes: int = 2
     cards: Cards = field(default_factory=Cards)
+    splits: Path | None = None
+    source: str = ""
 
 
 def report_site(paths: Iterable[str | Path], output: str | Path, given: Given) -> list[str]:
@@ -89,7 +92,8 @@ def _cards(found: Gathered, given: Given, pages: list[Path], folder: Path) -> li
     """The folder of the cards' table, where there are scores."""
     if found.scores is None:
         return []
-    sources = CardSources(folder / "scores.parquet", folder / BENCHMARKS, pages, found.items, settings=given.cards)
+    tables = (folder / "scores.parquet", folder / BENCHMARKS, pages, found.items)
+    sources = CardSources(*tables, given.splits, given.cards, given.source)
     return [folder / CARDS] if write_cards(sources, folder) else []
 
 

@@ -3,15 +3,17 @@
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from lm_validity.config.load import load_run
 from lm_validity.errors import InputError
 from lm_validity.run.grid import Grid
 from lm_validity.run.task_files import task_sources
+from lm_validity.tables.schema import ITEMS, SCORES, SELECTIONS, write_table
 
 pytest.importorskip("lm_eval")
-from lm_validity.site.own_task import read_own_task, write_run
+from lm_validity.site.own_task import read_own_task, write_own_report, write_run
 
 TASK = """\
 task: rivers
@@ -52,7 +54,7 @@ def project(tmp_path, monkeypatch) -> Path:
 def configure(studies: str, more: str = "") -> None:
     Path("my.yaml").write_text(
         f"name: mine\nstudies: {studies}\nmodels: sheets/models.tsv\nbenchmarks: sheets/benchmarks.tsv\n"
-        f"finetuning: {{learning_rates: [1e-3]}}\n{more}"
+        f"finetuning: {{learning_rates: [1e-3]}}\nreports: {{resamples: 0}}\n{more}"
     )
 
 
@@ -147,3 +149,45 @@ def test_a_bad_task_in_the_working_directory_leaves_no_copy(project):
     Path("rivers.yaml").write_text(TASK.replace("task: rivers", "task: rivers\ninclude: tasks/rivers.yaml"))
     with pytest.raises(InputError, match="it names tasks"):
         read("rivers.yaml")
+
+
+class Finished:
+    """Stands for the configured run's finished cells: scores of the three models on its benchmark, one cell missing."""
+
+    missing = ("one",)
+
+    def __init__(self, run, partial):
+        assert run.name == "mine" and partial
+
+    def write_scores(self, folder):
+        write_scores(folder, "arc_easy")
+        write_table(pd.DataFrame(columns=SELECTIONS.names), SELECTIONS, folder / "selections.parquet")
+
+    def write_items(self, folder):
+        write_table(pd.DataFrame(columns=ITEMS.names), ITEMS, folder / "items.parquet")
+
+
+def write_scores(folder: Path, benchmark: str) -> None:
+    frame = pd.DataFrame({"model": ["hub", "own", "long"] * 2, "value": [0.3, 0.4, 0.5, 0.4, 0.5, 0.6]})
+    frame = frame.assign(protocol=["direct"] * 3 + ["train_before_test"] * 3, benchmark=benchmark, stderr=0.01)
+    frame = frame.assign(metric="acc_norm,none", split="test", selected=True, checkpoint="final")
+    write_table(frame, SCORES, folder / "scores.parquet")
+
+
+def test_the_report_has_a_card_of_the_task(project, monkeypatch):
+    monkeypatch.setattr("lm_validity.site.own_task.Merger", Finished)
+    monkeypatch.setattr("lm_validity.pages.page.save_figure", lambda spec, stem: None)
+    monkeypatch.setattr("lm_validity.site.own_task.PROCESSES", 1)
+    own = read()
+    write_run(own)
+    tables = own.results / "tables"
+    write_scores(tables, "rivers")
+    Finished(own.base, True).write_items(tables)
+    write_table(pd.DataFrame(columns=SELECTIONS.names), SELECTIONS, tables / "selections.parquet")
+    lines = write_own_report(own)
+    assert lines[-1] == "The card: results/mine-rivers/report/cards/rivers/index.html"
+    folder = Path("results/mine-rivers/report/cards/rivers")
+    card = json.loads((folder / "card.json").read_text())
+    assert card["source"] == "the run mine-rivers" and card["values"]["models.train_before_test"]["estimate"] == 3
+    assert card["verdict"]["sentence"] == lines[-2] and lines[-3].endswith("report: 1 cell.")
+    assert {*pd.read_parquet("results/mine-rivers/report/scores.parquet")["benchmark"]} == {"arc_easy", "rivers"}

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from lm_validity.pages import figures
+from lm_validity.pages.bump import bump_width
 from lm_validity.pages.page import Figure, Finding, Page, Section, Table, page_document, render, write_page
 
 NAMES = [f"a benchmark of number {number}" for number in range(65)]
@@ -87,6 +88,22 @@ def test_names_on_the_horizontal_axis_have_room():
     assert figure["wide"] and figure["min_width"] >= 65 * 12 + 100
     axis = figure["spec"]["layer"][0]["encoding"]["x"]["axis"]
     assert axis["labelAngle"] == -90 and axis["labelOverlap"] is False
+
+
+def test_titles_legends_and_models_names_have_room():
+    """Beside names of 150 pixels a legend needs 220 more, a title of 60 letters 360."""
+    frame = pd.DataFrame({"benchmark": ["a" * 23, "b"], "tau": [0.5, 0.6], "protocol": ["Direct", "Direct"]})
+    options = {"y": "benchmark", "value": "tau", "y_order": ["a" * 23, "b"], "tooltip": []}
+    charts = [
+        figures.interval_dots(frame, title=title, color=figures.protocol_color(), **options)
+        for title in ("tau", "t" * 60)
+    ]
+    shown = [Figure(f"f{number}", "F", chart) for number, chart in enumerate(charts)]
+    (section,) = page_document(page([Section("S", figures=shown)]))["sections"]
+    short, long = (figure["min_width"] for figure in section["figures"])
+    assert 370 <= short < 450 and 510 <= long < 560
+    assert bump_width(["m1"]) < 220 and bump_width(["m1", "x" * 20]) > 2 * 20 * 5 + 100
+    assert bump_width(["x" * 500]) == bump_width(["x" * 50])
 
 
 def test_five_findings_are_shown_and_alarms_always():

@@ -41,6 +41,7 @@ def test_a_new_benchmark_goes_through_and_into_the_sheet(project):
     (project.folder / "mine/rivers.yaml").write_text(text.replace("task: miniature_table", "task: rivers"))
     for code in made.parent.glob("*.py"):
         shutil.copy(code, project.folder / "mine")
+    shutil.copytree(made.parents[1] / "data", project.folder / "data")
     done = project.lm_validity("card", "mine/rivers.yaml", "--configfile", "config/test.yaml")
     after = project.sidecars()
     assert before.items() <= after.items()

@@ -10,7 +10,7 @@ import pandas as pd
 _LABEL_LIMIT = 220  # pixels, as in CONFIG
 _MANY = 24  # names on a horizontal axis that stand upright
 _LETTER = 6.5  # pixels of its width
-_TITLE_LETTER = 6.0  # the same in the title of an axis
+_TITLE_LETTER = 7.0  # the same in the title of an axis, in the widest of the page's fonts
 _LEGEND = 220  # pixels of the two protocols' names above a figure
 
 

@@ -74,7 +74,7 @@ def test_a_second_call_leaves_no_report_of_the_first(tmp_path):
     own.parent.mkdir()
     own.write_text('{"name": "mine"}')
     write([tmp_path / "second"], tmp_path / "out")
-    assert reports(tmp_path / "out") == {"signal", "data", "notes"}
+    assert reports(tmp_path / "out") == {"cards", "signal", "data", "notes"}
 
 
 def test_trials_give_bias_beside_the_others(tmp_path):

@@ -74,7 +74,11 @@ def _subset_chart(frame: pd.DataFrame) -> alt.LayerChart:
         high="high",
         color=figures.protocol_color(),
         detail="choice",
-        dash=alt.StrokeDash("choice:N", scale=alt.Scale(domain=SUBSETS, range=[[1, 0], [5, 3], [2, 2]])),
+        dash=alt.StrokeDash(
+            "choice:N",
+            scale=alt.Scale(domain=SUBSETS, range=[[1, 0], [5, 3], [2, 2]]),
+            legend=alt.Legend(orient="bottom", columns=1),  # beside the protocols it would not fit a narrow screen
+        ),
         x_title="Benchmarks in the subset",
         y_title="tau with the ranking from all",
         tooltip=figures.tooltips(

@@ -170,19 +170,27 @@ def _progress(results: dict[str, BenchmarkResult]) -> Progress:
 
 def _drawn(learning: LearningCurves, result: BenchmarkResult, progress: Progress) -> pd.DataFrame:
     """A benchmark's curves in the metric's own direction: a row per model and checkpoint, with its 95% band."""
-    sign = learning.direction[result.design.benchmark]
-    drawn = []
-    for model, curve in result.design.curves.items():
-        low = high = np.nan
-        if not isinstance(result.resampled, Missing):
-            low, high = np.sort(sign * np.quantile(result.resampled[model], [0.025, 0.975], axis=0), axis=0)
-        frame = pd.DataFrame({"checkpoint": curve.checkpoints, "progress": curve.progress * progress.scale})
-        frame = frame.assign(score=sign * curve.values, low=low, high=high, selected=result.design.selected[model])
-        frame.insert(0, "model", learning.facts.at[model, "label"])
-        drawn.append(frame)
-    frame = pd.concat(drawn).assign(chance=number(result.chance))
-    frame.insert(0, "benchmark", result.design.benchmark)
-    return frame
+    sign, curves = learning.direction[result.design.benchmark], result.design.curves
+    resampled = result.resampled
+    bands = [
+        np.full((2, len(curve.values)), np.nan)
+        if isinstance(resampled, Missing)
+        else np.sort(sign * np.quantile(resampled[model], [0.025, 0.975], axis=0), axis=0)
+        for model, curve in curves.items()
+    ]
+    low, high = np.concatenate(bands, axis=1)
+    columns = {
+        "benchmark": result.design.benchmark,
+        "model": [learning.facts.at[model, "label"] for model, curve in curves.items() for _ in curve.values],
+        "checkpoint": [name for curve in curves.values() for name in curve.checkpoints],
+        "progress": np.concatenate([curve.progress for curve in curves.values()]) * progress.scale,
+        "score": sign * np.concatenate([curve.values for curve in curves.values()]),
+        "low": low,
+        "high": high,
+        "selected": np.concatenate([result.design.selected[model] for model in curves]),
+        "chance": number(result.chance),
+    }
+    return pd.DataFrame(columns)
 
 
 def _noise_level(results: dict[str, BenchmarkResult], options: Options) -> NoiseLevel | Missing:

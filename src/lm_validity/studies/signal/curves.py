@@ -1,5 +1,6 @@
 """From the scores table and the sheets to learning curves: one per model and benchmark."""
 
+import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,12 +34,13 @@ class Curve:
     tokens_b: np.ndarray  # all NaN where unknown
     values: np.ndarray
     errors: np.ndarray  # standard errors of the values over items; NaN where unknown
+    items: float = math.nan  # the fewest that a value is the mean of; NaN where one is unknown
 
     def at(self, chosen: np.ndarray) -> "Curve":
         """Some of the checkpoints: boolean or indices (n,)."""
         names = tuple(np.array(self.checkpoints, dtype=object)[chosen])
         arrays = (self.iterations, self.tokens_b, self.values, self.errors)
-        return Curve(names, *(array[chosen] for array in arrays))
+        return Curve(names, *(array[chosen] for array in arrays), self.items)
 
     @property
     def progress(self) -> np.ndarray:
@@ -273,7 +275,9 @@ def _curves(rows: pd.DataFrame, directions: dict) -> tuple[dict[str, dict[str, C
         values = directions[benchmark] * points["value"].to_numpy(dtype=float)[order]
         names = tuple(points["checkpoint"].to_numpy(dtype=object)[order])
         errors = points["stderr"].to_numpy(dtype=float)[order]
-        curves.setdefault(benchmark, {})[model] = Curve(names, iterations[order], tokens[order], values, errors)
+        counts = points["n_items"].to_numpy(dtype=float, na_value=np.nan)
+        curve = Curve(names, iterations[order], tokens[order], values, errors, float(counts.min()))
+        curves.setdefault(benchmark, {})[model] = curve
     with_curves = {model for by_model in curves.values() for model in by_model}
     notes = []
     if without := sorted(single - with_curves):

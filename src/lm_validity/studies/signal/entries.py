@@ -5,10 +5,9 @@ from collections.abc import Callable
 import numpy as np
 
 from lm_validity.studies.signal.analysis import BenchmarkResult, quality_null, quality_walk
-from lm_validity.studies.signal.items import too_few_checkpoints
+from lm_validity.studies.signal.items import CONTROLS, SIZES, too_few_checkpoints
 from lm_validity.studies.signal.scores import (
     FITTED_WINDOWS,
-    STABLE_TAU,
     Design,
     Options,
     OrderScores,
@@ -17,20 +16,14 @@ from lm_validity.studies.signal.scores import (
     compliance_of,
     mean_of_known,
     point_values,
-    ranked_curves,
 )
 from lm_validity.studies.signal.statistics.chance import above_chance_from, holm, p_above_chance
 from lm_validity.studies.signal.statistics.compliance import NORMALISATIONS
-from lm_validity.studies.signal.statistics.noise_free import MINIMUM_RELIABILITY
-from lm_validity.studies.signal.statistics.quality import net_rise
+from lm_validity.studies.signal.statistics.noise_free import MINIMUM_RELIABILITY, quality_by_errors
+from lm_validity.studies.signal.statistics.quality import fewest_checkpoints, net_rise
 from lm_validity.studies.signal.statistics.ranking import (
     RankingWindows,
-    agreement_with_last,
-    separable_pairs,
-    settled_from,
-    size_ordering,
 )
-from lm_validity.studies.signal.statistics.resampling import resampling_interval
 from lm_validity.studies.signal.summary import (
     SKIPPED,
     BenchmarkQuality,
@@ -38,16 +31,14 @@ from lm_validity.studies.signal.summary import (
     ComplianceScore,
     Consistency,
     ConsistencyScore,
-    Draws,
     ModelQuality,
     PairOrder,
-    Ranking,
     Value,
     bounds,
     known_bounds,
     p_value,
 )
-from lm_validity.summaries import Missing, is_known, known
+from lm_validity.summaries import Missing, known
 
 _NO_POINT = "A curve needs two selected checkpoints."
 
@@ -111,7 +102,9 @@ def benchmark_quality(result: BenchmarkResult, options: Options) -> BenchmarkQua
             for size, mean in by_size.items()
         },
         signal_quality_by_items=result.items if isinstance(result.items, Missing) else result.items.by_items,
+        signal_quality_by_errors=_quality_by_errors(result, options),
         noise_free_quality=_mean_noise_free(result),
+        noise_free_quality_interval=_noise_free_interval(result, options),
         models=len(result.design.scored),
         items=result.items if isinstance(result.items, Missing) else result.items.items,
         chance=result.chance,
@@ -140,6 +133,31 @@ def _mean_noise_free(result: BenchmarkResult) -> Value:
     values = [_noise_free(result, model, "value") for model in result.design.scored]
     missing = [value for value in values if isinstance(value, Missing)]
     return missing[0] if missing else float(np.mean(values))
+
+
+def _noise_free_interval(result: BenchmarkResult, options: Options) -> Bounds:
+    mean = _mean_noise_free(result)
+    if isinstance(mean, Missing):
+        return mean
+    why = "It needs resampling, 40 items or 20 subjects, and a noise-free quality without each twentieth of them."
+    return known_bounds(*result.items.noise_free_interval, why)
+
+
+def _quality_by_errors(result: BenchmarkResult, options: Options) -> dict[int, float] | Missing:
+    """Signal quality at fewer items where items are not known, but their number and the standard errors are."""
+    if not isinstance(result.items, Missing):
+        return Missing("The items are known: see signal_quality_by_items.")
+    curves = [result.design.curves[model].at(result.design.selected[model]) for model in result.design.scored]
+    curves = [curve for curve in curves if len(curve.values) >= fewest_checkpoints(options.convention)]
+    if not curves:
+        return Missing(too_few_checkpoints(options))
+    numbers = [curve.items for curve in curves]
+    if np.isnan(numbers).any() or any(np.isnan(curve.errors).any() for curve in curves):
+        return Missing("It needs the items, or their number and the standard error of every score.")
+    pairs = [(curve.values, curve.errors) for curve in curves]
+    generator = np.random.default_rng(0)
+    found = quality_by_errors(pairs, numbers, SIZES, CONTROLS, generator, options.convention, options.ties)
+    return found or Missing(f"The benchmark has fewer than {SIZES[0]} items.")
 
 
 def _above_chance_from(result: BenchmarkResult, tokens: np.ndarray, model: str) -> Value:
@@ -308,80 +326,3 @@ def overall_p(result: BenchmarkResult, overall: Value, options: Options) -> Valu
             return missing
     draws = np.stack([quality_null(result), result.consistency.coin, null], axis=-1) @ options.weights.as_array()
     return p_value(overall, draws)
-
-
-def ranking_of(result: BenchmarkResult) -> Ranking | Missing:
-    """The order of the models along training, over the checkpoints that they have in common."""
-    design, scores = result.design, result.scores
-    if len(design.ranked) < 2 or len(design.ranked_tokens) < 2:
-        return Missing("An order along training needs two models with two checkpoints in common.")
-    curves = ranked_curves(design, point_values(design))
-    ordering = size_ordering(curves, design.larger_pairs)
-    end = float(design.ranked_tokens[-1])
-    unknown = bool(np.isnan(design.ranked_tokens).any())
-    unsettled = "Tokens are unknown." if unknown else "Models tie at the last checkpoint: their order cannot settle."
-    alone = Missing("No two models are alike but for their size.")
-    exact, nearly = (known(float(tokens), unsettled) for tokens in (scores.stable_from, scores.nearly_stable_from))
-    return Ranking(
-        models=design.ranked,
-        tokens_b=Missing("Tokens are unknown.") if unknown else design.ranked_tokens,
-        agreement_with_last=agreement_with_last(curves),
-        stable_from_b=exact,
-        stable_from_interval_b=_percentiles(exact, result.draws(lambda found: found.stable_from), end),
-        nearly_stable_tau=STABLE_TAU,
-        nearly_stable_from_b=nearly,
-        nearly_stable_from_interval_b=_percentiles(nearly, result.draws(lambda found: found.nearly_stable_from), end),
-        pairs=len(curves) * (len(curves) - 1) // 2,
-        **_settling(result, curves, end),
-        size_pairs=ordering.pairs,
-        size_order_share=ordering.share if ordering.pairs else alone,
-        size_gap=ordering.gap if ordering.pairs else alone,
-        separated_from_b=_separated_from(result, ordering.gap) if ordering.pairs else alone,
-        progress=design.ranked_progress,
-    )
-
-
-def _settling(result: BenchmarkResult, curves: np.ndarray, end: float) -> dict:
-    """From when on the models that can be told apart at the end have their final order, `curves` (models, n)."""
-    if isinstance(result.resampled, Missing):
-        return dict.fromkeys(("separable_pairs", "settled_from_b", "settled_from_interval_b"), result.resampled)
-    drawn, tokens = ranked_curves(result.design, result.resampled), result.design.ranked_tokens
-    first, second = np.triu_indices(len(curves), k=1)
-    separable = separable_pairs(curves[:, -1], np.std(drawn[:, first, -1] - drawn[:, second, -1], axis=0))
-    equal = "No two models can be told apart at the last checkpoint." if not separable.any() else "Tokens are unknown."
-    value = known(float(settled_from(curves, tokens, separable, STABLE_TAU)), equal)
-    return {
-        "separable_pairs": int(separable.sum()),
-        "settled_from_b": value,
-        "settled_from_interval_b": _percentiles(value, settled_from(drawn, tokens, separable, STABLE_TAU), end),
-    }
-
-
-def _percentiles(value: Value, resampled: Draws, end: float) -> Bounds:
-    """95% percentiles of a token count over item resamples.
-
-    A resample without one (its models tie at the last checkpoint) never settles: it counts as the end of training.
-    Resamples add noise to the noise that is there, so they settle later: there is no interval where they leave the
-    value itself out.
-    """
-    if isinstance(resampled, Missing):
-        return resampled
-    if np.isnan(resampled).all():
-        return value if isinstance(value, Missing) else Missing("The order settles in none of the resamples.")
-    drawn = np.where(np.isnan(resampled), end, resampled)
-    low, high = (float(quantile) for quantile in np.quantile(drawn, [0.025, 0.975], method="nearest"))
-    if is_known(value) and not low <= value <= high:
-        return Missing("Resampled scores settle at other times than the scores themselves: they are noisier.")
-    return low, high
-
-
-def _separated_from(result: BenchmarkResult, gap: np.ndarray) -> Value:
-    """Tokens from which larger models are ahead by more than chance of items for good."""
-    if isinstance(result.resampled, Missing):
-        return result.resampled
-    draws = size_ordering(ranked_curves(result.design, result.resampled), result.design.larger_pairs).gap
-    low = np.array([resampling_interval(float(value), draws[:, at]).low for at, value in enumerate(gap)])
-    for_good = np.flip(np.logical_and.accumulate(np.flip(low > 0)))
-    if not is_known(end := known(float(result.design.ranked_tokens[np.argmax(for_good)]), "Tokens are unknown.")):
-        return end
-    return end if for_good.any() else Missing("Larger models are not ahead by more than chance of items at the end.")

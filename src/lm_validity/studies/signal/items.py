@@ -13,10 +13,15 @@ from lm_validity.studies.signal.filters.lengths import answer_lengths, length_de
 from lm_validity.studies.signal.scores import Design, Options, Values, mean_of_known
 from lm_validity.studies.signal.statistics.compliance import compliance, exchanged_curves
 from lm_validity.studies.signal.statistics.items import METRICS
-from lm_validity.studies.signal.statistics.noise_free import NoiseFree, noise_free_quality, quality_by_items
+from lm_validity.studies.signal.statistics.noise_free import (
+    NoiseFree,
+    noise_free_interval,
+    noise_free_quality,
+    quality_by_items,
+)
 from lm_validity.studies.signal.statistics.overall import per_item_score_ratio
 from lm_validity.studies.signal.statistics.quality import fewest_checkpoints, signal_quality
-from lm_validity.studies.signal.statistics.resampling import draw_items, resample_item_means
+from lm_validity.studies.signal.statistics.resampling import draw_items, resample_item_means, standard_errors
 from lm_validity.studies.signal.statistics.splits import FilterTrial
 from lm_validity.studies.signal.summary import SKIPPED, Draws, MetricQuality, Subgroup, Trial, Value, bounds
 from lm_validity.summaries import Missing, is_known, known
@@ -27,6 +32,7 @@ CONTROLS = 200  # random choices of the same size beside every filter
 SIZES = (100, 300, 1000, 3000, 10_000)  # items at which benchmarks are compared
 STRATA = 5  # groups of gold answers of similar length
 SUBGROUP_RESAMPLES = 200
+FEWEST_SUBJECTS = 10  # to draw whole subjects: with fewer their spread is too uncertain
 MINIMUM_SUBGROUP = 10  # items; a curve of fewer is mostly ties
 
 # Name on the page, the filter, the item score that its authors then used
@@ -46,6 +52,7 @@ class ItemAnalysis:
     errors: dict[str, np.ndarray]  # by model: standard errors (n,) of its curve over items
     by_items: dict[int, float] | Missing  # signal quality if there were fewer items
     noise_free: dict[str, NoiseFree] | Missing  # by scored model
+    noise_free_interval: tuple[float, float]  # of the mean over these; NaN where there is none
     resampled: Values | Missing
     metrics: dict[str, MetricQuality] | Missing
     trials: list[Trial] | Missing
@@ -72,22 +79,37 @@ def analyze_items(
         return aligned
     answers, correct = aligned
     chance = _chance(answers, direction)
-    counts = draw_items(len(answers.doc_ids), resamples, np.random.default_rng(seed))
+    clusters = subject_numbers(answers.subjects)
+    counts = draw_items(len(answers.doc_ids), resamples, np.random.default_rng(seed), clusters)
     scored = [index for index, model in enumerate(answers.models) if model.model in design.scored]
     of_scored = answers.rows([(index, np.flatnonzero(_selected(design, answers, index))) for index in scored])
     trials, notes = _trials(of_scored, facts, options, seed)
     return ItemAnalysis(
         items=len(answers.doc_ids),
         chance=chance,
-        errors={name: scores.std(axis=1, ddof=1) / np.sqrt(scores.shape[1]) for name, scores in correct.items()},
+        errors={name: standard_errors(scores, clusters) for name, scores in correct.items()},
         by_items=_by_items(of_scored, options, seed),
-        noise_free=_noise_free(of_scored, options),
+        noise_free=_noise_free(of_scored, options, clusters),
+        noise_free_interval=_noise_free_interval(of_scored, options, clusters, seed) if resamples else (np.nan, np.nan),
         resampled=_resample(correct, counts) if resamples else SKIPPED,
         metrics=_metrics(of_scored, options, counts),
         trials=trials,
         subgroups=_subgroups(of_scored, direction, options, min(resamples, SUBGROUP_RESAMPLES), seed),
         compliance_null=_compliance_null(design, correct, options, chance, resamples, seed),
-        notes=notes,
+        notes=notes if clusters is None else (*notes, _clustered_note(answers.benchmark, clusters)),
+    )
+
+
+def subject_numbers(subjects: np.ndarray) -> np.ndarray | None:
+    """(items,) whole numbers of at least `FEWEST_SUBJECTS` subjects, fewer than items and all known; else None."""
+    names, numbers = np.unique(subjects, return_inverse=True)
+    return numbers if "" not in names and FEWEST_SUBJECTS <= len(names) < len(numbers) else None
+
+
+def _clustered_note(benchmark: str, clusters: np.ndarray) -> str:
+    return (
+        f"{benchmark}: its items are drawn by whole subjects ({int(clusters.max()) + 1}), so that intervals speak for "
+        "other subjects too."
     )
 
 
@@ -101,10 +123,21 @@ def _by_items(answers: BenchmarkItems, options: Options, seed: int) -> dict[int,
     return found or Missing(f"The benchmark has fewer than {SIZES[0]} items.")
 
 
-def _noise_free(answers: BenchmarkItems, options: Options) -> dict[str, NoiseFree] | Missing:
+def _noise_free(
+    answers: BenchmarkItems, options: Options, clusters: np.ndarray | None
+) -> dict[str, NoiseFree] | Missing:
     if options.convention != "code":
         return Missing("Noise-free signal quality is defined for the convention `code`.")
-    return {model.model: noise_free_quality(model.correct, options.ties) for model in answers.models}
+    return {model.model: noise_free_quality(model.correct, options.ties, clusters) for model in answers.models}
+
+
+def _noise_free_interval(
+    answers: BenchmarkItems, options: Options, clusters: np.ndarray | None, seed: int
+) -> tuple[float, float]:
+    curves = [model.correct for model in answers.models]
+    if options.convention != "code" or not curves:
+        return np.nan, np.nan
+    return noise_free_interval(curves, np.random.default_rng(seed), options.ties, clusters)
 
 
 def _aligned(design: Design, answers: BenchmarkItems, direction: float) -> tuple[BenchmarkItems, Values] | Missing:
@@ -284,7 +317,8 @@ def _subgroups(
         if inside.sum() < MINIMUM_SUBGROUP:
             continue
         curves = [model.correct[:, inside] for model in answers.models]
-        counts = draw_items(int(inside.sum()), resamples, np.random.default_rng(seed))
+        clusters = subject_numbers(answers.subjects[inside])
+        counts = draw_items(int(inside.sum()), resamples, np.random.default_rng(seed), clusters)
         value, draws = _quality_of(curves, options, counts)
         quality = known(value, too_few_checkpoints(options))
         subgroups.append(

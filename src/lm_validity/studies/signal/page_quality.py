@@ -15,6 +15,8 @@ _QUALITY_LABELS = {
     "p": "p (white noise)",
     "walk_p": "p (random walk)",
     "noise_free_quality": "without noise of items",
+    "noise_free_low": "from",
+    "noise_free_high": "to",
     "models_above_chance": "models above chance",
     "above_chance_from_b": "above chance from (billion tokens)",
 }
@@ -84,6 +86,7 @@ def quality_section(summary: SignalSummary) -> Section:
     rows = []
     for name, entry in summary.benchmarks.items():
         low, high = ends(entry.signal_quality_interval)
+        free_low, free_high = ends(entry.noise_free_quality_interval)
         rows.append(
             {
                 "benchmark": name,
@@ -99,6 +102,8 @@ def quality_section(summary: SignalSummary) -> Section:
                 "items": entry.items,
                 **_by_items(summary, entry),
                 "noise_free_quality": entry.noise_free_quality,
+                "noise_free_low": free_low,
+                "noise_free_high": free_high,
                 **{f"size {size}": value for size, value in entry.signal_quality_by_size.items()},
             }
         )
@@ -147,18 +152,32 @@ def quality_section(summary: SignalSummary) -> Section:
 
 
 def _by_items(summary: SignalSummary, entry: BenchmarkQuality) -> dict:
-    """Signal quality at the largest number of items that all benchmarks with items have."""
-    known = [found.signal_quality_by_items for found in summary.benchmarks.values()]
-    known = [found for found in known if is_known(found)]
+    """Signal quality at the largest number of items that all benchmarks have, of which that many can be had."""
+    known = [found for one in summary.benchmarks.values() if is_known(found := _matched(one))]
     common = set.intersection(*map(set, known)) if known else set()
     if not common:
         return {}
-    found = entry.signal_quality_by_items
+    found = _matched(entry)
     return {f"at {max(common)} items": found if isinstance(found, Missing) else found[max(common)]}
 
 
+def _matched(entry: BenchmarkQuality) -> dict[int, float] | Missing:
+    by_items, by_errors = entry.signal_quality_by_items, entry.signal_quality_by_errors
+    return by_errors if is_known(by_errors) else by_items
+
+
 def _interval_words(summary: SignalSummary) -> str:
-    """What the intervals rest on, where it is not items."""
+    """What intervals, and figures at one number of items, rest on where it is not items."""
+    matched = [name for name, entry in summary.benchmarks.items() if is_known(entry.signal_quality_by_errors)]
+    return _errors_words(summary) + (
+        f" At one number of items from standard errors ({listing(matched, 4)}): too low, since the checkpoints share "
+        "their items."
+        if matched
+        else ""
+    )
+
+
+def _errors_words(summary: SignalSummary) -> str:
     by_errors = [name for name, entry in summary.benchmarks.items() if entry.interval_source == "standard errors"]
     if not by_errors:
         return ""

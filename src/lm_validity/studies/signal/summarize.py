@@ -12,10 +12,10 @@ from lm_validity.studies.signal.entries import (
     consistency_of,
     model_quality,
     overall_p,
-    ranking_of,
 )
 from lm_validity.studies.signal.items import ItemAnalysis, too_few_checkpoints
 from lm_validity.studies.signal.scores import Options
+from lm_validity.studies.signal.settling import ranking_of
 from lm_validity.studies.signal.statistics.overall import weight_sensitivity
 from lm_validity.studies.signal.statistics.quality import fewest_checkpoints
 from lm_validity.studies.signal.statistics.ranking import E2LM_WINDOWS, RankingWindows

@@ -10,9 +10,16 @@ from lm_validity.studies.signal.statistics.criteria import (
     signal_to_noise,
     signal_to_noise_interval,
 )
-from lm_validity.studies.signal.statistics.noise_free import noise_free_quality, quality_by_items
+from lm_validity.studies.signal.statistics.noise_free import (
+    noise_free_interval,
+    noise_free_quality,
+    quality_by_errors,
+    quality_by_items,
+)
 from lm_validity.studies.signal.statistics.quality import signal_quality
+from lm_validity.studies.signal.statistics.resampling import standard_errors
 from lm_validity.summaries import Missing, is_known
+from lm_validity.tables.schema import SCORES, read_scores, write_table
 
 
 def answers(mean, items, rng):
@@ -52,11 +59,71 @@ def test_items_that_answer_alike_at_all_checkpoints_add_no_noise():
     assert found.value == pytest.approx(1.0) and found.reliability == pytest.approx(1.0)
 
 
+def test_intervals_without_noise_hold_the_quality_of_endlessly_many_items():
+    """A walk of 14 checkpoints whose own quality is known; 3,000 items a world."""
+    rng, held = np.random.default_rng(5), []
+    for _ in range(20):
+        rise = 0.45 + 0.012 * np.cumsum(rng.normal(size=14))
+        world = (
+            np.where(rng.random((14, 3000)) < 0.5, rng.random(3000), rng.random((14, 3000))) < rise[:, None]
+        ).astype(float)
+        low, high = noise_free_interval([world], rng)
+        if np.isfinite(low):
+            held.append(low <= float(signal_quality(rise).signal_quality) <= high)
+    assert len(held) >= 12 and np.mean(held) >= 0.85
+    assert np.isnan(noise_free_interval([world[:, :39]], rng)).all()
+
+
+def test_subjects_are_left_out_whole():
+    """Items of a subject rise alike, so the noise of subjects is more than that of as many single items."""
+    rng = np.random.default_rng(6)
+    subjects = np.repeat(np.arange(40), 25)
+    of_subject = 0.15 * rng.normal(size=(14, 40)).cumsum(axis=0) / 4
+    world = (rng.random((14, 1000)) < 0.3 + np.linspace(0, 0.3, 14)[:, None] + of_subject[:, subjects]).astype(float)
+    single, clustered = noise_free_quality(world), noise_free_quality(world, clusters=subjects)
+    assert clustered.reliability < single.reliability
+    residual = world - world.mean(axis=1, keepdims=True)
+    sums = np.array([residual[:, subjects == g].sum(axis=1) for g in range(40)]).T
+    noise, curve = 40 / 39 * sums @ sums.T / 1000**2, world.mean(axis=1)
+    expected = 1 - (np.trace(noise) - noise.sum() / 14) / ((curve - curve.mean()) ** 2).sum()
+    assert clustered.reliability == pytest.approx(expected)
+    low, high = noise_free_interval([world], np.random.default_rng(0), clusters=subjects)
+    assert low <= clustered.value <= high
+    assert standard_errors(world, subjects) == pytest.approx(np.sqrt(np.diag(noise)))
+
+
+def test_fewer_items_from_standard_errors_are_near_those_from_items_and_below():
+    rng = np.random.default_rng(7)
+    by_items, by_errors = [], []
+    for _ in range(15):
+        world = answers(np.linspace(0.40, 0.46, 14), 3000, rng)
+        errors = world.std(axis=1, ddof=1) / np.sqrt(3000)
+        by_items.append(quality_by_items([world], (1000,), 30, rng)[1000])
+        by_errors.append(quality_by_errors([(world.mean(axis=1), errors)], [3000.0], (1000, 10_000), 30, rng)[1000])
+    assert -0.12 < np.mean(by_errors) - np.mean(by_items) < 0
+    exact = quality_by_errors([(world.mean(axis=1), errors)], [3000.0], (3000,), 5, rng)
+    assert exact[3000] == pytest.approx(float(signal_quality(world.mean(axis=1)).signal_quality))
+
+
+def test_a_report_with_subjects_draws_them_whole_and_one_without_items_matches_by_errors(tmp_path):
+    files = write_world(tmp_path, World(items=120, subjects=12))
+    found = summarize(analyze_signal(files.scores, files.models, items=files.items, resamples=20))
+    assert any("drawn by whole subjects (12)" in note for note in found.notes)
+    scores = read_scores(files.scores).assign(n_items=400, stderr=0.02)
+    write_table(scores, SCORES, tmp_path / "errors.parquet")
+    entry = summarize(analyze_signal(tmp_path / "errors.parquet", files.models, resamples=0)).benchmarks["facts"]
+    assert set(entry.signal_quality_by_errors) == {100, 300}
+    assert entry.signal_quality_by_errors[100] < entry.signal_quality
+    assert isinstance(found.benchmarks["facts"].signal_quality_by_errors, Missing)
+
+
 def test_the_report_has_both_beside_the_organisers_score(tmp_path):
     files = write_world(tmp_path, World(items=120))
     found = summarize(analyze_signal(files.scores, files.models, items=files.items, resamples=20))
     entry = found.benchmarks["facts"]
     assert set(entry.signal_quality_by_items) == {100}
+    low, high = entry.noise_free_quality_interval
+    assert low <= entry.noise_free_quality <= high
     assert entry.signal_quality_by_items[100] < entry.signal_quality < entry.noise_free_quality <= 1
     small = summarize(
         analyze_signal(files.scores, files.models, resamples=20),

@@ -122,6 +122,15 @@ def test_item_resamples_are_paired_and_keep_ties():
     assert np.isnan(resample_item_means(np.empty((2, 0)), draw_items(0, 3, np.random.default_rng(0)))).all()
 
 
+def test_whole_clusters_are_drawn():
+    clusters = np.repeat(np.arange(5), [1, 2, 3, 4, 5])
+    counts = draw_items(15, 200, np.random.default_rng(0), clusters)
+    assert all(np.ptp(counts[:, clusters == cluster], axis=1).max() == 0 for cluster in range(5))
+    assert (counts[:, [0, 1, 3, 6, 10]].sum(axis=1) == 5).all()
+    values = np.random.default_rng(1).random((2, 15))
+    assert resample_item_means(values, counts) == pytest.approx((counts @ values.T) / counts.sum(axis=1)[:, None])
+
+
 def test_item_resamples_have_the_standard_error_of_a_mean():
     values = np.random.default_rng(0).standard_normal((1, 400))
     means = resample_item_means(values, draw_items(400, 4000, np.random.default_rng(1)))

@@ -20,8 +20,16 @@ class Interval:
     bias: float
 
 
-def draw_items(items: int, resamples: int, generator: np.random.Generator) -> np.ndarray:
-    """How often each item is drawn in each bootstrap resample: counts (resamples, items) that sum to `items`."""
+def draw_items(
+    items: int, resamples: int, generator: np.random.Generator, clusters: np.ndarray | None = None
+) -> np.ndarray:
+    """How often each item is drawn in each bootstrap resample: counts (resamples, items).
+
+    `clusters`: (items,) whole numbers from 0, such as subjects: whole clusters are drawn, as many as there are, so that
+    the number of items differs from draw to draw. Without them the counts sum to `items`.
+    """
+    if clusters is not None:
+        return draw_items(int(clusters.max()) + 1, resamples, generator)[:, clusters]
     counts = np.empty((resamples, items), dtype=np.uint16)
     for start in range(0, resamples, _BATCH):
         size = min(_BATCH, resamples - start)
@@ -39,11 +47,27 @@ def resample_item_means(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """
     values = np.asarray(values, dtype=float)
     means = np.empty((len(counts), len(values)))
+    total = counts.sum(axis=1, dtype=float)[:, None]
     if values.shape[1] == 0:
         return np.full_like(means, np.nan)
     for start in range(0, len(counts), _BATCH):
-        means[start : start + _BATCH] = counts[start : start + _BATCH].astype(float) @ values.T / values.shape[1]
-    return means
+        means[start : start + _BATCH] = counts[start : start + _BATCH].astype(float) @ values.T
+    return means / total
+
+
+def standard_errors(scores: np.ndarray, clusters: np.ndarray | None = None) -> np.ndarray:
+    """Standard errors (n,) of the means of `scores` (n, items) over items, or over `clusters` (items,) of items.
+
+    Clustered: the root of G / (G - 1) times the sum over G clusters of their squared sums of residuals, over the number
+    of items (Cameron and Miller 2015, J. Human Resources 50:317).
+    """
+    items = scores.shape[1]
+    if clusters is None:
+        return scores.std(axis=1, ddof=1) / np.sqrt(items)
+    number = int(clusters.max()) + 1
+    residual = scores - scores.mean(axis=1, keepdims=True)
+    sums = np.array([np.bincount(clusters, row, number) for row in residual])
+    return np.sqrt(number / (number - 1) * (sums**2).sum(axis=1)) / items
 
 
 def resampling_interval(

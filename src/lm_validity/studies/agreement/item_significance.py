@@ -11,12 +11,12 @@ import pyarrow.dataset as ds
 
 from lm_validity.errors import InputError
 from lm_validity.studies.agreement.score_matrix import SELECTED, ScoreMatrix, listing
-from lm_validity.studies.agreement.statistics.paired import paired_signs, replace_column
+from lm_validity.studies.agreement.statistics.paired import cluster_codes, paired_signs, replace_column
 from lm_validity.studies.agreement.statistics.ranking import PairSigns
 from lm_validity.tables.read_items import item_values
 
 _KEY = [name for name in SELECTED if name != "benchmark"]
-_COLUMNS = [*_KEY, "split", "doc_id", "correct", "metric_values"]
+_COLUMNS = [*_KEY, "split", "doc_id", "subject", "correct", "metric_values"]
 
 
 def use_paired_tests(
@@ -41,14 +41,15 @@ def use_paired_tests(
                 continue
             if (here["repeats"] > 1).any():
                 tested.repeated.append(f"{task} ({int((here['repeats'] > 1).sum())})")
-            correct = _item_matrix(here, matrix)
+            correct, subjects = _item_matrix(here, matrix)
             made_up = _makes_up_score(correct, matrix.value[protocol][:, place])
             others = np.isfinite(correct).any(axis=1) & np.isfinite(matrix.value[protocol][:, place]) & ~made_up
             if made_up.sum() <= others.sum():  # of a metric that is something else a few may agree by chance
                 tested.unpaired.append(task)
                 continue
             tested.left_out += [f"{matrix.labels[i]} on {task}" for i in np.flatnonzero(others)]
-            better = paired_signs(matrix.direction[place] * np.where(made_up[:, None], correct, np.nan))
+            oriented = matrix.direction[place] * np.where(made_up[:, None], correct, np.nan)
+            better = paired_signs(oriented, clusters=subjects)
             if not better.known.any():
                 tested.disjoint.append(task)
                 continue
@@ -56,7 +57,7 @@ def use_paired_tests(
             if apart:
                 tested.disjoint.append(f"{task} ({apart} pairs of models)")
             signs[protocol] = replace_column(signs[protocol], column, better)
-            tested.paired.append(task)
+            (tested.paired if cluster_codes(subjects) is None else tested.clustered).append(task)
     notes = [note for protocol, tested in found.items() for note in _notes(protocol, tested)]
     return signs, notes or [f"No item of {path} belongs to a selected score: significance is from standard errors."]
 
@@ -66,6 +67,7 @@ class _Tested:
     """Benchmarks of one protocol by how their differences are tested, and what was left out."""
 
     paired: list[str] = field(default_factory=list)
+    clustered: list[str] = field(default_factory=list)
     unpaired: list[str] = field(default_factory=list)
     left_out: list[str] = field(default_factory=list)
     disjoint: list[str] = field(default_factory=list)
@@ -88,7 +90,7 @@ def _open_items(path: Path) -> ds.Dataset:
 
 
 def _selected_items(table: ds.Dataset, matrix: ScoreMatrix, task: str) -> pd.DataFrame:
-    """Items behind the selected scores of one benchmark: `model, protocol, doc_id, correct`, averaged over seeds.
+    """Items behind the selected scores of one benchmark: `model, protocol, doc_id, subject, correct`, over seeds.
 
     `repeats`: most rows that one document has under one seed.
     """
@@ -98,11 +100,12 @@ def _selected_items(table: ds.Dataset, matrix: ScoreMatrix, task: str) -> pd.Dat
     metric = next(iter(selected["metric"].dropna()), None)
     items = rows.select([name for name in columns if name != "metric_values"]).to_pandas()
     items = items.assign(correct=item_values(rows, metric).to_pandas()).reindex(columns=_COLUMNS)
+    items = items.assign(subject=items["subject"].fillna(""))
     items = items[(items["split"].isna() | (items["split"] == "test")) & items["correct"].notna()]
     items = _known_keys(items).merge(_known_keys(selected[_KEY].drop_duplicates()), on=_KEY)
     repeats = items.groupby(["model", "protocol", "doc_id", "seed"])["correct"].transform("size")
     kept = items.assign(repeats=repeats).groupby(["model", "protocol", "doc_id"], as_index=False)
-    return kept.agg({"correct": "mean", "repeats": "max"})
+    return kept.agg({"correct": "mean", "repeats": "max", "subject": "first"})
 
 
 def _known_keys(frame: pd.DataFrame) -> pd.DataFrame:
@@ -116,12 +119,13 @@ def _known_keys(frame: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def _item_matrix(items: pd.DataFrame, matrix: ScoreMatrix) -> np.ndarray:
-    """(models, items) of the metric's value, NaN where a model has no such item."""
+def _item_matrix(items: pd.DataFrame, matrix: ScoreMatrix) -> tuple[np.ndarray, np.ndarray]:
+    """(models, items) of the metric's value, NaN where a model has no such item; (items,) subjects, "" if unknown."""
     if items.empty:
-        return np.empty((len(matrix.models), 0))
+        return np.empty((len(matrix.models), 0)), np.empty(0, dtype=str)
     table = items.pivot(index="model", columns="doc_id", values="correct")
-    return table.reindex(list(matrix.models)).to_numpy(dtype=float)
+    subjects = items.drop_duplicates("doc_id").set_index("doc_id")["subject"].reindex(table.columns)
+    return table.reindex(list(matrix.models)).to_numpy(dtype=float), subjects.to_numpy(dtype=str)
 
 
 def _makes_up_score(correct: np.ndarray, score: np.ndarray) -> np.ndarray:
@@ -137,6 +141,7 @@ def _notes(protocol: str, tested: _Tested) -> list[str]:
     """What was tested how, in sentences."""
     sentences = {
         "differences on {} are tested paired over items (McNemar's test).": tested.paired,
+        "differences on {} are tested paired over items, with their subjects as clusters.": tested.clustered,
         "the metric of {} is not the mean of its items; tested from standard errors.": tested.unpaired,
         "items do not make up the score of {}; these models are tested from standard errors there.": tested.left_out,
         "models have no item in common on {}; these are tested from standard errors.": tested.disjoint,

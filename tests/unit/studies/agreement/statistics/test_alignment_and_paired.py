@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lm_validity.studies.agreement.statistics.alignment import align_rankings, crossings, violations
-from lm_validity.studies.agreement.statistics.paired import paired_signs, replace_column
+from lm_validity.studies.agreement.statistics.paired import cluster_codes, paired_signs, replace_column
 from lm_validity.studies.agreement.statistics.ranking import average_ranks, kendall_tau
 from lm_validity.studies.agreement.statistics.significance import better_than, significant_signs
 
@@ -92,3 +92,26 @@ def test_replaced_columns_keep_what_the_paired_test_cannot_know():
     merged = replace_column(signs, 1, paired_signs(correct))
     assert merged.sign[:, 0].tolist() == signs.sign[:, 0].tolist()
     assert merged.sign[:, 1].tolist() == [0, signs.sign[1, 1], signs.sign[2, 1]]
+
+
+def test_items_of_one_subject_count_together():
+    rng = np.random.default_rng(0)
+    subjects = np.repeat([f"s{i}" for i in range(12)], 25)
+    # the first model is better by a share that differs from subject to subject
+    lead = np.repeat(rng.choice([-0.35, 0.5], p=[0.4, 0.6], size=12), 25)
+    second = (rng.random(300) < 0.5).astype(float)
+    first = np.where(rng.random(300) < np.abs(lead), (lead > 0).astype(float), second)
+    correct = np.array([first, second])
+    correct[0, ::40] = np.nan
+    sums = np.array([np.nansum((correct[0] - correct[1])[subjects == f"s{i}"]) for i in range(12)])
+    statistic = abs(sums.sum()) / np.sqrt((sums**2).sum())
+    assert abs(paired_signs(correct, z=statistic - 1e-9, clusters=subjects).sign[0, 0]) == 1
+    assert paired_signs(correct, z=statistic + 1e-9, clusters=subjects).sign[0, 0] == 0
+    assert abs(paired_signs(correct, z=statistic + 1e-9).sign[0, 0]) == 1  # single items claim more
+
+
+def test_few_or_unknown_subjects_are_no_clusters():
+    correct = (np.random.default_rng(1).random((4, 60)) < np.linspace(0.3, 0.8, 4)[:, None]).astype(float)
+    plain = paired_signs(correct)
+    for labels in (np.repeat([f"s{i}" for i in range(6)], 10), np.array([""] * 60), np.arange(60).astype(str)):
+        assert (paired_signs(correct, clusters=labels).sign == plain.sign).all() and cluster_codes(labels) is None

@@ -81,9 +81,16 @@ class AgreementAnalysis:
 
 
 def analyze_agreement(
-    matrix: ScoreMatrix, items: str | Path | None = None, variant: TauVariant = "b", seed: int = 0
+    matrix: ScoreMatrix,
+    items: str | Path | None = None,
+    variant: TauVariant = "b",
+    seed: int = 0,
+    prompt_error: dict[str, np.ndarray] | None = None,
 ) -> AgreementAnalysis:
-    """Everything that needs no bootstrap; the ceiling's and the subsets' simulations start from `seed`."""
+    """Everything that needs no bootstrap; the ceiling's and the subsets' simulations start from `seed`.
+
+    `prompt_error`: by protocol (benchmarks,) how far the prompt moves a score, where it was measured.
+    """
     is_task = ~matrix.is_corpus
     tasks = matrix.task_names()
     categories = [name if isinstance(name, str) else None for name in matrix.benchmark_facts["category"][is_task]]
@@ -98,9 +105,7 @@ def analyze_agreement(
         scores, corpora, tau, significant, categories, large_families(matrix.families), variant
     )
     rng = np.random.default_rng(seed)
-    # a benchmark without repeated trainings has the noise of its items alone
-    noise = {p: np.sqrt(stderr[p] ** 2 + np.nan_to_num(seed_error[p]) ** 2) for p in PROTOCOLS}
-    ceiling = {p: noise_ceiling(scores[p], noise[p], rng) for p in PROTOCOLS}
+    ceiling = {p: noise_ceiling(scores[p], measurement_error(matrix, p), rng) for p in PROTOCOLS}
     maximum = selected_on_test(matrix, scores)
     return AgreementAnalysis(
         matrix=matrix,
@@ -119,7 +124,9 @@ def analyze_agreement(
         perplexity={p: perplexity_agreement(corpora[p], scores[p]) for p in PROTOCOLS} if not is_task.all() else None,
         before_after=_before_after(matrix, corpora, scores),
         ceiling=ceiling,
-        variance={p: variance_components(scores[p], stderr[p], seed_error[p]) for p in PROTOCOLS},
+        variance={
+            p: variance_components(scores[p], stderr[p], seed_error[p], (prompt_error or {}).get(p)) for p in PROTOCOLS
+        },
         subsets={p: subset_agreement(scores[p], rng) for p in PROTOCOLS if matrix.has(p)},
         influence={
             p: leave_one_out(scores[p], list(matrix.models), tasks, matrix.families) for p in PROTOCOLS if matrix.has(p)
@@ -138,6 +145,17 @@ def analyze_agreement(
             *selection_notes(maximum),
         ),
     )
+
+
+def measurement_error(matrix: ScoreMatrix, protocol: str) -> np.ndarray:
+    """(models, benchmarks) standard errors of the scores from items and, where several were trained, from seeds.
+
+    A benchmark without repeated trainings has the noise of its items alone. NaN where standard errors are.
+    """
+    stderr, seed_error = (
+        error[:, ~matrix.is_corpus] for error in (matrix.stderr[protocol], matrix.seed_error(protocol))
+    )
+    return np.sqrt(stderr**2 + np.nan_to_num(seed_error) ** 2)
 
 
 def corpus_scores(matrix: ScoreMatrix, protocol: str) -> np.ndarray:

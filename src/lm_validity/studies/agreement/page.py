@@ -2,13 +2,15 @@
 
 from itertools import product
 
+import altair as alt
 import numpy as np
 import pandas as pd
 
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Page, Section, Table
-from lm_validity.studies.agreement.analysis import DIRECT, NO_FAMILIES, PREPARED
+from lm_validity.studies.agreement.analysis import DIRECT, PREPARED
 from lm_validity.studies.agreement.influence_section import influence_section
+from lm_validity.studies.agreement.missing_cells import missing_finding, missing_section
 from lm_validity.studies.agreement.prompt_section import prompt_section
 from lm_validity.studies.agreement.robustness import (
     reliability_section,
@@ -19,15 +21,17 @@ from lm_validity.studies.agreement.robustness import (
 from lm_validity.studies.agreement.sections import (
     alignment_section,
     category_grid,
+    family_section,
     perplexity_section,
     significance_section,
     tau_heatmaps,
 )
-from lm_validity.studies.agreement.shown import bounds, over_both, plotted, shown_mean, value_in_words
+from lm_validity.studies.agreement.shown import bounds, in_words, over_both, plotted, shown_mean, value_in_words
 from lm_validity.studies.agreement.similar_sections import (
     WORDS,
     both_intervals,
     corrected_finding,
+    for_other_benchmarks,
     size_finding,
     size_section,
     variance_section,
@@ -45,7 +49,7 @@ def agreement_page(summary: AgreementSummary) -> Page:
         _benchmark_section(summary),
         _pair_section(summary),
         _category_section(summary),
-        _family_section(summary),
+        family_section(summary),
         variance_section(summary),
         perplexity_section(summary),
         significance_section(summary),
@@ -58,6 +62,7 @@ def agreement_page(summary: AgreementSummary) -> Page:
             prefix="influence",
             name="mean tau",
         ),
+        missing_section(summary),
         reliability_section(summary),
         prompt_section(summary.choices, summary.matrix),
         score_section(summary.matrix),
@@ -74,7 +79,7 @@ def agreement_page(summary: AgreementSummary) -> Page:
 
 def _findings(summary: AgreementSummary) -> list[Finding]:
     findings = [size_finding(summary), corrected_finding(summary)]
-    findings += [_agreement_finding(summary), _improvement_finding(summary)]
+    findings += [_agreement_finding(summary), _improvement_finding(summary), missing_finding(summary)]
     findings += [_subset_finding(summary), _perplexity_finding(summary), _selection_finding(summary)]
     return [finding for finding in findings if finding is not None]
 
@@ -90,10 +95,15 @@ def _agreement_finding(summary: AgreementSummary) -> Finding:
         return Finding("No two benchmarks can be compared.", _size(summary))
     parts = [f"{both_intervals(tau[p].mean, tau[p].interval, tau[p].interval_clustered)} {WORDS[p]}" for p in scored]
     own = "; each protocol over all cells it has" if len(scored) > 1 and not summary.improvement.whole else ""
+    population = [
+        f"{in_words(tau[p].interval_population_of_categories)} {WORDS[p]}"
+        for p in scored
+        if is_known(tau[p].interval_population_of_categories)
+    ]
     return Finding(
         f"Two benchmarks' rankings of the models agree with a mean Kendall's tau of {' and '.join(parts)}.",
         f"{_size(summary)}, {count(summary.pairs, 'pair')} of benchmarks{own}. Intervals are for other models on these "
-        "benchmarks.",
+        f"benchmarks.{for_other_benchmarks(' and '.join(population))}",
     )
 
 
@@ -114,10 +124,14 @@ def _improvement_finding(summary: AgreementSummary) -> Finding | None:
     )
     if 0.5**test.units > 0.05:
         basis += f" With {count(test.units, 'benchmark')} it cannot fall below {decimal(0.5**test.units, 4)}."
-    population = improvement.interval_population_of_benchmarks
-    if not isinstance(population, Missing):
-        low, high = (decimal(end, signed=True) for end in population)
-        basis += f" For other benchmarks too: {low} to {high}."
+    categories, population = (
+        improvement.interval_population_of_categories,
+        improvement.interval_population_of_benchmarks,
+    )
+    if is_known(categories):
+        basis += for_other_benchmarks(in_words(categories, signed=True))
+    elif is_known(population):
+        basis += f" For other benchmarks too: {in_words(population, signed=True)}."
     return Finding(sentence, basis)
 
 
@@ -125,7 +139,7 @@ def _subset_finding(summary: AgreementSummary) -> Finding | None:
     sentence = subset_sentence(summary)
     if not sentence:
         return None
-    return Finding(sentence, "Mean over random subsets, on groups of models; no benchmark is on both sides.")
+    return Finding(sentence, "No benchmark is on both sides. The interval is over models.")
 
 
 def _perplexity_finding(summary: AgreementSummary) -> Finding | None:
@@ -162,7 +176,7 @@ def _benchmark_section(summary: AgreementSummary) -> Section:
     rows = []
     for (i, name), p in product(enumerate(summary.tasks), PROTOCOLS):
         tau = summary.kendall_tau[p]
-        intervals = tau.by_benchmark_interval
+        intervals, corrected = tau.by_benchmark_interval, tau.corrected
         rows.append(
             {
                 "benchmark": name,
@@ -171,35 +185,56 @@ def _benchmark_section(summary: AgreementSummary) -> Section:
                 "tau": tau.by_benchmark[name],
                 **bounds(intervals if isinstance(intervals, Missing) else intervals[name]),
                 "ceiling": tau.ceiling_by_benchmark[name],
+                "corrected": corrected.by_benchmark[name],
+                **bounds(corrected.by_benchmark_interval[name], "corrected_low", "corrected_high"),
                 "significance_tau": summary.significance_tau.by_protocol[p].by_benchmark[name],
             }
         )
     frame = pd.DataFrame(rows)
-    tooltip = figures.tooltips(
-        benchmark="Benchmark", category="Category", protocol="Protocol", tau="tau|.3f", low="from|.3f", high="to|.3f",
-        ceiling="noise ceiling|.3f",
-    )  # fmt: skip
-    chart = figures.interval_dots(
-        plotted(frame),
-        y="benchmark",
-        value="tau",
-        low="low",
-        high="high",
-        mark="ceiling",
-        title="Mean tau with the other benchmarks",
-        y_order=_order_by_direct(summary),
-        color=figures.protocol_color(),
-        tooltip=tooltip,
-        offset="protocol",
-        row_height=22,
-    )
-    caption = "Dot: mean tau with all others. Line: 95% interval over models. Tick: the noise ceiling."
-    formats = {name: ".3f" for name in ("tau", "low", "high", "ceiling", "significance_tau")}
+    order = _order_by_direct(summary)
+    charts = [
+        Figure(
+            "tau_by_benchmark",
+            "Mean tau by benchmark",
+            _benchmark_chart(plotted(frame), "tau", ("low", "high"), order, mark="ceiling"),
+            caption="Dot: mean tau with all others. Line: 95% interval over models. Tick: the noise ceiling.",
+            wide=True,
+        ),
+        Figure(
+            "corrected_by_benchmark",
+            "Without measurement error",
+            _benchmark_chart(plotted(frame), "corrected", ("corrected_low", "corrected_high"), order),
+            caption="Dot: mean tau with all others, corrected by the noise ceiling. Line: 95% interval over models.",
+            wide=True,
+        ),
+    ]
+    formats = dict.fromkeys(frame.columns[3:], ".3f")
     return Section(
         "Agreement of each benchmark with the others",
         finding=_extremes_sentence(summary),
-        figures=[Figure("tau_by_benchmark", "Mean tau by benchmark", chart, caption=caption, wide=True)],
+        figures=charts,
         tables=[Table("tau_by_benchmark", "Mean tau by benchmark", frame, formats=formats, folded=True)],
+    )
+
+
+def _benchmark_chart(
+    frame: pd.DataFrame, value: str, ends: tuple[str, str], order: list[str], mark: str | None = None
+) -> alt.LayerChart:
+    low, high = ends
+    shown = {value: "tau|.3f", low: "from|.3f", high: "to|.3f"} | ({mark: "noise ceiling|.3f"} if mark else {})
+    return figures.interval_dots(
+        frame,
+        y="benchmark",
+        value=value,
+        low=low,
+        high=high,
+        mark=mark,
+        title="Mean tau with the other benchmarks",
+        y_order=order,
+        color=figures.protocol_color(),
+        tooltip=figures.tooltips(benchmark="Benchmark", category="Category", protocol="Protocol", **shown),
+        offset="protocol",
+        row_height=22,
     )
 
 
@@ -242,6 +277,12 @@ def _pair_section(summary: AgreementSummary) -> Section:
             **{label: [tau for *_, tau in summary.kendall_tau[p].by_pair] for p, label in _labels()},
         }
     )
+    for p, label in _labels():
+        corrected = summary.kendall_tau[p].corrected
+        table[f"{label}, corrected"] = [tau for *_, tau in corrected.by_pair]
+        ends = [bounds(interval) for *_, interval in corrected.by_pair_interval]
+        for end in ("low", "high"):
+            table[f"{label}, corrected {end}"] = [found[end] for found in ends]
     common = {p: improvement.tau[p][upper] for p in PROTOCOLS}
     if not improvement.whole:
         for p, label in _labels():
@@ -322,57 +363,3 @@ def _category_sentence(summary: AgreementSummary) -> str:
     ]
     partly = len(parts) > 1 and not shown.whole
     return f"Mean tau: {', '.join(parts)}{over_both(partly)}." if parts else ""
-
-
-def _family_sentence(summary: AgreementSummary) -> str:
-    compared = [values for values in summary.families_in_both.values() if all(is_known(values[p]) for p in PROTOCOLS)]
-    if not compared:
-        return ""
-    more = sum(number(values[PREPARED]) > number(values[DIRECT]) for values in compared)
-    return (
-        f"In {more} of {count(len(compared), 'family', 'families')} the benchmarks agree more after preparation"
-        f"{over_both(not summary.improvement.whole)}."
-    )
-
-
-def _family_section(summary: AgreementSummary) -> Section | None:
-    if not any(is_known(tau) for values in summary.families.values() for tau in values.values()):
-        return Section("Within families", notes=[NO_FAMILIES])
-    rows = []
-    for family, values in summary.families.items():
-        for p, label in _labels():
-            rows.append(
-                {
-                    "family": family,
-                    "models": int((summary.matrix.families == family).sum()),
-                    "protocol": label,
-                    "tau": values[p],
-                    **bounds(summary.families_interval.get(family, values)[p]),
-                }
-            )
-    frame = pd.DataFrame(rows)
-    large = list(summary.families_in_both)
-    chart = figures.interval_dots(
-        plotted(frame[frame["family"].isin(large)]),
-        y="family",
-        value="tau",
-        low="low",
-        high="high",
-        title="Mean tau over pairs of benchmarks, models of the family only",
-        y_order=large,
-        color=figures.protocol_color(),
-        tooltip=figures.tooltips(
-            family="Family", models="Models", protocol="Protocol", tau="tau|.3f", low="from|.3f", high="to|.3f"
-        ),
-        offset="protocol",
-        row_height=26,
-    )
-    formats = {"tau": ".3f", "low": ".3f", "high": ".3f"}
-    return Section(
-        "Within families",
-        finding=_family_sentence(summary),
-        explanation="Ranking the models of one family only takes away differences between families in what they have "
-        "seen in training.",
-        figures=[Figure("tau_by_family", "Mean tau within each family", chart, wide=True)],
-        tables=[Table("tau_by_family", "Mean tau within each family", frame, formats=formats, folded=True)],
-    )

@@ -15,6 +15,7 @@ from lm_validity.words import count
 
 PROMPTS = ("plain", "chat")
 COLUMNS = ("model", "benchmark", "protocol", "seed", *PROMPTS, "chosen", "learning_rate", "epoch", "test")
+LEAST_MODELS = 3  # with both prompts, for the variance between them
 UNTOUCHED = "none: as it came"  # no adapter was better on validation
 
 
@@ -84,6 +85,25 @@ def _prepared_choices(selections: pd.DataFrame, asked: set, matrix: ScoreMatrix)
             row["epoch"] = np.nan if untouched else float(one["epoch"])
         found.append(row)
     return pd.DataFrame(found)
+
+
+def prompt_error(choices: pd.DataFrame | None, matrix: ScoreMatrix) -> dict[str, np.ndarray]:
+    """By protocol (benchmarks,) how far the prompt moves a model's score, as a standard deviation; no corpora.
+
+    Half the variance over models of plain less chat: what a prompt does to all models of a benchmark alike leaves their
+    order as it is and is not in it. Validation scores, averaged over seeds; what the two prompts' item noise does not
+    share is in it. NaN for fewer than 3 models with both.
+    """
+    tasks = matrix.task_names()
+    found = {p: np.full(len(tasks), np.nan) for p in (DIRECT, PREPARED)}
+    if choices is None or choices.empty:
+        return found
+    difference = (choices["plain"] - choices["chat"]).groupby([choices[k] for k in ("protocol", "benchmark", "model")])
+    of_models = difference.mean().dropna()
+    for (protocol, benchmark), values in of_models.groupby(level=["protocol", "benchmark"]):
+        if benchmark in tasks and len(values) >= LEAST_MODELS:
+            found[protocol][tasks.index(benchmark)] = np.sqrt(values.var(ddof=1) / 2)
+    return found
 
 
 def prompt_section(choices: pd.DataFrame | None, matrix: ScoreMatrix) -> Section | None:

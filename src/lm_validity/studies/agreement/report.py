@@ -7,7 +7,7 @@ from lm_validity.pages.page import write_page
 from lm_validity.studies.agreement.analysis import analyze_agreement
 from lm_validity.studies.agreement.by_benchmark.prompts import prompt_ranges
 from lm_validity.studies.agreement.page import agreement_page
-from lm_validity.studies.agreement.prompt_section import prompt_choices
+from lm_validity.studies.agreement.prompt_section import prompt_choices, prompt_error
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, listing, read_score_matrix
 from lm_validity.studies.agreement.statistics.ranking import TauVariant
 from lm_validity.studies.agreement.summarize import summarize_agreement_report
@@ -35,10 +35,10 @@ def report_agreement(
     """
     matrix = read_score_matrix(scores, models, benchmarks)
     pair = _alignment_pair(align, matrix)
-    analysis = analyze_agreement(matrix, items=items, variant=tau)
-    uncertainty = agreement_uncertainty(analysis, resamples)
     choices = prompt_choices(scores, selections, matrix)
     prompts = prompt_ranges(scores, matrix)
+    analysis = analyze_agreement(matrix, items=items, variant=tau, prompt_error=prompt_error(choices, matrix))
+    uncertainty = agreement_uncertainty(analysis, resamples)
     summary = summarize_agreement_report(analysis, uncertainty, pair, choices, resamples, prompts)
     write_page(agreement_page(summary), output)
     write_summary(summary, Path(output) / "summary.json")

@@ -8,12 +8,13 @@ from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Section, Table
 from lm_validity.studies.agreement.analysis import DIRECT, PREPARED
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix
-from lm_validity.studies.agreement.shown import MOST_DRAWN, plotted
+from lm_validity.studies.agreement.shown import MOST_DRAWN, plotted, value_in_words
 from lm_validity.studies.agreement.statistics.ranking import average_ranks
 from lm_validity.studies.agreement.summary import AgreementSummary
 from lm_validity.summaries import is_known, number
 from lm_validity.words import count, decimal
 
+NEARLY_ALL = 0.9  # tau
 SUBSETS = ["random", "greedy", "random, with the others"]
 
 
@@ -90,21 +91,21 @@ def _subset_chart(frame: pd.DataFrame) -> alt.LayerChart:
 
 
 def subset_sentence(summary: AgreementSummary) -> str:
-    """What one benchmark alone tells, and how many tell nearly all."""
+    """What one benchmark alone tells and, where any number does, how many tell nearly all.
+
+    Towards half of the benchmarks few others are left to hold a subset against, and tau falls for that reason: a number
+    of benchmarks is named only where it reaches `NEARLY_ALL`.
+    """
     protocol = PREPARED if PREPARED in summary.subsets else DIRECT
     subset = summary.subsets.get(protocol)
-    if subset is None or len(subset.sizes) < 2 or not is_known(subset.random_mean[0]):
+    if subset is None or not is_known(subset.random_mean[0]) or not is_known(subset.one_with_others):
         return ""
     label = "after preparation" if protocol == PREPARED else "directly"
+    one = value_in_words(subset.one_with_others, subset.one_with_others_interval)
     others = [number(tau) for tau in subset.others_mean[: len(subset.sizes) // 2]]
-    if not others or not np.isfinite(others[0]):
-        return ""
-    enough = next((place for place, tau in enumerate(others) if tau >= 0.9), len(others) - 1)
-    more = f", {enough + 1} with tau {decimal(others[enough])}" if enough else ""
-    return (
-        f"One benchmark picked at random orders the models like all others together with tau {decimal(others[0])} "
-        f"{label}{more}."
-    )
+    enough = next((place for place, tau in enumerate(others) if place and tau >= NEARLY_ALL), 0)
+    more = f"; {enough + 1} together like those left with {decimal(others[enough])}" if enough else ""
+    return f"One benchmark picked at random orders the models like all others together with tau {one} {label}{more}."
 
 
 def reliability_section(summary: AgreementSummary) -> Section | None:

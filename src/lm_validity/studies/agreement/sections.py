@@ -1,4 +1,4 @@
-"""Sections of the agreement report around the main figures: perplexity, significance, alignment, subsets, influence."""
+"""Sections of the agreement report around the main figures: perplexity, significance, alignment, families."""
 
 import altair as alt
 import numpy as np
@@ -7,10 +7,11 @@ import pandas as pd
 from lm_validity.pages import figures
 from lm_validity.pages.bump import bump, bump_width
 from lm_validity.pages.page import Figure, Section, Table
-from lm_validity.studies.agreement.analysis import DIRECT, PREPARED
-from lm_validity.studies.agreement.shown import bounds, over_both, shown_mean, value_in_words
+from lm_validity.studies.agreement.analysis import DIRECT, NO_FAMILIES, PREPARED
+from lm_validity.studies.agreement.shown import bounds, over_both, plotted, shown_mean, value_in_words
 from lm_validity.studies.agreement.summary import AgreementSummary, PairAlignment, PerplexitySummary
 from lm_validity.summaries import Missing, is_known, number
+from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import count
 
 
@@ -257,3 +258,58 @@ def _bump_chart(summary: AgreementSummary, pair: PairAlignment) -> alt.LayerChar
                 }
             )
     return bump(pd.DataFrame(rows), matrix.families)
+
+
+def _family_sentence(summary: AgreementSummary) -> str:
+    compared = [values for values in summary.families_in_both.values() if all(is_known(values[p]) for p in PROTOCOLS)]
+    if not compared:
+        return ""
+    more = sum(number(values[PREPARED]) > number(values[DIRECT]) for values in compared)
+    return (
+        f"In {more} of {count(len(compared), 'family', 'families')} the benchmarks agree more after preparation"
+        f"{over_both(not summary.improvement.whole)}."
+    )
+
+
+def family_section(summary: AgreementSummary) -> Section | None:
+    """Agreement over the models of each family."""
+    if not any(is_known(tau) for values in summary.families.values() for tau in values.values()):
+        return Section("Within families", notes=[NO_FAMILIES])
+    rows = []
+    for family, values in summary.families.items():
+        for p, label in figures.PROTOCOL_LABELS.items():
+            rows.append(
+                {
+                    "family": family,
+                    "models": int((summary.matrix.families == family).sum()),
+                    "protocol": label,
+                    "tau": values[p],
+                    **bounds(summary.families_interval.get(family, values)[p]),
+                }
+            )
+    frame = pd.DataFrame(rows)
+    large = list(summary.families_in_both)
+    chart = figures.interval_dots(
+        plotted(frame[frame["family"].isin(large)]),
+        y="family",
+        value="tau",
+        low="low",
+        high="high",
+        title="Mean tau over pairs of benchmarks, models of the family only",
+        y_order=large,
+        color=figures.protocol_color(),
+        tooltip=figures.tooltips(
+            family="Family", models="Models", protocol="Protocol", tau="tau|.3f", low="from|.3f", high="to|.3f"
+        ),
+        offset="protocol",
+        row_height=26,
+    )
+    formats = {"tau": ".3f", "low": ".3f", "high": ".3f"}
+    return Section(
+        "Within families",
+        finding=_family_sentence(summary),
+        explanation="Ranking the models of one family only takes away differences between families in what they have "
+        "seen in training.",
+        figures=[Figure("tau_by_family", "Mean tau within each family", chart, wide=True)],
+        tables=[Table("tau_by_family", "Mean tau within each family", frame, formats=formats, folded=True)],
+    )

@@ -5,7 +5,7 @@ import pandas as pd
 
 from lm_validity.studies.agreement.summary import Range, Value
 from lm_validity.summaries import Missing, is_known, number
-from lm_validity.words import with_interval
+from lm_validity.words import decimal, with_interval
 
 MOST_DRAWN = 150  # models that a figure with a row for each one shows
 
@@ -13,6 +13,13 @@ MOST_DRAWN = 150  # models that a figure with a row for each one shows
 def value_in_words(value: Value, interval: Range | None = None, digits: int = 2, signed: bool = False) -> str:
     """`0.52 (95% interval 0.48 to 0.56)`, the number alone without an interval, `unknown` without a number."""
     return with_interval(number(value), interval if is_known(interval) else None, digits, signed)
+
+
+def in_words(interval: Range, signed: bool = False) -> str:
+    """`0.48 to 0.56`; `unknown` without an interval."""
+    if isinstance(interval, Missing):
+        return "unknown"
+    return " to ".join(decimal(float(end), signed=signed) for end in interval)
 
 
 def bounds(interval: Range, low: str = "low", high: str = "high") -> dict:

@@ -1,20 +1,26 @@
 """Agreement with noise taken out, among models of like size or compute, and with families as clusters."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from lm_validity.studies.agreement.analysis import DIRECT, PREPARED, AgreementAnalysis, no_ceiling
-from lm_validity.studies.agreement.statistics.ceiling import LEAST_MODELS, Ceiling
+from lm_validity.studies.agreement.analysis import (
+    AgreementAnalysis,
+    measurement_error,
+    no_ceiling,
+)
+from lm_validity.studies.agreement.statistics.ceiling import LEAST_MODELS, Ceiling, noise_ceiling
 from lm_validity.studies.agreement.statistics.corrected import (
     LEAST_CLUSTERS,
     cluster_numbers,
     corrected_interval,
     mean_tau_left_out,
+    means_without_clusters,
     noise_corrected_tau,
+    taus_left_out,
     transformed_interval,
 )
-from lm_validity.studies.agreement.statistics.ranking import pair_signs
+from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs
 from lm_validity.studies.agreement.statistics.resampling import Interval
 from lm_validity.studies.agreement.summary import CorrectedTau, Range, RatioRow, Value, ends
 from lm_validity.summaries import Missing, is_known, known
@@ -65,16 +71,49 @@ def corrected_tau(analysis: AgreementAnalysis, protocol: str) -> CorrectedTau:
     why = reason or "The pair has no tau or no noise ceiling, or its tau is above the ceiling."
     if reason:
         mean, by_benchmark, by_pair = Missing(reason), np.full(len(names), np.nan), np.full(by_pair.shape, np.nan)
+    of_benchmarks = {name: known(float(tau), why) for name, tau in zip(names, by_benchmark, strict=True)}
+    of_pairs = {pair: known(float(by_pair[pair]), why) for pair in zip(*np.triu_indices(len(names), 1), strict=True)}
+    benchmark_intervals, pair_intervals = _corrected_intervals(analysis, protocol)
+    lost = TOO_LARGE if ceiling.expected is None else LOST_MODEL
     return CorrectedTau(
         mean=mean,
         interval=found.corrected_interval if found and is_known(mean) else _as_missing(mean),
         interval_clustered=found.corrected_interval_clustered if found and is_known(mean) else _as_missing(mean),
-        by_benchmark={name: known(float(tau), why) for name, tau in zip(names, by_benchmark, strict=True)},
-        by_pair=[
-            (names[i], names[j], known(float(by_pair[i, j]), why))
-            for i, j in zip(*np.triu_indices(len(names), 1), strict=True)
+        by_benchmark=of_benchmarks,
+        by_benchmark_interval={
+            name: ends(of_benchmarks[name], benchmark_intervals.get(j), lost) for j, name in enumerate(names)
+        },
+        by_pair=[(names[i], names[j], tau) for (i, j), tau in of_pairs.items()],
+        by_pair_interval=[
+            (names[i], names[j], ends(tau, pair_intervals.get((i, j)), lost)) for (i, j), tau in of_pairs.items()
         ],
     )
+
+
+def _corrected_intervals(
+    analysis: AgreementAnalysis, protocol: str
+) -> tuple[dict[int, Interval], dict[tuple[int, int], Interval]]:
+    """Intervals over models of the corrected taus by benchmark and by pair of benchmarks, of those that have a ceiling.
+
+    Each model is left out of the taus and of their ceilings; a benchmark's are means over its pairs that have both.
+    """
+    expected = analysis.ceiling[protocol].expected
+    if expected is None:
+        return {}, {}
+    signs = pair_signs(analysis.scores[protocol])
+    everything, models = np.ones(len(signs.first), bool), np.arange(len(analysis.matrix.models))
+    taus, limits = taus_left_out(signs, expected, everything, models)
+    places = [(a, b) for a, b in zip(*np.triu_indices(len(expected.columns)), strict=True) if a != b]
+    columns = expected.columns
+    both = np.isfinite(taus[:, :1]) & np.isfinite(limits[:, :1])
+    taus, limits = (np.where(both, values, np.nan) for values in (taus, limits))
+    by_pair = {(columns[a], columns[b]): _corrected(taus[i], limits[i]) for i, (a, b) in enumerate(places)}
+    by_benchmark = {}
+    for place, column in enumerate(columns):
+        own = both[:, 0] & np.array([place in pair for pair in places], dtype=bool)
+        if own.any():
+            by_benchmark[column] = _corrected(taus[own].mean(axis=0), limits[own].mean(axis=0))
+    return by_benchmark, by_pair
 
 
 def _finite_mean(values: np.ndarray) -> float:
@@ -91,8 +130,7 @@ def clustered_interval(analysis: AgreementAnalysis, protocol: str, mean: Value) 
     reason = no_clusters(analysis.matrix.families)
     if isinstance(mean, Missing) or reason:
         return mean if isinstance(mean, Missing) else Missing(reason)
-    signs = pair_signs(analysis.scores[protocol])
-    taus, _ = mean_tau_left_out(signs, None, np.ones(len(signs.first), bool), _families(analysis))
+    taus, _ = _means_left_out(analysis.scores[protocol], _families(analysis))
     return ends(mean, transformed_interval(taus[0], taus[1:], "tau"), LOST_CLUSTER)
 
 
@@ -101,18 +139,70 @@ def clustered_change(analysis: AgreementAnalysis, mean: Value) -> Range:
     reason = no_clusters(analysis.matrix.families)
     if isinstance(mean, Missing) or reason:
         return mean if isinstance(mean, Missing) else Missing(reason)
-    rows = analysis.comparison.models
-    clusters = cluster_numbers(analysis.matrix.families[rows])
-    taus = {}
-    for p in PROTOCOLS:
-        signs = pair_signs(analysis.comparison.scores[p][rows])
-        taus[p], _ = mean_tau_left_out(signs, None, np.ones(len(signs.first), bool), clusters)
-    change = taus[PREPARED] - taus[DIRECT]
+    change, _ = _changes_left_out(analysis)
     low, high = transformed_interval(change[0] / 2, change[1:] / 2, "tau")  # a change lies between -2 and 2
     return ends(mean, Interval(2 * low, 2 * high), LOST_CLUSTER)
 
 
+def population_interval(analysis: AgreementAnalysis, protocol: str, mean: Value) -> Range:
+    """The interval of the mean tau for other models and other benchmarks: families and categories as clusters.
+
+    Models of a table without families are clusters of their own.
+    """
+    reason = no_categories(analysis.categories)
+    if isinstance(mean, Missing) or reason:
+        return mean if isinstance(mean, Missing) else Missing(reason)
+    taus, categories = _means_left_out(analysis.scores[protocol], _families(analysis), analysis.categories)
+    return ends(mean, transformed_interval(taus[0], taus[1:], "tau", categories), LOST_CATEGORY)
+
+
+def population_change(analysis: AgreementAnalysis, mean: Value) -> Range:
+    """As `population_interval`, of the change by preparation over the cells known under both protocols."""
+    reason = no_categories(analysis.categories)
+    if isinstance(mean, Missing) or reason:
+        return mean if isinstance(mean, Missing) else Missing(reason)
+    change, categories = _changes_left_out(analysis)
+    low, high = transformed_interval(change[0] / 2, change[1:] / 2, "tau", categories / 2)
+    return ends(mean, Interval(2 * low, 2 * high), LOST_CATEGORY)
+
+
+def _changes_left_out(analysis: AgreementAnalysis) -> tuple[np.ndarray, np.ndarray]:
+    """Changes of the mean tau, all and without each family; and without each category."""
+    rows, scores = analysis.comparison.models, _compared_scores(analysis)
+    families = cluster_numbers(analysis.matrix.families[rows])
+    direct, prepared = (_means_left_out(scores[p][rows], families, analysis.categories) for p in PROTOCOLS)
+    return prepared[0] - direct[0], prepared[1] - direct[1]
+
+
+def _means_left_out(
+    scores: np.ndarray, families: np.ndarray, categories: list[str | None] | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Mean taus of `scores` (models, benchmarks), all and without each family; and without each category."""
+    signs = pair_signs(scores)
+    over_families, _ = mean_tau_left_out(signs, None, np.ones(len(signs.first), bool), families)
+    if categories is None:
+        return over_families, np.empty(0)
+    clusters = cluster_numbers(np.array(categories, dtype=object))
+    return over_families, means_without_clusters(kendall_tau_matrix(signs), clusters)
+
+
+TOO_LARGE = "The table has too many models and benchmarks to take the noise ceiling apart."
+LOST_MODEL = "Without one of the models no tau or no noise ceiling is left."
 LOST_CLUSTER = f"There are fewer than {LEAST_CLUSTERS} families, or without one of them no tau is left."
+
+
+LOST_CATEGORY = f"There are fewer than {LEAST_CLUSTERS} families, or without a family or a category no tau is left."
+
+
+def no_categories(categories: list[str | None]) -> str:
+    """Why categories give no clusters, empty where they do; a benchmark of no category is a cluster of its own."""
+    named = [name for name in categories if name is not None]
+    if not named:
+        return "The benchmarks sheet names no category."
+    if len(named) == len(set(named)):
+        return "No category has two benchmarks: the interval over benchmarks is that over categories."
+    clusters = len(set(named)) + len(categories) - len(named)
+    return f"There are fewer than {LEAST_CLUSTERS} categories." if clusters < LEAST_CLUSTERS else ""
 
 
 def no_clusters(families: np.ndarray) -> str:
@@ -128,6 +218,23 @@ def no_clusters(families: np.ndarray) -> str:
 
 def _families(analysis: AgreementAnalysis) -> np.ndarray:
     return cluster_numbers(analysis.matrix.families)
+
+
+def _compared_scores(analysis: AgreementAnalysis) -> dict[str, np.ndarray]:
+    """Scores of the cells known under both protocols, without benchmarks that rank no two models under one of them."""
+    comparison = analysis.comparison
+    ranked = np.logical_and.reduce([np.isfinite(np.diag(tau)) for tau in comparison.tau.values()])
+    return {p: np.where(ranked, values, np.nan) for p, values in comparison.scores.items()}
+
+
+def over_both(analysis: AgreementAnalysis, seed: int = 6) -> AgreementAnalysis:
+    """The analysis with the scores that compare the protocols, and noise ceilings of these, for `ratio_rows`."""
+    if analysis.comparison.whole:
+        return analysis
+    scores = _compared_scores(analysis)
+    rng = np.random.default_rng(seed)
+    ceiling = {p: noise_ceiling(scores[p], measurement_error(analysis.matrix, p), rng) for p in PROTOCOLS}
+    return replace(analysis, scores=scores, ceiling=ceiling)
 
 
 def ratio_rows(analysis: AgreementAnalysis, protocol: str, size: np.ndarray) -> list[RatioRow]:
@@ -158,13 +265,12 @@ def _with_intervals(analysis: AgreementAnalysis, protocol: str, pairs: np.ndarra
     families = _among(signs, pairs, _families(analysis))
     reason = no_correction(ceiling, analysis.scores[protocol])
     if ceiling.expected is None and not reason:
-        reason = "The table has too many models and benchmarks to take the noise ceiling apart."
+        reason = TOO_LARGE
     expected = None if reason else ceiling.expected
     tau, limit = mean_tau_left_out(signs, expected, pairs, models)
     tau_families, limit_families = mean_tau_left_out(signs, expected, pairs, families)
     mean = known(float(tau[0]), "No pair of benchmarks has a tau among these pairs of models.")
     corrected = known(float(noise_corrected_tau(tau[0], limit[0])), reason or ABOVE_CEILING)
-    lost = "Without one of the models no tau is left."
     clusters = no_clusters(analysis.matrix.families)
     by_family: tuple[Range, Range] = (Missing(clusters), Missing(clusters))
     if not clusters:
@@ -174,11 +280,11 @@ def _with_intervals(analysis: AgreementAnalysis, protocol: str, pairs: np.ndarra
         )
     return TauWithIntervals(
         mean=mean,
-        ceiling=known(float(limit[0]), reason or lost),
+        ceiling=known(float(limit[0]), reason or LOST_MODEL),
         corrected=corrected,
-        interval=ends(mean, transformed_interval(tau[0], tau[1:], "tau"), lost),
+        interval=ends(mean, transformed_interval(tau[0], tau[1:], "tau"), LOST_MODEL),
         interval_clustered=by_family[0],
-        corrected_interval=ends(corrected, _corrected(tau, limit), lost),
+        corrected_interval=ends(corrected, _corrected(tau, limit), LOST_MODEL),
         corrected_interval_clustered=by_family[1],
     )
 

@@ -6,18 +6,29 @@ from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Section, Table
 from lm_validity.studies.agreement.analysis import DIRECT, PREPARED
 from lm_validity.studies.agreement.shown import bounds, plotted, value_in_words
-from lm_validity.studies.agreement.summary import AgreementSummary, Range, RatioRow, Value
+from lm_validity.studies.agreement.summary import AgreementSummary, Range, RatioRow, Value, VarianceSummary
 from lm_validity.summaries import Missing, is_known
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import count, decimal
 
 WORDS = {DIRECT: "as the models come", PREPARED: "after equal preparation"}
+COMPONENTS = ("model", "model_benchmark", "item", "seed", "prompt", "reliability")
 HEADLINE_RATIO = 2.0  # models that a reader chooses between
 WHICH_INTERVAL = (
     "Two intervals stand side by side. The first is for other models of the same "
     "families; the second takes families as clusters and is for models of other families too. Quote the second for a "
     "claim on language models in general; it is wide because families are few."
 )
+
+
+def for_other_benchmarks(intervals: str) -> str:
+    """Which interval a claim on benchmarks in general takes; empty without one."""
+    if not intervals:
+        return ""
+    return (
+        f" For other models and other benchmarks, with families of models and categories of benchmarks as clusters: "
+        f"{intervals}. Quote this one for a claim on benchmarks in general; those before it are for these benchmarks."
+    )
 
 
 def both_intervals(value: Value, interval: Range, clustered: Range, signed: bool = False) -> str:
@@ -29,29 +40,43 @@ def both_intervals(value: Value, interval: Range, clustered: Range, signed: bool
     return f"{text[:-1]} over models, {low} to {high} over families)"
 
 
-def _row(summary: AgreementSummary, protocol: str) -> RatioRow | None:
-    rows = summary.kendall_tau[protocol].by_size_ratio
-    if isinstance(rows, Missing):
-        return None
-    found = [row for row in rows if row.at_most == HEADLINE_RATIO and is_known(row.mean)]
-    return found[0] if found else None
+def _like_size(rows: list[RatioRow] | Missing) -> RatioRow | None:
+    """The row of models that a reader chooses between, where it has a tau."""
+    found = [] if isinstance(rows, Missing) else [row for row in rows if row.at_most == HEADLINE_RATIO]
+    return found[0] if found and is_known(found[0].mean) else None
+
+
+def _headline_rows(summary: AgreementSummary) -> tuple[dict[str, RatioRow], bool]:
+    """The headline row by protocol, and whether it is over the cells known under both protocols."""
+    for by_protocol, both in (
+        (summary.improvement.by_size_ratio, True),
+        ({p: summary.kendall_tau[p].by_size_ratio for p in PROTOCOLS}, False),
+    ):
+        found = {p: row for p, rows in by_protocol.items() if (row := _like_size(rows)) is not None}
+        if len(found) == len(PROTOCOLS) or not both:
+            return found, both
+    return {}, False
 
 
 def size_finding(summary: AgreementSummary) -> Finding | None:
     """Agreement among models that a reader chooses between: those of like size."""
-    rows = {p: row for p in PROTOCOLS if (row := _row(summary, p)) is not None}
+    rows, both = _headline_rows(summary)
     if not rows:
         return None
     parts = [f"{both_intervals(row.mean, row.interval, row.interval_clustered)} {WORDS[p]}" for p, row in rows.items()]
     without = [f"{value_in_words(row.corrected)} {WORDS[p]}" for p, row in rows.items() if is_known(row.corrected)]
     noise = f" Without measurement error: {' and '.join(without)}." if without else ""
     pairs = " and ".join(dict.fromkeys(count(row.pairs_of_models, "pair") for row in rows.values()))
-    own = "; each protocol over all cells it has" if len(rows) > 1 and not summary.improvement.whole else ""
+    cells = ""
+    if not summary.improvement.whole and len(rows) > 1:
+        common = f", over the {count(summary.cells_in_both, 'cell')} known under both protocols"
+        cells = common if both else "; each protocol over all cells it has"
     which = f" {WHICH_INTERVAL}" if any(is_known(row.interval_clustered) for row in rows.values()) else ""
     return Finding(
         "Among models whose sizes differ by at most a factor of 2, two benchmarks' rankings agree with a mean "
         f"Kendall's tau of {' and '.join(parts)}.{noise}",
-        f"{pairs} of models{own}. Two benchmarks agree on models of very different size whatever they measure.{which}",
+        f"{pairs} of models{cells}. Two benchmarks agree on models of very different size whatever they measure."
+        f"{which}",
     )
 
 
@@ -76,37 +101,20 @@ def corrected_finding(summary: AgreementSummary) -> Finding | None:
 
 def size_section(summary: AgreementSummary) -> Section | None:
     """Agreement by distance in parameters and in compute, with ceilings and corrected."""
-    rows = []
-    for what, key in (("parameters", "by_size_ratio"), ("compute", "by_compute_ratio")):
-        for p, label in figures.PROTOCOL_LABELS.items():
-            found = getattr(summary.kendall_tau[p], key)
-            for row in [] if isinstance(found, Missing) else found:
-                rows.append(
-                    {
-                        "by": what,
-                        "models": f"within {row.at_most:g}×" if row.at_most else f"more than {row.at_least:g}× apart",
-                        "protocol": label,
-                        "pairs": row.pairs_of_models,
-                        "tau": row.mean,
-                        **bounds(row.interval),
-                        **bounds(row.interval_clustered, "low_families", "high_families"),
-                        "ceiling": row.ceiling,
-                        "corrected": row.corrected,
-                        **bounds(row.corrected_interval, "corrected_low", "corrected_high"),
-                        **bounds(row.corrected_interval_clustered, "corrected_low_families", "corrected_high_families"),
-                    }
-                )
-    if not rows:
+    frame = pd.DataFrame(_ratio_table(summary))
+    if frame.empty:
         return None
-    frame = pd.DataFrame(rows)
-    charts = [_ratio_figure(plotted(part), str(what)) for what, part in frame.groupby("by", sort=False) if len(part)]
-    numbers = [name for name in frame.columns if name not in ("by", "models", "protocol", "pairs")]
+    drawn = frame[frame["cells"] == frame["cells"].iloc[-1]]  # those known under both protocols where some are not
+    charts = [_ratio_figure(plotted(part), str(what)) for what, part in drawn.groupby("by", sort=False) if len(part)]
+    frame = frame.drop(columns="cells") if summary.improvement.whole else frame
+    numbers = [name for name in frame.columns if name not in ("cells", "by", "models", "protocol", "pairs")]
     labels = {"low": "from", "high": "to", "low_families": "from, families", "high_families": "to, families"}
     return Section(
         "Models of like size",
         explanation="Kendall's tau over those pairs of models only whose numbers of parameters (or pretraining "
         "compute) differ by at most a factor. The ceiling is the tau that measurement error alone would leave on the "
-        "same pairs; corrected is the tau without that error. Where families of models are known: " + WHICH_INTERVAL,
+        "same pairs; corrected is the tau without that error. Where cells are missing, the figure is over the cells "
+        "known under both protocols. Where families of models are known: " + WHICH_INTERVAL,
         figures=charts,
         tables=[
             Table(
@@ -118,6 +126,38 @@ def size_section(summary: AgreementSummary) -> Section | None:
             )
         ],
     )
+
+
+def _ratio_table(summary: AgreementSummary) -> list[dict]:
+    """Rows by distance, over all cells of each protocol and, where that is less, over those known under both."""
+    rows = []
+    own = {p: summary.kendall_tau[p] for p in PROTOCOLS}
+    for what, key in (("parameters", "by_size_ratio"), ("compute", "by_compute_ratio")):
+        sources = {"all of the protocol": {p: getattr(tau, key) for p, tau in own.items()}}
+        if not summary.improvement.whole and is_known(summary.improvement.mean):
+            sources["known under both"] = getattr(summary.improvement, key)
+        for cells, by_protocol in sources.items():
+            for p, found in by_protocol.items():
+                label = figures.PROTOCOL_LABELS[p]
+                rows += [_ratio_row(cells, what, label, row) for row in ([] if isinstance(found, Missing) else found)]
+    return sorted(rows, key=lambda row: row["cells"] == "known under both")
+
+
+def _ratio_row(cells: str, what: str, label: str, row: RatioRow) -> dict:
+    return {
+        "cells": cells,
+        "by": what,
+        "models": f"within {row.at_most:g}×" if row.at_most else f"more than {row.at_least:g}× apart",
+        "protocol": label,
+        "pairs": row.pairs_of_models,
+        "tau": row.mean,
+        **bounds(row.interval),
+        **bounds(row.interval_clustered, "low_families", "high_families"),
+        "ceiling": row.ceiling,
+        "corrected": row.corrected,
+        **bounds(row.corrected_interval, "corrected_low", "corrected_high"),
+        **bounds(row.corrected_interval_clustered, "corrected_low_families", "corrected_high_families"),
+    }
 
 
 def _ratio_figure(frame: pd.DataFrame, what: str) -> Figure:
@@ -149,8 +189,7 @@ def variance_section(summary: AgreementSummary) -> Section | None:
         return None
     components = pd.DataFrame(
         [
-            {"protocol": figures.PROTOCOL_LABELS[p]}
-            | {name: getattr(found, name) for name in ("model", "model_benchmark", "item", "seed", "reliability")}
+            {"protocol": figures.PROTOCOL_LABELS[p]} | {name: getattr(found, name) for name in COMPONENTS}
             for p, found in known_ones.items()
         ]
     )
@@ -161,7 +200,7 @@ def variance_section(summary: AgreementSummary) -> Section | None:
             for plan in found.decision_study
         ]
     )
-    curve = plans[(plans["items"] == 1) & (plans["seeds"] == 1)].drop_duplicates(["protocol", "benchmarks"])
+    curve = plans[(plans[["items", "seeds", "prompts"]] == 1).all(axis=1)].drop_duplicates(["protocol", "benchmarks"])
     chart = figures.lines(
         curve.sort_values(["protocol", "benchmarks"]),
         x="benchmarks",
@@ -181,9 +220,11 @@ def variance_section(summary: AgreementSummary) -> Section | None:
         "Where differences between scores come from",
         finding=f"In units of the variance between models on one benchmark: {'; '.join(parts)}.",
         explanation="A generalisability study: standardised scores are taken apart into models, models × benchmarks, "
-        "and the measurement error of items and seeds. The reliability of a mean score is the share of its variance "
-        "that would stay with other benchmarks, items and seeds of the same kind. It is over all models of the table: "
-        "among models of like size it is lower.",
+        "and the measurement error of items, seeds and prompts as far as they were measured. The reliability of a "
+        "mean score is the share of its variance that would stay with other benchmarks, items and seeds of the same "
+        "kind. It is over all models of the table: among models of like size it is lower."
+        + _set_to_zero(known_ones)
+        + _prompts(known_ones),
         figures=[Figure("reliability", "What more benchmarks would buy", chart, wide=True)],
         tables=[
             Table(
@@ -197,9 +238,31 @@ def variance_section(summary: AgreementSummary) -> Section | None:
                 "decision_study",
                 "What more benchmarks, items or seeds would buy",
                 plans,
-                formats={"items": ".2g", "seeds": ".2g", "reliability": ".4f"},
-                labels={"items": "times the items", "seeds": "times the seeds"},
+                formats=dict.fromkeys(("items", "seeds", "prompts"), ".2g") | {"reliability": ".4f"},
+                labels={name: f"times the {name}" for name in ("items", "seeds", "prompts")},
                 folded=True,
             ),
         ],
     )
+
+
+def _set_to_zero(components: dict[str, VarianceSummary]) -> str:
+    """Which components were estimated below zero."""
+    below = [
+        f"{name} {WORDS[p]} ({value_in_words(value)})"
+        for p, found in components.items()
+        for name, value in (("model", found.raw_model), ("model × benchmark", found.raw_model_benchmark))
+        if is_known(value) and value < 0
+    ]
+    if not below:
+        return ""
+    return (
+        f" Estimated below zero and set to zero: {', '.join(below)}. Such a component is too small to be seen in this "
+        "table, or the standard errors are larger than the differences they belong to."
+    )
+
+
+def _prompts(components: dict[str, VarianceSummary]) -> str:
+    """That what prompts change was not measured, where it was not."""
+    unknown = [WORDS[p] for p, found in components.items() if not is_known(found.prompt)]
+    return f" What other prompts would change was not measured {' or '.join(unknown)}." if unknown else ""

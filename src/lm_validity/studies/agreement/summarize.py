@@ -12,13 +12,24 @@ from lm_validity.studies.agreement.analysis import (
     tuned_members,
 )
 from lm_validity.studies.agreement.by_benchmark.figures import benchmark_figures
+from lm_validity.studies.agreement.missing_cells import missing_cells
 from lm_validity.studies.agreement.pair_alignment import MOST_MODELS, align_pairs, contradictions
-from lm_validity.studies.agreement.similar_models import clustered_change, clustered_interval, corrected_tau, ratio_rows
+from lm_validity.studies.agreement.similar_models import (
+    LOST_MODEL,
+    clustered_change,
+    clustered_interval,
+    corrected_tau,
+    over_both,
+    population_change,
+    population_interval,
+    ratio_rows,
+)
 from lm_validity.studies.agreement.statistics.agreement import Agreement, mean_over_pairs
+from lm_validity.studies.agreement.statistics.corrected import transformed_interval
 from lm_validity.studies.agreement.statistics.influence import LeftOut
 from lm_validity.studies.agreement.statistics.missing import finite_mean
 from lm_validity.studies.agreement.statistics.resampling import Interval
-from lm_validity.studies.agreement.statistics.subsets import SubsetAgreement
+from lm_validity.studies.agreement.statistics.subsets import SubsetAgreement, one_with_others
 from lm_validity.studies.agreement.statistics.variance import reliability_of
 from lm_validity.studies.agreement.summary import (
     AgreementSummary,
@@ -65,6 +76,8 @@ def summarize_agreement_report(
     `prompts`: range of the scores over prompts, by benchmark."""
     comparison = analysis.comparison
     improved, compared = comparison.improved
+    tau = {p: _tau(analysis, uncertainty, p) for p in PROTOCOLS}
+    improvement = _improvement(analysis, uncertainty)
     return AgreementSummary(
         models=len(analysis.matrix.models),
         benchmarks=len(analysis.tasks),
@@ -73,8 +86,8 @@ def summarize_agreement_report(
         models_in_both=len(comparison.models),
         improved_pairs=improved if compared else Missing(_nothing_compared(analysis, "tau")),
         compared_pairs=compared,
-        kendall_tau={p: _tau(analysis, uncertainty, p) for p in PROTOCOLS},
-        improvement=_improvement(analysis, uncertainty),
+        kendall_tau=tau,
+        improvement=improvement,
         significance_tau=_significance(analysis, uncertainty),
         variance_components={p: _variance(analysis, p) for p in PROTOCOLS},
         perplexity=_perplexity(analysis, uncertainty),
@@ -88,8 +101,9 @@ def summarize_agreement_report(
             name: known(tau, "The seeds have fewer than two models in common, or they are tied.")
             for name, tau in analysis.reliability.items()
         },
-        subsets={p: _subsets(subset) for p, subset in analysis.subsets.items()},
+        subsets={p: _subsets(subset, analysis.scores[p]) for p, subset in analysis.subsets.items()},
         influence={p: [influence_row(left) for left in rows] for p, rows in analysis.influence.items()},
+        missing_cells=missing_cells(analysis, tau, improvement),
         alignment=align_pairs(analysis, align, every=resamples > 0),
         selected_on_test=analysis.maximum,
         by_benchmark=benchmark_figures(analysis),
@@ -183,6 +197,7 @@ def _tau(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty, protoco
         ),
         corrected=corrected_tau(analysis, protocol),
         interval_clustered=clustered_interval(analysis, protocol, mean),
+        interval_population_of_categories=population_interval(analysis, protocol, mean),
         by_size_ratio=_ratios(analysis, protocol, size, "parameters"),
         by_compute_ratio=_ratios(analysis, protocol, compute, "pretraining compute"),
         matrix=tau,
@@ -207,16 +222,24 @@ def _variance(analysis: AgreementAnalysis, protocol: str) -> VarianceSummary:
     reason = reason if analysis.matrix.has(protocol) else no_scores(protocol)
     no_item = "There are no standard errors: the noise of items is within model × benchmark."
     no_seed = "No benchmark was prepared with several seeds: their noise is within model × benchmark."
+    no_prompt = (
+        "What prompts change was not measured: no benchmark has 3 models with scores under two prompts. It is within "
+        "model × benchmark."
+    )
     undefined = np.isnan(found.model)
-    plans = [] if undefined else [(n, 1.0, 1.0) for n in (1, 2, 4, 8, 16, 32, 64)]
-    plans += [] if undefined else [(found.benchmarks, more, 1.0) for more in (0.25, 1.0, 4.0)]
-    plans += [(found.benchmarks, 1.0, more) for more in (2.0, 4.0)] if np.isfinite(found.seed) else []
+    plans = [] if undefined else [(n, 1.0, 1.0, 1.0) for n in (1, 2, 4, 8, 16, 32, 64)]
+    plans += [] if undefined else [(found.benchmarks, more, 1.0, 1.0) for more in (0.25, 1.0, 4.0)]
+    plans += [(found.benchmarks, 1.0, more, 1.0) for more in (2.0, 4.0)] if np.isfinite(found.seed) else []
+    plans += [(found.benchmarks, 1.0, 1.0, 2.0)] if np.isfinite(found.prompt) else []
     return VarianceSummary(
         model=known(found.model, reason),
         model_benchmark=known(found.model_benchmark, reason),
         item=known(found.item, reason if undefined else no_item),
         seed=known(found.seed, reason if undefined else no_seed),
+        prompt=known(found.prompt, reason if undefined else no_prompt),
         reliability=known(found.reliability, reason),
+        raw_model=known(found.raw_model, reason),
+        raw_model_benchmark=known(found.raw_model_benchmark, reason),
         benchmarks=found.benchmarks,
         decision_study=[Decision(*plan, reliability_of(found, *plan)) for plan in plans],
     )
@@ -227,7 +250,8 @@ def _improvement(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty)
     values = {p: analysis.side_by_side[p] for p in PROTOCOLS}
     means = {p: known(comparison.agreement[p].mean, reason) for p in PROTOCOLS}
     mean = known(comparison.agreement[PREPARED].mean - comparison.agreement[DIRECT].mean, reason)
-    test = uncertainty.test
+    test, both = uncertainty.test, over_both(analysis)
+    size, compute = analysis.matrix.sizes()
     return Improvement(
         mean=mean,
         means=means,
@@ -236,7 +260,10 @@ def _improvement(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty)
         interval_population_of_benchmarks=ends(
             mean, uncertainty.improvement_population, uncertainty.improvement_reason
         ),
+        interval_population_of_categories=population_change(analysis, mean),
         test=TestSummary(known(test.effect, reason), known(test.p, reason), test.units),
+        by_size_ratio={p: _ratios(both, p, size, "parameters") for p in PROTOCOLS},
+        by_compute_ratio={p: _ratios(both, p, compute, "pretraining compute") for p in PROTOCOLS},
         whole=comparison.whole,
         tau=comparison.tau,
         pair_change=Missing(uncertainty.improvement_reason)
@@ -285,12 +312,21 @@ def _family(analysis: AgreementAnalysis, name: str, values: dict[str, float]) ->
     return {p: known(values[p], alone if analysis.matrix.has(p) else no_scores(p)) for p in PROTOCOLS}
 
 
-def _subsets(subset: SubsetAgreement) -> SubsetSummary:
+def _subsets(subset: SubsetAgreement, scores: np.ndarray) -> SubsetSummary:
     curves = (subset.random_mean, subset.random_low, subset.random_high, subset.greedy_mean)
     shown = ([known(float(value), FEW_SUBSET_MODELS) for value in curve] for curve in curves)
     alone = Missing("There is no other benchmark left.")
     others = [known(float(value), FEW_SUBSET_MODELS) for value in subset.others_mean[:-1]]
-    return SubsetSummary(subset.sizes.tolist(), *shown, subset.greedy_order.tolist(), [*others, alone])
+    taus = one_with_others(scores)
+    one = known(float(taus[0]), "No benchmark has a tau with the others.")
+    return SubsetSummary(
+        subset.sizes.tolist(),
+        *shown,
+        subset.greedy_order.tolist(),
+        [*others, alone],
+        one_with_others=one,
+        one_with_others_interval=ends(one, transformed_interval(taus[0], taus[1:], "tau"), LOST_MODEL),
+    )
 
 
 def _perplexity(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty) -> PerplexitySummary | Missing:

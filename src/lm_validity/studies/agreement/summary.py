@@ -39,13 +39,15 @@ def each(names, values, reason: str) -> dict[str, Value]:
 
 @dataclass(frozen=True)
 class CorrectedTau:
-    """Agreement without measurement error; intervals over models, and over families of models."""
+    """Agreement without measurement error; intervals over models, `interval_clustered` over families of models."""
 
     mean: Value
     interval: Range
     interval_clustered: Range
     by_benchmark: dict[str, Value]
+    by_benchmark_interval: dict[str, Range]
     by_pair: list[tuple[str, str, Value]]
+    by_pair_interval: list[tuple[str, str, Range]]
 
 
 @dataclass(frozen=True)
@@ -66,23 +68,30 @@ class RatioRow:
 
 @dataclass(frozen=True)
 class Decision:
-    """Reliability of a mean over `benchmarks` benchmarks with `items` times the items and `seeds` times the seeds."""
+    """Reliability of a mean over `benchmarks` benchmarks with `items` times the items; likewise seeds and prompts."""
 
     benchmarks: int
     items: float
     seeds: float
+    prompts: float
     reliability: float
 
 
 @dataclass(frozen=True)
 class VarianceSummary:
-    """Components of the variance of standardised scores, the reliability of the mean score, and a decision study."""
+    """Components of the variance of standardised scores, the reliability of the mean score, and a decision study.
+
+    `raw_model`, `raw_model_benchmark`: as estimated, before what is below 0 is set to 0.
+    """
 
     model: Value
     model_benchmark: Value
     item: Value
     seed: Value
+    prompt: Value
     reliability: Value
+    raw_model: Value
+    raw_model_benchmark: Value
     benchmarks: int
     decision_study: list[Decision]
 
@@ -105,6 +114,7 @@ class TauSummary:
     ceiling_by_benchmark: dict[str, Value]
     corrected: CorrectedTau
     interval_clustered: Range
+    interval_population_of_categories: Range
     by_size_ratio: list[RatioRow] | Missing
     by_compute_ratio: list[RatioRow] | Missing
     matrix: np.ndarray = page_only()
@@ -124,6 +134,7 @@ class TestSummary:
 class Improvement:
     """What preparation changes, over what is known under both protocols; `whole`: that leaves nothing out.
 
+    `by_size_ratio`, `by_compute_ratio`: as in `TauSummary`, by protocol.
     `tau`: (benchmarks, benchmarks) by protocol; `pair_change`: bounds of such a shape; `within`, `between`,
     `by_benchmark`: means over pairs within and between categories and of each benchmark.
     """
@@ -133,7 +144,10 @@ class Improvement:
     interval: Range
     interval_clustered: Range
     interval_population_of_benchmarks: Range
+    interval_population_of_categories: Range
     test: TestSummary
+    by_size_ratio: dict[str, list[RatioRow] | Missing]
+    by_compute_ratio: dict[str, list[RatioRow] | Missing]
     whole: bool = page_only()
     tau: dict[str, np.ndarray] = page_only()
     pair_change: Range = page_only()
@@ -204,7 +218,10 @@ class PerplexitySummary:
 
 @dataclass(frozen=True)
 class SubsetSummary:
-    """How well subsets of benchmarks rank the models, by size; `greedy_order`: indices of benchmarks."""
+    """How well subsets of benchmarks rank the models, by size; `greedy_order`: indices of benchmarks.
+
+    `one_with_others`: mean tau of one benchmark with all others together, over all models; its interval is over models.
+    """
 
     sizes: list[int]
     random_mean: list[Value]
@@ -213,6 +230,8 @@ class SubsetSummary:
     greedy_mean: list[Value]
     greedy_order: list[int]
     others_mean: list[Value]
+    one_with_others: Value
+    one_with_others_interval: Range
 
 
 @dataclass(frozen=True)
@@ -313,8 +332,52 @@ class PromptRange:
 
 
 @dataclass(frozen=True)
+class Tipping:
+    """What shifting all missing scores at once does to a figure; shifts in standard deviations of a benchmark.
+
+    `suggested`: the figure with missing scores drawn around what the other scores suggest; `below`, `above`: the
+    smallest shift down (negative) and up that changes the conclusion, 0 where no shift is needed.
+    """
+
+    suggested: Value
+    below: Value
+    above: Value
+
+
+@dataclass(frozen=True)
+class MaskedTau:
+    """Mean tau of a protocol without the `cells` that are missing under the other one, beside that of all its cells."""
+
+    cells: int
+    mean: Value
+    mean_without: Value
+
+
+@dataclass(frozen=True)
+class Shifted:
+    """The mean taus with all missing scores `shift` standard deviations off what the other scores suggest."""
+
+    shift: float
+    kendall_tau: ByProtocol
+    change: Value
+
+
+@dataclass(frozen=True)
+class MissingCells:
+    """How much the headline figures rest on cells that are missing; by protocol that has scores."""
+
+    cells: dict[str, int]
+    kendall_tau: dict[str, Tipping | Missing]
+    change: Tipping | Missing
+    masked: dict[str, MaskedTau]
+    curve: list[Shifted]
+
+
+@dataclass(frozen=True)
 class AgreementSummary:
-    """The agreement report. `categories`: of each benchmark, None where unknown; `choices`: prompts chosen."""
+    """The agreement report. `categories`: of each benchmark, None where unknown; `choices`: prompts chosen;
+    `missing_cells`: None where no cell is missing.
+    """
 
     models: int
     benchmarks: int
@@ -334,6 +397,7 @@ class AgreementSummary:
     reliability: dict[str, Value]
     subsets: dict[str, SubsetSummary]
     influence: dict[str, list[InfluenceSummary]]
+    missing_cells: MissingCells | None
     alignment: list[PairAlignment]
     selected_on_test: SelectionOnTest | None
     by_benchmark: dict[str, dict[str, BenchmarkFigures | Missing]]

@@ -12,6 +12,7 @@ from lm_validity.studies.agreement.analysis import (
     family_members,
     family_notes,
     large_families,
+    measurement_error,
     selected_on_test,
     selection_notes,
 )
@@ -127,7 +128,7 @@ def analyze_factors(matrix: ScoreMatrix, seed: int = 2) -> FactorsAnalysis:
     _, compute = matrix.sizes()
     relation = {p: relate_to_compute(components[p].scores, compute) for p in PROTOCOLS}
     parallel = {p: parallel_analysis(scores[p], rng) for p in known}
-    ceiling = {p: noise_ceiling(scores[p], stderr[p], rng) for p in known}
+    ceiling = {p: noise_ceiling(scores[p], measurement_error(matrix, p), rng) for p in known}
     completion = {p: _complete(scores[p], rng) for p in known}
     return FactorsAnalysis(
         matrix=matrix,

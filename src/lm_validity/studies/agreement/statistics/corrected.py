@@ -5,6 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
+from lm_validity.studies.agreement.statistics.agreement import mean_over_pairs
 from lm_validity.studies.agreement.statistics.ranking import PairSigns
 from lm_validity.studies.agreement.statistics.resampling import Interval
 
@@ -45,7 +46,9 @@ def _attenuation(observed, ceiling):
     return (np.sin(np.pi * np.asarray(observed) / 2) / np.sin(np.pi * ceiling / 2))[()]
 
 
-def jackknife_interval(estimate: float, left_out: np.ndarray, level: float = 0.95) -> Interval:
+def jackknife_interval(
+    estimate: float, left_out: np.ndarray, level: float = 0.95, others: np.ndarray | None = None
+) -> Interval:
     """estimate ± t · se from the estimates `left_out` (clusters,), one without each cluster.
 
         se² = (G - 1) / G · Σ (θ₍g₎ - mean θ₍g₎)²,   t with G - 1 degrees of freedom
@@ -53,24 +56,43 @@ def jackknife_interval(estimate: float, left_out: np.ndarray, level: float = 0.9
     (Tukey 1958; with few clusters: MacKinnon, Nielsen and Webb 2023, Journal of Econometrics 232). Clusters are taken
     as independent draws, members of one need not be. It fails where one cluster holds most models. NaN for fewer than
     3 clusters, or where leaving one out leaves no estimate.
+
+    `others` (clusters,): estimates without each cluster of a second kind, such as categories of benchmarks beside
+    families of models. The two squared errors are added, with the degrees of freedom of Satterthwaite (1946, Biometrics
+    2:110). What belongs to a family and a category together is then counted twice: rather too wide than too narrow.
     """
-    number = len(left_out)
-    if number < LEAST_CLUSTERS or not np.isfinite(left_out).all() or not np.isfinite(estimate):
+    kinds = [left_out] if others is None else [left_out, others]
+    if not np.isfinite(estimate) or any(len(one) < LEAST_CLUSTERS or not np.isfinite(one).all() for one in kinds):
         return Interval(float("nan"), float("nan"))
-    error = np.sqrt((number - 1) / number * ((left_out - left_out.mean()) ** 2).sum())
-    reach = stats.t.ppf(0.5 + level / 2, number - 1) * error
+    freedom = np.array([len(one) - 1 for one in kinds])
+    squares = np.array([((one - one.mean()) ** 2).sum() for one in kinds]) * freedom / (freedom + 1)
+    total = squares.sum()
+    joint = total**2 / (squares**2 / freedom).sum() if total > 0 else freedom.min()
+    reach = stats.t.ppf(0.5 + level / 2, joint) * np.sqrt(total)
     return Interval(float(estimate - reach), float(estimate + reach))
 
 
-def transformed_interval(estimate: float, left_out: np.ndarray, scale: str) -> Interval:
+def transformed_interval(
+    estimate: float, left_out: np.ndarray, scale: str, others: np.ndarray | None = None
+) -> Interval:
     """`jackknife_interval` on the scale of atanh (`tau`) or logit (`share`), so that it stays within the range."""
     forward, back = {
         "tau": (np.arctanh, np.tanh),
         "share": (lambda share: np.log(share / (1 - share)), lambda logit: 1 / (1 + np.exp(-logit))),
     }[scale]
     with np.errstate(divide="ignore", invalid="ignore"):
-        low, high = jackknife_interval(float(forward(np.float64(estimate))), np.asarray(forward(left_out), dtype=float))
+        parts = [None if one is None else np.asarray(forward(one), dtype=float) for one in (left_out, others)]
+        low, high = jackknife_interval(float(forward(np.float64(estimate))), parts[0], others=parts[1])
     return Interval(float(back(low)), float(back(high)))
+
+
+def means_without_clusters(tau: np.ndarray, clusters: np.ndarray) -> np.ndarray:
+    """(clusters,) means over the pairs of benchmarks of `tau` (k, k) without the benchmarks of each cluster (k,)."""
+    means = []
+    for cluster in range(int(clusters.max()) + 1):
+        rest = clusters != cluster
+        means.append(mean_over_pairs(tau[np.ix_(rest, rest)]))
+    return np.array(means)
 
 
 def cluster_numbers(names: np.ndarray) -> np.ndarray:
@@ -101,6 +123,22 @@ def mean_tau_left_out(
     Both (1 + clusters,), over the pairs of models in the mask `pairs` (pairs,) and over the same pairs of benchmarks:
     those with both taus. Without `expected` the ceiling is NaN and the observed mean is over all pairs with a tau.
     """
+    taus, limits = taus_left_out(signs, expected, pairs, clusters)
+    if expected is None or not len(taus):
+        nothing = np.full(taus.shape[1], np.nan)
+        return (_mean(taus) if len(taus) else nothing), nothing
+    both = np.isfinite(taus) & np.isfinite(limits)
+    return _mean(np.where(both, taus, np.nan)), _mean(np.where(both, limits, np.nan))
+
+
+def taus_left_out(
+    signs: PairSigns, expected: ExpectedSigns | None, pairs: np.ndarray, clusters: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """(observed, ceiling): taus by pair of benchmarks, (benchmark pairs, 1 + clusters), as in `mean_tau_left_out`.
+
+    Benchmarks are all columns, or those of `expected`; pairs in the order of `np.triu_indices` without the diagonal.
+    NaN where a tau is undefined; without `expected` there are no ceilings: (0, 1 + clusters).
+    """
     first, second = clusters[signs.first[pairs]], clusters[signs.second[pairs]]
     number, within = int(clusters.max()) + 1, first == second
 
@@ -123,13 +161,8 @@ def mean_tau_left_out(
         if expected is not None:
             left, right = totals(untied[a] * common[b]), totals(common[a] * untied[b])
             ceiling.append(_ratio(totals(expected.product[place][pairs]), left, right))
-    taus = np.array(observed)
-    if expected is None or not len(taus):
-        nothing = np.full(number + 1, np.nan)
-        return (_mean(taus) if len(taus) else nothing), nothing
-    limits = np.array(ceiling)
-    both = np.isfinite(taus) & np.isfinite(limits)
-    return _mean(np.where(both, taus, np.nan)), _mean(np.where(both, limits, np.nan))
+    shape = (-1, number + 1)
+    return np.array(observed, dtype=float).reshape(shape), np.array(ceiling, dtype=float).reshape(shape)
 
 
 def _ratio(product: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:

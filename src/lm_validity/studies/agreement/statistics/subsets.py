@@ -100,6 +100,30 @@ def agreement_with_others(standardized: np.ndarray, order: np.ndarray) -> np.nda
     return np.divide(product, scale, out=np.full(len(order), np.nan), where=scale > 0)
 
 
+def one_with_others(scores: np.ndarray) -> np.ndarray:
+    """(1 + models,) mean tau-b of a benchmark with the mean standardised score on the others; then without each model.
+
+    `scores`: (models, benchmarks), more is better, NaN where missing. Without a model its pairs are left out, the
+    standardisation stays. NaN where undefined.
+    """
+    standardized = standardize(scores)
+    known = np.isfinite(standardized)
+    values = np.where(known, standardized, 0.0)
+    total, count = values.sum(axis=1, keepdims=True), known.sum(axis=1, keepdims=True)
+    one, rest = pair_signs(standardized), pair_signs(_mean(total - values, count - known))
+    models = len(scores)
+
+    def totals(by_pair: np.ndarray) -> np.ndarray:
+        own = [np.bincount(one.first, column, models) + np.bincount(one.second, column, models) for column in by_pair.T]
+        whole = by_pair.sum(axis=0)
+        return np.vstack([whole, whole - np.array(own).T])
+
+    left, right = totals(np.abs(one.sign) * rest.known), totals(one.known * np.abs(rest.sign))
+    scale = np.sqrt(np.round(left) * np.round(right))
+    tau = np.divide(totals(one.sign * rest.sign), scale, out=np.full(scale.shape, np.nan), where=scale > 0)
+    return np.asarray(finite_mean(tau, axis=1))
+
+
 def greedy_subsets(standardized: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """(order, tau): benchmarks in the order of greedy choice, and each size's tau with the mean of all.
 

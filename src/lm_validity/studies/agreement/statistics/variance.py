@@ -11,37 +11,46 @@ from lm_validity.studies.agreement.statistics.missing import finite_mean
 class VarianceComponents:
     """Components of the variance of standardised scores: 1 is the variance of the models on one benchmark.
 
-    `model`: differences that hold on all benchmarks; `model_benchmark`: those that hold on one benchmark only, other
-    items and other seeds included; `item`, `seed`: measurement error of one score, of its items and of a repeated
-    training (NaN where standard errors or several seeds are missing). Estimates may fall below 0. `reliability`: of the
-    mean over `benchmarks` benchmarks for an order of models, Eρ² in Cronbach's notation.
+    `model`: differences that hold on all benchmarks; `model_benchmark`: those that hold on one benchmark only, whatever
+    its items, seeds and prompts; `item`, `seed`, `prompt`: measurement error of one score, of its items, of a repeated
+    training and of the prompt (NaN where it was not measured, and then within `model_benchmark`). `reliability`: of the
+    mean over `benchmarks` benchmarks for an order of models, Eρ² in Cronbach's notation. Estimates below 0 are set to
+    0; `raw_model`, `raw_model_benchmark` are as estimated.
     """
 
     model: float
     model_benchmark: float
     item: float
     seed: float
+    prompt: float
     reliability: float
+    raw_model: float
+    raw_model_benchmark: float
     benchmarks: int
 
 
-def variance_components(scores: np.ndarray, item_error: np.ndarray, seed_error: np.ndarray) -> VarianceComponents:
+def variance_components(
+    scores: np.ndarray, item_error: np.ndarray, seed_error: np.ndarray, prompt_error: np.ndarray | None = None
+) -> VarianceComponents:
     """A generalisability study (Cronbach et al. 1972; Brennan 2001) of models × benchmarks, both random.
 
     `scores`: (models, benchmarks), more is better; `item_error`, `seed_error`: (models, benchmarks) standard errors of
-    the scores from their items and from the seeds that were averaged, NaN where unknown. Each benchmark is standardised
-    over its models, so that benchmarks of different spread weigh alike and the component of benchmarks is 0. With the
-    mean squares of models and of the residual,
+    the scores from their items and from the seeds that were averaged, NaN where unknown; `prompt_error`: (benchmarks,)
+    standard deviation of a model's score over prompts, less what a prompt does to all models. Each benchmark is
+    standardised over its models, so that benchmarks of different spread weigh alike and the component of benchmarks
+    is 0. With the mean squares of models and of the residual,
 
-        model = (MS_model - MS_residual) / k,   model_benchmark = MS_residual - item - seed
+        model = (MS_model - MS_residual) / k,   model_benchmark = MS_residual - item - seed - prompt
 
-    item and seed being mean squared standard errors in units of the benchmark's variance. Over the models that have
+    item, seed and prompt being mean squared errors in units of the benchmark's variance. A difference of mean squares
+    may be below 0 and is then set to 0 (Brennan 2001, section 3.4): the component is too small to be seen, or the
+    standard errors are too large. Over the models that have
     every benchmark, benchmarks that are constant among these left out. It assumes that models are exchangeable;
     families make `model` larger than it is between models of one family. NaN for fewer than 3 models or 2 benchmarks.
     """
     complete = np.isfinite(scores).all(axis=1)
     values = scores[complete]
-    nothing = VarianceComponents(*[float("nan")] * 5, benchmarks=0)
+    nothing = VarianceComponents(*[float("nan")] * 8, benchmarks=0)
     if len(values) < 3:
         return nothing
     spread = values.std(axis=0)
@@ -56,25 +65,34 @@ def variance_components(scores: np.ndarray, item_error: np.ndarray, seed_error: 
     item, seed = (
         float(finite_mean((error[complete][:, varied] / spread[varied]) ** 2)) for error in (item_error, seed_error)
     )
-    model = (between - residual) / benchmarks
+    over_prompts = np.full(len(spread), np.nan) if prompt_error is None else prompt_error
+    prompt = float(finite_mean((over_prompts[varied] / spread[varied]) ** 2))
+    raw_model = (between - residual) / benchmarks
+    raw_model_benchmark = float(residual - np.nansum([item, seed, prompt]))
+    model = max(raw_model, 0.0)
     return VarianceComponents(
         model=model,
-        model_benchmark=residual - np.nansum([item, seed]),
+        model_benchmark=max(raw_model_benchmark, 0.0),
         item=item,
         seed=seed,
-        reliability=max(model, 0.0) / (max(model, 0.0) + residual / benchmarks),
+        prompt=prompt,
+        reliability=model / (model + residual / benchmarks),
+        raw_model=raw_model,
+        raw_model_benchmark=raw_model_benchmark,
         benchmarks=benchmarks,
     )
 
 
-def reliability_of(components: VarianceComponents, benchmarks: float, items: float = 1.0, seeds: float = 1.0) -> float:
-    """A decision study: Eρ² of a mean over `benchmarks` benchmarks with `items` times the items and `seeds` the seeds.
+def reliability_of(
+    components: VarianceComponents, benchmarks: float, items: float = 1.0, seeds: float = 1.0, prompts: float = 1.0
+) -> float:
+    """A decision study: Eρ² of a mean over `benchmarks` benchmarks with `items` times the items, likewise the others.
 
-        Eρ² = model / (model + (model_benchmark + item / items + seed / seeds) / benchmarks)
+        Eρ² = model / (model + (model_benchmark + item / items + seed / seeds + prompt / prompts) / benchmarks)
 
-    in [0, 1]; unknown item and seed components stay within model_benchmark. Components below 0 count as 0.
+    in [0, 1]; components that were not measured stay within model_benchmark.
     """
-    model = max(components.model, 0.0)
-    errors = (components.model_benchmark, components.item / items, components.seed / seeds)
-    error = sum(max(part, 0.0) for part in errors if np.isfinite(part)) / benchmarks
+    parts = (components.item / items, components.seed / seeds, components.prompt / prompts)
+    error = (components.model_benchmark + sum(part for part in parts if np.isfinite(part))) / benchmarks
+    model = components.model
     return model / (model + error) if model + error > 0 else float("nan")

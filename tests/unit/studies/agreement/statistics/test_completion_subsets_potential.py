@@ -18,6 +18,7 @@ from lm_validity.studies.agreement.statistics.subsets import (
     agreement_with_others,
     greedy_subsets,
     nested_agreement,
+    one_with_others,
     standardize,
     subset_agreement,
 )
@@ -178,3 +179,20 @@ def test_a_subset_is_held_against_the_benchmarks_that_it_lacks():
     # without anything in common subsets agree with the whole set that contains them, and not with the others
     subset = subset_agreement(scores, rng, subsets=20)
     assert subset.random_mean[2] > 0.4 and abs(subset.others_mean[2]) < 0.2
+
+
+def test_one_benchmark_against_the_others_by_hand():
+    rng = np.random.default_rng(3)
+    scores = rng.normal(size=(12, 1)) + 0.7 * rng.normal(size=(12, 4))
+    scores[2, 1] = np.nan
+    found = one_with_others(scores)
+    z = standardize(scores)
+
+    def mean_tau(rows):
+        rest = [np.nanmean(np.delete(z, j, axis=1), axis=1) for j in range(4)]
+        ok = [np.isfinite(z[rows, j]) for j in range(4)]
+        return np.mean([kendalltau(z[rows, j][ok[j]], rest[j][rows][ok[j]])[0] for j in range(4)])
+
+    assert found[0] == pytest.approx(mean_tau(np.arange(12)))
+    assert found[5] == pytest.approx(mean_tau(np.delete(np.arange(12), 4)))
+    assert len(found) == 13

@@ -11,6 +11,7 @@ from lm_validity.studies.agreement.statistics.corrected import (
     corrected_interval,
     jackknife_interval,
     mean_tau_left_out,
+    means_without_clusters,
     noise_corrected_tau,
     transformed_interval,
 )
@@ -97,3 +98,68 @@ def test_variance_components_of_too_few_models_or_benchmarks_are_undefined():
     assert np.isnan(variance_components(np.eye(2), np.eye(2), np.eye(2)).model)
     scores = np.column_stack([np.arange(5.0), np.ones(5)])
     assert np.isnan(variance_components(scores, scores, scores).model)
+
+
+def test_two_kinds_of_clusters_add_their_errors():
+    models, benchmarks = np.array([0.4, 0.5, 0.55, 0.45]), np.array([0.3, 0.6, 0.5])
+    one = jackknife_interval(0.5, models)
+    low, high = jackknife_interval(0.5, models, others=benchmarks)
+    squares = np.array([3 / 4 * ((models - models.mean()) ** 2).sum(), 2 / 3 * ((benchmarks - 7 / 15) ** 2).sum()])
+    freedom = squares.sum() ** 2 / (squares**2 / np.array([3, 2])).sum()
+    assert (high - low) / 2 == pytest.approx(stats.t.ppf(0.975, freedom) * np.sqrt(squares.sum()))
+    assert high - low > one.high - one.low and jackknife_interval(0.5, models, others=np.full(3, 0.5)) == one
+    assert np.isnan(jackknife_interval(0.5, models, others=benchmarks[:2]).low)
+
+
+def test_means_without_each_category_are_those_of_the_other_benchmarks():
+    tau = np.corrcoef(np.random.default_rng(0).normal(size=(5, 9)))
+    found = means_without_clusters(tau, np.array([0, 1, 0, 2, 1]))
+    assert found == pytest.approx(
+        [mean_over_pairs(tau[np.ix_(keep, keep)]) for keep in ([1, 3, 4], [0, 2, 3], [0, 1, 2, 4])]
+    )
+
+
+@pytest.mark.slow
+def test_intervals_over_categories_cover_the_agreement_of_benchmarks_in_categories():
+    """Categories of three benchmarks measure a common ability to different degrees, and something of their own."""
+    truth = np.mean([_category_table(np.random.default_rng(10_000 + seed), 300, 6)[1] for seed in range(200)])
+    covered = []
+    for seed in range(200):
+        scores, _ = _category_table(np.random.default_rng(seed), 40, 6)
+        taus, _ = mean_tau_left_out(signs := pair_signs(scores), None, np.ones(780, bool), np.arange(40))
+        categories = means_without_clusters(kendall_tau_matrix(signs), np.repeat(np.arange(6), 3))
+        low, high = transformed_interval(taus[0], taus[1:], "tau", categories)
+        covered.append(low <= truth <= high)
+    assert np.mean(covered) >= 0.95 - 2 * 0.0154
+
+
+def _category_table(rng, models, categories):
+    """Scores, and their mean tau."""
+    loadings = rng.uniform(0.4, 0.95, size=(categories, 1)) * np.ones((1, 3))
+    common, own = rng.normal(size=(models, 1, 1)), rng.normal(size=(models, categories, 1))
+    error = rng.normal(size=(models, categories, 3))
+    scores = loadings * common + np.sqrt(1 - loadings**2) * np.sqrt(0.5) * (own + error)
+    scores = scores.reshape(models, -1)
+    tau = kendall_tau_matrix(pair_signs(scores))
+    return scores, mean_over_pairs(tau)
+
+
+def test_a_component_below_zero_is_zero_and_its_estimate_is_kept():
+    rng = np.random.default_rng(3)
+    scores, errors = rng.normal(size=(6, 4)), np.full((6, 4), 1.4)
+    found = variance_components(scores, errors, np.full((6, 4), np.nan))
+    assert found.raw_model_benchmark < 0 == found.model_benchmark
+    opposed = np.column_stack([np.arange(5.0), -np.arange(5.0)])
+    flat = variance_components(opposed, np.zeros((5, 2)), np.zeros((5, 2)))
+    assert flat.raw_model < 0 == flat.model == flat.reliability
+
+
+def test_prompts_are_a_part_of_what_one_benchmark_shows():
+    rng = np.random.default_rng(4)
+    scores = rng.normal(size=(200, 1)) + 0.6 * rng.normal(size=(200, 6))
+    nothing = np.full(scores.shape, np.nan)
+    without = variance_components(scores, nothing, nothing)
+    found = variance_components(scores, nothing, nothing, np.full(6, 0.3))
+    assert np.isnan(without.prompt) and found.prompt == pytest.approx(0.09 / 1.36, rel=0.15)
+    assert found.model_benchmark + found.prompt == pytest.approx(without.model_benchmark)
+    assert reliability_of(found, 6, prompts=1e9) > reliability_of(found, 6) == pytest.approx(without.reliability)

@@ -1,0 +1,112 @@
+"""Like sizes over common cells, categories as clusters, corrected taus with intervals, noise of seeds and prompts."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.unit.studies.agreement.conftest import DIRECT, PREPARED, agreement_of, factors_of, score_rows
+
+from lm_validity.studies.agreement.page import agreement_page
+from lm_validity.studies.agreement.prompt_section import prompt_error
+from lm_validity.studies.agreement.similar_sections import size_finding, size_section, variance_section
+from lm_validity.studies.agreement.statistics.agreement import mean_over_pairs
+from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs
+from lm_validity.summaries import Missing, is_known
+
+NAMES = [f"m{i}" for i in range(14)]
+MODELS = "model,family,parameters_b\n" + "".join(f"{name},F{i // 3},{1 + i // 2}\n" for i, name in enumerate(NAMES))
+TASKS = ["a", "b", "c", "d", "e"]
+BENCHMARKS = "benchmark,category,metric,output_type,higher_is_better\n" + "".join(
+    f"{name},{category},acc,multiple_choice,1\n" for name, category in zip(TASKS, "xxyyz", strict=True)
+)
+SHEETS = {"models": MODELS, "benchmarks": BENCHMARKS}
+
+
+def table(seed=0, noise=(0.6, 0.3)) -> dict:
+    rng = np.random.default_rng(seed)
+    ability = np.linspace(-1, 1, 14)
+    return {
+        p: {name: (0.5 + 0.1 * (ability + spread * rng.normal(size=14))).tolist() for name in TASKS}
+        for p, spread in zip((DIRECT, PREPARED), noise, strict=True)
+    }
+
+
+def test_models_of_like_size_are_compared_on_the_cells_known_under_both(tmp_path):
+    scores = table()
+    for name in TASKS:
+        scores[PREPARED][name][:4] = [None] * 4
+    summary = agreement_of(tmp_path, score_rows(scores, NAMES), **SHEETS)
+    own = next(row for row in summary.kendall_tau[DIRECT].by_size_ratio if row.at_most == 2)
+    both = next(row for row in summary.improvement.by_size_ratio[DIRECT] if row.at_most == 2)
+    common = np.array([scores[DIRECT][name][4:] for name in TASKS]).T
+    signs, size = pair_signs(common), np.array([1 + i // 2 for i in range(4, 14)])
+    ratio = np.exp(np.abs(np.log(size[signs.first]) - np.log(size[signs.second]))) <= 2
+    kept = signs._replace(sign=signs.sign * ratio[:, None], known=signs.known * ratio[:, None])
+    assert both.mean == pytest.approx(mean_over_pairs(kendall_tau_matrix(kept)))
+    assert both.pairs_of_models == ratio.sum() < own.pairs_of_models and own.mean != pytest.approx(both.mean)
+    finding = size_finding(summary)
+    assert f"{both.mean:.2f}" in finding.sentence and "over the 50 cells known under both" in finding.basis
+    assert set(size_section(summary).tables[0].frame["cells"]) == {"all of the protocol", "known under both"}
+
+
+def test_with_every_cell_like_sizes_are_those_of_each_protocol(tmp_path):
+    summary = agreement_of(tmp_path, score_rows(table(), NAMES), **SHEETS)
+    for p in (DIRECT, PREPARED):
+        assert summary.improvement.by_size_ratio[p] == summary.kendall_tau[p].by_size_ratio
+    assert "cells" not in size_section(summary).tables[0].frame and "both protocols" not in size_finding(summary).basis
+
+
+def test_categories_as_clusters_give_an_interval_for_other_benchmarks(tmp_path):
+    summary = agreement_of(tmp_path, score_rows(table(), NAMES), resamples=50, **SHEETS)
+    for p in (DIRECT, PREPARED):
+        tau = summary.kendall_tau[p]
+        low, high = tau.interval_population_of_categories
+        assert low < tau.mean < high and (low, high) != tuple(tau.interval_clustered)
+    assert is_known(summary.improvement.interval_population_of_categories)
+    bases = " ".join(finding.basis for finding in agreement_page(summary).findings)
+    assert bases.count("Quote this one for a claim on benchmarks in general") == 2
+    for sheet in (BENCHMARKS.replace(",y,", ",x,"), BENCHMARKS.replace("b,x", "b,v").replace("d,y", "d,w")):
+        other = agreement_of(tmp_path, score_rows(table(), NAMES), models=MODELS, benchmarks=sheet)
+        assert isinstance(other.kendall_tau[DIRECT].interval_population_of_categories, Missing)
+
+
+def test_corrected_taus_have_intervals_by_benchmark_and_by_pair(tmp_path):
+    summary = agreement_of(tmp_path, score_rows(table(noise=(1.0, 0.7)), NAMES, stderr=0.02), **SHEETS)
+    corrected, plain = summary.kendall_tau[DIRECT].corrected, summary.kendall_tau[DIRECT]
+    assert len(corrected.by_pair_interval) == 10 and list(corrected.by_benchmark_interval) == TASKS
+    known = 0
+    for (*pair, tau), (*same, interval) in zip(corrected.by_pair, corrected.by_pair_interval, strict=True):
+        assert pair == same and isinstance(tau, Missing) <= isinstance(interval, Missing)
+        if is_known(interval):
+            known += 1
+            assert -1 <= interval.low < tau < interval.high <= 1
+    assert known
+    low, high = corrected.by_benchmark_interval["a"]
+    assert low < corrected.by_benchmark["a"] < high and corrected.by_benchmark["a"] > plain.by_benchmark["a"]
+    without = agreement_of(tmp_path, score_rows(table(), NAMES, stderr=None), **SHEETS).kendall_tau[DIRECT].corrected
+    assert isinstance(without.by_benchmark_interval["a"], Missing)
+
+
+def test_seeds_lower_the_ceiling_of_the_first_component(tmp_path):
+    rng = np.random.default_rng(1)
+    scores = {PREPARED: table(noise=(0.3, 0.3))[PREPARED]}
+    rows = score_rows(scores, NAMES, stderr=0.005)
+    seeds = [rows.assign(seed=s, value=rows["value"] + 0.06 * rng.normal(size=len(rows))) for s in (0, 1)]
+    both = pd.concat(seeds)
+    of_means = both.groupby(["model", "benchmark"], as_index=False).agg({"value": "mean"})
+    one_seed = rows.drop(columns="value").merge(of_means, on=["model", "benchmark"])
+    ceilings = [factors_of(tmp_path, each, **SHEETS).first_component_ceiling[PREPARED] for each in (both, one_seed)]
+    assert ceilings[0] < ceilings[1] - 0.05
+
+
+def test_what_prompts_change_is_a_component_where_it_was_measured(tmp_path):
+    summary = agreement_of(tmp_path, score_rows(table(), NAMES), **SHEETS)
+    assert isinstance(summary.variance_components[DIRECT].prompt, Missing)
+    assert "prompts would change was not measured" in variance_section(summary).explanation
+    rng = np.random.default_rng(0)
+    shift = 0.02 + 0.01 * rng.normal(size=14)
+    choices = pd.DataFrame(
+        {"model": NAMES, "benchmark": "a", "protocol": DIRECT, "seed": None, "plain": 0.5, "chat": 0.5 + shift}
+    )
+    found = prompt_error(choices, summary.matrix)
+    assert found[DIRECT][0] == pytest.approx(np.sqrt(shift.var(ddof=1) / 2))
+    assert np.isnan(found[DIRECT][1:]).all() and np.isnan(found[PREPARED]).all()

@@ -37,17 +37,27 @@ def shifted_means(
     model = fit_one_factor(table)
     missing = ~np.isfinite(table) & np.isfinite(model.scale)
     draws = max(2, int(draws * min(1.0, (MANY_MODELS / len(table)) ** 2)))
-    means = {protocol: np.full((draws, len(shifts)), np.nan) for protocol in scores}
+    ends = np.cumsum([part.shape[1] for part in scores.values()])[:-1]
+    # what has no missing cell is the same in every table
+    whole = [not part.any() for part in np.split(missing, ends, axis=1)]
+    means = {
+        p: np.full((draws, len(shifts)), _mean_tau(part) if same else np.nan)
+        for (p, part), same in zip(scores.items(), whole, strict=True)
+    }
     for draw in range(draws):
         ability = model.ability + np.sqrt(model.ability_variance) * rng.standard_normal(len(table))
         own = np.sqrt(model.specific) * rng.standard_normal(table.shape)
         suggested = model.center + model.scale * (model.intercept + np.outer(ability, model.loading) + own)
         for place, shift in enumerate(shifts):
             completed = np.where(missing, suggested + shift * model.scale, table)
-            parts = np.split(completed, np.cumsum([part.shape[1] for part in scores.values()])[:-1], axis=1)
-            for protocol, part in zip(scores, parts, strict=True):
-                means[protocol][draw, place] = mean_over_pairs(kendall_tau_matrix(pair_signs(part)))
+            for protocol, part, same in zip(scores, np.split(completed, ends, axis=1), whole, strict=True):
+                if not same:
+                    means[protocol][draw, place] = _mean_tau(part)
     return {protocol: np.asarray(finite_mean(values, axis=0)) for protocol, values in means.items()}
+
+
+def _mean_tau(scores: np.ndarray) -> float:
+    return mean_over_pairs(kendall_tau_matrix(pair_signs(scores)))
 
 
 def tipping_points(shifts: np.ndarray, values: np.ndarray, low: float, high: float) -> TippingPoints:

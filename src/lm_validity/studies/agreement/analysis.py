@@ -273,6 +273,11 @@ def no_ceiling(ceiling: Ceiling, scores: np.ndarray) -> str:
     return "No two benchmarks with standard errors have models in common that differ, so there is no noise ceiling."
 
 
+def no_scores(protocol: str) -> str:
+    """The reason of everything under a protocol without scores."""
+    return f"There are no {protocol} scores."
+
+
 def _perplexity_notes(matrix: ScoreMatrix, corpora: dict[str, np.ndarray]) -> list[str]:
     absent = matrix.models_without(corpora) if matrix.is_corpus.any() else []
     return [f"No perplexity of {listing(absent)}: not in the comparisons with perplexity."] if absent else []

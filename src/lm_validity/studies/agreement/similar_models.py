@@ -8,6 +8,7 @@ from lm_validity.studies.agreement.analysis import (
     AgreementAnalysis,
     measurement_error,
     no_ceiling,
+    no_scores,
 )
 from lm_validity.studies.agreement.statistics.ceiling import LEAST_MODELS, Ceiling, noise_ceiling
 from lm_validity.studies.agreement.statistics.corrected import (
@@ -22,7 +23,7 @@ from lm_validity.studies.agreement.statistics.corrected import (
 )
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs
 from lm_validity.studies.agreement.statistics.resampling import Interval
-from lm_validity.studies.agreement.summary import CorrectedTau, Range, RatioRow, Value, ends
+from lm_validity.studies.agreement.summary import CorrectedTau, Range, RatioRow, TauSummary, Value, ends
 from lm_validity.summaries import Missing, is_known, known
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import count, decimal
@@ -229,8 +230,6 @@ def _compared_scores(analysis: AgreementAnalysis) -> dict[str, np.ndarray]:
 
 def over_both(analysis: AgreementAnalysis, seed: int = 6) -> AgreementAnalysis:
     """The analysis with the scores that compare the protocols, and noise ceilings of these, for `ratio_rows`."""
-    if analysis.comparison.whole:
-        return analysis
     scores = _compared_scores(analysis)
     rng = np.random.default_rng(seed)
     ceiling = {p: noise_ceiling(scores[p], measurement_error(analysis.matrix, p), rng) for p in PROTOCOLS}
@@ -253,6 +252,27 @@ def ratio_rows(analysis: AgreementAnalysis, protocol: str, size: np.ndarray) -> 
             RatioRow(at_most, at_least, int(scored.sum()), **{name: getattr(found, name) for name in vars(found)})
         )
     return rows
+
+
+def ratios(analysis: AgreementAnalysis, protocol: str, size: np.ndarray, what: str) -> list[RatioRow] | Missing:
+    """Agreement among models of like size; missing where fewer than two models with scores have one."""
+    if not analysis.matrix.has(protocol):
+        return Missing(no_scores(protocol))
+    scored = np.isfinite(analysis.scores[protocol]).any(axis=1)
+    if np.isfinite(size[scored]).sum() < 2:
+        return Missing(f"The {what} of fewer than two models with scores are known.")
+    return ratio_rows(analysis, protocol, size)
+
+
+def ratios_in_both(analysis: AgreementAnalysis, tau: dict[str, TauSummary]) -> tuple[dict, dict]:
+    """Agreement by distance in size and in compute, by protocol, over the cells known under both."""
+    if analysis.comparison.whole:
+        return {p: one.by_size_ratio for p, one in tau.items()}, {p: one.by_compute_ratio for p, one in tau.items()}
+    both, (size, compute) = over_both(analysis), analysis.matrix.sizes()
+    return (
+        {p: ratios(both, p, size, "parameters") for p in PROTOCOLS},
+        {p: ratios(both, p, compute, "pretraining compute") for p in PROTOCOLS},
+    )
 
 
 def _with_intervals(analysis: AgreementAnalysis, protocol: str, pairs: np.ndarray) -> TauWithIntervals:

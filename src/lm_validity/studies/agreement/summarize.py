@@ -9,6 +9,7 @@ from lm_validity.studies.agreement.analysis import (
     PREPARED,
     AgreementAnalysis,
     no_ceiling,
+    no_scores,
     tuned_members,
 )
 from lm_validity.studies.agreement.by_benchmark.figures import benchmark_figures
@@ -19,10 +20,10 @@ from lm_validity.studies.agreement.similar_models import (
     clustered_change,
     clustered_interval,
     corrected_tau,
-    over_both,
     population_change,
     population_interval,
-    ratio_rows,
+    ratios,
+    ratios_in_both,
 )
 from lm_validity.studies.agreement.statistics.agreement import Agreement, mean_over_pairs
 from lm_validity.studies.agreement.statistics.corrected import transformed_interval
@@ -41,7 +42,6 @@ from lm_validity.studies.agreement.summary import (
     PerplexitySummary,
     PromptRange,
     Range,
-    RatioRow,
     SignificanceSummary,
     SignificanceTau,
     SubsetSummary,
@@ -77,7 +77,7 @@ def summarize_agreement_report(
     comparison = analysis.comparison
     improved, compared = comparison.improved
     tau = {p: _tau(analysis, uncertainty, p) for p in PROTOCOLS}
-    improvement = _improvement(analysis, uncertainty)
+    improvement = _improvement(analysis, uncertainty, tau)
     return AgreementSummary(
         models=len(analysis.matrix.models),
         benchmarks=len(analysis.tasks),
@@ -122,11 +122,6 @@ def influence_row(left: LeftOut) -> InfluenceSummary:
     return InfluenceSummary(
         left.kind, left.name, known(left.mean_tau, NO_INFLUENCE), known(left.first_component, NO_INFLUENCE)
     )
-
-
-def no_scores(protocol: str) -> str:
-    """The reason of everything under a protocol without scores."""
-    return f"There are no {protocol} scores."
 
 
 def _no_tau(analysis: AgreementAnalysis, protocol: str, otherwise: str) -> str:
@@ -198,21 +193,11 @@ def _tau(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty, protoco
         corrected=corrected_tau(analysis, protocol),
         interval_clustered=clustered_interval(analysis, protocol, mean),
         interval_population_of_categories=population_interval(analysis, protocol, mean),
-        by_size_ratio=_ratios(analysis, protocol, size, "parameters"),
-        by_compute_ratio=_ratios(analysis, protocol, compute, "pretraining compute"),
+        by_size_ratio=ratios(analysis, protocol, size, "parameters"),
+        by_compute_ratio=ratios(analysis, protocol, compute, "pretraining compute"),
         matrix=tau,
         by_category_interval=uncertainty.by_category.get(protocol, Missing(uncertainty.reason)),
     )
-
-
-def _ratios(analysis: AgreementAnalysis, protocol: str, size: np.ndarray, what: str) -> list[RatioRow] | Missing:
-    """Agreement among models of like size; missing where fewer than two models with scores have one."""
-    if not analysis.matrix.has(protocol):
-        return Missing(no_scores(protocol))
-    scored = np.isfinite(analysis.scores[protocol]).any(axis=1)
-    if np.isfinite(size[scored]).sum() < 2:
-        return Missing(f"The {what} of fewer than two models with scores are known.")
-    return ratio_rows(analysis, protocol, size)
 
 
 def _variance(analysis: AgreementAnalysis, protocol: str) -> VarianceSummary:
@@ -245,13 +230,14 @@ def _variance(analysis: AgreementAnalysis, protocol: str) -> VarianceSummary:
     )
 
 
-def _improvement(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty) -> Improvement:
+def _improvement(
+    analysis: AgreementAnalysis, uncertainty: AgreementUncertainty, tau: dict[str, TauSummary]
+) -> Improvement:
     comparison, reason = analysis.comparison, _nothing_compared(analysis, "tau")
     values = {p: analysis.side_by_side[p] for p in PROTOCOLS}
     means = {p: known(comparison.agreement[p].mean, reason) for p in PROTOCOLS}
     mean = known(comparison.agreement[PREPARED].mean - comparison.agreement[DIRECT].mean, reason)
-    test, both = uncertainty.test, over_both(analysis)
-    size, compute = analysis.matrix.sizes()
+    test, by_size, by_compute = uncertainty.test, *ratios_in_both(analysis, tau)
     return Improvement(
         mean=mean,
         means=means,
@@ -262,8 +248,8 @@ def _improvement(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty)
         ),
         interval_population_of_categories=population_change(analysis, mean),
         test=TestSummary(known(test.effect, reason), known(test.p, reason), test.units),
-        by_size_ratio={p: _ratios(both, p, size, "parameters") for p in PROTOCOLS},
-        by_compute_ratio={p: _ratios(both, p, compute, "pretraining compute") for p in PROTOCOLS},
+        by_size_ratio=by_size,
+        by_compute_ratio=by_compute,
         whole=comparison.whole,
         tau=comparison.tau,
         pair_change=Missing(uncertainty.improvement_reason)

@@ -143,10 +143,10 @@ def _noise_free_interval(result: BenchmarkResult, options: Options) -> Bounds:
     return known_bounds(*result.items.noise_free_interval, why)
 
 
-def _quality_by_errors(result: BenchmarkResult, options: Options) -> dict[int, float] | Missing:
-    """Signal quality at fewer items where items are not known, but their number and the standard errors are."""
+def _quality_by_errors(result: BenchmarkResult, options: Options) -> dict[int, float] | Missing | None:
+    """Signal quality at fewer items from their number and the standard errors; None where the items are known."""
     if not isinstance(result.items, Missing):
-        return Missing("The items are known: see signal_quality_by_items.")
+        return None
     curves = [result.design.curves[model].at(result.design.selected[model]) for model in result.design.scored]
     curves = [curve for curve in curves if len(curve.values) >= fewest_checkpoints(options.convention)]
     if not curves:

@@ -102,7 +102,7 @@ class BenchmarkQuality:
     signal_quality_by_size: dict[str, Value]
     signal_quality_by_size_interval: dict[str, Bounds]
     signal_quality_by_items: dict[int, float] | Missing  # if the benchmark had so many items
-    signal_quality_by_errors: dict[int, float] | Missing  # the same from standard errors, without items
+    signal_quality_by_errors: dict[int, float] | Missing | None  # from standard errors; None where items are known
     noise_free_quality: Value  # mean over models, all of whose curves are at least half signal
     noise_free_quality_interval: Bounds
     models: int

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lm_validity.studies.agreement.analysis import MINIMUM_FAMILY, no_ceiling
+from lm_validity.studies.agreement.analysis import MINIMUM_FAMILY, no_ceiling, no_scores
 from lm_validity.studies.agreement.factors.analysis import (
     MINIMUM_RESAMPLED_FAMILY,
     SHOWN_COMPONENTS,
@@ -30,7 +30,7 @@ from lm_validity.studies.agreement.statistics.factors import ComputeRelation, sh
 from lm_validity.studies.agreement.statistics.potential import best_by_budget
 from lm_validity.studies.agreement.statistics.resampling import Interval
 from lm_validity.studies.agreement.statistics.simultaneous import share_in_top, simultaneous_ranks
-from lm_validity.studies.agreement.summarize import SMALL_FAMILY, influence_row, no_scores
+from lm_validity.studies.agreement.summarize import SMALL_FAMILY, influence_row
 from lm_validity.studies.agreement.summary import Range, Value, each, ends
 from lm_validity.summaries import Missing, known
 from lm_validity.tables.schema import PROTOCOLS

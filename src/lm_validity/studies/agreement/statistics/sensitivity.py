@@ -36,7 +36,7 @@ def shifted_means(
     table = np.hstack(list(scores.values()))
     model = fit_one_factor(table)
     missing = ~np.isfinite(table) & np.isfinite(model.scale)
-    draws = max(2, int(draws * min(1.0, (MANY_MODELS / len(table)) ** 2)))
+    draws = max(1, int(draws * min(1.0, (MANY_MODELS / len(table)) ** 2)))
     ends = np.cumsum([part.shape[1] for part in scores.values()])[:-1]
     # what has no missing cell is the same in every table
     whole = [not part.any() for part in np.split(missing, ends, axis=1)]

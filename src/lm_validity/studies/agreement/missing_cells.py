@@ -96,13 +96,15 @@ def missing_finding(summary: AgreementSummary) -> Finding | None:
     if isinstance(found.change, Tipping):
         sentences.append(_in_words(found.change, "the change by preparation", "have the other sign", signed=True))
     for p, tip in found.kendall_tau.items():
-        if isinstance(tip, Tipping):
+        if found.cells[p] and isinstance(tip, Tipping):
             sentences.append(_in_words(tip, f"the mean tau {WORDS[p]}", "leave its interval"))
     if not sentences:
         return None
+    first, *others = sentences
+    text = " ".join([first, *(f"{sentence[0].upper()}{sentence[1:]}" for sentence in others)])
     lacking = " and ".join(f"{number_} {WORDS[p]}" for p, number_ in found.cells.items() if number_)
     return Finding(
-        f"Missing scores: {' '.join(sentences)}",
+        f"Missing scores: {text}",
         f"Missing: {lacking}. Standard deviations are those of a benchmark over its models. What the other scores "
         "suggest is a prediction from one factor; no other figure of this page is over predicted scores.",
     )

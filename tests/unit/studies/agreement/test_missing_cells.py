@@ -84,7 +84,8 @@ def test_the_page_has_the_line_and_no_headline_changes(tmp_path):
     scores = table()
     scores[PREPARED]["a"][0] = scores[DIRECT]["b"][3] = None
     summary = agreement_of(tmp_path, score_rows(scores, NAMES), models=SHEET, resamples=50)
-    assert missing_finding(summary).sentence.startswith("Missing scores: ")
+    sentence = missing_finding(summary).sentence
+    assert sentence.startswith("Missing scores: ") and "as the models come" in sentence and ". the" not in sentence
     assert len(missing_section(summary).tables[0].frame) == 2 * len(summary.missing_cells.curve)
     known = [np.array([scores[p][name] for name in "abc"], dtype=float).T for p in (DIRECT, PREPARED)]
     assert summary.cells_in_both == np.isfinite(np.sum(known, axis=0)).sum()

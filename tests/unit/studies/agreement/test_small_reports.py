@@ -26,9 +26,11 @@ from lm_validity.studies.agreement.factors.report import report_factors
 from lm_validity.studies.agreement.item_significance import use_paired_tests
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.studies.agreement.robustness import subset_sentence
+from lm_validity.studies.agreement.statistics.resampling import Interval
 from lm_validity.studies.agreement.statistics.significance import significant_signs
-from lm_validity.studies.agreement.statistics.subsets import SubsetAgreement
+from lm_validity.studies.agreement.summary import SubsetSummary
 from lm_validity.studies.signal.report import report_signal
+from lm_validity.summaries import Missing, is_known
 from lm_validity.tables.schema import ITEMS, SELECTIONS, write_table
 
 
@@ -403,10 +405,22 @@ def test_the_prompts_of_instruction_tuned_models_are_shown_with_their_validation
     ).read_text(encoding="utf-8")
 
 
+def subsets_of(others: list, one=0.5) -> SimpleNamespace:
+    """A summary whose random subsets have these taus with the other benchmarks."""
+    curve, sizes = [0.8] * len(others), list(range(1, len(others) + 1))
+    interval = Interval(0.41, 0.61) if is_known(one) else one
+    subset = SubsetSummary(sizes, curve, curve, curve, curve, sizes, others, one, interval)
+    return SimpleNamespace(subsets={DIRECT: subset})
+
+
 def test_one_benchmark_is_not_held_against_itself():
-    one = np.ones(1)
-    subset = SubsetAgreement(np.array([1]), one, one, one, one, np.array([0]), one)
-    assert subset_sentence(SimpleNamespace(subsets={DIRECT: subset})) == ""
-    two = np.array([0.5, 1.0])
-    subset = SubsetAgreement(np.array([1, 2]), two, two, two, two, np.array([0, 1]), two)
-    assert "0.50" in subset_sentence(SimpleNamespace(subsets={DIRECT: subset}))
+    alone = Missing("No benchmark has a tau with the others.")
+    assert subset_sentence(subsets_of([alone], alone)) == ""
+    assert "0.50 (95% interval 0.41 to 0.61)" in subset_sentence(subsets_of([0.5, Missing("none left")]))
+
+
+def test_a_number_of_benchmarks_is_named_only_where_it_tells_nearly_all():
+    """With eight benchmarks few others are left beside four, so that their tau may be lower."""
+    assert "together" not in subset_sentence(subsets_of([0.73, 0.72, 0.67, 0.66, 0.6, 0.5, 0.4, 0.3])).split("tau")[1]
+    found = subset_sentence(subsets_of([0.73, 0.85, 0.91, 0.93, 0.9, 0.9, 0.9, 0.9]))
+    assert found.endswith("directly; 3 together like those left with 0.91.")

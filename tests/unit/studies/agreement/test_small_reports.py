@@ -132,6 +132,28 @@ def test_paired_significance_of_a_benchmark_where_lower_is_better_counts_the_low
     assert pair["opposite_significant_pairs"] == 0
 
 
+def test_items_with_subjects_are_tested_by_subject(tmp_path):
+    """Ten subjects of three questions; m1 is better than m0 on all of the first three subjects alone."""
+    patterns = {"m0": [], "m1": list(range(9)), "m2": list(range(0, 30, 3)), "m3": list(range(29))}
+    items = pd.DataFrame(
+        [
+            {"model": model, "checkpoint": "final", "benchmark": "a", "protocol": DIRECT, "prompt": None,
+             "split": "test", "doc_id": str(item), "subject": f"s{item // 3}", "correct": float(item in right)}
+            for model, right in patterns.items() for item in range(30)
+        ]
+    )  # fmt: skip
+    write_table(items, ITEMS, tmp_path / "items.parquet")
+    rows = score_rows({DIRECT: {"a": [len(right) / 30 for right in patterns.values()]}})
+    matrix, nothing = matrix_of(tmp_path, rows), significant_signs(np.zeros((4, 1)), np.ones((4, 1)))
+    signs, notes = use_paired_tests({DIRECT: nothing}, tmp_path / "items.parquet", matrix, ["a"])
+    # pairs 01, 02, 03, 12, 13, 23; by item 9 of 9 is 3.0, by subject three sums of 3: 9 / sqrt(27) = 1.73
+    assert signs[DIRECT].sign[:, 0].tolist() == [0, -1, -1, 0, -1, -1]
+    assert any("subjects as clusters" in note for note in notes)
+    write_table(items.assign(subject=None), ITEMS, tmp_path / "items.parquet")
+    signs, notes = use_paired_tests({DIRECT: nothing}, tmp_path / "items.parquet", matrix, ["a"])
+    assert signs[DIRECT].sign[0, 0] == -1 and any("McNemar" in note for note in notes)
+
+
 def test_a_model_whose_items_do_not_make_up_its_score_leaves_the_others_paired(tmp_path):
     patterns = {"m0": [0], "m1": [0, 1], "m2": [0, 1, 2, 3], "m3": list(range(9))}
     values = [len(right) / 10 for right in patterns.values()]

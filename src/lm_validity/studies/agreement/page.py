@@ -41,6 +41,8 @@ from lm_validity.summaries import Missing, is_known, number, summary_values
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import count, decimal
 
+ON_CARDS = ("by_benchmark.", "prompt_range.")  # values that only the benchmark cards show, with their reasons
+
 
 def agreement_page(summary: AgreementSummary) -> Page:
     """The page of the report."""
@@ -73,7 +75,7 @@ def agreement_page(summary: AgreementSummary) -> Page:
         question="Do the benchmarks agree on which model is better, as the models come and after equal preparation?",
         findings=_findings(summary),
         sections=[section for section in sections if section is not None],
-        notes=summary_values(summary)["notes"],
+        notes=[note for note in summary_values(summary)["notes"] if not note.startswith(ON_CARDS)],
     )
 
 

@@ -28,7 +28,8 @@ def narrowed_head(model: torch.nn.Module, batch: torch.Tensor, position: torch.T
 
     def select(module: torch.nn.Module, arguments: tuple) -> tuple:
         hidden, *others = arguments
-        return (hidden[batch.to(hidden.device), position.to(hidden.device)].unsqueeze(0), *others)
+        rows, places = (each.to(hidden.device, non_blocking=True) for each in (batch, position))
+        return (hidden[rows, places].unsqueeze(0), *others)
 
     handle = model.get_output_embeddings().register_forward_pre_hook(select)
     try:

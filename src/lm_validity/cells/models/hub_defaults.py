@@ -72,6 +72,22 @@ def adapts_otherwise(configuration: dict) -> bool:
     )
 
 
+def position_switch(configuration: dict) -> int | None:
+    """The length beyond which this config.json's model encodes positions by the longest text of a batch (longrope,
+    dynamic scaling); None where it never does."""
+    for part in (configuration, configuration.get("text_config") or {}):
+        tables = part.get("rope_parameters") or part.get("rope_scaling") or {}
+        for table in (tables, *(one for one in tables.values() if isinstance(one, dict))):
+            kind = str(table.get("rope_type") or table.get("type") or "")
+            longest = part.get("max_position_embeddings")
+            if kind in ("longrope", "su"):
+                name = "original_max_position_embeddings"
+                return table.get(name) or part.get(name) or longest
+            if "dynamic" in kind:
+                return longest
+    return None
+
+
 def _read_json(path: Path) -> dict:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))

@@ -218,7 +218,27 @@ class LanguageModel(SharedContextLM):
             return self._write(requests)
 
     def _write(self, requests) -> list[str]:
-        """Answers by the model itself, all of them again in batches of half the size where memory runs out."""
+        """Answers by the model itself. Texts that may outgrow the position encoding (`PositionEncoding`) are written
+        by themselves: their own length alone decides when it changes."""
+        groups: list[list[int]] = [[]]
+        for number, request in enumerate(requests):
+            if self.position_encoding.varies and self.position_encoding.of(self._longest(request)):
+                groups.append([number])
+            else:
+                groups[0].append(number)
+        answers: dict[int, str] = {}
+        for numbers in filter(None, groups):
+            self.position_encoding.forget()
+            answers |= zip(numbers, self._write_batches([requests[number] for number in numbers]), strict=True)
+        return [answers[number] for number in range(len(requests))]
+
+    def _longest(self, request) -> int:
+        """Tokens of a prompt and its longest answer."""
+        room = self.room_for_prompt(request)
+        return min(len(self.tok_encode(request.args[0])), room) + self.max_length - room
+
+    def _write_batches(self, requests) -> list[str]:
+        """Answers in batches, all of them again in batches of half the size where memory runs out."""
         rows = self.batch_size
         try:
             while True:

@@ -15,6 +15,7 @@ from lm_validity.cells.models.hub_defaults import (
     CHAT_DATE,
     adapts_otherwise,
     ignored_generation_settings,
+    position_switch,
     prints_date,
     read_chat_template,
 )
@@ -34,7 +35,8 @@ def prefetch_model(model: Model, chat: bool = True) -> dict:
     chat: whether instruction-tuned models are asked in their chat template, which must then be there.
     Keys: model, path, revision, checkpoints {name: {path, subfolder, revision, digest}}, chat_template,
     architecture, context_length; chat_date where the chat template prints a date, ignored_generation_settings where
-    the model's generation_config.json has some, all_linear where it is not simply all linear layers.
+    the model's generation_config.json has some, position_switch where positions beyond it are encoded otherwise,
+    all_linear where it is not simply all linear layers.
     """
     fetch = _local_copy if model.is_local else _hub_snapshot
     folders: dict[str | None, tuple[Path, str | None, str]] = {}
@@ -60,6 +62,8 @@ def prefetch_model(model: Model, chat: bool = True) -> dict:
     applied = {"chat_date": str(CHAT_DATE)} if prints_date(template) else {}
     if ignored_generation_settings(point):
         applied["ignored_generation_settings"] = ignored_generation_settings(point)
+    if position_switch(configuration):
+        applied["position_switch"] = position_switch(configuration)
     if adapts_otherwise(configuration):
         applied["all_linear"] = "what a text goes through"
     return applied | {

@@ -9,7 +9,7 @@ numbers on this very model, and what disagrees is not used.
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Literal, get_args
 
 import numpy as np
@@ -19,7 +19,9 @@ from lm_eval.models.huggingface import HFLM
 
 from lm_validity.cells.models.counters import Counters
 from lm_validity.cells.models.head import largest_logit, part_positions
-from lm_validity.cells.models.scorer_forward import Scores, score_cached, score_packed, score_rows
+from lm_validity.cells.models.host_reads import never_packed
+from lm_validity.cells.models.position_encoding import PositionEncoding
+from lm_validity.cells.models.scorer_forward import Scores, read, score_cached, score_packed, score_rows
 from lm_validity.cells.models.scorer_plan import Request, Tree, batches, count_row_tokens, plant
 from lm_validity.errors import CellError
 
@@ -81,10 +83,11 @@ class SharedContextLM(HFLM):
         self._check_lengths(requests)
         trees, truncated = plant(requests, self.max_length)
         self.count_truncated(truncated)
-        found: dict[int, tuple[float, bool]] = {}
+        scores: list[Scores] = []
         for way, members in self._by_way(trees).items():
             for batch in self._batches(members, rows):
-                found |= self._score(way, batch)
+                scores += self._score(way, batch)
+        found = read(scores)
         answers = [found[number] for number in range(len(requests))]
         for (key, _, _), answer in zip(requests, answers, strict=True):
             if key is not None:  # windows of a document have none
@@ -95,25 +98,16 @@ class SharedContextLM(HFLM):
         """Batches of trees that have one position encoding, whoever they are with."""
         alike: dict[int, list[Tree]] = {}
         for tree in trees:
-            alike.setdefault(self._scaled(tree.longest), []).append(tree)
-        for length, members in alike.items():
+            alike.setdefault(self.position_encoding.of(tree.longest), []).append(tree)
+        for members in alike.values():
             for batch in batches(members, rows):
-                if length:  # a dynamic encoding stays as the longest text made it, until a short one comes
-                    self._forward(input_ids=torch.zeros(1, 1, dtype=torch.long, device=self.device), use_cache=False)
+                self.position_encoding.forget()
                 yield batch
 
-    def _scaled(self, length: int) -> int:
-        """What a text's position encoding depends on beside the position: 0 up to the length that the model was made
-        for; beyond it 1 (longrope has a second encoding), or the length itself (dynamic scaling)."""
-        config = self.model.config.get_text_config()
-        of_model = getattr(config, "rope_parameters", None) or {}
-        for found in (of_model, *(one for one in of_model.values() if isinstance(one, dict))):
-            kind = found.get("rope_type") or ""
-            if kind == "longrope" and length > found.get("original_max_position_embeddings", length):
-                return 1
-            if "dynamic" in kind and length > config.max_position_embeddings:
-                return length
-        return 0
+    @cached_property
+    def position_encoding(self) -> PositionEncoding:
+        """Which texts may share a forward pass."""
+        return PositionEncoding(self.model)
 
     def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
         """HFLM's, with the context tokenised once for choices that follow each other."""
@@ -132,7 +126,19 @@ class SharedContextLM(HFLM):
         self.counters.forward_tokens += sum(min(len(row), self.max_length) for row in rows)
         lengths = (len(context) + len(continuation) for _, context, continuation in requests)
         self.count_truncated(length > self.max_length + 1 for length in lengths)
-        return super()._loglikelihood_tokens(requests, disable_tqdm=True, override_bs=override_bs)
+        if self.scorer == "lm-eval" or not self.position_encoding.varies:
+            return super()._loglikelihood_tokens(requests, disable_tqdm=True, override_bs=override_bs)
+        alike: dict[int, list[int]] = {}
+        for number, (_, context, continuation) in enumerate(requests):
+            length = min(len(context) + len(continuation) - 1, self.max_length)
+            alike.setdefault(self.position_encoding.of(length), []).append(number)
+        found: dict[int, tuple[float, bool]] = {}
+        for numbers in alike.values():
+            self.position_encoding.forget()
+            these = [requests[number] for number in numbers]
+            answers = super()._loglikelihood_tokens(these, disable_tqdm=True, override_bs=override_bs)
+            found |= zip(numbers, answers, strict=True)
+        return [found[number] for number in range(len(requests))]
 
     def count_truncated(self, requests: Iterable[bool]) -> None:
         """Count the requests (whether each is longer than the model) that lose context on the left."""
@@ -183,7 +189,7 @@ class SharedContextLM(HFLM):
         for tree in trees:
             way = self._way(tree)
             if way == "rows":
-                chains = tree.singles() if self._scaled(tree.longest) else tree.chains()
+                chains = tree.singles() if self.position_encoding.of(tree.longest) else tree.chains()
                 self.counters.forward_tokens += sum(map(len, chains))
                 found["rows"] += chains
             else:
@@ -193,7 +199,12 @@ class SharedContextLM(HFLM):
         return found
 
     def _way(self, tree: Tree) -> str:
-        if tree.is_chain or self.scorer == "rows" or len(tree) > self._window or self._scaled(tree.longest):
+        if (
+            tree.is_chain
+            or self.scorer == "rows"
+            or len(tree) > self._window
+            or self.position_encoding.of(tree.longest)
+        ):
             return "rows"
         wanted = ("packed", "cached") if self.scorer == "auto" else (self.scorer,)
         branches = len(tree) - tree.context + 1
@@ -234,6 +245,7 @@ class SharedContextLM(HFLM):
 
     def _forward(self, **inputs):
         with (
+            never_packed(),
             torch.no_grad(),
             torch.autocast(
                 device_type=self.device.type,
@@ -247,7 +259,7 @@ class SharedContextLM(HFLM):
         part = {"part": self.head_part()} if self._splits else {}
         return _METHODS[way](self.model, self._forward, batch, self.device, **part)
 
-    def _score(self, way: str, batch: list[Tree]) -> dict[int, tuple[float, bool]]:
+    def _score(self, way: str, batch: list[Tree]) -> list[Scores]:
         """Score one batch, in halves where memory runs out; a tree alone goes as rows then."""
         longest = max(map(len, batch))
         if self._token_limit and len(batch) > max(1, self._token_limit // longest):
@@ -267,12 +279,12 @@ class SharedContextLM(HFLM):
             return self._in_parts(way, batch, len(batch) // 2)
         self.counters.forward_tokens_padded += scores.padded
         self.counters.scored_rows += scores.rows
-        return scores.found
+        return [scores]
 
-    def _in_parts(self, way: str, batch: list[Tree], size: int) -> dict[int, tuple[float, bool]]:
-        found: dict[int, tuple[float, bool]] = {}
+    def _in_parts(self, way: str, batch: list[Tree], size: int) -> list[Scores]:
+        found: list[Scores] = []
         for start in range(0, len(batch), size):
-            found |= self._score(way, batch[start : start + size])
+            found += self._score(way, batch[start : start + size])
         return found
 
     # ---- what is exact ------------------------------------------------------------------------------------------
@@ -332,7 +344,7 @@ class SharedContextLM(HFLM):
         tolerance: float,
     ) -> bool:
         try:
-            found = attempt().found
+            found = read([attempt()])
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # whatever an architecture raises at a mask it does not know

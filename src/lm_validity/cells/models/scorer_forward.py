@@ -24,12 +24,36 @@ Forward = Callable[..., object]  # the model: input_ids=…, returning an object
 
 @dataclass(frozen=True)
 class Scores:
-    """number of a request -> (log-likelihood in nats, whether greedy decoding gives it); padded: tokens computed;
-    rows: positions whose vocabulary was computed."""
+    """What a batch's forward passes gave, on their device: the host need not wait for it. `read` waits.
 
-    found: dict[int, tuple[float, bool]]
+    values: (2, scored tokens), log-probabilities in nats and 1 where greedy decoding gives the token; places: where in
+    the order of the requests each of them belongs. requests: (number, scored tokens) of each request. padded: tokens
+    computed; rows: positions whose vocabulary was computed.
+    """
+
+    values: torch.Tensor
+    places: np.ndarray
+    requests: list[tuple[int, int]]
     padded: int
     rows: int
+
+
+def read(batches: Sequence[Scores]) -> dict[int, tuple[float, bool]]:
+    """number of a request -> (log-likelihood in nats, whether greedy decoding gives it). One read for all batches."""
+    if not batches:
+        return {}
+    device = batches[0].values.device
+    values = torch.cat([scores.values.to(device) for scores in batches], 1).cpu()
+    found, first = {}, 0
+    for scores in batches:
+        own = torch.empty(2, len(scores.places))
+        own[:, scores.places] = values[:, first : first + len(scores.places)]
+        first, start = first + len(scores.places), 0
+        for request, length in scores.requests:
+            place = slice(start, start + length)
+            found[request] = (float(own[0, place].sum()), bool(own[1, place].all()))
+            start += length
+    return found
 
 
 def score_rows(
@@ -101,7 +125,7 @@ class _Wanted:
 
     def __init__(self, trees: Sequence[Tree], offsets: Sequence[int] | None = None):
         places: dict[tuple[int, int], int] = {}
-        self._reads: list[tuple[int, int, list[int]]] = []  # request, tokens of its continuation, its rows of logits
+        self._requests: list[tuple[int, int]] = []  # number, tokens of its continuation
         targets: list[int] = []
         rows: list[int] = []
         for number, tree in enumerate(trees):
@@ -110,8 +134,8 @@ class _Wanted:
                 own = [places.setdefault((number, node - offset), len(places)) for node in path]
                 rows += own
                 targets += continuation
-                self._reads.append((request, len(own), own))
-        self.rows, self.targets = torch.tensor(rows), torch.tensor(targets)
+                self._requests.append((request, len(own)))
+        self.rows, self.targets = np.array(rows), np.array(targets)  # what the host alone reads
         found = torch.tensor(list(places))
         self.batch, self.position = found[:, 0], found[:, 1]
 
@@ -120,20 +144,19 @@ class _Wanted:
     ) -> Scores:
         """Log-likelihoods of a forward pass with these inputs. part: positions whose logits are computed at a time,
         None where the model's head cannot be had by itself; their softmax is a part at a time even so."""
-        log_probabilities = torch.empty(len(self.rows))
-        greedy = torch.empty(len(self.rows), dtype=torch.bool)
+        values, found_places = [], []
         for start, logits in self._logits(model, forward, part, inputs):
-            here = (self.rows >= start) & (self.rows < start + len(logits))
-            rows, targets = (self.rows[here] - start).to(logits.device), self.targets[here].to(logits.device)
-            greedy[here] = (logits.argmax(-1)[rows] == targets).cpu()
+            here = np.flatnonzero((self.rows >= start) & (self.rows < start + len(logits)))
+            rows, targets = (
+                torch.from_numpy(each).to(logits.device, non_blocking=True)
+                for each in (self.rows[here] - start, self.targets[here])
+            )
+            greedy = logits.argmax(-1)[rows] == targets
             # float32 whatever the model's dtype: eight bits would round log-probabilities to quarters of a nat
-            log_probabilities[here] = torch.log_softmax(logits, -1, dtype=torch.float32)[rows, targets].cpu()
-        found, start = {}, 0
-        for request, length, _ in self._reads:
-            place = slice(start, start + length)
-            found[request] = (float(log_probabilities[place].sum()), bool(greedy[place].all()))
-            start += length
-        return Scores(found, padded, len(self.batch))
+            log_probabilities = torch.log_softmax(logits, -1, dtype=torch.float32)[rows, targets]
+            values.append(torch.stack((log_probabilities, greedy.float())))
+            found_places.append(here)
+        return Scores(torch.cat(values, 1), np.concatenate(found_places), self._requests, padded, len(self.batch))
 
     def _logits(
         self, model: torch.nn.Module, forward: Forward, part: int | None, inputs: dict
@@ -143,7 +166,9 @@ class _Wanted:
         if part is not None and count > part:
             states = States(model, forward, **inputs)
             device = states.hidden.device
-            hidden = states.hidden[self.batch.to(device), self.position.to(device)]
+            hidden = states.hidden[
+                self.batch.to(device, non_blocking=True), self.position.to(device, non_blocking=True)
+            ]
             yield from ((start, states.logits(hidden[start : start + part])) for start in range(0, count, part))
             return
         with narrowed_head(model, self.batch, self.position):
@@ -159,11 +184,11 @@ def _padded(rows: Sequence[Sequence[int]], width: int, device: torch.device) -> 
     filled = np.zeros((len(rows), width), dtype=np.int64)
     for number, row in enumerate(rows):
         filled[number, : len(row)] = row
-    return torch.from_numpy(filled).to(device)
+    return torch.from_numpy(filled).to(device, non_blocking=True)
 
 
 def _additive(visible: np.ndarray, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """A mask that is added to attention scores: 0 where visible, the dtype's lowest elsewhere; eager attention and SDPA
     both take it."""
-    mask = torch.from_numpy(visible).to(device)
+    mask = torch.from_numpy(visible).to(device, non_blocking=True)
     return torch.zeros(mask.shape, dtype=dtype, device=device).masked_fill_(~mask, torch.finfo(dtype).min)

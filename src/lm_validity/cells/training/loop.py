@@ -12,7 +12,7 @@ from lm_validity.cells.tasks.evaluation import NonFiniteScore
 from lm_validity.cells.training.lora import adapter_parameters, adapter_tensors
 from lm_validity.cells.training.loss import MicroBatch, Row, row_of, token_losses
 from lm_validity.cells.training.low_rank import DEFAULT_ADAPTER, BatchPosition
-from lm_validity.cells.training.micro_batching import micro_batches, pass_tokens
+from lm_validity.cells.training.micro_batching import pass_tokens, passes
 from lm_validity.cells.training.recompute import less_memory
 from lm_validity.cells.training.text import Example
 from lm_validity.config.sections import OneFinetune
@@ -153,7 +153,7 @@ class Training:
         total = torch.zeros((), device=self.lm.device)
         try:
             lengths = [len(row.token_ids) for row in batch]
-            for start, end in micro_batches(lengths, self.micro_batch, self.pass_tokens):
+            for start, end in passes(lengths, self.micro_batch, self.pass_tokens, self.lm.position_encoding):
                 rows = batch[start:end]
                 micro = MicroBatch.of(rows, self.lm.tokenizer.pad_token_id, self.lm.device)
                 here.start, (here.count, here.length) = start, micro.inputs.shape

@@ -80,13 +80,13 @@ def add_adapter(
     config.base_model_name_or_path = lm.model_id  # PEFT put the folder's path there
     generator = torch.Generator().manual_seed(position.seed)
     for number, module in enumerate(adapted_layers(model)):
-        dropout = BatchDropout(shape.dropout, position, number) if shape.dropout > 0 else None
+        dropout = BatchDropout(shape.dropout, position, number)
         start = torch.empty(module.lora_A[DEFAULT_ADAPTER].weight.shape)
         torch.nn.init.kaiming_uniform_(start, a=math.sqrt(5), generator=generator)  # PEFT's own, from our generator
         for name in (DEFAULT_ADAPTER, *also):
             with torch.no_grad():
                 module.lora_A[name].weight.copy_(start)
-            if dropout and not isinstance(module, ParamWrapper):
+            if not isinstance(module, ParamWrapper):
                 module.lora_dropout[name] = dropout
             for part in (module.lora_A, module.lora_B):
                 part[name].requires_grad_(True)

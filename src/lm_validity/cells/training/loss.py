@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from lm_validity.cells.models.head import States, narrowed_head
+from lm_validity.cells.models.host_reads import never_packed
 from lm_validity.cells.training.text import Example
 
 
@@ -59,16 +60,18 @@ def token_losses(base: torch.nn.Module, batch: MicroBatch, narrow: bool, part: i
     """
     inputs = {"input_ids": batch.inputs, "use_cache": False}
     if part is not None and len(batch.targets) > part:
-        states = States(base, base, **inputs)
+        with never_packed():
+            states = States(base, base, **inputs)
         device = states.hidden.device
         hidden = states.hidden[batch.row.to(device), batch.position.to(device)]
         return _LossesInParts.apply(hidden, batch.targets, states, part)
-    if narrow:
-        with narrowed_head(base, batch.row, batch.position):
-            logits = base(**inputs).logits[0]
-    else:
-        logits = base(**inputs).logits
-        logits = logits[batch.row.to(logits.device), batch.position.to(logits.device)]
+    with never_packed():
+        if narrow:
+            with narrowed_head(base, batch.row, batch.position):
+                logits = base(**inputs).logits[0]
+        else:
+            logits = base(**inputs).logits
+            logits = logits[batch.row.to(logits.device), batch.position.to(logits.device)]
     return F.cross_entropy(logits.float(), batch.targets.to(logits.device), reduction="none")
 
 

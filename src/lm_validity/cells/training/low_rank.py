@@ -1,13 +1,15 @@
 """What an adapter adds to a layer: dropout that any micro-batch reproduces, and little kept for the backward pass."""
 
 import hashlib
+import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 DEFAULT_ADAPTER = "default"  # the name PEFT gives to the first
+KEPT = 2**22  # elements (bytes) of a mask that a GPU keeps for the rest of the step
 
 
 class CannotStack(Exception):
@@ -33,6 +35,7 @@ class BatchPosition:
     training: bool = False
     adapters: Sequence[str] = (DEFAULT_ADAPTER,)
     _generators: dict[torch.device, torch.Generator] = field(default_factory=dict)
+    _constants: dict[tuple[float, torch.device], torch.Tensor] = field(default_factory=dict)
 
     def generator(self, device: torch.device, layer: int) -> torch.Generator:
         """A generator seeded from (seed, step, layer)."""
@@ -41,6 +44,12 @@ class BatchPosition:
         packed = struct.pack("<qqq", self.seed, self.step, layer)
         number = int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little")
         return self._generators[device].manual_seed(number)
+
+    def constant(self, value: float, device: torch.device) -> torch.Tensor:
+        """(1,) in float32: a kernel that is given it computes in float32, whatever the other tensors are."""
+        if (value, device) not in self._constants:
+            self._constants[value, device] = torch.tensor([value], device=device)
+        return self._constants[value, device]
 
 
 class BatchDropout(torch.nn.Module):
@@ -58,17 +67,31 @@ class BatchDropout(torch.nn.Module):
         self._kept: tuple[int, torch.Tensor] | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """x with some of its elements zero and the others scaled; of a gradient, that of the same function."""
-        here = self.position
-        if not here.training:
+        """x with some of its elements zero and the others scaled."""
+        if not self._drops():
             return x
-        features, copies = x.shape[-1], len(here.adapters)
-        if x.numel() == copies * here.count * here.length * features:
-            mask = self._batch_mask(features, x.device)
-            mask = mask.reshape(x.shape) if copies == 1 else mask.repeat(copies, 1, 1).reshape(x.shape)
-        else:
-            mask = self._draw(x.shape, x.device)
-        return x * mask * (1 / (1 - self.probability))
+        mask, shape = self._mask(x)
+        return (x.reshape(shape) * mask * (1 / (1 - self.probability))).reshape(x.shape)
+
+    def dropped(self, x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """`forward` of x in float32, given in a dtype: in one kernel, and without a derivative."""
+        if not self._drops():
+            return x.to(dtype)
+        mask, shape = self._mask(x)
+        zero, out = self.position.constant(0.0, x.device), torch.empty(shape, dtype=dtype, device=x.device)
+        torch.addcmul(zero, x.reshape(shape), mask, value=1 / (1 - self.probability), out=out)
+        return out.reshape(x.shape)
+
+    def _drops(self) -> bool:
+        return self.position.training and self.probability > 0
+
+    def _mask(self, x: torch.Tensor) -> tuple[torch.Tensor, tuple[int, ...]]:
+        """What is kept (bool), and the shape in which x goes with it: one mask for all copies."""
+        here, features = self.position, x.shape[-1]
+        shape = (len(here.adapters), here.count, here.length, features)
+        if x.numel() == math.prod(shape):
+            return self._batch_mask(features, x.device), shape
+        return self._draw(x.shape, x.device), tuple(x.shape)
 
     def _batch_mask(self, features: int, device: torch.device) -> torch.Tensor:
         """What the micro-batch keeps: bool, (rows, tokens, features)."""
@@ -76,8 +99,8 @@ class BatchDropout(torch.nn.Module):
         moment, whole = here.step, (here.rows, here.width, features)
         if self._kept is None or self._kept[0] != moment or self._kept[1].shape != whole:
             mask = self._draw(whole, device)
-            # drawing takes longer than a small model's layer; a GPU has no memory to spare for it
-            self._kept = (moment, mask) if device.type == "cpu" else None
+            # drawing takes longer than a small model's layer; a GPU has no memory to spare for large ones
+            self._kept = (moment, mask) if device.type == "cpu" or mask.numel() <= KEPT else None
         else:
             mask = self._kept[1]
         return mask[here.start : here.start + here.count, : here.length]
@@ -90,8 +113,8 @@ class BatchDropout(torch.nn.Module):
 def adapted_forward(layer: torch.nn.Module, position: BatchPosition, x: torch.Tensor) -> torch.Tensor:
     """A LoRA layer in training: base(x) + scaling * B A dropout(x), or with B_k A_k for copy k of the micro-batch.
 
-    PEFT's own forward for one adapter, to the bit, but for what it keeps (see `_LowRank`). Raises CannotStack where
-    there are copies and the layer sees the tokens in another order (experts).
+    PEFT's own forward for one adapter, to the bit, but for what it keeps and launches (see `_LowRank`). Raises
+    CannotStack where there are copies and the layer sees the tokens in another order (experts).
     """
     result = layer.base_layer(x)
     first, *more = position.adapters
@@ -101,42 +124,45 @@ def adapted_forward(layer: torch.nn.Module, position: BatchPosition, x: torch.Te
             raise CannotStack
         down = torch.stack([layer.lora_A[name].weight for name in position.adapters])  # (K, rank, inputs)
         up = torch.stack([layer.lora_B[name].weight for name in position.adapters])  # (K, outputs, rank)
-    change = _LowRank.apply(x, down, up, layer.scaling[first], layer.lora_dropout[first])
-    return (result + change).to(result.dtype)
+    return _LowRank.apply(result, x, down, up, layer.scaling[first], layer.lora_dropout[first])
 
 
 class _LowRank(torch.autograd.Function):
-    """scaling * B A dropout(x), for which autograd would keep dropout(x) and its mask: in bfloat16 training four bytes
-    and one an element and layer. Here x alone is kept, which is there anyway; the backward pass draws the mask again.
+    """result + scaling * B A dropout(x), for which autograd would keep dropout(x) and its mask: in bfloat16 training
+    four bytes and one an element and layer. Here x alone is kept, which is there anyway; the backward pass draws the
+    mask again. Changes of dtype, masks and factors go into one kernel each: a small model's step waits for launches.
 
-    x: (..., inputs). down: (rank, inputs), up: (outputs, rank), or each with K in front, for K copies in x.
+    result: (..., outputs). x: (..., inputs). down: (rank, inputs), up: (outputs, rank), both float32, or each with K in
+    front, for K copies in x.
     """
 
     @staticmethod
     def forward(
         ctx,
+        result: torch.Tensor,
         x: torch.Tensor,
         down: torch.Tensor,
         up: torch.Tensor,
         scaling: float,
-        dropout: Callable[[torch.Tensor], torch.Tensor],
+        dropout: BatchDropout,
     ) -> torch.Tensor:
-        inner = _rows(dropout(x.to(down.dtype)), down) @ down.mT
+        inner = _rows(dropout.dropped(x, down.dtype), down) @ down.mT
         ctx.save_for_backward(x, down, up, inner)
         ctx.scaling, ctx.dropout = scaling, dropout
-        return (inner @ up.mT).reshape(*x.shape[:-1], up.shape[-2]) * scaling
+        change = (inner @ up.mT).reshape(result.shape)
+        one = dropout.position.constant(1.0, x.device)
+        return torch.addcmul(result, change, one, value=scaling, out=torch.empty_like(result))
 
     @staticmethod
     def backward(ctx, gradient: torch.Tensor) -> tuple:
         x, down, up, inner = ctx.saved_tensors
-        gradient = _rows(gradient * ctx.scaling, up)
-        of_inner = gradient @ up
-        of_up = gradient.mT @ inner
-        of_down = of_inner.mT @ _rows(ctx.dropout(x.to(down.dtype)), down)
-        of_x = None
-        if ctx.needs_input_grad[0]:
-            of_x = ctx.dropout((of_inner @ down).reshape(x.shape)).to(x.dtype)
-        return of_x, of_down, of_up, None, None
+        dropout = ctx.dropout
+        of_change = _rows(gradient * dropout.position.constant(ctx.scaling, x.device), up)  # float32
+        of_inner = of_change @ up
+        of_up = of_change.mT @ inner
+        of_down = of_inner.mT @ _rows(dropout.dropped(x, down.dtype), down)
+        of_x = dropout.dropped((of_inner @ down).reshape(x.shape), x.dtype) if ctx.needs_input_grad[1] else None
+        return gradient, of_x, of_down, of_up, None, None
 
 
 def _rows(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:

@@ -3,9 +3,11 @@
 Which rows make a step is fixed, and a step's gradient is the sum over them, so a cut changes rounding and cost only.
 """
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Sequence
 
 from lm_validity.cells.models.language_model import LanguageModel
+from lm_validity.cells.models.position_encoding import PositionEncoding
 
 # Seconds a layer and pass, and multiplications a second (4 a parameter and token): CPU measured (docs/performance.md),
 # CUDA not: launches of an eager layer and half of an H100's bf16
@@ -29,6 +31,19 @@ def micro_batches(lengths: Sequence[int], most: int, pass_cost: float) -> list[t
         runs.append((cuts[end], end))
         end = cuts[end]
     return runs[::-1]
+
+
+def passes(
+    lengths: Sequence[int], most: int, pass_cost: float, encoding: PositionEncoding
+) -> Iterator[tuple[int, int]]:
+    """`micro_batches` of rows that have one position encoding; what the encoding remembers is forgotten before each."""
+    first = 0
+    for _, alike in itertools.groupby(lengths, key=encoding.of):
+        own = list(alike)
+        for start, end in micro_batches(own, most, pass_cost):
+            encoding.forget()
+            yield first + start, first + end
+        first += len(own)
 
 
 def pass_tokens(lm: LanguageModel) -> float:

@@ -25,7 +25,7 @@ from lm_validity.cells.training.loop import (
 from lm_validity.cells.training.lora import add_adapter
 from lm_validity.cells.training.loss import MicroBatch, Row, token_losses
 from lm_validity.cells.training.low_rank import DEFAULT_ADAPTER, BatchPosition
-from lm_validity.cells.training.micro_batching import micro_batches
+from lm_validity.cells.training.micro_batching import passes
 from lm_validity.cells.training.recompute import less_memory
 from lm_validity.cells.training.state import SavedState, fingerprint
 from lm_validity.cells.training.text import Example
@@ -173,7 +173,8 @@ class _Run:
         try:
             lengths = [len(row.token_ids) for row in batch]
             # what a pass costs by itself is shared by the copies
-            for start, end in micro_batches(lengths, self.micro_batch, first.pass_tokens / copies):
+            cost = first.pass_tokens / copies
+            for start, end in passes(lengths, self.micro_batch, cost, self.lm.position_encoding):
                 rows = batch[start:end]
                 micro = MicroBatch.of(rows, self.lm.tokenizer.pad_token_id, self.lm.device, copies)
                 here.start, here.count, here.length = start, len(rows), micro.inputs.shape[1]

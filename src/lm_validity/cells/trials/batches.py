@@ -20,7 +20,8 @@ class Batch:
     """input_ids: (rows, tokens). attention_mask: (rows, tokens), or of shared rows additive (rows, 1, tokens, tokens)
     with position_ids (rows, tokens). labels: (rows, tokens) of token ids, or one class a text; IGNORED where nothing is
     predicted. places: (texts, 3), row, first and last token of each text. tokens: without padding. predicted: labels
-    that are not IGNORED, counted before the batch goes to its device, which the host would wait for."""
+    that are not IGNORED, counted before the batch goes to its device, which the host would wait for. host_labels: the
+    labels where they were before that."""
 
     input_ids: torch.Tensor
     attention_mask: torch.Tensor
@@ -29,6 +30,7 @@ class Batch:
     position_ids: torch.Tensor | None = None
     places: torch.Tensor | None = None
     predicted: int = 0
+    host_labels: torch.Tensor | None = None
 
     def inputs(self) -> dict[str, torch.Tensor]:
         """What a model's forward pass is called with."""
@@ -45,12 +47,21 @@ class Batch:
             labels=self.labels[start:stop],
             position_ids=positions,
             places=None,
+            host_labels=None if self.host_labels is None else self.host_labels[start:stop],
         )
 
     def to(self, device: torch.device) -> "Batch":
         names = ("input_ids", "attention_mask", "labels", "position_ids", "places")
-        moved = {name: getattr(self, name).to(device) for name in names if getattr(self, name) is not None}
-        return replace(self, **moved, predicted=int((self.labels != IGNORED).sum()))
+        present = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        moved = {name: tensor.to(device, non_blocking=True) for name, tensor in present.items()}
+        return replace(self, **moved, predicted=int((self.labels != IGNORED).sum()), host_labels=self.labels)
+
+    def predicted_places(self) -> tuple[torch.Tensor, torch.Tensor]:
+        """Row and position of each labelled token, on the device: found on the host, which would wait for a device to
+        count them."""
+        found = np.nonzero(self.host_labels.numpy() != IGNORED)
+        row, position = (torch.from_numpy(each).to(self.labels.device, non_blocking=True) for each in found)
+        return row, position
 
 
 def padded(sequences: Sequence[Sequence[int]], padding: int) -> tuple[torch.Tensor, torch.Tensor]:

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 import transformers
 
-from lm_validity.cells.trials.batches import IGNORED, SHARED_ROWS, Batch, next_tokens, padded, share_rows
+from lm_validity.cells.trials.batches import SHARED_ROWS, Batch, next_tokens, padded, share_rows
 from lm_validity.cells.trials.data import Task
 from lm_validity.cells.trials.resident import Arm, ResidentModel, TrialCounters
 from lm_validity.cells.trials.training import Schedule, train
@@ -151,7 +151,7 @@ class HeadTrials:
 
     def _masked_logits(self, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
         """Logits at the masked positions only: the vocabulary's layer is a large part of a small model's work."""
-        lm, wanted = self.model.lm, batch.labels != IGNORED
+        lm, wanted = self.model.lm, batch.predicted_places()
         head = getattr(lm, "cls", None) or getattr(lm, "lm_head", None)
         if head is None:  # an architecture whose head has another name: the whole forward pass
             logits = lm(**batch.inputs()).logits[wanted]

@@ -1,5 +1,6 @@
 """What rules of models and benchmarks share: data files, the settings line, the scoring part of a recipe, costs."""
 
+import math
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from lm_validity.config.load import Run
@@ -94,7 +95,15 @@ class BenchmarkRule(Rule):
             settings["chat_date"] = model["chat_date"]  # before, today's: other cells
         if generated and "ignored_generation_settings" in model:
             settings["ignored_generation_settings"] = model["ignored_generation_settings"]  # before, heeded
+        if "position_switch" in model and _longest(workspace.run, model) > model["position_switch"]:
+            settings["position_switch"] = model["position_switch"]  # before, by the longest of a batch: other cells
         return task | settings | self._backend(workspace.run, cell)
+
+
+def _longest(run: Run, model: dict) -> float:
+    """Most tokens that a model (its record) can be given, in training too."""
+    limits = (run.configuration.evaluation.max_length, model["context_length"])
+    return min((limit for limit in limits if limit), default=math.inf)
 
 
 class ScoringRule(BenchmarkRule):

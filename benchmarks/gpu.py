@@ -1,15 +1,17 @@
 """The GPU tier: scoring and training of models in the shapes of 0.5B and 7B, with random weights.
 
-    python benchmarks/gpu.py --output FILE [--rounds N] [--device cuda] [--shapes 0.5B,7B]
+    python benchmarks/gpu.py --output FILE.json [--rounds N] [--device cuda] [--shapes 0.5B,7B] [--minutes 30]
 
-Without a GPU it writes an empty list. `--device cpu --shapes tiny` runs the same code on a small shape, to see that it
-works. Times are on the clock with the device synchronised. float32 must agree within 1e-4 nats a token; in bfloat16
-accuracies within 0.3 points.
+Writes the records after each measurement, and at the end a table beside them (FILE.md). What is not begun after so many
+minutes is left out and named. Without a GPU it writes an empty list. `--device cpu --shapes tiny` runs the same code on
+a small shape, to see that it works. Times are on the clock with the device synchronised. float32 must agree within 1e-4
+nats a token; in bfloat16 two questions more may be answered otherwise than lm-eval's own batch sizes differ by.
 """
 
 import argparse
 import gc
 import tempfile
+import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,12 +21,14 @@ import transformers
 from _measure import compare, interleave, write_records
 from _toys import describe_model, questions, word_tokenizer
 from lm_eval.models.huggingface import HFLM
+from run import page_table
 
 from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.models.quiet import errors_only
 from lm_validity.cells.training.finetuning import FinetuneSettings, finetune
 from lm_validity.cells.training.stacked import Member, train_side_by_side
 from lm_validity.cells.training.text import Example
+from lm_validity.files import read_json
 
 # (width, inner width, layers, heads, key-value heads, vocabulary): Qwen2.5's 0.5B and 7B
 SHAPES = {
@@ -117,7 +121,7 @@ def difference(ours, theirs, documents, requests, dtype: str) -> float:
     return float(abs(accuracies[0] - accuracies[1]))
 
 
-def training_record(shape: str, dtype: str, device: str, rounds: int) -> dict:
+def training_records(shape: str, dtype: str, device: str, rounds: int) -> list[dict]:
     """Three rates side by side against one after another; agreement of the epoch's mean loss."""
     model = build(shape, dtype, device)
     tokenizer = word_tokenizer(min(50_000, model.config.vocab_size))
@@ -165,7 +169,7 @@ def training_record(shape: str, dtype: str, device: str, rounds: int) -> dict:
         work()
     costs, results = interleave(sides, rounds)
     agreement = max(abs(a / b - 1) for a, b in zip(results["alone"], results["together"], strict=True))
-    return compare(
+    record = compare(
         f"{shape} {dtype}, three rates side by side",
         "one after another",
         costs["alone"],
@@ -178,6 +182,7 @@ def training_record(shape: str, dtype: str, device: str, rounds: int) -> dict:
         clock="wall",
         model=describe_model(model),
     )
+    return [record]
 
 
 def main() -> None:
@@ -186,18 +191,26 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--shapes", default="0.5B,7B")
+    parser.add_argument("--minutes", type=float, default=30)
     arguments = parser.parse_args()
     records: list[dict] = []
+    begun = time.monotonic()
+    wanted = [(shape, dtype) for shape in arguments.shapes.split(",") for dtype in DTYPES[shape]]
     if arguments.device == "cuda" and not torch.cuda.is_available():
         print("no GPU: not measured")
-    else:
-        for shape in arguments.shapes.split(","):
-            for dtype in DTYPES[shape]:
-                records += scoring_records(shape, dtype, arguments.device, arguments.rounds)
-                gc.collect()
-                records.append(training_record(shape, dtype, arguments.device, arguments.rounds))
-                gc.collect()
+        wanted = []
+    for shape, dtype in wanted:
+        for work in (scoring_records, training_records):
+            if time.monotonic() - begun > 60 * arguments.minutes:
+                print(f"not measured, the time is over: {work.__name__} of {shape} in {dtype}")
+                continue
+            records += work(shape, dtype, arguments.device, arguments.rounds)
+            gc.collect()
+            write_records(arguments.output, records, finished=False)
     write_records(arguments.output, records)
+    if records:
+        table = page_table({"gpu": read_json(arguments.output)})
+        arguments.output.with_suffix(".md").write_text(table, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -139,13 +139,13 @@ def resolve_device(device: str, size_class: str, gpus: int) -> str:
     needed = max(gpus, 1) if device in ("auto", "all") else int(device.partition(":")[2] or 0) + 1
     usable = torch.cuda.device_count() if torch.cuda.is_available() else 0
     if usable < needed:
-        raise InputError(*_describe_missing_gpu(needed, usable, f"size class {size_class!r} with gpu: {gpus}"))
+        raise InputError(*describe_missing_gpu(needed, usable, f"size class {size_class!r} with gpu: {gpus}"))
     if device != "auto":
         return device
     return "all" if gpus > 1 else "cuda"
 
 
-def _describe_missing_gpu(needed: int, usable: int, asked: str) -> tuple[str, str]:
+def describe_missing_gpu(needed: int, usable: int, asked: str) -> tuple[str, str]:
     """(problem, hint): what torch says about the GPUs of this machine, and where to look."""
     import torch
 

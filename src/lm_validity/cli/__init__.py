@@ -32,6 +32,7 @@ def main() -> None:
         compare,
         exports,
         filters,
+        gpu,
         imports,
         lm_eval,
         miniature,
@@ -42,6 +43,7 @@ def main() -> None:
     )
 
     cells.register(app)
+    gpu.register(app)
     run.register(app)
     overview.register(app)
     card.register(app)

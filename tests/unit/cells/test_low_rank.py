@@ -1,7 +1,10 @@
 """The adapter path against PEFT's own: the same bits, and no copy of what goes through a layer."""
 
+from collections import Counter
+
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from lm_validity.cells.training.loop import FinetuneSettings
 from lm_validity.cells.training.lora import adapted_layers, add_adapter
@@ -35,9 +38,11 @@ def derivatives(layer, forward) -> list[torch.Tensor]:
     return [out, *torch.autograd.grad(out, (x, *weights), torch.randn(out.shape, generator=draw).to(dtype))]
 
 
+@pytest.mark.parametrize("scaling", [2.0, 1.3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_output_and_gradients_are_pefts_to_the_bit(layer, dtype):
+def test_output_and_gradients_are_pefts_to_the_bit(layer, dtype, scaling):
     chosen, _ = layer(dtype)
+    chosen.scaling["default"] = scaling
     ours, theirs = derivatives(chosen, chosen), derivatives(chosen, type(chosen).forward.__get__(chosen))
     assert all(torch.equal(one, other) and one.dtype == other.dtype for one, other in zip(ours, theirs, strict=True))
     assert all(bool(one.any()) for one in ours)
@@ -64,3 +69,47 @@ def test_a_layer_keeps_its_input_and_nothing_as_large(layer):
     assert kept_bytes(chosen, x) == x.nbytes + inner
     whole_mask = position.rows * position.width * chosen.in_features
     assert kept_bytes(type(chosen).forward.__get__(chosen), x) >= 2 * x.nbytes + whole_mask
+
+
+class Launches(TorchDispatchMode):
+    """Operations that compute something."""
+
+    def __init__(self):
+        super().__init__()
+        self.found: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        if not func.is_view and name not in ("empty", "empty_like", "new_empty", "detach", "_unsafe_view"):
+            self.found[name] += 1
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_layer_launches_few_kernels(layer, dtype):
+    """Forward and backward: six products, a mask, five for casts, masks and factors, two sums."""
+    chosen, _ = layer(dtype)
+
+    def launches(forward) -> int:
+        x = torch.randn(2, 7, chosen.in_features).to(dtype).requires_grad_()
+        with Launches() as seen:
+            forward(x).backward(torch.ones(2, 7, chosen.out_features, dtype=dtype))
+        return seen.found.total() - 2  # the base layer's own products
+
+    assert launches(chosen) <= 14 < launches(type(chosen).forward.__get__(chosen))
+
+
+def test_a_small_mask_is_drawn_once_a_step_and_a_large_one_again_each_time(layer, monkeypatch):
+    """A GPU keeps what is small: drawing is a launch. What is large is drawn anew, in the backward pass too."""
+    chosen, position = layer(torch.float32)
+    dropout = chosen.lora_dropout["default"]
+    drawn = []
+    draw = type(dropout)._draw
+    monkeypatch.setattr(type(dropout), "_draw", lambda one, shape, device: drawn.append(1) or draw(one, shape, "cpu"))
+    gpu, size = torch.device("meta"), position.rows * position.width * 8
+    for kept, count in ((size, 1), (size - 1, 3)):
+        monkeypatch.setattr("lm_validity.cells.training.low_rank.KEPT", kept)
+        dropout._kept = None
+        drawn.clear()
+        masks = [dropout._batch_mask(8, gpu) for _ in range(3)]
+        assert len(drawn) == count and all(torch.equal(masks[0], mask) for mask in masks)

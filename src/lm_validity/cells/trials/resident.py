@@ -84,7 +84,7 @@ class ResidentModel:
             raise CellError(
                 f"{self.name}: bias.zero_shot.quantization is nf4, and bitsandbytes is missing.", INSTALL_NF4
             )
-        options = _four_bits(self.device) if self.quantized else {}
+        options = four_bits(self.device) if self.quantized else {}
         loader = LANGUAGE_MODELS[plan.architecture]
         self.lm, found = self._load(loader, output_loading_info=True, **options)
         if found["missing_keys"]:  # transformers draws them at random, anew in each process, and only warns
@@ -261,7 +261,7 @@ def start_fresh(classifier: transformers.PreTrainedModel, names: Iterable[str], 
         parameters[name].copy_(start)
 
 
-def _four_bits(device: torch.device) -> dict:
+def four_bits(device: torch.device) -> dict:
     """The paper's quantisation: NF4, doubly quantised, bfloat16 arithmetic."""
     settings = transformers.BitsAndBytesConfig(
         load_in_4bit=True,

@@ -1,0 +1,315 @@
+"""The first minutes on a new cluster's GPU: does everything that jobs do give the CPU's numbers there?
+
+A small model with random weights goes through the project's own code (load, score, train, write answers) on the CPU and
+on the device. The same checks run with the CPU in the device's place, so that all but CUDA itself is tested.
+"""
+
+import functools
+import importlib.util
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Literal
+
+import numpy as np
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from lm_validity.cells.models.language_model import LanguageModel, load_language_model
+from lm_validity.cells.models.model_files import DTYPES
+from lm_validity.cells.models.provenance import versions
+from lm_validity.cells.models.scorer import HALF_TOLERANCE, TOLERANCE
+from lm_validity.cells.training.finetuning import FinetuneResult, FinetuneSettings, finetune
+from lm_validity.cells.training.stacked import Member, train_side_by_side
+from lm_validity.cells.training.text import Example
+from lm_validity.cells.trials.resident import four_bits
+from lm_validity.cells.worker import describe_missing_gpu
+from lm_validity.errors import InputError, first_line
+
+Outcome = Literal["passed", "noted", "skipped", "failed"]
+VOCABULARY, SEED = 1024, 7
+# largest relative error of a product of matrices. TF32, which keeps 10 bits of float32's 23, is beyond the first
+PRODUCT = {"float32": 1e-5, "float16": 2e-3, "bfloat16": 1e-2}
+LOSS, HALF_LOSS = 1e-3, 2e-2  # largest relative difference of a loss in float32, and in bfloat16
+NF4_ERROR = 0.5  # 16 values for a weight: logits of random weights move by a good part of their size
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What one check found."""
+
+    check: str
+    outcome: Outcome
+    detail: str
+
+
+def check_gpu(device: str) -> list[Finding]:
+    """Try the device; device: `cuda` or `cpu`. Raises InputError where there is no GPU that torch can use."""
+    if device == "cuda" and not torch.cuda.is_available():
+        raise InputError(*describe_missing_gpu(1, 0, "gpu-check"))
+    found = [*_describe(device), *_products(device)]
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        write_model(place)
+        checks: tuple[tuple[str, Callable[[Path, str], Iterator[Finding]]], ...] = (
+            ("scores", _scores),
+            ("training", _training),
+            ("answers", _answers),
+            ("bitsandbytes", _bitsandbytes),
+            ("vLLM", _vllm),
+        )
+        for title, check in checks:
+            found += _tried(title, functools.partial(check, place, device))
+    return found
+
+
+def verdict(found: Sequence[Finding]) -> str:
+    """One sentence about all findings."""
+    failed = [one.check for one in found if one.outcome == "failed"]
+    if failed:
+        return f"Not ready: {', '.join(failed)}."
+    noted = [one.check for one in found if one.outcome in ("noted", "skipped")]
+    return f"Ready. Read what is said about {', '.join(noted)}." if noted else "Ready."
+
+
+def _tried(title: str, check: Callable[[], Iterator[Finding]]) -> list[Finding]:
+    """The check's findings; whatever it raises is one more."""
+    found: list[Finding] = []
+    try:
+        found.extend(check())
+    except Exception as error:  # the table is for finding out what breaks on an unknown machine
+        found.append(Finding(title, "failed", f"{type(error).__name__}: {first_line(error)}"))
+    return found
+
+
+def _judge(check: str, good: bool, detail: str) -> Finding:
+    return Finding(check, "passed" if good else "failed", detail)
+
+
+# ---- the machine ----------------------------------------------------------------------------------------------------
+
+
+def _describe(device: str) -> Iterator[Finding]:
+    wanted = ("python", "torch", "transformers", "peft", "lm_eval")
+    found = {name: version for name, version in versions().items() if name in wanted}
+    listed = ", ".join(f"{name} {version}" for name, version in found.items())
+    yield Finding("versions", "passed", f"{listed}, CUDA of torch {torch.version.cuda}")
+    if device == "cpu":
+        yield Finding("GPU", "skipped", "the CPU is checked in its place")
+        return
+    yield Finding("driver", "passed", _driver())
+    for number in range(torch.cuda.device_count()):
+        one = torch.cuda.get_device_properties(number)
+        free, total = torch.cuda.mem_get_info(number)
+        detail = (
+            f"{one.name}, compute capability {one.major}.{one.minor}, {free / 1e9:.1f} of {total / 1e9:.1f} GB free"
+        )
+        # others' processes take memory that no limit of the job counts
+        yield Finding(f"GPU {number}", "passed" if free > 0.9 * total else "noted", detail)
+
+
+def _driver() -> str:
+    command = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        return f"works; its version is not known ({first_line(error)})"
+    return ", ".join(sorted({line.strip() for line in done.stdout.splitlines() if line.strip()}))
+
+
+def _products(device: str) -> Iterator[Finding]:
+    """A product of matrices in each dtype against float64 on the CPU."""
+    draw = torch.Generator().manual_seed(SEED)
+    left, right = torch.randn(256, 512, generator=draw), torch.randn(512, 256, generator=draw)
+    for name, most in PRODUCT.items():
+        dtype = DTYPES[name]
+        a, b = left.to(dtype), right.to(dtype)
+        exact = a.double() @ b.double()
+        try:
+            product = (a.to(device) @ b.to(device)).cpu().double()
+        except RuntimeError as error:
+            yield Finding(name, "failed", first_line(error))
+            continue
+        error = float((product - exact).norm() / exact.norm())
+        detail = f"relative error of a matrix product {error:.1e}, at most {most:.0e}"
+        if error > most:
+            yield Finding(name, "failed", detail + ("; is TF32 switched on?" if name == "float32" else ""))
+        elif name == "bfloat16" and device == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
+            yield Finding(name, "noted", f"{detail}; this GPU emulates it, which is slow: use float16 or float32")
+        else:
+            yield Finding(name, "passed", detail)
+
+
+# ---- the work -------------------------------------------------------------------------------------------------------
+
+
+def write_model(folder: Path) -> None:
+    """A Llama of half a million random weights with a tokenizer of one word a token, in hub format."""
+    words = {"<end>": 0} | {f"w{number}": number for number in range(1, VOCABULARY)}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<end>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    special = {"bos_token": "<end>", "eos_token": "<end>", "pad_token": "<end>", "unk_token": "<end>"}
+    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, **special).save_pretrained(folder)
+    config = transformers.LlamaConfig(
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        vocab_size=VOCABULARY,
+        max_position_embeddings=256,
+        initializer_range=0.05,
+        bos_token_id=0,
+        eos_token_id=0,
+    )
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SEED)
+        transformers.LlamaForCausalLM(config).save_pretrained(folder)
+
+
+def _load(folder: Path, device: str, dtype: str = "float32") -> LanguageModel:
+    return load_language_model(folder, dtype=dtype, device=device, eval_batch_size=16, model_id="gpu-check")
+
+
+def _texts(count: int, shortest: int, longest: int) -> list[str]:
+    random = np.random.default_rng(SEED)
+    lengths = random.integers(shortest, longest, size=count)
+    return [" ".join(f"w{word}" for word in random.integers(1, VOCABULARY, size=size)) for size in lengths]
+
+
+def _scores(folder: Path, device: str) -> Iterator[Finding]:
+    """Log-likelihoods against the CPU's in the same dtype, and the ways that are exact here."""
+    contexts, choices = _texts(24, 3, 60), _texts(96, 1, 8)
+    requests = [SimpleNamespace(args=(contexts[place // 4], f" {text}")) for place, text in enumerate(choices)]
+    tokens = np.array([len(text.split()) for text in choices])
+    for dtype in ("float32", "bfloat16"):
+        lm = _load(folder, device, dtype)
+        here, there = (
+            np.array([value for value, _ in one.loglikelihood(requests)]) for one in (lm, _load(folder, "cpu", dtype))
+        )
+        most = TOLERANCE.get(DTYPES[dtype], HALF_TOLERANCE)
+        difference = float((np.abs(here - there) / tokens).max())
+        detail = f"largest difference from the CPU {difference:.1e} nats a token, at most {most:.0e}"
+        yield _judge(f"scores in {dtype}", difference <= most, detail)
+        ways = lm.describe_scorer()["exact_ways"]
+        shared = {"packed", "cached"} & set(ways)
+        detail = f"exact here: {', '.join(ways) or 'none, lm-eval scores'}"
+        yield Finding(f"scorer in {dtype}", "passed" if len(shared) == 2 else "noted", detail)
+
+
+def _examples() -> list[Example]:
+    random = np.random.default_rng(SEED)
+    # few words, so that there is something to learn
+    return [Example(tuple(map(int, random.integers(1, 20, size=size))), 1) for size in random.integers(5, 40, size=32)]
+
+
+def _train(lm: LanguageModel, place: Path, rate: float = 3e-3, **options) -> FinetuneResult:
+    """A fine-tune of two epochs."""
+    settings = FinetuneSettings(learning_rate=rate, epochs=2, effective_batch=8, **options)
+    found = finetune(
+        lm, _examples(), lambda: 0.0, settings, seed=SEED, higher_is_better=True, work=place, adapter_output=place / "a"
+    )
+    if found.diverged:
+        raise ArithmeticError(found.diverged)
+    return found
+
+
+def _apart(ones: Iterable[float], others: Iterable[float]) -> float:
+    """Largest relative difference of losses."""
+    return max(abs(one / other - 1) for one, other in zip(ones, others, strict=True))
+
+
+def _training(folder: Path, device: str) -> Iterator[Finding]:
+    """Steps against the CPU's (without dropout, whose masks are a device's own), and what a step may change."""
+    with tempfile.TemporaryDirectory() as name:
+        work, lm = Path(name), _load(folder, device)
+        before = {key: value.clone() for key, value in lm.base.state_dict().items()}
+        here = _train(lm, work / "here", dropout=0.0).step_losses
+        difference = _apart(here, _train(_load(folder, "cpu"), work / "there", dropout=0.0).step_losses)
+        detail = f"largest difference of a step's loss from the CPU's {difference:.1e}, at most {LOSS:.0e}"
+        yield _judge("training in float32", difference <= LOSS and here[-1] < here[0], detail)
+        after = lm.base.state_dict()
+        same = before.keys() == after.keys() and all(torch.equal(before[key], after[key]) for key in before)
+        yield _judge("base restored", same, "after training the weights are compared with those before, bit by bit")
+        difference = _apart(*_side_by_side(lm, work))
+        detail = f"largest difference of an epoch's loss from one rate at a time {difference:.1e}, at most {LOSS:.0e}"
+        yield _judge("rates side by side", difference <= LOSS, detail)
+        lm = _load(folder, device, "bfloat16")
+        plain = _train(lm, work / "plain").step_losses
+        spared = _train(lm, work / "spared", gradient_checkpointing=True, micro_batch=2).step_losses
+        difference = _apart(spared, plain)
+        detail = f"loss {plain[0]:.2f} to {plain[-1]:.2f}; with gradient checkpointing and micro-batches of 2 "
+        detail += f"{difference:.1e} from that, at most {HALF_LOSS:.0e}"
+        yield _judge("training in bfloat16", plain[-1] < plain[0] and difference <= HALF_LOSS, detail)
+
+
+def _side_by_side(lm: LanguageModel, work: Path) -> tuple[list[float], list[float]]:
+    """Losses of the epochs of two rates, trained together and one after the other."""
+    together: dict[float, list[float]] = {1e-3: [], 3e-3: []}
+    members = [
+        Member(
+            FinetuneSettings(learning_rate=rate, epochs=2, effective_batch=8),
+            work / f"together-{rate}",
+            lambda epoch, rate=rate: together[rate].append(epoch.train_loss),
+        )
+        for rate in together
+    ]
+    train_side_by_side(lm, _examples(), lambda: 0.0, members, seed=SEED, higher_is_better=True)
+    alone = [epoch.train_loss for rate in together for epoch in _train(lm, work / f"alone-{rate}", rate).epochs]
+    return [loss for losses in together.values() for loss in losses], alone
+
+
+def _questions() -> list[SimpleNamespace]:
+    wanted = {"until": ["w7"], "max_gen_toks": 12, "do_sample": False}
+    return [SimpleNamespace(args=(text, dict(wanted))) for text in _texts(16, 3, 40)]
+
+
+def _answers(folder: Path, device: str) -> Iterator[Finding]:
+    here, there = (_load(folder, each).generate_until(_questions()) for each in (device, "cpu"))
+    yield _alike("answers in float32", here, there, "the CPU's")
+
+
+def _alike(check: str, ours: list[str], theirs: list[str], whose: str) -> Finding:
+    same = sum(one == other for one, other in zip(ours, theirs, strict=True))
+    detail = f"{same} of {len(ours)} are {whose}"
+    if len(ours) > same >= len(ours) / 2:
+        return Finding(check, "noted", f"{detail}: where two tokens are nearly as likely, rounding decides")
+    return _judge(check, same == len(ours), detail)
+
+
+# ---- what may be there ----------------------------------------------------------------------------------------------
+
+
+def _bitsandbytes(folder: Path, device: str) -> Iterator[Finding]:
+    """4-bit weights, loaded as the bias study loads them."""
+    if importlib.util.find_spec("bitsandbytes") is None:
+        yield Finding("bitsandbytes", "skipped", "not installed; bias.zero_shot.quantization: nf4 needs the extra nf4")
+        return
+    exact = _load(folder, device, "bfloat16").base
+    settings = four_bits(torch.device(device))
+    coarse = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16, **settings)
+    tokens = torch.arange(1, 33, device=coarse.device)[None]
+    with torch.no_grad():
+        ours, theirs = (model(input_ids=tokens).logits.float() for model in (coarse, exact))
+    error = float((ours - theirs).norm() / theirs.norm())
+    detail = f"nf4 weights change the logits by {error:.2f} of their size, at most {NF4_ERROR}"
+    yield _judge("bitsandbytes", 0 < error <= NF4_ERROR, detail)
+
+
+def _vllm(folder: Path, device: str) -> Iterator[Finding]:
+    """Answers by vLLM against those of transformers."""
+    if importlib.util.find_spec("vllm") is None:
+        yield Finding("vLLM", "skipped", "not installed; evaluation.generation_backend: vllm needs the extra vllm")
+    elif device == "cpu":
+        yield Finding("vLLM", "skipped", "it needs a GPU")
+    else:
+        from lm_validity.cells.models.vllm_answers import VllmAnswers
+
+        lm = _load(folder, device)
+        expected = lm.generate_until(_questions())
+        writer = VllmAnswers(lm, folder, folder, dtype="float32", gpus=1)
+        yield _alike("vLLM", writer(_questions()), expected, "those of transformers")

@@ -1,0 +1,157 @@
+"""longrope and dynamic scaling: a text's numbers are its own, whoever is in its batch and whatever came before."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from test_scorer import COMMON, LLAMA, LONG
+from toy_run import start_run
+from toy_world import toy_tokenizer
+
+from lm_validity.cells.models.hub_defaults import position_switch
+from lm_validity.cells.models.language_model import LanguageModel
+from lm_validity.cells.models.position_encoding import PositionEncoding
+from lm_validity.cells.training.loop import FinetuneSettings, Training
+from lm_validity.cells.training.lora import add_adapter
+from lm_validity.cells.training.low_rank import BatchPosition
+from lm_validity.cells.training.text import Example
+
+SWITCH = 24
+
+
+@pytest.fixture(params=LONG)
+def lm(request) -> LanguageModel:
+    configuration, options = LONG[request.param]
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        made = configuration(**(COMMON | LLAMA | options))
+        model = transformers.AutoModelForCausalLM.from_config(made).eval()
+    lm = LanguageModel(model, toy_tokenizer(adds_bos=False, chat=False), model_id="long", eval_batch_size=8)
+    lm._max_length = 96  # a dynamic encoding is for texts beyond what the configuration says
+    return lm
+
+
+def spoil(lm) -> None:
+    """A long text, which a dynamic encoding remembers."""
+    with torch.no_grad():
+        lm.base(input_ids=torch.arange(5, 85)[None])
+
+
+def gradients(lm, micro_batch: int) -> list[torch.Tensor]:
+    """Of one step on texts on both sides of the switch."""
+    draw = np.random.default_rng(1)
+    lengths = (60, SWITCH + 1, SWITCH, 20, 8, 40, 40, 5)
+    examples = [Example(tuple(map(int, draw.integers(5, 400, size=size))), 1) for size in lengths]
+    settings = FinetuneSettings(learning_rate=1e-3, rank=4, alpha=8, dropout=0.0, micro_batch=micro_batch)
+    position = BatchPosition(7)
+    one = Training(lm, add_adapter(lm, settings, "all-linear", position), examples, settings, position)
+    one.pass_tokens = 1e9  # as few passes as possible
+    for name, parameter in one.parameters.items():
+        if "lora_B" in name:
+            torch.nn.init.normal_(parameter, std=0.1, generator=torch.Generator().manual_seed(2))
+    spoil(lm)
+    one._accumulate(next(one.batches(1)), 100)
+    found = [parameter.grad.clone() for parameter in one.parameters.values()]
+    one.model.unload()
+    return found
+
+
+def test_gradients_do_not_depend_on_who_is_in_the_micro_batch(lm):
+    alone, together = gradients(lm, 1), gradients(lm, 8)
+    largest = max(float(each.abs().max()) for each in alone)
+    for one, other in zip(alone, together, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-4 * largest, rtol=0)
+
+
+def test_answers_do_not_depend_on_who_is_in_the_batch(lm):
+    draw = np.random.default_rng(4)
+    words = [lm.tokenizer.decode([number]) for number in range(5, 200)]
+    prompts = ["".join(draw.choice(words, size=size)) for size in (4, 12, 40, 6, 30)]
+    wanted = {"until": ["\n"], "max_gen_toks": 8, "do_sample": False}
+    requests = [SimpleNamespace(args=(prompt, dict(wanted))) for prompt in prompts]
+    alone = []
+    for request in requests:
+        lm.position_encoding.forget()
+        alone += lm.generate_until([request])
+    spoil(lm)
+    assert lm.generate_until(requests) == alone and len(set(alone)) > 1
+
+
+def test_lm_evals_code_as_a_fallback_keeps_them_apart_too(lm):
+    draw = np.random.default_rng(0)
+    requests = [
+        (None, draw.integers(420, size=size).tolist(), draw.integers(420, size=2).tolist()) for size in (60, 21, 22, 5)
+    ]
+    expected = lm._loglikelihood_tokens(requests)
+    lm._allowed = frozenset()
+    spoil(lm)
+    np.testing.assert_allclose(
+        [value for value, _ in lm._loglikelihood_tokens(requests)], [value for value, _ in expected], atol=1e-3
+    )
+
+
+def test_a_text_as_long_as_the_model_was_made_for_forgets_longer_ones(lm):
+    """transformers itself goes back at shorter texts only."""
+    row = torch.arange(5, 5 + SWITCH)[None]
+    with torch.no_grad():
+        before = lm.base(input_ids=row).logits
+        spoil(lm)
+        lm.position_encoding.forget()
+        assert torch.equal(lm.base(input_ids=row).logits, before)
+
+
+def test_other_encodings_do_not_depend_on_the_text():
+    with torch.device("meta"):
+        model = transformers.LlamaForCausalLM(transformers.LlamaConfig(**(COMMON | LLAMA)))
+    encoding = PositionEncoding(model)
+    assert not encoding.varies and encoding.of(10**6) == 0
+    encoding.forget()
+
+
+@pytest.mark.parametrize(
+    ("configuration", "switch"),
+    [
+        ({"max_position_embeddings": 64}, None),
+        ({"max_position_embeddings": 64, "rope_scaling": None}, None),
+        ({"max_position_embeddings": 64, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, None),
+        ({"max_position_embeddings": 64, "rope_scaling": {"type": "dynamic", "factor": 2.0}}, 64),
+        (
+            {
+                "max_position_embeddings": 131072,
+                "original_max_position_embeddings": 4096,
+                "rope_scaling": {"type": "longrope", "short_factor": [1.0], "long_factor": [2.0]},
+            },
+            4096,
+        ),
+        (
+            {
+                "text_config": {
+                    "max_position_embeddings": 131072,
+                    "rope_parameters": {
+                        "full": {"rope_type": "longrope", "original_max_position_embeddings": 8192},
+                        "sliding": {"rope_type": "default"},
+                    },
+                }
+            },
+            8192,
+        ),
+    ],
+)
+def test_where_the_encoding_of_a_config_json_changes(configuration, switch):
+    assert position_switch(configuration) == switch
+
+
+@pytest.mark.parametrize(
+    ("limit", "length", "said"), [(None, 96, True), (24, 96, False), (25, 96, True), (96, 24, False)]
+)
+def test_the_recipe_says_so_where_a_text_may_be_longer(limit, length, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    workspace = start_run(tmp_path, evaluation={"max_length": limit})
+    cells = {job.rule: job.cells[0] for job in workspace.grid.jobs.values()}
+    for rule in ("evaluate_model", "finetune_adapter"):
+        before = workspace.recipe(cells[rule])
+        workspace.model_record(cells[rule].model).update(position_switch=SWITCH, context_length=length)
+        assert workspace.recipe(cells[rule]) == before | ({"position_switch": SWITCH} if said else {})
+        del workspace.model_record(cells[rule].model)["position_switch"]

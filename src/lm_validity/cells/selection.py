@@ -56,6 +56,7 @@ def select_adapter(workspace: Workspace, cell: BenchmarkCell) -> dict:
                 "epoch": result["best_epoch"],
                 "validation_value": result["best_value"],
                 "diverged": result["diverged"],
+                "adapted_share": result.get("adapted_share"),  # cells of earlier versions and replays have none
             }
         )
         if not result["diverged"]:

@@ -88,6 +88,10 @@ SELECTIONS = pa.schema(
         ("direct_validation_value", pa.float64()),
         ("diverged", pa.bool_()),
         ("selected", pa.bool_()),
+        (
+            "adapted_share",
+            pa.float64(),
+        ),  # of the weights that a text goes through, those with an adapter; null: unknown
     ]
 )
 

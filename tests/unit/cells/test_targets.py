@@ -67,9 +67,63 @@ KINDS = {
 }
 
 
-@pytest.fixture(params=KINDS)
+MLA = {"q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16}
+ALTUP = {"altup_num_inputs": 2, "laurel_rank": 8, "hidden_size_per_layer_input": 8, "vocab_size_per_layer_input": 420}
+SHARED_BLOCK = {"hybrid_layer_ids": [1, 3], "layers_block_type": ["mamba", "hybrid"] * 2, "num_mem_blocks": 1}
+UNUSUAL = {
+    "falcon_h1": (
+        lambda: transformers.FalconH1Config(**SMALL, mamba_d_ssm=64, mamba_n_heads=4, mamba_d_head=16, mamba_d_state=8),
+        SHORT | MLP | {"in_proj"},
+        0.8,
+    ),
+    "deepseek_v3": (
+        lambda: transformers.DeepseekV3Config(
+            **(SMALL | MLA | {"num_key_value_heads": 2}),
+            n_routed_experts=4,
+            num_experts_per_tok=2,
+            n_group=2,
+            topk_group=1,
+            moe_intermediate_size=16,
+            first_k_dense_replace=1,
+        ),
+        MLP | EXPERTS | {"q_a_proj", "kv_b_proj"},
+        0.98,
+    ),
+    # its embeddings of each layer's input have no adapter
+    "gemma3n": (
+        lambda: transformers.Gemma3nTextConfig(
+            **(SMALL | ALTUP | {"num_hidden_layers": 4, "pad_token_id": 0}),
+            head_dim=16,
+            layer_types=["sliding_attention", "full_attention"] * 2,
+            sliding_window=24,
+            num_kv_shared_layers=0,
+            activation_sparsity_pattern=[0.0] * 4,
+        ),
+        {"model.layers.*.self_attn.q_proj", "model.layers.*.laurel.linear_left"},
+        0.7,
+    ),
+    # one block of attention in several places
+    "zamba2": (
+        lambda: transformers.Zamba2Config(
+            **(SMALL | SHARED_BLOCK | {"num_hidden_layers": 4, "num_key_value_heads": 2}),
+            mamba_d_state=8,
+            n_mamba_heads=4,
+            mamba_ngroups=1,
+            mamba_headdim=16,
+            use_shared_attention_adapter=True,
+            adapter_rank=4,
+            attention_hidden_size=64,
+            attention_head_dim=32,
+        ),
+        {"model.layers.*.shared_transformer.self_attn.q_proj", "model.layers.*.mamba.in_proj"},
+        0.85,
+    ),
+}
+
+
+@pytest.fixture(params=[*KINDS, *(pytest.param(kind, marks=pytest.mark.slow) for kind in UNUSUAL)])
 def adapted(request) -> tuple[LanguageModel, set[str], float]:
-    configuration, expected, share = KINDS[request.param]
+    configuration, expected, share = (KINDS | UNUSUAL)[request.param]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
         model = transformers.AutoModelForCausalLM.from_config(configuration(), dtype=torch.float32).eval()
@@ -87,7 +141,8 @@ def test_every_kind_trains_resumes_scores_and_is_given_back(adapted, tmp_path):
     targets = find_targets(lm, "all-linear")
     assert set(targets.described) >= expected
     assert share <= targets.share <= 1
-    assert not any("vision" in name or "router" in name or name.endswith("mlp.gate") for name in targets.layers)
+    routers = ("mlp.router", "mlp.gate", "block_sparse_moe.gate")
+    assert not any("vision" in name or name.endswith(routers) for name in targets.layers)
     requests = [(None, [5, 6, 7], [8, 9]), (None, [15, 16, 17, 20], [18, 19, 11])]
 
     def validate() -> float:

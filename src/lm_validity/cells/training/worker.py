@@ -26,7 +26,7 @@ class AdapterTrainer(Worker):
         if found.diverged:
             log.warning("%s diverged: %s", place.cell.name, found.diverged)
         self._notes = {"micro_batch": found.micro_batch, "resumed_epochs": found.resumed_epochs}
-        self._notes |= {"truncated_texts": found.truncated, "adapted_share": round(found.adapted_share, 4)}
+        self._notes |= {"truncated_texts": found.truncated}
         return _training_result(found), lambda folder: _copy_adapter(work, folder)
 
     def compute_together(self, places: list[Place]) -> None:
@@ -97,7 +97,7 @@ def _training_result(found) -> dict:
 
     result = asdict(found)
     # one number a step: at 50,000 documents a megabyte a cell, and the epochs' means say as much
-    del result["micro_batch"], result["resumed_epochs"], result["step_losses"], result["adapted_share"]
+    del result["micro_batch"], result["resumed_epochs"], result["step_losses"]
     best = found.epochs[found.best_epoch - 1].validation_value if found.best_epoch else None
     # a rate that diverged is left out of the selection, whatever its first epochs gave
     return result | {"best_value": best, "diverged": found.diverged is not None, "reason": found.diverged}

@@ -11,7 +11,7 @@ from lm_validity.pages.page import Figure, Finding, Page, Section, Table
 from lm_validity.studies.agreement.analysis import DIRECT, PREPARED
 from lm_validity.studies.agreement.influence_section import influence_section
 from lm_validity.studies.agreement.missing_cells import missing_finding, missing_section
-from lm_validity.studies.agreement.prompt_section import prompt_section
+from lm_validity.studies.agreement.prompt_section import preparation_section, prompt_section
 from lm_validity.studies.agreement.robustness import (
     reliability_section,
     score_section,
@@ -66,6 +66,7 @@ def agreement_page(summary: AgreementSummary) -> Page:
         ),
         missing_section(summary),
         reliability_section(summary),
+        preparation_section(summary.adapted_shares, summary.matrix),
         prompt_section(summary.choices, summary.matrix),
         score_section(summary.matrix),
     ]

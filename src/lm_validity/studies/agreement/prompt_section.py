@@ -1,4 +1,5 @@
-"""Section of the agreement report on instruction-tuned models: which prompt was chosen on validation, and with what."""
+"""Sections of the agreement report on preparation: how much of each model was trained, and for instruction-tuned models
+which prompt was chosen on validation, and with what."""
 
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from lm_validity.words import count
 PROMPTS = ("plain", "chat")
 COLUMNS = ("model", "benchmark", "protocol", "seed", *PROMPTS, "chosen", "learning_rate", "epoch", "test")
 LEAST_MODELS = 3  # with both prompts, for the variance between them
+UNEQUAL = 1.5  # times as large a share of the weights adapted: said as a caution
 UNTOUCHED = "none: as it came"  # no adapter was better on validation
 
 
@@ -104,6 +106,57 @@ def prompt_error(choices: pd.DataFrame | None, matrix: ScoreMatrix) -> dict[str,
         if benchmark in tasks and len(values) >= LEAST_MODELS:
             found[protocol][tasks.index(benchmark)] = np.sqrt(values.var(ddof=1) / 2)
     return found
+
+
+def adapted_shares(selections: str | Path | None, matrix: ScoreMatrix) -> pd.DataFrame:
+    """One row a model that was fine-tuned, in the matrix's order: model, family, adapted_share (of the weights that a
+    text goes through, those with an adapter). Models of which that is not known are left out."""
+    found = pd.Series(dtype=float)
+    if selections is not None:
+        rows = read_table(selections, SELECTIONS).dropna(subset="adapted_share")
+        found = rows.groupby("model")["adapted_share"].min()
+    families = zip(matrix.models, matrix.model_facts["family"], strict=True)
+    rows = [(model, family, found[model]) for model, family in families if model in found.index]
+    return pd.DataFrame(rows, columns=["model", "family", "adapted_share"])
+
+
+def unequal_preparation(shares: pd.DataFrame) -> list[str]:
+    """A note where the most adapted model has more than UNEQUAL times the least adapted one's share."""
+    if len(shares) < 2:
+        return []
+    ordered = shares.sort_values("adapted_share", kind="stable")
+    least, most = ordered.iloc[0], ordered.iloc[-1]
+    if most["adapted_share"] <= UNEQUAL * least["adapted_share"]:
+        return []
+    return [
+        f"The models are not prepared alike: fine-tuning adapts {least['adapted_share']:.0%} of the weights of "
+        f"{least['model']} and {most['adapted_share']:.0%} of those of {most['model']}. A model of which less is "
+        "adapted may gain less from preparation."
+    ]
+
+
+def preparation_section(shares: pd.DataFrame, matrix: ScoreMatrix) -> Section | None:
+    """The share of each model's weights that preparation trains; nothing where it is not known."""
+    if shares.empty:
+        return None
+    least, most = shares["adapted_share"].min(), shares["adapted_share"].max()
+    spread = f"{least:.0%}" if f"{least:.0%}" == f"{most:.0%}" else f"{least:.0%} to {most:.0%}"
+    labels = dict(zip(matrix.models, matrix.labels, strict=True))
+    return Section(
+        "What preparation trains",
+        finding=f"Fine-tuning has adapters on {spread} of the weights of {count(len(shares), 'model')}.",
+        explanation="An adapter is a pair of small trained matrices beside a weight matrix of the model, which itself "
+        "stays as it is. The share counts the weight matrices that a text goes through, without the embeddings and the "
+        "output layer. Routers of mixtures of experts get no adapter.",
+        tables=[
+            Table(
+                "adapted_shares",
+                "Share of the weights with an adapter",
+                shares.assign(model=shares["model"].map(labels)),
+                formats={"adapted_share": ".1%"},
+            )
+        ],
+    )
 
 
 def prompt_section(choices: pd.DataFrame | None, matrix: ScoreMatrix) -> Section | None:

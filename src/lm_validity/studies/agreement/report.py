@@ -7,7 +7,7 @@ from lm_validity.pages.page import write_page
 from lm_validity.studies.agreement.analysis import analyze_agreement
 from lm_validity.studies.agreement.by_benchmark.prompts import prompt_ranges
 from lm_validity.studies.agreement.page import agreement_page
-from lm_validity.studies.agreement.prompt_section import prompt_choices, prompt_error
+from lm_validity.studies.agreement.prompt_section import adapted_shares, prompt_choices, prompt_error
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, listing, read_score_matrix
 from lm_validity.studies.agreement.statistics.ranking import TauVariant
 from lm_validity.studies.agreement.summarize import summarize_agreement_report
@@ -28,7 +28,8 @@ def report_agreement(
 ) -> None:
     """Write summary.json, tables, figures and the page of the agreement report under `output`.
 
-    `items`: makes significance paired. `selections`: shows which prompts were chosen after preparation.
+    `items`: makes significance paired. `selections`: shows which prompts were chosen after preparation, and how much
+    of each model it trained.
     `resamples`: 0 skips intervals and the alignment of all pairs. `tau`: the variant of Kendall's tau without
     resampling. `align`: the two benchmarks of the bump plot; by default the pair within one category whose
     direct rankings contradict each other most.
@@ -36,10 +37,11 @@ def report_agreement(
     matrix = read_score_matrix(scores, models, benchmarks)
     pair = _alignment_pair(align, matrix)
     choices = prompt_choices(scores, selections, matrix)
+    shares = adapted_shares(selections, matrix)
     prompts = prompt_ranges(scores, matrix)
     analysis = analyze_agreement(matrix, items=items, variant=tau, prompt_error=prompt_error(choices, matrix))
     uncertainty = agreement_uncertainty(analysis, resamples)
-    summary = summarize_agreement_report(analysis, uncertainty, pair, choices, resamples, prompts)
+    summary = summarize_agreement_report(analysis, uncertainty, pair, choices, shares, resamples, prompts)
     write_page(agreement_page(summary), output)
     write_summary(summary, Path(output) / "summary.json")
 

@@ -15,6 +15,7 @@ from lm_validity.studies.agreement.analysis import (
 from lm_validity.studies.agreement.by_benchmark.figures import benchmark_figures
 from lm_validity.studies.agreement.missing_cells import missing_cells
 from lm_validity.studies.agreement.pair_alignment import MOST_MODELS, align_pairs, contradictions
+from lm_validity.studies.agreement.prompt_section import unequal_preparation
 from lm_validity.studies.agreement.similar_models import (
     LOST_MODEL,
     clustered_change,
@@ -69,11 +70,13 @@ def summarize_agreement_report(
     uncertainty: AgreementUncertainty,
     align: tuple[str, str] | None,
     choices: pd.DataFrame,
+    shares: pd.DataFrame,
     resamples: int,
     prompts: dict[str, PromptRange | Missing] | None = None,
 ) -> AgreementSummary:
     """The report's results in one object. `align`: the pair of benchmarks to draw; `choices`: prompts chosen;
-    `prompts`: range of the scores over prompts, by benchmark."""
+    `shares`: of each model's weights, those with an adapter; `prompts`: range of the scores over prompts, by
+    benchmark."""
     comparison = analysis.comparison
     improved, compared = comparison.improved
     tau = {p: _tau(analysis, uncertainty, p) for p in PROTOCOLS}
@@ -109,11 +112,12 @@ def summarize_agreement_report(
         by_benchmark=benchmark_figures(analysis),
         prompt_range=prompts or {},
         resamples=resamples,
-        notes=(*analysis.notes, *_method_notes(analysis)),
+        notes=(*analysis.notes, *unequal_preparation(shares), *_method_notes(analysis)),
         matrix=analysis.matrix,
         tasks=analysis.tasks,
         categories=analysis.categories,
         choices=choices,
+        adapted_shares=shares,
     )
 
 

@@ -377,7 +377,7 @@ class MissingCells:
 class AgreementSummary:
     """The agreement report. `categories`: of each benchmark, None where unknown; `choices`: prompts chosen;
     `missing_cells`: None where no cell is missing.
-    """
+    `adapted_shares`: of each model's weights, those with an adapter."""
 
     models: int
     benchmarks: int
@@ -408,3 +408,4 @@ class AgreementSummary:
     tasks: list[str] = page_only()
     categories: list[str | None] = page_only()
     choices: pd.DataFrame = page_only()
+    adapted_shares: pd.DataFrame = page_only()

@@ -24,6 +24,7 @@ from tests.unit.studies.agreement.conftest import (
 from lm_validity.errors import InputError
 from lm_validity.studies.agreement.factors.report import report_factors
 from lm_validity.studies.agreement.item_significance import use_paired_tests
+from lm_validity.studies.agreement.prompt_section import unequal_preparation
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.studies.agreement.robustness import subset_sentence
 from lm_validity.studies.agreement.statistics.resampling import Interval
@@ -411,6 +412,8 @@ def test_the_prompts_of_instruction_tuned_models_are_shown_with_their_validation
     )
     selections.loc[2, "selected"] = True
     selections.loc[3, "diverged"] = True
+    other = selections.iloc[[1]].assign(model="m1", adapted_share=0.98)
+    selections = pd.concat([selections.assign(adapted_share=[None, 0.14, 0.14, 0.14]), other], ignore_index=True)
     write_table(selections, SELECTIONS, tmp_path / "selections.parquet")
     run(tmp_path, pd.concat([rows, *validation]))
     report_agreement(
@@ -422,6 +425,10 @@ def test_the_prompts_of_instruction_tuned_models_are_shown_with_their_validation
     assert (table["chosen"] == "chat").all() and list(table["test"]) == [0.4, 0.4, 0.1, 0.4]
     assert list(table["plain"]) == [0.3, 0.3, 0.3, 0.6] and list(table["chat"]) == [0.5, 0.5, 0.5, 0.7]
     assert table["epoch"].iloc[3] == 3 and table["learning_rate"].iloc[3] == 1e-3
+    shares = pd.read_csv(tmp_path / "report" / "tables" / "adapted_shares.csv")
+    assert dict(zip(shares["model"], shares["adapted_share"], strict=True)) == {"m1": 0.98, "m3": 0.14}
+    notes = json.loads((tmp_path / "report" / "summary.json").read_text())["notes"]
+    assert any("14% of the weights of m3 and 98% of those of m1" in note for note in notes)
     assert "better on validation for 3 of 3 choices as they come and for 1 of 1" in (
         tmp_path / "report" / "index.html"
     ).read_text(encoding="utf-8")
@@ -433,6 +440,12 @@ def subsets_of(others: list, one=0.5) -> SimpleNamespace:
     interval = Interval(0.41, 0.61) if is_known(one) else one
     subset = SubsetSummary(sizes, curve, curve, curve, curve, sizes, others, one, interval)
     return SimpleNamespace(subsets={DIRECT: subset})
+
+
+@pytest.mark.parametrize(("shares", "said"), [([0.14, 1.0], True), ([0.9, 1.0], False), ([0.2], False), ([], False)])
+def test_unequal_shares_of_adapted_weights_are_a_caution(shares, said):
+    frame = pd.DataFrame({"model": [f"m{i}" for i in range(len(shares))], "adapted_share": shares})
+    assert bool(unequal_preparation(frame)) == said
 
 
 def test_one_benchmark_is_not_held_against_itself():

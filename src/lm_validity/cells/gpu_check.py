@@ -59,6 +59,7 @@ def check_gpu(device: str) -> list[Finding]:
             ("scores", _scores),
             ("training", _training),
             ("answers", _answers),
+            ("memory", _memory),
             ("bitsandbytes", _bitsandbytes),
             ("vLLM", _vllm),
         )
@@ -279,6 +280,20 @@ def _alike(check: str, ours: list[str], theirs: list[str], whose: str) -> Findin
     if len(ours) > same >= len(ours) / 2:
         return Finding(check, "noted", f"{detail}: where two tokens are nearly as likely, rounding decides")
     return _judge(check, same == len(ours), detail)
+
+
+def _memory(folder: Path, device: str) -> Iterator[Finding]:
+    """Peak of a fine-tune on the device. What it is held against, a rehearsal of the same work, is not there yet."""
+    if device == "cpu":
+        yield Finding("memory", "skipped", "it is the GPU's that would be measured")
+        return
+    torch.cuda.reset_peak_memory_stats()
+    with tempfile.TemporaryDirectory() as name:
+        _train(_load(folder, device, "bfloat16"), Path(name))
+    peak = torch.cuda.max_memory_allocated() / 1e6
+    yield Finding(
+        "memory", "skipped", f"a small fine-tune took {peak:.0f} MB; there is no prediction to compare it with"
+    )
 
 
 # ---- what may be there ----------------------------------------------------------------------------------------------

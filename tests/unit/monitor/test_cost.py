@@ -71,6 +71,8 @@ def test_memory_knows_what_is_computed_again_and_that_logits_come_in_parts(real)
     run = replace(real, configuration=real.configuration.model_copy(update={"finetuning": longer}))
     assert gpu_gb(run, 0.07e9, "bfloat16") < 2.5
     row = next(row for row in real.models.values() if size_class(real, row).gpu)
+    row = row.model_copy(update={"parameters_b": 8.0})
+    real = replace(real, models={row.model: row})
     classes = {
         name: one.model_copy(update={"gradient_checkpointing": True})
         for name, one in real.configuration.size_classes.items()

@@ -1,5 +1,6 @@
 """longrope and dynamic scaling: a text's numbers are its own, whoever is in its batch and whatever came before."""
 
+import json
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,15 +9,17 @@ import torch
 import transformers
 from test_scorer import COMMON, LLAMA, LONG
 from toy_run import start_run
-from toy_world import toy_tokenizer
+from toy_world import toy_model, toy_tokenizer
 
 from lm_validity.cells.models.hub_defaults import position_switch
 from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.models.position_encoding import PositionEncoding
+from lm_validity.cells.models.prefetch import prefetch_model
 from lm_validity.cells.training.loop import FinetuneSettings, Training
 from lm_validity.cells.training.lora import add_adapter
 from lm_validity.cells.training.low_rank import BatchPosition
 from lm_validity.cells.training.text import Example
+from lm_validity.config.sheets import Model
 
 SWITCH = 24
 
@@ -141,6 +144,16 @@ def test_other_encodings_do_not_depend_on_the_text():
 )
 def test_where_the_encoding_of_a_config_json_changes(configuration, switch):
     assert position_switch(configuration) == switch
+
+
+def test_a_fetched_models_record_says_where_it_changes(tmp_path):
+    folder = toy_model("llama", tmp_path / "m")
+    row = Model(model="m", path=str(folder))
+    assert "position_switch" not in prefetch_model(row)
+    config = json.loads((folder / "config.json").read_text())
+    config["rope_parameters"] = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert prefetch_model(row)["position_switch"] == config["max_position_embeddings"]
 
 
 @pytest.mark.parametrize(

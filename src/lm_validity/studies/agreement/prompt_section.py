@@ -120,9 +120,9 @@ def adapted_shares(selections: str | Path | None, matrix: ScoreMatrix) -> pd.Dat
     return pd.DataFrame(rows, columns=["model", "family", "adapted_share"])
 
 
-def unequal_preparation(shares: pd.DataFrame) -> list[str]:
+def unequal_preparation(shares: pd.DataFrame | None) -> list[str]:
     """A note where the most adapted model has more than UNEQUAL times the least adapted one's share."""
-    if len(shares) < 2:
+    if shares is None or len(shares) < 2:
         return []
     ordered = shares.sort_values("adapted_share", kind="stable")
     least, most = ordered.iloc[0], ordered.iloc[-1]
@@ -135,9 +135,9 @@ def unequal_preparation(shares: pd.DataFrame) -> list[str]:
     ]
 
 
-def preparation_section(shares: pd.DataFrame, matrix: ScoreMatrix) -> Section | None:
+def preparation_section(shares: pd.DataFrame | None, matrix: ScoreMatrix) -> Section | None:
     """The share of each model's weights that preparation trains; nothing where it is not known."""
-    if shares.empty:
+    if shares is None or shares.empty:
         return None
     least, most = shares["adapted_share"].min(), shares["adapted_share"].max()
     spread = f"{least:.0%}" if f"{least:.0%}" == f"{most:.0%}" else f"{least:.0%} to {most:.0%}"

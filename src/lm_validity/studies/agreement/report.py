@@ -41,7 +41,7 @@ def report_agreement(
     prompts = prompt_ranges(scores, matrix)
     analysis = analyze_agreement(matrix, items=items, variant=tau, prompt_error=prompt_error(choices, matrix))
     uncertainty = agreement_uncertainty(analysis, resamples)
-    summary = summarize_agreement_report(analysis, uncertainty, pair, choices, shares, resamples, prompts)
+    summary = summarize_agreement_report(analysis, uncertainty, pair, choices, resamples, prompts, shares)
     write_page(agreement_page(summary), output)
     write_summary(summary, Path(output) / "summary.json")
 

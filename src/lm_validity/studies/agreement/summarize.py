@@ -70,9 +70,9 @@ def summarize_agreement_report(
     uncertainty: AgreementUncertainty,
     align: tuple[str, str] | None,
     choices: pd.DataFrame,
-    shares: pd.DataFrame,
     resamples: int,
     prompts: dict[str, PromptRange | Missing] | None = None,
+    shares: pd.DataFrame | None = None,
 ) -> AgreementSummary:
     """The report's results in one object. `align`: the pair of benchmarks to draw; `choices`: prompts chosen;
     `shares`: of each model's weights, those with an adapter; `prompts`: range of the scores over prompts, by

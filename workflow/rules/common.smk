@@ -6,6 +6,7 @@ Parsed by every job on a cluster: standard library and pydantic only, no pandas,
 import gc
 import glob
 import json
+import sys
 from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
@@ -23,9 +24,15 @@ try:
     from lm_validity.run.scoring import prompt_settings
     from lm_validity.run.task_files import task_sources
 except ImportError as error:
-    raise WorkflowError(
-        f"lm_validity cannot be imported ({error}). Hint: `make demo` builds .venv; then `source .venv/bin/activate`."
-    )
+    # The workflow catalog lints a clone in which nothing is installed.
+    if "--lint" not in sys.argv:
+        raise WorkflowError(
+            f"lm_validity cannot be imported ({error}). Hint: `pip install lm-validity`, or in a clone `make demo` and "
+            "then `source .venv/bin/activate`."
+        )
+
+    include: "without_package.smk"
+
 
 try:
     RUN = build_run(
@@ -39,14 +46,29 @@ try:
 except InputError as error:
     raise WorkflowError(str(error))
 
+# The workflow itself, or a module of another one, which may put a prefix before the paths of all rules.
+MODIFIER = workflow.modifier
+IS_MODULE = not MODIFIER.is_main_snakefile()
+
 # A graph of 30,000 jobs is millions of objects that all stay: no look for garbage while it is built.
-gc.disable()
+if not IS_MODULE:
+    gc.disable()
+
+
+def with_prefix(path):
+    """Where a declared path is on disk. Snakemake itself puts the prefix of a module before what rules declare."""
+    return str(MODIFIER.modify_path(path))
+
+
+def from_user(path):
+    """input: a file that the configuration names, relative to the working directory: no prefix; nothing for None."""
+    return local(path) if path else []
+
 
 GRID = Grid(RUN)
-RESULTS = f"results/{RUN.name}"
+RESULTS = str(RUN.results)
+PLACE = with_prefix(RESULTS)
 LOGS = f"{RESULTS}/logs"
-# The configuration as merged, written when a run starts (never by a dry run); the jobs read this file.
-CONFIGFILE = f"{RESULTS}/configuration.json"
 CELLS = GRID.all_manifests()
 CHECK = f"{RESULTS}/cells/check.json"
 
@@ -68,13 +90,13 @@ def checked_cells(wildcards):
     Snakemake does not restore a missing file whose descendants exist, so these are named. Not all of them: before it
     runs a job, Snakemake looks up each input in each job it comes from, minutes where both are 30,000.
     """
-    if not Path(CHECK).exists():
+    if not Path(with_prefix(CHECK)).exists():
         return [CHECK]
     folders = {path.rpartition("/")[0] for path in CELLS}
     found = {
-        path
+        f"{folder}/{name}"
         for folder in folders
-        for path in glob.glob(f"{glob.escape(folder)}/*.json")
+        for name in glob.glob("*.json", root_dir=with_prefix(folder))
     }
     return [CHECK, *(path for path in CELLS if path not in found)]
 
@@ -140,27 +162,52 @@ def required_reports(study):
 REPORTS = [*study_reports(*RUN.configuration.studies), f"{RESULTS}/report/index.html"]
 
 
-def write_configuration():
-    """The merged configuration for the jobs, rewritten only when it differs."""
+def start_run():
+    """Write down the merged configuration, which the jobs read, and which Snakemake drives the run."""
     values = RUN.configuration.model_dump(mode="json")
+    values["results"] = str(Path(PLACE).parent)
     text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
-    if (
-        not Path(CONFIGFILE).is_file()
-        or Path(CONFIGFILE).read_text(encoding="utf-8") != text
-    ):
-        write_text(CONFIGFILE, text)
+    path = Path(PLACE, "configuration.json")
+    if not path.is_file() or path.read_text(encoding="utf-8") != text:
+        write_text(path, text)
+    record_controller(Path(PLACE))
+
+
+def is_locked():
+    """Whether a Snakemake that has a lock makes files of this run: this one is about to stop and say so."""
+    locks = Path(".snakemake/locks").glob("*.output.lock")
+    return any(line.startswith(f"{PLACE}/") for lock in locks for line in lock.open())
+
+
+STARTED = []
+
+
+def configfile_of_module(wildcards):
+    """params: the configuration's place. Snakemake runs no `onstart` of a module, so the first job to be looked at
+    starts the run; nothing does in a dry run, nor where Snakemake only shows something.
+    """
+    executor = workflow.executor_plugin
+    runs = executor is not None and not executor.common_settings.dryrun_exec
+    if runs and workflow.is_main_process and not STARTED and not is_locked():
+        STARTED.append(True)
+        start_run()
+    return f"{PLACE}/configuration.json"
+
+
+# The configuration as merged, written when a run starts (never by a dry run); the jobs read this file.
+CONFIGFILE = configfile_of_module if IS_MODULE else f"{PLACE}/configuration.json"
 
 
 onstart:
     gc.enable()
-    write_configuration()
-    record_controller(Path(RESULTS))
+    start_run()
 
 
+# Of a module, Snakemake runs this only where the other workflow's own `onerror` calls it: <module's name>.onerror().
 onerror:
     shell(
-        f"lm-validity check-cells --configfile {CONFIGFILE} --after-error || true"
+        f"lm-validity check-cells --configfile {PLACE}/configuration.json --after-error || true"
     )
     shell(
-        f"lm-validity partial-reports --without-items --configfile {CONFIGFILE} || true"
+        f"lm-validity partial-reports --without-items --configfile {PLACE}/configuration.json || true"
     )

@@ -4,7 +4,7 @@
 def model_source(wildcards):
     """input: the files of a folder that the workflow makes, or of a local one; nothing for a hub id."""
     if RUN.configuration.replay:
-        return [RUN.configuration.replay.scores]
+        return from_user(RUN.configuration.replay.scores)
     return folder_files(RUN.models[wildcards.model].path)
 
 
@@ -15,7 +15,8 @@ def folder_files(path):
     if path.startswith(f"{RESULTS}/"):
         # another rule's, which may have made several weight files
         return [f"{path}/config.json"]
-    return sorted(glob.glob(f"{path}/*.json") + glob.glob(f"{path}/*.safetensors"))
+    found = glob.glob(f"{path}/*.json") + glob.glob(f"{path}/*.safetensors")
+    return [from_user(name) for name in sorted(found)]
 
 
 def tuned_from(wildcards):
@@ -27,11 +28,11 @@ def tuned_from(wildcards):
 def benchmark_source(wildcards):
     """input: the task files that the workflow makes, or local ones; nothing for a task shipped with lm-eval."""
     if RUN.configuration.replay:
-        return [RUN.configuration.replay.scores]
+        return from_user(RUN.configuration.replay.scores)
     row = RUN.benchmarks[wildcards.benchmark]
     if row.corpus:
         files = glob.glob(f"{row.corpus}/**/*.txt", recursive=True)
-        return sorted(files) or local_file(row.corpus)
+        return [from_user(name) for name in sorted(files)] or local_file(row.corpus)
     if row.include_path is None:
         return []
     if row.include_path.startswith(f"{RESULTS}/miniature/"):
@@ -39,7 +40,7 @@ def benchmark_source(wildcards):
             f"{RESULTS}/miniature/world.json",
             f"{row.include_path}/{row.task}.yaml",
         ]
-    return task_sources(row.include_path)
+    return [from_user(name) for name in task_sources(row.include_path)]
 
 
 def checkpoints_of(wildcards):
@@ -52,4 +53,6 @@ def checkpoints_of(wildcards):
 
 def local_file(path):
     """The path where it is a file of a data set, which may be made first; nothing for a hub id."""
-    return path if path.startswith(f"{RESULTS}/") or Path(path).is_file() else []
+    if path.startswith(f"{RESULTS}/"):
+        return path
+    return from_user(path) if Path(path).is_file() else []

@@ -5,10 +5,6 @@ OUTPUTS: results/<run>/cells/evaluate_model/<model>/<batch>.{validation,test}.js
 """
 
 
-localrules:
-    select_prompt,
-
-
 rule evaluate_model:
     """Score an untouched model with lm-eval; direct scores, perplexity and early checkpoints alike."""
     input:
@@ -44,6 +40,7 @@ rule select_prompt:
         f"{RESULTS}/cells/select_prompt/{{model}}/{{batch}}.json",
     log:
         f"{LOGS}/select_prompt/{{model}}/{{batch}}.log",
+    localrule: True
     conda:
         "../../envs/report.yaml"
     params:

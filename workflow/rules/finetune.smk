@@ -5,10 +5,6 @@ OUTPUTS: results/<run>/cells/{finetune_adapter,select_adapter,evaluate_adapter}/
 """
 
 
-localrules:
-    select_adapter,
-
-
 rule finetune_adapter:
     """LoRA on a benchmark's training set, validation each epoch, the best epoch kept; never sees the test split."""
     input:
@@ -43,6 +39,7 @@ rule select_adapter:
         f"{RESULTS}/cells/select_adapter/{{model}}/{{batch}}.json",
     log:
         f"{LOGS}/select_adapter/{{model}}/{{batch}}.log",
+    localrule: True
     conda:
         "../../envs/report.yaml"
     params:

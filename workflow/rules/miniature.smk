@@ -7,10 +7,6 @@ OUTPUTS: results/<run>/miniature/{world.json,tasks/,models/<model>/}, in the for
 MINIATURE = f"{RESULTS}/miniature"
 
 
-localrules:
-    make_world,
-
-
 rule make_world:
     """Facts, benchmarks as lm-eval tasks over JSON lines, perplexity corpora, tokenizers."""
     output:
@@ -23,6 +19,7 @@ rule make_world:
         [row.path for row in RUN.tasks.values() if row.path.startswith(MINIATURE)],
     log:
         f"{LOGS}/make_world.log",
+    localrule: True
     conda:
         "../../envs/gpu.yaml"
     params:

@@ -5,12 +5,6 @@ OUTPUTS: results/<run>/prefetch/{models,benchmarks}/<id>.json
 """
 
 
-localrules:
-    prefetch_model,
-    prefetch_benchmark,
-    prefetch,
-
-
 rule prefetch_model:
     """Fetch a model at a pinned revision (safetensors only), or take a local folder; record its digest."""
     input:
@@ -19,6 +13,7 @@ rule prefetch_model:
         f"{RESULTS}/prefetch/models/{{model}}.json",
     log:
         f"{LOGS}/prefetch_model/{{model}}.log",
+    localrule: True
     conda:
         "../../envs/gpu.yaml"
     params:
@@ -40,6 +35,7 @@ rule prefetch_benchmark:
         f"{RESULTS}/prefetch/benchmarks/{{benchmark}}.json",
     log:
         f"{LOGS}/prefetch_benchmark/{{benchmark}}.log",
+    localrule: True
     conda:
         "../../envs/gpu.yaml"
     params:
@@ -70,5 +66,6 @@ rule prefetch:
             language_model=RUN.language_models,
         ),
         expand(f"{RESULTS}/prefetch/tasks/{{task}}.json", task=RUN.tasks),
+    localrule: True
     message:
-        f"done: {RESULTS}/prefetch"
+        f"done: {PLACE}/prefetch"

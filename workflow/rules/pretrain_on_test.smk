@@ -6,13 +6,6 @@ tables/{trials,probabilities}.parquet; reports/bias/summary.json
 """
 
 
-localrules:
-    prefetch_language_model,
-    prefetch_task,
-    merge_trials,
-    bias,
-
-
 wildcard_constraints:
     language_model="[^/]+",
     task="[^/]+",
@@ -28,6 +21,7 @@ rule prefetch_language_model:
         f"{RESULTS}/prefetch/language_models/{{language_model}}.json",
     log:
         f"{LOGS}/prefetch_language_model/{{language_model}}.log",
+    localrule: True
     conda:
         "../../envs/gpu.yaml"
     params:
@@ -53,6 +47,7 @@ rule prefetch_task:
         f"{RESULTS}/prefetch/tasks/{{task}}.parquet",
     log:
         f"{LOGS}/prefetch_task/{{task}}.log",
+    localrule: True
     conda:
         "../../envs/gpu.yaml"
     params:
@@ -101,6 +96,7 @@ rule merge_trials:
         probabilities=f"{RESULTS}/tables/probabilities.parquet",
     log:
         f"{LOGS}/merge_trials.log",
+    localrule: True
     conda:
         "../../envs/report.yaml"
     params:
@@ -145,5 +141,6 @@ rule bias:
         checked_cells,
         required_reports("bias"),
         f"{RESULTS}/report/index.html",
+    localrule: True
     message:
-        f"done: {RESULTS}/report/index.html"
+        f"done: {PLACE}/report/index.html"

@@ -5,22 +5,14 @@ OUTPUTS: results/<run>/reports/<report>/summary.json, results/<run>/report/index
 """
 
 
-localrules:
-    agreement,
-    signal,
-    reports,
-    build_site,
-    partial_reports,
-
-
 rule report_agreement:
     """Do the benchmarks agree on which model is better, before and after equal preparation?"""
     input:
         scores=f"{RESULTS}/tables/scores.parquet",
         documents=f"{RESULTS}/tables/items.parquet",
         selections=f"{RESULTS}/tables/selections.parquet",
-        models=RUN.configuration.models or [],
-        benchmarks=RUN.configuration.benchmarks or [],
+        models=from_user(RUN.configuration.models),
+        benchmarks=from_user(RUN.configuration.benchmarks),
     output:
         f"{RESULTS}/reports/agreement/summary.json",
         figures=report(
@@ -51,8 +43,8 @@ rule report_factors:
     """How many factors does the score matrix have, and what is the first?"""
     input:
         scores=f"{RESULTS}/tables/scores.parquet",
-        models=RUN.configuration.models or [],
-        benchmarks=RUN.configuration.benchmarks or [],
+        models=from_user(RUN.configuration.models),
+        benchmarks=from_user(RUN.configuration.benchmarks),
     output:
         f"{RESULTS}/reports/factors/summary.json",
         figures=report(
@@ -84,8 +76,8 @@ rule report_signal:
     input:
         scores=f"{RESULTS}/tables/scores.parquet",
         documents=f"{RESULTS}/tables/items.parquet",
-        models=RUN.configuration.models or [],
-        benchmarks=RUN.configuration.benchmarks or [],
+        models=from_user(RUN.configuration.models),
+        benchmarks=from_user(RUN.configuration.benchmarks),
     output:
         f"{RESULTS}/reports/signal/summary.json",
         figures=report(
@@ -128,6 +120,7 @@ rule build_site:
         ),
     log:
         f"{LOGS}/build_site.log",
+    localrule: True
     conda:
         "../../envs/report.yaml"
     params:
@@ -146,8 +139,9 @@ rule agreement:
         checked_cells,
         required_reports("agreement"),
         f"{RESULTS}/report/index.html",
+    localrule: True
     message:
-        f"done: {RESULTS}/report/index.html"
+        f"done: {PLACE}/report/index.html"
 
 
 rule signal:
@@ -156,8 +150,9 @@ rule signal:
         checked_cells,
         required_reports("signal"),
         f"{RESULTS}/report/index.html",
+    localrule: True
     message:
-        f"done: {RESULTS}/report/index.html"
+        f"done: {PLACE}/report/index.html"
 
 
 rule reports:
@@ -165,14 +160,16 @@ rule reports:
     input:
         checked_cells,
         REPORTS,
+    localrule: True
     message:
-        f"done: {RESULTS}/report/index.html"
+        f"done: {PLACE}/report/index.html"
 
 
 rule partial_reports:
     """Tables and pages of the cells that exist, under results/<run>/partial/; what is missing is listed and marked."""
     log:
         f"{LOGS}/partial_reports.log",
+    localrule: True
     conda:
         "../../envs/report.yaml"
     params:

@@ -5,16 +5,12 @@ OUTPUTS: results/<run>/reports/screening/{summary.json,index.html,tables/screeni
 """
 
 
-localrules:
-    screening,
-
-
 rule report_screening:
     """Training examples, models that do not improve, negative agreement: each candidate's figures and the reason."""
     input:
         scores=f"{RESULTS}/tables/scores.parquet",
-        models=RUN.configuration.models or [],
-        benchmarks=RUN.configuration.benchmarks or [],
+        models=from_user(RUN.configuration.models),
+        benchmarks=from_user(RUN.configuration.benchmarks),
     output:
         f"{RESULTS}/reports/screening/summary.json",
     log:
@@ -43,5 +39,6 @@ rule screening:
     """Every candidate of the benchmarks sheet with the reason why it stays or leaves."""
     input:
         f"{RESULTS}/reports/screening/summary.json",
+    localrule: True
     message:
-        f"done: {RESULTS}/reports/screening/index.html"
+        f"done: {PLACE}/reports/screening/index.html"

@@ -5,12 +5,6 @@ OUTPUTS: results/<run>/tables/{scores,selections,items}.parquet
 """
 
 
-localrules:
-    check_cells,
-    merge_scores,
-    scores,
-
-
 rule check_cells:
     """Name the failed cells, set aside the manifests that hold them, and fail the run; or say that all is well."""
     input:
@@ -19,6 +13,7 @@ rule check_cells:
         f"{RESULTS}/cells/check.json",
     log:
         f"{LOGS}/check_cells.log",
+    localrule: True
     conda:
         "../../envs/report.yaml"
     params:
@@ -39,6 +34,7 @@ rule merge_scores:
         selections=f"{RESULTS}/tables/selections.parquet",
     log:
         f"{LOGS}/merge_scores.log",
+    localrule: True
     conda:
         "../../envs/report.yaml"
     params:
@@ -77,5 +73,6 @@ rule scores:
         checked_cells,
         f"{RESULTS}/tables/scores.parquet",
         f"{RESULTS}/tables/items.parquet",
+    localrule: True
     message:
-        f"done: {RESULTS}/tables"
+        f"done: {PLACE}/tables"

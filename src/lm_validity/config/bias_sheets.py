@@ -74,11 +74,11 @@ SOURCE_COLUMNS = set(Task.model_fields) - {"training_epochs", "pretraining_batch
 
 
 def read_bias_sheets(
-    settings: BiasSettings, run: str, size_classes
+    settings: BiasSettings, run: str, size_classes, results: str = "results"
 ) -> tuple[dict[str, LanguageModel], dict[str, Task]]:
-    """Both sheets by id, `{run}` in a path replaced by the run's name, and every experiment checked against them."""
-
-    known = {"described_in": DESCRIBED_IN, "run": run, "size_classes": size_classes}
+    """Both sheets by id, `results/{run}` in a path replaced by the run's folder, and every experiment checked against
+    them."""
+    known = {"described_in": DESCRIBED_IN, "run": run, "results": results, "size_classes": size_classes}
     models = read_rows(settings.language_models, LanguageModel, setting="bias: language_models", **known)
     tasks = read_rows(settings.tasks, Task, setting="bias: tasks", **known)
     for name, experiment in settings.experiments.items():

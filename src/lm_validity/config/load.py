@@ -34,7 +34,7 @@ class Run:
 
     @property
     def results(self) -> Path:
-        return Path("results") / self.name
+        return Path(self.configuration.results) / self.name
 
 
 def load_run(path: str | Path) -> Run:
@@ -57,13 +57,15 @@ def build_run(values, source: str) -> Run:
     """Validate configuration values (a dict, as Snakemake merges it) and read the sheets they name."""
     configuration = validate(values, source)
     models = benchmarks = language_models = tasks = {}
+    results = configuration.results
     if configuration.models is not None:
         ramps = {name: ramp.as_ramp() for name, ramp in configuration.batch_ramps.items()}
-        models = read_models(configuration.models, configuration.name, configuration.size_classes, ramps)
+        models = read_models(configuration.models, configuration.name, configuration.size_classes, ramps, results)
     if configuration.benchmarks is not None:
-        benchmarks = read_benchmarks(configuration.benchmarks, configuration.name)
+        benchmarks = read_benchmarks(configuration.benchmarks, configuration.name, results)
     if "bias" in configuration.studies:
-        language_models, tasks = read_bias_sheets(configuration.bias, configuration.name, configuration.size_classes)
+        bias, classes = configuration.bias, configuration.size_classes
+        language_models, tasks = read_bias_sheets(bias, configuration.name, classes, results)
     run = Run(configuration, models, benchmarks, language_models, tasks)
     _check_precision(run)
     _check_fewshot(run)

@@ -56,7 +56,17 @@ def _split_at(separator: str) -> BeforeValidator:
 
 
 def _fill_in_run(path: str, info: ValidationInfo) -> str:
-    return path.replace("{run}", info.context["run"]) if info.context and "run" in info.context else path
+    known = info.context or {}
+    if "run" not in known:
+        return path
+    if path.startswith("results/{run}/"):
+        path = str(Path(known.get("results", "results"))) + path.removeprefix("results")
+    return path.replace("{run}", known["run"])
+
+
+def is_folder(path: str) -> bool:
+    """A model's folder rather than a hub id, which has at most one slash: it need not be there yet."""
+    return path.startswith((".", "/", "results/", "~")) or path.count("/") > 1 or Path(path).is_dir()
 
 
 def _check_identifier(value: str) -> str:
@@ -78,7 +88,7 @@ def _check_size_class(name: str, info: ValidationInfo) -> str:
 
 
 Identifier = Annotated[str, AfterValidator(_check_identifier)]
-PathInRun = Annotated[str, AfterValidator(_fill_in_run)]  # `{run}` becomes the configuration's name
+PathInRun = Annotated[str, AfterValidator(_fill_in_run)]  # `results/{run}` becomes the run's folder
 SizeClassName = Annotated[str, AfterValidator(_check_size_class)]
 BETWEEN_BARS = _split_at("|")
 BETWEEN_COMMAS = _split_at(",")
@@ -90,7 +100,8 @@ def read_rows(
     """The sheet's rows by their id, in order.
 
     setting: the configuration's key that names the sheet; described_in: the page about its columns. Both for hints.
-    context: what the row's validators may ask for: `run`, the configuration's name; `size_classes`; `batch_ramps`.
+    context: what the row's validators may ask for: `run`, the configuration's name; `results`, the folder of all runs;
+    `size_classes`; `batch_ramps`.
     They also get `sheet`, the path. Raises InputError.
     """
     path = Path(path)

@@ -364,6 +364,11 @@ class Configuration(Section):
     """One run: its models, its benchmarks, and how they are treated. Results go to results/<name>/."""
 
     name: Annotated[str, Field(pattern=NAME)] = Field(description="The run's name; results are in results/<name>/.")
+    results: Annotated[str, Field(min_length=1)] = Field(
+        "results",
+        description="Folder of all runs' results, relative to the working directory. `results/{run}` at the start of a "
+        "sheet's path means the run's folder, wherever that is.",
+    )
     studies: tuple[Study, ...] = Field(
         ("agreement",), min_length=1, description="What the run answers: agreement, signal, bias."
     )

@@ -26,6 +26,7 @@ from lm_validity.config.rows import (
     SheetRow,
     SizeClassName,
     bad_value,
+    is_folder,
     read_rows,
 )
 from lm_validity.config.sections import Study
@@ -136,8 +137,8 @@ class Model(ModelFacts):
 
     @property
     def is_local(self) -> bool:
-        """A folder rather than a hub id: it starts with ./, / or results/, or exists."""
-        return self.path.startswith((".", "/", "results/", "~")) or Path(self.path).is_dir()
+        """A folder rather than a hub id."""
+        return is_folder(self.path)
 
     @property
     def folders(self) -> tuple[str, ...]:
@@ -259,15 +260,19 @@ class Benchmark(BenchmarkFacts):
 
 
 def read_models(
-    path: str | Path, run: str, size_classes=(), batch_ramps: Mapping[str, BatchRamp] | None = None
+    path: str | Path,
+    run: str,
+    size_classes=(),
+    batch_ramps: Mapping[str, BatchRamp] | None = None,
+    results: str = "results",
 ) -> dict[str, Model]:
-    """The models sheet by id, in the sheet's order. `{run}` in a path becomes the configuration's name."""
+    """The models sheet by id, in the sheet's order. `results/{run}` at the start of a path becomes the run's folder."""
     ramps = batch_ramps or {}
-    known = {"run": run, "size_classes": size_classes, "batch_ramps": ramps}
+    known = {"run": run, "results": results, "size_classes": size_classes, "batch_ramps": ramps}
     found = read_rows(path, Model, setting="models", **known)
     return {name: model.with_tokens_of(ramps) for name, model in found.items()}
 
 
-def read_benchmarks(path: str | Path, run: str) -> dict[str, Benchmark]:
+def read_benchmarks(path: str | Path, run: str, results: str = "results") -> dict[str, Benchmark]:
     """The benchmarks sheet by id, in the sheet's order. A bare metric name means `name,none`."""
-    return read_rows(path, Benchmark, setting="benchmarks", run=run)
+    return read_rows(path, Benchmark, setting="benchmarks", run=run, results=results)

@@ -20,7 +20,7 @@ class Grid(Participants):
 
     def __init__(self, run: Run):
         super().__init__(run)
-        self.cells_folder = f"results/{run.name}/cells"
+        self.cells_folder = f"{run.results}/cells"
         self._settings: dict[tuple, str] = {}
 
     @cached_property

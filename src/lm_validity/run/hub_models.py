@@ -1,9 +1,9 @@
 """The models of a run that have yet to be fetched from the hub."""
 
-import os
 from typing import NamedTuple
 
 from lm_validity.config.load import Run
+from lm_validity.config.rows import is_folder
 from lm_validity.run.participants import Participants
 
 
@@ -23,7 +23,6 @@ def unfetched_models(run: Run) -> dict[str, HubModel]:
         if not row.is_local and not (results / "models" / f"{model}.json").is_file():
             found[f"model {model}"] = HubModel(row.path, row.revision, row.folders)
     for model, row in run.language_models.items():
-        local = row.path.startswith((".", "/", "results/", "~")) or os.path.isdir(row.path)
-        if not local and not (results / "language_models" / f"{model}.json").is_file():
+        if not is_folder(row.path) and not (results / "language_models" / f"{model}.json").is_file():
             found[f"language model {model}"] = HubModel(row.path, row.revision)
     return found

@@ -49,6 +49,14 @@ def test_published_grid(project):
     assert not (project.folder / "results").exists()
 
 
+def test_the_first_real_study(project):
+    """8 models (2 of them plainly and in chat) x 8 benchmarks, as many cells a job as fit; the page says 97 jobs."""
+    command = project.snakemake_command("-n", "--quiet", "rules", "--configfile", "config/small/small.yaml")
+    found = jobs(project.run(*command, HTTPS_PROXY="http://127.0.0.1:9", HTTP_PROXY="http://127.0.0.1:9").stdout)
+    assert found["prefetch_model"] == found["prefetch_benchmark"] == found["split_benchmark"] == 8
+    assert found["evaluate_model"] == 8 + 2 and found["select_prompt"] == 2 and found["total"] == 97
+
+
 def test_early_training_competition(project):
     """6 models x 27 checkpoints, all benchmarks of a checkpoint in one job, without network."""
     command = project.snakemake_command("-n", "--quiet", "rules", "--configfile", "config/paper/early_training.yaml")

@@ -88,12 +88,6 @@ def test_the_miniature_world_runs_as_a_module(tmp_path):
     assert "Nothing to be done" in outer.snakemake("validity_all", "-n").stderr
 
 
-def test_rules_of_the_login_node_stay_there_under_other_names():
-    """`localrules:` names rules as they are called here; a module may rename them, and they would be submitted."""
-    rules = "".join(path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk"))
-    assert "localrules:" not in rules and rules.count("    localrule: True\n") == 19
-
-
 def test_a_clone_without_the_package_is_linted_and_does_not_run(project):
     """As the workflow catalog lints it: with Snakemake alone."""
     blocked = project.folder / "blocked"

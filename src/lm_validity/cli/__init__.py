@@ -34,6 +34,7 @@ def main() -> None:
         filters,
         gpu,
         imports,
+        init,
         lm_eval,
         miniature,
         overview,
@@ -48,6 +49,7 @@ def main() -> None:
     overview.register(app)
     card.register(app)
     compare.register(app)
+    init.register(app)
     lm_eval.register(app)
     app.add_typer(imports.app, name="import")
     app.add_typer(exports.app, name="export")

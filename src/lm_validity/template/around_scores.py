@@ -1,0 +1,80 @@
+"""The workflow's two sheets from result files: what `lm-validity report` guesses, in the workflow's columns."""
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import pandas as pd
+
+from lm_validity.config.sections import DEFAULT_SIZE_CLASSES
+from lm_validity.config.sheets import read_benchmarks, read_models
+from lm_validity.errors import InputError
+from lm_validity.files import write_text
+from lm_validity.site.gather import gather
+from lm_validity.site.guess import guess_benchmarks, guess_models, leave_sparse_out
+from lm_validity.site.tasks import find_task_facts
+
+_SIZES = ((0.2, "tiny"), (1, "small"), (4, "medium"), (10, "large"))  # below so many billions of parameters
+MODEL_COLUMNS = (
+    "model", "path", "label", "family", "parameters_b", "tokens_b", "instruction_tuned", "size_class", "dtype",
+)  # fmt: skip
+BENCHMARK_COLUMNS = ("benchmark", "task", "category", "metric", "output_type", "higher_is_better", "chance")
+ABOUT_MODELS = """\
+# Guessed from the results and the models' names: everything but `label`. Look at each row.
+# path: what the results call the model; for the workflow a hub id or a folder in Hugging Face format.
+# Rows that begin with # are left out: they have scores on fewer than half of the benchmarks.
+"""
+ABOUT_BENCHMARKS = """\
+# Guessed from the results and lm-eval's tasks: everything but the names. Look at each row.
+# Rows that begin with # are left out: no task of lm-eval has that name, or fewer than half of the models have scores.
+"""
+
+
+def write_sheets(paths: Iterable[Path], folder: Path, models_name: str, benchmarks_name: str) -> list[str]:
+    """Import results into `folder`/scores and write the sheets; what to print. Raises InputError as `gather` does, and
+    where no score or no task of lm-eval is found."""
+    (folder / "scores").mkdir()
+    found = gather(paths, folder / "scores")
+    if found.scores is None:
+        raise InputError("no scores in the files given.", "give result files of lm-eval, scores.parquet or a CSV.")
+    models, benchmarks = guess_models(found.scores, found.parameters), guess_benchmarks(found.scores)
+    notes = leave_sparse_out(models, benchmarks, found.scores)
+    known = benchmarks["benchmark"].map(lambda name: find_task_facts(name) is not None)
+    if not known.any():
+        raise InputError(
+            f"none of the benchmarks is a task of lm-eval ({', '.join(benchmarks['benchmark'][:3])}, ...).",
+            "start without --from, and write a sheet of benchmarks.",
+        )
+    kept = benchmarks["studies"].isna() & known
+    models = models.assign(path=models["model"], dtype="bfloat16", model=_ids(models["model"]))
+    models["size_class"] = models["parameters_b"].map(size_class)
+    benchmarks = benchmarks.assign(task=benchmarks["benchmark"])
+    _write(folder / models_name, ABOUT_MODELS, models[list(MODEL_COLUMNS)], models["studies"].isna())
+    _write(folder / benchmarks_name, ABOUT_BENCHMARKS, benchmarks[list(BENCHMARK_COLUMNS)], kept)
+    read_models(folder / models_name, folder.name, DEFAULT_SIZE_CLASSES)
+    read_benchmarks(folder / benchmarks_name, folder.name)
+    return [*found.lines, *notes]
+
+
+def size_class(parameters_b: float | None) -> str:
+    """The size class of a model by billions of parameters; small where they are unknown."""
+    if parameters_b is None or pd.isna(parameters_b):
+        return "small"
+    return next((name for limit, name in _SIZES if parameters_b < limit), "huge")
+
+
+def _ids(names: pd.Series) -> list[str]:
+    """Ids for file names: hub ids without their owner, in lower case; with it where two would be the same."""
+    short = [_plain(name.rstrip("/").rpartition("/")[2]) for name in names]
+    return [own if short.count(own) == 1 else _plain(name) for own, name in zip(short, names, strict=True)]
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9._-]+", "-", name.lower()).strip("-._") or "model"
+
+
+def _write(path: Path, about: str, sheet: pd.DataFrame, kept: pd.Series) -> None:
+    """The sheet as text under its comments; rows that are not kept are comments too."""
+    lines = sheet.to_csv(sep="\t", index=False, lineterminator="\n", float_format="%.12g").splitlines()
+    rows = [line if keep else f"# {line}" for line, keep in zip(lines[1:], kept, strict=True)]
+    write_text(path, about + "\n".join([lines[0], *rows]) + "\n")

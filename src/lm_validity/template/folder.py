@@ -1,0 +1,69 @@
+"""A new study's folder: a Snakefile that takes the workflow from the installed package, and what a user edits."""
+
+import re
+import shutil
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from lm_validity.config.sections import NAME
+from lm_validity.errors import InputError
+
+FILES = Path(__file__).parent / "files"
+SHIPPED = Path(__file__).parents[1] / "shipped"  # in a clone these are links to the repository's own folders
+SMALL = SHIPPED / "config" / "small"
+SHEETS = ("models.tsv", "benchmarks.tsv")
+HEADER = """\
+# The study {name}. Keys left out have the defaults that config/config.yaml explains.
+"""
+
+
+def make_study(folder: Path, scores: Sequence[Path] = ()) -> list[str]:
+    """Write a new folder: the small study to be edited, or one around result files; what to print.
+
+    Raises InputError where the folder has something in it, its name is no name of a run, or the files have no scores;
+    nothing is written then.
+    """
+    folder = Path(folder)
+    name = folder.resolve().name
+    if not re.match(NAME, name):
+        raise InputError(
+            f"{folder}: the folder's name becomes the run's.", "use letters, digits, '.', '_' and '-', no blank."
+        )
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise InputError(f"{folder}: already there, and not empty.", "name a new folder.")
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=folder.parent) as temporary:
+        draft = Path(temporary) / "study"
+        draft.mkdir()
+        lines = _write(draft, name, scores)
+        if folder.exists():
+            folder.rmdir()
+        draft.rename(folder)
+    return [*lines, f"{folder}: a new study. README.md there says how to go on."]
+
+
+def _write(folder: Path, name: str, scores: Sequence[Path]) -> list[str]:
+    shutil.copytree(SHIPPED / "config", folder / "config", ignore=shutil.ignore_patterns("test*", "README.md"))
+    shutil.copytree(SHIPPED / "profiles", folder / "profiles")
+    (folder / "slurm").symlink_to("profiles/slurm")
+    shutil.copy(FILES / "Snakefile", folder)
+    shutil.copy(FILES / "gitignore", folder / ".gitignore")
+    (folder / "study.yaml").write_text(_configuration(name), encoding="utf-8")
+    about = (FILES / "scores.md").read_text(encoding="utf-8") if scores else ""
+    readme = (FILES / "README.md").read_text(encoding="utf-8")
+    (folder / "README.md").write_text(readme.format(name=name, scores=about), encoding="utf-8")
+    if not scores:
+        for sheet in SHEETS:
+            shutil.copy(SMALL / sheet, folder)
+        return []
+    from lm_validity.template.around_scores import write_sheets  # pandas, only where it is needed
+
+    return write_sheets(scores, folder, *SHEETS)
+
+
+def _configuration(name: str) -> str:
+    """The small study's configuration under another name, with the sheets beside it."""
+    text = (SMALL / "small.yaml").read_text(encoding="utf-8")
+    body = text[text.index("name: small") :].replace("name: small", f"name: {name}", 1)
+    return HEADER.format(name=name) + body.replace("config/small/", "")

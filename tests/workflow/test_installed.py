@@ -1,0 +1,85 @@
+"""The built wheel without the repository: a study's folder from it, in which the workflow runs."""
+
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from tests.workflow.conftest import ROOT, Project
+
+pytestmark = pytest.mark.slow
+MADE_UP = Path(__file__).with_name("replay")
+SOURCES = ("pyproject.toml", "README.md", "LICENSE", "src", "workflow", "config", "profiles", "envs")
+
+
+class Installed(Project):
+    """A study made by the unpacked wheel; other packages are this environment's."""
+
+    def __init__(self, folder: Path, package: Path):
+        self.folder, self.package = folder, package
+
+    def environment(self, **more: str) -> dict:
+        return super().environment(PYTHONPATH=str(self.package), **more)
+
+    def snakemake_command(self, *arguments: str) -> tuple[str, ...]:
+        return ("snakemake", *arguments)
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory) -> Installed:
+    pytest.importorskip("setuptools", reason="setuptools, which builds the wheel, is not installed")
+    folder = tmp_path_factory.mktemp("installed")
+    (folder / "sources").mkdir()  # building writes into the sources
+    subprocess.run(("cp", "--archive", *SOURCES, str(folder / "sources")), cwd=ROOT, check=True)
+    command = (sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder))
+    subprocess.run((*command, str(folder / "sources")), check=True, capture_output=True)
+    with zipfile.ZipFile(next(folder.glob("*.whl"))) as wheel:
+        wheel.extractall(folder / "package")
+    shutil.rmtree(folder / "sources")
+    Installed(folder, folder / "package").lm_validity("init", "my-study")
+    return Installed(folder / "my-study", folder / "package")
+
+
+def test_every_file_of_the_workflow_is_in_the_wheel(study):
+    shipped = study.package / "lm_validity/shipped"
+    for name in ("workflow/Snakefile", "workflow/rules", "workflow/report", "config", "profiles", "envs"):
+        sources = [ROOT / name] if (ROOT / name).is_file() else (ROOT / name).rglob("*")
+        for path in (path for path in sources if path.is_file()):
+            assert (shipped / path.relative_to(ROOT)).read_bytes() == path.read_bytes()
+    assert not any(path.is_symlink() for path in shipped.rglob("*"))
+
+
+def test_the_workflow_is_the_wheels(study):
+    code = "import lm_validity; print(lm_validity.__file__)"
+    assert study.run(sys.executable, "-c", code).stdout.startswith(str(study.package))
+    done = study.snakemake("-n", "--verbose")
+    assert str(ROOT) not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments, expected",
+    [
+        ((), {"prefetch_model": 8, "prefetch_benchmark": 8}),
+        (("--configfile", "config/config.yaml"), {"make_world": 1, "report_bias": 1}),
+        (("--profile", "slurm"), {"prefetch_model": 8}),
+        (("--configfile", "config/paper/early_training.yaml"), {"evaluate_model": 162}),
+    ],
+    ids=["study", "demo", "slurm", "published"],
+)
+def test_dry_runs(study, arguments, expected):
+    command = ("snakemake", "-n", "--quiet", "rules", *(("--cores", "2") if "slurm" not in arguments else ()))
+    table = study.run(*command, *arguments).stdout.split("Job stats:")[1]
+    found = {rule: int(count) for rule, count in re.findall(r"^(\w+)\s+(\d+)$", table, re.MULTILINE)}
+    assert expected.items() <= found.items()
+    assert not (study.folder / "results").exists()
+
+
+def test_a_cell_is_computed(study):
+    """Served scores: the rules, the command line and the store, without a model."""
+    shutil.copytree(MADE_UP, study.folder / "replay")
+    cell = "results/replay/cells/evaluate_model/oak-s/all-benchmarks.final.plain.test.json"
+    study.snakemake(cell, "--configfile", "replay/replay.yaml")
+    assert (study.folder / cell).is_file() and (study.folder / "results/replay/configuration.json").is_file()

@@ -11,6 +11,9 @@ from lm_validity.errors import CellError, InputError
 # what no second attempt mends: a file where a folder should be, no permission, a read-only disk
 UNUSABLE = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS)
 
+# of the extra `cells`; an installation without it has all reports
+CELLS = ("torch", "transformers", "tokenizers", "safetensors", "peft", "accelerate", "datasets", "lm_eval")
+
 # what typer raises for a wrong command line; its own module of exceptions is private
 UsageError = typer.BadParameter.__base__
 
@@ -70,6 +73,10 @@ def main() -> None:
         sys.exit(1)
     except (InputError, CellError) as error:
         _refuse(error.problem, error.hint)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] not in CELLS:
+            raise
+        _refuse(f"this command needs {error.name}, which is not installed.", "pip install 'lm-validity[cells]'.")
     except OSError as error:
         if error.errno not in UNUSABLE or not error.filename:
             raise

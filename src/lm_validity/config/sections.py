@@ -314,7 +314,7 @@ class SizeClass(Section):
     """What a job asks of a cluster; the second attempt asks for twice the memory and time."""
 
     gpu: int = Field(1, ge=0, description="GPUs a job; with several, a model's layers are spread over them.")
-    gpu_memory_gb: float = Field(80, gt=0, description="Memory of each GPU in GB: preflight names what does not fit.")
+    gpu_memory_gb: float = Field(80, ge=0, description="Memory of each GPU in GB: preflight names what does not fit.")
     cpus: Positive = Field(4, description="Processor cores a job.")
     mem_mb: Positive = Field(32_000, description="Memory of the machine a job, in MB.")
     evaluate_minutes: float = Field(20, gt=0, description="Minutes to evaluate one cell.")
@@ -322,6 +322,12 @@ class SizeClass(Section):
     trial_minutes: float = Field(1, gt=0, description="Minutes of one trial of the bias study (five short trainings).")
     gradient_checkpointing: bool = Field(False, description="As in `finetuning`, for models of this size.")
     batching: SizeBatching | None = Field(None, description="As `batching`, for models of this size.")
+
+    @model_validator(mode="after")
+    def have_memory_on_gpus(self):
+        if self.gpu and not self.gpu_memory_gb:
+            raise ValueError("gpu_memory_gb is 0, and the class has GPUs: give their memory, or set gpu to 0")
+        return self
 
 
 DEFAULT_SIZE_CLASSES = {

@@ -46,6 +46,12 @@ def test_help_and_no_arguments(monkeypatch, capsys):
     assert code == 2 and "Commands:" in error
 
 
+def test_without_the_packages_of_cells_a_command_says_what_to_install(monkeypatch, capsys):
+    monkeypatch.setitem(sys.modules, "lm_eval", None)
+    code, _, error = end(monkeypatch, capsys, "lm-eval", "--help")
+    assert code == 2 and error.count("\n") == 1 and "needs lm_eval" in error and "lm-validity[cells]" in error
+
+
 def test_the_defaults_are_the_configurations(monkeypatch, capsys):
     _, out, _ = end(monkeypatch, capsys, "report", "screening", "--help")
     assert all(f"default: {value}" in " ".join(out.split()) for value in Screening().model_dump().values())

@@ -36,6 +36,7 @@ def test_defaults_are_the_published_protocol():
         ({"name": "a/b"}, "key 'name', value 'a/b'", "explains"),
         ({"evaluation": {"device": "gpu"}}, "key 'evaluation.device', value 'gpu'", "explains"),
         ({"evaluation": {"device": "cuda:one"}}, "key 'evaluation.device', value 'cuda:one'", "explains"),
+        ({"size_classes": {"big": {"gpu_memory_gb": 0}}}, "gpu_memory_gb is 0, and the class has GPUs", "explains"),
     ],
 )
 def test_errors_name_the_key_and_help(more, problem, hint):
@@ -51,6 +52,22 @@ def test_errors_name_the_key_and_help(more, problem, hint):
 )
 def test_a_learning_rate_has_one_name(written, name):
     assert validate(values(finetuning={"learning_rates": [written]}), "f").finetuning.learning_rates == (name,)
+
+
+def test_a_class_without_gpus_may_have_no_gpu_memory():
+    classes = {"cpu": {"gpu": 0, "gpu_memory_gb": 0}}
+    assert validate(values(size_classes=classes), "f").size_classes["cpu"].gpu_memory_gb == 0
+
+
+def test_the_folder_of_all_results_is_the_configurations(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("m.tsv").write_text("model\tpath\na\tresults/{run}/made/a\nb\tother/results/{run}\n")
+    Path("b.tsv").write_text("benchmark\tcorpus\nletters\tmy_texts\n")
+    run = build_run(values(results="scratch/of me/"), "f.yaml")
+    assert run.results == Path("scratch/of me/run")
+    assert run.models["a"].path == "scratch/of me/run/made/a" and run.models["a"].is_local
+    assert run.models["b"].path == "other/results/run"
+    assert run.benchmarks["letters"].include_path == "scratch/of me/run/corpora/letters"
 
 
 def test_devices():

@@ -18,6 +18,8 @@ SOURCES = ("pyproject.toml", "README.md", "LICENSE", "src", "workflow", "config"
 class Installed(Project):
     """A study made by the unpacked wheel; other packages are this environment's."""
 
+    front = ""  # the commands that start warm are the repository's
+
     def __init__(self, folder: Path, package: Path):
         self.folder, self.package = folder, package
 

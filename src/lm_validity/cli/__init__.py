@@ -41,6 +41,7 @@ def main() -> None:
         lm_eval,
         miniature,
         overview,
+        rehearse,
         reports,
         run,
         simulate,
@@ -51,6 +52,7 @@ def main() -> None:
     run.register(app)
     overview.register(app)
     card.register(app)
+    rehearse.register(app)
     compare.register(app)
     init.register(app)
     lm_eval.register(app)

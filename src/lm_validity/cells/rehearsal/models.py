@@ -1,0 +1,118 @@
+"""A model from its configuration alone: every width as it is, few layers or all of them, on a pretended GPU."""
+
+import copy
+import math
+from functools import cache
+
+import torch
+import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers.models.auto import modeling_auto as auto
+
+from lm_validity.cells.models.language_model import LanguageModel
+from lm_validity.cells.models.model_files import DTYPES
+from lm_validity.errors import InputError, first_line
+
+WORDS = 1000  # of the stand-in tokenizer, where the vocabulary has as many
+# how configurations say that every so many-th layer is of another kind
+_PERIODS = ("attn_layer_period", "expert_layer_period", "full_attention_interval", "sliding_window_pattern")
+_PERIODS += ("decoder_sparse_step", "interleave_moe_layer_step", "no_rope_layer_interval", "moe_every_n_layers")
+
+
+def causal_config(name: str, values: dict) -> transformers.PretrainedConfig:
+    """The configuration of a config.json. Raises InputError where it is not that of a causal language model."""
+    kind, named = values.get("model_type"), values.get("architectures") or []
+    if kind not in transformers.CONFIG_MAPPING:
+        raise InputError(
+            f"{name}: transformers {transformers.__version__} does not know model_type {kind!r} of its config.json.",
+            "models are loaded without remote code: choose a model of a known architecture, or update transformers.",
+        )
+    causal = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    classes = {one for entry in causal.values() for one in ((entry,) if isinstance(entry, str) else entry)}
+    encoders = set(auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()) - classes
+    of_type = kind in causal
+    if not of_type or (named and named[0] not in classes and (named[0] in encoders or "ForCausalLM" not in named[0])):
+        what = ", ".join(named) or f"model_type {kind}"
+        raise InputError(
+            f"{name}: config.json is not that of a causal language model ({what}).",
+            "take the model out of the sheet, or choose one with a language modelling head; a masked language model "
+            "can take part in the bias study (`language_models`).",
+        )
+    try:
+        return transformers.CONFIG_MAPPING[kind].from_dict(values)
+    except Exception as error:  # whatever an architecture's own checks raise
+        raise InputError(
+            f"{name}: config.json cannot be read as {kind} ({first_line(error)}).", "fetch the model again."
+        ) from error
+
+
+def rehearsed_depths(config: transformers.PretrainedConfig) -> tuple[int, ...]:
+    """Two depths from which the full one follows, since layers repeat; or the full depth alone, where it is small."""
+    text = config.get_text_config()
+    layers = text.num_hidden_layers
+    lists = [value for value in vars(text).values() if isinstance(value, list) and len(value) == layers]
+    first = max([getattr(text, "first_k_dense_replace", 0) or 0, *(_prefix(one) for one in lists)])
+    periods = [getattr(text, name, None) for name in _PERIODS] + [_period(one) for one in lists]
+    period = math.lcm(*(one for one in periods if isinstance(one, int) and 1 <= one <= layers))
+    shallow = first + max(period, 2)  # the first layer's inputs have no gradient: it keeps less than the others
+    deep = shallow + period
+    return (shallow, deep) if deep < layers else (layers,)
+
+
+def _period(values: list) -> int:
+    """After how many layers a list repeats itself, its beginning left out."""
+    values = values[_prefix(values) :]
+    for period in range(1, len(values)):
+        if all(one == values[place % period] for place, one in enumerate(values)):
+            return period
+    return max(1, len(values))
+
+
+def _prefix(values: list) -> int:
+    """Layers at the beginning that differ from a uniform rest, e.g. dense ones before a mixture of experts."""
+    first = next((place for place, one in enumerate(values) if one != values[0]), 0)
+    return first if first and len({str(one) for one in values[first:]}) == 1 and first * 2 < len(values) else 0
+
+
+def at_depth(config: transformers.PretrainedConfig, layers: int) -> transformers.PretrainedConfig:
+    """The same model with its first layers only."""
+    config = copy.deepcopy(config)
+    text = config.get_text_config()
+    full = text.num_hidden_layers
+    for name, value in vars(text).items():
+        if isinstance(value, list) and len(value) == full:
+            setattr(text, name, value[:layers])
+    text.num_hidden_layers = layers
+    return config
+
+
+def pretend_model(
+    config: transformers.PretrainedConfig,
+    name: str,
+    *,
+    dtype: str,
+    device: str,
+    batch_size: int,
+    max_length: int | None,
+) -> LanguageModel:
+    """The model on `device`, its weights without values where that is a pretended one."""
+    with torch.device(device):
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype]).eval()
+    return LanguageModel(
+        model.to(device),
+        word_tokenizer(min(WORDS, config.get_text_config().vocab_size)),
+        model_id=name,
+        eval_batch_size=batch_size,
+        max_length=max_length,
+    )
+
+
+@cache
+def word_tokenizer(words: int) -> transformers.PreTrainedTokenizerFast:
+    """`w1 w2 …`: one token a word."""
+    known = {"</s>": 0} | {f"w{number}": number for number in range(1, words)}
+    tokenizer = Tokenizer(models.WordLevel(known, unk_token="</s>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="</s>", bos_token="</s>", pad_token="</s>"
+    )

@@ -1,0 +1,232 @@
+"""What `lm-validity rehearse` found out about each model, as files that anybody may read: no torch is imported here.
+
+A rehearsal is of a question: a model's config.json, the settings that its memory depends on, and the versions of the
+libraries. Its file is named by a hash of the question, so that models of one shape share it and nothing stale is read.
+"""
+
+import hashlib
+import importlib.metadata
+import json
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from lm_validity.config.load import Run
+from lm_validity.config.sections import SizeClass
+from lm_validity.config.sheets import Model
+from lm_validity.errors import Problem
+from lm_validity.files import read_json
+from lm_validity.run.participants import Participants, size_class
+
+VERSION = 1  # of what a rehearsal measures; another one asks every question again
+LIBRARIES = ("torch", "transformers", "peft", "lm_eval")
+CONTEXT_GB = 1.0  # CUDA's context and what lies unused between tensors, which no rehearsal sees
+# of a config.json, what is about its files and not its shape
+_NOT_SHAPE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "use_cache")
+
+
+class Question(NamedTuple):
+    """config: of a config.json. settings: what else memory depends on. verified: whether the config is the model's
+    own file, and not a known shape of its name."""
+
+    config: dict
+    settings: dict
+    verified: bool
+
+    @property
+    def key(self) -> str:
+        """Name of the question's file."""
+        shape = {name: value for name, value in self.config.items() if name not in _NOT_SHAPE}
+        text = json.dumps([VERSION, shape, self.settings, _versions()], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:20]
+
+
+@cache
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in LIBRARIES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def rehearsed_models(run: Run) -> list[Model]:
+    """The models of the agreement and signal studies; the bias study trains whole models and is not rehearsed."""
+    return [run.models[model] for model in Participants(run).used_models]
+
+
+def question_of(run: Run, row: Model) -> Question | None:
+    """The question about a model, or None where its config.json is not here and its shape is not known."""
+    config = _config_of(run, row)
+    if config is None:
+        return None
+    evaluation, finetuning = run.configuration.evaluation, run.configuration.finetuning
+    settings = {
+        "dtype": row.dtype,
+        "batch_size": evaluation.batch_size,
+        "scorer": evaluation.scorer,
+        "max_length": evaluation.max_length,
+        "trains": Participants(run).takes_part(row, "agreement"),
+        "rolls": any(one.output_type == "loglikelihood_rolling" for one in run.benchmarks.values()),
+        "writes": any(one.output_type == "generate_until" for one in run.benchmarks.values()),
+        **finetuning.model_dump(include={"effective_batch", "micro_batch", "rank", "loss", "target_modules"}),
+        "training_tokens": finetuning.max_length,
+    }
+    return Question(*config[:1], settings, config[1])
+
+
+def _config_of(run: Run, row: Model) -> tuple[dict, bool] | None:
+    """(config.json, whether it is the model's own): as fetched, from a folder, or a known shape."""
+    folders = []
+    try:
+        point = read_json(run.results / "prefetch" / "models" / f"{row.model}.json")["checkpoints"]["final"]
+        folders.append(Path(point["path"]) / (point["subfolder"] or ""))
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    if row.is_local:
+        folders.append(Path(row.path).expanduser())
+    for folder in folders:
+        try:
+            return read_json(folder / "config.json"), True
+        except (OSError, ValueError):
+            continue
+    known = _known_shapes().get(row.path)
+    return None if known is None else (known, False)
+
+
+@cache
+def _known_shapes() -> dict[str, dict]:
+    """Hub id -> config.json as far as memory depends on it, of the published grid's models; nobody has compared them
+    with the files on the hub."""
+    entries = read_json(Path(__file__).with_name("known_shapes.json"))
+    return {path: entry["config"] for entry in entries for path in entry["paths"]}
+
+
+@dataclass(frozen=True)
+class Rehearsal:
+    """The answer to a question. Peaks in bytes, weights included and CUDA's context not.
+
+    training, checkpointed: peak by micro-batch, the latter with gradient checkpointing; empty where the model is scored
+    only, or where `refused` says why it cannot be fine-tuned. scoring: largest peak of a full batch; one_text: of one
+    text. details: everything else that was counted.
+    """
+
+    parameters: float
+    weights: float
+    scoring: float
+    one_text: float
+    training: dict[int, float]
+    checkpointed: dict[int, float]
+    refused: str | None
+    details: dict
+
+    def training_peak(self, micro_batch: int, checkpointing: bool) -> float | None:
+        """Bytes at a micro-batch, at the next larger one that was rehearsed; None where there is none."""
+        peaks = self.checkpointed if checkpointing else self.training
+        return next((peaks[rows] for rows in sorted(peaks) if rows >= micro_batch), None)
+
+    def largest_micro_batch(self, gigabytes: float, checkpointing: bool) -> int | None:
+        """The largest rehearsed micro-batch that fits, or None where not even one row does."""
+        peaks = self.checkpointed if checkpointing else self.training
+        fitting = [rows for rows, peak in peaks.items() if needed_gb(peak) <= gigabytes]
+        return max(fitting, default=None)
+
+
+def needed_gb(peak: float) -> float:
+    """Gigabytes of GPU memory for a peak."""
+    return peak / 1e9 + CONTEXT_GB
+
+
+def rehearsal_path(run: Run, question: Question) -> Path:
+    return run.results / "rehearsal" / f"{question.key}.json"
+
+
+def read_rehearsal(run: Run, row: Model) -> Rehearsal | None:
+    """What was found out about a model, or None where nobody has asked this question."""
+    question = question_of(run, row)
+    if question is None:
+        return None
+    try:
+        found = read_json(rehearsal_path(run, question))
+        by_rows = {
+            name: {int(rows): peak for rows, peak in found[name].items()} for name in ("training", "checkpointed")
+        }
+        return Rehearsal(**{**found, **by_rows})
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+# ---- what follows from it ---------------------------------------------------------------------------------------
+
+
+class Verdict(NamedTuple):
+    """Of one model in its size class. needed: gigabytes at one row (of training, or of scoring). micro_batch: the
+    largest that fits, 0 where none does, None where the model is scored only. advice: what to change, or ""."""
+
+    needed: float
+    available: float
+    micro_batch: int | None
+    fits: bool
+    smallest_class: str | None
+    advice: str
+
+
+def checkpoints_activations(run: Run, row: Model) -> bool:
+    """Whether a model's fine-tunes recompute activations: by the run's setting or its size class's."""
+    return run.configuration.finetuning.gradient_checkpointing or size_class(run, row).gradient_checkpointing
+
+
+def judge(run: Run, row: Model, found: Rehearsal) -> Verdict:
+    """Whether a model fits its size class, at which micro-batch, and what to change where it does not."""
+    own, trains = size_class(run, row), bool(found.training)
+    checkpointing, available = checkpoints_activations(run, row), total_gb(own)
+    needed = _least_gb(found, checkpointing)
+    rows = (found.largest_micro_batch(available, checkpointing) or 0) if trains else None
+    fits = needed <= available
+    classes = run.configuration.size_classes
+    holding = [
+        name
+        for name, one in classes.items()
+        if _least_gb(found, one.gradient_checkpointing or checkpointing) <= total_gb(one)
+    ]
+    smallest = min(holding, key=lambda name: total_gb(classes[name]), default=None)
+    return Verdict(
+        needed, available, rows, fits, smallest, "" if fits else _advice(found, own, smallest, checkpointing)
+    )
+
+
+def _least_gb(found: Rehearsal, checkpointing: bool) -> float:
+    """What the model's jobs need at the least: one text scored, one row trained."""
+    trained = found.training_peak(1, checkpointing) or 0.0
+    return needed_gb(max(found.one_text, trained))
+
+
+def total_gb(one: SizeClass) -> float:
+    return one.gpu * one.gpu_memory_gb
+
+
+def _advice(found: Rehearsal, own: SizeClass, smallest: str | None, checkpointing: bool) -> str:
+    ways = []
+    if found.training and not checkpointing and _least_gb(found, True) <= total_gb(own):
+        ways.append(f"set finetuning.gradient_checkpointing (then {_least_gb(found, True):.0f} GB)")
+    if smallest is not None:
+        ways.append(f"choose size_class {smallest}")
+    gpus = -(-_least_gb(found, checkpointing) // own.gpu_memory_gb)
+    ways.append(f"give the size class {gpus:.0f} GPUs of {own.gpu_memory_gb:g} GB (`gpu`)")
+    return ", or ".join(ways)
+
+
+def memory_problems(run: Run) -> list[Problem]:
+    """Models that their size class cannot hold even at micro-batch 1, of those that were rehearsed."""
+    problems = []
+    for row in rehearsed_models(run):
+        found = read_rehearsal(run, row) if total_gb(size_class(run, row)) else None
+        verdict = judge(run, row, found) if found is not None else None
+        if verdict is not None and not verdict.fits:
+            doing = "to be fine-tuned at micro-batch 1" if found.training else "to score one text"
+            what = f"needs {verdict.needed:.0f} GB of GPU memory {doing}, size class {row.size_class!r} has "
+            problems.append(Problem(f"model {row.model}", f"{what}{verdict.available:g} GB", verdict.advice))
+    return problems

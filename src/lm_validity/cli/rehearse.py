@@ -22,7 +22,7 @@ def rehearse(
     where a model cannot be run as configured."""
     from lm_validity.config.load import load_run
     from lm_validity.errors import InputError
-    from lm_validity.run.rehearsals import memory_problems, rehearsed_models
+    from lm_validity.run.rehearsals import memory_problem, read_rehearsal, rehearsed_models
 
     run = load_run(configfile)
     known = [row.model for row in rehearsed_models(run)]
@@ -31,7 +31,9 @@ def rehearse(
         raise InputError(f"--model {unknown[0]}: not a model of this run.", f"choose of {', '.join(known)}.")
     for line in rehearse_run(run, model):
         print(line, flush=True)
-    problems = [one for one in memory_problems(run) if not model or one.where.removeprefix("model ") in model]
+    rows = [row for row in rehearsed_models(run) if not model or row.model in model]
+    found = [(row, read_rehearsal(run, row)) for row in rows]
+    problems = [one for row, known in found if known is not None for one in memory_problem(run, row, known)]
     if problems:
         rest = f" ({len(problems) - 1} more, above)" if len(problems) > 1 else ""
         raise InputError(f"{problems[0].where}: {problems[0].what}{rest}.", f"{problems[0].action}.")

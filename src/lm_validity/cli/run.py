@@ -110,6 +110,9 @@ def build_site(configfile: Configfile = DEFAULT) -> None:
 def preflight(
     configfile: Configfile = DEFAULT,
     fast: Annotated[bool, typer.Option("--fast", help="Do not read every file's sha256.")] = False,
+    memory: Annotated[
+        bool, typer.Option("--memory", help="Rehearse the models first (see `lm-validity rehearse`).")
+    ] = False,
 ) -> None:
     """Before submission: what is missing, damaged or locked, and what a changed recipe has computed again; one line
     each. Removes what is damaged, so that it is computed again."""
@@ -121,6 +124,11 @@ def preflight(
     run = _load(configfile)
     for line in recomputed_cells(run):
         print(f"will be computed again: {line}")
+    if memory and not run.configuration.replay:
+        from lm_validity.cli.rehearse import rehearse_run
+
+        for line in rehearse_run(run):
+            print(f"rehearsed: {line}", flush=True)
     problems = [*record_problems(run), *readiness_problems(run)]
     if unfetched_models(run) and not run.configuration.replay:
         from lm_validity.cells.models.access import access_problems

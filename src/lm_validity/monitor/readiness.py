@@ -5,12 +5,14 @@ import importlib.util
 from pathlib import Path
 
 from lm_validity.config.load import Run
+from lm_validity.config.sheets import Model
 from lm_validity.errors import INSTALL_CUDA, INSTALL_NF4, Problem
 from lm_validity.files import read_json
 from lm_validity.monitor.scheduler import controller_since
 from lm_validity.monitor.workload import Workload
 from lm_validity.run.grid import Grid
 from lm_validity.run.participants import kind_and_id, kind_label, size_class
+from lm_validity.run.rehearsals import memory_problem, read_rehearsal
 from lm_validity.run.rules import rule_of
 
 
@@ -53,13 +55,17 @@ def template_problems(run: Run) -> list[Problem]:
 
 
 def gpu_memory_problems(run: Run) -> list[Problem]:
-    """Models that do not fit the GPUs of their size class; of the bias study, which uses one, a single GPU."""
+    """Models that do not fit the GPUs of their size class, as rehearsed or else by a formula; of the bias study, which
+    uses one, a single GPU."""
     if run.configuration.evaluation.device == "cpu":
         return []
     workload, found = Workload(run), []
     several = "choose a larger size_class, finetuning.gradient_checkpointing, or more size_classes.gpu"
     single = "choose a size_class with larger GPUs: the bias study uses one of them"
     for row in Grid(run).used_rows:
+        if isinstance(row, Model) and (rehearsed := read_rehearsal(run, row)):
+            found += memory_problem(run, row, rehearsed)
+            continue
         one, needed, (kind, name) = size_class(run, row), workload.gpu_gb(row), kind_and_id(row)
         gpus, action = (one.gpu, several) if kind == "models" else (min(one.gpu, 1), single)
         if needed > gpus * one.gpu_memory_gb:

@@ -16,6 +16,7 @@ from lm_validity.config.sheets import Model
 from lm_validity.files import read_json
 from lm_validity.run.cell import Cell
 from lm_validity.run.participants import kind_and_id, size_class
+from lm_validity.run.rehearsals import judge, read_rehearsal
 from lm_validity.run.rules import rule_of
 
 # floating-point operations a second that training and evaluation reach: 40% of an H200's peak in 16 bits
@@ -186,9 +187,14 @@ class Workload:
         return total + sum(2 * self.parameters(row) for row in self.run.language_models.values())
 
     def gpu_gb(self, row: Model | LanguageModel) -> float:
-        """The least GPU memory that the model's jobs need; 0 where its size class has no GPU."""
+        """The least GPU memory that the model's jobs need: as rehearsed, else by the formula; 0 where its size class
+        has no GPU."""
         if not size_class(self.run, row).gpu:
             return 0.0
+        found = read_rehearsal(self.run, row) if isinstance(row, Model) else None
+        if found is not None:
+            return judge(self.run, row, found).needed
+        self._assume("GPU memory by a formula; `lm-validity rehearse` finds it out", kind_and_id(row)[1])
         if isinstance(row, Model) and "agreement" not in {*row.studies} & {*self.run.configuration.studies}:
             return scoring_gb(self.parameters(row), row.dtype)
         recomputed = size_class(self.run, row).gradient_checkpointing

@@ -219,14 +219,25 @@ def _advice(found: Rehearsal, own: SizeClass, smallest: str | None, checkpointin
     return ", or ".join(ways)
 
 
-def memory_problems(run: Run) -> list[Problem]:
-    """Models that their size class cannot hold even at micro-batch 1, of those that were rehearsed."""
+def memory_problem(run: Run, row: Model, found: Rehearsal) -> list[Problem]:
+    """A problem where the model's size class cannot hold it even at micro-batch 1, or its adapters are refused."""
     problems = []
-    for row in rehearsed_models(run):
-        found = read_rehearsal(run, row) if total_gb(size_class(run, row)) else None
-        verdict = judge(run, row, found) if found is not None else None
-        if verdict is not None and not verdict.fits:
-            doing = "to be fine-tuned at micro-batch 1" if found.training else "to score one text"
-            what = f"needs {verdict.needed:.0f} GB of GPU memory {doing}, size class {row.size_class!r} has "
-            problems.append(Problem(f"model {row.model}", f"{what}{verdict.available:g} GB", verdict.advice))
+    if found.refused and Participants(run).takes_part(row, "agreement"):
+        action = "leave it out of the agreement study (column studies), or try target_modules attention"
+        problems.append(Problem(f"model {row.model}", f"cannot be fine-tuned: {found.refused}", action))
+    verdict = judge(run, row, found)
+    if verdict.available and not verdict.fits:
+        doing = "to be fine-tuned at micro-batch 1" if found.training else "to score one text"
+        what = f"needs {verdict.needed:.0f} GB of GPU memory {doing}, size class {row.size_class!r} has "
+        problems.append(Problem(f"model {row.model}", f"{what}{verdict.available:g} GB", verdict.advice))
     return problems
+
+
+def first_micro_batch(run: Run, row: Model) -> int:
+    """The micro-batch that a fine-tune begins with: as configured, or the largest that a rehearsal found to fit."""
+    configured, found = run.configuration.finetuning.micro_batch, read_rehearsal(run, row)
+    own = total_gb(size_class(run, row))
+    if found is None or not own or run.configuration.evaluation.device == "cpu":
+        return configured
+    fitting = found.largest_micro_batch(own, checkpoints_activations(run, row))
+    return min(configured, fitting or 1) if found.training else configured

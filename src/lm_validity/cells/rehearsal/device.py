@@ -61,31 +61,33 @@ class _Pretended(FakeTensorMode):
         if func is aten.copy_.default and not isinstance(args[0], FakeTensor):
             return args[0].zero_()
         if func is aten.nonzero.default:
-            return torch.zeros(_places(args[0]), args[0].dim(), dtype=torch.long, device=place_of(args[0]))
+            return self._numbers(args[0], _places(args[0]), args[0].dim())
         if func in _INDEXING:
-            args = (args[0], _checked(args), *args[2:])
+            args = (args[0], self._checked(*args[:2]), *args[2:])
         _check_generator(kwargs)
         return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def _checked(self, indexed: torch.Tensor, by: list) -> list:
+        """What a tensor is indexed by; of masks, as many places as they may have."""
+        if place_of(indexed).type == "cpu" and any(one is not None and place_of(one).type == KIND for one in by):
+            raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
+        found = []
+        for one in by:
+            if one is None or one.dtype != torch.bool:
+                found.append(one)
+            else:
+                found += [self._numbers(one, _places(one)) for _ in range(one.dim())]
+        return found
+
+    def _numbers(self, like: torch.Tensor, *shape: int) -> torch.Tensor:
+        with self:
+            return torch.zeros(shape, dtype=torch.long, device=place_of(like))
 
 
 def _places(mask: torch.Tensor) -> int:
     """How many elements of a mask count as set, which nobody can know: of a matrix one in each column, as for the
     tokens of one expert where all choose it; otherwise all."""
     return mask.numel() // (mask.shape[0] if mask.dim() > 1 else 1)
-
-
-def _checked(args: tuple) -> list:
-    """The places of an indexing operation, those of masks as numbers."""
-    found = []
-    for one in args[1]:
-        if one is not None and place_of(one).type == KIND and place_of(args[0]).type == "cpu":
-            raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
-        if one is None or one.dtype != torch.bool:
-            found.append(one)
-            continue
-        count = _places(one)
-        found += [torch.zeros(count, dtype=torch.long, device=place_of(one)) for _ in range(one.dim())]
-    return found
 
 
 def _check_generator(kwargs: dict) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from lm_validity.cells.worker import Files, Worker
 from lm_validity.run.cell import BenchmarkCell
 from lm_validity.run.recipe import derive_seed
+from lm_validity.run.rehearsals import first_micro_batch
 from lm_validity.run.store import Place
 
 log = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ class AdapterTrainer(Worker):
         other = {"learning_rates", "seeds", "max_length", "rates_side_by_side"}
         own = self.run.configuration.finetuning.model_dump(exclude=other)
         own["gradient_checkpointing"] |= self.size_class.gradient_checkpointing
+        own["micro_batch"] = first_micro_batch(self.run, self.model)
         return {
             "lm": lm,
             "examples": examples,

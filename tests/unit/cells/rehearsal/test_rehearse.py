@@ -1,0 +1,100 @@
+"""A rehearsal's figures: at every depth those of the whole model, and its verdict; bad input is refused in a line."""
+
+import pytest
+import torch
+import transformers
+
+from lm_validity.cells.rehearsal import models
+from lm_validity.cells.rehearsal.rehearse import _measure, rehearse
+from lm_validity.config.load import load_run
+from lm_validity.errors import InputError
+from lm_validity.run.rehearsals import Question, _known_shapes
+
+SETTINGS = {
+    "dtype": "bfloat16",
+    "batch_size": 4,
+    "scorer": "auto",
+    "max_length": None,
+    "trains": True,
+    "rolls": True,
+    "writes": True,
+    "effective_batch": 4,
+    "micro_batch": 2,
+    "rank": 4,
+    "loss": "all",
+    "target_modules": "all-linear",
+    "training_tokens": 64,
+}
+LLAMA = {"model_type": "llama", "vocab_size": 500, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 6}
+LLAMA |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128}
+
+
+def test_the_line_through_two_depths_meets_the_whole_model():
+    found = rehearse("m", Question(LLAMA, SETTINGS, True))
+    whole, _ = _measure(models.causal_config("m", LLAMA), "m", SETTINGS)
+    assert found.details["rehearsed_layers"] == [2, 3]
+    # embeddings and head; attention's q, o and k, v; a gated layer; three norms of 64
+    layer = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96 + 2 * 64
+    assert found.parameters == 2 * 500 * 64 + 6 * layer + 64
+    assert found.weights == pytest.approx(2 * found.parameters, rel=0.01)
+    assert sorted(found.training) == sorted(found.checkpointed) == [1, 2]
+    for rows in (1, 2):
+        assert found.training[rows] == pytest.approx(whole[f"train.{rows}.peak"], rel=0.01)
+        assert found.checkpointed[rows] == pytest.approx(whole[f"checkpointed.{rows}.peak"], rel=0.05)
+    assert found.training[1] < found.training[2] and found.checkpointed[2] < found.training[2]
+    for key in ("score.rows.launches", "train.2.launches", "train.2.flops", "generate.peak", "roll.peak"):
+        assert found.details["figures"][key] == pytest.approx(whole[key], rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("values", "depths"),
+    [
+        ({"model_type": "llama", "num_hidden_layers": 32}, (2, 3)),
+        ({"model_type": "llama", "num_hidden_layers": 3}, (3,)),
+        ({"model_type": "gemma2", "num_hidden_layers": 26}, (2, 4)),  # every other layer looks at a window only
+        ({"model_type": "jamba", "num_hidden_layers": 32}, (8, 16)),
+    ],
+)
+def test_depths_hold_whole_periods(values, depths):
+    assert models.rehearsed_depths(models.causal_config("m", values)) == depths
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"model_type": "t5"}, "not that of a causal language model"),
+        ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, "BertForMaskedLM"),
+        ({"model_type": "llama", "architectures": ["LlamaForSequenceClassification"]}, "Classification"),
+        ({"model_type": "no-such"}, "'no-such'"),
+        ({}, "None"),
+    ],
+)
+def test_what_is_no_causal_language_model_is_refused(values, words):
+    with pytest.raises(InputError, match=words) as refused:
+        models.causal_config("model 'm'", values)
+    assert refused.value.problem.startswith("model 'm'") and refused.value.hint
+
+
+def test_known_shapes_have_the_parameters_of_the_published_sheet():
+    """To two per cent of what the sheet says; every published model has one."""
+    counted: dict[int, float] = {}
+    for row in load_run("config/paper/train_before_test.yaml").models.values():
+        shape = _known_shapes()[row.path]
+        if id(shape) not in counted:
+            counted[id(shape)] = parameters(models.causal_config(row.model, shape))
+        assert counted[id(shape)] == pytest.approx(row.parameters_b * 1e9, rel=0.02), row.model
+
+
+def parameters(config: transformers.PretrainedConfig) -> float:
+    """Of the whole model, from one and two layers of it."""
+    with torch.device("meta"):
+        made = [transformers.AutoModelForCausalLM.from_config(models.at_depth(config, depth)) for depth in (1, 2)]
+    one, two = (sum(weight.numel() for weight in model.parameters()) for model in made)
+    return one + (two - one) * (config.num_hidden_layers - 1)
+
+
+def test_a_question_is_known_by_its_shape_and_settings():
+    one = Question(LLAMA, SETTINGS, True)
+    assert one.key == Question(LLAMA | {"transformers_version": "9"}, SETTINGS, False).key
+    assert one.key != Question(LLAMA | {"hidden_size": 32}, SETTINGS, True).key
+    assert one.key != Question(LLAMA, SETTINGS | {"training_tokens": 32}, True).key

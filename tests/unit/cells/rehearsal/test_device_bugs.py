@@ -17,7 +17,8 @@ from lm_validity.cells.training.lora import use_adapter
 from lm_validity.cells.training.text import Example
 
 EXAMPLES = [Example(tuple(range(5, 15 + number)), 1) for number in range(8)]
-SETTINGS = FinetuneSettings(learning_rate=1e-3, epochs=2, micro_batch=4)
+SETTINGS = FinetuneSettings(learning_rate=1e-3, epochs=2)  # a step of one pass each
+ONCE = SETTINGS.model_copy(update={"epochs": 1})
 QUESTIONS = [SimpleNamespace(args=("blue dark gray", f" {color}")) for color in ("red", "green", "blue")]
 
 
@@ -34,7 +35,7 @@ def everything(lm, ledger, folder) -> None:
         assert way in lm._allowed
     assert len(lm.loglikelihood_rolling([SimpleNamespace(args=("red green " * 120,))])) == 1
     steps.generate(lm, ledger, prompts=2, tokens=16)
-    train(lm, folder, SETTINGS.model_copy(update={"gradient_checkpointing": True}))
+    train(lm, folder, ONCE.model_copy(update={"gradient_checkpointing": True}))
     asked = []
     with pytest.raises(TrainingStopped):
         train(lm, folder / "again", stop=lambda: asked.append(1) or len(asked) == 2)
@@ -129,8 +130,8 @@ def test_a_planted_device_bug_is_seen(bug, tmp_path, monkeypatch):
             every_way = {"rows", "packed", "cached"}
             assert (lm._probe() == every_way) == (bug is None)
         if bug is None:
-            train(lm, tmp_path)
+            train(lm, tmp_path, ONCE)
         elif work == "train":
             lm._allowed = frozenset()
             with pytest.raises(RuntimeError):
-                train(lm, tmp_path)
+                train(lm, tmp_path, ONCE)

@@ -233,11 +233,10 @@ def memory_problem(run: Run, row: Model, found: Rehearsal) -> list[Problem]:
     return problems
 
 
-def first_micro_batch(run: Run, row: Model) -> int:
-    """The micro-batch that a fine-tune begins with: as configured, or the largest that a rehearsal found to fit."""
+def first_micro_batch(run: Run, row: Model, gigabytes: float) -> int:
+    """The micro-batch that a fine-tune begins with on GPUs of so many gigabytes together: as configured, or the largest
+    that a rehearsal found to fit."""
     configured, found = run.configuration.finetuning.micro_batch, read_rehearsal(run, row)
-    own = total_gb(size_class(run, row))
-    if found is None or not own or run.configuration.evaluation.device == "cpu":
+    if found is None or not found.training:
         return configured
-    fitting = found.largest_micro_batch(own, checkpoints_activations(run, row))
-    return min(configured, fitting or 1) if found.training else configured
+    return min(configured, found.largest_micro_batch(gigabytes, checkpoints_activations(run, row)) or 1)

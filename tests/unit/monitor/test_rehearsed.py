@@ -78,15 +78,14 @@ def test_a_file_answers_its_own_question_only(rehearsed):
 )
 def test_a_fine_tune_begins_with_what_fits(rehearsed, gigabytes, micro_batch):
     run, row = rehearsed(gpu_memory_gb=gigabytes)
-    assert first_micro_batch(run, row) == micro_batch
+    assert first_micro_batch(run, row, gigabytes) == micro_batch
     verdict = judge(run, row, FOUND)
     assert verdict.fits and verdict.micro_batch == micro_batch and verdict.needed == 24
     assert gpu_memory_problems(run) == []
 
 
-def test_without_an_answer_or_a_gpu_the_micro_batch_is_the_configured_one(rehearsed):
-    assert first_micro_batch(*rehearsed(None, gpu_memory_gb=24)) == 8
-    assert first_micro_batch(*rehearsed(FOUND, gpu=0)) == 8
+def test_without_an_answer_the_micro_batch_is_the_configured_one(rehearsed):
+    assert first_micro_batch(*rehearsed(None), 24) == 8
 
 
 def test_a_size_class_that_cannot_hold_its_model_is_named_with_what_to_change(rehearsed):
@@ -95,7 +94,7 @@ def test_a_size_class_that_cannot_hold_its_model_is_named_with_what_to_change(re
     assert "needs 24 GB" in problem.what and "micro-batch 1" in problem.what and "has 20 GB" in problem.what
     assert "gradient_checkpointing (then 19 GB)" in problem.action
     assert "size_class cluster" in problem.action and "2 GPUs of 20 GB" in problem.action
-    assert judge(run, row, FOUND).micro_batch == 0 and first_micro_batch(run, row) == 1
+    assert judge(run, row, FOUND).micro_batch == 0 and first_micro_batch(run, row, 20) == 1
 
 
 def test_adapters_that_are_refused_are_a_problem_before_the_queue(rehearsed):

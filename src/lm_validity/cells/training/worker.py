@@ -54,7 +54,7 @@ class AdapterTrainer(Worker):
         other = {"learning_rates", "seeds", "max_length", "rates_side_by_side"}
         own = self.run.configuration.finetuning.model_dump(exclude=other)
         own["gradient_checkpointing"] |= self.size_class.gradient_checkpointing
-        own["micro_batch"] = first_micro_batch(self.run, self.model)
+        own["micro_batch"] = self._first_micro_batch(lm)
         return {
             "lm": lm,
             "examples": examples,
@@ -74,6 +74,16 @@ class AdapterTrainer(Worker):
                 epoch.validation_value,
             ),
         }
+
+    def _first_micro_batch(self, lm) -> int:
+        """As configured, or what a rehearsal found to fit the GPUs that the job has."""
+        if lm.device.type == "cpu":
+            return self.run.configuration.finetuning.micro_batch
+        import torch
+
+        gpus = range(torch.cuda.device_count()) if self._device == "all" else [lm.device.index or 0]
+        available = sum(torch.cuda.get_device_properties(gpu).total_memory for gpu in gpus)
+        return first_micro_batch(self.run, self.model, available / 1e9)
 
     def _training_data(self, lm, cell: BenchmarkCell) -> tuple:
         """(prepared validation requests, training examples) of a benchmark and prompt, kept for the next rate."""

@@ -1,9 +1,15 @@
 """Subcommand `rehearse`: do the models of a run fit their GPUs, and what is their work? Asked without a GPU."""
 
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from lm_validity.config.load import Run
+    from lm_validity.config.sheets import Model
+    from lm_validity.run.rehearsals import Rehearsal
 
 Configfile = Annotated[Path, typer.Option(help="The run's configuration.")]
 DEFAULT = Path("config/config.yaml")
@@ -39,10 +45,12 @@ def rehearse(
         raise InputError(f"{problems[0].where}: {problems[0].what}{rest}.", f"{problems[0].action}.")
 
 
-def rehearse_run(run, only: list[str] | None = None):
-    """A line for each model; what nobody has asked yet is rehearsed first, and kept."""
+def rehearse_run(run: "Run", only: list[str] | None = None) -> Iterator[str]:
+    """A line for each model; what nobody has asked yet is rehearsed first, and kept. Raises InputError for a config.json
+    that is not a causal language model's."""
     from dataclasses import asdict
 
+    from lm_validity.errors import InputError, first_line
     from lm_validity.files import write_json
     from lm_validity.run.rehearsals import question_of, read_rehearsal, rehearsal_path, rehearsed_models
 
@@ -57,12 +65,18 @@ def rehearse_run(run, only: list[str] | None = None):
         if found is None:
             from lm_validity.cells.rehearsal.rehearse import rehearse as ask
 
-            found = ask(f"model {row.model!r}", question)
+            try:
+                found = ask(f"model {row.model!r}", question)
+            except InputError:
+                raise
+            except Exception as error:  # a bug on GPUs, or something that cannot be pretended
+                yield f"{row.model}: FAILS on the pretended GPU ({type(error).__name__}: {first_line(error)[:200]})"
+                continue
             write_json(rehearsal_path(run, question), asdict(found))
         yield _line(run, row, found)
 
 
-def _line(run, row, found) -> str:
+def _line(run: "Run", row: "Model", found: "Rehearsal") -> str:
     from lm_validity.run.rehearsals import checkpoints_activations, judge, needed_gb
 
     verdict, details = judge(run, row, found), found.details

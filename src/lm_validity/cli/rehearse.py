@@ -46,8 +46,8 @@ def rehearse(
 
 
 def rehearse_run(run: "Run", only: list[str] | None = None) -> Iterator[str]:
-    """A line for each model; what nobody has asked yet is rehearsed first, and kept. Raises InputError for a config.json
-    that is not a causal language model's."""
+    """A line for each model; what nobody has asked yet is rehearsed first, and kept. Raises InputError where a
+    config.json is not that of a causal language model."""
     from dataclasses import asdict
 
     from lm_validity.errors import InputError, first_line

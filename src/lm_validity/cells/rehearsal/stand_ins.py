@@ -51,12 +51,16 @@ def installed(kind: str, ledger: Ledger) -> Iterator[None]:
 
 def _attention_of(kind: str):
     def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
-        """The kernel that CUDA would take: flash without a mask, memory-efficient with one; one broadcast head or
-        float32 without a mask: neither is flash, and the first is plain products."""
+        """The kernel that CUDA would take: flash in 16 bits without a mask, memory-efficient with a mask or in float32,
+        plain products where one head of keys is broadcast."""
         heads, of_keys = query.shape[1], key.shape[1]
         if query.device.type != kind or (heads != of_keys and not enable_gqa):
             return _REAL_ATTENTION(
                 query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            )
+        if attn_mask is not None and attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
+            raise RuntimeError(
+                f"Expected attn_mask dtype to be bool or float or to match query dtype, not {attn_mask.dtype}"
             )
         half = query.dtype in (torch.bfloat16, torch.float16)
         if attn_mask is None and half and query.shape[-1] == value.shape[-1] <= 256:

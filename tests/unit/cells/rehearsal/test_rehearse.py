@@ -29,6 +29,7 @@ LLAMA = {"model_type": "llama", "vocab_size": 500, "hidden_size": 64, "intermedi
 LLAMA |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128}
 
 
+@pytest.mark.slow
 def test_the_line_through_two_depths_meets_the_whole_model():
     found = rehearse("m", Question(LLAMA, SETTINGS, True))
     whole, _ = _measure(models.causal_config("m", LLAMA), "m", SETTINGS)
@@ -36,7 +37,7 @@ def test_the_line_through_two_depths_meets_the_whole_model():
     # embeddings and head; attention's q, o and k, v; a gated layer; three norms of 64
     layer = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96 + 2 * 64
     assert found.parameters == 2 * 500 * 64 + 6 * layer + 64
-    assert found.weights == pytest.approx(2 * found.parameters, rel=0.01)
+    assert found.weights == pytest.approx(2 * found.parameters, rel=0.02)  # in blocks of 512 bytes
     assert sorted(found.training) == sorted(found.checkpointed) == [1, 2]
     for rows in (1, 2):
         assert found.training[rows] == pytest.approx(whole[f"train.{rows}.peak"], rel=0.01)

@@ -38,7 +38,7 @@ def page(found: list[dict]) -> list[str]:
         f"({versions}). `benchmarks/architectures.py` makes the figures, and this page from them.",
         "What a tiny random model cannot show: whether the weights on the hub fit transformers' code, and what 16",
         "bits do to the numbers. Before its first use the scorer tries each way on the real model, and leaves out",
-        "what disagrees with lm-eval.",
+        "what disagrees with lm-eval. Types that can be encoders or decoders were configured as decoders.",
         "",
         "| | architectures |",
         "|---|---|",
@@ -71,6 +71,9 @@ def page(found: list[dict]) -> list[str]:
         ),
         *_reasons("LoRA refused or failed", [(one, _why(one["lora"])) for one in tried if one not in trained]),
         *_adapted(trained),
+        "The types under the last heading say nothing about the models: the small values do not fit an architecture's",
+        "own rules, or no answer came in 150 s.",
+        "",
         *_reasons("Not made", [(one, one["failed"]) for one in found if "failed" in one]),
     ]
 

@@ -7,6 +7,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from lm_validity.config.bias_sheets import LanguageModel, Task, read_bias_sheets
+from lm_validity.config.plan import Plan, read_plan
 from lm_validity.config.sections import Configuration
 from lm_validity.config.sheets import Benchmark, Model, read_benchmarks, read_models
 from lm_validity.errors import InputError, nearest
@@ -19,7 +20,7 @@ class Run:
     """A configuration with its sheets read; `results` is where everything it makes goes.
 
     `models` and `benchmarks` are of the agreement and signal studies, `language_models` and `tasks` of the bias study;
-    each is empty where no study needs it.
+    each is empty where no study needs it. `plan`: the cells that are prepared; None where all are.
     """
 
     configuration: Configuration
@@ -27,10 +28,20 @@ class Run:
     benchmarks: dict[str, Benchmark]
     language_models: dict[str, LanguageModel] = field(default_factory=dict)
     tasks: dict[str, Task] = field(default_factory=dict)
+    plan: Plan | None = None
 
     @property
     def name(self) -> str:
         return self.configuration.name
+
+    @property
+    def agreement_names(self) -> tuple[list[str], list[str]]:
+        """The models and the benchmarks of the agreement study, in the order of the sheets."""
+        models, benchmarks = (
+            [name for name, row in sheet.items() if "agreement" in row.studies]
+            for sheet in (self.models, self.benchmarks)
+        )
+        return models, benchmarks
 
     @property
     def results(self) -> Path:
@@ -66,12 +77,20 @@ def build_run(values, source: str) -> Run:
     if "bias" in configuration.studies:
         bias, classes = configuration.bias, configuration.size_classes
         language_models, tasks = read_bias_sheets(bias, configuration.name, classes, results)
-    run = Run(configuration, models, benchmarks, language_models, tasks)
+    plan = _read_plan(configuration, models, benchmarks)
+    run = Run(configuration, models, benchmarks, language_models, tasks, plan)
     _check_precision(run)
     _check_fewshot(run)
     _check_one_prompting(run)
     _check_generation_backend(run)
     return run
+
+
+def _read_plan(configuration: Configuration, models: dict[str, Model], benchmarks: dict[str, Benchmark]) -> Plan | None:
+    """The plan of the agreement study, where the configuration names one."""
+    if configuration.plan is None:
+        return None
+    return read_plan(configuration.plan, *Run(configuration, models, benchmarks).agreement_names)
 
 
 def _check_generation_backend(run: Run) -> None:

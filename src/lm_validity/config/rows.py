@@ -28,7 +28,8 @@ _PROBLEMS = {
 
 
 class SheetRow(BaseModel):
-    """A row of a sheet. Its first field is the row's id; an empty value means the field's default.
+    """A row of a sheet. Its first field is the row's id, unless `identified_by` names several; an empty value means the
+    field's default.
 
     Where `extra` is "forbid", an unknown column is an error, so that a typing mistake does not pass, and every row has
     as many values as the header; where it is "ignore", neither matters.
@@ -37,6 +38,8 @@ class SheetRow(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
     # by field: other names of its column, tried in this order where the field's own name is no column
     other_names: ClassVar[dict[str, tuple[str, ...]]] = {}
+    # fields that together are the row's id, where the first alone is not
+    identified_by: ClassVar[tuple[str, ...]] = ()
     # columns that are known and not read; so are those whose names begin with `published_`
     ignored: ClassVar[frozenset[str]] = frozenset()
 
@@ -96,8 +99,8 @@ BETWEEN_COMMAS = _split_at(",")
 
 def read_rows(
     path: str | Path, kind: type[Row], *, setting: str | None = None, described_in: str = DESCRIBED_IN, **context
-) -> dict[str, Row]:
-    """The sheet's rows by their id, in order.
+) -> dict:
+    """The sheet's rows by their id (a tuple where several fields are the id), in order.
 
     setting: the configuration's key that names the sheet; described_in: the page about its columns. Both for hints.
     context: what the row's validators may ask for: `run`, the configuration's name; `results`, the folder of all runs;
@@ -111,9 +114,9 @@ def read_rows(
         )
     found = read_text_rows(path, LAYOUT, short_rows=kind.model_config["extra"] == "ignore")
     columns = _columns(path, found, kind)
-    key = next(iter(kind.model_fields))
-    rows: dict[str, Row] = {}
-    lines: dict[str, int] = {}
+    key = kind.identified_by or (next(iter(kind.model_fields)),)
+    rows: dict[str | tuple, Row] = {}
+    lines: dict[str | tuple, int] = {}
     context = {**context, "sheet": path}
     for values, line in zip(found.rows, found.lines, strict=True):
         given = {field: values[at] for field, at in columns.items() if values[at]}
@@ -122,11 +125,15 @@ def read_rows(
         except ValidationError as error:
             names = {field: found.header[at] for field, at in columns.items()}
             raise _input_error(error, kind, given, names, f"{path}, row {line}", described_in) from None
-        identifier = getattr(row, key)
+        values = tuple(getattr(row, field) for field in key)
+        identifier = values if kind.identified_by else values[0]
         if identifier in rows:
+            where = ", ".join(
+                f"column {found.header[columns[field]]!r}, value {value!r}"
+                for field, value in zip(key, values, strict=True)
+            )
             raise InputError(
-                f"{path}, row {line}, column {found.header[columns[key]]!r}, value {identifier!r}: this id occurs "
-                f"twice (also in row {lines[identifier]}).",
+                f"{path}, row {line}, {where}: this id occurs twice (also in row {lines[identifier]}).",
                 "give each row its own id.",
             )
         rows[identifier], lines[identifier] = row, line

@@ -382,6 +382,11 @@ class Configuration(Section):
         None, description="Sheet of models (TSV), relative to the working directory. Not needed for the bias study."
     )
     benchmarks: str | None = Field(None, description="Sheet of benchmarks (TSV). Not needed for the bias study.")
+    plan: str | None = Field(
+        None,
+        description="Sheet of the models and benchmarks that are prepared, where not every model is on every benchmark "
+        "(`lm-validity plan` writes one). Direct scores are taken of all. null prepares all.",
+    )
     splits: Splits = Field(Splits(), description=Splits.__doc__)
     evaluation: Evaluation = Field(Evaluation(), description=Evaluation.__doc__)
     finetuning: Finetuning = Field(Finetuning(), description=Finetuning.__doc__)
@@ -418,6 +423,8 @@ class Configuration(Section):
                     raise ValueError(f"key {key!r} is missing (studies agreement and signal need it)")
         if "bias" in self.studies and self.bias is None:
             raise ValueError("section 'bias' is missing (study bias needs it)")
+        if self.plan is not None and "agreement" not in self.studies:
+            raise ValueError("key 'plan' is of the study agreement, which is not among the studies")
         if self.replay and (self.miniature or "bias" in self.studies):
             raise ValueError("a replay serves scores of models: it goes with neither miniature nor study bias")
         return self

@@ -28,6 +28,7 @@ START_SECONDS, LOAD_RATE = 20.0, 1e9  # a process until it loads a model; bytes 
 # (scored tokens, training tokens, sequences) a document where nothing was counted yet
 TOKENS = {"multiple_choice": (160, 50, 4), "generate_until": (150, 150, 1), "loglikelihood_rolling": (1000, 800, 1)}
 LOGITS_AT_A_TIME = 2**26  # `PART` of cells/models/head.py
+UNCOUNTED = "documents by the splits' caps"  # what is assumed of a benchmark that was not fetched
 TYPICAL_B = {"miniature": 0.0005, "tiny": 0.12, "small": 0.6, "medium": 2.0, "large": 7.0, "huge": 13.0}
 
 
@@ -130,7 +131,7 @@ class Workload:
                 return min(found, cap)
         except (OSError, ValueError, KeyError):
             pass
-        self._assume("documents by the splits' caps", benchmark)
+        self._assume(UNCOUNTED, benchmark)
         return cap
 
     def tokens(self, kind: str, benchmark: str) -> float:
@@ -151,6 +152,10 @@ class Workload:
         forward passes and optimizer steps, whichever is longer."""
         return max(operations / RATE[row.dtype], passes * FORWARD_SECONDS + steps * STEP_SECONDS)
 
+    def scoring_operations(self, row: Model, benchmark: str, split: str) -> float:
+        """2P a token."""
+        return 2 * self.parameters(row) * self.documents(benchmark, split) * self.tokens("scored", benchmark)
+
     def scoring_seconds(self, row: Model, benchmark: str, split: str) -> float:
         """Seconds to score the documents of a split."""
         output_type, settings = self.run.benchmarks[benchmark].output_type, self.run.configuration.evaluation
@@ -158,8 +163,7 @@ class Workload:
         passes = -(-documents * TOKENS[output_type][2] // settings.batch_size)
         if output_type == "generate_until":
             passes *= settings.max_generated_tokens
-        operations = 2 * self.parameters(row) * documents * self.tokens("scored", benchmark)
-        computing = self.computing_seconds(row, operations, passes, steps=0)
+        computing = self.computing_seconds(row, self.scoring_operations(row, benchmark, split), passes, steps=0)
         return PASS_SECONDS + documents * DOCUMENT_SECONDS + computing
 
     def start_seconds(self, row: Model | LanguageModel) -> float:

@@ -60,6 +60,24 @@ class Participants:
             return ("plain",)
         return self.configuration.evaluation.instruction_tuned_prompts
 
+    def is_planned(self, model: str, benchmark: str) -> bool:
+        """Whether the model is prepared on the benchmark: all are where there is no plan."""
+        return self.run.plan is None or (model, benchmark) in self.run.plan
+
+    def rounds(self, model: str) -> list[tuple[str, tuple[str, ...]]]:
+        """(end of its batches' names, benchmarks that the model is prepared on) of each round of the plan.
+
+        Only later rounds have an end, so that neither the first plan of a run nor a further round renames a job.
+        """
+        everything = self.benchmarks("agreement")
+        if self.run.plan is None:
+            return [("", everything)] if everything else []
+        found: dict[int, list[str]] = {}
+        for name in everything:
+            if (model, name) in self.run.plan:
+                found.setdefault(self.run.plan[model, name].round, []).append(name)
+        return [(f".round{one}" if one > 1 else "", tuple(names)) for one, names in sorted(found.items())]
+
     # ---- jobs ---------------------------------------------------------------------------------------------------
 
     def batching(self, model: Model) -> Batching:

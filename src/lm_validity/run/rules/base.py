@@ -48,6 +48,9 @@ class Work(Protocol):
     def computing_seconds(self, row: Model | LanguageModel, operations: float, passes: float, steps: float) -> float:
         """Seconds of so many floating-point operations in so many forward passes and optimizer steps."""
 
+    def scoring_operations(self, row: Model, benchmark: str, split: str) -> float:
+        """Floating-point operations of scoring the documents of a split."""
+
     def scoring_seconds(self, row: Model, benchmark: str, split: str) -> float:
         """Seconds to score the documents of a split."""
 
@@ -158,6 +161,10 @@ class Rule:
 
     def seconds(self, work: Work, cell: Cell) -> float:
         """Expected seconds of one cell; 0 where nothing is computed."""
+        return 0.0
+
+    def operations(self, work: Work, cell: Cell) -> float:
+        """Floating-point operations of one cell; 0 where no model runs, or nobody asks."""
         return 0.0
 
     def stored_bytes(self, work: Work, cell: Cell) -> float:

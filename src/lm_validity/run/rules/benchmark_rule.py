@@ -132,6 +132,9 @@ class ScoringRule(BenchmarkRule):
     def seconds(self, work: Work, cell: BenchmarkCell) -> float:
         return work.scoring_seconds(self.row(work.run, cell.model), cell.benchmark, self.scored_split(cell))
 
+    def operations(self, work: Work, cell: BenchmarkCell) -> float:
+        return work.scoring_operations(self.row(work.run, cell.model), cell.benchmark, self.scored_split(cell))
+
     def stored_bytes(self, work: Work, cell: BenchmarkCell) -> float:
         return ITEM_BYTES * work.documents(cell.benchmark, self.scored_split(cell)) + RECORD_BYTES
 

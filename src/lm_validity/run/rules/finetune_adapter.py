@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 from lm_validity.config.load import Run
 from lm_validity.config.sections import SizeClass
+from lm_validity.config.sheets import Model
 from lm_validity.run.cell import BenchmarkCell, Job
 from lm_validity.run.participants import Participants
 from lm_validity.run.rules.base import Work
@@ -26,25 +27,30 @@ class FinetuneAdapter(BenchmarkRule):
     protocol = "train_before_test"
 
     def jobs(self, plan: Participants) -> Iterator[Job]:
-        settings, benchmarks = plan.configuration.finetuning, plan.benchmarks("agreement")
-        for model in plan.agreement_models if benchmarks else ():
-            size, rates = plan.batching(model).finetune_adapter, settings.learning_rates
-            one = self.minutes_by_benchmark(plan, model.model, benchmarks)
-            in_a_job = len(rates) if isinstance(size.learning_rates, str) else min(size.learning_rates, len(rates))
-            of_all = {name: minutes * in_a_job for name, minutes in one.items()}
-            for group in plan.groups(model, benchmarks, size.benchmarks, "benchmarks", minutes=of_all):
-                a_rate = dict.fromkeys(rates, sum(one[name] for name in group.members))
-                of_rates = plan.groups(model, rates, size.learning_rates, "rates", "lr", minutes=a_rate)
-                for prompt, members in _by_prompt(plan, model.model, group.members).items():
-                    for together in of_rates:
-                        for seed in settings.seeds:
-                            cells = tuple(
-                                self.cell(model.model, benchmark, prompt, rate, seed)
-                                for benchmark in members
-                                for rate in together.members
-                            )
-                            batch = f"{group.name}.{prompt}.{together.name}.seed{seed}"
-                            yield Job(self.name, model.model, batch, cells)
+        for model in plan.agreement_models:
+            for end, benchmarks in plan.rounds(model.model):
+                yield from self._jobs_of(plan, model, benchmarks, end)
+
+    def _jobs_of(self, plan: Participants, model: Model, benchmarks: tuple[str, ...], end: str) -> Iterator[Job]:
+        """The jobs of a model in one round of the plan, whose names have that round's `end`."""
+        settings, size = plan.configuration.finetuning, plan.batching(model).finetune_adapter
+        rates = settings.learning_rates
+        one = self.minutes_by_benchmark(plan, model.model, benchmarks)
+        in_a_job = len(rates) if isinstance(size.learning_rates, str) else min(size.learning_rates, len(rates))
+        of_all = {name: minutes * in_a_job for name, minutes in one.items()}
+        for group in plan.groups(model, benchmarks, size.benchmarks, "benchmarks", minutes=of_all):
+            a_rate = dict.fromkeys(rates, sum(one[name] for name in group.members))
+            of_rates = plan.groups(model, rates, size.learning_rates, "rates", "lr", minutes=a_rate)
+            for prompt, members in _by_prompt(plan, model.model, group.members).items():
+                for together in of_rates:
+                    for seed in settings.seeds:
+                        cells = tuple(
+                            self.cell(model.model, benchmark, prompt, rate, seed)
+                            for benchmark in members
+                            for rate in together.members
+                        )
+                        batch = f"{group.name}.{prompt}.{together.name}.seed{seed}{end}"
+                        yield Job(self.name, model.model, batch, cells)
 
     def cell(self, model: str, benchmark: str, prompt: str, learning_rate: str, seed: int) -> BenchmarkCell:
         """A cell of this rule."""
@@ -92,12 +98,19 @@ class FinetuneAdapter(BenchmarkRule):
     def asked_minutes(self, of_size: SizeClass, output_type: str) -> float:
         return of_size.finetune_minutes
 
+    def _epoch_operations(self, work: Work, cell: BenchmarkCell) -> float:
+        """Of training: 2P forward and 2P for the activations' gradients; frozen weights have none."""
+        parameters, documents = work.parameters(self.row(work.run, cell.model)), work.documents(cell.benchmark, "train")
+        return 4 * parameters * documents * work.tokens("trained", cell.benchmark)
+
+    def operations(self, work: Work, cell: BenchmarkCell) -> float:
+        validation = work.scoring_operations(self.row(work.run, cell.model), cell.benchmark, "validation")
+        return work.run.configuration.finetuning.epochs * (self._epoch_operations(work, cell) + validation)
+
     def seconds(self, work: Work, cell: BenchmarkCell) -> float:
         settings, documents = work.run.configuration.finetuning, work.documents(cell.benchmark, "train")
-        row = self.row(work.run, cell.model)
-        # 2P forward and 2P for the activations' gradients: frozen weights have none
-        operations = 4 * work.parameters(row) * documents * work.tokens("trained", cell.benchmark)
-        epoch = work.computing_seconds(row, operations, passes=0, steps=-(-documents // settings.effective_batch))
+        row, steps = self.row(work.run, cell.model), -(-documents // settings.effective_batch)
+        epoch = work.computing_seconds(row, self._epoch_operations(work, cell), passes=0, steps=steps)
         return settings.epochs * (epoch + work.scoring_seconds(row, cell.benchmark, "validation"))
 
     def stored_bytes(self, work: Work, cell: BenchmarkCell) -> float:

@@ -34,10 +34,14 @@ class SelectPrompt(BenchmarkRule):
         return self.cell(score.model, score.benchmark) if chosen else None
 
     def jobs(self, plan: Participants) -> Iterator[Job]:
-        for model, group in adapter_groups(self, plan):
-            cells = tuple(self.cell(model, name) for name in group.members if self.has_choice(plan, model, name))
-            if cells:
-                yield Job(self.name, model, group.name, cells)
+        # direct scores are taken of every benchmark, planned or not
+        benchmarks = plan.benchmarks("agreement")
+        for model in plan.agreement_models:
+            for group in adapter_groups(self, plan, model, benchmarks):
+                open_choice = (name for name in group.members if self.has_choice(plan, model.model, name))
+                cells = tuple(self.cell(model.model, name) for name in open_choice)
+                if cells:
+                    yield Job(self.name, model.model, group.name, cells)
 
     def model_records(self, *_) -> list[str]:
         return []

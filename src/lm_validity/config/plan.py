@@ -1,0 +1,87 @@
+"""The plan sheet: which (model, benchmark) are prepared, where that is not all of them.
+
+Direct scores are never planned: every model has them on every benchmark. Standard library and pydantic only: the
+Snakefile reads this at parse time.
+"""
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from pydantic import AfterValidator, Field, ValidationInfo
+
+from lm_validity.config.rows import SheetRow, bad_value, read_rows
+from lm_validity.errors import InputError, nearest
+
+DESCRIBED_IN = "docs/sparse.md"
+BLOCK = 3  # fewest models that a benchmark is prepared with: below, nothing can be said of it
+SETTING = "plan"
+
+
+def _check_listed(name: str, info: ValidationInfo) -> str:
+    known = (info.context or {}).get(f"{info.field_name}s")
+    if known is not None and name not in known:
+        close = nearest(name, known)
+        hint = (
+            f"did you mean {close!r}?"
+            if close
+            else f"the plan may name {', '.join(list(known)[:8])}{' and others' if len(known) > 8 else ''}."
+        )
+        raise bad_value(f"no {info.field_name} of the agreement study", hint)
+    return name
+
+
+Listed = Annotated[str, AfterValidator(_check_listed)]
+
+
+class PlannedCell(SheetRow):
+    """A model that is prepared on a benchmark.
+
+    round: rounds are added one after the other, and a later one changes no job of an earlier one. reason: why the cell
+    was chosen. probability: with which it was drawn, before the draw; null where a person chose. seed: of the draw.
+    """
+
+    identified_by: ClassVar[tuple[str, ...]] = ("model", "benchmark")
+
+    model: Listed
+    benchmark: Listed
+    round: int = Field(1, ge=1)
+    reason: str | None = None
+    probability: float | None = Field(None, gt=0, le=1)
+    seed: int | None = None
+
+
+COLUMNS = tuple(PlannedCell.model_fields)
+Plan = Mapping[tuple[str, str], PlannedCell]  # by (model, benchmark)
+
+
+def read_cells(
+    path: str | Path, models: Collection[str] | None = None, benchmarks: Collection[str] | None = None
+) -> Plan:
+    """The cells of a sheet by (model, benchmark), in its order.
+
+    `models`, `benchmarks`: those of the agreement study; None takes any name. Raises InputError for a row that names
+    another one, is there twice, or has no usable round or probability.
+    """
+    return read_rows(
+        path, PlannedCell, setting=SETTING, described_in=DESCRIBED_IN, models=models, benchmarks=benchmarks
+    )
+
+
+def read_plan(path: str | Path, models: Collection[str], benchmarks: Collection[str]) -> Plan:
+    """`read_cells` of a whole plan. Raises InputError also for a benchmark with fewer than `BLOCK` planned models."""
+    if not Path(path).is_file():
+        raise InputError(
+            f"{path}: no such plan.", "write it with `lm-validity plan`, then name it under plan in the configuration."
+        )
+    plan = read_cells(path, models, benchmarks)
+    needed = min(BLOCK, len(models))
+    for benchmark in benchmarks:
+        planned = sum(benchmark == name for _, name in plan)
+        if planned < needed:
+            raise InputError(
+                f"{path}: benchmark {benchmark!r} is planned for {planned} models, fewer than {needed}.",
+                "plan a block, a few models on every benchmark (`lm-validity plan` draws one), or leave agreement out "
+                "of the benchmark's column studies.",
+            )
+    return plan

@@ -41,6 +41,7 @@ def main() -> None:
         lm_eval,
         miniature,
         overview,
+        plan,
         rehearse,
         reports,
         run,
@@ -52,6 +53,7 @@ def main() -> None:
     run.register(app)
     overview.register(app)
     card.register(app)
+    plan.register(app)
     rehearse.register(app)
     compare.register(app)
     init.register(app)

@@ -27,6 +27,7 @@ def status(
     from lm_validity.config.load import load_run
     from lm_validity.files import write_text
     from lm_validity.monitor.cost import Estimator
+    from lm_validity.monitor.planning.describe import unplanned_pairs
     from lm_validity.monitor.render_status import render_matrix, render_page, render_summary
     from lm_validity.monitor.status import RunState, progress
 
@@ -36,7 +37,7 @@ def status(
         so_far = progress(state.cells, Estimator(run).seconds)
         print(render_summary(state, so_far))
         if matrix:
-            print(render_matrix(state.cells))
+            print(render_matrix(state.cells, unplanned_pairs(run)))
         if html is not None:
             write_text(html, render_page(run.name, state, so_far, refresh=watch))
             print(html)

@@ -2,17 +2,19 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from importlib import resources
 
+from lm_validity.monitor.planning.describe import describe_plan, unplanned_pairs
 from lm_validity.monitor.status import STATES, CellState, Progress, RunState
-from lm_validity.run.cell import label
+from lm_validity.run.cell import Cell, label
 from lm_validity.run.participants import kind_label
 from lm_validity.run.rules import rule_of
 
 SUBJECT_SHEETS = {"models": "benchmarks", "language_models": "tasks"}  # what the models of a sheet are tried on
 LISTED = 20  # failed cells named in the terminal; the page names all
 SIGNS = {"failed": "F", "running": "R", "stale": "s"}
+NOT_PLANNED = ", -: all done, and preparation is not planned"
 LEGEND = "#: all done, +: some done, .: none, R: running, F: failed, s: finished under another recipe"
 
 
@@ -23,6 +25,7 @@ def render_summary(state: RunState, so_far: Progress) -> str:
     for rule, counts in state.counts.items():
         lines.append("  ".join([f"{rule:>{width}}", *(f"{counts[name]:>8}" for name in STATES)]))
     lines.append(describe_progress(so_far))
+    lines += filter(None, [describe_plan(state.run)])
     failed = [one for one in state.cells if one.state == "failed"]
     lines += [f"failed: {label(one.cell)}: {one.error}" for one in failed[:LISTED]]
     if len(failed) > LISTED:
@@ -46,18 +49,21 @@ def describe_progress(so_far: Progress, now: float | None = None) -> str:
     return f"{text}; at this rate of work the rest takes {_duration(so_far.remaining_seconds)}, until {when}."
 
 
-def render_matrix(cells: list[CellState]) -> str:
-    """Models by benchmarks, one sign each."""
-    squares = matrix(cells)
+def render_matrix(cells: list[CellState], unplanned: Collection[tuple[str, str]] = ()) -> str:
+    """Models by benchmarks, one sign each. `unplanned`: (model, benchmark) that are not prepared by plan."""
+    squares, not_planned = matrix(cells), unplanned_squares(cells, unplanned)
     models = list(dict.fromkeys(model for model, _ in squares))
     columns = list(dict.fromkeys(column for _, column in squares))
     width = max((len(model) for model in models), default=0)
     head = " ".join(f"{number:>2}" for number in range(1, len(columns) + 1))
     lines = [f"{'':{width}} {head}"]
     for model in models:
-        signs = [_sign(squares[model, column]) if (model, column) in squares else " " for column in columns]
+        signs = [
+            _sign(squares[model, column], (model, column) in not_planned) if (model, column) in squares else " "
+            for column in columns
+        ]
         lines.append(f"{model:{width}} " + " ".join(f"{sign:>2}" for sign in signs))
-    lines.append(LEGEND)
+    lines.append(LEGEND + NOT_PLANNED * bool(not_planned))
     lines.append(", ".join(f"{number}: {column}" for number, column in enumerate(columns, 1)))
     return "\n".join(lines)
 
@@ -67,15 +73,26 @@ def matrix(cells: list[CellState]) -> dict[tuple[str, str], Counter]:
 
     An id that both a model and a language model have, or a benchmark and a task, stands twice, each with its kind.
     """
+    name = _square_names(cells)
+    found: dict[tuple[str, str], Counter] = {}
+    for one in cells:
+        found.setdefault(name(one.cell), Counter())[one.state] += 1
+    return found
+
+
+def unplanned_squares(cells: list[CellState], unplanned: Collection[tuple[str, str]]) -> set[tuple[str, str]]:
+    """The squares of `matrix` whose (model, benchmark) is in `unplanned`."""
+    name, pairs = _square_names(cells), set(unplanned)
+    of_models = (one.cell for one in cells if rule_of(one.cell).sheet == "models")
+    return {name(cell) for cell in of_models if (cell.model, cell.subject) in pairs}
+
+
+def _square_names(cells: list[CellState]) -> Callable[[Cell], tuple[str, str]]:
+    """What the square of a cell is called."""
     kinds = {one.cell: rule_of(one.cell).sheet for one in cells}
     models = _names((kind, cell.model) for cell, kind in kinds.items())
     subjects = _names((SUBJECT_SHEETS[kind], cell.subject) for cell, kind in kinds.items())
-    found: dict[tuple[str, str], Counter] = {}
-    for one in cells:
-        kind = kinds[one.cell]
-        square = models[kind, one.cell.model], subjects[SUBJECT_SHEETS[kind], one.cell.subject]
-        found.setdefault(square, Counter())[one.state] += 1
-    return found
+    return lambda cell: (models[kinds[cell], cell.model], subjects[SUBJECT_SHEETS[kinds[cell]], cell.subject])
 
 
 def _names(ids: Iterable[tuple[str, str]]) -> dict[tuple[str, str], str]:
@@ -105,18 +122,22 @@ def render_page(title: str, state: RunState, so_far: Progress, refresh: float | 
             models=list(dict.fromkeys(model for model, _ in squares)),
             columns=list(dict.fromkeys(column for _, column in squares)),
             squares=squares,
+            plan=describe_plan(state.run),
+            unplanned=unplanned_squares(state.cells, unplanned_pairs(state.run)),
             failed=[(label(one.cell), one.error) for one in state.cells if one.state == "failed"],
         )
     )
 
 
-def _sign(counts: Counter) -> str:
+def _sign(counts: Counter, not_planned: bool) -> str:
     for name, sign in SIGNS.items():
         if counts[name]:
             return sign
     if not counts["done"]:
         return "."
-    return "+" if counts["missing"] else "#"
+    if counts["missing"]:
+        return "+"
+    return "-" if not_planned else "#"
 
 
 def _duration(seconds: float) -> str:

@@ -1,0 +1,65 @@
+"""`lm-validity plan`: which models are prepared on which benchmarks, from expected cost and before any score."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from lm_validity.cli.overview import DEFAULT, Configfile
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's subcommand."""
+    app.command()(plan)
+
+
+def plan(
+    configfile: Configfile = DEFAULT,
+    design: Annotated[
+        Literal["cheap-and-block", "balanced"],
+        typer.Option(help="The cheap benchmarks for all models and all benchmarks for some; or a random share of all."),
+    ] = "cheap-and-block",
+    cells: Annotated[Path | None, typer.Option(help="Your own list instead: columns model and benchmark.")] = None,
+    audit: Annotated[int | None, typer.Option(min=1, help="Add a round of so many random unplanned cells.")] = None,
+    budget: Annotated[float | None, typer.Option(min=0, help="Most hours of preparation, as `cost` counts.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of what is drawn.")] = 0,
+    output: Annotated[Path | None, typer.Option(help="The plan; plan.tsv beside the configuration.")] = None,
+    calibration: Annotated[
+        list[Path] | None, typer.Option(help="Another configuration, to learn from its finished cells too.")
+    ] = None,
+) -> None:
+    """Write the sheet of cells to prepare, and say what it costs and saves. With a plan already in the configuration,
+    --cells and --audit add a round to it."""
+    from lm_validity.config.load import load_run
+    from lm_validity.config.plan import read_cells
+    from lm_validity.errors import InputError
+    from lm_validity.monitor.cost import Estimator
+    from lm_validity.monitor.planning import designs
+    from lm_validity.monitor.planning.savings import describe_savings, describe_uncounted, preparation_costs
+    from lm_validity.monitor.planning.sheet import check_place, listed_cells, write_plan
+
+    if sum((cells is not None, audit is not None, budget is not None)) > 1:
+        raise InputError("--cells, --audit and --budget exclude each other.", "give one of them.")
+    run = load_run(configfile)
+    place = check_place(run, configfile, output, adds_a_round=cells is not None or audit is not None)
+    estimator = Estimator(run, map(load_run, calibration or ()))
+    costs, before = preparation_costs(estimator), run.plan or {}
+    if cells is not None:
+        added = listed_cells(read_cells(cells, *run.agreement_names), before, cells)
+    elif audit is not None:
+        added = designs.audit(costs, before, audit, seed)
+    elif design == "balanced":
+        added = designs.balanced(costs, seed, budget)
+    else:
+        parameters = {model: estimator.workload.parameters(run.models[model]) for model, _ in costs}
+        added = designs.cheap_and_block(costs, parameters, seed, budget)
+    planned = [*before.values(), *added]
+    write_plan(place, planned, run)
+    print(f"{place}: {len(planned):,} of {len(costs):,} pairs of model and benchmark, {len(added):,} of them new")
+    for reason in dict.fromkeys(one.reason for one in added):
+        print(f"  {reason}: {sum(one.reason == reason for one in added):,}")
+    print(describe_savings(estimator, [(one.model, one.benchmark) for one in planned]))
+    for warning in filter(None, [describe_uncounted(estimator)]):
+        print(warning)
+    if run.plan is None:
+        print(f"Set `plan: {place}` in {configfile}.")

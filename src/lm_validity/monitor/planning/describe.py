@@ -1,0 +1,27 @@
+"""What a plan leaves out, in words: it is not planned, which is not the same as missing."""
+
+from lm_validity.config.load import Run
+from lm_validity.run.grid import Grid
+
+
+def unplanned_pairs(run: Run) -> list[tuple[str, str]]:
+    """(model, benchmark) of the agreement study that are not prepared by plan, in the order of the sheets."""
+    grid = Grid(run)
+    return [
+        (model.model, benchmark)
+        for model in grid.agreement_models
+        for benchmark in grid.benchmarks("agreement")
+        if not grid.is_planned(model.model, benchmark)
+    ]
+
+
+def describe_plan(run: Run) -> str | None:
+    """One line on how much is planned; None where there is no plan."""
+    if run.plan is None:
+        return None
+    rest, rounds = len(unplanned_pairs(run)), max(one.round for one in run.plan.values())
+    return (
+        f"plan {run.configuration.plan}: {len(run.plan):,} of {len(run.plan) + rest:,} pairs of model and benchmark "
+        f"are prepared, in {rounds} {'round' if rounds == 1 else 'rounds'}; {rest:,} are not planned, which is not "
+        "missing. Direct scores are taken of all."
+    )

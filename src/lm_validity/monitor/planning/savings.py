@@ -1,0 +1,86 @@
+"""What preparing each model on each benchmark is expected to cost, and what a plan costs and saves of it."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import NamedTuple
+
+from lm_validity.monitor.cost import Estimator
+from lm_validity.monitor.workload import UNCOUNTED
+from lm_validity.run.grid import Grid
+from lm_validity.run.rules import rule_of
+from lm_validity.run.rules.evaluate_adapter import EVALUATE_ADAPTER
+from lm_validity.run.rules.finetune_adapter import FINETUNE_ADAPTER
+
+PREPARING = (FINETUNE_ADAPTER.name, EVALUATE_ADAPTER.name)  # the rules whose cells a plan leaves out
+Pair = tuple[str, str]  # model, benchmark
+
+
+class Cost(NamedTuple):
+    """Expected hours (GPU hours where the model's size class has GPUs) and floating-point operations."""
+
+    hours: float
+    operations: float
+
+    def plus(self, other: "Cost") -> "Cost":
+        """The sum of two costs."""
+        return Cost(self.hours + other.hours, self.operations + other.operations)
+
+
+def preparation_costs(estimator: Estimator) -> dict[Pair, Cost]:
+    """(model, benchmark) -> all fine-tunes and the look at test, of every pair of the study, planned or not.
+
+    In the order of the sheets, models outside. Without the start of processes, which several pairs share.
+    """
+    found: dict[Pair, Cost] = {}
+    for job in Grid(replace(estimator.run, plan=None)).jobs.values():
+        if job.rule not in PREPARING:
+            continue
+        rule = rule_of(job)
+        gpus = max(1, rule.size_class(estimator.run, job.model).gpu)
+        for cell in job.cells:
+            hours = estimator.seconds(cell) * gpus / 3600
+            one = Cost(hours, rule.operations(estimator.workload, cell))
+            pair = cell.model, cell.benchmark
+            found[pair] = found.get(pair, Cost(0.0, 0.0)).plus(one)
+    return found
+
+
+def total(costs: dict[Pair, Cost], pairs: Iterable[Pair]) -> Cost:
+    """The cost of some pairs together."""
+    result = Cost(0.0, 0.0)
+    for pair in pairs:
+        result = result.plus(costs[pair])
+    return result
+
+
+def describe_savings(estimator: Estimator, pairs: Iterable[Pair]) -> str:
+    """What the planned pairs cost, and what leaving out the others saves, in one line."""
+    costs, planned = preparation_costs(estimator), set(pairs)
+    whole, cost = total(costs, costs), total(costs, planned)
+    calibrated = any(one.rule in PREPARING for one in estimator.measured)
+    trust = "" if calibrated else " UNCALIBRATED: no finished fine-tune to learn from."
+    return (
+        f"preparation: {_hours(cost.hours)} of {_hours(whole.hours)} hours ({_share(cost.hours, whole.hours)}) and "
+        f"{cost.operations:.3g} of {whole.operations:.3g} floating-point operations "
+        f"({_share(cost.operations, whole.operations)}); {_hours(whole.hours - cost.hours)} hours saved, without the "
+        f"starts of processes.{trust}"
+    )
+
+
+def describe_uncounted(estimator: Estimator) -> str | None:
+    """A warning where benchmarks' costs rest on the splits' caps instead of counted documents; None where none do."""
+    names = estimator.workload.assumed.get(UNCOUNTED, ())
+    if not names:
+        return None
+    return (
+        f"Documents of {len(names)} benchmarks are not counted yet, so cheap ones cannot be told from costly ones. Run "
+        "`snakemake prefetch`, then plan."
+    )
+
+
+def _hours(value: float) -> str:
+    return f"{value:,.1f}" if value >= 10 else f"{value:.3g}"
+
+
+def _share(part: float, whole: float) -> str:
+    return f"{part / whole:.1%}" if whole else "nothing to compare with"

@@ -1,0 +1,64 @@
+"""Where a plan is written, and how: whole and readable again, or not at all."""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from lm_validity.config.load import Run
+from lm_validity.config.plan import COLUMNS, PlannedCell, read_plan
+from lm_validity.errors import InputError
+from lm_validity.files import replace_file
+from lm_validity.monitor.planning.designs import LISTED, next_round
+from lm_validity.monitor.planning.savings import Pair
+
+
+def check_place(run: Run, configfile: Path, output: Path | None, *, adds_a_round: bool) -> Path:
+    """The file to write. Raises InputError where that would change a plan instead of adding to it."""
+    if "agreement" not in run.configuration.studies:
+        raise InputError(f"{configfile}: a plan is for the study agreement.", "add it to studies.")
+    if run.plan is not None:
+        if not adds_a_round:
+            raise InputError(
+                f"{configfile}: it has a plan already, {run.configuration.plan}.",
+                "add a round with --cells or --audit, or set plan to null first.",
+            )
+        return output or Path(run.configuration.plan)
+    place = output or configfile.parent / "plan.tsv"
+    if place.exists():
+        raise InputError(f"{place}: exists already.", "name another file with --output, or remove it.")
+    return place
+
+
+def listed_cells(
+    listed: Mapping[Pair, PlannedCell], before: Mapping[Pair, PlannedCell], path: Path
+) -> list[PlannedCell]:
+    """The user's own list as the next round. Raises InputError for a cell that is planned already."""
+    later = next_round(before)
+    for pair in listed:
+        if pair in before:
+            raise InputError(
+                f"{path}: model {pair[0]!r}, benchmark {pair[1]!r}: planned already, in round {before[pair].round}.",
+                "list new cells only.",
+            )
+    return [one.model_copy(update={"round": later, "reason": one.reason or LISTED}) for one in listed.values()]
+
+
+def write_plan(place: Path, planned: Sequence[PlannedCell], run: Run) -> None:
+    """Write the sheet, if it can be read back as a plan of this run. Raises InputError where it cannot."""
+    text = io.StringIO()
+    writer = csv.writer(text, delimiter="\t", lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(_values(one) for one in planned)
+    with replace_file(place) as temporary:
+        temporary.write_text(text.getvalue(), encoding="utf-8")
+        try:
+            read_plan(temporary, *run.agreement_names)
+        except InputError as error:
+            raise InputError(error.problem.replace(str(temporary), str(place)), error.hint) from None
+
+
+def _values(one: PlannedCell) -> Iterable[str]:
+    for column in COLUMNS:
+        value = getattr(one, column)
+        yield "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,220 @@
+"""`lm-validity plan`: designs from expected cost and chance, what they cost and save, and what is said of the rest."""
+
+import json
+import random
+import shutil
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.unit.monitor.conftest import run_all
+
+from lm_validity.cells.replay import read_served
+from lm_validity.cli import plan as command
+from lm_validity.config.load import load_run
+from lm_validity.config.plan import read_plan
+from lm_validity.errors import InputError
+from lm_validity.monitor.cost import Estimator
+from lm_validity.monitor.planning import designs
+from lm_validity.monitor.planning.describe import describe_plan, unplanned_pairs
+from lm_validity.monitor.planning.savings import Cost, preparation_costs, total
+from lm_validity.monitor.render_cost import render_cost
+from lm_validity.monitor.render_status import render_matrix, render_page, render_summary
+from lm_validity.monitor.status import RunState, progress
+from lm_validity.tables.merge import Merger
+
+MODELS = [f"m{i:02}" for i in range(24)]
+BENCHMARKS = [f"b{j:02}" for j in range(12)]
+SIZE = {model: float(i) for i, model in enumerate(MODELS)}
+# benchmark b05 costs most, its neighbours less
+COSTS = {(m, b): Cost(1 + SIZE[m], 1.0).plus(Cost(10.0 * (6 - abs(j - 5)), 1.0)) for m in MODELS
+         for j, b in enumerate(BENCHMARKS)}  # fmt: skip
+
+
+def pairs(cells) -> set:
+    return {(one.model, one.benchmark) for one in cells}
+
+
+def test_the_cheapest_benchmarks_and_a_block_of_every_size():
+    cells = designs.cheap_and_block(COSTS, SIZE, seed=3)
+    cheap = {one.benchmark for one in cells if one.reason == designs.CHEAP}
+    order = sorted(BENCHMARKS, key=lambda b: sum(COSTS[m, b].hours for m in MODELS))
+    assert cheap == set(order[:5])  # 10 of 24, of 12
+    block = sorted({one.model for one in cells if one.reason == designs.IN_BLOCK})
+    assert len(block) == 9 and pairs(cells) == {(m, b) for m in MODELS for b in BENCHMARKS if b in cheap or m in block}
+    edges = [one * 24 // 9 for one in range(10)]
+    assert [int(np.searchsorted(edges, MODELS.index(m), side="right")) for m in block] == list(range(1, 10))
+    drawn = {one.model: one.probability for one in cells if one.reason == designs.IN_BLOCK}
+    assert set(drawn.values()) == {1 / 2, 1 / 3} and all(
+        one.probability == 1 for one in cells if one.reason == designs.CHEAP
+    )
+
+
+def test_every_model_of_a_stratum_is_drawn_as_often_as_its_probability_says():
+    times = Counter(m for seed in range(3000) for m in designs.draw_block(MODELS, random.Random(seed)))
+    probability = {m: p for seed in range(50) for m, p in designs.draw_block(MODELS, random.Random(seed)).items()}
+    for model in MODELS:
+        assert times[model] / 3000 == pytest.approx(probability[model], abs=0.035)
+
+
+def test_a_budget_buys_as_many_cheap_benchmarks_as_it_can():
+    more, fewer = (designs.cheap_and_block(COSTS, SIZE, 0, budget) for budget in (9_000, 6_000))
+    assert total(COSTS, pairs(more)).hours <= 9_000 and total(COSTS, pairs(fewer)).hours <= 6_000
+    assert pairs(fewer) < pairs(more)
+    left = [b for b in BENCHMARKS if any((m, b) not in pairs(fewer) for m in MODELS)]
+    cheapest = min(sum(COSTS[m, b].hours for m in MODELS if (m, b) not in pairs(fewer)) for b in left)
+    assert total(COSTS, pairs(fewer)).hours + cheapest > 6_000
+    with pytest.raises(InputError, match="--budget 100: the block of 9 models and the 2 cheapest"):
+        designs.cheap_and_block(COSTS, SIZE, 0, 100)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_balanced_plan_takes_models_and_benchmarks_equally_often(seed):
+    cells = designs.balanced(COSTS, seed)
+    of_models, of_benchmarks = (Counter(getattr(one, key) for one in cells) for key in ("model", "benchmark"))
+    assert len(cells) == round(0.4 * len(COSTS)) and {one.probability for one in cells} == {len(cells) / len(COSTS)}
+    assert max(of_models.values()) - min(of_models.values()) <= 1
+    assert max(of_benchmarks.values()) - min(of_benchmarks.values()) <= 2
+    with pytest.raises(InputError, match="fewer than 3 models"):
+        designs.balanced(COSTS, seed, budget=200)
+
+
+def test_an_audit_draws_unplanned_cells_into_the_next_round():
+    before = {(one.model, one.benchmark): one for one in designs.cheap_and_block(COSTS, SIZE, 0)}
+    cells = designs.audit(COSTS, before, 20, seed=1)
+    assert len(pairs(cells)) == 20 and not pairs(cells) & set(before)
+    assert {one.round for one in cells} == {2} and {one.reason for one in cells} == {designs.AUDIT}
+    assert {one.probability for one in cells} == {20 / (len(COSTS) - len(before))}
+    with pytest.raises(InputError, match="cells are not planned"):
+        designs.audit(COSTS, before, 2_000, seed=1)
+
+
+# ---- a run --------------------------------------------------------------------------------
+
+PLANNED = [(m, "riddles") for m in ("oak-s", "oak-m", "oak-l", "elm-s", "elm-m", "elm-m-chat")]
+PLANNED += [(m, b) for m in ("oak-s", "oak-l", "elm-m-chat") for b in ("proverbs", "sums")]
+
+
+@pytest.fixture
+def planned(made_up):
+    """The made-up run with a plan of 12 of its 18 cells."""
+    rows = "".join(f"{m}\t{b}\t1\n" for m, b in PLANNED)
+    Path("replay/plan.tsv").write_text(f"model\tbenchmark\tround\n{rows}")
+    text = Path("replay/replay.yaml").read_text()
+    Path("replay/replay.yaml").write_text(f"{text}\nplan: replay/plan.tsv\n")
+    return load_run("replay/replay.yaml")
+
+
+def test_costs_are_of_every_pair_and_add_up(planned):
+    costs = preparation_costs(Estimator(planned))
+    assert len(costs) == 18 and set(PLANNED) < set(costs)
+    run = load_run("replay/replay.yaml")
+    estimator, whole = Estimator(run), 0.0
+    for job in Merger(run).grid.jobs.values():
+        if job.rule in ("finetune_adapter", "evaluate_adapter"):
+            whole += sum(map(estimator.seconds, job.cells)) / 3600
+    assert total(costs, PLANNED).hours == pytest.approx(whole)
+    # two prompts, so twice the fine-tunes, of a model that is as large
+    assert costs["elm-m-chat", "sums"].operations > 1.9 * costs["elm-m", "sums"].operations
+
+
+def test_unplanned_is_not_missing(planned):
+    run_all(planned)
+    state = RunState(planned)
+    assert {one.state for one in state.cells} == {"done"}
+    merger = Merger(planned, partial=True)
+    merger.write_scores(Path("tables"))
+    prepared = pd.read_parquet("tables/scores.parquet").query("protocol == 'train_before_test'")
+    assert set(zip(prepared.model, prepared.benchmark, strict=True)) == set(PLANNED) and not merger.missing
+    rest = unplanned_pairs(planned)
+    assert len(rest) == 6 and "12 of 18" in describe_plan(planned) and "in 1 round;" in describe_plan(planned)
+    so_far = progress(state.cells)
+    assert describe_plan(planned) in render_summary(state, so_far)
+    rows = [line.split() for line in render_matrix(state.cells, rest).splitlines()]
+    assert ["oak-m", "#", "-", "-"] in rows and ["oak-s", "#", "#", "#"] in rows
+    assert render_page("run", state, so_far).count("preparation is not planned") == 6
+    assert "floating-point operations" in render_cost(Estimator(planned), state)
+
+
+def test_scores_of_unplanned_cells_change_no_byte(planned):
+    """Absurd prepared scores where nothing is planned: the tables, of which alone reports are made, stay the same."""
+    path, written = Path("replay/scores.json"), []
+    honest = path.read_text()
+    for text in (honest, poison(honest, planned)):
+        path.write_text(text)
+        shutil.rmtree(planned.results, ignore_errors=True)
+        read_served.cache_clear()
+        run_all(planned)
+        merger, folder = Merger(planned), planned.results / "tables"
+        merger.write_scores(folder)
+        merger.write_items(folder)
+        written.append({file.name: file.read_bytes() for file in folder.glob("*.parquet")})
+    assert set(written[0]) == {"scores.parquet", "selections.parquet", "items.parquet"}
+    assert written[0] == written[1] and path.read_text() != honest
+
+
+def poison(text: str, run) -> str:
+    """The authors' file with every prepared score of an unplanned cell set to 0.999."""
+    found = json.loads(text)
+    for model, benchmark in unplanned_pairs(run):
+        path = run.models[model].path
+        assert path in found["train_before_test"][benchmark]
+        found["train_before_test"][benchmark][path] = 0.999
+    return json.dumps(found)
+
+
+# ---- the command --------------------------------------------------------------------------------
+
+
+def call(**options):
+    given = {"configfile": Path("replay/replay.yaml"), "design": "cheap-and-block", "cells": None, "audit": None,
+             "budget": None, "seed": 0, "output": None, "calibration": None}  # fmt: skip
+    command.plan(**given | options)
+
+
+def names(run):
+    return run.agreement_names
+
+
+def test_the_command_writes_a_plan_that_is_read_back(made_up, capsys):
+    call(design="balanced", output=Path("plan.tsv"), budget=1e9)
+    found = read_plan("plan.tsv", *names(made_up))
+    assert len(found) == 18 and {one.reason for one in found.values()} == {designs.BALANCED}
+    said = capsys.readouterr().out
+    assert "18 of 18" in said and "UNCALIBRATED" in said and "Set `plan: plan.tsv`" in said
+    assert "Documents of 3 benchmarks are not counted" in said
+    before = Path("plan.tsv").read_bytes()
+    with pytest.raises(InputError, match="exists already"):
+        call(output=Path("plan.tsv"))
+    assert Path("plan.tsv").read_bytes() == before
+
+
+def test_a_list_of_ones_own_and_an_audit_become_rounds(planned):
+    Path("mine.tsv").write_text("model\tbenchmark\noak-m\tsums\n")
+    call(cells=Path("mine.tsv"))
+    call(audit=2, seed=4)
+    found = read_plan("replay/plan.tsv", *names(planned))
+    assert list(found)[:12] == PLANNED and {found[pair].round for pair in PLANNED} == {1}
+    assert (found["oak-m", "sums"].round, found["oak-m", "sums"].reason) == (2, designs.LISTED)
+    audited = [one for one in found.values() if one.reason == designs.AUDIT]
+    assert len(audited) == 2 and {one.round for one in audited} == {3} and {one.probability for one in audited} == {0.4}
+    with pytest.raises(InputError, match="planned already, in round 2"):
+        call(cells=Path("mine.tsv"))
+
+
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({}, "it has a plan already"),
+        ({"audit": 1, "budget": 2.0}, "exclude each other"),
+        ({"audit": 100}, "6 cells are not planned"),
+        ({"cells": Path("nowhere.tsv")}, "no such sheet"),
+    ],
+)
+def test_a_wrong_command_changes_nothing(planned, options, problem):
+    before = Path("replay/plan.tsv").read_bytes()
+    with pytest.raises(InputError, match=problem):
+        call(**options)
+    assert Path("replay/plan.tsv").read_bytes() == before

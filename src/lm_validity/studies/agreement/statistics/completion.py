@@ -164,7 +164,14 @@ def second_factor(scores: np.ndarray, rng: np.random.Generator, permutations: in
     return parallel_analysis(residuals, rng, permutations).p_first
 
 
-def ability_ranks(model: OneFactorModel, rng: np.random.Generator, draws: int = 2000) -> np.ndarray:
-    """(draws, n) ranks (1 = best) of abilities drawn from their posteriors, given the fitted parameters."""
-    sample = model.ability + np.sqrt(model.ability_variance) * rng.standard_normal((draws, len(model.ability)))
+def ability_ranks(
+    model: OneFactorModel, rng: np.random.Generator, draws: int = 2000, widening: float = 1.0
+) -> np.ndarray:
+    """(draws, n) ranks (1 = best) of abilities drawn from their posteriors, given the fitted parameters.
+
+    widening: factor of the posterior standard deviations; that of intervals that hold what they claim, where few cells
+    are known (the parameters are then far from certain).
+    """
+    deviation = widening * np.sqrt(model.ability_variance)
+    sample = model.ability + deviation * rng.standard_normal((draws, len(model.ability)))
     return (-sample).argsort(axis=1).argsort(axis=1) + 1

@@ -1,0 +1,259 @@
+"""Agreement and predictions where cells are missing: against closed forms, brute force and simulated tables."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy.stats import kendalltau
+
+from lm_validity.studies.agreement.statistics.completion import ability_ranks, fit_one_factor
+from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs
+from lm_validity.studies.agreement.statistics.sparse.covariance import Cells, make_kernels, standardized
+from lm_validity.studies.agreement.statistics.sparse.pooled import assisted_tau, pooled_tau
+from lm_validity.studies.agreement.statistics.sparse.process import fit_process, link_for, widening_of
+from lm_validity.studies.agreement.statistics.sparse.standing import expected_signs, mean_standing, rank_draws
+
+
+def table(seed=0, models=24, benchmarks=8, share=0.5):
+    """(scores with holes, whole scores, direct scores, log sizes, families): one ability, families, item noise."""
+    rng = np.random.default_rng(seed)
+    families = np.array([f"f{i % 4}" for i in range(models)], dtype=object)
+    size = rng.normal(size=(models, 2))
+    ability = size[:, 0] + 0.5 * rng.normal(size=4)[np.arange(models) % 4] + 0.3 * rng.normal(size=models)
+    latent = ability[:, None] * rng.uniform(0.5, 1, benchmarks) + 0.3 * rng.normal(size=(models, benchmarks))
+    whole = 1 / (1 + np.exp(-latent)) + 0.01 * rng.normal(size=latent.shape)
+    direct = 1 / (1 + np.exp(-latent - 0.7 * rng.normal(size=latent.shape) + 1))
+    known = rng.random(latent.shape) < share
+    known[:4] = True
+    return np.where(known, whole, np.nan), whole, direct, size, families
+
+
+def fitted(scores, direct, size, families):
+    return fit_process(scores, np.full(scores.shape, 0.01), direct, size, families)
+
+
+# ---- pooled and assisted agreement --------------------------------------------------------------------------
+
+
+def test_with_every_cell_known_both_estimates_are_the_mean_of_tau_a():
+    _, whole, *_ = table()
+    signs = pair_signs(whole)
+    mean = kendall_tau_matrix(signs, variant="a")[np.triu_indices(8, 1)].mean()
+    pooled = pooled_tau(signs)
+    assisted = assisted_tau(signs, np.random.default_rng(0).uniform(-1, 1, signs.sign.shape))
+    assert pooled.mean == pytest.approx(mean) and assisted.mean == pytest.approx(mean)
+    assert assisted.difference_error == pytest.approx(0, abs=1e-12)
+    np.testing.assert_allclose(pooled.by_benchmark, assisted.by_benchmark)
+    # no ties: tau-a is scipy's tau-b
+    assert mean == pytest.approx(
+        np.mean([kendalltau(*whole.T[list(p)])[0] for p in itertools.combinations(range(8), 2)])
+    )
+
+
+def test_with_holes_every_comparison_counts_once():
+    scores, *_ = table(1, models=9, benchmarks=4)
+    agreeing, number = 0, 0
+    of_first = [0, 0]
+    for a, b in itertools.combinations(range(4), 2):
+        for i, j in itertools.combinations(range(9), 2):
+            product = np.sign(scores[i, a] - scores[j, a]) * np.sign(scores[i, b] - scores[j, b])
+            if np.isfinite(product):
+                agreeing, number = agreeing + product, number + 1
+                of_first = [of_first[0] + product * (a == 0), of_first[1] + (a == 0)]
+    found = pooled_tau(pair_signs(scores))
+    assert found.comparisons == number and found.mean == pytest.approx(agreeing / number)
+    assert found.by_benchmark[0] == pytest.approx(of_first[0] / of_first[1])
+
+
+def test_the_standard_error_is_the_jackknife_over_models():
+    scores, *_ = table(2, models=10, benchmarks=5)
+    left = [pooled_tau(pair_signs(np.delete(scores, i, axis=0))).mean for i in range(10)]
+    assert pooled_tau(pair_signs(scores)).standard_error == pytest.approx(np.sqrt(0.9 * 10 * np.var(left)))
+
+
+def test_pairs_with_two_common_models_do_not_count_like_pairs_with_all():
+    """Twenty models agree on two benchmarks; two models disagree on a third one."""
+    scores = np.full((20, 3), np.nan)
+    scores[:, 0] = scores[:, 1] = np.arange(20)
+    scores[:2, 2] = [1, 0]
+    found = pooled_tau(pair_signs(scores))
+    assert found.mean == pytest.approx((190 - 2) / 192)
+    assert np.nanmean(kendall_tau_matrix(pair_signs(scores))[np.triu_indices(3, 1)]) == pytest.approx(-1 / 3)
+
+
+def test_nothing_in_common_is_no_number():
+    scores = np.array([[1.0, np.nan], [2.0, np.nan], [np.nan, 1.0]])
+    found = pooled_tau(pair_signs(scores))
+    assert np.isnan(found.mean) and found.comparisons == 0 and np.isnan(found.by_benchmark).all()
+    assert np.isnan(pooled_tau(pair_signs(scores[:1])).standard_error)
+
+
+def test_shuffled_columns_agree_by_nothing_however_the_table_is_filled():
+    """Predictions take direct scores and sizes for granted; what they get wrong is put right by measured cells."""
+    means = []
+    for seed in range(5):
+        scores, whole, direct, size, families = table(seed, models=40, benchmarks=10)
+        shuffled = np.random.default_rng(seed).permuted(whole, axis=0)
+        scores = np.where(np.isfinite(scores), shuffled, np.nan)
+        signs = pair_signs(scores)
+        means.append(
+            [pooled_tau(signs).mean, assisted_tau(signs, expected_signs(fitted(scores, direct, size, families))).mean]
+        )
+    assert np.abs(np.mean(means, axis=0)).max() < 0.02
+
+
+def test_assistance_puts_right_what_the_choice_of_cells_got_wrong():
+    """Cheap benchmarks that agree better than the others: the pooled tau is theirs, the assisted one is everyone's."""
+    rng = np.random.default_rng(5)
+    ability = rng.normal(size=120)
+    noise = np.array([0.3] * 4 + [1.5] * 8)
+    whole = ability[:, None] + noise * rng.normal(size=(120, 12))
+    scores = whole.copy()
+    scores[30:, 4:] = np.nan
+    truth, signs = pooled_tau(pair_signs(whole)).mean, pair_signs(scores)
+    first, second = signs.first, signs.second
+    # what is right on average for benchmarks of each kind, and knows nothing of single cells
+    from scipy.stats import norm
+
+    deviation = np.sqrt(2) * noise
+    expected = 2 * norm.cdf((ability[first] - ability[second])[:, None] / deviation) - 1
+    pooled, assisted = pooled_tau(signs).mean, assisted_tau(signs, expected)
+    assert pooled - truth > 0.2 and abs(assisted.mean - truth) < 0.03
+    assert assisted.mean - pooled < -2 * assisted.difference_error
+
+
+# ---- the process --------------------------------------------------------------------------
+
+
+def test_the_covariance_of_two_sets_of_cells_is_the_weighted_sum_of_the_parts():
+    _, whole, direct, size, families = table(3, models=6, benchmarks=3)
+    before = standardized(direct)[0]
+    model, benchmark = (part.ravel() for part in np.indices(whole.shape))
+    cells, kernels = Cells(model, benchmark, before.ravel()), make_kernels(before, size, families)
+    weights = np.exp(np.random.default_rng(0).normal(size=len(kernels.prior) - 1))
+    expected = np.tensordot(weights, kernels.parts(cells), 1)
+    covariance = kernels.weighted(weights)
+    np.testing.assert_allclose(covariance.between(cells, cells), expected)
+    np.testing.assert_allclose(covariance.variance(cells), np.diag(expected))
+    drawn = covariance.sample(cells, 3, 40_000, np.random.default_rng(1))
+    np.testing.assert_allclose(np.cov(drawn), expected, atol=0.05 * expected.max())
+
+
+def test_the_posterior_is_that_of_the_normal_distribution():
+    scores, _, direct, size, families = table(4, models=8, benchmarks=4)
+    process = fitted(scores, direct, size, families)
+    solver = process._solver
+    among = solver.covariance.between(solver.cells, solver.cells)
+    known, noise = solver.known, np.diag(solver.observed + 1e-8)
+    gain = among[:, known] @ np.linalg.inv(among[np.ix_(known, known)] + noise)
+    np.testing.assert_allclose(process.mean.ravel(), gain @ solver.values, atol=1e-8)
+    np.testing.assert_allclose(process.variance.ravel(), np.diag(among - gain @ among[known]), atol=1e-8)
+    # a measured cell predicted without itself is the posterior of the others
+    left, others = known[0], known[1:]
+    gain = among[left, others] @ np.linalg.inv(among[np.ix_(others, others)] + noise[1:, 1:])
+    assert process.without.ravel()[left] == pytest.approx(gain @ solver.values[1:])
+    variance = among[left, left] - gain @ among[others, left] + process.noise.ravel()[left]
+    assert process.without_variance.ravel()[left] == pytest.approx(variance, abs=1e-6)
+
+
+def test_draws_keep_measured_cells_and_have_the_posteriors_moments():
+    scores, _, direct, size, families = table(6, models=10, benchmarks=4)
+    process = fitted(scores, direct, size, families)
+    tables = process.draws(4000, np.random.default_rng(0))
+    known = process.measured
+    assert (tables[:, known] == scores[known]).all()
+    latent = (process.link.to(tables) - process.center) / process.scale
+    np.testing.assert_allclose(latent.mean(axis=0)[~known], process.mean[~known], atol=0.07)
+    spread = np.sqrt(process.variance + process.noise)
+    np.testing.assert_allclose(latent.std(axis=0)[~known], spread[~known], rtol=0.15)
+    again = fitted(scores, direct, size, families).draws(3, np.random.default_rng(0))
+    np.testing.assert_array_equal(again, process.draws(3, np.random.default_rng(0)))
+
+
+def test_predictions_are_better_than_the_mean_and_their_intervals_hold_what_they_claim():
+    inside, errors, naive = [], [], []
+    for seed in range(4):
+        scores, whole, direct, size, families = table(seed, models=30, benchmarks=8)
+        process = fitted(scores, direct, size, families)
+        value, low, high = process.predict()
+        hidden = np.isnan(scores)
+        inside += list(((low <= whole) & (whole <= high))[hidden])
+        errors += list((value - whole)[hidden])
+        naive += list((np.nanmean(scores, axis=0) - whole)[hidden])
+    assert 0.9 <= np.mean(inside) <= 0.985
+    assert np.std(errors) < 0.6 * np.std(naive)
+
+
+def test_ranks_hold_the_truth_although_half_of_the_cells_are_missing():
+    scores, whole, direct, size, families = table(7, models=30, benchmarks=8)
+    process = fitted(scores, direct, size, families)
+    tables = process.draws(300, np.random.default_rng(0))
+    low, high = np.quantile(rank_draws(tables), [0.025, 0.975], axis=0)
+    truth = rank_draws(whole[None])[0]
+    assert np.mean((low <= truth) & (truth <= high)) >= 0.9 and (high > low).any()
+    assert kendalltau(mean_standing(tables).mean(axis=0), mean_standing(whole))[0] > 0.85
+    complete = fitted(whole, direct, size, families)
+    np.testing.assert_array_equal(complete.draws(2, np.random.default_rng(0))[1], whole)
+
+
+def test_too_few_cells_or_too_many_models_make_no_process():
+    scores, _, direct, size, families = table()
+    few = np.full_like(scores, np.nan)
+    few.ravel()[:11] = 0.5
+    assert fitted(few, direct, size, families) is None
+    many = np.resize(scores, (501, 8))
+    assert fitted(many, many, np.zeros((501, 2)), np.resize(families, 501)) is None
+
+
+@pytest.mark.parametrize(
+    "change", ["constant benchmark", "nothing direct", "no size", "one family", "percent", "losses"]
+)
+def test_odd_tables_give_finite_predictions(change):
+    scores, _, direct, size, families = table(8, models=12, benchmarks=5)
+    if change == "constant benchmark":
+        scores[:, 2] = np.where(np.isfinite(scores[:, 2]), 0.25, np.nan)
+    if change == "nothing direct":
+        direct = np.full_like(direct, np.nan)
+    if change == "no size":
+        size = np.full_like(size, np.nan)
+    if change == "one family":
+        families = np.array(["f"] * 12, dtype=object)
+    if change == "percent":
+        scores, direct = 100 * scores, 100 * direct
+    if change == "losses":
+        scores, direct = -3 * scores, -3 * direct
+    process = fitted(scores, direct, size, families)
+    assert all(np.isfinite(part).all() for part in process.predict())
+    assert np.isfinite(process.draws(5, np.random.default_rng(0))).all()
+
+
+def test_fractions_and_correlations_stay_in_their_range():
+    low = np.array([[0.0, -0.2, 3.0], [0.9, 0.7, 80.0]])
+    link = link_for(low)
+    np.testing.assert_array_equal(link.fraction, [True, False, False])
+    np.testing.assert_array_equal(link.signed, [False, True, False])
+    inside = np.array([[0.3, -0.1, 7.0]])
+    np.testing.assert_allclose(link.back(link.to(inside)), inside)
+    step = 1e-6
+    np.testing.assert_allclose(
+        link.slope(inside), (link.to(inside + step) - link.to(inside - step)) / 2 / step, rtol=1e-5
+    )
+
+
+# ---- how wide --------------------------------------------------------------------------
+
+
+def test_intervals_widen_to_what_the_checked_cells_need_and_never_narrow():
+    normal = np.random.default_rng(0).standard_normal(20_000)
+    assert widening_of(normal) == pytest.approx(1, abs=0.03)
+    assert widening_of(2 * normal) == pytest.approx(2, abs=0.06)
+    assert widening_of(0.1 * normal) == 1
+    assert np.isnan(widening_of(normal[:18])) and np.isfinite(widening_of(normal[:19]))
+
+
+def test_widened_abilities_have_wider_ranks():
+    model = fit_one_factor(table()[0])
+    ranks = [ability_ranks(model, np.random.default_rng(0), widening=one) for one in (1.0, 1.0, 3.0)]
+    np.testing.assert_array_equal(ranks[0], ranks[1])
+    np.testing.assert_array_equal(ranks[0], ability_ranks(model, np.random.default_rng(0)))
+    assert ranks[2].std(axis=0).mean() > 1.3 * ranks[0].std(axis=0).mean()

@@ -6,6 +6,7 @@ Parsed by every job on a cluster: standard library and pydantic only, no pandas,
 import gc
 import glob
 import json
+import shlex
 import sys
 from pathlib import Path
 
@@ -70,6 +71,8 @@ RESULTS = str(RUN.results)
 PLACE = with_prefix(RESULTS)
 LOGS = f"{RESULTS}/logs"
 CELLS = GRID.all_manifests()
+# as a word of the reports' command lines; nothing where every cell is prepared
+PLAN_OPTION = f"--plan {shlex.quote(RUN.configuration.plan)}" if RUN.plan else ""
 CHECK = f"{RESULTS}/cells/check.json"
 
 

@@ -13,6 +13,7 @@ rule report_agreement:
         selections=f"{RESULTS}/tables/selections.parquet",
         models=from_user(RUN.configuration.models),
         benchmarks=from_user(RUN.configuration.benchmarks),
+        plan=from_user(RUN.configuration.plan),
     output:
         f"{RESULTS}/reports/agreement/summary.json",
         figures=report(
@@ -31,12 +32,13 @@ rule report_agreement:
         runtime=60,
     params:
         resamples=RUN.configuration.reports.resamples,
+        plan=PLAN_OPTION,
         folder=subpath(output[0], parent=True),
     message:
         "report agreement"
     shell:
         "lm-validity report agreement --scores {input.scores:q} --items {input.documents:q}"
-        " --selections {input.selections:q} --models {input.models:q} --benchmarks {input.benchmarks:q} --resamples {params.resamples} --output {params.folder:q} > {log:q} 2>&1"
+        " --selections {input.selections:q} --models {input.models:q} --benchmarks {input.benchmarks:q} --resamples {params.resamples} {params.plan} --output {params.folder:q} > {log:q} 2>&1"
 
 
 rule report_factors:
@@ -45,6 +47,7 @@ rule report_factors:
         scores=f"{RESULTS}/tables/scores.parquet",
         models=from_user(RUN.configuration.models),
         benchmarks=from_user(RUN.configuration.benchmarks),
+        plan=from_user(RUN.configuration.plan),
     output:
         f"{RESULTS}/reports/factors/summary.json",
         figures=report(
@@ -63,12 +66,13 @@ rule report_factors:
         runtime=60,
     params:
         resamples=RUN.configuration.reports.resamples,
+        plan=PLAN_OPTION,
         folder=subpath(output[0], parent=True),
     message:
         "report factors"
     shell:
         "lm-validity report factors --scores {input.scores:q} --models {input.models:q}"
-        " --benchmarks {input.benchmarks:q} --resamples {params.resamples} --output {params.folder:q} > {log:q} 2>&1"
+        " --benchmarks {input.benchmarks:q} --resamples {params.resamples} {params.plan} --output {params.folder:q} > {log:q} 2>&1"
 
 
 rule report_signal:

@@ -21,6 +21,7 @@ Models = Annotated[Path, typer.Option(help="Models sheet (CSV or TSV).")]
 Benchmarks = Annotated[Path, typer.Option(help="Benchmarks sheet (CSV or TSV).")]
 Output = Annotated[Path, typer.Option(help="Folder for summary.json, tables, figures and the page.")]
 Resamples = Annotated[int, typer.Option(min=0, help="Resamples for intervals; 0 skips them.")]
+Plan = Annotated[Path | None, typer.Option(help="Sheet of what was to be prepared; other cells are not missing.")]
 REPORTS, SCREENING, WORDS = Reports(), Screening(), E2LM.as_words()
 
 
@@ -35,22 +36,28 @@ def agreement(
     tau: Annotated[Literal["a", "b", "c"], typer.Option(help="Variant of Kendall's tau; b is the paper's.")] = "b",
     align: Annotated[str | None, typer.Option(help="Two benchmarks for the bump plot, BENCHMARK,BENCHMARK.")] = None,
     selections: Annotated[Path | None, typer.Option(help="selections.parquet, for the prompts chosen.")] = None,
+    plan: Plan = None,
 ) -> None:
     """Do the benchmarks agree on which model is better, before and after equal preparation?"""
     from lm_validity.studies.agreement.report import report_agreement
 
     options = {"items": items, "resamples": resamples, "tau": tau, "align": align, "selections": selections}
-    report_agreement(scores, models, benchmarks, output, **options)
+    report_agreement(scores, models, benchmarks, output, **options, plan=plan)
 
 
 @app.command("factors")
 def factors(
-    scores: Scores, models: Models, benchmarks: Benchmarks, output: Output, resamples: Resamples = REPORTS.resamples
+    scores: Scores,
+    models: Models,
+    benchmarks: Benchmarks,
+    output: Output,
+    resamples: Resamples = REPORTS.resamples,
+    plan: Plan = None,
 ) -> None:
     """How many factors does the score matrix have, and what is the first?"""
     from lm_validity.studies.agreement.factors.report import report_factors
 
-    report_factors(scores, models, benchmarks, output, resamples=resamples)
+    report_factors(scores, models, benchmarks, output, resamples=resamples, plan=plan)
 
 
 @app.command("screening")

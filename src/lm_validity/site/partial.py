@@ -63,12 +63,13 @@ def _reports(run: Run, tables: Path, with_items: bool) -> dict:
     selections = tables / "selections.parquet"
     settings = run.configuration.reports
     with_resamples = {"resamples": settings.resamples}
+    planned = with_resamples | {"plan": run.configuration.plan}
     found = {}
     if "agreement" in run.configuration.studies:
         found["agreement"] = lambda output: report_agreement(
-            scores, models, benchmarks, output, items=items, selections=selections, **with_resamples
+            scores, models, benchmarks, output, items=items, selections=selections, **planned
         )
-        found["factors"] = lambda output: report_factors(scores, models, benchmarks, output, **with_resamples)
+        found["factors"] = lambda output: report_factors(scores, models, benchmarks, output, **planned)
     if "signal" in run.configuration.studies:
         found["signal"] = lambda output: report_signal(
             scores,

@@ -191,7 +191,8 @@ def coverage_notes(matrix: ScoreMatrix, scores: dict, stderr: dict, tasks: list[
         known_cells = np.isfinite(scores[protocol])
         if not known_cells.any():
             continue
-        notes += _missing_notes(protocol, known_cells, matrix.models, tasks)
+        planned = matrix.planned(protocol)[:, ~matrix.is_corpus]
+        notes += _missing_notes(protocol, known_cells, matrix.models, tasks, planned)
         columns = list(zip(tasks, scores[protocol].T, stderr[protocol].T, known_cells.T, strict=True))
         constant = [name for name, column, _, ok in columns if ok.sum() > 1 and np.ptp(column[ok]) == 0]
         if constant:
@@ -231,14 +232,19 @@ def comparison_notes(matrix: ScoreMatrix, known: np.ndarray, whole: bool) -> lis
     ]
 
 
-def _missing_notes(protocol: str, known: np.ndarray, models: tuple[str, ...], tasks: list[str]) -> list[str]:
+def _missing_notes(
+    protocol: str, known: np.ndarray, models: tuple[str, ...], tasks: list[str], planned: np.ndarray
+) -> list[str]:
     if known.all():
         return []
-    cells = [f"{models[i]} on {tasks[j]}" for i, j in zip(*np.nonzero(~known), strict=True)]
-    notes = [
-        f"{protocol}: {len(cells)} of {known.size} cells are missing ({listing(cells, 6)}); each tau is over the "
-        "models known on both benchmarks."
-    ]
+    cells = [f"{models[i]} on {tasks[j]}" for i, j in zip(*np.nonzero(~known & planned), strict=True)]
+    each = "each tau is over the models known on both benchmarks"
+    notes = []
+    if not planned.all():
+        left_out = int((~known & ~planned).sum())
+        notes.append(f"{protocol}: {left_out} of {known.size} cells are not planned, which is not missing; {each}.")
+    if cells:
+        notes.append(f"{protocol}: {len(cells)} of {known.size} cells are missing ({listing(cells, 6)}); {each}.")
     nowhere = [name for name, row in zip(models, known, strict=True) if not row.any()]
     if nowhere:
         notes.append(f"{protocol}: no score at all for {listing(nowhere)}.")

@@ -9,6 +9,7 @@ import pandas as pd
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Page, Section, Table
 from lm_validity.studies.agreement.analysis import DIRECT, PREPARED
+from lm_validity.studies.agreement.incomplete.section import incomplete_findings, incomplete_section
 from lm_validity.studies.agreement.influence_section import influence_section
 from lm_validity.studies.agreement.missing_cells import missing_finding, missing_section
 from lm_validity.studies.agreement.prompt_section import preparation_section, prompt_section
@@ -65,6 +66,7 @@ def agreement_page(summary: AgreementSummary) -> Page:
             name="mean tau",
         ),
         missing_section(summary),
+        incomplete_section(summary.incomplete, summary.matrix),
         reliability_section(summary),
         preparation_section(summary.adapted_shares, summary.matrix),
         prompt_section(summary.choices, summary.matrix),
@@ -82,6 +84,7 @@ def agreement_page(summary: AgreementSummary) -> Page:
 
 def _findings(summary: AgreementSummary) -> list[Finding]:
     findings = [size_finding(summary), corrected_finding(summary)]
+    findings += incomplete_findings(summary.incomplete)
     findings += [_agreement_finding(summary), _improvement_finding(summary), missing_finding(summary)]
     findings += [_subset_finding(summary), _perplexity_finding(summary), _selection_finding(summary)]
     return [finding for finding in findings if finding is not None]

@@ -25,6 +25,7 @@ def report_agreement(
     tau: TauVariant = "b",
     align: str | None = None,
     selections: str | Path | None = None,
+    plan: str | Path | None = None,
 ) -> None:
     """Write summary.json, tables, figures and the page of the agreement report under `output`.
 
@@ -32,9 +33,10 @@ def report_agreement(
     of each model it trained.
     `resamples`: 0 skips intervals and the alignment of all pairs. `tau`: the variant of Kendall's tau without
     resampling. `align`: the two benchmarks of the bump plot; by default the pair within one category whose
-    direct rankings contradict each other most.
+    direct rankings contradict each other most. `plan`: the sheet of what was to be prepared; other cells are not
+    missing.
     """
-    matrix = read_score_matrix(scores, models, benchmarks)
+    matrix = read_score_matrix(scores, models, benchmarks, plan)
     pair = _alignment_pair(align, matrix)
     choices = prompt_choices(scores, selections, matrix)
     shares = adapted_shares(selections, matrix)

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from lm_validity.config.plan import Plan, read_cells
 from lm_validity.errors import InputError
 from lm_validity.studies.agreement.score_checks import direction_notes, unit_notes
 from lm_validity.studies.agreement.statistics.factors import pretraining_compute
@@ -28,8 +29,8 @@ class ScoreMatrix:
     the metric's own units and direction; several seeds are averaged (`stderr`: root mean square over seeds,
     since they share the test items). `by_seed` maps each seed to a (n, k) array of its prepared scores.
     `model_facts` and `benchmark_facts` are the sheets' rows in the order of `models` and `benchmarks`.
-    `selected` names the rows of the table behind the scores and their metrics. `notes` says what was left out or
-    assumed.
+    `selected` names the rows of the table behind the scores and their metrics. `plan`: the cells that were to be
+    prepared, None where all were. `notes` says what was left out or assumed.
     """
 
     models: tuple[str, ...]
@@ -43,6 +44,7 @@ class ScoreMatrix:
     selected: pd.DataFrame
     sources: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    plan: Plan | None = None
 
     @property
     def is_corpus(self) -> np.ndarray:
@@ -92,6 +94,12 @@ class ScoreMatrix:
         variance = np.divide(squares.sum(axis=0), freedom, out=np.full(len(freedom), np.nan), where=freedom > 0)
         return np.sqrt(np.divide(variance, number, out=error, where=number > 0))
 
+    def planned(self, protocol: str) -> np.ndarray:
+        """(n, k) True unless the plan leaves the cell out; direct scores are always planned."""
+        if self.plan is None or protocol != "train_before_test":
+            return np.ones(self.value[protocol].shape, dtype=bool)
+        return np.array([[(model, name) in self.plan for name in self.benchmarks] for model in self.models])
+
     def task_names(self) -> list[str]:
         """Benchmarks that are not perplexity corpora, in order."""
         return [name for name, corpus in zip(self.benchmarks, self.is_corpus, strict=True) if not corpus]
@@ -106,8 +114,10 @@ class ScoreMatrix:
         return bool(np.isfinite(self.value[protocol][:, ~self.is_corpus]).any())
 
 
-def read_score_matrix(scores: str | Path, models: str | Path, benchmarks: str | Path) -> ScoreMatrix:
-    """Read the selected test rows of each benchmark's metric.
+def read_score_matrix(
+    scores: str | Path, models: str | Path, benchmarks: str | Path, plan: str | Path | None = None
+) -> ScoreMatrix:
+    """Read the selected test rows of each benchmark's metric, and the plan of what was to be prepared.
 
     The benchmarks sheet decides which benchmarks count; the models sheet only adds what is known about each
     model. Raises InputError for bad files, a score without a model or benchmark, an unknown protocol, two
@@ -160,6 +170,7 @@ def read_score_matrix(scores: str | Path, models: str | Path, benchmarks: str | 
         selected=rows[[*SELECTED, "metric"]].reset_index(drop=True),
         sources=tuple(sorted(rows["source"].dropna().unique())),
         notes=tuple(notes),
+        plan=None if plan is None else read_cells(plan),
     )
 
 

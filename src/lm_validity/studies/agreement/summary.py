@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from lm_validity.studies.agreement.incomplete.summary import Incomplete
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix
 from lm_validity.studies.agreement.statistics.agreement import PerplexityAgreement
 from lm_validity.studies.agreement.statistics.alignment import Alignment
@@ -376,7 +377,7 @@ class MissingCells:
 @dataclass(frozen=True)
 class AgreementSummary:
     """The agreement report. `categories`: of each benchmark, None where unknown; `choices`: prompts chosen;
-    `missing_cells`: None where no cell is missing.
+    `missing_cells`: None where no cell is missing; `incomplete`: by protocol that lacks cells.
     `adapted_shares`: of each model's weights, those with an adapter."""
 
     models: int
@@ -398,6 +399,7 @@ class AgreementSummary:
     subsets: dict[str, SubsetSummary]
     influence: dict[str, list[InfluenceSummary]]
     missing_cells: MissingCells | None
+    incomplete: dict[str, Incomplete]
     alignment: list[PairAlignment]
     selected_on_test: SelectionOnTest | None
     by_benchmark: dict[str, dict[str, BenchmarkFigures | Missing]]

@@ -50,6 +50,7 @@ from lm_validity.studies.agreement.uncertainty import no_intervals
 from lm_validity.tables.schema import PROTOCOLS
 
 SHOWN_COMPONENTS = 5
+NORMAL_95 = 1.959964
 MINIMUM_CATEGORIES = 3  # of benchmarks, to resample them
 MINIMUM_RESAMPLED_FAMILY = 10  # models of a family: fewer give no usable interval of a share of variance
 
@@ -228,8 +229,10 @@ def _common_ranks(analysis: FactorsAnalysis, benchmark_weights: np.ndarray) -> d
 
 
 def _complete(scores: np.ndarray, rng: np.random.Generator) -> Completion:
-    model = fit_one_factor(scores)
-    found = Completion(model, check_held_out(scores, rng), ability_ranks(model, rng), float("nan"))
+    model, check = fit_one_factor(scores), check_held_out(scores, rng)
+    # a complete table's ranks are of the abilities behind it; a few cells' must also pay for what the model got wrong
+    widening = 1.0 if np.isfinite(scores).all() else max(1.0, check.multiplier / NORMAL_95)
+    found = Completion(model, check, ability_ranks(model, rng, widening=widening), float("nan"))
     return replace(found, p_second=second_factor(scores, np.random.default_rng(0)))
 
 

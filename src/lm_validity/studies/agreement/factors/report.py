@@ -11,13 +11,18 @@ from lm_validity.summaries import write_summary
 
 
 def report_factors(
-    scores: str | Path, models: str | Path, benchmarks: str | Path, output: str | Path, resamples: int = 2000
+    scores: str | Path,
+    models: str | Path,
+    benchmarks: str | Path,
+    output: str | Path,
+    resamples: int = 2000,
+    plan: str | Path | None = None,
 ) -> None:
     """Write summary.json, tables, figures and the page of the factors report under `output`.
 
-    `resamples`: 0 skips intervals, and with them the choice of a model by budget.
+    `resamples`: 0 skips intervals, and with them the choice of a model by budget. `plan`: what was to be prepared.
     """
-    matrix = read_score_matrix(scores, models, benchmarks)
+    matrix = read_score_matrix(scores, models, benchmarks, plan)
     analysis = analyze_factors(matrix)
     uncertainty = factors_uncertainty(analysis, resamples)
     summary = summarize_factors_report(analysis, uncertainty, resamples)

@@ -26,7 +26,7 @@ from lm_validity.studies.agreement.factors.summary import (
 from lm_validity.studies.agreement.score_matrix import listing
 from lm_validity.studies.agreement.similar_models import LOST_CLUSTER, no_clusters
 from lm_validity.studies.agreement.statistics.corrected import cluster_numbers
-from lm_validity.studies.agreement.statistics.factors import ComputeRelation, share_intervals
+from lm_validity.studies.agreement.statistics.factors import Components, ComputeRelation, share_intervals
 from lm_validity.studies.agreement.statistics.potential import best_by_budget
 from lm_validity.studies.agreement.statistics.resampling import Interval
 from lm_validity.studies.agreement.statistics.simultaneous import share_in_top, simultaneous_ranks
@@ -37,6 +37,10 @@ from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import count
 
 SECOND_FACTOR_LEVEL = 0.05
+FEW_IN_COMMON = (
+    "Two benchmarks have fewer than half of the models in common. Correlations over so few models make the first share "
+    "too large, and so would a table with predicted cells."
+)
 NO_COMPONENTS = "Fewer than two benchmarks can take part, so there are no components."
 NO_SHARE_INTERVAL = "Without one of the models there is no such component, or its share is 1."
 NO_RANK_INTERVAL = (
@@ -56,8 +60,9 @@ def summarize_factors_report(
     """The report's results in one object."""
     matrix, tasks = analysis.matrix, analysis.tasks
     common = np.isfinite(analysis.common_scores[PROTOCOLS[0]])
-    shares = {p: first_shares(analysis, p, analysis.components[p].explained_variance) for p in PROTOCOLS}
-    in_both = {p: first_shares(analysis, p, analysis.common_components[p].explained_variance) for p in PROTOCOLS}
+    shares = {p: first_shares(analysis, p, analysis.components[p], analysis.scores[p]) for p in PROTOCOLS}
+    common_components, common_scores = analysis.common_components, analysis.common_scores
+    in_both = {p: first_shares(analysis, p, common_components[p], common_scores[p]) for p in PROTOCOLS}
     return FactorsSummary(
         models=len(matrix.models),
         benchmarks=len(tasks),
@@ -105,11 +110,19 @@ def summarize_factors_report(
     )
 
 
-def first_shares(analysis: FactorsAnalysis, protocol: str, shares: np.ndarray, reason: str = NO_COMPONENTS) -> Shares:
-    """The first five shares of variance."""
-    if len(shares):
-        return shares[:SHOWN_COMPONENTS].tolist()
-    return Missing(reason if analysis.matrix.has(protocol) else no_scores(protocol))
+def first_shares(analysis: FactorsAnalysis, protocol: str, components: Components, scores: np.ndarray) -> Shares:
+    """The first five shares of variance of the components of `scores`."""
+    if not len(components.explained_variance):
+        return Missing(NO_COMPONENTS if analysis.matrix.has(protocol) else no_scores(protocol))
+    if has_few_in_common(scores[:, components.used]):
+        return Missing(FEW_IN_COMMON)
+    return components.explained_variance[:SHOWN_COMPONENTS].tolist()
+
+
+def has_few_in_common(scores: np.ndarray) -> bool:
+    """Whether two of the benchmarks have fewer than half of the models with `scores` (models, benchmarks) in common."""
+    known = np.isfinite(scores).astype(int)
+    return bool((known.T @ known).min() < known.any(axis=1).sum() / 2)
 
 
 def _share_ranges(shares: Shares, interval: Interval | None, reason: str) -> Ranges:
@@ -138,10 +151,10 @@ def _without_size(analysis: FactorsAnalysis, protocol: str) -> Shares:
     """Shares of variance of scores less what goes with the logarithm of the number of parameters."""
     if protocol not in analysis.without_size:
         return Missing(no_scores(protocol))
-    shares = analysis.without_size[protocol].explained_variance
-    if np.isfinite(analysis.matrix.sizes()[0]).sum() < MINIMUM_FAMILY or not len(shares):
+    components = analysis.without_size[protocol]
+    if np.isfinite(analysis.matrix.sizes()[0]).sum() < MINIMUM_FAMILY or not len(components.explained_variance):
         return Missing(f"Fewer than {MINIMUM_FAMILY} models have a known number of parameters, or {NO_COMPONENTS}")
-    return shares[:SHOWN_COMPONENTS].tolist()
+    return first_shares(analysis, protocol, components, analysis.scores[protocol])
 
 
 def _parallel(analysis: FactorsAnalysis, protocol: str) -> ParallelSummary | Missing:
@@ -150,6 +163,8 @@ def _parallel(analysis: FactorsAnalysis, protocol: str) -> ParallelSummary | Mis
         return Missing(no_scores(protocol))
     if not len(result.observed):
         return Missing(NO_COMPONENTS)
+    if has_few_in_common(analysis.scores[protocol][:, analysis.components[protocol].used]):
+        return Missing(FEW_IN_COMMON)
     means, limits = (null[:SHOWN_COMPONENTS].tolist() for null in (result.null_mean, result.null_95))
     within = analysis.parallel_within[protocol]
     few = Missing(f"No family of at least {MINIMUM_FAMILY} models differs on two benchmarks.")
@@ -160,13 +175,23 @@ def _parallel(analysis: FactorsAnalysis, protocol: str) -> ParallelSummary | Mis
 def _family(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, family: str) -> FamilySummary:
     size = int((analysis.matrix.families == family).sum())
     reason = "Models of the family differ on fewer than two benchmarks." if size >= MINIMUM_FAMILY else SMALL_FAMILY
-    shares = {p: first_shares(analysis, p, analysis.families[family][p], reason) for p in PROTOCOLS}
+    shares = {p: _family_shares(analysis, p, family, reason) for p in PROTOCOLS}
     intervals = uncertainty.families.get(family)
     if intervals is None:
         few = f"The family has fewer than {MINIMUM_RESAMPLED_FAMILY} models."
         return FamilySummary(shares, Missing(uncertainty.reason or few))
     first = {p: found if isinstance(found, Missing) else found[0] for p, found in shares.items()}
     return FamilySummary(shares, {p: ends(first[p], intervals.get(p), no_scores(p)) for p in PROTOCOLS})
+
+
+def _family_shares(analysis: FactorsAnalysis, protocol: str, family: str, reason: str) -> Shares:
+    shares, scores = analysis.families[family][protocol], analysis.scores[protocol]
+    if not len(shares):
+        return Missing(reason if analysis.matrix.has(protocol) else no_scores(protocol))
+    scores = scores[analysis.matrix.families == family]
+    if has_few_in_common(scores[:, np.isfinite(scores).any(axis=0)]):
+        return Missing(FEW_IN_COMMON)
+    return shares[:SHOWN_COMPONENTS].tolist()
 
 
 def _by_model(analysis: FactorsAnalysis, protocol: str) -> dict[str, Value]:

@@ -1,0 +1,193 @@
+"""From a table with missing cells to what can be said despite them; no table is ever filled for it."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from lm_validity.studies.agreement.incomplete.summary import (
+    Incomplete,
+    Pooled,
+    Prediction,
+    Range,
+    Standing,
+    Trust,
+)
+from lm_validity.studies.agreement.score_matrix import ScoreMatrix
+from lm_validity.studies.agreement.statistics.ranking import average_ranks, pair_signs
+from lm_validity.studies.agreement.statistics.resampling import Interval
+from lm_validity.studies.agreement.statistics.sparse.pooled import assisted_tau, pooled_tau
+from lm_validity.studies.agreement.statistics.sparse.process import (
+    LEAST_CELLS,
+    MOST_CELLS,
+    MOST_MODELS,
+    NORMAL_95,
+    CellProcess,
+    fit_process,
+    widening_of,
+)
+from lm_validity.studies.agreement.statistics.sparse.standing import expected_signs, mean_standing, rank_draws
+from lm_validity.summaries import Missing, known
+from lm_validity.tables.schema import PROTOCOLS
+
+DRAWS = 400
+MINIMUM_MODELS = 3  # with a score; fewer leave nothing to predict from
+HARDLY = 3  # measured cells a model of a family: with fewer, its predictions are those of other families
+AUDIT = "audit"  # reason of cells drawn at random to check predictions
+NO_COMPARISON = "No two models are known on two benchmarks."
+NO_PROCESS = (
+    f"There are fewer than {LEAST_CELLS} known cells or more than {MOST_CELLS:,}, or fewer than {MINIMUM_MODELS} "
+    f"models or more than {MOST_MODELS}."
+)
+LEAST_CHECKED = 19  # cells that a 95% quantile takes
+FEW_RESIDUALS = f"Fewer than {LEAST_CHECKED} cells can be checked."
+
+
+def incomplete_protocols(matrix: ScoreMatrix, seed: int = 5) -> dict[str, Incomplete]:
+    """What is known of each protocol that has scores and lacks some; nothing for a complete table."""
+    is_task = ~matrix.is_corpus
+    scores = {p: matrix.oriented(p)[:, is_task] for p in PROTOCOLS if matrix.has(p)}
+    return {
+        protocol: _incomplete(matrix, protocol, values, seed)
+        for protocol, values in scores.items()
+        if not np.isfinite(values).all()
+    }
+
+
+def _incomplete(matrix: ScoreMatrix, protocol: str, scores: np.ndarray, seed: int) -> Incomplete:
+    measured, planned = np.isfinite(scores), matrix.planned(protocol)[:, ~matrix.is_corpus]
+    process, trust, widening = None, Missing(NO_PROCESS), 1.0
+    if measured.any(axis=1).sum() >= MINIMUM_MODELS:
+        process = _fit(matrix, protocol, scores, seed)
+    if process is not None:
+        trust, widening = _trust(matrix, protocol, scores, process, seed)
+    return Incomplete(
+        cells=int(measured.sum()),
+        missing=int((~measured).sum()),
+        unplanned=int((~measured & ~planned).sum()),
+        kendall_tau=_pooled(matrix, scores, process),
+        ranks=Missing(NO_PROCESS) if process is None else _standings(matrix, process, widening, seed),
+        trust=trust,
+        predictions=[] if process is None else _predictions(matrix, process, widening, planned),
+        measured=measured,
+    )
+
+
+def _fit(matrix: ScoreMatrix, protocol: str, scores: np.ndarray, seed: int) -> CellProcess | None:
+    """The process of a protocol's scores; for prepared ones, the direct scores are known beside them."""
+    is_task, other = ~matrix.is_corpus, PROTOCOLS[0]
+    direct = matrix.oriented(other)[:, is_task]
+    if protocol == other:
+        direct = np.full_like(direct, np.nan)
+    facts = matrix.model_facts[["parameters_b", "tokens_b"]].to_numpy(float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        size = np.log(np.where(facts > 0, facts, np.nan))
+    return fit_process(scores, matrix.stderr[protocol][:, is_task], direct, size, matrix.families, seed)
+
+
+def _pooled(matrix: ScoreMatrix, scores: np.ndarray, process: CellProcess | None) -> Pooled:
+    names, signs = matrix.task_names(), pair_signs(scores)
+    own = pooled_tau(signs)
+    by_benchmark = {name: known(float(tau), NO_COMPARISON) for name, tau in zip(names, own.by_benchmark, strict=True)}
+    mean, interval = known(own.mean, NO_COMPARISON), _interval(own.mean, own.standard_error)
+    if process is None or isinstance(mean, Missing):
+        reason = mean if isinstance(mean, Missing) else Missing(NO_PROCESS)
+        nothing = dict.fromkeys(names, reason)
+        return Pooled(mean, interval, own.comparisons, by_benchmark, reason, reason, nothing, reason)
+    helped = assisted_tau(signs, expected_signs(process))
+    return Pooled(
+        mean=mean,
+        interval=interval,
+        comparisons=own.comparisons,
+        by_benchmark=by_benchmark,
+        assisted=known(helped.mean, NO_COMPARISON),
+        assisted_interval=_interval(helped.mean, helped.standard_error),
+        assisted_by_benchmark={
+            name: known(float(tau), NO_COMPARISON) for name, tau in zip(names, helped.by_benchmark, strict=True)
+        },
+        differ=bool(abs(helped.mean - own.mean) > 2 * helped.difference_error),
+    )
+
+
+def _interval(mean: float, error: float) -> Range:
+    """mean ± 1.96 standard errors, within [-1, 1]."""
+    if not np.isfinite(mean) or not np.isfinite(error):
+        return Missing("Fewer than 3 models, or too few comparisons without one of them.")
+    return Interval(float(max(-1.0, mean - NORMAL_95 * error)), float(min(1.0, mean + NORMAL_95 * error)))
+
+
+# ---- how far predictions can be trusted ------------------------------------------------------------------------------
+
+
+def _trust(
+    matrix: ScoreMatrix, protocol: str, scores: np.ndarray, process: CellProcess, seed: int
+) -> tuple[Trust, float]:
+    """How well known cells were predicted, and the factor by which intervals are widened for it.
+
+    By the audit's cells, predicted without any of them, where there are at least 19; else each known cell is predicted
+    from the others, which cannot show what only the cells that were left out have in common.
+    """
+    audited = _audited(matrix, protocol) & np.isfinite(scores)
+    source, residuals = "left out", process.residuals()
+    if audited.sum() >= LEAST_CHECKED:
+        without = _fit(matrix, protocol, np.where(audited, np.nan, scores), seed)
+        if without is not None:
+            hidden = replace(without, scores=np.where(audited, scores, np.nan))
+            source, residuals = AUDIT, hidden.residuals()
+    residuals = residuals[np.isfinite(residuals)]
+    widening = widening_of(residuals)
+    hardly = _hardly_measured(matrix, np.isfinite(scores))
+    coverage = float(np.mean(np.abs(residuals) <= NORMAL_95)) if len(residuals) else float("nan")
+    factor = known(widening, FEW_RESIDUALS)
+    found = Trust(source, len(residuals), known(coverage, FEW_RESIDUALS), factor, hardly)
+    return found, widening if np.isfinite(widening) else 1.0
+
+
+def _audited(matrix: ScoreMatrix, protocol: str) -> np.ndarray:
+    """(models, benchmarks) cells that the plan drew to check predictions."""
+    names = matrix.task_names()
+    if matrix.plan is None or protocol == PROTOCOLS[0]:
+        return np.zeros((len(matrix.models), len(names)), dtype=bool)
+    drawn = {pair for pair, cell in matrix.plan.items() if cell.reason == AUDIT}
+    return np.array([[(model, name) in drawn for name in names] for model in matrix.models])
+
+
+def _hardly_measured(matrix: ScoreMatrix, measured: np.ndarray) -> list[str]:
+    """Families with fewer than 3 measured cells a model, in order of first appearance."""
+    families, number = matrix.families, measured.sum(axis=1)
+    limit = min(HARDLY, measured.shape[1])
+    names = dict.fromkeys(name for name in families if isinstance(name, str))
+    return [name for name in names if number[families == name].mean() < limit]
+
+
+# ---- ranks and predictions -------------------------------------------------------------------------------------------
+
+
+def _standings(matrix: ScoreMatrix, process: CellProcess, widening: float, seed: int) -> dict[str, Standing]:
+    """Ranks over all benchmarks, missing scores drawn from the process; a model without any score has none."""
+    scored = np.flatnonzero(process.measured.any(axis=1))
+    tables = process.draws(DRAWS, np.random.default_rng(seed), widening)[:, scored]
+    rank = average_ranks(mean_standing(tables).mean(axis=0))
+    low, high = np.quantile(rank_draws(tables), [0.025, 0.975], axis=0)
+    nowhere = Missing("The model has no score.")
+    found = dict.fromkeys(matrix.models, Standing(nowhere, nowhere))
+    for place, row in enumerate(scored):
+        bounds = Interval(float(low[place]), float(high[place]))
+        found[matrix.models[row]] = Standing(float(rank[place]), bounds)
+    return found
+
+
+def _predictions(matrix: ScoreMatrix, process: CellProcess, widening: float, planned: np.ndarray) -> list[Prediction]:
+    """Every cell that was not measured, of models with a score; in the metric's own direction."""
+    direction, names = matrix.direction[~matrix.is_corpus], matrix.task_names()
+    value, low, high = (part * direction for part in process.predict(widening))
+    hidden = ~process.measured & process.measured.any(axis=1, keepdims=True)
+    return [
+        Prediction(
+            matrix.models[i],
+            names[j],
+            bool(planned[i, j]),
+            float(value[i, j]),
+            Interval(float(min(low[i, j], high[i, j])), float(max(low[i, j], high[i, j]))),
+        )
+        for i, j in zip(*np.nonzero(hidden), strict=True)
+    ]

@@ -1,0 +1,191 @@
+"""Findings and the section on a protocol with missing cells: pooled agreement, ranks, and what was not measured."""
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from lm_validity.pages import figures
+from lm_validity.pages.page import Figure, Finding, Section, Table
+from lm_validity.studies.agreement.incomplete.estimates import AUDIT
+from lm_validity.studies.agreement.incomplete.summary import Incomplete, Range, Trust, Value
+from lm_validity.studies.agreement.score_matrix import ScoreMatrix
+from lm_validity.summaries import Missing, is_known, number
+from lm_validity.words import count, decimal, listing, percent, with_interval
+
+_WHEN = {"direct": "As the models come", "train_before_test": "After preparation"}
+LEAST_COVERAGE = 0.9
+MOST_DRAWN = 60  # predicted cells in the figure, the most uncertain ones first
+EXPLANATION = (
+    "Pooled agreement counts every comparison of two models on two benchmarks once: the share that agrees less the "
+    "share that does not. A pair of benchmarks with few models in common weighs as little as it knows. The assisted "
+    "estimate adds what a statistical model of the scores says of comparisons that were not measured, and puts right "
+    "what it gets wrong where they were. Neither is computed from a table with filled cells. Ranks are by the mean "
+    "standardised score over all benchmarks, with missing scores drawn from the model again and again."
+)
+
+
+def incomplete_findings(found: dict[str, Incomplete]) -> list[Finding]:
+    """A finding for each protocol with missing cells."""
+    return [_finding(protocol, one) for protocol, one in found.items() if is_known(one.kendall_tau.mean)]
+
+
+def _finding(protocol: str, one: Incomplete) -> Finding:
+    tau = one.kendall_tau
+    sentence = (
+        f"{_WHEN[protocol]}, {one.missing:,} of {one.cells + one.missing:,} cells were not measured. Pooled over "
+        f"pairs of models, tau is {_words(tau.mean, tau.interval)}"
+    )
+    if is_known(tau.assisted):
+        sentence += f"; assisted by predictions it is {_words(tau.assisted, tau.assisted_interval)}"
+    planned = f"{one.unplanned:,} cells are not planned. " if one.unplanned else ""
+    basis = f"{planned}{tau.comparisons:,} comparisons. Intervals are for other models on these benchmarks."
+    if is_known(tau.differ) and tau.differ:
+        basis += (
+            " The two differ by more than twice the standard error of their difference: the measured cells are not "
+            "like the others, or the model is wrong for them."
+        )
+    return Finding(f"{sentence}.", basis)
+
+
+def _words(value: Value, interval: Range) -> str:
+    return with_interval(number(value), None if isinstance(interval, Missing) else interval)
+
+
+def incomplete_section(found: dict[str, Incomplete], matrix: ScoreMatrix) -> Section | None:
+    """Pooled agreement by benchmark, ranks with intervals, and predictions in a table of their own."""
+    if not found:
+        return None
+    tables, charts = [_benchmark_table(found)], []
+    for protocol, one in found.items():
+        ranks = _rank_frame(one, matrix)
+        if len(ranks):
+            tables.append(_rank_table(protocol, ranks))
+        predictions = _prediction_frame(one, matrix)
+        if len(predictions):
+            tables.append(_prediction_table(protocol, predictions))
+            charts.append(_prediction_figure(protocol, predictions))
+    notes = [note for protocol, one in found.items() for note in trust_notes(protocol, one.trust)]
+    return Section("Despite missing cells", explanation=EXPLANATION, figures=charts, tables=tables, notes=notes)
+
+
+def trust_notes(protocol: str, trust: Trust | Missing) -> list[str]:
+    """How often known cells lie inside their intervals, and warnings where that is too seldom."""
+    if isinstance(trust, Missing):
+        return [f"{protocol}: no predictions. {trust.reason}"]
+    checked = (
+        f"{protocol}: of {count(trust.cells, 'random cell')} of the audit"
+        if trust.source == AUDIT
+        else f"{protocol}: of {count(trust.cells, 'measured cell')}, each predicted from the others"
+    )
+    notes = [f"{checked}, {percent(number(trust.coverage))} lie inside their 95% interval."]
+    if is_known(trust.widening) and trust.widening > 1:
+        notes[0] += f" All intervals are {decimal(number(trust.widening))} times as wide for it."
+    if trust.source != AUDIT:
+        notes[0] += (
+            " Cells that are hard to predict may all be among the unmeasured ones: only an audit of random unmeasured "
+            "cells shows it (`lm-validity plan --audit 40`)."
+        )
+    if is_known(trust.coverage) and trust.coverage < LEAST_COVERAGE:
+        notes.append(f"{protocol}: fewer than 90% lie inside. Predictions are less certain than their model says.")
+    if trust.hardly_measured:
+        notes.append(
+            f"{protocol}: fewer than 3 measured cells a model in {listing(trust.hardly_measured)}. What is predicted "
+            "for these families rests on other families, and the intervals may be too narrow."
+        )
+    return notes
+
+
+def _benchmark_table(found: dict[str, Incomplete]) -> Table:
+    rows = [
+        {
+            "benchmark": name,
+            "protocol": figures.PROTOCOL_LABELS[protocol],
+            "pooled": value,
+            "assisted": one.kendall_tau.assisted_by_benchmark[name],
+        }
+        for protocol, one in found.items()
+        for name, value in one.kendall_tau.by_benchmark.items()
+    ]
+    formats = {"pooled": ".3f", "assisted": ".3f"}
+    return Table("pooled_tau", "Pooled agreement of each benchmark with the others", pd.DataFrame(rows), formats,
+                 folded=True)  # fmt: skip
+
+
+def _rank_frame(one: Incomplete, matrix: ScoreMatrix) -> pd.DataFrame:
+    if isinstance(one.ranks, Missing):
+        return pd.DataFrame()
+    labels = dict(zip(matrix.models, matrix.labels, strict=True))
+    rows = [
+        {
+            "model": labels[model],
+            "measured": int(measured),
+            "rank": standing.rank,
+            "low": standing.interval if isinstance(standing.interval, Missing) else standing.interval.low,
+            "high": standing.interval if isinstance(standing.interval, Missing) else standing.interval.high,
+        }
+        for (model, standing), measured in zip(one.ranks.items(), one.measured.sum(axis=1), strict=True)
+    ]
+    return pd.DataFrame(sorted(rows, key=lambda row: number(row["rank"]) if is_known(row["rank"]) else np.inf))
+
+
+def _rank_table(protocol: str, frame: pd.DataFrame) -> Table:
+    return Table(
+        f"ranks_{protocol}",
+        f"{figures.PROTOCOL_LABELS[protocol]}: ranks despite missing cells",
+        frame,
+        formats={"rank": ".1f", "low": ".1f", "high": ".1f"},
+        labels={"measured": "cells measured", "low": "from", "high": "to"},
+        caption="95% intervals for what the missing cells would have been; these benchmarks, these items.",
+        folded=True,
+    )
+
+
+def _prediction_frame(one: Incomplete, matrix: ScoreMatrix) -> pd.DataFrame:
+    labels = dict(zip(matrix.models, matrix.labels, strict=True))
+    return pd.DataFrame(
+        [
+            {
+                "model": labels[cell.model],
+                "benchmark": cell.benchmark,
+                "planned": "yes" if cell.planned else "no",
+                "predicted": cell.value,
+                "low": cell.interval.low,
+                "high": cell.interval.high,
+            }
+            for cell in one.predictions
+        ]
+    )
+
+
+def _prediction_table(protocol: str, frame: pd.DataFrame) -> Table:
+    return Table(
+        f"predictions_{protocol}",
+        f"{figures.PROTOCOL_LABELS[protocol]}: predicted scores of cells that were not measured",
+        frame,
+        formats={"predicted": ".3f", "low": ".3f", "high": ".3f"},
+        labels={"low": "from", "high": "to"},
+        caption="Not results: they are in no other table and in no figure of agreement.",
+        folded=True,
+    )
+
+
+def _prediction_figure(protocol: str, frame: pd.DataFrame) -> Figure:
+    frame = frame.assign(cell=frame["model"] + ", " + frame["benchmark"], width=frame["high"] - frame["low"])
+    drawn = frame.sort_values("width", ascending=False).head(MOST_DRAWN)
+    base = alt.Chart(figures.chart_data(drawn)).encode(
+        y=alt.Y("cell:N", title=None, scale=figures.discrete(drawn["cell"]), axis=alt.Axis(labelOverlap=False)),
+        tooltip=figures.tooltips(
+            cell="Not measured", predicted="Predicted|.3f", low="from|.3f", high="to|.3f", planned="Planned"
+        ),
+    )
+    line = base.mark_rule(strokeDash=[4, 3]).encode(x=alt.X("low:Q", title="Predicted score"), x2="high:Q")
+    dot = base.mark_point(filled=False, size=44, strokeDash=[2, 2]).encode(x="predicted:Q")
+    chart = alt.layer(line, dot).properties(width="container", height=16 * len(drawn))
+    more = f" The {MOST_DRAWN} most uncertain of {len(frame)} are drawn." if len(frame) > MOST_DRAWN else ""
+    return Figure(
+        f"predictions_{protocol}",
+        f"{figures.PROTOCOL_LABELS[protocol]}: predicted, not measured",
+        chart,
+        caption=f"Hollow dot: the score that the measured cells suggest. Dashed: its 95% interval.{more}",
+        wide=True,
+    )

@@ -1,0 +1,174 @@
+"""Reports of a table with missing cells: pooled agreement, ranks, predictions apart, and what is not planned."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.unit.studies.agreement.conftest import DIRECT, PREPARED, score_rows, written
+
+from lm_validity.studies.agreement.analysis import coverage_notes
+from lm_validity.studies.agreement.factors.report import report_factors
+from lm_validity.studies.agreement.incomplete.estimates import incomplete_protocols
+from lm_validity.studies.agreement.incomplete.section import trust_notes
+from lm_validity.studies.agreement.incomplete.summary import Trust
+from lm_validity.studies.agreement.report import report_agreement
+from lm_validity.studies.agreement.score_matrix import read_score_matrix
+from lm_validity.studies.agreement.statistics.ranking import pair_signs
+from lm_validity.studies.agreement.statistics.sparse.pooled import pooled_tau
+from lm_validity.summaries import Missing
+
+NAMES, TASKS = [f"m{i:02}" for i in range(14)], ["a", "b", "c", "d", "e"]
+MODELS = "model,family,parameters_b,tokens_b\n" + "".join(
+    f"{m},{'FG'[i % 2]},{i + 1},10\n" for i, m in enumerate(NAMES)
+)
+BENCHMARKS = "benchmark,category,metric,higher_is_better\n" + "".join(f"{b},x,acc,1\n" for b in TASKS)
+BLOCK = 5  # the models that are prepared on everything; the others on a and b
+AUDITED = ("m09", "d")
+
+
+@pytest.fixture(scope="module")
+def tables() -> dict:
+    """Scores of both protocols, the prepared ones by plan: {protocol: {benchmark: values or None}}."""
+    rng = np.random.default_rng(3)
+    ability = np.linspace(-1, 1, 14) + 0.2 * rng.normal(size=14)
+    prepared, direct = (
+        {b: 1 / (1 + np.exp(-ability - noise * rng.normal(size=14))) for b in TASKS} for noise in (0.2, 0.6)
+    )
+    return {DIRECT: direct, PREPARED: prepared}
+
+
+def files_of(folder, tables, change=lambda rows: rows) -> list:
+    """[scores, models, benchmarks, plan] of the planned table; `change` edits the rows of scores."""
+    rows = score_rows(tables, NAMES)
+    planned = [(m, b, "block") for m in NAMES[:BLOCK] for b in TASKS]
+    planned += [(m, b, "cheap") for m in NAMES[BLOCK:] for b in "ab"] + [(*AUDITED, "audit")]
+    names = {(m, b) for m, b, _ in planned}
+    kept = [p == DIRECT or (m, b) in names for p, m, b in zip(rows.protocol, rows.model, rows.benchmark, strict=True)]
+    text = "".join(f"{m}\t{b}\t{why}\n" for m, b, why in planned)
+    (folder / "plan.tsv").write_text(f"model\tbenchmark\treason\n{text}")
+    return [*written(folder, change(rows[kept]), MODELS, BENCHMARKS), folder / "plan.tsv"]
+
+
+@pytest.fixture(scope="module")
+def planned(tables, tmp_path_factory) -> tuple:
+    """(folder, summary) of the report of the planned table."""
+    folder = tmp_path_factory.mktemp("planned")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lm_validity.pages.page.save_figure", lambda spec, stem: None)
+        *files, plan = files_of(folder, tables)
+        report_agreement(*files, folder / "report", resamples=0, plan=plan)
+    return folder, json.loads((folder / "report" / "summary.json").read_text())
+
+
+def notes_of(matrix) -> str:
+    scores = {p: matrix.oriented(p) for p in (DIRECT, PREPARED)}
+    return " ".join(coverage_notes(matrix, scores, matrix.stderr, TASKS))
+
+
+def test_a_complete_table_has_nothing_to_say_of_missing_cells(tables, tmp_path):
+    matrix = read_score_matrix(*written(tmp_path, score_rows(tables, NAMES), MODELS, BENCHMARKS))
+    assert incomplete_protocols(matrix) == {} and "missing" not in notes_of(matrix)
+
+
+def test_a_planned_table_has_pooled_agreement_and_ranks(planned, tables):
+    _, summary = planned
+    (protocol,) = summary["incomplete"]
+    found = summary["incomplete"][protocol]
+    assert protocol == PREPARED
+    assert (found["cells"], found["missing"], found["unplanned"]) == (44, 26, 26)
+    scores = np.column_stack([tables[PREPARED][b] for b in TASKS])
+    scores[BLOCK:, 2:] = np.nan
+    scores[9, 3] = tables[PREPARED]["d"][9]
+    pooled = found["kendall_tau"]
+    assert pooled["mean"] == pytest.approx(pooled_tau(pair_signs(scores)).mean)
+    assert pooled["interval"][0] < pooled["mean"] < pooled["interval"][1] and -1 <= pooled["assisted"] <= 1
+    assert set(found["ranks"]) == set(NAMES) and min(r["rank"] for r in found["ranks"].values()) == 1
+    assert all(low <= high for low, high in (r["interval"] for r in found["ranks"].values()))
+    # an audit of one cell shows nothing: every measured cell is checked
+    assert found["trust"]["source"] == "left out" and found["trust"]["cells"] == 44
+    notes = " ".join(summary["notes"])
+    assert f"{PREPARED}: 26 of 70 cells are not planned" in notes and "are missing (" not in notes
+
+
+def test_predictions_have_a_table_of_their_own_and_are_in_no_other(planned, tables):
+    folder, summary = planned
+    predictions = pd.read_csv(folder / "report" / "tables" / f"predictions_{PREPARED}.csv")
+    assert len(predictions) == 26 and (predictions.low <= predictions.predicted).all()
+    truth = [tables[PREPARED][b][NAMES.index(m)] for m, b in zip(predictions.model, predictions.benchmark, strict=True)]
+    plain = [np.mean(tables[PREPARED][b]) for b in predictions.benchmark]
+    assert np.abs(predictions.predicted - truth).mean() < 0.8 * np.abs(np.array(plain) - truth).mean()
+    # the headline is over measured cells, as without the predictions
+    taus = [tau for *_, tau in summary["kendall_tau"][PREPARED]["by_pair"] if tau is not None]
+    assert summary["kendall_tau"][PREPARED]["mean"] == pytest.approx(np.mean(taus))
+    others = [p for p in (folder / "report" / "tables").glob("*.csv") if not p.name.startswith("predictions")]
+    text = " ".join(path.read_text() for path in others)
+    assert len(others) > 5 and not any(f"{value:.12f}"[:12] in text for value in predictions.predicted)
+
+
+def test_what_is_planned_and_not_there_is_missing(tables, tmp_path):
+    without = files_of(tmp_path, tables, lambda rows: rows[~((rows.protocol == PREPARED) & (rows.model == "m01"))])
+    matrix = read_score_matrix(*without)
+    found = incomplete_protocols(matrix)[PREPARED]
+    assert (found.missing, found.unplanned) == (31, 26)
+    assert isinstance(found.ranks["m01"].rank, Missing) and not isinstance(found.ranks["m02"].rank, Missing)
+    assert "5 of 70 cells are missing (m01 on a" in notes_of(matrix)
+
+
+def test_without_a_plan_every_absent_cell_is_missing(tables, tmp_path):
+    matrix = read_score_matrix(*files_of(tmp_path, tables)[:3])
+    found = incomplete_protocols(matrix)[PREPARED]
+    assert (found.missing, found.unplanned) == (26, 0) and "26 of 70 cells are missing" in notes_of(matrix)
+
+
+def test_the_first_components_share_is_not_given_for_few_models_in_common(tables, tmp_path):
+    *files, plan = files_of(tmp_path, tables)
+    report_factors(*files, tmp_path / "report", resamples=0, plan=plan)
+    summary = json.loads((tmp_path / "report" / "summary.json").read_text())
+    assert summary["explained_variance"][PREPARED] is None and summary["parallel_analysis"][PREPARED] is None
+    assert len(summary["explained_variance"][DIRECT]) == 5
+    assert any("fewer than half of the models in common" in note for note in summary["notes"])
+
+
+def test_an_audit_of_enough_cells_decides_how_wide_intervals_are(tables, tmp_path):
+    """Twenty-one random cells of the rest, far off what the others say: coverage 0, and intervals that hold them."""
+    rest = [(m, b) for m in NAMES[BLOCK:] for b in "cde"][:21]
+    plan = files_of(tmp_path, tables)[-1]
+    plan.write_text(
+        "model\tbenchmark\treason\n"
+        + "".join(f"{m}\t{b}\tblock\n" for m in NAMES for b in TASKS if (m, b) not in rest)
+        + "".join(f"{m}\t{b}\taudit\n" for m, b in rest)
+    )
+    found = {}
+    for name, shift in (("like the others", 0.0), ("far off", 0.5)):
+        changed = {b: tables[PREPARED][b].copy() for b in TASKS}
+        for m, b in rest:
+            value = changed[b][NAMES.index(m)]
+            changed[b][NAMES.index(m)] = np.clip(value + (-shift if value > 0.5 else shift), 0.02, 0.98)
+        rows = score_rows({DIRECT: tables[DIRECT], PREPARED: changed}, NAMES)
+        rows = rows[~((rows.protocol == PREPARED) & (rows.model == "m13") & (rows.benchmark == "e"))]
+        matrix = read_score_matrix(*written(tmp_path, rows, MODELS, BENCHMARKS), plan)
+        found[name] = incomplete_protocols(matrix)[PREPARED].trust
+    assert {one.source for one in found.values()} == {"audit"} and {one.cells for one in found.values()} == {21}
+    assert found["far off"].coverage < 0.5 < 0.85 < found["like the others"].coverage
+    assert found["far off"].widening > 2 * found["like the others"].widening
+
+
+def test_a_reports_plan_says_which_prepared_cells_were_to_be(tables, tmp_path):
+    matrix = read_score_matrix(*files_of(tmp_path, tables))
+    planned = matrix.planned(PREPARED)
+    assert planned.sum() == 44 and matrix.planned(DIRECT).all() and planned[NAMES.index("m09"), TASKS.index("d")]
+
+
+@pytest.mark.parametrize(
+    ("trust", "told"),
+    [
+        (Trust("audit", 40, 0.95, 1.0, []), ["40 random cells", "95%"]),
+        (Trust("audit", 40, 0.80, 1.6, []), ["1.60 times as wide", "fewer than 90%"]),
+        (Trust("left out", 200, 0.95, 1.0, ["Oak"]), ["lm-validity plan --audit", "Oak"]),
+    ],
+)
+def test_warnings_where_predictions_cannot_be_trusted(trust, told):
+    text = " ".join(trust_notes(PREPARED, trust))
+    assert all(words in text for words in told)
+    assert ("fewer than 90%" in text) == (trust.coverage < 0.9)

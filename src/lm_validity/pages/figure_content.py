@@ -25,11 +25,21 @@ def label_room(spec: dict) -> int:
     title of the horizontal axis is cut; 0: it has none of them."""
     across, down = (_names(spec, channel) for channel in ("x", "y"))
     across_room = _label_step(across) * len(across) if across else 0.0
-    plot = max(across_room, _LEGEND if down else 0.0, _TITLE_LETTER * len(_title(spec)))
+    plot = max(across_room, max(_LEGEND, _legend(spec)) if down else 0.0, _TITLE_LETTER * len(_title(spec)))
     if not plot:
         return 0
     beside = min(_LABEL_LIMIT, max((_LETTER * len(name) for name in down), default=60))
     return math.ceil(plot + beside + 20)
+
+
+def _legend(spec: dict) -> float:
+    """Pixels of the widest legend of names above a specification or its layers, in four columns as families have."""
+    color = spec.get("encoding", {}).get("color") or {}
+    names = (color.get("legend") or {}).get("values") or (color.get("scale") or {}).get("domain") or []
+    names = [name for name in names if isinstance(name, str)]
+    columns = [max(min(160.0, _LETTER * len(name)) for name in names[at::4]) for at in range(min(4, len(names)))]
+    inner = [_legend(layer) for layer in spec.get("layer", []) if isinstance(layer, dict)]
+    return max([sum(columns) + 30 * len(columns), *inner])
 
 
 def _title(spec: dict) -> str:

@@ -102,6 +102,10 @@ def test_titles_legends_and_models_names_have_room():
     (section,) = page_document(page([Section("S", figures=shown)]))["sections"]
     short, long = (figure["min_width"] for figure in section["figures"])
     assert 370 <= short < 450 and 510 <= long < 640
+    families = figures.family_color(["x" * 20, "y" * 20, "z" * 20])
+    chart = figures.interval_dots(frame.assign(family="x" * 20), title="tau", **options | {"color": families})
+    (section,) = page_document(page([Section("S", figures=[Figure("f", "F", chart)])]))["sections"]
+    assert section["figures"][0]["min_width"] > 150 + 3 * 130
     assert bump_width(["m1"]) < 220 and bump_width(["m1", "x" * 20]) > 2 * 20 * 5 + 100
     assert bump_width(["x" * 500]) == bump_width(["x" * 50])
 

@@ -310,7 +310,7 @@ def _with_intervals(analysis: AgreementAnalysis, protocol: str, pairs: np.ndarra
 
 
 def _corrected(tau: np.ndarray, limit: np.ndarray) -> Interval:
-    return corrected_interval(tau[0], limit[0], tau[1:], limit[1:])
+    return corrected_interval(tau[0], limit[0], tau[1:])
 
 
 def _among(signs, pairs: np.ndarray, clusters: np.ndarray) -> np.ndarray:

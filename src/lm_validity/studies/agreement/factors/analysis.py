@@ -32,10 +32,10 @@ from lm_validity.studies.agreement.statistics.factors import (
     ComputeRelation,
     principal_components,
     relate_to_compute,
-    share_intervals,
     without_size,
 )
 from lm_validity.studies.agreement.statistics.influence import LeftOut, leave_one_out
+from lm_validity.studies.agreement.statistics.many_components import share_intervals
 from lm_validity.studies.agreement.statistics.missing import known_in_all
 from lm_validity.studies.agreement.statistics.parallel_analysis import (
     ParallelAnalysis,
@@ -202,7 +202,7 @@ def _category_ranks(analysis: FactorsAnalysis, resamples: int, known: list[str])
     if clusters.max() + 1 < MINIMUM_CATEGORIES or clusters.max() + 1 == len(clusters):
         return {}
     weights = cluster_multiplicities(clusters, resamples, np.random.default_rng(4))
-    return {p: ranks_over_benchmarks(analysis.scores[p], weights) for p in known}
+    return {p: ranks_over_benchmarks(analysis.scores[p], weights, int(clusters.max()) + 1) for p in known}
 
 
 def _common_components(scores: dict[str, np.ndarray]) -> tuple[dict[str, np.ndarray], dict[str, Components]]:

@@ -74,7 +74,8 @@ def _share_finding(summary: FactorsSummary) -> Finding:
     cells = f", {count(summary.cells_in_both, 'cell')} known under both protocols" if compared else ""
     basis = (
         f"Standardised scores of {models} on {count(summary.benchmarks, 'benchmark')}"
-        f"{cells}; interval over other models, these benchmarks."
+        f"{cells}; interval over other models, these benchmarks. Where some models lie far from the rest (heavy tails) "
+        "it held 0.77 to 0.91 of simulated truths, not 0.95. A table that lacks such models by chance does not show it."
     )
     if not parts:
         return Finding("The components cannot be computed.", basis)
@@ -84,7 +85,12 @@ def _share_finding(summary: FactorsSummary) -> Finding:
         if is_known(shares)
     ]
     more = f" With the logarithm of model size removed: {' and '.join(without)}." if without else ""
-    return Finding(f"One factor carries a share of the variance of {' and '.join(parts)}.{more}", basis)
+    # an interval's condition comes before its number
+    assumed = "no heavy tails"
+    if any(completion.missing_cells for completion in summary.completion.values()):
+        assumed += " and cells that are missing by chance"
+    sentence = f"One factor carries (intervals assume {assumed}) a share of the variance of {' and '.join(parts)}."
+    return Finding(sentence + more, basis)
 
 
 def _families(summary: FactorsSummary, protocol: str, compared: bool) -> Range:

@@ -26,7 +26,8 @@ from lm_validity.studies.agreement.factors.summary import (
 from lm_validity.studies.agreement.score_matrix import listing
 from lm_validity.studies.agreement.similar_models import LOST_CLUSTER, no_clusters
 from lm_validity.studies.agreement.statistics.corrected import cluster_numbers
-from lm_validity.studies.agreement.statistics.factors import Components, ComputeRelation, share_intervals
+from lm_validity.studies.agreement.statistics.factors import Components, ComputeRelation
+from lm_validity.studies.agreement.statistics.many_components import share_intervals
 from lm_validity.studies.agreement.statistics.potential import best_by_budget
 from lm_validity.studies.agreement.statistics.resampling import Interval
 from lm_validity.studies.agreement.statistics.simultaneous import share_in_top, simultaneous_ranks

@@ -6,14 +6,16 @@ import numpy as np
 
 from lm_validity.studies.agreement.statistics.agreement import mean_over_pairs
 from lm_validity.studies.agreement.statistics.corrected import ExpectedSigns
-from lm_validity.studies.agreement.statistics.factors import principal_components
+from lm_validity.studies.agreement.statistics.many_components import first_shares
 from lm_validity.studies.agreement.statistics.missing import finite_mean
-from lm_validity.studies.agreement.statistics.ranking import PairSigns, average_ranks, kendall_tau_matrix, pair_signs
+from lm_validity.studies.agreement.statistics.ranking import average_ranks, kendall_tau_matrix, pair_signs
+from lm_validity.studies.agreement.statistics.resampling import mean_over_pairs_by_resample
 
 LEAST_CEILING = 0.05  # of tau: below it there is no signal to correct for noise
 LEAST_MODELS = 5  # with fewer, tau takes so few values that correcting it is mostly chance
 MANY_MODELS = 300  # from here on fewer tables are simulated: each averages over more pairs of models
 LARGEST_EXPECTED = 2**28  # numbers, of 4 bytes
+AT_ONCE = 2**21  # signs of simulated tables that are counted together
 
 
 @dataclass(frozen=True)
@@ -76,26 +78,25 @@ def noise_ceiling(scores: np.ndarray, stderr: np.ndarray, rng: np.random.Generat
     draws = max(20, int(draws * min(1.0, (MANY_MODELS / len(scores)) ** 2)))
     expected = _Expectation(np.isfinite(truth))
     taus, shares, grids = [], [], []
-    for _ in range(draws):
-        table = truth + noise * rng.standard_normal(truth.shape)
-        signs = pair_signs(table)
-        expected.add(signs)
-        tau = np.where(pairs, kendall_tau_matrix(signs), np.nan)
-        taus.append(mean_over_pairs(tau))
+    step = max(1, AT_ONCE // max(1, len(expected.first) * truth.shape[1]))
+    for start in range(0, draws, step):
+        tables = truth + noise * rng.standard_normal((min(step, draws - start), *truth.shape))
+        tau = np.where(pairs, expected.add(tables), np.nan)
+        taus.append(mean_over_pairs_by_resample(tau))
         grids.append(tau)
-        explained = principal_components(table).explained_variance
-        shares.append(explained[0] if len(explained) else np.nan)
-    by_benchmark[used] = finite_mean(np.array([finite_mean(tau, axis=1) for tau in grids]), axis=0)
+        shares.append(first_shares(tables))
+    taus, shares, grids = (np.concatenate(parts) for parts in (taus, shares, grids))
+    by_benchmark[used] = finite_mean(finite_mean(grids, axis=2), axis=0)
     return Ceiling(
-        mean_tau=finite_mean(np.array(taus)),
+        mean_tau=finite_mean(taus),
         by_benchmark=by_benchmark,
-        first_component=finite_mean(np.array(shares)),
-        tau_draws=np.array(taus),
-        component_draws=np.array(shares),
+        first_component=finite_mean(shares),
+        tau_draws=taus,
+        component_draws=shares,
         used=used,
         observed=mean_over_pairs(observed),
         models=int(known[:, used].any(axis=1).sum()),
-        by_pair=_in_table(finite_mean(np.array(grids), axis=0), used),
+        by_pair=_in_table(finite_mean(grids, axis=0), used),
         observed_by_pair=_in_table(observed, used),
         expected=expected.mean(draws, np.flatnonzero(used)),
     )
@@ -109,25 +110,31 @@ def _in_table(values: np.ndarray, used: np.ndarray) -> np.ndarray:
 
 
 class _Expectation:
-    """Sums of products of signs over simulated tables; of nothing where those would be too many numbers."""
+    """Taus of simulated tables, and sums of products of signs over them, unless those would be too many numbers."""
 
     def __init__(self, known: np.ndarray):
         models, columns = known.shape
+        self.first, self.second = np.triu_indices(models, 1)
         self.upper = np.triu_indices(columns)
-        pairs = models * (models - 1) // 2
-        self.fits = pairs * len(self.upper[0]) <= LARGEST_EXPECTED
+        self.known = (known[self.first] & known[self.second]).T.astype(np.float32)
+        self.fits = len(self.first) * len(self.upper[0]) <= LARGEST_EXPECTED
         if self.fits:
-            self.product = np.zeros((len(self.upper[0]), pairs), dtype=np.float32)
-            self.untied = np.zeros((columns, pairs), dtype=np.float32)
-            first, second = np.triu_indices(models, 1)
-            self.known = (known[first] & known[second]).T.astype(np.float32)
+            self.product = np.zeros((len(self.upper[0]), len(self.first)), dtype=np.float32)
+            self.untied = np.zeros((columns, len(self.first)), dtype=np.float32)
 
-    def add(self, signs: PairSigns) -> None:
-        if self.fits:
-            sign = signs.sign.T.astype(np.float32)
-            self.untied += np.abs(sign)
-            for place, (a, b) in enumerate(zip(*self.upper, strict=True)):
-                self.product[place] += sign[a] * sign[b]
+    def add(self, tables: np.ndarray) -> np.ndarray:
+        """(tables, k, k) tau-b of `tables` (tables, models, k), which count; sums of whole numbers, hence exact."""
+        values = np.nan_to_num(tables).transpose(0, 2, 1)
+        sign = np.sign(values[:, :, self.first] - values[:, :, self.second]) * self.known
+        untied = np.abs(sign)
+        scale = untied @ self.known.T.astype(float)
+        scale = np.sqrt(scale * scale.swapaxes(1, 2))
+        product = sign @ sign.swapaxes(1, 2)
+        if self.fits:  # for each pair of models one product, of the benchmarks' signs over the tables
+            by_pair = sign.astype(np.float32).transpose(2, 1, 0)
+            self.product += (by_pair @ by_pair.swapaxes(1, 2))[:, *self.upper].T
+            self.untied += untied.sum(axis=0)
+        return np.divide(product, scale, out=np.full(product.shape, np.nan), where=scale > 0)
 
     def mean(self, draws: int, columns: np.ndarray) -> ExpectedSigns | None:
         if not self.fits:

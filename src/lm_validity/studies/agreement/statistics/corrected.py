@@ -3,13 +3,14 @@
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+from scipy import sparse, stats
 
 from lm_validity.studies.agreement.statistics.agreement import mean_over_pairs
 from lm_validity.studies.agreement.statistics.ranking import PairSigns
 from lm_validity.studies.agreement.statistics.resampling import Interval
 
 LEAST_CLUSTERS = 3  # with two, a t quantile of 12.7 says nothing
+AT_ONCE = 2**19  # numbers, of pairs of models by pairs of benchmarks, that are summed together
 
 
 def noise_corrected_tau(observed: np.ndarray | float, ceiling: np.ndarray | float) -> np.ndarray | float:
@@ -28,17 +29,18 @@ def noise_corrected_tau(observed: np.ndarray | float, ceiling: np.ndarray | floa
     return 2 / np.pi * np.arcsin(np.where(np.abs(correlation) <= 1, correlation, np.nan))[()]
 
 
-def corrected_interval(
-    observed: float, ceiling: float, observed_left_out: np.ndarray, ceiling_left_out: np.ndarray
-) -> Interval:
-    """Jackknife-t interval of `noise_corrected_tau`: both taus of the whole table and without each cluster.
+def corrected_interval(observed: float, ceiling: float, observed_left_out: np.ndarray) -> Interval:
+    """Interval of `noise_corrected_tau`: that of the observed tau (`transformed_interval`), both ends corrected.
 
-    Made for the corrected correlation, then transformed. A corrected correlation may be estimated above 1, a tau cannot
-    be above 1: the interval is the part that can be. NaN as in `jackknife_interval`.
+    `observed_left_out`: taus without each cluster. The ceiling is that of the whole table. Its own error mostly moves
+    with that of the tau, so leaving it out makes the interval rather too wide. A jackknife of the corrected correlation
+    itself covered 0.92 to 0.95 of simulated truths at 95%, this interval 0.95 to 0.98 (20 models, 8 benchmarks). A tau
+    cannot be above 1: the interval is the part that can be. NaN as in `jackknife_interval`.
     """
-    whole, parts = (_attenuation(*pair) for pair in ((observed, ceiling), (observed_left_out, ceiling_left_out)))
-    low, high = jackknife_interval(whole, parts)
-    return Interval(*(float(2 / np.pi * np.arcsin(np.clip(end, -1, 1))) for end in (low, high)))
+    low, high = (
+        np.clip(_attenuation(end, ceiling), -1, 1) for end in transformed_interval(observed, observed_left_out, "tau")
+    )
+    return Interval(float(2 / np.pi * np.arcsin(low)), float(2 / np.pi * np.arcsin(high)))
 
 
 def _attenuation(observed, ceiling):
@@ -140,29 +142,35 @@ def taus_left_out(
     NaN where a tau is undefined; without `expected` there are no ceilings: (0, 1 + clusters).
     """
     first, second = clusters[signs.first[pairs]], clusters[signs.second[pairs]]
-    number, within = int(clusters.max()) + 1, first == second
+    number, own = int(clusters.max()) + 1, np.arange(len(first))
+    across = first != second  # a pair within a cluster goes once
+    row, column = np.concatenate([first, second[across]]), np.concatenate([own, own[across]])
+    concerned = sparse.csr_array((np.ones(len(row)), (row, column)), shape=(number, len(first)))
+    if number * len(first) <= AT_ONCE:
+        concerned = concerned.toarray()  # a small product is faster with all its zeros
 
     def totals(values: np.ndarray) -> np.ndarray:
-        values = np.asarray(values, dtype=float)
-        concerned = np.bincount(first, values, number) + np.bincount(second, values, number)
-        rest = values.sum() - concerned + np.bincount(first[within], values[within], number)
-        return np.append(values.sum(), rest)
+        """(1 + clusters, columns) sums of `values` (pairs, columns), of all pairs and without each cluster."""
+        whole = values.sum(axis=0, dtype=float)
+        return np.vstack([whole, whole - concerned @ values.astype(float)])
 
     columns = np.arange(signs.sign.shape[1]) if expected is None else expected.columns
     sign, known = signs.sign[pairs][:, columns], signs.known[pairs][:, columns]
-    observed, ceiling = [], []
+    observed, ceiling = [np.empty((0, number + 1))], [np.empty((0, number + 1))]
     if expected is not None:
-        untied, common = expected.untied[:, pairs], expected.known[:, pairs]
-    for place, (a, b) in enumerate(zip(*np.triu_indices(len(columns)), strict=True)):
-        if a == b:
-            continue
+        untied, common = expected.untied[:, pairs].T, expected.known[:, pairs].T
+    upper = np.column_stack(np.triu_indices(len(columns)))
+    places = np.flatnonzero(upper[:, 0] < upper[:, 1])
+    step = max(1, AT_ONCE // max(1, len(first)))
+    for start in range(0, len(places), step):
+        here = places[start : start + step]
+        a, b = upper[here].T
         left, right = totals(np.abs(sign[:, a]) * known[:, b]), totals(known[:, a] * np.abs(sign[:, b]))
-        observed.append(_ratio(totals(sign[:, a] * sign[:, b]), left, right))
+        observed.append(_ratio(totals(sign[:, a] * sign[:, b]), left, right).T)
         if expected is not None:
-            left, right = totals(untied[a] * common[b]), totals(common[a] * untied[b])
-            ceiling.append(_ratio(totals(expected.product[place][pairs]), left, right))
-    shape = (-1, number + 1)
-    return np.array(observed, dtype=float).reshape(shape), np.array(ceiling, dtype=float).reshape(shape)
+            left, right = totals(untied[:, a] * common[:, b]), totals(common[:, a] * untied[:, b])
+            ceiling.append(_ratio(totals(expected.product[here][:, pairs].T), left, right).T)
+    return np.concatenate(observed), np.concatenate(ceiling)
 
 
 def _ratio(product: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:

@@ -5,15 +5,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from lm_validity.studies.agreement.statistics.factors import principal_components
+from lm_validity.studies.agreement.statistics.many_components import first_components, first_components_of_resamples
 from lm_validity.studies.agreement.statistics.ranking import average_ranks
-from lm_validity.studies.agreement.statistics.resampling import Interval, shortest_interval
+from lm_validity.studies.agreement.statistics.resampling import Interval, expanded_level, shortest_interval
+
+AT_ONCE = 2**21  # numbers in the redrawn tables that are kept
 
 
 @dataclass(frozen=True)
 class RankDraws:
     """Ranks on the first component, 1 = best: `rank` (models,) as observed, `draws` (resamples, models);
     NaN where a model has no score. `lone`: (models,) True where the draws are of one benchmark again and again.
-    `score`, `score_draws`: the first component behind them, of the same shapes.
+    `score`, `score_draws`: the first component behind them, of the same shapes. `units`: number of benchmarks or of
+    categories that were resampled, None where none were.
     """
 
     rank: np.ndarray
@@ -21,12 +25,14 @@ class RankDraws:
     score: np.ndarray
     score_draws: np.ndarray
     lone: np.ndarray | None = None
+    units: int | None = None
 
     def interval(self) -> Interval:
         """(models,) shortest 95% intervals over the draws that have a rank, holding the rank observed; NaN if those are
-        fewer than half, and for `lone` models, whose draws cannot differ by their benchmarks.
+        fewer than half, and for `lone` models, whose draws cannot differ by their benchmarks. Few `units` vary less in
+        resamples than their population does: the level among the draws is `expanded_level`.
         """
-        interval = shortest_interval(self.draws, holding=self.rank)
+        interval = shortest_interval(self.draws, expanded_level(self.units), holding=self.rank)
         if self.lone is None:
             return interval
         return Interval(*(np.where(self.lone, np.nan, end) for end in interval))
@@ -39,6 +45,7 @@ class RankDraws:
             self.score - other.score,
             self.score_draws - other.score_draws,
             self.lone | other.lone,
+            self.units,
         )
 
 
@@ -47,22 +54,21 @@ def component_ranks(scores: np.ndarray) -> np.ndarray:
     return average_ranks(principal_components(scores).scores[:, None])[:, 0]
 
 
-def _rank_draws(scores: np.ndarray, component_draws: np.ndarray, lone: np.ndarray | None = None) -> RankDraws:
+def _rank_draws(
+    scores: np.ndarray, component_draws: np.ndarray, lone: np.ndarray | None = None, units: int | None = None
+) -> RankDraws:
     draws = average_ranks(component_draws.T).T
-    return RankDraws(component_ranks(scores), draws, principal_components(scores).scores, component_draws, lone)
+    return RankDraws(component_ranks(scores), draws, principal_components(scores).scores, component_draws, lone, units)
 
 
-def ranks_over_benchmarks(scores: np.ndarray, weights: np.ndarray) -> RankDraws:
+def ranks_over_benchmarks(scores: np.ndarray, weights: np.ndarray, units: int | None = None) -> RankDraws:
     """Ranks when the benchmarks are resampled: a population of benchmarks like these.
 
     `weights`: (resamples, benchmarks) multiplicities; a benchmark drawn twice counts twice in the
-    component, which makes no ties among models.
+    component, which makes no ties among models. `units`: number of clusters that were resampled, None for benchmarks.
     """
-    draws = np.full((len(weights), len(scores)), np.nan)
-    for index, row in enumerate(weights):
-        chosen = np.repeat(np.arange(scores.shape[1]), row.astype(int))
-        draws[index] = principal_components(scores[:, chosen]).scores
-    return _rank_draws(scores, draws, lone=np.isfinite(scores).sum(axis=1) < 2)
+    draws = first_components_of_resamples(scores, weights)
+    return _rank_draws(scores, draws, np.isfinite(scores).sum(axis=1) < 2, units or scores.shape[1])
 
 
 def ranks_over_noise(scores: np.ndarray, stderr: np.ndarray, resamples: int, rng: np.random.Generator) -> RankDraws:
@@ -72,10 +78,12 @@ def ranks_over_noise(scores: np.ndarray, stderr: np.ndarray, resamples: int, rng
     """
     unknown = (np.isfinite(scores) & ~np.isfinite(stderr)).any(axis=1)
     noise = np.where(np.isfinite(stderr), stderr, 0.0)
-    draws = np.full((resamples, len(scores)), np.nan)
-    for index in range(resamples):
-        draws[index] = principal_components(scores + noise * rng.standard_normal(scores.shape)).scores
-    found = _rank_draws(scores, draws)
+    step = max(1, AT_ONCE // max(1, scores.size))
+    parts = [np.empty((0, len(scores)))]
+    for start in range(0, resamples, step):
+        size = min(step, resamples - start)
+        parts.append(first_components(scores + noise * rng.standard_normal((size, *scores.shape))))
+    found = _rank_draws(scores, np.concatenate(parts))
     # the other models are ranked among all, those of unknown error included
     found.draws[:, unknown] = np.nan
     found.score_draws[:, unknown] = np.nan

@@ -111,38 +111,38 @@ def _distinct(signs: PairSigns, column: int, both: np.ndarray, models: int) -> i
 def resampled_kendall_tau(signs: PairSigns, weights: np.ndarray, others: PairSigns | None = None) -> np.ndarray:
     """`kendall_tau_matrix` (tau-b) of many resamples at once: (resamples, columns, columns of `others`).
 
-    `weights`: (resamples, models) multiplicities. A sum over the pairs i < j of w_i w_j x_ij is the quadratic form
-    w'Xw of the triangular matrix X, so all resamples of a pair of columns are one product of square matrices. Sums of
-    whole numbers are exact in single precision up to 4,096 models, above which they are taken in double precision.
+    `weights`: (resamples, models) multiplicities. A pair of models weighs w_i w_j, so all sums of all resamples are
+    one matrix product over the pairs. Sums of whole numbers are exact in single precision up to 4,096 models, above
+    which they are taken in double precision.
     """
     symmetric = others is None
     others = signs if others is None else others
-    models = weights.shape[1]
-    weights = np.asarray(weights, dtype=np.float32 if models <= 4096 else np.float64)
-    tau = np.full((len(weights), signs.sign.shape[1], others.sign.shape[1]), np.nan)
-    square = np.zeros((models, models), dtype=weights.dtype)
-
-    def total(values: np.ndarray) -> np.ndarray:
-        square[signs.first, signs.second] = values
-        return ((weights @ square) * weights).sum(axis=1, dtype=float)
-
+    columns, resamples = (signs.sign.shape[1], others.sign.shape[1]), len(weights)
+    weights = np.asarray(weights, dtype=np.float32 if weights.shape[1] <= 4096 else np.float64)
+    a, b = np.triu_indices(columns[0]) if symmetric else (part.ravel() for part in np.indices(columns))
     all_known = bool(signs.known.all() and others.known.all())
-    untied, untied_others = (np.abs(one.sign) for one in (signs, others))
-    if all_known:
-        left_totals = [total(column) for column in untied.T]
-        right_totals = left_totals if symmetric else [total(column) for column in untied_others.T]
-    for a, b in np.ndindex(tau.shape[1:]):
-        if symmetric and b < a:
-            tau[:, a, b] = tau[:, b, a]
-            continue
-        if not (signs.known[:, a] * others.known[:, b]).any():
-            continue
-        if all_known:
-            left, right = left_totals[a], right_totals[b]
-        else:
-            left, right = total(untied[:, a] * others.known[:, b]), total(signs.known[:, a] * untied_others[:, b])
-        scale = np.sqrt(left * right)
-        np.divide(total(signs.sign[:, a] * others.sign[:, b]), scale, out=tau[:, a, b], where=scale > 0)
+    # where all is known, the untied pairs of a column do not depend on the other column
+    product = np.zeros((resamples, len(a)))
+    untied = [np.zeros((resamples, size)) for size in (columns if all_known else (len(a), len(a)))]
+    step = max(1, 2**19 // max(resamples, 1))  # pairs at a time, so that their weights stay in the cache
+    for start in range(0, len(signs.first), step):
+        part = slice(start, start + step)
+        weight = weights[:, signs.first[part]] * weights[:, signs.second[part]]
+        sign, known, sign_other, known_other = (
+            values[part].astype(weights.dtype) for values in (signs.sign, signs.known, others.sign, others.known)
+        )
+        product += weight @ (sign[:, a] * sign_other[:, b])
+        left, right = np.abs(sign), np.abs(sign_other)
+        if not all_known:
+            left, right = left[:, a] * known_other[:, b], known[:, a] * right[:, b]
+        untied[0] += weight @ left
+        untied[1] += weight @ right
+    left, right = (untied[0][:, a], untied[1][:, b]) if all_known else untied
+    scale = np.sqrt(left * right)
+    tau = np.full((resamples, *columns), np.nan)
+    tau[:, a, b] = np.divide(product, scale, out=np.full(scale.shape, np.nan), where=scale > 0)
+    if symmetric:
+        tau[:, b, a] = tau[:, a, b]
     return tau
 
 

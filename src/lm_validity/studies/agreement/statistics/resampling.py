@@ -38,17 +38,24 @@ def multiplicities(units: int, resamples: int, rng: np.random.Generator) -> np.n
     return rng.multinomial(units, np.full(units, 1 / units), size=resamples).astype(float)
 
 
+def expanded_level(units: int | None, level: float = 0.95) -> float:
+    """The level at which percentiles of resamples of so many `units` are taken; `level` itself for None or one unit.
+
+    The expanded percentile interval, alpha' / 2 = Phi(-sqrt(n / (n - 1)) t_{n-1}), corrects for the bootstrap's
+    narrowness in small samples (Hesterberg 2015, American Statistician 69:371, section 5.3).
+    """
+    if units is None or units < 2:
+        return level
+    return float(1 - 2 * stats.norm.cdf(stats.t.ppf((1 - level) / 2, units - 1) * np.sqrt(units / (units - 1))))
+
+
 def percentile_interval(draws: np.ndarray, units: int | None = None, level: float = 0.95) -> Interval:
     """Percentile interval of `draws` (resamples, ...) along the first axis.
 
-    With `units`, the number of resampled units, the levels are those of the expanded percentile interval,
-    alpha' = Phi(-sqrt(n / (n - 1)) t_{n-1}), which corrects for the bootstrap's narrowness in small samples
-    (Hesterberg 2015, American Statistician 69:371, section 5.3). Undefined draws (NaN) are left out; an
+    With `units`, the number of resampled units, the level is `expanded_level`. Undefined draws (NaN) are left out; an
     entry with fewer than half of its draws defined is NaN. Draws without an entry have bounds without one.
     """
-    tail = (1 - level) / 2
-    if units is not None and units > 1:
-        tail = stats.norm.cdf(stats.t.ppf(tail, units - 1) * np.sqrt(units / (units - 1)))
+    tail = (1 - expanded_level(units, level)) / 2
     draws = np.asarray(draws, dtype=float)
     if not draws.size:  # nanquantile does not return two bounds of nothing
         nothing = np.full(draws.shape[1:], np.nan)[()]

@@ -6,6 +6,7 @@ from lm_validity.studies.agreement.statistics.resampling import Interval
 
 MANY_MODELS = 300  # from here on fewer draws are compared, since the pairs of models are many
 DRAWS_OF_MANY = 400
+AT_ONCE = 2**18  # differences between models that are compared together
 
 
 def simultaneous_ranks(estimates: np.ndarray, draws: np.ndarray, level: float = 0.95) -> Interval:
@@ -32,8 +33,10 @@ def simultaneous_ranks(estimates: np.ndarray, draws: np.ndarray, level: float = 
     difference = values[:, None] - values
     inverse = np.divide(1.0, spread, out=np.zeros_like(spread), where=spread > 1e-12)
     deviation = sample - values
-    largest = [np.abs((row[:, None] - row) * inverse).max() for row in deviation]
-    surely = difference > np.quantile(largest, level) * spread
+    step = max(1, AT_ONCE // inverse.size)
+    parts = (deviation[start : start + step] for start in range(0, len(deviation), step))
+    largest = [(np.abs(part[:, :, None] - part[:, None]) * inverse).max(axis=(1, 2)) for part in parts]
+    surely = difference > np.quantile(np.concatenate(largest), level) * spread
     low[usable] = 1 + surely.sum(axis=0)
     high[usable] = len(values) - surely.sum(axis=1)
     return Interval(low, high)

@@ -13,7 +13,7 @@ from lm_validity.studies.agreement.statistics.potential import (
     ranks_over_benchmarks,
     ranks_over_noise,
 )
-from lm_validity.studies.agreement.statistics.resampling import multiplicities
+from lm_validity.studies.agreement.statistics.resampling import expanded_level, multiplicities
 from lm_validity.studies.agreement.statistics.subsets import (
     agreement_with_others,
     greedy_subsets,
@@ -127,6 +127,21 @@ def test_ranks_over_benchmarks_and_noise():
     loud = ranks_over_noise(scores, stderr, 200, rng)
     assert np.isnan(loud.draws[:, 2]).all()
     assert loud.draws[:, 0].std() > 0.3
+
+
+def test_rank_intervals_of_few_units_hold_more_of_the_draws():
+    rng = np.random.default_rng(4)
+    scores = rng.normal(size=(15, 1)) + 0.8 * rng.normal(size=(15, 6))
+    weights = multiplicities(6, 400, rng)
+    benchmarks, categories = ranks_over_benchmarks(scores, weights), ranks_over_benchmarks(scores, weights, units=3)
+    assert (benchmarks.units, categories.units) == (6, 3)
+    shares = []
+    for ranks, level in ((benchmarks, expanded_level(6)), (categories, expanded_level(3))):
+        low, high = ranks.interval()
+        inside = ((ranks.draws >= low) & (ranks.draws <= high)).mean(axis=0)
+        assert (inside >= level - 1e-9).all()
+        shares.append(inside.mean())
+    assert 0.95 < shares[0] < shares[1] == 1.0  # 400 draws of 3 categories: all of them
 
 
 def test_noise_rank_intervals_cover_the_true_rank():

@@ -54,7 +54,7 @@ def test_jackknife_interval_of_a_mean_is_students():
 
 
 def test_corrected_interval_holds_its_estimate_and_ends_where_a_tau_must():
-    low, high = corrected_interval(0.7, 0.8, np.array([0.6, 0.72, 0.75]), np.array([0.8, 0.79, 0.81]))
+    low, high = corrected_interval(0.7, 0.8, np.array([0.6, 0.72, 0.75]))
     assert low < noise_corrected_tau(0.7, 0.8) < high <= 1
 
 

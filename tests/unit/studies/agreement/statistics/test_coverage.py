@@ -7,7 +7,7 @@ benchmarks then correlate with l_a l_b, and Kendall's tau of normal variables is
 import numpy as np
 import pytest
 
-from lm_validity.studies.agreement.statistics.factors import share_intervals
+from lm_validity.studies.agreement.statistics.many_components import share_intervals
 from lm_validity.studies.agreement.statistics.potential import component_ranks, ranks_over_benchmarks, ranks_over_noise
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs, resampled_kendall_tau
 from lm_validity.studies.agreement.statistics.resampling import (

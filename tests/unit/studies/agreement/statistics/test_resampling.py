@@ -9,6 +9,7 @@ from scipy import stats
 from lm_validity.studies.agreement.statistics.agreement import mean_over_pairs
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs, resampled_kendall_tau
 from lm_validity.studies.agreement.statistics.resampling import (
+    expanded_level,
     mean_over_pairs_by_resample,
     multiplicities,
     percentile_interval,
@@ -148,3 +149,10 @@ def test_sign_flip_test_holds_its_level_under_the_null():
     rng = np.random.default_rng(1)
     p = [sign_flip_test(rng.normal(size=20), rng, resamples=199).p for _ in range(400)]
     assert 0.02 < np.mean(np.array(p) <= 0.05) < 0.09
+
+
+def test_few_units_take_percentiles_further_out():
+    assert expanded_level(None) == expanded_level(1) == 0.95
+    assert expanded_level(8) == pytest.approx(1 - 2 * stats.norm.sf(stats.t.isf(0.025, 7) * np.sqrt(8 / 7)))
+    assert 0.9999 < expanded_level(3) < 1
+    assert expanded_level(10**6) == pytest.approx(0.95, abs=1e-4)

@@ -18,7 +18,7 @@ from lm_validity.errors import CellError
 from lm_validity.run.rehearsals import Question, Rehearsal
 
 SCORED_TOKENS = 1024  # of a question with its longest choice, and of a prompt with its answer
-WINDOW_TOKENS = 2048  # of a perplexity corpus; longer windows by a straight line
+WINDOW_TOKENS = 2048  # of a perplexity corpus; a longer window is rehearsed at this length
 Figures = dict[str, float]
 
 

@@ -106,7 +106,7 @@ def missing_finding(summary: AgreementSummary) -> Finding | None:
     return Finding(
         f"Missing scores: {text}",
         f"Missing: {lacking}. Standard deviations are those of a benchmark over its models. What the other scores "
-        "suggest is a prediction from one factor; no other figure of this page is over predicted scores.",
+        "suggest is a prediction from one factor.",
     )
 
 

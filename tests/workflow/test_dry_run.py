@@ -83,6 +83,7 @@ def test_the_demo_does_not_reach_another_configuration(project):
     (project.folder / "mine.yaml").write_text(
         "name: mine\nmodels: config/paper/train_before_test_models.tsv\n"
         "benchmarks: config/paper/train_before_test_benchmarks.tsv\nevaluation: { mixed_dtypes: true }\n"
+        "finetuning: { learning_rates: [1e-4] }\n"
     )
     found = jobs(project.run(*project.snakemake_command("-n", "--quiet", "rules", "--configfile", "mine.yaml")).stdout)
     assert "make_world" not in found and found["prefetch_model"] == 61

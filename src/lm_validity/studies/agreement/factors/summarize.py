@@ -29,7 +29,7 @@ from lm_validity.studies.agreement.statistics.corrected import cluster_numbers
 from lm_validity.studies.agreement.statistics.factors import Components, ComputeRelation
 from lm_validity.studies.agreement.statistics.many_components import share_intervals
 from lm_validity.studies.agreement.statistics.potential import best_by_budget
-from lm_validity.studies.agreement.statistics.resampling import Interval
+from lm_validity.studies.agreement.statistics.resampling import Interval, hull
 from lm_validity.studies.agreement.statistics.simultaneous import share_in_top, simultaneous_ranks
 from lm_validity.studies.agreement.summarize import SMALL_FAMILY, influence_row
 from lm_validity.studies.agreement.summary import Range, Value, each, ends
@@ -225,7 +225,8 @@ def _ranks(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, protocol:
     population, noise = uncertainty.population_ranks[protocol], uncertainty.noise_ranks[protocol]
     over_benchmarks, over_items = population.interval(), noise.interval()
     categories = uncertainty.category_ranks.get(protocol)
-    over_categories = over_benchmarks if categories is None else categories.interval()
+    # few categories vary less in resamples than in truth: never shorter than over benchmarks one by one
+    over_categories = over_benchmarks if categories is None else hull(categories.interval(), over_benchmarks)
     all_benchmarks, all_items = (simultaneous_ranks(one.score, one.score_draws) for one in (population, noise))
     tops = {first: share_in_top((categories or population).draws, first) for first in (1, 3, 10)}
     scores = _by_model(analysis, protocol)

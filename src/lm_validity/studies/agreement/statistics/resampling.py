@@ -90,6 +90,11 @@ def shortest_interval(draws: np.ndarray, level: float = 0.95, holding: np.ndarra
     return Interval(low, high)
 
 
+def hull(first: Interval, second: Interval) -> Interval:
+    """The shortest intervals that hold both; where one is NaN, NaN."""
+    return Interval(np.minimum(first.low, second.low), np.maximum(first.high, second.high))
+
+
 def two_way_interval(
     both: np.ndarray, over_models: np.ndarray, over_benchmarks: np.ndarray, models: int, level: float = 0.95
 ) -> Interval:

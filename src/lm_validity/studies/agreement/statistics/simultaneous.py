@@ -12,18 +12,24 @@ AT_ONCE = 2**18  # differences between models that are compared together
 def simultaneous_ranks(estimates: np.ndarray, draws: np.ndarray, level: float = 0.95) -> Interval:
     """Sets of ranks (models,) that hold the ranks of all models together with probability `level`.
 
-    `estimates`: (models,) abilities, more is better; `draws`: (resamples, models) of them; models with NaN in either
-    have NaN. Two models are told apart where their difference exceeds c standard deviations of its draws, c being the
-    `level` quantile over draws of the largest standardised deviation |D_ij - d_ij| / sd_ij of any pair. A model's ranks
-    run from 1 + the models surely better to n - the models surely worse (Mogstad, Romano, Shaikh and Wilhelm 2024,
-    Review of Economic Studies 91:476). It fails where the draws do not show the dependence there is, e.g. benchmarks
-    resampled one by one that come in categories.
+    `estimates`: (models,) abilities, more is better; `draws`: (resamples, models) of them. Draws without all models are
+    left out while half remain, else models that are not in all draws: these have NaN, and any place among the others is
+    open to them. Two models are told apart where they differ by more than c standard deviations of the draws, c being
+    the `level` quantile over draws of the largest standardised deviation |D_ij - d_ij| / sd_ij of any pair. A model's
+    ranks run from 1 + the models surely better to n - the models surely worse (Mogstad, Romano, Shaikh and Wilhelm
+    2024, Review of Economic Studies 91:476). It fails where the draws do not show the dependence there is, e.g.
+    benchmarks resampled one by one that come in categories.
     """
-    usable = np.isfinite(estimates) & np.isfinite(draws).all(axis=0)
+    known = np.isfinite(draws)
+    usable = np.isfinite(estimates) & (known.mean(axis=0) >= 0.5)
+    whole = known[:, usable].all(axis=1)
+    if whole.mean() < 0.5:
+        usable, whole = np.isfinite(estimates) & known.all(axis=0), np.ones(len(draws), dtype=bool)
+    elsewhere = np.isfinite(estimates).sum() - usable.sum()
     low, high = np.full((2, len(estimates)), np.nan)
-    values, sample = estimates[usable], draws[:, usable]
+    values, sample = estimates[usable], draws[whole][:, usable]
     if len(values) < 2:
-        low[usable] = high[usable] = 1.0
+        low[usable], high[usable] = 1.0, 1.0 + elsewhere
         return Interval(low, high)
     if len(values) > MANY_MODELS:
         sample = sample[:DRAWS_OF_MANY]
@@ -38,7 +44,7 @@ def simultaneous_ranks(estimates: np.ndarray, draws: np.ndarray, level: float = 
     largest = [(np.abs(part[:, :, None] - part[:, None]) * inverse).max(axis=(1, 2)) for part in parts]
     surely = difference > np.quantile(np.concatenate(largest), level) * spread
     low[usable] = 1 + surely.sum(axis=0)
-    high[usable] = len(values) - surely.sum(axis=1)
+    high[usable] = len(values) - surely.sum(axis=1) + elsewhere
     return Interval(low, high)
 
 

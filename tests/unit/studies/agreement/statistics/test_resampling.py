@@ -9,7 +9,9 @@ from scipy import stats
 from lm_validity.studies.agreement.statistics.agreement import mean_over_pairs
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs, resampled_kendall_tau
 from lm_validity.studies.agreement.statistics.resampling import (
+    Interval,
     expanded_level,
+    hull,
     mean_over_pairs_by_resample,
     multiplicities,
     percentile_interval,
@@ -156,3 +158,10 @@ def test_few_units_take_percentiles_further_out():
     assert expanded_level(8) == pytest.approx(1 - 2 * stats.norm.sf(stats.t.isf(0.025, 7) * np.sqrt(8 / 7)))
     assert 0.9999 < expanded_level(3) < 1
     assert expanded_level(10**6) == pytest.approx(0.95, abs=1e-4)
+
+
+def test_hull_holds_both_intervals():
+    both = hull(
+        Interval(np.array([1.0, 3.0, np.nan]), np.array([2.0, 9.0, 4.0])), Interval(np.zeros(3), np.full(3, 5.0))
+    )
+    assert both.low[:2].tolist() == [0, 0] and both.high[:2].tolist() == [5, 9] and np.isnan(both.low[2])

@@ -71,3 +71,15 @@ def test_families_are_no_factors_within_families():
     assert parallel_analysis(scores, rng, 100).factors >= 2
     rest = without_group_means(scores, families)
     assert len(rest) == 60 and parallel_analysis(rest, rng, 100).factors == 0
+
+
+def test_models_without_a_score_in_some_draws_leave_the_ranks_of_the_others_open():
+    rng = np.random.default_rng(2)
+    estimates = np.array([10.0, 5.0, 0.0])
+    draws = estimates + 0.01 * rng.normal(size=(400, 3))
+    draws[:20, 1] = np.nan  # few: these draws are left out
+    low, high = simultaneous_ranks(estimates, draws)
+    assert low.tolist() == high.tolist() == [1, 2, 3]
+    draws[:300, 1] = np.nan  # most: the model is, and may be anywhere
+    low, high = simultaneous_ranks(estimates, draws)
+    assert low[[0, 2]].tolist() == [1, 2] and high[[0, 2]].tolist() == [2, 3] and np.isnan([low[1], high[1]]).all()

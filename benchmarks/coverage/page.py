@@ -1,0 +1,161 @@
+"""docs/coverage.md and docs/coverage.csv from the rows of results that there are."""
+
+import csv
+import datetime
+import platform
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import scipy
+from benchmarks.coverage import results
+from benchmarks.coverage.studies import STUDIES
+
+from lm_validity.files import write_text
+
+MARKS = ("<!-- measured: begin -->\n", "<!-- measured: end -->\n")
+NOMINAL, CONSERVATIVE = 0.95, 0.98
+# (study, figure begins with, resampled, world) where pages or docs/statistics.md say that the interval does not hold
+NOT_CLAIMED = (
+    ("agreement", "", "models", "families"),  # for families like these there is the interval over families
+    ("agreement", "", "models and benchmarks", "families"),
+    ("agreement", "first component", "", "heavy_tails"),
+    ("agreement", "", "", "missing_ablest"),  # cells must be missing whatever their values
+    ("corrected", "", "", "missing_ablest"),
+    ("ranks", "", "", "missing_ablest"),
+    ("ranks", "", "benchmarks", "categories"),  # for categories like these there is the interval over categories
+    ("bias", "", "", "families"),  # tasks must not resemble each other
+)
+COLUMNS = ("study", "size", "world", "figure", "resampled", "holds", "tables", "without", "coverage", "error", "width")
+
+
+class Row(NamedTuple):
+    """Of one interval in one world and size; `without`: tables that had none; `error`: Monte Carlo standard error."""
+
+    study: str
+    size: str
+    world: str
+    figure: str
+    resampled: str
+    holds: str
+    tables: int
+    without: int
+    coverage: float
+    error: float
+    width: float
+
+
+def summarized(study: str, size: str, world: str, path: Path) -> tuple[list[Row], float]:
+    """The rows of one file, and the CPU seconds that it took."""
+    found, seconds = results.read(path)
+    rows = []
+    for name, (covered, width) in found.items():
+        known = covered[np.isfinite(covered)]
+        number = len(known)
+        coverage, wide = (float(np.mean(v[np.isfinite(v)])) if number else float("nan") for v in (covered, width))
+        error = float(known.std(ddof=1) / np.sqrt(number)) if number > 1 else float("nan")
+        figure, resampled, holds = name.split("|")
+        without = len(covered) - number
+        rows.append(Row(study, size, world, figure, resampled, holds, len(covered), without, coverage, error, wide))
+    return rows, float(seconds.sum())
+
+
+def write_page(folder: Path, page: Path) -> None:
+    """Renew what is between the marks of the page, and the CSV beside it."""
+    parts, every, spent = [], [], 0.0
+    for study in STUDIES:
+        for size in study.sizes:
+            rows = []
+            for world in study.worlds:
+                path = folder / f"{study.name}-{world}-{size}.csv"
+                if results.finished(path):
+                    found, seconds = summarized(study.name, size, world, path)
+                    rows, spent = rows + found, spent + seconds
+            if rows:
+                parts.append(_matrix(f"{study.title}, {size.replace('x', ' × ')}", list(study.worlds), rows))
+                every += rows
+    versions = f"Python {platform.python_version()}, numpy {np.__version__}, scipy {scipy.__version__}"
+    head = (
+        f"Written on {datetime.date.today()} with {versions}: {sum(_tables(every)):,} simulated tables, "
+        f"{spent / 3600:.2f} CPU hours on {platform.machine()}.\n"
+    )
+    before, found, rest = page.read_text(encoding="utf-8").partition(MARKS[0])
+    after = rest.partition(MARKS[1])[2]
+    if not found:
+        raise SystemExit(f"Error: {page} has no line {MARKS[0].strip()}. Hint: the tables are written after it.")
+    write_text(page, before + MARKS[0] + "\n" + "\n".join([head, _failures(every), *parts]) + "\n" + MARKS[1] + after)
+    with page.with_suffix(".csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        writer.writerows([f"{v:.4g}" if isinstance(v, float) else v for v in row] for row in every)
+
+
+def _tables(rows: list[Row]) -> list[int]:
+    return list({(row.study, row.size, row.world): row.tables for row in rows}.values())
+
+
+def _matrix(title: str, worlds: list[str], rows: list[Row]) -> str:
+    """A table: intervals down, worlds across."""
+    cells = {((row.figure, row.resampled, row.holds), row.world): row for row in rows}
+    names = list(dict.fromkeys(key for key, _ in cells))
+    worlds = [world for world in worlds if any(row.world == world for row in rows)]
+    tables = {row.world: row.tables for row in rows}
+    lines = [
+        f"### {title}",
+        "",
+        "| figure | resampled or left out | should hold | width |"
+        + "".join(f" {w.replace('_', ' ')} |" for w in worlds),
+    ]
+    lines.append("|---|---|---|---|" + "---|" * len(worlds))
+    lines.append("| *tables* | | | |" + "".join(f" *{tables[world]}* |" for world in worlds))
+    for name in names:
+        first = next(cells[name, world] for world in worlds if (name, world) in cells)
+        shown = (_cell(cells.get((name, world))) for world in worlds)
+        figure, resampled, holds = (part.replace("train_before_test", "prepared") for part in name)
+        lines.append(f"| {figure} | {resampled} | {holds} | {first.width:.3g} |" + "".join(f" {c} |" for c in shown))
+    return "\n".join(lines) + "\n"
+
+
+def _cell(row: Row | None) -> str:
+    """Coverage, bold where it is too low, in italics where conservative, with † where nobody claims that it holds."""
+    if row is None or not np.isfinite(row.coverage):
+        return "–"
+    text = f"{row.coverage:.3f}"
+    if _too_low(row):
+        text = f"**{text}**" if _claimed(row) else f"{text}†"
+    elif row.coverage > CONSERVATIVE:
+        text = f"*{text}*"
+    return text + (f" ({row.without})" if row.without else "")
+
+
+def _too_low(row: Row) -> bool:
+    return row.coverage + 2 * _error(row) < NOMINAL
+
+
+def _claimed(row: Row) -> bool:
+    """Whether the interval is said to hold in the row's world; what names these families is for these families."""
+    return not any(
+        row.study == study
+        and row.figure.startswith(figure)
+        and resampled in ("", row.resampled)
+        and row.world == world
+        and not (world == "families" and row.holds == "these families")
+        for study, figure, resampled, world in NOT_CLAIMED
+    )
+
+
+def _failures(rows: list[Row]) -> str:
+    """The intervals that hold too seldom in a world that they are said to hold in."""
+    lines = [
+        f"| {row.figure.replace('train_before_test', 'prepared')} | {row.resampled} | {row.holds} | "
+        f"{row.size.replace('x', ' × ')} | {row.world.replace('_', ' ')} | {row.coverage:.3f} ± {_error(row):.3f} |"
+        for row in rows
+        if np.isfinite(row.coverage) and _too_low(row) and _claimed(row)
+    ]
+    head = ["| figure | resampled or left out | should hold | size | world | coverage |", "|---|---|---|---|---|---|"]
+    title = "### Too low, although said to hold\n\n"
+    return title + ("\n".join(head + lines) if lines else "None.") + "\n"
+
+
+def _error(row: Row) -> float:
+    return row.error if np.isfinite(row.error) else 0.0

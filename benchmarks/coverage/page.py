@@ -25,6 +25,7 @@ NOT_CLAIMED = (
     ("ranks", "", "", "missing_ablest"),
     ("ranks", "", "benchmarks", "categories"),  # for categories like these there is the interval over categories
     ("bias", "", "", "families"),  # tasks must not resemble each other
+    ("bias", "", "", "saturation"),
 )
 COLUMNS = ("study", "size", "world", "figure", "resampled", "holds", "tables", "without", "coverage", "error", "width")
 

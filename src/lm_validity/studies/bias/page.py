@@ -16,7 +16,7 @@ from lm_validity.studies.bias.sections import (
     prefix,
     provenance_section,
 )
-from lm_validity.studies.bias.statistics.effects import MARGINS
+from lm_validity.studies.bias.statistics.effects import MARGINS, MeanOverTasks
 from lm_validity.studies.bias.statistics.meta import MODEL_FREE_SLICES
 from lm_validity.studies.bias.statistics.model import EFFECTS
 from lm_validity.studies.bias.summary import BiasSummary, Setting, Task, rows_frame
@@ -68,15 +68,16 @@ def _experiment_findings(summary: BiasSummary, experiment: str) -> list[Finding]
     bases, found = {effect: _basis(summary, experiment, effect) for effect in EFFECTS}, []
     if not isinstance(bias, Missing):
         change = with_interval(bias.mean, _ends(bias.interval), 4, signed=True)
-        sentence = f"{start}Pretraining on the test set's own unlabelled text, instead of other text from the same "
-        sentence += f"source, changes accuracy by {change}."
+        sentence = f"{start}{unmoved(bias)}Pretraining on the test set's own unlabelled text, instead of other text "
+        sentence += f"from the same source, changes accuracy by {change}."
         if is_known(bias.excluded_beyond):
             sentence += f" A bias of {number(bias.excluded_beyond):.4f} or more, up or down, is excluded (5% level)."
         signs = f"{bias.positive} of {count(bias.tasks, 'task')} went up, {bias.negative} down."
         found.append(Finding(sentence, f"{bases['bias']} {signs} {_headline_fits(summary, experiment, 'bias')}"))
     if not isinstance(boost, Missing):
         change = with_interval(boost.mean, _ends(boost.interval), 4, signed=True)
-        sentence = f"{start}Pretraining on other unlabelled text from the same source changes accuracy by {change}."
+        sentence = f"{start}{unmoved(boost)}Pretraining on other unlabelled text from the same source "
+        sentence += f"changes accuracy by {change}."
         down = f"{boost.negative} of {count(boost.tasks, 'task')} went down."
         if isinstance(bias, Missing) or bases["boost"] != bases["bias"]:
             down = f"{bases['boost']} {down}"
@@ -85,6 +86,17 @@ def _experiment_findings(summary: BiasSummary, experiment: str) -> list[Finding]
         if finding is not None:
             found.append(finding)
     return found
+
+
+def unmoved(mean: MeanOverTasks) -> str:
+    """What tasks without any difference do to the interval; empty for fewer than a third of the tasks."""
+    still = mean.tasks - mean.positive - mean.negative
+    if 3 * still < mean.tasks or isinstance(mean.interval, Missing):
+        return ""
+    return (
+        f"{still} of {count(mean.tasks, 'task')} show no difference at all. The t interval is then rather too narrow: "
+        "with half of 5 tasks like that it held 0.88 of simulated truths, with half of 25 0.94. "
+    )
 
 
 def _ends(interval: tuple[float, float] | Missing) -> tuple[float, float] | None:

@@ -13,6 +13,7 @@ from lm_validity.studies.bias.effects import (
     saturated_tasks,
     task_effects,
 )
+from lm_validity.studies.bias.page import unmoved
 from lm_validity.studies.bias.statistics.effects import equivalence_p, mean_over_tasks
 from lm_validity.studies.bias.table import pair_arms
 from lm_validity.summaries import Missing
@@ -165,3 +166,9 @@ def test_the_headline_leaves_out_tasks_without_the_effect():
     assert found["e"]["bias"].mean == pytest.approx(0.3) and found["e"]["bias"].tasks == 1
     assert found["e"]["boost"].mean == pytest.approx(0.1) and found["e"]["boost"].tasks == 2
     assert isinstance(headline(task_effects(table((10, "a", 1, 2, 4, None))))["e"]["bias"], Missing)
+
+
+def test_a_third_of_tasks_without_any_difference_comes_before_the_mean():
+    assert unmoved(mean_over_tasks(np.array([0.0, 0.01, 0.02]))).startswith("1 of 3 tasks")
+    assert unmoved(mean_over_tasks(np.array([0.0, 0.01, 0.02, 0.03]))) == ""
+    assert unmoved(mean_over_tasks(np.zeros(3))) == ""  # without an interval there is nothing to say of it

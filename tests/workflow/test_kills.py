@@ -22,7 +22,7 @@ from tests.workflow.conftest import BIN, ROOT, Project
 CONFIG = ("--configfile", "config/test.yaml")
 TOKEN = "hf_" + "thisMustNotBeWrittenAnywhere"
 RESULTS = Path("results/test")
-SNAKEMAKE = ("--cores", "2", "--keep-going", "--rerun-incomplete", "--scheduler", "greedy", *CONFIG)
+SNAKEMAKE = ("scores", "--cores", "2", "--keep-going", "--rerun-incomplete", "--scheduler", "greedy", *CONFIG)
 KINDS = {
     "a cell (SIGKILL)": ("cell", signal.SIGKILL),
     "a cell (SIGTERM)": ("cell", signal.SIGTERM),

@@ -9,8 +9,6 @@ from typing import Annotated
 
 import typer
 
-CHECKOUT = Path(__file__).parents[3]  # of an installation from a clone
-
 
 def register(app: typer.Typer) -> None:
     """Add this module's subcommand."""
@@ -42,11 +40,10 @@ def card(
 
     if len(benchmarks) > 1:
         raise InputError(f"{' '.join(benchmarks)}: more than one task file.", "give one at a time.")
-    snakefile = _snakefile()
     own = read_own_task(Path(benchmarks[0]), configfile)
     write_run(own)
     print("\n".join(own.lines()), flush=True)
-    code = _snakemake(snakefile, own.configfile, profile, dry_run)
+    code = _snakemake(own.configfile, profile, dry_run)
     if code:
         raise typer.Exit(code)
     if not dry_run:
@@ -73,21 +70,14 @@ def _cards(benchmarks: list[str], configfile: Path) -> list[str]:
     return found
 
 
-def _snakefile() -> Path:
-    from lm_validity.errors import InputError
-
-    found = next((folder / "Snakefile" for folder in (Path(), CHECKOUT) if (folder / "Snakefile").is_file()), None)
-    if found is None:
-        raise InputError(
-            "Snakefile: no such file.", "start the command in the project's root, a clone of its repository."
-        )
-    return found
-
-
-def _snakemake(snakefile: Path, configfile: Path, profile: Path | None, dry_run: bool) -> int:
+def _snakemake(configfile: Path, profile: Path | None, dry_run: bool) -> int:
     """Run the workflow up to its merged tables; Snakemake's exit code."""
-    command = [sys.executable, "-m", "snakemake", "scores", "--snakefile", str(snakefile)]
-    command += ["--profile", str(profile or snakefile.parent / "profiles" / "local"), "--configfile", str(configfile)]
+    from lm_validity.template.folder import SHIPPED
+
+    workflow, own = SHIPPED / "workflow" / "Snakefile", Path("profiles/local")
+    command = [sys.executable, "-m", "snakemake", "scores", "--snakefile", str(workflow)]
+    command += ["--profile", str(profile or (own if own.is_dir() else SHIPPED / "profiles" / "local"))]
+    command += ["--configfile", str(configfile)]
     command += ["--dry-run", "--quiet", "rules"] if dry_run else []
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"  # rules start lm-validity by name
     return subprocess.run(command, env={**os.environ, "PATH": path}).returncode

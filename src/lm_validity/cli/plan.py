@@ -61,5 +61,5 @@ def plan(
     print(describe_savings(estimator, [(one.model, one.benchmark) for one in planned]))
     for warning in filter(None, [describe_uncounted(estimator)]):
         print(warning)
-    if run.plan is None:
+    if run.plan is None or place.resolve() != Path(run.configuration.plan).resolve():
         print(f"Set `plan: {place}` in {configfile}.")

@@ -28,7 +28,7 @@ def rehearse(
     where a model cannot be run as configured."""
     from lm_validity.config.load import load_run
     from lm_validity.errors import InputError
-    from lm_validity.run.rehearsals import memory_problem, read_rehearsal, rehearsed_models
+    from lm_validity.run.rehearsals import memory_problem, question_of, read_rehearsal, rehearsed_models
 
     run = load_run(configfile)
     known = [row.model for row in rehearsed_models(run)]
@@ -39,6 +39,9 @@ def rehearse(
         print(line, flush=True)
     rows = [row for row in rehearsed_models(run) if not model or row.model in model]
     found = [(row, read_rehearsal(run, row)) for row in rows]
+    failed = [row.model for row, known in found if known is None and question_of(run, row) is not None]
+    if failed:
+        raise InputError(f"{', '.join(failed)}: not rehearsed, see above.", "correct the model's row, or leave it out.")
     problems = [one for row, known in found if known is not None for one in memory_problem(run, row, known)]
     if problems:
         rest = f" ({len(problems) - 1} more, above)" if len(problems) > 1 else ""
@@ -46,8 +49,8 @@ def rehearse(
 
 
 def rehearse_run(run: "Run", only: list[str] | None = None) -> Iterator[str]:
-    """A line for each model; what nobody has asked yet is rehearsed first, and kept. Raises InputError where a
-    config.json is not that of a causal language model."""
+    """A line for each model; what nobody has asked yet is rehearsed first, and kept. A model that cannot be run has its
+    line too."""
     from dataclasses import asdict
 
     from lm_validity.errors import InputError, first_line
@@ -67,10 +70,10 @@ def rehearse_run(run: "Run", only: list[str] | None = None) -> Iterator[str]:
 
             try:
                 found = ask(f"model {row.model!r}", question)
-            except InputError:
-                raise
-            except Exception as error:  # a bug on GPUs, or something that cannot be pretended
-                yield f"{row.model}: FAILS on the pretended GPU ({type(error).__name__}: {first_line(error)[:200]})"
+            except Exception as error:  # no causal model, a bug on GPUs, or something that cannot be pretended
+                known = isinstance(error, InputError)
+                what = error.problem if known else f"{type(error).__name__}: {first_line(error)[:200]}"
+                yield f"{row.model}: FAILS on the pretended GPU ({what})"
                 continue
             write_json(rehearsal_path(run, question), asdict(found))
         yield _line(run, row, found)

@@ -62,7 +62,7 @@ def _fill_in_run(path: str, info: ValidationInfo) -> str:
     known = info.context or {}
     if "run" not in known:
         return path
-    if path.startswith("results/{run}/"):
+    if path == "results/{run}" or path.startswith("results/{run}/"):
         path = str(Path(known.get("results", "results"))) + path.removeprefix("results")
     return path.replace("{run}", known["run"])
 

@@ -67,7 +67,8 @@ class Participants:
     def rounds(self, model: str) -> list[tuple[str, tuple[str, ...]]]:
         """(end of its batches' names, benchmarks that the model is prepared on) of each round of the plan.
 
-        Only later rounds have an end, so that neither the first plan of a run nor a further round renames a job.
+        Only later rounds have an end, so that a further round renames no job of an earlier one. The first plan of a run
+        may regroup its jobs; their finished cells are found in the store.
         """
         everything = self.benchmarks("agreement")
         if self.run.plan is None:

@@ -111,7 +111,7 @@ class Rehearsal:
 
     training, checkpointed: peak by micro-batch, the latter with gradient checkpointing; empty where the model is scored
     only, or where `refused` says why it cannot be fine-tuned. scoring: largest peak of a full batch; one_text: of one
-    text. details: everything else that was counted.
+    text of at most 2,048 tokens. details: everything else that was counted.
     """
 
     parameters: float
@@ -193,9 +193,9 @@ def judge(run: Run, row: Model, found: Rehearsal) -> Verdict:
         if _least_gb(found, one.gradient_checkpointing or checkpointing) <= total_gb(one)
     ]
     smallest = min(holding, key=lambda name: total_gb(classes[name]), default=None)
-    return Verdict(
-        needed, available, rows, fits, smallest, "" if fits else _advice(found, own, smallest, checkpointing)
-    )
+    # a size class without GPUs has no memory to compare with
+    advice = "" if fits or not available else _advice(found, own, smallest, checkpointing)
+    return Verdict(needed, available, rows, fits, smallest, advice)
 
 
 def _least_gb(found: Rehearsal, checkpointing: bool) -> float:

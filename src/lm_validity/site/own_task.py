@@ -256,7 +256,7 @@ def _models(own: OwnTask) -> pd.DataFrame:
     """
     sheet = Path(own.base.configuration.models)
     frame = read_text_rows(sheet, LAYOUT).frame()
-    frame["path"] = frame["path"].str.replace("{run}", own.base.name, regex=False)
+    frame["path"] = [row.path for row in own.base.models.values()]
     if "checkpoints" in frame:
         moved = frame["checkpoints"].map(lambda path: os.path.relpath(sheet.parent / path, own.folder))
         frame["checkpoints"] = moved.where(frame["checkpoints"] != "", "")

@@ -32,14 +32,15 @@ def make_study(folder: Path, scores: Sequence[Path] = ()) -> list[str]:
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder}: already there, and not empty.", "name a new folder.")
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=folder.parent) as temporary:
+    place = folder.resolve()
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=place.parent) as temporary:
         draft = Path(temporary) / "study"
         draft.mkdir()
         lines = _write(draft, name, scores)
-        if folder.exists():
-            folder.rmdir()
-        draft.rename(folder)
+        place.mkdir(exist_ok=True)  # an empty one stays: it may be where the command was started
+        for one in draft.iterdir():
+            one.rename(place / one.name)
     return [*lines, f"{folder}: a new study. README.md there says how to go on."]
 
 

@@ -1,6 +1,7 @@
 """The work of a run, each kind once, through the code that computes cells: what it takes is in the ledger."""
 
 import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -144,9 +145,9 @@ def train(
 @contextlib.contextmanager
 def _one_pass() -> Iterator[None]:
     """Inside the block a step has its first pass only: the others would be like it."""
-    cut = loop.micro_batches
-    loop.micro_batches = lambda *arguments: cut(*arguments)[:1]
+    cut = loop.passes
+    loop.passes = lambda *arguments: itertools.islice(cut(*arguments), 1)
     try:
         yield
     finally:
-        loop.micro_batches = cut
+        loop.passes = cut

@@ -23,11 +23,19 @@ def check_place(run: Run, configfile: Path, output: Path | None, *, adds_a_round
                 f"{configfile}: it has a plan already, {run.configuration.plan}.",
                 "add a round with --cells or --audit, or set plan to null first.",
             )
-        return output or Path(run.configuration.plan)
+        current = Path(run.configuration.plan)
+        place = output or current
+        if place.resolve() != current.resolve():
+            _check_new(place)
+        return place
     place = output or configfile.parent / "plan.tsv"
+    _check_new(place)
+    return place
+
+
+def _check_new(place: Path) -> None:
     if place.exists():
         raise InputError(f"{place}: exists already.", "name another file with --output, or remove it.")
-    return place
 
 
 def listed_cells(

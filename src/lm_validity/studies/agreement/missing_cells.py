@@ -21,7 +21,7 @@ from lm_validity.studies.agreement.summary import (
 )
 from lm_validity.summaries import Missing, is_known, known, number
 from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.words import decimal
+from lm_validity.words import count, decimal
 
 WORDS = {DIRECT: "as the models come", PREPARED: "after equal preparation"}
 NO_TAU = "No two benchmarks have a tau."
@@ -102,11 +102,10 @@ def missing_finding(summary: AgreementSummary) -> Finding | None:
         return None
     first, *others = sentences
     text = " ".join([first, *(f"{sentence[0].upper()}{sentence[1:]}" for sentence in others)])
-    lacking = " and ".join(f"{number_} {WORDS[p]}" for p, number_ in found.cells.items() if number_)
     return Finding(
         f"Missing scores: {text}",
-        f"Missing: {lacking}. Standard deviations are those of a benchmark over its models. What the other scores "
-        "suggest is a prediction from one factor.",
+        "Counts every cell without a score. Standard deviations are those of a benchmark over its models. What the "
+        "other scores suggest is here a prediction from one factor, not the predicted scores of other sections.",
     )
 
 
@@ -150,8 +149,8 @@ def missing_section(summary: AgreementSummary) -> Section | None:
         tooltip=figures.tooltips(protocol="Protocol", shift="Shift|+.1f", tau="Mean tau|.3f"),
     )
     masked = [
-        f"Without the {one.cells} cells that are missing {WORDS[PREPARED if p == DIRECT else DIRECT]}, the mean tau "
-        f"{WORDS[p]} is {value_in_words(one.mean_without)} instead of {value_in_words(one.mean)}."
+        f"Without the {count(one.cells, 'cell')} that have no score {WORDS[PREPARED if p == DIRECT else DIRECT]}, the "
+        f"mean tau {WORDS[p]} is {value_in_words(one.mean_without)} instead of {value_in_words(one.mean)}."
         for p, one in found.masked.items()
     ]
     return Section(

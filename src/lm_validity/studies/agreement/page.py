@@ -28,6 +28,7 @@ from lm_validity.studies.agreement.sections import (
     tau_heatmaps,
 )
 from lm_validity.studies.agreement.shown import bounds, in_words, over_both, plotted, shown_mean, value_in_words
+from lm_validity.studies.agreement.similar_models import no_clusters
 from lm_validity.studies.agreement.similar_sections import (
     WORDS,
     both_intervals,
@@ -109,7 +110,7 @@ def _agreement_finding(summary: AgreementSummary) -> Finding:
     return Finding(
         f"Two benchmarks' rankings of the models agree with a mean Kendall's tau of {' and '.join(parts)}.",
         f"{_size(summary)}, {count(summary.pairs, 'pair')} of benchmarks{own}. Intervals are for other models on these "
-        f"benchmarks.{for_other_benchmarks(' and '.join(population))}",
+        f"benchmarks.{for_other_benchmarks(' and '.join(population), not no_clusters(summary.matrix.families))}",
     )
 
 
@@ -135,7 +136,7 @@ def _improvement_finding(summary: AgreementSummary) -> Finding | None:
         improvement.interval_population_of_benchmarks,
     )
     if is_known(categories):
-        basis += for_other_benchmarks(in_words(categories, signed=True))
+        basis += for_other_benchmarks(in_words(categories, signed=True), not no_clusters(summary.matrix.families))
     elif is_known(population):
         basis += f" For other benchmarks too: {in_words(population, signed=True)}."
     return Finding(sentence, basis)

@@ -96,7 +96,8 @@ def _corrected_intervals(
 ) -> tuple[dict[int, Interval], dict[tuple[int, int], Interval]]:
     """Intervals over models of the corrected taus by benchmark and by pair of benchmarks, of those that have a ceiling.
 
-    Each model is left out of the taus and of their ceilings; a benchmark's are means over its pairs that have both.
+    Each model is left out of the taus; ceilings stay those of the whole table. A benchmark's are means over its pairs
+    that have both.
     """
     expected = analysis.ceiling[protocol].expected
     if expected is None:
@@ -188,11 +189,14 @@ def _means_left_out(
 
 
 TOO_LARGE = "The table has too many models and benchmarks to take the noise ceiling apart."
-LOST_MODEL = "Without one of the models no tau or no noise ceiling is left."
-LOST_CLUSTER = f"There are fewer than {LEAST_CLUSTERS} families, or without one of them no tau is left."
-
-
-LOST_CATEGORY = f"There are fewer than {LEAST_CLUSTERS} families, or without a family or a category no tau is left."
+LOST_MODEL = "Without one of the models no tau is left, or a tau is 1 or -1, where this interval does not exist."
+LOST_CLUSTER = (
+    f"There are fewer than {LEAST_CLUSTERS} families, or without one of them no tau is left, or it is 1 or -1."
+)
+LOST_CATEGORY = (
+    f"There are fewer than {LEAST_CLUSTERS} families, or without a family or a category no tau is left, or it is 1 or "
+    "-1."
+)
 
 
 def no_categories(categories: list[str | None]) -> str:

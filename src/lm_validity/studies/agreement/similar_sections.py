@@ -22,13 +22,14 @@ WHICH_INTERVAL = (
 )
 
 
-def for_other_benchmarks(intervals: str) -> str:
+def for_other_benchmarks(intervals: str, families: bool) -> str:
     """Which interval a claim on benchmarks in general takes; empty without one."""
     if not intervals:
         return ""
+    clusters = "families of models and categories of benchmarks" if families else "categories of benchmarks"
     return (
-        f" For other models and other benchmarks, with families of models and categories of benchmarks as clusters: "
-        f"{intervals}. Quote this one for a claim on benchmarks in general; those before it are for these benchmarks."
+        f" For other models and other benchmarks, with {clusters} as clusters: {intervals}. Quote this one for a claim "
+        "on benchmarks in general; those before it are for these benchmarks."
     )
 
 

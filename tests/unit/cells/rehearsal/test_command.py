@@ -59,5 +59,6 @@ def test_a_model_is_asked_about_once(command, monkeypatch):
 
 def test_what_is_no_causal_language_model_is_one_line(command):
     refused = command({"model_type": "bert", "architectures": ["BertForMaskedLM"]})
-    assert isinstance(refused.exception, InputError) and "model 'mine'" in refused.exception.problem
+    assert isinstance(refused.exception, InputError) and "mine: not rehearsed" in refused.exception.problem
+    assert refused.output.startswith("mine: FAILS")
     assert not Path("results/run/rehearsal").exists()

@@ -44,7 +44,7 @@ def everything(lm, ledger, folder) -> None:
         assert len(lm.loglikelihood(QUESTIONS)) == 3
 
 
-@pytest.mark.parametrize("kind", ["llama", "gpt2", "gemma2"])
+@pytest.mark.parametrize("kind", ["llama", *(pytest.param(one, marks=pytest.mark.slow) for one in ("gpt2", "gemma2"))])
 def test_everything_runs_on_one_gpu(kind, tmp_path):
     with pretended_gpus() as ledger:
         lm = load_language_model(

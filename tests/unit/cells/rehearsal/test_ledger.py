@@ -54,7 +54,9 @@ def test_the_hosts_side_is_real():
         assert torch.ones(3, device=KIND).cpu().tolist() == [0, 0, 0]  # there is nothing to bring back
 
 
-@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize(
+    "kind", [one if one == "llama" else pytest.param(one, marks=pytest.mark.slow) for one in SHAPES]
+)
 def test_training_takes_the_same_memory_on_real_tensors(kind):
     """Allocated bytes at the peak of a pass, without checkpointing; without dropout, whose masks a CPU keeps."""
     config = models.causal_config(kind, SHAPES[kind])

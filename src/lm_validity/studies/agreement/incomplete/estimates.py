@@ -1,8 +1,9 @@
-"""From a table with missing cells to what can be said despite them; no table is ever filled for it."""
+"""From a table with missing cells to what can be said despite them; taus are never those of a filled table."""
 
 from dataclasses import replace
 
 import numpy as np
+from scipy import stats
 
 from lm_validity.studies.agreement.incomplete.summary import (
     Incomplete,
@@ -30,6 +31,7 @@ from lm_validity.summaries import Missing, known
 from lm_validity.tables.schema import PROTOCOLS
 
 DRAWS = 400
+DRAWN_CELLS = 20_000  # that are drawn so often; of larger tables fewer draws are kept in memory
 MINIMUM_MODELS = 3  # with a score; fewer leave nothing to predict from
 HARDLY = 3  # measured cells a model of a family: with fewer, its predictions are those of other families
 AUDIT = "audit"  # reason of cells drawn at random to check predictions
@@ -38,6 +40,7 @@ NO_PROCESS = (
     f"There are fewer than {LEAST_CELLS} known cells or more than {MOST_CELLS:,}, or fewer than {MINIMUM_MODELS} "
     f"models or more than {MOST_MODELS}."
 )
+NO_ERROR = "Fewer than 3 models, or too few comparisons without one of them."
 LEAST_CHECKED = 19  # cells that a 95% quantile takes
 FEW_RESIDUALS = f"Fewer than {LEAST_CHECKED} cells can be checked."
 
@@ -88,7 +91,8 @@ def _pooled(matrix: ScoreMatrix, scores: np.ndarray, process: CellProcess | None
     names, signs = matrix.task_names(), pair_signs(scores)
     own = pooled_tau(signs)
     by_benchmark = {name: known(float(tau), NO_COMPARISON) for name, tau in zip(names, own.by_benchmark, strict=True)}
-    mean, interval = known(own.mean, NO_COMPARISON), _interval(own.mean, own.standard_error)
+    models = int(np.isfinite(scores).any(axis=1).sum())
+    mean, interval = known(own.mean, NO_COMPARISON), _interval(own.mean, own.standard_error, models)
     if process is None or isinstance(mean, Missing):
         reason = mean if isinstance(mean, Missing) else Missing(NO_PROCESS)
         nothing = dict.fromkeys(names, reason)
@@ -100,19 +104,22 @@ def _pooled(matrix: ScoreMatrix, scores: np.ndarray, process: CellProcess | None
         comparisons=own.comparisons,
         by_benchmark=by_benchmark,
         assisted=known(helped.mean, NO_COMPARISON),
-        assisted_interval=_interval(helped.mean, helped.standard_error),
+        assisted_interval=_interval(helped.mean, helped.standard_error, models),
         assisted_by_benchmark={
             name: known(float(tau), NO_COMPARISON) for name, tau in zip(names, helped.by_benchmark, strict=True)
         },
-        differ=bool(abs(helped.mean - own.mean) > 2 * helped.difference_error),
+        differ=bool(abs(helped.mean - own.mean) > 2 * helped.difference_error)
+        if np.isfinite(helped.difference_error)
+        else Missing(NO_ERROR),
     )
 
 
-def _interval(mean: float, error: float) -> Range:
-    """mean ± 1.96 standard errors, within [-1, 1]."""
-    if not np.isfinite(mean) or not np.isfinite(error):
-        return Missing("Fewer than 3 models, or too few comparisons without one of them.")
-    return Interval(float(max(-1.0, mean - NORMAL_95 * error)), float(min(1.0, mean + NORMAL_95 * error)))
+def _interval(mean: float, error: float, models: int) -> Range:
+    """mean ± t standard errors within [-1, 1], with one degree of freedom less than models: a jackknife over models."""
+    if models < MINIMUM_MODELS or not np.isfinite(mean) or not np.isfinite(error):
+        return Missing(NO_ERROR)
+    reach = stats.t.ppf(0.975, models - 1) * error
+    return Interval(float(max(-1.0, mean - reach)), float(min(1.0, mean + reach)))
 
 
 # ---- how far predictions can be trusted ------------------------------------------------------------------------------
@@ -165,7 +172,8 @@ def _hardly_measured(matrix: ScoreMatrix, measured: np.ndarray) -> list[str]:
 def _standings(matrix: ScoreMatrix, process: CellProcess, widening: float, seed: int) -> dict[str, Standing]:
     """Ranks over all benchmarks, missing scores drawn from the process; a model without any score has none."""
     scored = np.flatnonzero(process.measured.any(axis=1))
-    tables = process.draws(DRAWS, np.random.default_rng(seed), widening)[:, scored]
+    draws = max(100, min(DRAWS, DRAWS * DRAWN_CELLS // process.scores.size))
+    tables = process.draws(draws, np.random.default_rng(seed), widening)[:, scored]
     rank = average_ranks(mean_standing(tables).mean(axis=0))
     low, high = np.quantile(rank_draws(tables), [0.025, 0.975], axis=0)
     nowhere = Missing("The model has no score.")
@@ -177,10 +185,10 @@ def _standings(matrix: ScoreMatrix, process: CellProcess, widening: float, seed:
 
 
 def _predictions(matrix: ScoreMatrix, process: CellProcess, widening: float, planned: np.ndarray) -> list[Prediction]:
-    """Every cell that was not measured, of models with a score; in the metric's own direction."""
+    """Every cell that was not measured, of models and benchmarks with a score; in the metric's own direction."""
     direction, names = matrix.direction[~matrix.is_corpus], matrix.task_names()
     value, low, high = (part * direction for part in process.predict(widening))
-    hidden = ~process.measured & process.measured.any(axis=1, keepdims=True)
+    hidden = ~process.measured & process.measured.any(axis=1, keepdims=True) & process.measured.any(axis=0)
     return [
         Prediction(
             matrix.models[i],

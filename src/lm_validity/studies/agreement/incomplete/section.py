@@ -164,7 +164,7 @@ def _prediction_table(protocol: str, frame: pd.DataFrame) -> Table:
         frame,
         formats={"predicted": ".3f", "low": ".3f", "high": ".3f"},
         labels={"low": "from", "high": "to"},
-        caption="Not results: they are in no other table and in no figure of agreement.",
+        caption="Not results. The assisted estimates and the ranks above use the same model; no other table does.",
         folded=True,
     )
 

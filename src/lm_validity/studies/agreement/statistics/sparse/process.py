@@ -162,7 +162,7 @@ def fit_process(
         return None
     link = link_for(scores, direct)
     values = np.where(np.isfinite(scores), link.to(scores), np.nan)
-    center, scale = _moments(values)
+    center, scale = _moments(values, link.fraction | link.signed)
     before = standardized(np.where(np.isfinite(direct), link.to(direct), np.nan))[0]
     model, benchmark = (place.ravel() for place in np.indices(scores.shape))
     cells = Cells(model, benchmark, before.ravel())
@@ -191,14 +191,18 @@ def _posterior(scores, link, center, scale, solver: _Solver, noise: np.ndarray) 
     return CellProcess(scores, link, center, scale, *parts, solver)
 
 
-def _moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(benchmarks,) means and standard deviations of the known values, few of them drawn to those of all."""
+def _moments(values: np.ndarray, linked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """(benchmarks,) means and standard deviations of the known values, few of them drawn to those of all benchmarks in
+    the mask `linked`; scores on other scales have nothing in common."""
     known = np.isfinite(values)
     number, total = known.sum(axis=0), np.where(known, values, 0.0).sum(axis=0)
-    mean = np.where(number > 0, total / np.maximum(number, 1), total.sum() / max(known.sum(), 1))
+    typical = total[linked].sum() / max(number[linked].sum(), 1)
+    mean = np.where(number > 0, total / np.maximum(number, 1), typical)
     squares = (np.where(known, values - mean, 0.0) ** 2).sum(axis=0)
-    common = squares.sum() / max((number - 1).clip(0).sum(), 1)
-    spread = np.sqrt((squares + SHRINKAGE * common) / (np.maximum(number - 1, 0) + SHRINKAGE))
+    freedom = (number - 1).clip(0)
+    common = squares[linked].sum() / max(freedom[linked].sum(), 1)
+    worth = np.where(linked, SHRINKAGE, 0.0)
+    spread = np.sqrt((squares + worth * common) / np.maximum(freedom + worth, 1))
     return mean, np.where(spread > 1e-9, spread, 1.0)
 
 

@@ -238,6 +238,7 @@ class TestEarlyTraining:
         assert {name for name, row in run.benchmarks.items() if row.num_fewshot == 5} == five
         assert run.configuration.splits.test >= 14_042  # all of MMLU
 
+    @pytest.mark.slow
     def test_tasks_output_types_and_metrics_are_those_of_the_pinned_lm_eval(self, run):
         pytest.importorskip("lm_eval")
         from lm_validity.cells.tasks.tasks import find_task

@@ -390,6 +390,7 @@ def test_language_model_passes_the_way_on(models):
     assert lm.scorer == "lm-eval" and lm._allowed is None and lm.counters.shared_tokens == 0
 
 
+@pytest.mark.slow
 def test_lm_evals_own_command_line_runs_the_scorer(models, tmp_path, toy_folder):
     """`lm-validity lm-eval run --model lm-validity …` gives what `--model hf` gives."""
     model, tokenizer = models("llama")

@@ -68,7 +68,13 @@ EARLY_TRAINING = {
 }
 
 
-@pytest.mark.parametrize("name", EARLY_TRAINING)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.slow) if name in ("mmlu_continuation", "noor") else name
+        for name in EARLY_TRAINING
+    ],
+)
 def test_tasks_of_the_early_training_competition(name, monkeypatch, model_folders):
     """By name, five examples, in every subject; the metric's mean over items is the score."""
 

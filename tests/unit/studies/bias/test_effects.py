@@ -120,6 +120,7 @@ def test_equivalence_is_two_one_sided_t_tests():
     assert stats.nct.sf(critical, 5, shift) + stats.nct.cdf(-critical, 5, shift) == pytest.approx(0.8)
 
 
+@pytest.mark.slow
 def test_equivalence_holds_its_level_where_the_effect_is_as_large_as_the_margin():
     generator = np.random.default_rng(0)
     found = [mean_over_tasks(generator.normal(0.005, 0.004, 8)).equivalence[0].p < 0.05 for _ in range(2000)]

@@ -29,6 +29,7 @@ def tables(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((folder / "results/test/tables").glob("*.parquet"))}
 
 
+@pytest.mark.timeout(1800)  # with the local run that it compares with
 def test_the_literal_command_gives_the_tables_of_a_local_run(shared, local, tmp_path):
     """`snakemake --profile slurm` from the project's root; the jobs have no network at all, and a token in the
     environment is written nowhere."""

@@ -5,9 +5,10 @@ Only the standard library and pydantic are imported: the Snakefile reads this at
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-Positive = Annotated[int, Field(ge=1)]
+from lm_validity.config.section import Positive, Section
+
 Rate = Annotated[float, Field(gt=0, lt=1)]
 EXPERIMENT = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"  # no dot: it separates the parts of a cell's name
 
@@ -17,13 +18,7 @@ def _keys_as_text(value):
     return {str(key): one for key, one in value.items()} if isinstance(value, dict) else value
 
 
-class BiasSection(BaseModel):
-    """Unknown keys are errors; values are frozen once read."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Experiment(BiasSection):
+class Experiment(Section):
     """One experiment: which language models and tasks, how many texts, how often."""
 
     method: Literal["head", "zero_shot"] = Field("head", description="A trained linear head, or prompting.")
@@ -76,7 +71,7 @@ class Experiment(BiasSection):
         return given.get(f"{m},{n}", given.get(str(n)))
 
 
-class TextTraining(BiasSection):
+class TextTraining(Section):
     """Training on unlabelled texts (AdamW, linear decay, gradients clipped at 1), the number of epochs aside."""
 
     learning_rate: Rate = Field(1e-4, description="Peak learning rate.")
@@ -94,7 +89,7 @@ class TextPretraining(TextTraining):
     causal_epochs: Positive = Field(1, description="Passes over the texts, causal ones (GPT-2).")
 
 
-class HeadTraining(BiasSection):
+class HeadTraining(Section):
     """Training the classifier: a linear head and all weights below it, on the m labelled texts."""
 
     epochs: Positive = Field(3, description="Passes over the texts, unless the sheet has `training_epochs`.")
@@ -109,7 +104,7 @@ class HeadTraining(BiasSection):
     )
 
 
-class Adapter(BiasSection):
+class Adapter(Section):
     """LoRA on every linear layer but the output head; the paper's QLoRA settings are the defaults."""
 
     rank: Positive = Field(16, description="LoRA rank, on every linear layer.")
@@ -134,7 +129,7 @@ class Prompting(Adapter):
     micro_batch: Positive | None = Field(None, description="Prompts a forward pass: memory only.")
 
 
-class BiasSettings(BiasSection):
+class BiasSettings(Section):
     """The bias study: three arms a trial (no pretraining, pretraining on other texts, on the test texts)."""
 
     language_models: str = Field(

@@ -7,8 +7,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from lm_validity.config.bias import BiasSettings, Experiment, Positive
+from lm_validity.config.bias import BiasSettings, Experiment
 from lm_validity.config.rows import BETWEEN_BARS, Identifier, PathInRun, SheetRow, SizeClassName, read_rows
+from lm_validity.config.section import Positive
 from lm_validity.config.sheets import Dtype
 from lm_validity.errors import InputError, nearest
 

@@ -5,7 +5,9 @@ Only the standard library and pydantic are imported: the Snakefile reads this at
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
+
+from lm_validity.config.section import Section
 
 Entities = Annotated[int, Field(ge=4, multiple_of=4)]  # four exposure bands of equal size
 
@@ -13,10 +15,8 @@ Entities = Annotated[int, Field(ge=4, multiple_of=4)]  # four exposure bands of 
 PRETRAINING_VERSION = 1
 
 
-class MiniatureSettings(BaseModel):
+class MiniatureSettings(Section):
     """A small synthetic world: entities with facts, benchmarks that ask for them, corpora that state them."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     pool: str = Field(
         "config/miniature.tsv",

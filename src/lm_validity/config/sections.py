@@ -5,23 +5,18 @@ Only the standard library and pydantic are imported: the Snakefile reads this at
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from lm_validity.config.bias import BiasSettings
 from lm_validity.config.cards import Cards
+from lm_validity.config.finetuning import Finetuning
 from lm_validity.config.miniature import MiniatureSettings
+from lm_validity.config.section import Positive, Section
 from lm_validity.config.training_tokens import E2LM_BATCH_RAMP, BatchRamp
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-Positive = Annotated[int, Field(ge=1)]
 Many = Positive | Literal["all"]
 AsManyAsFit = Many | Literal["auto"]
-
-
-class Section(BaseModel):
-    """Unknown keys are errors; values are frozen once read."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Splits(Section):
@@ -105,72 +100,6 @@ class Evaluation(Section):
                 "set CUDA_VISIBLE_DEVICES instead"
             )
         return self
-
-
-class OneFinetune(Section):
-    """What every LoRA fine-tune of a run has in common. The order of the fields is that of a job's settings, by which
-    Snakemake sees what has changed."""
-
-    epochs: Positive = Field(5, description="Passes over the training split; validation after each.")
-    effective_batch: Positive = Field(8, description="Documents an optimizer step, whatever the memory.")
-    micro_batch: Positive = Field(
-        8, description="Documents a forward pass; halved on out-of-memory, the effective batch stays."
-    )
-    max_length: Positive = Field(1024, description="Longest training text in tokens.")
-    loss: Literal["all", "completion"] = Field("all", description="Tokens in the loss: all, or the answer's only.")
-    target_modules: Literal["all-linear", "attention", "paper"] = Field(
-        "all-linear",
-        description="Layers that get an adapter: all-linear treats every family alike; attention is q, k, v; "
-        "paper is the library's default per family, as published.",
-    )
-    rank: Positive = Field(8, description="LoRA rank.")
-    alpha: Positive = Field(32, description="LoRA alpha.")
-    dropout: float = Field(0.1, ge=0, lt=1, description="LoRA dropout.")
-    weight_decay: float = Field(0.01, ge=0, description="AdamW weight decay.")
-    gradient_checkpointing: bool = Field(False, description="Trade time for memory; changes no result.")
-
-
-class Finetuning(OneFinetune):
-    """LoRA fine-tuning, the same for every model of a run: equal preparation is the point."""
-
-    learning_rates: tuple[str, ...] = Field(
-        ("1e-5", "2e-5", "5e-5"),
-        min_length=1,
-        description="Tried one by one; the best on validation is kept.",
-    )
-    seeds: tuple[int, ...] = Field((0,), min_length=1, description="Each seed is a fine-tune of its own.")
-    rates_side_by_side: bool = Field(
-        False,
-        description="Train the learning rates of a job in one forward and backward pass: faster on a GPU with a small "
-        "model, not on a CPU. Changes results by rounding only; fewer at a time where memory runs out.",
-    )
-
-    @field_validator("learning_rates", mode="before")
-    @classmethod
-    def keep_as_written(cls, rates):
-        """A rate names files: YAML's 1e-5 and "1e-5" must be one cell, so both become the same short text."""
-        if isinstance(rates, list | tuple):
-            return tuple(_rate_name(rate) for rate in rates)
-        return rates
-
-    @field_validator("learning_rates", "seeds")
-    @classmethod
-    def unique(cls, values):
-        if len(set(values)) != len(values):
-            raise ValueError("holds a value twice")
-        return values
-
-
-def _rate_name(rate) -> str:
-    """0.00002, "2e-05" -> "2e-5"."""
-    try:
-        number = float(rate)
-    except (TypeError, ValueError):
-        raise ValueError(f"{rate!r} is not a number") from None
-    if not 0 < number < 1:
-        raise ValueError(f"{rate!r} is not between 0 and 1")
-    mantissa, exponent = f"{number:.6e}".split("e")
-    return f"{float(mantissa):g}e{int(exponent)}"
 
 
 class EvaluateBatch(Section):

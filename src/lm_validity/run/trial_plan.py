@@ -10,7 +10,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from lm_validity.config.bias import Adapter, HeadTraining, Positive, Prompting, TextTraining
+from lm_validity.config.bias import Adapter, HeadTraining, Prompting, TextTraining
+from lm_validity.config.section import Positive
 
 Architecture = Literal["masked", "causal"]
 Method = Literal["head", "zero_shot"]

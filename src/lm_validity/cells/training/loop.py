@@ -15,7 +15,7 @@ from lm_validity.cells.training.low_rank import DEFAULT_ADAPTER, BatchPosition
 from lm_validity.cells.training.micro_batching import pass_tokens, passes
 from lm_validity.cells.training.recompute import less_memory
 from lm_validity.cells.training.text import Example
-from lm_validity.config.sections import OneFinetune
+from lm_validity.config.finetuning import OneFinetune
 
 STEPS_BETWEEN_CHECKS = 50  # reading a loss off a GPU waits for it
 

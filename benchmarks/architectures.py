@@ -1,7 +1,7 @@
 """Which models work: a tiny random model of every causal architecture through scoring and LoRA.
 
     python benchmarks/architectures.py results/architectures.jsonl            # a line each; goes on where it ended
-    python benchmarks/architectures.py results/architectures.jsonl --table    # docs/which_models_work.md
+    python benchmarks/architectures.py results/architectures.jsonl --table    # docs/reference/which_models_work.md
 
 Scores are held against one plain forward pass a request. Each architecture has a process of its own, forked after the
 imports, so that one that fails takes none with it.

@@ -1,4 +1,4 @@
-"""The page docs/which_models_work.md from what `architectures.py` found."""
+"""The page docs/reference/which_models_work.md from what `architectures.py` found."""
 
 import json
 from pathlib import Path
@@ -7,7 +7,7 @@ import torch
 import transformers
 from tiny_architectures import kinds
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "which_models_work.md"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "which_models_work.md"
 EXACT = 2e-5
 
 

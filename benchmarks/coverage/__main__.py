@@ -3,7 +3,7 @@
     python -m benchmarks.coverage run [--tables 500] [--world normal] [--size 61x24] [--budget MINUTES]
     python -m benchmarks.coverage page
 
-Both take --results FOLDER (results/coverage); `page` takes --page FILE (docs/coverage.md).
+Both take --results FOLDER (results/coverage); `page` takes --page FILE (docs/reference/coverage.md).
 
 `run` computes the tables that are not in the folder yet, of all worlds and sizes or of those named, and may be killed
 at any time. `page` writes what is there. Table number t of a world and size is the same in every run.
@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--size", action="append", help="a size; may be repeated (all)")
     parser.add_argument("--budget", type=float, default=float("inf"), help="minutes after which no table is begun")
     parser.add_argument("--results", type=Path, default=Path("results/coverage"))
-    parser.add_argument("--page", type=Path, default=Path("docs/coverage.md"))
+    parser.add_argument("--page", type=Path, default=Path("docs/reference/coverage.md"))
     options = parser.parse_args()
     if options.action == "page":
         from benchmarks.coverage.page import write_page

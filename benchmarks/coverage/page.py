@@ -1,4 +1,4 @@
-"""docs/coverage.md and docs/coverage.csv from the rows of results that there are."""
+"""docs/reference/coverage.md and docs/reference/coverage.csv from the rows of results that there are."""
 
 import csv
 import datetime
@@ -15,7 +15,7 @@ from lm_validity.files import write_text
 
 MARKS = ("<!-- measured: begin -->\n", "<!-- measured: end -->\n")
 NOMINAL, CONSERVATIVE = 0.95, 0.98
-# (study, figure begins with, resampled, world) where pages or docs/statistics.md say that the interval does not hold
+# (study, figure begins with, resampled, world) where pages or docs/reference/statistics.md say that it does not hold
 NOT_CLAIMED = (
     ("agreement", "", "models", "families"),  # for families like these there is the interval over families
     ("agreement", "", "models and benchmarks", "families"),

@@ -61,7 +61,7 @@ class Row(NamedTuple):
 
 
 def describe_faults(found: list[Row]) -> str:
-    """The table, for a terminal and for docs/cluster.md."""
+    """The table, for a terminal and for docs/how_to/cluster.md."""
     head = ("fault", "survived", "finished before", "computed again", "lost", "epochs again")
     rows = [head, *(tuple(str(field) for field in row) for row in found)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(head))]
@@ -164,7 +164,7 @@ class FaultProject:
         self.ledger.with_name("go").touch()
 
     def recover(self, *arguments: str) -> str:
-        """What docs/cluster.md says to do after a run broke off, and the run to its end."""
+        """What docs/how_to/cluster.md says to do after a run broke off, and the run to its end."""
         self.run("snakemake", "--unlock", *CONFIG)
         return self.finish(self.start(*arguments, trouble="none"))
 

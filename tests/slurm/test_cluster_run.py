@@ -90,7 +90,7 @@ SITES = {
 
 @pytest.mark.parametrize("site", SITES)
 def test_gpu_requests_of_three_kinds_of_cluster(shared, tmp_path, site):
-    """The flags of docs/cluster.md reach Slurm, and the job sees its GPUs. One rule, whose job does nothing else."""
+    """The flags of docs/how_to/cluster.md reach Slurm, and the job sees its GPUs. One rule, and no other job."""
     flags, request, visible = SITES[site]
     profile = tmp_path / "profiles" / "mine"
     profile.mkdir(parents=True)

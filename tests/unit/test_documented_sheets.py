@@ -1,4 +1,4 @@
-"""The sheets and the task that docs/own_models_and_benchmarks.md shows are read as they stand there."""
+"""The sheets and the task that docs/how_to/own_models_and_benchmarks.md shows are read as they stand there."""
 
 import json
 import re
@@ -11,7 +11,7 @@ from lm_validity.config.load import load_run
 from lm_validity.config.sections import DEFAULT_SIZE_CLASSES
 from lm_validity.config.sheets import Benchmark, Model, read_benchmarks, read_models
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "own_models_and_benchmarks.md").read_text(encoding="utf-8")
+GUIDE = (Path(__file__).parents[2] / "docs" / "how_to" / "own_models_and_benchmarks.md").read_text(encoding="utf-8")
 
 
 def block(first: str) -> str:

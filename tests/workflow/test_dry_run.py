@@ -184,7 +184,8 @@ def test_the_example_of_a_sites_profile_sends_every_rule_with_a_gpu_to_the_gpu_p
     assert {rule: own["slurm_partition"] for rule, own in profile["set-resources"].items()} == dict.fromkeys(
         asking, "gpu"
     )
-    guide = (ROOT / "docs/cluster.md").read_text().partition("## Asking for GPUs")[2].partition("set-resources:")[0]
+    page = (ROOT / "docs/how_to/cluster.md").read_text()
+    guide = page.partition("## Asking for GPUs")[2].partition("set-resources:")[0]
     assert asking and all(f"`{rule}`" in guide for rule in asking)
 
 

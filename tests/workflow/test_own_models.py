@@ -1,7 +1,7 @@
 """Models and tasks that are not from the miniature world go through by editing only the sheets (README).
 
 Made by hand in hub format: two architectures the miniature does not have, a byte-level tokenizer, and the task of
-docs/own_models_and_benchmarks.md over local JSON lines.
+docs/how_to/own_models_and_benchmarks.md over local JSON lines.
 """
 
 import json

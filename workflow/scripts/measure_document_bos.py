@@ -4,7 +4,7 @@
 
 Trains a tiny Gemma on windows of the miniature world's prose that all begin with the token, as Gemma's were, and scores
 long documents of it under each setting of `evaluation: document_bos`. Prints the table of
-docs/prompts_and_perplexity.md. About half a CPU-minute; not part of the tests.
+docs/reference/prompts_and_perplexity.md. About half a CPU-minute; not part of the tests.
 """
 
 import random

@@ -2,7 +2,7 @@
 
     python workflow/scripts/study_worlds.py --seeds 0-9                       # the demo's kind of world
     python workflow/scripts/study_worlds.py --seeds 0-4 --kinds control disjoint
-    python workflow/scripts/study_worlds.py --table                           # only rewrite docs/miniature_worlds.md
+    python workflow/scripts/study_worlds.py --table       # only rewrite docs/explanation/miniature_worlds.md
 
 Each world is a run of its own, results/world-<kind>-<seed>/, in the layout that the Snakefile makes; stopped at any
 point, the same command goes on. Two worlds side by side, a process each (--jobs). Not part of the tests: a world takes
@@ -55,8 +55,8 @@ unrounded numbers: [miniature_worlds.csv](miniature_worlds.csv).
 |---|---|---|---|---|---|---|---|"""
 FOLDER = Path("results/worlds")
 MODELS, BENCHMARKS = FOLDER / "models.tsv", FOLDER / "benchmarks.tsv"
-TABLE = Path("docs/miniature_worlds.md")
-MEASURES = Path("docs/miniature_worlds.csv")
+TABLE = Path("docs/explanation/miniature_worlds.md")
+MEASURES = Path("docs/explanation/miniature_worlds.csv")
 
 
 def configure(kind: str, seed: int) -> Path:
@@ -132,7 +132,7 @@ def measure(kind: str, seed: int) -> dict | None:
 
 
 def write_tables(rows: list[dict]) -> None:
-    """docs/miniature_worlds.csv with unrounded numbers, and the page with rounded ones."""
+    """docs/explanation/miniature_worlds.csv with unrounded numbers, and the page with rounded ones."""
     frame = pd.DataFrame(rows)  # in the order of KINDS and seeds
     frame.to_csv(MEASURES, index=False)
     lines = [HEADER]

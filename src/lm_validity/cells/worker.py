@@ -156,12 +156,12 @@ def describe_missing_gpu(needed: int, usable: int, asked: str) -> tuple[str, str
         f"{os.environ.get('CUDA_VISIBLE_DEVICES')!r})."
     )
     if usable:
-        hint = "ask the scheduler for as many GPUs (docs/cluster.md), or lower `gpu` in the size class."
+        hint = "ask the scheduler for as many GPUs (docs/how_to/cluster.md), or lower `gpu` in the size class."
     elif not torch.backends.cuda.is_built():
         hint = f"this torch is the build without CUDA: {INSTALL_CUDA}."
     else:
         hint = (
             "check `nvidia-smi` and the driver on that node, and what the job asks the scheduler for "
-            "(docs/cluster.md). To compute on the CPU on purpose, set evaluation.device to cpu."
+            "(docs/how_to/cluster.md). To compute on the CPU on purpose, set evaluation.device to cpu."
         )
     return problem, hint

@@ -102,5 +102,5 @@ def _make_judge(settings: dict):
 
             judge = LocalJudge(settings.pop("model"), **{"dtype": "bfloat16", **settings})
     except TypeError as error:
-        raise InputError(f"llm_judge: {error}.", "see docs/signal.md for the settings.") from error
+        raise InputError(f"llm_judge: {error}.", "see docs/reference/signal.md for the settings.") from error
     return UnanimousJudge(judge, name, cache, promptings)

@@ -14,7 +14,7 @@ from lm_validity.config.sheets import Dtype
 from lm_validity.errors import InputError, nearest
 
 ListOfText = Annotated[tuple[str, ...], BETWEEN_BARS]
-DESCRIBED_IN = "docs/bias_study.md"
+DESCRIBED_IN = "docs/how_to/bias_study.md"
 
 
 class LanguageModel(SheetRow):

@@ -10,8 +10,8 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 
 class Cards(Section):
-    """Thresholds of the verdicts on benchmark cards (docs/cards.md). A verdict needs the whole 95% interval on one side
-    of its threshold; else it says "not known"."""
+    """Thresholds of the verdicts on benchmark cards (docs/reference/cards.md). A verdict needs the whole 95% interval
+    on one side of its threshold; else it says "not known"."""
 
     separated: Share = Field(0.8, description="Share of pairs of models from which on a benchmark separates them.")
     not_separated: Share = Field(0.5, description="Share of pairs below which a benchmark cannot separate them.")

@@ -13,7 +13,7 @@ from pydantic import AfterValidator, Field, ValidationInfo
 from lm_validity.config.rows import SheetRow, bad_value, read_rows
 from lm_validity.errors import InputError, nearest
 
-DESCRIBED_IN = "docs/sparse.md"
+DESCRIBED_IN = "docs/how_to/sparse.md"
 BLOCK = 3  # fewest models that a benchmark is prepared with: below, nothing can be said of it
 SETTING = "plan"
 

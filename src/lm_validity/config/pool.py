@@ -67,7 +67,7 @@ class MiniatureModel(SheetRow):
 def read_pool(path: str | Path) -> dict[str, MiniatureModel]:
     """The pool sheet by model id, in the sheet's order. Raises InputError naming row, column and value."""
     path = Path(path)
-    pool = read_rows(path, MiniatureModel, setting="miniature: pool", described_in="docs/miniature.md")
+    pool = read_rows(path, MiniatureModel, setting="miniature: pool", described_in="docs/explanation/miniature.md")
     for row in pool.values():
         _check_parent(path, row, pool)
     return pool

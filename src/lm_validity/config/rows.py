@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from lm_validity.config.text_rows import TextRows, read_text_rows
 from lm_validity.errors import InputError, nearest
 
-DESCRIBED_IN = "docs/own_models_and_benchmarks.md"
+DESCRIBED_IN = "docs/how_to/own_models_and_benchmarks.md"
 LAYOUT = "a sheet has a header and one row per entry, in UTF-8, its columns separated by tabs or by commas."
 
 # What is wrong with a value by the kind of Pydantic's error; other kinds have Pydantic's message.

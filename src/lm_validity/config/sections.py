@@ -190,7 +190,7 @@ Weights = Annotated[
 
 
 class SignalConventions(Section):
-    """Conventions of the signal report (docs/signal.md); the defaults are those of the competition's scoring code."""
+    """Conventions of the signal report (docs/reference/signal.md). The defaults are those of the competition's code."""
 
     convention: Convention = Field("code", description="Lags and centring of the autocorrelation.")
     ties: Ties = Field("stable", description="Equal scores: stable counts them as an increase; average ranks.")

@@ -80,7 +80,9 @@ def table_kind(path: Path) -> str:
         ) from error
     kind = next((kind for kind, marks in _MARKS.items() if marks <= columns), None)
     if kind is None:
-        raise InputError(f"{path}: none of our tables, by its columns.", "docs/tables.md has the columns of each.")
+        raise InputError(
+            f"{path}: none of our tables, by its columns.", "docs/reference/tables.md has the columns of each."
+        )
     return kind
 
 

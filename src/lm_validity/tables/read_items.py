@@ -181,7 +181,7 @@ def _read(path: Path, columns: list[str], benchmark: str | None = None) -> pa.Ta
     try:
         present = set(pq.read_schema(path).names)
         if missing := {"model", "benchmark", "doc_id"} - present:
-            raise InputError(f"{path}: column {min(missing)!r} is missing.", "see docs/tables.md.")
+            raise InputError(f"{path}: column {min(missing)!r} is missing.", "see docs/reference/tables.md.")
         table = pq.read_table(
             path,
             columns=[name for name in columns if name in present],

@@ -184,7 +184,7 @@ def read_table(path: str | Path, schema: pa.Schema, required: tuple[str, ...] = 
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise InputError(
                 f"{path}: column {field.name!r} cannot be read as {field.type} ({error}).",
-                "see docs/tables.md for the columns and their types.",
+                "see docs/reference/tables.md for the columns and their types.",
             ) from error
     return pa.table(columns, schema=schema).to_pandas(types_mapper=_nullable)
 

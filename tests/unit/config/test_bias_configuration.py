@@ -143,7 +143,7 @@ def test_a_study_without_its_section_is_named(make_run):
 
 
 def test_the_guide_shows_a_configuration_and_sheets_that_are_read(make_run):
-    guide = (ROOT / "docs" / "bias_study.md").read_text(encoding="utf-8")
+    guide = (ROOT / "docs" / "how_to" / "bias_study.md").read_text(encoding="utf-8")
     blocks = [
         "\n".join(line[4:] for line in part.splitlines() if line.startswith("    "))
         for part in guide.split("\n\n")

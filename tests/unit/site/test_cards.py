@@ -247,7 +247,7 @@ def test_card_json_has_the_documented_keys(finished):
         for statement in card["verdict"]["statements"]:
             assert statement["outcome"] in (YES, NO, PARTLY, NOT_KNOWN, NOT_MEASURED)
             assert set(statement["values"]) & set(card["values"])
-    documented = (Path(__file__).resolve().parents[3] / "docs" / "cards.md").read_text()
+    documented = (Path(__file__).resolve().parents[3] / "docs" / "reference" / "cards.md").read_text()
     assert [name for name in QUANTITIES if f"`{name}`" not in documented] == []
     assert [name for name in Cards.model_fields if f"`{name}`" not in documented] == []
 

@@ -20,7 +20,7 @@ def read_task_name(path: Path) -> str:
     if not isinstance(name, str):
         raise InputError(
             f"{path}: not an lm-eval task: it has no `task: NAME`.",
-            "docs/own_models_and_benchmarks.md shows the least that a task needs.",
+            "docs/how_to/own_models_and_benchmarks.md shows the least that a task needs.",
         )
     return name
 

@@ -1,7 +1,7 @@
 """The rules that turn a card's values into a verdict. Each asks for the whole interval on one side of its threshold.
 
 A rule says "not known" where the interval holds the threshold or where there is no interval, and "not measured" where
-there is no value. docs/cards.md lists the rules; the thresholds are those of `config.cards.Cards`.
+there is no value. docs/reference/cards.md lists the rules; the thresholds are those of `config.cards.Cards`.
 """
 
 from collections.abc import Iterator, Mapping

@@ -85,7 +85,7 @@ def _open_items(path: Path) -> ds.Dataset:
         ) from error
     for name in ("model", "benchmark", "protocol", "doc_id", "correct"):
         if name not in table.schema.names:
-            raise InputError(f"{path}: no column {name!r}.", "see docs/tables.md for the columns of items.")
+            raise InputError(f"{path}: no column {name!r}.", "see docs/reference/tables.md for the columns of items.")
     return table
 
 

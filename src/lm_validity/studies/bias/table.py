@@ -93,7 +93,7 @@ def setting_counts(trials: pd.DataFrame) -> dict[tuple[str, int, int, str], Pair
 
 def _check_rows(trials: pd.DataFrame, source: str) -> None:
     if trials.empty:
-        raise InputError(f"{source}: no trials.", "write one row per trial and arm (see docs/bias.md).")
+        raise InputError(f"{source}: no trials.", "write one row per trial and arm (see docs/reference/bias.md).")
     for column in [*TRIAL, "arm", "correct", "total"]:
         _refuse(trials, trials[column].isna(), source, f"column {column!r} is empty", "every trial needs it.")
     unknown = ~trials["arm"].isin(ARMS)

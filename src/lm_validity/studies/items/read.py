@@ -102,7 +102,7 @@ def _open(path: Path) -> ds.Dataset:
         raise InputError(f"{path}: not a readable parquet file ({error}).", "write it with pyarrow.") from error
     for name in (*CELL, "doc_id", "correct"):
         if name not in table.schema.names:
-            raise InputError(f"{path}: no column {name!r}.", "see docs/tables.md for the columns of items.")
+            raise InputError(f"{path}: no column {name!r}.", "see docs/reference/tables.md for the columns of items.")
     return table
 
 

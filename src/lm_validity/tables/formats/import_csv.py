@@ -237,7 +237,7 @@ def _typed(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
             value = None if text == "" else reader(text)
             if value is None and (text != "" or column in ("model", "benchmark")):
                 problem = "empty" if text == "" else f"{text!r} is not a {column}"
-                raise InputError(f"{path}, row {line}, column {column!r}: {problem}.", "see docs/tables.md.")
+                raise InputError(f"{path}, row {line}, column {column!r}: {problem}.", "see docs/reference/tables.md.")
             values.append(value)
         rows[column] = pd.Series(values, index=rows.index, dtype=object)
     return rows

@@ -106,7 +106,7 @@ def match_samples(found: Found, here: list[ScoreFile], given_name: str | None) -
     if not of_date and len({one.common["model"] for one in here}) > 1:
         raise InputError(
             f"{found.path}: result files of several models are in its folder, none of its date.",
-            "see docs/importing.md.",
+            "see docs/how_to/importing.md.",
         )
     rows = [row for row in best.rows if row["benchmark"] == benchmark]
     common = _completed(best.common | {"benchmark": benchmark, "num_fewshot": rows[0].get("num_fewshot")})

@@ -85,7 +85,7 @@ def score_table(files: Iterable[ScoreFile], source: str, log: ImportLog) -> pd.D
     check_identities(files)
     frame = _frame(files, source)
     if frame.empty:
-        raise InputError("no scores in the given files.", "see docs/importing.md for the layouts that are read.")
+        raise InputError("no scores in the given files.", "see docs/how_to/importing.md for the layouts that are read.")
     missing = sum(one.missing for one in files)
     if missing:
         log.notes.append(f"No finite number, so left out: {counted(missing, 'score')}.")

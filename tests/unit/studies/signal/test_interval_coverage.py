@@ -1,4 +1,4 @@
-"""How often the item intervals hold the mean score of newly drawn items (docs/signal.md quotes these numbers)."""
+"""How often item intervals hold the mean score of newly drawn items (docs/reference/signal.md quotes the numbers)."""
 
 import numpy as np
 import pytest

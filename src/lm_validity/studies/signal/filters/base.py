@@ -52,7 +52,7 @@ class Candidates:
         if self.documents is None:
             raise InputError(
                 f"filter {who!r} needs the documents' texts.",
-                "give --documents (see docs/signal.md for its columns).",
+                "give --documents (see docs/reference/signal.md for its columns).",
             )
         return self.documents
 

@@ -72,13 +72,15 @@ def read_recipe(path: str | Path, make_judge: MakeJudge) -> Recipe:
     try:
         settings = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(f"{path}: not valid YAML ({error}).", "see docs/signal.md for an example.") from error
+        raise InputError(
+            f"{path}: not valid YAML ({error}).", "see docs/reference/signal.md for an example."
+        ) from error
     if not isinstance(settings, dict):
-        raise InputError(f"{path}: not a mapping.", "see docs/signal.md for an example.")
+        raise InputError(f"{path}: not a mapping.", "see docs/reference/signal.md for an example.")
     _check_keys(settings, _KEYS, f"{path}")
     for key in ("name", "benchmark", "filters"):
         if not settings.get(key):
-            raise InputError(f"{path}: key {key!r} is missing.", "see docs/signal.md for an example.")
+            raise InputError(f"{path}: key {key!r} is missing.", "see docs/reference/signal.md for an example.")
     check_values(settings, {key: str | int | float for key in _TEXT_KEYS}, f"{path}")
     check_values(settings, {"fit_models": list[str] | None, "export": dict | None}, f"{path}")
     export = settings.get("export") or {}
@@ -132,7 +134,7 @@ def _filter(step, where: str, make_judge: MakeJudge) -> ItemFilter:
     try:
         return kind(**settings)
     except TypeError as error:
-        raise InputError(f"{where}, {name}: {error}.", "see docs/signal.md for the settings.") from error
+        raise InputError(f"{where}, {name}: {error}.", "see docs/reference/signal.md for the settings.") from error
 
 
 def _check_keys(settings: dict, known, where: str) -> None:

@@ -21,7 +21,9 @@ def check_values(settings: dict, annotations: dict, where: str) -> None:
     """
     for name, value in settings.items():
         if value != value:
-            raise InputError(f"{where}, {name}: {value!r} is not a number.", "see docs/signal.md for the settings.")
+            raise InputError(
+                f"{where}, {name}: {value!r} is not a number.", "see docs/reference/signal.md for the settings."
+            )
         if name not in annotations:  # other code says which names there are
             continue
         try:
@@ -29,5 +31,5 @@ def check_values(settings: dict, annotations: dict, where: str) -> None:
         except ValidationError as error:
             reason = "; ".join(dict.fromkeys(problem["msg"] for problem in error.errors()))
             raise InputError(
-                f"{where}, {name}: {value!r} ({reason}).", "see docs/signal.md for the settings."
+                f"{where}, {name}: {value!r} ({reason}).", "see docs/reference/signal.md for the settings."
             ) from None

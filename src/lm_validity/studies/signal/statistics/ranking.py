@@ -225,8 +225,8 @@ def settling_interval(
     the final order, at the latest none has it; a pair that is open at the last checkpoint has no known final order and
     agrees at the earliest and disagrees at the latest. So the interval holds `settled_from` of the scores themselves.
     Resampled scores do not serve: they are noisier, and settle later than the scores that they come from. Each
-    difference is judged by itself; in simulated trainings 96% to 100% of the intervals held the truth (docs/signal.md).
-    NaN without a pair.
+    difference is judged by itself; in simulated trainings 96% to 100% of the intervals held the truth
+    (docs/reference/signal.md). NaN without a pair.
     """
     first, second = np.triu_indices(len(curves), k=1)
     gap = (curves[first] - curves[second])[pairs]

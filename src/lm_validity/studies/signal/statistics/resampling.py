@@ -83,7 +83,7 @@ def resampling_interval(
     that falls with noise (as signal quality does) is lower in nearly every resample than in the data, and
     the percentile interval need not even hold the value. Moving it by the bias mends that where the curve
     is smooth and is too narrow where it is mostly noise; both together held the mean score of newly drawn
-    items in 86% to 100% of simulated benchmarks (percentiles alone: 54% to 100%; docs/signal.md). Bounds
+    items in 86% to 100% of simulated benchmarks (percentiles alone: 54% to 100%; docs/reference/signal.md). Bounds
     are cut to [minimum, maximum]. `resampled` is (resamples,); NaN among them are left out, and without any
     the bounds are NaN.
     """

@@ -10,6 +10,8 @@ TEST_PROCESSES ?= 2
 ACTIVATED := PATH="$(CURDIR)/.venv/bin:$$PATH"
 PYTEST = $(ACTIVATED) $(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations 15
 SLURM = $(ACTIVATED) $(BIN)/python tests/slurm/slurm_cluster.py run --
+# --strict: a link that leads nowhere fails; the variable silences an announcement of another program.
+MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 UP_AND_DOWN := tests/slurm/test_up_and_down.py
 # They wait more than they compute.
 ON_SLURM := $(BIN)/pytest -n 3 --dist load --durations 15 --ignore $(UP_AND_DOWN)
@@ -26,7 +28,7 @@ define gate
 @printf '\n== %s\n' '$(1)' && start=$$SECONDS && $(2) && echo "   passed in $$((SECONDS - start)) s"
 endef
 
-.PHONY: help demo test test-slow slurm-test slurm-test-slow slurm-up-and-down lint format benchmark clean FORCE
+.PHONY: help demo test test-slow slurm-test slurm-test-slow slurm-up-and-down lint format docs benchmark clean FORCE
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -59,11 +61,17 @@ lint: .venv/installed ## formatters and linters, changing nothing
 	$(call gate,import rules,$(BIN)/lint-imports)
 	$(call gate,snakefmt,$(BIN)/snakefmt --check Snakefile workflow)
 	$(call gate,snakemake --lint,$(ACTIVATED) $(BIN)/snakemake --lint)
+	$(call gate,links of the documentation,$(MKDOCS))
 
 format: .venv/installed ## rewrite the code in the project's format
 	@$(BIN)/ruff format .
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/snakefmt Snakefile workflow
+
+docs: .venv/installed ## the documentation as a site, build/docs/index.html
+	@$(BIN)/python docs/generate_reference.py
+	@$(MKDOCS)
+	@echo "Documentation: build/docs/index.html"
 
 benchmark: .venv/installed ## side-by-side speed measurements
 	@$(ACTIVATED) $(BIN)/python benchmarks/run.py
@@ -80,10 +88,10 @@ endif
 FORCE:
 
 .venv/installed: pyproject.toml envs/constraints.txt envs/bootstrap.sh
-	@envs/bootstrap.sh cells,slurm,test
+	@envs/bootstrap.sh cells,slurm,test,docs
 	@touch $@
 
 # NUTS (bambi, nutpie) is large and only slow tests run it; without it those tests skip, visibly.
 .venv/installed-bayes: .venv/installed
-	@envs/bootstrap.sh cells,slurm,test,bayes
+	@envs/bootstrap.sh cells,slurm,test,docs,bayes
 	@touch $@

@@ -17,9 +17,30 @@ CELLS = ("torch", "transformers", "tokenizers", "safetensors", "peft", "accelera
 # what typer raises for a wrong command line; its own module of exceptions is private
 UsageError = typer.BadParameter.__base__
 
+# Commands in the order of `lm-validity --help`; those in no group are the workflow's own.
+GROUPS = {
+    "Results that you have": ("report", "compare", "card", "import", "export", "filter"),
+    "A study of your own": ("init", "plan", "cost", "rehearse", "preflight", "status", "findings", "forget"),
+    "Tools": ("gpu-check", "lm-eval", "simulate"),
+}
+WORKFLOW = "Commands that the workflow runs"
+
+
+class GroupedHelp(typer.core.TyperGroup):
+    """The commands by group, each with the whole first sentence of its help."""
+
+    def format_commands(self, ctx, formatter) -> None:
+        """Write the groups."""
+        others = sorted(set(self.commands) - {name for names in GROUPS.values() for name in names})
+        for title, names in {**GROUPS, WORKFLOW: others}.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(limit=200)) for name in names])
+
+
 app = typer.Typer(
     name="lm-validity",
     help="How far can a language-model benchmark be trusted?",
+    cls=GroupedHelp,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -27,8 +48,8 @@ app = typer.Typer(
 )
 
 
-def main() -> None:
-    """Run the command line: exit 0 on success, 2 with one line on bad input."""
+def register_commands() -> typer.Typer:
+    """The whole command line; its modules are imported only now."""
     from lm_validity.cli import (
         card,
         cells,
@@ -48,22 +69,23 @@ def main() -> None:
         simulate,
     )
 
-    cells.register(app)
-    gpu.register(app)
-    run.register(app)
-    overview.register(app)
-    card.register(app)
-    plan.register(app)
-    rehearse.register(app)
-    compare.register(app)
-    init.register(app)
-    lm_eval.register(app)
-    app.add_typer(imports.app, name="import")
-    app.add_typer(exports.app, name="export")
-    app.add_typer(reports.app, name="report")
-    app.add_typer(miniature.app, name="miniature")
-    app.add_typer(filters.app, name="filter")
-    app.add_typer(simulate.app, name="simulate")
+    for module in (cells, gpu, run, overview, card, plan, rehearse, compare, init, lm_eval):
+        module.register(app)
+    for name, module in {
+        "import": imports,
+        "export": exports,
+        "report": reports,
+        "miniature": miniature,
+        "filter": filters,
+        "simulate": simulate,
+    }.items():
+        app.add_typer(module.app, name=name)
+    return app
+
+
+def main() -> None:
+    """Run the command line: exit 0 on success, 2 with one line on bad input."""
+    register_commands()
     try:
         code = app(standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)

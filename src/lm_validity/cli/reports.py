@@ -10,7 +10,7 @@ from lm_validity.config.sections import E2LM, Checkpoints, Convention, Normalisa
 
 app = typer.Typer(
     cls=PathsOrCommand,
-    help="Write one report from tables, or with DIR_OR_FILES... all of them from result files. "
+    help="Write one report from tables, or all that the data allow from result files. "
     "A folder of a subcommand's name is written ./signal.",
     no_args_is_help=True,
     rich_markup_mode=None,

@@ -15,111 +15,120 @@ from lm_validity.files import replace_file
 
 PROTOCOLS = ("direct", "train_before_test")
 
-_cell = [
-    ("model", pa.string()),
-    ("checkpoint", pa.string()),  # "final", or the name of a point of training
-    ("iteration", pa.int64()),  # optimizer steps of pretraining at that checkpoint
-    ("tokens_b", pa.float64()),  # pretraining tokens at that checkpoint, in billions
-    ("benchmark", pa.string()),
-    ("protocol", pa.string()),  # direct | train_before_test
-    ("prompt", pa.string()),  # plain | chat
-    ("prompt_variant", pa.string()),  # null: the task's own wording
-    ("num_fewshot", pa.int64()),  # solved examples before each question; null: unknown
-    ("seed", pa.int64()),  # null for direct rows
-    ("split", pa.string()),  # validation | test
-]
+# (name, type, meaning); docs/reference/columns.md is made from these
+Columns = tuple[tuple[str, pa.DataType, str], ...]
 
-SCORES = pa.schema(
-    [
-        *_cell,
-        ("metric", pa.string()),  # lm-eval's key "name,filter"
-        ("value", pa.float64()),  # accuracies are fractions
-        ("stderr", pa.float64()),
-        ("n_items", pa.int64()),
-        ("higher_is_better", pa.bool_()),
-        ("selected", pa.bool_()),  # reports read the selected rows of the test split
-        ("source", pa.string()),  # "lm-validity", or the name of the importer
-    ]
+_KEY: Columns = (
+    ("model", pa.string(), "id, joined to the models sheet's `model`, or to its `path` where no row has that id"),
+    ("checkpoint", pa.string(), "`final`, or the name of a point of training"),
+    ("iteration", pa.int64(), "optimizer steps of pretraining at that checkpoint"),
+    ("tokens_b", pa.float64(), "pretraining tokens at that checkpoint, in billions"),
+    ("benchmark", pa.string(), "id, joined to the benchmarks sheet"),
+    ("protocol", pa.string(), "`direct` (the model as it comes) or `train_before_test` (after fine-tuning)"),
+    ("prompt", pa.string(), "`plain` or `chat`"),
+    ("prompt_variant", pa.string(), "another wording of the prompt; null: the task's own"),
+    ("num_fewshot", pa.int64(), "solved examples before each question; null: unknown"),
+    ("seed", pa.int64(), "seed of the fine-tuning; null for direct rows"),
+    ("split", pa.string(), "`test` or `validation`; null counts as test"),
+)
+
+_SCORES: Columns = (
+    *_KEY,
+    ("metric", pa.string(), "lm-eval's key `name,filter`; `name` alone is `name,none`; null: the benchmark's metric"),
+    ("value", pa.float64(), "the score; accuracies are fractions; null: missing"),
+    ("stderr", pa.float64(), "standard error of the score"),
+    ("n_items", pa.int64(), "number of test documents"),
+    ("higher_is_better", pa.bool_(), "direction of the metric; the benchmarks sheet goes first, with a note"),
+    ("selected", pa.bool_(), "whether reports read the row; null counts as selected"),
+    ("source", pa.string(), "`lm-validity`, or the name of the importer"),
 )
 
 REQUIRED_SCORES = ("model", "benchmark", "protocol", "value")
 
-ITEMS = pa.schema(
-    [
-        *_cell,
-        ("doc_id", pa.string()),
-        ("subject", pa.string()),
-        ("gold", pa.int64()),  # index of the right choice; null for generation and rolling tasks
-        ("correct", pa.float64()),  # the item's value of the benchmark's metric
-        ("choice_loglikelihoods", pa.list_(pa.float64())),
-        ("unconditional_loglikelihoods", pa.list_(pa.float64())),
-        ("choice_tokens", pa.list_(pa.int64())),
-        ("choice_characters", pa.list_(pa.int64())),
-        ("choice_bytes", pa.list_(pa.int64())),
-        ("response", pa.string()),
-        ("doc_hash", pa.string()),  # lm-eval's hash of the document, where it is known
-        ("metric_values", pa.map_(pa.string(), pa.float64())),  # by lm-eval's key; `correct` is one of them
-    ]
+_ITEMS: Columns = (
+    *_KEY,
+    ("doc_id", pa.string(), "the document, within its benchmark"),
+    ("subject", pa.string(), "the document's subject, where the benchmark has subjects"),
+    ("gold", pa.int64(), "index of the right choice; null where there are no choices"),
+    ("correct", pa.float64(), "the document's value of the benchmark's metric"),
+    ("choice_loglikelihoods", pa.list_(pa.float64()), "log-likelihood of each choice, in nats"),
+    ("unconditional_loglikelihoods", pa.list_(pa.float64()), "the same without the question"),
+    ("choice_tokens", pa.list_(pa.int64()), "tokens of each choice"),
+    ("choice_characters", pa.list_(pa.int64()), "characters of each choice"),
+    ("choice_bytes", pa.list_(pa.int64()), "bytes of each choice"),
+    ("response", pa.string(), "the answer that the model wrote, in generation tasks"),
+    ("doc_hash", pa.string(), "lm-eval's hash of the document, where it is known"),
+    ("metric_values", pa.map_(pa.string(), pa.float64()), "values by lm-eval's key; `correct` is one of them"),
 )
 
-DOCUMENTS = pa.schema(
-    [
-        ("benchmark", pa.string()),
-        ("doc_id", pa.string()),  # as in ITEMS
-        ("subject", pa.string()),
-        ("context", pa.string()),  # the document's own prompt, without description and few-shot examples
-        ("choices", pa.list_(pa.string())),  # null for generation
-        ("gold", pa.int64()),
-        ("prompt", pa.string()),  # all that stands before a choice; null where it differs between the choices
-        ("target_delimiter", pa.string()),  # what stands between prompt and choice
-    ]
+_DOCUMENTS: Columns = (
+    ("benchmark", pa.string(), "id, as in items"),
+    ("doc_id", pa.string(), "as in items"),
+    ("subject", pa.string(), "as in items"),
+    ("context", pa.string(), "the document's own prompt, without description and few-shot examples"),
+    ("choices", pa.list_(pa.string()), "the choices; null where the answer is generated"),
+    ("gold", pa.int64(), "index of the right choice"),
+    ("prompt", pa.string(), "all that stands before a choice; null where it differs between the choices"),
+    ("target_delimiter", pa.string(), "what stands between prompt and choice"),
 )
 
-SELECTIONS = pa.schema(
-    [
-        ("model", pa.string()),
-        ("benchmark", pa.string()),
-        ("seed", pa.int64()),
-        ("prompt", pa.string()),
-        ("learning_rate", pa.string()),  # as written in the configuration; null for the direct candidate
-        ("epoch", pa.int64()),  # 1-based; null for the direct candidate
-        ("metric", pa.string()),
-        ("validation_value", pa.float64()),
-        ("direct_validation_value", pa.float64()),
-        ("diverged", pa.bool_()),
-        ("selected", pa.bool_()),
-        (
-            "adapted_share",
-            pa.float64(),
-        ),  # of the weights that a text goes through, those with an adapter; null: unknown
-    ]
+_SELECTIONS: Columns = (
+    ("model", pa.string(), "id in the models sheet"),
+    ("benchmark", pa.string(), "id in the benchmarks sheet"),
+    ("seed", pa.int64(), "seed of the fine-tuning"),
+    ("prompt", pa.string(), "`plain` or `chat`"),
+    ("learning_rate", pa.string(), "as written in the configuration; null for the untouched model"),
+    ("epoch", pa.int64(), "from 1; null for the untouched model"),
+    ("metric", pa.string(), "the metric that the choice was made by"),
+    ("validation_value", pa.float64(), "its value on validation"),
+    ("direct_validation_value", pa.float64(), "the untouched model's value on validation"),
+    ("diverged", pa.bool_(), "whether the loss was no number at some step"),
+    ("selected", pa.bool_(), "whether this candidate was chosen"),
+    (
+        "adapted_share",
+        pa.float64(),
+        "of the weights that a text goes through (no embeddings, no output layer), the share with an adapter; "
+        "null: unknown, or the untouched model",
+    ),
 )
 
-TRIALS = pa.schema(
-    [
-        ("experiment", pa.string()),
-        ("language_model", pa.string()),
-        ("task", pa.string()),
-        ("m", pa.int64()),
-        ("n", pa.int64()),
-        ("subsample", pa.int64()),
-        ("arm", pa.string()),  # base | extra | test
-        ("correct", pa.int64()),
-        ("total", pa.int64()),
-        ("pretraining_loss", pa.float64()),
-        ("test_hash", pa.string()),
-    ]
+_TRIALS: Columns = (
+    ("experiment", pa.string(), "name in the configuration"),
+    ("language_model", pa.string(), "id in the sheet of language models"),
+    ("task", pa.string(), "id in the sheet of tasks"),
+    ("m", pa.int64(), "labelled training texts"),
+    ("n", pa.int64(), "unlabelled texts, and test texts"),
+    ("subsample", pa.int64(), "the random draw of texts, from 0"),
+    ("arm", pa.string(), "pretraining: `base` (none), `extra` (other texts), `test` (the test texts)"),
+    ("correct", pa.int64(), "test texts that were classified right"),
+    ("total", pa.int64(), "test texts"),
+    ("pretraining_loss", pa.float64(), "mean of the last epoch in nats per predicted token; null for `base`"),
+    ("test_hash", pa.string(), "tells test sets apart"),
 )
 
-# beside trials.parquet: one row an observation of a test set and arm
-PROBABILITIES = pa.schema(
-    [
-        *(TRIALS.field(name) for name in TRIALS.names[: TRIALS.names.index("arm") + 1]),
-        ("row", pa.int64()),  # place of the observation in the task's source, from 0
-        ("label", pa.int64()),
-        ("probabilities", pa.list_(pa.float32())),  # of the classes, in the order of the labels
-    ]
+_PROBABILITIES: Columns = (
+    *_TRIALS[: [name for name, *_ in _TRIALS].index("arm") + 1],
+    ("row", pa.int64(), "place of the text in the task's source, from 0"),
+    ("label", pa.int64(), "index of the right class"),
+    ("probabilities", pa.list_(pa.float32()), "of the classes, in the order of the labels"),
 )
+
+COLUMNS = {
+    "scores.parquet": _SCORES,
+    "items.parquet": _ITEMS,
+    "documents.parquet": _DOCUMENTS,
+    "selections.parquet": _SELECTIONS,
+    "trials.parquet": _TRIALS,
+    "probabilities.parquet": _PROBABILITIES,
+}
+
+
+def _schema(columns: Columns) -> pa.Schema:
+    return pa.schema([(name, kind) for name, kind, _ in columns])
+
+
+SCORES, ITEMS, DOCUMENTS = _schema(_SCORES), _schema(_ITEMS), _schema(_DOCUMENTS)
+SELECTIONS, TRIALS, PROBABILITIES = _schema(_SELECTIONS), _schema(_TRIALS), _schema(_PROBABILITIES)
 
 
 def write_table(frame: pd.DataFrame, schema: pa.Schema, path: str | Path) -> None:

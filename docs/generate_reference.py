@@ -1,0 +1,173 @@
+"""Writes the reference pages that are made from the code: configuration keys, table columns, commands.
+
+python docs/generate_reference.py          # rewrite those that are not up to date
+python docs/generate_reference.py --check  # exit 1 where one is not (in the tests)
+"""
+
+import json
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import typer
+
+from lm_validity.cli import GROUPS, WORKFLOW, register_commands
+from lm_validity.config.sections import Configuration
+from lm_validity.files import write_text
+from lm_validity.tables.schema import COLUMNS
+
+FOLDER = Path(__file__).parent / "reference"
+MADE = "<!-- Made by docs/generate_reference.py: edit the code, not this page. -->\n"
+
+
+def configuration_page() -> str:
+    """Every key, section by section."""
+    model = Configuration.model_json_schema()
+    lines = [
+        "# Configuration keys",
+        "",
+        MADE,
+        "A configuration is a YAML file. Every key but `name` has a default. `config/config.yaml` is the demo's, with",
+        "each key and its meaning in place.",
+        "",
+    ]
+    for path, section in _sections(model, model, ""):
+        title = f"`{path}`" if path else "At the top"
+        lines += [f"## {title}", "", _cell(section.get("description", "")), ""]
+        lines += ["| key | value | default | meaning |", "|---|---|---|---|"]
+        for name, key in section["properties"].items():
+            inner = [place for _, place in _references(model, key, _below(path, name))]
+            word = f"[`{name}`](#{re.sub(r'[^a-z_]', '', inner[0])})" if inner else f"`{name}`"
+            meaning = _cell(key.get("description", ""))
+            lines.append(f"| {word} | {_values(model, key)} | {_default(section, name, key)} | {meaning} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _sections(model: dict, section: dict, path: str) -> Iterator[tuple[str, dict]]:
+    """The paths of a section and of those inside it, with what they hold."""
+    yield path, section
+    for name, key in section["properties"].items():
+        for inner, place in _references(model, key, _below(path, name)):
+            yield from _sections(model, inner, place)
+
+
+def _below(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
+
+
+def _references(model: dict, key: dict, path: str) -> Iterator[tuple[dict, str]]:
+    """Sections that a key holds, each with its path: `path` itself, or a place below it where each has a name."""
+    for one in key.get("anyOf", [key]):
+        inner = one.get("additionalProperties", one)
+        if isinstance(inner, dict) and "$ref" in inner:
+            yield model["$defs"][inner["$ref"].rpartition("/")[2]], path if inner is one else f"{path}.<name>"
+
+
+def _values(model: dict, key: dict) -> str:
+    """What a key takes, in words."""
+    if "anyOf" in key:
+        return " or ".join(dict.fromkeys(_values(model, one) for one in key["anyOf"]))
+    if "$ref" in key:
+        return "section"
+    if "enum" in key:
+        return ", ".join(f"`{value}`" for value in key["enum"])
+    if "const" in key:
+        return f"`{key['const']}`"
+    if key.get("type") == "array":
+        return f"list of {_values(model, key['items'])}" if "items" in key else "list of numbers"
+    if key.get("type") == "object":
+        return f"by name: {_values(model, key['additionalProperties'])}"
+    words = {"string": "text", "boolean": "`true`, `false`", "integer": "whole number", "null": "`null`"}
+    bounds = {"minimum": "≥ {}", "exclusiveMinimum": "> {}", "maximum": "≤ {}", "exclusiveMaximum": "< {}"}
+    limits = [text.format(f"{key[name]:g}") for name, text in bounds.items() if name in key]
+    return " ".join([words.get(key["type"], key["type"]), " and ".join(limits)]).strip()
+
+
+def _default(section: dict, name: str, key: dict) -> str:
+    if name in section.get("required", ()):
+        return "required"
+    if isinstance(key.get("default"), dict):
+        return "as there"
+    return f"`{json.dumps(key.get('default'))}`".replace("|", "\\|")
+
+
+def columns_page() -> str:
+    """Every table and its columns."""
+    lines = ["# Table columns", "", MADE, "What the tables are for and how they are read: [tables.md](tables.md).", ""]
+    for table, columns in COLUMNS.items():
+        lines += [f"## `{table}`", "", "| column | type | meaning |", "|---|---|---|"]
+        lines += [f"| `{name}` | {_type(kind)} | {_cell(meaning)} |" for name, kind, meaning in columns]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _type(kind: pa.DataType) -> str:
+    if pa.types.is_list(kind):
+        return f"list of {_type(kind.value_type)}s"
+    if pa.types.is_map(kind):
+        return f"{_type(kind.item_type)} by text"
+    if pa.types.is_boolean(kind):
+        return "true or false"
+    if pa.types.is_integer(kind):
+        return "whole number"
+    return "number" if pa.types.is_floating(kind) else "text"
+
+
+def commands_page() -> str:
+    """Every command with its arguments and options."""
+    root = typer.main.get_command(register_commands())
+    grouped = {name for names in GROUPS.values() for name in names}
+    lines = ["# Commands", "", MADE, "`lm-validity COMMAND --help` prints the same.", ""]
+    for title, names in {**GROUPS, WORKFLOW: sorted(set(root.commands) - grouped)}.items():
+        lines += [f"## {title}", ""]
+        for name in names:
+            lines += _command(root.commands[name], f"lm-validity {name}", 3)
+    return "\n".join(lines)
+
+
+def _command(command, name: str, level: int) -> list[str]:
+    context = typer.Context(command, info_name=name)
+    usage = " ".join([name, *command.collect_usage_pieces(context)])
+    text = [" ".join(part.split()) for part in (command.help or "").partition("\f")[0].split("\n\n")]
+    lines = [f"{'#' * level} `{name}`", "", f"    {usage}", "", *[line for part in text for line in (part, "")]]
+    records = [found for one in command.get_params(context) if (found := one.get_help_record(context))]
+    if records := [(term, meaning) for term, meaning in records if term != "--help"]:
+        lines += ["| option | meaning |", "|---|---|"]
+        lines += [f"| {_code(term)} | {_cell(meaning)} |" for term, meaning in records]
+        lines.append("")
+    for inner, one in getattr(command, "commands", {}).items():
+        lines += _command(one, f"{name} {inner}", level + 1)
+    return lines
+
+
+def _code(text: str) -> str:
+    return f"`{' '.join(text.split())}`".replace("|", "\\|")
+
+
+def _cell(text: str) -> str:
+    """Text that may stand in a cell of a table."""
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+PAGES = {"configuration.md": configuration_page, "columns.md": columns_page, "commands.md": commands_page}
+
+
+def main() -> int:
+    """Write the pages that are not up to date, or with --check only name them."""
+    stale = []
+    for name, page in PAGES.items():
+        path, text = FOLDER / name, page()
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            stale.append(path)
+            if "--check" not in sys.argv:
+                write_text(path, text)
+    for path in stale:
+        print(f"{path}: {'not up to date' if '--check' in sys.argv else 'written'}")
+    return 1 if stale and "--check" in sys.argv else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

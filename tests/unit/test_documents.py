@@ -1,0 +1,40 @@
+"""The documents: reference pages are what the code says, and links of the pages outside docs/ lead somewhere.
+
+Links within docs/ are checked by `make lint`, which builds the site.
+"""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "config/README.md", "envs/README.md")
+
+
+def test_reference_pages_are_up_to_date():
+    """Rewrite them with: python docs/generate_reference.py"""
+    command = [sys.executable, ROOT / "docs" / "generate_reference.py", "--check"]
+    found = subprocess.run(command, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_links_lead_to_files(page):
+    text = (ROOT / page).read_text(encoding="utf-8")
+    targets = [target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text)]
+    local = [target for target in targets if target and not target.startswith(("http:", "https:"))]
+    assert [target for target in local if not (ROOT / page).parent.joinpath(target).exists()] == []
+
+
+def test_help_names_every_command_once():
+    from lm_validity.cli import GROUPS, register_commands
+
+    commands = {info.name or info.callback.__name__ for info in register_commands().registered_commands}
+    named = [name for names in GROUPS.values() for name in names]
+    assert len(named) == len(set(named)) and {"status", "cost"} <= commands
+    listed = subprocess.run(["lm-validity", "--help"], capture_output=True, text=True, check=True).stdout
+    words = re.findall(r"^  ([a-z-]+)  ", listed, re.MULTILINE)
+    assert sorted(words) == sorted(set(words)) and {*named, "evaluate-model", "merge"} <= set(words)

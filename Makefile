@@ -58,6 +58,7 @@ slurm-up-and-down: .venv/installed
 lint: .venv/installed ## formatters and linters, changing nothing
 	$(call gate,ruff format,$(BIN)/ruff format --check .)
 	$(call gate,ruff check,$(BIN)/ruff check .)
+	$(call gate,spelling,$(BIN)/codespell)
 	$(call gate,import rules,$(BIN)/lint-imports)
 	$(call gate,snakefmt,$(BIN)/snakefmt --check Snakefile workflow)
 	$(call gate,snakemake --lint,$(ACTIVATED) $(BIN)/snakemake --lint)

@@ -93,16 +93,16 @@ def repair(run: Run, verify: bool = True) -> list[Problem]:
                 what = f"{entry.status} ({entry.error})"
                 problems.append(Problem(label(entry.cell), what, "will be computed again"))
                 remove.add(path)
-            for folder in filter(None, (entry.folder, (entry.content or {}).get("folder"))):
+            folders = [folder for folder in (entry.folder, (entry.content or {}).get("folder")) if folder]
+            for folder in folders:
                 if folder not in damage:
                     damage[folder] = _damage(store, folder, verify)
-                    if damage[folder]:
-                        problems.append(Problem(folder, damage[folder], "will be computed again"))
-                if damage[folder]:
-                    remove.add(path)
+            if any(damage[folder] for folder in folders):
+                remove.add(path)
     remove_manifests(remove)
     for folder, what in damage.items():
         if what:
+            problems.append(Problem(folder, what, "will be computed again"))
             _remove_cell(run, store, folder)
     return problems
 

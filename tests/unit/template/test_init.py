@@ -7,7 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
+from typer.testing import CliRunner
 
+from lm_validity.cli.init import register
 from lm_validity.config.load import load_run
 from lm_validity.errors import InputError
 from lm_validity.template.around_scores import size_class
@@ -49,6 +52,20 @@ def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
     with pytest.raises(InputError, match="becomes the run's"):
         make_study(tmp_path / "my study")
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_the_current_folder_becomes_a_study(tmp_path, monkeypatch):
+    """`lm-validity init .`: named for the folder, which stays the same one under the shell that stands in it."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    before = here.stat().st_ino
+    app = typer.Typer()
+    register(app)
+    done = CliRunner().invoke(app, ["."])
+    assert done.exit_code == 0, done.output
+    assert load_run("study.yaml").name == "here" and here.stat().st_ino == before
+    assert [path.name for path in tmp_path.iterdir()] == ["here"]
 
 
 def test_a_study_around_scores_runs_the_models_and_tasks_of_the_scores(tmp_path, monkeypatch):

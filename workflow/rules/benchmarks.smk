@@ -10,6 +10,7 @@ rule split_benchmark:
     """Divide a benchmark's documents; rows that occur in test leave train and validation."""
     input:
         f"{RESULTS}/prefetch/benchmarks/{{benchmark}}.json",
+        own_documents,
     output:
         train=f"{RESULTS}/splits/{{benchmark}}/train.json",
         validation=f"{RESULTS}/splits/{{benchmark}}/validation.json",

@@ -43,6 +43,12 @@ def benchmark_source(wildcards):
     return [from_user(name) for name in task_sources(row.include_path)]
 
 
+def own_documents(wildcards):
+    """input: the test documents of the benchmark that a row is another wording of, to be compared; else nothing."""
+    own = RUN.benchmarks[wildcards.benchmark].variant_of
+    return f"{RESULTS}/splits/{own}/test.json" if own else []
+
+
 def checkpoints_of(wildcards):
     """params: where a model's checkpoints are."""
     points = RUN.models[wildcards.model].checkpoints

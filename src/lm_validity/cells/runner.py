@@ -10,8 +10,8 @@ from contextlib import AbstractContextManager, ExitStack
 from importlib import import_module
 
 from lm_validity.cells.replay import ReplayWorker, split_record
-from lm_validity.errors import CellError
-from lm_validity.files import write_json
+from lm_validity.errors import CellError, InputError
+from lm_validity.files import read_json, write_json
 from lm_validity.run.cell import Cell, Job, label
 from lm_validity.run.leases import hold_lease
 from lm_validity.run.manifests import Entry, write_manifest
@@ -120,9 +120,20 @@ def write_splits(workspace: Workspace, benchmark: str) -> None:
         allow_overlap=benchmark in settings.allow_overlap,
         test_only=workspace.grid.is_test_only(benchmark),
     )
+    _check_wording(workspace, benchmark, splits.test.addresses)
     for name, split in zip(splits._fields, splits, strict=True):
         # a benchmark that is only scored has no train and validation; the rule's files say so
         record = split.to_json() if split is not None else {"split": name, "documents": 0, "digest": None}
         write_json(workspace.split_path(benchmark, name), record)
         log.info("%s %s: %d documents", benchmark, name, record["documents"])
     write_documents(benchmark, task, documents(task, splits.test), texts)
+
+
+def _check_wording(workspace: Workspace, benchmark: str, addresses: tuple[str, ...]) -> None:
+    """Raise InputError where another wording of a benchmark does not ask its questions, which are split first."""
+    row = workspace.run.benchmarks[benchmark]
+    if row.variant_of and read_json(workspace.split_path(row.variant_of, "test"))["addresses"] != list(addresses):
+        raise InputError(
+            f"benchmark {benchmark!r}: its test documents are not those of {row.variant_of!r}.",
+            "another wording reads the same data file and split names, and differs in its templates.",
+        )

@@ -37,11 +37,9 @@ class Run:
     @property
     def agreement_names(self) -> tuple[list[str], list[str]]:
         """The models and the benchmarks of the agreement study, in the order of the sheets."""
-        models, benchmarks = (
-            [name for name, row in sheet.items() if "agreement" in row.studies]
-            for sheet in (self.models, self.benchmarks)
-        )
-        return models, benchmarks
+        models = [name for name, row in self.models.items() if "agreement" in row.studies]
+        rows = self.benchmarks.items()
+        return models, [name for name, row in rows if "agreement" in row.studies and not row.variant_of]
 
     @property
     def results(self) -> Path:
@@ -81,6 +79,7 @@ def build_run(values, source: str) -> Run:
     run = Run(configuration, models, benchmarks, language_models, tasks, plan)
     _check_precision(run)
     _check_fewshot(run)
+    _check_variants(run)
     _check_one_prompting(run)
     _check_generation_backend(run)
     return run
@@ -119,6 +118,32 @@ def _check_fewshot(run: Run) -> None:
                 f"{row.num_fewshot}: the agreement study is zero-shot, before fine-tuning and after.",
                 "give the few-shot benchmark a row of its own, with `signal` in the column studies.",
             )
+
+
+def _check_variants(run: Run) -> None:
+    """Another wording of a benchmark has that benchmark's questions and metric, and is scored beside it."""
+    for row in run.benchmarks.values():
+        if row.variant_of is None:
+            continue
+        own = run.benchmarks.get(row.variant_of)
+        where = f"{run.configuration.benchmarks}: benchmark {row.benchmark!r}, column"
+        if (
+            own is None
+            or own.variant_of
+            or "agreement" not in own.studies
+            or own.output_type == "loglikelihood_rolling"
+        ):
+            raise InputError(
+                f"{where} 'variant_of', value {row.variant_of!r}: no benchmark of the agreement study with a prompt.",
+                "name another row of the sheet that is no corpus and no variant itself.",
+            )
+        for column in ("metric", "output_type", "higher_is_better"):
+            if getattr(row, column) != getattr(own, column):
+                raise InputError(
+                    f"{where} {column!r}, value {getattr(row, column)!r}: {row.variant_of} has "
+                    f"{getattr(own, column)!r}.",
+                    "two wordings of one benchmark are scored alike.",
+                )
 
 
 def _check_one_prompting(run: Run) -> None:

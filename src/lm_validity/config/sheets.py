@@ -176,7 +176,8 @@ class BenchmarkFacts(SheetRow):
     """What a benchmarks sheet says to reports. Columns that are not named here are ignored; null means unknown.
 
     corpus: a file or folder of the user's own texts; its metric, type and direction need not be written. num_fewshot:
-    solved examples before each question. chance: the score of guessing, a fraction.
+    solved examples before each question. chance: the score of guessing, a fraction. variant_of: the benchmark whose
+    questions are asked in other words; such a row is no benchmark of its own.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -197,6 +198,7 @@ class BenchmarkFacts(SheetRow):
     num_fewshot: Count | None = None
     training_examples: PositiveNumber | None = None
     corpus: str | None = None
+    variant_of: str | None = None
 
     @model_validator(mode="before")
     @classmethod

@@ -32,11 +32,17 @@ class Participants:
 
     def benchmarks(self, study: str) -> tuple[str, ...]:
         rows = self.run.benchmarks.values()
-        return tuple(row.benchmark for row in rows if self.takes_part(row, study))
+        return tuple(row.benchmark for row in rows if self.takes_part(row, study) and not row.variant_of)
+
+    @cached_property
+    def variants(self) -> tuple[str, ...]:
+        """Other wordings of benchmarks: scored as the models come, on test, in the agreement study."""
+        rows = self.run.benchmarks.values()
+        return tuple(row.benchmark for row in rows if row.variant_of and self.takes_part(row, "agreement"))
 
     def is_test_only(self, benchmark: str) -> bool:
         """Whether a benchmark is only scored, never trained on: then it needs no train and validation documents."""
-        return not self.takes_part(self.run.benchmarks[benchmark], "agreement")
+        return benchmark not in self.benchmarks("agreement")
 
     @cached_property
     def used_models(self) -> list[str]:
@@ -44,9 +50,9 @@ class Participants:
 
     @cached_property
     def used_benchmarks(self) -> list[str]:
-        return [
-            row.benchmark for row in self.run.benchmarks.values() if any(self.takes_part(row, s) for s in row.studies)
-        ]
+        rows = self.run.benchmarks.values()
+        used = (row for row in rows if not row.variant_of or row.benchmark in self.variants)
+        return [row.benchmark for row in used if any(self.takes_part(row, study) for study in row.studies)]
 
     @property
     def used_rows(self) -> list[Model | LanguageModel]:

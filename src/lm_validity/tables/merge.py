@@ -132,23 +132,26 @@ class Merger:
 
     def _key(self, cell: BenchmarkCell) -> dict:
         """The columns that name a cell."""
-        model, rule = self.run.models[cell.model], rule_of(cell)
+        model, row, rule = self.run.models[cell.model], self.run.benchmarks[cell.benchmark], rule_of(cell)
         point = next(one for one in model.checkpoints if one.checkpoint == (cell.checkpoint or "final"))
         return {
             "model": cell.model,
             "checkpoint": point.checkpoint,
             "iteration": point.iteration,
             "tokens_b": _tokens_b(model, point),
-            "benchmark": cell.benchmark,
+            "benchmark": row.variant_of or cell.benchmark,
             "protocol": rule.protocol,
             "prompt": rule.scored_prompt(self.workspace, cell),
-            "num_fewshot": self.run.benchmarks[cell.benchmark].num_fewshot,
+            "prompt_variant": cell.benchmark if row.variant_of else None,
+            "num_fewshot": row.num_fewshot,
             "seed": cell.seed,
             "split": rule.scored_split(cell),
         }
 
     def _is_selected(self, cell: BenchmarkCell) -> bool:
-        """Whether the score counts: of several prompts, the one chosen on validation does."""
+        """Whether the score counts: of several prompts, the one chosen on validation does; other wordings never."""
+        if self.run.benchmarks[cell.benchmark].variant_of:
+            return False
         selection = SELECT_PROMPT.choice_for(self.grid, cell)
         if selection is None or selection not in self.grid.batch_of:
             return True

@@ -26,7 +26,7 @@ _KEY: Columns = (
     ("benchmark", pa.string(), "id, joined to the benchmarks sheet"),
     ("protocol", pa.string(), "`direct` (the model as it comes) or `train_before_test` (after fine-tuning)"),
     ("prompt", pa.string(), "`plain` or `chat`"),
-    ("prompt_variant", pa.string(), "another wording of the prompt; null: the task's own"),
+    ("prompt_variant", pa.string(), "another wording: the id of its row in the benchmarks sheet; null: the task's own"),
     ("num_fewshot", pa.int64(), "solved examples before each question; null: unknown"),
     ("seed", pa.int64(), "seed of the fine-tuning; null for direct rows"),
     ("split", pa.string(), "`test` or `validation`; null counts as test"),

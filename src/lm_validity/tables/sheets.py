@@ -29,9 +29,11 @@ def read_models(path: str | Path) -> pd.DataFrame:
 def read_benchmarks(path: str | Path) -> pd.DataFrame:
     """One row per benchmark with the fields of `BenchmarkFacts`; a bare metric name gets the filter `none`.
 
-    Raises InputError as `read_models` does.
+    Other wordings of a benchmark (`variant_of`) are no rows: scores name them in `prompt_variant`. Raises InputError as
+    `read_models` does.
     """
-    return _frame(path, BenchmarkFacts)
+    found = _frame(path, BenchmarkFacts)
+    return found[found.pop("variant_of").isna()].reset_index(drop=True)
 
 
 def _frame(path: str | Path, kind: type[SheetRow]) -> pd.DataFrame:

@@ -45,6 +45,9 @@ class EvaluateModel(ScoringRule):
             for benchmark in plan.benchmarks("agreement"):
                 for prompt in plan.prompts(model.model, benchmark):
                     wanted["final", benchmark, prompt] = ("validation", "test")
+            for variant in plan.variants:
+                for prompt in plan.prompts(model.model, variant):
+                    wanted["final", variant, prompt] = ("test",)
         return wanted
 
     def _jobs_of(self, plan: Participants, model: Model, wanted: dict) -> Iterator[Job]:

@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import numpy as np
+
 from lm_validity.errors import InputError, nearest
 from lm_validity.pages.page import write_page
 from lm_validity.studies.agreement.analysis import analyze_agreement
-from lm_validity.studies.agreement.by_benchmark.prompts import prompt_ranges
+from lm_validity.studies.agreement.by_benchmark.prompts import prompt_ranges, wording_error
 from lm_validity.studies.agreement.page import agreement_page
 from lm_validity.studies.agreement.prompt_section import adapted_shares, prompt_choices, prompt_error
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, listing, read_score_matrix
@@ -41,7 +43,10 @@ def report_agreement(
     choices = prompt_choices(scores, selections, matrix)
     shares = adapted_shares(selections, matrix)
     prompts = prompt_ranges(scores, matrix)
-    analysis = analyze_agreement(matrix, items=items, variant=tau, prompt_error=prompt_error(choices, matrix))
+    over_prompts = prompt_error(choices, matrix)
+    direct, wording = over_prompts["direct"], wording_error(scores, matrix)
+    over_prompts["direct"] = np.where(np.isnan(direct), wording, direct)
+    analysis = analyze_agreement(matrix, items=items, variant=tau, prompt_error=over_prompts)
     uncertainty = agreement_uncertainty(analysis, resamples)
     summary = summarize_agreement_report(analysis, uncertainty, pair, choices, resamples, prompts, shares)
     write_page(agreement_page(summary), output)

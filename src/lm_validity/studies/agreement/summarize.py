@@ -214,8 +214,8 @@ def _variance(analysis: AgreementAnalysis, protocol: str) -> VarianceSummary:
     no_item = "There are no standard errors: the noise of items is within model × benchmark."
     no_seed = "No benchmark was prepared with several seeds: their noise is within model × benchmark."
     no_prompt = (
-        "What prompts change was not measured: no benchmark has 3 models with scores under two prompts. It is within "
-        "model × benchmark."
+        "What prompts change was not measured: no benchmark has 3 models with scores under two prompts or wordings. "
+        "It is within model × benchmark."
     )
     undefined = np.isnan(found.model)
     plans = [] if undefined else [(n, 1.0, 1.0, 1.0) for n in (1, 2, 4, 8, 16, 32, 64)]

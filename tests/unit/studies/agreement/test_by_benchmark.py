@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from lm_validity.studies.agreement.by_benchmark.prompts import prompt_ranges
+from lm_validity.studies.agreement.by_benchmark.prompts import prompt_ranges, wording_error
 from lm_validity.studies.agreement.by_benchmark.separation import (
     items_needed,
     reliability,
@@ -100,13 +100,14 @@ def test_resolution_in_closed_form():
     assert typical_difference(np.zeros(3), errors, ~np.eye(3, dtype=bool))[0] == 0
 
 
-def test_range_over_prompts(tmp_path):
+def scores_under_wordings(tmp_path, gains: tuple[float, ...]):
+    """Three models on `a` under two wordings, the other `gains` better, and in chat; on `b` under its own only."""
     rows = [
         (model, "a", prompt, variant, value)
-        for model, base in (("m1", 0.5), ("m2", 0.6), ("m3", 0.7))
+        for model, base, gain in zip(("m1", "m2", "m3"), (0.5, 0.6, 0.7), gains, strict=True)
         for prompt, variant, value in (
             ("plain", None, base),
-            ("plain", "other", base + 0.1),
+            ("plain", "other", base + gain),
             ("chat", None, base + 0.02),
         )
     ] + [(model, "b", "plain", None, 0.5) for model in ("m1", "m2", "m3")]
@@ -118,7 +119,20 @@ def test_range_over_prompts(tmp_path):
     pd.DataFrame({"benchmark": ["a", "b"], "metric": "acc", "output_type": "multiple_choice"}).to_csv(
         tmp_path / "b.csv", index=False
     )
-    matrix = read_score_matrix(*(tmp_path / name for name in ("scores.parquet", "m.csv", "b.csv")))
+    return read_score_matrix(*(tmp_path / name for name in ("scores.parquet", "m.csv", "b.csv")))
+
+
+def test_error_of_wordings(tmp_path):
+    """Half the variance of the differences -.1, 0 and .2; what a wording does to all models alike is nothing."""
+    matrix = scores_under_wordings(tmp_path, (-0.1, 0.0, 0.2))
+    found = wording_error(tmp_path / "scores.parquet", matrix)
+    assert found[0] == pytest.approx(np.sqrt(np.var([-0.1, 0.0, 0.2], ddof=1) / 2)) and np.isnan(found[1])
+    matrix = scores_under_wordings(tmp_path, (0.1, 0.1, 0.1))
+    assert wording_error(tmp_path / "scores.parquet", matrix)[0] == pytest.approx(0, abs=1e-12)
+
+
+def test_range_over_prompts(tmp_path):
+    matrix = scores_under_wordings(tmp_path, (0.1, 0.1, 0.1))
     found = prompt_ranges(tmp_path / "scores.parquet", matrix)
     assert (found["a"].mean, found["a"].models, found["a"].prompts) == (pytest.approx(0.1), 3, 3)
     assert isinstance(found["b"], Missing)

@@ -5,16 +5,20 @@ def model_source(wildcards):
     """input: the files of a folder that the workflow makes, or of a local one; nothing for a hub id."""
     if RUN.configuration.replay:
         return from_user(RUN.configuration.replay.scores)
-    return folder_files(RUN.models[wildcards.model].path)
+    row = RUN.models[wildcards.model]
+    files = folder_files(row.path)
+    for adapter in row.adapters:
+        files = files + folder_files(adapter, "adapter_config.json")
+    return files
 
 
-def folder_files(path):
-    """The files of a model's folder; nothing for a hub id."""
+def folder_files(path, first="config.json"):
+    """The files of a model's or adapter's folder; nothing for a hub id."""
     if path.startswith(f"{RESULTS}/miniature/"):
         return [f"{path}/config.json", f"{path}/model.safetensors"]
     if path.startswith(f"{RESULTS}/"):
         # another rule's, which may have made several weight files
-        return [f"{path}/config.json"]
+        return [f"{path}/{first}"]
     found = glob.glob(f"{path}/*.json") + glob.glob(f"{path}/*.safetensors")
     return [from_user(name) for name in sorted(found)]
 

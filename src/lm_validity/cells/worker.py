@@ -59,7 +59,6 @@ class Worker:
         if checkpoint not in self._language_models:
             from lm_validity.cells.models.language_model import load_language_model
 
-            self._release()
             record, evaluation = (
                 self.workspace.model_record(self.model.model),
                 self.run.configuration.evaluation,
@@ -67,6 +66,9 @@ class Worker:
             point = record["checkpoints"][checkpoint]
             check_unchanged(self.model.model, point)
             try:
+                if self._exchange_adapter(checkpoint, record["checkpoints"]):
+                    return self._language_models[checkpoint]
+                self._release()
                 self._language_models[checkpoint] = load_language_model(
                     point["path"],
                     subfolder=point["subfolder"],
@@ -81,11 +83,28 @@ class Worker:
                     scorer=evaluation.scorer,
                     generation_cache=evaluation.generation_cache,
                     model_id=self.model.model,
+                    adapter=(point.get("adapter") or {}).get("path"),
+                    keep_base=any(
+                        _same_base(point, other) for other in record["checkpoints"].values() if other != point
+                    ),
                 )
             except CellError as error:
                 self._load_errors[checkpoint] = error
                 raise
         return self._language_models[checkpoint]
+
+    def _exchange_adapter(self, checkpoint: str, points: dict) -> bool:
+        """Make the loaded model that of another checkpoint, where the two differ in the user's adapter only."""
+        from lm_validity.cells.models.own_adapter import exchange_adapter
+
+        for held, lm in self._language_models.items():
+            if not _same_base(points[held], points[checkpoint]):
+                return False
+            self._language_models = {}  # whatever happens now, it is no longer the model that was held
+            if exchange_adapter(lm, (points[checkpoint].get("adapter") or {}).get("path")):
+                self._language_models = {checkpoint: lm}
+                return True
+        return False
 
     def _release(self) -> None:
         """Give up what holds the last checkpoint, before the next one is loaded."""
@@ -123,6 +142,13 @@ class Worker:
             return documents(task, Split.from_json(record))
         except InputError as error:  # its data have fewer rows now: this benchmark's cells fail, the job's others go on
             raise CellError(error.problem, error.hint) from error
+
+
+def _same_base(one: dict, other: dict) -> bool:
+    """Whether two recorded checkpoints differ in the user's adapter only, and read the same tokenizer."""
+    adapters = [point.get("adapter") or {} for point in (one, other)]
+    same_tokenizer = len({adapter.get("tokenizer") for adapter in adapters}) == 1
+    return any(adapters) and same_tokenizer and all(one[key] == other[key] for key in ("path", "subfolder", "revision"))
 
 
 def resolve_device(device: str, size_class: str, gpus: int) -> str:

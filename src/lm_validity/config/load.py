@@ -107,6 +107,12 @@ def _check_generation_backend(run: Run) -> None:
                 f"has no GPU, and vLLM is to write the answers of {written[0].benchmark!r}.",
                 "set evaluation.generation_backend to transformers, or the class's gpu to 1.",
             )
+        if written and model.adapters:
+            raise InputError(
+                f"{configuration.models}: model {model.model!r}, column 'adapter': vLLM, which is to write the answers "
+                f"of {written[0].benchmark!r}, would load the model without it.",
+                "set evaluation.generation_backend to transformers, or give the merged model as `path`.",
+            )
 
 
 def _check_fewshot(run: Run) -> None:

@@ -72,6 +72,12 @@ def is_folder(path: str) -> bool:
     return path.startswith((".", "/", "results/", "~")) or path.count("/") > 1 or Path(path).is_dir()
 
 
+def split_revision(path: str) -> tuple[str, str | None]:
+    """(hub id, revision) of `owner/name@revision`; a folder, or a hub id without one, as it is."""
+    name, _, revision = (path, "", "") if is_folder(path) else path.partition("@")
+    return name, revision or None
+
+
 def _check_identifier(value: str) -> str:
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", value):
         raise bad_value(

@@ -58,13 +58,15 @@ StudyNames = Annotated[tuple[str, ...], BETWEEN_COMMAS]
 
 
 class Checkpoint(SheetRow):
-    """A point of training: `final`, or a name with its iteration and tokens; where its weights lie."""
+    """A point of training: `final`, or a name with its iteration and tokens; where its weights lie, and the adapter
+    that goes onto them."""
 
     checkpoint: CellPart
     iteration: Count | None = None
     tokens_b: Annotated[float, Field(ge=0)] | None = None
     revision: str | None = None
     subfolder: str | None = None
+    adapter: PathInRun | None = None
 
 
 class _CheckpointRow(Checkpoint):
@@ -81,7 +83,8 @@ def _read_checkpoints(path, info: ValidationInfo):
     to the models sheet."""
     if not isinstance(path, str):
         return path
-    found = read_rows(info.context["sheet"].parent / path, _CheckpointRow, setting="models")
+    known = {name: value for name, value in info.context.items() if name in ("run", "results")}
+    found = read_rows(info.context["sheet"].parent / path, _CheckpointRow, setting="models", **known)
     return tuple(found.values()) if "final" in found else (*found.values(), FINAL)
 
 
@@ -119,7 +122,10 @@ class ModelFacts(SheetRow):
 
 
 class Model(ModelFacts):
-    """One row of the workflow's models sheet. `path` is a hub id or a folder in hub format; null means unknown."""
+    """One row of the workflow's models sheet. `path` is a hub id or a folder in hub format; null means unknown.
+
+    adapter: a PEFT adapter on the model at `path`, a folder or a hub id (`owner/name@revision`); of the final model.
+    """
 
     model_config = ConfigDict(extra="forbid")
     ignored: ClassVar[frozenset[str]] = frozenset({"chat", "tokens_status", "flops"})
@@ -129,6 +135,7 @@ class Model(ModelFacts):
     studies: Annotated[tuple[Study, ...], BETWEEN_COMMAS] = STUDIES
     instruction_tuned: bool = False
     revision: str | None = None
+    adapter: PathInRun | None = None
     size_class: SizeClassName = Field("small", validate_default=True)
     dtype: Dtype = "float32"
     checkpoints: Annotated[tuple[Checkpoint, ...], BeforeValidator(_read_checkpoints)] = (FINAL,)
@@ -139,6 +146,16 @@ class Model(ModelFacts):
     def is_local(self) -> bool:
         """A folder rather than a hub id."""
         return is_folder(self.path)
+
+    def adapter_of(self, point: Checkpoint) -> str | None:
+        """The adapter that goes onto a checkpoint's weights."""
+        return point.adapter or (self.adapter if point.checkpoint == "final" else None)
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """Every adapter of the model, once."""
+        found = (self.adapter_of(point) for point in self.checkpoints)
+        return tuple(dict.fromkeys(one for one in found if one))
 
     @property
     def folders(self) -> tuple[str, ...]:

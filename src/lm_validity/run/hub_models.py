@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from lm_validity.config.load import Run
-from lm_validity.config.rows import is_folder
+from lm_validity.config.rows import is_folder, split_revision
 from lm_validity.run.participants import Participants
 
 
@@ -22,6 +22,9 @@ def unfetched_models(run: Run) -> dict[str, HubModel]:
         row = run.models[model]
         if not row.is_local and not (results / "models" / f"{model}.json").is_file():
             found[f"model {model}"] = HubModel(row.path, row.revision, row.folders)
+        for adapter in row.adapters:
+            if not is_folder(adapter) and not (results / "models" / f"{model}.json").is_file():
+                found[f"model {model}, adapter {adapter}"] = HubModel(*split_revision(adapter))
     for model, row in run.language_models.items():
         if not is_folder(row.path) and not (results / "language_models" / f"{model}.json").is_file():
             found[f"language model {model}"] = HubModel(row.path, row.revision)

@@ -14,7 +14,8 @@ from toy_run import run_all, start_run
 from toy_world import load_toy
 
 from lm_validity.cells import worker
-from lm_validity.cells.models.language_model import check_on_gpus, load_language_model
+from lm_validity.cells.models.language_model import load_language_model
+from lm_validity.cells.models.model_files import check_on_gpus
 from lm_validity.cells.tasks.evaluation import evaluate, metric_value, prepare_requests
 from lm_validity.cells.tasks.splits import documents, make_splits
 from lm_validity.cells.training.finetuning import FinetuneSettings, finetune

@@ -63,6 +63,14 @@ def test_a_model_is_asked_for_with_the_folders_of_its_checkpoints(real):
     assert unfetched_models(run)["model oak-s"].folders == ("", "steps/1/", "steps/2/")
 
 
+def test_adapters_on_the_hub_are_asked_for_too(real):
+    run = real()
+    run.models["oak-s"] = run.models["oak-s"].model_copy(update={"adapter": "me/medical@v2"})
+    assert unfetched_models(run)["model oak-s, adapter me/medical@v2"] == HubModel("me/medical", "v2")
+    run.models["oak-s"] = run.models["oak-s"].model_copy(update={"adapter": "./adapters/medical"})
+    assert len(unfetched_models(run)) == 6
+
+
 def test_a_model_that_does_not_fit_its_gpus(real):
     run = real(size_classes={"tiny": {}, "small": {}, "medium": {"gpu_memory_gb": 5}})
     (line,) = lines(run)

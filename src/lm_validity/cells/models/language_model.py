@@ -17,10 +17,12 @@ import transformers
 from lm_eval.models.utils import normalize_gen_kwargs, resolve_max_length
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
+from lm_validity.cells.models import model_files
 from lm_validity.cells.models.generation import StopStrings, WatchLogits, sampling_options
 from lm_validity.cells.models.hub_defaults import CHAT_DATE, TOKENS, fixed_date
 from lm_validity.cells.models.memory import MORE_MEMORY, must_fit
-from lm_validity.cells.models.model_files import DTYPES, is_models_fault, model_and_tokenizer_folder
+from lm_validity.cells.models.model_files import DTYPES, check_on_gpus, is_models_fault
+from lm_validity.cells.models.own_adapter import OwnAdapter
 from lm_validity.cells.models.quiet import errors_only
 from lm_validity.cells.models.scorer import SharedContextLM, Way
 from lm_validity.errors import CellError
@@ -80,6 +82,7 @@ class LanguageModel(SharedContextLM):
             )
         self.base = model
         self.model_id = model_id
+        self.own_adapter: OwnAdapter | None = None  # of the user's, in the weights of `base`
         if "date_string" in str(tokenizer.chat_template):
             self.chat_template_args = self.chat_template_args | {"date_string": CHAT_DATE.strftime("%d %b %Y")}
         defaults = model.generation_config
@@ -307,21 +310,26 @@ def load_language_model(
     answer_start: Literal["template", "lm-eval"] = "template",
     scorer: Way = "auto",
     generation_cache: Literal["dynamic", "static"] = "dynamic",
+    adapter: str | Path | None = None,
+    keep_base: bool = False,
 ) -> LanguageModel:
     """Load a model from a folder, or a hub id from the local cache: safetensors, no network, no remote code.
 
     dtype: `float32`, `bfloat16` or `float16`; never the checkpoint's by default.
+    adapter: folder of a PEFT adapter that is added to the weights; keep_base: so that it can be exchanged for another.
     device: `cpu`, `cuda`, `cuda:N`; `all`, one model over all GPUs of the job, layer by layer (accelerate).
     Raises CellError where the folder, its safetensors or its tokenizer are missing or cannot be read, where weights of
     a causal language model are missing, where a position sees those behind it, or where the model does not fit.
     """
     if dtype not in DTYPES:
         raise CellError(f"{path}: dtype {dtype!r} is not known.", f"use one of {', '.join(DTYPES)}.")
-    folder, tokenizer_folder = model_and_tokenizer_folder(path, revision=revision, subfolder=subfolder)
+    folder, tokenizer_folder = model_files.model_and_tokenizer_folder(path, revision=revision, subfolder=subfolder)
+    tokenizer_folder = model_files.own_tokenizer(adapter) or tokenizer_folder
     with must_fit(model_id or str(path), "its weights to load", f"{MORE_MEMORY}."):
         model, tokenizer = _read_folder(folder, tokenizer_folder, str(path), DTYPES[dtype], device)
         if device != "all":
             model.to(device)
+        own = OwnAdapter(model, adapter, model_id or str(path), keep_base) if adapter else None
     lm = LanguageModel(
         model,
         tokenizer,
@@ -334,6 +342,7 @@ def load_language_model(
         scorer=scorer,
         generation_cache=generation_cache,
     )
+    lm.own_adapter = own
     check_causal(lm.base, str(path))
     with lm.counters.phase("load"):
         lm.counters.model_loads += 1
@@ -383,14 +392,4 @@ def check_causal(model: transformers.PreTrainedModel, name: str) -> None:
         raise CellError(
             f"{name}: {type(model).__name__} sees the tokens that it is to predict: it is an encoder, not a decoder.",
             "a masked language model can take part in the bias study (`language_models`); models are causal.",
-        )
-
-
-def check_on_gpus(name: str, device_map: dict[str, object]) -> None:
-    """Raise CellError where accelerate left layers to the processor or the disk: slow, and nothing to train on."""
-    left = sorted({str(place) for place in device_map.values()} & {"cpu", "disk"})
-    if left:
-        raise CellError(
-            f"{name}: does not fit the GPUs of the job (layers on {', '.join(left)}).",
-            "give its size class more GPUs (`gpu`), or GPUs with more memory.",
         )

@@ -47,6 +47,11 @@ def model_folder(path: str | Path, *, revision: str | None = None, subfolder: st
     return folder
 
 
+def own_tokenizer(adapter: str | Path | None) -> Path | None:
+    """The folder of an adapter that comes with a tokenizer; None for one without, whose base model's is used."""
+    return Path(adapter) if adapter and any(Path(adapter).glob("tokenizer*")) else None
+
+
 def model_and_tokenizer_folder(
     path: str | Path, *, revision: str | None = None, subfolder: str | None = None
 ) -> tuple[Path, Path]:
@@ -54,3 +59,13 @@ def model_and_tokenizer_folder(
     folder = model_folder(path, revision=revision, subfolder=subfolder)
     root = folder.parents[len(Path(subfolder).parts) - 1] if subfolder else folder
     return folder, folder if any(folder.glob("tokenizer*")) else root
+
+
+def check_on_gpus(name: str, device_map: dict[str, object]) -> None:
+    """Raise CellError where accelerate left layers to the processor or the disk: slow, and nothing to train on."""
+    left = sorted({str(place) for place in device_map.values()} & {"cpu", "disk"})
+    if left:
+        raise CellError(
+            f"{name}: does not fit the GPUs of the job (layers on {', '.join(left)}).",
+            "give its size class more GPUs (`gpu`), or GPUs with more memory.",
+        )

@@ -19,13 +19,15 @@ from lm_validity.cells.models.hub_defaults import (
     prints_date,
     read_chat_template,
 )
-from lm_validity.config.sheets import Checkpoint, Model
+from lm_validity.config.rows import split_revision
+from lm_validity.config.sheets import FINAL, Checkpoint, Model
 from lm_validity.errors import InputError
 from lm_validity.run.store import file_sha256
 
 log = logging.getLogger(__name__)
 
 TOKENIZER_FILES = ("token*.json", "vocab*", "merges*", "special*", "*.model", "*.jinja", "*.tiktoken")
+ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken")
 
 
@@ -33,7 +35,7 @@ def prefetch_model(model: Model, chat: bool = True) -> dict:
     """Fetch (or find) a model with its checkpoints; the record that jobs read.
 
     chat: whether instruction-tuned models are asked in their chat template, which must then be there.
-    Keys: model, path, revision, checkpoints {name: {path, subfolder, revision, digest}}, chat_template,
+    Keys: model, path, revision, checkpoints {name: {path, subfolder, revision, digest, adapter}}, chat_template,
     architecture, context_length; chat_date where the chat template prints a date, ignored_generation_settings where
     the model's generation_config.json has some, position_switch where positions beyond it are encoded otherwise,
     all_linear where it is not simply all linear layers.
@@ -49,9 +51,11 @@ def prefetch_model(model: Model, chat: bool = True) -> dict:
         checkpoints[point.checkpoint] = _checkpoint_record(model, point, folder, sha, digest)
     final = checkpoints["final"]
     folder, sha = Path(final["path"]), final["revision"]
+    own = Path(final["adapter"]["path"]) if "adapter" in final else None
     point = folder / (final["subfolder"] or "")
     configuration = _read_configuration(model, point)
-    tokenizer = point if any(point.glob("tokenizer*")) else folder  # where `load_language_model` takes it from
+    places = [place for place in (own, point) if place and any(place.glob("tokenizer*"))]
+    tokenizer = [*places, folder][0]  # where `load_language_model` takes it from
     template = read_chat_template(tokenizer)
     if chat and model.instruction_tuned and template is None:
         raise InputError(
@@ -91,7 +95,48 @@ def _checkpoint_record(model: Model, point: Checkpoint, folder: Path, sha: str |
             digest = f"{digest}/{folder_digest(folder, TOKENIZER_FILES)}"
     elif point.subfolder:
         digest = f"{digest}/{point.subfolder}"
-    return {"path": str(folder), "subfolder": point.subfolder, "revision": sha, "digest": digest, "files": files}
+    record = {"path": str(folder), "subfolder": point.subfolder, "revision": sha, "digest": digest, "files": files}
+    adapter = model.adapter_of(point)
+    if adapter is None:
+        return record
+    own = _adapter_record(model, adapter)
+    return record | {"digest": f"{digest}+{own['digest']}", "adapter": own}
+
+
+def _adapter_record(model: Model, adapter: str) -> dict:
+    """Fetch (or find) an adapter of the user's. `tokenizer`: digest of its own, null where it has none."""
+    path, revision = split_revision(adapter)
+    alone = model.model_copy(update={"path": path, "revision": revision, "checkpoints": (FINAL,)})
+    folder, sha, digest = (_local_copy if alone.is_local else _hub_snapshot)(alone, revision)
+    configuration = _read_adapter(f"model {model.model!r}, adapter {adapter}", folder)
+    base = configuration.get("base_model_name_or_path")
+    if base and Path(base).name != Path(model.path).name:
+        log.warning("model %s: its adapter was trained on %s, and `path` is %s", model.model, base, model.path)
+    local = {} if sha else {"digest": folder_digest(folder), "files": file_states(folder)}
+    tokenizer = folder_digest(folder, TOKENIZER_FILES) if any(folder.glob("tokenizer*")) else None
+    return {"path": str(folder), "revision": sha, "digest": digest, "files": None, "tokenizer": tokenizer} | local
+
+
+def _read_adapter(where: str, folder: Path) -> dict:
+    """An adapter's configuration. Raises InputError where the folder does not hold a LoRA adapter in safetensors."""
+    try:
+        configuration = json.loads((folder / ADAPTER_FILES[0]).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{where}: {folder / ADAPTER_FILES[0]} cannot be read ({error}).",
+            "an adapter's folder is what PEFT's save_pretrained writes.",
+        ) from None
+    if configuration.get("peft_type") != "LORA":
+        raise InputError(
+            f"{where}: a PEFT adapter of type {configuration.get('peft_type')}.",
+            "only LoRA can be added to the weights here: give a merged model as `path`.",
+        )
+    if not (folder / ADAPTER_FILES[1]).is_file():
+        raise InputError(
+            f"{where}: no {ADAPTER_FILES[1]} in {folder}.",
+            "only safetensors are loaded: save the adapter with a newer PEFT.",
+        )
+    return configuration
 
 
 def file_states(folder: Path) -> dict[str, list[int]]:
@@ -101,7 +146,9 @@ def file_states(folder: Path) -> dict[str, list[int]]:
 
 
 def check_unchanged(model: str, point: dict) -> None:
-    """Raise InputError where a local model's files are not those its recorded digest is of."""
+    """Raise InputError where a local model's files, or its adapter's, are not those its recorded digest is of."""
+    if "adapter" in point:
+        check_unchanged(model, point["adapter"] | {"subfolder": None})
     if point["files"] is None:
         return
     place = Path(point["path"]) / (point["subfolder"] or "")
@@ -208,6 +255,11 @@ def _wanted(name: str, folders: tuple[str, ...]) -> bool:
 
 
 def _read_configuration(model: Model, folder: Path) -> dict:
+    if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
+        raise InputError(
+            f"model {model.model!r}: {model.path} is a PEFT adapter, not a model.",
+            "put its base model into the column `path`, and this into the column `adapter`.",
+        )
     try:
         return json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -1,0 +1,182 @@
+"""A user's own PEFT adapter as a model: what plain PEFT computes, several on one load, and what is refused."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+import transformers
+from peft import LoraConfig, PeftModel, PromptTuningConfig, TaskType, get_peft_model
+from toy_run import run_all, start_run
+from toy_world import toy_model, toy_rows
+
+from lm_validity.cells.models import language_model
+from lm_validity.cells.models.language_model import LanguageModel, load_language_model
+from lm_validity.cells.models.own_adapter import exchange_adapter
+from lm_validity.cells.models.prefetch import check_unchanged, prefetch_model
+from lm_validity.config.sheets import read_models
+from lm_validity.errors import CellError, InputError
+from lm_validity.files import write_json
+from lm_validity.run.workspace import Workspace
+from lm_validity.tables.merge import Merger
+
+TEXT = "Question: what is the color of Melria?\nAnswer: green"
+
+
+def write_adapter(base: Path, folder: Path, seed: int = 0, **options) -> Path:
+    """An adapter as PEFT saves it, none of its weights zero."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(base)
+    options = {"r": 4, "lora_alpha": 16, "target_modules": "all-linear"} | options
+    adapted = get_peft_model(model, LoraConfig(task_type=TaskType.CAUSAL_LM, **options))
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, value in adapted.named_parameters():
+            if "lora_" in name and "magnitude" not in name:
+                value.copy_(torch.randn(value.shape, generator=generator) * 0.2)
+    adapted.save_pretrained(folder)
+    return folder
+
+
+def plain_peft(base: Path, adapter: Path, ids: torch.Tensor) -> torch.Tensor:
+    model = transformers.AutoModelForCausalLM.from_pretrained(base, dtype=torch.float32)
+    with torch.no_grad():
+        return PeftModel.from_pretrained(model, str(adapter)).eval()(input_ids=ids).logits
+
+
+def load(base: Path, **options) -> LanguageModel:
+    return load_language_model(base, dtype="float32", device="cpu", eval_batch_size=8, **options)
+
+
+@pytest.mark.parametrize("options", [{}, {"use_dora": True}, {"use_rslora": True, "modules_to_save": ["norm"]}])
+def test_an_adapter_in_the_weights_computes_what_peft_computes(tmp_path, options):
+    base = toy_model("llama", tmp_path / "base")
+    adapter = write_adapter(base, tmp_path / "adapter", **options)
+    lm = load(base, adapter=adapter, keep_base=True)
+    ids = torch.tensor([lm.tok_encode(TEXT)])
+    expected = plain_peft(base, adapter, ids)
+    with torch.no_grad():
+        untouched = load(base).base(input_ids=ids).logits
+        found = lm.base(input_ids=ids).logits
+        assert (untouched - expected).abs().max() > 0.1
+        torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
+        if "modules_to_save" in options:
+            assert not exchange_adapter(lm, None)  # it is more than layers: the base is loaded again
+        else:
+            assert exchange_adapter(lm, None) and torch.equal(lm.base(input_ids=ids).logits, untouched)
+
+
+def test_an_adapter_of_an_output_layer_tied_to_the_embeddings_is_refused(tmp_path):
+    base = toy_model("gemma", tmp_path / "base")
+    adapter = write_adapter(base, tmp_path / "adapter", target_modules=["lm_head"])
+    with pytest.raises(CellError, match="computes something else"):
+        load(base, adapter=adapter)
+
+
+def test_an_adapter_of_another_model_is_refused(tmp_path):
+    base, other = toy_model("llama", tmp_path / "base"), toy_model("gpt2", tmp_path / "other")
+    with pytest.raises(CellError, match="no adapter of this base model"):
+        load(other, adapter=write_adapter(base, tmp_path / "adapter"))
+
+
+def put_adapters(workspace: Workspace, folder: Path) -> Workspace:
+    """The run's model under two adapters: one as the final model, one as a point of its training; and the base."""
+    adapters = [write_adapter(folder / "model", folder / f"adapter{seed}", seed) for seed in (1, 2)]
+    Path("points.tsv").write_text("checkpoint\titeration\tadapter\nfirst\t1\t" + f"{adapters[0]}\nuntouched\t2\t\n")
+    sheet = f"model\tpath\tadapter\tdtype\tcheckpoints\nm\t{folder / 'model'}\t{adapters[1]}\tfloat32\tpoints.tsv\n"
+    Path("models.tsv").write_text(sheet)
+    run = workspace.run
+    run.models.update(read_models("models.tsv", "toy"))
+    write_json(run.results / "prefetch/models/m.json", prefetch_model(run.models["m"]))
+    return Workspace(run)
+
+
+def test_adapters_of_one_base_share_its_load(tmp_path, monkeypatch):
+    """The three differ, each is what it is alone, and the base was read once."""
+    monkeypatch.chdir(tmp_path)
+    workspace = start_run(tmp_path, studies=("signal",), rows=toy_rows)
+    workspace = put_adapters(workspace, tmp_path)
+    loads = []
+    monkeypatch.setattr(
+        language_model, "load_language_model", lambda *a, **o: loads.append(a) or load_language_model(*a, **o)
+    )
+    job = next(iter(workspace.grid.jobs.values()))
+    assert len(workspace.grid.jobs) == 1 and len(job.cells) == 3
+    run_all(workspace, "evaluate_model")
+    assert len(loads) == 1
+    merger = Merger(workspace.run)
+    merger.write_items(tmp_path)
+    found = pd.read_parquet(tmp_path / "items.parquet").groupby("checkpoint")["choice_loglikelihoods"].first()
+    for checkpoint, adapter in (("first", "adapter1"), ("final", "adapter2"), ("untouched", None)):
+        alone = load(tmp_path / "model", adapter=adapter and tmp_path / adapter)
+        row = toy_rows("test")[0]
+        context = f"Question: what is the color of {row['name']}?\nAnswer:"
+        expected = [
+            alone.loglikelihood([type("R", (), {"args": (context, f" {choice}")})()])[0][0] for choice in row["choices"]
+        ]
+        assert list(found[checkpoint]) == pytest.approx(expected, abs=1e-4)
+    assert len({tuple(values) for values in found}) == 3
+
+
+def test_an_adapter_is_prepared_like_any_model(tmp_path, monkeypatch):
+    """Fine-tuned on top of it, selected and scored: the agreement study's whole chain."""
+    monkeypatch.chdir(tmp_path)
+    before = start_run(tmp_path, finetuning={"epochs": 1, "learning_rates": ["1e-2"]})
+    untouched = {cell: before.recipe(cell) for cell in before.grid.cells("scores") if cell.rule == "evaluate_model"}
+    workspace = put_adapters(before, tmp_path)
+    assert all(
+        workspace.recipe(cell)["model"] == f"{recipe['model']}+{_digest(workspace)}"
+        for cell, recipe in untouched.items()
+    )
+    run_all(workspace, "evaluate_model", "finetune_adapter", "select_prompt", "select_adapter", "evaluate_adapter")
+    merger = Merger(workspace.run)
+    merger.write_scores(tmp_path)
+    assert not merger.missing
+
+
+def _digest(workspace: Workspace) -> str:
+    return workspace.model_record("m")["checkpoints"]["final"]["adapter"]["digest"]
+
+
+def model_row(folder: Path, **columns: str):
+    row = {"model": "m", "path": str(folder / "base"), "adapter": str(folder / "adapter")} | columns
+    (folder / "models.tsv").write_text("\t".join(row) + "\n" + "\t".join(row.values()) + "\n")
+    return read_models(folder / "models.tsv", "toy")["m"]
+
+
+def test_what_is_no_usable_adapter_is_one_line(tmp_path):
+    base = toy_model("llama", tmp_path / "base")
+    with pytest.raises(InputError, match="is not a folder"):
+        prefetch_model(model_row(tmp_path))
+    adapter = write_adapter(base, tmp_path / "adapter")
+    with pytest.raises(InputError, match="is a PEFT adapter, not a model"):
+        prefetch_model(model_row(tmp_path, path=str(adapter), adapter=""))
+    record = prefetch_model(model_row(tmp_path))["checkpoints"]["final"]
+    check_unchanged("m", record)
+    (adapter / "adapter_model.safetensors").rename(adapter / "adapter_model.bin")
+    with pytest.raises(InputError, match=r"no adapter_model.safetensors"):
+        prefetch_model(model_row(tmp_path))
+    with pytest.raises(InputError, match="changed after they were recorded"):
+        check_unchanged("m", record)
+    shutil.rmtree(adapter)
+    model = transformers.AutoModelForCausalLM.from_pretrained(base)
+    prompt = PromptTuningConfig(task_type=TaskType.CAUSAL_LM, num_virtual_tokens=2)
+    get_peft_model(model, prompt).save_pretrained(adapter)
+    with pytest.raises(InputError, match="of type PROMPT_TUNING"):
+        prefetch_model(model_row(tmp_path))
+
+
+def test_its_own_tokenizer_and_chat_template_are_used(tmp_path):
+    base = toy_model("llama", tmp_path / "base")
+    adapter = write_adapter(base, tmp_path / "adapter")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(base / name, adapter)
+    (adapter / "chat_template.jinja").write_text("{% for m in messages %}[own] {{ m['content'] }}{% endfor %}")
+    lm = load(base, adapter=adapter)
+    assert lm.apply_chat_template([{"role": "user", "content": "hello"}]) == "[own] hello"
+    (base / "chat_template.jinja").unlink(missing_ok=True)
+    settings = json.loads((base / "tokenizer_config.json").read_text())
+    settings.pop("chat_template", None)
+    (base / "tokenizer_config.json").write_text(json.dumps(settings))
+    assert prefetch_model(model_row(tmp_path, instruction_tuned="1"))["chat_template"]

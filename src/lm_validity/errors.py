@@ -3,7 +3,8 @@
 from typing import NamedTuple
 
 # the hint for a torch that cannot use a GPU
-INSTALL_CUDA = "install it without TORCH_INDEX=.../cpu (envs/README.md), or set evaluation.device to cpu"
+PREFETCH = "`snakemake prefetch --profile profiles/local`"
+INSTALL_CUDA = "install it without an index of CPU builds (in a clone TORCH_INDEX), or set evaluation.device to cpu"
 
 INSTALL_NF4 = "pip install 'lm-validity[cells,nf4]', or set bias.zero_shot.quantization to none"
 

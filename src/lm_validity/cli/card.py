@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from lm_validity.cli.configfile import DEFAULT, Configfile
+
 
 def register(app: typer.Typer) -> None:
     """Add this module's subcommand."""
@@ -22,7 +24,7 @@ def card(
             metavar="TASK.yaml | BENCHMARK...", help="YAML file of an lm-eval task; or names of benchmarks."
         ),
     ],
-    configfile: Annotated[Path, typer.Option(help="The run's configuration.")] = Path("config/config.yaml"),
+    configfile: Configfile = DEFAULT,
     profile: Annotated[Path | None, typer.Option(help="Snakemake's profile; profiles/local by default.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Only say what would run.")] = False,
 ) -> None:

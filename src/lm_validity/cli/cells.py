@@ -10,17 +10,16 @@ from typing import Annotated
 
 import typer
 
+from lm_validity.cli.configfile import DEFAULT, Configfile
 from lm_validity.run.participants import kind_label
 from lm_validity.run.rules import RULES
 from lm_validity.run.rules.base import Rule
 
-Configfile = Annotated[Path, typer.Option(help="The run's configuration.")]
 ModelId = Annotated[str, typer.Option("--model", help="Id in the models sheet.")]
 LanguageModelId = Annotated[str, typer.Option("--language-model", help="Id in the sheet of language models.")]
 TaskId = Annotated[str, typer.Option("--task", help="Id in the bias study's sheet of tasks.")]
 BenchmarkId = Annotated[str, typer.Option("--benchmark", help="Id in the benchmarks sheet.")]
 Batch = Annotated[str, typer.Option(help="The job's batch, as `snakemake -n` names it.")]
-DEFAULT = Path("config/config.yaml")
 
 
 def register(app: typer.Typer) -> None:

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-Configfile = Annotated[Path, typer.Option(help="The run's configuration.")]
-DEFAULT = Path("config/config.yaml")
+from lm_validity.cli.configfile import DEFAULT, Configfile
 
 
 def register(app: typer.Typer) -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from lm_validity.cli.overview import DEFAULT, Configfile
+from lm_validity.cli.configfile import DEFAULT, Configfile
 
 
 def register(app: typer.Typer) -> None:

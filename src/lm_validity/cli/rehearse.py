@@ -1,18 +1,16 @@
 """Subcommand `rehearse`: do the models of a run fit their GPUs, and what is their work? Asked without a GPU."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from lm_validity.cli.configfile import DEFAULT, Configfile
 
 if TYPE_CHECKING:
     from lm_validity.config.load import Run
     from lm_validity.config.sheets import Model
     from lm_validity.run.rehearsals import Rehearsal
-
-Configfile = Annotated[Path, typer.Option(help="The run's configuration.")]
-DEFAULT = Path("config/config.yaml")
 
 
 def register(app: typer.Typer) -> None:
@@ -53,7 +51,7 @@ def rehearse_run(run: "Run", only: list[str] | None = None) -> Iterator[str]:
     line too."""
     from dataclasses import asdict
 
-    from lm_validity.errors import InputError, first_line
+    from lm_validity.errors import PREFETCH, InputError, first_line
     from lm_validity.files import write_json
     from lm_validity.run.rehearsals import question_of, read_rehearsal, rehearsal_path, rehearsed_models
 
@@ -62,7 +60,7 @@ def rehearse_run(run: "Run", only: list[str] | None = None) -> Iterator[str]:
             continue
         question = question_of(run, row)
         if question is None:
-            yield f"{row.model}: not rehearsed, its config.json is not here; run `snakemake prefetch` first"
+            yield f"{row.model}: not rehearsed, its config.json is not here; run {PREFETCH} first"
             continue
         found = read_rehearsal(run, row)
         if found is None:

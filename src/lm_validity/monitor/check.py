@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lm_validity.config.load import Run
-from lm_validity.errors import InputError, Problem
+from lm_validity.errors import PREFETCH, InputError, Problem
 from lm_validity.files import read_json
 from lm_validity.monitor.scheduler import orphan_jobs
 from lm_validity.run.cell import label
@@ -129,20 +129,18 @@ def record_problems(run: Run) -> list[Problem]:
     wanted += [("task", prefetch / "tasks" / f"{name}.json") for name in run.tasks]
     for kind, path in wanted:
         if not path.is_file():
-            found.append(
-                Problem(f"{kind} {path.stem}", "not fetched yet", "run `snakemake prefetch` on the login node")
-            )
+            found.append(Problem(f"{kind} {path.stem}", "not fetched yet", f"run {PREFETCH}, where there is a network"))
             continue
         try:
             record = read_json(path)
         except ValueError:
-            found.append(Problem(str(path), "not valid JSON", "delete it and run `snakemake prefetch`"))
+            found.append(Problem(str(path), "not valid JSON", f"delete it and run {PREFETCH}"))
             continue
         for name, point in record.get("checkpoints", {}).items() if not record.get("replay") else ():
             place = Path(point["path"]) / (point["subfolder"] or "")
             if not any(place.glob("*.safetensors")):
                 what = f"checkpoint {name}: no weights in {place} any more"
-                found.append(Problem(f"{kind} {path.stem}", what, f"delete {path} and run `snakemake prefetch`"))
+                found.append(Problem(f"{kind} {path.stem}", what, f"delete {path} and run {PREFETCH}"))
     return found
 
 

@@ -21,7 +21,7 @@ from lm_validity.cells.models.hub_defaults import (
 )
 from lm_validity.config.rows import split_revision
 from lm_validity.config.sheets import FINAL, Checkpoint, Model
-from lm_validity.errors import InputError
+from lm_validity.errors import PREFETCH, InputError
 from lm_validity.run.store import file_sha256
 
 log = logging.getLogger(__name__)
@@ -216,7 +216,7 @@ def _hub_snapshot(model: Model, revision: str | None) -> tuple[Path, str, str]:
     except LocalEntryNotFoundError:
         raise InputError(
             f"{where}: not in the local cache, and the hub is out of reach.",
-            "run `snakemake prefetch` online.",
+            f"run {PREFETCH} online.",
         ) from None
     except hub_errors() as error:
         reason = (str(error).strip().splitlines() or [type(error).__name__])[0]

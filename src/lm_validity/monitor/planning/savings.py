@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
+from lm_validity.errors import PREFETCH
 from lm_validity.monitor.cost import Estimator
 from lm_validity.monitor.workload import UNCOUNTED
 from lm_validity.run.grid import Grid
@@ -74,7 +75,7 @@ def describe_uncounted(estimator: Estimator) -> str | None:
         return None
     return (
         f"Documents of {len(names)} benchmarks are not counted yet, so cheap ones cannot be told from costly ones. Run "
-        "`snakemake prefetch`, then plan."
+        f"{PREFETCH}, then plan."
     )
 
 

@@ -191,6 +191,25 @@ def test_the_command_writes_a_plan_that_is_read_back(made_up, capsys):
     assert Path("plan.tsv").read_bytes() == before
 
 
+@pytest.mark.parametrize("options", [{}, {"output": Path("replay/plan.tsv")}])
+def test_a_plan_that_the_configuration_does_not_name_is_not_overwritten(made_up, options):
+    """A file named plan.tsv beside the configuration may be anyone's."""
+    Path("replay/plan.tsv").write_text("mine")
+    with pytest.raises(InputError, match="exists already"):
+        call(design="balanced", budget=1e9, **options)
+    assert Path("replay/plan.tsv").read_text() == "mine"
+
+
+def test_a_round_can_be_written_to_a_new_file_but_over_no_other(planned):
+    before = Path("replay/plan.tsv").read_bytes()
+    call(audit=2, output=Path("longer.tsv"))
+    longer = Path("longer.tsv").read_bytes()
+    assert len(read_plan("longer.tsv", *names(planned))) == 14
+    with pytest.raises(InputError, match="exists already"):
+        call(audit=3, output=Path("longer.tsv"))
+    assert Path("longer.tsv").read_bytes() == longer and Path("replay/plan.tsv").read_bytes() == before
+
+
 def test_a_list_of_ones_own_and_an_audit_become_rounds(planned):
     Path("mine.tsv").write_text("model\tbenchmark\noak-m\tsums\n")
     call(cells=Path("mine.tsv"))

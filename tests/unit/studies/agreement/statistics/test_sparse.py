@@ -227,17 +227,42 @@ def test_odd_tables_give_finite_predictions(change):
     assert np.isfinite(process.draws(5, np.random.default_rng(0))).all()
 
 
-def test_fractions_and_correlations_stay_in_their_range():
-    low = np.array([[0.0, -0.2, 3.0], [0.9, 0.7, 80.0]])
-    link = link_for(low)
-    np.testing.assert_array_equal(link.fraction, [True, False, False])
-    np.testing.assert_array_equal(link.signed, [False, True, False])
-    inside = np.array([[0.3, -0.1, 7.0]])
+def test_scores_stay_in_their_range():
+    """A fraction, an error rate (negative: more is better), a correlation, percent."""
+    table = np.array([[0.0, -0.9, -0.2, 3.0], [0.9, -0.05, 0.7, 80.0]])
+    link = link_for(table)
+    np.testing.assert_array_equal(link.low[:3], [0, -1, -1])
+    np.testing.assert_array_equal(link.width, [1, 1, 2, 0])
+    inside = np.array([[0.3, -0.4, -0.1, 7.0]])
     np.testing.assert_allclose(link.back(link.to(inside)), inside)
+    ends = [link.back(np.full(4, value)) for value in (-30, 30)]
+    np.testing.assert_allclose(ends, [[0, -1, -1, -30], [1, 0, 1, 30]], atol=1e-9)
     step = 1e-6
     np.testing.assert_allclose(
         link.slope(inside), (link.to(inside + step) - link.to(inside - step)) / 2 / step, rtol=1e-5
     )
+
+
+def test_predicted_error_rates_are_those_of_the_fractions_that_are_right():
+    """1 - x in place of x, oriented: the same predictions less 1, so none is a negative error."""
+    scores, _, direct, size, families = table(8, models=12, benchmarks=5)
+    scores, direct = np.clip(scores, 0, 1), np.clip(direct, 0, 1)
+    right, wrong = fitted(scores, direct, size, families), fitted(scores - 1, direct - 1, size, families)
+    np.testing.assert_allclose(wrong.predict(), np.array(right.predict()) - 1, atol=1e-4)
+    assert wrong.predict()[2].max() <= 0
+
+
+def test_scales_that_are_far_apart_do_not_mix():
+    """A benchmark in thousands has its own mean and spread, and leaves those of fractions as they are."""
+    scores, _, direct, size, families = table(9, models=12, benchmarks=5)
+    scores[2:, 4] = np.nan  # few scores: on a common scale they are drawn to those of the others
+    wide, wide_direct = scores.copy(), direct.copy()
+    wide[:, 4], wide_direct[:, 4] = 1e4 + 1e3 * scores[:, 4], 1e4 + 1e3 * direct[:, 4]
+    process, known = fitted(wide, wide_direct, size, families), wide[:2, 4]
+    assert process.center[4] == pytest.approx(known.mean()) and process.scale[4] == pytest.approx(known.std(ddof=1))
+    without = fitted(scores[:, :4], direct[:, :4], size, families)
+    np.testing.assert_allclose(process.center[:4], without.center)
+    np.testing.assert_allclose(process.scale[:4], without.scale)
 
 
 # ---- how wide --------------------------------------------------------------------------

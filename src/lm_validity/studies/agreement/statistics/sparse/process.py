@@ -29,35 +29,46 @@ JITTER = 1e-8
 
 @dataclass(frozen=True)
 class Link:
-    """From scores to an unbounded scale, by benchmark: the logit of fractions (`fraction`) and of (x + 1) / 2 where
-    scores lie between -1 and 1 (`signed`); others stay."""
+    """From scores to an unbounded scale, by benchmark: the logit of (x - low) / width, where scores lie between `low`
+    and `low` + `width`; with a width of 0 they stay as they are."""
 
-    fraction: np.ndarray
-    signed: np.ndarray
+    low: np.ndarray
+    width: np.ndarray
+
+    @property
+    def bounded(self) -> np.ndarray:
+        """(benchmarks,) True where scores have a range."""
+        return self.width > 0
 
     def to(self, scores: np.ndarray) -> np.ndarray:
         """(..., benchmarks) scores on the unbounded scale."""
-        inside = np.clip(np.where(self.signed, (scores + 1) / 2, scores), CLIP, 1 - CLIP)
-        return np.where(self.fraction | self.signed, logit(inside), scores)
+        return np.where(self.bounded, logit(self._inside(scores)), scores)
 
     def back(self, values: np.ndarray) -> np.ndarray:
         """(..., benchmarks) the scores of values on the unbounded scale."""
-        fraction = expit(values)
-        return np.where(self.signed, 2 * fraction - 1, np.where(self.fraction, fraction, values))
+        return np.where(self.bounded, self.low + self.width * expit(values), values)
 
     def slope(self, scores: np.ndarray) -> np.ndarray:
         """(..., benchmarks) derivative of the unbounded scale with respect to the score."""
-        inside = np.clip(np.where(self.signed, (scores + 1) / 2, scores), CLIP, 1 - CLIP)
-        steep = 1 / (inside * (1 - inside))
-        return np.where(self.signed, steep / 2, np.where(self.fraction, steep, 1.0))
+        inside = self._inside(scores)
+        return np.where(self.bounded, 1 / (inside * (1 - inside) * np.where(self.bounded, self.width, 1.0)), 1.0)
+
+    def _inside(self, scores: np.ndarray) -> np.ndarray:
+        """Places in the range, in (0, 1)."""
+        return np.clip((scores - self.low) / np.where(self.bounded, self.width, 1.0), CLIP, 1 - CLIP)
 
 
 def link_for(*tables: np.ndarray) -> Link:
-    """By the range of each benchmark's scores in all `tables` (models, benchmarks), NaN where unknown."""
+    """By the range of each benchmark's scores in all `tables` (models, benchmarks), NaN where unknown; more is better.
+
+    Fractions lie between 0 and 1, error rates (negative here, since more is better) between -1 and 0, correlations
+    between -1 and 1. What exceeds these has no range.
+    """
     values = np.concatenate(tables)
-    low, high = (edge(np.where(np.isfinite(values), values, 0.0), axis=0) for edge in (np.min, np.max))
-    fraction = (low >= 0) & (high <= 1)
-    return Link(fraction, (low >= -1) & (high <= 1) & ~fraction)
+    least, most = (edge(np.where(np.isfinite(values), values, 0.0), axis=0) for edge in (np.min, np.max))
+    fraction, error = (least >= 0) & (most <= 1), (least >= -1) & (most <= 0)
+    signed = (least >= -1) & (most <= 1)
+    return Link(low=np.where(fraction, 0.0, -1.0), width=np.select([fraction | error, signed], [1.0, 2.0], 0.0))
 
 
 @dataclass(frozen=True)
@@ -162,7 +173,7 @@ def fit_process(
         return None
     link = link_for(scores, direct)
     values = np.where(np.isfinite(scores), link.to(scores), np.nan)
-    center, scale = _moments(values, link.fraction | link.signed)
+    center, scale = _moments(values, link.bounded)
     before = standardized(np.where(np.isfinite(direct), link.to(direct), np.nan))[0]
     model, benchmark = (place.ravel() for place in np.indices(scores.shape))
     cells = Cells(model, benchmark, before.ravel())

@@ -20,7 +20,18 @@ UsageError = typer.BadParameter.__base__
 # Commands in the order of `lm-validity --help`; those in no group are the workflow's own.
 GROUPS = {
     "Results that you have": ("report", "compare", "card", "import", "export", "filter"),
-    "A study of your own": ("init", "plan", "cost", "rehearse", "preflight", "status", "findings", "forget"),
+    "A study of your own": (
+        "init",
+        "plan",
+        "next",
+        "rounds",
+        "cost",
+        "rehearse",
+        "preflight",
+        "status",
+        "findings",
+        "forget",
+    ),
     "Tools": ("gpu-check", "lm-eval", "simulate"),
 }
 WORKFLOW = "Commands that the workflow runs"
@@ -65,11 +76,12 @@ def register_commands() -> typer.Typer:
         plan,
         rehearse,
         reports,
+        rounds,
         run,
         simulate,
     )
 
-    for module in (cells, gpu, run, overview, card, plan, rehearse, compare, init, lm_eval):
+    for module in (cells, gpu, run, overview, card, plan, rounds, rehearse, compare, init, lm_eval):
         module.register(app)
     for name, module in {
         "import": imports,

@@ -48,11 +48,8 @@ def plan(
         added = listed_cells(read_cells(cells, *run.agreement_names), before, cells)
     elif audit is not None:
         added = designs.audit(costs, before, audit, seed)
-    elif design == "balanced":
-        added = designs.balanced(costs, seed, budget)
     else:
-        parameters = {model: estimator.workload.parameters(run.models[model]) for model, _ in costs}
-        added = designs.cheap_and_block(costs, parameters, seed, budget)
+        added = designs.first_plan(estimator, costs, design, seed, budget)
     planned = [*before.values(), *added]
     write_plan(place, planned, run)
     print(f"{place}: {len(planned):,} of {len(costs):,} pairs of model and benchmark, {len(added):,} of them new")

@@ -92,6 +92,7 @@ def partial_reports(
 def build_site(configfile: Configfile = DEFAULT) -> None:
     """One folder with index.html out of the run's reports."""
     from lm_validity.monitor.computation import computation_page
+    from lm_validity.monitor.planning.describe import plan_finding
     from lm_validity.monitor.spent import count_spent
     from lm_validity.pages.page import write_page
     from lm_validity.run.store import Store
@@ -101,7 +102,7 @@ def build_site(configfile: Configfile = DEFAULT) -> None:
     run = _load(configfile)
     title = f"{run.name} (replayed scores: no model was run)" if run.configuration.replay else run.name
     folders = _report_folders(run)
-    computation = computation_page(count_spent(Store(run.results / "store")))
+    computation = computation_page(count_spent(Store(run.results / "store")), plan_finding(run))
     if computation:
         folders = [*folders, run.results / "reports" / computation.name]
         write_page(computation, folders[-1])

@@ -48,18 +48,22 @@ class Run:
 
 def load_run(path: str | Path) -> Run:
     """Read a configuration file and its sheets. Raises InputError naming file, key or row, and value."""
+    return build_run(read_values(path), str(path))
+
+
+def read_values(path: str | Path):
+    """What a configuration file holds, unchecked. Raises InputError where it is no YAML file."""
     import yaml
 
     path = Path(path)
     if not path.is_file():
         raise InputError(f"{path}: no such configuration.", "pass --configfile, e.g. config/config.yaml.")
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(
             f"{path}: not valid YAML ({' '.join(str(error).split())}).", "check the indentation."
         ) from error
-    return build_run(values, str(path))
 
 
 def build_run(values, source: str) -> Run:

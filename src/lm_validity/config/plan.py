@@ -16,6 +16,8 @@ from lm_validity.errors import InputError, nearest
 DESCRIBED_IN = "docs/how_to/sparse.md"
 BLOCK = 3  # fewest models that a benchmark is prepared with: below, nothing can be said of it
 SETTING = "plan"
+# reasons on which something depends: random cells check predictions; cells chosen by earlier scores are in no agreement
+AUDIT, BY_SCORES = "audit", "rank uncertainty"
 
 
 def _check_listed(name: str, info: ValidationInfo) -> str:
@@ -49,6 +51,12 @@ class PlannedCell(SheetRow):
     reason: str | None = None
     probability: float | None = Field(None, gt=0, le=1)
     seed: int | None = None
+
+    @property
+    def by_scores(self) -> bool:
+        """Whether earlier scores decided on it: then it says something of ranks, and agreement would be flattered or
+        harmed by it."""
+        return self.reason == BY_SCORES
 
 
 COLUMNS = tuple(PlannedCell.model_fields)

@@ -20,8 +20,8 @@ COLUMNS = {
 }
 
 
-def computation_page(spent: Spent) -> Page | None:
-    """The page, or None where no cell was counted."""
+def computation_page(spent: Spent, planned: Finding | None = None) -> Page | None:
+    """The page, or None where no cell was counted. `planned`: what a plan spares."""
     if spent.cells == spent.uncounted:
         return None
     phases = [*(phase for phase in PHASES if phase in spent.phases), *sorted(set(spent.phases) - set(PHASES))]
@@ -53,7 +53,7 @@ def computation_page(spent: Spent) -> Page | None:
     return Page(
         "computation",
         "What was computed",
-        [Finding(sentence, basis)],
+        [one for one in (Finding(sentence, basis), planned) if one],
         [Section("Counts", tables=[table]), *([_truncation(spent)] if spent.truncated else [])],
         question="What did this run take?",
     )

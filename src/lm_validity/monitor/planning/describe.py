@@ -1,7 +1,11 @@
 """What a plan leaves out, in words: it is not planned, which is not the same as missing."""
 
 from lm_validity.config.load import Run
+from lm_validity.monitor.cost import Estimator
+from lm_validity.monitor.planning.savings import savings_of
+from lm_validity.pages.page import Finding
 from lm_validity.run.grid import Grid
+from lm_validity.words import count
 
 
 def unplanned_pairs(run: Run) -> list[tuple[str, str]]:
@@ -24,4 +28,25 @@ def describe_plan(run: Run) -> str | None:
         f"plan {run.configuration.plan}: {len(run.plan):,} of {len(run.plan) + rest:,} pairs of model and benchmark "
         f"are prepared, in {rounds} {'round' if rounds == 1 else 'rounds'}; {rest:,} are not planned, which is not "
         "missing. Direct scores are taken of all."
+    )
+
+
+def plan_finding(run: Run) -> Finding | None:
+    """What the plan spares, for a page; None where there is no plan."""
+    if run.plan is None:
+        return None
+    whole, found = len(run.plan) + len(unplanned_pairs(run)), savings_of(Estimator(run), run.plan)
+    sentence = (
+        f"By plan, {len(run.plan):,} of {whole:,} pairs of model and benchmark are prepared: {found.hours} expected "
+        f"hours, so that {found.saved} are spared."
+    )
+    learned = (
+        f"the hours are calibrated with {count(found.calibrated, 'finished cell')}"
+        if found.calibrated
+        else "no finished cell calibrates the hours"
+    )
+    return Finding(
+        sentence,
+        f"Fine-tunes and their test scores, without the starts of processes; {learned}. In floating-point operations "
+        f"{found.operations}.",
     )

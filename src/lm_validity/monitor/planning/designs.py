@@ -4,14 +4,15 @@ import itertools
 import random
 from collections.abc import Iterable, Mapping, Sequence
 
-from lm_validity.config.plan import BLOCK, PlannedCell
+from lm_validity.config.plan import AUDIT, BLOCK, PlannedCell
 from lm_validity.errors import InputError
+from lm_validity.monitor.cost import Estimator
 from lm_validity.monitor.planning.savings import Cost, Pair, total
 
 CHEAP_SHARE = 10 / 24  # of the benchmarks, for all models
 BLOCK_SHARE, LEAST_BLOCK = 0.15, 9  # of the models, on all benchmarks
 BALANCED_SHARE = 0.4  # of the cells
-CHEAP, IN_BLOCK, BALANCED, AUDIT, LISTED = "cheap benchmark", "block", "balanced", "audit", "own list"
+CHEAP, IN_BLOCK, BALANCED, LISTED = "cheap benchmark", "block", "balanced", "own list"
 
 
 def cheap_and_block(
@@ -45,6 +46,16 @@ def cheap_and_block(
         for model, benchmark in costs
         if benchmark in cheap or model in block
     ]
+
+
+def first_plan(
+    estimator: Estimator, costs: Mapping[Pair, Cost], design: str, seed: int, budget: float | None
+) -> list[PlannedCell]:
+    """The first round by `cheap-and-block` or `balanced`."""
+    if design == "balanced":
+        return balanced(costs, seed, budget)
+    rows = estimator.run.models
+    return cheap_and_block(costs, {name: estimator.workload.parameters(rows[name]) for name, _ in costs}, seed, budget)
 
 
 def draw_block(models: Sequence[str], rng: random.Random) -> dict[str, float]:

@@ -1,6 +1,6 @@
 """What preparing each model on each benchmark is expected to cost, and what a plan costs and saves of it."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -54,17 +54,43 @@ def total(costs: dict[Pair, Cost], pairs: Iterable[Pair]) -> Cost:
     return result
 
 
+class Savings(NamedTuple):
+    """Expected cost of preparing all pairs, and the planned ones; `calibrated`: by how many finished cells."""
+
+    whole: Cost
+    planned: Cost
+    calibrated: int
+
+    @property
+    def hours(self) -> str:
+        """The planned hours of all, in words."""
+        return _part(self.planned.hours, self.whole.hours, hours_in_words)
+
+    @property
+    def operations(self) -> str:
+        """The planned floating-point operations of all, in words."""
+        return _part(self.planned.operations, self.whole.operations, "{:.3g}".format)
+
+    @property
+    def saved(self) -> str:
+        """The hours that the plan saves, in words."""
+        return hours_in_words(self.whole.hours - self.planned.hours)
+
+
+def savings_of(estimator: Estimator, pairs: Iterable[Pair]) -> Savings:
+    """What the planned pairs cost, and all of them."""
+    costs = preparation_costs(estimator)
+    calibrated = sum(one.rule in PREPARING for one in estimator.measured)
+    return Savings(total(costs, costs), total(costs, set(pairs)), calibrated)
+
+
 def describe_savings(estimator: Estimator, pairs: Iterable[Pair]) -> str:
     """What the planned pairs cost, and what leaving out the others saves, in one line."""
-    costs, planned = preparation_costs(estimator), set(pairs)
-    whole, cost = total(costs, costs), total(costs, planned)
-    calibrated = any(one.rule in PREPARING for one in estimator.measured)
-    trust = "" if calibrated else " UNCALIBRATED: no finished fine-tune to learn from."
+    found = savings_of(estimator, pairs)
+    trust = "" if found.calibrated else " UNCALIBRATED: no finished fine-tune to learn from."
     return (
-        f"preparation: {_hours(cost.hours)} of {_hours(whole.hours)} hours ({_share(cost.hours, whole.hours)}) and "
-        f"{cost.operations:.3g} of {whole.operations:.3g} floating-point operations "
-        f"({_share(cost.operations, whole.operations)}); {_hours(whole.hours - cost.hours)} hours saved, without the "
-        f"starts of processes.{trust}"
+        f"preparation: {found.hours} hours and {found.operations} floating-point operations; {found.saved} hours "
+        f"saved, without the starts of processes.{trust}"
     )
 
 
@@ -79,9 +105,11 @@ def describe_uncounted(estimator: Estimator) -> str | None:
     )
 
 
-def _hours(value: float) -> str:
+def hours_in_words(value: float) -> str:
+    """Hours with as many digits as they deserve."""
     return f"{value:,.1f}" if value >= 10 else f"{value:.3g}"
 
 
-def _share(part: float, whole: float) -> str:
-    return f"{part / whole:.1%}" if whole else "nothing to compare with"
+def _part(part: float, whole: float, words: Callable[[float], str]) -> str:
+    share = f" ({part / whole:.1%})" if whole else ""
+    return f"{words(part)} of {words(whole)}{share}"

@@ -192,7 +192,8 @@ def coverage_notes(matrix: ScoreMatrix, scores: dict, stderr: dict, tasks: list[
         if not known_cells.any():
             continue
         planned = matrix.planned(protocol)[:, ~matrix.is_corpus]
-        notes += _missing_notes(protocol, known_cells, matrix.models, tasks, planned)
+        aside = np.isfinite(matrix.measured(protocol)[:, ~matrix.is_corpus]) & ~known_cells
+        notes += _missing_notes(protocol, known_cells, matrix.models, tasks, planned, aside)
         columns = list(zip(tasks, scores[protocol].T, stderr[protocol].T, known_cells.T, strict=True))
         constant = [name for name, column, _, ok in columns if ok.sum() > 1 and np.ptp(column[ok]) == 0]
         if constant:
@@ -233,16 +234,21 @@ def comparison_notes(matrix: ScoreMatrix, known: np.ndarray, whole: bool) -> lis
 
 
 def _missing_notes(
-    protocol: str, known: np.ndarray, models: tuple[str, ...], tasks: list[str], planned: np.ndarray
+    protocol: str, known: np.ndarray, models: tuple[str, ...], tasks: list[str], planned: np.ndarray, aside: np.ndarray
 ) -> list[str]:
     if known.all():
         return []
-    cells = [f"{models[i]} on {tasks[j]}" for i, j in zip(*np.nonzero(~known & planned), strict=True)]
+    cells = [f"{models[i]} on {tasks[j]}" for i, j in zip(*np.nonzero(~known & planned & ~aside), strict=True)]
     each = "each tau is over the models known on both benchmarks"
     notes = []
     if not planned.all():
         left_out = int((~known & ~planned).sum())
         notes.append(f"{protocol}: {left_out} of {known.size} cells are not planned, which is not missing; {each}.")
+    if aside.any():
+        notes.append(
+            f"{protocol}: {aside.sum()} of {known.size} cells were chosen by earlier scores. They are in the ranks "
+            "despite missing cells and in the predictions, and in no agreement."
+        )
     if cells:
         notes.append(f"{protocol}: {len(cells)} of {known.size} cells are missing ({listing(cells, 6)}); {each}.")
     nowhere = [name for name, row in zip(models, known, strict=True) if not row.any()]

@@ -18,6 +18,7 @@ from lm_validity.words import listing
 PERPLEXITY = "loglikelihood_rolling"
 # Columns of `ScoreMatrix.selected`, by which items are joined to their scores
 SELECTED = ("model", "checkpoint", "benchmark", "protocol", "prompt", "prompt_variant", "num_fewshot", "seed")
+PREPARED = PROTOCOLS[1]
 STUDY = "agreement"  # the study whose models and benchmarks these reports read
 
 
@@ -30,7 +31,8 @@ class ScoreMatrix:
     since they share the test items). `by_seed` maps each seed to a (n, k) array of its prepared scores.
     `model_facts` and `benchmark_facts` are the sheets' rows in the order of `models` and `benchmarks`.
     `selected` names the rows of the table behind the scores and their metrics. `plan`: the cells that were to be
-    prepared, None where all were. `notes` says what was left out or assumed.
+    prepared, None where all were; `aside`: `value` and `stderr` of its cells that earlier scores chose, which are in
+    nothing else here. `notes` says what was left out or assumed.
     """
 
     models: tuple[str, ...]
@@ -45,6 +47,7 @@ class ScoreMatrix:
     sources: tuple[str, ...]
     notes: tuple[str, ...] = ()
     plan: Plan | None = None
+    aside: dict[str, np.ndarray] | None = None
 
     @property
     def is_corpus(self) -> np.ndarray:
@@ -70,6 +73,14 @@ class ScoreMatrix:
         """(n, k) scores of which more is better."""
         return self.value[protocol] * self.direction
 
+    def measured(self, protocol: str, kind: str = "value") -> np.ndarray:
+        """(n, k) oriented scores (or `stderr`) for ranks and predictions, with the cells that earlier scores chose."""
+        own = self.oriented(protocol) if kind == "value" else self.stderr[protocol]
+        if self.aside is None or protocol != PREPARED:
+            return own
+        more = self.aside[kind] * (self.direction if kind == "value" else 1.0)
+        return np.where(np.isfinite(self.aside["value"]), more, own)
+
     def sizes(self) -> tuple[np.ndarray, np.ndarray]:
         """(n,) parameters in billions and pretraining compute, NaN where unknown or, compute, kept out by the sheet."""
         parameters = self.model_facts["parameters_b"].to_numpy(float)
@@ -84,7 +95,7 @@ class ScoreMatrix:
         share the test items, so this comes on top of `stderr`.
         """
         error = np.full(self.value[protocol].shape, np.nan)
-        if protocol != "train_before_test" or len(self.by_seed) < 2:
+        if protocol != PREPARED or len(self.by_seed) < 2:
             return error
         seeds = np.array(list(self.by_seed.values()))
         number = np.isfinite(seeds).sum(axis=0)
@@ -96,7 +107,7 @@ class ScoreMatrix:
 
     def planned(self, protocol: str) -> np.ndarray:
         """(n, k) True unless the plan leaves the cell out; direct scores are always planned."""
-        if self.plan is None or protocol != "train_before_test":
+        if self.plan is None or protocol != PREPARED:
             return np.ones(self.value[protocol].shape, dtype=bool)
         return np.array([[(model, name) in self.plan for name in self.benchmarks] for model in self.models])
 
@@ -157,6 +168,8 @@ def read_score_matrix(
             f"{scores}: scores of perplexity corpora only ({listing(columns)}).",
             "the report compares benchmarks; their rows or their output types in the sheet are missing.",
         )
+    planned = None if plan is None else read_cells(plan)
+    rows, aside = _chosen_by_scores(rows, planned, names, columns)
     arrays = {kind: _pivot_protocols(rows, names, columns, kind) for kind in ("value", "stderr", "n_items")}
     return ScoreMatrix(
         models=names,
@@ -170,8 +183,24 @@ def read_score_matrix(
         selected=rows[[*SELECTED, "metric"]].reset_index(drop=True),
         sources=tuple(sorted(rows["source"].dropna().unique())),
         notes=tuple(notes),
-        plan=None if plan is None else read_cells(plan),
+        plan=planned,
+        aside=aside,
     )
+
+
+def _chosen_by_scores(
+    rows: pd.DataFrame, plan: Plan | None, models, benchmarks
+) -> tuple[pd.DataFrame, dict[str, np.ndarray] | None]:
+    """The rows without the prepared cells that earlier scores chose, and those cells' arrays (None: there are none).
+
+    Agreement over cells chosen where models are close is not the agreement of the benchmarks.
+    """
+    chosen = {pair for pair, cell in (plan or {}).items() if cell.by_scores}
+    if not chosen:
+        return rows, None
+    pairs = zip(rows["model"], rows["benchmark"], rows["protocol"] == PREPARED, strict=True)
+    aside = np.array([prepared and (model, name) in chosen for model, name, prepared in pairs], dtype=bool)
+    return rows[~aside], {kind: _pivot(rows[aside], models, benchmarks, kind) for kind in ("value", "stderr")}
 
 
 def _check_protocols(rows: pd.DataFrame, path) -> None:
@@ -322,7 +351,7 @@ def _pivot(rows: pd.DataFrame, models, benchmarks, kind: str) -> np.ndarray:
 
 
 def _by_seed(rows: pd.DataFrame, models, benchmarks) -> dict[int, np.ndarray]:
-    prepared = rows[(rows["protocol"] == "train_before_test") & rows["seed"].notna()]
+    prepared = rows[(rows["protocol"] == PREPARED) & rows["seed"].notna()]
     return {
         int(seed): _pivot(group, models, benchmarks, "value") for seed, group in prepared.groupby("seed", sort=True)
     }

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from tests.unit.studies.agreement.conftest import DIRECT, PREPARED, score_rows, written
 
+from lm_validity.config.plan import BY_SCORES
 from lm_validity.studies.agreement.analysis import coverage_notes
 from lm_validity.studies.agreement.factors.report import report_factors
 from lm_validity.studies.agreement.incomplete.estimates import incomplete_protocols
@@ -38,11 +39,12 @@ def tables() -> dict:
     return {DIRECT: direct, PREPARED: prepared}
 
 
-def files_of(folder, tables, change=lambda rows: rows) -> list:
-    """[scores, models, benchmarks, plan] of the planned table; `change` edits the rows of scores."""
+def files_of(folder, tables, change=lambda rows: rows, more=()) -> list:
+    """[scores, models, benchmarks, plan] of the planned table; `change` edits the rows of scores, `more` is planned
+    too."""
     rows = score_rows(tables, NAMES)
     planned = [(m, b, "block") for m in NAMES[:BLOCK] for b in TASKS]
-    planned += [(m, b, "cheap") for m in NAMES[BLOCK:] for b in "ab"] + [(*AUDITED, "audit")]
+    planned += [(m, b, "cheap") for m in NAMES[BLOCK:] for b in "ab"] + [(*AUDITED, "audit"), *more]
     names = {(m, b) for m, b, _ in planned}
     kept = [p == DIRECT or (m, b) in names for p, m, b in zip(rows.protocol, rows.model, rows.benchmark, strict=True)]
     text = "".join(f"{m}\t{b}\t{why}\n" for m, b, why in planned)
@@ -107,6 +109,30 @@ def test_predictions_have_a_table_of_their_own_and_are_in_no_other(planned, tabl
     others = [p for p in (folder / "report" / "tables").glob("*.csv") if not p.name.startswith("predictions")]
     text = " ".join(path.read_text() for path in others)
     assert len(others) > 5 and not any(f"{value:.12f}"[:12] in text for value in predictions.predicted)
+
+
+def test_cells_that_earlier_scores_chose_are_in_ranks_and_in_no_agreement(tables, tmp_path):
+    """Absurd scores there, of models near each other, move ranks and predictions and nothing else."""
+    chosen, found = [(m, "c") for m in NAMES[-4:]], []
+    for shift in (0.0, 0.5):
+        changed = {b: values.copy() for b, values in tables[PREPARED].items()}
+        changed["c"][-4:] -= shift
+        more = [(*pair, BY_SCORES) for pair in chosen]
+        matrix = read_score_matrix(*files_of(tmp_path, {DIRECT: tables[DIRECT], PREPARED: changed}, more=more))
+        found.append((matrix, incomplete_protocols(matrix)[PREPARED]))
+    (without, one), (poisoned, other) = found
+    np.testing.assert_array_equal(without.oriented(PREPARED), poisoned.oriented(PREPARED))
+    assert np.isfinite(without.oriented(PREPARED)).sum() == 44 and np.isfinite(without.measured(PREPARED)).sum() == 48
+    assert one.kendall_tau.mean == other.kendall_tau.mean and one.kendall_tau.interval == other.kendall_tau.interval
+    assert (one.cells, one.by_scores, one.missing, one.unplanned) == (48, 4, 22, 22)
+    assert other.ranks["m13"].interval.high > one.ranks["m13"].interval.high + 1
+    assert not {(cell.model, cell.benchmark) for cell in one.predictions} & set(chosen)
+    assert (PREPARED, "c") in set(zip(without.selected.protocol, without.selected.benchmark, strict=True))
+    aside = without.selected[without.selected.model.isin(NAMES[-4:]) & without.selected.benchmark.eq("c")]
+    assert set(aside.protocol) == {DIRECT}
+    notes = notes_of(without)
+    assert "4 of 70 cells were chosen by earlier scores" in notes and "22 of 70 cells are not planned" in notes
+    assert "cells are missing (" not in notes
 
 
 def test_what_is_planned_and_not_there_is_missing(tables, tmp_path):

@@ -1,10 +1,11 @@
 """From a table with missing cells to what can be said despite them; taus are never those of a filled table."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import stats
 
+from lm_validity.config.plan import AUDIT
 from lm_validity.studies.agreement.incomplete.summary import (
     Incomplete,
     Pooled,
@@ -31,10 +32,10 @@ from lm_validity.summaries import Missing, known
 from lm_validity.tables.schema import PROTOCOLS
 
 DRAWS = 400
+SEED = 5  # of the draws, and of the cells that weights are fitted on
 DRAWN_CELLS = 20_000  # that are drawn so often; of larger tables fewer draws are kept in memory
 MINIMUM_MODELS = 3  # with a score; fewer leave nothing to predict from
 HARDLY = 3  # measured cells a model of a family: with fewer, its predictions are those of other families
-AUDIT = "audit"  # reason of cells drawn at random to check predictions
 NO_COMPARISON = "No two models are known on two benchmarks."
 NO_PROCESS = (
     f"There are fewer than {LEAST_CELLS} known cells or more than {MOST_CELLS:,}, or fewer than {MINIMUM_MODELS} "
@@ -45,32 +46,47 @@ LEAST_CHECKED = 19  # cells that a 95% quantile takes
 FEW_RESIDUALS = f"Fewer than {LEAST_CHECKED} cells can be checked."
 
 
-def incomplete_protocols(matrix: ScoreMatrix, seed: int = 5) -> dict[str, Incomplete]:
+def incomplete_protocols(matrix: ScoreMatrix, seed: int = SEED) -> dict[str, Incomplete]:
     """What is known of each protocol that has scores and lacks some; nothing for a complete table."""
     is_task = ~matrix.is_corpus
-    scores = {p: matrix.oriented(p)[:, is_task] for p in PROTOCOLS if matrix.has(p)}
     return {
-        protocol: _incomplete(matrix, protocol, values, seed)
-        for protocol, values in scores.items()
-        if not np.isfinite(values).all()
+        protocol: _incomplete(matrix, protocol, seed)
+        for protocol in PROTOCOLS
+        if matrix.has(protocol) and not np.isfinite(matrix.oriented(protocol)[:, is_task]).all()
     }
 
 
-def _incomplete(matrix: ScoreMatrix, protocol: str, scores: np.ndarray, seed: int) -> Incomplete:
-    measured, planned = np.isfinite(scores), matrix.planned(protocol)[:, ~matrix.is_corpus]
-    process, trust, widening = None, Missing(NO_PROCESS), 1.0
-    if measured.any(axis=1).sum() >= MINIMUM_MODELS:
+@dataclass(frozen=True)
+class Fitted:
+    """A protocol's process with how far it can be trusted, and the factor by which its intervals are widened for it."""
+
+    process: CellProcess
+    trust: Trust
+    widening: float
+
+
+def fit_cells(matrix: ScoreMatrix, protocol: str, seed: int = SEED) -> Fitted | None:
+    """The process of a protocol's measured cells; None where there are too few or too many."""
+    scores = matrix.measured(protocol)[:, ~matrix.is_corpus]
+    process = None
+    if np.isfinite(scores).any(axis=1).sum() >= MINIMUM_MODELS:
         process = _fit(matrix, protocol, scores, seed)
-    if process is not None:
-        trust, widening = _trust(matrix, protocol, scores, process, seed)
+    return None if process is None else Fitted(process, *_trust(matrix, protocol, scores, process, seed))
+
+
+def _incomplete(matrix: ScoreMatrix, protocol: str, seed: int) -> Incomplete:
+    is_task = ~matrix.is_corpus
+    measured, planned = np.isfinite(matrix.measured(protocol)[:, is_task]), matrix.planned(protocol)[:, is_task]
+    fitted, scores = fit_cells(matrix, protocol, seed), matrix.oriented(protocol)[:, is_task]
     return Incomplete(
         cells=int(measured.sum()),
         missing=int((~measured).sum()),
         unplanned=int((~measured & ~planned).sum()),
-        kendall_tau=_pooled(matrix, scores, process),
-        ranks=Missing(NO_PROCESS) if process is None else _standings(matrix, process, widening, seed),
-        trust=trust,
-        predictions=[] if process is None else _predictions(matrix, process, widening, planned),
+        by_scores=int((measured & ~np.isfinite(scores)).sum()),
+        kendall_tau=_pooled(matrix, scores, fitted and fitted.process),
+        ranks=Missing(NO_PROCESS) if fitted is None else _standings(matrix, fitted, seed),
+        trust=Missing(NO_PROCESS) if fitted is None else fitted.trust,
+        predictions=[] if fitted is None else _predictions(matrix, fitted, planned),
         measured=measured,
     )
 
@@ -84,7 +100,7 @@ def _fit(matrix: ScoreMatrix, protocol: str, scores: np.ndarray, seed: int) -> C
     facts = matrix.model_facts[["parameters_b", "tokens_b"]].to_numpy(float)
     with np.errstate(divide="ignore", invalid="ignore"):
         size = np.log(np.where(facts > 0, facts, np.nan))
-    return fit_process(scores, matrix.stderr[protocol][:, is_task], direct, size, matrix.families, seed)
+    return fit_process(scores, matrix.measured(protocol, "stderr")[:, is_task], direct, size, matrix.families, seed)
 
 
 def _pooled(matrix: ScoreMatrix, scores: np.ndarray, process: CellProcess | None) -> Pooled:
@@ -169,11 +185,17 @@ def _hardly_measured(matrix: ScoreMatrix, measured: np.ndarray) -> list[str]:
 # ---- ranks and predictions -------------------------------------------------------------------------------------------
 
 
-def _standings(matrix: ScoreMatrix, process: CellProcess, widening: float, seed: int) -> dict[str, Standing]:
-    """Ranks over all benchmarks, missing scores drawn from the process; a model without any score has none."""
-    scored = np.flatnonzero(process.measured.any(axis=1))
+def drawn_tables(fitted: Fitted, seed: int = SEED) -> np.ndarray:
+    """(draws, models, benchmarks) tables with the missing scores drawn, their intervals widened."""
+    process = fitted.process
     draws = max(100, min(DRAWS, DRAWS * DRAWN_CELLS // process.scores.size))
-    tables = process.draws(draws, np.random.default_rng(seed), widening)[:, scored]
+    return process.draws(draws, np.random.default_rng(seed), fitted.widening)
+
+
+def _standings(matrix: ScoreMatrix, fitted: Fitted, seed: int) -> dict[str, Standing]:
+    """Ranks over all benchmarks, missing scores drawn from the process; a model without any score has none."""
+    scored = np.flatnonzero(fitted.process.measured.any(axis=1))
+    tables = drawn_tables(fitted, seed)[:, scored]
     rank = average_ranks(mean_standing(tables).mean(axis=0))
     low, high = np.quantile(rank_draws(tables), [0.025, 0.975], axis=0)
     nowhere = Missing("The model has no score.")
@@ -184,10 +206,10 @@ def _standings(matrix: ScoreMatrix, process: CellProcess, widening: float, seed:
     return found
 
 
-def _predictions(matrix: ScoreMatrix, process: CellProcess, widening: float, planned: np.ndarray) -> list[Prediction]:
+def _predictions(matrix: ScoreMatrix, fitted: Fitted, planned: np.ndarray) -> list[Prediction]:
     """Every cell that was not measured, of models and benchmarks with a score; in the metric's own direction."""
-    direction, names = matrix.direction[~matrix.is_corpus], matrix.task_names()
-    value, low, high = (part * direction for part in process.predict(widening))
+    direction, names, process = matrix.direction[~matrix.is_corpus], matrix.task_names(), fitted.process
+    value, low, high = (part * direction for part in process.predict(fitted.widening))
     hidden = ~process.measured & process.measured.any(axis=1, keepdims=True) & process.measured.any(axis=0)
     return [
         Prediction(

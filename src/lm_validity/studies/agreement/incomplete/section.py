@@ -4,9 +4,9 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from lm_validity.config.plan import AUDIT
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Section, Table
-from lm_validity.studies.agreement.incomplete.estimates import AUDIT
 from lm_validity.studies.agreement.incomplete.summary import Incomplete, Range, Trust, Value
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix
 from lm_validity.summaries import Missing, is_known, number
@@ -32,12 +32,14 @@ def incomplete_findings(found: dict[str, Incomplete]) -> list[Finding]:
 def _finding(protocol: str, one: Incomplete) -> Finding:
     tau = one.kendall_tau
     sentence = (
-        f"{_WHEN[protocol]}, {one.missing:,} of {one.cells + one.missing:,} cells were not measured. Pooled over "
+        f"{_WHEN[protocol]}, {one.cells:,} of {one.cells + one.missing:,} cells were measured. Pooled over "
         f"pairs of models, tau is {_words(tau.mean, tau.interval)}"
     )
     if is_known(tau.assisted):
         sentence += f"; assisted by predictions it is {_words(tau.assisted, tau.assisted_interval)}"
     planned = f"{one.unplanned:,} cells are not planned. " if one.unplanned else ""
+    if one.by_scores:
+        planned += f"{count(one.by_scores, 'measured cell')} chosen by earlier scores are not in it. "
     basis = f"{planned}{tau.comparisons:,} comparisons. Intervals are for other models on these benchmarks."
     if is_known(tau.differ) and tau.differ:
         basis += (

@@ -65,7 +65,8 @@ class Prediction:
 
 @dataclass(frozen=True)
 class Incomplete:
-    """A protocol some of whose cells are missing. `unplanned` of the `missing` are so by plan.
+    """A protocol some of whose cells are missing. `unplanned` of the `missing` are so by plan. `by_scores` of the
+    `cells` were chosen by earlier scores: they are in ranks and predictions, and in no agreement.
 
     `measured`: (models, benchmarks) True where there is a score.
     """
@@ -73,6 +74,7 @@ class Incomplete:
     cells: int
     missing: int
     unplanned: int
+    by_scores: int
     kendall_tau: Pooled
     ranks: dict[str, Standing] | Missing
     trust: Trust | Missing

@@ -1,0 +1,116 @@
+"""Subcommands that add rounds to a plan by what was measured: `next`, and `rounds`, which also runs the workflow."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from lm_validity.cli.overview import DEFAULT, Configfile
+
+GoalOption = Annotated[
+    str,
+    typer.Option(
+        help="tau=.95: expected agreement with the full grid's ranking; rank=2: the widest rank interval, places up "
+        "and down; budget=500: hours of preparation of the whole plan."
+    ),
+]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of what is drawn.")]
+Calibration = Annotated[
+    list[Path] | None, typer.Option(help="Another configuration, to learn from its finished cells too.")
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add this module's subcommands."""
+    app.command("next")(next_round)
+    app.command()(rounds)
+
+
+def next_round(
+    goal: GoalOption, configfile: Configfile = DEFAULT, seed: Seed = 0, calibration: Calibration = None
+) -> None:
+    """Add a round to the plan: the unmeasured cells that make the ranks surer for the fewest hours, and why. They are
+    in the ranks and in no agreement."""
+    from lm_validity.site.rounds import parse_goal
+
+    _add_round(configfile, parse_goal(goal), seed, calibration)
+
+
+def rounds(
+    goal: GoalOption,
+    arguments: Annotated[list[str] | None, typer.Argument(help="For snakemake, after a --.")] = None,
+    configfile: Configfile = DEFAULT,
+    seed: Seed = 0,
+    calibration: Calibration = None,
+) -> None:
+    """Plan (where the file that `plan` names is not there yet), run the workflow, add a round, run it again, until the
+    goal is reached. Snakemake's exit code ends it. A second call goes on."""
+    from lm_validity.site.rounds import parse_goal
+
+    wanted, options = parse_goal(goal), tuple(arguments or ())
+    _plan_first(configfile, wanted, seed, calibration, options)
+    while True:
+        _run_workflow(configfile, *options)
+        if not _add_round(configfile, wanted, seed, calibration):
+            return
+
+
+def _plan_first(configfile: Path, goal, seed: int, calibration, options: tuple[str, ...]) -> None:
+    """Write the first round, unless it is there. Documents are counted before, so that cheap benchmarks are known."""
+    import yaml
+
+    from lm_validity.config.load import build_run, load_run, read_values
+    from lm_validity.errors import InputError
+    from lm_validity.files import write_text
+    from lm_validity.monitor.cost import Estimator
+    from lm_validity.monitor.planning.designs import first_plan
+    from lm_validity.monitor.planning.savings import preparation_costs, total
+    from lm_validity.monitor.planning.sheet import write_plan
+
+    values = read_values(configfile)
+    place = values.get("plan") if isinstance(values, dict) else None
+    if not place:
+        raise InputError(f"{configfile}: key 'plan' names no file.", "set `plan: plan.tsv`; it will be written there.")
+    if Path(place).is_file():
+        return
+    unplanned = values | {"plan": None}
+    run = build_run(unplanned, str(configfile))
+    copy = run.results / "unplanned.yaml"
+    write_text(copy, yaml.safe_dump(unplanned))
+    _run_workflow(copy, "prefetch", *options)
+    estimator = Estimator(run, map(load_run, calibration or ()))
+    costs = preparation_costs(estimator)
+    cells = first_plan(estimator, costs, "cheap-and-block", seed, None)
+    if goal.kind == "budget" and total(costs, ((one.model, one.benchmark) for one in cells)).hours > goal.value:
+        cells = first_plan(estimator, costs, "cheap-and-block", seed, goal.value)
+    write_plan(Path(place), cells, run)
+    print(f"{place}: round 1, {len(cells):,} of {len(costs):,} pairs of model and benchmark", flush=True)
+
+
+def _run_workflow(configfile: Path, *options: str) -> None:
+    command = (sys.executable, "-m", "snakemake", *options, "--configfile", str(configfile))
+    code = subprocess.run(command).returncode
+    if code:
+        sys.exit(code)
+
+
+def _add_round(configfile: Path, goal, seed: int, calibration) -> bool:
+    """Whether a round was needed and is in the plan now."""
+    from lm_validity.config.load import load_run
+    from lm_validity.monitor.cost import Estimator
+    from lm_validity.monitor.planning.savings import preparation_costs
+    from lm_validity.monitor.planning.sheet import write_plan
+    from lm_validity.site.rounds import check_finished, choose_round, describe_round, plan_place, standing_of
+
+    run = load_run(configfile)
+    place = plan_place(run, configfile)
+    standing = standing_of(run)
+    check_finished(standing, run.plan)
+    found = choose_round(standing, goal, preparation_costs(Estimator(run, map(load_run, calibration or ()))), seed)
+    if found.cells:
+        write_plan(place, [*run.plan.values(), *found.cells], run)
+    for line in describe_round(found):
+        print(line, flush=True)
+    return bool(found.cells)

@@ -1,0 +1,189 @@
+"""The next round of a plan: which unmeasured cells bring the ranks nearer to a goal for the fewest hours.
+
+Scores decide which cells these are, so they enter ranks and predictions only (`PlannedCell.by_scores`). Whether the
+goal is reached is asked of widths and of expected agreement, never of a tau or a p.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, NamedTuple
+
+import numpy as np
+
+from lm_validity.config.load import Run
+from lm_validity.config.plan import BY_SCORES, PlannedCell
+from lm_validity.errors import InputError
+from lm_validity.monitor.planning.designs import next_round
+from lm_validity.monitor.planning.savings import Cost, Pair, hours_in_words, total
+from lm_validity.studies.agreement.incomplete.estimates import NO_PROCESS, SEED, Fitted, drawn_tables, fit_cells
+from lm_validity.studies.agreement.score_matrix import PREPARED, ScoreMatrix, read_score_matrix
+from lm_validity.studies.agreement.statistics.sparse.choice import Choice, Outlook, Step
+from lm_validity.words import decimal, listing
+
+ROUND_SHARE = 0.1  # of all cells, that a round takes at most: what is expected of later ones is less exact
+NAMED = 6  # cells listed where some are missing
+
+
+class Goal(NamedTuple):
+    """`tau`: expected agreement with the full grid's ranking, at least. `rank`: half-width of every model's rank
+    interval, at most. `budget`: hours of preparation of the whole plan, at most."""
+
+    kind: Literal["tau", "rank", "budget"]
+    value: float
+
+    def reached(self, outlook: Outlook) -> bool:
+        """Whether the ranks are as sure as asked; a budget never is, it is spent."""
+        if self.kind == "tau":
+            return outlook.tau >= self.value
+        return self.kind == "rank" and outlook.half_width.max() <= self.value
+
+    def models(self, outlook: Outlook) -> np.ndarray:
+        """(models,) True for those whose ranks matter."""
+        if self.kind == "rank":
+            return outlook.half_width > self.value
+        return np.ones(len(outlook.half_width), dtype=bool)
+
+    def __str__(self) -> str:
+        return f"{self.kind}={self.value:g}"
+
+
+def parse_goal(text: str) -> Goal:
+    """`tau=.95`, `rank=2` or `budget=500`. Raises InputError."""
+    kind, _, value = text.partition("=")
+    hint = "write tau=.95 (expected agreement), rank=2 (places up and down) or budget=500 (hours)."
+    try:
+        number = float(value)
+    except ValueError:
+        raise InputError(f"--goal {text}: not a goal.", hint) from None
+    limits = {"tau": (0, 1), "rank": (0, np.inf), "budget": (0, np.inf)}
+    if kind not in limits or not limits[kind][0] < number < limits[kind][1]:
+        raise InputError(f"--goal {text}: not a goal.", hint)
+    return Goal(kind, number)
+
+
+@dataclass(frozen=True)
+class Standing:
+    """What the measured cells of a run say of its ranks."""
+
+    run: Run
+    matrix: ScoreMatrix
+    fitted: Fitted
+
+    @property
+    def names(self) -> tuple[tuple[str, ...], list[str]]:
+        """Models and benchmarks in the order of the tables' axes."""
+        return self.matrix.models, self.matrix.task_names()
+
+    def choice(self) -> Choice:
+        """A fresh choice of cells."""
+        return Choice(drawn_tables(self.fitted))
+
+    def hours(self, costs: Mapping[Pair, Cost], planned: Mapping[Pair, PlannedCell]) -> np.ndarray:
+        """(models, benchmarks) hours of each cell that is neither planned nor measured; inf for the others."""
+        models, benchmarks = self.names
+        found = [
+            [costs[m, b].hours if (m, b) in costs and (m, b) not in planned else np.inf for b in benchmarks]
+            for m in models
+        ]
+        return np.where(self.fitted.process.measured, np.inf, found)
+
+
+def standing_of(run: Run) -> Standing:
+    """From the merged tables. Raises InputError where they are not there, or too small for a prediction."""
+    scores, configuration = run.results / "tables" / "scores.parquet", run.configuration
+    if not scores.is_file():
+        raise InputError(f"{scores}: no such file.", "run the workflow first; cells are chosen by what it measured.")
+    matrix = read_score_matrix(scores, configuration.models, configuration.benchmarks, configuration.plan)
+    fitted = fit_cells(matrix, PREPARED, SEED)
+    if fitted is None:
+        raise InputError(f"{scores}: no model of the scores. {NO_PROCESS}", "measure more cells first.")
+    return Standing(run, matrix, fitted)
+
+
+def check_finished(standing: Standing, planned: Mapping[Pair, PlannedCell]) -> None:
+    """Raises InputError where planned cells have no score yet: what they say would come too late."""
+    models, benchmarks = standing.names
+    measured = {(models[i], benchmarks[j]) for i, j in zip(*np.nonzero(standing.fitted.process.measured), strict=True)}
+    open_cells = [f"{m} on {b}" for m, b in planned if b in benchmarks and (m, b) not in measured]
+    if open_cells:
+        raise InputError(
+            f"{len(open_cells)} planned cells are not in {standing.run.results}/tables yet "
+            f"({listing(open_cells, NAMED)}).",
+            "run the workflow first, then ask for the next round.",
+        )
+
+
+@dataclass(frozen=True)
+class Round:
+    """The steps of a round in the order of choice, with what is known `before` them. `reached`: the goal needs none."""
+
+    goal: Goal
+    before: Outlook
+    steps: list[Step]
+    cells: list[PlannedCell]
+    hours: float
+    reached: bool
+
+    @property
+    def after(self) -> Outlook:
+        """What is expected once the round is measured."""
+        return self.steps[-1].outlook if self.steps else self.before
+
+
+def choose_round(standing: Standing, goal: Goal, costs: Mapping[Pair, Cost], seed: int = 0) -> Round:
+    """The cells that are expected to reach the goal, and at most a tenth of the grid, cheapest information first."""
+    planned = standing.run.plan or {}
+    choice, hours = standing.choice(), standing.hours(costs, planned)
+    before, steps, spent = choice.outlook(), [], 0.0
+    left = goal.value - total(costs, planned).hours if goal.kind == "budget" else np.inf
+    reached = goal.reached(before)
+    for step in () if reached else choice.steps(hours, goal.models(before), left):
+        steps.append(step)
+        spent += hours[step.model, step.benchmark]
+        if goal.reached(step.outlook) or len(steps) >= max(1, ROUND_SHARE * hours.size):
+            break
+    models, benchmarks = standing.names
+    number = next_round(planned)
+    cells = [
+        PlannedCell.model_construct(
+            model=models[one.model],
+            benchmark=benchmarks[one.benchmark],
+            round=number,
+            reason=BY_SCORES,
+            probability=None,
+            seed=seed,
+        )
+        for one in steps
+    ]
+    return Round(goal, before, steps, cells, float(spent), reached or (goal.kind == "budget" and not steps))
+
+
+def describe_outlook(outlook: Outlook) -> str:
+    """One line on how sure the ranks are."""
+    return (
+        f"expected tau with the full grid's ranking {decimal(outlook.tau)}; ranks ±{outlook.half_width.mean():.1f} "
+        f"on average, ±{outlook.half_width.max():.1f} at most"
+    )
+
+
+def describe_round(found: Round) -> list[str]:
+    """Where the ranks stand, which cells were chosen and why, and what is expected of them; a line each."""
+    lines = [f"now: {describe_outlook(found.before)}"]
+    if not found.steps:
+        return [*lines, f"goal {found.goal} is reached" if found.reached else "no cell would make the ranks surer"]
+    for cell, step in zip(found.cells, found.steps, strict=True):
+        lines.append(f"  {cell.model} on {cell.benchmark}: takes {step.reduction:.3g} off the variance of ranks")
+    lines.append(
+        f"round {found.cells[0].round}: {len(found.cells)} cells, {hours_in_words(found.hours)} hours, chosen for the "
+        "largest expected fall of the variance of ranks an hour"
+    )
+    lines.append(f"expected after it: {describe_outlook(found.after)}")
+    return lines
+
+
+def plan_place(run: Run, configfile: Path) -> Path:
+    """The plan's file. Raises InputError where the configuration names none."""
+    if run.plan is None:
+        raise InputError(f"{configfile}: it has no plan.", "write one with `lm-validity plan`, and name it under plan.")
+    return Path(run.configuration.plan)

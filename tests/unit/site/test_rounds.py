@@ -1,0 +1,141 @@
+"""`lm-validity next` and `rounds`: which cells are added to a plan, when nothing is, and what runs in turn."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from tests.unit.monitor.conftest import made_up, run_all  # noqa: F401 (a fixture)
+
+from lm_validity.cli import rounds as command
+from lm_validity.config.load import load_run
+from lm_validity.config.plan import BY_SCORES, read_cells
+from lm_validity.errors import InputError
+from lm_validity.monitor.cost import Estimator
+from lm_validity.monitor.planning.savings import preparation_costs, total
+from lm_validity.site.rounds import choose_round, parse_goal, standing_of
+from lm_validity.studies.agreement.statistics.sparse.choice import Outlook
+from lm_validity.tables.merge import Merger
+
+CONFIG = Path("replay/replay.yaml")
+MODELS = ("oak-s", "oak-m", "oak-l", "elm-s", "elm-m", "elm-m-chat")
+PLANNED = [(m, "riddles") for m in MODELS] + [(m, b) for m in MODELS[::2] for b in ("proverbs", "sums")]
+
+
+def compute(configfile=CONFIG) -> None:
+    """What the workflow would do up to the tables."""
+    run = load_run(configfile)
+    run_all(run)
+    Merger(run).write_scores(run.results / "tables")
+
+
+@pytest.fixture
+def measured(made_up):  # noqa: F811
+    """The made-up run with 12 of its 18 cells planned and measured."""
+    rows = "".join(f"{m}\t{b}\tblock\n" for m, b in PLANNED)
+    Path("replay/plan.tsv").write_text(f"model\tbenchmark\treason\n{rows}")
+    CONFIG.write_text(f"{CONFIG.read_text()}\nplan: replay/plan.tsv\n")
+    compute()
+    return load_run(CONFIG)
+
+
+def costs_of(run) -> dict:
+    return preparation_costs(Estimator(run))
+
+
+@pytest.mark.parametrize("goal", ["tau=1", "tau=0", "rank", "rank=-1", "rank=nan", "p=.05", "budget=soon", ""])
+def test_what_is_no_goal_is_refused(goal):
+    with pytest.raises(InputError, match="not a goal"):
+        parse_goal(goal)
+
+
+def test_a_goal_is_reached_by_width_or_expected_agreement():
+    outlook = Outlook(0.95, np.array([1.0, 2.5]))
+    assert parse_goal("tau=.95").reached(outlook) and not parse_goal("tau=.96").reached(outlook)
+    assert parse_goal("rank=2.5").reached(outlook) and not parse_goal("rank=2.4").reached(outlook)
+    assert list(parse_goal("rank=2").models(outlook)) == [False, True]
+    assert not parse_goal("budget=1").reached(outlook)
+
+
+def test_the_next_round_is_added_to_the_plan_and_changes_no_earlier_row(measured, capsys):
+    before = Path("replay/plan.tsv").read_text().splitlines()
+    command.next_round("tau=.999", CONFIG)
+    plan = read_cells("replay/plan.tsv")
+    assert list(plan)[:12] == PLANNED and {plan[pair].round for pair in PLANNED} == {1}
+    added = [one for one in plan.values() if one.round == 2]
+    # at most a tenth of 18 cells, and at least one
+    assert len(plan) == 12 + len(added) == 14 and {one.reason for one in added} == {BY_SCORES}
+    assert len(Path("replay/plan.tsv").read_text().splitlines()) == len(before) + 2
+    said = capsys.readouterr().out
+    assert all(f"{one.model} on {one.benchmark}" in said for one in added) and "expected after it" in said
+    with pytest.raises(InputError, match="2 planned cells are not in") as caught:
+        command.next_round("tau=.999", CONFIG)
+    assert "run the workflow" in caught.value.hint
+
+
+@pytest.mark.parametrize("goal", ["tau=.01", "rank=6", "budget=0.0001"])
+def test_a_goal_that_is_reached_adds_nothing(measured, goal, capsys):
+    before = Path("replay/plan.tsv").read_bytes()
+    command.next_round(goal, CONFIG)
+    assert Path("replay/plan.tsv").read_bytes() == before and "is reached" in capsys.readouterr().out
+
+
+def test_a_budget_is_of_the_whole_plan_and_not_exceeded(measured):
+    costs = costs_of(measured)
+    spent, cheapest = total(costs, PLANNED).hours, min(costs[m, "sums"].hours for m in MODELS[1::2])
+    goal = parse_goal(f"budget={spent + 1.5 * cheapest}")
+    found = choose_round(standing_of(measured), goal, costs)
+    assert found.cells and found.hours <= 1.5 * cheapest
+    assert found.hours == pytest.approx(total(costs, [(one.model, one.benchmark) for one in found.cells]).hours)
+
+
+def test_nothing_is_chosen_before_anything_is_measured(made_up):  # noqa: F811
+    with pytest.raises(InputError, match="it has no plan"):
+        command.next_round("rank=2", CONFIG)
+    with pytest.raises(InputError, match="no such file") as caught:
+        standing_of(made_up)
+    assert "run the workflow" in caught.value.hint
+
+
+@pytest.fixture
+def workflow(monkeypatch):
+    """The workflow in this process; the commands that were run."""
+    calls = []
+
+    def run(arguments) -> SimpleNamespace:
+        calls.append(arguments[3:])
+        if "prefetch" not in arguments:
+            compute(Path(arguments[-1]))
+        return SimpleNamespace(returncode=0)
+
+    monkeypatch.setattr(command.subprocess, "run", run)
+    return calls
+
+
+def test_rounds_run_workflow_and_next_in_turn_until_nothing_is_left(measured, workflow, capsys):
+    command.rounds("tau=.9999999", ["--cores", "1"], CONFIG)
+    plan, once = read_cells("replay/plan.tsv"), ("--cores", "1", "--configfile", str(CONFIG))
+    assert len(plan) == 18 and [one.round for one in plan.values()] == sorted(one.round for one in plan.values())
+    assert set(workflow) == {once} and len(workflow) == 1 + len({one.round for one in plan.values()}) - 1
+    workflow.clear()
+    command.rounds("tau=.9999999", None, CONFIG)
+    assert len(workflow) == 1 and "is reached" in capsys.readouterr().out
+
+
+def test_rounds_begin_with_a_plan_where_there_is_none(made_up, workflow):  # noqa: F811
+    with pytest.raises(InputError, match="names no file"):
+        command.rounds("rank=2", None, CONFIG)
+    assert not workflow
+    CONFIG.write_text(f"{CONFIG.read_text()}\nplan: replay/first.tsv\n")
+    command.rounds("rank=2", None, CONFIG)
+    # six models: the block is all of them
+    assert len(read_cells("replay/first.tsv")) == 18
+    assert workflow[0][0] == "prefetch" and len(workflow) == 2
+
+
+def test_a_workflow_that_fails_ends_the_rounds_with_its_code(measured, monkeypatch):
+    before = Path("replay/plan.tsv").read_bytes()
+    monkeypatch.setattr(command.subprocess, "run", lambda _: SimpleNamespace(returncode=3))
+    with pytest.raises(SystemExit) as caught:
+        command.rounds("rank=2", None, CONFIG)
+    assert caught.value.code == 3 and Path("replay/plan.tsv").read_bytes() == before

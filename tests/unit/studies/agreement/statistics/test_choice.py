@@ -1,0 +1,82 @@
+"""Choosing cells for the ranks: against regressions, scipy, and cases with one answer."""
+
+import itertools
+
+import numpy as np
+import pytest
+from scipy.stats import kendalltau
+
+from lm_validity.studies.agreement.statistics.sparse.choice import Choice
+from lm_validity.studies.agreement.statistics.sparse.standing import mean_standing, rank_draws
+
+EVERYONE = np.ones(5, dtype=bool)
+
+
+@pytest.fixture
+def tables():
+    """400 draws of 5 models × 3 benchmarks; the last benchmark is measured."""
+    rng = np.random.default_rng(0)
+    ability = rng.normal(size=(400, 5, 1))
+    drawn = ability + 0.5 * rng.normal(size=(400, 5, 3))
+    drawn[..., 2] = np.arange(5.0)
+    return drawn
+
+
+def test_the_outlook_is_that_of_the_draws(tables):
+    found, standing = Choice(tables).outlook(), mean_standing(tables)
+    truth = [kendalltau(standing.mean(axis=0), one)[0] for one in standing]
+    assert found.tau == pytest.approx(np.mean(truth))
+    low, high = np.quantile(rank_draws(tables), [0.025, 0.975], axis=0)
+    np.testing.assert_allclose(found.half_width, (high - low) / 2)
+
+
+def test_a_reduction_is_what_a_regression_on_the_cell_explains(tables):
+    ranks = rank_draws(tables)
+    found = Choice(tables).reductions(EVERYONE)
+    for i, j in itertools.product(range(5), range(2)):
+        explained = [np.corrcoef(tables[:, i, j], rank)[0, 1] ** 2 * rank.var() for rank in ranks.T]
+        assert found[i, j] == pytest.approx(max(0, sum(explained) - ranks.var(axis=0).sum() / 400))
+    assert (found[:, 2] == 0).all()  # measured: nothing to learn
+    one = np.arange(5) == 1
+    assert Choice(tables).reductions(one)[1, :2].min() > 10 * Choice(tables).reductions(one)[0, :2].max()
+
+
+def test_the_second_choice_knows_the_first(tables):
+    """A cell that only repeats another one says nothing more."""
+    tables[:, 0, 1] = tables[:, 0, 0]
+    choice = Choice(tables)
+    before = choice.reductions(EVERYONE)
+    choice.measure(0, 0)
+    after = choice.reductions(EVERYONE)
+    assert before[0, 1] > 0.5 and after[0, 0] == after[0, 1] == 0 and after[1, 0] > 0.5
+
+
+def test_once_everything_is_measured_the_ranks_are_sure():
+    rng = np.random.default_rng(1)
+    tables = np.broadcast_to(rng.normal(size=(12, 3)), (300, 12, 3)).copy()
+    tables[:, 1, 1] += 0.4 * rng.normal(size=300)
+    hours = np.where(np.arange(36).reshape(12, 3) == 4, 2.0, np.inf)
+    (step,) = Choice(tables).steps(hours, np.ones(12, dtype=bool))
+    before = Choice(tables).outlook()
+    assert (step.model, step.benchmark) == (1, 1) and before.tau < 0.99 < step.outlook.tau
+    assert step.outlook.half_width[1] < 0.5 * before.half_width[1]
+
+
+def test_hours_decide_between_cells_that_say_as_much_and_none_is_chosen_that_must_not_be(tables):
+    tables[:, 0, 1] = tables[:, 0, 0]
+    hours = np.full((5, 3), np.inf)
+    hours[0, :2] = 2.0, 1.0
+    steps = list(Choice(tables).steps(hours, EVERYONE))
+    assert [(one.model, one.benchmark) for one in steps] == [(0, 1)]
+    hours[:, :2] = 1.0
+    chosen = [(one.model, one.benchmark) for one in Choice(tables).steps(hours, EVERYONE, most_hours=3.5)]
+    assert len(chosen) == len(set(chosen)) == 3
+    assert not list(Choice(tables).steps(hours, EVERYONE, most_hours=0.5))
+
+
+def test_more_steps_make_ranks_surer(tables):
+    hours = np.where(np.arange(3) < 2, 1.0, np.inf) * np.ones((5, 1))
+    outlooks = [Choice(tables).outlook(), *(one.outlook for one in Choice(tables).steps(hours, EVERYONE))]
+    taus = [one.tau for one in outlooks]
+    assert taus == sorted(taus) and taus[-1] > taus[0] + 0.2
+    assert outlooks[-1].half_width.mean() < 0.7 * outlooks[0].half_width.mean()

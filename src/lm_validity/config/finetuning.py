@@ -5,9 +5,11 @@ Only the standard library and pydantic are imported: the Snakefile reads this at
 
 from typing import Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
 from lm_validity.config.section import Positive, Section
+
+PATIENCE = 2  # epochs without improvement after which an early stop comes
 
 
 class OneFinetune(Section):
@@ -31,6 +33,17 @@ class OneFinetune(Section):
     dropout: float = Field(0.1, ge=0, lt=1, description="LoRA dropout.")
     weight_decay: float = Field(0.01, ge=0, description="AdamW weight decay.")
     gradient_checkpointing: bool = Field(False, description="Trade time for memory; changes no result.")
+    early_stop: bool = Field(
+        False,
+        description="Stop a learning rate after 2 epochs without improvement on validation. Not with target_modules: "
+        "paper, which trains as published.",
+    )
+
+    @model_validator(mode="after")
+    def train_as_published(self):
+        if self.early_stop and self.target_modules == "paper":
+            raise ValueError("early_stop with target_modules: paper, which trains every epoch as published")
+        return self
 
 
 class Finetuning(OneFinetune):

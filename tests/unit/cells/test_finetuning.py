@@ -90,6 +90,30 @@ def test_saved_adapter_scores_the_same_here_and_in_plain_peft(lm, world, tmp_pat
     assert str(tmp_path.parent) not in text and str(model_folders[kind]) not in text
 
 
+@pytest.mark.parametrize(
+    ("values", "epochs", "best"),
+    [
+        ([0.5, 0.4, 0.5, 0.9, 0.9], 3, 1),  # as good as before is no improvement
+        ([0.5, 0.4, 0.6, 0.6, 0.1], 5, 3),
+        ([0.1, 0.2, 0.3, 0.4, 0.5], 5, 5),
+        ([0.5, 0.6, 0.1, 0.2, 0.9], 4, 2),
+    ],
+)
+def test_a_rate_stops_after_two_epochs_without_improvement(llama, world, tmp_path, values, epochs, best):
+    """Its adapter is that of the best epoch until then, the same bytes as without the stop; it stays stopped."""
+    _, examples, _ = world(llama)
+    settings = SETTINGS.model_copy(update={"epochs": 5, "early_stop": True})
+    script = iter(values)
+    stopped = run(llama, examples, lambda: next(script), tmp_path / "a", settings)
+    assert (len(stopped.epochs), stopped.best_epoch, stopped.steps) == (epochs, best, 3 * epochs)
+    script = iter([*values[:epochs], *[0.0] * (5 - epochs)])  # nothing better comes, so the same epoch is kept
+    whole = run(llama, examples, lambda: next(script), tmp_path / "b", SETTINGS.model_copy(update={"epochs": 5}))
+    assert len(whole.epochs) == 5 and whole.epochs[:epochs] == stopped.epochs
+    assert files(tmp_path / "a" / "adapter") == files(tmp_path / "b" / "adapter")
+    again = run(llama, examples, lambda: pytest.fail("trains again"), tmp_path / "a", settings)
+    assert again.resumed_epochs == epochs and again.adapter_sha256 == stopped.adapter_sha256
+
+
 def test_same_bytes_twice_and_after_an_interruption(llama, world, tmp_path):
     _, examples, validate = world(llama)
     whole = run(llama, examples, validate, tmp_path / "a")

@@ -91,6 +91,16 @@ def test_each_rate_is_what_it_is_alone(lm, world, tmp_path, dropout, loss):
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
 
 
+def test_members_stop_early_each_for_itself(llama, world, tmp_path):
+    """Three rates: the first is best at once, the second improves to the end, the third is best in epoch 2."""
+    examples, _ = world(llama)
+    by_epoch = [(0.5, 0.1, 0.1), (0.4, 0.2, 0.3), (0.4, 0.3, 0.2), (0.4, 0.2), (0.5,)]
+    script = iter([value for epoch in by_epoch for value in epoch])
+    group = members(tmp_path, epochs=5, early_stop=True)
+    side_by_side(llama, examples, lambda: next(script), group)
+    assert [len(saved(member.work)[1]) for member in group] == [3, 5, 4] and next(script, None) is None
+
+
 def test_the_same_bytes_twice_and_members_catch_up(llama, world, tmp_path):
     examples, validate = world(llama)
     for name in ("a", "b"):

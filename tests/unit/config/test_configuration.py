@@ -21,7 +21,7 @@ def test_defaults_are_the_published_protocol():
     settings = validate(values(), "f.yaml").finetuning
     assert (settings.rank, settings.alpha, settings.dropout, settings.epochs) == (8, 32, 0.1, 5)
     assert (settings.effective_batch, settings.max_length, settings.weight_decay) == (8, 1024, 0.01)
-    assert settings.learning_rates == ("1e-5", "2e-5", "5e-5")
+    assert settings.learning_rates == ("1e-5", "2e-5", "5e-5") and not settings.early_stop
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,7 @@ def test_defaults_are_the_published_protocol():
         ({"finetuning": {"epochs": 0}}, "key 'finetuning.epochs', value 0", "explains"),
         ({"finetuning": {"learning_rates": ["fast"]}}, "'fast' is not a number", "explains"),
         ({"finetuning": {"learning_rates": [1e-5, "1e-05"]}}, "holds a value twice", "explains"),
+        ({"finetuning": {"early_stop": True, "target_modules": "paper"}}, "as published", "explains"),
         ({"name": "a/b"}, "key 'name', value 'a/b'", "explains"),
         ({"evaluation": {"device": "gpu"}}, "key 'evaluation.device', value 'gpu'", "explains"),
         ({"evaluation": {"device": "cuda:one"}}, "key 'evaluation.device', value 'cuda:one'", "explains"),

@@ -86,8 +86,8 @@ def finetune(
         saved = SavedState(work / "training.safetensors", fingerprint(lm, examples, settings, seed))
         resumed = saved.restore(training)
         diverged = None
-        for number in range(resumed + 1, settings.epochs + 1):
-            diverged = training.run_epoch(number, validate, stop)
+        while not training.is_done:
+            diverged = training.run_epoch(len(training.epochs) + 1, validate, stop)
             if diverged:
                 break
             training.keep_if_best(higher_is_better)

@@ -15,7 +15,7 @@ from lm_validity.cells.training.low_rank import DEFAULT_ADAPTER, BatchPosition
 from lm_validity.cells.training.micro_batching import pass_tokens, passes
 from lm_validity.cells.training.recompute import less_memory
 from lm_validity.cells.training.text import Example
-from lm_validity.config.finetuning import OneFinetune
+from lm_validity.config.finetuning import PATIENCE, OneFinetune
 
 STEPS_BETWEEN_CHECKS = 50  # reading a loss off a GPU waits for it
 
@@ -108,6 +108,13 @@ class Training:
         best = values.index(max(values) if higher_is_better else min(values)) + 1
         if best == len(values):
             self.best_epoch, self.best_tensors = best, adapter_tensors(self.model, self.adapter)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every epoch is trained, or the last ones were without improvement and that ends it."""
+        if self.settings.early_stop and self.best_epoch and len(self.epochs) - self.best_epoch >= PATIENCE:
+            return True
+        return len(self.epochs) >= self.settings.epochs
 
     def batches(self, epoch: int) -> Iterator[list[Row]]:
         """Effective batches in the epoch's order; the last may be smaller. Long rows first: the first micro-batch is

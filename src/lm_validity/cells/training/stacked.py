@@ -50,7 +50,8 @@ def train_side_by_side(
     higher_is_better: bool,
     stop: Callable[[], bool] = lambda: False,
 ) -> int:
-    """Bring the saved state of every member to its last epoch, or to the one before it diverges.
+    """Bring the saved state of every member to its last epoch (which may be an early one, `Training.is_done`), or to
+    the one before it diverges.
 
     Arguments as in `finetune`. Members that were interrupted at different epochs catch up with each other. Running out
     of memory takes fewer members at a time, and only then smaller micro-batches; the effective batch stays. Returns
@@ -103,7 +104,7 @@ class _Run:
             behind = [
                 number
                 for number, training in enumerate(self.trainings)
-                if number not in diverged and len(training.epochs) < training.settings.epochs
+                if number not in diverged and not training.is_done
             ]
             if not behind:
                 return

@@ -72,6 +72,8 @@ class FinetuneAdapter(BenchmarkRule):
         """What the configuration says that can change a fine-tune, without its learning rate and seed."""
         row = run.benchmarks[benchmark]
         settings = run.configuration.finetuning.model_dump(exclude=NOT_IN_RECIPE)
+        if not settings["early_stop"]:
+            del settings["early_stop"]  # recipes of before there was one
         return {"metric": row.metric, "higher_is_better": row.higher_is_better, **settings}
 
     def cell_settings(self, run: Run, cell: BenchmarkCell) -> dict:
@@ -118,8 +120,10 @@ class FinetuneAdapter(BenchmarkRule):
 
     def counted_tokens(self, work: Work, cell: BenchmarkCell, sidecar: dict) -> tuple[tuple[str, str], float] | None:
         tokens = (sidecar.get("counters") or {}).get("training_tokens")
-        seen = work.documents(cell.benchmark, "train") * work.run.configuration.finetuning.epochs
-        return (("trained", cell.benchmark), tokens / seen) if tokens and not sidecar.get("resumed_epochs") else None
+        epochs = sidecar.get("epochs", work.run.configuration.finetuning.epochs)  # fewer where it stopped early
+        seen = work.documents(cell.benchmark, "train") * epochs
+        known = tokens and seen and not sidecar.get("resumed_epochs")
+        return (("trained", cell.benchmark), tokens / seen) if known else None
 
 
 def _by_prompt(plan: Participants, model: str, benchmarks: tuple[str, ...]) -> dict[str, list[str]]:

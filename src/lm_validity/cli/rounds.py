@@ -1,4 +1,5 @@
-"""Subcommands that add rounds to a plan by what was measured: `next`, and `rounds`, which also runs the workflow."""
+"""Subcommands that add rounds to a plan by what was measured: `next`; `rounds`, which also runs the workflow; and
+`add-model`, for a model that joins a finished study."""
 
 import subprocess
 import sys
@@ -26,6 +27,7 @@ def register(app: typer.Typer) -> None:
     """Add this module's subcommands."""
     app.command("next")(next_round)
     app.command()(rounds)
+    app.command()(add_model)
 
 
 def next_round(
@@ -55,6 +57,52 @@ def rounds(
         _run_workflow(configfile, *options)
         if not _add_round(configfile, wanted, seed, calibration):
             return
+
+
+def add_model(
+    model: Annotated[str, typer.Argument(help="Its id: its row is in the models sheet already.")],
+    goal: Annotated[
+        str | None,
+        typer.Option(
+            help="rank=2: its rank interval, places up and down; budget=5: hours of its cells. None: only say."
+        ),
+    ] = None,
+    configfile: Configfile = DEFAULT,
+    output: Annotated[
+        Path | None, typer.Option(help="The plan, where there is none yet; plan.tsv beside the configuration.")
+    ] = None,
+    calibration: Calibration = None,
+) -> None:
+    """Which few cells place a new model among those of a finished study, at what cost, with what interval. With --goal
+    they become a round of the plan."""
+    from lm_validity.config.load import load_run
+    from lm_validity.errors import InputError
+    from lm_validity.monitor.cost import Estimator
+    from lm_validity.monitor.planning.savings import preparation_costs
+    from lm_validity.monitor.planning.sheet import check_place, write_plan
+    from lm_validity.site.joining import describe_joining, earlier_cells, joining_cells, place_model
+    from lm_validity.site.rounds import parse_goal
+
+    wanted = None if goal is None else parse_goal(goal)
+    if wanted is not None and wanted.kind == "tau":
+        raise InputError(f"--goal {goal}: of one model there is no ranking.", "write rank=2 or budget=5.")
+    run = load_run(configfile)
+    earlier = earlier_cells(run, model)
+    place = None if wanted is None else check_place(run, configfile, output, adds_a_round=True)
+    found = place_model(run, model, preparation_costs(Estimator(run, map(load_run, calibration or ()))))
+    for line in describe_joining(found):
+        print(line)
+    if place is None:
+        return
+    cells = joining_cells(found, wanted, earlier)
+    write_plan(place, [*earlier.values(), *cells], run)
+    print(
+        f"{place}: {len(cells)} cells of {model} added as round {cells[0].round}"
+        if cells
+        else f"{place}: no cell added"
+    )
+    if run.plan is None:
+        print(f"Set `plan: {place}` in {configfile}.")
 
 
 def _plan_first(configfile: Path, goal, seed: int, calibration, options: tuple[str, ...]) -> None:

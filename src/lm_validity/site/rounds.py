@@ -89,12 +89,13 @@ class Standing:
         return np.where(self.fitted.process.measured, np.inf, found)
 
 
-def standing_of(run: Run) -> Standing:
-    """From the merged tables. Raises InputError where they are not there, or too small for a prediction."""
+def standing_of(run: Run, also: tuple[str, ...] = ()) -> Standing:
+    """From the merged tables, with the models `also` that may have no score there. Raises InputError where the tables
+    are not there, or too small for a prediction."""
     scores, configuration = run.results / "tables" / "scores.parquet", run.configuration
     if not scores.is_file():
         raise InputError(f"{scores}: no such file.", "run the workflow first; cells are chosen by what it measured.")
-    matrix = read_score_matrix(scores, configuration.models, configuration.benchmarks, configuration.plan)
+    matrix = read_score_matrix(scores, configuration.models, configuration.benchmarks, configuration.plan, also)
     fitted = fit_cells(matrix, PREPARED, SEED)
     if fitted is None:
         raise InputError(f"{scores}: no model of the scores. {NO_PROCESS}", "measure more cells first.")

@@ -1,5 +1,6 @@
 """From the scores table and the two sheets to the arrays that the statistics read: models × benchmarks, by protocol."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,13 +127,18 @@ class ScoreMatrix:
 
 
 def read_score_matrix(
-    scores: str | Path, models: str | Path, benchmarks: str | Path, plan: str | Path | None = None
+    scores: str | Path,
+    models: str | Path,
+    benchmarks: str | Path,
+    plan: str | Path | None = None,
+    also: Collection[str] = (),
 ) -> ScoreMatrix:
     """Read the selected test rows of each benchmark's metric, and the plan of what was to be prepared.
 
     The benchmarks sheet decides which benchmarks count; the models sheet only adds what is known about each
-    model. Raises InputError for bad files, a score without a model or benchmark, an unknown protocol, two
-    selected scores of one model on one benchmark, or scores of one benchmark in two units.
+    model. `also`: models of the sheet that are rows although they may have no score. Raises InputError for bad
+    files, a score without a model or benchmark, an unknown protocol, two selected scores of one model on one
+    benchmark, or scores of one benchmark in two units.
     """
     rows = read_scores(scores)
     notes = replay_notes(rows)
@@ -157,7 +163,7 @@ def read_score_matrix(
     rows = _finite_values(rows, scores)
     _check_unique(rows, scores)
     notes += _model_notes(rows, model_sheet)
-    names = _model_order(rows, model_sheet)
+    names = _model_order({*rows["model"], *also}, model_sheet)
     notes += direction_notes(rows, benchmark_sheet, scores)
     notes += _direction_assumed(rows, benchmark_sheet)
     facts = _benchmark_facts(rows, benchmark_sheet)
@@ -291,9 +297,8 @@ def _check_unique(rows: pd.DataFrame, path) -> None:
         )
 
 
-def _model_order(rows: pd.DataFrame, sheet: pd.DataFrame) -> tuple[str, ...]:
+def _model_order(with_rows: set[str], sheet: pd.DataFrame) -> tuple[str, ...]:
     """Models with scores in the order of the sheet, then those that are not in it, by name."""
-    with_rows = set(rows["model"])
     return (*(name for name in sheet["model"] if name in with_rows), *sorted(with_rows - set(sheet["model"])))
 
 

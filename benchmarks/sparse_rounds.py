@@ -3,11 +3,12 @@
     python benchmarks/sparse_rounds.py [--seeds 5] [--goals tau=.96 rank=3] [--output FILE]
 
 Each seed draws the default plan, hides every prepared score that is not planned, and adds rounds as `lm-validity next`
-does until the goal is reached. Beside it, as many hours of random cells. Needs the published scores in
-../shared/published.
+does until the goal is reached. Beside it, as many hours of random cells. Then models that join: each is hidden whole
+and placed by the cells that `lm-validity add-model` chooses. Needs the published scores in ../shared/published.
 """
 
 import argparse
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,7 @@ from sparse_grid import DRAWS, Published
 
 from lm_validity.monitor.planning.designs import cheap_and_block
 from lm_validity.monitor.planning.savings import total
-from lm_validity.site.rounds import ROUND_SHARE, Goal, parse_goal
+from lm_validity.site.rounds import Goal, parse_goal, round_is_full
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau, pair_signs
 from lm_validity.studies.agreement.statistics.sparse.choice import Choice
 from lm_validity.studies.agreement.statistics.sparse.pooled import pooled_tau
@@ -58,7 +59,7 @@ class Measuring:
         for step in choice.steps(self.open_hours, goal.models(before)):
             self.known[step.model, step.benchmark] = True
             number += 1
-            if goal.reached(step.outlook) or number >= ROUND_SHARE * self.known.size:
+            if round_is_full(goal, step.outlook, number, self.known.size):
                 break
         return number > 0
 
@@ -101,6 +102,39 @@ def follow_goal(table: Published, goal: Goal, seed: int) -> list[dict]:
     return found
 
 
+def join(table: Published, row: int, numbers: tuple[int, ...] = (0, 4, 8)) -> list[dict]:
+    """A model whose row is hidden, placed by so many cells as `add-model` chooses them."""
+    run = Measuring(table, np.isfinite(table.scores))
+    run.known[row] = False
+    only = (np.arange(len(table.models)) == row)[:, None]
+    chosen, found = [], []
+    steps = Choice(run.tables(row)).steps(np.where(only, run.open_hours, np.inf), only[:, 0])
+    expected = [run_outlook.half_width[row] for run_outlook in _outlooks(steps, chosen, max(numbers))]
+    truth = rank_draws(table.scores[None])[0, row]
+    for number in numbers:
+        for benchmark in chosen[:number]:
+            run.known[row, benchmark] = True
+        low, high = np.quantile(rank_draws(run.tables(row))[:, row], [0.025, 0.975])
+        spent = run.hours[row, chosen[:number]].sum() / run.hours[row].sum()
+        found.append(
+            {
+                "cells": number,
+                "hours": spent,
+                "half-width": (high - low) / 2,
+                "expected half-width": expected[number - 1] if number else (high - low) / 2,
+                "coverage": float(low <= truth <= high),
+            }
+        )
+    return found
+
+
+def _outlooks(steps, chosen: list[int], most: int):
+    """The outlooks of the first steps; their benchmarks are put into `chosen`."""
+    for step in islice(steps, most):
+        chosen.append(step.benchmark)
+        yield step.outlook
+
+
 def planned(table: Published, seed: int) -> np.ndarray:
     """(models, benchmarks) True in the default plan."""
     size = {model: table.size[row, 0] for row, model in enumerate(table.models)}
@@ -114,8 +148,13 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--goals", nargs="*", default=["tau=.96", "rank=3"])
     parser.add_argument("--output", type=Path)
+    parser.add_argument("--joining", type=int, default=20, help="models that join, spread over the sheet")
     options = parser.parse_args()
     table = Published()
+    if options.joining:
+        rows = np.linspace(0, len(table.models) - 1, options.joining).round().astype(int)
+        joined = pd.DataFrame([one for row in rows for one in join(table, row)])
+        print(joined.groupby("cells").mean().round(3).to_string())
     rows = [
         {"seed": seed} | row
         for goal in map(parse_goal, options.goals)
@@ -124,6 +163,8 @@ def main() -> None:
     ]
     if options.output:
         pd.DataFrame(rows).to_csv(options.output, sep="\t", index=False, float_format="%.5f")
+    if not rows:
+        return
     means = pd.DataFrame(rows).groupby("what", sort=False).mean(numeric_only=True).drop(columns="seed")
     print(means.T.round(4).to_string())
 

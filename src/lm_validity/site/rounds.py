@@ -21,7 +21,8 @@ from lm_validity.studies.agreement.score_matrix import PREPARED, ScoreMatrix, re
 from lm_validity.studies.agreement.statistics.sparse.choice import Choice, Outlook, Step
 from lm_validity.words import decimal, listing
 
-ROUND_SHARE = 0.1  # of all cells, that a round takes at most: what is expected of later ones is less exact
+# of all cells, that a round takes: a round is a run of the workflow, and what is expected of late cells is less exact
+LEAST_SHARE, MOST_SHARE = 0.02, 0.1
 NAMED = 6  # cells listed where some are missing
 
 
@@ -133,7 +134,7 @@ class Round:
 
 
 def choose_round(standing: Standing, goal: Goal, costs: Mapping[Pair, Cost], seed: int = 0) -> Round:
-    """The cells that are expected to reach the goal, and at most a tenth of the grid, cheapest information first."""
+    """The cells that are expected to reach the goal, cheapest information first, and 2 to 10% of the grid."""
     planned = standing.run.plan or {}
     choice, hours = standing.choice(), standing.hours(costs, planned)
     before, steps, spent = choice.outlook(), [], 0.0
@@ -142,7 +143,7 @@ def choose_round(standing: Standing, goal: Goal, costs: Mapping[Pair, Cost], see
     for step in () if reached else choice.steps(hours, goal.models(before), left):
         steps.append(step)
         spent += hours[step.model, step.benchmark]
-        if goal.reached(step.outlook) or len(steps) >= max(1, ROUND_SHARE * hours.size):
+        if round_is_full(goal, step.outlook, len(steps), hours.size):
             break
     models, benchmarks = standing.names
     number = next_round(planned)
@@ -158,6 +159,11 @@ def choose_round(standing: Standing, goal: Goal, costs: Mapping[Pair, Cost], see
         for one in steps
     ]
     return Round(goal, before, steps, cells, float(spent), reached or (goal.kind == "budget" and not steps))
+
+
+def round_is_full(goal: Goal, outlook: Outlook, chosen: int, cells: int) -> bool:
+    """Whether so many `chosen` of all `cells`, with this outlook, are a round."""
+    return chosen >= LEAST_SHARE * cells and (goal.reached(outlook) or chosen >= MOST_SHARE * cells)
 
 
 def describe_outlook(outlook: Outlook) -> str:

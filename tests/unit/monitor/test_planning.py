@@ -4,6 +4,7 @@ import json
 import random
 import shutil
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +17,14 @@ from lm_validity.cli import plan as command
 from lm_validity.config.load import load_run
 from lm_validity.config.plan import read_plan
 from lm_validity.errors import InputError
+from lm_validity.monitor.computation import computation_page
 from lm_validity.monitor.cost import Estimator
 from lm_validity.monitor.planning import designs
-from lm_validity.monitor.planning.describe import describe_plan, unplanned_pairs
-from lm_validity.monitor.planning.savings import Cost, preparation_costs, total
+from lm_validity.monitor.planning.describe import describe_plan, plan_finding, unplanned_pairs
+from lm_validity.monitor.planning.savings import Cost, hours_in_words, preparation_costs, total
 from lm_validity.monitor.render_cost import render_cost
 from lm_validity.monitor.render_status import render_matrix, render_page, render_summary
+from lm_validity.monitor.spent import Spent
 from lm_validity.monitor.status import RunState, progress
 from lm_validity.tables.merge import Merger
 
@@ -91,6 +94,14 @@ def test_an_audit_draws_unplanned_cells_into_the_next_round():
         designs.audit(COSTS, before, 2_000, seed=1)
 
 
+def test_the_shipped_plan_is_what_the_command_draws():
+    """`lm-validity plan --configfile config/sparse.yaml --design balanced`, which asks for no cost without a budget."""
+    run = load_run("config/sparse.yaml")
+    models, benchmarks = run.agreement_names
+    drawn = designs.balanced({(m, b): Cost(0, 0) for m in models for b in benchmarks}, seed=0)
+    assert [(one.model, one.benchmark) for one in drawn] == list(run.plan) and len(drawn) == 32
+
+
 # ---- a run --------------------------------------------------------------------------------
 
 PLANNED = [(m, "riddles") for m in ("oak-s", "oak-m", "oak-l", "elm-s", "elm-m", "elm-m-chat")]
@@ -136,6 +147,16 @@ def test_unplanned_is_not_missing(planned):
     assert ["oak-m", "#", "-", "-"] in rows and ["oak-s", "#", "#", "#"] in rows
     assert render_page("run", state, so_far).count("preparation is not planned") == 6
     assert "floating-point operations" in render_cost(Estimator(planned), state)
+
+
+def test_a_page_says_what_the_plan_spares(planned):
+    costs, finding = preparation_costs(Estimator(planned)), plan_finding(planned)
+    spared = total(costs, set(costs) - set(PLANNED)).hours
+    assert "12 of 18 pairs" in finding.sentence and f"{hours_in_words(spared)} are spared" in finding.sentence
+    assert "no finished cell calibrates" in finding.basis  # a replay took no time
+    assert plan_finding(replace(planned, plan=None)) is None
+    spent = Spent(cells=1, phases={"train": Counter(model_loads=1)})
+    assert [len(computation_page(spent, one).findings) for one in (finding, None)] == [2, 1]
 
 
 def test_scores_of_unplanned_cells_change_no_byte(planned):

@@ -102,6 +102,8 @@ def _agreement_finding(summary: AgreementSummary) -> Finding:
         return Finding("No two benchmarks can be compared.", _size(summary))
     parts = [f"{both_intervals(tau[p].mean, tau[p].interval, tau[p].interval_clustered)} {WORDS[p]}" for p in scored]
     own = "; each protocol over all cells it has" if len(scored) > 1 and not summary.improvement.whole else ""
+    if set(scored) & set(summary.incomplete):
+        own += "; a pair with few models in common counts like any other here, and less in the pooled tau"
     population = [
         f"{in_words(tau[p].interval_population_of_categories)} {WORDS[p]}"
         for p in scored

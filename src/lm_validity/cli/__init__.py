@@ -20,18 +20,8 @@ UsageError = typer.BadParameter.__base__
 # Commands in the order of `lm-validity --help`; those in no group are the workflow's own.
 GROUPS = {
     "Results that you have": ("report", "compare", "card", "import", "export", "filter"),
-    "A study of your own": (
-        "init",
-        "plan",
-        "next",
-        "rounds",
-        "cost",
-        "rehearse",
-        "preflight",
-        "status",
-        "findings",
-        "forget",
-    ),
+    "A study of your own": ("init", "cost", "rehearse", "preflight", "status", "findings", "forget"),
+    "A study that prepares some cells only": ("plan", "next", "rounds", "add-model"),
     "Tools": ("gpu-check", "lm-eval", "simulate"),
 }
 WORKFLOW = "Commands that the workflow runs"

@@ -29,12 +29,16 @@ class Job:
 
 
 def choose_reports(
-    found: Gathered, sheets: tuple[pd.DataFrame, pd.DataFrame] | None, folder: Path, resamples: int
+    found: Gathered,
+    sheets: tuple[pd.DataFrame, pd.DataFrame] | None,
+    folder: Path,
+    resamples: int,
+    plan: Path | None = None,
 ) -> tuple[list[Job], dict[str, str]]:
     """The reports to write under `folder`, and why the others cannot be written, by name.
 
     Agreement and factors need 3 models and 2 benchmarks in common use, signal 3 checkpoints of a model, items
-    their table, bias trials.
+    their table, bias trials. `plan`: the sheet of what was to be prepared.
     """
     jobs, absent = [], {}
     scores, models, benchmarks = (folder / name for name in ("scores.parquet", "models.tsv", "benchmarks.tsv"))
@@ -46,9 +50,10 @@ def choose_reports(
         if reason:
             absent |= {"agreement": reason, "factors": reason}
         else:
-            more = options | {"items": found.items, "selections": found.selections}
+            planned = options | {"plan": plan}
+            more = planned | {"items": found.items, "selections": found.selections}
             jobs.append(Job("agreement", folder / "agreement", (scores, models, benchmarks), more))
-            jobs.append(Job("factors", folder / "factors", (scores, models, benchmarks), options))
+            jobs.append(Job("factors", folder / "factors", (scores, models, benchmarks), planned))
         if _most_checkpoints(found.scores) >= LEAST_CHECKPOINTS:
             more = options | {"benchmarks": benchmarks, "items": found.items}
             jobs.append(Job("signal", folder / "signal", (scores, models), more))

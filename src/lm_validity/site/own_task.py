@@ -4,7 +4,7 @@ The run `<run>-<benchmark>` has the models and settings of the configured run an
 shares the store of the configured run, so the benchmark's cells are there when its row is added to the sheet. What the
 configured run has finished is read and never computed again.
 
-    results/<run>-<benchmark>/card/     configuration.json, models.tsv, benchmarks.tsv, tables/
+    results/<run>-<benchmark>/card/     configuration.json, models.tsv, benchmarks.tsv, plan.tsv, tables/
     results/<run>-<benchmark>/report/   the site
 """
 
@@ -12,6 +12,7 @@ import os
 import shutil
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -21,6 +22,7 @@ from pydantic import ValidationError
 
 from lm_validity.cells.tasks.task_file import find_own_task, read_task_name
 from lm_validity.config.load import Run, load_run
+from lm_validity.config.plan import COLUMNS, PlannedCell
 from lm_validity.config.rows import LAYOUT
 from lm_validity.config.sheets import Benchmark
 from lm_validity.config.text_rows import read_text_rows
@@ -161,6 +163,7 @@ def write_own_report(own: OwnTask) -> list[str]:
         cards=settings.cards,
         splits=_all_splits(own),
         source=f"the run {own.results.name}",
+        plan=_plan(own),
     )
     lines = report_site([own.folder / "tables"], report, given)
     if merger.missing:
@@ -169,6 +172,17 @@ def write_own_report(own: OwnTask) -> list[str]:
         )
     card = report / CARDS / folder_name(own.name)
     return [*lines, read_json(card / "card.json")["verdict"]["sentence"], f"The card: {card / 'index.html'}"]
+
+
+def _plan(own: OwnTask) -> Path:
+    """The sheet of what both runs prepare: what the configured run plans, and the task on every model if it trains."""
+    models, benchmarks = own.base.agreement_names
+    pairs = [] if own.base.plan else list(product(models, benchmarks))
+    pairs += [(model, own.name) for model in models if "agreement" in own.studies]
+    cells = [*(own.base.plan or {}).values(), *(PlannedCell(model=m, benchmark=b) for m, b in pairs)]
+    path = own.folder / "plan.tsv"
+    write_text(path, _as_tsv(pd.DataFrame([cell.model_dump() for cell in cells], columns=list(COLUMNS))))
+    return path
 
 
 def _all_splits(own: OwnTask) -> Path:

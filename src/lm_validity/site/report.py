@@ -30,7 +30,7 @@ MODELS, BENCHMARKS = "models.tsv", "benchmarks.tsv"
 @dataclass(frozen=True)
 class Given:
     """What a reader may give beside the results. `names`: models' names by file or folder; `splits` and `source`: as
-    cards take them."""
+    cards take them; `plan`: the sheet of what was to be prepared, other cells are not missing."""
 
     models: Path | None = None
     benchmarks: Path | None = None
@@ -42,6 +42,7 @@ class Given:
     cards: Cards = field(default_factory=Cards)
     splits: Path | None = None
     source: str = ""
+    plan: Path | None = None
 
 
 def report_site(paths: Iterable[str | Path], output: str | Path, given: Given) -> list[str]:
@@ -70,7 +71,7 @@ def report_site(paths: Iterable[str | Path], output: str | Path, given: Given) -
 
 def _write_reports(found: Gathered, beside: Beside | None, sheets, given: Given, folder: Path) -> list[str]:
     """Every report that the data allow and the site of them; a line for each that they do not allow."""
-    jobs, absent = choose_reports(found, sheets, folder, given.resamples)
+    jobs, absent = choose_reports(found, sheets, folder, given.resamples, given.plan)
     written, failed = run_reports(jobs, given.processes)
     absent |= failed
     if not written:

@@ -167,24 +167,59 @@ class Finished:
         write_table(pd.DataFrame(columns=ITEMS.names), ITEMS, folder / "items.parquet")
 
 
-def write_scores(folder: Path, benchmark: str) -> None:
+def write_scores(folder: Path, benchmark: str, prepared: bool = True) -> None:
     frame = pd.DataFrame({"model": ["hub", "own", "long"] * 2, "value": [0.3, 0.4, 0.5, 0.4, 0.5, 0.6]})
     frame = frame.assign(protocol=["direct"] * 3 + ["train_before_test"] * 3, benchmark=benchmark, stderr=0.01)
+    if benchmark == "arc_easy" and "more\t" in Path("sheets/models.tsv").read_text():  # not planned there
+        frame = pd.concat([frame, frame[:1].assign(model="more", value=0.35)])
+    frame = frame if prepared else frame[frame["protocol"] == "direct"]
     frame = frame.assign(metric="acc_norm,none", split="test", selected=True, checkpoint="final")
     write_table(frame, SCORES, folder / "scores.parquet")
 
 
-def test_the_report_has_a_card_of_the_task(project, monkeypatch):
+@pytest.fixture
+def finished(monkeypatch):
     monkeypatch.setattr("lm_validity.site.own_task.Merger", Finished)
     monkeypatch.setattr("lm_validity.pages.page.save_figure", lambda spec, stem: None)
     monkeypatch.setattr("lm_validity.site.own_task.PROCESSES", 1)
+
+
+def report(prepared: bool = True) -> list[str]:
+    """What the report over the task's run prints."""
     own = read()
     write_run(own)
     tables = own.results / "tables"
-    write_scores(tables, "rivers")
+    write_scores(tables, "rivers", prepared)
     Finished(own.base, True).write_items(tables)
     write_table(pd.DataFrame(columns=SELECTIONS.names), SELECTIONS, tables / "selections.parquet")
-    lines = write_own_report(own)
+    return write_own_report(own)
+
+
+def notes() -> str:
+    return " ".join(json.loads(Path("results/mine-rivers/report/agreement/summary.json").read_text())["notes"])
+
+
+def test_cells_that_nobody_planned_are_not_missing(project, finished):
+    """A fourth model, which the configured run's plan does not prepare; it lacks a score on the new benchmark too."""
+    with Path("sheets/models.tsv").open("a") as sheet:
+        sheet.write("more\torg/more\tHub\t\tagreement\n")
+    rows = "".join(f"{model}\tarc_easy\t0.5\n" for model in ("hub", "own", "long"))
+    Path("sheets/plan.tsv").write_text("model\tbenchmark\tprobability\n" + rows)
+    configure("[agreement, signal]", "plan: sheets/plan.tsv\n")
+    report()
+    assert "train_before_test: 1 of 8 cells are not planned" in notes()
+    assert "train_before_test: 1 of 8 cells are missing (more on rivers)" in notes()
+    assert {*pd.read_csv("results/mine-rivers/card/plan.tsv", sep="\t")["probability"].dropna()} == {0.5}
+
+
+def test_a_task_that_does_not_train_is_not_planned(project, finished):
+    Path("tasks/rivers.yaml").write_text(DIRECT)
+    report(prepared=False)
+    assert "train_before_test: 3 of 6 cells are not planned" in notes() and "cells are missing" not in notes()
+
+
+def test_the_report_has_a_card_of_the_task(project, finished):
+    lines = report()
     assert lines[-1] == "The card: results/mine-rivers/report/cards/rivers/index.html"
     folder = Path("results/mine-rivers/report/cards/rivers")
     card = json.loads((folder / "card.json").read_text())

@@ -342,8 +342,9 @@ def _families(figures: Sequence[dict]) -> list[str]:
     return sorted(found)
 
 
+@cache
 def environment():
-    """Jinja's environment of the templates beside this module: everything is escaped."""
+    """Jinja's environment of the templates beside this module, each compiled once: everything is escaped."""
     from jinja2 import Environment, PackageLoader, select_autoescape
 
     return Environment(

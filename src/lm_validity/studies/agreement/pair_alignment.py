@@ -25,12 +25,17 @@ def align_pairs(analysis: AgreementAnalysis, align: tuple[str, str] | None, ever
     pairs = [(i, j) for i in range(size) for j in range(i + 1, size)] if every else [shown]
     if shown not in pairs:
         pairs.append(shown)
-    return [
-        result
-        for protocol in PROTOCOLS
-        for pair in pairs
-        if (result := _align(analysis, protocol, pair, shown=pair == shown)) is not None
-    ]
+    found = []
+    for protocol in PROTOCOLS:
+        better = _better(analysis, protocol)
+        found += [_align(analysis, protocol, pair, better, shown=pair == shown) for pair in pairs]
+    return [one for one in found if one is not None]
+
+
+def _better(analysis: AgreementAnalysis, protocol: str) -> list[np.ndarray]:
+    """By benchmark, (models, models): where the row's model is significantly better than the column's."""
+    signs, models = analysis.significant_side_by_side[protocol], len(analysis.matrix.models)
+    return [better_than(signs, column, models) for column in range(len(analysis.tasks))]
 
 
 def _pair_to_show(analysis: AgreementAnalysis, align: tuple[str, str] | None) -> tuple[int, int] | None:
@@ -48,12 +53,14 @@ def _pair_to_show(analysis: AgreementAnalysis, align: tuple[str, str] | None) ->
     return max(same or pairs, key=lambda pair: opposite[pair])
 
 
-def _align(analysis: AgreementAnalysis, protocol: str, pair: tuple[int, int], shown: bool) -> PairAlignment | None:
-    scores, signs = analysis.scores_side_by_side[protocol][:, pair], analysis.significant_side_by_side[protocol]
+def _align(
+    analysis: AgreementAnalysis, protocol: str, pair: tuple[int, int], all_better: list[np.ndarray], shown: bool
+) -> PairAlignment | None:
+    scores = analysis.scores_side_by_side[protocol][:, pair]
     rows = np.flatnonzero(np.isfinite(scores).all(axis=1))
     if len(rows) < 2:
         return None
-    better = [better_than(signs, column, len(scores))[np.ix_(rows, rows)] for column in pair]
+    better = [all_better[column][np.ix_(rows, rows)] for column in pair]
     scores = scores[rows]
     ranks = average_ranks(scores)
     aligned = align_rankings(*better, ranks[:, 0], ranks[:, 1])

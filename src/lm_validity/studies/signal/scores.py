@@ -22,13 +22,10 @@ from lm_validity.studies.signal.statistics.ranking import (
     E2LM_WINDOWS,
     PairConsistency,
     RankingWindows,
-    agreement_with_last,
-    from_then_on,
     pair_consistency,
 )
 
 FITTED_WINDOWS = replace(E2LM_WINDOWS, relative=True)
-STABLE_TAU = 0.8  # a ranking that differs from the final one in one pair of ten
 
 # Scores of each model, (..., n): leading axes are resamples, the last one the checkpoints of the model's curve
 Values = dict[str, np.ndarray]
@@ -100,8 +97,6 @@ class Scores:
     compliance: np.ndarray
     gap: np.ndarray
     overall: np.ndarray
-    stable_from: np.ndarray  # tokens at which the final ranking is reached for good
-    nearly_stable_from: np.ndarray  # the same for tau >= STABLE_TAU
 
 
 def make_design(learning: LearningCurves, benchmark: str, options: Options) -> Design:
@@ -149,7 +144,6 @@ def compute_scores(design: Design, values: Values, options: Options, chance: flo
     mean_quality = mean_of_known(list(by_model.values()))
     consistency = _order_scores(design.ranking_pairs, values)
     value, gap = compliance_of(design, values, options.normalisation, chance)
-    exact, nearly = _stability(design, values)
     return Scores(
         quality=quality,
         mean_quality=mean_quality,
@@ -163,8 +157,6 @@ def compute_scores(design: Design, values: Values, options: Options, chance: flo
         overall=overall_score(
             np.stack(np.broadcast_arrays(mean_quality, consistency.value, value), -1), options.weights
         ),
-        stable_from=exact,
-        nearly_stable_from=nearly,
     )
 
 
@@ -216,14 +208,6 @@ def ranked_curves(design: Design, values: Values) -> np.ndarray:
     return np.stack(
         [values[model][..., at] for model, at in zip(design.ranked, design.ranked_at, strict=True)], axis=-2
     )
-
-
-def _stability(design: Design, values: Values) -> tuple[np.ndarray, np.ndarray]:
-    if len(design.ranked_at) < 2 or len(design.ranked_tokens) < 2:
-        return np.array(np.nan), np.array(np.nan)
-    tau = agreement_with_last(ranked_curves(design, values))
-    exact, nearly = (from_then_on(tau, design.ranked_tokens, threshold) for threshold in (1.0, STABLE_TAU))
-    return exact, nearly
 
 
 def _ranking_pairs(

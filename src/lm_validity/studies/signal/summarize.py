@@ -179,9 +179,10 @@ def _drawn(learning: LearningCurves, result: BenchmarkResult, progress: Progress
         for model, curve in curves.items()
     ]
     low, high = np.concatenate(bands, axis=1)
+    labels = learning.facts["label"].to_dict()
     columns = {
         "benchmark": result.design.benchmark,
-        "model": [learning.facts.at[model, "label"] for model, curve in curves.items() for _ in curve.values],
+        "model": [labels[model] for model, curve in curves.items() for _ in curve.values],
         "checkpoint": [name for curve in curves.values() for name in curve.checkpoints],
         "progress": np.concatenate([curve.progress for curve in curves.values()]) * progress.scale,
         "score": sign * np.concatenate([curve.values for curve in curves.values()]),

@@ -39,11 +39,13 @@ def align_rankings(
     waiting_first, waiting_second = better_first.sum(axis=0), better_second.sum(axis=0)
     order_first, order_second = [], []
     for step in range(1, n + 1):
-        a = np.flatnonzero((place_first > n) & (waiting_first == 0))[:, None]
-        b = np.flatnonzero((place_second > n) & (waiting_second == 0))[None, :]
-        keys = (place_second[a] + place_first[b], a != b, ranks_second[a] + ranks_first[b], a + 0 * b, b + 0 * a)
-        best = np.lexsort([np.broadcast_to(key, (a.size, b.size)).ravel() for key in reversed(keys)])[0]
-        chosen_a, chosen_b = int(a[best // b.size, 0]), int(b[0, best % b.size])
+        a = np.flatnonzero((place_first > n) & (waiting_first == 0))
+        b = np.flatnonzero((place_second > n) & (waiting_second == 0))
+        # one number for the first three keys: ranks are whole or half; the first smallest has the smallest a, then b
+        key = 2 * (place_second[a][:, None] + place_first[b]) + (a[:, None] != b)
+        key = key * (4 * n + 1) + 2 * (ranks_second[a][:, None] + ranks_first[b])
+        best = int(np.argmin(key))
+        chosen_a, chosen_b = int(a[best // b.size]), int(b[best % b.size])
         place_first[chosen_a], place_second[chosen_b] = step, step
         waiting_first = waiting_first - better_first[chosen_a]
         waiting_second = waiting_second - better_second[chosen_b]

@@ -345,11 +345,12 @@ def _families(figures: Sequence[dict]) -> list[str]:
 @cache
 def environment():
     """Jinja's environment of the templates beside this module, each compiled once: everything is escaped."""
-    from jinja2 import Environment, PackageLoader, select_autoescape
+    from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
     return Environment(
         loader=PackageLoader("lm_validity.pages", "assets"),
         autoescape=select_autoescape(default=True, default_for_string=True),
+        undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )

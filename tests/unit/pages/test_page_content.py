@@ -61,6 +61,24 @@ def test_a_section_without_content_is_left_out():
     assert [section["title"] for section in page_document(page(sections))["sections"]] == ["Something"]
 
 
+def headings(*pages: Page) -> list[tuple[str, str]]:
+    """Level and text of each heading of the pages as one."""
+    html = render([page_document(one) for one in pages], title="Title")
+    return re.findall(r"<h([1-6])[^>]*>(?:<a[^>]*>)?([^<]+)", html)
+
+
+def test_titles_of_sections_are_headings_one_level_below_their_page():
+    one, two = (page([Section(f"Part {n}", notes=["-"])], name=n) for n in ("agreement", "signal"))
+    assert headings(one) == [("1", "Title"), ("2", "Part agreement")]
+    assert headings(one, two) == [
+        ("1", "Title"),
+        ("2", "agreement"),
+        ("3", "Part agreement"),
+        ("2", "signal"),
+        ("3", "Part signal"),
+    ]
+
+
 def test_a_protocol_without_a_value_has_no_row_and_no_colour():
     frame = pd.DataFrame(
         {

@@ -12,6 +12,8 @@ _MANY = 24  # names on a horizontal axis that stand upright
 _LETTER = 6.5  # pixels of its width
 _TITLE_LETTER = 7.0  # the same in the title of an axis, in the widest of the page's fonts
 _LEGEND = 220  # pixels of the two protocols' names above a figure
+_NUMBER = 30.0  # pixels of a cell that a number is written into
+PROTOCOL = "protocol"
 
 
 def is_empty(spec: dict) -> bool:
@@ -24,12 +26,19 @@ def label_room(spec: dict) -> int:
     """Pixels of width that a specification needs so that names on its axes do not overlap, and neither a legend nor the
     title of the horizontal axis is cut; 0: it has none of them."""
     across, down = (_names(spec, channel) for channel in ("x", "y"))
-    across_room = _label_step(across) * len(across) if across else 0.0
-    plot = max(across_room, max(_LEGEND, _legend(spec)) if down else 0.0, _TITLE_LETTER * len(_title(spec)))
+    step = max(_label_step(across), _NUMBER if _has_numbers(spec) else 0.0)
+    legend = max(_LEGEND if down else 0.0, _legend(spec))
+    plot = max(step * len(across), legend, _TITLE_LETTER * len(_title(spec)))
     if not plot:
         return 0
     beside = min(_LABEL_LIMIT, max((_LETTER * len(name) for name in down), default=60))
     return math.ceil(plot + beside + 20)
+
+
+def _has_numbers(spec: dict) -> bool:
+    """Whether a layer writes numbers."""
+    text = spec.get("encoding", {}).get("text") or {}
+    return "format" in text or any(_has_numbers(layer) for layer in spec.get("layer", []) if isinstance(layer, dict))
 
 
 def _legend(spec: dict) -> float:
@@ -79,18 +88,21 @@ def marked_if_empty(chart: alt.TopLevelMixin, values: pd.Series) -> alt.TopLevel
 def with_values(
     frame: pd.DataFrame, value: str, group: str | None, color: alt.Color | dict
 ) -> tuple[pd.DataFrame, alt.Color | dict]:
-    """The rows of groups that have a value at all, and the colours of those; everything where no group has one."""
+    """The rows of groups that have a value at all, and the colours of those; everything where no group has one.
+
+    Without a `group`, it is the protocol where the colours tell protocols apart.
+    """
+    ink = color.to_dict() if isinstance(color, alt.Color) else {}
+    group = group or (PROTOCOL if ink.get("field") == PROTOCOL else None)
     if group is None:
         return frame, color
     known = frame[value].notna().groupby(frame[group]).transform("any").to_numpy(dtype=bool)
-    if known.all() or not known.any():
+    if not known.any():
         return frame, color
-    frame = frame[known]
-    field = color.to_dict().get("field") if isinstance(color, alt.Color) else None
-    scale = color.to_dict().get("scale", {}) if field == group else {}
-    if "domain" in scale and "range" in scale:
-        here = set(frame[group])
-        pairs = [(name, ink) for name, ink in zip(scale["domain"], scale["range"], strict=False) if name in here]
+    frame, here = frame[known], set(frame.loc[known, group])
+    scale = ink.get("scale", {}) if ink.get("field") == group else {}
+    if "domain" in scale and "range" in scale and not here.issuperset(scale["domain"]):
+        pairs = [(name, shade) for name, shade in zip(scale["domain"], scale["range"], strict=False) if name in here]
         color = color.copy()
-        color.scale = alt.Scale(domain=[name for name, _ in pairs], range=[ink for _, ink in pairs])
+        color.scale = alt.Scale(domain=[name for name, _ in pairs], range=[shade for _, shade in pairs])
     return frame, color

@@ -227,7 +227,11 @@ def lines(
     points: bool = True,
     focus: bool = False,
 ) -> alt.LayerChart:
-    """Lines by colour (and `detail`), with a band from `low` to `high`; a missing value is a gap."""
+    """Lines by colour (and `detail`), with a band from `low` to `high`; a missing value is a gap.
+
+    A protocol without any value is left out.
+    """
+    frame, color = with_values(frame, y, None, color)
     x_scale = alt.Scale(type="log") if log_x else alt.Scale(zero=False, nice=False)
     y_scale = alt.Scale(domain=list(domain)) if domain else alt.Scale(zero=False)
     base = alt.Chart(chart_data(frame)).encode(

@@ -8,6 +8,7 @@ import pytest
 
 from lm_validity.pages import figures
 from lm_validity.pages.bump import bump_width
+from lm_validity.pages.figure_content import label_room
 from lm_validity.pages.page import Figure, Finding, Page, Section, Table, page_document, render, write_page
 
 NAMES = [f"a benchmark of number {number}" for number in range(65)]
@@ -92,6 +93,7 @@ def test_a_protocol_without_a_value_has_no_row_and_no_colour():
     assert [(row["benchmark"], row["protocol"]) for row in rows] == [("a", "Direct"), ("b", "Direct")]
     colors = [layer["encoding"]["color"]["scale"] for layer in one["layer"] if "color" in layer["encoding"]]
     assert [scale["domain"] for scale in colors] == [["Direct"]] and len(colors[0]["range"]) == 1
+    assert dots(frame[frame["protocol"] == "Direct"])["layer"][0]["encoding"]["color"]["scale"]["domain"] == ["Direct"]
     both = dots(frame.assign(tau=[0.5, 0.6, np.nan, np.nan]))
     assert [len(rows) for rows in both["datasets"].values()] == [4]
 
@@ -106,6 +108,18 @@ def test_names_on_the_horizontal_axis_have_room():
     assert figure["wide"] and figure["min_width"] >= 65 * 12 + 100
     axis = figure["spec"]["layer"][0]["encoding"]["x"]["axis"]
     assert axis["labelAngle"] == -90 and axis["labelOverlap"] is False
+
+
+def test_numbers_in_cells_and_legends_of_lines_have_room():
+    names = NAMES[:16]
+    frame = figures.matrix_frame(np.full((16, 16), 0.5), names, names, "tau")
+    options = {"x": "column", "y": "row", "value": "tau", "title": "tau", "tooltip": figures.tooltips(row="")}
+    grid = figures.heatmap(frame, x_order=names, y_order=names, number_format=".2f", **options)
+    assert label_room(figures.vega_lite(grid)) >= 16 * 28 + 100  # four characters of 7 pixels
+    frame = pd.DataFrame({"name": names * 2, "at": [0] * 16 + [1] * 16, "tau": 0.5})
+    options = {"x": "at", "y": "tau", "x_title": "at", "y_title": "tau", "tooltip": figures.tooltips(tau="tau")}
+    color = figures.listed_color("name", dict.fromkeys(names, "#000000"))
+    assert label_room(figures.vega_lite(figures.lines(frame, color=color, **options))) >= 4 * 140
 
 
 def test_titles_legends_and_models_names_have_room():

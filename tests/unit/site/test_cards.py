@@ -19,7 +19,7 @@ from lm_validity.site.cards.quantities import QUANTITIES
 from lm_validity.site.cards.render import card_html, card_markdown
 from lm_validity.site.cards.rules import make_verdict
 from lm_validity.site.cards.sources import CardSources, absent, measured
-from lm_validity.site.cards.words import tokens_words
+from lm_validity.site.cards.words import shown, tokens_words
 from lm_validity.site.cards.write import folder_name, make_card, write_cards
 from lm_validity.site.compose import build_site
 from lm_validity.studies.agreement.analysis import analyze_agreement
@@ -107,6 +107,19 @@ def test_rules_with_one_threshold(name, protocol, threshold):
     assert outcomes(nothing)[nothing.key] == NOT_MEASURED
 
 
+@pytest.mark.parametrize(("ceiling", "outcome"), [(0.6, NO), (0.4, NOT_KNOWN), (None, NO)])
+def test_little_agreement_is_not_said_where_noise_allows_no_more(ceiling, outcome):
+    limit = (
+        absent("tau_ceiling", "direct", "because") if ceiling is None else measured("tau_ceiling", "direct", ceiling)
+    )
+    for name in ("tau", "tau_within_2"):
+        assert outcomes(measured(name, "direct", 0.3, (0.2, 0.4)), limit)[f"{name}.direct"] == outcome
+
+
+def test_no_value_is_shown_as_minus_zero():
+    assert shown(measured("tau", "direct", -0.001, (-0.2, 0.1))) == "0.00 (-0.20 to 0.10)"
+
+
 def test_bias_is_shown_excluded_or_not_known():
     def outcome(low, high):
         return outcomes(measured("bias", None, (low + high) / 2, (low, high)))["bias"]
@@ -160,7 +173,7 @@ def test_a_sentence_shares_stems_and_leaves_out_what_is_not_wrong():
         (27.0, "27 billion tokens"),
         (0.0031, "3.1 million tokens"),
         (2e-6, "2 thousand tokens"),
-        (0.0, "0 thousand tokens"),
+        (0.0, "0 tokens"),
     ],
 )
 def test_tokens_in_words(billions, words):

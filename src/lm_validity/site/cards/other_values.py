@@ -11,6 +11,7 @@ from lm_validity.site.cards.sources import CONFIGURED, CardSources, absent, meas
 NO_SIGNAL = "There is no signal report on these data: it needs scores at 3 points of a model's training."
 NOT_IN_SIGNAL = "The benchmark takes no part in the signal study."
 NO_CHANCE = "The benchmarks sheet names no chance level (column chance)."
+NOT_ABOVE = "The models' mean score is not above chance at the last checkpoint."
 NO_ERRORS = "It needs standard errors of the scores, or answers item by item."
 NO_BIAS = "There is no bias report on these data: it needs models that were pretrained with and without the test texts."
 NOT_A_TASK = "The benchmark is not one of the bias study's tasks."
@@ -39,7 +40,8 @@ def signal_values(sources: CardSources, benchmark: str) -> Iterator[Value]:
         yield absent("signal_at_end", None, without or sources.reason("signal", *keys, "above_chance_at_end"))
     else:
         yield measured("signal_at_end", None, "yes" if at_end else "no", **basis)
-    yield _signal(sources, "signal_from", (*keys, "above_chance_from_b"), None, basis, without)
+    never = without or (NOT_ABOVE if at_end is False else "")
+    yield _signal(sources, "signal_from", (*keys, "above_chance_from_b"), None, basis, never)
     quality = ("benchmarks", benchmark, "signal_quality")
     yield _signal(sources, "signal_quality", quality, (*quality[:-1], "signal_quality_interval"), basis)
     settled = ("ranking", benchmark, "settled_from_b")

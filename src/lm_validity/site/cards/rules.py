@@ -105,10 +105,14 @@ def _reliability(values: Values, settings: Cards) -> Statement:
 def _agreement(values: Values, settings: Cards) -> Iterator[Statement]:
     for key, words in _TAUS.items():
         outcome = side(values.get(key), settings.agrees)
+        ceiling_key = f"tau_ceiling.{key.partition('.')[2]}"
+        ceiling = values.get(ceiling_key)
+        if outcome == NO and ceiling is not None and ceiling.is_measured and ceiling.estimate < settings.agrees:
+            outcome = NOT_KNOWN  # noise alone keeps the tau below the threshold, whatever the benchmarks measure
         stem = {YES: "agrees with the other benchmarks", NO: "agrees little with the other benchmarks"}.get(outcome, "")
         subject = f"whether it agrees with the other benchmarks {words}"
         rest = words if stem else ""
-        yield Statement("agrees", subject, outcome, stem, {"agrees": settings.agrees}, (key,), rest)
+        yield Statement("agrees", subject, outcome, stem, {"agrees": settings.agrees}, (key, ceiling_key), rest)
 
 
 def _signal(values: Values) -> Statement:

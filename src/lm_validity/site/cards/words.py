@@ -10,6 +10,8 @@ _OUTCOMES = {YES: "yes", NO: "no", PARTLY: "in part"}
 
 def tokens_words(billions: float) -> str:
     """`27 billion tokens`, in millions or thousands where they are few."""
+    if not billions:
+        return "0 tokens"
     return f"{_scaled(billions)[0]} {_scaled(billions)[1]} tokens"
 
 
@@ -37,7 +39,7 @@ def _number(number: float, unit: str) -> str:
     if unit == "share":
         return f"{100 * number:.3g}%"
     if unit == "tau":
-        return f"{number + 0.0:.2f}"
+        return f"{round(number, 2) + 0.0:.2f}"
     return f"{number:,d}" if isinstance(number, int) else f"{number:.3g}"
 
 

@@ -145,7 +145,8 @@ def score_section(matrix: ScoreMatrix) -> Section:
     table = table.reindex(columns=["model", "family", "benchmark", *labels])
     return Section(
         "Scores and ranks",
-        explanation="Models from best to worst mean rank after preparation. Grey cells with × are missing.",
+        explanation="Models from best to worst mean rank"
+        f"{' after preparation' if main == figures.PROTOCOL_LABELS[PREPARED] else ''}. Grey cells with × are missing.",
         figures=charts,
         tables=[Table("scores", "All scores", table, formats={label: ".4f" for label in labels}, folded=True)],
     )

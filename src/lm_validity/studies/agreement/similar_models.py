@@ -264,7 +264,7 @@ def ratios(analysis: AgreementAnalysis, protocol: str, size: np.ndarray, what: s
         return Missing(no_scores(protocol))
     scored = np.isfinite(analysis.scores[protocol]).any(axis=1)
     if np.isfinite(size[scored]).sum() < 2:
-        return Missing(f"The {what} of fewer than two models with scores are known.")
+        return Missing(f"Fewer than two of the models compared here have known {what}.")
     return ratio_rows(analysis, protocol, size)
 
 

@@ -77,7 +77,7 @@ def size_finding(summary: AgreementSummary) -> Finding | None:
     return Finding(
         "Among models whose sizes differ by at most a factor of 2, two benchmarks' rankings agree with a mean "
         f"Kendall's tau of {' and '.join(parts)}.{noise}",
-        f"{pairs} of models{cells}. Two benchmarks agree on models of very different size whatever they measure."
+        f"{pairs} of models{cells}. Over models of very different size, benchmarks agree as far as all rise with size."
         f"{which}",
     )
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 
+from lm_validity.pages.figures import CATEGORY_COLORS
 from lm_validity.pages.page import Figure, Finding, Page, Section, Table
 from lm_validity.studies.signal import figures as signal_figures
 from lm_validity.studies.signal.page_items import filter_findings, filter_section, metric_section, subgroup_section
@@ -10,7 +11,7 @@ from lm_validity.studies.signal.page_quality import quality_findings, quality_se
 from lm_validity.studies.signal.page_tables import as_numbers, compliance_section, criteria_section, ends
 from lm_validity.studies.signal.printed import printed_section
 from lm_validity.studies.signal.summary import Ranking, SignalSummary
-from lm_validity.summaries import Missing, is_known, summary_values
+from lm_validity.summaries import Missing, is_known, number, summary_values
 from lm_validity.words import count, listing
 
 _RANKING_LABELS = {
@@ -145,8 +146,9 @@ def _ranking_section(summary: SignalSummary) -> Section | None:
         caption += " Windows that fit the length of each training." if fitted else ""
         figures.append(Figure("ranking_consistency", "Ranking consistency", chart, caption=caption))
     if not lines.empty:
-        chart = signal_figures.settling_lines(lines, summary.progress.title)
-        figures.append(Figure("settling", "When the final order is reached", chart))
+        drawn, caption = _drawn_lines(summary, lines)
+        chart = signal_figures.settling_lines(drawn, summary.progress.title)
+        figures.append(Figure("settling", "When the final order is reached", chart, caption=caption))
     frame = _ranking_frame(summary)
     table = Table(
         "ranking",
@@ -158,6 +160,17 @@ def _ranking_section(summary: SignalSummary) -> Section | None:
         "pairs whose last scores differ by more than noise; settled, separable: nearly, over these pairs only.",
     )
     return Section("Order of the models", explanation=_windows(summary), figures=figures, tables=[table])
+
+
+def _drawn_lines(summary: SignalSummary, lines: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """The lines of as many benchmarks as there are colours, those of highest signal quality; and a caption."""
+    names = list(dict.fromkeys(lines["benchmark"]))
+    if len(names) <= len(CATEGORY_COLORS):
+        return lines, ""
+    quality = {name: summary.benchmarks[name].signal_quality for name in names}
+    best = sorted(names, key=lambda name: -number(quality[name]) if is_known(quality[name]) else 1.0)
+    drawn = lines[lines["benchmark"].isin(best[: len(CATEGORY_COLORS)])]
+    return drawn, f"The {len(CATEGORY_COLORS)} benchmarks of highest signal quality; the table has all {len(names)}."
 
 
 def _windows(summary: SignalSummary) -> str:

@@ -61,7 +61,7 @@ def _noise_findings(known: dict[str, BenchmarkQuality], order: list[str]) -> lis
         if adjusted[name] <= _LEVEL and known[name].rank_correlation > 0 and known[name].models_above_chance != 0
     ]
     rest = [name for name in order if name not in rising]
-    sentence = f"Scores rise more steadily than a random walk on {len(rising)} of {count(len(p), 'benchmark')}"
+    sentence = f"Scores improve more steadily than a random walk on {len(rising)} of {count(len(p), 'benchmark')}"
     sentence += f" ({listing(rising)})" if rising and rest else ""
     sentence += f"; this cannot be shown, or scores end at chance, on {listing(rest, 4)}." if rest else "."
     basis = "Random signs of the steps between checkpoints, false discovery rate 5% (Benjamini-Hochberg). The test is "

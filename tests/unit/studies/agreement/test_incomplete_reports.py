@@ -39,7 +39,7 @@ def four_benchmarks(seed=0) -> dict[str, list]:
 
 def pick_finding(folder) -> str:
     page = json.loads((folder / "report" / "page.json").read_text(encoding="utf-8"))
-    (sentence,) = [f["sentence"] for f in page["findings"] if "has most potential" in f["sentence"]]
+    (sentence,) = [f["sentence"] for f in page["findings"] if "ranks highest on the first factor" in f["sentence"]]
     return sentence
 
 
@@ -60,7 +60,7 @@ def test_a_model_with_few_benchmarks_is_picked_without_an_interval_and_a_note_sa
     )
     assert summary["best_by_budget"][DIRECT][-1]["model"] == "m3"
     assert summary["potential"][DIRECT]["m3"]["interval_population_of_benchmarks"] is None
-    assert pick_finding(tmp_path).endswith("m3 has most potential: rank 1 of 4.")
+    assert pick_finding(tmp_path).endswith("m3 ranks highest on the first factor: rank 1 of 4.")
     assert any("potential.direct.m3.interval_population_of_benchmarks" in note for note in summary["notes"])
 
 

@@ -89,7 +89,7 @@ def _share_finding(summary: FactorsSummary) -> Finding:
     assumed = "no heavy tails"
     if any(completion.missing_cells for completion in summary.completion.values()):
         assumed += " and cells that are missing by chance"
-    sentence = f"One factor carries (intervals assume {assumed}) a share of the variance of {' and '.join(parts)}."
+    sentence = f"One factor's share of the variance, with intervals that assume {assumed}, is {' and '.join(parts)}."
     return Finding(sentence + more, basis)
 
 
@@ -101,13 +101,16 @@ def _families(summary: FactorsSummary, protocol: str, compared: bool) -> Range:
 
 
 def _factor_count_finding(summary: FactorsSummary) -> Finding | None:
-    parts = []
+    parts, several = [], len(set(summary.matrix.families)) > 1
     for protocol, parallel in summary.parallel_analysis.items():
         if not isinstance(parallel, Missing):
             ceiling = summary.first_component_ceiling.get(protocol)
-            limit = f" (noise alone would allow one factor {percent(number(ceiling))})" if is_known(ceiling) else ""
+            limit = ""
+            if is_known(ceiling):
+                left = percent(number(ceiling))
+                limit = f" (if all benchmarks had one order of the models, noise would leave the first {left})"
             within = parallel.factors_within_families
-            inside = f", {within} within families" if is_known(within) else ""
+            inside = f", {within} within families" if is_known(within) and several else ""
             parts.append(f"{count(parallel.factors, 'factor')} {_WORDS[protocol]}{inside}{limit}")
     if not parts:
         return None
@@ -157,8 +160,9 @@ def _pick_finding(summary: FactorsSummary) -> Finding | None:
         basis += (
             f" Ranks that hold for all models at once, these benchmarks: {together.low:.0f} to {together.high:.0f}."
         )
+    first = "has most potential: rank" if protocol == PREPARED else "ranks highest on the first factor: rank"
     return Finding(
-        f"{labels[best.model]} has most potential: rank {number(potential.rank):.0f} of {summary.models}{interval}.",
+        f"{labels[best.model]} {first} {number(potential.rank):.0f} of {summary.models}{interval}.",
         f"{basis} Among models of known size.",
     )
 

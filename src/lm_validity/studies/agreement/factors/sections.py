@@ -24,7 +24,7 @@ def potential_section(summary: FactorsSummary) -> Section | None:
     frame = _rank_frame(summary, protocol)
     figure = Figure(
         "potential",
-        "Potential ranking",
+        "Potential ranking" if protocol == PREPARED else "Ranks on the first component",
         _rank_chart(plotted(frame).head(MOST_DRAWN), summary),
         caption="Line: 95% interval over benchmarks." + first_shown(len(frame)),
         wide=True,
@@ -35,12 +35,13 @@ def potential_section(summary: FactorsSummary) -> Section | None:
         misleading = _misleading_frame(summary)
         tables.append(_misleading_table(misleading))
         finding = _misleading_sentence(misleading)
+    which = "" if protocol == PREPARED else "; these ranks are of the models as they come"
     return Section(
         "Which model to pick",
         finding=finding,
-        explanation="Potential is the rank on the first component after preparation. The interval is for a population "
-        "of benchmarks like these (benchmarks resampled); the table also gives the one for these benchmarks (scores "
-        "redrawn within their standard errors), the one for other categories of benchmarks (whole categories "
+        explanation=f"Potential is the rank on the first component after preparation{which}. The interval is for a "
+        "population of benchmarks like these (benchmarks resampled); the table also gives the one for these benchmarks "
+        "(scores redrawn within their standard errors), the one for other categories of benchmarks (whole categories "
         "resampled: quote this one where categories are known), and ranks that hold for all models at once. A share of "
         "resamples is no probability that a model truly is among the first.",
         figures=[figure],

@@ -14,6 +14,7 @@ import torch.utils.backend_registration as registration
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from lm_validity.cells.rehearsal.ledger import Ledger, place_of
+from lm_validity.cells.rehearsal.remembered import Remembered
 from lm_validity.cells.rehearsal.stand_ins import installed
 
 aten = torch.ops.aten
@@ -37,6 +38,8 @@ class _Pretended(FakeTensorMode):
 
     def __init__(self):
         super().__init__(allow_non_fake_inputs=True)
+        self.cache_enabled = False  # torch's own, which takes longer than what `Remembered` does
+        self._remembered = Remembered(self, super().__torch_dispatch__)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -65,7 +68,7 @@ class _Pretended(FakeTensorMode):
         if func in _INDEXING:
             args = (args[0], self._checked(*args[:2]), *args[2:])
         _check_generator(kwargs)
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        return self._remembered(func, types, args, kwargs)
 
     def _checked(self, indexed: torch.Tensor, by: list) -> list:
         """What a tensor is indexed by; of masks, as many places as they may have."""

@@ -16,7 +16,6 @@ from torch.utils.flop_counter import flop_registry
 aten = torch.ops.aten
 _DEVICE = torch.ops.prim.device.default
 BLOCK = 512  # bytes: the CUDA caching allocator rounds every tensor up to a multiple
-COLLECT_EVERY = 200  # operations: pretended tensors are held by circles, which only a collection frees
 # a kernel's result, or its size, that the host waits for
 READS = {aten._local_scalar_dense: "item", aten.nonzero: "nonzero", aten.equal: "equal", aten.masked_select: "nonzero"}
 
@@ -45,7 +44,6 @@ class Ledger(TorchDispatchMode):
         self.host_reads: Counter[str] = Counter()
         self.flops: Counter[torch.dtype] = Counter()
         self._storages: dict[int, tuple[int | None, int, weakref.ref]] = {}
-        self._operations = 0
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -87,9 +85,6 @@ class Ledger(TorchDispatchMode):
         if func is _DEVICE:  # asked at every turn, and no kernel
             return place_of(args[0])
         kwargs = kwargs or {}
-        self._operations += 1
-        if self._operations % COLLECT_EVERY == 0:
-            gc.collect()
         self._note_read(func, args, kwargs)
         result = func(*args, **kwargs)
         here = [tensor for tensor in _tensors(result) if place_of(tensor).type == self.kind]

@@ -14,9 +14,9 @@ from typing import Literal
 
 import torch
 import transformers
-from lm_eval.models.utils import normalize_gen_kwargs, resolve_max_length
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
+from lm_validity.cells.lm_eval_internals import normalize_gen_kwargs, resolve_max_length
 from lm_validity.cells.models import model_files
 from lm_validity.cells.models.generation import StopStrings, WatchLogits, sampling_options
 from lm_validity.cells.models.hub_defaults import CHAT_DATE, TOKENS, fixed_date

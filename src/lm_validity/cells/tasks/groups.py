@@ -12,10 +12,8 @@ from types import SimpleNamespace
 
 from lm_eval.api.group import Group
 from lm_eval.api.task import Task
-from lm_eval.tasks._factory import GROUP_FIELD_NAMES, TaskFactory
-from lm_eval.tasks._index import Entry, Kind, TaskIndex
-from lm_eval.tasks._yaml_loader import load_yaml
 
+from lm_validity.cells.lm_eval_internals import GROUP_FIELD_NAMES, Entry, Kind, TaskFactory, TaskIndex, load_yaml
 from lm_validity.cells.models.quiet import errors_only
 from lm_validity.errors import InputError
 

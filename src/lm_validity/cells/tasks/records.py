@@ -16,8 +16,8 @@ import lm_eval.api.metrics  # fills the registries of metrics that are read belo
 from lm_eval.api.registry import DEFAULT_METRIC_REGISTRY, is_higher_better
 from lm_eval.api.task import Task
 from lm_eval.tasks import TaskManager
-from lm_eval.tasks._yaml_loader import load_yaml
 
+from lm_validity.cells.lm_eval_internals import load_yaml
 from lm_validity.cells.models.quiet import errors_only
 from lm_validity.cells.tasks.groups import Expansion, expand, read_index
 from lm_validity.config.sheets import OUTPUT_TYPES

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from lm_eval.tasks._yaml_loader import load_yaml
-
+from lm_validity.cells.lm_eval_internals import load_yaml
 from lm_validity.cells.tasks.records import TaskRecord, build_task, find_task
 from lm_validity.errors import InputError, first_line
 

@@ -1,16 +1,14 @@
 """A loaded lm-eval task, or a group of them, and its documents by address."""
 
-import functools
 import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import datasets
-import lm_eval.utils
-from lm_eval.api.registry import get_metric, get_metric_aggregation, is_higher_better
 from lm_eval.api.task import Task
 
+from lm_validity.cells.lm_eval_internals import add_metric, has_metric, remember_templates
 from lm_validity.cells.models.quiet import errors_only
 from lm_validity.cells.tasks.groups import GroupDocument, GroupRows, TaskGroup, build_group, task_of
 from lm_validity.cells.tasks.records import (
@@ -31,9 +29,7 @@ KINDS = ("train", "validation", "test")
 AnyTask = Task | TaskGroup
 
 datasets.disable_progress_bars()
-# lm-eval compiles a task's template anew for every document and field; the same source is the same template
-if not hasattr(lm_eval.utils.env.from_string, "cache_info"):
-    lm_eval.utils.env.from_string = functools.lru_cache(maxsize=4096)(lm_eval.utils.env.from_string)
+remember_templates()
 
 
 @dataclass(frozen=True)
@@ -233,16 +229,14 @@ def _check_fewshot_source(name: str, task: Task) -> None:
 
 def _add_mutual_information(name: str, task: Task) -> None:
     metric = "acc_mutual_info"
-    if metric in task._metric_fn_list:
+    if has_metric(task, metric):
         return
     if task.OUTPUT_TYPE != "multiple_choice" or callable(task.config.process_results):
         raise InputError(
             f"{name}: lm-eval cannot add {metric} to it: it has no choices, or scores its answers itself.",
             "leave mutual_information empty in the benchmarks sheet.",
         )
-    task._metric_fn_list[metric], task._metric_fn_kwargs[metric] = get_metric(metric), {}
-    task._aggregation_list[metric] = get_metric_aggregation(metric)
-    task._higher_is_better[metric] = is_higher_better(metric)
+    add_metric(task, metric)
 
 
 def _check_columns(name: str, task: Task) -> None:

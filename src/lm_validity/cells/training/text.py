@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from lm_eval.api.instance import Instance
 from lm_eval.api.task import Task
-from lm_eval.api.utils import maybe_delimit
 
+from lm_validity.cells.lm_eval_internals import maybe_delimit
 from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.tasks.evaluation import Prompt, prepare_requests
 from lm_validity.cells.tasks.tasks import AnyTask, Documents, gold_choice, task_of

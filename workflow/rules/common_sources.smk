@@ -54,11 +54,13 @@ def own_documents(wildcards):
 
 
 def checkpoints_of(wildcards):
-    """params: where a model's checkpoints are."""
-    points = RUN.models[wildcards.model].checkpoints
-    return " ".join(
-        f"{one.checkpoint}:{one.revision or ''}:{one.subfolder or ''}" for one in points
-    )
+    """params: where a model's checkpoints and adapters are."""
+    model = RUN.models[wildcards.model]
+    places = [
+        f"{one.checkpoint}:{one.revision or ''}:{one.subfolder or ''}"
+        for one in model.checkpoints
+    ]
+    return " ".join([*places, *model.adapters])
 
 
 def local_file(path):

@@ -21,7 +21,6 @@ rule prefetch_model:
         path=lambda wildcards: RUN.models[wildcards.model].path,
         revision=lambda wildcards: RUN.models[wildcards.model].revision or "",
         checkpoints=checkpoints_of,
-        adapters=lambda wildcards: " ".join(RUN.models[wildcards.model].adapters),
     message:
         "prefetch model {wildcards.model}"
     shell:

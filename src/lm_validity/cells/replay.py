@@ -17,7 +17,7 @@ from typing import NamedTuple
 from lm_validity.config.load import Run
 from lm_validity.config.sheets import Benchmark, Model
 from lm_validity.errors import CellError, InputError
-from lm_validity.run.cell import BenchmarkCell
+from lm_validity.run.cell import BenchmarkCell, Job
 from lm_validity.run.rules import rule_of
 from lm_validity.run.store import Place
 from lm_validity.run.workspace import Workspace
@@ -35,9 +35,9 @@ class Served(NamedTuple):
 class ReplayWorker:
     """Stands where `Worker` stands: commits cells of one model, from the scores file."""
 
-    def __init__(self, workspace: Workspace, model: str):
+    def __init__(self, workspace: Workspace, job: Job):
         self.workspace, self.run = workspace, workspace.run
-        self.model = self.run.models[model]
+        self.model = self.run.models[job.model]
 
     def compute(self, place: Place) -> None:
         """Commit one cell. Raises CellError where the file has no such score."""

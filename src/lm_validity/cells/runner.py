@@ -5,7 +5,7 @@ out of memory, a signal) ends the process with the finished cells kept, so that 
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from importlib import import_module
 
@@ -39,7 +39,7 @@ def run_cells(workspace: Workspace, job: Job) -> list[Entry]:
     make = getattr(import_module(module), name)
     if not rule.in_store:
         return [_try(cell, lambda cell: Entry(cell, "done", content=make(workspace, cell))) for cell in job.cells]
-    worker = (ReplayWorker if workspace.replay else make)(workspace, job.model)
+    worker = (ReplayWorker if workspace.replay else make)(workspace, job)
     if not workspace.replay:
         for cells in rule.side_by_side(workspace.run, job):
             _compute_together(workspace, worker, cells)
@@ -120,7 +120,7 @@ def write_splits(workspace: Workspace, benchmark: str) -> None:
         allow_overlap=benchmark in settings.allow_overlap,
         test_only=workspace.grid.is_test_only(benchmark),
     )
-    _check_wording(workspace, benchmark, splits.test.addresses)
+    _check_wording(workspace, benchmark, documents(task, splits.test).docs)
     for name, split in zip(splits._fields, splits, strict=True):
         # a benchmark that is only scored has no train and validation; the rule's files say so
         record = split.to_json() if split is not None else {"split": name, "documents": 0, "digest": None}
@@ -129,11 +129,26 @@ def write_splits(workspace: Workspace, benchmark: str) -> None:
     write_documents(benchmark, task, documents(task, splits.test), texts)
 
 
-def _check_wording(workspace: Workspace, benchmark: str, addresses: tuple[str, ...]) -> None:
-    """Raise InputError where another wording of a benchmark does not ask its questions, which are split first."""
-    row = workspace.run.benchmarks[benchmark]
-    if row.variant_of and read_json(workspace.split_path(row.variant_of, "test"))["addresses"] != list(addresses):
+def _check_wording(workspace: Workspace, benchmark: str, docs: Sequence[dict]) -> None:
+    """Raise InputError where another wording of a benchmark does not ask its questions, which are split first.
+
+    Its documents are the benchmark's in the same order: equal in every column that both have.
+    """
+    from lm_validity.cells.tasks.splits import Split, documents
+    from lm_validity.cells.tasks.tasks import TaskRecord, load_task
+
+    own = workspace.run.benchmarks[benchmark].variant_of
+    if own is None:
+        return
+    task = load_task(TaskRecord.from_json(workspace.task_record(own)["record"]), **prompt_settings(workspace.run, own))
+    theirs = documents(task, Split.from_json(read_json(workspace.split_path(own, "test")))).docs
+    same = len(docs) == len(theirs) and all(
+        doc.keys() & other.keys() and all(doc[name] == other[name] for name in doc.keys() & other.keys())
+        for doc, other in zip(docs, theirs, strict=True)
+    )
+    if not same:
         raise InputError(
-            f"benchmark {benchmark!r}: its test documents are not those of {row.variant_of!r}.",
-            "another wording reads the same data file and split names, and differs in its templates.",
+            f"benchmark {benchmark!r}: its test documents are not those of {own!r}.",
+            "another wording reads the same data and split names, changes none of their columns, and differs in its "
+            "templates.",
         )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from lm_validity.cells.worker import Files, Worker
 from lm_validity.errors import CellError
-from lm_validity.run.cell import BenchmarkCell
+from lm_validity.run.cell import BenchmarkCell, Job
 from lm_validity.run.rules import rule_of
 from lm_validity.run.store import Place
 from lm_validity.run.workspace import Workspace
@@ -15,8 +15,8 @@ from lm_validity.run.workspace import Workspace
 class Scorer(Worker):
     """What both kinds of scoring share."""
 
-    def __init__(self, workspace: Workspace, model: str):
-        super().__init__(workspace, model)
+    def __init__(self, workspace: Workspace, job: Job):
+        super().__init__(workspace, job)
         self._kept = KeptRequests()
         self._engine = None  # vLLM's, where it writes the answers
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from lm_validity.cells.models.prefetch import check_unchanged
 from lm_validity.errors import INSTALL_CUDA, CellError, InputError
 from lm_validity.files import read_json
+from lm_validity.run.cell import Job
 from lm_validity.run.scoring import document_bos, prompt_settings
 from lm_validity.run.store import Place
 from lm_validity.run.workspace import Workspace
@@ -19,9 +20,10 @@ Files = Callable[[Path], None]
 class Worker:
     """Computes cells of one model and rule. torch is imported when the first cell really has to be computed."""
 
-    def __init__(self, workspace: Workspace, model: str):
+    def __init__(self, workspace: Workspace, job: Job):
         self.workspace, self.run, self.store = workspace, workspace.run, workspace.store
-        self.model = self.run.models[model]
+        self.model = self.run.models[job.model]
+        self._checkpoints = {getattr(cell, "checkpoint", None) for cell in job.cells}
         self.size_class = self.run.configuration.size_classes[self.model.size_class]
         self._language_models: dict[str, object] = {}
         self._load_errors: dict[str, CellError] = {}
@@ -84,8 +86,11 @@ class Worker:
                     generation_cache=evaluation.generation_cache,
                     model_id=self.model.model,
                     adapter=(point.get("adapter") or {}).get("path"),
+                    # a copy of what the adapter changes, where the job has another checkpoint of the same base
                     keep_base=any(
-                        _same_base(point, other) for other in record["checkpoints"].values() if other != point
+                        _same_base(point, other)
+                        for name, other in record["checkpoints"].items()
+                        if name in self._checkpoints and name != checkpoint
                     ),
                 )
             except CellError as error:

@@ -147,7 +147,7 @@ def _check_variants(run: Run) -> None:
                 f"{where} 'variant_of', value {row.variant_of!r}: no benchmark of the agreement study with a prompt.",
                 "name another row of the sheet that is no corpus and no variant itself.",
             )
-        for column in ("metric", "output_type", "higher_is_better"):
+        for column in ("metric", "output_type", "higher_is_better", "num_fewshot"):
             if getattr(row, column) != getattr(own, column):
                 raise InputError(
                     f"{where} {column!r}, value {getattr(row, column)!r}: {row.variant_of} has "

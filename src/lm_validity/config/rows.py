@@ -74,8 +74,8 @@ def is_folder(path: str) -> bool:
 
 def split_revision(path: str) -> tuple[str, str | None]:
     """(hub id, revision) of `owner/name@revision`; a folder, or a hub id without one, as it is."""
-    name, _, revision = (path, "", "") if is_folder(path) else path.partition("@")
-    return name, revision or None
+    name, _, revision = path.partition("@")
+    return (path, None) if Path(path).is_dir() or is_folder(name) else (name, revision or None)
 
 
 def _check_identifier(value: str) -> str:

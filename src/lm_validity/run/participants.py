@@ -36,8 +36,9 @@ class Participants:
 
     @cached_property
     def variants(self) -> tuple[str, ...]:
-        """Other wordings of benchmarks: scored as the models come, on test, in the agreement study."""
-        rows = self.run.benchmarks.values()
+        """Other wordings of benchmarks: scored as the models come, on test, in the agreement study. A replay has none:
+        it serves the score that counts of each benchmark."""
+        rows = () if self.configuration.replay else self.run.benchmarks.values()
         return tuple(row.benchmark for row in rows if row.variant_of and self.takes_part(row, "agreement"))
 
     def is_test_only(self, benchmark: str) -> bool:

@@ -9,7 +9,8 @@ import pytest
 import torch
 import transformers
 from peft import LoraConfig, PeftModel, PromptTuningConfig, TaskType, get_peft_model
-from toy_run import run_all, start_run
+from safetensors.torch import load_file, save_file
+from toy_run import run_all, start_run, ten_of_each
 from toy_world import toy_model, toy_rows
 
 from lm_validity.cells.models import language_model
@@ -49,9 +50,14 @@ def load(base: Path, **options) -> LanguageModel:
     return load_language_model(base, dtype="float32", device="cpu", eval_batch_size=8, **options)
 
 
-@pytest.mark.parametrize("options", [{}, {"use_dora": True}, {"use_rslora": True, "modules_to_save": ["norm"]}])
+KEPT = ({}, {"use_dora": True}, {"use_rslora": True})
+# more than the weights of layers: the base is loaded again
+NOT_KEPT = ({"modules_to_save": ["norm"]}, {"lora_bias": True}, {"bias": "lora_only"})
+
+
+@pytest.mark.parametrize("options", [*KEPT, *NOT_KEPT], ids=str)
 def test_an_adapter_in_the_weights_computes_what_peft_computes(tmp_path, options):
-    base = toy_model("llama", tmp_path / "base")
+    base = toy_model("gpt2" if {"lora_bias", "bias"} & set(options) else "llama", tmp_path / "base")
     adapter = write_adapter(base, tmp_path / "adapter", **options)
     lm = load(base, adapter=adapter, keep_base=True)
     ids = torch.tensor([lm.tok_encode(TEXT)])
@@ -61,10 +67,67 @@ def test_an_adapter_in_the_weights_computes_what_peft_computes(tmp_path, options
         found = lm.base(input_ids=ids).logits
         assert (untouched - expected).abs().max() > 0.1
         torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
-        if "modules_to_save" in options:
-            assert not exchange_adapter(lm, None)  # it is more than layers: the base is loaded again
-        else:
+        if options in KEPT:
             assert exchange_adapter(lm, None) and torch.equal(lm.base(input_ids=ids).logits, untouched)
+        else:
+            assert not exchange_adapter(lm, None)
+
+
+def test_an_adapter_with_embeddings_of_its_own_is_used_and_not_exchanged(tmp_path):
+    base = toy_model("llama", tmp_path / "base")
+    adapter = write_adapter(base, tmp_path / "adapter")
+    change_tensors(
+        adapter, lambda tensors: tensors | {"base_model.model.model.embed_tokens.weight": embeddings(base) + 0.5}
+    )
+    lm = load(base, adapter=adapter, keep_base=True)
+    torch.testing.assert_close(lm.base.get_input_embeddings().weight.data, embeddings(base) + 0.5)
+    assert not exchange_adapter(lm, None)
+
+
+def embeddings(base: Path) -> torch.Tensor:
+    return transformers.AutoModelForCausalLM.from_pretrained(base).get_input_embeddings().weight.data
+
+
+def change_tensors(adapter: Path, change) -> None:
+    file = adapter / "adapter_model.safetensors"
+    save_file({name: value.clone() for name, value in change(load_file(file)).items()}, file)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (
+            lambda tensors: {name.replace("layers.", "language_model.layers."): t for name, t in tensors.items()},
+            "lacks",
+        ),
+        (lambda tensors: {name: t for name, t in tensors.items() if "layers.1." not in name}, "lacks"),
+        (
+            lambda tensors: tensors | {name.replace("layers.1.", "layers.9."): t for name, t in tensors.items()},
+            "has no place",
+        ),
+    ],
+    ids=["another wrapper's names", "too few layers", "too many layers"],
+)
+def test_an_adapter_that_reaches_part_of_the_model_is_refused(tmp_path, change, problem):
+    base = toy_model("llama", tmp_path / "base")
+    adapter = write_adapter(base, tmp_path / "adapter")
+    change_tensors(adapter, change)
+    with pytest.raises(CellError, match=rf"no adapter of this base model \(its file {problem}"):
+        load(base, adapter=adapter)
+
+
+def test_a_damaged_adapter_fails_its_cells_only(tmp_path):
+    base = toy_model("llama", tmp_path / "base")
+    adapter = write_adapter(base, tmp_path / "adapter")
+    (adapter / "adapter_model.safetensors").write_bytes(b"half a file")
+    with pytest.raises(CellError, match="no adapter of this base model"):
+        load(base, adapter=adapter)
+    adapter = write_adapter(base, tmp_path / "another")
+    settings = json.loads((adapter / "adapter_config.json").read_text())
+    for wrong in ({"target_modules": "["}, {"r": "four"}, {"lora_bias": True}):
+        (adapter / "adapter_config.json").write_text(json.dumps(settings | wrong))
+        with pytest.raises(CellError, match="no adapter of this base model"):
+            load(base, adapter=adapter)
 
 
 def test_an_adapter_of_an_output_layer_tied_to_the_embeddings_is_refused(tmp_path):
@@ -122,7 +185,7 @@ def test_adapters_of_one_base_share_its_load(tmp_path, monkeypatch):
 def test_an_adapter_is_prepared_like_any_model(tmp_path, monkeypatch):
     """Fine-tuned on top of it, selected and scored: the agreement study's whole chain."""
     monkeypatch.chdir(tmp_path)
-    before = start_run(tmp_path, finetuning={"epochs": 1, "learning_rates": ["1e-2"]})
+    before = start_run(tmp_path, finetuning={"epochs": 5, "learning_rates": ["2e-2"]})
     untouched = {cell: before.recipe(cell) for cell in before.grid.cells("scores") if cell.rule == "evaluate_model"}
     workspace = put_adapters(before, tmp_path)
     assert all(
@@ -133,6 +196,26 @@ def test_an_adapter_is_prepared_like_any_model(tmp_path, monkeypatch):
     merger = Merger(workspace.run)
     merger.write_scores(tmp_path)
     assert not merger.missing
+    # what was trained is on top of the user's adapter: base + adapter + trained one, loaded by plain PEFT
+    cell = next(cell for cell in workspace.grid.cells() if cell.rule == "evaluate_adapter")
+    choice = workspace.selection(cell)
+    merger.write_items(tmp_path)
+    items = pd.read_parquet(tmp_path / "items.parquet")
+    found = items[(items["protocol"] == "train_before_test") & (items["split"] == "test")]["choice_loglikelihoods"]
+    lm = load(tmp_path / "model", adapter=tmp_path / "adapter2")
+    trained = choice["folder"] and workspace.store.root / choice["folder"] / "adapter"
+    assert trained is not None and trained.is_dir()
+    lm.base = PeftModel.from_pretrained(lm.base, str(trained)).eval()
+    row = ten_of_each("test")[0]
+    context, expected = f"Question: what is the color of {row['name']}?\nAnswer:", []
+    for text in row["choices"]:
+        ids = torch.tensor([lm.tok_encode(f"{context} {text}")])
+        answer = len(lm.tok_encode(f"{context} {text}")) - len(lm.tok_encode(context))
+        with torch.no_grad():
+            logits = lm.base(input_ids=ids).logits.log_softmax(-1)
+        steps = range(ids.shape[1] - answer, ids.shape[1])
+        expected.append(sum(float(logits[0, i - 1, ids[0, i]]) for i in steps))
+    assert list(found.iloc[0]) == pytest.approx(expected, abs=1e-3)
 
 
 def _digest(workspace: Workspace) -> str:
@@ -147,9 +230,18 @@ def model_row(folder: Path, **columns: str):
 
 def test_what_is_no_usable_adapter_is_one_line(tmp_path):
     base = toy_model("llama", tmp_path / "base")
-    with pytest.raises(InputError, match="is not a folder"):
+    with pytest.raises(InputError, match=r"column 'adapter': .*adapter is not a folder") as refused:
         prefetch_model(model_row(tmp_path))
+    assert "`adapter`" in refused.value.hint and "sheet of checkpoints" in refused.value.hint
     adapter = write_adapter(base, tmp_path / "adapter")
+    settings = (adapter / "adapter_config.json").read_text()
+    for wrong in ("[]", "null", '{"peft_type": 5}', "{"):
+        (adapter / "adapter_config.json").write_text(wrong)
+        with pytest.raises(InputError, match="adapter"):
+            prefetch_model(model_row(tmp_path))
+    (adapter / "adapter_config.json").write_text(json.dumps(json.loads(settings) | {"base_model_name_or_path": 5}))
+    assert prefetch_model(model_row(tmp_path))["checkpoints"]["final"]["adapter"]
+    (adapter / "adapter_config.json").write_text(settings)
     with pytest.raises(InputError, match="is a PEFT adapter, not a model"):
         prefetch_model(model_row(tmp_path, path=str(adapter), adapter=""))
     record = prefetch_model(model_row(tmp_path))["checkpoints"]["final"]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 from toy_run import run_all, start_run
-from toy_world import toy_rows
+from toy_world import toy_rows, write_toy_tasks
 
 from lm_validity.cells.runner import write_splits
 from lm_validity.cells.tasks.prefetch import prefetch_benchmark
@@ -83,6 +83,17 @@ def test_a_wording_of_other_questions_is_refused(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="its test documents are not those of 'toy_choice'"):
         with_variant(workspace, tmp_path, include_path=str(tmp_path / "elsewhere"))
     assert len(read_json(workspace.split_path("toy_choice", "test"))["addresses"]) == 14
+
+
+def test_a_wording_of_the_same_rows_in_another_order_is_refused(tmp_path, monkeypatch):
+    """As many documents, at the same addresses."""
+    monkeypatch.chdir(tmp_path)
+    workspace = start_run(tmp_path, rows=toy_rows)
+    (tmp_path / "elsewhere").mkdir()
+    write_toy_tasks(tmp_path / "elsewhere", rows=lambda split: toy_rows(split)[::-1])
+    write_variant(tmp_path / "elsewhere")
+    with pytest.raises(InputError, match="its test documents are not those of 'toy_choice'"):
+        with_variant(workspace, tmp_path, include_path=str(tmp_path / "elsewhere"))
 
 
 @pytest.mark.parametrize(

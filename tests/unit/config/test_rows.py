@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from lm_validity.config.rows import read_rows
+from lm_validity.config.rows import read_rows, split_revision
 from lm_validity.config.sheets import (
     Benchmark,
     BenchmarkFacts,
@@ -120,3 +120,17 @@ def test_what_is_made_of_a_corpus_cannot_be_written_otherwise():
 def test_rows_made_in_python_have_the_sheets_defaults():
     assert Model(model="a", path="b").checkpoints[-1].checkpoint == "final"
     assert Benchmark(benchmark="x").task == "x"
+
+
+@pytest.mark.parametrize(
+    ("written", "found"),
+    [
+        ("me/adapter@refs/pr/1", ("me/adapter", "refs/pr/1")),
+        ("me/adapter@v2", ("me/adapter", "v2")),
+        ("me/adapter", ("me/adapter", None)),
+        ("./my@folder", ("./my@folder", None)),
+        ("deep/folder/of@mine", ("deep/folder/of@mine", None)),
+    ],
+)
+def test_a_revision_stands_after_a_hub_id_only(written, found):
+    assert split_revision(written) == found

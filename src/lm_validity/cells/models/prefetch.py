@@ -103,14 +103,18 @@ def _checkpoint_record(model: Model, point: Checkpoint, folder: Path, sha: str |
     return record | {"digest": f"{digest}+{own['digest']}", "adapter": own}
 
 
+# where else a column may stand
+_OR_CHECKPOINTS = {"path": "", "adapter": ", or in its sheet of checkpoints"}
+
+
 def _adapter_record(model: Model, adapter: str) -> dict:
     """Fetch (or find) an adapter of the user's. `tokenizer`: digest of its own, null where it has none."""
     path, revision = split_revision(adapter)
     alone = model.model_copy(update={"path": path, "revision": revision, "checkpoints": (FINAL,)})
-    folder, sha, digest = (_local_copy if alone.is_local else _hub_snapshot)(alone, revision)
+    folder, sha, digest = (_local_copy if alone.is_local else _hub_snapshot)(alone, revision, "adapter")
     configuration = _read_adapter(f"model {model.model!r}, adapter {adapter}", folder)
     base = configuration.get("base_model_name_or_path")
-    if base and Path(base).name != Path(model.path).name:
+    if isinstance(base, str) and Path(base).name != Path(model.path).name:
         log.warning("model %s: its adapter was trained on %s, and `path` is %s", model.model, base, model.path)
     local = {} if sha else {"digest": folder_digest(folder), "files": file_states(folder)}
     tokenizer = folder_digest(folder, TOKENIZER_FILES) if any(folder.glob("tokenizer*")) else None
@@ -126,9 +130,10 @@ def _read_adapter(where: str, folder: Path) -> dict:
             f"{where}: {folder / ADAPTER_FILES[0]} cannot be read ({error}).",
             "an adapter's folder is what PEFT's save_pretrained writes.",
         ) from None
-    if configuration.get("peft_type") != "LORA":
+    kind = configuration.get("peft_type") if isinstance(configuration, dict) else None
+    if kind != "LORA":
         raise InputError(
-            f"{where}: a PEFT adapter of type {configuration.get('peft_type')}.",
+            f"{where}: a PEFT adapter of type {kind}.",
             "only LoRA can be added to the weights here: give a merged model as `path`.",
         )
     if not (folder / ADAPTER_FILES[1]).is_file():
@@ -161,14 +166,17 @@ def check_unchanged(model: str, point: dict) -> None:
         )
 
 
-def _local_copy(model: Model, revision: str | None) -> tuple[Path, None, str]:
+def _local_copy(model: Model, revision: str | None, column: str = "path") -> tuple[Path, None, str]:
     folder = Path(model.path).expanduser()
     if not folder.is_dir():
-        raise InputError(f"model {model.model!r}: {model.path} is not a folder.", "correct `path` in the models sheet.")
+        raise InputError(
+            f"model {model.model!r}, column {column!r}: {model.path} is not a folder.",
+            f"correct `{column}` in the models sheet{_OR_CHECKPOINTS[column]}.",
+        )
     return folder, None, ""
 
 
-def _hub_snapshot(model: Model, revision: str | None) -> tuple[Path, str, str]:
+def _hub_snapshot(model: Model, revision: str | None, column: str = "path") -> tuple[Path, str, str]:
     """Download a revision, resumable, and verify sizes; the commit's sha is its digest."""
     from huggingface_hub import HfApi, snapshot_download
     from huggingface_hub.constants import HF_HUB_CACHE, HF_HUB_OFFLINE
@@ -179,7 +187,7 @@ def _hub_snapshot(model: Model, revision: str | None) -> tuple[Path, str, str]:
         RepositoryNotFoundError,
     )
 
-    where = f"model {model.model!r} ({model.path})"
+    where = f"model {model.model!r}, column {column!r} ({model.path})"
     try:
         if HF_HUB_OFFLINE:
             folder = Path(snapshot_download(model.path, revision=revision, local_files_only=True))
@@ -207,11 +215,15 @@ def _hub_snapshot(model: Model, revision: str | None) -> tuple[Path, str, str]:
             "accept its licence on the hub and log in with `hf auth login`.",
         ) from None
     except RepositoryNotFoundError:
-        raise InputError(f"{where}: no such repository on the hub.", "check `path` in the models sheet.") from None
+        raise InputError(
+            f"{where}: no such repository on the hub.",
+            f"check `{column}` in the models sheet{_OR_CHECKPOINTS[column]}.",
+        ) from None
     except HFValidationError:
         raise InputError(
             f"{where}: neither a folder here nor a hub id.",
-            "check `path` in the models sheet: a folder must exist, a hub id is owner/name.",
+            f"check `{column}` in the models sheet{_OR_CHECKPOINTS[column]}: "
+            "a folder must exist, a hub id is owner/name.",
         ) from None
     except LocalEntryNotFoundError:
         raise InputError(

@@ -8,6 +8,7 @@ from pathlib import Path
 from lm_validity.cells.models.prefetch import check_unchanged, prefetch_model
 from lm_validity.config.load import Run
 from lm_validity.config.sheets import Model
+from lm_validity.run.cell import Job
 from lm_validity.run.rules.pretrain_on_test import PRETRAIN_ON_TEST
 from lm_validity.run.store import Place
 from lm_validity.run.trial_plans import make_plan
@@ -55,8 +56,8 @@ class TrialWorker:
     """Computes batches of trials of one language model, which stays loaded. torch is imported when the first batch
     really has to be computed."""
 
-    def __init__(self, workspace: Workspace, language_model: str):
-        self.workspace, self.row = workspace, workspace.run.language_models[language_model]
+    def __init__(self, workspace: Workspace, job: Job):
+        self.workspace, self.row = workspace, workspace.run.language_models[job.model]
         self._resident = None
 
     def compute(self, place: Place) -> None:

@@ -9,7 +9,7 @@ from lm_validity.studies.agreement.statistics.resampling import Interval
 from lm_validity.studies.signal.statistics.quality import signal_quality
 from lm_validity.studies.signal.statistics.resampling import draw_items, resample_item_means, resampling_interval
 
-RESAMPLES, TRUTHS = 300, 1500
+RESAMPLES, TRUTHS = 2000, 1500
 RISES = {"no_signal": 0.0, "slow_rise": 0.1, "rise": 0.3, "steep_rise": 1.0}
 WORLDS = {
     "no_signal": "Right or wrong items of random difficulty; nothing is learnt.",

@@ -40,10 +40,11 @@ def agreement_results(
     signs = {p: pair_signs(table.scores[p]) for p in PROTOCOLS}
     these = _truths(world, size, table, populations, these_families=True)
     like_these = _truths(world, size, table, populations, these_families=False) if world.family else these
+    without_family = {p: _left_out(signs[p], table) for p in PROTOCOLS}
     return {
         **_resampled(table, signs, these, like_these),
-        **_changes_by_family(table, like_these),
-        **_over_families(table, signs, like_these),
+        **_changes_by_family(table, without_family, like_these),
+        **_over_families(table, without_family, like_these),
         **_shares(table, these, like_these),
     }
 
@@ -111,12 +112,17 @@ def _changes(table: Table, taus: dict, benchmark_weights: np.ndarray, these, lik
     }
 
 
-def _changes_by_family(table: Table, like_these: dict[str, Truth]) -> dict[str, Result]:
+def _left_out(signs, table: Table) -> np.ndarray:
+    """(1 + families,) mean taus, all and without each family."""
+    return mean_tau_left_out(signs, None, _all(signs), table.families)[0]
+
+
+def _changes_by_family(table: Table, taus: dict[str, np.ndarray], like_these: dict[str, Truth]) -> dict[str, Result]:
     direct, prepared = PROTOCOLS
-    signs = {p: pair_signs(scores) for p, scores in known_in_all(table.scores).items()}
-    taus = [mean_tau_left_out(signs[p], None, _all(signs[p]), table.families)[0] for p in PROTOCOLS]
-    change = (taus[1] - taus[0]) / 2  # between -1 and 1
-    low, high = transformed_interval(change[0], change[1:], "tau")
+    if not all(np.isfinite(scores).all() for scores in table.scores.values()):
+        taus = {p: _left_out(pair_signs(scores), table) for p, scores in known_in_all(table.scores).items()}
+    change = (taus[prepared] - taus[direct]) / 2  # between -1 and 1
+    low, high = transformed_interval(change[0], change[1:], "tau", np.bincount(table.families))
     truth = like_these[prepared].tau - like_these[direct].tau
     return {"change|families|families like these": one(2 * change[0], Interval(2 * low, 2 * high), truth)}
 
@@ -125,12 +131,12 @@ def _all(signs) -> np.ndarray:
     return np.ones(len(signs.first), dtype=bool)
 
 
-def _over_families(table: Table, signs: dict, like_these: dict[str, Truth]) -> dict[str, Result]:
+def _over_families(table: Table, taus: dict[str, np.ndarray], like_these: dict[str, Truth]) -> dict[str, Result]:
     """Jackknife intervals of the mean tau."""
     found = {}
     for p in PROTOCOLS:
-        tau, _ = mean_tau_left_out(signs[p], None, _all(signs[p]), table.families)
-        interval = transformed_interval(tau[0], tau[1:], "tau")
+        tau = taus[p]
+        interval = transformed_interval(tau[0], tau[1:], "tau", np.bincount(table.families))
         found[f"tau, {p}|families|families like these"] = one(tau[0], interval, like_these[p].tau)
     return found
 
@@ -153,7 +159,7 @@ def corrected_results(
             result = Result(*NOTHING)
             if expected is not None:
                 tau, limit = mean_tau_left_out(signs, expected, _all(signs), clusters)
-                interval = corrected_interval(tau[0], limit[0], tau[1:])
+                interval = corrected_interval(tau[0], limit[0], tau[1:], np.bincount(clusters))
                 result = one(float(noise_corrected_tau(tau[0], limit[0])), interval, truth[p].noise_free)
             found[f"corrected tau, {p}|{name}"] = result
     return found

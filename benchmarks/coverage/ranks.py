@@ -52,7 +52,7 @@ def _rank_results(name: str, draws: RankDraws, interval: Interval, truth: np.nda
         f"rank of the first|{name}": one(draws.rank[best], Interval(*(end[best] for end in interval)), truth[best]),
     }
     if not name.startswith("categories"):
-        joint = many(simultaneous_ranks(draws.score, draws.score_draws), truth)
+        joint = many(simultaneous_ranks(draws.score, draws.score_draws, draws.units), truth)
         everything = float(joint.covered == 1.0) if np.isfinite(joint.covered) else float("nan")
         found[f"all ranks at once|{name}"] = Result(everything, joint.width)
     return found

@@ -132,8 +132,9 @@ def clustered_interval(analysis: AgreementAnalysis, protocol: str, mean: Value) 
     reason = no_clusters(analysis.matrix.families)
     if isinstance(mean, Missing) or reason:
         return mean if isinstance(mean, Missing) else Missing(reason)
-    taus, _ = _means_left_out(analysis.scores[protocol], _families(analysis))
-    return ends(mean, transformed_interval(taus[0], taus[1:], "tau"), LOST_CLUSTER)
+    families, scores = _families(analysis), analysis.scores[protocol]
+    taus, _ = _means_left_out(scores, families)
+    return ends(mean, transformed_interval(taus[0], taus[1:], "tau", _sizes(scores, families)), LOST_CLUSTER)
 
 
 def clustered_change(analysis: AgreementAnalysis, mean: Value) -> Range:
@@ -141,8 +142,8 @@ def clustered_change(analysis: AgreementAnalysis, mean: Value) -> Range:
     reason = no_clusters(analysis.matrix.families)
     if isinstance(mean, Missing) or reason:
         return mean if isinstance(mean, Missing) else Missing(reason)
-    change, _ = _changes_left_out(analysis)
-    low, high = transformed_interval(change[0] / 2, change[1:] / 2, "tau")  # a change lies between -2 and 2
+    change, _, sizes = _changes_left_out(analysis)
+    low, high = transformed_interval(change[0] / 2, change[1:] / 2, "tau", sizes)  # a change lies between -2 and 2
     return ends(mean, Interval(2 * low, 2 * high), LOST_CLUSTER)
 
 
@@ -154,8 +155,10 @@ def population_interval(analysis: AgreementAnalysis, protocol: str, mean: Value)
     reason = no_categories(analysis.categories)
     if isinstance(mean, Missing) or reason:
         return mean if isinstance(mean, Missing) else Missing(reason)
-    taus, categories = _means_left_out(analysis.scores[protocol], _families(analysis), analysis.categories)
-    return ends(mean, transformed_interval(taus[0], taus[1:], "tau", categories), LOST_CATEGORY)
+    families, scores = _families(analysis), analysis.scores[protocol]
+    taus, categories = _means_left_out(scores, families, analysis.categories)
+    sizes, of_categories = _sizes(scores, families), np.bincount(_categories(analysis))
+    return ends(mean, transformed_interval(taus[0], taus[1:], "tau", sizes, categories, of_categories), LOST_CATEGORY)
 
 
 def population_change(analysis: AgreementAnalysis, mean: Value) -> Range:
@@ -163,17 +166,18 @@ def population_change(analysis: AgreementAnalysis, mean: Value) -> Range:
     reason = no_categories(analysis.categories)
     if isinstance(mean, Missing) or reason:
         return mean if isinstance(mean, Missing) else Missing(reason)
-    change, categories = _changes_left_out(analysis)
-    low, high = transformed_interval(change[0] / 2, change[1:] / 2, "tau", categories / 2)
+    change, categories, sizes = _changes_left_out(analysis)
+    of_categories = np.bincount(_categories(analysis))
+    low, high = transformed_interval(change[0] / 2, change[1:] / 2, "tau", sizes, categories / 2, of_categories)
     return ends(mean, Interval(2 * low, 2 * high), LOST_CATEGORY)
 
 
-def _changes_left_out(analysis: AgreementAnalysis) -> tuple[np.ndarray, np.ndarray]:
-    """Changes of the mean tau, all and without each family; and without each category."""
+def _changes_left_out(analysis: AgreementAnalysis) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Changes of the mean tau, all and without each family; and without each category; and sizes of the families."""
     rows, scores = analysis.comparison.models, _compared_scores(analysis)
     families = cluster_numbers(analysis.matrix.families[rows])
     direct, prepared = (_means_left_out(scores[p][rows], families, analysis.categories) for p in PROTOCOLS)
-    return prepared[0] - direct[0], prepared[1] - direct[1]
+    return prepared[0] - direct[0], prepared[1] - direct[1], np.bincount(families)
 
 
 def _means_left_out(
@@ -188,15 +192,18 @@ def _means_left_out(
     return over_families, means_without_clusters(kendall_tau_matrix(signs), clusters)
 
 
+def _sizes(scores: np.ndarray, clusters: np.ndarray) -> np.ndarray:
+    """(clusters,) numbers of models with a score."""
+    return np.bincount(clusters, np.isfinite(scores).any(axis=1))
+
+
 TOO_LARGE = "The table has too many models and benchmarks to take the noise ceiling apart."
 LOST_MODEL = "Without one of the models no tau is left, or a tau is 1 or -1, where this interval does not exist."
-LOST_CLUSTER = (
-    f"There are fewer than {LEAST_CLUSTERS} families, or without one of them no tau is left, or it is 1 or -1."
+_FEW = (
+    f"There are fewer than {LEAST_CLUSTERS} families, or one holds so many models that they count as fewer than 2, or "
 )
-LOST_CATEGORY = (
-    f"There are fewer than {LEAST_CLUSTERS} families, or without a family or a category no tau is left, or it is 1 or "
-    "-1."
-)
+LOST_CLUSTER = f"{_FEW}without one of them no tau is left, or it is 1 or -1."
+LOST_CATEGORY = f"{_FEW}without a family or a category no tau is left, or it is 1 or -1."
 
 
 def no_categories(categories: list[str | None]) -> str:
@@ -223,6 +230,10 @@ def no_clusters(families: np.ndarray) -> str:
 
 def _families(analysis: AgreementAnalysis) -> np.ndarray:
     return cluster_numbers(analysis.matrix.families)
+
+
+def _categories(analysis: AgreementAnalysis) -> np.ndarray:
+    return cluster_numbers(np.array(analysis.categories, dtype=object))
 
 
 def _compared_scores(analysis: AgreementAnalysis) -> dict[str, np.ndarray]:
@@ -287,6 +298,7 @@ def _with_intervals(analysis: AgreementAnalysis, protocol: str, pairs: np.ndarra
     signs = pair_signs(analysis.scores[protocol])
     models = _among(signs, pairs, np.arange(len(analysis.matrix.models)))
     families = _among(signs, pairs, _families(analysis))
+    sizes = np.bincount(families, np.isin(np.arange(len(families)), [signs.first[pairs], signs.second[pairs]]))
     reason = no_correction(ceiling, analysis.scores[protocol])
     if ceiling.expected is None and not reason:
         reason = TOO_LARGE
@@ -299,8 +311,8 @@ def _with_intervals(analysis: AgreementAnalysis, protocol: str, pairs: np.ndarra
     by_family: tuple[Range, Range] = (Missing(clusters), Missing(clusters))
     if not clusters:
         by_family = (
-            ends(mean, transformed_interval(tau_families[0], tau_families[1:], "tau"), LOST_CLUSTER),
-            ends(corrected, _corrected(tau_families, limit_families), LOST_CLUSTER),
+            ends(mean, transformed_interval(tau_families[0], tau_families[1:], "tau", sizes), LOST_CLUSTER),
+            ends(corrected, _corrected(tau_families, limit_families, sizes), LOST_CLUSTER),
         )
     return TauWithIntervals(
         mean=mean,
@@ -313,8 +325,8 @@ def _with_intervals(analysis: AgreementAnalysis, protocol: str, pairs: np.ndarra
     )
 
 
-def _corrected(tau: np.ndarray, limit: np.ndarray) -> Interval:
-    return corrected_interval(tau[0], limit[0], tau[1:])
+def _corrected(tau: np.ndarray, limit: np.ndarray, sizes: np.ndarray | None = None) -> Interval:
+    return corrected_interval(tau[0], limit[0], tau[1:], sizes)
 
 
 def _among(signs, pairs: np.ndarray, clusters: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ Value = float | Missing
 Range = Interval | Missing
 ByProtocol = dict[str, Value]
 OUTSIDE = "The estimate lies outside what its resamples give, so there is no interval to trust."
-UNDEFINED_RESAMPLES = "Fewer than half of the resamples give a value, so there is no interval."
+UNDEFINED_RESAMPLES = "Too few of the resamples give a value, so there is no interval."
 
 
 def ends(value: object, interval: Interval | None, reason: str) -> Range:

@@ -9,6 +9,7 @@ from lm_validity.studies.agreement.page import agreement_page
 from lm_validity.studies.agreement.prompt_section import prompt_error
 from lm_validity.studies.agreement.similar_sections import size_finding, size_section, variance_section
 from lm_validity.studies.agreement.statistics.agreement import mean_over_pairs
+from lm_validity.studies.agreement.statistics.corrected import mean_tau_left_out, transformed_interval
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs
 from lm_validity.summaries import Missing, is_known
 
@@ -67,6 +68,30 @@ def test_categories_as_clusters_give_an_interval_for_other_benchmarks(tmp_path):
     for sheet in (BENCHMARKS.replace(",y,", ",x,"), BENCHMARKS.replace("b,x", "b,v").replace("d,y", "d,w")):
         other = agreement_of(tmp_path, score_rows(table(), NAMES), models=MODELS, benchmarks=sheet)
         assert isinstance(other.kendall_tau[DIRECT].interval_population_of_categories, Missing)
+
+
+def test_intervals_over_families_count_models_of_each_family(tmp_path):
+    families = np.repeat([0, 1, 2, 3], [6, 4, 3, 1])
+    models = "model,family,parameters_b\n" + "".join(
+        f"{name},F{family},{1 + i}\n" for i, (name, family) in enumerate(zip(NAMES, families, strict=True))
+    )
+    scores = table(noise=(0.9, 0.6))
+    for name in TASKS:
+        scores[DIRECT][name][12] = None  # family 2 has two models with a score
+    summary = agreement_of(tmp_path, score_rows(scores, NAMES), models=models, benchmarks=BENCHMARKS)
+    rows = np.array([scores[DIRECT][name] for name in TASKS], dtype=float).T
+    signs = pair_signs(rows)
+    for row, close, sizes in (
+        (None, np.ones(len(signs.first), bool), [6, 4, 2, 1]),
+        (summary.kendall_tau[DIRECT].by_size_ratio[0], (signs.second + 1) / (signs.first + 1) <= 1.25, [3, 4, 2, 1]),
+    ):
+        close &= (signs.first != 12) & (signs.second != 12)
+        tau, _ = mean_tau_left_out(signs, None, close, families)
+        found = summary.kendall_tau[DIRECT].interval_clustered if row is None else row.interval_clustered
+        assert tuple(found) == pytest.approx(transformed_interval(tau[0], tau[1:], "tau", sizes))
+    one = models.replace("F1", "F0").replace("F2", "F0")
+    few = agreement_of(tmp_path, score_rows(scores, NAMES), models=one, benchmarks=BENCHMARKS)
+    assert isinstance(few.kendall_tau[DIRECT].interval_clustered, Missing)
 
 
 def test_corrected_taus_have_intervals_by_benchmark_and_by_pair(tmp_path):

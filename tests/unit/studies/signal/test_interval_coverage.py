@@ -51,5 +51,5 @@ def test_coverage(benchmark):
         f"{benchmark}: mean score {truth:.3f}, coverage {joint / REPEATS:.3f} (percentiles alone "
         f"{percentiles / REPEATS:.3f}), mean width {width / REPEATS:.2f}"
     )
-    # Standard error at 0.9 is 0.02
-    assert joint / REPEATS >= 0.84
+    # Standard error at 0.94 is 0.017
+    assert joint / REPEATS >= 0.9

@@ -227,7 +227,9 @@ def _ranks(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, protocol:
     categories = uncertainty.category_ranks.get(protocol)
     # few categories vary less in resamples than in truth: never shorter than over benchmarks one by one
     over_categories = over_benchmarks if categories is None else hull(categories.interval(), over_benchmarks)
-    all_benchmarks, all_items = (simultaneous_ranks(one.score, one.score_draws) for one in (population, noise))
+    all_benchmarks, all_items = (
+        simultaneous_ranks(one.score, one.score_draws, one.units) for one in (population, noise)
+    )
     tops = {first: share_in_top((categories or population).draws, first) for first in (1, 3, 10)}
     scores = _by_model(analysis, protocol)
     found = {}

@@ -10,6 +10,7 @@ from lm_validity.studies.agreement.statistics.ranking import PairSigns
 from lm_validity.studies.agreement.statistics.resampling import Interval
 
 LEAST_CLUSTERS = 3  # with two, a t quantile of 12.7 says nothing
+LEAST_EFFECTIVE = 2.0  # clusters; with fewer the quantile is larger still
 AT_ONCE = 2**19  # numbers, of pairs of models by pairs of benchmarks, that are summed together
 
 
@@ -29,16 +30,19 @@ def noise_corrected_tau(observed: np.ndarray | float, ceiling: np.ndarray | floa
     return 2 / np.pi * np.arcsin(np.where(np.abs(correlation) <= 1, correlation, np.nan))[()]
 
 
-def corrected_interval(observed: float, ceiling: float, observed_left_out: np.ndarray) -> Interval:
+def corrected_interval(
+    observed: float, ceiling: float, observed_left_out: np.ndarray, sizes: np.ndarray | None = None
+) -> Interval:
     """Interval of `noise_corrected_tau`: that of the observed tau (`transformed_interval`), both ends corrected.
 
-    `observed_left_out`: taus without each cluster. The ceiling is that of the whole table. Its own error mostly moves
-    with that of the tau, so leaving it out makes the interval rather too wide. A jackknife of the corrected correlation
-    itself covered 0.92 to 0.95 of simulated truths at 95%, this interval 0.95 to 0.98 (20 models, 8 benchmarks). A tau
-    cannot be above 1: the interval is the part that can be. NaN as in `jackknife_interval`.
+    `observed_left_out`: taus without each cluster, of `sizes` models. The ceiling is that of the whole table. Its own
+    error mostly moves with that of the tau, so leaving it out makes the interval rather too wide. A jackknife of the
+    corrected correlation itself covered 0.92 to 0.95 of simulated truths at 95%, this interval 0.95 to 0.98 (20 models,
+    8 benchmarks). A tau cannot be above 1: the interval is the part that can be. NaN as in `jackknife_interval`.
     """
     low, high = (
-        np.clip(_attenuation(end, ceiling), -1, 1) for end in transformed_interval(observed, observed_left_out, "tau")
+        np.clip(_attenuation(end, ceiling), -1, 1)
+        for end in transformed_interval(observed, observed_left_out, "tau", sizes)
     )
     return Interval(float(2 / np.pi * np.arcsin(low)), float(2 / np.pi * np.arcsin(high)))
 
@@ -48,26 +52,44 @@ def _attenuation(observed, ceiling):
     return (np.sin(np.pi * np.asarray(observed) / 2) / np.sin(np.pi * ceiling / 2))[()]
 
 
+def effective_clusters(sizes: np.ndarray) -> float:
+    """(Σ m)² / Σ m² of clusters of m units each: as many equal clusters would vary as much; their number if all are
+    equal (Carter, Schnepel and Steigerwald 2017, Review of Economics and Statistics 99:698). NaN without units.
+    """
+    sizes = np.asarray(sizes, dtype=float)
+    return float(sizes.sum() ** 2 / (sizes**2).sum()) if sizes.any() else float("nan")
+
+
 def jackknife_interval(
-    estimate: float, left_out: np.ndarray, level: float = 0.95, others: np.ndarray | None = None
+    estimate: float,
+    left_out: np.ndarray,
+    sizes: np.ndarray | None = None,
+    others: np.ndarray | None = None,
+    other_sizes: np.ndarray | None = None,
+    level: float = 0.95,
 ) -> Interval:
     """estimate ± t · se from the estimates `left_out` (clusters,), one without each cluster.
 
-        se² = (G - 1) / G · Σ (θ₍g₎ - mean θ₍g₎)²,   t with G - 1 degrees of freedom
+        se² = (G - 1) / G · Σ (θ₍g₎ - mean θ₍g₎)²,   t with G* - 1 degrees of freedom
 
-    (Tukey 1958; with few clusters: MacKinnon, Nielsen and Webb 2023, Journal of Econometrics 232). Clusters are taken
-    as independent draws, members of one need not be. It fails where one cluster holds most models. NaN for fewer than
-    3 clusters, or where leaving one out leaves no estimate.
+    (Tukey 1958; with few clusters: MacKinnon, Nielsen and Webb 2023, Journal of Econometrics 232). G is the number of
+    clusters and G* the effective one (`effective_clusters`) of their `sizes` (clusters,), in units; without `sizes` all
+    are equal and G* is G. With G - 1 degrees of freedom the interval is too narrow where sizes differ. Clusters are
+    taken as independent draws, members of one need not be. NaN for fewer than 3 clusters or 2 effective ones, as where
+    one cluster holds most units, and where leaving one out leaves no estimate.
 
     `others` (clusters,): estimates without each cluster of a second kind, such as categories of benchmarks beside
-    families of models. The two squared errors are added, with the degrees of freedom of Satterthwaite (1946, Biometrics
-    2:110). What belongs to a family and a category together is then counted twice: rather too wide than too narrow.
+    families of models, of `other_sizes`. The two squared errors are added, with the degrees of freedom of Satterthwaite
+    (1946, Biometrics 2:110). What belongs to a family and a category together is then counted twice: rather too wide
+    than too narrow.
     """
-    kinds = [left_out] if others is None else [left_out, others]
-    if not np.isfinite(estimate) or any(len(one) < LEAST_CLUSTERS or not np.isfinite(one).all() for one in kinds):
+    kinds = [(left_out, sizes)] if others is None else [(left_out, sizes), (others, other_sizes)]
+    effective = np.array([effective_clusters(np.ones(len(one)) if m is None else m) for one, m in kinds])
+    few = any(len(one) < LEAST_CLUSTERS or not np.isfinite(one).all() for one, _ in kinds)
+    if not np.isfinite(estimate) or few or not (effective >= LEAST_EFFECTIVE).all():
         return Interval(float("nan"), float("nan"))
-    freedom = np.array([len(one) - 1 for one in kinds])
-    squares = np.array([((one - one.mean()) ** 2).sum() for one in kinds]) * freedom / (freedom + 1)
+    freedom = effective - 1
+    squares = np.array([(len(one) - 1) / len(one) * ((one - one.mean()) ** 2).sum() for one, _ in kinds])
     total = squares.sum()
     joint = total**2 / (squares**2 / freedom).sum() if total > 0 else freedom.min()
     reach = stats.t.ppf(0.5 + level / 2, joint) * np.sqrt(total)
@@ -75,7 +97,12 @@ def jackknife_interval(
 
 
 def transformed_interval(
-    estimate: float, left_out: np.ndarray, scale: str, others: np.ndarray | None = None
+    estimate: float,
+    left_out: np.ndarray,
+    scale: str,
+    sizes: np.ndarray | None = None,
+    others: np.ndarray | None = None,
+    other_sizes: np.ndarray | None = None,
 ) -> Interval:
     """`jackknife_interval` on the scale of atanh (`tau`) or logit (`share`), so that it stays within the range."""
     forward, back = {
@@ -84,7 +111,7 @@ def transformed_interval(
     }[scale]
     with np.errstate(divide="ignore", invalid="ignore"):
         parts = [None if one is None else np.asarray(forward(one), dtype=float) for one in (left_out, others)]
-        low, high = jackknife_interval(float(forward(np.float64(estimate))), parts[0], others=parts[1])
+        low, high = jackknife_interval(float(forward(np.float64(estimate))), parts[0], sizes, parts[1], other_sizes)
     return Interval(float(back(low)), float(back(high)))
 
 

@@ -67,7 +67,8 @@ def first_components_of_resamples(scores: np.ndarray, weights: np.ndarray) -> np
 
 
 def share_intervals(scores: np.ndarray, clusters: np.ndarray, components: int = 5) -> Interval:
-    """Bounds (components,) of the first shares of variance: jackknife-t intervals on the logit scale.
+    """Bounds (components,) of the first shares of variance: jackknife-t intervals on the logit scale (see
+    `jackknife_interval`; a cluster's size is its number of models with a score).
 
     `clusters`: (models,) whole numbers from 0; each in turn is left out (one a model: for other models; families: for
     models of other families). It always holds its estimate; percentiles of resampled shares are biased upwards and can
@@ -77,9 +78,10 @@ def share_intervals(scores: np.ndarray, clusters: np.ndarray, components: int = 
     """
     whole = principal_components(scores).explained_variance[:components]
     parts = shares_left_out(scores, clusters, components)
+    sizes = np.bincount(clusters, np.isfinite(scores).any(axis=1))
     low, high = np.full((2, components), np.nan)
     for place, share in enumerate(whole):
-        low[place], high[place] = transformed_interval(float(share), parts[:, place], "share")
+        low[place], high[place] = transformed_interval(float(share), parts[:, place], "share", sizes)
     return Interval(low, high)
 
 

@@ -17,6 +17,8 @@ from scipy import stats
 
 from lm_validity.studies.agreement.statistics.missing import finite_mean
 
+LEAST_DEFINED = 0.95  # share of the resamples that must give a value: those without one are not like the others
+
 
 class Interval(NamedTuple):
     """Bounds, scalars or arrays of one shape; NaN where the resamples leave it undefined."""
@@ -52,15 +54,23 @@ def expanded_level(units: int | None, level: float = 0.95) -> float:
 def percentile_interval(draws: np.ndarray, units: int | None = None, level: float = 0.95) -> Interval:
     """Percentile interval of `draws` (resamples, ...) along the first axis.
 
-    With `units`, the number of resampled units, the level is `expanded_level`. Undefined draws (NaN) are left out; an
-    entry with fewer than half of its draws defined is NaN. Draws without an entry have bounds without one.
+    With `units`, the number of resampled units, the level is `expanded_level`. Undefined draws (NaN) are left out, and
+    an entry with fewer than 95% of its draws defined is NaN: where cells are missing, those that remain have more in
+    common than the table, and intervals from them are too narrow. Draws of one unit again and again, n^(1-n) of them
+    all, give no value of any pair and are not counted. Draws without an entry have bounds without one.
     """
-    tail = (1 - expanded_level(units, level)) / 2
+    least = LEAST_DEFINED * (1 - float(units) ** (1 - units)) if units and units > 1 else LEAST_DEFINED
+    return _percentiles(draws, expanded_level(units, level), least)
+
+
+def _percentiles(draws: np.ndarray, level: float, least: float) -> Interval:
+    """Percentiles of `draws` at `level`; NaN for an entry with a smaller share of draws defined than `least`."""
+    tail = (1 - level) / 2
     draws = np.asarray(draws, dtype=float)
     if not draws.size:  # nanquantile does not return two bounds of nothing
         nothing = np.full(draws.shape[1:], np.nan)[()]
         return Interval(nothing, nothing)
-    defined = np.isfinite(draws).mean(axis=0) >= 0.5
+    defined = np.isfinite(draws).mean(axis=0) >= least
     safe = np.where(defined, draws, 0.0)
     low, high = np.nanquantile(safe, [tail, 1 - tail], axis=0)
     return Interval(np.where(defined, low, np.nan)[()], np.where(defined, high, np.nan)[()])
@@ -108,11 +118,12 @@ def two_way_interval(
         V = 2 (V over models + V over benchmarks) - V both,     at least the larger of the two,
 
     and the quantiles of `both`, at the expanded levels for `models`, are drawn towards its median by sqrt(V / V both).
-    NaN draws are left out; NaN bounds where fewer than half are defined.
+    NaN draws are left out; NaN bounds where fewer than half of `both` are defined, or where `percentile_interval` of
+    `over_models` has none.
     """
-    wide = percentile_interval(both, models, level)
-    if not np.isfinite(wide.low):
-        return wide
+    wide = _percentiles(both, expanded_level(models, level), 0.5)
+    if not np.isfinite([wide.low, percentile_interval(over_models, models, level).low]).all():
+        return Interval(float("nan"), float("nan"))
     one, other, joint = (float(np.nanvar(draws)) for draws in (over_models, over_benchmarks, both))
     variance = max(2 * (one + other) - joint, one, other)
     scale = min(1.0, np.sqrt(variance / joint)) if joint > 0 else 1.0

@@ -2,23 +2,24 @@
 
 import numpy as np
 
-from lm_validity.studies.agreement.statistics.resampling import Interval
+from lm_validity.studies.agreement.statistics.resampling import Interval, expanded_level
 
 MANY_MODELS = 300  # from here on fewer draws are compared, since the pairs of models are many
 DRAWS_OF_MANY = 400
 AT_ONCE = 2**18  # differences between models that are compared together
 
 
-def simultaneous_ranks(estimates: np.ndarray, draws: np.ndarray, level: float = 0.95) -> Interval:
-    """Sets of ranks (models,) that hold the ranks of all models together with probability `level`.
+def simultaneous_ranks(estimates: np.ndarray, draws: np.ndarray, units: int | None = None) -> Interval:
+    """Sets of ranks (models,) that hold the ranks of all models together with probability 0.95.
 
-    `estimates`: (models,) abilities, more is better; `draws`: (resamples, models) of them. Draws without all models are
-    left out while half remain, else models that are not in all draws: these have NaN, and any place among the others is
-    open to them. Two models are told apart where they differ by more than c standard deviations of the draws, c being
-    the `level` quantile over draws of the largest standardised deviation |D_ij - d_ij| / sd_ij of any pair. A model's
-    ranks run from 1 + the models surely better to n - the models surely worse (Mogstad, Romano, Shaikh and Wilhelm
-    2024, Review of Economic Studies 91:476). It fails where the draws do not show the dependence there is, e.g.
-    benchmarks resampled one by one that come in categories.
+    `estimates`: (models,) abilities, more is better; `draws`: (resamples, models) of them. Few resampled `units` (such
+    as benchmarks) vary less in resamples than in truth: the level is `expanded_level`, 0.95 without `units`. Draws
+    without all models are left out while half remain, else models that are not in all draws: these have NaN, and any
+    place among the others is open to them. Two models are told apart where they differ by more than c standard
+    deviations of the draws, c being the quantile at this level over draws of the largest standardised deviation
+    |D_ij - d_ij| / sd_ij of any pair. A model's ranks run from 1 + the models surely better to n - the models surely
+    worse (Mogstad, Romano, Shaikh and Wilhelm 2024, Review of Economic Studies 91:476). It fails where the draws do not
+    show the dependence there is, e.g. benchmarks resampled one by one that come in categories.
     """
     known = np.isfinite(draws)
     usable = np.isfinite(estimates) & (known.mean(axis=0) >= 0.5)
@@ -42,7 +43,7 @@ def simultaneous_ranks(estimates: np.ndarray, draws: np.ndarray, level: float = 
     step = max(1, AT_ONCE // inverse.size)
     parts = (deviation[start : start + step] for start in range(0, len(deviation), step))
     largest = [(np.abs(part[:, :, None] - part[:, None]) * inverse).max(axis=(1, 2)) for part in parts]
-    surely = difference > np.quantile(np.concatenate(largest), level) * spread
+    surely = difference > np.quantile(np.concatenate(largest), expanded_level(units)) * spread
     low[usable] = 1 + surely.sum(axis=0)
     high[usable] = len(values) - surely.sum(axis=1) + elsewhere
     return Interval(low, high)

@@ -77,15 +77,16 @@ def resampling_interval(
     maximum: float = np.inf,
     level: float = 0.95,
 ) -> Interval:
-    """From the lower to the higher of two intervals: the resamples' percentiles, and these less their bias.
+    """From the lower to the higher of two intervals: the resamples' percentiles, and these less twice their bias.
 
     A resampled curve carries the items' noise twice, once from the data and once from the draw, so a score
     that falls with noise (as signal quality does) is lower in nearly every resample than in the data, and
     the percentile interval need not even hold the value. Moving it by the bias mends that where the curve
-    is smooth and is too narrow where it is mostly noise; both together held the mean score of newly drawn
-    items in 86% to 100% of simulated benchmarks (percentiles alone: 54% to 100%; docs/reference/signal.md). Bounds
-    are cut to [minimum, maximum]. `resampled` is (resamples,); NaN among them are left out, and without any
-    the bounds are NaN.
+    is smooth. Where a curve's score is low by chance it can hardly fall further, so that the bias shows too
+    small; moving by twice the bias mends this in part. It held the mean score of newly drawn items in 94% to 100%
+    of simulated benchmarks, percentiles alone in 54% to 100%, moved by once the bias in 86% to 100%
+    (docs/reference/signal.md). Bounds are cut to [minimum, maximum]. `resampled` is (resamples,); NaN among them are left out,
+    and without any the bounds are NaN.
     """
     resampled = np.asarray(resampled, dtype=float)
     resampled = resampled[np.isfinite(resampled)]
@@ -94,7 +95,7 @@ def resampling_interval(
     tail = (1.0 - level) / 2.0
     low, high = np.quantile(resampled, [tail, 1.0 - tail])
     bias = resampled.mean() - value
-    low, high = np.clip([min(low, low - bias), max(high, high - bias)], minimum, maximum)
+    low, high = np.clip([min(low, low - 2 * bias), max(high, high - 2 * bias)], minimum, maximum)
     # The mean of a very skewed distribution can lie outside its own percentiles
     return Interval(float(value), min(float(low), float(value)), max(float(high), float(value)), float(bias))
 

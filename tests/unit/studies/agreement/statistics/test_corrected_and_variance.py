@@ -9,6 +9,7 @@ from lm_validity.studies.agreement.statistics.ceiling import noise_ceiling
 from lm_validity.studies.agreement.statistics.corrected import (
     cluster_numbers,
     corrected_interval,
+    effective_clusters,
     jackknife_interval,
     mean_tau_left_out,
     means_without_clusters,
@@ -51,6 +52,19 @@ def test_jackknife_interval_of_a_mean_is_students():
     assert np.isnan(jackknife_interval(4.0, left_out[:2]).low)
     low, high = transformed_interval(0.97, np.array([0.9, 0.99, 0.95]), "share")
     assert 0 < low < 0.97 < high < 1
+
+
+def test_clusters_of_unequal_size_count_as_fewer():
+    assert effective_clusters([5, 5, 5, 5]) == 4 and effective_clusters([3, 2, 1, 0]) == pytest.approx(36 / 14)
+    assert np.isnan(effective_clusters([0, 0]))
+    left_out = np.array([0.4, 0.55, 0.5, 0.45])
+    error = np.sqrt(3 / 4 * ((left_out - left_out.mean()) ** 2).sum())
+    low, high = jackknife_interval(0.5, left_out, [6, 3, 2, 1])
+    assert (high - low) / 2 == pytest.approx(stats.t.ppf(0.975, 144 / 50 - 1) * error)
+    assert jackknife_interval(0.5, left_out, [7, 7, 7, 7]) == jackknife_interval(0.5, left_out)
+    assert np.isnan(jackknife_interval(0.5, left_out, [9, 1, 1, 1]).low)  # as good as 1.7
+    wide, narrow = corrected_interval(0.5, 0.8, left_out, [6, 3, 2, 1]), corrected_interval(0.5, 0.8, left_out)
+    assert wide.low < narrow.low and narrow.high < wide.high
 
 
 def test_corrected_interval_holds_its_estimate_and_ends_where_a_tau_must():
@@ -107,6 +121,8 @@ def test_two_kinds_of_clusters_add_their_errors():
     squares = np.array([3 / 4 * ((models - models.mean()) ** 2).sum(), 2 / 3 * ((benchmarks - 7 / 15) ** 2).sum()])
     freedom = squares.sum() ** 2 / (squares**2 / np.array([3, 2])).sum()
     assert (high - low) / 2 == pytest.approx(stats.t.ppf(0.975, freedom) * np.sqrt(squares.sum()))
+    few = jackknife_interval(0.5, models, others=benchmarks, other_sizes=[2, 1, 1])
+    assert few.low < low and np.isnan(jackknife_interval(0.5, models, others=benchmarks, other_sizes=[8, 1, 1]).low)
     assert high - low > one.high - one.low and jackknife_interval(0.5, models, others=np.full(3, 0.5)) == one
     assert np.isnan(jackknife_interval(0.5, models, others=benchmarks[:2]).low)
 

@@ -32,10 +32,16 @@ def test_percentile_interval_of_known_draws():
 
 
 def test_percentile_interval_leaves_undefined_draws_out():
-    draws = np.array([[1.0, np.nan], [2.0, np.nan], [3.0, 5.0], [np.nan, np.nan]])
+    draws = np.tile(np.arange(100.0)[:, None], 2)
+    draws[95:, 0] = draws[94:, 1] = np.nan  # 5 and 6 of 100
     interval = percentile_interval(draws, level=0.0)
-    assert interval.low[0] == interval.high[0] == 2.0
+    assert interval.low[0] == interval.high[0] == 47
     assert np.isnan(interval.low[1])
+    # of three models one draw in nine is of one model again and again: 0.95 of 8/9 is enough
+    three = np.tile(np.arange(900.0)[:, None], 2)
+    three[765:, 0] = three[755:, 1] = np.nan
+    interval = percentile_interval(three, units=3)
+    assert np.isfinite(interval.low[0]) and np.isnan([interval.low[1], interval.high[1]]).all()
 
 
 @pytest.mark.parametrize("shape", [(20, 0, 0), (0, 3), (0,)])
@@ -87,6 +93,8 @@ def test_two_way_interval_where_cells_are_never_resampled_together():
     assert interval.low == pytest.approx(plain.low, rel=0.05) and interval.high == pytest.approx(plain.high, rel=0.05)
     undefined = two_way_interval(np.full(10, np.nan), one, other, 500)
     assert np.isnan([undefined.low, undefined.high]).all()
+    few_models_defined = two_way_interval(both, np.where(np.arange(4000) < 400, np.nan, one), other, 500)
+    assert np.isnan([few_models_defined.low, few_models_defined.high]).all()
 
 
 def test_multiplicities_sum_to_the_number_of_units():

@@ -35,6 +35,14 @@ def test_simultaneous_ranks_hold_all_true_ranks():
     assert np.mean(together) >= 0.92
 
 
+def test_few_resampled_benchmarks_tell_fewer_models_apart():
+    """Draws whose largest deviation exceeds the difference, and the 0.95 quantile of the deviations does not."""
+    estimates, deviation = np.array([1.0, 0.0]), np.linspace(-1.02, 1.02, 501)
+    draws = estimates + np.column_stack([deviation, np.zeros(501)])
+    assert [end.tolist() for end in simultaneous_ranks(estimates, draws)] == [[1, 2], [1, 2]]
+    assert [end.tolist() for end in simultaneous_ranks(estimates, draws, units=4)] == [[1, 1], [2, 2]]
+
+
 def test_share_in_top_counts_draws_with_a_rank():
     ranks = np.array([[1.0, 2, np.nan], [2.0, 1, 3], [1.0, 2, 3], [1.0, 2.5, 2.5]])
     assert share_in_top(ranks, 1).tolist() == pytest.approx([0.75, 0.25, 0.0])

@@ -70,6 +70,17 @@ def test_categories_as_clusters_give_an_interval_for_other_benchmarks(tmp_path):
         assert isinstance(other.kendall_tau[DIRECT].interval_population_of_categories, Missing)
 
 
+@pytest.mark.parametrize("benchmarks", [4, 5])
+def test_the_smallest_p_of_few_benchmarks_is_said(benchmarks, tmp_path):
+    scores = {
+        p: {name: values for name, values in of.items() if name in TASKS[:benchmarks]} for p, of in table().items()
+    }
+    summary = agreement_of(tmp_path, score_rows(scores, NAMES), **SHEETS)
+    assert summary.improvement.test.units == benchmarks and summary.improvement.test.p >= 0.5**benchmarks
+    bases = " ".join(finding.basis for finding in agreement_page(summary).findings)
+    assert ("0.0625" in bases) == (benchmarks == 4) and "0.0312" not in bases
+
+
 def test_intervals_over_families_count_models_of_each_family(tmp_path):
     families = np.repeat([0, 1, 2, 3], [6, 4, 3, 1])
     models = "model,family,parameters_b\n" + "".join(

@@ -71,6 +71,17 @@ def test_held_out_check_covers_and_beats_the_mean(missing):
     assert check.coverage == pytest.approx(0.95, abs=0.03)
 
 
+def test_held_out_errors_in_standard_deviations_do_not_mix_units():
+    rng = np.random.default_rng(2)
+    scores = rng.normal(size=(20, 1)) + 0.3 * rng.normal(size=(20, 6))
+    one, other = (
+        check_held_out(values, np.random.default_rng(3)) for values in (scores, scores * [1, 1, 1, 1, 1, 100])
+    )
+    assert other.error_in_sd == pytest.approx(one.error_in_sd, rel=0.02)
+    assert other.baseline_in_sd == pytest.approx(one.baseline_in_sd, rel=0.02)
+    assert other.mean_absolute_error > 5 * one.mean_absolute_error
+
+
 def test_held_out_check_of_a_tiny_table_says_nothing():
     check = check_held_out(np.array([[0.1, 0.2], [0.3, 0.4]]), np.random.default_rng(0))
     assert np.isnan(check.mean_absolute_error) and check.cells == 0

@@ -27,7 +27,15 @@ from lm_validity.studies.agreement.sections import (
     significance_section,
     tau_heatmaps,
 )
-from lm_validity.studies.agreement.shown import bounds, in_words, over_both, plotted, shown_mean, value_in_words
+from lm_validity.studies.agreement.shown import (
+    assumed,
+    bounds,
+    in_words,
+    over_both,
+    plotted,
+    shown_mean,
+    value_in_words,
+)
 from lm_validity.studies.agreement.similar_models import no_clusters
 from lm_validity.studies.agreement.similar_sections import (
     WORDS,
@@ -110,7 +118,8 @@ def _agreement_finding(summary: AgreementSummary) -> Finding:
         if is_known(tau[p].interval_population_of_categories)
     ]
     return Finding(
-        f"Two benchmarks' rankings of the models agree with a mean Kendall's tau of {' and '.join(parts)}.",
+        f"Two benchmarks' rankings of the models agree{assumed(summary)} with a mean Kendall's tau of "
+        f"{' and '.join(parts)}.",
         f"{_size(summary)}, {count(summary.pairs, 'pair')} of benchmarks{own}. Intervals are for other models on these "
         f"benchmarks.{for_other_benchmarks(' and '.join(population), not no_clusters(summary.matrix.families))}",
     )
@@ -123,8 +132,8 @@ def _improvement_finding(summary: AgreementSummary) -> Finding | None:
     change = both_intervals(improvement.mean, improvement.interval, improvement.interval_clustered, signed=True)
     before, after = (value_in_words(improvement.means[p]) for p in PROTOCOLS)
     sentence = (
-        f"Preparation changes the mean tau from {before} to {after}, by {change}: {summary.improved_pairs} of "
-        f"{summary.compared_pairs} pairs agree more."
+        f"Preparation changes the mean tau{assumed(summary)} from {before} to {after}, by {change}: "
+        f"{summary.improved_pairs} of {summary.compared_pairs} pairs agree more."
     )
     basis = (
         f"Over the {count(summary.cells_in_both, 'cell')} known under both protocols. Sign-flip test over "
@@ -164,7 +173,7 @@ def _perplexity_finding(summary: AgreementSummary) -> Finding | None:
         if is_known(shown[p])
     ]
     return Finding(
-        f"Rankings by perplexity agree with benchmarks' rankings with tau {' and '.join(parts)}.",
+        f"Rankings by perplexity agree with benchmarks' rankings{assumed(summary)} with tau {' and '.join(parts)}.",
         f"{count(perplexity.models, 'model')} with perplexities on "
         f"{count(len(perplexity.corpora), 'corpus', 'corpora')}{over_both(shown != own)}.",
     )

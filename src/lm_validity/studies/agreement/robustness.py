@@ -8,7 +8,7 @@ from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Section, Table
 from lm_validity.studies.agreement.analysis import DIRECT, PREPARED
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix
-from lm_validity.studies.agreement.shown import MOST_DRAWN, plotted, value_in_words
+from lm_validity.studies.agreement.shown import MOST_DRAWN, assumed, plotted, value_in_words
 from lm_validity.studies.agreement.statistics.ranking import average_ranks
 from lm_validity.studies.agreement.summary import AgreementSummary
 from lm_validity.summaries import is_known, number
@@ -105,7 +105,10 @@ def subset_sentence(summary: AgreementSummary) -> str:
     others = [number(tau) for tau in subset.others_mean[: len(subset.sizes) // 2]]
     enough = next((place for place, tau in enumerate(others) if place and tau >= NEARLY_ALL), 0)
     more = f"; {enough + 1} together like those left with {decimal(others[enough])}" if enough else ""
-    return f"One benchmark picked at random orders the models like all others together with tau {one} {label}{more}."
+    return (
+        f"One benchmark picked at random orders the models{assumed(summary)} like all others together with tau {one} "
+        f"{label}{more}."
+    )
 
 
 def reliability_section(summary: AgreementSummary) -> Section | None:

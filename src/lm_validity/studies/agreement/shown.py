@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 
-from lm_validity.studies.agreement.summary import Range, Value
+from lm_validity.studies.agreement.summary import AgreementSummary, Range, Value
 from lm_validity.summaries import Missing, is_known, number
 from lm_validity.words import decimal, with_interval
 
@@ -45,3 +45,8 @@ def over_both(partly: bool) -> str:
 def shown_mean(compared: Value, own: Value, interval: Range | None) -> str:
     """A mean of a comparison; with the interval where it is that of the protocol's `own` mean."""
     return value_in_words(compared, interval if compared == own else None)
+
+
+def assumed(summary: AgreementSummary) -> str:
+    """What intervals of a table with missing cells take for granted, said before them; empty for a whole table."""
+    return "" if summary.missing_cells is None else " (intervals assume cells that are missing by chance)"

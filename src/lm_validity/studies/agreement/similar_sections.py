@@ -5,7 +5,7 @@ import pandas as pd
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Section, Table
 from lm_validity.studies.agreement.analysis import DIRECT, PREPARED
-from lm_validity.studies.agreement.shown import bounds, plotted, value_in_words
+from lm_validity.studies.agreement.shown import assumed, bounds, plotted, value_in_words
 from lm_validity.studies.agreement.summary import AgreementSummary, Range, RatioRow, Value, VarianceSummary
 from lm_validity.summaries import Missing, is_known
 from lm_validity.tables.schema import PROTOCOLS
@@ -75,8 +75,8 @@ def size_finding(summary: AgreementSummary) -> Finding | None:
         cells = common if both else "; each protocol over all cells it has"
     which = f" {WHICH_INTERVAL}" if any(is_known(row.interval_clustered) for row in rows.values()) else ""
     return Finding(
-        "Among models whose sizes differ by at most a factor of 2, two benchmarks' rankings agree with a mean "
-        f"Kendall's tau of {' and '.join(parts)}.{noise}",
+        "Among models whose sizes differ by at most a factor of 2, two benchmarks' rankings "
+        f"agree{assumed(summary)} with a mean Kendall's tau of {' and '.join(parts)}.{noise}",
         f"{pairs} of models{cells}. Over models of very different size, benchmarks agree as far as all rise with size."
         f"{which}",
     )
@@ -95,7 +95,7 @@ def corrected_finding(summary: AgreementSummary) -> Finding | None:
     ]
     ceilings = [f"{value_in_words(tau[p].ceiling)} {WORDS[p]}" for p in shown]
     return Finding(
-        f"Over all models, the mean tau without measurement error would be {' and '.join(parts)}.",
+        f"Over all models, the mean tau without measurement error{assumed(summary)} would be {' and '.join(parts)}.",
         "The tau observed, corrected for attenuation by its noise ceiling, the tau that one common order of the models "
         f"would leave: {' and '.join(ceilings)}.",
     )

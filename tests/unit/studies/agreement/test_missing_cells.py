@@ -5,6 +5,7 @@ import pytest
 from tests.unit.studies.agreement.conftest import DIRECT, PREPARED, agreement_of, score_rows
 
 from lm_validity.studies.agreement.missing_cells import missing_finding, missing_section
+from lm_validity.studies.agreement.page import agreement_page
 from lm_validity.studies.agreement.statistics.sensitivity import shifted_means, tipping_points
 from lm_validity.studies.agreement.summary import Tipping
 from lm_validity.summaries import Missing, is_known, summary_values
@@ -78,6 +79,7 @@ def test_nothing_is_shown_where_no_cell_is_missing(tmp_path):
     summary = agreement_of(tmp_path, score_rows(table(), NAMES), models=SHEET, resamples=20)
     assert summary.missing_cells is None
     assert missing_finding(summary) is None and missing_section(summary) is None
+    assert not any("by chance)" in finding.sentence for finding in agreement_page(summary).findings)
 
 
 def test_the_page_has_the_line_and_no_headline_changes(tmp_path):
@@ -85,6 +87,9 @@ def test_the_page_has_the_line_and_no_headline_changes(tmp_path):
     scores[PREPARED]["a"][0] = scores[DIRECT]["b"][3] = None
     summary = agreement_of(tmp_path, score_rows(scores, NAMES), models=SHEET, resamples=50)
     sentence = missing_finding(summary).sentence
+    sentences = [one.sentence for one in agreement_page(summary).findings if "95% interval" in one.sentence]
+    said = [one for one in sentences if "were not measured" not in one]  # these have estimates of their own
+    assert len(said) == 4 and all("by chance)" in one.partition("95% interval")[0] for one in said)
     assert sentence.startswith("Missing scores: ") and "as the models come" in sentence and ". the" not in sentence
     assert len(missing_section(summary).tables[0].frame) == 2 * len(summary.missing_cells.curve)
     known = [np.array([scores[p][name] for name in "abc"], dtype=float).T for p in (DIRECT, PREPARED)]

@@ -13,6 +13,7 @@ from lm_validity.studies.agreement.analysis import (
 from lm_validity.studies.agreement.statistics.ceiling import LEAST_MODELS, Ceiling, noise_ceiling
 from lm_validity.studies.agreement.statistics.corrected import (
     LEAST_CLUSTERS,
+    LEAST_EFFECTIVE,
     cluster_numbers,
     corrected_interval,
     mean_tau_left_out,
@@ -199,11 +200,14 @@ def _sizes(scores: np.ndarray, clusters: np.ndarray) -> np.ndarray:
 
 TOO_LARGE = "The table has too many models and benchmarks to take the noise ceiling apart."
 LOST_MODEL = "Without one of the models no tau is left, or a tau is 1 or -1, where this interval does not exist."
-_FEW = (
-    f"There are fewer than {LEAST_CLUSTERS} families, or one holds so many models that they count as fewer than 2, or "
+LOST_CLUSTER = (
+    f"There are fewer than {LEAST_CLUSTERS} families, or one holds so many models that they count as fewer than "
+    f"{LEAST_EFFECTIVE:.0f}, or without one of them no tau is left, or it is 1 or -1."
 )
-LOST_CLUSTER = f"{_FEW}without one of them no tau is left, or it is 1 or -1."
-LOST_CATEGORY = f"{_FEW}without a family or a category no tau is left, or it is 1 or -1."
+LOST_CATEGORY = (
+    f"There are fewer than {LEAST_CLUSTERS} families, or one family or category holds so much that its kind counts as "
+    f"fewer than {LEAST_EFFECTIVE:.0f}, or without a family or a category no tau is left, or it is 1 or -1."
+)
 
 
 def no_categories(categories: list[str | None]) -> str:
@@ -298,7 +302,9 @@ def _with_intervals(analysis: AgreementAnalysis, protocol: str, pairs: np.ndarra
     signs = pair_signs(analysis.scores[protocol])
     models = _among(signs, pairs, np.arange(len(analysis.matrix.models)))
     families = _among(signs, pairs, _families(analysis))
-    sizes = np.bincount(families, np.isin(np.arange(len(families)), [signs.first[pairs], signs.second[pairs]]))
+    present = np.zeros(len(families), dtype=bool)
+    present[signs.first[pairs]] = present[signs.second[pairs]] = True
+    sizes = np.bincount(families, present)
     reason = no_correction(ceiling, analysis.scores[protocol])
     if ceiling.expected is None and not reason:
         reason = TOO_LARGE

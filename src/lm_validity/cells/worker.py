@@ -3,6 +3,7 @@
 import os
 import shutil
 import socket
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from lm_validity.run.workspace import Workspace
 Files = Callable[[Path], None]
 
 
-class Worker:
+class Worker(ABC):
     """Computes cells of one model and rule. torch is imported when the first cell really has to be computed."""
 
     def __init__(self, workspace: Workspace, job: Job):
@@ -40,9 +41,9 @@ class Worker:
         # only now: a job killed before the commit resumes from it
         shutil.rmtree(self.workspace.work / place.folder, ignore_errors=True)
 
+    @abstractmethod
     def _compute(self, place: Place) -> tuple[dict, Files]:
         """(result, function that writes the cell's files into a folder)."""
-        raise NotImplementedError
 
     @property
     def _system_instruction(self) -> str | None:

@@ -11,6 +11,7 @@ from lm_validity.cli import cells as commands
 from lm_validity.config.load import load_run
 from lm_validity.run.grid import Grid
 from lm_validity.run.rules import RULES, read_cell, rule_of
+from lm_validity.run.rules.base import Rule
 
 ROOT = Path(__file__).resolve().parents[3]
 CONFIGURATIONS = ("config/config.yaml", "config/test_bias.yaml", "config/paper/train_before_test_replay.yaml")
@@ -22,6 +23,7 @@ def test_a_rule_has_a_worker_a_command_and_a_snakemake_rule(rule):
     module, name = rule.worker.split(":")
     worker = getattr(importlib.import_module(module), name)
     assert hasattr(worker, "compute") if rule.in_store else callable(worker)
+    assert not rule.in_store or type(rule).recipe is not Rule.recipe
     app = typer.Typer()
     commands.register(app)
     (command,) = [one for one in app.registered_commands if one.callback.__name__ == rule.name]

@@ -5,6 +5,7 @@ A new rule is a module here with its line in `RULES`, a Snakemake rule, and a wo
 pydantic and PyYAML only: the Snakefile asks at parse time.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol
@@ -58,7 +59,7 @@ class Work(Protocol):
         """Size of a trained adapter."""
 
 
-class Rule:
+class Rule(ABC):
     """One kind of cell. Subclasses say what differs; every method is asked about one run, job or cell."""
 
     name: ClassVar[str]
@@ -87,9 +88,9 @@ class Rule:
 
     # ---- jobs and files -----------------------------------------------------------------------------------------
 
+    @abstractmethod
     def jobs(self, plan: Participants) -> Iterator[Job]:
         """The jobs of a run, in the order of its sheets."""
-        raise NotImplementedError
 
     def part(self, cell: Cell) -> str:
         """Which of `parts` lists the cell."""
@@ -99,9 +100,9 @@ class Rule:
         """The login node's record of the model, where no manifest that the job reads stands on it already."""
         return [f"{run.results}/prefetch/{self.sheet}/{job.model}.json"]
 
+    @abstractmethod
     def data_files(self, run: Run, job: Job) -> list[str]:
         """The files of documents, and what the login node wrote about them, that a job reads."""
-        raise NotImplementedError
 
     def stands_on(self, plan: Participants, cell: Cell) -> Iterable[Cell]:
         """The cells of other rules whose results a cell needs; their manifests are inputs of its job."""
@@ -109,17 +110,18 @@ class Rule:
 
     # ---- what determines the numbers ----------------------------------------------------------------------------
 
+    @abstractmethod
     def settings(self, run: Run, job: Job) -> str:
         """A job's recipe settings in one line: Snakemake reruns the job when it changes, and for nothing else."""
-        raise NotImplementedError
 
     def settings_key(self, run: Run, job: Job) -> tuple:
         """Jobs of a rule with equal keys have equal settings, so that they are described once."""
         return job
 
     def recipe(self, workspace: "Workspace", cell: Cell) -> dict:
-        """Everything that determines the cell's numbers and nothing else; rule and version are added."""
-        raise NotImplementedError
+        """Everything that determines the cell's numbers and nothing else; rule and version are added. Every rule with
+        cells in the store has its own."""
+        return {}
 
     def stand_in(self, workspace: "Workspace", cell: Cell) -> Cell | None:
         """The cell of another rule whose result is also this one's, where nothing has to be computed for it."""
@@ -147,9 +149,9 @@ class Rule:
         """The size class of a model of this rule."""
         return size_class(run, self.row(run, model))
 
+    @abstractmethod
     def minutes(self, run: Run, job: Job, attempt: int = 1) -> int:
         """Minutes that a job asks for: what its cells need by size class, times the attempt."""
-        raise NotImplementedError
 
     def resources(self, run: Run, job: Job, attempt: int = 1) -> Resources:
         """What a job asks of a machine, by the size class of its model. A replay runs no model: it asks for no GPU."""

@@ -1,6 +1,7 @@
 """What rules of models and benchmarks share: data files, the settings line, the scoring part of a recipe, costs."""
 
 import math
+from abc import abstractmethod
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from lm_validity.config.load import Run
@@ -111,16 +112,16 @@ class ScoringRule(BenchmarkRule):
 
     tables = ("scores", "items")
 
+    @abstractmethod
     def scored_split(self, cell: BenchmarkCell) -> str:
         """The split whose documents are scored."""
-        raise NotImplementedError
 
     def splits(self, cell: BenchmarkCell) -> tuple[str, ...]:
         return (self.scored_split(cell),)
 
+    @abstractmethod
     def scored_prompt(self, workspace: "Workspace", cell: BenchmarkCell) -> str:
         """The prompt that the model is asked with."""
-        raise NotImplementedError
 
     def writes_with_vllm(self, run: Run, cell: BenchmarkCell) -> bool:
         """On test only: validation selects among cells of which some are still in training, where only transformers

@@ -54,13 +54,12 @@ def test_the_hosts_side_is_real():
         assert torch.ones(3, device=KIND).cpu().tolist() == [0, 0, 0]  # there is nothing to bring back
 
 
-@pytest.mark.parametrize(
-    "kind", [one if one == "llama" else pytest.param(one, marks=pytest.mark.slow) for one in SHAPES]
-)
-def test_training_takes_the_same_memory_on_real_tensors(kind):
-    """Allocated bytes at the peak of a pass, without checkpointing; without dropout, whose masks a CPU keeps."""
-    config = models.causal_config(kind, SHAPES[kind])
-    settings = FinetuneSettings(learning_rate=1e-4, effective_batch=4, dropout=0.0)
+def compared(kind: str, checkpointing: bool, **shape) -> tuple[int, int]:
+    """Peaks of a pass: on pretended tensors, on real ones of a CPU. Without dropout, whose masks a CPU keeps."""
+    config = models.causal_config(kind, SHAPES[kind] | shape)
+    settings = FinetuneSettings(
+        learning_rate=1e-4, effective_batch=4, dropout=0.0, gradient_checkpointing=checkpointing
+    )
 
     def peak(ledger: Ledger, device: str) -> int:
         lm = models.pretend_model(config, kind, dtype="float32", device=device, batch_size=4, max_length=None)
@@ -71,4 +70,29 @@ def test_training_takes_the_same_memory_on_real_tensors(kind):
         pretended = peak(ledger, KIND)
     with Ledger("cpu") as ledger:
         real = peak(ledger, "cpu")
+    return pretended, real
+
+
+@pytest.mark.parametrize(
+    "kind", [one if one == "llama" else pytest.param(one, marks=pytest.mark.slow) for one in SHAPES]
+)
+def test_training_takes_the_same_memory_on_real_tensors(kind):
+    pretended, real = compared(kind, False)
     assert pretended == pytest.approx(real, rel=0.05)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", SHAPES)
+def test_recomputed_activations_take_the_same_memory_on_real_tensors(kind):
+    pretended, real = compared(kind, True, num_hidden_layers=4)
+    assert pretended == pytest.approx(real, rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["silu", "mish"])
+def test_a_derivative_that_is_one_kernel_on_a_gpu_is_one_here(name):
+    with pretended_gpus() as ledger:
+        x = torch.ones(8, device=KIND, requires_grad=True)
+        y = getattr(torch.nn.functional, name)(x)
+        ledger.restart()
+        y.backward(torch.ones_like(y))
+        assert ledger.launches == {f"{name}_backward": 1, "ones_like": 1}

@@ -244,6 +244,9 @@ class SizeClass(Section):
 
     gpu: int = Field(1, ge=0, description="GPUs a job; with several, a model's layers are spread over them.")
     gpu_memory_gb: float = Field(80, ge=0, description="Memory of each GPU in GB: preflight names what does not fit.")
+    gpu_type: Literal["h200", "h100", "l40s", "a100", "a40"] = Field(
+        "h200", description="What `cost` takes a GPU's speed from; the cluster is asked for one in the profile."
+    )
     cpus: Positive = Field(4, description="Processor cores a job.")
     mem_mb: Positive = Field(32_000, description="Memory of the machine a job, in MB.")
     evaluate_minutes: float = Field(20, gt=0, description="Minutes to evaluate one cell.")

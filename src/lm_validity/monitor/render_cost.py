@@ -73,9 +73,9 @@ def _trust(estimator: Estimator) -> list[str]:
     error = estimator.error()
     if not estimator.measured:
         lines.append(
-            "UNCALIBRATED: no finished cell to learn from. The hours are an analytic model's for one H200; where "
-            "documents are assumed they are far too high (`snakemake prefetch` counts them). Run a few cells of each "
-            "size class, then ask again."
+            "UNCALIBRATED: no finished cell to learn from. The hours are an analytic model's, by the gpu_type of each "
+            "size class; where documents are assumed they are far too high (`snakemake prefetch` counts them). Run a "
+            "few cells of each size class, then ask again."
         )
     else:
         devices = ", ".join(sorted({one.device for one in estimator.measured}))

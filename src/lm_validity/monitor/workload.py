@@ -1,6 +1,6 @@
 """How much work a cell is, by an analytic model: documents, tokens, floating-point operations, seconds, bytes.
 
-Constants are estimates for one H200 with Hugging Face code run eagerly; `monitor.cost` corrects them by the cells that
+Constants are estimates for one GPU with Hugging Face code run eagerly; `monitor.cost` corrects them by the cells that
 were finished. Where neither splits nor records exist yet, documents are the caps of the configuration.
 """
 
@@ -21,6 +21,9 @@ from lm_validity.run.rules import rule_of
 
 # floating-point operations a second that training and evaluation reach: 40% of an H200's peak in 16 bits
 RATE = {"bfloat16": 395e12, "float16": 395e12, "float32": 45e12}
+# of other GPUs, as a share of an H200's by the makers' data sheets: (products in 16 bits without sparsity, float32)
+SPEED = {"h200": (1, 1), "h100": (1, 1), "l40s": (362 / 989, 91.6 / 67), "a100": (312 / 989, 19.5 / 67)}
+SPEED |= {"a40": (150 / 989, 37.4 / 67)}
 BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 FORWARD_SECONDS, STEP_SECONDS = 0.028, 0.085  # launch floor of a forward pass, and of an optimizer step
 PASS_SECONDS, DOCUMENT_SECONDS = 3.0, 0.0012  # host: once an evaluation, and a document
@@ -150,7 +153,8 @@ class Workload:
     def computing_seconds(self, row: Model | LanguageModel, operations: float, passes: float, steps: float) -> float:
         """Seconds of so many floating-point operations: at the device's rate, or what it takes to launch so many
         forward passes and optimizer steps, whichever is longer."""
-        return max(operations / RATE[row.dtype], passes * FORWARD_SECONDS + steps * STEP_SECONDS)
+        of_type = SPEED[size_class(self.run, row).gpu_type][row.dtype == "float32"]
+        return max(operations / (RATE[row.dtype] * of_type), passes * FORWARD_SECONDS + steps * STEP_SECONDS)
 
     def scoring_operations(self, row: Model, benchmark: str, split: str) -> float:
         """2P a token."""

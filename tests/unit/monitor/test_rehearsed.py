@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lm_validity.config.load import load_run
+from lm_validity.errors import InputError
 from lm_validity.files import write_json
 from lm_validity.monitor.readiness import gpu_memory_problems
 from lm_validity.monitor.workload import Workload
@@ -95,6 +96,27 @@ def test_a_size_class_that_cannot_hold_its_model_is_named_with_what_to_change(re
     assert "gradient_checkpointing (then 19 GB)" in problem.action
     assert "size_class cluster" in problem.action and "2 GPUs of 20 GB" in problem.action
     assert judge(run, row, FOUND).micro_batch == 0 and first_micro_batch(run, row, 20) == 1
+
+
+def test_a_size_class_without_a_gpu_has_no_memory_to_compare_with(rehearsed):
+    run, row = rehearsed(gpu=0, gpu_memory_gb=0)
+    verdict = judge(run, row, FOUND)
+    assert (verdict.available, verdict.micro_batch, verdict.advice) == (0, 0, "")
+    assert not [one for one in gpu_memory_problems(run) if one.where == "model oak-l"]
+
+
+def test_hours_are_those_of_the_gpu_and_an_unknown_one_is_an_error(rehearsed):
+    def seconds(row, run) -> float:
+        return Workload(run).computing_seconds(row, 1e18, passes=0, steps=0)
+
+    run, row = rehearsed(gpu_type="a100")
+    slow = seconds(row, run)
+    run, row = rehearsed()
+    by_type = {"bfloat16": 989 / 312, "float16": 989 / 312, "float32": 67 / 19.5}
+    assert slow / seconds(row, run) == pytest.approx(by_type[row.dtype])
+    with pytest.raises(InputError, match=r"size_classes\.medium\.gpu_type") as error:
+        rehearsed(gpu_type="mi300")
+    assert "mi300" in error.value.problem and "h200" in error.value.problem and error.value.hint
 
 
 def test_adapters_that_are_refused_are_a_problem_before_the_queue(rehearsed):

@@ -8,6 +8,7 @@ import torch
 from lm_validity.cells import gpu_check
 from lm_validity.cells.gpu_check import Finding, check_gpu, verdict
 from lm_validity.cells.models import scorer
+from lm_validity.cells.rehearsal.device import KIND, pretended_gpus
 from lm_validity.errors import InputError
 
 
@@ -127,3 +128,28 @@ def test_others_memory_is_said(monkeypatch):
         "GPU 0": "passed",
         "GPU 1": "noted",
     }
+
+
+def test_on_a_cpu_memory_is_not_measured():
+    (found,) = gpu_check._memory(None, "cpu")
+    assert (found.outcome, found.detail) == ("skipped", "not measured: no GPU")
+
+
+@pytest.mark.parametrize(("share", "outcome"), [(1.04, "passed"), (0.96, "passed"), (1.06, "noted"), (0.9, "noted")])
+def test_measured_memory_is_held_against_the_rehearsal(share, outcome, monkeypatch):
+    monkeypatch.setattr(gpu_check, "_forecast", lambda folder: 50e6)
+    monkeypatch.setattr(gpu_check, "_measured_peak", lambda folder, device: share * 50e6)
+    (found,) = gpu_check._memory(None, "cuda")
+    assert found.outcome == outcome and f"{share - 1:+.0%}" in found.detail
+
+
+@pytest.mark.slow
+def test_a_pretended_gpu_takes_what_was_rehearsed(folder, monkeypatch):
+    """The way that a GPU is measured, with the ledger in the allocator's place."""
+    forecast = gpu_check._forecast(folder)
+    with pretended_gpus() as ledger:
+        monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: ledger.live_bytes)
+        monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda device: ledger.restart())
+        monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda device: ledger.peak_bytes)
+        measured = gpu_check._measured_peak(folder, f"{KIND}:0")
+    assert measured == pytest.approx(forecast, rel=0.005) and forecast > 1e6

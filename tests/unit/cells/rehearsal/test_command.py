@@ -1,6 +1,7 @@
 """`lm-validity rehearse` from a config.json alone: an answer on disk, asked once; bad input in one line."""
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ import typer
 from typer.testing import CliRunner
 
 from lm_validity.cells.rehearsal import rehearse as rehearsing
+from lm_validity.cli import main
 from lm_validity.cli.rehearse import register
 from lm_validity.errors import InputError
 
@@ -62,3 +64,23 @@ def test_what_is_no_causal_language_model_is_one_line(command):
     assert isinstance(refused.exception, InputError) and "mine: not rehearsed" in refused.exception.problem
     assert refused.output.startswith("mine: FAILS")
     assert not Path("results/run/rehearsal").exists()
+
+
+@pytest.mark.parametrize(
+    ("config", "size_class", "words"),
+    [
+        ({"model_type": "bert", "architectures": ["BertForMaskedLM"]}, {}, "not rehearsed"),
+        (CONFIG | {"num_attention_heads": 7}, {}, "not rehearsed"),  # 64 is no multiple of it
+        ({"model_type": "bert"}, {"gpu_type": "mi300"}, "mi300"),
+    ],
+)
+def test_a_failure_is_exit_code_2_and_one_line(config, size_class, words, command, monkeypatch, capsys):
+    command(config)
+    settings = json.loads(Path("run.yaml").read_text())
+    settings["size_classes"]["one"] |= size_class
+    Path("run.yaml").write_text(json.dumps(settings))
+    monkeypatch.setattr(sys, "argv", ["lm-validity", "rehearse", "--configfile", "run.yaml"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2 and words in line and "Hint: " in line

@@ -52,7 +52,7 @@ def gather(
     frames = [read_scores(path) for path in tables.get("scores", ())]
     for path in sheets:
         log = ImportLog(strict)
-        frames.append(read_csv_scores(path, CsvOptions(), log))
+        frames.append(_csv_scores(path, log))
         found.lines += log.lines(frames[-1])
     for kind in ("items", "trials", "selections"):
         if kind in tables:
@@ -68,6 +68,17 @@ def gather(
         found.scores = _joined(frames, found.lines)
         write_table(found.scores, SCORES, folder / "scores.parquet")
     return found
+
+
+def _csv_scores(path: Path, log: ImportLog) -> pd.DataFrame:
+    """The scores of a CSV file without options. Raises InputError, where an option would help with its command."""
+    try:
+        return read_csv_scores(path, CsvOptions(), log)
+    except InputError as error:
+        if "--" not in error.hint:
+            raise
+        command = f"lm-validity import csv {path} --output scores"
+        raise InputError(error.problem, f"{command}, with {error.hint.rstrip('.')}; then report scores.") from None
 
 
 def table_kind(path: Path) -> str:

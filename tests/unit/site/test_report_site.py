@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from lm_validity.cli.reports import app
 from lm_validity.errors import InputError
+from lm_validity.site.gather import gather
 from lm_validity.site.report import Given, report_site
 from lm_validity.tables.schema import SCORES, TRIALS, read_scores, write_table
 from lm_validity.tables.sheets import read_benchmarks, read_models
@@ -171,6 +172,13 @@ def test_bad_input_leaves_nothing(tmp_path):
     refused([tmp_path / "in"], tmp_path / "out", "names none of the models", models=tmp_path / "wrong.csv")
     (tmp_path / "wrong.csv").write_text("benchmark\nnothing\n")
     refused([tmp_path / "in"], tmp_path / "out", "names none of the benchmarks", benchmarks=tmp_path / "wrong.csv")
+
+
+def test_a_table_that_needs_an_option_is_refused_with_the_command_that_has_it(tmp_path):
+    (tmp_path / "table.csv").write_text("model,x,y\na,40,50\n")
+    with pytest.raises(InputError) as refused:
+        gather([tmp_path / "table.csv"], tmp_path)
+    assert f"import csv {tmp_path / 'table.csv'} --output" in refused.value.hint and "--percent" in refused.value.hint
 
 
 def test_two_models_under_one_name_are_refused(tmp_path):

@@ -17,6 +17,7 @@ Value = float | Missing
 Range = Interval | Missing
 ByProtocol = dict[str, Value]
 OUTSIDE = "The estimate lies outside what its resamples give, so there is no interval to trust."
+NO_SPREAD = "Every resample gives the same value, which says nothing about other models: there is no interval."
 UNDEFINED_RESAMPLES = "Too few of the resamples give a value, so there is no interval."
 
 
@@ -30,6 +31,8 @@ def ends(value: object, interval: Interval | None, reason: str) -> Range:
         return Missing(reason or UNDEFINED_RESAMPLES)
     if value is not None and not interval.low <= value <= interval.high:
         return Missing(OUTSIDE)
+    if interval.high - interval.low < 1e-12:
+        return Missing(NO_SPREAD)
     return interval
 
 

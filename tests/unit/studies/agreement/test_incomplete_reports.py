@@ -10,6 +10,7 @@ import pytest
 from tests.unit.studies.agreement.conftest import (
     BENCHMARKS,
     DIRECT,
+    MODELS,
     NAMES,
     PREPARED,
     SMALL,
@@ -25,6 +26,7 @@ from lm_validity.site.partial import mark_unfinished
 from lm_validity.studies.agreement.analysis import analyze_agreement
 from lm_validity.studies.agreement.factors.report import report_factors
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
+from lm_validity.studies.agreement.summary import NO_SPREAD
 from lm_validity.studies.agreement.uncertainty import agreement_uncertainty
 from lm_validity.summaries import Missing, is_known
 
@@ -62,6 +64,19 @@ def test_a_model_with_few_benchmarks_is_picked_without_an_interval_and_a_note_sa
     assert summary["potential"][DIRECT]["m3"]["interval_population_of_benchmarks"] is None
     assert pick_finding(tmp_path).endswith("m3 ranks highest on the first factor: rank 1 of 4.")
     assert any("potential.direct.m3.interval_population_of_benchmarks" in note for note in summary["notes"])
+
+
+def test_the_model_that_ranks_highest_is_named_though_its_size_is_unknown(tmp_path):
+    sheets = {"models": MODELS.replace("m3,G,4,", "m3,G,,"), "benchmarks": FOUR_BENCHMARKS}
+    summary = run(tmp_path, score_rows({DIRECT: four_benchmarks()}), report=report_factors, resamples=100, **sheets)
+    assert summary["best_by_budget"][DIRECT][-1]["model"] == "m2"
+    assert pick_finding(tmp_path).startswith("m3 ranks highest on the first factor: rank 1 of 4")
+
+
+def test_resamples_that_all_agree_give_no_interval(tmp_path):
+    tau = agreement_of(tmp_path, score_rows({DIRECT: four_benchmarks()}), 100, benchmarks=FOUR_BENCHMARKS).kendall_tau
+    assert tau[DIRECT].mean == 1 and tau[DIRECT].interval == Missing(NO_SPREAD)
+    assert tau[DIRECT].by_benchmark_interval["a"] == Missing(NO_SPREAD)
 
 
 def test_prompts_are_shown_at_the_checkpoint_whose_test_score_counts(tmp_path):

@@ -140,12 +140,14 @@ def _compute_finding(summary: FactorsSummary) -> Finding | None:
 
 def _pick_finding(summary: FactorsSummary) -> Finding | None:
     protocol = main_protocol(summary)
-    choices = summary.best_by_budget.get(protocol)
-    if not choices:
+    ranks = {name: one for name, one in summary.potential.get(protocol, {}).items() if is_known(one.rank)}
+    if not ranks:
         return None
     labels = dict(zip(summary.matrix.models, summary.matrix.labels, strict=True))
-    best = choices[-1]
-    potential = summary.potential[protocol][best.model]
+    best = min(ranks, key=lambda name: number(ranks[name].rank))
+    potential = ranks[best]
+    if not is_known(potential.share_in_top["1"]):
+        return None
     by_category = is_known(potential.interval_population_of_categories)
     bounds = potential.interval_population_of_benchmarks
     bounds = potential.interval_population_of_categories if by_category else bounds
@@ -162,8 +164,8 @@ def _pick_finding(summary: FactorsSummary) -> Finding | None:
         )
     first = "has most potential: rank" if protocol == PREPARED else "ranks highest on the first factor: rank"
     return Finding(
-        f"{labels[best.model]} {first} {number(potential.rank):.0f} of {summary.models}{interval}.",
-        f"{basis} Among models of known size.",
+        f"{labels[best]} {first} {number(potential.rank):.0f} of {summary.models}{interval}.",
+        basis,
     )
 
 

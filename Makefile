@@ -28,7 +28,7 @@ define gate
 @printf '\n== %s\n' '$(1)' && start=$$SECONDS && $(2) && echo "   passed in $$((SECONDS - start)) s"
 endef
 
-.PHONY: help demo test test-slow slurm-test slurm-test-slow slurm-up-and-down lint format docs benchmark clean FORCE
+.PHONY: help demo test test-slow test-real slurm-test slurm-test-slow slurm-up-and-down lint format docs benchmark clean FORCE
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -45,6 +45,10 @@ test: lint ## formatters, linters, unit, workflow and published-number tests
 test-slow: test .venv/installed-bayes ## also the long simulations and kill runs
 	@printf '\n== slow tests\n'
 	@$(PYTEST) -m 'slow and not slurm' -o timeout=3600 $(GATED)
+
+test-real: .venv/installed ## real models on real benchmark files (REAL_DATA=folder): hours, in pieces that go on
+	@$(BIN)/python tests/real/fetch_models.py .real
+	@$(ACTIVATED) $(BIN)/pytest -n 0 -m real -o timeout=3600 --durations 0 tests/real
 
 slurm-test: slurm-up-and-down ## as root on Debian: start a real one-machine Slurm, break things on it, stop it
 	@$(SLURM) $(ON_SLURM) -m "slurm and not slow" tests/slurm

@@ -271,6 +271,8 @@ def _models(own: OwnTask) -> pd.DataFrame:
     sheet = Path(own.base.configuration.models)
     frame = read_text_rows(sheet, LAYOUT).frame()
     frame["path"] = [row.path for row in own.base.models.values()]
+    if "adapter" in frame:
+        frame["adapter"] = [row.adapter or "" for row in own.base.models.values()]
     if "checkpoints" in frame:
         moved = frame["checkpoints"].map(lambda path: os.path.relpath(sheet.parent / path, own.folder))
         frame["checkpoints"] = moved.where(frame["checkpoints"] != "", "")

@@ -80,6 +80,16 @@ def test_the_run_has_the_cells_of_the_new_benchmark_only(project):
     assert run.models["own"].path == "results/mine/models/own"
 
 
+def test_an_adapter_of_the_run_stays_where_it_is(project):
+    sheet = Path("sheets/models.tsv")
+    header, *rows = sheet.read_text().splitlines()
+    adapters = ("", "results/{run}/adapters/own", "me/lora@v2")
+    lines = [f"{row}\t{adapter}" for row, adapter in zip(rows, adapters, strict=True)]
+    sheet.write_text("\n".join([f"{header}\tadapter", *lines]) + "\n")
+    found = [row.adapter for row in write_run(read()).models.values()]
+    assert found == [None, "results/mine/adapters/own", "me/lora@v2"]
+
+
 def test_without_training_documents_scores_are_direct(project):
     Path("tasks/rivers.yaml").write_text(DIRECT)
     own = read()

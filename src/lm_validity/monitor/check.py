@@ -137,8 +137,9 @@ def record_problems(run: Run) -> list[Problem]:
             found.append(Problem(str(path), "not valid JSON", f"delete it and run {PREFETCH}"))
             continue
         for name, point in record.get("checkpoints", {}).items() if not record.get("replay") else ():
-            place = Path(point["path"]) / (point["subfolder"] or "")
-            if not any(place.glob("*.safetensors")):
+            places = [Path(point["path"]) / (point["subfolder"] or "")]
+            places += [Path(point["adapter"]["path"])] if "adapter" in point else []
+            for place in (one for one in places if not any(one.glob("*.safetensors"))):
                 what = f"checkpoint {name}: no weights in {place} any more"
                 found.append(Problem(f"{kind} {path.stem}", what, f"delete {path} and run {PREFETCH}"))
     return found

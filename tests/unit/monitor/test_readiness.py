@@ -71,6 +71,19 @@ def test_adapters_on_the_hub_are_asked_for_too(real):
     assert len(unfetched_models(run)) == 6
 
 
+def test_weights_or_an_adapter_that_went_away_are_named(real, tmp_path):
+    run = real()
+    record = run.results / "prefetch/models/oak-s.json"
+    point = {"path": str(tmp_path / "base"), "subfolder": None, "adapter": {"path": str(tmp_path / "adapter")}}
+    write_json(record, {"checkpoints": {"final": point}})
+    gone = [str(problem) for problem in record_problems(run) if "no weights" in str(problem)]
+    assert ["base" in line for line in gone] == [True, False] and str(tmp_path / "adapter") in gone[1]
+    for name in ("base", "adapter"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "any.safetensors").touch()
+    assert not any("oak-s" in str(problem) for problem in record_problems(run))
+
+
 def test_a_model_that_does_not_fit_its_gpus(real):
     run = real(size_classes={"tiny": {}, "small": {}, "medium": {"gpu_memory_gb": 5}})
     (line,) = lines(run)

@@ -99,6 +99,25 @@ def test_the_commit_is_resolved_and_recorded_and_the_token_is_not(hub):
     assert TOKEN not in repr(record) and hub.downloads == list(FILES)
 
 
+def test_an_adapter_comes_from_the_hub_at_its_own_revision(hub, tmp_path):
+    """On a base model in a folder: both digests are the model's."""
+    base = tmp_path / "base"
+    base.mkdir()
+    for name, content in FILES.items():
+        (base / name).write_bytes(content)
+    settings = b'{"peft_type": "LORA", "base_model_name_or_path": "org/base"}'
+    hub.files = {"adapter_config.json": settings, "adapter_model.safetensors": b"weights", "training/state.json": b"{}"}
+    asked, answer = [], hub.model_info
+    hub.model_info = lambda path, revision=None, **more: asked.append((path, revision)) or answer(path, revision)
+    final = prefetch_model(Model(model="toy", path=str(base), adapter="me/lora@v2"))["checkpoints"]["final"]
+    assert asked == [("me/lora", "v2")] and hub.downloads == ["adapter_config.json", "adapter_model.safetensors"]
+    assert final["adapter"] == {
+        "path": str(hub.cache / SHA), "revision": SHA, "digest": SHA, "files": None, "tokenizer": None
+    }  # fmt: skip
+    alone = prefetch_model(Model(model="toy", path=str(base)))["checkpoints"]["final"]
+    assert final["digest"] == f"{alone['digest']}+{SHA}" and "adapter" not in alone
+
+
 def test_room_is_looked_for_before_anything_is_fetched(hub, monkeypatch):
     free(monkeypatch, 6999)
     with pytest.raises(InputError, match=r"GB to download.*free in the hub cache.*HF_HOME"):

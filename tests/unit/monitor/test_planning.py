@@ -95,11 +95,11 @@ def test_an_audit_draws_unplanned_cells_into_the_next_round():
 
 
 def test_the_shipped_plan_is_what_the_command_draws():
-    """`lm-validity plan --configfile config/sparse.yaml --design balanced`, which asks for no cost without a budget."""
+    """`lm-validity plan --design balanced`, with a budget that pays for 60% of the cells."""
     run = load_run("config/sparse.yaml")
     models, benchmarks = run.agreement_names
-    drawn = designs.balanced({(m, b): Cost(0, 0) for m in models for b in benchmarks}, seed=0)
-    assert [(one.model, one.benchmark) for one in drawn] == list(run.plan) and len(drawn) == 32
+    drawn = designs.balanced({(m, b): Cost(1, 1) for m in models for b in benchmarks}, seed=0, budget=49)
+    assert [(one.model, one.benchmark) for one in drawn] == list(run.plan) and len(drawn) == 49
 
 
 # ---- a run --------------------------------------------------------------------------------

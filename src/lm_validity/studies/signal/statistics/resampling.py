@@ -85,8 +85,8 @@ def resampling_interval(
     is smooth. Where a curve's score is low by chance it can hardly fall further, so that the bias shows too
     small; moving by twice the bias mends this in part. It held the mean score of newly drawn items in 94% to 100%
     of simulated benchmarks, percentiles alone in 54% to 100%, moved by once the bias in 86% to 100%
-    (docs/reference/signal.md). Bounds are cut to [minimum, maximum]. `resampled` is (resamples,); NaN among them are left out,
-    and without any the bounds are NaN.
+    (docs/reference/signal.md). Bounds are cut to [minimum, maximum]. `resampled` is (resamples,); NaN among them are
+    left out, and without any the bounds are NaN.
     """
     resampled = np.asarray(resampled, dtype=float)
     resampled = resampled[np.isfinite(resampled)]

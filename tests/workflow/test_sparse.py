@@ -1,0 +1,107 @@
+"""config/sparse.yaml, the miniature with a plan, and the same study on the full grid; then a round."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from scipy.stats import kendalltau
+from tests.workflow.conftest import Project
+
+from lm_validity.studies.agreement.statistics.sparse.standing import mean_standing
+
+pytestmark = pytest.mark.slow
+CONFIG = Path("config/sparse.yaml")
+RESULTS = Path("results/sparse")
+PREPARED = "train_before_test"
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory) -> Project:
+    """A complete run of the configuration as it is shipped."""
+    project = Project(tmp_path_factory.mktemp("planned"))
+    project.snakemake("--configfile", str(CONFIG))
+    return project
+
+
+@pytest.fixture(scope="module")
+def full(planned, tmp_path_factory) -> Project:
+    """The same run without its plan: what was computed is found in the store."""
+    project = planned.copy_to(tmp_path_factory.mktemp("full") / "copy")
+    text = (project.folder / CONFIG).read_text()
+    (project.folder / CONFIG).write_text("".join(row for row in text.splitlines(True) if not row.startswith("plan:")))
+    project.snakemake("--configfile", str(CONFIG))
+    return project
+
+
+def summary_of(project: Project) -> dict:
+    return json.loads((project.folder / RESULTS / "reports/agreement/summary.json").read_text())
+
+
+def prepared_scores(project: Project) -> pd.DataFrame:
+    """(models, benchmarks) prepared scores on test, without the corpora."""
+    scores = pd.read_parquet(project.folder / RESULTS / "tables/scores.parquet")
+    mine = scores[(scores.protocol == PREPARED) & scores.metric.isin(["acc,none", "exact_match,none"])]
+    return mine.pivot(index="model", columns="benchmark", values="value")
+
+
+def test_only_planned_cells_are_prepared(planned):
+    plan = pd.read_csv(planned.folder / "config/sparse_plan.tsv", sep="\t")
+    scores = pd.read_parquet(planned.folder / RESULTS / "tables/scores.parquet")
+    found = scores[(scores.protocol == PREPARED) & scores.selected]
+    assert set(zip(found.model, found.benchmark, strict=True)) == set(zip(plan.model, plan.benchmark, strict=True))
+    direct = scores[(scores.protocol == "direct") & scores.selected & (scores.split == "test")]
+    assert len(set(zip(direct.model, direct.benchmark, strict=True))) == 81
+    trained = {tuple(cell.split("/")[1:]) for cell in planned.sidecars("sparse") if cell.startswith("finetune")}
+    assert {(model, name.split(".")[0]) for model, name in trained} == set(zip(plan.model, plan.benchmark, strict=True))
+
+
+def test_the_pages_say_what_was_measured_and_spared_and_draw_predictions_dashed(planned):
+    found, folder = summary_of(planned)["incomplete"][PREPARED], planned.folder / RESULTS
+    page = json.loads((folder / "reports/agreement/page.json").read_text())
+    said = " ".join(one["sentence"] for one in page["findings"])
+    assert f"{found['cells']} of 63 cells were measured" in said and found["missing"] == found["unplanned"]
+    page = json.loads((folder / "reports/computation/page.json").read_text())
+    (spared,) = (one["sentence"] for one in page["findings"] if "By plan" in one["sentence"])
+    assert "of 81 pairs" in spared and "spared" in spared
+    figure = json.loads((folder / f"reports/agreement/figures/predictions_{PREPARED}.vl.json").read_text())
+    marks = [layer["mark"] for layer in figure["layer"]]
+    assert len(marks) == 2 and all(mark["strokeDash"] for mark in marks)
+    predictions = pd.read_csv(folder / f"reports/agreement/tables/predictions_{PREPARED}.csv")
+    assert len(predictions) == found["missing"] and (predictions.planned == "no").all()
+    assert "By plan" in (folder / "report/index.html").read_text()
+
+
+def test_the_ranking_is_nearly_that_of_the_full_grid_and_its_intervals_hold_it(planned, full):
+    """Nothing is computed twice; the cells that both have are the same."""
+    sparse, whole = prepared_scores(planned), prepared_scores(full)
+    before, after = planned.sidecars("sparse"), full.sidecars("sparse")
+    assert before.items() <= after.items() and whole.shape == (9, 7) and whole.notna().all(axis=None)
+    both = sparse.notna().to_numpy()
+    np.testing.assert_array_equal(whole.reindex_like(sparse).to_numpy()[both], sparse.to_numpy()[both])
+    standing = mean_standing(whole.to_numpy())
+    rank = pd.Series((-standing).argsort().argsort() + 1.0, whole.index)
+    found = pd.DataFrame(summary_of(planned)["incomplete"][PREPARED]["ranks"]).T.loc[whole.index]
+    low, high = np.array(found["interval"].tolist()).T
+    assert kendalltau(found["rank"].astype(float), rank)[0] > 0.7
+    assert np.mean((low <= rank) & (rank <= high)) >= 8 / 9
+    assert summary_of(full)["incomplete"] == {}
+
+
+def test_a_further_round_computes_its_own_cells_and_no_other(planned, tmp_path):
+    """`next`, then the workflow: what was there stays untouched, and the tau of the planned cells is what it was."""
+    project = planned.copy_to(tmp_path / "copy")
+    before, tau = project.sidecars("sparse"), summary_of(project)["incomplete"][PREPARED]["kendall_tau"]
+    said = project.lm_validity("next", "--goal", "tau=.999", "--configfile", str(CONFIG)).stdout
+    plan = pd.read_csv(project.folder / "config/sparse_plan.tsv", sep="\t")
+    added = plan[plan["round"] == 2]
+    assert 0 < len(added) <= 7 and "round 2" in said
+    project.snakemake("--configfile", str(CONFIG))
+    new = {cell.split("--")[0] for cell, written in project.sidecars("sparse").items() if before.get(cell) != written}
+    pairs = {(cell.split("/")[1], cell.split("/")[2].split(".")[0]) for cell in new}
+    assert pairs == set(zip(added.model, added.benchmark, strict=True))
+    assert {cell.split("/")[0] for cell in new} <= {"finetune_adapter", "evaluate_adapter"}
+    found = summary_of(project)["incomplete"][PREPARED]
+    assert found["by_scores"] == len(added) and found["kendall_tau"]["mean"] == tau["mean"]
+    assert found["kendall_tau"]["comparisons"] == tau["comparisons"]

@@ -119,7 +119,7 @@ def _plan_first(configfile: Path, goal, seed: int, calibration, options: tuple[s
 
     values = read_values(configfile)
     place = values.get("plan") if isinstance(values, dict) else None
-    if not place:
+    if not isinstance(place, str) or not place:
         raise InputError(f"{configfile}: key 'plan' names no file.", "set `plan: plan.tsv`; it will be written there.")
     if Path(place).is_file():
         return

@@ -68,9 +68,7 @@ class Fitted:
 def fit_cells(matrix: ScoreMatrix, protocol: str, seed: int = SEED) -> Fitted | None:
     """The process of a protocol's measured cells; None where there are too few or too many."""
     scores = matrix.measured(protocol)[:, ~matrix.is_corpus]
-    process = None
-    if np.isfinite(scores).any(axis=1).sum() >= MINIMUM_MODELS:
-        process = _fit(matrix, protocol, scores, seed)
+    process = _fit(matrix, protocol, scores, seed)
     return None if process is None else Fitted(process, *_trust(matrix, protocol, scores, process, seed))
 
 
@@ -78,12 +76,15 @@ def _incomplete(matrix: ScoreMatrix, protocol: str, seed: int) -> Incomplete:
     is_task = ~matrix.is_corpus
     measured, planned = np.isfinite(matrix.measured(protocol)[:, is_task]), matrix.planned(protocol)[:, is_task]
     fitted, scores = fit_cells(matrix, protocol, seed), matrix.oriented(protocol)[:, is_task]
+    by_scores = int((measured & ~np.isfinite(scores)).sum())
+    # agreement must not learn of cells that scores chose, not even through a prediction
+    unchosen = _fit(matrix, protocol, scores, seed) if by_scores else fitted and fitted.process
     return Incomplete(
         cells=int(measured.sum()),
         missing=int((~measured).sum()),
         unplanned=int((~measured & ~planned).sum()),
-        by_scores=int((measured & ~np.isfinite(scores)).sum()),
-        kendall_tau=_pooled(matrix, scores, fitted and fitted.process),
+        by_scores=by_scores,
+        kendall_tau=_pooled(matrix, scores, unchosen),
         ranks=Missing(NO_PROCESS) if fitted is None else _standings(matrix, fitted, seed),
         trust=Missing(NO_PROCESS) if fitted is None else fitted.trust,
         predictions=[] if fitted is None else _predictions(matrix, fitted, planned),
@@ -92,7 +93,12 @@ def _incomplete(matrix: ScoreMatrix, protocol: str, seed: int) -> Incomplete:
 
 
 def _fit(matrix: ScoreMatrix, protocol: str, scores: np.ndarray, seed: int) -> CellProcess | None:
-    """The process of a protocol's scores; for prepared ones, the direct scores are known beside them."""
+    """The process of a protocol's scores; for prepared ones, the direct scores are known beside them.
+
+    None where there are too few or too many.
+    """
+    if np.isfinite(scores).any(axis=1).sum() < MINIMUM_MODELS:
+        return None
     is_task, other = ~matrix.is_corpus, PROTOCOLS[0]
     direct = matrix.oriented(other)[:, is_task]
     if protocol == other:

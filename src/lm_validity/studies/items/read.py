@@ -53,7 +53,10 @@ def _one_metric(rows: pd.DataFrame, path: str | Path) -> pd.DataFrame:
     if (counts > 1).any():
         name = counts.index[counts > 1][0]
         metrics = ", ".join(sorted(rows.loc[rows["benchmark"] == name, "metric"].dropna().unique()))
-        raise InputError(f"{path}: {name} has several metrics ({metrics}).", "name one in a sheet: --benchmarks.")
+        raise InputError(
+            f"{path}: {name} has several metrics ({metrics}).",
+            "name one in a sheet: --benchmarks (the one that lm-validity report writes will do).",
+        )
     return rows
 
 

@@ -15,7 +15,6 @@ from lm_validity.errors import InputError, nearest
 from lm_validity.monitor.planning.designs import next_round
 from lm_validity.monitor.planning.savings import Cost, Pair, hours_in_words, total
 from lm_validity.site.rounds import Goal, Standing, check_finished, standing_of
-from lm_validity.studies.agreement.incomplete.estimates import drawn_tables
 from lm_validity.studies.agreement.statistics.ranking import average_ranks
 from lm_validity.studies.agreement.statistics.sparse.choice import Choice
 from lm_validity.studies.agreement.statistics.sparse.standing import mean_standing, rank_draws
@@ -93,7 +92,7 @@ def place_model(run: Run, model: str, costs: Mapping[Pair, Cost]) -> Joining:
     row = models.index(model)
     if standing.fitted.process.measured[row].any():
         raise InputError(f"{model!r} has prepared scores already.", "add further cells with `lm-validity next`.")
-    tables = drawn_tables(standing.fitted)
+    tables = standing.tables()
     own, places = _own_hours(standing, costs, row), []
     for step in Choice(tables).steps(own, np.arange(len(models)) == row):
         spent = own[row, step.benchmark] + (places[-1].hours if places else 0.0)

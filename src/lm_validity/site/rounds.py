@@ -18,7 +18,7 @@ from lm_validity.monitor.planning.designs import next_round
 from lm_validity.monitor.planning.savings import Cost, Pair, hours_in_words, total
 from lm_validity.studies.agreement.incomplete.estimates import NO_PROCESS, SEED, Fitted, drawn_tables, fit_cells
 from lm_validity.studies.agreement.score_matrix import PREPARED, ScoreMatrix, read_score_matrix
-from lm_validity.studies.agreement.statistics.sparse.choice import Choice, Outlook, Step
+from lm_validity.studies.agreement.statistics.sparse.choice import DRAWS, Choice, Outlook, Step
 from lm_validity.words import decimal, listing
 
 # of all cells, that a round takes: a round is a run of the workflow, and what is expected of late cells is less exact
@@ -78,7 +78,11 @@ class Standing:
 
     def choice(self) -> Choice:
         """A fresh choice of cells."""
-        return Choice(drawn_tables(self.fitted))
+        return Choice(self.tables())
+
+    def tables(self) -> np.ndarray:
+        """(draws, models, benchmarks) what the table may be, for a choice."""
+        return drawn_tables(self.fitted, SEED, DRAWS)
 
     def hours(self, costs: Mapping[Pair, Cost], planned: Mapping[Pair, PlannedCell]) -> np.ndarray:
         """(models, benchmarks) hours of each cell that is neither planned nor measured; inf for the others."""

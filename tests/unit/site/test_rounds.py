@@ -112,10 +112,10 @@ def workflow(monkeypatch):
     return calls
 
 
-def test_rounds_run_workflow_and_next_in_turn_until_nothing_is_left(measured, workflow, capsys):
+def test_rounds_run_workflow_and_next_in_turn_until_the_goal_is_reached(measured, workflow, capsys):
     command.rounds("tau=.9999999", ["--cores", "1"], CONFIG)
     plan, once = read_cells("replay/plan.tsv"), ("--cores", "1", "--configfile", str(CONFIG))
-    assert len(plan) == 18 and [one.round for one in plan.values()] == sorted(one.round for one in plan.values())
+    assert 12 < len(plan) <= 18 and [one.round for one in plan.values()] == sorted(one.round for one in plan.values())
     assert set(workflow) == {once} and len(workflow) == 1 + len({one.round for one in plan.values()}) - 1
     workflow.clear()
     command.rounds("tau=.9999999", None, CONFIG)

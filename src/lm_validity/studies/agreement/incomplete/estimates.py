@@ -191,11 +191,11 @@ def _hardly_measured(matrix: ScoreMatrix, measured: np.ndarray) -> list[str]:
 # ---- ranks and predictions -------------------------------------------------------------------------------------------
 
 
-def drawn_tables(fitted: Fitted, seed: int = SEED) -> np.ndarray:
+def drawn_tables(fitted: Fitted, seed: int = SEED, draws: int = DRAWS) -> np.ndarray:
     """(draws, models, benchmarks) tables with the missing scores drawn, their intervals widened."""
     process = fitted.process
-    draws = max(100, min(DRAWS, DRAWS * DRAWN_CELLS // process.scores.size))
-    return process.draws(draws, np.random.default_rng(seed), fitted.widening)
+    fewer = max(100, min(draws, DRAWS * DRAWN_CELLS // process.scores.size))
+    return process.draws(fewer, np.random.default_rng(seed), fitted.widening)
 
 
 def _standings(matrix: ScoreMatrix, fitted: Fitted, seed: int) -> dict[str, Standing]:

@@ -14,6 +14,7 @@ from lm_validity.studies.agreement.statistics.ceiling import noise_ceiling
 from lm_validity.studies.agreement.statistics.corrected import (
     corrected_interval,
     mean_tau_left_out,
+    means_without_clusters,
     noise_corrected_tau,
     transformed_interval,
 )
@@ -139,6 +140,29 @@ def _over_families(table: Table, taus: dict[str, np.ndarray], like_these: dict[s
         interval = transformed_interval(tau[0], tau[1:], "tau", np.bincount(table.families))
         found[f"tau, {p}|families|families like these"] = one(tau[0], interval, like_these[p].tau)
     return found
+
+
+def population_results(
+    world: World, size: Size, table: Table, populations: dict[str, Population] | None
+) -> dict[str, Result]:
+    """Jackknife intervals for other models and other benchmarks: families and categories are left out in turn."""
+    truths = _truths(world, size, table, populations, these_families=False)
+    sizes, of_categories = np.bincount(table.families), np.bincount(table.categories)
+    kind, found = "families and categories|categories like these", {}
+
+    def without(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        signs = pair_signs(scores)
+        return _left_out(signs, table), means_without_clusters(kendall_tau_matrix(signs), table.categories)
+
+    for p in PROTOCOLS:
+        taus, categories = without(table.scores[p])
+        interval = transformed_interval(taus[0], taus[1:], "tau", sizes, categories, of_categories)
+        found[f"tau, {p}|{kind}"] = one(taus[0], interval, truths[p].population_tau)
+    direct, prepared = (without(scores) for scores in known_in_all(table.scores).values())
+    taus, categories = ((after - before) / 2 for before, after in zip(direct, prepared, strict=True))
+    low, high = transformed_interval(taus[0], taus[1:], "tau", sizes, categories, of_categories)
+    truth = truths[PROTOCOLS[1]].population_tau - truths[PROTOCOLS[0]].population_tau
+    return found | {f"change|{kind}": one(2 * taus[0], Interval(2 * low, 2 * high), truth)}
 
 
 def corrected_results(

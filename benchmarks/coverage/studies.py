@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 from benchmarks.coverage import curves, tasks
 from benchmarks.coverage.held import Result
-from benchmarks.coverage.intervals import agreement_results, corrected_results
+from benchmarks.coverage.intervals import agreement_results, corrected_results, population_results
 from benchmarks.coverage.ranks import rank_results
 from benchmarks.coverage.truth import populations
 from benchmarks.coverage.worlds import SIZES, WORLDS, draw_table
@@ -53,6 +53,7 @@ SAYS = {name: world.says for name, world in WORLDS.items()}
 MODELS_BY_BENCHMARKS = ("20x8", "6x4", "61x24")
 STUDIES = (
     Study("agreement", "Agreement and shares of variance", SAYS, MODELS_BY_BENCHMARKS, _of_table(agreement_results)),
+    Study("population", "Agreement on other benchmarks too", SAYS, MODELS_BY_BENCHMARKS, _of_table(population_results)),
     Study("corrected", "Agreement without noise", SAYS, MODELS_BY_BENCHMARKS, _of_table(corrected_results)),
     Study("ranks", "Ranks on the first component", SAYS, MODELS_BY_BENCHMARKS, _ranks),
     Study("bias", "Bias: mean effect over tasks", tasks.WORLDS, tasks.SIZES, _tasks),

@@ -42,8 +42,9 @@ def potential_section(summary: FactorsSummary) -> Section | None:
         explanation=f"Potential is the rank on the first component after preparation{which}. The interval is for a "
         "population of benchmarks like these (benchmarks resampled); the table also gives the one for these benchmarks "
         "(scores redrawn within their standard errors), the one for other categories of benchmarks (whole categories "
-        "resampled: quote this one where categories are known), and ranks that hold for all models at once. A share of "
-        "resamples is no probability that a model truly is among the first.",
+        "resampled: quote this one where categories are known), and ranks that hold for all models at once (over "
+        "benchmarks one by one: too narrow where those of one category are alike). A share of resamples is no "
+        "probability that a model truly is among the first.",
         figures=[figure],
         tables=tables,
     )

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 
+from lm_validity.studies.agreement.incomplete.summary import BY_CHANCE
 from lm_validity.studies.agreement.summary import AgreementSummary, Range, Value
 from lm_validity.summaries import Missing, is_known, number
 from lm_validity.words import decimal, with_interval
@@ -49,4 +50,4 @@ def shown_mean(compared: Value, own: Value, interval: Range | None) -> str:
 
 def assumed(summary: AgreementSummary) -> str:
     """What intervals of a table with missing cells take for granted, said before them; empty for a whole table."""
-    return "" if summary.missing_cells is None else " (intervals assume cells that are missing by chance)"
+    return "" if summary.missing_cells is None else BY_CHANCE

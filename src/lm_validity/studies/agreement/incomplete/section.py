@@ -7,7 +7,7 @@ import pandas as pd
 from lm_validity.config.plan import AUDIT
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Section, Table
-from lm_validity.studies.agreement.incomplete.summary import Incomplete, Range, Trust, Value
+from lm_validity.studies.agreement.incomplete.summary import BY_CHANCE, Incomplete, Range, Trust, Value
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix
 from lm_validity.summaries import Missing, is_known, number
 from lm_validity.words import count, decimal, listing, percent, with_interval
@@ -33,7 +33,7 @@ def _finding(protocol: str, one: Incomplete) -> Finding:
     tau = one.kendall_tau
     sentence = (
         f"{_WHEN[protocol]}, {one.cells:,} of {one.cells + one.missing:,} cells were measured. Pooled over "
-        f"pairs of models, tau is {_words(tau.mean, tau.interval)}"
+        f"pairs of models{BY_CHANCE if one.missing > one.unplanned else ''}, tau is {_words(tau.mean, tau.interval)}"
     )
     if is_known(tau.assisted):
         sentence += f"; assisted by predictions it is {_words(tau.assisted, tau.assisted_interval)}"

@@ -10,6 +10,9 @@ from lm_validity.summaries import Missing, page_only
 Value = float | Missing
 Range = Interval | Missing
 
+# what intervals take for granted where cells are missing that no plan left out
+BY_CHANCE = " (intervals assume cells that are missing by chance)"
+
 
 @dataclass(frozen=True)
 class Pooled:

@@ -57,11 +57,9 @@ def test_what_is_expected_holds_on_other_draws(draws, least, most):
     standing, inputs = mean_standing(others), others[..., :2].reshape(len(others), -1)
     inputs = np.column_stack([np.ones(len(others)), inputs])
     estimated = inputs @ np.linalg.lstsq(inputs, standing, rcond=None)[0]
-    widths = [
-        np.quantile(average_ranks((one + standing - estimated).T), [0.025, 0.975], axis=1) for one in estimated[:9]
-    ]
-    width = np.mean([high - low for low, high in widths]) / 2
-    assert least < last.outlook.half_width.mean() / width < most
+    off = average_ranks(standing.T) - average_ranks(estimated.T)
+    low, high = np.quantile(off, [0.025, 0.975], axis=1)
+    assert least < last.outlook.half_width.mean() / ((high - low) / 2).mean() < most
     taus = (np.sign(pairs(standing)) * np.sign(pairs(estimated))).mean()
     assert last.outlook.tau < taus + 0.01
     ranks = rank_draws(others)

@@ -10,14 +10,13 @@ from lm_validity.studies.agreement.statistics.sparse.standing import mean_standi
 
 LEAST_VARIANCE = 1e-12
 DRAWS = 4000  # that a choice takes, where they fit into memory; half of them to learn from
-ESTIMATES, AROUND = 20, 400  # tables around each of so many estimates, for the widths to expect
 DRAWS_A_CELL = 4  # to learn from, for each chosen cell: with fewer, lines through them are mostly chance
 
 
 @dataclass(frozen=True)
 class Outlook:
     """How sure the ranks are. `tau`: expected agreement of the estimated ranking with the one that all cells would
-    give; `half_width`: (models,) half of the central 95% of each rank, on average."""
+    give; `half_width`: (models,) half of the central 95% of each true rank less the estimated one."""
 
     tau: float
     half_width: np.ndarray
@@ -60,14 +59,15 @@ class Choice:
         """As it is now, or is expected to be once the chosen cells are measured.
 
         A draw is a table that may be the true one. Its standings less what is left unexplained are those that would be
-        estimated then. The mean of tau between the two over draws is the agreement to expect. Around such estimates,
-        what is left unexplained says how wide the rank intervals will be, wherever the models turn out to be.
+        estimated then. The mean of tau between the two over draws is the agreement to expect, and the central 95% of
+        the true rank less the estimated one is how wide a rank's interval must be, wherever the model turns out to be.
         """
         truth, left = self._standing[self._half :], self._standing_left[self._half :]
         estimated = truth - left
+        low, high = np.quantile(average_ranks(truth.T) - average_ranks(estimated.T), [0.025, 0.975], axis=1)
         first, second = np.triu_indices(truth.shape[1], 1)
         signs = [np.sign(values[:, first] - values[:, second]) for values in (estimated, truth)]
-        return Outlook(float((signs[0] * signs[1]).mean()), _half_width(estimated, left))
+        return Outlook(float((signs[0] * signs[1]).mean()), (high - low) / 2)
 
     def reductions(self, models: np.ndarray) -> np.ndarray:
         """(models, benchmarks) by how much the sum of the rank variances of `models` (a mask) is expected to fall.
@@ -115,14 +115,3 @@ class Choice:
     def _unsure(self, models: np.ndarray) -> float:
         """The sum of the rank variances that are left, of draws that nothing was learnt from."""
         return float((self._ranks_left[self._half :, models] ** 2).mean(axis=0).sum())
-
-
-def _half_width(estimated: np.ndarray, left: np.ndarray) -> np.ndarray:
-    """(models,) mean half-width of the central 95% of ranks by an estimate and all that is left around it.
-
-    `estimated`, `left`: (draws, models), of which 20, and 400 around each, are taken.
-    """
-    every, apart = max(1, len(left) // AROUND), max(1, len(estimated) // ESTIMATES)
-    tables = [one + left[place % every :: every] for place, one in enumerate(estimated[::apart])]
-    bounds = [np.quantile(average_ranks(one.T), [0.025, 0.975], axis=1) for one in tables]
-    return np.mean([high - low for low, high in bounds], axis=0) / 2

@@ -11,6 +11,7 @@ rule report_screening:
         scores=f"{RESULTS}/tables/scores.parquet",
         models=from_user(RUN.configuration.models),
         benchmarks=from_user(RUN.configuration.benchmarks),
+        plan=from_user(RUN.configuration.plan),
     output:
         f"{RESULTS}/reports/screening/summary.json",
     log:
@@ -25,6 +26,7 @@ rule report_screening:
         training_examples=RUN.configuration.screening.training_examples,
         unimproved_share=RUN.configuration.screening.unimproved_share,
         negative_share=RUN.configuration.screening.negative_share,
+        plan=PLAN_OPTION,
         folder=subpath(output[0], parent=True),
     message:
         "report screening"
@@ -32,7 +34,7 @@ rule report_screening:
         "lm-validity report screening --scores {input.scores:q} --models {input.models:q}"
         " --benchmarks {input.benchmarks:q} --results {params.results:q}"
         " --training-examples {params.training_examples} --unimproved-share {params.unimproved_share}"
-        " --negative-share {params.negative_share} --output {params.folder:q} > {log:q} 2>&1"
+        " --negative-share {params.negative_share} {params.plan} --output {params.folder:q} > {log:q} 2>&1"
 
 
 rule screening:

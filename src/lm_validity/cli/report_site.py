@@ -39,6 +39,9 @@ def report_site(
     strict: Annotated[
         bool, typer.Option("--strict", help="Fail where a file would be skipped or a score is there twice.")
     ] = False,
+    plan: Annotated[
+        Path | None, typer.Option(help="Sheet of what was to be prepared; other cells are not missing.")
+    ] = None,
     resamples: Annotated[int, typer.Option(min=0, help="Resamples for intervals; 0 skips them.")] = 1000,
     processes: Annotated[int, typer.Option(min=1, help="Reports written at the same time.")] = 2,
 ) -> None:
@@ -47,5 +50,5 @@ def report_site(
     from lm_validity.site.report import Given
     from lm_validity.site.report import report_site as write
 
-    given = Given(models, benchmarks, beside, strict, names_of(model or []), resamples, processes)
+    given = Given(models, benchmarks, beside, strict, names_of(model or []), resamples, processes, plan=plan)
     print("\n".join(write(results, output, given)))

@@ -76,13 +76,14 @@ def screening(
     negative_share: Annotated[
         float, typer.Option(min=0, max=1, help="Most others with negative agreement.")
     ] = SCREENING.negative_share,
+    plan: Plan = None,
 ) -> None:
     """Which candidate benchmarks can serve, and why the others cannot."""
     from lm_validity.studies.agreement.screening_report import report_screening
     from lm_validity.studies.agreement.statistics.screening import Thresholds
 
     thresholds = Thresholds(training_examples, unimproved_share, negative_share)
-    report_screening(scores, models, benchmarks, output, thresholds, results=results)
+    report_screening(scores, models, benchmarks, output, thresholds, results=results, plan=plan)
 
 
 @app.command("signal")

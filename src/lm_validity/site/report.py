@@ -9,6 +9,7 @@ from pathlib import Path
 import pandas as pd
 
 from lm_validity.config.cards import Cards
+from lm_validity.config.plan import read_cells
 from lm_validity.errors import InputError
 from lm_validity.files import read_json, write_text
 from lm_validity.pages.page import write_page
@@ -51,6 +52,8 @@ def report_site(paths: Iterable[str | Path], output: str | Path, given: Given) -
     Raises InputError for bad input, for data that allow no report, and for a sheet that names none of the models or
     benchmarks; nothing is written then.
     """
+    if given.plan is not None:
+        read_cells(given.plan)  # a bad plan is the reader's to mend, not a report that cannot be written
     output = Path(output)
     output.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as name:

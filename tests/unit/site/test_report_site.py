@@ -5,9 +5,11 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
+from tests.unit.studies.agreement.conftest import DIRECT, PREPARED, score_rows, written
 from typer.testing import CliRunner
 
 from lm_validity.cli.reports import app
+from lm_validity.config.plan import BY_SCORES
 from lm_validity.errors import InputError
 from lm_validity.site.gather import gather
 from lm_validity.site.report import Given, report_site
@@ -212,3 +214,24 @@ def test_the_command_line_tells_folders_from_subcommands(tmp_path, monkeypatch):
     assert missing.exit_code == 2 and "--scores" in missing.output
     shown = CliRunner().invoke(app, ["--help"]).output
     assert "DIR_OR_FILES..." in shown and "agreement" in shown
+
+
+def test_a_plan_reaches_the_reports_and_a_bad_one_is_refused(tmp_path):
+    """Cells that earlier scores chose, and cells that are not planned, of `report FOLDER` and of `report screening`."""
+    names, rng = [f"m{i}" for i in range(5)], np.random.default_rng(0)
+    tables = {p: {b: rng.uniform(0.3, 0.9, 5) for b in "ab"} for p in (DIRECT, PREPARED)}
+    rows = score_rows(tables, names)
+    files = written(tmp_path, rows, "model\n" + "".join(f"{m}\n" for m in names), "benchmark,metric\na,acc\nb,acc\n")
+    whole = [f"{m}\t{b}\tblock\n" for m in names for b in "ab" if (m, b) != ("m4", "b")]
+    (tmp_path / "plan.tsv").write_text("model\tbenchmark\treason\n" + "".join(whole) + f"m4\tb\t{BY_SCORES}\n")
+    given = ["--plan", str(tmp_path / "plan.tsv"), "--output", str(tmp_path / "out")]
+    sheets = ["--models", str(files[1]), "--benchmarks", str(files[2])]
+    options = [str(files[0]), *sheets, *given, "--resamples", "0", "--processes", "1"]
+    assert CliRunner().invoke(app, options, catch_exceptions=False).exit_code == 0
+    found = json.loads((tmp_path / "out/agreement/summary.json").read_text())["incomplete"][PREPARED]
+    assert (found["cells"], found["by_scores"], found["missing"]) == (10, 1, 0)
+    screened = ["screening", "--scores", str(files[0]), *sheets, *given[:3], str(tmp_path / "screened")]
+    assert CliRunner().invoke(app, screened, catch_exceptions=False).exit_code == 0
+    rows = json.loads((tmp_path / "screened/summary.json").read_text())["benchmarks"]
+    assert {row["benchmark"]: row["models"] for row in rows} == {"a": 5, "b": 4}
+    refused([files[0]], tmp_path / "other", "nowhere", plan=tmp_path / "nowhere.tsv")

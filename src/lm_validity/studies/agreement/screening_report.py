@@ -49,13 +49,15 @@ def report_screening(
     output: str | Path,
     thresholds: Thresholds,
     results: str | Path | None = None,
+    plan: str | Path | None = None,
 ) -> None:
     """Write summary.json, the table and the page of the screening under `output`.
 
     Training examples are those of the benchmarks sheet's column `training_examples`, else those that a run's records
-    under `results` (results/<run>) count. Perplexity corpora are not screened.
+    under `results` (results/<run>) count. Perplexity corpora are not screened. `plan`: what was to be prepared; its
+    cells that earlier scores chose are left out.
     """
-    matrix = read_score_matrix(scores, models, benchmarks)
+    matrix = read_score_matrix(scores, models, benchmarks, plan)
     tasks = ~matrix.is_corpus
     for protocol in (DIRECT, PREPARED):
         if not matrix.has(protocol):

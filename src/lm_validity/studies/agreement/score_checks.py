@@ -9,6 +9,7 @@ from lm_validity.errors import InputError
 _CHOICES = ("acc", "acc_norm", "acc_bytes", "acc_norm_bytes", "acc_mutual_info")
 _SHARES_OF_ITEMS = (*_CHOICES, "exact_match", "em")
 FRACTIONS = (*_SHARES_OF_ITEMS, "f1", "mcc")
+ERROR_RATES = (*FRACTIONS, "error", "error_rate", "err")  # where lower is better: shares of wrong answers
 _GROSS = 3.0  # factor between standard errors that neither clusters of items nor averages over subjects explain
 
 

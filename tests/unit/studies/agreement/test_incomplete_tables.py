@@ -10,7 +10,7 @@ from tests.unit.studies.agreement.conftest import DIRECT, PREPARED, score_rows, 
 from lm_validity.config.plan import BY_SCORES
 from lm_validity.studies.agreement.analysis import coverage_notes
 from lm_validity.studies.agreement.factors.report import report_factors
-from lm_validity.studies.agreement.incomplete.estimates import incomplete_protocols
+from lm_validity.studies.agreement.incomplete.estimates import fit_cells, incomplete_protocols
 from lm_validity.studies.agreement.incomplete.section import trust_notes
 from lm_validity.studies.agreement.incomplete.summary import Trust
 from lm_validity.studies.agreement.report import report_agreement
@@ -135,6 +135,16 @@ def test_cells_that_earlier_scores_chose_are_in_ranks_and_in_no_agreement(tables
     notes = notes_of(without)
     assert "4 of 70 cells were chosen by earlier scores" in notes and "22 of 70 cells are not planned" in notes
     assert "cells are missing (" not in notes
+
+
+def test_a_loss_has_a_range_only_where_its_metric_is_a_share_of_errors(tables, tmp_path):
+    """Higher is better on a, b and c; d is an error rate, e a Brier score."""
+    metrics = dict(zip(TASKS, ["acc", "acc", "acc", "error", "brier_score"], strict=True))
+    files = files_of(tmp_path, tables, lambda rows: rows.assign(metric=rows.benchmark.map(metrics)))
+    lines = [f"{b},x,{metric},{int(metric == 'acc')}\n" for b, metric in metrics.items()]
+    files[2].write_text("benchmark,category,metric,higher_is_better\n" + "".join(lines))
+    link = fit_cells(read_score_matrix(*files), PREPARED).process.link
+    assert list(link.width) == [1, 1, 1, 1, 0] and list(link.low[:4]) == [0, 0, 0, -1]
 
 
 def test_what_is_planned_and_not_there_is_missing(tables, tmp_path):

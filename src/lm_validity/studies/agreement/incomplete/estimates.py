@@ -14,6 +14,7 @@ from lm_validity.studies.agreement.incomplete.summary import (
     Standing,
     Trust,
 )
+from lm_validity.studies.agreement.score_checks import ERROR_RATES
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix
 from lm_validity.studies.agreement.statistics.ranking import average_ranks, pair_signs
 from lm_validity.studies.agreement.statistics.resampling import Interval
@@ -24,6 +25,7 @@ from lm_validity.studies.agreement.statistics.sparse.process import (
     MOST_MODELS,
     NORMAL_95,
     CellProcess,
+    Losses,
     fit_process,
     widening_of,
 )
@@ -106,7 +108,11 @@ def _fit(matrix: ScoreMatrix, protocol: str, scores: np.ndarray, seed: int) -> C
     facts = matrix.model_facts[["parameters_b", "tokens_b"]].to_numpy(float)
     with np.errstate(divide="ignore", invalid="ignore"):
         size = np.log(np.where(facts > 0, facts, np.nan))
-    return fit_process(scores, matrix.measured(protocol, "stderr")[:, is_task], direct, size, matrix.families, seed)
+    stderr, lower = matrix.measured(protocol, "stderr")[:, is_task], matrix.direction[is_task] < 0
+    metrics = matrix.selected.drop_duplicates("benchmark").set_index("benchmark")["metric"]
+    names = metrics.reindex(matrix.task_names()).str.split(",").str[0]
+    losses = Losses(lower, lower & names.isin(ERROR_RATES).to_numpy(dtype=bool))
+    return fit_process(scores, stderr, direct, size, matrix.families, seed, losses)
 
 
 def _pooled(matrix: ScoreMatrix, scores: np.ndarray, process: CellProcess | None) -> Pooled:

@@ -10,7 +10,7 @@ from lm_validity.studies.agreement.statistics.completion import ability_ranks, f
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs
 from lm_validity.studies.agreement.statistics.sparse.covariance import Cells, make_kernels, standardized
 from lm_validity.studies.agreement.statistics.sparse.pooled import assisted_tau, pooled_tau
-from lm_validity.studies.agreement.statistics.sparse.process import fit_process, link_for, widening_of
+from lm_validity.studies.agreement.statistics.sparse.process import Losses, fit_process, link_for, widening_of
 from lm_validity.studies.agreement.statistics.sparse.standing import expected_signs, mean_standing, rank_draws
 
 
@@ -28,8 +28,8 @@ def table(seed=0, models=24, benchmarks=8, share=0.5):
     return np.where(known, whole, np.nan), whole, direct, size, families
 
 
-def fitted(scores, direct, size, families):
-    return fit_process(scores, np.full(scores.shape, 0.01), direct, size, families)
+def fitted(scores, direct, size, families, losses=None):
+    return fit_process(scores, np.full(scores.shape, 0.01), direct, size, families, losses=losses)
 
 
 # ---- pooled and assisted agreement --------------------------------------------------------------------------
@@ -230,7 +230,7 @@ def test_odd_tables_give_finite_predictions(change):
 def test_scores_stay_in_their_range():
     """A fraction, an error rate (negative: more is better), a correlation, percent."""
     table = np.array([[0.0, -0.9, -0.2, 3.0], [0.9, -0.05, 0.7, 80.0]])
-    link = link_for(table)
+    link = link_for(table, losses=Losses(np.arange(4) == 1, np.arange(4) == 1))
     np.testing.assert_array_equal(link.low[:3], [0, -1, -1])
     np.testing.assert_array_equal(link.width, [1, 1, 2, 0])
     inside = np.array([[0.3, -0.4, -0.1, 7.0]])
@@ -243,11 +243,20 @@ def test_scores_stay_in_their_range():
     )
 
 
+def test_only_what_is_known_as_an_error_rate_ends_at_1():
+    """Correlations near chance that happen to be below 0, and losses below 1 such as a Brier score, do not."""
+    below = np.array([[-0.02, -0.9, -0.9], [-0.05, -0.2, -0.2]])
+    link = link_for(below, losses=Losses(np.array([False, True, True]), np.array([False, False, True])))
+    np.testing.assert_array_equal(link.width, [2, 0, 1])
+    assert link.back(np.array([3.0, -1.2, -9.0]))[:2] == pytest.approx([0.905148, -1.2])
+
+
 def test_predicted_error_rates_are_those_of_the_fractions_that_are_right():
     """1 - x in place of x, oriented: the same predictions less 1, so none is a negative error."""
     scores, _, direct, size, families = table(8, models=12, benchmarks=5)
     scores, direct = np.clip(scores, 0, 1), np.clip(direct, 0, 1)
-    right, wrong = fitted(scores, direct, size, families), fitted(scores - 1, direct - 1, size, families)
+    losses = Losses(np.ones(5, dtype=bool), np.ones(5, dtype=bool))
+    right, wrong = fitted(scores, direct, size, families), fitted(scores - 1, direct - 1, size, families, losses)
     np.testing.assert_allclose(wrong.predict(), np.array(right.predict()) - 1, atol=1e-4)
     assert wrong.predict()[2].max() <= 0
 

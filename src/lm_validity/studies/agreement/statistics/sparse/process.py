@@ -1,6 +1,7 @@
 """A Gaussian process on the logits of prepared scores: what the measured cells say about the others."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import cholesky, solve_triangular
@@ -58,16 +59,24 @@ class Link:
         return np.clip((scores - self.low) / np.where(self.bounded, self.width, 1.0), CLIP, 1 - CLIP)
 
 
-def link_for(*tables: np.ndarray) -> Link:
+class Losses(NamedTuple):
+    """(benchmarks,) masks: `lower` is better; of these, `errors` are known to be shares of wrong answers."""
+
+    lower: np.ndarray
+    errors: np.ndarray
+
+
+def link_for(*tables: np.ndarray, losses: Losses | None = None) -> Link:
     """By the range of each benchmark's scores in all `tables` (models, benchmarks), NaN where unknown; more is better.
 
-    Fractions lie between 0 and 1, error rates (negative here, since more is better) between -1 and 0, correlations
-    between -1 and 1. What exceeds these has no range.
+    Fractions lie between 0 and 1, correlations between -1 and 1, and error rates (negative here, since more is better)
+    between -1 and 0. What exceeds these has no range, nor has any other loss: it may well exceed 1.
     """
     values = np.concatenate(tables)
     least, most = (edge(np.where(np.isfinite(values), values, 0.0), axis=0) for edge in (np.min, np.max))
-    fraction, error = (least >= 0) & (most <= 1), (least >= -1) & (most <= 0)
-    signed = (least >= -1) & (most <= 1)
+    lower, errors = losses or np.zeros((2, len(least)), dtype=bool)
+    fraction, error = ~lower & (least >= 0) & (most <= 1), errors & (least >= -1) & (most <= 0)
+    signed = ~lower & (least >= -1) & (most <= 1)
     return Link(low=np.where(fraction, 0.0, -1.0), width=np.select([fraction | error, signed], [1.0, 2.0], 0.0))
 
 
@@ -159,19 +168,26 @@ class _Solver:
 
 
 def fit_process(
-    scores: np.ndarray, stderr: np.ndarray, direct: np.ndarray, size: np.ndarray, families: np.ndarray, seed: int = 0
+    scores: np.ndarray,
+    stderr: np.ndarray,
+    direct: np.ndarray,
+    size: np.ndarray,
+    families: np.ndarray,
+    seed: int = 0,
+    losses: Losses | None = None,
 ) -> CellProcess | None:
     """The process given the known `scores` (models, benchmarks), NaN where not measured; more is better.
 
     `stderr`: of the same shape, NaN where unknown; `direct`: scores of the same cells before preparation, NaN where
-    unknown; `size`: (models, columns) logarithms; `families`: (models,). The weights of the kernels are the most likely
+    unknown; `size`: (models, columns) logarithms; `families`: (models,); `losses`: None where higher is better on all
+    benchmarks. The weights of the kernels are the most likely
     ones under log-normal priors, on at most 300 cells; the noise is Student's t, estimated by benchmark. None for
     fewer than 12 known cells, more than 4,000, or more than 500 models.
     """
     known = np.flatnonzero(np.isfinite(scores))
     if not LEAST_CELLS <= len(known) <= MOST_CELLS or len(scores) > MOST_MODELS:
         return None
-    link = link_for(scores, direct)
+    link = link_for(scores, direct, losses=losses)
     values = np.where(np.isfinite(scores), link.to(scores), np.nan)
     center, scale = _moments(values, link.bounded)
     before = standardized(np.where(np.isfinite(direct), link.to(direct), np.nan))[0]

@@ -17,7 +17,7 @@ DESCRIBED_IN = "docs/how_to/sparse.md"
 BLOCK = 3  # fewest models that a benchmark is prepared with: below, nothing can be said of it
 SETTING = "plan"
 # reasons on which something depends: random cells check predictions; cells chosen by earlier scores are in no agreement
-AUDIT, BY_SCORES = "audit", "rank uncertainty"
+AUDIT, BY_SCORES, JOINS = "audit", "rank uncertainty", "joins"
 
 
 def _check_listed(name: str, info: ValidationInfo) -> str:
@@ -56,7 +56,7 @@ class PlannedCell(SheetRow):
     def by_scores(self) -> bool:
         """Whether earlier scores decided on it: then it says something of ranks, and agreement would be flattered or
         harmed by it."""
-        return self.reason == BY_SCORES
+        return self.reason in (BY_SCORES, JOINS)
 
 
 COLUMNS = tuple(PlannedCell.model_fields)

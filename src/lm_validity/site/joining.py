@@ -1,7 +1,7 @@
 """A model that joins a finished study: which few cells place it among the others, at what cost, with what interval.
 
-The cells are chosen before the model has any prepared score, by how unsure its rank is and what they cost; so they are
-planned cells like those of the first round.
+The cells are chosen by what the other models' scores and its own direct ones say of its rank, so they enter ranks and
+predictions only (`PlannedCell.by_scores`).
 """
 
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lm_validity.config.load import Run
-from lm_validity.config.plan import Plan, PlannedCell
+from lm_validity.config.plan import JOINS, Plan, PlannedCell
 from lm_validity.errors import InputError, nearest
 from lm_validity.monitor.planning.designs import next_round
 from lm_validity.monitor.planning.savings import Cost, Pair, hours_in_words, total
@@ -19,7 +19,7 @@ from lm_validity.studies.agreement.statistics.ranking import average_ranks
 from lm_validity.studies.agreement.statistics.sparse.choice import Choice
 from lm_validity.studies.agreement.statistics.sparse.standing import mean_standing, rank_draws
 
-COMPLETE, JOINS = "complete", "joins"
+COMPLETE = "complete"
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,12 @@ from tests.unit.monitor.conftest import built, made_up  # noqa: F401 (fixtures)
 
 from lm_validity.cli import rounds as command
 from lm_validity.config.load import load_run
-from lm_validity.config.plan import read_plan
+from lm_validity.config.plan import JOINS, read_plan
 from lm_validity.errors import InputError
 from lm_validity.monitor.cost import Estimator
 from lm_validity.monitor.planning.savings import preparation_costs
 from lm_validity.run.grid import Grid
-from lm_validity.site.joining import COMPLETE, JOINS, Joining, Place, place_model
+from lm_validity.site.joining import COMPLETE, Joining, Place, place_model
 from lm_validity.site.rounds import parse_goal
 from lm_validity.tables.merge import Merger
 from lm_validity.tables.schema import SCORES, write_table
@@ -73,6 +73,7 @@ def test_the_cells_become_a_round_and_the_other_models_jobs_stay(study, capsys):
     own = {name: cell for (model, name), cell in plan.items() if model == NEW}
     assert len(plan) == 18 and {(one.round, one.reason) for one in own.values()} == {(2, JOINS)}
     assert {one.reason for (model, _), one in plan.items() if model != NEW} == {COMPLETE}
+    assert {pair for pair, one in plan.items() if one.by_scores} == {(NEW, name) for name in BENCHMARKS}
     CONFIG.write_text(f"{CONFIG.read_text()}\nplan: joined.tsv\n")
     before, after = Grid(run), Grid(load_run(CONFIG))
     for key, job in before.jobs.items():

@@ -36,7 +36,7 @@ def plan(
     from lm_validity.monitor.cost import Estimator
     from lm_validity.monitor.planning import designs
     from lm_validity.monitor.planning.savings import describe_savings, describe_uncounted, preparation_costs
-    from lm_validity.monitor.planning.sheet import check_place, listed_cells, write_plan
+    from lm_validity.monitor.planning.sheet import check_place, is_plan_of, listed_cells, write_plan
 
     if sum((cells is not None, audit is not None, budget is not None)) > 1:
         raise InputError("--cells, --audit and --budget exclude each other.", "give one of them.")
@@ -58,5 +58,5 @@ def plan(
     print(describe_savings(estimator, [(one.model, one.benchmark) for one in planned]))
     for warning in filter(None, [describe_uncounted(estimator)]):
         print(warning)
-    if run.plan is None or place.resolve() != Path(run.configuration.plan).resolve():
+    if not is_plan_of(run, place):
         print(f"Set `plan: {place}` in {configfile}.")

@@ -17,7 +17,7 @@ GoalOption = Annotated[
         "and down; budget=500: hours of preparation of the whole plan."
     ),
 ]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of what is drawn.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of the first round.")]
 Calibration = Annotated[
     list[Path] | None, typer.Option(help="Another configuration, to learn from its finished cells too.")
 ]
@@ -30,14 +30,12 @@ def register(app: typer.Typer) -> None:
     app.command()(add_model)
 
 
-def next_round(
-    goal: GoalOption, configfile: Configfile = DEFAULT, seed: Seed = 0, calibration: Calibration = None
-) -> None:
+def next_round(goal: GoalOption, configfile: Configfile = DEFAULT, calibration: Calibration = None) -> None:
     """Add a round to the plan: the unmeasured cells that make the ranks surer for the fewest hours, and why. They are
     in the ranks and in no agreement."""
     from lm_validity.site.rounds import parse_goal
 
-    _add_round(configfile, parse_goal(goal), seed, calibration)
+    _add_round(configfile, parse_goal(goal), calibration)
 
 
 def rounds(
@@ -48,14 +46,18 @@ def rounds(
     calibration: Calibration = None,
 ) -> None:
     """Plan (where the file that `plan` names is not there yet), run the workflow, add a round, run it again, until the
-    goal is reached. Snakemake's exit code ends it. A second call goes on."""
+    goal is reached. Ends with Snakemake's exit code where that is not 0, and with 1 where no cell is left that helps
+    and the goal is not reached. A second call goes on."""
     from lm_validity.site.rounds import parse_goal
 
     wanted, options = parse_goal(goal), tuple(arguments or ())
     _plan_first(configfile, wanted, seed, calibration, options)
     while True:
         _run_workflow(configfile, *options)
-        if not _add_round(configfile, wanted, seed, calibration):
+        found = _add_round(configfile, wanted, calibration)
+        if not found.cells and not found.reached:
+            sys.exit(1)
+        if not found.cells:
             return
 
 
@@ -79,8 +81,8 @@ def add_model(
     from lm_validity.errors import InputError
     from lm_validity.monitor.cost import Estimator
     from lm_validity.monitor.planning.savings import preparation_costs
-    from lm_validity.monitor.planning.sheet import check_place, write_plan
-    from lm_validity.site.joining import describe_joining, earlier_cells, joining_cells, place_model
+    from lm_validity.monitor.planning.sheet import check_place, is_plan_of, write_plan
+    from lm_validity.site.joining import describe_cells, describe_joining, earlier_cells, joining_cells, place_model
     from lm_validity.site.rounds import parse_goal
 
     wanted = None if goal is None else parse_goal(goal)
@@ -94,14 +96,13 @@ def add_model(
         print(line)
     if place is None:
         return
+    print(describe_cells(found, wanted))
     cells = joining_cells(found, wanted, earlier)
+    if not cells:
+        return
     write_plan(place, [*earlier.values(), *cells], run)
-    print(
-        f"{place}: {len(cells)} cells of {model} added as round {cells[0].round}"
-        if cells
-        else f"{place}: no cell added"
-    )
-    if run.plan is None:
+    print(f"{place}: {len(cells)} cells of {model} added as round {cells[0].round}")
+    if not is_plan_of(run, place):
         print(f"Set `plan: {place}` in {configfile}.")
 
 
@@ -144,8 +145,8 @@ def _run_workflow(configfile: Path, *options: str) -> None:
         sys.exit(code)
 
 
-def _add_round(configfile: Path, goal, seed: int, calibration) -> bool:
-    """Whether a round was needed and is in the plan now."""
+def _add_round(configfile: Path, goal, calibration):
+    """The round (`site.rounds.Round`), in the plan now if it has cells."""
     from lm_validity.config.load import load_run
     from lm_validity.monitor.cost import Estimator
     from lm_validity.monitor.planning.savings import preparation_costs
@@ -156,9 +157,9 @@ def _add_round(configfile: Path, goal, seed: int, calibration) -> bool:
     place = plan_place(run, configfile)
     standing = standing_of(run)
     check_finished(standing, run.plan)
-    found = choose_round(standing, goal, preparation_costs(Estimator(run, map(load_run, calibration or ()))), seed)
+    found = choose_round(standing, goal, preparation_costs(Estimator(run, map(load_run, calibration or ()))))
     if found.cells:
         write_plan(place, [*run.plan.values(), *found.cells], run)
     for line in describe_round(found):
         print(line, flush=True)
-    return bool(found.cells)
+    return found

@@ -44,6 +44,12 @@ class Joining:
     places: list[Place]
     whole_hours: float
 
+    def reaches(self, goal: Goal) -> bool:
+        """Whether its cells are expected to make the interval as narrow as asked, or a budget pays for one of them."""
+        if goal.kind == "budget":
+            return bool(self.until(goal))
+        return min([self.half_width, *(one.half_width for one in self.places)]) <= goal.value
+
     def until(self, goal: Goal) -> list[Place]:
         """The places needed for a goal of width, or those that a budget of hours pays for."""
         if goal.kind == "budget":
@@ -124,6 +130,16 @@ def joining_cells(found: Joining, goal: Goal, earlier: Plan) -> list[PlannedCell
         )
         for one in found.until(goal)
     ]
+
+
+def describe_cells(found: Joining, goal: Goal) -> str:
+    """One line on whether the goal is reached, and with how many cells."""
+    number, reached = len(found.until(goal)), found.reaches(goal)
+    if goal.kind == "budget":
+        return f"{number} cells fit into {goal}" if reached else f"no cell fits into {goal}"
+    if not reached:
+        return f"{goal} is NOT expected to be reached, not even with all {number} cells"
+    return f"{goal} is expected to be reached with {number} cells" if number else f"{goal} is reached without a cell"
 
 
 def describe_joining(found: Joining) -> list[str]:

@@ -46,7 +46,7 @@ class Goal(NamedTuple):
         return np.ones(len(outlook.half_width), dtype=bool)
 
     def __str__(self) -> str:
-        return f"{self.kind}={self.value:g}"
+        return f"{self.kind}={self.value:.10g}"
 
 
 def parse_goal(text: str) -> Goal:
@@ -132,12 +132,17 @@ class Round:
     reached: bool
 
     @property
+    def enough(self) -> bool:
+        """Whether the goal is expected to be reached once the round is measured; a budget is to be spent."""
+        return self.reached or self.goal.kind == "budget" or self.goal.reached(self.after)
+
+    @property
     def after(self) -> Outlook:
         """What is expected once the round is measured."""
         return self.steps[-1].outlook if self.steps else self.before
 
 
-def choose_round(standing: Standing, goal: Goal, costs: Mapping[Pair, Cost], seed: int = 0) -> Round:
+def choose_round(standing: Standing, goal: Goal, costs: Mapping[Pair, Cost]) -> Round:
     """The cells that are expected to reach the goal, cheapest information first, and 2 to 10% of the grid."""
     planned = standing.run.plan or {}
     choice, hours = standing.choice(), standing.hours(costs, planned)
@@ -158,7 +163,7 @@ def choose_round(standing: Standing, goal: Goal, costs: Mapping[Pair, Cost], see
             round=number,
             reason=BY_SCORES,
             probability=None,
-            seed=seed,
+            seed=None,
         )
         for one in steps
     ]
@@ -182,7 +187,7 @@ def describe_round(found: Round) -> list[str]:
     """Where the ranks stand, which cells were chosen and why, and what is expected of them; a line each."""
     lines = [f"now: {describe_outlook(found.before)}"]
     if not found.steps:
-        return [*lines, f"goal {found.goal} is reached" if found.reached else "no cell would make the ranks surer"]
+        return [*lines, _without_a_round(found)]
     for cell, step in zip(found.cells, found.steps, strict=True):
         lines.append(f"  {cell.model} on {cell.benchmark}: takes {step.reduction:.3g} off the variance of ranks")
     lines.append(
@@ -190,7 +195,17 @@ def describe_round(found: Round) -> list[str]:
         "largest expected fall of the variance of ranks an hour"
     )
     lines.append(f"expected after it: {describe_outlook(found.after)}")
+    if not found.enough:
+        lines.append(f"that is not yet {found.goal}: another round may follow this one")
     return lines
+
+
+def _without_a_round(found: Round) -> str:
+    if found.goal.kind == "budget":
+        return f"goal {found.goal} is reached: no cell that makes the ranks surer fits into what is left"
+    if found.reached:
+        return f"goal {found.goal} is reached"
+    return f"goal {found.goal} is NOT reached, and no unmeasured cell is expected to make the ranks surer"
 
 
 def plan_place(run: Run, configfile: Path) -> Path:

@@ -8,12 +8,12 @@ from tests.unit.monitor.conftest import built, made_up  # noqa: F401 (fixtures)
 
 from lm_validity.cli import rounds as command
 from lm_validity.config.load import load_run
-from lm_validity.config.plan import JOINS, read_plan
+from lm_validity.config.plan import JOINS, read_cells, read_plan
 from lm_validity.errors import InputError
 from lm_validity.monitor.cost import Estimator
 from lm_validity.monitor.planning.savings import preparation_costs
 from lm_validity.run.grid import Grid
-from lm_validity.site.joining import COMPLETE, Joining, Place, place_model
+from lm_validity.site.joining import COMPLETE, Joining, Place, describe_cells, place_model
 from lm_validity.site.rounds import parse_goal
 from lm_validity.tables.merge import Merger
 from lm_validity.tables.schema import SCORES, write_table
@@ -62,13 +62,22 @@ def test_a_goal_takes_as_many_cells_as_it_needs():
     found = Joining(NEW, 9, 4.0, (1.0, 7.0), 3.0, places, 9.0)
     for goal, number in (("rank=3", 0), ("rank=2", 2), ("rank=1", 3), ("budget=3.5", 2), ("budget=.5", 0)):
         assert found.until(parse_goal(goal)) == places[:number]
+    reached = {
+        goal: found.reaches(parse_goal(goal)) for goal in ("rank=3", "rank=1.5", "rank=1", "budget=1", "budget=.5")
+    }
+    assert reached == {"rank=3": True, "rank=1.5": True, "rank=1": False, "budget=1": True, "budget=.5": False}
+    said = {goal: describe_cells(found, parse_goal(goal)) for goal in reached}
+    assert "NOT" in said["rank=1"] and len(set(said.values())) == 5
 
 
 def test_the_cells_become_a_round_and_the_other_models_jobs_stay(study, capsys):
     run, _ = study
     command.add_model(NEW, None, CONFIG, Path("joined.tsv"))
     assert not Path("joined.tsv").exists() and "without a fine-tune" in capsys.readouterr().out
+    command.add_model(NEW, "rank=6", CONFIG, Path("joined.tsv"))
+    assert not Path("joined.tsv").exists() and "without a cell" in capsys.readouterr().out
     command.add_model(NEW, "budget=1000", CONFIG, Path("joined.tsv"))
+    assert "Set `plan: joined.tsv`" in capsys.readouterr().out
     plan = read_plan("joined.tsv", *run.agreement_names)
     own = {name: cell for (model, name), cell in plan.items() if model == NEW}
     assert len(plan) == 18 and {(one.round, one.reason) for one in own.values()} == {(2, JOINS)}
@@ -81,6 +90,16 @@ def test_the_cells_become_a_round_and_the_other_models_jobs_stay(study, capsys):
             assert after.jobs[key] == job and after.settings(job) == before.settings(job)
     with pytest.raises(InputError, match="'oak-m' is planned on 3 benchmarks already"):
         command.add_model(NEW, "rank=1", CONFIG)
+
+
+def test_another_file_than_the_plan_is_to_be_named(study, capsys):
+    rows = "".join(f"{m}\t{b}\n" for m in study[0].models if m != NEW for b in BENCHMARKS)
+    Path("others.tsv").write_text(f"model\tbenchmark\n{rows}")
+    CONFIG.write_text(f"{CONFIG.read_text()}\nplan: others.tsv\n")
+    command.add_model(NEW, "budget=1000", CONFIG, Path("more.tsv"))
+    assert "Set `plan: more.tsv`" in capsys.readouterr().out and Path("others.tsv").read_text().count("\n") == 16
+    command.add_model(NEW, "budget=1000", CONFIG)
+    assert "Set" not in capsys.readouterr().out and read_cells("others.tsv") == read_cells("more.tsv")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from lm_validity.config.plan import BY_SCORES, read_cells
 from lm_validity.errors import InputError
 from lm_validity.monitor.cost import Estimator
 from lm_validity.monitor.planning.savings import preparation_costs, total
-from lm_validity.site.rounds import choose_round, parse_goal, standing_of
+from lm_validity.site.rounds import Standing, choose_round, parse_goal, standing_of
 from lm_validity.studies.agreement.statistics.sparse.choice import Outlook
 from lm_validity.tables.merge import Merger
 
@@ -66,18 +66,20 @@ def test_the_next_round_is_added_to_the_plan_and_changes_no_earlier_row(measured
     # at most a tenth of 18 cells, and at least one
     assert len(plan) == 12 + len(added) == 14 and {one.reason for one in added} == {BY_SCORES}
     assert len(Path("replay/plan.tsv").read_text().splitlines()) == len(before) + 2
+    assert {one.seed for one in added} == {None}
     said = capsys.readouterr().out
+    assert "not yet tau=0.999" in said
     assert all(f"{one.model} on {one.benchmark}" in said for one in added) and "expected after it" in said
     with pytest.raises(InputError, match="2 planned cells are not in") as caught:
         command.next_round("tau=.999", CONFIG)
     assert "run the workflow" in caught.value.hint
 
 
-@pytest.mark.parametrize("goal", ["tau=.01", "rank=6", "budget=0.0001"])
+@pytest.mark.parametrize("goal", ["tau=0.01", "rank=6", "budget=0.0001"])
 def test_a_goal_that_is_reached_adds_nothing(measured, goal, capsys):
     before = Path("replay/plan.tsv").read_bytes()
     command.next_round(goal, CONFIG)
-    assert Path("replay/plan.tsv").read_bytes() == before and "is reached" in capsys.readouterr().out
+    assert Path("replay/plan.tsv").read_bytes() == before and f"{goal} is reached" in capsys.readouterr().out
 
 
 def test_a_budget_is_of_the_whole_plan_and_not_exceeded(measured):
@@ -120,6 +122,14 @@ def test_rounds_run_workflow_and_next_in_turn_until_the_goal_is_reached(measured
     workflow.clear()
     command.rounds("tau=.9999999", None, CONFIG)
     assert len(workflow) == 1 and "is reached" in capsys.readouterr().out
+
+
+def test_a_goal_that_no_cell_brings_nearer_is_not_called_reached(measured, workflow, monkeypatch, capsys):
+    monkeypatch.setattr(Standing, "hours", lambda *_: np.full((6, 3), np.inf))
+    with pytest.raises(SystemExit) as caught:
+        command.rounds("tau=.9999999", None, CONFIG)
+    said = capsys.readouterr().out
+    assert caught.value.code == 1 and "NOT reached" in said and "is reached" not in said
 
 
 def test_rounds_begin_with_a_plan_where_there_is_none(made_up, workflow):  # noqa: F811

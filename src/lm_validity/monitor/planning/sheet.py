@@ -23,14 +23,18 @@ def check_place(run: Run, configfile: Path, output: Path | None, *, adds_a_round
                 f"{configfile}: it has a plan already, {run.configuration.plan}.",
                 "add a round with --cells or --audit, or set plan to null first.",
             )
-        current = Path(run.configuration.plan)
-        place = output or current
-        if place.resolve() != current.resolve():
+        place = output or Path(run.configuration.plan)
+        if not is_plan_of(run, place):
             _check_new(place)
         return place
     place = output or configfile.parent / "plan.tsv"
     _check_new(place)
     return place
+
+
+def is_plan_of(run: Run, place: Path) -> bool:
+    """Whether the configuration names this file as its plan."""
+    return run.plan is not None and place.resolve() == Path(run.configuration.plan).resolve()
 
 
 def _check_new(place: Path) -> None:

@@ -17,8 +17,9 @@ from lm_validity.errors import InputError
 from lm_validity.monitor.planning.designs import next_round
 from lm_validity.monitor.planning.savings import Cost, Pair, hours_in_words, total
 from lm_validity.studies.agreement.incomplete.estimates import NO_PROCESS, SEED, Fitted, drawn_tables, fit_cells
-from lm_validity.studies.agreement.score_matrix import PREPARED, ScoreMatrix, read_score_matrix
+from lm_validity.studies.agreement.score_matrix import PERPLEXITY, PREPARED, ScoreMatrix, read_score_matrix
 from lm_validity.studies.agreement.statistics.sparse.choice import DRAWS, Choice, Outlook, Step
+from lm_validity.studies.agreement.statistics.sparse.process import MOST_CELLS, MOST_MODELS
 from lm_validity.words import decimal, listing
 
 # of all cells, that a round takes: a round is a run of the workflow, and what is expected of late cells is less exact
@@ -103,20 +104,30 @@ def standing_of(run: Run, also: tuple[str, ...] = ()) -> Standing:
     matrix = read_score_matrix(scores, configuration.models, configuration.benchmarks, configuration.plan, also)
     fitted = fit_cells(matrix, PREPARED, SEED)
     if fitted is None:
-        raise InputError(f"{scores}: no model of the scores. {NO_PROCESS}", "measure more cells first.")
+        raise InputError(f"{scores}: no model of the scores. {NO_PROCESS}", _hint(matrix))
     return Standing(run, matrix, fitted)
+
+
+def _hint(matrix: ScoreMatrix) -> str:
+    """What can be done where there are too many, or too few, scores for a prediction."""
+    known = np.isfinite(matrix.measured(PREPARED)[:, ~matrix.is_corpus])
+    if known.sum() > MOST_CELLS or len(known) > MOST_MODELS:
+        return "choose the cells yourself: `lm-validity plan --cells LIST.tsv` adds a round of them."
+    return "measure more cells first."
 
 
 def check_finished(standing: Standing, planned: Mapping[Pair, PlannedCell]) -> None:
     """Raises InputError where planned cells have no score yet: what they say would come too late."""
-    models, benchmarks = standing.names
+    run, (models, benchmarks) = standing.run, standing.names
+    # of the run, not of the table: a benchmark may have no score at all
+    tasks = [name for name in run.agreement_names[1] if run.benchmarks[name].output_type != PERPLEXITY]
     measured = {(models[i], benchmarks[j]) for i, j in zip(*np.nonzero(standing.fitted.process.measured), strict=True)}
-    open_cells = [f"{m} on {b}" for m, b in planned if b in benchmarks and (m, b) not in measured]
+    open_cells = [f"{m} on {b}" for m, b in planned if b in tasks and (m, b) not in measured]
     if open_cells:
+        rows = f"their rows of {run.configuration.plan}" if run.plan else "`lm-validity plan --cells` writes one"
         raise InputError(
-            f"{len(open_cells)} planned cells are not in {standing.run.results}/tables yet "
-            f"({listing(open_cells, NAMED)}).",
-            "run the workflow first, then ask for the next round.",
+            f"{len(open_cells)} planned cells are not in {run.results}/tables yet ({listing(open_cells, NAMED)}).",
+            f"run the workflow first, or take them out of the plan ({rows}) where the fine-tune cannot succeed.",
         )
 
 

@@ -4,8 +4,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
-from tests.unit.monitor.conftest import made_up, run_all  # noqa: F401 (a fixture)
+from tests.unit.monitor.conftest import built, made_up, run_all  # noqa: F401 (fixtures)
 
 from lm_validity.cli import rounds as command
 from lm_validity.config.load import load_run
@@ -13,9 +14,10 @@ from lm_validity.config.plan import BY_SCORES, read_cells
 from lm_validity.errors import InputError
 from lm_validity.monitor.cost import Estimator
 from lm_validity.monitor.planning.savings import preparation_costs, total
-from lm_validity.site.rounds import Standing, choose_round, parse_goal, standing_of
+from lm_validity.site.rounds import Standing, check_finished, choose_round, parse_goal, standing_of
 from lm_validity.studies.agreement.statistics.sparse.choice import Outlook
 from lm_validity.tables.merge import Merger
+from lm_validity.tables.schema import SCORES, write_table
 
 CONFIG = Path("replay/replay.yaml")
 MODELS = ("oak-s", "oak-m", "oak-l", "elm-s", "elm-m", "elm-m-chat")
@@ -72,7 +74,7 @@ def test_the_next_round_is_added_to_the_plan_and_changes_no_earlier_row(measured
     assert all(f"{one.model} on {one.benchmark}" in said for one in added) and "expected after it" in said
     with pytest.raises(InputError, match="2 planned cells are not in") as caught:
         command.next_round("tau=.999", CONFIG)
-    assert "run the workflow" in caught.value.hint
+    assert "run the workflow" in caught.value.hint and "rows of replay/plan.tsv" in caught.value.hint
 
 
 @pytest.mark.parametrize("goal", ["tau=0.01", "rank=6", "budget=0.0001"])
@@ -89,6 +91,42 @@ def test_a_budget_is_of_the_whole_plan_and_not_exceeded(measured):
     found = choose_round(standing_of(measured), goal, costs)
     assert found.cells and found.hours <= 1.5 * cheapest
     assert found.hours == pytest.approx(total(costs, [(one.model, one.benchmark) for one in found.cells]).hours)
+
+
+def test_a_planned_benchmark_without_any_score_is_not_finished(built):  # noqa: F811
+    folder, planned = built.results / "tables", {(m, b): None for m in MODELS for b in built.benchmarks}
+    Merger(built).write_scores(folder)
+    check_finished(standing_of(built), planned)
+    rows = pd.read_parquet(folder / "scores.parquet")
+    write_table(rows[rows.benchmark != "sums"], SCORES, folder / "scores.parquet")
+    with pytest.raises(InputError, match="6 planned cells are not in") as caught:
+        check_finished(standing_of(built), planned)
+    assert "oak-s on sums" in caught.value.problem and "plan --cells" in caught.value.hint
+
+
+def test_a_plan_that_changed_meanwhile_is_not_overwritten(measured, monkeypatch):
+    def change(*arguments):
+        found = choose_round(*arguments)
+        path.write_text(path.read_text() + "oak-m\tsums\town list\n")
+        return found
+
+    path = Path("replay/plan.tsv")
+    monkeypatch.setattr("lm_validity.site.rounds.choose_round", change)
+    with pytest.raises(InputError, match="changed while") as caught:
+        command.next_round("tau=.999", CONFIG)
+    assert "again" in caught.value.hint and len(read_cells(path)) == 13
+
+
+@pytest.mark.parametrize(
+    ("limit", "hint"), [("MOST_CELLS", "--cells"), ("MOST_MODELS", "--cells"), (None, "more cells")]
+)
+def test_what_to_do_without_a_prediction_depends_on_why(measured, monkeypatch, limit, hint):
+    if limit:
+        monkeypatch.setattr(f"lm_validity.site.rounds.{limit}", 5)
+    monkeypatch.setattr("lm_validity.site.rounds.fit_cells", lambda *_: None)
+    with pytest.raises(InputError, match="no model of the scores") as caught:
+        standing_of(measured)
+    assert hint in caught.value.hint
 
 
 def test_nothing_is_chosen_before_anything_is_measured(made_up):  # noqa: F811

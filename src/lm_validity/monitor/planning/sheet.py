@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from lm_validity.config.load import Run
-from lm_validity.config.plan import COLUMNS, PlannedCell, read_plan
+from lm_validity.config.plan import COLUMNS, PlannedCell, read_cells, read_plan
 from lm_validity.errors import InputError
 from lm_validity.files import replace_file
 from lm_validity.monitor.planning.designs import LISTED, next_round
@@ -57,7 +57,9 @@ def listed_cells(
 
 
 def write_plan(place: Path, planned: Sequence[PlannedCell], run: Run) -> None:
-    """Write the sheet, if it can be read back as a plan of this run. Raises InputError where it cannot."""
+    """Write the sheet. Raises InputError where it cannot be read back as a plan of this run, or where it has changed
+    since the run was loaded."""
+    _check_unchanged(place, run)
     text = io.StringIO()
     writer = csv.writer(text, delimiter="\t", lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -68,6 +70,13 @@ def write_plan(place: Path, planned: Sequence[PlannedCell], run: Run) -> None:
             read_plan(temporary, *run.agreement_names)
         except InputError as error:
             raise InputError(error.problem.replace(str(temporary), str(place)), error.hint) from None
+
+
+def _check_unchanged(place: Path, run: Run) -> None:
+    """Choosing cells takes minutes, in which another command may have added a round that this one would remove."""
+    before = run.plan if is_plan_of(run, place) else None
+    if (read_cells(place) if place.exists() else None) != before:
+        raise InputError(f"{place}: it was changed while this command ran.", "run the command again.")
 
 
 def _values(one: PlannedCell) -> Iterable[str]:

@@ -5,8 +5,9 @@ Only the standard library and pydantic are imported: the Snakefile reads this at
 
 from typing import Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator
 
+from lm_validity.config.rows import bad_value
 from lm_validity.config.section import Positive, Section
 
 PATIENCE = 2  # epochs without improvement after which an early stop comes
@@ -39,11 +40,12 @@ class OneFinetune(Section):
         "paper, which trains as published.",
     )
 
-    @model_validator(mode="after")
-    def train_as_published(self):
-        if self.early_stop and self.target_modules == "paper":
-            raise ValueError("early_stop with target_modules: paper, which trains every epoch as published")
-        return self
+    @field_validator("early_stop")
+    @classmethod
+    def train_as_published(cls, early_stop, info: ValidationInfo):
+        if early_stop and info.data.get("target_modules") == "paper":
+            raise bad_value("target_modules: paper trains every epoch as published", "set early_stop to false.")
+        return early_stop
 
 
 class Finetuning(OneFinetune):

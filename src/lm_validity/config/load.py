@@ -213,7 +213,7 @@ def _input_error(error: ValidationError, source: str, kind: type[BaseModel]) -> 
         return InputError(f"{source}: key {place!r} is missing.", "config/config.yaml shows every key.")
     return InputError(
         f"{source}: key {place!r}, value {first['input']!r}: {message}.",
-        "config/config.yaml explains every key.",
+        first.get("ctx", {}).get("hint", "config/config.yaml explains every key."),
     )
 
 

@@ -154,7 +154,8 @@ class Round:
 
 
 def choose_round(standing: Standing, goal: Goal, costs: Mapping[Pair, Cost]) -> Round:
-    """The cells that are expected to reach the goal, cheapest information first, and 2 to 10% of the grid."""
+    """The cells that take most off the variance of ranks an hour, until the goal is expected to be reached or the round
+    is full."""
     planned = standing.run.plan or {}
     choice, hours = standing.choice(), standing.hours(costs, planned)
     before, steps, spent = choice.outlook(), [], 0.0

@@ -33,7 +33,11 @@ def test_defaults_are_the_published_protocol():
         ({"finetuning": {"epochs": 0}}, "key 'finetuning.epochs', value 0", "explains"),
         ({"finetuning": {"learning_rates": ["fast"]}}, "'fast' is not a number", "explains"),
         ({"finetuning": {"learning_rates": [1e-5, "1e-05"]}}, "holds a value twice", "explains"),
-        ({"finetuning": {"early_stop": True, "target_modules": "paper"}}, "as published", "explains"),
+        (
+            {"finetuning": {"early_stop": True, "target_modules": "paper"}},
+            "key 'finetuning.early_stop', value True",
+            "set early_stop to false",
+        ),
         ({"name": "a/b"}, "key 'name', value 'a/b'", "explains"),
         ({"evaluation": {"device": "gpu"}}, "key 'evaluation.device', value 'gpu'", "explains"),
         ({"evaluation": {"device": "cuda:one"}}, "key 'evaluation.device', value 'cuda:one'", "explains"),

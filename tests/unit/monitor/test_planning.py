@@ -69,7 +69,7 @@ def test_a_budget_buys_as_many_cheap_benchmarks_as_it_can():
     left = [b for b in BENCHMARKS if any((m, b) not in pairs(fewer) for m in MODELS)]
     cheapest = min(sum(COSTS[m, b].hours for m in MODELS if (m, b) not in pairs(fewer)) for b in left)
     assert total(COSTS, pairs(fewer)).hours + cheapest > 6_000
-    with pytest.raises(InputError, match="--budget 100: the block of 9 models and the 2 cheapest"):
+    with pytest.raises(InputError, match="a budget of 100 hours: the block of 9 models and the 2 cheapest"):
         designs.cheap_and_block(COSTS, SIZE, 0, 100)
 
 

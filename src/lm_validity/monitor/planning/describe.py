@@ -37,8 +37,8 @@ def plan_finding(run: Run) -> Finding | None:
         return None
     whole, found = len(run.plan) + len(unplanned_pairs(run)), savings_of(Estimator(run), run.plan)
     sentence = (
-        f"By plan, {len(run.plan):,} of {whole:,} pairs of model and benchmark are prepared: {found.hours} expected "
-        f"hours, so that {found.saved} are spared."
+        f"The plan prepares {len(run.plan):,} of {whole:,} pairs of model and benchmark. It is expected to take "
+        f"{found.hours} hours: {found.saved} are spared."
     )
     learned = (
         f"the hours are calibrated with {count(found.calibrated, 'finished cell')}"

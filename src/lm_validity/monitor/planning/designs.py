@@ -34,9 +34,9 @@ def cheap_and_block(
         if number < least:
             needed = _hours_of(costs, block, order, least)
             raise InputError(
-                f"--budget {budget:g}: the block of {len(block)} models and the {least} cheapest benchmarks need "
-                f"{needed:.4g} hours.",
-                "raise the budget, use --design balanced, or leave models or benchmarks out.",
+                f"a budget of {budget:g} hours: the block of {len(block)} models and the {least} cheapest benchmarks "
+                f"need {needed:.4g} hours.",
+                "raise it, leave models or benchmarks out, or write a plan with `lm-validity plan --design balanced`.",
             )
     cheap = set(order[:number])
     return [
@@ -100,7 +100,7 @@ def balanced(costs: Mapping[Pair, Cost], seed: int, budget: float | None = None)
     if any(sum(name == benchmark for _, name in chosen) < min(BLOCK, len(models)) for benchmark in benchmarks):
         raise InputError(
             f"{number} of {len(order)} cells leave a benchmark fewer than {BLOCK} models.",
-            "raise --budget, or leave benchmarks out.",
+            "raise the budget, or leave benchmarks out.",
         )
     probability = number / len(order)
     return [_planned(*pair, BALANCED, probability, seed) for pair in costs if pair in chosen]

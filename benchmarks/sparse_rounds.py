@@ -119,9 +119,11 @@ def join(table: Published, row: int, numbers: tuple[int, ...] = (0, 4, 8)) -> li
         found.append(
             {
                 "cells": number,
+                "chosen": len(chosen[:number]),
                 "hours": spent,
                 "half-width": (high - low) / 2,
-                "expected half-width": expected[number - 1] if number else (high - low) / 2,
+                # a choice ends where no further cell is expected to help
+                "expected half-width": expected[min(number, len(expected)) - 1] if number else (high - low) / 2,
                 "coverage": float(low <= truth <= high),
             }
         )

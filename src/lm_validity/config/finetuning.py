@@ -7,8 +7,7 @@ from typing import Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from lm_validity.config.rows import bad_value
-from lm_validity.config.section import Positive, Section
+from lm_validity.config.section import Positive, Section, bad_value
 
 PATIENCE = 2  # epochs without improvement after which an early stop comes
 

@@ -10,7 +10,8 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from lm_validity.config.rows import SheetRow, bad_value, read_rows
+from lm_validity.config.rows import SheetRow, read_rows
+from lm_validity.config.section import bad_value
 from lm_validity.errors import InputError, nearest
 
 DESCRIBED_IN = "docs/how_to/sparse.md"

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Annotated, ClassVar, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo
-from pydantic_core import PydanticCustomError
 
+from lm_validity.config.section import bad_value
 from lm_validity.config.text_rows import TextRows, read_text_rows
 from lm_validity.errors import InputError, nearest
 
@@ -45,11 +45,6 @@ class SheetRow(BaseModel):
 
 
 Row = TypeVar("Row", bound=SheetRow)
-
-
-def bad_value(problem: str, hint: str, column: str | None = None) -> PydanticCustomError:
-    """What a row's validator raises to give its own hint. `column`: for a validator of the whole row."""
-    return PydanticCustomError("bad_value", "{problem}", {"problem": problem, "hint": hint, "column": column})
 
 
 def _split_at(separator: str) -> BeforeValidator:

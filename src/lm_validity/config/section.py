@@ -1,4 +1,4 @@
-"""What all sections of the configuration have in common.
+"""What all sections of the configuration, and the rows of its sheets, have in common.
 
 Only the standard library and pydantic are imported: the Snakefile reads this at parse time.
 """
@@ -6,6 +6,7 @@ Only the standard library and pydantic are imported: the Snakefile reads this at
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
+from pydantic_core import PydanticCustomError
 
 Positive = Annotated[int, Field(ge=1)]
 
@@ -14,3 +15,8 @@ class Section(BaseModel):
     """Unknown keys are errors; values are frozen once read."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def bad_value(problem: str, hint: str, column: str | None = None) -> PydanticCustomError:
+    """What a validator raises to give its own hint. `column`: for a validator of the whole row."""
+    return PydanticCustomError("bad_value", "{problem}", {"problem": problem, "hint": hint, "column": column})

@@ -19,16 +19,8 @@ from pydantic import (
     model_validator,
 )
 
-from lm_validity.config.rows import (
-    BETWEEN_COMMAS,
-    Identifier,
-    PathInRun,
-    SheetRow,
-    SizeClassName,
-    bad_value,
-    is_folder,
-    read_rows,
-)
+from lm_validity.config.rows import BETWEEN_COMMAS, Identifier, PathInRun, SheetRow, SizeClassName, is_folder, read_rows
+from lm_validity.config.section import bad_value
 from lm_validity.config.sections import Study
 from lm_validity.config.training_tokens import BatchRamp
 

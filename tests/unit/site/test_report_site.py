@@ -230,6 +230,9 @@ def test_a_plan_reaches_the_reports_and_a_bad_one_is_refused(tmp_path):
     assert CliRunner().invoke(app, options, catch_exceptions=False).exit_code == 0
     found = json.loads((tmp_path / "out/agreement/summary.json").read_text())["incomplete"][PREPARED]
     assert (found["cells"], found["by_scores"], found["missing"]) == (10, 1, 0)
+    values = json.loads((tmp_path / "out/cards/b/card.json").read_text())["values"]
+    assert [values[f"models.{p}"]["estimate"] for p in (DIRECT, PREPARED)] == [5, 4]
+    assert values[f"tau.{PREPARED}"]["basis"]["models"] == 4
     screened = ["screening", "--scores", str(files[0]), *sheets, *given[:3], str(tmp_path / "screened")]
     assert CliRunner().invoke(app, screened, catch_exceptions=False).exit_code == 0
     rows = json.loads((tmp_path / "screened/summary.json").read_text())["benchmarks"]

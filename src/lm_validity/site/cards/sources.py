@@ -78,8 +78,10 @@ class CardSources:
         return known.groupby(["benchmark", "protocol"])["model"].nunique().to_dict()
 
     def models(self, benchmark: str, protocol: str) -> int:
-        """Models with a score."""
-        return int(self._models.get((benchmark, protocol), 0))
+        """Models with a score; those of the agreement report where it has the benchmark, which leaves out cells that
+        earlier scores chose."""
+        found = self.find("agreement", "by_benchmark", protocol, benchmark, "models")
+        return int(self._models.get((benchmark, protocol), 0) if found is None else found)
 
     @cached_property
     def _items(self) -> dict[str, float]:

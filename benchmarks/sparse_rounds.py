@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from sparse_grid import DRAWS, Published
+from sparse_grid import Published
 
 from lm_validity.monitor.planning.designs import cheap_and_block
 from lm_validity.monitor.planning.savings import total
 from lm_validity.site.rounds import Goal, parse_goal, round_is_full
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau, pair_signs
-from lm_validity.studies.agreement.statistics.sparse.choice import Choice
+from lm_validity.studies.agreement.statistics.sparse.choice import DRAWS, Choice
 from lm_validity.studies.agreement.statistics.sparse.pooled import pooled_tau
 from lm_validity.studies.agreement.statistics.sparse.process import CellProcess, fit_process, widening_of
 from lm_validity.studies.agreement.statistics.sparse.standing import mean_standing, rank_draws

@@ -19,7 +19,6 @@ NOMINAL, CONSERVATIVE = 0.95, 0.98
 NOT_CLAIMED = (
     ("agreement", "", "models", "families"),  # for families like these there is the interval over families
     ("agreement", "", "models and benchmarks", "families"),
-    ("agreement", "", "models and benchmarks", "categories"),  # for categories like these there is "population"
     ("agreement", "first component", "", "heavy_tails"),
     ("agreement", "", "", "missing_ablest"),  # cells must be missing whatever their values
     ("corrected", "", "", "missing_ablest"),

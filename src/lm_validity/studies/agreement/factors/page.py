@@ -75,7 +75,7 @@ def _share_finding(summary: FactorsSummary) -> Finding:
     basis = (
         f"Standardised scores of {models} on {count(summary.benchmarks, 'benchmark')}"
         f"{cells}; interval over other models, these benchmarks. Where some models lie far from the rest (heavy tails) "
-        "it held 0.76 to 0.91 of simulated truths with 20 and 61 models, not 0.95. A table that lacks such models by "
+        "it held 0.78 to 0.91 of simulated truths with 20 and 61 models, not 0.95. A table that lacks such models by "
         "chance does not show it."
     )
     if not parts:

@@ -14,8 +14,8 @@ import pyarrow as pa
 import typer
 
 from lm_validity.cli import GROUPS, WORKFLOW, register_commands
+from lm_validity.config.generate import renew
 from lm_validity.config.sections import Configuration
-from lm_validity.files import write_text
 from lm_validity.tables.schema import COLUMNS
 
 FOLDER = Path(__file__).parent / "reference"
@@ -155,19 +155,5 @@ def _cell(text: str) -> str:
 PAGES = {"configuration.md": configuration_page, "columns.md": columns_page, "commands.md": commands_page}
 
 
-def main() -> int:
-    """Write the pages that are not up to date, or with --check only name them."""
-    stale = []
-    for name, page in PAGES.items():
-        path, text = FOLDER / name, page()
-        if not path.is_file() or path.read_text(encoding="utf-8") != text:
-            stale.append(path)
-            if "--check" not in sys.argv:
-                write_text(path, text)
-    for path in stale:
-        print(f"{path}: {'not up to date' if '--check' in sys.argv else 'written'}")
-    return 1 if stale and "--check" in sys.argv else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(renew((FOLDER / name, page()) for name, page in PAGES.items()))

@@ -9,6 +9,7 @@ The values of config/config.yaml are edited by hand; every key is then written o
 import json
 import sys
 import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 
 import yaml
@@ -77,18 +78,22 @@ def _inline(value) -> str:
     return text.strip().removesuffix("...").strip()
 
 
+def renew(files: Iterable[tuple[Path, str]]) -> int:
+    """Write the files whose text is another, or with --check on the command line only name them. The exit code: 1 where
+    a check found one."""
+    check = "--check" in sys.argv
+    stale = [(path, text) for path, text in files if not path.is_file() or path.read_text(encoding="utf-8") != text]
+    for path, text in stale:
+        if not check:
+            write_text(path, text)
+        print(f"{path}: {'not up to date' if check else 'written'}")
+    return 1 if stale and check else 0
+
+
 def main() -> int:
-    """Write the files that are not up to date, or with --check only name them."""
+    """Renew the demo's configuration and the schema."""
     configuration = validate(yaml.safe_load(DEMO.read_text(encoding="utf-8")), str(DEMO))
-    stale = []
-    for path, text in ((DEMO, render_yaml(configuration)), (SCHEMA, render_schema())):
-        if not path.is_file() or path.read_text(encoding="utf-8") != text:
-            stale.append(path)
-            if "--check" not in sys.argv:
-                write_text(path, text)
-    for path in stale:
-        print(f"{path}: {'not up to date' if '--check' in sys.argv else 'written'}")
-    return 1 if stale and "--check" in sys.argv else 0
+    return renew([(DEMO, render_yaml(configuration)), (SCHEMA, render_schema())])
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 """Writes the reference pages that are made from the code: configuration keys, table columns, commands.
 
-python docs/generate_reference.py          # rewrite those that are not up to date
-python docs/generate_reference.py --check  # exit 1 where one is not (in the tests)
+    python docs/generate_reference.py          # rewrite those that are not up to date
+    python docs/generate_reference.py --check  # exit 1 where one is not (in the tests)
+
+`make docs` calls it.
 """
 
 import json
@@ -29,8 +31,8 @@ def configuration_page() -> str:
         "# Configuration keys",
         "",
         MADE,
-        "A configuration is a YAML file. Every key but `name` has a default. `config/config.yaml` is the demo's, with",
-        "each key and its meaning in place.",
+        "A configuration is a YAML file. Keys without a default are marked *required*. `config/config.yaml` is the",
+        "demo's, with each key and its meaning in place.",
         "",
     ]
     for path, section in _sections(model, model, ""):
@@ -88,7 +90,7 @@ def _values(model: dict, key: dict) -> str:
 
 def _default(section: dict, name: str, key: dict) -> str:
     if name in section.get("required", ()):
-        return "required"
+        return "*required*"
     if isinstance(key.get("default"), dict):
         return "as there"
     return f"`{json.dumps(key.get('default'))}`".replace("|", "\\|")

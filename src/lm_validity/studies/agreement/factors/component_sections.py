@@ -31,6 +31,7 @@ def _of_protocol(values: dict[str, Range] | Missing, protocol: str) -> Range:
 
 
 def variance_section(summary: FactorsSummary) -> Section:
+    """The share of each component, beside that of shuffled tables, and the loadings of the first."""
     frame = _variance_frame(summary)
     finding = " ".join(
         f"{figures.PROTOCOL_LABELS[p]}: the first {SHOWN_COMPONENTS} components together carry {percent(sum(shares))}."
@@ -102,6 +103,7 @@ def _loading_table(summary: FactorsSummary) -> Table:
 
 
 def family_section(summary: FactorsSummary) -> Section:
+    """The first component's share within each family."""
     frame = pd.DataFrame(
         [
             {
@@ -163,6 +165,7 @@ def _score_frame(summary: FactorsSummary) -> pd.DataFrame:
 
 
 def score_section(summary: FactorsSummary) -> Section:
+    """Each model's value on the first component."""
     frame = _score_frame(summary)
     drawn = plotted(frame)
     main = PREPARED if drawn[PREPARED].notna().any() else DIRECT
@@ -200,6 +203,7 @@ def score_section(summary: FactorsSummary) -> Section:
 
 
 def compute_section(summary: FactorsSummary) -> Section:
+    """The first component against pretraining compute."""
     frame = plotted(_score_frame(summary))
     frame = frame[np.isfinite(frame["compute"])]
     if frame.empty:

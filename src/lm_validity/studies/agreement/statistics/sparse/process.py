@@ -180,9 +180,9 @@ def fit_process(
 
     `stderr`: of the same shape, NaN where unknown; `direct`: scores of the same cells before preparation, NaN where
     unknown; `size`: (models, columns) logarithms; `families`: (models,); `losses`: None where higher is better on all
-    benchmarks. The weights of the kernels are the most likely
-    ones under log-normal priors, on at most 300 cells; the noise is Student's t, estimated by benchmark. None for
-    fewer than 12 known cells, more than 4,000, or more than 500 models.
+    benchmarks. The weights of the kernels are the most likely ones under log-normal priors, on at most 300 cells; the
+    noise is Student's t, estimated by benchmark. None for fewer than 12 known cells, more than 4,000, or more than 500
+    models.
     """
     known = np.flatnonzero(np.isfinite(scores))
     if not LEAST_CELLS <= len(known) <= MOST_CELLS or len(scores) > MOST_MODELS:

@@ -22,15 +22,17 @@ class Experiment(Section):
     """One experiment: which language models and tasks, how many texts, how often."""
 
     method: Literal["head", "zero_shot"] = Field("head", description="A trained linear head, or prompting.")
-    language_models: tuple[str, ...] = Field((), description="Ids of the sheet; empty: all.")
-    tasks: tuple[str, ...] = Field((), description="Ids of the sheet; empty: all.")
-    m: tuple[Positive, ...] = Field((100,), min_length=1, description="Labelled training texts.")
-    n: tuple[Positive, ...] = Field((200,), min_length=1, description="Texts of extra, and of test.")
+    language_models: tuple[str, ...] = Field((), description="Ids from the sheet. Empty: all.")
+    tasks: tuple[str, ...] = Field((), description="Ids from the sheet. Empty: all.")
+    m: tuple[Positive, ...] = Field((100,), min_length=1, description="Number of labelled training texts.")
+    n: tuple[Positive, ...] = Field((200,), min_length=1, description="Number of texts in extra, and in test.")
     subsamples: Positive | Annotated[dict[str, Positive], BeforeValidator(_keys_as_text)] = Field(
         20, description="Random draws: one number, or by n (`500: 20`) or by m and n (`100,500: 20`)."
     )
-    pretraining_epochs: Positive | None = Field(None, description="null: as the section `pretraining` says.")
-    packing: bool = Field(False, description="Pretrain on several texts a sequence (zero_shot only).")
+    pretraining_epochs: Positive | None = Field(
+        None, description="Passes over the unlabelled texts. null: those of the section `pretraining`."
+    )
+    packing: bool = Field(False, description="Pretrain on several texts per sequence (zero_shot only).")
 
     planted_leak: float = Field(
         0.0,
@@ -75,18 +77,20 @@ class TextTraining(Section):
     """Training on unlabelled texts (AdamW, linear decay, gradients clipped at 1), the number of epochs aside."""
 
     learning_rate: Rate = Field(1e-4, description="Peak learning rate.")
-    batch_size: Positive = Field(16, description="Texts a step, unless the tasks sheet has `pretraining_batch`.")
-    max_length: Positive = Field(256, description="Tokens of a text; the rest is cut.")
+    batch_size: Positive = Field(16, description="Texts per step, unless the tasks sheet has `pretraining_batch`.")
+    max_length: Positive = Field(256, description="Tokens per text. The rest is cut.")
     weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay.")
     mask_probability: Rate = Field(0.15, description="Share of tokens that a masked language model must guess.")
-    micro_batch: Positive | None = Field(None, description="Texts a forward pass: memory only. null: the whole batch.")
+    micro_batch: Positive | None = Field(
+        None, description="Texts per forward pass. Affects memory only. null: the whole batch."
+    )
 
 
 class TextPretraining(TextTraining):
     """Pretraining on unlabelled texts (AdamW, linear decay, gradients clipped at 1)."""
 
-    masked_epochs: Positive = Field(2, description="Passes over the texts, masked language models (BERT).")
-    causal_epochs: Positive = Field(1, description="Passes over the texts, causal ones (GPT-2).")
+    masked_epochs: Positive = Field(2, description="Passes over the texts for masked language models (BERT).")
+    causal_epochs: Positive = Field(1, description="Passes over the texts for causal language models (GPT-2).")
 
 
 class HeadTraining(Section):
@@ -94,9 +98,9 @@ class HeadTraining(Section):
 
     epochs: Positive = Field(3, description="Passes over the texts, unless the sheet has `training_epochs`.")
     learning_rate: Rate = Field(5e-5, description="Peak learning rate.")
-    batch_size: Positive = Field(16, description="Texts a step, unless the sheet has `<architecture>_batch`.")
+    batch_size: Positive = Field(16, description="Texts per step, unless the sheet has `<architecture>_batch`.")
     weight_decay: float = Field(0.01, ge=0, description="AdamW weight decay.")
-    max_length: Positive | None = Field(256, description="Tokens of a text; null: the model's limit.")
+    max_length: Positive | None = Field(256, description="Tokens per text. null: the model's limit.")
     pooler: Literal["keep", "none", "paper"] = Field(
         "keep",
         description="BERT's pooler. keep: all arms have the model's. none: the head reads the first token. paper: the "
@@ -111,7 +115,7 @@ class Adapter(Section):
     alpha: Positive = Field(32, description="LoRA alpha.")
     dropout: float = Field(0.05, ge=0, lt=1, description="LoRA dropout.")
     quantization: Literal["none", "nf4"] = Field(
-        "none", description="nf4: 4-bit weights, which need bitsandbytes (the extra `nf4`); none: the model's dtype."
+        "none", description="nf4: 4-bit weights, which need bitsandbytes (the extra `nf4`). none: the model's dtype."
     )
 
 
@@ -120,13 +124,13 @@ class Prompting(Adapter):
 
     epochs: Positive = Field(1, description="Passes over the prompts.")
     learning_rate: Rate = Field(2e-4, description="Peak learning rate.")
-    batch_size: Positive = Field(16, description="Prompts a step, unless the tasks sheet has `pretraining_batch`.")
-    max_length: Positive = Field(512, description="Tokens of a prompt in pretraining; the rest is cut.")
+    batch_size: Positive = Field(16, description="Prompts per step, unless the tasks sheet has `pretraining_batch`.")
+    max_length: Positive = Field(512, description="Tokens per prompt in pretraining. The rest is cut.")
     prompt_characters: Positive = Field(1000, description="Characters of a text that a prompt quotes.")
-    packed_texts: Positive = Field(8, description="Texts a sequence in experiments with packing.")
+    packed_texts: Positive = Field(8, description="Texts per sequence in experiments with packing.")
     packed_max_length: Positive = Field(8192, description="Tokens of a packed sequence.")
-    gradient_checkpointing: bool = Field(False, description="Trade time for memory; changes no result.")
-    micro_batch: Positive | None = Field(None, description="Prompts a forward pass: memory only.")
+    gradient_checkpointing: bool = Field(False, description="Trade time for memory. Changes results by rounding only.")
+    micro_batch: Positive | None = Field(None, description="Prompts per forward pass. Affects memory only.")
 
 
 class BiasSettings(Section):
@@ -149,12 +153,12 @@ class BiasSettings(Section):
     )
     paper: bool = Field(
         False,
-        description="Do as the authors' code does where that is not the valid choice; overrules seeds, "
+        description="Reproduce the authors' code, invalid choices included. Overrides seeds, "
         "training.pooler, training.max_length and drop_duplicate_texts.",
     )
     drop_duplicate_texts: bool = Field(
         True,
-        description="Draw from the first row of each text only (case and blanks aside), so that no test text is also "
+        description="Draw from the first row of each text only (ignoring case and blanks), so no test text is also "
         "one of extra or train. false: of all rows.",
     )
     seeds: Literal["varied", "fixed"] = Field(

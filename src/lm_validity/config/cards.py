@@ -11,14 +11,24 @@ Share = Annotated[float, Field(ge=0, le=1)]
 
 class Cards(Section):
     """Thresholds of the verdicts on benchmark cards (docs/reference/cards.md). A verdict needs the whole 95% interval
-    on one side of its threshold; else it says "not known"."""
+    on one side of its threshold. Otherwise it says "not known"."""
 
-    separated: Share = Field(0.8, description="Share of pairs of models from which on a benchmark separates them.")
-    not_separated: Share = Field(0.5, description="Share of pairs below which a benchmark cannot separate them.")
-    agrees: float = Field(0.5, ge=-1, le=1, description="Mean tau from which on a benchmark agrees with the others.")
-    reliable: Share = Field(0.8, description="Share of the variance between models that is no noise of items.")
-    bias: float = Field(0.01, gt=0, le=1, description="Effect of test text seen, in accuracy, that is to be excluded.")
-    prompt: float = Field(0.02, gt=0, description="Range of a model's score over prompts that is to be excluded.")
-    leakage: Share = Field(0.01, description="Largest share of the rows looked at for training that occur in test.")
-    suspicious: Share = Field(0.02, description="Largest share of items that surely work against the benchmark.")
-    at_best: Share = Field(0.2, description="Largest share of the models that reach the best score.")
+    separated: Share = Field(
+        0.8, description="A benchmark separates models if it separates at least this share of their pairs."
+    )
+    not_separated: Share = Field(
+        0.5, description="A benchmark cannot separate models if it separates less than this share."
+    )
+    agrees: float = Field(
+        0.5, ge=-1, le=1, description="A benchmark agrees with the others if its mean tau is at least this."
+    )
+    reliable: Share = Field(
+        0.8, description="Scores are reliable if at least this share of their variance between models is not noise."
+    )
+    bias: float = Field(
+        0.01, gt=0, le=1, description="Effect of having seen test text, in accuracy, that must be excluded."
+    )
+    prompt: float = Field(0.02, gt=0, description="Range of a model's score over prompts that must be excluded.")
+    leakage: Share = Field(0.01, description="Largest share of the training rows looked at that may occur in test.")
+    suspicious: Share = Field(0.02, description="Largest share of items that may surely work against the benchmark.")
+    at_best: Share = Field(0.2, description="Largest share of the models that may reach the best score.")

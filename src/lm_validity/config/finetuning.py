@@ -16,27 +16,31 @@ class OneFinetune(Section):
     """What every LoRA fine-tune of a run has in common. The order of the fields is that of a job's settings, by which
     Snakemake sees what has changed."""
 
-    epochs: Positive = Field(5, description="Passes over the training split; validation after each.")
-    effective_batch: Positive = Field(8, description="Documents an optimizer step, whatever the memory.")
+    epochs: Positive = Field(5, description="Passes over the training split, with validation after each.")
+    effective_batch: Positive = Field(8, description="Documents per optimizer step, whatever the memory.")
     micro_batch: Positive = Field(
-        8, description="Documents a forward pass; halved on out-of-memory, the effective batch stays."
+        8, description="Documents per forward pass. It is halved on out-of-memory, and the effective batch stays."
     )
     max_length: Positive = Field(1024, description="Longest training text in tokens.")
     loss: Literal["all", "completion"] = Field("all", description="Tokens in the loss: all, or the answer's only.")
     target_modules: Literal["all-linear", "attention", "paper"] = Field(
         "all-linear",
-        description="Layers that get an adapter: all-linear treats every family alike; attention is q, k, v; "
-        "paper is the library's default per family, as published.",
+        description="Layers that get an adapter. all-linear treats every family alike. attention: q, k, v. "
+        "paper: the library's default per family, as published.",
     )
     rank: Positive = Field(8, description="LoRA rank.")
     alpha: Positive = Field(32, description="LoRA alpha.")
     dropout: float = Field(0.1, ge=0, lt=1, description="LoRA dropout.")
     weight_decay: float = Field(0.01, ge=0, description="AdamW weight decay.")
-    gradient_checkpointing: bool = Field(False, description="Trade time for memory; changes no result.")
+    gradient_checkpointing: bool = Field(
+        False,
+        description="Trade time for memory. Turn it on if training does not fit at micro-batch 1. Changes results by "
+        "rounding only.",
+    )
     early_stop: bool = Field(
         False,
-        description="Stop a learning rate after 2 epochs without improvement on validation. Not with target_modules: "
-        "paper, which trains as published.",
+        description="Stop a learning rate after 2 epochs without improvement on validation. Turn it on to save epochs, "
+        "at some cost in validation scores. Not with target_modules: paper, which trains as published.",
     )
 
     @field_validator("early_stop")
@@ -48,18 +52,19 @@ class OneFinetune(Section):
 
 
 class Finetuning(OneFinetune):
-    """LoRA fine-tuning, the same for every model of a run: equal preparation is the point."""
+    """LoRA fine-tuning (train before test), the same for every model of a run."""
 
     learning_rates: tuple[str, ...] = Field(
         ("1e-5", "2e-5", "5e-5"),
         min_length=1,
-        description="Tried one by one; the best on validation is kept.",
+        description="Tried one by one. The best on validation is kept.",
     )
     seeds: tuple[int, ...] = Field((0,), min_length=1, description="Each seed is a fine-tune of its own.")
     rates_side_by_side: bool = Field(
         False,
-        description="Train the learning rates of a job in one forward and backward pass: faster on a GPU with a small "
-        "model, not on a CPU. Changes results by rounding only; fewer at a time where memory runs out.",
+        description="Train the learning rates of a job in one forward and backward pass. Turn it on if a GPU waits for "
+        "launches, as with small models (not measured there; 1.2 to 1.3 times faster on a CPU). Changes results by "
+        "rounding only. Fewer rates go together where memory runs out.",
     )
 
     @field_validator("learning_rates", mode="before")

@@ -38,11 +38,11 @@ class MiniatureSettings(Section):
     validation_entities: Entities = Field(20, description="Entities whose facts are asked in validation splits.")
     public_entities: Entities = Field(
         28,
-        description="Entities that pretraining also shows in question formats; no benchmark asks about them.",
+        description="Entities that pretraining also shows in question formats. No benchmark asks about them.",
     )
     grammar_share: float = Field(0.06, ge=0, lt=1, description="Share of pretraining documents about grammar.")
     format_share: float = Field(0.40, ge=0, lt=1, description="Share of pretraining documents in the family's formats.")
-    batch_documents: int = Field(64, ge=1, description="Documents an optimizer step of pretraining.")
+    batch_documents: int = Field(64, ge=1, description="Documents per optimizer step of pretraining.")
 
     @model_validator(mode="after")
     def leave_room_for_prose(self):

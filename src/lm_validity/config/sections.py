@@ -25,7 +25,7 @@ class Splits(Section):
     train: Positive = Field(50_000, description="Most training documents of a benchmark.")
     validation: Positive = Field(1_000, description="Most validation documents of a benchmark.")
     test: Positive = Field(10_000, description="Most test documents of a benchmark.")
-    seed: int = Field(0, ge=0, description="Seed of the permutation that carves and caps the splits.")
+    seed: int = Field(0, ge=0, description="Seed of the permutation that makes and caps the splits.")
     allow_overlap: tuple[str, ...] = Field(
         (),
         description="Benchmarks that may lose more than 5% of a split to documents that also occur in test.",
@@ -38,56 +38,57 @@ class Evaluation(Section):
     device: str = Field(
         "auto",
         pattern=r"^(auto|cpu|all|cuda(:[0-9]+)?)$",
-        description="auto, cpu, cuda, cuda:0 or all. auto: the CPU where the size class has no GPU, else its GPUs. A "
-        "job that needs GPUs and cannot use them ends with the reason; it never computes on the CPU instead.",
+        description="auto, cpu, cuda, cuda:0 or all. auto: the CPU if the size class has no GPU, else its GPUs. A job "
+        "that needs GPUs and cannot use them ends with the reason. It never computes on the CPU instead.",
     )
-    batch_size: Positive = Field(32, description="Sequences a forward pass; changes speed, not results.")
+    batch_size: Positive = Field(32, description="Sequences per forward pass. Affects speed only.")
     scorer: Literal["auto", "packed", "cached", "rows", "lm-eval"] = Field(
         "auto",
-        description="How choices are scored; changes speed, and results by rounding only. auto: a question's context "
-        "is computed once for all its choices, in the faster of two ways (packed, cached), where that is exact for the "
-        "model; rows: each choice by itself; lm-eval: lm-eval's own code.",
+        description="How choices are scored. Affects speed, and results by rounding only. auto: a question's context "
+        "is computed once for all its choices, in the faster of two ways (packed, cached), if that is exact for the "
+        "model. rows: each choice by itself. lm-eval: lm-eval's own code.",
     )
     generation_backend: Literal["transformers", "vllm"] = Field(
         "transformers",
-        description="What writes the answers of generation tasks on test: transformers, or vLLM (it needs a GPU and "
-        "the extra `vllm`). Validation, which selects, is always transformers', before fine-tuning and after. Part "
-        "of a cell's recipe.",
+        description="What writes the answers of generation tasks on test: transformers, or vLLM. Turn vLLM on if these "
+        "answers dominate the time. It needs a GPU and the extra `vllm`, was not measured, and can change answers. "
+        "Validation always uses transformers. Part of a cell's recipe.",
     )
     generation_cache: Literal["dynamic", "static"] = Field(
         "dynamic",
-        description="Keys and values while answers are generated: dynamic grows with the answers; static has room for "
-        "the longest answer from the start, and on a GPU transformers compiles the model for it. Changes speed, and "
-        "results by rounding only.",
+        description="Keys and values while answers are generated. dynamic grows with the answers. static has room for "
+        "the longest answer from the start, and on a GPU transformers compiles the model for it: try it there (not "
+        "measured). Affects speed, and results by rounding only.",
     )
     max_length: Positive | None = Field(
-        None, description="Longest context in tokens, where the model takes as many; null is its own limit."
+        None, description="Longest context in tokens, if the model takes as many. null: its own limit."
     )
     max_generated_tokens: Positive = Field(
         256, description="Longest answer of a generation task, unless the task sets its own."
     )
     document_bos: Literal["auto", "once", "every", "lm-eval"] = Field(
         "auto",
-        description="Perplexity corpora: one beginning-of-text token a document (once), or one a window (every), or as "
-        "lm-eval has it, which also scores a tokenizer's own after the one it puts before. auto: every for Gemma, "
-        "which needs it, once for all others. The models sheet's column of this name goes first.",
+        description="Perplexity corpora: where a beginning-of-text token goes. once: one per document. every: one per "
+        "window. lm-eval: as in lm-eval, which puts its own before a tokenizer's and then scores that one. auto: every "
+        "for Gemma, which needs it, once for all others. The models sheet's column of this name overrides it.",
     )
     instruction_tuned_prompts: tuple[Literal["plain", "chat"], ...] = Field(
         ("plain", "chat"),
         min_length=1,
-        description="Prompts tried for instruction-tuned models; the choice is made on validation. "
+        description="Prompts tried for instruction-tuned models. The choice is made on validation. "
         "Base models are always plain.",
     )
     mixed_dtypes: bool = Field(
-        False, description="Let models of the agreement study differ in dtype; equal precision is equal preparation."
+        False,
+        description="Let models of the agreement study differ in dtype. Equal precision is part of equal treatment.",
     )
     system_instruction: str | None = Field(
         None, description="System message under the chat prompt, the same in training and evaluation."
     )
     chat_answer_start: Literal["template", "lm-eval"] = Field(
         "template",
-        description="Chat prompt: the white space before an answer is what the template itself puts there, or none, as "
-        "in lm-eval. The same wherever a template's prompt ends in a line break (Llama 3, Qwen, Gemma, Yi).",
+        description="Chat prompt: the white space before an answer. template: what the template itself puts there. "
+        "lm-eval: none. There is no difference if a template's prompt ends in a line break (Llama 3, Qwen, Gemma, Yi).",
     )
 
     @model_validator(mode="after")
@@ -105,50 +106,50 @@ class Evaluation(Section):
 class EvaluateBatch(Section):
     """Cells of one model that share a process."""
 
-    benchmarks: AsManyAsFit = Field("auto", description="Benchmarks a job.")
-    checkpoints: AsManyAsFit = Field("auto", description="Checkpoints a job.")
+    benchmarks: AsManyAsFit = Field("auto", description="Benchmarks per job.")
+    checkpoints: AsManyAsFit = Field("auto", description="Checkpoints per job.")
 
 
 class FinetuneBatch(Section):
     """Fine-tunes of one model that share a process."""
 
-    benchmarks: AsManyAsFit = Field("auto", description="Benchmarks a job.")
-    learning_rates: AsManyAsFit = Field("auto", description="Learning rates a job.")
+    benchmarks: AsManyAsFit = Field("auto", description="Benchmarks per job.")
+    learning_rates: AsManyAsFit = Field("auto", description="Learning rates per job.")
 
 
 class AdapterBatch(Section):
     """Selected adapters of one model that share a process."""
 
-    benchmarks: AsManyAsFit = Field("auto", description="Benchmarks a job.")
+    benchmarks: AsManyAsFit = Field("auto", description="Benchmarks per job.")
 
 
 class TrialBatch(Section):
     """Batches of trials of one language model that share a process."""
 
-    cells: Many = Field(1, description="Batches of subsamples a job.")
+    cells: Many = Field(1, description="Batches of subsamples per job.")
 
 
 class Batching(Section):
-    """How many cells share a process: a number, all, or auto, which is as many as job_hours allow by the minutes of the
-    model's size class. Changes cost, never a result: cells are stored one by one."""
+    """How many cells share a process: a number, all, or auto. auto takes as many as job_hours allow, by the minutes of
+    the model's size class. It changes cost, never a result, because cells are stored one by one."""
 
     job_hours: float = Field(
         12.0,
         gt=0,
-        description="Longest that a job of several cells asks for under auto, at its first attempt; the second asks "
-        "for twice that. A killed job loses the cell it was at (a fine-tune: the epoch), whatever its length.",
+        description="Longest time that a job of several cells asks for under auto, at its first attempt. The second "
+        "asks for twice that. A killed job loses only its current cell (a fine-tune: the current epoch).",
     )
-    evaluate_model: EvaluateBatch = Field(EvaluateBatch(), description="Evaluation of models as they come.")
+    evaluate_model: EvaluateBatch = Field(EvaluateBatch(), description="Evaluation of models as they are (direct).")
     finetune_adapter: FinetuneBatch = Field(FinetuneBatch(), description="LoRA fine-tuning.")
     evaluate_adapter: AdapterBatch = Field(AdapterBatch(), description="Selection and the one look at test.")
     pretrain_on_test: TrialBatch = Field(TrialBatch(), description="Trials of the bias study.")
 
 
 class SizeBatching(Section):
-    """What `batching` says otherwise for models of one size; a rule or limit that is absent is the run's."""
+    """What differs from the run's `batching` for models of one size. An absent rule or limit is the run's."""
 
-    job_hours: float | None = Field(None, gt=0, description="Longest that a job asks for under auto.")
-    evaluate_model: EvaluateBatch | None = Field(None, description="Evaluation of models as they come.")
+    job_hours: float | None = Field(None, gt=0, description="Longest time that a job asks for under auto.")
+    evaluate_model: EvaluateBatch | None = Field(None, description="Evaluation of models as they are (direct).")
     finetune_adapter: FinetuneBatch | None = Field(None, description="LoRA fine-tuning.")
     evaluate_adapter: AdapterBatch | None = Field(None, description="Selection and the one look at test.")
 
@@ -193,14 +194,21 @@ class SignalConventions(Section):
     """Conventions of the signal report (docs/reference/signal.md). The defaults are those of the competition's code."""
 
     convention: Convention = Field("code", description="Lags and centring of the autocorrelation.")
-    ties: Ties = Field("stable", description="Equal scores: stable counts them as an increase; average ranks.")
+    ties: Ties = Field(
+        "stable", description="Equal scores. stable: they count as an increase. average: they share ranks."
+    )
     normalisation: Normalisation = Field(
         "joint_minmax", description="What compliance divides the science model's lead by."
     )
-    base_window: Window = Field((100.0, 200.0), description="Ranking consistency: window of the order, billion tokens.")
-    later_window: Window = Field((220.0, 1000.0), description="The window in which that order should hold.")
+    base_window: Window = Field(
+        (100.0, 200.0), description="Ranking consistency: window that sets the order, billion tokens."
+    )
+    later_window: Window = Field(
+        (220.0, 1000.0), description="Ranking consistency: window in which that order should hold."
+    )
     weights: Weights = Field(
-        (0.5, 0.1, 0.4), description="Of signal quality, ranking consistency and compliance in the overall score."
+        (0.5, 0.1, 0.4),
+        description="Weights of signal quality, ranking consistency and compliance in the overall score.",
     )
 
     def as_words(self) -> dict[str, str]:
@@ -219,20 +227,20 @@ E2LM = SignalConventions()  # the competition's
 class Reports(Section):
     """The pages."""
 
-    resamples: int = Field(2000, ge=0, description="Resamples for intervals; 0 skips them.")
+    resamples: int = Field(2000, ge=0, description="Resamples for intervals. 0 skips intervals.")
     checkpoints: Checkpoints = Field(
         "all",
-        description="Checkpoints of the signal report; e2lm: iterations divisible by 4000, at most 206 billion tokens.",
+        description="Checkpoints of the signal report. e2lm: iterations divisible by 4000, at most 206 billion tokens.",
     )
     signal: SignalConventions = Field(E2LM, description=SignalConventions.__doc__)
 
 
 class Screening(Section):
-    """Which candidate benchmarks stay (`snakemake screening`); thresholds of the train-before-test study."""
+    """Which candidate benchmarks stay (`snakemake screening`). The thresholds are the train-before-test study's."""
 
     training_examples: int = Field(1000, ge=0, description="Fewest training examples of a benchmark.")
     unimproved_share: float = Field(
-        0.2, ge=0, le=1, description="Largest share of models that preparation does not improve."
+        0.2, ge=0, le=1, description="Largest share of models that fine-tuning does not improve."
     )
     negative_share: float = Field(
         0.5, ge=0, le=1, description="Largest share of the other benchmarks with negative agreement (direct)."
@@ -242,13 +250,13 @@ class Screening(Section):
 class SizeClass(Section):
     """What a job asks of a cluster; the second attempt asks for twice the memory and time."""
 
-    gpu: int = Field(1, ge=0, description="GPUs a job; with several, a model's layers are spread over them.")
+    gpu: int = Field(1, ge=0, description="GPUs per job. With several, a model's layers are spread over them.")
     gpu_memory_gb: float = Field(80, ge=0, description="Memory of each GPU in GB: preflight names what does not fit.")
     gpu_type: Literal["h200", "h100", "l40s", "a100", "a40"] = Field(
-        "h200", description="What `cost` takes a GPU's speed from; the cluster is asked for one in the profile."
+        "h200", description="GPU whose speed `cost` assumes. The profile asks the cluster for one."
     )
-    cpus: Positive = Field(4, description="Processor cores a job.")
-    mem_mb: Positive = Field(32_000, description="Memory of the machine a job, in MB.")
+    cpus: Positive = Field(4, description="Processor cores per job.")
+    mem_mb: Positive = Field(32_000, description="Main memory per job, in MB.")
     evaluate_minutes: float = Field(20, gt=0, description="Minutes to evaluate one cell.")
     finetune_minutes: float = Field(120, gt=0, description="Minutes of one fine-tune.")
     trial_minutes: float = Field(1, gt=0, description="Minutes of one trial of the bias study (five short trainings).")
@@ -275,12 +283,12 @@ DEFAULT_SIZE_CLASSES = {
 
 
 class BatchRampSettings(Section):
-    """From iterations to tokens, where the batch of pretraining grew in phases of equal length."""
+    """How iterations become tokens, if the batch of pretraining grew in phases of equal length."""
 
-    sequence_length: Positive = Field(description="Tokens a sequence.")
-    ramp_batches: tuple[Positive, ...] = Field(description="Sequences an iteration in each phase.")
-    ramp_sequences: float = Field(gt=0, description="Sequences of a phase.")
-    final_batch: Positive = Field(description="Sequences an iteration after the last phase.")
+    sequence_length: Positive = Field(description="Tokens per sequence.")
+    ramp_batches: tuple[Positive, ...] = Field(description="Sequences per iteration in each phase.")
+    ramp_sequences: float = Field(gt=0, description="Sequences per phase.")
+    final_batch: Positive = Field(description="Sequences per iteration after the last phase.")
 
     def as_ramp(self) -> BatchRamp:
         return BatchRamp(self.sequence_length, self.ramp_batches, self.ramp_sequences, self.final_batch)
@@ -301,7 +309,7 @@ Study = Literal["agreement", "signal", "bias"]
 class Configuration(Section):
     """One run: its models, its benchmarks, and how they are treated. Results go to results/<name>/."""
 
-    name: Annotated[str, Field(pattern=NAME)] = Field(description="The run's name; results are in results/<name>/.")
+    name: Annotated[str, Field(pattern=NAME)] = Field(description="The run's name. Results are in results/<name>/.")
     results: Annotated[str, Field(min_length=1)] = Field(
         "results",
         description="Folder of all runs' results, relative to the working directory. `results/{run}` at the start of a "
@@ -316,19 +324,19 @@ class Configuration(Section):
     benchmarks: str | None = Field(None, description="Sheet of benchmarks (TSV). Not needed for the bias study.")
     plan: str | None = Field(
         None,
-        description="Sheet of the models and benchmarks that are prepared, where not every model is on every benchmark "
-        "(`lm-validity plan` writes one). Direct scores are taken of all. null prepares all.",
+        description="Sheet of the pairs of model and benchmark that are fine-tuned, if not all are (`lm-validity plan` "
+        "writes one). Direct scores are taken of all. null: every pair is fine-tuned.",
     )
     splits: Splits = Field(Splits(), description=Splits.__doc__)
     evaluation: Evaluation = Field(Evaluation(), description=Evaluation.__doc__)
     finetuning: Finetuning = Field(Finetuning(), description=Finetuning.__doc__)
     batching: Batching = Field(Batching(), description=Batching.__doc__)
     size_classes: dict[str, SizeClass] = Field(
-        DEFAULT_SIZE_CLASSES, description="Resources of a job by the model's size class."
+        DEFAULT_SIZE_CLASSES, description="Resources of a job, by the model's size class."
     )
     batch_ramps: dict[str, BatchRampSettings] = Field(
         DEFAULT_BATCH_RAMPS,
-        description="From iterations to tokens, for models whose row names one in the column batch_ramp and whose "
+        description="How iterations become tokens, for models whose row names one in the column batch_ramp and whose "
         "checkpoints have no tokens_b.",
     )
     bias: BiasSettings | None = Field(None, description="The bias study, with sheets of its own.")
@@ -336,11 +344,11 @@ class Configuration(Section):
     cards: Cards = Field(Cards(), description=Cards.__doc__)
     screening: Screening = Field(Screening(), description=Screening.__doc__)
     miniature: MiniatureSettings | None = Field(
-        None, description="The miniature world, where models and benchmarks of the sheets come from it."
+        None, description="The miniature world, if models and benchmarks of the sheets come from it."
     )
     container: str | None = Field(
         None,
-        description="Image of the jobs under `snakemake --sdm apptainer`, e.g. envs/lm-validity.sif; else unused.",
+        description="Image of the jobs under `snakemake --sdm apptainer`, such as envs/lm-validity.sif. Otherwise unused.",
     )
     replay: Replay | None = Field(
         None,

@@ -21,11 +21,11 @@ def card(
     benchmarks: Annotated[
         list[str],
         typer.Argument(
-            metavar="TASK.yaml | BENCHMARK...", help="YAML file of an lm-eval task; or names of benchmarks."
+            metavar="TASK.yaml | BENCHMARK...", help="YAML file of an lm-eval task, or names of benchmarks."
         ),
     ],
     configfile: Configfile = DEFAULT,
-    profile: Annotated[Path | None, typer.Option(help="Snakemake's profile; profiles/local by default.")] = None,
+    profile: Annotated[Path | None, typer.Option(help="Snakemake's profile. Default: profiles/local.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Only say what would run.")] = False,
 ) -> None:
     """Score one new benchmark, a task file, on the configured models, and write its card; or print the cards of

@@ -30,7 +30,7 @@ def register(app: typer.Typer) -> None:
 
 
 def prefetch_model(model: ModelId, configfile: Configfile = DEFAULT) -> None:
-    """Fetch a model at a pinned revision, or take a local folder; record its digest."""
+    """Fetch a model at a pinned revision, or take a local folder, and record its digest."""
     from lm_validity.files import write_json
 
     _log_to_stderr()

@@ -15,7 +15,7 @@ app = typer.Typer(help="Write tables in the layouts of others.", no_args_is_help
 @app.command("lm-eval")
 def lm_eval(
     scores: Annotated[Path, typer.Argument(help="scores.parquet")],
-    output: Annotated[Path, typer.Option(help="Folder for the result files, one folder a model.")],
+    output: Annotated[Path, typer.Option(help="Folder for the result files, one folder per model.")],
     benchmarks: Benchmarks = None,
 ) -> None:
     """scores.parquet -> result files in lm-eval's layout (results_*.json), which `import lm-eval` reads back."""
@@ -38,10 +38,10 @@ def every_eval_ever(
     collection: Annotated[str, typer.Option(help="Name of the collection of files.")] = "lm-validity",
     benchmarks: Benchmarks = None,
     schema: Annotated[
-        Path | None, typer.Option(help="eval.schema.json to check the files against; default: the installed package's.")
+        Path | None, typer.Option(help="eval.schema.json to check the files against. Default: the installed package's.")
     ] = None,
 ) -> None:
-    """scores.parquet -> files of every_eval_ever, one an evaluation of a model."""
+    """scores.parquet -> files of every_eval_ever, one per evaluation of a model."""
     from lm_validity.tables.formats.every_eval_ever import find_schema
     from lm_validity.tables.formats.export_every_eval_ever import with_directions, write_every_eval_ever
 

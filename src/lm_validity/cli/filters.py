@@ -24,8 +24,7 @@ def apply(
     controls: Annotated[int, typer.Option(min=1, help="Random choices of the same size.")] = 200,
     seed: Annotated[int, typer.Option(help="Seed of the controls.")] = 0,
 ) -> None:
-    """Run a recipe's filters; write the kept ids, an lm-eval task, and what the choice is worth on other
-    models."""
+    """Run a recipe's filters. Writes the kept ids, an lm-eval task, and what the choice is worth on other models."""
     from lm_validity.studies.signal.filters.apply import apply_recipe
     from lm_validity.studies.signal.filters.recipe import read_recipe
 
@@ -38,7 +37,7 @@ def apply(
 
 @app.command("leakage")
 def leakage(documents: Path) -> None:
-    """How often the gold answer, and a distractor, stands in its own question's prompt; and in its examples."""
+    """How often the gold answer, or a distractor, appears in its question's prompt or examples."""
     from lm_validity.studies.signal.filters.text import leakage_rates
     from lm_validity.tables.documents import read_documents
 

@@ -10,7 +10,7 @@ from lm_validity.errors import InputError
 app = typer.Typer(
     help="Turn published or foreign score files into tables.", no_args_is_help=True, rich_markup_mode=None
 )
-Strict = Annotated[bool, typer.Option("--strict", help="Fail where a file would be skipped or a score is there twice.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Fail if a file would be skipped or a score appears twice.")]
 Output = Annotated[Path, typer.Option(help="Folder for the table.")]
 
 
@@ -56,9 +56,11 @@ def csv(
     ] = None,
     percent: Annotated[bool, typer.Option("--percent", help="Scores are percentages.")] = False,
     as_is: Annotated[bool, typer.Option("--as-is", help="Scores are neither fractions nor percentages.")] = False,
-    repeats: Annotated[str, typer.Option(help="refuse, or first: of different scores under one key.")] = "refuse",
+    repeats: Annotated[
+        str, typer.Option(help="Different scores under one key: refuse, or first (take the first).")
+    ] = "refuse",
 ) -> None:
-    """A table of scores, one score a row (long) or one column a benchmark or model (wide) -> scores.parquet."""
+    """A table of scores, long (one score per row) or wide (one column per benchmark or model) -> scores.parquet."""
     from lm_validity.tables.formats.import_csv import CsvOptions, read_csv_scores
     from lm_validity.tables.formats.import_log import ImportLog
 
@@ -79,10 +81,10 @@ def every_eval_ever(
     output: Output,
     strict: Strict = False,
     schema: Annotated[
-        Path | None, typer.Option(help="eval.schema.json to check the files against; default: the installed package's.")
+        Path | None, typer.Option(help="eval.schema.json to check the files against. Default: the installed package's.")
     ] = None,
 ) -> None:
-    """Files of every_eval_ever (one evaluation of a model each) -> scores.parquet."""
+    """Files of every_eval_ever, each one evaluation of one model -> scores.parquet."""
     from lm_validity.tables.formats.every_eval_ever import find_schema
     from lm_validity.tables.formats.import_every_eval_ever import read_every_eval_ever
     from lm_validity.tables.formats.import_log import ImportLog
@@ -102,7 +104,7 @@ def lm_eval(
         list[str] | None, typer.Option(help="PATH=NAME: name of the model of a file or of all files in a folder.")
     ] = None,
     tokens_per_step: Annotated[
-        float | None, typer.Option(min=1, help="Training tokens of an optimizer step, for checkpoints named by steps.")
+        float | None, typer.Option(min=1, help="Training tokens per optimizer step, for checkpoints named by steps.")
     ] = None,
 ) -> None:
     """Result files and samples written by lm-eval itself -> scores.parquet, items.parquet."""

@@ -12,7 +12,7 @@ def register(app: typer.Typer) -> None:
 
 
 def init(
-    folder: Annotated[Path, typer.Argument(help="New folder; its name becomes the run's.")],
+    folder: Annotated[Path, typer.Argument(help="New folder. Its name becomes the run's.")],
     scores: Annotated[
         list[Path] | None,
         typer.Option("--from", help="Result files of lm-eval, folders of them, tables or CSV: a study around them."),

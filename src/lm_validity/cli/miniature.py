@@ -44,10 +44,10 @@ def pretrain(
     output: Annotated[Path, typer.Option(help="Folder for the model, in hub format.")],
     configfile: ConfigFile = Path("config/config.yaml"),
     start: Annotated[
-        Path | None, typer.Option(help="Folder of the model it is tuned from; beside the output unless given.")
+        Path | None, typer.Option(help="Folder of the model it is tuned from. Default: beside the output.")
     ] = None,
 ) -> None:
-    """Train one tiny language model from scratch and keep its checkpoints; a tuned one goes on from its parent."""
+    """Train one tiny language model from scratch and keep its checkpoints. A tuned one starts from its parent."""
     from lm_validity.cells.training.miniature import pretrain_model
     from lm_validity.config.pool import read_pool
     from lm_validity.errors import InputError, nearest
@@ -69,9 +69,9 @@ def sheets(
     models: Annotated[Path, typer.Option(help="Models sheet to write, with checkpoints/ beside it.")],
     benchmarks: Annotated[Path, typer.Option(help="Benchmarks sheet to write.")],
     configfile: ConfigFile = Path("config/config.yaml"),
-    only: Annotated[list[str] | None, typer.Option(help="Benchmarks listed; all unless given.")] = None,
+    only: Annotated[list[str] | None, typer.Option(help="Benchmarks to list. Default: all.")] = None,
 ) -> None:
-    """Write the sheets that describe the pool and the benchmarks; parameters and tokens are counted."""
+    """Write the sheets that describe the pool and the benchmarks, with parameters and tokens counted."""
     from lm_validity.config.pool import read_pool
     from lm_validity.files import write_text
     from lm_validity.miniature.sheets import benchmarks_sheet, model_sheets

@@ -20,9 +20,9 @@ def status(
     configfile: Configfile = DEFAULT,
     html: Annotated[Path | None, typer.Option(help="Also write the matrix as a page.")] = None,
     matrix: Annotated[bool, typer.Option(help="The matrix of models and benchmarks.")] = True,
-    watch: Annotated[float | None, typer.Option(min=1, help="Say it again every so many seconds.")] = None,
+    watch: Annotated[float | None, typer.Option(min=1, help="Repeat every so many seconds.")] = None,
 ) -> None:
-    """Cells done, running, failed, stale and missing; the rate; when the rest is expected. From files alone."""
+    """Which cells are done, running, failed, stale or missing, the rate, and the expected finish. Reads files only."""
     from lm_validity.config.load import load_run
     from lm_validity.files import write_text
     from lm_validity.monitor.cost import Estimator
@@ -52,7 +52,7 @@ def cost(
         list[Path] | None, typer.Option(help="Another configuration, to learn from its finished cells too.")
     ] = None,
 ) -> None:
-    """Jobs, GPU hours, memory and storage to expect of a configuration, before it is launched."""
+    """Jobs, GPU hours, memory and storage that a run is expected to take."""
     from lm_validity.config.load import load_run
     from lm_validity.monitor.cost import Estimator
     from lm_validity.monitor.render_cost import render_cost

@@ -17,13 +17,15 @@ def plan(
     configfile: Configfile = DEFAULT,
     design: Annotated[
         Literal["cheap-and-block", "balanced"],
-        typer.Option(help="The cheap benchmarks for all models and all benchmarks for some; or a random share of all."),
+        typer.Option(help="The cheap benchmarks for all models and all benchmarks for some, or a random share of all."),
     ] = "cheap-and-block",
     cells: Annotated[Path | None, typer.Option(help="Your own list instead: columns model and benchmark.")] = None,
-    audit: Annotated[int | None, typer.Option(min=1, help="Add a round of so many random unplanned cells.")] = None,
+    audit: Annotated[int | None, typer.Option(min=1, help="Add a round of this many random unplanned cells.")] = None,
     budget: Annotated[float | None, typer.Option(min=0, help="Most hours of preparation, as `cost` counts.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of what is drawn.")] = 0,
-    output: Annotated[Path | None, typer.Option(help="The plan; plan.tsv beside the configuration.")] = None,
+    output: Annotated[
+        Path | None, typer.Option(help="File of the plan. Default: plan.tsv beside the configuration.")
+    ] = None,
     calibration: Annotated[
         list[Path] | None, typer.Option(help="Another configuration, to learn from its finished cells too.")
     ] = None,

@@ -22,8 +22,8 @@ def rehearse(
     configfile: Configfile = DEFAULT,
     model: Annotated[list[str] | None, typer.Option(help="Only these models.")] = None,
 ) -> None:
-    """Run every model's work at full size on a pretended GPU: the micro-batch that fits, or what to change. Exit 2
-    where a model cannot be run as configured."""
+    """Run every model's work at full size on a fake GPU: the micro-batch that fits, or what to change. Exit 2
+    if a model cannot be run as configured."""
     from lm_validity.config.load import load_run
     from lm_validity.errors import InputError
     from lm_validity.run.rehearsals import memory_problem, question_of, read_rehearsal, rehearsed_models

@@ -37,15 +37,15 @@ def report_site(
         list[str] | None, typer.Option(help="PATH=NAME: name of the model of a file or of all files in a folder.")
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Fail where a file would be skipped or a score is there twice.")
+        bool, typer.Option("--strict", help="Fail if a file would be skipped or a score appears twice.")
     ] = False,
     plan: Annotated[
-        Path | None, typer.Option(help="Sheet of what was to be prepared; other cells are not missing.")
+        Path | None, typer.Option(help="Sheet of the cells to be fine-tuned. Other cells do not count as missing.")
     ] = None,
-    resamples: Annotated[int, typer.Option(min=0, help="Resamples for intervals; 0 skips them.")] = 1000,
+    resamples: Annotated[int, typer.Option(min=0, help="Resamples for intervals. 0 skips intervals.")] = 1000,
     processes: Annotated[int, typer.Option(min=1, help="Reports written at the same time.")] = 2,
 ) -> None:
-    """Import results, guess the sheets, write every report the data allow: one site."""
+    """Import results, guess the sheets, and write every report that the data allow as one site."""
     from lm_validity.cli.imports import names_of
     from lm_validity.site.report import Given
     from lm_validity.site.report import report_site as write

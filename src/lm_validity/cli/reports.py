@@ -11,7 +11,7 @@ from lm_validity.config.sections import E2LM, Checkpoints, Convention, Normalisa
 app = typer.Typer(
     cls=PathsOrCommand,
     help="Write one report from tables, or all that the data allow from result files. "
-    "A folder of a subcommand's name is written ./signal.",
+    "If a folder has a subcommand's name, write ./signal.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -20,8 +20,10 @@ Scores = Annotated[Path, typer.Option(help="scores.parquet")]
 Models = Annotated[Path, typer.Option(help="Models sheet (CSV or TSV).")]
 Benchmarks = Annotated[Path, typer.Option(help="Benchmarks sheet (CSV or TSV).")]
 Output = Annotated[Path, typer.Option(help="Folder for summary.json, tables, figures and the page.")]
-Resamples = Annotated[int, typer.Option(min=0, help="Resamples for intervals; 0 skips them.")]
-Plan = Annotated[Path | None, typer.Option(help="Sheet of what was to be prepared; other cells are not missing.")]
+Resamples = Annotated[int, typer.Option(min=0, help="Resamples for intervals. 0 skips intervals.")]
+Plan = Annotated[
+    Path | None, typer.Option(help="Sheet of the cells to be fine-tuned. Other cells do not count as missing.")
+]
 REPORTS, SCREENING, WORDS = Reports(), Screening(), E2LM.as_words()
 
 
@@ -33,12 +35,12 @@ def agreement(
     output: Output,
     items: Annotated[Path | None, typer.Option(help="items.parquet, for paired significance.")] = None,
     resamples: Resamples = REPORTS.resamples,
-    tau: Annotated[Literal["a", "b", "c"], typer.Option(help="Variant of Kendall's tau; b is the paper's.")] = "b",
+    tau: Annotated[Literal["a", "b", "c"], typer.Option(help="Variant of Kendall's tau. b is the paper's.")] = "b",
     align: Annotated[str | None, typer.Option(help="Two benchmarks for the bump plot, BENCHMARK,BENCHMARK.")] = None,
     selections: Annotated[Path | None, typer.Option(help="selections.parquet, for the prompts chosen.")] = None,
     plan: Plan = None,
 ) -> None:
-    """Do the benchmarks agree on which model is better, before and after equal preparation?"""
+    """Do the benchmarks agree on which model is better, direct and after train before test?"""
     from lm_validity.studies.agreement.report import report_agreement
 
     options = {"items": items, "resamples": resamples, "tau": tau, "align": align, "selections": selections}
@@ -78,7 +80,7 @@ def screening(
     ] = SCREENING.negative_share,
     plan: Plan = None,
 ) -> None:
-    """Which candidate benchmarks can serve, and why the others cannot."""
+    """Which candidate benchmarks are usable, and why the others are not."""
     from lm_validity.studies.agreement.screening_report import report_screening
     from lm_validity.studies.agreement.statistics.screening import Thresholds
 
@@ -98,13 +100,19 @@ def signal(
     convention: Annotated[
         Convention, typer.Option(help="Autocorrelation as in the scoring code, or the paper.")
     ] = E2LM.convention,
-    ties: Annotated[Ties, typer.Option(help="Equal scores: stable (an increase) or average ranks.")] = E2LM.ties,
+    ties: Annotated[
+        Ties, typer.Option(help="Equal scores: stable (they count as an increase) or average ranks.")
+    ] = E2LM.ties,
     normalisation: Annotated[
         Normalisation, typer.Option(help="What compliance divides the science model's lead by.")
     ] = E2LM.normalisation,
-    base_window: Annotated[str, typer.Option(help="FROM,TO in billion tokens, of the order.")] = WORDS["base_window"],
-    later_window: Annotated[str, typer.Option(help="FROM,TO in which it should hold.")] = WORDS["later_window"],
-    weights: Annotated[str, typer.Option(help="Of quality, consistency and compliance.")] = WORDS["weights"],
+    base_window: Annotated[
+        str, typer.Option(help="FROM,TO in billion tokens: the window that sets the order.")
+    ] = WORDS["base_window"],
+    later_window: Annotated[
+        str, typer.Option(help="FROM,TO in billion tokens: the window in which it should hold.")
+    ] = WORDS["later_window"],
+    weights: Annotated[str, typer.Option(help="Weights of quality, consistency and compliance.")] = WORDS["weights"],
     printed: Annotated[Path | None, typer.Option(help="CSV of printed overall scores to recompute.")] = None,
 ) -> None:
     """Does a benchmark say something early in training?"""
@@ -128,7 +136,8 @@ def bias(
     trials: Annotated[Path, typer.Option(help="trials.parquet")],
     output: Output,
     sampler: Annotated[
-        Literal["laplace", "nuts"], typer.Option(help="laplace: seconds; nuts: minutes, with the extra `bayes`.")
+        Literal["laplace", "nuts"],
+        typer.Option(help="laplace takes seconds. nuts takes minutes and needs the extra `bayes`."),
     ] = "laplace",
     formula: Annotated[
         Literal["all", "equations", "notebooks", "overdispersed"], typer.Option(help="One formula, or all.")

@@ -21,7 +21,7 @@ def merge(
     only: Annotated[Literal["scores", "items", "trials"] | None, typer.Option(help="One of the tables.")] = None,
     output: Annotated[Path | None, typer.Option(help="Folder for the tables.")] = None,
 ) -> None:
-    """Merge the cells into tables; with --partial those that exist, into results/<run>/partial/tables."""
+    """Merge the cells into tables. With --partial: the cells that exist, into results/<run>/partial/tables."""
     from lm_validity.tables.merge import Merger
 
     run = _load(configfile)
@@ -45,9 +45,9 @@ def merge(
 def check_cells(
     configfile: Configfile = DEFAULT,
     output: Annotated[Path | None, typer.Option(help="Written when no cell failed.")] = None,
-    after_error: Annotated[bool, typer.Option("--after-error", help="Only name and remove; for onerror.")] = False,
+    after_error: Annotated[bool, typer.Option("--after-error", help="Only name and remove (for onerror).")] = False,
 ) -> None:
-    """Name the failed cells, remove the manifests that hold them, and exit 1; or write --output."""
+    """Name the failed cells, remove the manifests that hold them, and exit 1. Without any, write --output."""
     from lm_validity.files import write_json
     from lm_validity.monitor.check import failed_cells, manifests_digest, set_aside
     from lm_validity.monitor.planning.describe import describe_plan
@@ -80,7 +80,7 @@ def partial_reports(
     configfile: Configfile = DEFAULT,
     without_items: Annotated[bool, typer.Option("--without-items", help="Faster: no per-document table.")] = False,
 ) -> None:
-    """Tables, reports and site of the cells that exist, into results/<run>/partial; what is missing is listed."""
+    """Tables, reports and site of the cells that exist, in results/<run>/partial. They list what is missing."""
     from lm_validity.site.partial import write_partial_reports
 
     run = _load(configfile)
@@ -117,8 +117,8 @@ def preflight(
         bool, typer.Option("--memory", help="Rehearse the models first (see `lm-validity rehearse`).")
     ] = False,
 ) -> None:
-    """Before submission: what is missing, damaged or locked, and what a changed recipe has computed again; one line
-    each. Removes what is damaged, so that it is computed again."""
+    """What is missing, damaged or locked before you submit, and what a changed recipe makes the run compute again. One
+    line each. Removes what is damaged, so that it is computed again."""
     from lm_validity.monitor.check import lease_problems, orphan_problems, record_problems, repair
     from lm_validity.monitor.readiness import readiness_problems
     from lm_validity.monitor.recomputed import recomputed_cells
@@ -155,7 +155,7 @@ def forget(
 
 
 def findings(configfile: Configfile = DEFAULT) -> None:
-    """Where the run's report is, and its findings, a line each."""
+    """Where the run's report is, and its findings, one line each."""
     from lm_validity.errors import InputError
     from lm_validity.files import read_json
 

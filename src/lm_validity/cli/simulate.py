@@ -24,7 +24,7 @@ def prior(
     formula: Annotated[str, typer.Option(help="equations, notebooks or overdispersed.")] = "overdispersed",
     draws: Annotated[int, typer.Option(min=10, help="Simulated data sets.")] = 300,
 ) -> None:
-    """What the priors of the bias study's model say before any data."""
+    """What the priors of the bias study's model imply before any data."""
     from lm_validity.studies.bias.simulations import write_prior_simulation
 
     write_prior_simulation(trials, output, formula, draws)

@@ -348,7 +348,7 @@ class Configuration(Section):
     )
     container: str | None = Field(
         None,
-        description="Image of the jobs under `snakemake --sdm apptainer`, such as envs/lm-validity.sif. Otherwise unused.",
+        description="Image of the jobs under `snakemake --sdm apptainer`, such as envs/lm-validity.sif.",
     )
     replay: Replay | None = Field(
         None,

@@ -21,7 +21,7 @@ class FinetuneAdapter(BenchmarkRule):
     """A cell is (model, benchmark, prompt, learning rate, seed). It never sees the test split."""
 
     name = "finetune_adapter"
-    summary = "LoRA fine-tunes of a model, validation each epoch; never reads test documents."
+    summary = "LoRA fine-tunes of a model, with validation after each epoch. Never reads test documents."
     recipe_version = 2
     worker = "lm_validity.cells.training.worker:AdapterTrainer"
     protocol = "train_before_test"

@@ -24,7 +24,7 @@ _KEY: Columns = (
     ("iteration", pa.int64(), "optimizer steps of pretraining at that checkpoint"),
     ("tokens_b", pa.float64(), "pretraining tokens at that checkpoint, in billions"),
     ("benchmark", pa.string(), "id, joined to the benchmarks sheet"),
-    ("protocol", pa.string(), "`direct` (the model as it comes) or `train_before_test` (after fine-tuning)"),
+    ("protocol", pa.string(), "`direct` (the model as it is) or `train_before_test` (after fine-tuning)"),
     ("prompt", pa.string(), "`plain` or `chat`"),
     ("prompt_variant", pa.string(), "another wording: the id of its row in the benchmarks sheet; null: the task's own"),
     ("num_fewshot", pa.int64(), "solved examples before each question; null: unknown"),
@@ -38,7 +38,7 @@ _SCORES: Columns = (
     ("value", pa.float64(), "the score; accuracies are fractions; null: missing"),
     ("stderr", pa.float64(), "standard error of the score"),
     ("n_items", pa.int64(), "number of test documents"),
-    ("higher_is_better", pa.bool_(), "direction of the metric; the benchmarks sheet goes first, with a note"),
+    ("higher_is_better", pa.bool_(), "direction of the metric; the benchmarks sheet overrides it, with a note"),
     ("selected", pa.bool_(), "whether reports read the row; null counts as selected"),
     ("source", pa.string(), "`lm-validity`, or the name of the importer"),
 )
@@ -68,8 +68,8 @@ _DOCUMENTS: Columns = (
     ("context", pa.string(), "the document's own prompt, without description and few-shot examples"),
     ("choices", pa.list_(pa.string()), "the choices; null where the answer is generated"),
     ("gold", pa.int64(), "index of the right choice"),
-    ("prompt", pa.string(), "all that stands before a choice; null where it differs between the choices"),
-    ("target_delimiter", pa.string(), "what stands between prompt and choice"),
+    ("prompt", pa.string(), "everything before a choice; null where it differs between the choices"),
+    ("target_delimiter", pa.string(), "what is between prompt and choice"),
 )
 
 _SELECTIONS: Columns = (
@@ -82,7 +82,7 @@ _SELECTIONS: Columns = (
     ("metric", pa.string(), "the metric that the choice was made by"),
     ("validation_value", pa.float64(), "its value on validation"),
     ("direct_validation_value", pa.float64(), "the untouched model's value on validation"),
-    ("diverged", pa.bool_(), "whether the loss was no number at some step"),
+    ("diverged", pa.bool_(), "whether the loss was not a number at some step"),
     ("selected", pa.bool_(), "whether this candidate was chosen"),
     (
         "adapted_share",

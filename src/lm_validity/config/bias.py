@@ -134,7 +134,7 @@ class Prompting(Adapter):
 
 
 class BiasSettings(Section):
-    """The bias study: three arms a trial (no pretraining, pretraining on other texts, on the test texts)."""
+    """The bias study: three arms per trial (no pretraining, pretraining on other texts, on the test texts)."""
 
     language_models: str = Field(
         "config/bias_language_models.tsv",

@@ -106,7 +106,8 @@ _ALL = (
         AGREEMENT,
         "Noise ceiling of the agreement",
         "tau",
-        "The mean tau that would be seen if all benchmarks ordered the models identically and only item noise differed.",
+        "The mean tau that would be seen if all benchmarks ordered the models identically and only item noise "
+        "differed.",
     ),
     Quantity("tau_corrected", AGREEMENT, "Noise-corrected agreement", "tau", "The mean tau, corrected for item noise."),
     Quantity(

@@ -53,7 +53,7 @@ def page(found: list[dict]) -> list[str]:
         f"| LoRA trains, but one of these three does not hold | {len(trained) - len(whole)} |",
         f"| LoRA refused or failed | {len(tried) - len(trained)} |",
         "",
-        f"Exact: at most {EXACT:g} nats a token from one plain forward pass a request.",
+        f"Exact: at most {EXACT:g} nats per token from one plain forward pass a request.",
         "",
         *_list("Contexts shared, exact", shared),
         *_list("Rows, exact", rows),

@@ -47,7 +47,7 @@ HEADER = """\
 The demo's agreement study (its 8 base models, 7 benchmarks, no perplexity corpora) in worlds of other seeds: other
 entities and facts, other models, other fine-tunes. `families`: each family's pretraining saw question formats of its
 own, which is built so that direct rankings disagree. `control`: every family saw every format. `disjoint`: as
-`families`, but no test fact is asked by two benchmarks (65 to 70 items a benchmark instead of 240), since shared items
+`families`, but no test fact is asked by two benchmarks (65 to 70 items per benchmark, not 240), since shared items
 flatter tau. One run a world; nothing was tuned on these results. Written by `workflow/scripts/study_worlds.py`;
 unrounded numbers: [miniature_worlds.csv](miniature_worlds.csv).
 

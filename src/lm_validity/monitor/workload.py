@@ -27,7 +27,7 @@ SPEED |= {"a40": (150 / 989, 37.4 / 67)}
 BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 FORWARD_SECONDS, STEP_SECONDS = 0.028, 0.085  # launch floor of a forward pass, and of an optimizer step
 PASS_SECONDS, DOCUMENT_SECONDS = 3.0, 0.0012  # host: once an evaluation, and a document
-START_SECONDS, LOAD_RATE = 20.0, 1e9  # a process until it loads a model; bytes a second of that
+START_SECONDS, LOAD_RATE = 20.0, 1e9  # a process until it loads a model; bytes per second of that
 # (scored tokens, training tokens, sequences) a document where nothing was counted yet
 TOKENS = {"multiple_choice": (160, 50, 4), "generate_until": (150, 150, 1), "loglikelihood_rolling": (1000, 800, 1)}
 LOGITS_AT_A_TIME = 2**26  # `PART` of cells/models/head.py
@@ -98,7 +98,7 @@ class Workload:
     def __init__(self, run: Run):
         self.run = run
         self.assumed: dict[str, set[str]] = {}
-        self.counted_tokens: dict[tuple[str, str], float] = {}  # (kind, benchmark) -> tokens a document
+        self.counted_tokens: dict[tuple[str, str], float] = {}  # (kind, benchmark) -> tokens per document
         self._parameters, self.documents = cache(self._find_parameters), cache(self._documents)
 
     def _assume(self, what: str, name: str) -> None:
@@ -141,7 +141,7 @@ class Workload:
         """Tokens a document: `scored` (all choices) or `trained`."""
         if (kind, benchmark) in self.counted_tokens:
             return self.counted_tokens[kind, benchmark]
-        self._assume("tokens a document by output type", benchmark)
+        self._assume("tokens per document by output type", benchmark)
         return TOKENS[self.run.benchmarks[benchmark].output_type][0 if kind == "scored" else 1]
 
     # ---- seconds ------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """The texts of a benchmark's items, for filters that read them and for exporting what they keep.
 
-One row a document: `benchmark` (may be absent where the file holds one), `doc_id` as in items.parquet,
+One row per document: `benchmark` (may be absent where the file holds one), `doc_id` as in items.parquet,
 `context` (the item's own prompt as lm-eval renders it, without description and few-shot examples), `choices`
 (list), `gold`, `subject`, and any further columns: `prompt` and `target_delimiter` as in a run's own
 results/<run>/splits/<benchmark>/documents.parquet, annotations such as `dclm`, `cosmo`, `tech`, `med`, `edu`,

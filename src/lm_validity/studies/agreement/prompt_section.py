@@ -109,7 +109,7 @@ def prompt_error(choices: pd.DataFrame | None, matrix: ScoreMatrix) -> dict[str,
 
 
 def adapted_shares(selections: str | Path | None, matrix: ScoreMatrix) -> pd.DataFrame:
-    """One row a model that was fine-tuned, in the matrix's order: model, family, adapted_share (of the weights that a
+    """One row per model that was fine-tuned, in the matrix's order: model, family, adapted_share (of the weights that a
     text goes through, those with an adapter). Models of which that is not known are left out."""
     found = pd.Series(dtype=float)
     if selections is not None:

@@ -37,7 +37,7 @@ def report_site(
         list[str] | None, typer.Option(help="PATH=NAME: name of the model of a file or of all files in a folder.")
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Fail where a file would be skipped or a score is there twice.")
+        bool, typer.Option("--strict", help="Fail where a file would be skipped or a score occurs twice.")
     ] = False,
     plan: Annotated[
         Path | None, typer.Option(help="Sheet of what was to be prepared; other cells are not missing.")

@@ -87,7 +87,7 @@ def add_model(
 
     wanted = None if goal is None else parse_goal(goal)
     if wanted is not None and wanted.kind == "tau":
-        raise InputError(f"--goal {goal}: of one model there is no ranking.", "write rank=2 or budget=5.")
+        raise InputError(f"--goal {goal}: one model cannot be ranked.", "write rank=2 or budget=5.")
     run = load_run(configfile)
     earlier = earlier_cells(run, model)
     place = None if wanted is None else check_place(run, configfile, output, adds_a_round=True)

@@ -162,7 +162,7 @@ def findings(configfile: Configfile = DEFAULT) -> None:
     run = _load(configfile)
     page = run.results / "report" / "index.html"
     if not page.is_file():
-        raise InputError(f"{page}: not there yet.", "run the workflow first: make demo.")
+        raise InputError(f"{page}: it does not exist yet.", "run the workflow first: make demo.")
     print(f"Report: {page}")
     for folder in _report_folders(run):
         for finding in read_json(folder / "page.json")["findings"]:

@@ -70,7 +70,7 @@ def read_cells(
     """The cells of a sheet by (model, benchmark), in its order.
 
     `models`, `benchmarks`: those of the agreement study; None takes any name. Raises InputError for a row that names
-    another one, is there twice, or has no usable round or probability.
+    another one, occurs twice, or has no usable round or probability.
     """
     return read_rows(
         path, PlannedCell, setting=SETTING, described_in=DESCRIBED_IN, models=models, benchmarks=benchmarks

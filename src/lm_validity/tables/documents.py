@@ -76,7 +76,7 @@ def _read(path: Path) -> pd.DataFrame:
 def _check(path: Path, documents: pd.DataFrame) -> None:
     for index in documents.index[documents["doc_id"].duplicated()]:
         doc_id = documents.at[index, "doc_id"]
-        raise InputError(f"{path}: document {doc_id!r} is there twice (row {index + 1}).", "keep one of the rows.")
+        raise InputError(f"{path}: document {doc_id!r} occurs twice (row {index + 1}).", "keep one of the rows.")
     rows = zip(documents["context"], documents["choices"], documents["gold"], strict=True)
     for index, (context, choices, gold) in enumerate(rows):
         where = f"{path}: row {index + 1}, document {documents.at[index, 'doc_id']!r}"
@@ -86,7 +86,7 @@ def _check(path: Path, documents: pd.DataFrame) -> None:
             raise InputError(f"{where}, column 'choices': not a list of at least two.", "list the choices' texts.")
         if not isinstance(gold, numbers.Real) or (math.isfinite(gold) and gold != int(gold)):
             raise InputError(
-                f"{where}, column 'gold': {gold!r} is no whole number.",
+                f"{where}, column 'gold': {gold!r} is not a whole number.",
                 "gold is the index of the right choice, from 0.",
             )
         if not 0 <= gold < len(choices):  # null too, which pandas reads as NaN

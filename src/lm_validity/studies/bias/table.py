@@ -102,7 +102,7 @@ def _check_rows(trials: pd.DataFrame, source: str) -> None:
     hint = "`correct` counts the right answers among the `total` test observations."
     _refuse(trials, impossible, source, "{correct} correct answers of {total}", hint)
     twice = trials.duplicated([*TRIAL, "arm"])
-    _refuse(trials, twice, source, "the arm {arm!r} is there twice", "number the random draws by `subsample`.")
+    _refuse(trials, twice, source, "the arm {arm!r} occurs twice", "number the random draws by `subsample`.")
 
 
 def _refuse(trials: pd.DataFrame, wrong: pd.Series, source: str, problem: str, hint: str) -> None:

@@ -209,9 +209,11 @@ def _fractions(path: Path, rows: pd.DataFrame, options: CsvOptions, log: ImportL
                 f"{path}, row {rows.at[place, 'line']}, column {rows.at[place, 'column']!r}: {rows.at[place, 'value']}"
             )
             if options.percent or signed[place]:
-                raise InputError(f"{found} is no percentage.", "import the columns that are percentages with --scores.")
+                raise InputError(
+                    f"{found} is not a percentage.", "import the columns that are percentages with --scores."
+                )
             raise InputError(
-                f"{found} is no fraction.", "--percent where scores are percentages, --as-is where they are neither."
+                f"{found} is not a fraction.", "--percent where scores are percentages, --as-is where they are neither."
             )
     if options.percent:
         small = values.groupby(rows["benchmark"]).max()

@@ -155,7 +155,7 @@ def _details(part) -> dict:
 
 def _object(value, where: str) -> dict:
     if not isinstance(value, dict):
-        raise InputError(f"{where} is no object but {str(value)[:60]}.", _HINT)
+        raise InputError(f"{where} is not an object but {str(value)[:60]}.", _HINT)
     return value
 
 

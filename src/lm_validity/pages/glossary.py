@@ -6,24 +6,26 @@ from importlib import resources
 
 from markupsafe import Markup, escape
 
-_ENTRY = re.compile(r"^\*\*(.+?)\.\*\* (.+?)(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
+_ENTRY = re.compile(r"^## (.+)\n\n(.+?)(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
+_OTHER_NAME = re.compile(r"also called an? \*(.+?)\*")
 
 
 def glossary_text() -> str:
-    """The glossary as Markdown: a title, then one paragraph per entry, which begins with its bold names."""
+    """The glossary as Markdown: a title, a sentence, then a heading and a paragraph per entry."""
     return (resources.files("lm_validity.pages") / "assets" / "glossary.md").read_text(encoding="utf-8")
 
 
 @cache
 def entries() -> dict[str, str]:
-    """The explanation of each entry, as plain text, by its names as they stand there."""
-    return {names: " ".join(text.replace("*", "").split()) for names, text in _ENTRY.findall(glossary_text())}
+    """The explanation of each entry, as plain text."""
+    return {name: " ".join(text.replace("*", "").split()) for name, text in _ENTRY.findall(glossary_text())}
 
 
 @cache
 def _pattern() -> tuple[re.Pattern, dict[str, str]]:
     """What finds a name, in any case and in the plural, and the entry of each name in small letters."""
-    entry_of = {name.lower(): names for names in entries() for name in names.split(", ")}
+    entry_of = {name.lower(): name for name in entries()}
+    entry_of |= {other: name for name, text in _ENTRY.findall(glossary_text()) for other in _OTHER_NAME.findall(text)}
     longest_first = sorted(entry_of, key=len, reverse=True)
     forms = "|".join(rf"{re.escape(name[:-1])}(?:y|ies)" if name.endswith("y") else re.escape(name) + "s?"
                      for name in longest_first)  # fmt: skip
@@ -47,10 +49,10 @@ class Words:
         """The text, escaped, with a link to the explanation of each word that stands on the page for the first time."""
         parts, end = [], 0
         for match in _pattern()[0].finditer(text):
-            names = _entry(match.group())
-            if names not in self.used:
-                self.used[names] = entries()[names]
+            name = _entry(match.group())
+            if name not in self.used:
+                self.used[name] = entries()[name]
                 link = Markup('<a class="term" href="#word-{}" title="{}">{}</a>')
-                parts += [escape(text[end : match.start()]), link.format(len(self.used), self.used[names], match[0])]
+                parts += [escape(text[end : match.start()]), link.format(len(self.used), self.used[name], match[0])]
                 end = match.end()
         return Markup("").join([*parts, escape(text[end:])])

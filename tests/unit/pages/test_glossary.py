@@ -7,9 +7,11 @@ from lm_validity.pages.page import Finding, Page, Section, page_document, render
 
 
 def test_every_paragraph_is_an_entry():
-    paragraphs = glossary_text().strip().split("\n\n")[1:]
-    assert len(entries()) == len(paragraphs) >= 15
+    assert len(entries()) == glossary_text().count("\n## ") >= 15
     assert all(text.endswith(".") and "*" not in text for text in entries().values())
+    words = Words()
+    words.mark("The first principal component.")
+    assert list(words.used) == ["Factor"]
 
 
 def test_first_mentions_only_in_any_case_and_number():

@@ -6,7 +6,7 @@ from importlib import resources
 
 from markupsafe import Markup, escape
 
-_ENTRY = re.compile(r"^## (.+)\n\n(.+?)(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
+_ENTRY = re.compile(r"^## ([^\n]+)\n\n(.+?)(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
 _OTHER_NAME = re.compile(r"also called an? \*(.+?)\*")
 
 

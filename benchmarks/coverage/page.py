@@ -113,7 +113,7 @@ def _matrix(title: str, worlds: list[str], rows: list[Row]) -> str:
     for name in names:
         first = next(cells[name, world] for world in worlds if (name, world) in cells)
         shown = (_cell(cells.get((name, world))) for world in worlds)
-        figure, resampled, holds = (part.replace("train_before_test", "prepared") for part in name)
+        figure, resampled, holds = (part.replace("train_before_test", "train before test") for part in name)
         lines.append(f"| {figure} | {resampled} | {holds} | {first.width:.3g} |" + "".join(f" {c} |" for c in shown))
     return "\n".join(lines) + "\n"
 
@@ -149,7 +149,7 @@ def _claimed(row: Row) -> bool:
 def _failures(rows: list[Row]) -> str:
     """The intervals that hold too seldom in a world that they are said to hold in."""
     lines = [
-        f"| {row.figure.replace('train_before_test', 'prepared')} | {row.resampled} | {row.holds} | "
+        f"| {row.figure.replace('train_before_test', 'train before test')} | {row.resampled} | {row.holds} | "
         f"{row.size.replace('x', ' × ')} | {row.world.replace('_', ' ')} | {row.coverage:.3f} ± {_error(row):.3f} |"
         for row in rows
         if np.isfinite(row.coverage) and _too_low(row) and _claimed(row)

@@ -21,7 +21,9 @@ def plan(
     ] = "cheap-and-block",
     cells: Annotated[Path | None, typer.Option(help="Your own list instead: columns model and benchmark.")] = None,
     audit: Annotated[int | None, typer.Option(min=1, help="Add a round of so many random unplanned cells.")] = None,
-    budget: Annotated[float | None, typer.Option(min=0, help="Most hours of preparation, as `cost` counts.")] = None,
+    budget: Annotated[
+        float | None, typer.Option(min=0, help="Most hours of fine-tuning and of scoring adapters, as `cost` counts.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of what is drawn.")] = 0,
     output: Annotated[Path | None, typer.Option(help="The plan; plan.tsv beside the configuration.")] = None,
     calibration: Annotated[

@@ -21,7 +21,7 @@ Models = Annotated[Path, typer.Option(help="Models sheet (CSV or TSV).")]
 Benchmarks = Annotated[Path, typer.Option(help="Benchmarks sheet (CSV or TSV).")]
 Output = Annotated[Path, typer.Option(help="Folder for summary.json, tables, figures and the page.")]
 Resamples = Annotated[int, typer.Option(min=0, help="Resamples for intervals; 0 skips them.")]
-Plan = Annotated[Path | None, typer.Option(help="Sheet of what was to be prepared; other cells are not missing.")]
+Plan = Annotated[Path | None, typer.Option(help="Plan sheet: cells outside it do not count as missing.")]
 REPORTS, SCREENING, WORDS = Reports(), Screening(), E2LM.as_words()
 
 
@@ -38,7 +38,7 @@ def agreement(
     selections: Annotated[Path | None, typer.Option(help="selections.parquet, for the prompts chosen.")] = None,
     plan: Plan = None,
 ) -> None:
-    """Do the benchmarks agree on which model is better, before and after equal preparation?"""
+    """Do the benchmarks agree on which model is better, directly and after identical fine-tuning?"""
     from lm_validity.studies.agreement.report import report_agreement
 
     options = {"items": items, "resamples": resamples, "tau": tau, "align": align, "selections": selections}

@@ -14,7 +14,7 @@ GoalOption = Annotated[
     str,
     typer.Option(
         help="tau=.95: expected agreement with the full grid's ranking; rank=2: the widest rank interval, places up "
-        "and down; budget=500: hours of preparation of the whole plan."
+        "and down; budget=500: hours that the whole plan takes."
     ),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the first round.")]

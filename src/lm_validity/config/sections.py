@@ -79,7 +79,8 @@ class Evaluation(Section):
         "Base models are always plain.",
     )
     mixed_dtypes: bool = Field(
-        False, description="Let models of the agreement study differ in dtype; equal precision is equal preparation."
+        False,
+        description="Let models of the agreement study differ in dtype. Then they are not compared at equal precision.",
     )
     system_instruction: str | None = Field(
         None, description="System message under the chat prompt, the same in training and evaluation."
@@ -232,7 +233,7 @@ class Screening(Section):
 
     training_examples: int = Field(1000, ge=0, description="Fewest training examples of a benchmark.")
     unimproved_share: float = Field(
-        0.2, ge=0, le=1, description="Largest share of models that preparation does not improve."
+        0.2, ge=0, le=1, description="Largest share of models that fine-tuning does not improve."
     )
     negative_share: float = Field(
         0.5, ge=0, le=1, description="Largest share of the other benchmarks with negative agreement (direct)."
@@ -316,8 +317,8 @@ class Configuration(Section):
     benchmarks: str | None = Field(None, description="Sheet of benchmarks (TSV). Not needed for the bias study.")
     plan: str | None = Field(
         None,
-        description="Sheet of the models and benchmarks that are prepared, where not every model is on every benchmark "
-        "(`lm-validity plan` writes one). Direct scores are taken of all. null prepares all.",
+        description="Sheet of the models and benchmarks to fine-tune, where not every model is on every benchmark "
+        "(`lm-validity plan` writes one). All are scored directly. null fine-tunes all.",
     )
     splits: Splits = Field(Splits(), description=Splits.__doc__)
     evaluation: Evaluation = Field(Evaluation(), description=Evaluation.__doc__)

@@ -14,7 +14,7 @@ from lm_validity.run.rules import rule_of
 SUBJECT_SHEETS = {"models": "benchmarks", "language_models": "tasks"}  # what the models of a sheet are tried on
 LISTED = 20  # failed cells named in the terminal; the page names all
 SIGNS = {"failed": "F", "running": "R", "stale": "s"}
-NOT_PLANNED = ", -: all done, and preparation is not planned"
+NOT_PLANNED = ", -: all done, and fine-tuning is not planned"
 LEGEND = "#: all done, +: some done, .: none, R: running, F: failed, s: finished under another recipe"
 
 

@@ -145,7 +145,7 @@ def test_unplanned_is_not_missing(planned):
     assert describe_plan(planned) in render_summary(state, so_far)
     rows = [line.split() for line in render_matrix(state.cells, rest).splitlines()]
     assert ["oak-m", "#", "-", "-"] in rows and ["oak-s", "#", "#", "#"] in rows
-    assert render_page("run", state, so_far).count("preparation is not planned") == 6
+    assert render_page("run", state, so_far).count("fine-tuning is not planned") == 6
     assert "floating-point operations" in render_cost(Estimator(planned), state)
 
 

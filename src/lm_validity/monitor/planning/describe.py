@@ -9,7 +9,7 @@ from lm_validity.words import count
 
 
 def unplanned_pairs(run: Run) -> list[tuple[str, str]]:
-    """(model, benchmark) of the agreement study that are not prepared by plan, in the order of the sheets."""
+    """(model, benchmark) of the agreement study that the plan leaves out, in the order of the sheets."""
     grid = Grid(run)
     return [
         (model.model, benchmark)
@@ -26,8 +26,8 @@ def describe_plan(run: Run) -> str | None:
     rest, rounds = len(unplanned_pairs(run)), max(one.round for one in run.plan.values())
     return (
         f"plan {run.configuration.plan}: {len(run.plan):,} of {len(run.plan) + rest:,} pairs of model and benchmark "
-        f"are prepared, in {rounds} {'round' if rounds == 1 else 'rounds'}; {rest:,} are not planned, which is not "
-        "missing. Direct scores are taken of all."
+        f"are fine-tuned, in {count(rounds, 'round')}. {rest:,} are not planned and do not count as missing. All are "
+        "scored directly."
     )
 
 

@@ -2,15 +2,16 @@
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from lm_validity.config.load import Run
-from lm_validity.config.plan import COLUMNS, PlannedCell, read_cells, read_plan
+from lm_validity.config.plan import COLUMNS, RULED_OUT, PlannedCell, read_plan, read_sheet
 from lm_validity.errors import InputError
 from lm_validity.files import replace_file
 from lm_validity.monitor.planning.designs import LISTED, next_round
 from lm_validity.monitor.planning.savings import Pair
+from lm_validity.run.leases import hold_lease
 
 
 def check_place(run: Run, configfile: Path, output: Path | None, *, adds_a_round: bool) -> Path:
@@ -43,11 +44,16 @@ def _check_new(place: Path) -> None:
 
 
 def listed_cells(
-    listed: Mapping[Pair, PlannedCell], before: Mapping[Pair, PlannedCell], path: Path
+    listed: Mapping[Pair, PlannedCell], before: Mapping[Pair, PlannedCell], path: Path, ruled_out: Collection[Pair] = ()
 ) -> list[PlannedCell]:
-    """The user's own list as the next round. Raises InputError for a cell that is planned already."""
+    """The user's own list as the next round. Raises InputError for a cell that is planned already, or ruled out."""
     later = next_round(before)
     for pair in listed:
+        if pair in ruled_out:
+            raise InputError(
+                f"{path}: model {pair[0]!r}, benchmark {pair[1]!r}: the plan rules it out ({RULED_OUT}).",
+                "take its row out of the plan first.",
+            )
         if pair in before:
             raise InputError(
                 f"{path}: model {pair[0]!r}, benchmark {pair[1]!r}: planned already, in round {before[pair].round}.",
@@ -57,25 +63,27 @@ def listed_cells(
 
 
 def write_plan(place: Path, planned: Sequence[PlannedCell], run: Run) -> None:
-    """Write the sheet. Raises InputError where it cannot be read back as a plan of this run, or where it has changed
-    since the run was loaded."""
-    _check_unchanged(place, run)
+    """Write the sheet, and what the run's plan rules out. Raises InputError where it cannot be read back as a plan of
+    this run, or where it has changed since the run was loaded. Of two commands, one waits and then sees that."""
     text = io.StringIO()
     writer = csv.writer(text, delimiter="\t", lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows(_values(one) for one in planned)
-    with replace_file(place) as temporary:
-        temporary.write_text(text.getvalue(), encoding="utf-8")
-        try:
-            read_plan(temporary, *run.agreement_names)
-        except InputError as error:
-            raise InputError(error.problem.replace(str(temporary), str(place)), error.hint) from None
+    writer.writerows(_values(one) for one in (*planned, *run.ruled_out.values()))
+    lease = place.with_name(f".{place.name}.lease")
+    with hold_lease(lease, finished=lambda: False, say=print):
+        _check_unchanged(place, run)
+        with replace_file(place) as temporary:
+            temporary.write_text(text.getvalue(), encoding="utf-8")
+            try:
+                read_plan(temporary, *run.agreement_names)
+            except InputError as error:
+                raise InputError(error.problem.replace(str(temporary), str(place)), error.hint) from None
 
 
 def _check_unchanged(place: Path, run: Run) -> None:
     """Choosing cells takes minutes, in which another command may have added a round that this one would remove."""
-    before = run.plan if is_plan_of(run, place) else None
-    if (read_cells(place) if place.exists() else None) != before:
+    before = run.plan | run.ruled_out if is_plan_of(run, place) else None
+    if (read_sheet(place) if place.exists() else None) != before:
         raise InputError(f"{place}: it was changed while this command ran.", "run the command again.")
 
 

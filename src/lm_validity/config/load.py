@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from lm_validity.config.bias_plan import BiasPlan, read_bias_plan
 from lm_validity.config.bias_sheets import LanguageModel, Task, read_bias_sheets
 from lm_validity.config.plan import Plan, read_plan, read_sheet
 from lm_validity.config.sections import Configuration
@@ -21,7 +22,8 @@ class Run:
 
     `models` and `benchmarks` are of the agreement and signal studies, `language_models` and `tasks` of the bias study;
     each is empty where no study needs it. `plan`: the cells that are prepared; None where all are. `ruled_out`: rows of
-    the plan that are kept so that nobody chooses them again.
+    the plan that are kept so that nobody chooses them again. `bias_plan`: how many subsamples each task has; None where
+    all have all.
     """
 
     configuration: Configuration
@@ -31,6 +33,7 @@ class Run:
     tasks: dict[str, Task] = field(default_factory=dict)
     plan: Plan | None = None
     ruled_out: Plan = field(default_factory=dict)
+    bias_plan: BiasPlan | None = None
 
     @property
     def name(self) -> str:
@@ -72,6 +75,7 @@ def build_run(values, source: str) -> Run:
     """Validate configuration values (a dict, as Snakemake merges it) and read the sheets they name."""
     configuration = validate(values, source)
     models = benchmarks = language_models = tasks = {}
+    bias_plan = None
     results = configuration.results
     if configuration.models is not None:
         ramps = {name: ramp.as_ramp() for name, ramp in configuration.batch_ramps.items()}
@@ -81,8 +85,9 @@ def build_run(values, source: str) -> Run:
     if "bias" in configuration.studies:
         bias, classes = configuration.bias, configuration.size_classes
         language_models, tasks = read_bias_sheets(bias, configuration.name, classes, results)
+        bias_plan = read_bias_plan(bias, tasks)
     plan, ruled_out = _read_plan(configuration, models, benchmarks)
-    run = Run(configuration, models, benchmarks, language_models, tasks, plan, ruled_out)
+    run = Run(configuration, models, benchmarks, language_models, tasks, plan, ruled_out, bias_plan)
     _check_precision(run)
     _check_fewshot(run)
     _check_variants(run)

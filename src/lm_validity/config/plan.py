@@ -31,7 +31,8 @@ def _check_listed(name: str, info: ValidationInfo) -> str:
             if close
             else f"the plan may name {', '.join(list(known)[:8])}{' and others' if len(known) > 8 else ''}."
         )
-        raise bad_value(f"no {info.field_name} of the agreement study", hint)
+        study = (info.context or {}).get("study", "agreement")
+        raise bad_value(f"no {info.field_name} of the {study} study", hint)
     return name
 
 

@@ -2,11 +2,12 @@
 
 import csv
 import io
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from lm_validity.config.load import Run
 from lm_validity.config.plan import COLUMNS, RULED_OUT, PlannedCell, read_plan, read_sheet
+from lm_validity.config.rows import SheetRow
 from lm_validity.errors import InputError
 from lm_validity.files import replace_file
 from lm_validity.monitor.planning.designs import LISTED, next_round
@@ -65,29 +66,44 @@ def listed_cells(
 def write_plan(place: Path, planned: Sequence[PlannedCell], run: Run) -> None:
     """Write the sheet, and what the run's plan rules out. Raises InputError where it cannot be read back as a plan of
     this run, or where it has changed since the run was loaded. Of two commands, one waits and then sees that."""
+    before = run.plan | run.ruled_out if is_plan_of(run, place) else None
+    rows = (*planned, *run.ruled_out.values())
+    write_sheet(
+        place,
+        COLUMNS,
+        rows,
+        unchanged=lambda: (read_sheet(place) if place.exists() else None) == before,
+        read_back=lambda temporary: read_plan(temporary, *run.agreement_names),
+    )
+
+
+def write_sheet(
+    place: Path,
+    columns: Sequence[str],
+    rows: Iterable[SheetRow],
+    *,
+    unchanged: Callable[[], bool],
+    read_back: Callable[[Path], object],
+) -> None:
+    """Write rows of a plan of any study. Choosing them takes minutes, in which another command may have added a round
+    that this one would remove: raises InputError where the file is no longer `unchanged`, and where what was written
+    cannot be read back."""
     text = io.StringIO()
     writer = csv.writer(text, delimiter="\t", lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(_values(one) for one in (*planned, *run.ruled_out.values()))
-    lease = place.with_name(f".{place.name}.lease")
-    with hold_lease(lease, finished=lambda: False, say=print):
-        _check_unchanged(place, run)
+    writer.writerow(columns)
+    writer.writerows(_values(one, columns) for one in rows)
+    with hold_lease(place.with_name(f".{place.name}.lease"), finished=lambda: False, say=print):
+        if not unchanged():
+            raise InputError(f"{place}: it was changed while this command ran.", "run the command again.")
         with replace_file(place) as temporary:
             temporary.write_text(text.getvalue(), encoding="utf-8")
             try:
-                read_plan(temporary, *run.agreement_names)
+                read_back(temporary)
             except InputError as error:
                 raise InputError(error.problem.replace(str(temporary), str(place)), error.hint) from None
 
 
-def _check_unchanged(place: Path, run: Run) -> None:
-    """Choosing cells takes minutes, in which another command may have added a round that this one would remove."""
-    before = run.plan | run.ruled_out if is_plan_of(run, place) else None
-    if (read_sheet(place) if place.exists() else None) != before:
-        raise InputError(f"{place}: it was changed while this command ran.", "run the command again.")
-
-
-def _values(one: PlannedCell) -> Iterable[str]:
-    for column in COLUMNS:
+def _values(one: SheetRow, columns: Sequence[str]) -> Iterable[str]:
+    for column in columns:
         value = getattr(one, column)
         yield "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -47,9 +47,9 @@ def plan(
     estimator = Estimator(run, map(load_run, calibration or ()))
     costs, before = preparation_costs(estimator), run.plan or {}
     if cells is not None:
-        added = listed_cells(read_cells(cells, *run.agreement_names), before, cells)
+        added = listed_cells(read_cells(cells, *run.agreement_names), before, cells, run.ruled_out)
     elif audit is not None:
-        added = designs.audit(costs, before, audit, seed)
+        added = designs.audit(costs, before, audit, seed, run.ruled_out)
     else:
         added = designs.first_plan(estimator, costs, design, seed, budget)
     planned = [*before.values(), *added]

@@ -133,11 +133,14 @@ def bias(
     formula: Annotated[
         Literal["all", "equations", "notebooks", "overdispersed"], typer.Option(help="One formula, or all.")
     ] = "all",
+    configfile: Annotated[Path | None, typer.Option(help="The run's configuration, for what it planned.")] = None,
 ) -> None:
     """Does pretraining on unlabelled test text inflate a score?"""
+    from lm_validity.config.load import load_run
     from lm_validity.studies.bias.report import report_bias
 
-    report_bias(trials, output, sampler=sampler, formula=formula)
+    plan = None if configfile is None else load_run(configfile).bias_plan
+    report_bias(trials, output, sampler=sampler, formula=formula, plan=plan)
 
 
 @app.command("items")

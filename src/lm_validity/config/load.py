@@ -6,8 +6,9 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from lm_validity.config.bias_plan import BiasPlan, read_bias_plan
 from lm_validity.config.bias_sheets import LanguageModel, Task, read_bias_sheets
-from lm_validity.config.plan import Plan, read_plan
+from lm_validity.config.plan import Plan, read_plan, read_sheet
 from lm_validity.config.sections import Configuration
 from lm_validity.config.sheets import Benchmark, Model, read_benchmarks, read_models
 from lm_validity.errors import InputError, nearest
@@ -20,7 +21,9 @@ class Run:
     """A configuration with its sheets read; `results` is where everything it makes goes.
 
     `models` and `benchmarks` are of the agreement and signal studies, `language_models` and `tasks` of the bias study;
-    each is empty where no study needs it. `plan`: the cells that are prepared; None where all are.
+    each is empty where no study needs it. `plan`: the cells that are prepared; None where all are. `ruled_out`: rows of
+    the plan that are kept so that nobody chooses them again. `bias_plan`: how many subsamples each task has; None where
+    all have all.
     """
 
     configuration: Configuration
@@ -29,6 +32,8 @@ class Run:
     language_models: dict[str, LanguageModel] = field(default_factory=dict)
     tasks: dict[str, Task] = field(default_factory=dict)
     plan: Plan | None = None
+    ruled_out: Plan = field(default_factory=dict)
+    bias_plan: BiasPlan | None = None
 
     @property
     def name(self) -> str:
@@ -70,6 +75,7 @@ def build_run(values, source: str) -> Run:
     """Validate configuration values (a dict, as Snakemake merges it) and read the sheets they name."""
     configuration = validate(values, source)
     models = benchmarks = language_models = tasks = {}
+    bias_plan = None
     results = configuration.results
     if configuration.models is not None:
         ramps = {name: ramp.as_ramp() for name, ramp in configuration.batch_ramps.items()}
@@ -79,8 +85,9 @@ def build_run(values, source: str) -> Run:
     if "bias" in configuration.studies:
         bias, classes = configuration.bias, configuration.size_classes
         language_models, tasks = read_bias_sheets(bias, configuration.name, classes, results)
-    plan = _read_plan(configuration, models, benchmarks)
-    run = Run(configuration, models, benchmarks, language_models, tasks, plan)
+        bias_plan = read_bias_plan(bias, tasks)
+    plan, ruled_out = _read_plan(configuration, models, benchmarks)
+    run = Run(configuration, models, benchmarks, language_models, tasks, plan, ruled_out, bias_plan)
     _check_precision(run)
     _check_fewshot(run)
     _check_variants(run)
@@ -89,11 +96,15 @@ def build_run(values, source: str) -> Run:
     return run
 
 
-def _read_plan(configuration: Configuration, models: dict[str, Model], benchmarks: dict[str, Benchmark]) -> Plan | None:
-    """The plan of the agreement study, where the configuration names one."""
+def _read_plan(
+    configuration: Configuration, models: dict[str, Model], benchmarks: dict[str, Benchmark]
+) -> tuple[Plan | None, Plan]:
+    """The plan of the agreement study, where the configuration names one, and what it rules out."""
     if configuration.plan is None:
-        return None
-    return read_plan(configuration.plan, *Run(configuration, models, benchmarks).agreement_names)
+        return None, {}
+    names = Run(configuration, models, benchmarks).agreement_names
+    plan = read_plan(configuration.plan, *names)
+    return plan, {pair: row for pair, row in read_sheet(configuration.plan, *names).items() if row.ruled_out}
 
 
 def _check_generation_backend(run: Run) -> None:

@@ -82,5 +82,5 @@ def _reports(run: Run, tables: Path, with_items: bool) -> dict:
             **with_resamples,
         )
     if "bias" in run.configuration.studies:
-        found["bias"] = lambda output: report_bias(tables / "trials.parquet", output)
+        found["bias"] = lambda output: report_bias(tables / "trials.parquet", output, plan=run.bias_plan)
     return found

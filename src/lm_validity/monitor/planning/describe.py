@@ -31,6 +31,28 @@ def describe_plan(run: Run) -> str | None:
     )
 
 
+def describe_plans(run: Run) -> list[str]:
+    """A line on the plan of each study that has one."""
+    return [line for line in (describe_plan(run), describe_bias_plan(run)) if line]
+
+
+def describe_bias_plan(run: Run) -> str | None:
+    """One line on how many subsamples are planned; None where all are."""
+    plan = run.bias_plan
+    if plan is None:
+        return None
+    parts = []
+    for name, experiment in run.configuration.bias.experiments.items():
+        numbers = [plan.planned(name, task) for task in experiment.tasks or run.tasks]
+        low, high = min(numbers), max(numbers)
+        parts.append(f"{name}: {low} to {high}" if low < high else f"{name}: {low}")
+        parts[-1] += f" of {plan.most[name]} subsamples of {count(len(numbers), 'task')}"
+    return (
+        f"plan {run.configuration.bias.plan}: {'; '.join(parts)}. Tasks whose interval is ±{plan.half_width:g} or "
+        "narrower stop, `lm-validity next` goes on with the others; what is not planned is not missing."
+    )
+
+
 def plan_finding(run: Run) -> Finding | None:
     """What the plan spares, for a page; None where there is no plan."""
     if run.plan is None:

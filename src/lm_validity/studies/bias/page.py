@@ -19,6 +19,7 @@ from lm_validity.studies.bias.sections import (
 from lm_validity.studies.bias.statistics.effects import MARGINS, MeanOverTasks
 from lm_validity.studies.bias.statistics.meta import MODEL_FREE_SLICES
 from lm_validity.studies.bias.statistics.model import EFFECTS
+from lm_validity.studies.bias.stops import stop_section
 from lm_validity.studies.bias.summary import BiasSummary, Setting, Task, rows_frame
 from lm_validity.studies.bias.table import SETTING
 from lm_validity.studies.bias.violins import violins
@@ -31,6 +32,7 @@ def bias_page(summary: BiasSummary) -> Page:
     sections = [
         _answer_section(summary),
         _task_section(summary),
+        stop_section(summary),
         formula_section(summary),
         permutation_section(summary),
         meta_section(summary),

@@ -3,9 +3,9 @@
 Only the standard library and pydantic are imported: the Snakefile reads this at parse time.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, field_validator, model_validator
 
 from lm_validity.config.section import Positive, Section
 
@@ -13,7 +13,7 @@ Rate = Annotated[float, Field(gt=0, lt=1)]
 EXPERIMENT = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"  # no dot: it separates the parts of a cell's name
 
 
-def _keys_as_text(value):
+def _keys_as_text(value: object) -> object:
     """YAML reads `500: 20` with a number as key."""
     return {str(key): one for key, one in value.items()} if isinstance(value, dict) else value
 
@@ -41,13 +41,13 @@ class Experiment(Section):
 
     @field_validator("language_models", "tasks", "m", "n")
     @classmethod
-    def unique(cls, values):
+    def unique(cls, values: tuple[object, ...]) -> tuple[object, ...]:
         if len(set(values)) != len(values):
             raise ValueError("holds a value twice")
         return values
 
     @model_validator(mode="after")
-    def be_consistent(self):
+    def be_consistent(self) -> Self:
         if self.packing and self.method != "zero_shot":
             raise ValueError("packing is for method zero_shot")
         if self.packing and self.planted_leak:
@@ -59,12 +59,17 @@ class Experiment(Section):
                     raise ValueError(f"subsamples: {key!r} is no n and no m,n of this experiment")
             for m in self.m:
                 for n in self.n:
-                    if self.count_subsamples(m, n) is None:
+                    if self._own_count(m, n) is None:
                         raise ValueError(f"subsamples: nothing for m = {m}, n = {n}")
         return self
 
-    def count_subsamples(self, m: int, n: int) -> int | None:
+    def count_subsamples(self, m: int, n: int) -> int:
         """Random draws at (m, n); an entry of its own comes before one for all m."""
+        count = self._own_count(m, n)
+        assert count is not None, "be_consistent has seen to it"
+        return count
+
+    def _own_count(self, m: int, n: int) -> int | None:
         if not isinstance(self.subsamples, dict):
             return self.subsamples
         given = {key.replace(" ", ""): value for key, value in self.subsamples.items()}
@@ -181,7 +186,7 @@ class BiasSettings(Section):
 
     @model_validator(mode="wrap")
     @classmethod
-    def do_as_the_authors(cls, values, read):
+    def do_as_the_authors(cls, values: object, read: ModelWrapValidatorHandler[Self]) -> Self:
         """What `paper` means, here and nowhere else: truncation at the model's limit when classifying, a fresh pooler
         after pretraining, one seed for every training, equal texts drawn like any others."""
         settings = read(values)
@@ -200,7 +205,7 @@ class BiasSettings(Section):
 
     @field_validator("experiments")
     @classmethod
-    def name_experiments(cls, experiments):
+    def name_experiments(cls, experiments: dict[str, Experiment]) -> dict[str, Experiment]:
         import re
 
         for name in experiments:

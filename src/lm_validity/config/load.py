@@ -2,10 +2,11 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, overload
 
 from pydantic import BaseModel, ValidationError
 
+from lm_validity.config.bias import BiasSettings
 from lm_validity.config.bias_plan import BiasPlan, read_bias_plan
 from lm_validity.config.bias_sheets import LanguageModel, Task, read_bias_sheets
 from lm_validity.config.plan import Plan, read_plan, read_sheet
@@ -47,6 +48,12 @@ class Run:
         return models, [name for name, row in rows if "agreement" in row.studies and not row.variant_of]
 
     @property
+    def bias(self) -> BiasSettings:
+        """The section of the bias study; the configuration has it where a run has that study's jobs."""
+        assert self.configuration.bias is not None, "no study bias"
+        return self.configuration.bias
+
+    @property
     def results(self) -> Path:
         return Path(self.configuration.results) / self.name
 
@@ -56,7 +63,7 @@ def load_run(path: str | Path) -> Run:
     return build_run(read_values(path), str(path))
 
 
-def read_values(path: str | Path):
+def read_values(path: str | Path) -> object:
     """What a configuration file holds, unchecked. Raises InputError where it is no YAML file."""
     import yaml
 
@@ -71,10 +78,13 @@ def read_values(path: str | Path):
         ) from error
 
 
-def build_run(values, source: str) -> Run:
+def build_run(values: object, source: str) -> Run:
     """Validate configuration values (a dict, as Snakemake merges it) and read the sheets they name."""
     configuration = validate(values, source)
-    models = benchmarks = language_models = tasks = {}
+    models: dict[str, Model] = {}
+    benchmarks: dict[str, Benchmark] = {}
+    language_models: dict[str, LanguageModel] = {}
+    tasks: dict[str, Task] = {}
     bias_plan = None
     results = configuration.results
     if configuration.models is not None:
@@ -82,7 +92,7 @@ def build_run(values, source: str) -> Run:
         models = read_models(configuration.models, configuration.name, configuration.size_classes, ramps, results)
     if configuration.benchmarks is not None:
         benchmarks = read_benchmarks(configuration.benchmarks, configuration.name, results)
-    if "bias" in configuration.studies:
+    if "bias" in configuration.studies and configuration.bias is not None:
         bias, classes = configuration.bias, configuration.size_classes
         language_models, tasks = read_bias_sheets(bias, configuration.name, classes, results)
         bias_plan = read_bias_plan(bias, tasks)
@@ -199,7 +209,11 @@ def _check_precision(run: Run) -> None:
         )
 
 
-def validate(values, source: str, kind: type[Settings] = Configuration) -> Settings:
+@overload
+def validate(values: object, source: str) -> Configuration: ...
+@overload
+def validate(values: object, source: str, kind: type[Settings]) -> Settings: ...
+def validate(values: object, source: str, kind: type[BaseModel] = Configuration) -> BaseModel:
     """A `Configuration` (or a section, `kind`), or one InputError for the first thing that is wrong with it."""
     if not isinstance(values, dict):
         raise InputError(f"{source}: a mapping of keys was expected.", "see config/config.yaml.")
@@ -228,7 +242,7 @@ def _input_error(error: ValidationError, source: str, kind: type[BaseModel]) -> 
     )
 
 
-def _known_keys(section: type[BaseModel], location) -> list[str]:
+def _known_keys(section: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
     """The keys of the section at `location` in another, walking the models' annotations."""
     for part in location:
         field = section.model_fields.get(str(part))
@@ -239,7 +253,7 @@ def _known_keys(section: type[BaseModel], location) -> list[str]:
     return list(section.model_fields)
 
 
-def _section_of(annotation):
+def _section_of(annotation: object) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for argument in getattr(annotation, "__args__", ()):

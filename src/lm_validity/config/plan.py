@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from lm_validity.config.rows import SheetRow, read_rows
+from lm_validity.config.rows import SheetRow, list_rows
 from lm_validity.config.section import bad_value
 from lm_validity.errors import InputError, nearest
 
@@ -79,9 +79,9 @@ def read_sheet(
     `models`, `benchmarks`: those of the agreement study; None takes any name. Raises InputError for a row that names
     another one, occurs twice, or has no usable round or probability.
     """
-    return read_rows(
-        path, PlannedCell, setting=SETTING, described_in=DESCRIBED_IN, models=models, benchmarks=benchmarks
-    )
+    known = {"models": models, "benchmarks": benchmarks}
+    cells = list_rows(path, PlannedCell, setting=SETTING, described_in=DESCRIBED_IN, context=known)
+    return {(cell.model, cell.benchmark): cell for cell in cells}
 
 
 def read_cells(

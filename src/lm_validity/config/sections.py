@@ -3,7 +3,7 @@
 Only the standard library and pydantic are imported: the Snakefile reads this at parse time.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -92,7 +92,7 @@ class Evaluation(Section):
     )
 
     @model_validator(mode="after")
-    def have_a_gpu_for_vllm(self):
+    def have_a_gpu_for_vllm(self) -> Self:
         if self.generation_backend == "vllm" and self.device == "cpu":
             raise ValueError("generation_backend vllm needs a GPU, and device is cpu: set one of them otherwise")
         if self.generation_backend == "vllm" and self.device.startswith("cuda:") and self.device != "cuda:0":
@@ -162,7 +162,7 @@ class Replay(Section):
     )
 
 
-def _split_numbers(value):
+def _split_numbers(value: object) -> object:
     """`100,200` as the command line has it."""
     return value.split(",") if isinstance(value, str) else value
 
@@ -257,7 +257,7 @@ class SizeClass(Section):
     batching: SizeBatching | None = Field(None, description="As `batching`, for models of this size.")
 
     @model_validator(mode="after")
-    def have_memory_on_gpus(self):
+    def have_memory_on_gpus(self) -> Self:
         if self.gpu and not self.gpu_memory_gb:
             raise ValueError("gpu_memory_gb is 0, and the class has GPUs: give their memory, or set gpu to 0")
         return self
@@ -349,7 +349,7 @@ class Configuration(Section):
     )
 
     @model_validator(mode="after")
-    def have_what_the_studies_need(self):
+    def have_what_the_studies_need(self) -> Self:
         if set(self.studies) & {"agreement", "signal"}:
             for key in ("models", "benchmarks"):
                 if getattr(self, key) is None:

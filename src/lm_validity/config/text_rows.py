@@ -8,6 +8,7 @@ Snakefile reads sheets at parse time.
 import csv
 import gzip
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,7 +57,7 @@ def read_text_rows(path: Path, layout: str, *, short_rows: bool = True) -> TextR
     return found
 
 
-def _parse(handle, path: Path, short_rows: bool) -> TextRows:
+def _parse(handle: Iterable[str], path: Path, short_rows: bool) -> TextRows:
     numbered = [(number, line) for number, line in enumerate(handle, 1) if line.strip() and not line.startswith("#")]
     # The last line may lack its end, by which a quote that does not end is told
     text = [line.rstrip("\r\n") + "\n" for _, line in numbered]

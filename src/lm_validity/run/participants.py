@@ -4,6 +4,7 @@ Standard library and pydantic only: the Snakefile asks at parse time.
 """
 
 from functools import cached_property
+from typing import Literal
 
 from lm_validity.config.bias_sheets import LanguageModel
 from lm_validity.config.load import Run
@@ -96,7 +97,12 @@ class Participants:
         )
 
     def groups(
-        self, model: Model, members: tuple, size: int | str, *names: str, minutes: dict[str, float]
+        self,
+        model: Model,
+        members: tuple[str, ...],
+        size: int | Literal["all", "auto"],
+        *names: str,
+        minutes: dict[str, float],
     ) -> list[Group]:
         """`make_groups` for jobs of a model; `minutes` is what each member adds to a job."""
         return make_groups(members, size, *names, minutes=minutes, longest=60 * self.batching(model).job_hours)

@@ -27,7 +27,10 @@ class AdapterTrainer(Worker):
         if found.diverged:
             log.warning("%s diverged: %s", place.cell.name, found.diverged)
         self._notes = {"micro_batch": found.micro_batch, "resumed_epochs": found.resumed_epochs}
-        self._notes |= {"epochs": len(found.epochs)} if not found.diverged else {}
+        if not found.diverged:
+            self._notes |= {"epochs": len(found.epochs)}
+            if plan["settings"].early_stop:
+                self._notes |= {"epochs_allowed": plan["settings"].epochs}
         self._notes |= {"truncated_texts": found.truncated}
         return _training_result(found), lambda folder: _copy_adapter(work, folder)
 

@@ -131,9 +131,10 @@ def _negative_section(summary: ItemsSummary) -> Section:
         "Items on which better models do worse",
         finding=f"{count(len(rows), 'item')} listed.{worst}" if rows else "No item has a negative discrimination.",
         explanation=(
-            "A negative discrimination means that models that do well elsewhere get this item wrong. Wrong gold answers "
-            "and ambiguous questions cause this. So does chance if there are few models. Certain: below zero after "
-            f"correction for the number of items (Benjamini and Hochberg). At most {LISTED} for each benchmark and protocol."
+            "A negative discrimination means that models that do well elsewhere get this item wrong. Wrong gold "
+            "answers and ambiguous questions cause this. So does chance if there are few models. Certain: below zero "
+            f"after correction for the number of items (Benjamini and Hochberg). At most {LISTED} for each benchmark "
+            "and protocol."
         ),
         tables=[
             Table(

@@ -246,7 +246,9 @@ class SizeClass(Section):
     gpu: int = Field(1, ge=0, description="GPUs a job; with several, a model's layers are spread over them.")
     gpu_memory_gb: float = Field(80, ge=0, description="Memory of each GPU in GB: preflight names what does not fit.")
     gpu_type: Literal["h200", "h100", "l40s", "a100", "a40"] = Field(
-        "h200", description="What `cost` takes a GPU's speed from; the cluster is asked for one in the profile."
+        "h200",
+        description="What `cost` takes a GPU's speed from; the cluster is asked for one in the profile. h100 and h200 "
+        "are the SXM modules: their PCIe and NVL cards are 16 to 24% slower.",
     )
     cpus: Positive = Field(4, description="Processor cores a job.")
     mem_mb: Positive = Field(32_000, description="Memory of the machine a job, in MB.")

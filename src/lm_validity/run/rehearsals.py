@@ -19,7 +19,7 @@ from lm_validity.errors import Problem
 from lm_validity.files import read_json
 from lm_validity.run.participants import Participants, size_class
 
-VERSION = 2  # of what a rehearsal measures; another one asks every question again
+VERSION = 3  # of what a rehearsal measures; another one asks every question again
 LIBRARIES = ("torch", "transformers", "peft", "lm_eval")
 CONTEXT_GB = 1.0  # CUDA's context and what lies unused between tensors, which no rehearsal sees
 # of a config.json, what is about its files and not its shape

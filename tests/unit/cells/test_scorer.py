@@ -165,6 +165,17 @@ def test_the_tolerance_at_16_bits_is_a_step_of_the_logits(models, largest, toler
     assert lm._tolerance(largest) == tolerance
 
 
+def test_the_probes_tolerance_is_that_of_the_models_own_logits(models, monkeypatch):
+    lm, seen = own(models, "gpt2"), []
+    monkeypatch.setattr(type(lm), "_tolerance", lambda self, largest: seen.append(largest) or 1e-4)
+    handle = lm.model.lm_head.register_forward_hook(lambda module, inputs, output: output - 65)
+    try:
+        lm._probe()
+    finally:
+        handle.remove()
+    assert 60 < seen[0] < 75, "GPT-2's are about -65"
+
+
 LONG = {
     "longrope": (
         transformers.Phi3Config,

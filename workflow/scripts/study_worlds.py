@@ -44,20 +44,21 @@ KINDS = {
 HEADER = """\
 # The effect over many worlds
 
-How much does train before test change the agreement of benchmarks in the miniature, and why? This page repeats the demo's
-agreement study (its 8 base models, 7 benchmarks, no perplexity corpora) in worlds of other seeds. They have other entities and
-facts, other models and other fine-tunes. There are three kinds of worlds:
+How much does train before test change the agreement of benchmarks in the miniature, and why? This page repeats the
+demo's agreement study (its 8 base models, 7 benchmarks, no perplexity corpora) in worlds of other seeds. They have other
+entities and facts, other models and other fine-tunes. There are three kinds of worlds:
 
 - `families`: each family's pretraining saw question formats of its own. It is built so that direct rankings disagree.
 - `control`: every family saw every format.
-- `disjoint`: as `families`, but no two benchmarks ask for the same test fact (65 to 70 items per benchmark instead of 240).
-  Shared items flatter tau.
+- `disjoint`: as `families`, but no two benchmarks ask for the same test fact (65 to 70 items per benchmark instead of
+  240). Shared items flatter tau.
 
-*Tau* is Kendall's tau: 1 where two benchmarks rank the models alike, 0 where the rankings are unrelated. *PC1* is the share of
-the variance of the first factor. There was one run per world, and nothing was tuned on these results.
-`workflow/scripts/study_worlds.py` writes this page. Unrounded numbers are in [miniature_worlds.csv](miniature_worlds.csv).
+*Tau* is Kendall's tau: 1 where two benchmarks rank the models alike, 0 where the rankings are unrelated. *PC1* is the
+share of the variance of the first factor. There was one run per world, and nothing was tuned on these results.
+`workflow/scripts/study_worlds.py` writes this page. Unrounded numbers are in
+[miniature_worlds.csv](miniature_worlds.csv).
 
-| world | seed | tau, direct | tau, train before test | difference | PC1, direct | PC1, train before test | improved pairs |
+| world | seed | tau, direct | tau, train before test | change | PC1, direct | PC1, train before test | improved pairs |
 |---|---|---|---|---|---|---|---|"""
 FOLDER = Path("results/worlds")
 MODELS, BENCHMARKS = FOLDER / "models.tsv", FOLDER / "benchmarks.tsv"

@@ -41,8 +41,7 @@ def agreement(
     """Do the benchmarks agree on which model is better, before and after equal preparation?"""
     from lm_validity.studies.agreement.report import report_agreement
 
-    options = {"items": items, "resamples": resamples, "tau": tau, "align": align, "selections": selections}
-    report_agreement(scores, models, benchmarks, output, **options, plan=plan)
+    report_agreement(scores, models, benchmarks, output, items, resamples, tau, align, selections, plan)
 
 
 @app.command("factors")
@@ -119,8 +118,7 @@ def signal(
         later_window=later_window,
         weights=weights,
     )
-    given = {"benchmarks": benchmarks, "items": items, "selection": selection, "resamples": resamples}
-    report_signal(scores, models, output, options=options, printed=printed, **given)
+    report_signal(scores, models, output, benchmarks, items, selection, resamples, options, printed)
 
 
 @app.command("bias")

@@ -1,7 +1,7 @@
 """`lm-validity report DIR_OR_FILES...`: from result files to a site, beside the reports as subcommands."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -12,7 +12,7 @@ NAME = "DIR_OR_FILES..."  # of the command without a name, as the help lists it
 class PathsOrCommand(TyperGroup):
     """A group whose first argument is a subcommand's name, or else a path for the command `NAME`."""
 
-    def parse_args(self, ctx, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # typer's copy of click is private
         if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
             args = [NAME, *args]
         return super().parse_args(ctx, args)

@@ -42,8 +42,7 @@ def agreement(
     """Do the benchmarks agree on which model is better, directly and after identical fine-tuning?"""
     from lm_validity.studies.agreement.report import report_agreement
 
-    options = {"items": items, "resamples": resamples, "tau": tau, "align": align, "selections": selections}
-    report_agreement(scores, models, benchmarks, output, **options, plan=plan)
+    report_agreement(scores, models, benchmarks, output, items, resamples, tau, align, selections, plan)
 
 
 @app.command("factors")
@@ -122,9 +121,8 @@ def signal(
         later_window=later_window,
         weights=weights,
     )
-    given = {"benchmarks": benchmarks, "items": items, "selection": selection, "resamples": resamples}
     plan = None if configfile is None else load_run(configfile).signal_plan
-    report_signal(scores, models, output, options=options, printed=printed, plan=plan, **given)
+    report_signal(scores, models, output, benchmarks, items, selection, resamples, options, printed, plan)
 
 
 @app.command("bias")

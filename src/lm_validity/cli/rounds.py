@@ -3,12 +3,16 @@
 
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lm_validity.cli.overview import DEFAULT, Configfile
+
+if TYPE_CHECKING:
+    from lm_validity.site.rounds import Goal, Round
 
 GoalOption = Annotated[
     str | None,
@@ -97,7 +101,7 @@ def add_model(
     found = place_model(run, model, preparation_costs(Estimator(run, map(load_run, calibration or ()))))
     for line in describe_joining(found):
         print(line)
-    if place is None:
+    if place is None or wanted is None:
         return
     print(describe_cells(found, wanted))
     cells = joining_cells(found, wanted, earlier)
@@ -109,7 +113,9 @@ def add_model(
         print(f"Set `plan: {place}` in {configfile}.")
 
 
-def _plan_first(configfile: Path, goal, seed: int, calibration, options: tuple[str, ...]) -> None:
+def _plan_first(
+    configfile: Path, goal: "Goal", seed: int, calibration: Iterable[Path] | None, options: tuple[str, ...]
+) -> None:
     """Write the first round, unless it is there. Documents are counted before, so that cheap benchmarks are known."""
     import yaml
 
@@ -123,7 +129,7 @@ def _plan_first(configfile: Path, goal, seed: int, calibration, options: tuple[s
 
     values = read_values(configfile)
     place = values.get("plan") if isinstance(values, dict) else None
-    if not isinstance(place, str) or not place:
+    if not isinstance(values, dict) or not isinstance(place, str) or not place:
         raise InputError(f"{configfile}: key 'plan' names no file.", "set `plan: plan.tsv`; it will be written there.")
     if Path(place).is_file():
         return
@@ -148,7 +154,9 @@ def _run_workflow(configfile: Path, *options: str) -> None:
         sys.exit(code)
 
 
-def _add_rounds(configfile: Path, goal, calibration):
+def _add_rounds(
+    configfile: Path, goal: "Goal | None", calibration: Iterable[Path] | None
+) -> "tuple[Round | None, int]":
     """(the agreement study's round, if a goal is given; how many rows the plans of all studies got)."""
     from lm_validity.config.load import load_run
     from lm_validity.errors import InputError
@@ -172,7 +180,7 @@ def _add_rounds(configfile: Path, goal, calibration):
     return found, added
 
 
-def _add_round(configfile: Path, goal, calibration):
+def _add_round(configfile: Path, goal: "Goal", calibration: Iterable[Path] | None) -> "Round":
     """The round (`site.rounds.Round`), in the plan now if it has cells."""
     from lm_validity.config.load import load_run
     from lm_validity.monitor.cost import Estimator
@@ -183,6 +191,7 @@ def _add_round(configfile: Path, goal, calibration):
     run = load_run(configfile)
     place = plan_place(run, configfile)
     standing = standing_of(run)
+    assert run.plan is not None, "plan_place has seen to it"
     check_finished(standing, run.plan)
     found = choose_round(standing, goal, preparation_costs(Estimator(run, map(load_run, calibration or ()))))
     if found.cells:

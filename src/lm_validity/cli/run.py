@@ -2,11 +2,14 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from lm_validity.cli.configfile import DEFAULT, Configfile
+
+if TYPE_CHECKING:
+    from lm_validity.config.load import Run
 
 
 def register(app: typer.Typer) -> None:
@@ -169,7 +172,7 @@ def findings(configfile: Configfile = DEFAULT) -> None:
             print(f"- {finding['sentence']}")
 
 
-def _report_folders(run) -> list[Path]:
+def _report_folders(run: "Run") -> list[Path]:
     """The reports of the studies that the configuration asks for; older ones of others may lie beside them."""
     from lm_validity.run.grid import REPORTS_OF
 
@@ -178,7 +181,7 @@ def _report_folders(run) -> list[Path]:
     return [folder for folder in folders if (folder / "page.json").is_file()]
 
 
-def _load(configfile: Path):
+def _load(configfile: Path) -> "Run":
     from lm_validity.config.load import load_run
 
     return load_run(configfile)

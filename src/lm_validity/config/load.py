@@ -56,6 +56,12 @@ class Run:
         return self.configuration.bias
 
     @property
+    def plan_file(self) -> Path:
+        """The sheet of the plan, where there is one."""
+        assert self.configuration.plan is not None, "no plan"
+        return Path(self.configuration.plan)
+
+    @property
     def results(self) -> Path:
         return Path(self.configuration.results) / self.name
 

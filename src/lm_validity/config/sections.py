@@ -16,6 +16,7 @@ from lm_validity.config.signal import SignalStages
 from lm_validity.config.training_tokens import E2LM_BATCH_RAMP, BatchRamp
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+DocumentBos = Literal["auto", "once", "every", "lm-eval"]
 Many = Positive | Literal["all"]
 AsManyAsFit = Many | Literal["auto"]
 
@@ -67,7 +68,7 @@ class Evaluation(Section):
     max_generated_tokens: Positive = Field(
         256, description="Longest answer of a generation task, unless the task sets its own."
     )
-    document_bos: Literal["auto", "once", "every", "lm-eval"] = Field(
+    document_bos: DocumentBos = Field(
         "auto",
         description="Perplexity corpora: one beginning-of-text token a document (once), or one a window (every), or as "
         "lm-eval has it, which also scores a tokenizer's own after the one it puts before. auto: every for Gemma, "

@@ -112,7 +112,9 @@ def vllm_problems(run: Run) -> list[Problem]:
 def quantization_problems(run: Run) -> list[Problem]:
     """4-bit weights that the bias study asks for, where bitsandbytes is not installed."""
     bias = run.configuration.bias
-    prompted = run.language_models and any(one.method == "zero_shot" for one in bias.experiments.values())
+    if bias is None or not run.language_models:
+        return []
+    prompted = any(one.method == "zero_shot" for one in bias.experiments.values())
     if not prompted or bias.zero_shot.quantization != "nf4" or importlib.util.find_spec("bitsandbytes") is not None:
         return []
     return [Problem("bitsandbytes", "is not installed, and bias.zero_shot.quantization is nf4", INSTALL_NF4)]

@@ -1,5 +1,6 @@
 """What a run is expected to cost, as text for a terminal."""
 
+from lm_validity.config.load import Run
 from lm_validity.monitor.cost import Estimator, Need, memory_by_class, needs
 from lm_validity.monitor.planning.describe import describe_plans
 from lm_validity.monitor.planning.savings import describe_savings
@@ -28,7 +29,7 @@ def render_cost(estimator: Estimator, state: RunState) -> str:
     return "\n".join(lines)
 
 
-def _header(run) -> str:
+def _header(run: Run) -> str:
     width = max(map(len, RULES))
     return (
         f"{run.name}: expected cost\n{'rule':>{width}} {'cells':>8} {'jobs':>7} {'hours':>10} {'GPU hours':>10} "
@@ -38,7 +39,15 @@ def _header(run) -> str:
 
 def _table(rows: list[Need]) -> list[str]:
     lines = []
-    total = Need("total", *(sum(getattr(one, key) for one in rows) for key in Need._fields[1:-1]), True)
+    total = Need(
+        "total",
+        sum(one.cells for one in rows),
+        sum(one.jobs for one in rows),
+        sum(one.hours for one in rows),
+        sum(one.gpu_hours for one in rows),
+        sum(one.requested_gpu_hours for one in rows),
+        True,
+    )
     for one in [*rows, total]:
         lines.append(
             f"{one.rule:>16} {one.cells:>8,} {one.jobs:>7,} {_hours(one.hours):>10} {_hours(one.gpu_hours):>10} "

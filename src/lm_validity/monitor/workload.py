@@ -202,9 +202,10 @@ class Workload:
         has no GPU."""
         if not size_class(self.run, row).gpu:
             return 0.0
-        found = read_rehearsal(self.run, row) if isinstance(row, Model) else None
-        if found is not None:
-            return judge(self.run, row, found).needed
+        if isinstance(row, Model):
+            found = read_rehearsal(self.run, row)
+            if found is not None:
+                return judge(self.run, row, found).needed
         self._assume("GPU memory by a formula; `lm-validity rehearse` finds it out", kind_and_id(row)[1])
         if isinstance(row, Model) and "agreement" not in {*row.studies} & {*self.run.configuration.studies}:
             return scoring_gb(self.parameters(row), row.dtype)

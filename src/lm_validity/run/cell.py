@@ -5,9 +5,10 @@ Rules have cells of different kinds; what all have in common is `Cell`. Standard
 at parse time.
 """
 
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 T = TypeVar("T")
+Prompt = Literal["plain", "chat"]
 
 
 class Cell(Protocol):
@@ -44,7 +45,7 @@ class BenchmarkCell(NamedTuple):
     model: str
     benchmark: str
     checkpoint: str | None = None
-    prompt: str | None = None
+    prompt: Prompt | None = None
     learning_rate: str | None = None
     seed: int | None = None
     split: str | None = None

@@ -11,6 +11,7 @@ from lm_validity.config.load import Run
 from lm_validity.config.sections import Batching, SizeClass
 from lm_validity.config.sheets import Benchmark, Model
 from lm_validity.run.batches import Group, make_groups
+from lm_validity.run.cell import Prompt
 
 
 class Participants:
@@ -61,7 +62,7 @@ class Participants:
         """The rows of every model that a study of the run uses."""
         return [*(self.run.models[model] for model in self.used_models), *self.run.language_models.values()]
 
-    def prompts(self, model: str, benchmark: str) -> tuple[str, ...]:
+    def prompts(self, model: str, benchmark: str) -> tuple[Prompt, ...]:
         """Base models and corpora are always plain; else instruction-tuned ones are tried as the configuration says."""
         corpus = self.run.benchmarks[benchmark].output_type == "loglikelihood_rolling"
         if corpus or not self.run.models[model].instruction_tuned:

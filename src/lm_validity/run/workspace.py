@@ -79,6 +79,13 @@ class Workspace:
             raise InputError(f"{path}: no such file (replay.scores).", "name your copy of the scores to serve.")
         return file_sha256(path)
 
+    @property
+    def served(self) -> tuple[str, str]:
+        """(the file of scores, its sha256) of a replay."""
+        settings, digest = self.run.configuration.replay, self.replay
+        assert settings is not None and digest is not None, "no replay"
+        return settings.scores, digest
+
     # ---- recipes ------------------------------------------------------------------------------------------------
 
     def place(self, cell: CellT) -> Place[CellT]:

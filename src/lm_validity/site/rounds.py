@@ -27,11 +27,14 @@ LEAST_SHARE, MOST_SHARE = 0.02, 0.1
 NAMED = 6  # cells listed where some are missing
 
 
+Kind = Literal["tau", "rank", "budget"]
+
+
 class Goal(NamedTuple):
     """`tau`: expected agreement with the full grid's ranking, at least. `rank`: half-width of every model's rank
     interval, at most. `budget`: hours of preparation of the whole plan, at most."""
 
-    kind: Literal["tau", "rank", "budget"]
+    kind: Kind
     value: float
 
     def reached(self, outlook: Outlook) -> bool:
@@ -58,10 +61,11 @@ def parse_goal(text: str) -> Goal:
         number = float(value)
     except ValueError:
         raise InputError(f"--goal {text}: not a goal.", hint) from None
-    limits = {"tau": (0, 1), "rank": (0, np.inf), "budget": (0, np.inf)}
-    if kind not in limits or not limits[kind][0] < number < limits[kind][1]:
-        raise InputError(f"--goal {text}: not a goal.", hint)
-    return Goal(kind, number)
+    most: dict[Kind, float] = {"tau": 1, "rank": np.inf, "budget": np.inf}
+    for one, limit in most.items():
+        if one == kind and 0 < number < limit:
+            return Goal(one, number)
+    raise InputError(f"--goal {text}: not a goal.", hint)
 
 
 @dataclass(frozen=True)
@@ -99,6 +103,7 @@ def standing_of(run: Run, also: tuple[str, ...] = ()) -> Standing:
     scores, configuration = run.results / "tables" / "scores.parquet", run.configuration
     if not scores.is_file():
         raise InputError(f"{scores}: no such file.", "run the workflow first; cells are chosen by what it measured.")
+    assert configuration.models is not None and configuration.benchmarks is not None, "the study agreement has them"
     matrix = read_score_matrix(scores, configuration.models, configuration.benchmarks, configuration.plan, also)
     fitted = fit_cells(matrix, PREPARED, SEED)
     if fitted is None:
@@ -226,4 +231,4 @@ def plan_place(run: Run, configfile: Path) -> Path:
     """The plan's file. Raises InputError where the configuration names none."""
     if run.plan is None:
         raise InputError(f"{configfile}: it has no plan.", "write one with `lm-validity plan`, and name it under plan.")
-    return Path(run.configuration.plan)
+    return run.plan_file

@@ -218,7 +218,7 @@ def _codes(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
     return rank[column.indices.to_numpy(zero_copy_only=False)], np.array(sorted(names), dtype=object)
 
 
-def _floats(column) -> np.ndarray:
+def _floats(column: pa.ChunkedArray | pa.Array) -> np.ndarray:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     return column.cast(pa.float64()).to_numpy(zero_copy_only=False)
@@ -323,7 +323,7 @@ def _model_items(
     here = np.flatnonzero(cells.cell_models == cells.models[index])
     here = here[training_order(progress["iteration"][here], progress["tokens_b"][here])]
 
-    def at(array):
+    def at(array: np.ndarray | None) -> np.ndarray | None:
         return None if array is None else array[here]
 
     return ModelItems(

@@ -15,7 +15,12 @@ from lm_validity.run.architectures import why_not_causal
 
 WORDS = 1000  # of the stand-in tokenizer, where the vocabulary has as many
 # how configurations say that every so many-th layer is of another kind
-_PERIODS = ("attn_layer_period", "expert_layer_period", "full_attention_interval", "sliding_window_pattern")
+_PERIODS: tuple[str, ...] = (
+    "attn_layer_period",
+    "expert_layer_period",
+    "full_attention_interval",
+    "sliding_window_pattern",
+)
 _PERIODS += ("decoder_sparse_step", "interleave_moe_layer_step", "no_rope_layer_interval", "moe_every_n_layers")
 
 

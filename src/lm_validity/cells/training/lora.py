@@ -39,9 +39,14 @@ warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", categor
 class AdapterShape(Protocol):
     """What is read of a section of the configuration that has adapters."""
 
-    rank: int
-    alpha: int
-    dropout: float
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def alpha(self) -> int: ...
+
+    @property
+    def dropout(self) -> float: ...
 
 
 def add_adapter(

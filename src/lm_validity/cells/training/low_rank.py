@@ -5,6 +5,7 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -167,7 +168,7 @@ class _LowRank(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx,
+        ctx: Any,
         result: torch.Tensor,
         x: torch.Tensor,
         down: torch.Tensor,
@@ -183,7 +184,7 @@ class _LowRank(torch.autograd.Function):
         return torch.addcmul(result, change, one, value=scaling, out=torch.empty_like(result))
 
     @staticmethod
-    def backward(ctx, gradient: torch.Tensor) -> tuple:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, down, up, inner = ctx.saved_tensors
         dropout = ctx.dropout
         of_change = _rows(gradient * dropout.position.constant(ctx.scaling, x.device), up)  # float32

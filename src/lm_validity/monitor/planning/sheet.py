@@ -25,7 +25,7 @@ def check_place(run: Run, configfile: Path, output: Path | None, *, adds_a_round
                 f"{configfile}: it has a plan already, {run.configuration.plan}.",
                 "add a round with --cells or --audit, or set plan to null first.",
             )
-        place = output or Path(run.configuration.plan)
+        place = output or run.plan_file
         if not is_plan_of(run, place):
             _check_new(place)
         return place
@@ -36,7 +36,7 @@ def check_place(run: Run, configfile: Path, output: Path | None, *, adds_a_round
 
 def is_plan_of(run: Run, place: Path) -> bool:
     """Whether the configuration names this file as its plan."""
-    return run.plan is not None and place.resolve() == Path(run.configuration.plan).resolve()
+    return run.plan is not None and place.resolve() == run.plan_file.resolve()
 
 
 def _check_new(place: Path) -> None:

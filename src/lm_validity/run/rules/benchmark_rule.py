@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from lm_validity.config.load import Run
 from lm_validity.config.sections import SizeClass
 from lm_validity.config.sheets import Model
-from lm_validity.run.cell import BenchmarkCell, Job
+from lm_validity.run.cell import BenchmarkCell, Job, Prompt
 from lm_validity.run.participants import Participants
 from lm_validity.run.rules.base import LEAST_MINUTES, Rule, Work
 from lm_validity.run.scoring import document_bos, scoring_settings
@@ -122,7 +122,7 @@ class ScoringRule(BenchmarkRule):
         return (self.scored_split(cell),)
 
     @abstractmethod
-    def scored_prompt(self, workspace: "Workspace", cell: BenchmarkCell) -> str:
+    def scored_prompt(self, workspace: "Workspace", cell: BenchmarkCell) -> Prompt:
         """The prompt that the model is asked with."""
 
     def writes_with_vllm(self, run: Run, cell: BenchmarkCell) -> bool:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from lm_validity.config.load import Run
-from lm_validity.run.cell import BenchmarkCell, Job
+from lm_validity.run.cell import BenchmarkCell, Job, Prompt
 from lm_validity.run.participants import Participants
 from lm_validity.run.rules.benchmark_rule import ScoringRule
 from lm_validity.run.rules.evaluate_model import EVALUATE_MODEL
@@ -33,8 +33,8 @@ class EvaluateAdapter(ScoringRule):
     def scored_split(self, cell: BenchmarkCell) -> str:
         return "test"
 
-    def scored_prompt(self, workspace: "Workspace", cell: BenchmarkCell) -> str:
-        prompt: str = workspace.selection(cell)["prompt"]
+    def scored_prompt(self, workspace: "Workspace", cell: BenchmarkCell) -> Prompt:
+        prompt: Prompt = workspace.selection(cell)["prompt"]
         return prompt
 
     def stands_on(self, plan: Participants, cell: BenchmarkCell) -> list[BenchmarkCell]:

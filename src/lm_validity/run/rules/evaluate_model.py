@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from lm_validity.config.sheets import Model
 from lm_validity.errors import InputError
-from lm_validity.run.cell import BenchmarkCell, Job, given
+from lm_validity.run.cell import BenchmarkCell, Job, Prompt, given
 from lm_validity.run.participants import Participants, end_of_round
 from lm_validity.run.rules.benchmark_rule import ScoringRule
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from lm_validity.run.workspace import Workspace
 
 
-Wanted = dict[tuple[str, str, str], tuple[str, ...]]  # (checkpoint, benchmark, prompt) -> splits to score
+Wanted = dict[tuple[str, str, Prompt], tuple[str, ...]]  # (checkpoint, benchmark, prompt) -> splits to score
 
 
 class EvaluateModel(ScoringRule):
@@ -25,7 +25,7 @@ class EvaluateModel(ScoringRule):
     worker = "lm_validity.cells.scoring:ModelScorer"
     parts = (".validation", ".test")
 
-    def cell(self, model: str, benchmark: str, checkpoint: str, prompt: str, split: str) -> BenchmarkCell:
+    def cell(self, model: str, benchmark: str, checkpoint: str, prompt: Prompt, split: str) -> BenchmarkCell:
         """A cell of this rule."""
         return BenchmarkCell(self.name, model, benchmark, checkpoint, prompt, split=split)
 
@@ -98,7 +98,7 @@ class EvaluateModel(ScoringRule):
     def scored_split(self, cell: BenchmarkCell) -> str:
         return given(cell.split)
 
-    def scored_prompt(self, workspace: "Workspace", cell: BenchmarkCell) -> str:
+    def scored_prompt(self, workspace: "Workspace", cell: BenchmarkCell) -> Prompt:
         return given(cell.prompt)
 
     def recipe(self, workspace: "Workspace", cell: BenchmarkCell) -> dict[str, Any]:

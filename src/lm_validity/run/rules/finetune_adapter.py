@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 from lm_validity.config.load import Run
 from lm_validity.config.sections import SizeClass
 from lm_validity.config.sheets import Model
-from lm_validity.run.cell import BenchmarkCell, Job, given
+from lm_validity.run.cell import BenchmarkCell, Job, Prompt, given
 from lm_validity.run.participants import Participants
 from lm_validity.run.rules.base import Work
 from lm_validity.run.rules.benchmark_rule import RECORD_BYTES, BenchmarkRule
@@ -54,7 +54,7 @@ class FinetuneAdapter(BenchmarkRule):
                         batch = f"{group.name}.{prompt}.{together.name}.seed{seed}{end}"
                         yield Job(self.name, model.model, batch, cells)
 
-    def cell(self, model: str, benchmark: str, prompt: str, learning_rate: str, seed: int) -> BenchmarkCell:
+    def cell(self, model: str, benchmark: str, prompt: Prompt, learning_rate: str, seed: int) -> BenchmarkCell:
         """A cell of this rule."""
         return BenchmarkCell(self.name, model, benchmark, None, prompt, learning_rate, seed)
 
@@ -130,9 +130,9 @@ class FinetuneAdapter(BenchmarkRule):
         return (("trained", cell.benchmark), tokens / seen) if known else None
 
 
-def _by_prompt(plan: Participants, model: str, benchmarks: tuple[str, ...]) -> dict[str, list[str]]:
+def _by_prompt(plan: Participants, model: str, benchmarks: tuple[str, ...]) -> dict[Prompt, list[str]]:
     """Prompt -> the benchmarks that the model is tried on with it."""
-    found: dict[str, list[str]] = {}
+    found: dict[Prompt, list[str]] = {}
     for benchmark in benchmarks:
         for prompt in plan.prompts(model, benchmark):
             found.setdefault(prompt, []).append(benchmark)

@@ -40,6 +40,12 @@ class Value:
     def is_measured(self) -> bool:
         return self.estimate is not None
 
+    @property
+    def number(self) -> float:
+        """The estimate of a quantity that is measured, and is a number."""
+        assert self.estimate is not None
+        return float(self.estimate)
+
     def to_json(self) -> dict:
         missing = None if self.is_measured else {"reason": self.reason, "command": self.command or None}
         return {

@@ -1,6 +1,7 @@
 """A card's values on how a benchmark ranks models: range, reliability, resolution, agreement."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from lm_validity.site.cards.card import Value
 from lm_validity.site.cards.sources import CONFIGURED, CardSources, absent, measured
@@ -66,7 +67,9 @@ def _why_not(sources: CardSources, benchmark: str, protocol: str) -> tuple[str, 
     return None
 
 
-def _alone(sources: CardSources, benchmark: str, protocol: str, name: str, key: str | None = None, **basis) -> Value:
+def _alone(
+    sources: CardSources, benchmark: str, protocol: str, name: str, key: str | None = None, **basis: Any
+) -> Value:
     """A figure of the benchmark by itself, with its interval where the summary has one."""
     why = _why_not(sources, benchmark, protocol)
     if why:

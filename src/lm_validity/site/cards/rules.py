@@ -107,7 +107,7 @@ def _agreement(values: Values, settings: Cards) -> Iterator[Statement]:
         outcome = side(values.get(key), settings.agrees)
         ceiling_key = f"tau_ceiling.{key.partition('.')[2]}"
         ceiling = values.get(ceiling_key)
-        if outcome == NO and ceiling is not None and ceiling.is_measured and ceiling.estimate < settings.agrees:
+        if outcome == NO and ceiling is not None and ceiling.is_measured and ceiling.number < settings.agrees:
             outcome = NOT_KNOWN  # noise alone keeps the tau below the threshold, whatever the benchmarks measure
         stem = {YES: "agrees with the other benchmarks", NO: "agrees little with the other benchmarks"}.get(outcome, "")
         subject = f"whether it agrees with the other benchmarks {words}"
@@ -125,8 +125,8 @@ def _signal(values: Values) -> Statement:
     if value is None or not value.is_measured:
         return Statement("signal", subject, NOT_MEASURED, "", {}, (key,))
     first = value.basis.get("first checkpoint")
-    tokens = tokens_words(float(value.estimate))
-    if first is not None and float(value.estimate) <= float(first):
+    tokens = tokens_words(value.number)
+    if first is not None and value.number <= float(first):
         return Statement("signal", subject, YES, f"above chance from the first checkpoint on ({tokens})", {}, (key,))
     return Statement("signal", subject, NO, f"no lasting signal before {tokens} of training", {}, (key,))
 
@@ -165,8 +165,8 @@ def _leakage(values: Values, settings: Cards) -> Statement:
     subject = "whether its splits overlap"
     if not known:
         return Statement("leakage", subject, NOT_MEASURED, "", {"leakage": settings.leakage}, keys)
-    over = [value for value in known if float(value.estimate) > settings.leakage]
-    parts = [f"{value.quantity.label.lower()}: {100 * float(value.estimate):.2g}%" for value in over]
+    over = [value for value in known if value.number > settings.leakage]
+    parts = [f"{value.quantity.label.lower()}: {100 * value.number:.2g}%" for value in over]
     words = f"its splits overlap or repeat ({', '.join(parts)})" if parts else "its splits hardly overlap"
     thresholds = {"leakage": settings.leakage}
     return Statement("leakage", subject, YES if over else NO, words, thresholds, keys, in_sentence=bool(over))
@@ -186,7 +186,7 @@ def _suspicious(values: Values, settings: Cards) -> Statement:
     key = _protocol(values, "negative_items")
     value, outcome, words = values.get(key), NOT_MEASURED, ""
     if value is not None and value.is_measured:
-        number, items = int(value.estimate), int(value.basis["items"])
+        number, items = int(value.number), int(value.basis["items"])
         outcome = YES if number > settings.suspicious * items else NO
         words = f"{count(number, 'item')} of {items} work{'s' if number == 1 else ''} against it"
     thresholds = {"suspicious": settings.suspicious}
@@ -198,7 +198,7 @@ def _ceiling(values: Values, settings: Cards) -> Statement:
     key = _protocol(values, "at_best")
     value, outcome, words = values.get(key), NOT_MEASURED, ""
     if value is not None and value.is_measured:
-        number, models = int(value.estimate), int(value.basis["models"])
+        number, models = int(value.number), int(value.basis["models"])
         outcome = YES if number > settings.at_best * models else NO
         words = f"{number} of {count(models, 'model')} {'is' if number == 1 else 'are'} at its ceiling"
     thresholds = {"at_best": settings.at_best}

@@ -99,9 +99,9 @@ def _roles(path: Path, header: pd.Index, options: CsvOptions) -> dict[str, str]:
     roles = dict(options.columns)
     plain = {_plain(column): column for column in reversed(header)}
     for role, others in ROLES.items():
-        column = next((plain[name] for name in (role, *others) if name in plain), None)
-        if role not in roles and column is not None and column not in (*roles.values(), *options.scores):
-            roles[role] = column
+        named = next((plain[name] for name in (role, *others) if name in plain), None)
+        if role not in roles and named is not None and named not in (*roles.values(), *options.scores):
+            roles[role] = named
     return roles
 
 

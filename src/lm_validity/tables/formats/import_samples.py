@@ -87,7 +87,9 @@ def is_samples(path: Path) -> bool:
 
 def benchmark_of(path: Path) -> str:
     """The task in the name of a samples file."""
-    return _NAME.match(path.name).group(1)
+    found = _NAME.match(path.name)
+    assert found is not None, path
+    return found.group(1)
 
 
 def match_samples(found: Found, here: list[ScoreFile], given_name: str | None) -> SampleFile:

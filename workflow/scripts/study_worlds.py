@@ -45,8 +45,8 @@ HEADER = """\
 # The effect over many worlds
 
 How much does train before test change the agreement of benchmarks in the miniature, and why? This page repeats the
-demo's agreement study (its 8 base models, 7 benchmarks, no perplexity corpora) in worlds of other seeds. They have other
-entities and facts, other models and other fine-tunes. There are three kinds of worlds:
+demo's agreement study (its 8 base models, 7 benchmarks, no perplexity corpora) in worlds of other seeds. They have
+other entities and facts, other models and other fine-tunes. There are three kinds of worlds:
 
 - `families`: each family's pretraining saw question formats of its own. It is built so that direct rankings disagree.
 - `control`: every family saw every format.

@@ -165,7 +165,8 @@ def findings(configfile: Configfile = DEFAULT) -> None:
     run = _load(configfile)
     page = run.results / "report" / "index.html"
     if not page.is_file():
-        raise InputError(f"{page}: it does not exist yet.", "run the workflow first: make demo.")
+        hint = "run the workflow to its end; `lm-validity status` says how far it is, with the same --configfile."
+        raise InputError(f"{page}: it does not exist yet.", hint)
     print(f"Report: {page}")
     for folder in _report_folders(run):
         for finding in read_json(folder / "page.json")["findings"]:

@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
+
 from lm_validity.config.load import Run
 from lm_validity.errors import InputError
 from lm_validity.files import read_json, write_json, write_text
@@ -28,6 +30,9 @@ def write_partial_reports(run: Run, with_items: bool = True) -> tuple[int, Path 
     if "bias" in studies:
         merger.write_trials(folder / "tables")
     missing = [cell.describe() for cell in merger.missing]
+    tables = [path for name in ("scores", "trials") if (path := folder / "tables" / f"{name}.parquet").is_file()]
+    if not any(pq.read_metadata(path).num_rows for path in tables):
+        return len(missing), None
     written = []
     for name, write in _reports(run, folder / "tables", with_items).items():
         try:

@@ -323,7 +323,7 @@ def test_a_filter_that_keeps_nothing_over_all_models_has_no_optimism(tmp_path):
     assert all(t["held_out"] is not None for t in slopes)
     known = [t["optimism_gap"] for t in summary["filters"]["facts"] if t["optimism_gap"] is not None]
     (basis,) = (f["basis"] for f in page["findings"] if "random choices" in f["basis"])
-    assert known and basis.endswith(f"; mean optimism {decimal(np.mean(known), signed=True)}.")
+    assert known and basis.endswith(f" Mean optimism: {decimal(np.mean(known), signed=True)}.")
     typed = summarize(analyze_signal(files.scores, files.models, items=files.items, resamples=0))
     typed = replace(typed, filters={"facts": [t for t in typed.filters["facts"] if t.filter.startswith("slope")]})
     only_slopes = filter_findings(typed)

@@ -73,7 +73,7 @@ def size_finding(summary: AgreementSummary) -> Finding | None:
         cells = common if both else ", each protocol over all cells it has"
     which = f" {WHICH_INTERVAL}" if any(is_known(row.interval_clustered) for row in rows.values()) else ""
     return Finding(
-        "Among models whose sizes differ by at most a factor of 2, two benchmarks' rankings "
+        "Among models at most 2× apart in size, two benchmarks' rankings "
         f"agree{assumed(summary)} with a mean Kendall's tau of {' and '.join(parts)}.{noise}",
         f"{pairs} of models{cells}. Among models of very different sizes, benchmarks can agree merely because scores "
         f"rise with size.{which}",
@@ -112,7 +112,7 @@ def size_section(summary: AgreementSummary) -> Section | None:
     return Section(
         "Models of similar size",
         explanation="Kendall's tau over only those pairs of models whose numbers of parameters (or pretraining "
-        "compute) differ by at most the given factor. The ceiling is the tau that noise alone would allow on the same "
+        "compute) differ by at most the given ratio. The ceiling is the tau that noise alone would allow on the same "
         "pairs. The corrected tau is an estimate without that noise. Where cells are missing, the figure uses the "
         "cells known under both protocols. Where the families of the models are known, there are two intervals. "
         + WHICH_INTERVAL.removeprefix("There are two intervals. "),

@@ -81,7 +81,7 @@ def trust_notes(protocol: str, trust: Trust | Missing) -> list[str]:
     )
     notes = [f"{checked}, {percent(number(trust.coverage))} lie inside their 95% interval."]
     if is_known(trust.widening) and trust.widening > 1:
-        notes[0] += f" All intervals were widened by a factor of {decimal(number(trust.widening))} for this reason."
+        notes[0] += f" All intervals were made {decimal(number(trust.widening))} times as wide for this reason."
     if trust.source != AUDIT:
         notes[0] += (
             " The cells that are hard to predict may all be unmeasured. Only an audit of random unmeasured cells can "

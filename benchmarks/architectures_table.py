@@ -41,6 +41,8 @@ def page(found: list[dict]) -> list[str]:
         "A tiny random model cannot show two things: whether the weights on the hub fit transformers' code, and what",
         "16 bits do to the numbers. Before its first use the scorer tries each way on the real model, and leaves out a",
         "way that disagrees with lm-eval. Types that can be encoders or decoders were configured as decoders.",
+        "A hub model whose `config.json` names an encoder, an encoder with a decoder, or a classifier is refused",
+        "when it is fetched.",
         "",
         "| | architectures |",
         "|---|---|",
@@ -76,7 +78,7 @@ def page(found: list[dict]) -> list[str]:
         *_reasons("LoRA refused or failed", [(one, _why(one["lora"])) for one in tried if one not in trained]),
         *_adapted(trained),
         "The types under the next heading say nothing about the models. The small values do not fit an architecture's",
-        "own rules, or no answer came in 150 s.",
+        "own rules, a library is missing here, or no answer came in 150 s.",
         "",
         *_reasons("Not made", [(one, one["failed"]) for one in found if "failed" in one]),
     ]

@@ -54,11 +54,11 @@ other entities and facts, other models and other fine-tunes. There are three kin
   240). Shared items flatter tau.
 
 *Tau* is Kendall's tau: 1 where two benchmarks rank the models alike, 0 where the rankings are unrelated. *PC1* is the
-share of the variance of the first factor. *TBT* is train before test. There was one run per world, and nothing was
-tuned on these results. `workflow/scripts/study_worlds.py` writes this page. Unrounded numbers are in
+share of the variance of the first factor. There was one run per world, and nothing was tuned on these results.
+`workflow/scripts/study_worlds.py` writes this page. Unrounded numbers are in
 [miniature_worlds.csv](miniature_worlds.csv).
 
-| world | seed | tau direct | tau TBT | difference | PC1 direct | PC1 TBT | improved pairs |
+| world | seed | tau, direct | tau, train before test | change | PC1, direct | PC1, train before test | improved pairs |
 |---|---|---|---|---|---|---|---|"""
 FOLDER = Path("results/worlds")
 MODELS, BENCHMARKS = FOLDER / "models.tsv", FOLDER / "benchmarks.tsv"

@@ -1,9 +1,12 @@
 """`lm-validity export …`: our tables in the layouts of others."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Benchmarks = Annotated[
     Path | None,
@@ -53,7 +56,7 @@ def every_eval_ever(
     print(f"{output}: {len(written)} files, {'' if rules else 'not '}checked against the schema of every_eval_ever")
 
 
-def _scores(path: Path, benchmarks: Path | None):
+def _scores(path: Path, benchmarks: Path | None) -> "pd.DataFrame":
     """The table, with what it leaves open from the sheet."""
     from lm_validity.tables.schema import read_scores
     from lm_validity.tables.sheets import completed, read_benchmarks

@@ -10,7 +10,7 @@ from lm_validity.errors import InputError
 app = typer.Typer(
     help="Turn published or foreign score files into tables.", no_args_is_help=True, rich_markup_mode=None
 )
-Strict = Annotated[bool, typer.Option("--strict", help="Fail if a file would be skipped or a score appears twice.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Fail if a file would be skipped or a score occurs twice.")]
 Output = Annotated[Path, typer.Option(help="Folder for the table.")]
 
 

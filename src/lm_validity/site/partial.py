@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
+
 from lm_validity.config.load import Run
 from lm_validity.errors import InputError
 from lm_validity.files import read_json, write_json, write_text
@@ -28,6 +30,9 @@ def write_partial_reports(run: Run, with_items: bool = True) -> tuple[int, Path 
     if "bias" in studies:
         merger.write_trials(folder / "tables")
     missing = [cell.describe() for cell in merger.missing]
+    tables = [path for name in ("scores", "trials") if (path := folder / "tables" / f"{name}.parquet").is_file()]
+    if not any(pq.read_metadata(path).num_rows for path in tables):
+        return len(missing), None
     written = []
     for name, write in _reports(run, folder / "tables", with_items).items():
         try:
@@ -62,14 +67,15 @@ def _reports(run: Run, tables: Path, with_items: bool) -> dict:
     scores, items = tables / "scores.parquet", tables / "items.parquet" if with_items else None
     selections = tables / "selections.parquet"
     settings = run.configuration.reports
-    with_resamples = {"resamples": settings.resamples}
-    planned = with_resamples | {"plan": run.configuration.plan}
+    resamples, plan = settings.resamples, run.configuration.plan
     found = {}
     if "agreement" in run.configuration.studies:
         found["agreement"] = lambda output: report_agreement(
-            scores, models, benchmarks, output, items=items, selections=selections, **planned
+            scores, models, benchmarks, output, items=items, selections=selections, resamples=resamples, plan=plan
         )
-        found["factors"] = lambda output: report_factors(scores, models, benchmarks, output, **planned)
+        found["factors"] = lambda output: report_factors(
+            scores, models, benchmarks, output, resamples=resamples, plan=plan
+        )
     if "signal" in run.configuration.studies:
         found["signal"] = lambda output: report_signal(
             scores,
@@ -79,8 +85,9 @@ def _reports(run: Run, tables: Path, with_items: bool) -> dict:
             items=items,
             selection=settings.checkpoints,
             options=make_options(**settings.signal.model_dump()),
-            **with_resamples,
+            resamples=resamples,
+            plan=run.signal_plan,
         )
     if "bias" in run.configuration.studies:
-        found["bias"] = lambda output: report_bias(tables / "trials.parquet", output)
+        found["bias"] = lambda output: report_bias(tables / "trials.parquet", output, plan=run.bias_plan)
     return found

@@ -97,7 +97,7 @@ def _alone(analysis: AgreementAnalysis, protocol: str, place: int, sizes: np.nda
     value = known(share.value, FEW)
     near = _within(sizes, 1.0, LIKE_SIZE)
     difference, noise = typical_difference(oriented, errors, near)
-    typical = known(difference, "No two models within a factor 2 of each other's size have standard errors there.")
+    typical = known(difference, "No two models at most 2× apart in size have standard errors there.")
     return {
         "models": int(scored.sum()),
         "items": items,

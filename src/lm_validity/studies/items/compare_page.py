@@ -49,7 +49,7 @@ def _line(row: Comparison) -> tuple[str, ...]:
     return (row.benchmark, row.protocol, f"{row.difference:+.3f}", *cells, *sizes, row.test)
 
 
-def _shown(value, form: str) -> str:
+def _shown(value: float | Missing, form: str) -> str:
     return "-" if isinstance(value, Missing) else format(value, form)
 
 

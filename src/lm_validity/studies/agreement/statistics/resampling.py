@@ -122,7 +122,7 @@ def two_way_interval(
     `over_models` has none.
     """
     wide = _percentiles(both, expanded_level(models, level), 0.5)
-    if not np.isfinite([wide.low, percentile_interval(over_models, models, level).low]).all():
+    if not (np.isfinite(wide.low) and np.isfinite(percentile_interval(over_models, models, level).low)):
         return Interval(float("nan"), float("nan"))
     one, other, joint = (float(np.nanvar(draws)) for draws in (over_models, over_benchmarks, both))
     variance = max(2 * (one + other) - joint, one, other)

@@ -1,6 +1,7 @@
 """Further sections of the bias page: tests, single splits, power and provenance."""
 
 from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar
 
 import numpy as np
 

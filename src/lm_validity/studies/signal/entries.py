@@ -23,6 +23,7 @@ from lm_validity.studies.signal.statistics.compliance import NORMALISATIONS
 from lm_validity.studies.signal.statistics.noise_free import MINIMUM_RELIABILITY, quality_by_errors
 from lm_validity.studies.signal.statistics.quality import fewest_checkpoints, net_rise
 from lm_validity.studies.signal.statistics.ranking import (
+    PairConsistency,
     RankingWindows,
 )
 from lm_validity.studies.signal.summary import (

@@ -23,7 +23,7 @@ from lm_validity.studies.signal.statistics.overall import per_item_score_ratio
 from lm_validity.studies.signal.statistics.quality import fewest_checkpoints, signal_quality
 from lm_validity.studies.signal.statistics.resampling import draw_items, resample_item_means, standard_errors
 from lm_validity.studies.signal.statistics.splits import FilterTrial
-from lm_validity.studies.signal.summary import SKIPPED, Draws, MetricQuality, Subgroup, Trial, Value, bounds
+from lm_validity.studies.signal.summary import SKIPPED, Bounds, Draws, MetricQuality, Subgroup, Trial, Value, bounds
 from lm_validity.summaries import Missing, is_known, known
 from lm_validity.tables.item_arrays import BenchmarkItems
 from lm_validity.words import listing

@@ -1,5 +1,7 @@
 """The signal report's page: sentences, figures and tables out of its summary."""
 
+import math
+
 import numpy as np
 import pandas as pd
 

@@ -6,6 +6,13 @@ from typing import Any
 
 import numpy as np
 
+# the two protocols in a sentence, and what they mean
+UNDER = {"direct": "under direct evaluation", "train_before_test": "under train before test"}
+PROTOCOLS_EXPLAINED = (
+    "Direct evaluation scores each model as it comes. Train before test first fine-tunes every model on the "
+    "benchmark's training set, all in the same way, and then scores it."
+)
+
 
 def plain(value: object) -> Any:
     """`value` with numpy types replaced and non-finite numbers as None, recursively."""

@@ -16,7 +16,10 @@ from lm_validity.cells.tasks.tasks import fetch_documents, find_task, load_task,
 pytestmark = pytest.mark.real
 
 
-def lm_eval_itself(lm, tasks, name: str, limit: int | None, chat: bool) -> tuple[dict, list[dict]]:
+ANSWERS, TOKENS = 16, 96  # written answers a model and prompt, and their greatest length
+
+
+def lm_eval_itself(lm, tasks, name: str, limit: int | None, chat: bool, **more) -> tuple[dict, list[dict]]:
     logging.getLogger("lm_eval").setLevel(logging.ERROR)
     found = lm_eval.simple_evaluate(
         model=HFLM(pretrained=lm.base, tokenizer=lm.tokenizer, batch_size=8, max_length=1024),
@@ -26,6 +29,7 @@ def lm_eval_itself(lm, tasks, name: str, limit: int | None, chat: bool) -> tuple
         bootstrap_iters=0,
         apply_chat_template=chat,
         task_manager=TaskManager(include_path=str(tasks), include_defaults=False),
+        **more,
     )
     return found["results"][name], sorted(found["samples"][name], key=lambda sample: sample["doc_id"])
 
@@ -56,3 +60,24 @@ def test_no_answer_differs_from_lm_evals(load, tasks, seen, model, benchmark, ch
     assert largest < 1e-3 and differ == 0
     assert ours.metrics["acc,none"][0] == pytest.approx(results["acc,none"])
     assert value == pytest.approx(results["acc_norm,none"])
+
+
+@pytest.mark.parametrize("chat", [False, True], ids=["plain", "chat"])
+@pytest.mark.parametrize("model", MODELS)
+def test_written_answers_are_lm_evals_to_the_letter(load, tasks, seen, model, chat):
+    """The first questions of GSM8K."""
+    lm = load(model, answer_start="lm-eval", max_generated_tokens=TOKENS)
+    if chat and not lm.has_chat_template:
+        pytest.skip("a base model")
+    number = min(DOCUMENTS or ANSWERS, ANSWERS)
+    task = load_task(find_task("real_gsm8k", str(tasks)))
+    documents = fetch_documents(task, "test", [f"test:{row}" for row in range(number)])
+    start = time.process_time()
+    ours = evaluate(lm, task, documents, metric="exact_match,strict", prompt="chat" if chat else "plain")
+    own_seconds = time.process_time() - start
+    results, samples = lm_eval_itself(lm, tasks, "real_gsm8k", number, chat, gen_kwargs=f"max_gen_toks={TOKENS}")
+    strict = [sample for sample in samples if sample["filter"] == "strict"]
+    shares = {name: ours.metrics[f"exact_match,{name}"][0] for name in ("strict", "flexible")}
+    seen(model=model, benchmark="gsm8k", chat=chat, own_seconds=round(own_seconds, 1), documents=number, **shares)
+    assert list(ours.items["response"]) == [sample["resps"][0][0] for sample in strict]
+    assert shares == {name: pytest.approx(results[f"exact_match,{name}"]) for name in shares}

@@ -202,7 +202,7 @@ def _scores(folder: Path, device: str) -> Iterator[Finding]:
         )
         most = TOLERANCE.get(DTYPES[dtype], HALF_TOLERANCE)
         difference = float((np.abs(here - there) / tokens).max())
-        detail = f"largest difference from the CPU {difference:.1e} nats a token, at most {most:.0e}"
+        detail = f"largest difference from the CPU {difference:.1e} nats per token, at most {most:.0e}"
         yield _judge(f"scores in {dtype}", difference <= most, detail)
         ways = lm.describe_scorer()["exact_ways"]
         shared = {"packed", "cached"} & set(ways)

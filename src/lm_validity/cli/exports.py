@@ -18,7 +18,7 @@ app = typer.Typer(help="Write tables in the layouts of others.", no_args_is_help
 @app.command("lm-eval")
 def lm_eval(
     scores: Annotated[Path, typer.Argument(help="scores.parquet")],
-    output: Annotated[Path, typer.Option(help="Folder for the result files, one folder a model.")],
+    output: Annotated[Path, typer.Option(help="Folder for the result files, one folder per model.")],
     benchmarks: Benchmarks = None,
 ) -> None:
     """scores.parquet -> result files in lm-eval's layout (results_*.json), which `import lm-eval` reads back."""

@@ -86,4 +86,4 @@ def sheets(
 
 
 def _print_progress(step: int, steps: int, loss: float) -> None:
-    print(f"step {step} of {steps}, loss {loss:.3f} nats a token", flush=True)
+    print(f"step {step} of {steps}, loss {loss:.3f} nats per token", flush=True)

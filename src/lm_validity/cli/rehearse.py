@@ -32,7 +32,7 @@ def rehearse(
     known = [row.model for row in rehearsed_models(run)]
     unknown = [name for name in model or () if name not in known]
     if unknown:
-        raise InputError(f"--model {unknown[0]}: not a model of this run.", f"choose of {', '.join(known)}.")
+        raise InputError(f"--model {unknown[0]}: not a model of this run.", f"choose one of {', '.join(known)}.")
     for line in rehearse_run(run, model):
         print(line, flush=True)
     rows = [row for row in rehearsed_models(run) if not model or row.model in model]

@@ -37,11 +37,9 @@ def report_site(
         list[str] | None, typer.Option(help="PATH=NAME: name of the model of a file or of all files in a folder.")
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Fail where a file would be skipped or a score is there twice.")
+        bool, typer.Option("--strict", help="Fail where a file would be skipped or a score occurs twice.")
     ] = False,
-    plan: Annotated[
-        Path | None, typer.Option(help="Sheet of what was to be prepared; other cells are not missing.")
-    ] = None,
+    plan: Annotated[Path | None, typer.Option(help="Plan sheet: cells outside it do not count as missing.")] = None,
     resamples: Annotated[int, typer.Option(min=0, help="Resamples for intervals; 0 skips them.")] = 1000,
     processes: Annotated[int, typer.Option(min=1, help="Reports written at the same time.")] = 2,
 ) -> None:

@@ -53,7 +53,7 @@ def check_cells(
     """Name the failed cells, remove the manifests that hold them, and exit 1; or write --output."""
     from lm_validity.files import write_json
     from lm_validity.monitor.check import failed_cells, manifests_digest, set_aside
-    from lm_validity.monitor.planning.describe import describe_plan
+    from lm_validity.monitor.planning.describe import describe_plans
     from lm_validity.run.cell import label
     from lm_validity.run.grid import Grid
     from lm_validity.run.manifests import write_failures
@@ -72,8 +72,8 @@ def check_cells(
             " set aside. Remove the cause and run again: only these cells are computed."
         )
         sys.exit(0 if after_error else 1)
-    if run.plan is not None:
-        print(describe_plan(run))
+    for line in describe_plans(run):
+        print(line)
     if output is not None:
         cells = sum(len(job.cells) for job in grid.jobs.values())
         write_json(output, {"cells": cells, "failed": 0, "manifests": manifests_digest(grid)})
@@ -165,7 +165,8 @@ def findings(configfile: Configfile = DEFAULT) -> None:
     run = _load(configfile)
     page = run.results / "report" / "index.html"
     if not page.is_file():
-        raise InputError(f"{page}: not there yet.", "run the workflow first: make demo.")
+        hint = "run the workflow to its end; `lm-validity status` says how far it is, with the same --configfile."
+        raise InputError(f"{page}: it does not exist yet.", hint)
     print(f"Report: {page}")
     for folder in _report_folders(run):
         for finding in read_json(folder / "page.json")["findings"]:

@@ -152,6 +152,19 @@ class BiasSettings(Section):
     subsamples_a_cell: Positive | Literal["all"] = Field(
         25, description="Subsamples that are one finished result of the store. Another number makes other cells."
     )
+    stop_at_half_width: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Turn it on to save trials: a task stops where the 95% interval of its bias is ± this or narrower "
+        "(a fraction of accuracy; 0.0125 is 1.25 points). `lm-validity next` adds a batch of subsamples_a_cell to the "
+        "other tasks. null: every task has all subsamples.",
+    )
+    plan: str | None = Field(
+        None,
+        description="Sheet (TSV) of the batches after the first, which `lm-validity next` writes; with "
+        "stop_at_half_width only.",
+    )
     paper: bool = Field(
         False,
         description="Do as the authors' code does where that is not the valid choice; overrules seeds, "
@@ -181,6 +194,14 @@ class BiasSettings(Section):
             return settings
         training = settings.training.model_copy(update={"max_length": None, "pooler": "paper"})
         return settings.model_copy(update={"training": training, "seeds": "fixed", "drop_duplicate_texts": False})
+
+    @model_validator(mode="after")
+    def stop_by_a_plan(self):
+        if (self.plan is None) != (self.stop_at_half_width is None):
+            raise ValueError("stop_at_half_width and plan go together: give the width, and the sheet to write")
+        if self.plan is not None and self.subsamples_a_cell == "all":
+            raise ValueError("stop_at_half_width needs a number of subsamples_a_cell: that many are a batch")
+        return self
 
     @field_validator("experiments")
     @classmethod

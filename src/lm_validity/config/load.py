@@ -7,10 +7,12 @@ from typing import TypeVar, overload
 from pydantic import BaseModel, ValidationError
 
 from lm_validity.config.bias import BiasSettings
+from lm_validity.config.bias_plan import BiasPlan, read_bias_plan
 from lm_validity.config.bias_sheets import LanguageModel, Task, read_bias_sheets
-from lm_validity.config.plan import Plan, read_plan
+from lm_validity.config.plan import Plan, read_plan, read_sheet
 from lm_validity.config.sections import Configuration
 from lm_validity.config.sheets import Benchmark, Model, read_benchmarks, read_models
+from lm_validity.config.signal_plan import SignalPlan, read_signal_plan
 from lm_validity.errors import InputError, nearest
 
 Settings = TypeVar("Settings", bound=BaseModel)
@@ -21,7 +23,9 @@ class Run:
     """A configuration with its sheets read; `results` is where everything it makes goes.
 
     `models` and `benchmarks` are of the agreement and signal studies, `language_models` and `tasks` of the bias study;
-    each is empty where no study needs it. `plan`: the cells that are prepared; None where all are.
+    each is empty where no study needs it. `plan`: the cells that are prepared; None where all are. `ruled_out`: rows of
+    the plan that are kept so that nobody chooses them again. `bias_plan`: how many subsamples each task has; None where
+    all have all. `signal_plan`: which checkpoints each benchmark is scored at; None where all are.
     """
 
     configuration: Configuration
@@ -30,6 +34,9 @@ class Run:
     language_models: dict[str, LanguageModel] = field(default_factory=dict)
     tasks: dict[str, Task] = field(default_factory=dict)
     plan: Plan | None = None
+    ruled_out: Plan = field(default_factory=dict)
+    bias_plan: BiasPlan | None = None
+    signal_plan: SignalPlan | None = None
 
     @property
     def name(self) -> str:
@@ -86,6 +93,7 @@ def build_run(values: object, source: str) -> Run:
     benchmarks: dict[str, Benchmark] = {}
     language_models: dict[str, LanguageModel] = {}
     tasks: dict[str, Task] = {}
+    bias_plan = None
     results = configuration.results
     if configuration.models is not None:
         ramps = {name: ramp.as_ramp() for name, ramp in configuration.batch_ramps.items()}
@@ -93,10 +101,12 @@ def build_run(values: object, source: str) -> Run:
     if configuration.benchmarks is not None:
         benchmarks = read_benchmarks(configuration.benchmarks, configuration.name, results)
     if "bias" in configuration.studies and configuration.bias is not None:
-        classes = configuration.size_classes
-        language_models, tasks = read_bias_sheets(configuration.bias, configuration.name, classes, results)
-    plan = _read_plan(configuration, models, benchmarks)
-    run = Run(configuration, models, benchmarks, language_models, tasks, plan)
+        bias, classes = configuration.bias, configuration.size_classes
+        language_models, tasks = read_bias_sheets(bias, configuration.name, classes, results)
+        bias_plan = read_bias_plan(bias, tasks)
+    plan, ruled_out = _read_plan(configuration, models, benchmarks)
+    signal_plan = _read_signal_plan(configuration, models, benchmarks)
+    run = Run(configuration, models, benchmarks, language_models, tasks, plan, ruled_out, bias_plan, signal_plan)
     _check_precision(run)
     _check_fewshot(run)
     _check_variants(run)
@@ -105,11 +115,24 @@ def build_run(values: object, source: str) -> Run:
     return run
 
 
-def _read_plan(configuration: Configuration, models: dict[str, Model], benchmarks: dict[str, Benchmark]) -> Plan | None:
-    """The plan of the agreement study, where the configuration names one."""
+def _read_plan(
+    configuration: Configuration, models: dict[str, Model], benchmarks: dict[str, Benchmark]
+) -> tuple[Plan | None, Plan]:
+    """The plan of the agreement study, where the configuration names one, and what it rules out."""
     if configuration.plan is None:
-        return None
-    return read_plan(configuration.plan, *Run(configuration, models, benchmarks).agreement_names)
+        return None, {}
+    names = Run(configuration, models, benchmarks).agreement_names
+    plan = read_plan(configuration.plan, *names)
+    return plan, {pair: row for pair, row in read_sheet(configuration.plan, *names).items() if row.ruled_out}
+
+
+def _read_signal_plan(
+    configuration: Configuration, models: dict[str, Model], benchmarks: dict[str, Benchmark]
+) -> SignalPlan | None:
+    """The plan of the signal study, where the configuration has two stages."""
+    along_training = [row for row in models.values() if "signal" in row.studies]
+    names = [name for name, row in benchmarks.items() if "signal" in row.studies and not row.variant_of]
+    return read_signal_plan(configuration.signal, along_training, names)
 
 
 def _check_generation_backend(run: Run) -> None:

@@ -1,4 +1,4 @@
-"""The pool sheet of the miniature world: one row a model that is trained from scratch.
+"""The pool sheet of the miniature world: one row per model that is trained from scratch.
 
 Standard library and pydantic only: the Snakefile reads this at parse time.
 """

@@ -41,7 +41,7 @@ def read_text_rows(path: Path, layout: str, *, short_rows: bool = True) -> TextR
     Rows without any value and lines that begin with # are skipped, shorter rows have empty values at their end, and a
     last column that is empty throughout is left out. `layout` is the hint of errors that concern the whole file. Raises
     InputError for a file that is absent, damaged or no UTF-8 text, a quote that does not end on its line, a row wider
-    than the header (or shorter, without `short_rows`), a column's name that is there twice, and a file without rows.
+    than the header (or shorter, without `short_rows`), a column's name that occurs twice, and a file without rows.
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file.", "check the path.")

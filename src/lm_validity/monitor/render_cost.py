@@ -2,7 +2,7 @@
 
 from lm_validity.config.load import Run
 from lm_validity.monitor.cost import Estimator, Need, memory_by_class, needs
-from lm_validity.monitor.planning.describe import describe_plan
+from lm_validity.monitor.planning.describe import describe_plans
 from lm_validity.monitor.planning.savings import describe_savings
 from lm_validity.monitor.status import RunState
 from lm_validity.run.rules import RULES
@@ -22,8 +22,9 @@ def render_cost(estimator: Estimator, state: RunState) -> str:
             f"{_hours(sum(one.hours for one in rest))} hours, "
             f"{_hours(sum(one.gpu_hours for one in rest))} of them on GPUs"
         )
+    lines += describe_plans(run)
     if run.plan is not None:
-        lines += [line for line in (describe_plan(run), describe_savings(estimator, run.plan)) if line]
+        lines.append(describe_savings(estimator, run.plan))
     lines += [*_memory(estimator), *_storage(estimator, state), "", *_trust(estimator)]
     return "\n".join(lines)
 

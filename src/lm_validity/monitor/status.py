@@ -49,7 +49,7 @@ class RunState:
 
     @cached_property
     def cells(self) -> list[CellState]:
-        """One entry a cell of the grid."""
+        """One entry per cell of the grid."""
         return [self._state(cell) for cell in self.workspace.grid.cells()]
 
     @cached_property

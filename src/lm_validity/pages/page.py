@@ -19,8 +19,8 @@
 `figures/<name>.{vl.json,svg,pdf}`. All text is plain text: it is escaped on the page, so names from a
 user's files may hold anything. Figures without any value and sections without content are left out.
 
-In the HTML, figures and rows of tables are compressed and read when they are shown; of a page's findings five are
-shown and the others folded.
+In the HTML, figures and rows of tables are compressed and read when they are shown. Of a page's findings five are
+shown and the others folded. The first mention of a word of the glossary leads to its explanation at the page's end.
 """
 
 import base64
@@ -41,6 +41,7 @@ import pandas as pd
 from lm_validity.files import replace_file, write_text
 from lm_validity.pages.figure_content import is_empty, label_room
 from lm_validity.pages.figures import check_address_space, save_figure, vega_lite
+from lm_validity.pages.glossary import Words
 from lm_validity.summaries import Missing
 
 if TYPE_CHECKING:
@@ -197,6 +198,7 @@ def render(
             packed_rows=_packed_rows,
             families=_families(figures),
             findings_shown=_findings_shown(documents),
+            words=Words(),
         )
     )
 

@@ -86,7 +86,7 @@ class Participants:
         for name in everything:
             if (model, name) in self.run.plan:
                 found.setdefault(self.run.plan[model, name].round, []).append(name)
-        return [(f".round{one}" if one > 1 else "", tuple(names)) for one, names in sorted(found.items())]
+        return [(end_of_round(one), tuple(names)) for one, names in sorted(found.items())]
 
     # ---- jobs ---------------------------------------------------------------------------------------------------
 
@@ -107,6 +107,11 @@ class Participants:
     ) -> list[Group]:
         """`make_groups` for jobs of a model; `minutes` is what each member adds to a job."""
         return make_groups(members, size, *names, minutes=minutes, longest=60 * self.batching(model).job_hours)
+
+
+def end_of_round(number: int) -> str:
+    """The end of the names of a round's jobs. The first has none; so a later round renames no job of an earlier one."""
+    return f".round{number}" if number > 1 else ""
 
 
 def size_class(run: Run, row: Model | LanguageModel) -> SizeClass:

@@ -98,7 +98,9 @@ def place_model(run: Run, model: str, costs: Mapping[Pair, Cost]) -> Joining:
     models, benchmarks = standing.names
     row = models.index(model)
     if standing.fitted.process.measured[row].any():
-        raise InputError(f"{model!r} has prepared scores already.", "add further cells with `lm-validity next`.")
+        raise InputError(
+            f"{model!r} has train-before-test scores already.", "add further cells with `lm-validity next`."
+        )
     tables = standing.tables()
     own, places = _own_hours(standing, costs, row), list[Place]()
     for step in Choice(tables).steps(own, np.arange(len(models)) == row):

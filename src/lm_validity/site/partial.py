@@ -3,6 +3,8 @@
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
+
 from lm_validity.config.load import Run
 from lm_validity.errors import InputError
 from lm_validity.files import read_json, write_json, write_text
@@ -28,6 +30,9 @@ def write_partial_reports(run: Run, with_items: bool = True) -> tuple[int, Path 
     if "bias" in studies:
         merger.write_trials(folder / "tables")
     missing = [cell.describe() for cell in merger.missing]
+    tables = [path for name in ("scores", "trials") if (path := folder / "tables" / f"{name}.parquet").is_file()]
+    if not any(pq.read_metadata(path).num_rows for path in tables):
+        return len(missing), None
     written = []
     for name, write in _reports(run, folder / "tables", with_items).items():
         try:
@@ -81,7 +86,8 @@ def _reports(run: Run, tables: Path, with_items: bool) -> dict:
             selection=settings.checkpoints,
             options=make_options(**settings.signal.model_dump()),
             resamples=resamples,
+            plan=run.signal_plan,
         )
     if "bias" in run.configuration.studies:
-        found["bias"] = lambda output: report_bias(tables / "trials.parquet", output)
+        found["bias"] = lambda output: report_bias(tables / "trials.parquet", output, plan=run.bias_plan)
     return found

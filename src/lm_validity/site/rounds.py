@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from lm_validity.config.load import Run
-from lm_validity.config.plan import BY_SCORES, PlannedCell
+from lm_validity.config.plan import BY_SCORES, RULED_OUT, PlannedCell
 from lm_validity.errors import InputError
 from lm_validity.monitor.planning.designs import next_round
 from lm_validity.monitor.planning.savings import Cost, Pair, hours_in_words, total
@@ -90,12 +90,10 @@ class Standing:
         return drawn_tables(self.fitted, SEED, DRAWS)
 
     def hours(self, costs: Mapping[Pair, Cost], planned: Mapping[Pair, PlannedCell]) -> np.ndarray:
-        """(models, benchmarks) hours of each cell that is neither planned nor measured; inf for the others."""
+        """(models, benchmarks) hours of each cell that is not planned, ruled out or measured; inf for the others."""
         models, benchmarks = self.names
-        found = [
-            [costs[m, b].hours if (m, b) in costs and (m, b) not in planned else np.inf for b in benchmarks]
-            for m in models
-        ]
+        free = costs.keys() - planned.keys() - self.run.ruled_out.keys()
+        found = [[costs[m, b].hours if (m, b) in free else np.inf for b in benchmarks] for m in models]
         return np.where(self.fitted.process.measured, np.inf, found)
 
 
@@ -129,10 +127,14 @@ def check_finished(standing: Standing, planned: Mapping[Pair, PlannedCell]) -> N
     measured = {(models[i], benchmarks[j]) for i, j in zip(*np.nonzero(standing.fitted.process.measured), strict=True)}
     open_cells = [f"{m} on {b}" for m, b in planned if b in tasks and (m, b) not in measured]
     if open_cells:
-        rows = f"their rows of {run.configuration.plan}" if run.plan else "`lm-validity plan --cells` writes one"
+        otherwise = (
+            f"write {RULED_OUT!r} as the reason of their rows of {run.configuration.plan}"
+            if run.plan
+            else "plan the others only (`lm-validity plan --cells`)"
+        )
         raise InputError(
             f"{len(open_cells)} planned cells are not in {run.results}/tables yet ({listing(open_cells, NAMED)}).",
-            f"run the workflow first, or take them out of the plan ({rows}) where the fine-tune cannot succeed.",
+            f"run the workflow first; where a fine-tune cannot succeed, {otherwise}.",
         )
 
 

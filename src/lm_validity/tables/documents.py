@@ -1,6 +1,6 @@
 """The texts of a benchmark's items, for filters that read them and for exporting what they keep.
 
-One row a document: `benchmark` (may be absent where the file holds one), `doc_id` as in items.parquet,
+One row per document: `benchmark` (may be absent where the file holds one), `doc_id` as in items.parquet,
 `context` (the item's own prompt as lm-eval renders it, without description and few-shot examples), `choices`
 (list), `gold`, `subject`, and any further columns: `prompt` and `target_delimiter` as in a run's own
 results/<run>/splits/<benchmark>/documents.parquet, annotations such as `dclm`, `cosmo`, `tech`, `med`, `edu`,
@@ -77,7 +77,7 @@ def _read(path: Path) -> pd.DataFrame:
 def _check(path: Path, documents: pd.DataFrame) -> None:
     for index in documents.index[documents["doc_id"].duplicated()]:
         doc_id = documents.at[index, "doc_id"]
-        raise InputError(f"{path}: document {doc_id!r} is there twice (row {index + 1}).", "keep one of the rows.")
+        raise InputError(f"{path}: document {doc_id!r} occurs twice (row {index + 1}).", "keep one of the rows.")
     rows = zip(documents["context"], documents["choices"], documents["gold"], strict=True)
     for index, (context, choices, gold) in enumerate(rows):
         where = f"{path}: row {index + 1}, document {documents.at[index, 'doc_id']!r}"
@@ -87,7 +87,7 @@ def _check(path: Path, documents: pd.DataFrame) -> None:
             raise InputError(f"{where}, column 'choices': not a list of at least two.", "list the choices' texts.")
         if not isinstance(gold, numbers.Real) or (math.isfinite(gold) and float(gold) % 1):
             raise InputError(
-                f"{where}, column 'gold': {gold!r} is no whole number.",
+                f"{where}, column 'gold': {gold!r} is not a whole number.",
                 "gold is the index of the right choice, from 0.",
             )
         if not 0 <= float(gold) < len(choices):  # null too, which pandas reads as NaN

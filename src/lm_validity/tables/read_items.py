@@ -131,7 +131,7 @@ class _Cells:
             cell = int(np.searchsorted(starts, repeated[0], side="right")) - 1
             raise InputError(
                 f"{self.where}, {self.name(cell)}: document "
-                f"{self._names['doc_id'][document[repeated[0]]]!r} is there twice.",
+                f"{self._names['doc_id'][document[repeated[0]]]!r} occurs twice.",
                 "keep one row per model, checkpoint and document.",
             )
 

@@ -6,6 +6,7 @@ import pytest
 
 from lm_validity.cli import main
 from lm_validity.config.sections import Reports, Screening
+from lm_validity.template.folder import make_study
 
 FILES = ("--scores", "s.parquet", "--models", "m.tsv", "--output", "out")
 
@@ -59,3 +60,10 @@ def test_the_defaults_are_the_configurations(monkeypatch, capsys):
     shown = " ".join(out.split())
     assert f"default: {Reports().resamples}" in shown
     assert all(f"default: {word}" in shown for word in Reports().signal.as_words().values())
+
+
+def test_findings_of_a_study_without_a_page_name_its_own_next_step(monkeypatch, capsys, tmp_path):
+    make_study(tmp_path / "my-study")
+    monkeypatch.chdir(tmp_path / "my-study")
+    code, _, error = end(monkeypatch, capsys, "findings")
+    assert code == 2 and "lm-validity status" in error and "make demo" not in error

@@ -23,6 +23,7 @@ from lm_validity.cells.models.hub_defaults import (
 from lm_validity.config.rows import split_revision
 from lm_validity.config.sheets import FINAL, Checkpoint, Model
 from lm_validity.errors import PREFETCH, InputError
+from lm_validity.run.architectures import why_not_causal
 from lm_validity.run.store import file_sha256
 
 log = logging.getLogger(__name__)
@@ -274,12 +275,16 @@ def _read_configuration(model: Model, folder: Path) -> dict:
             "put its base model into the column `path`, and this into the column `adapter`.",
         )
     try:
-        return json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        configuration = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(
             f"model {model.model!r}: {folder / 'config.json'} cannot be read ({error}).",
             "a model folder is what save_pretrained writes.",
         ) from None
+    wrong = why_not_causal(configuration)
+    if wrong is not None:
+        raise InputError(f"model {model.model!r}: {wrong[0]}.", f"{wrong[1]}.")
+    return configuration
 
 
 def folder_digest(folder: Path, patterns: tuple[str, ...] = MODEL_FILES) -> str:

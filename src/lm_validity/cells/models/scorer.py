@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 Way = Literal["auto", "packed", "cached", "rows", "lm-eval"]
 _METHODS = {"rows": score_rows, "packed": score_packed, "cached": score_cached}
 MAX_MASK = 4096**2  # pairs of tokens in a dense mask; trees beyond it are not packed
-MAX_BATCH = 64  # rows a batch where lm-eval's command line says batch_size=auto, halved as memory needs
+MAX_BATCH = 64  # rows per batch where lm-eval's command line says batch_size=auto, halved as memory needs
 
 # Largest difference from HFLM a token: rounding in float32; elsewhere what another order of sums gives at 8 bits
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-6}
@@ -49,8 +49,8 @@ _IN_PARTS = "rows in parts"
 _PROBE_SEED, _PROBE_CONTEXTS, _PROBE_CHOICES = 20250729, (3, 11, 7), 4
 
 # What attention costs a multiplication, in units of the linear layers: under a dense mask, and causal without one.
-# A second pass costs as much as PASS_COST tokens a question. CPU: fitted to `benchmarks/scoring.py --ways` (docs/
-# performance.md); CUDA: not measured, set so that short contexts are packed.
+# A second pass costs as much as PASS_COST tokens per question. CPU: fitted to `benchmarks/scoring.py --ways` (docs/
+# explanation/lab_record.md); CUDA: not measured, set so that short contexts are packed.
 DENSE_COST = {"cpu": 0.7, "cuda": 0.7}
 CAUSAL_COST = {"cpu": 0.3, "cuda": 0.15}
 PASS_COST = {"cpu": 48, "cuda": 256}

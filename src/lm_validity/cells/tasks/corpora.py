@@ -41,7 +41,7 @@ def write_corpus_task(row: Benchmark) -> None:
         if written < FEWEST:
             raise InputError(
                 f"{row.corpus}: {written} documents with text ({blank} blank), fewer than {FEWEST}.",
-                "train, validation and test are 8:1:1 by document; one text a line, row or file is one document.",
+                "train, validation and test are 8:1:1 by document; one text per line, row or file is one document.",
             )
     if blank:
         log.info("%s: %d blank documents left out", row.corpus, blank)
@@ -82,7 +82,7 @@ def _json_lines(path: Path, column: str) -> Iterator[tuple[str, str]]:
         except UnicodeDecodeError as error:
             raise InputError(f"{path}, row {number + 1}: not UTF-8 ({error.reason}).", "save it as UTF-8.") from None
         except json.JSONDecodeError as error:
-            raise InputError(f"{path}, row {number}: not JSON ({error.msg}).", "write one object a line.") from None
+            raise InputError(f"{path}, row {number}: not JSON ({error.msg}).", "write one object per line.") from None
 
 
 def _parquet_rows(path: Path, column: str) -> Iterator[tuple[str, str]]:

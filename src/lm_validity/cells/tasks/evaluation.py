@@ -55,7 +55,7 @@ class PreparedRequests:
 @dataclass(frozen=True)
 class Evaluation:
     """metrics: lm-eval's key `name,filter` -> (value, standard error or None where lm-eval has none).
-    items: one row a document in the order of the documents, the columns of ITEMS from `doc_id` on.
+    items: one row per document in the order of the documents, the columns of ITEMS from `doc_id` on.
     truncated_requests: those longer than the model, which lost context on the left."""
 
     metrics: dict[str, tuple[float, float | None]]

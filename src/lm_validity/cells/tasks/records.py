@@ -226,7 +226,7 @@ def _expansion(name: str, folder: Path, include_path: str | Path | None) -> Expa
             continue
         if places is everywhere or set(_folders_naming(found.tags, folder)) <= set(near):
             return found
-    raise InputError(f"{name}: the group names {missing!r}, which is no task.", "correct the group's YAML file.")
+    raise InputError(f"{name}: the group names {missing!r}, which is not a task.", "correct the group's YAML file.")
 
 
 def _folders_naming(names: Iterable[str], folder: Path) -> list[Path]:

@@ -51,7 +51,7 @@ Progress = Callable[[int, int, float], None]
 
 @dataclass(frozen=True)
 class TrainingPoint:
-    """Iterations, tokens and documents seen; mean loss (nats a token) since the last point."""
+    """Iterations, tokens and documents seen; mean loss (nats per token) since the last point."""
 
     iteration: int
     tokens: int
@@ -210,7 +210,7 @@ def _train(
 
 
 def _step(model: PreTrainedModel, optimizer: torch.optim.Optimizer, rows: list[list[int]]) -> float:
-    """One optimizer step on right-padded rows; all tokens count. Returns the loss in nats a token.
+    """One optimizer step on right-padded rows; all tokens count. Returns the loss in nats per token.
 
     No attention mask: under causal attention no token sees the padding on its right.
     """

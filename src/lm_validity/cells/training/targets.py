@@ -46,7 +46,7 @@ class Targets:
 
     @property
     def described(self) -> tuple[str, ...]:
-        """The names with `*` for numbers of layers and experts, sorted: one entry a kind of layer."""
+        """The names with `*` for numbers of layers and experts, sorted: one entry per kind of layer."""
         return tuple(sorted({_pattern(name) for name in (*self.names, *self.experts)}))
 
 

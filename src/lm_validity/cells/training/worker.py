@@ -35,7 +35,10 @@ class AdapterTrainer(Worker):
         if found.diverged:
             log.warning("%s diverged: %s", place.cell.name, found.diverged)
         self._notes = {"micro_batch": found.micro_batch, "resumed_epochs": found.resumed_epochs}
-        self._notes |= {"epochs": len(found.epochs)} if not found.diverged else {}
+        if not found.diverged:
+            self._notes |= {"epochs": len(found.epochs)}
+            if plan["settings"].early_stop:
+                self._notes |= {"epochs_allowed": plan["settings"].epochs}
         self._notes |= {"truncated_texts": found.truncated}
         return _training_result(found), lambda folder: _copy_adapter(work, folder)
 
@@ -119,7 +122,7 @@ def _training_result(found: "FinetuneResult") -> dict[str, Any]:
     from dataclasses import asdict
 
     result = asdict(found)
-    # one number a step: at 50,000 documents a megabyte a cell, and the epochs' means say as much
+    # one number per step: at 50,000 documents a megabyte a cell, and the epochs' means say as much
     del result["micro_batch"], result["resumed_epochs"], result["step_losses"]
     best = found.epochs[found.best_epoch - 1].validation_value if found.best_epoch else None
     # a rate that diverged is left out of the selection, whatever its first epochs gave

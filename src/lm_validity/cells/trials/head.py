@@ -134,7 +134,7 @@ class HeadTrials:
         return batch.to(self.model.device)
 
     def _class_logits(self, batch: Batch) -> torch.Tensor:
-        """(texts, classes). The library's classifiers read one text a row, so shared rows go to their heads by hand."""
+        """(texts, classes). The library's classifiers read one text per row, so shared rows go to their heads here."""
         classifier = self.model.head_model
         if batch.places is None:
             return classifier(**batch.inputs()).logits

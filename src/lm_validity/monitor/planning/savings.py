@@ -91,8 +91,8 @@ def describe_savings(estimator: Estimator, pairs: Iterable[Pair]) -> str:
     found = savings_of(estimator, pairs)
     trust = "" if found.calibrated else " UNCALIBRATED: no finished fine-tune to learn from."
     return (
-        f"preparation: {found.hours} hours and {found.operations} floating-point operations; {found.saved} hours "
-        f"saved, without the starts of processes.{trust}"
+        f"fine-tuning and scoring of adapters: {found.hours} hours and {found.operations} floating-point operations. "
+        f"{found.saved} hours saved, not counting the starts of processes.{trust}"
     )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from lm_validity.config.bias_sheets import LanguageModel
 from lm_validity.config.load import Run
 from lm_validity.run.cell import Job
-from lm_validity.run.participants import Participants
+from lm_validity.run.participants import Participants, end_of_round
 from lm_validity.run.rules.base import LEAST_MINUTES, Rule, Work
 from lm_validity.run.trial_settings import COST_ONLY, TrialCell, plan_values
 
@@ -35,15 +35,21 @@ class PretrainOnTest(Rule[TrialCell, LanguageModel]):
     def jobs(self, plan: Participants) -> Iterator[Job[TrialCell]]:
         size = plan.configuration.batching.pretrain_on_test.cells
         for model in plan.run.language_models:
-            cells = list(self._cells(plan.run, model))
-            step = len(cells) if size == "all" else size
-            batches = [tuple(cells[start : start + step]) for start in range(0, len(cells), step or 1)]
-            for number, batch in enumerate(batches, start=1):
-                everything = "all-cells" if len(batches) == 1 else f"group-{number}-of-{len(batches)}-cells"
-                # a batch of one cell has the cell's name
-                yield Job(self.name, model, batch[0].name if len(batch) == 1 else everything, batch)
+            rounds: dict[int, list[TrialCell]] = {}
+            for number, cell in self.cells_by_round(plan.run, model):
+                rounds.setdefault(number, []).append(cell)
+            for number, cells in sorted(rounds.items()):
+                yield from self._jobs_of(model, cells, len(cells) if size == "all" else size, end_of_round(number))
 
-    def _cells(self, run: Run, model: str) -> Iterator[TrialCell]:
+    def _jobs_of(self, model: str, cells: list[TrialCell], step: int, end: str) -> Iterator[Job[TrialCell]]:
+        batches = [tuple(cells[start : start + step]) for start in range(0, len(cells), step)]
+        for number, batch in enumerate(batches, start=1):
+            everything = "all-cells" if len(batches) == 1 else f"group-{number}-of-{len(batches)}-cells"
+            # a batch of one cell has the cell's name
+            yield Job(self.name, model, batch[0].name if len(batch) == 1 else everything + end, batch)
+
+    def cells_by_round(self, run: Run, model: str) -> Iterator[tuple[int, TrialCell]]:
+        """(round of the plan, cell) of a language model."""
         settings = run.bias
         for name, experiment in settings.experiments.items():
             if model not in (experiment.language_models or run.language_models):
@@ -51,11 +57,15 @@ class PretrainOnTest(Rule[TrialCell, LanguageModel]):
             for task in experiment.tasks or run.tasks:
                 for m in experiment.m:
                     for n in experiment.n:
-                        count = experiment.count_subsamples(m, n)
+                        count, done = experiment.count_subsamples(m, n), 0
                         step = count if settings.subsamples_a_cell == "all" else settings.subsamples_a_cell
-                        for first in range(1, count + 1, step):
-                            last = min(first + step - 1, count)
-                            yield TrialCell(self.name, model, name, task, m, n, first, last)
+                        totals = run.bias_plan.totals(name, task) if run.bias_plan else {1: count}
+                        for number, total in totals.items():
+                            upto = min(total, count)
+                            for first in range(done + 1, upto + 1, step):
+                                last = min(first + step - 1, upto)
+                                yield number, TrialCell(self.name, model, name, task, m, n, first, last)
+                            done = upto
 
     def data_files(self, run: Run, job: Job[TrialCell]) -> list[str]:
         """The login node's records of the tasks, and their texts."""

@@ -12,6 +12,7 @@ from lm_validity.studies.signal.page_items import filter_findings, filter_sectio
 from lm_validity.studies.signal.page_quality import quality_findings, quality_section
 from lm_validity.studies.signal.page_tables import as_numbers, compliance_section, criteria_section, ends
 from lm_validity.studies.signal.printed import printed_section
+from lm_validity.studies.signal.stages import stage_findings, stage_section
 from lm_validity.studies.signal.summary import Ranking, SignalSummary
 from lm_validity.summaries import Missing, is_known, number, summary_values
 from lm_validity.words import count, listing
@@ -34,6 +35,7 @@ _RANKING_LABELS = {
 def signal_page(summary: SignalSummary) -> Page:
     """The page of the report."""
     sections = [
+        stage_section(summary),
         _curve_section(summary),
         quality_section(summary),
         _ranking_section(summary),
@@ -47,8 +49,15 @@ def signal_page(summary: SignalSummary) -> Page:
     return Page(
         name="signal",
         title="Early signal",
-        question="Does a benchmark say something early in training?",
-        findings=[*quality_findings(summary), *_ranking_findings(summary), *filter_findings(summary)],
+        question="Does a benchmark say something early in training? Each model is scored at checkpoints along its "
+        "pretraining. Signal quality is high where scores rise steadily. The order of the models settles when it "
+        "stays as it is at the end.",
+        findings=[
+            *stage_findings(summary),
+            *quality_findings(summary),
+            *_ranking_findings(summary),
+            *filter_findings(summary),
+        ],
         sections=[section for section in sections if section is not None],
         notes=summary_values(summary)["notes"],
     )
@@ -66,15 +75,18 @@ def _ranking_findings(summary: SignalSummary) -> list[Finding]:
     told = {name: ranking for name, ranking in ranked.items() if is_known(ranking.separable_pairs)}
     points = {name: (ranking.settled_from_b, ranking.settled_from_interval_b) for name, ranking in told.items()}
     subject = "The order of the models that can be told apart at the end"
-    basis = "Pairs of models whose last scores differ by more than noise (false discovery rate 5%); 9 of 10 in order."
+    basis = "Over pairs of models whose last scores differ by more than noise (false discovery rate 5%). Settled means "
+    basis += "that 9 of 10 pairs stay in their final order."
     if not told:
         points = {
             name: (ranking.nearly_stable_from_b, ranking.nearly_stable_from_interval_b)
             for name, ranking in ranked.items()
         }
         subject = "The models' final order"
-        basis = "All pairs of models, 9 of 10 in order; how far the scores are noise is unknown, so that equal models "
-        basis += "may seem to settle late."
+        basis = (
+            "Over all pairs of models. Settled means that 9 of 10 pairs stay in their final order. The noise of the "
+        )
+        basis += "scores is unknown, so equal models may seem to settle late."
     equal = [name for name, ranking in told.items() if ranking.separable_pairs == 0]
     known = {name: (number(at), interval) for name, (at, interval) in points.items() if is_known(at)}
     # the last checkpoint agrees with itself: that is no settling
@@ -83,9 +95,9 @@ def _ranking_findings(summary: SignalSummary) -> list[Finding]:
     parts = []
     if settled:
         early, late = (pick(settled, key=lambda name: settled[name][0]) for pick in (min, max))
-        sentence = f"{subject} settles from {summary.progress.describe(*settled[early])} on {early}"
+        sentence = f"{subject} settles after {summary.progress.describe(*settled[early])} on {early}"
         if settled[late][0] > settled[early][0]:
-            sentence += f", and only from {summary.progress.describe(*settled[late])} on {late}"
+            sentence += f", and only after {summary.progress.describe(*settled[late])} on {late}"
         parts.append(sentence)
     if open_ends:
         start = "" if settled else f"{subject} settles "
@@ -94,7 +106,7 @@ def _ranking_findings(summary: SignalSummary) -> list[Finding]:
         parts.append(f"no two models can be told apart at the end on {listing(equal, 4)}")
     if not parts:
         return []
-    basis += f" Without {count(len(at_chance), 'benchmark')} at chance." if at_chance else ""
+    basis += f" {count(len(at_chance), 'benchmark')} at chance left out." if at_chance else ""
     sentence = "; ".join(parts)
     return [Finding(sentence[0].upper() + sentence[1:] + ".", basis)]
 
@@ -116,7 +128,7 @@ def _curve_section(summary: SignalSummary) -> Section:
 def _curve_caption(frame: pd.DataFrame) -> str:
     """What is drawn beside the curves: bands need items, chance needs their choices."""
     bands = (
-        "Bands: 95% of item resamples, or of draws by standard errors where there are no items."
+        "Bands: 95% of item resamples or, without items, of draws from the standard errors."
         if frame.low.notna().any()
         else ""
     )
@@ -149,8 +161,8 @@ def _ranking_section(summary: SignalSummary) -> Section | None:
     if not consistency.empty:
         order = list(dict.fromkeys(consistency["benchmark"]))
         chart = signal_figures.consistency_dots(as_numbers(consistency, ["consistency"]), order)
-        caption = "Share of later checkpoints with the order of the base window; dashed: a coin flip."
-        caption += " Windows that fit the length of each training." if fitted else ""
+        caption = "Share of later checkpoints with the order of the base window. Dashed: a coin flip."
+        caption += " Windows are scaled to the length of each training." if fitted else ""
         figures.append(Figure("ranking_consistency", "Ranking consistency", chart, caption=caption))
     if not lines.empty:
         drawn, caption = _drawn_lines(summary, lines)
@@ -163,8 +175,9 @@ def _ranking_section(summary: SignalSummary) -> Section | None:
         frame,
         formats=dict.fromkeys(frame.columns[1:], ".4g"),
         labels=_RANKING_LABELS,
-        caption="Settled: tokens in billions from which the final order stays (tau 1), or nearly (tau 0.8). Separable: "
-        "pairs whose last scores differ by more than noise; settled, separable: nearly, over these pairs only.",
+        caption="Settled: billions of tokens after which the final order stays (tau 1), or nearly stays (tau 0.8). "
+        "Separable: pairs whose last scores differ by more than noise. Settled, separable: nearly settled over these "
+        "pairs only.",
     )
     return Section("Order of the models", explanation=_windows(summary), figures=figures, tables=[table])
 
@@ -177,7 +190,7 @@ def _drawn_lines(summary: SignalSummary, lines: pd.DataFrame) -> tuple[pd.DataFr
     quality = {name: summary.benchmarks[name].signal_quality for name in names}
     best = sorted(names, key=lambda name: -number(quality[name]) if is_known(quality[name]) else 1.0)
     drawn = lines[lines["benchmark"].isin(best[: len(CATEGORY_COLORS)])]
-    return drawn, f"The {len(CATEGORY_COLORS)} benchmarks of highest signal quality; the table has all {len(names)}."
+    return drawn, f"The {len(CATEGORY_COLORS)} benchmarks of highest signal quality. The table has all {len(names)}."
 
 
 def _windows(summary: SignalSummary) -> str:

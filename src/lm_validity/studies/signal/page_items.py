@@ -34,7 +34,7 @@ def filter_findings(summary: SignalSummary) -> list[Finding]:
     )
     # A filter can keep items in every fold and none over all models: there is no optimism to tell of
     gaps = [trial.optimism_gap for _, trial in judged if is_known(trial.optimism_gap)]
-    basis += f"; mean optimism {decimal(sum(gaps) / len(gaps), signed=True)}." if gaps else "."
+    basis += f". Mean optimism: {decimal(sum(gaps) / len(gaps), signed=True)}." if gaps else "."
     if not useful:
         return [Finding("The filters found nothing that holds beyond the data they were fitted on.", basis)]
     name, best = max(useful, key=lambda found: _gain(found[1]))
@@ -64,7 +64,7 @@ def filter_section(summary: SignalSummary) -> Section | None:
     frame = as_numbers(table, numbers)
     shown = set(frame["design"])
     formats = dict.fromkeys([*numbers, "length_dependence", "per_item_score_ratio"], ".3f")
-    explanation = "The score per item, over that of all items, is near 2 for any half of them: it is no merit. "
+    explanation = "The score per item, relative to all items, is near 2 for any half of them, so it shows nothing. "
     explanation += " ".join(
         f"{_SHORT_DESIGNS[design].capitalize()}: {text}." for design, text in DESIGNS.items() if design in shown
     )
@@ -73,13 +73,13 @@ def filter_section(summary: SignalSummary) -> Section | None:
             f"filters_{index}",
             f"Filters on {name}",
             signal_figures.filter_dots(_filter_rows(here[here["score"] != "correct"])),
-            caption="Each by the item score of its authors. Grey: random choices of as many items, up to their 97.5th "
-            "percentile.",
+            caption="Each filter by the item score of its authors. Grey: random choices of as many items, up to their "
+            "97.5th percentile.",
         )
         for index, (name, here) in enumerate(frame.groupby("benchmark", sort=False))
     ]
     return Section(
-        "Filters, where they were not fitted",
+        "Filters on data they were not fitted on",
         explanation=explanation,
         figures=figures,
         tables=[Table("filters", "All trials", table, formats=formats, folded=True)],
@@ -136,8 +136,8 @@ def metric_section(summary: SignalSummary) -> Section | None:
     chart = signal_figures.metric_heatmap(cells, labels, list(with_items))
     return Section(
         "Item scores",
-        explanation="Scores of one tokenizer are not comparable with another's, and log-probability scores depend "
-        "on the length of answers: compare within a row, and look at the views by length.",
+        explanation="Scores of different tokenizers are not comparable, and log-probability scores depend on the "
+        "length of answers. Compare within a row, and look at the views by length.",
         figures=[Figure("item_metrics", "Signal quality by item score", chart, wide=True)],
         tables=[
             Table(

@@ -43,8 +43,8 @@ def quality_findings(summary: SignalSummary) -> list[Finding]:
     if not isinstance(summary.noise, Missing):
         sentence += (
             f". A curve of {summary.noise.checkpoints} checkpoints that learns nothing scores "
-            f"{decimal(summary.noise.white)} on average if it is white noise, and {decimal(summary.noise.walk)} if it "
-            "drifts as a random walk does"
+            f"{decimal(summary.noise.white)} on average if it is white noise and {decimal(summary.noise.walk)} if it "
+            "drifts like a random walk"
         )
     return [Finding(sentence + ".", basis), *_noise_findings(known, order), *_chance_findings(summary.benchmarks)]
 
@@ -65,8 +65,10 @@ def _noise_findings(known: dict[str, BenchmarkQuality], order: list[str]) -> lis
     rest = [name for name in order if name not in rising]
     sentence = f"Scores improve more steadily than a random walk on {len(rising)} of {count(len(p), 'benchmark')}"
     sentence += f" ({listing(rising)})" if rising and rest else ""
-    sentence += f"; this cannot be shown, or scores end at chance, on {listing(rest, 4)}." if rest else "."
-    basis = "Random signs of the steps between checkpoints, false discovery rate 5% (Benjamini-Hochberg). The test is "
+    sentence += f". On {listing(rest, 4)} this cannot be shown, or scores end at chance." if rest else "."
+    basis = (
+        "A test by random signs of the steps between checkpoints, false discovery rate 5% (Benjamini-Hochberg). It is "
+    )
     basis += "cautious where curves are noisy."
     return [Finding(sentence, basis)]
 
@@ -79,7 +81,7 @@ def _chance_findings(benchmarks: dict[str, BenchmarkQuality]) -> list[Finding]:
     at_chance = [name for name, entry in known.items() if entry.models_above_chance == 0]
     where = f"{len(at_chance)} of {count(len(known), 'benchmark')} with a known chance level"
     sentence = f"No model ends above chance on {where}" + (f": {listing(at_chance, 4)}." if at_chance else ".")
-    basis = "One-sided tests of the last scores by their standard errors, 5%, Holm's adjustment over models."
+    basis = "One-sided tests of the last scores by their standard errors, at 5% with Holm's adjustment over models."
     return [Finding(sentence, basis)]
 
 
@@ -172,8 +174,8 @@ def _interval_words(summary: SignalSummary) -> str:
     """What intervals, and figures at one number of items, rest on where it is not items."""
     matched = [name for name, entry in summary.benchmarks.items() if is_known(entry.signal_quality_by_errors)]
     return _errors_words(summary) + (
-        f" At one number of items from standard errors ({listing(matched, 4)}): too low, since the checkpoints share "
-        "their items."
+        f" Figures at one number of items rest on standard errors for {listing(matched, 4)}. They are too low, because "
+        "the checkpoints share their items."
         if matched
         else ""
     )
@@ -184,8 +186,8 @@ def _errors_words(summary: SignalSummary) -> str:
     if not by_errors:
         return ""
     return (
-        f" Intervals from standard errors, as though every checkpoint had items of its own ({listing(by_errors, 4)}): "
-        "too wide, and too low for noisy curves, since checkpoints share their items."
+        f" Intervals rest on standard errors for {listing(by_errors, 4)}, as if each checkpoint had its own items. "
+        "They are too wide, and too low for noisy curves, because checkpoints share their items."
     )
 
 

@@ -58,13 +58,14 @@ def compliance_section(summary: SignalSummary) -> Section | None:
         return None
     frame = pd.DataFrame(rows).sort_values("compliance", ascending=False)
     positive = [row["benchmark"] for row in rows if number(row["gap_low"]) > 0]
-    finding = f"The science model is ahead beyond the items' chance on {listing(positive)}." if positive else ""
+    finding = f"The science model is ahead by more than item noise on {listing(positive)}." if positive else ""
     return Section(
         "Compliance and overall score",
         finding=finding,
-        explanation=f"Normalisation: {summary.conventions.normalisation}; the others stand beside it, and the raw gap "
-        "in the score's unit. One pair of trainings: another seed of either is not in the interval. "
-        "First under all weights: the share of weightings of the three parts that rank the benchmark first.",
+        explanation="Compliance is the science model's lead over the web model, normalised by "
+        f"{summary.conventions.normalisation}. The other normalisations and the raw gap are beside it. The interval "
+        "is for one pair of trainings: it does not cover other seeds. First under all weights: the share of "
+        "weightings of the three parts that rank the benchmark first.",
         tables=[
             Table(
                 "compliance",
@@ -115,9 +116,10 @@ def criteria_section(summary: SignalSummary) -> Section:
     frame = pd.DataFrame(rows)
     return Section(
         "Criteria of others",
-        explanation="FineTasks asks for a monotonicity of 0.5, a signal-to-noise over seeds of 20 and a non-randomness "
-        "of 3; Signal and Noise and DataDecide report their ratios without thresholds. Intervals of signal to noise "
-        "are for other checkpoints near the end of these trainings, those of decisions for other models like these.",
+        explanation="FineTasks asks for a monotonicity of 0.5, a signal-to-noise ratio over seeds of 20 and a "
+        "non-randomness of 3. Signal and Noise and DataDecide report their ratios without thresholds. Intervals of "
+        "signal to noise are for other checkpoints near the end of these trainings. Those of decisions are for other "
+        "models like these.",
         tables=[
             Table(
                 "criteria", "Side by side", frame, formats=dict.fromkeys(frame.columns[3:], ".3f"), folded=len(rows) > 8

@@ -157,7 +157,7 @@ def _details(part: object) -> dict:
 
 def _object(value: object, where: str) -> dict:
     if not isinstance(value, dict):
-        raise InputError(f"{where} is no object but {str(value)[:60]}.", _HINT)
+        raise InputError(f"{where} is not an object but {str(value)[:60]}.", _HINT)
     return value
 
 

@@ -201,7 +201,7 @@ class _Reader:
             return read_sample(json.loads(line))
         except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
             raise InputError(
-                f"{self.file.found.path}, line {number}: no sample of lm-eval ({type(error).__name__}: {error}).",
+                f"{self.file.found.path}, line {number}: not a sample of lm-eval ({type(error).__name__}: {error}).",
                 _HINT,
             ) from error
 

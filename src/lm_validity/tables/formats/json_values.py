@@ -20,7 +20,7 @@ def read_json_file(path: Path, hint: str) -> Any:
             raise InputError(f"{path}: {size / 2**20:.0f} MiB, too large for a file of scores.", hint)
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: no UTF-8 text ({error.reason} at byte {error.start}).", hint) from error
+        raise InputError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}).", hint) from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}).", hint) from error
     try:
@@ -77,7 +77,7 @@ def flag(value: object, where: str) -> bool | None:
 def text(value: object, where: str) -> str | None:
     """A text or null; InputError otherwise."""
     if not isinstance(value, str | None):
-        raise InputError(f"{where}: {_shown(value)} is not a text.", "write a text, or null for unknown.")
+        raise InputError(f"{where}: {_shown(value)} is not text.", "write a text, or null for unknown.")
     return value
 
 

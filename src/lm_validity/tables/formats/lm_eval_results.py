@@ -200,10 +200,10 @@ def _section(document: dict, name: str, path: Path, of_objects: bool = False) ->
     """An object that not every file has; {} where it is absent or null."""
     section = document.get(name) or {}
     if not isinstance(section, dict):
-        raise InputError(f"{path}: {name!r} is no object but {str(section)[:60]}.", HINT)
+        raise InputError(f"{path}: {name!r} is not an object but {str(section)[:60]}.", HINT)
     for key, value in section.items() if of_objects else ():
         if not isinstance(value, dict | None):
-            raise InputError(f"{path}: {name!r}, {key!r} is no object but {str(value)[:60]}.", HINT)
+            raise InputError(f"{path}: {name!r}, {key!r} is not an object but {str(value)[:60]}.", HINT)
     return section
 
 

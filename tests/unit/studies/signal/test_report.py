@@ -67,7 +67,7 @@ def test_means_leave_the_web_model_out(reported):
 def test_ranking_consistency_and_settling(reported):
     summary, _ = reported
     entry = summary["ranking_consistency"]["facts"]
-    # 20 billion tokens a step up to 240: base 100 to 180, later 220 and 240
+    # 20 billion tokens per step up to 240: base 100 to 180, later 220 and 240
     assert set(entry["by_size"]) == {"500m", "1b"} and entry["value"] is not None
     assert {(p["base_checkpoints"], p["later_checkpoints"]) for p in entry["pairs"]} == {(5, 2)}
     assert entry["value"] == pytest.approx(np.mean(list(entry["by_size"].values())))
@@ -323,7 +323,7 @@ def test_a_filter_that_keeps_nothing_over_all_models_has_no_optimism(tmp_path):
     assert all(t["held_out"] is not None for t in slopes)
     known = [t["optimism_gap"] for t in summary["filters"]["facts"] if t["optimism_gap"] is not None]
     (basis,) = (f["basis"] for f in page["findings"] if "random choices" in f["basis"])
-    assert known and basis.endswith(f"; mean optimism {decimal(np.mean(known), signed=True)}.")
+    assert known and basis.endswith(f" Mean optimism: {decimal(np.mean(known), signed=True)}.")
     typed = summarize(analyze_signal(files.scores, files.models, items=files.items, resamples=0))
     typed = replace(typed, filters={"facts": [t for t in typed.filters["facts"] if t.filter.startswith("slope")]})
     only_slopes = filter_findings(typed)

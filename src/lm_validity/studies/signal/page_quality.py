@@ -7,7 +7,7 @@ from lm_validity.pages.page import Figure, Finding, Section, Table
 from lm_validity.studies.signal import figures as signal_figures
 from lm_validity.studies.signal.page_tables import as_numbers, ends
 from lm_validity.studies.signal.summary import BenchmarkQuality, SignalSummary
-from lm_validity.summaries import Missing, is_known
+from lm_validity.summaries import Missing, is_known, number
 from lm_validity.words import count, decimal, listing, with_interval
 
 _LEVEL = 0.05
@@ -31,11 +31,11 @@ def quality_findings(summary: SignalSummary) -> list[Finding]:
     )
     if not known:
         return [Finding("No signal quality can be computed.", basis)]
-    order = sorted(known, key=lambda name: -known[name].signal_quality)
+    order = sorted(known, key=lambda name: -number(known[name].signal_quality))
 
     def described(name: str) -> str:
         interval = known[name].signal_quality_interval
-        return f"{name}, {with_interval(known[name].signal_quality, interval if is_known(interval) else None)}"
+        return f"{name}, {with_interval(number(known[name].signal_quality), interval if is_known(interval) else None)}"
 
     sentence = f"Signal quality is highest on {described(order[0])}"
     if len(order) > 1:
@@ -58,7 +58,9 @@ def _noise_findings(known: dict[str, BenchmarkQuality], order: list[str]) -> lis
     rising = [
         name
         for name in order
-        if adjusted[name] <= _LEVEL and known[name].rank_correlation > 0 and known[name].models_above_chance != 0
+        if adjusted[name] <= _LEVEL
+        and number(known[name].rank_correlation) > 0
+        and known[name].models_above_chance != 0
     ]
     rest = [name for name in order if name not in rising]
     sentence = f"Scores improve more steadily than a random walk on {len(rising)} of {count(len(p), 'benchmark')}"

@@ -76,7 +76,7 @@ def counted_as_rising(known: dict[str, BenchmarkQuality]) -> set[str] | None:
     return {
         name
         for name, entry in known.items()
-        if adjusted[name] <= _LEVEL and entry.rank_correlation > 0 and entry.models_above_chance != 0
+        if adjusted[name] <= _LEVEL and number(entry.rank_correlation) > 0 and entry.models_above_chance != 0
     }
 
 

@@ -22,6 +22,7 @@ Benchmarks = Annotated[Path, typer.Option(help="Benchmarks sheet (CSV or TSV).")
 Output = Annotated[Path, typer.Option(help="Folder for summary.json, tables, figures and the page.")]
 Resamples = Annotated[int, typer.Option(min=0, help="Resamples for intervals; 0 skips them.")]
 Plan = Annotated[Path | None, typer.Option(help="Sheet of what was to be prepared; other cells are not missing.")]
+PlannedBy = Annotated[Path | None, typer.Option(help="The run's configuration, for what it planned.")]
 REPORTS, SCREENING, WORDS = Reports(), Screening(), E2LM.as_words()
 
 
@@ -106,8 +107,10 @@ def signal(
     later_window: Annotated[str, typer.Option(help="FROM,TO in which it should hold.")] = WORDS["later_window"],
     weights: Annotated[str, typer.Option(help="Of quality, consistency and compliance.")] = WORDS["weights"],
     printed: Annotated[Path | None, typer.Option(help="CSV of printed overall scores to recompute.")] = None,
+    configfile: PlannedBy = None,
 ) -> None:
     """Does a benchmark say something early in training?"""
+    from lm_validity.config.load import load_run
     from lm_validity.studies.signal.options import make_options
     from lm_validity.studies.signal.report import report_signal
 
@@ -120,7 +123,8 @@ def signal(
         weights=weights,
     )
     given = {"benchmarks": benchmarks, "items": items, "selection": selection, "resamples": resamples}
-    report_signal(scores, models, output, options=options, printed=printed, **given)
+    plan = None if configfile is None else load_run(configfile).signal_plan
+    report_signal(scores, models, output, options=options, printed=printed, plan=plan, **given)
 
 
 @app.command("bias")
@@ -133,7 +137,7 @@ def bias(
     formula: Annotated[
         Literal["all", "equations", "notebooks", "overdispersed"], typer.Option(help="One formula, or all.")
     ] = "all",
-    configfile: Annotated[Path | None, typer.Option(help="The run's configuration, for what it planned.")] = None,
+    configfile: PlannedBy = None,
 ) -> None:
     """Does pretraining on unlabelled test text inflate a score?"""
     from lm_validity.config.load import load_run

@@ -33,7 +33,7 @@ def register(app: typer.Typer) -> None:
 def next_round(goal: GoalOption = None, configfile: Configfile = DEFAULT, calibration: Calibration = None) -> None:
     """Add a round, and say why. Agreement, with --goal: the unmeasured cells that make the ranks surer for the fewest
     hours, which are in the ranks and in no agreement. Bias, where tasks stop on widths: a batch of subsamples for the
-    tasks whose interval is too wide."""
+    tasks whose interval is too wide. Signal in two stages: what the first decides, and the rest for the undecided."""
     from lm_validity.site.rounds import parse_goal
 
     _add_rounds(configfile, None if goal is None else parse_goal(goal), calibration)
@@ -153,16 +153,18 @@ def _add_rounds(configfile: Path, goal, calibration):
     from lm_validity.config.load import load_run
     from lm_validity.errors import InputError
     from lm_validity.site.batches import add_batch
+    from lm_validity.site.stages import add_stage
 
     run = load_run(configfile)
-    if goal is None and run.bias_plan is None:
+    adding = [add for plan, add in ((run.signal_plan, add_stage), (run.bias_plan, add_batch)) if plan is not None]
+    if goal is None and not adding:
         raise InputError(
             f"{configfile}: no study of it goes on without a goal.",
-            "give --goal for a plan of the agreement study, or set bias.stop_at_half_width.",
+            "give --goal for a plan of the agreement study, or set bias.stop_at_half_width or the section signal.",
         )
     found = None if goal is None else _add_round(configfile, goal, calibration)
     added = 0 if found is None else len(found.cells)
-    for add in [add_batch] if run.bias_plan is not None else []:
+    for add in adding:
         lines, rows = add(run)
         added += rows
         for line in lines:

@@ -11,6 +11,7 @@ from lm_validity.config.bias_sheets import LanguageModel, Task, read_bias_sheets
 from lm_validity.config.plan import Plan, read_plan, read_sheet
 from lm_validity.config.sections import Configuration
 from lm_validity.config.sheets import Benchmark, Model, read_benchmarks, read_models
+from lm_validity.config.signal_plan import SignalPlan, read_signal_plan
 from lm_validity.errors import InputError, nearest
 
 Settings = TypeVar("Settings", bound=BaseModel)
@@ -23,7 +24,7 @@ class Run:
     `models` and `benchmarks` are of the agreement and signal studies, `language_models` and `tasks` of the bias study;
     each is empty where no study needs it. `plan`: the cells that are prepared; None where all are. `ruled_out`: rows of
     the plan that are kept so that nobody chooses them again. `bias_plan`: how many subsamples each task has; None where
-    all have all.
+    all have all. `signal_plan`: which checkpoints each benchmark is scored at; None where all are.
     """
 
     configuration: Configuration
@@ -34,6 +35,7 @@ class Run:
     plan: Plan | None = None
     ruled_out: Plan = field(default_factory=dict)
     bias_plan: BiasPlan | None = None
+    signal_plan: SignalPlan | None = None
 
     @property
     def name(self) -> str:
@@ -87,7 +89,8 @@ def build_run(values, source: str) -> Run:
         language_models, tasks = read_bias_sheets(bias, configuration.name, classes, results)
         bias_plan = read_bias_plan(bias, tasks)
     plan, ruled_out = _read_plan(configuration, models, benchmarks)
-    run = Run(configuration, models, benchmarks, language_models, tasks, plan, ruled_out, bias_plan)
+    signal_plan = _read_signal_plan(configuration, models, benchmarks)
+    run = Run(configuration, models, benchmarks, language_models, tasks, plan, ruled_out, bias_plan, signal_plan)
     _check_precision(run)
     _check_fewshot(run)
     _check_variants(run)
@@ -105,6 +108,15 @@ def _read_plan(
     names = Run(configuration, models, benchmarks).agreement_names
     plan = read_plan(configuration.plan, *names)
     return plan, {pair: row for pair, row in read_sheet(configuration.plan, *names).items() if row.ruled_out}
+
+
+def _read_signal_plan(
+    configuration: Configuration, models: dict[str, Model], benchmarks: dict[str, Benchmark]
+) -> SignalPlan | None:
+    """The plan of the signal study, where the configuration has two stages."""
+    along_training = [row for row in models.values() if "signal" in row.studies]
+    names = [name for name, row in benchmarks.items() if "signal" in row.studies and not row.variant_of]
+    return read_signal_plan(configuration.signal, along_training, names)
 
 
 def _check_generation_backend(run: Run) -> None:

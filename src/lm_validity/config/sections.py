@@ -12,6 +12,7 @@ from lm_validity.config.cards import Cards
 from lm_validity.config.finetuning import Finetuning
 from lm_validity.config.miniature import MiniatureSettings
 from lm_validity.config.section import Positive, Section
+from lm_validity.config.signal import SignalStages
 from lm_validity.config.training_tokens import E2LM_BATCH_RAMP, BatchRamp
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -331,6 +332,11 @@ class Configuration(Section):
         description="From iterations to tokens, for models whose row names one in the column batch_ramp and whose "
         "checkpoints have no tokens_b.",
     )
+    signal: SignalStages | None = Field(
+        None,
+        description="Turn it on where checkpoints are many and evaluations cost: the signal study in two stages. null: "
+        "every benchmark at every checkpoint.",
+    )
     bias: BiasSettings | None = Field(None, description="The bias study, with sheets of its own.")
     reports: Reports = Field(Reports(), description=Reports.__doc__)
     cards: Cards = Field(Cards(), description=Cards.__doc__)
@@ -357,6 +363,8 @@ class Configuration(Section):
             raise ValueError("section 'bias' is missing (study bias needs it)")
         if self.plan is not None and "agreement" not in self.studies:
             raise ValueError("key 'plan' is of the study agreement, which is not among the studies")
+        if self.signal is not None and "signal" not in self.studies:
+            raise ValueError("section 'signal' is of the study signal, which is not among the studies")
         if self.replay and (self.miniature or "bias" in self.studies):
             raise ValueError("a replay serves scores of models: it goes with neither miniature nor study bias")
         return self

@@ -79,6 +79,7 @@ def _reports(run: Run, tables: Path, with_items: bool) -> dict:
             items=items,
             selection=settings.checkpoints,
             options=make_options(**settings.signal.model_dump()),
+            plan=run.signal_plan,
             **with_resamples,
         )
     if "bias" in run.configuration.studies:

@@ -33,7 +33,7 @@ def describe_plan(run: Run) -> str | None:
 
 def describe_plans(run: Run) -> list[str]:
     """A line on the plan of each study that has one."""
-    return [line for line in (describe_plan(run), describe_bias_plan(run)) if line]
+    return [line for line in (describe_plan(run), describe_bias_plan(run), describe_signal_plan(run)) if line]
 
 
 def describe_bias_plan(run: Run) -> str | None:
@@ -51,6 +51,23 @@ def describe_bias_plan(run: Run) -> str | None:
         f"plan {run.configuration.bias.plan}: {'; '.join(parts)}. Tasks whose interval is ±{plan.half_width:g} or "
         "narrower stop, `lm-validity next` goes on with the others; what is not planned is not missing."
     )
+
+
+def describe_signal_plan(run: Run) -> str | None:
+    """One line on the two stages of the signal study; None where it has one."""
+    plan = run.signal_plan
+    if plan is None:
+        return None
+    benchmarks = Grid(run).benchmarks("signal")
+    open_ones = sum(name not in plan.decided for name in benchmarks)
+    whole = sum(map(len, plan.rounds.values()))
+    parts = [
+        f"{len(benchmarks) - open_ones - whole} of {count(len(benchmarks), 'benchmark')} are decided on checkpoints of "
+        f"the first quarter of training",
+        f"{whole} have all checkpoints",
+        f"{open_ones} wait for `lm-validity next`",
+    ]
+    return f"plan {run.configuration.signal.plan}: {', '.join(parts)}. What is not planned is not missing."
 
 
 def plan_finding(run: Run) -> Finding | None:

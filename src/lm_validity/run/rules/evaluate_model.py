@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from lm_validity.config.sheets import Model
 from lm_validity.errors import InputError
 from lm_validity.run.cell import BenchmarkCell, Job
-from lm_validity.run.participants import Participants
+from lm_validity.run.participants import Participants, end_of_round
 from lm_validity.run.rules.benchmark_rule import ScoringRule
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ class EvaluateModel(ScoringRule):
         for model in plan.run.models.values():
             if model.model in agreement | signal:
                 wanted = self._wanted(plan, model, model.model in agreement, model.model in signal)
-                yield from self._jobs_of(plan, model, wanted)
+                for number, part in self._by_round(plan, model, wanted).items():
+                    yield from self._jobs_of(plan, model, part, end_of_round(number))
 
     def _wanted(self, plan: Participants, model: Model, agreement: bool, signal: bool) -> dict:
         """(checkpoint, benchmark, prompt) -> splits to score. Selection needs validation; curves need test only."""
@@ -50,7 +51,23 @@ class EvaluateModel(ScoringRule):
                     wanted["final", variant, prompt] = ("test",)
         return wanted
 
-    def _jobs_of(self, plan: Participants, model: Model, wanted: dict) -> Iterator[Job]:
+    def _by_round(self, plan: Participants, model: Model, wanted: dict) -> dict[int, dict]:
+        """Round of the signal study's plan -> what is wanted in it. What agreement needs comes first."""
+        stages = plan.run.signal_plan
+        if stages is None:
+            return {1: wanted}
+        later = {name: number for number, names in stages.rounds.items() for name in names}
+        found: dict[int, dict] = {}
+        for key, splits in wanted.items():
+            checkpoint, benchmark, _ = key
+            of_agreement = "validation" in splits or benchmark in plan.variants
+            if of_agreement or checkpoint in stages.first.get(model.model, ()):
+                found.setdefault(1, {})[key] = splits
+            elif benchmark in later:
+                found.setdefault(later[benchmark], {})[key] = splits
+        return found
+
+    def _jobs_of(self, plan: Participants, model: Model, wanted: dict, end: str) -> Iterator[Job]:
         size = plan.batching(model).evaluate_model
         checkpoints = tuple(dict.fromkeys(checkpoint for checkpoint, _, _ in wanted))
         benchmarks = tuple(name for name in plan.run.benchmarks if any(name == b for _, b, _ in wanted))
@@ -69,7 +86,7 @@ class EvaluateModel(ScoringRule):
                         for split in wanted.get((checkpoint, benchmark, prompt), ())
                     )
                     if cells:
-                        batch = f"{of_benchmarks.name}.{of_checkpoints.name}.{prompt}"
+                        batch = f"{of_benchmarks.name}.{of_checkpoints.name}.{prompt}{end}"
                         yield Job(self.name, model.model, batch, cells)
 
     def part(self, cell: BenchmarkCell) -> str:

@@ -39,12 +39,12 @@ def effects_by_task(trials: pd.DataFrame, plan: BiasPlan | None = None) -> tuple
             mean, parts = float(cells.mean().mean()), apart.groupby(group["subsample"]).sum().to_numpy()
             sizes = {"cells": cells.ngroups, "subsamples": len(parts), "trials": len(group)}
             waits = plan is not None and effect == "bias" and plan.may_stop(str(experiment), str(task))
-            bounds = _bounds(mean, parts, plan.half_width if waits else 0.0)
+            bounds = interval_over_subsamples(mean, parts, plan.half_width if waits else 0.0)
             rows.append(TaskEffect(str(experiment), str(task), effect, mean, *bounds, **sizes))
     return tuple(rows)
 
 
-def _bounds(mean: float, parts: np.ndarray, least: float) -> tuple:
+def interval_over_subsamples(mean: float, parts: np.ndarray, least: float) -> tuple:
     """The t interval of the mean, of half-width `least` or more, and what is excluded beyond it; `parts`: u
     (subsamples,)."""
     number = len(parts)

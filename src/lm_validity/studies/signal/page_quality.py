@@ -51,22 +51,31 @@ def quality_findings(summary: SignalSummary) -> list[Finding]:
 
 def _noise_findings(known: dict[str, BenchmarkQuality], order: list[str]) -> list[Finding]:
     """On how many benchmarks the curves rise more steadily than drift would; none without p-values."""
-    p = {name: entry.signal_quality_walk_p for name, entry in known.items()}
-    if not all(is_known(value) for value in p.values()):
+    counted = counted_as_rising(known)
+    if counted is None:
         return []
-    adjusted = dict(zip(p, false_discovery_control(list(p.values())), strict=True))
-    rising = [
-        name
-        for name in order
-        if adjusted[name] <= _LEVEL and known[name].rank_correlation > 0 and known[name].models_above_chance != 0
-    ]
+    rising = [name for name in order if name in counted]
     rest = [name for name in order if name not in rising]
-    sentence = f"Scores improve more steadily than a random walk on {len(rising)} of {count(len(p), 'benchmark')}"
+    sentence = f"Scores improve more steadily than a random walk on {len(rising)} of {count(len(known), 'benchmark')}"
     sentence += f" ({listing(rising)})" if rising and rest else ""
     sentence += f"; this cannot be shown, or scores end at chance, on {listing(rest, 4)}." if rest else "."
     basis = "Random signs of the steps between checkpoints, false discovery rate 5% (Benjamini-Hochberg). The test is "
     basis += "cautious where curves are noisy."
     return [Finding(sentence, basis)]
+
+
+def counted_as_rising(known: dict[str, BenchmarkQuality]) -> set[str] | None:
+    """The benchmarks whose scores improve more steadily than a random walk and end above chance; None without
+    p-values."""
+    p = {name: entry.signal_quality_walk_p for name, entry in known.items()}
+    if not all(is_known(value) for value in p.values()):
+        return None
+    adjusted = dict(zip(p, false_discovery_control(list(p.values())), strict=True))
+    return {
+        name
+        for name, entry in known.items()
+        if adjusted[name] <= _LEVEL and entry.rank_correlation > 0 and entry.models_above_chance != 0
+    }
 
 
 def _chance_findings(benchmarks: dict[str, BenchmarkQuality]) -> list[Finding]:

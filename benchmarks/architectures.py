@@ -26,7 +26,7 @@ from lm_validity.cells.training.text import Example
 from lm_validity.errors import CellError, first_line
 
 SECONDS, LARGEST = 150, 60e6
-EXACT = 2e-5  # nats a token: rounding in float32
+EXACT = 2e-5  # nats per token: rounding in float32
 SETTINGS = FinetuneSettings(learning_rate=3e-3, epochs=3, rank=4)
 
 
@@ -152,7 +152,7 @@ def _child(kind: str, output: str) -> None:
 
 
 def run_all(path: Path, names: list[str]) -> None:
-    """A line a model type, appended to `path`; those that are in it already are left out."""
+    """A line per model type, appended to `path`; those that are in it already are left out."""
     torch.set_num_threads(1)
     path.parent.mkdir(parents=True, exist_ok=True)
     done = {json.loads(line)["type"] for line in path.read_text().splitlines()} if path.is_file() else set()

@@ -314,7 +314,7 @@ def measure(architecture: str, folder: Path, arguments: argparse.Namespace) -> d
         "ratio_low": min(ratios),
         "ratio_high": max(ratios),
         "target": TARGET,
-        "unit": "CPU seconds a trial",
+        "unit": "CPU seconds per trial",
         "agreement": largest,
         "device": "cpu",
         "model": describe_model(loops[0].pristine),

@@ -1,9 +1,9 @@
-"""Several cells a process: what starting and loading cost, beside what a cell costs, at three sizes of model.
+"""Several cells per process: what starting and loading cost, beside what a cell costs, at three sizes of model.
 
     python benchmarks/cells_per_process.py --output FILE [--rounds N] [--sizes tiny small base]
 
 Eight benchmarks of one model as eight jobs, four, two and one (`batching`), each an `lm-validity` in a process of its
-own, from an empty store. Evaluation is two cells a benchmark (validation and test), fine-tuning one (one rate, one
+own, from an empty store. Evaluation is two cells per benchmark (validation and test), fine-tuning one (one rate, one
 epoch). Every score must be the same, however the cells are divided. A line through the processor seconds gives what a
 process costs and what a benchmark costs.
 """
@@ -112,7 +112,7 @@ def costs_of(costs: dict[str, list[Cost]]) -> tuple[float, float]:
 
 
 def size_records(name: str, rounds: int) -> list[dict]:
-    """Records of one size: both rules, each number of benchmarks a process against one a process."""
+    """Records of one size: both rules, each number of benchmarks a process against one per process."""
     shape, documents = SIZES[name]
     records = []
     with tempfile.TemporaryDirectory() as place:

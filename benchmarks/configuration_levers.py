@@ -2,8 +2,8 @@
 
     python benchmarks/configuration_levers.py --output FILE [--rounds N]
 
-Off means: one cell a process, lm-eval's own scoring code, batch 1 as lm-eval's default. The miniature world is made in
-each run on both sides. Every selected score must be the same.
+Off means: one cell per process, lm-eval's own scoring code, batch 1 as lm-eval's default. The miniature world is made
+in each run on both sides. Every selected score must be the same.
 """
 
 import argparse

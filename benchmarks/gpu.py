@@ -5,7 +5,7 @@
 Writes the records after each measurement, and at the end a table beside them (FILE.md). What is not begun after so many
 minutes is left out and named. Without a GPU it writes an empty list. `--device cpu --shapes tiny` runs the same code on
 a small shape, to see that it works. Times are on the clock with the device synchronised. float32 must agree within 1e-4
-nats a token; in bfloat16 two questions more may be answered otherwise than lm-eval's own batch sizes differ by.
+nats per token; in bfloat16 two questions more may be answered otherwise than lm-eval's own batch sizes differ by.
 """
 
 import argparse
@@ -112,7 +112,7 @@ def scoring_records(shape: str, dtype: str, device: str, rounds: int) -> list[di
 
 
 def difference(ours, theirs, documents, requests, dtype: str) -> float:
-    """float32: nats a token, the largest. bfloat16: accuracy."""
+    """float32: nats per token, the largest. bfloat16: accuracy."""
     mine, others = (np.array([value for value, _ in side]) for side in (ours, theirs))
     if dtype == "float32":
         return float((np.abs(mine - others) / [len(request.args[1].split()) for request in requests]).max())

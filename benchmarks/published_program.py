@@ -76,7 +76,7 @@ def arguments_of(program: Path, rate: str) -> list[str]:
 
 
 def read_record(path: Path) -> dict:
-    """The program's results: a JSON object a line, of one key each, and a mark at the end."""
+    """The program's results: a JSON object per line, of one key each, and a mark at the end."""
     found = {}
     for line in path.read_text(encoding="utf-8").splitlines():
         if line.startswith("{"):

@@ -23,7 +23,7 @@ from lm_validity.files import read_json, write_json, write_text
 
 FOLDER = Path(__file__).resolve().parent
 RESULTS = Path("results/benchmark")
-PAGE = Path("docs/explanation/performance.md")  # where it exists, what is between the marks is what was measured last
+PAGE = Path("docs/explanation/lab_record.md")  # where it exists, what is between the marks is what was measured last
 MARKS = ("<!-- measured: begin -->\n", "<!-- measured: end -->\n")
 KEYS = (
     "name",
@@ -105,7 +105,7 @@ def origins(found: dict[str, list[dict] | None]) -> list[str]:
 
 
 def write_page(found: dict[str, list[dict] | None]) -> None:
-    """Put the table between the marks of docs/explanation/performance.md, where there is such a page."""
+    """Put the table between the marks of docs/explanation/lab_record.md, where there is such a page."""
     text = PAGE.read_text(encoding="utf-8") if PAGE.is_file() else ""
     if all(mark in text for mark in MARKS):
         before, _, rest = text.partition(MARKS[0])

@@ -20,7 +20,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_validity.cells.models.quiet import errors_only
 from lm_validity.cells.models.scorer import SharedContextLM
 
-TOLERANCE = 1e-4  # nats a token, float32
+TOLERANCE = 1e-4  # nats per token, float32
 # name, (width, layers, vocabulary, architecture), questions, context and choice lengths, batch sizes of HFLM -> target
 WORK = (
     ("200-token contexts, 4 choices of 10", (512, 6, 8192, "llama"), 8, (200, 200), (8, 12), {16: 3.5}),
@@ -62,7 +62,7 @@ def work_records(name, model, count, context, choice, batches, rounds, tokenizer
                 target=target,
                 agreement=agreement,
                 tolerance=TOLERANCE,
-                detail=f"{count} questions of 4 choices, {size}; agreement in nats a token",
+                detail=f"{count} questions of 4 choices, {size}; agreement in nats per token",
                 model=describe_model(model),
             )
         )
@@ -70,7 +70,7 @@ def work_records(name, model, count, context, choice, batches, rounds, tokenizer
 
 
 def largest_difference(ours, theirs, requests) -> float:
-    """Largest difference in nats a token; infinite where a question's best choice differs by more than rounding."""
+    """Largest difference in nats per token; infinite where a question's best choice differs by more than rounding."""
     lengths = np.array([len(request.args[1].split()) for request in requests])
     mine, others = (np.array([value for value, _ in side]) for side in (ours, theirs))
     largest = float((np.abs(mine - others) / lengths).max())

@@ -2,7 +2,7 @@
 
     python benchmarks/workflow_scale.py --output FILE [--folder FOLDER] [--models N]
 
-61 models x 24 benchmarks x 3 rates x 3 seeds, one cell a job (29,760 jobs with cells, 31,800 cells), under
+61 models x 24 benchmarks x 3 rates x 3 seeds, one cell per job (29,760 jobs with cells, 31,800 cells), under
 profiles/local. The finished tree is built by a replay of random scores, so its manifests, store and tables are real
 ones; Snakemake's own records of every job, which a run of 29,760 processes would leave, are written by Snakemake's code
 without running them. The baseline of each record is a limit, its ratio the limit over what was measured. A dry run that

@@ -1,4 +1,4 @@
-"""Writes the reference pages that are made from the code: configuration keys, table columns, commands.
+"""Writes the reference pages that are made from the code: configuration keys, table columns, commands, glossary.
 
     python docs/generate_reference.py          # rewrite those that are not up to date
     python docs/generate_reference.py --check  # exit 1 where one is not (in the tests)
@@ -18,10 +18,11 @@ import typer
 from lm_validity.cli import GROUPS, WORKFLOW, register_commands
 from lm_validity.config.generate import renew
 from lm_validity.config.sections import Configuration
+from lm_validity.pages.glossary import glossary_text
 from lm_validity.tables.schema import COLUMNS
 
 FOLDER = Path(__file__).parent / "reference"
-MADE = "<!-- Made by docs/generate_reference.py: edit the code, not this page. -->\n"
+MADE = "<!-- Made by docs/generate_reference.py: edit what it reads, not this page. -->\n"
 
 
 def configuration_page() -> str:
@@ -154,7 +155,17 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
 
 
-PAGES = {"configuration.md": configuration_page, "columns.md": columns_page, "commands.md": commands_page}
+def glossary_page() -> str:
+    """The words that the pages of the reports explain too."""
+    return glossary_text().replace("\n\n", f"\n\n{MADE}\n", 1)
+
+
+PAGES = {
+    "configuration.md": configuration_page,
+    "columns.md": columns_page,
+    "commands.md": commands_page,
+    "glossary.md": glossary_page,
+}
 
 
 if __name__ == "__main__":

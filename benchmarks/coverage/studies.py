@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from benchmarks.coverage import curves, tasks
+from benchmarks.coverage import curves, stops, tasks
 from benchmarks.coverage.held import Result
 from benchmarks.coverage.intervals import agreement_results, corrected_results, population_results
 from benchmarks.coverage.ranks import rank_results
@@ -49,6 +49,10 @@ def _tasks(world: str, size: str, seed: list[int]) -> Simulate:
     return lambda rng: tasks.task_results(world, int(size), rng)
 
 
+def _stops(world: str, size: str, seed: list[int]) -> Simulate:
+    return lambda rng: stops.stop_results(world, int(size), rng)
+
+
 SAYS = {name: world.says for name, world in WORLDS.items()}
 MODELS_BY_BENCHMARKS = ("20x8", "6x4", "61x24")
 STUDIES = (
@@ -57,5 +61,6 @@ STUDIES = (
     Study("corrected", "Agreement without noise", SAYS, MODELS_BY_BENCHMARKS, _of_table(corrected_results)),
     Study("ranks", "Ranks on the first component", SAYS, MODELS_BY_BENCHMARKS, _ranks),
     Study("bias", "Bias: mean effect over tasks", tasks.WORLDS, tasks.SIZES, _tasks),
+    Study("stops", "Bias: tasks that stop on a width", stops.WORLDS, stops.SIZES, _stops),
     Study("signal", "Signal quality of one model", curves.WORLDS, curves.SIZES, curves.prepare),
 )

@@ -1,5 +1,6 @@
 """One kind of error for everything a user can mend; the command line prints it on one line and exits with 2."""
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 # the hint for a torch that cannot use a GPU
@@ -27,7 +28,7 @@ class CellError(Exception):
         self.hint = hint
 
 
-def nearest(word: str, choices) -> str | None:
+def nearest(word: object, choices: Iterable[object]) -> str | None:
     """The choice most like `word`, or None where nothing is close: for `did you mean` hints."""
     import difflib
 

@@ -4,13 +4,15 @@ import contextlib
 import json
 import os
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from lm_validity.errors import InputError
 
 
 @contextlib.contextmanager
-def replace_file(path: str | Path):
+def replace_file(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path in the same folder; rename it to `path` on success, remove it on failure.
 
     The temporary name keeps the file's suffix, since some writers choose the format by it.
@@ -48,17 +50,17 @@ def check_encodable(text: str, where: str) -> None:
         ) from None
 
 
-def json_text(value) -> str:
+def json_text(value: object) -> str:
     """`value` as indented JSON with unrounded floats. NaN and infinity are refused."""
     return json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def write_json(path: str | Path, value) -> None:
+def write_json(path: str | Path, value: object) -> None:
     """Write `value` as `json_text` spells it, atomically."""
     write_text(path, json_text(value))
 
 
-def read_json(path: str | Path):
+def read_json(path: str | Path) -> Any:
     """The JSON value of a file written by this program (errors are the caller's)."""
     with open(path, encoding="utf-8") as handle:
         return json.load(handle)

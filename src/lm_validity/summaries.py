@@ -18,7 +18,7 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeGuard, TypeVar
 
 import numpy as np
 
@@ -42,7 +42,7 @@ def known(value: T | None, reason: str) -> T | Missing:
     return value
 
 
-def is_known(value: object) -> bool:
+def is_known(value: T | Missing | None) -> TypeGuard[T]:
     """Whether a value is there: neither None nor `Missing`."""
     return value is not None and not isinstance(value, Missing)
 
@@ -52,12 +52,12 @@ def number(value: float | Missing | None) -> float:
     return float(value) if value is not None and not isinstance(value, Missing) else math.nan
 
 
-def page_only(**options) -> Any:
+def page_only(**options: Any) -> Any:
     """A dataclass field that the page shows and summary.json leaves out."""
     return field(metadata={"page_only": True}, **options)
 
 
-def named(key: str, **options) -> Any:
+def named(key: str, **options: Any) -> Any:
     """A dataclass field whose key in summary.json is not its name."""
     return field(metadata={"key": key}, **options)
 
@@ -86,7 +86,7 @@ def _note(reason: str, keys: list[str]) -> str:
     return f"{shown}{more}: {reason}"
 
 
-def _items(value) -> Iterator[tuple[str, object]]:
+def _items(value: Any) -> Iterator[tuple[str, object]]:
     """(key, value) of a dataclass's fields that summary.json holds, or of a mapping."""
     if isinstance(value, dict):
         yield from ((str(key), item) for key, item in value.items())
@@ -96,7 +96,7 @@ def _items(value) -> Iterator[tuple[str, object]]:
             yield one.metadata.get("key", one.name), getattr(value, one.name)
 
 
-def _plain(value, where: str, reasons: dict[str, list[str]]):
+def _plain(value: object, where: str, reasons: dict[str, list[str]]) -> Any:
     if isinstance(value, Missing):
         keys = reasons.setdefault(value.reason, [])
         if where not in keys:

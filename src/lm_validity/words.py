@@ -1,11 +1,20 @@
 """Numbers on their way into summary.json: no NaN, no numpy types."""
 
 import math
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
+# the two protocols in a sentence, and what they mean
+UNDER = {"direct": "under direct evaluation", "train_before_test": "under train before test"}
+PROTOCOLS_EXPLAINED = (
+    "Direct evaluation scores each model as it comes. Train before test first fine-tunes every model on the "
+    "benchmark's training set, all in the same way, and then scores it."
+)
 
-def plain(value):
+
+def plain(value: object) -> Any:
     """`value` with numpy types replaced and non-finite numbers as None, recursively."""
     if isinstance(value, dict):
         return {str(key): plain(item) for key, item in value.items()}
@@ -35,7 +44,9 @@ def percent(value: float | None) -> str:
     return "unknown" if value is None or not math.isfinite(value) else f"{100 * value:.0f}%"
 
 
-def with_interval(value: float | None, interval, digits: int = 2, signed: bool = False) -> str:
+def with_interval(
+    value: float | None, interval: Sequence[float | None] | None, digits: int = 2, signed: bool = False
+) -> str:
     """`0.52 (95% interval 0.48 to 0.56)`, or the number alone where there is no interval."""
     text = decimal(value, digits, signed)
     if interval is None or any(end is None or not math.isfinite(end) for end in interval):
@@ -49,8 +60,8 @@ def count(number: int, singular: str, plural: str | None = None) -> str:
     return f"{number} {singular if number == 1 else plural or singular + 's'}"
 
 
-def listing(names, limit: int = 12) -> str:
+def listing(names: Iterable[object], limit: int = 12) -> str:
     """Names for a sentence; the rest is counted."""
-    names = [str(name) for name in names]
-    shown = ", ".join(names[:limit])
-    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
+    every = [str(name) for name in names]
+    shown = ", ".join(every[:limit])
+    return shown if len(every) <= limit else f"{shown} and {len(every) - limit} more"

@@ -72,7 +72,7 @@ def test_one_measurement_by_name(run):
 
 
 def test_the_page_holds_what_was_measured_last(run, tmp_path):
-    page = tmp_path / "docs" / "explanation" / "performance.md"
+    page = tmp_path / "docs" / "explanation" / "lab_record.md"
     page.parent.mkdir(parents=True)
     page.write_text("above\n<!-- measured: begin -->\nold\n<!-- measured: end -->\nbelow\n")
     slower = RECORD | {"name": "slower", "ratio": 0.8, "ratio_low": 0.7, "ratio_high": 0.9, "machine": "a laptop"}
@@ -96,7 +96,7 @@ write_records(Path(sys.argv[2]), [compare("work", "loop", *sides, **options)])
 
 
 def test_no_ratio_reaches_summary_or_page_where_scores_differ(run, tmp_path):
-    page = tmp_path / "docs" / "explanation" / "performance.md"
+    page = tmp_path / "docs" / "explanation" / "lab_record.md"
     page.parent.mkdir(parents=True)
     page.write_text("<!-- measured: begin -->\n<!-- measured: end -->\n")
     process, summary = run({"different": DIFFERENT, "good": script([RECORD]), "nothing": script([])})

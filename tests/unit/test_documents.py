@@ -6,9 +6,11 @@ Links within docs/ are checked by `make lint`, which builds the site.
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).parents[2]
 PAGES = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "config/README.md", "envs/README.md")
@@ -27,6 +29,16 @@ def test_links_lead_to_files(page):
     targets = [target.partition("#")[0] for target in re.findall(r"\]\(([^)\s]+)\)", text)]
     local = [target for target in targets if target and not target.startswith(("http:", "https:"))]
     assert [target for target in local if not (ROOT / page).parent.joinpath(target).exists()] == []
+
+
+def test_one_version_everywhere():
+    from lm_validity import __version__
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    latest = re.search(r"^## \[(.+?)\] - (.+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert latest.groups() == (__version__, str(citation["date-released"]))
+    assert project["version"] == citation["version"] == __version__
 
 
 def test_help_names_every_command_once():

@@ -31,7 +31,7 @@ sys.exit(code)
 
 @pytest.mark.slow
 def test_published_grid(project):
-    """61 models x 24 benchmarks x 3 rates x 3 seeds, one cell a job, without network and below 1 GB."""
+    """61 models x 24 benchmarks x 3 rates x 3 seeds, one cell per job, without network and below 1 GB."""
     command = project.snakemake_command("-n", "--quiet", "rules", "--configfile", "config/paper/train_before_test.yaml")
     done = project.run(
         *(sys.executable, "-c", MEASURED, *command),
@@ -50,7 +50,7 @@ def test_published_grid(project):
 
 
 def test_the_first_real_study(project):
-    """8 models (2 of them plainly and in chat) x 8 benchmarks, as many cells a job as fit; the page says 97 jobs."""
+    """8 models (2 of them plainly and in chat) x 8 benchmarks, as many cells per job as fit; the page says 97 jobs."""
     command = project.snakemake_command("-n", "--quiet", "rules", "--configfile", "config/small/small.yaml")
     found = jobs(project.run(*command, HTTPS_PROXY="http://127.0.0.1:9", HTTP_PROXY="http://127.0.0.1:9").stdout)
     assert found["prefetch_model"] == found["prefetch_benchmark"] == found["split_benchmark"] == 8

@@ -1,4 +1,4 @@
-"""The miniature world: facts, benchmarks and corpora, and tiny models trained from scratch, one job a model.
+"""The miniature world: facts, benchmarks and corpora, and tiny models trained from scratch, one job per model.
 
 REQUIRED INPUTS: the pool sheet of the configuration's section `miniature`
 OUTPUTS: results/<run>/miniature/{world.json,tasks/,models/<model>/}, in the formats of the hub and of lm-eval

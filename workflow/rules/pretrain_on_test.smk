@@ -107,10 +107,17 @@ rule merge_trials:
         "lm-validity merge --configfile {params.configfile:q} --only trials > {log:q} 2>&1"
 
 
+# the sheet of later batches, once there is one
+BIAS_PLAN = (
+    RUN.configuration.bias.plan if RUN.bias_plan and RUN.bias_plan.rows else None
+)
+
+
 rule report_bias:
     """The answer with its uncertainty, from the trials alone."""
     input:
         trials=f"{RESULTS}/tables/trials.parquet",
+        plan=from_user(BIAS_PLAN),
     output:
         f"{RESULTS}/reports/bias/summary.json",
         figures=report(
@@ -129,10 +136,12 @@ rule report_bias:
         runtime=60,
     params:
         folder=subpath(output[0], parent=True),
+        stop_at=RUN.bias_plan.half_width if RUN.bias_plan else "",
+        configfile=CONFIGFILE,
     message:
         "report bias"
     shell:
-        "lm-validity report bias --trials {input.trials:q} --output {params.folder:q} > {log:q} 2>&1"
+        "lm-validity report bias --trials {input.trials:q} --configfile {params.configfile:q} --output {params.folder:q} > {log:q} 2>&1"
 
 
 rule bias:

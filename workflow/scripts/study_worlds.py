@@ -44,14 +44,21 @@ KINDS = {
 HEADER = """\
 # The effect over many worlds
 
-The demo's agreement study (its 8 base models, 7 benchmarks, no perplexity corpora) in worlds of other seeds: other
-entities and facts, other models, other fine-tunes. `families`: each family's pretraining saw question formats of its
-own, which is built so that direct rankings disagree. `control`: every family saw every format. `disjoint`: as
-`families`, but no test fact is asked by two benchmarks (65 to 70 items a benchmark instead of 240), since shared items
-flatter tau. One run a world; nothing was tuned on these results. Written by `workflow/scripts/study_worlds.py`;
-unrounded numbers: [miniature_worlds.csv](miniature_worlds.csv).
+How much does train before test change the agreement of benchmarks in the miniature, and why? This page repeats the
+demo's agreement study (its 8 base models, 7 benchmarks, no perplexity corpora) in worlds of other seeds. They have
+other entities and facts, other models and other fine-tunes. There are three kinds of worlds:
 
-| world | seed | tau direct | tau TBT | difference | PC1 direct | PC1 TBT | improved pairs |
+- `families`: each family's pretraining saw question formats of its own. It is built so that direct rankings disagree.
+- `control`: every family saw every format.
+- `disjoint`: as `families`, but no two benchmarks ask for the same test fact (65 to 70 items per benchmark instead of
+  240). Shared items flatter tau.
+
+*Tau* is Kendall's tau: 1 where two benchmarks rank the models alike, 0 where the rankings are unrelated. *PC1* is the
+share of the variance of the first factor. There was one run per world, and nothing was tuned on these results.
+`workflow/scripts/study_worlds.py` writes this page. Unrounded numbers are in
+[miniature_worlds.csv](miniature_worlds.csv).
+
+| world | seed | tau, direct | tau, train before test | change | PC1, direct | PC1, train before test | improved pairs |
 |---|---|---|---|---|---|---|---|"""
 FOLDER = Path("results/worlds")
 MODELS, BENCHMARKS = FOLDER / "models.tsv", FOLDER / "benchmarks.tsv"
@@ -158,7 +165,7 @@ def summarize(kind: str, part: pd.DataFrame) -> str:
     half = stats.t.ppf(0.975, len(difference) - 1) * difference.std(ddof=1) / np.sqrt(len(difference))
     return (
         f"**{kind}**: mean difference {difference.mean():+.3f} (95% t interval over worlds "
-        f"{difference.mean() - half:+.3f} to {difference.mean() + half:+.3f}), {positive}; mean tau "
+        f"{difference.mean() - half:+.3f} to {difference.mean() + half:+.3f}), {positive}. Mean tau "
         f"{part.tau_direct.mean():.3f} → {part.tau_train_before_test.mean():.3f}, mean PC1 share "
         f"{part.pc1_direct.mean():.3f} → {part.pc1_train_before_test.mean():.3f}."
     )

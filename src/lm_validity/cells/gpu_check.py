@@ -11,9 +11,10 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -29,6 +30,7 @@ from lm_validity.cells.rehearsal.device import KIND, pretended_gpus
 from lm_validity.cells.rehearsal.ledger import Ledger
 from lm_validity.cells.rehearsal.models import pretend_model
 from lm_validity.cells.training.finetuning import FinetuneResult, FinetuneSettings, finetune
+from lm_validity.cells.training.loop import Epoch
 from lm_validity.cells.training.stacked import Member, train_side_by_side
 from lm_validity.cells.training.text import Example
 from lm_validity.cells.trials.resident import four_bits
@@ -141,9 +143,9 @@ def _products(device: str) -> Iterator[Finding]:
         except RuntimeError as error:
             yield Finding(name, "failed", first_line(error))
             continue
-        error = float((product - exact).norm() / exact.norm())
-        detail = f"relative error of a matrix product {error:.1e}, at most {most:.0e}"
-        if error > most:
+        off = float((product - exact).norm() / exact.norm())
+        detail = f"relative error of a matrix product {off:.1e}, at most {most:.0e}"
+        if off > most:
             yield Finding(name, "failed", detail + ("; is TF32 switched on?" if name == "float32" else ""))
         elif name == "bfloat16" and device == "cuda" and not torch.cuda.is_bf16_supported(including_emulation=False):
             yield Finding(name, "noted", f"{detail}; this GPU emulates it, which is slow: use float16 or float32")
@@ -200,7 +202,7 @@ def _scores(folder: Path, device: str) -> Iterator[Finding]:
         )
         most = TOLERANCE.get(DTYPES[dtype], HALF_TOLERANCE)
         difference = float((np.abs(here - there) / tokens).max())
-        detail = f"largest difference from the CPU {difference:.1e} nats a token, at most {most:.0e}"
+        detail = f"largest difference from the CPU {difference:.1e} nats per token, at most {most:.0e}"
         yield _judge(f"scores in {dtype}", difference <= most, detail)
         ways = lm.describe_scorer()["exact_ways"]
         shared = {"packed", "cached"} & set(ways)
@@ -214,7 +216,7 @@ def _examples() -> list[Example]:
     return [Example(tuple(map(int, random.integers(1, 20, size=size))), 1) for size in random.integers(5, 40, size=32)]
 
 
-def _train(lm: LanguageModel, place: Path, rate: float = 3e-3, **options) -> FinetuneResult:
+def _train(lm: LanguageModel, place: Path, rate: float = 3e-3, **options: Any) -> FinetuneResult:
     """A fine-tune of two epochs."""
     settings = FinetuneSettings(learning_rate=rate, epochs=2, effective_batch=8, **options)
     found = finetune(
@@ -254,6 +256,10 @@ def _training(folder: Path, device: str) -> Iterator[Finding]:
         yield _judge("training in bfloat16", plain[-1] < plain[0] and difference <= HALF_LOSS, detail)
 
 
+def _note_loss(losses: list[float], epoch: Epoch) -> None:
+    losses.append(epoch.train_loss)
+
+
 def _side_by_side(lm: LanguageModel, work: Path) -> tuple[list[float], list[float]]:
     """Losses of the epochs of two rates, trained together and one after the other."""
     together: dict[float, list[float]] = {1e-3: [], 3e-3: []}
@@ -261,9 +267,9 @@ def _side_by_side(lm: LanguageModel, work: Path) -> tuple[list[float], list[floa
         Member(
             FinetuneSettings(learning_rate=rate, epochs=2, effective_batch=8),
             work / f"together-{rate}",
-            lambda epoch, rate=rate: together[rate].append(epoch.train_loss),
+            partial(_note_loss, losses),
         )
-        for rate in together
+        for rate, losses in together.items()
     ]
     train_side_by_side(lm, _examples(), lambda: 0.0, members, seed=SEED, higher_is_better=True)
     alone = [epoch.train_loss for rate in together for epoch in _train(lm, work / f"alone-{rate}", rate).epochs]

@@ -17,8 +17,8 @@ from typing import NamedTuple
 from lm_validity.config.load import Run
 from lm_validity.config.sheets import Benchmark, Model
 from lm_validity.errors import CellError, InputError
-from lm_validity.run.cell import BenchmarkCell, Job
-from lm_validity.run.rules import rule_of
+from lm_validity.run.cell import BenchmarkCell, Cell, Job
+from lm_validity.run.rules import benchmark_rule_of
 from lm_validity.run.store import Place
 from lm_validity.run.workspace import Workspace
 
@@ -35,24 +35,24 @@ class Served(NamedTuple):
 class ReplayWorker:
     """Stands where `Worker` stands: commits cells of one model, from the scores file."""
 
-    def __init__(self, workspace: Workspace, job: Job):
+    def __init__(self, workspace: Workspace, job: Job[Cell]):
         self.workspace, self.run = workspace, workspace.run
         self.model = self.run.models[job.model]
 
-    def compute(self, place: Place) -> None:
+    def compute(self, place: Place[BenchmarkCell]) -> None:
         """Commit one cell. Raises CellError where the file has no such score."""
         started, cell = time.time(), place.cell
         served = self._served(cell)
-        scores = "scores" in rule_of(cell).tables
+        scores = "scores" in benchmark_rule_of(cell).tables
         result = (self._evaluation if scores else _training)(cell, served)
         # a finished fine-tune has an adapter's folder and no items; nobody opens the adapter of a replay
         write_files = _write_no_items if scores else _write_nothing
         self.workspace.store.commit(place, result, self._sidecar(started), write_files)
 
     def _served(self, cell: BenchmarkCell) -> Served:
-        protocol = rule_of(cell).protocol
-        path = self.run.configuration.replay.scores
-        scores = read_served(path, self.workspace.replay)
+        protocol = benchmark_rule_of(cell).protocol
+        path, digest = self.workspace.served
+        scores = read_served(path, digest)
         for model in (self.model.model, self.model.path):
             for seed in (cell.seed, None):
                 found = scores.get((model, cell.checkpoint or "final", cell.benchmark, protocol, seed))
@@ -74,12 +74,12 @@ class ReplayWorker:
         }
 
     def _sidecar(self, started: float) -> dict:
-        path = self.run.configuration.replay.scores
+        path, digest = self.workspace.served
         return {
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
             "wall_seconds": round(time.time() - started, 3),
-            "replay": {"scores": path, "sha256": self.workspace.replay},
-            "versions": {"lm-validity": importlib.metadata.version("lm-validity"), "replay": self.workspace.replay},
+            "replay": {"scores": path, "sha256": digest},
+            "versions": {"lm-validity": importlib.metadata.version("lm-validity"), "replay": digest},
         }
 
 
@@ -119,7 +119,7 @@ def _empty_items() -> bytes:
 
 
 @cache
-def read_served(path: str, digest: str) -> dict[tuple, Served]:
+def read_served(path: str, digest: str) -> dict[tuple[object, ...], Served]:
     """(model, checkpoint, benchmark, protocol, seed) -> score, of the selected test rows of a score file.
 
     digest: the file's sha256; it is read once as long as that stays. `.parquet`: a table with the columns of SCORES;
@@ -130,7 +130,7 @@ def read_served(path: str, digest: str) -> dict[tuple, Served]:
 
     table = read_scores(path) if str(path).endswith(".parquet") else read_lm_harmony(path)
     rows = table[table["selected"].fillna(True).astype(bool) & (table["split"].fillna("test") == "test")]
-    found: dict[tuple, Served] = {}
+    found: dict[tuple[object, ...], Served] = {}
     for row in rows.astype(object).where(rows.notna(), None).to_dict("records"):
         seed = None if row["seed"] is None else int(row["seed"])
         key = (row["model"], row["checkpoint"] or "final", row["benchmark"], row["protocol"], seed)
@@ -182,7 +182,7 @@ def split_record(workspace: Workspace, split: str) -> dict:
 
 def _check_listed(run: Run, part: int, names: set[str], what: str) -> str:
     """sha256 of the score file, which must have at least one score of the model or benchmark."""
-    path, digest = run.configuration.replay.scores, Workspace(run).replay
+    path, digest = Workspace(run).served
     if not any(key[part] in names for key in read_served(path, digest)):
         raise InputError(f"{path}: no score of {what}.", "leave it out of the sheet, or complete the file.")
     return digest

@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from importlib import import_module
+from typing import Any
 
 from lm_validity.cells.replay import ReplayWorker, split_record
 from lm_validity.errors import CellError, InputError
@@ -23,7 +24,7 @@ from lm_validity.run.workspace import MissingCell, Workspace
 log = logging.getLogger(__name__)
 
 
-def run_job(workspace: Workspace, job: Job) -> None:
+def run_job(workspace: Workspace, job: Job[Cell]) -> None:
     """Run one job and write its manifest(s)."""
     rule, entries = rule_of(job), run_cells(workspace, job)
     for part, path in zip(rule.parts, workspace.grid.manifests(job), strict=True):
@@ -32,7 +33,7 @@ def run_job(workspace: Workspace, job: Job) -> None:
     log.info("%s %s %s: %d cells, %d failed", job.rule, job.model, job.batch, len(entries), failed)
 
 
-def run_cells(workspace: Workspace, job: Job) -> list[Entry]:
+def run_cells(workspace: Workspace, job: Job[Cell]) -> list[Entry]:
     """The manifest entries of a job's cells, computed where they are not in the store."""
     rule = rule_of(job)
     module, name = rule.worker.split(":")
@@ -57,12 +58,12 @@ def _try(cell: Cell, finish: Callable[[Cell], Entry]) -> Entry:
         return Entry(cell, "failed", error=error.problem, hint=error.hint)
 
 
-def _lease(workspace: Workspace, place: Place) -> AbstractContextManager[bool]:
+def _lease(workspace: Workspace, place: Place[Cell]) -> AbstractContextManager[bool]:
     lease = workspace.store.root / ".leases" / f"{place.folder.replace('/', '.')}.json"
     return hold_lease(lease, lambda: workspace.store.has(place), say=log.info)
 
 
-def _compute_together(workspace: Workspace, worker, cells: list[Cell]) -> None:
+def _compute_together(workspace: Workspace, worker: Any, cells: list[Cell]) -> None:
     """Bring those of the cells that are missing to their end side by side; what cannot be computed so is left to
     `_stored`, which says why."""
     missing = [place for place in map(workspace.place, cells) if not workspace.store.has(place)]
@@ -77,7 +78,7 @@ def _compute_together(workspace: Workspace, worker, cells: list[Cell]) -> None:
             log.info("not side by side: %s", error)
 
 
-def _stored(workspace: Workspace, worker, cell: Cell) -> Entry:
+def _stored(workspace: Workspace, worker: Any, cell: Cell) -> Entry:
     """The entry of a cell that the store holds; computed only if it does not yet."""
     stand_in = rule_of(cell).stand_in(workspace, cell)
     if stand_in is not None:
@@ -123,9 +124,9 @@ def write_splits(workspace: Workspace, benchmark: str) -> None:
     _check_wording(workspace, benchmark, documents(task, splits.test).docs)
     for name, split in zip(splits._fields, splits, strict=True):
         # a benchmark that is only scored has no train and validation; the rule's files say so
-        record = split.to_json() if split is not None else {"split": name, "documents": 0, "digest": None}
-        write_json(workspace.split_path(benchmark, name), record)
-        log.info("%s %s: %d documents", benchmark, name, record["documents"])
+        written = split.to_json() if split is not None else {"split": name, "documents": 0, "digest": None}
+        write_json(workspace.split_path(benchmark, name), written)
+        log.info("%s %s: %d documents", benchmark, name, written["documents"])
     write_documents(benchmark, task, documents(task, splits.test), texts)
 
 

@@ -3,22 +3,30 @@
 import gc
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from lm_validity.cells.worker import Files, Worker
 from lm_validity.errors import CellError
-from lm_validity.run.cell import BenchmarkCell, Job
-from lm_validity.run.rules import rule_of
+from lm_validity.run.cell import BenchmarkCell, Job, Prompt, given
+from lm_validity.run.rules import scoring_rule_of
 from lm_validity.run.store import Place
 from lm_validity.run.workspace import Workspace
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from lm_validity.cells.models.language_model import LanguageModel
+    from lm_validity.cells.models.vllm_answers import VllmAnswers
+    from lm_validity.cells.tasks.evaluation import PreparedRequests
 
 
 class Scorer(Worker):
     """What both kinds of scoring share."""
 
-    def __init__(self, workspace: Workspace, job: Job):
+    def __init__(self, workspace: Workspace, job: Job[BenchmarkCell]):
         super().__init__(workspace, job)
         self._kept = KeptRequests()
-        self._engine = None  # vLLM's, where it writes the answers
+        self._engine: VllmAnswers | None = None  # vLLM's, where it writes the answers
 
     def _release(self) -> None:
         super()._release()
@@ -26,14 +34,16 @@ class Scorer(Worker):
             self._engine = None
             gc.collect()
 
-    def _score(self, lm, cell: BenchmarkCell, prompt: str, adapter: Path | None = None) -> tuple[dict, Files]:
+    def _score(
+        self, lm: "LanguageModel", cell: BenchmarkCell, prompt: Prompt, adapter: Path | None = None
+    ) -> tuple[dict[str, Any], Files]:
         """Score the documents of a cell with the model as it is, which has `adapter` in it where there is one."""
-        from lm_validity.cells.tasks.evaluation import prepare_requests, score_prepared
+        from lm_validity.cells.tasks.evaluation import PreparedRequests, prepare_requests, score_prepared
 
-        rule = rule_of(cell)
+        rule = scoring_rule_of(cell)
         benchmark, split = cell.benchmark, rule.scored_split(cell)
 
-        def prepare():
+        def prepare() -> PreparedRequests:
             return prepare_requests(
                 lm,
                 self._task(benchmark),
@@ -62,7 +72,7 @@ class Scorer(Worker):
             result["document_bos"] = lm.window_prefix
         return result, lambda folder: _write_items(found.items, folder)
 
-    def _writer(self, lm, cell: BenchmarkCell, adapter: Path | None):
+    def _writer(self, lm: "LanguageModel", cell: BenchmarkCell, adapter: Path | None) -> "VllmAnswers":
         """vLLM's engine for the loaded checkpoint, made once; it writes with `adapter` or without any."""
         import torch
 
@@ -86,15 +96,15 @@ class Scorer(Worker):
 class ModelScorer(Scorer):
     """Scores of an untouched model (rule `evaluate_model`)."""
 
-    def _compute(self, place: Place) -> tuple[dict, Files]:
-        lm = self._language_model(place.cell.checkpoint)
-        return self._score(lm, place.cell, place.cell.prompt)
+    def _compute(self, place: Place[BenchmarkCell]) -> tuple[dict[str, Any], Files]:
+        lm = self._language_model(given(place.cell.checkpoint))
+        return self._score(lm, place.cell, given(place.cell.prompt))
 
 
 class AdapterScorer(Scorer):
     """Scores of selected adapters (rule `evaluate_adapter`)."""
 
-    def _compute(self, place: Place) -> tuple[dict, Files]:
+    def _compute(self, place: Place[BenchmarkCell]) -> tuple[dict[str, Any], Files]:
         from lm_validity.cells.training.lora import use_adapter
 
         selection = self.workspace.selection(place.cell)
@@ -118,12 +128,14 @@ class KeptRequests:
 
     MOST_KEPT = 100_000
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._tokenizer: str | None = None
-        self._prepared: dict[tuple, object] = {}
-        self._encodings: dict = {}
+        self._prepared: dict[tuple[str, str, str], PreparedRequests] = {}
+        self._encodings: dict[tuple[str, str], tuple[list[int], list[int]]] = {}
 
-    def requests(self, lm, key: tuple, prepare: Callable[[], object]):
+    def requests(
+        self, lm: "LanguageModel", key: tuple[str, str, str], prepare: "Callable[[], PreparedRequests]"
+    ) -> "PreparedRequests":
         """The prepared requests of (benchmark, split, prompt), built by `prepare` where they are not kept."""
         tokenizer = lm.tokenizer_key()
         kept = sum(len(group) for prepared in self._prepared.values() for group in prepared.requests)
@@ -135,7 +147,7 @@ class KeptRequests:
         return self._prepared[key]
 
 
-def _write_items(items, folder: Path) -> None:
+def _write_items(items: "pd.DataFrame", folder: Path) -> None:
     """items.parquet of a cell: the columns of ITEMS that belong to a document."""
     import pyarrow
 

@@ -4,7 +4,7 @@ Reads validation results only. An adapter is chosen over the untouched model onl
 """
 
 from lm_validity.errors import CellError
-from lm_validity.run.cell import BenchmarkCell
+from lm_validity.run.cell import BenchmarkCell, given
 from lm_validity.run.rules.select_adapter import SELECT_ADAPTER
 from lm_validity.run.rules.select_prompt import SELECT_PROMPT
 from lm_validity.run.workspace import Workspace
@@ -29,9 +29,9 @@ def select_prompt(workspace: Workspace, cell: BenchmarkCell) -> dict:
 def direct_validation(workspace: Workspace, cell: BenchmarkCell) -> dict[str, float]:
     """The untouched model's validation value of the benchmark's metric, by prompt."""
     metric = workspace.run.benchmarks[cell.benchmark].metric
-    values = {}
+    values: dict[str, float] = {}
     for direct in SELECT_PROMPT.stands_on(workspace.grid, cell):
-        values[direct.prompt] = workspace.finished(direct)["result"]["metrics"][metric]["value"]
+        values[given(direct.prompt)] = workspace.finished(direct)["result"]["metrics"][metric]["value"]
     return values
 
 
@@ -63,8 +63,8 @@ def select_adapter(workspace: Workspace, cell: BenchmarkCell) -> dict:
             order = (
                 better * result["best_value"],
                 -result["best_epoch"],
-                -float(candidate.learning_rate),
-                -PROMPT_ORDER.index(candidate.prompt),
+                -float(given(candidate.learning_rate)),
+                -PROMPT_ORDER.index(given(candidate.prompt)),
             )
             candidates.append((order, trained["folder"], rows[-1]))
     if not candidates:

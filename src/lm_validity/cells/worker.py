@@ -6,14 +6,19 @@ import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from lm_validity.cells.models.prefetch import check_unchanged
 from lm_validity.errors import INSTALL_CUDA, CellError, InputError
 from lm_validity.files import read_json
-from lm_validity.run.cell import Job
+from lm_validity.run.cell import BenchmarkCell, Job
 from lm_validity.run.scoring import document_bos, prompt_settings
 from lm_validity.run.store import Place
 from lm_validity.run.workspace import Workspace
+
+if TYPE_CHECKING:
+    from lm_validity.cells.models.language_model import LanguageModel
+    from lm_validity.cells.tasks.tasks import AnyTask, Documents
 
 Files = Callable[[Path], None]
 
@@ -21,16 +26,17 @@ Files = Callable[[Path], None]
 class Worker(ABC):
     """Computes cells of one model and rule. torch is imported when the first cell really has to be computed."""
 
-    def __init__(self, workspace: Workspace, job: Job):
+    def __init__(self, workspace: Workspace, job: Job[BenchmarkCell]):
         self.workspace, self.run, self.store = workspace, workspace.run, workspace.store
         self.model = self.run.models[job.model]
         self._checkpoints = {getattr(cell, "checkpoint", None) for cell in job.cells}
         self.size_class = self.run.configuration.size_classes[self.model.size_class]
-        self._language_models: dict[str, object] = {}
+        self._language_models: dict[str, LanguageModel] = {}
         self._load_errors: dict[str, CellError] = {}
-        self._tasks: dict[str, object] = {}
+        self._tasks: dict[str, AnyTask] = {}
+        self._notes: dict[str, object] = {}  # of the cell at hand, for its sidecar
 
-    def compute(self, place: Place) -> None:
+    def compute(self, place: Place[BenchmarkCell]) -> None:
         """Compute one cell and commit it to the store. Raises CellError where it fails by its own fault."""
         from lm_validity.cells.models.sidecar import Stopwatch
 
@@ -42,7 +48,7 @@ class Worker(ABC):
         shutil.rmtree(self.workspace.work / place.folder, ignore_errors=True)
 
     @abstractmethod
-    def _compute(self, place: Place) -> tuple[dict, Files]:
+    def _compute(self, place: Place[BenchmarkCell]) -> tuple[dict[str, Any], Files]:
         """(result, function that writes the cell's files into a folder)."""
 
     @property
@@ -55,7 +61,7 @@ class Worker(ABC):
     def _device(self) -> str:
         return resolve_device(self.run.configuration.evaluation.device, self.model.size_class, self.size_class.gpu)
 
-    def _language_model(self, checkpoint: str):
+    def _language_model(self, checkpoint: str) -> "LanguageModel":
         """The model at a checkpoint, loaded once; only one is held at a time."""
         if checkpoint in self._load_errors:
             raise self._load_errors[checkpoint]
@@ -116,7 +122,7 @@ class Worker(ABC):
         """Give up what holds the last checkpoint, before the next one is loaded."""
         self._language_models.clear()
 
-    def _task(self, benchmark: str):
+    def _task(self, benchmark: str) -> "AnyTask":
         from lm_validity.cells.tasks.tasks import TaskRecord, fewshot_digest, load_task
 
         if benchmark not in self._tasks:
@@ -134,7 +140,7 @@ class Worker(ABC):
                 raise CellError(error.problem, error.hint) from error
         return self._tasks[benchmark]
 
-    def _documents(self, benchmark: str, split: str):
+    def _documents(self, benchmark: str, split: str) -> "Documents":
         from lm_validity.cells.tasks.splits import Split, documents
 
         record = read_json(self.workspace.split_path(benchmark, split))

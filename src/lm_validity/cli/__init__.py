@@ -2,7 +2,7 @@
 
 import errno
 import sys
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
 
@@ -15,7 +15,7 @@ UNUSABLE = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM
 CELLS = ("torch", "transformers", "tokenizers", "safetensors", "peft", "accelerate", "datasets", "lm_eval")
 
 # what typer raises for a wrong command line; its own module of exceptions is private
-UsageError = typer.BadParameter.__base__
+UsageError: type[typer.BadParameter] = typer.BadParameter.__base__  # type: ignore[assignment] # it has all that is asked
 
 # Commands in the order of `lm-validity --help`; those in no group are the workflow's own.
 GROUPS = {
@@ -30,7 +30,7 @@ WORKFLOW = "Commands that the workflow runs"
 class GroupedHelp(typer.core.TyperGroup):
     """The commands by group, each with the whole first sentence of its help."""
 
-    def format_commands(self, ctx, formatter) -> None:
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # typer's copy of click is private
         """Write the groups."""
         others = sorted(set(self.commands) - {name for names in GROUPS.values() for name in names})
         for title, names in {**GROUPS, WORKFLOW: others}.items():

@@ -4,9 +4,9 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -14,6 +14,11 @@ from lm_validity.cli.configfile import DEFAULT, Configfile
 from lm_validity.run.participants import kind_label
 from lm_validity.run.rules import RULES
 from lm_validity.run.rules.base import Rule
+
+if TYPE_CHECKING:
+    from lm_validity.config.load import Run
+
+RowT = TypeVar("RowT")
 
 ModelId = Annotated[str, typer.Option("--model", help="Id in the models sheet.")]
 LanguageModelId = Annotated[str, typer.Option("--language-model", help="Id in the sheet of language models.")]
@@ -105,7 +110,7 @@ def _job_commands() -> list[Callable[..., None]]:
     return [_make_command(rule) for rule in RULES.values()]
 
 
-def _make_command(rule: Rule) -> Callable[..., None]:
+def _make_command(rule: Rule[Any, Any]) -> Callable[..., None]:
     def of_model(model: ModelId, batch: Batch, configfile: Configfile = DEFAULT) -> None:
         _run_job(rule, model, batch, configfile)
 
@@ -117,7 +122,7 @@ def _make_command(rule: Rule) -> Callable[..., None]:
     return command
 
 
-def _run_job(rule: Rule, model: str, batch: str, configfile: Path) -> None:
+def _run_job(rule: Rule[Any, Any], model: str, batch: str, configfile: Path) -> None:
     # compute nodes have no network, and a job that finds one must not use it
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     # a time limit or scancel ends the process in an orderly way: leases are given back
@@ -142,13 +147,13 @@ def _run_job(rule: Rule, model: str, batch: str, configfile: Path) -> None:
     run_job(workspace, job)
 
 
-def _load(configfile: Path):
+def _load(configfile: Path) -> "Run":
     from lm_validity.config.load import load_run
 
     return load_run(configfile)
 
 
-def _row(rows: dict, identifier: str, kind: str, sheet: str):
+def _row(rows: Mapping[str, RowT], identifier: str, kind: str, sheet: str | None) -> RowT:
     from lm_validity.errors import InputError, nearest
 
     if identifier not in rows:

@@ -1,9 +1,12 @@
 """`lm-validity export …`: our tables in the layouts of others."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Benchmarks = Annotated[
     Path | None,
@@ -15,7 +18,7 @@ app = typer.Typer(help="Write tables in the layouts of others.", no_args_is_help
 @app.command("lm-eval")
 def lm_eval(
     scores: Annotated[Path, typer.Argument(help="scores.parquet")],
-    output: Annotated[Path, typer.Option(help="Folder for the result files, one folder a model.")],
+    output: Annotated[Path, typer.Option(help="Folder for the result files, one folder per model.")],
     benchmarks: Benchmarks = None,
 ) -> None:
     """scores.parquet -> result files in lm-eval's layout (results_*.json), which `import lm-eval` reads back."""
@@ -53,7 +56,7 @@ def every_eval_ever(
     print(f"{output}: {len(written)} files, {'' if rules else 'not '}checked against the schema of every_eval_ever")
 
 
-def _scores(path: Path, benchmarks: Path | None):
+def _scores(path: Path, benchmarks: Path | None) -> "pd.DataFrame":
     """The table, with what it leaves open from the sheet."""
     from lm_validity.tables.schema import read_scores
     from lm_validity.tables.sheets import completed, read_benchmarks

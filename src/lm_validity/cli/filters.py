@@ -1,9 +1,12 @@
 """`lm-validity filter …`: choose items of a benchmark, and judge the choice where it was not made."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from lm_validity.studies.signal.filters.judge import UnanimousJudge
 
 app = typer.Typer(
     help="Filter a benchmark's items, and judge the filter on models it did not see.",
@@ -82,11 +85,11 @@ def align(
     print(f"accepted: {result.accepted:.3f} [{low:.3f}, {high:.3f}] of {result.items} items")
 
 
-def _make_judge(settings: dict):
+def _make_judge(settings: dict[str, Any]) -> "UnanimousJudge":
     """The unanimous judge of a recipe's `llm_judge` step: an endpoint where `url` is given, else a local
     model."""
     from lm_validity.errors import InputError
-    from lm_validity.studies.signal.filters.judge import EndpointJudge, UnanimousJudge
+    from lm_validity.studies.signal.filters.judge import EndpointJudge, Judge, UnanimousJudge
 
     settings = dict(settings)
     if "model" not in settings:
@@ -96,7 +99,7 @@ def _make_judge(settings: dict):
     try:
         if "url" in settings:
             of_local_models = ("dtype", "device")
-            judge = EndpointJudge(**{key: settings[key] for key in settings if key not in of_local_models})
+            judge: Judge = EndpointJudge(**{key: settings[key] for key in settings if key not in of_local_models})
         else:
             from lm_validity.cells.judging import LocalJudge
 

@@ -10,7 +10,7 @@ from lm_validity.errors import InputError
 app = typer.Typer(
     help="Turn published or foreign score files into tables.", no_args_is_help=True, rich_markup_mode=None
 )
-Strict = Annotated[bool, typer.Option("--strict", help="Fail where a file would be skipped or a score is there twice.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Fail where a file would be skipped or a score occurs twice.")]
 Output = Annotated[Path, typer.Option(help="Folder for the table.")]
 
 
@@ -58,7 +58,7 @@ def csv(
     as_is: Annotated[bool, typer.Option("--as-is", help="Scores are neither fractions nor percentages.")] = False,
     repeats: Annotated[str, typer.Option(help="refuse, or first: of different scores under one key.")] = "refuse",
 ) -> None:
-    """A table of scores, one score a row (long) or one column a benchmark or model (wide) -> scores.parquet."""
+    """A table of scores, one score per row (long) or one column per benchmark or model (wide) -> scores.parquet."""
     from lm_validity.tables.formats.import_csv import CsvOptions, read_csv_scores
     from lm_validity.tables.formats.import_log import ImportLog
 

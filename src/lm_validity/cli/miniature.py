@@ -1,15 +1,18 @@
 """`lm-validity miniature …`: the synthetic world and the tiny models trained in it."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from lm_validity.config.miniature import MiniatureSettings
 
 app = typer.Typer(help="Make the miniature world and its models.", no_args_is_help=True, rich_markup_mode=None)
 ConfigFile = Annotated[Path, typer.Option("--configfile", help="Configuration with a section `miniature`.")]
 
 
-def _settings(configfile: Path):
+def _settings(configfile: Path) -> "MiniatureSettings":
     """The section `miniature` of a configuration file; the sheets it names may not exist yet."""
     import yaml
 
@@ -83,4 +86,4 @@ def sheets(
 
 
 def _print_progress(step: int, steps: int, loss: float) -> None:
-    print(f"step {step} of {steps}, loss {loss:.3f} nats a token", flush=True)
+    print(f"step {step} of {steps}, loss {loss:.3f} nats per token", flush=True)

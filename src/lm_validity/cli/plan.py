@@ -21,7 +21,9 @@ def plan(
     ] = "cheap-and-block",
     cells: Annotated[Path | None, typer.Option(help="Your own list instead: columns model and benchmark.")] = None,
     audit: Annotated[int | None, typer.Option(min=1, help="Add a round of so many random unplanned cells.")] = None,
-    budget: Annotated[float | None, typer.Option(min=0, help="Most hours of preparation, as `cost` counts.")] = None,
+    budget: Annotated[
+        float | None, typer.Option(min=0, help="Most hours of fine-tuning and of scoring adapters, as `cost` counts.")
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of what is drawn.")] = 0,
     output: Annotated[Path | None, typer.Option(help="The plan; plan.tsv beside the configuration.")] = None,
     calibration: Annotated[
@@ -45,9 +47,9 @@ def plan(
     estimator = Estimator(run, map(load_run, calibration or ()))
     costs, before = preparation_costs(estimator), run.plan or {}
     if cells is not None:
-        added = listed_cells(read_cells(cells, *run.agreement_names), before, cells)
+        added = listed_cells(read_cells(cells, *run.agreement_names), before, cells, run.ruled_out)
     elif audit is not None:
-        added = designs.audit(costs, before, audit, seed)
+        added = designs.audit(costs, before, audit, seed, run.ruled_out)
     else:
         added = designs.first_plan(estimator, costs, design, seed, budget)
     planned = [*before.values(), *added]

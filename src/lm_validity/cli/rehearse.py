@@ -32,7 +32,7 @@ def rehearse(
     known = [row.model for row in rehearsed_models(run)]
     unknown = [name for name in model or () if name not in known]
     if unknown:
-        raise InputError(f"--model {unknown[0]}: not a model of this run.", f"choose of {', '.join(known)}.")
+        raise InputError(f"--model {unknown[0]}: not a model of this run.", f"choose one of {', '.join(known)}.")
     for line in rehearse_run(run, model):
         print(line, flush=True)
     rows = [row for row in rehearsed_models(run) if not model or row.model in model]
@@ -69,8 +69,8 @@ def rehearse_run(run: "Run", only: list[str] | None = None) -> Iterator[str]:
             try:
                 found = ask(f"model {row.model!r}", question)
             except Exception as error:  # no causal model, a bug on GPUs, or something that cannot be pretended
-                known = isinstance(error, InputError)
-                what = error.problem if known else f"{type(error).__name__}: {first_line(error)[:200]}"
+                unforeseen = f"{type(error).__name__}: {first_line(error)[:200]}"
+                what = error.problem if isinstance(error, InputError) else unforeseen
                 yield f"{row.model}: FAILS on the pretended GPU ({what})"
                 continue
             write_json(rehearsal_path(run, question), asdict(found))

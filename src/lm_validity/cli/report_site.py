@@ -1,7 +1,7 @@
 """`lm-validity report DIR_OR_FILES...`: from result files to a site, beside the reports as subcommands."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -12,7 +12,7 @@ NAME = "DIR_OR_FILES..."  # of the command without a name, as the help lists it
 class PathsOrCommand(TyperGroup):
     """A group whose first argument is a subcommand's name, or else a path for the command `NAME`."""
 
-    def parse_args(self, ctx, args: list[str]) -> list[str]:
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # typer's copy of click is private
         if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
             args = [NAME, *args]
         return super().parse_args(ctx, args)
@@ -37,11 +37,9 @@ def report_site(
         list[str] | None, typer.Option(help="PATH=NAME: name of the model of a file or of all files in a folder.")
     ] = None,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Fail where a file would be skipped or a score is there twice.")
+        bool, typer.Option("--strict", help="Fail where a file would be skipped or a score occurs twice.")
     ] = False,
-    plan: Annotated[
-        Path | None, typer.Option(help="Sheet of what was to be prepared; other cells are not missing.")
-    ] = None,
+    plan: Annotated[Path | None, typer.Option(help="Plan sheet: cells outside it do not count as missing.")] = None,
     resamples: Annotated[int, typer.Option(min=0, help="Resamples for intervals; 0 skips them.")] = 1000,
     processes: Annotated[int, typer.Option(min=1, help="Reports written at the same time.")] = 2,
 ) -> None:

@@ -21,7 +21,8 @@ Models = Annotated[Path, typer.Option(help="Models sheet (CSV or TSV).")]
 Benchmarks = Annotated[Path, typer.Option(help="Benchmarks sheet (CSV or TSV).")]
 Output = Annotated[Path, typer.Option(help="Folder for summary.json, tables, figures and the page.")]
 Resamples = Annotated[int, typer.Option(min=0, help="Resamples for intervals; 0 skips them.")]
-Plan = Annotated[Path | None, typer.Option(help="Sheet of what was to be prepared; other cells are not missing.")]
+Plan = Annotated[Path | None, typer.Option(help="Plan sheet: cells outside it do not count as missing.")]
+PlannedBy = Annotated[Path | None, typer.Option(help="The run's configuration, for what it planned.")]
 REPORTS, SCREENING, WORDS = Reports(), Screening(), E2LM.as_words()
 
 
@@ -38,11 +39,10 @@ def agreement(
     selections: Annotated[Path | None, typer.Option(help="selections.parquet, for the prompts chosen.")] = None,
     plan: Plan = None,
 ) -> None:
-    """Do the benchmarks agree on which model is better, before and after equal preparation?"""
+    """Do the benchmarks agree on which model is better, directly and after identical fine-tuning?"""
     from lm_validity.studies.agreement.report import report_agreement
 
-    options = {"items": items, "resamples": resamples, "tau": tau, "align": align, "selections": selections}
-    report_agreement(scores, models, benchmarks, output, **options, plan=plan)
+    report_agreement(scores, models, benchmarks, output, items, resamples, tau, align, selections, plan)
 
 
 @app.command("factors")
@@ -106,8 +106,10 @@ def signal(
     later_window: Annotated[str, typer.Option(help="FROM,TO in which it should hold.")] = WORDS["later_window"],
     weights: Annotated[str, typer.Option(help="Of quality, consistency and compliance.")] = WORDS["weights"],
     printed: Annotated[Path | None, typer.Option(help="CSV of printed overall scores to recompute.")] = None,
+    configfile: PlannedBy = None,
 ) -> None:
     """Does a benchmark say something early in training?"""
+    from lm_validity.config.load import load_run
     from lm_validity.studies.signal.options import make_options
     from lm_validity.studies.signal.report import report_signal
 
@@ -119,8 +121,8 @@ def signal(
         later_window=later_window,
         weights=weights,
     )
-    given = {"benchmarks": benchmarks, "items": items, "selection": selection, "resamples": resamples}
-    report_signal(scores, models, output, options=options, printed=printed, **given)
+    plan = None if configfile is None else load_run(configfile).signal_plan
+    report_signal(scores, models, output, benchmarks, items, selection, resamples, options, printed, plan)
 
 
 @app.command("bias")
@@ -133,11 +135,14 @@ def bias(
     formula: Annotated[
         Literal["all", "equations", "notebooks", "overdispersed"], typer.Option(help="One formula, or all.")
     ] = "all",
+    configfile: PlannedBy = None,
 ) -> None:
     """Does pretraining on unlabelled test text inflate a score?"""
+    from lm_validity.config.load import load_run
     from lm_validity.studies.bias.report import report_bias
 
-    report_bias(trials, output, sampler=sampler, formula=formula)
+    plan = None if configfile is None else load_run(configfile).bias_plan
+    report_bias(trials, output, sampler=sampler, formula=formula, plan=plan)
 
 
 @app.command("items")

@@ -1,20 +1,24 @@
-"""Subcommands that add rounds to a plan by what was measured: `next`; `rounds`, which also runs the workflow; and
+"""Subcommands that add rounds to plans by what was measured: `next`; `rounds`, which also runs the workflow; and
 `add-model`, for a model that joins a finished study."""
 
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from lm_validity.cli.overview import DEFAULT, Configfile
 
+if TYPE_CHECKING:
+    from lm_validity.site.rounds import Goal, Round
+
 GoalOption = Annotated[
-    str,
+    str | None,
     typer.Option(
-        help="tau=.95: expected agreement with the full grid's ranking; rank=2: the widest rank interval, places up "
-        "and down; budget=500: hours of preparation of the whole plan."
+        help="Of the agreement study. tau=.95: expected agreement with the full grid's ranking; rank=2: the widest "
+        "rank interval, places up and down; budget=500: hours that the whole plan takes."
     ),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the first round.")]
@@ -30,35 +34,38 @@ def register(app: typer.Typer) -> None:
     app.command()(add_model)
 
 
-def next_round(goal: GoalOption, configfile: Configfile = DEFAULT, calibration: Calibration = None) -> None:
-    """Add a round to the plan: the unmeasured cells that make the ranks surer for the fewest hours, and why. They are
-    in the ranks and in no agreement."""
+def next_round(goal: GoalOption = None, configfile: Configfile = DEFAULT, calibration: Calibration = None) -> None:
+    """Add a round, and say why. Agreement, with --goal: the unmeasured cells that make the ranks surer for the fewest
+    hours, which are in the ranks and in no agreement. Bias, where tasks stop on widths: a batch of subsamples for the
+    tasks whose interval is too wide. Signal in two stages: what the first decides, and the rest for the undecided."""
     from lm_validity.site.rounds import parse_goal
 
-    _add_round(configfile, parse_goal(goal), calibration)
+    _add_rounds(configfile, None if goal is None else parse_goal(goal), calibration)
 
 
 def rounds(
-    goal: GoalOption,
+    goal: GoalOption = None,
     arguments: Annotated[list[str] | None, typer.Argument(help="For snakemake, after a --.")] = None,
     configfile: Configfile = DEFAULT,
     seed: Seed = 0,
     calibration: Calibration = None,
 ) -> None:
-    """Plan (where the file that `plan` names is not there yet), run the workflow, add a round, run it again, until the
-    goal is reached. Ends with Snakemake's exit code where that is not 0, and with 1 where no cell is left that helps
-    and the goal is not reached. A second call goes on."""
+    """Plan (where the file that `plan` names is not there yet), run the workflow, add a round as `next` does, run it
+    again, until there is nothing to add. Ends with Snakemake's exit code where that is not 0, and with 1 where no cell
+    is left that helps and the goal is not reached. A second call goes on."""
     from lm_validity.site.rounds import parse_goal
 
-    wanted, options = parse_goal(goal), tuple(arguments or ())
-    _plan_first(configfile, wanted, seed, calibration, options)
+    wanted, options = None if goal is None else parse_goal(goal), tuple(arguments or ())
+    if wanted is not None:
+        _plan_first(configfile, wanted, seed, calibration, options)
     while True:
         _run_workflow(configfile, *options)
-        found = _add_round(configfile, wanted, calibration)
-        if not found.cells and not found.reached:
+        found, added = _add_rounds(configfile, wanted, calibration)
+        if added:
+            continue
+        if found is not None and not found.reached:
             sys.exit(1)
-        if not found.cells:
-            return
+        return
 
 
 def add_model(
@@ -87,14 +94,14 @@ def add_model(
 
     wanted = None if goal is None else parse_goal(goal)
     if wanted is not None and wanted.kind == "tau":
-        raise InputError(f"--goal {goal}: of one model there is no ranking.", "write rank=2 or budget=5.")
+        raise InputError(f"--goal {goal}: one model cannot be ranked.", "write rank=2 or budget=5.")
     run = load_run(configfile)
     earlier = earlier_cells(run, model)
     place = None if wanted is None else check_place(run, configfile, output, adds_a_round=True)
     found = place_model(run, model, preparation_costs(Estimator(run, map(load_run, calibration or ()))))
     for line in describe_joining(found):
         print(line)
-    if place is None:
+    if place is None or wanted is None:
         return
     print(describe_cells(found, wanted))
     cells = joining_cells(found, wanted, earlier)
@@ -106,7 +113,9 @@ def add_model(
         print(f"Set `plan: {place}` in {configfile}.")
 
 
-def _plan_first(configfile: Path, goal, seed: int, calibration, options: tuple[str, ...]) -> None:
+def _plan_first(
+    configfile: Path, goal: "Goal", seed: int, calibration: Iterable[Path] | None, options: tuple[str, ...]
+) -> None:
     """Write the first round, unless it is there. Documents are counted before, so that cheap benchmarks are known."""
     import yaml
 
@@ -120,7 +129,7 @@ def _plan_first(configfile: Path, goal, seed: int, calibration, options: tuple[s
 
     values = read_values(configfile)
     place = values.get("plan") if isinstance(values, dict) else None
-    if not isinstance(place, str) or not place:
+    if not isinstance(values, dict) or not isinstance(place, str) or not place:
         raise InputError(f"{configfile}: key 'plan' names no file.", "set `plan: plan.tsv`; it will be written there.")
     if Path(place).is_file():
         return
@@ -145,7 +154,33 @@ def _run_workflow(configfile: Path, *options: str) -> None:
         sys.exit(code)
 
 
-def _add_round(configfile: Path, goal, calibration):
+def _add_rounds(
+    configfile: Path, goal: "Goal | None", calibration: Iterable[Path] | None
+) -> "tuple[Round | None, int]":
+    """(the agreement study's round, if a goal is given; how many rows the plans of all studies got)."""
+    from lm_validity.config.load import load_run
+    from lm_validity.errors import InputError
+    from lm_validity.site.batches import add_batch
+    from lm_validity.site.stages import add_stage
+
+    run = load_run(configfile)
+    adding = [add for plan, add in ((run.signal_plan, add_stage), (run.bias_plan, add_batch)) if plan is not None]
+    if goal is None and not adding:
+        raise InputError(
+            f"{configfile}: no study of it goes on without a goal.",
+            "give --goal for a plan of the agreement study, or set bias.stop_at_half_width or the section signal.",
+        )
+    found = None if goal is None else _add_round(configfile, goal, calibration)
+    added = 0 if found is None else len(found.cells)
+    for add in adding:
+        lines, rows = add(run)
+        added += rows
+        for line in lines:
+            print(line, flush=True)
+    return found, added
+
+
+def _add_round(configfile: Path, goal: "Goal", calibration: Iterable[Path] | None) -> "Round":
     """The round (`site.rounds.Round`), in the plan now if it has cells."""
     from lm_validity.config.load import load_run
     from lm_validity.monitor.cost import Estimator
@@ -156,6 +191,7 @@ def _add_round(configfile: Path, goal, calibration):
     run = load_run(configfile)
     place = plan_place(run, configfile)
     standing = standing_of(run)
+    assert run.plan is not None, "plan_place has seen to it"
     check_finished(standing, run.plan)
     found = choose_round(standing, goal, preparation_costs(Estimator(run, map(load_run, calibration or ()))))
     if found.cells:

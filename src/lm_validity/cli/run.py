@@ -2,11 +2,14 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from lm_validity.cli.configfile import DEFAULT, Configfile
+
+if TYPE_CHECKING:
+    from lm_validity.config.load import Run
 
 
 def register(app: typer.Typer) -> None:
@@ -50,7 +53,7 @@ def check_cells(
     """Name the failed cells, remove the manifests that hold them, and exit 1; or write --output."""
     from lm_validity.files import write_json
     from lm_validity.monitor.check import failed_cells, manifests_digest, set_aside
-    from lm_validity.monitor.planning.describe import describe_plan
+    from lm_validity.monitor.planning.describe import describe_plans
     from lm_validity.run.cell import label
     from lm_validity.run.grid import Grid
     from lm_validity.run.manifests import write_failures
@@ -69,8 +72,8 @@ def check_cells(
             " set aside. Remove the cause and run again: only these cells are computed."
         )
         sys.exit(0 if after_error else 1)
-    if run.plan is not None:
-        print(describe_plan(run))
+    for line in describe_plans(run):
+        print(line)
     if output is not None:
         cells = sum(len(job.cells) for job in grid.jobs.values())
         write_json(output, {"cells": cells, "failed": 0, "manifests": manifests_digest(grid)})
@@ -165,14 +168,14 @@ def findings(configfile: Configfile = DEFAULT) -> None:
     page = run.results / "report" / "index.html"
     if not page.is_file():
         hint = "run the workflow to its end; `lm-validity status` says how far it is, with the same --configfile."
-        raise InputError(f"{page}: not there yet.", hint)
+        raise InputError(f"{page}: it does not exist yet.", hint)
     print(f"Report: {page}")
     for folder in _report_folders(run):
         for finding in read_json(folder / "page.json")["findings"]:
             print(f"- {finding['sentence']}")
 
 
-def _report_folders(run) -> list[Path]:
+def _report_folders(run: "Run") -> list[Path]:
     """The reports of the studies that the configuration asks for; older ones of others may lie beside them."""
     from lm_validity.run.grid import REPORTS_OF
 
@@ -181,7 +184,7 @@ def _report_folders(run) -> list[Path]:
     return [folder for folder in folders if (folder / "page.json").is_file()]
 
 
-def _load(configfile: Path):
+def _load(configfile: Path) -> "Run":
     from lm_validity.config.load import load_run
 
     return load_run(configfile)

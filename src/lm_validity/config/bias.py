@@ -3,9 +3,9 @@
 Only the standard library and pydantic are imported: the Snakefile reads this at parse time.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, field_validator, model_validator
 
 from lm_validity.config.section import Positive, Section
 
@@ -13,7 +13,7 @@ Rate = Annotated[float, Field(gt=0, lt=1)]
 EXPERIMENT = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"  # no dot: it separates the parts of a cell's name
 
 
-def _keys_as_text(value):
+def _keys_as_text(value: object) -> object:
     """YAML reads `500: 20` with a number as key."""
     return {str(key): one for key, one in value.items()} if isinstance(value, dict) else value
 
@@ -41,13 +41,13 @@ class Experiment(Section):
 
     @field_validator("language_models", "tasks", "m", "n")
     @classmethod
-    def unique(cls, values):
+    def unique(cls, values: tuple[object, ...]) -> tuple[object, ...]:
         if len(set(values)) != len(values):
             raise ValueError("holds a value twice")
         return values
 
     @model_validator(mode="after")
-    def be_consistent(self):
+    def be_consistent(self) -> Self:
         if self.packing and self.method != "zero_shot":
             raise ValueError("packing is for method zero_shot")
         if self.packing and self.planted_leak:
@@ -59,12 +59,17 @@ class Experiment(Section):
                     raise ValueError(f"subsamples: {key!r} is no n and no m,n of this experiment")
             for m in self.m:
                 for n in self.n:
-                    if self.count_subsamples(m, n) is None:
+                    if self._own_count(m, n) is None:
                         raise ValueError(f"subsamples: nothing for m = {m}, n = {n}")
         return self
 
-    def count_subsamples(self, m: int, n: int) -> int | None:
+    def count_subsamples(self, m: int, n: int) -> int:
         """Random draws at (m, n); an entry of its own comes before one for all m."""
+        count = self._own_count(m, n)
+        assert count is not None, "be_consistent has seen to it"
+        return count
+
+    def _own_count(self, m: int, n: int) -> int | None:
         if not isinstance(self.subsamples, dict):
             return self.subsamples
         given = {key.replace(" ", ""): value for key, value in self.subsamples.items()}
@@ -147,6 +152,19 @@ class BiasSettings(Section):
     subsamples_a_cell: Positive | Literal["all"] = Field(
         25, description="Subsamples that are one finished result of the store. Another number makes other cells."
     )
+    stop_at_half_width: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="Turn it on to save trials: a task stops where the 95% interval of its bias is ± this or narrower "
+        "(a fraction of accuracy; 0.0125 is 1.25 points). `lm-validity next` adds a batch of subsamples_a_cell to the "
+        "other tasks. null: every task has all subsamples.",
+    )
+    plan: str | None = Field(
+        None,
+        description="Sheet (TSV) of the batches after the first, which `lm-validity next` writes; with "
+        "stop_at_half_width only.",
+    )
     paper: bool = Field(
         False,
         description="Do as the authors' code does where that is not the valid choice; overrules seeds, "
@@ -168,7 +186,7 @@ class BiasSettings(Section):
 
     @model_validator(mode="wrap")
     @classmethod
-    def do_as_the_authors(cls, values, read):
+    def do_as_the_authors(cls, values: object, read: ModelWrapValidatorHandler[Self]) -> Self:
         """What `paper` means, here and nowhere else: truncation at the model's limit when classifying, a fresh pooler
         after pretraining, one seed for every training, equal texts drawn like any others."""
         settings = read(values)
@@ -177,9 +195,17 @@ class BiasSettings(Section):
         training = settings.training.model_copy(update={"max_length": None, "pooler": "paper"})
         return settings.model_copy(update={"training": training, "seeds": "fixed", "drop_duplicate_texts": False})
 
+    @model_validator(mode="after")
+    def stop_by_a_plan(self):
+        if (self.plan is None) != (self.stop_at_half_width is None):
+            raise ValueError("stop_at_half_width and plan go together: give the width, and the sheet to write")
+        if self.plan is not None and self.subsamples_a_cell == "all":
+            raise ValueError("stop_at_half_width needs a number of subsamples_a_cell: that many are a batch")
+        return self
+
     @field_validator("experiments")
     @classmethod
-    def name_experiments(cls, experiments):
+    def name_experiments(cls, experiments: dict[str, Experiment]) -> dict[str, Experiment]:
         import re
 
         for name in experiments:

@@ -3,7 +3,9 @@
 Standard library and pydantic only: the Snakefile reads this at parse time.
 """
 
-from typing import Annotated, Literal
+from collections.abc import Collection
+from functools import partial
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -62,7 +64,7 @@ class Task(SheetRow):
     causal_batch: Positive | None = Field(None, description="Training batch of causal models.")
 
     @model_validator(mode="after")
-    def name_each_class_once(self):
+    def name_each_class_once(self) -> Self:
         if len(self.class_names) < 2 or len(set(self.class_names)) < len(self.class_names):
             raise ValueError("class_names must be two or more different names, separated by |")
         if self.labels and len(self.labels) != len(self.class_names):
@@ -75,13 +77,13 @@ SOURCE_COLUMNS = set(Task.model_fields) - {"training_epochs", "pretraining_batch
 
 
 def read_bias_sheets(
-    settings: BiasSettings, run: str, size_classes, results: str = "results"
+    settings: BiasSettings, run: str, size_classes: Collection[str], results: str = "results"
 ) -> tuple[dict[str, LanguageModel], dict[str, Task]]:
     """Both sheets by id, `results/{run}` in a path replaced by the run's folder, and every experiment checked against
     them."""
-    known = {"described_in": DESCRIBED_IN, "run": run, "results": results, "size_classes": size_classes}
-    models = read_rows(settings.language_models, LanguageModel, setting="bias: language_models", **known)
-    tasks = read_rows(settings.tasks, Task, setting="bias: tasks", **known)
+    read = partial(read_rows, described_in=DESCRIBED_IN, run=run, results=results, size_classes=size_classes)
+    models = read(settings.language_models, LanguageModel, setting="bias: language_models")
+    tasks = read(settings.tasks, Task, setting="bias: tasks")
     for name, experiment in settings.experiments.items():
         _check_ids(name, "language_models", experiment.language_models, models, settings.language_models)
         _check_ids(name, "tasks", experiment.tasks, tasks, settings.tasks)
@@ -91,7 +93,7 @@ def read_bias_sheets(
     return models, tasks
 
 
-def _check_ids(experiment: str, key: str, wanted: tuple[str, ...], known: dict, sheet: str) -> None:
+def _check_ids(experiment: str, key: str, wanted: tuple[str, ...], known: Collection[str], sheet: str) -> None:
     for identifier in wanted:
         if identifier not in known:
             close = nearest(identifier, known)
@@ -101,7 +103,7 @@ def _check_ids(experiment: str, key: str, wanted: tuple[str, ...], known: dict, 
             )
 
 
-def _check_methods(name: str, experiment: Experiment, models: dict[str, LanguageModel], settings) -> None:
+def _check_methods(name: str, experiment: Experiment, models: dict[str, LanguageModel], settings: BiasSettings) -> None:
     for identifier in experiment.language_models or models:
         if experiment.method == "zero_shot" and models[identifier].architecture == "masked":
             raise InputError(

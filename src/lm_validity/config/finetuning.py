@@ -3,7 +3,7 @@
 Only the standard library and pydantic are imported: the Snakefile reads this at parse time.
 """
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
@@ -41,7 +41,7 @@ class OneFinetune(Section):
 
     @field_validator("early_stop")
     @classmethod
-    def train_as_published(cls, early_stop, info: ValidationInfo):
+    def train_as_published(cls, early_stop: int | None, info: ValidationInfo) -> int | None:
         if early_stop and info.data.get("target_modules") == "paper":
             raise bad_value("target_modules: paper trains every epoch as published", "set early_stop to false.")
         return early_stop
@@ -64,7 +64,7 @@ class Finetuning(OneFinetune):
 
     @field_validator("learning_rates", mode="before")
     @classmethod
-    def keep_as_written(cls, rates):
+    def keep_as_written(cls, rates: object) -> object:
         """A rate names files: YAML's 1e-5 and "1e-5" must be one cell, so both become the same short text."""
         if isinstance(rates, list | tuple):
             return tuple(_rate_name(rate) for rate in rates)
@@ -72,13 +72,13 @@ class Finetuning(OneFinetune):
 
     @field_validator("learning_rates", "seeds")
     @classmethod
-    def unique(cls, values):
+    def unique(cls, values: tuple[object, ...]) -> tuple[object, ...]:
         if len(set(values)) != len(values):
             raise ValueError("holds a value twice")
         return values
 
 
-def _rate_name(rate) -> str:
+def _rate_name(rate: Any) -> str:
     """0.00002, "2e-05" -> "2e-5"."""
     try:
         number = float(rate)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import yaml
 from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from lm_validity.config.load import validate
 from lm_validity.config.sections import Configuration
@@ -60,7 +61,7 @@ def _section_lines(section: BaseModel, depth: int) -> list[str]:
     return lines
 
 
-def _default_comment(field, value) -> str:
+def _default_comment(field: FieldInfo, value: object) -> str:
     """What the default is, where the demo differs from it."""
     if field.is_required() or isinstance(value, BaseModel | dict) or field.default == value:
         return ""
@@ -69,11 +70,11 @@ def _default_comment(field, value) -> str:
     return f" (Default: {_inline(_plain(field.default))})"
 
 
-def _plain(value):
+def _plain(value: object) -> object:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _inline(value) -> str:
+def _inline(value: object) -> str:
     text = yaml.safe_dump(value, default_flow_style=True, width=10_000, sort_keys=False)
     return text.strip().removesuffix("...").strip()
 

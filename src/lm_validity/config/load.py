@@ -2,14 +2,17 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, overload
 
 from pydantic import BaseModel, ValidationError
 
+from lm_validity.config.bias import BiasSettings
+from lm_validity.config.bias_plan import BiasPlan, read_bias_plan
 from lm_validity.config.bias_sheets import LanguageModel, Task, read_bias_sheets
-from lm_validity.config.plan import Plan, read_plan
+from lm_validity.config.plan import Plan, read_plan, read_sheet
 from lm_validity.config.sections import Configuration
 from lm_validity.config.sheets import Benchmark, Model, read_benchmarks, read_models
+from lm_validity.config.signal_plan import SignalPlan, read_signal_plan
 from lm_validity.errors import InputError, nearest
 
 Settings = TypeVar("Settings", bound=BaseModel)
@@ -20,7 +23,9 @@ class Run:
     """A configuration with its sheets read; `results` is where everything it makes goes.
 
     `models` and `benchmarks` are of the agreement and signal studies, `language_models` and `tasks` of the bias study;
-    each is empty where no study needs it. `plan`: the cells that are prepared; None where all are.
+    each is empty where no study needs it. `plan`: the cells that are prepared; None where all are. `ruled_out`: rows of
+    the plan that are kept so that nobody chooses them again. `bias_plan`: how many subsamples each task has; None where
+    all have all. `signal_plan`: which checkpoints each benchmark is scored at; None where all are.
     """
 
     configuration: Configuration
@@ -29,6 +34,9 @@ class Run:
     language_models: dict[str, LanguageModel] = field(default_factory=dict)
     tasks: dict[str, Task] = field(default_factory=dict)
     plan: Plan | None = None
+    ruled_out: Plan = field(default_factory=dict)
+    bias_plan: BiasPlan | None = None
+    signal_plan: SignalPlan | None = None
 
     @property
     def name(self) -> str:
@@ -42,6 +50,18 @@ class Run:
         return models, [name for name, row in rows if "agreement" in row.studies and not row.variant_of]
 
     @property
+    def bias(self) -> BiasSettings:
+        """The section of the bias study; the configuration has it where a run has that study's jobs."""
+        assert self.configuration.bias is not None, "no study bias"
+        return self.configuration.bias
+
+    @property
+    def plan_file(self) -> Path:
+        """The sheet of the plan, where there is one."""
+        assert self.configuration.plan is not None, "no plan"
+        return Path(self.configuration.plan)
+
+    @property
     def results(self) -> Path:
         return Path(self.configuration.results) / self.name
 
@@ -51,7 +71,7 @@ def load_run(path: str | Path) -> Run:
     return build_run(read_values(path), str(path))
 
 
-def read_values(path: str | Path):
+def read_values(path: str | Path) -> object:
     """What a configuration file holds, unchecked. Raises InputError where it is no YAML file."""
     import yaml
 
@@ -66,21 +86,27 @@ def read_values(path: str | Path):
         ) from error
 
 
-def build_run(values, source: str) -> Run:
+def build_run(values: object, source: str) -> Run:
     """Validate configuration values (a dict, as Snakemake merges it) and read the sheets they name."""
     configuration = validate(values, source)
-    models = benchmarks = language_models = tasks = {}
+    models: dict[str, Model] = {}
+    benchmarks: dict[str, Benchmark] = {}
+    language_models: dict[str, LanguageModel] = {}
+    tasks: dict[str, Task] = {}
+    bias_plan = None
     results = configuration.results
     if configuration.models is not None:
         ramps = {name: ramp.as_ramp() for name, ramp in configuration.batch_ramps.items()}
         models = read_models(configuration.models, configuration.name, configuration.size_classes, ramps, results)
     if configuration.benchmarks is not None:
         benchmarks = read_benchmarks(configuration.benchmarks, configuration.name, results)
-    if "bias" in configuration.studies:
+    if "bias" in configuration.studies and configuration.bias is not None:
         bias, classes = configuration.bias, configuration.size_classes
         language_models, tasks = read_bias_sheets(bias, configuration.name, classes, results)
-    plan = _read_plan(configuration, models, benchmarks)
-    run = Run(configuration, models, benchmarks, language_models, tasks, plan)
+        bias_plan = read_bias_plan(bias, tasks)
+    plan, ruled_out = _read_plan(configuration, models, benchmarks)
+    signal_plan = _read_signal_plan(configuration, models, benchmarks)
+    run = Run(configuration, models, benchmarks, language_models, tasks, plan, ruled_out, bias_plan, signal_plan)
     _check_precision(run)
     _check_fewshot(run)
     _check_variants(run)
@@ -89,11 +115,24 @@ def build_run(values, source: str) -> Run:
     return run
 
 
-def _read_plan(configuration: Configuration, models: dict[str, Model], benchmarks: dict[str, Benchmark]) -> Plan | None:
-    """The plan of the agreement study, where the configuration names one."""
+def _read_plan(
+    configuration: Configuration, models: dict[str, Model], benchmarks: dict[str, Benchmark]
+) -> tuple[Plan | None, Plan]:
+    """The plan of the agreement study, where the configuration names one, and what it rules out."""
     if configuration.plan is None:
-        return None
-    return read_plan(configuration.plan, *Run(configuration, models, benchmarks).agreement_names)
+        return None, {}
+    names = Run(configuration, models, benchmarks).agreement_names
+    plan = read_plan(configuration.plan, *names)
+    return plan, {pair: row for pair, row in read_sheet(configuration.plan, *names).items() if row.ruled_out}
+
+
+def _read_signal_plan(
+    configuration: Configuration, models: dict[str, Model], benchmarks: dict[str, Benchmark]
+) -> SignalPlan | None:
+    """The plan of the signal study, where the configuration has two stages."""
+    along_training = [row for row in models.values() if "signal" in row.studies]
+    names = [name for name, row in benchmarks.items() if "signal" in row.studies and not row.variant_of]
+    return read_signal_plan(configuration.signal, along_training, names)
 
 
 def _check_generation_backend(run: Run) -> None:
@@ -188,7 +227,11 @@ def _check_precision(run: Run) -> None:
         )
 
 
-def validate(values, source: str, kind: type[Settings] = Configuration) -> Settings:
+@overload
+def validate(values: object, source: str) -> Configuration: ...
+@overload
+def validate(values: object, source: str, kind: type[Settings]) -> Settings: ...
+def validate(values: object, source: str, kind: type[BaseModel] = Configuration) -> BaseModel:
     """A `Configuration` (or a section, `kind`), or one InputError for the first thing that is wrong with it."""
     if not isinstance(values, dict):
         raise InputError(f"{source}: a mapping of keys was expected.", "see config/config.yaml.")
@@ -217,7 +260,7 @@ def _input_error(error: ValidationError, source: str, kind: type[BaseModel]) -> 
     )
 
 
-def _known_keys(section: type[BaseModel], location) -> list[str]:
+def _known_keys(section: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
     """The keys of the section at `location` in another, walking the models' annotations."""
     for part in location:
         field = section.model_fields.get(str(part))
@@ -228,7 +271,7 @@ def _known_keys(section: type[BaseModel], location) -> list[str]:
     return list(section.model_fields)
 
 
-def _section_of(annotation):
+def _section_of(annotation: object) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     for argument in getattr(annotation, "__args__", ()):

@@ -3,7 +3,7 @@
 Only the standard library and pydantic are imported: the Snakefile reads this at parse time.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -45,7 +45,7 @@ class MiniatureSettings(Section):
     batch_documents: int = Field(64, ge=1, description="Documents an optimizer step of pretraining.")
 
     @model_validator(mode="after")
-    def leave_room_for_prose(self):
+    def leave_room_for_prose(self) -> Self:
         if self.grammar_share + self.format_share >= 1:
             raise ValueError("grammar_share and format_share leave no room for prose")
         return self

@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from lm_validity.config.rows import SheetRow, read_rows
+from lm_validity.config.rows import SheetRow, list_rows
 from lm_validity.config.section import bad_value
 from lm_validity.errors import InputError, nearest
 
@@ -19,6 +19,7 @@ BLOCK = 3  # fewest models that a benchmark is prepared with: below, nothing can
 SETTING = "plan"
 # reasons on which something depends: random cells check predictions; cells chosen by earlier scores are in no agreement
 AUDIT, BY_SCORES, JOINS = "audit", "rank uncertainty", "joins"
+RULED_OUT = "cannot succeed"  # a person writes it: the cell is not planned, and no command chooses it again
 
 
 def _check_listed(name: str, info: ValidationInfo) -> str:
@@ -30,7 +31,8 @@ def _check_listed(name: str, info: ValidationInfo) -> str:
             if close
             else f"the plan may name {', '.join(list(known)[:8])}{' and others' if len(known) > 8 else ''}."
         )
-        raise bad_value(f"no {info.field_name} of the agreement study", hint)
+        study = (info.context or {}).get("study", "agreement")
+        raise bad_value(f"no {info.field_name} of the {study} study", hint)
     return name
 
 
@@ -59,22 +61,34 @@ class PlannedCell(SheetRow):
         harmed by it."""
         return self.reason in (BY_SCORES, JOINS)
 
+    @property
+    def ruled_out(self) -> bool:
+        """Whether the cell is not planned and never to be chosen."""
+        return self.reason == RULED_OUT
+
 
 COLUMNS = tuple(PlannedCell.model_fields)
 Plan = Mapping[tuple[str, str], PlannedCell]  # by (model, benchmark)
 
 
+def read_sheet(
+    path: str | Path, models: Collection[str] | None = None, benchmarks: Collection[str] | None = None
+) -> Plan:
+    """The rows of a sheet by (model, benchmark), in its order, those that are ruled out too.
+
+    `models`, `benchmarks`: those of the agreement study; None takes any name. Raises InputError for a row that names
+    another one, occurs twice, or has no usable round or probability.
+    """
+    known = {"models": models, "benchmarks": benchmarks}
+    cells = list_rows(path, PlannedCell, setting=SETTING, described_in=DESCRIBED_IN, context=known)
+    return {(cell.model, cell.benchmark): cell for cell in cells}
+
+
 def read_cells(
     path: str | Path, models: Collection[str] | None = None, benchmarks: Collection[str] | None = None
 ) -> Plan:
-    """The cells of a sheet by (model, benchmark), in its order.
-
-    `models`, `benchmarks`: those of the agreement study; None takes any name. Raises InputError for a row that names
-    another one, is there twice, or has no usable round or probability.
-    """
-    return read_rows(
-        path, PlannedCell, setting=SETTING, described_in=DESCRIBED_IN, models=models, benchmarks=benchmarks
-    )
+    """`read_sheet` without what is ruled out."""
+    return {pair: cell for pair, cell in read_sheet(path, models, benchmarks).items() if not cell.ruled_out}
 
 
 def read_plan(path: str | Path, models: Collection[str], benchmarks: Collection[str]) -> Plan:

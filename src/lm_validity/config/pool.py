@@ -1,10 +1,10 @@
-"""The pool sheet of the miniature world: one row a model that is trained from scratch.
+"""The pool sheet of the miniature world: one row per model that is trained from scratch.
 
 Standard library and pydantic only: the Snakefile reads this at parse time.
 """
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -50,13 +50,13 @@ class MiniatureModel(SheetRow):
         return self.hidden_size * 8 // 3 // 8 * 8 if self.architecture == "llama" else 4 * self.hidden_size
 
     @model_validator(mode="after")
-    def keep_masked_models_to_the_bias_study(self):
+    def keep_masked_models_to_the_bias_study(self) -> Self:
         if self.architecture == "bert" and (self.studies != "bias" or self.checkpoint_every):
             raise ValueError("a bert is for the bias study only: studies must be bias, without checkpoints")
         return self
 
     @model_validator(mode="after")
-    def divide_evenly(self):
+    def divide_evenly(self) -> Self:
         if self.hidden_size % (2 * self.heads):
             raise ValueError(f"hidden_size must be a multiple of {2 * self.heads} for {self.heads} heads")
         if self.checkpoint_every and self.steps % self.checkpoint_every:

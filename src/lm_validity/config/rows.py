@@ -4,6 +4,7 @@ Standard library and pydantic only: the Snakefile reads this at parse time.
 """
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, TypeVar
 
@@ -99,9 +100,28 @@ BETWEEN_COMMAS = _split_at(",")
 
 
 def read_rows(
-    path: str | Path, kind: type[Row], *, setting: str | None = None, described_in: str = DESCRIBED_IN, **context
-) -> dict:
-    """The sheet's rows by their id (a tuple where several fields are the id), in order.
+    path: str | Path,
+    kind: type[Row],
+    *,
+    setting: str | None = None,
+    described_in: str = DESCRIBED_IN,
+    **context: object,
+) -> dict[str, Row]:
+    """`list_rows` by their id, which is the first field."""
+    identifier = next(iter(kind.model_fields))
+    rows = list_rows(path, kind, setting=setting, described_in=described_in, context=context)
+    return {getattr(row, identifier): row for row in rows}
+
+
+def list_rows(
+    path: str | Path,
+    kind: type[Row],
+    *,
+    setting: str | None = None,
+    described_in: str = DESCRIBED_IN,
+    context: Mapping[str, object],
+) -> list[Row]:
+    """The sheet's rows, in order; no two have the same id.
 
     setting: the configuration's key that names the sheet; described_in: the page about its columns. Both for hints.
     context: what the row's validators may ask for: `run`, the configuration's name; `results`, the folder of all runs;
@@ -116,8 +136,8 @@ def read_rows(
     found = read_text_rows(path, LAYOUT, short_rows=kind.model_config["extra"] == "ignore")
     columns = _columns(path, found, kind)
     key = kind.identified_by or (next(iter(kind.model_fields)),)
-    rows: dict[str | tuple, Row] = {}
-    lines: dict[str | tuple, int] = {}
+    rows: list[Row] = []
+    lines: dict[tuple[object, ...], int] = {}
     context = {**context, "sheet": path}
     for values, line in zip(found.rows, found.lines, strict=True):
         given = {field: values[at] for field, at in columns.items() if values[at]}
@@ -126,18 +146,18 @@ def read_rows(
         except ValidationError as error:
             names = {field: found.header[at] for field, at in columns.items()}
             raise _input_error(error, kind, given, names, f"{path}, row {line}", described_in) from None
-        values = tuple(getattr(row, field) for field in key)
-        identifier = values if kind.identified_by else values[0]
-        if identifier in rows:
+        identifier = tuple(getattr(row, field) for field in key)
+        if identifier in lines:
             where = ", ".join(
                 f"column {found.header[columns[field]]!r}, value {value!r}"
-                for field, value in zip(key, values, strict=True)
+                for field, value in zip(key, identifier, strict=True)
             )
             raise InputError(
                 f"{path}, row {line}, {where}: this id occurs twice (also in row {lines[identifier]}).",
                 "give each row its own id.",
             )
-        rows[identifier], lines[identifier] = row, line
+        rows.append(row)
+        lines[identifier] = line
     return rows
 
 

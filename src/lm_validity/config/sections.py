@@ -3,7 +3,7 @@
 Only the standard library and pydantic are imported: the Snakefile reads this at parse time.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -12,9 +12,11 @@ from lm_validity.config.cards import Cards
 from lm_validity.config.finetuning import Finetuning
 from lm_validity.config.miniature import MiniatureSettings
 from lm_validity.config.section import Positive, Section
+from lm_validity.config.signal import SignalStages
 from lm_validity.config.training_tokens import E2LM_BATCH_RAMP, BatchRamp
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+DocumentBos = Literal["auto", "once", "every", "lm-eval"]
 Many = Positive | Literal["all"]
 AsManyAsFit = Many | Literal["auto"]
 
@@ -66,7 +68,7 @@ class Evaluation(Section):
     max_generated_tokens: Positive = Field(
         256, description="Longest answer of a generation task, unless the task sets its own."
     )
-    document_bos: Literal["auto", "once", "every", "lm-eval"] = Field(
+    document_bos: DocumentBos = Field(
         "auto",
         description="Perplexity corpora: one beginning-of-text token a document (once), or one a window (every), or as "
         "lm-eval has it, which also scores a tokenizer's own after the one it puts before. auto: every for Gemma, "
@@ -79,7 +81,8 @@ class Evaluation(Section):
         "Base models are always plain.",
     )
     mixed_dtypes: bool = Field(
-        False, description="Let models of the agreement study differ in dtype; equal precision is equal preparation."
+        False,
+        description="Let models of the agreement study differ in dtype. Then they are not compared at equal precision.",
     )
     system_instruction: str | None = Field(
         None, description="System message under the chat prompt, the same in training and evaluation."
@@ -91,7 +94,7 @@ class Evaluation(Section):
     )
 
     @model_validator(mode="after")
-    def have_a_gpu_for_vllm(self):
+    def have_a_gpu_for_vllm(self) -> Self:
         if self.generation_backend == "vllm" and self.device == "cpu":
             raise ValueError("generation_backend vllm needs a GPU, and device is cpu: set one of them otherwise")
         if self.generation_backend == "vllm" and self.device.startswith("cuda:") and self.device != "cuda:0":
@@ -161,7 +164,7 @@ class Replay(Section):
     )
 
 
-def _split_numbers(value):
+def _split_numbers(value: object) -> object:
     """`100,200` as the command line has it."""
     return value.split(",") if isinstance(value, str) else value
 
@@ -232,7 +235,7 @@ class Screening(Section):
 
     training_examples: int = Field(1000, ge=0, description="Fewest training examples of a benchmark.")
     unimproved_share: float = Field(
-        0.2, ge=0, le=1, description="Largest share of models that preparation does not improve."
+        0.2, ge=0, le=1, description="Largest share of models that fine-tuning does not improve."
     )
     negative_share: float = Field(
         0.5, ge=0, le=1, description="Largest share of the other benchmarks with negative agreement (direct)."
@@ -245,7 +248,9 @@ class SizeClass(Section):
     gpu: int = Field(1, ge=0, description="GPUs a job; with several, a model's layers are spread over them.")
     gpu_memory_gb: float = Field(80, ge=0, description="Memory of each GPU in GB: preflight names what does not fit.")
     gpu_type: Literal["h200", "h100", "l40s", "a100", "a40"] = Field(
-        "h200", description="What `cost` takes a GPU's speed from; the cluster is asked for one in the profile."
+        "h200",
+        description="What `cost` takes a GPU's speed from; the cluster is asked for one in the profile. h100 and h200 "
+        "are the SXM modules: their PCIe and NVL cards are 16 to 24% slower.",
     )
     cpus: Positive = Field(4, description="Processor cores a job.")
     mem_mb: Positive = Field(32_000, description="Memory of the machine a job, in MB.")
@@ -256,7 +261,7 @@ class SizeClass(Section):
     batching: SizeBatching | None = Field(None, description="As `batching`, for models of this size.")
 
     @model_validator(mode="after")
-    def have_memory_on_gpus(self):
+    def have_memory_on_gpus(self) -> Self:
         if self.gpu and not self.gpu_memory_gb:
             raise ValueError("gpu_memory_gb is 0, and the class has GPUs: give their memory, or set gpu to 0")
         return self
@@ -316,8 +321,8 @@ class Configuration(Section):
     benchmarks: str | None = Field(None, description="Sheet of benchmarks (TSV). Not needed for the bias study.")
     plan: str | None = Field(
         None,
-        description="Sheet of the models and benchmarks that are prepared, where not every model is on every benchmark "
-        "(`lm-validity plan` writes one). Direct scores are taken of all. null prepares all.",
+        description="Sheet of the models and benchmarks to fine-tune, where not every model is on every benchmark "
+        "(`lm-validity plan` writes one). All are scored directly. null fine-tunes all.",
     )
     splits: Splits = Field(Splits(), description=Splits.__doc__)
     evaluation: Evaluation = Field(Evaluation(), description=Evaluation.__doc__)
@@ -330,6 +335,11 @@ class Configuration(Section):
         DEFAULT_BATCH_RAMPS,
         description="From iterations to tokens, for models whose row names one in the column batch_ramp and whose "
         "checkpoints have no tokens_b.",
+    )
+    signal: SignalStages | None = Field(
+        None,
+        description="Turn it on where checkpoints are many and evaluations cost: the signal study in two stages. null: "
+        "every benchmark at every checkpoint.",
     )
     bias: BiasSettings | None = Field(None, description="The bias study, with sheets of its own.")
     reports: Reports = Field(Reports(), description=Reports.__doc__)
@@ -348,7 +358,7 @@ class Configuration(Section):
     )
 
     @model_validator(mode="after")
-    def have_what_the_studies_need(self):
+    def have_what_the_studies_need(self) -> Self:
         if set(self.studies) & {"agreement", "signal"}:
             for key in ("models", "benchmarks"):
                 if getattr(self, key) is None:
@@ -357,6 +367,8 @@ class Configuration(Section):
             raise ValueError("section 'bias' is missing (study bias needs it)")
         if self.plan is not None and "agreement" not in self.studies:
             raise ValueError("key 'plan' is of the study agreement, which is not among the studies")
+        if self.signal is not None and "signal" not in self.studies:
+            raise ValueError("section 'signal' is of the study signal, which is not among the studies")
         if self.replay and (self.miniature or "bias" in self.studies):
             raise ValueError("a replay serves scores of models: it goes with neither miniature nor study bias")
         return self

@@ -5,7 +5,7 @@ workflow, which has to load and to score them too. Standard library and pydantic
 time.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, get_args
 
@@ -70,10 +70,10 @@ class _CheckpointRow(Checkpoint):
 FINAL = Checkpoint(checkpoint="final")
 
 
-def _read_checkpoints(path, info: ValidationInfo):
+def _read_checkpoints(path: object, info: ValidationInfo) -> object:
     """Checkpoints in the order of their sheet, then `final` unless the sheet has a row for it. The path is relative
     to the models sheet."""
-    if not isinstance(path, str):
+    if not isinstance(path, str) or info.context is None:
         return path
     known = {name: value for name, value in info.context.items() if name in ("run", "results")}
     found = read_rows(info.context["sheet"].parent / path, _CheckpointRow, setting="models", **known)
@@ -273,14 +273,15 @@ class Benchmark(BenchmarkFacts):
 def read_models(
     path: str | Path,
     run: str,
-    size_classes=(),
+    size_classes: Collection[str] = (),
     batch_ramps: Mapping[str, BatchRamp] | None = None,
     results: str = "results",
 ) -> dict[str, Model]:
     """The models sheet by id, in the sheet's order. `results/{run}` at the start of a path becomes the run's folder."""
     ramps = batch_ramps or {}
-    known = {"run": run, "results": results, "size_classes": size_classes, "batch_ramps": ramps}
-    found = read_rows(path, Model, setting="models", **known)
+    found = read_rows(
+        path, Model, setting="models", run=run, results=results, size_classes=size_classes, batch_ramps=ramps
+    )
     return {name: model.with_tokens_of(ramps) for name, model in found.items()}
 
 

@@ -8,6 +8,7 @@ Snakefile reads sheets at parse time.
 import csv
 import gzip
 import zlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -40,7 +41,7 @@ def read_text_rows(path: Path, layout: str, *, short_rows: bool = True) -> TextR
     Rows without any value and lines that begin with # are skipped, shorter rows have empty values at their end, and a
     last column that is empty throughout is left out. `layout` is the hint of errors that concern the whole file. Raises
     InputError for a file that is absent, damaged or no UTF-8 text, a quote that does not end on its line, a row wider
-    than the header (or shorter, without `short_rows`), a column's name that is there twice, and a file without rows.
+    than the header (or shorter, without `short_rows`), a column's name that occurs twice, and a file without rows.
     """
     if not path.is_file():
         raise InputError(f"{path}: no such file.", "check the path.")
@@ -56,7 +57,7 @@ def read_text_rows(path: Path, layout: str, *, short_rows: bool = True) -> TextR
     return found
 
 
-def _parse(handle, path: Path, short_rows: bool) -> TextRows:
+def _parse(handle: Iterable[str], path: Path, short_rows: bool) -> TextRows:
     numbered = [(number, line) for number, line in enumerate(handle, 1) if line.strip() and not line.startswith("#")]
     # The last line may lack its end, by which a quote that does not end is told
     text = [line.rstrip("\r\n") + "\n" for _, line in numbered]

@@ -1,6 +1,6 @@
 """Text-classification tasks of the miniature world, for the bias study: texts in the world's words, a class for each.
 
-    <world>/classification/<task>.jsonl      one object a line: text, label (class number)
+    <world>/classification/<task>.jsonl      one object per line: text, label (class number)
 
 Names of classes are words of the world, so that a language model can read them. None can be solved by a word that only
 one class has: a class is known by words that are alike (values of one attribute), by order, or by a relation, so that

@@ -86,7 +86,9 @@ def corpus_rows(world: World, corpus: str, split: str) -> list[dict]:
     return [{"id": text.replace(" ", "-"), "subject": subject, "text": text} for subject, text in texts]
 
 
-def _everything(world: World, sizes=(("test", 240), ("validation", 100), ("training", 200))) -> dict[str, list]:
+def _everything(
+    world: World, sizes: tuple[tuple[str, int], ...] = (("test", 240), ("validation", 100), ("training", 200))
+) -> dict[str, list]:
     """Distinct documents, the kinds by turns, cut into splits."""
     draw = generator(world.seed, "corpus", "everything")
     kinds = ["grammar", *dict.fromkeys(name for names in FAMILY_FORMATS.values() for name in names)]

@@ -52,7 +52,7 @@ def ask(draw: Random, world: World, name: str, entity: str, attribute: str, plac
         return Question(cloze_context(attribute, entity), tuple(options), gold, form.closing)
     if form.lettered:
         shown = " ".join(f"{letter} {option}" for letter, option in zip(LETTERS, options, strict=True))
-        choices = LETTERS
+        choices: tuple[str, ...] = LETTERS
     else:
         shown = " or ".join(options)
         choices = tuple(form.choice.format(attribute=attribute, value=option) for option in options)

@@ -108,5 +108,5 @@ def _table(header: tuple[str, ...], rows: list[tuple]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _cell(value) -> str:
+def _cell(value: object) -> str:
     return f"{value:.9f}".rstrip("0") if isinstance(value, float) else str(value)

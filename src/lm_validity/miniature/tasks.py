@@ -11,6 +11,7 @@ started from anywhere.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from lm_validity.miniature.documents import corpus_rows
 from lm_validity.miniature.language import BEGIN, FORMATS, SCIENCE
@@ -44,7 +45,7 @@ class Benchmark:
         )
 
 
-def _facts(name: str, category: str, output_type: str = "multiple_choice", **options) -> Benchmark:
+def _facts(name: str, category: str, output_type: str = "multiple_choice", **options: Any) -> Benchmark:
     return Benchmark(name, output_type, category, lambda world, split: fact_items(world, name, name, split), **options)
 
 

@@ -78,7 +78,9 @@ def make_world(settings: MiniatureSettings) -> World:
     }
     names = _names(generator(settings.seed, "names"), sum(sizes.values()))
     draw = generator(settings.seed, "facts")
-    groups, facts, exposure = {}, {name: {} for name in names}, {}
+    groups: dict[str, list[str]] = {}
+    facts: dict[str, dict[str, str]] = {name: {} for name in names}
+    exposure: dict[str, float] = {}
     start = 0
     for group, size in sizes.items():
         groups[group] = names[start : start + size]

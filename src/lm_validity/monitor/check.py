@@ -100,9 +100,9 @@ def repair(run: Run, verify: bool = True) -> list[Problem]:
             if any(damage[folder] for folder in folders):
                 remove.add(path)
     remove_manifests(remove)
-    for folder, what in damage.items():
-        if what:
-            problems.append(Problem(folder, what, "will be computed again"))
+    for folder, harm in damage.items():
+        if harm:
+            problems.append(Problem(folder, harm, "will be computed again"))
             _remove_cell(run, store, folder)
     return problems
 

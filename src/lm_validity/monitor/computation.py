@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from lm_validity.config.finetuning import PATIENCE
 from lm_validity.monitor.spent import Spent
 from lm_validity.pages.page import Finding, Page, Section, Table
 
@@ -53,9 +54,22 @@ def computation_page(spent: Spent, planned: Finding | None = None) -> Page | Non
     return Page(
         "computation",
         "What was computed",
-        [one for one in (Finding(sentence, basis), planned) if one],
+        [one for one in (Finding(sentence, basis), planned, _early_stops(spent)) if one],
         [Section("Counts", tables=[table]), *([_truncation(spent)] if spent.truncated else [])],
         question="What did this run take?",
+    )
+
+
+def _early_stops(spent: Spent) -> Finding | None:
+    """What `finetuning.early_stop` spared, where it was on."""
+    found = spent.early_stops
+    if not found["fine_tunes"]:
+        return None
+    return Finding(
+        f"{found['stopped']:,} of {found['fine_tunes']:,} fine-tunes stopped early, which spared "
+        f"{found['allowed'] - found['trained']:,} of {found['allowed']:,} epochs.",
+        f"finetuning.early_stop: a learning rate ends after {PATIENCE} epochs without improvement on validation. "
+        "A later epoch might have been better. Fine-tunes that diverged are not counted.",
     )
 
 

@@ -6,10 +6,10 @@ model's cells are predicted from the other models' (each cell from the other cel
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lm_validity.config.load import Run
 from lm_validity.files import read_json
@@ -123,7 +123,7 @@ class Estimator:
         if len(self.measured) < 2:
             return None
         by_model = len({one.model for one in self.measured}) > 1
-        groups: dict[str | int, list[Measured]] = {}
+        groups: dict[object, list[Measured]] = {}
         for number, one in enumerate(self.measured):
             groups.setdefault(one.model if by_model else number, []).append(one)
         cells, totals = [], []
@@ -133,8 +133,8 @@ class Estimator:
             expected = [one.predicted * correction(found, one.rule, one.size_class) for one in inside]
             cells += [abs(math.log(value / one.seconds)) for value, one in zip(expected, inside, strict=True)]
             totals.append(abs(math.log(sum(expected) / sum(one.seconds for one in inside))))
-        factors = (math.exp(value) for value in (median(cells), median(totals), max(totals)))
-        return Error(len(cells), *factors, "model" if by_model else "cell")
+        cell, total, worst = (math.exp(value) for value in (median(cells), median(totals), max(totals)))
+        return Error(len(cells), cell, total, worst, "model" if by_model else "cell")
 
 
 def corrections(cells: list[tuple[str, str, float, float]]) -> dict[tuple[str, ...], float]:
@@ -165,9 +165,9 @@ class Need(NamedTuple):
     calibrated: bool
 
 
-def needs(estimator: Estimator, unfinished: set | None = None) -> list[Need]:
+def needs(estimator: Estimator, unfinished: Collection[Cell] | None = None) -> list[Need]:
     """Per rule, over all cells, or over the `unfinished` ones. Selections run on the login node and cost nothing."""
-    run, found = estimator.run, {}
+    run, found = estimator.run, dict[str, Need]()
     for job in Grid(run).jobs.values():
         cells = [cell for cell in job.cells if unfinished is None or cell in unfinished]
         if not cells:
@@ -177,17 +177,20 @@ def needs(estimator: Estimator, unfinished: set | None = None) -> list[Need]:
         if not rule.on_login_node:
             start = estimator.workload.start_seconds(rule.row(run, job.model))
             seconds = sum(map(estimator.seconds, cells)) + start
-        row = found.setdefault(job.rule, [0, 0, 0.0, 0.0, 0.0])
-        for index, value in enumerate(
-            (len(cells), 1, seconds / 3600, seconds * asked.gpus / 3600, asked.minutes * asked.gpus / 60)
-        ):
-            row[index] += value
-    return [Need(rule, *row, estimator.is_calibrated(rule)) for rule, row in found.items()]
+        before = found.get(job.rule) or Need(job.rule, 0, 0, 0.0, 0.0, 0.0, estimator.is_calibrated(job.rule))
+        found[job.rule] = before._replace(
+            cells=before.cells + len(cells),
+            jobs=before.jobs + 1,
+            hours=before.hours + seconds / 3600,
+            gpu_hours=before.gpu_hours + seconds * asked.gpus / 3600,
+            requested_gpu_hours=before.requested_gpu_hours + asked.minutes * asked.gpus / 60,
+        )
+    return list(found.values())
 
 
 def memory_by_class(estimator: Estimator) -> dict[str, dict]:
     """size class -> models, what a first attempt asks for, and the largest measured and expected GPU memory."""
-    run, found = estimator.run, {}
+    run, found = estimator.run, dict[str, dict[str, Any]]()
     for model in Grid(run).used_rows:
         one = size_class(run, model)
         row = found.setdefault(model.size_class, {"models": 0, "mem_mb": one.mem_mb, "gpus": one.gpu, "gpu_gb": 0.0})

@@ -10,19 +10,22 @@ from lm_validity.errors import INSTALL_CUDA, INSTALL_NF4, Problem
 from lm_validity.files import read_json
 from lm_validity.monitor.scheduler import controller_since
 from lm_validity.monitor.workload import Workload
+from lm_validity.run.architectures import why_not_causal
 from lm_validity.run.grid import Grid
 from lm_validity.run.participants import kind_and_id, kind_label, size_class
-from lm_validity.run.rehearsals import memory_problem, read_rehearsal
+from lm_validity.run.rehearsals import config_of, memory_problem, read_rehearsal, rehearsed_models
 from lm_validity.run.rules import rule_of
 
 
 def readiness_problems(run: Run) -> list[Problem]:
-    """Locks, chat templates, GPU memory, a torch without CUDA, no vLLM or bitsandbytes. Reads files only."""
+    """Locks, models that are not causal, chat templates, GPU memory, a torch without CUDA, no vLLM or bitsandbytes.
+    Reads files only."""
     problems = lock_problems(run)
     if run.configuration.replay:
         return problems
     packages = [*torch_problems(run), *vllm_problems(run), *quantization_problems(run)]
-    return [*problems, *template_problems(run), *gpu_memory_problems(run), *packages]
+    models = [*architecture_problems(run), *template_problems(run), *gpu_memory_problems(run)]
+    return [*problems, *models, *packages]
 
 
 def lock_problems(run: Run) -> list[Problem]:
@@ -37,6 +40,17 @@ def lock_problems(run: Run) -> list[Problem]:
             "look for jobs it left (below), then `snakemake --unlock` with the same --configfile",
         )
     ]
+
+
+def architecture_problems(run: Run) -> list[Problem]:
+    """Models of the agreement and signal studies whose config.json is here and is not that of a causal one."""
+    found = []
+    for row in rehearsed_models(run):
+        config = config_of(run, row)
+        wrong = why_not_causal(config[0]) if config is not None else None
+        if wrong is not None:
+            found.append(Problem(f"model {row.model}", *wrong))
+    return found
 
 
 def template_problems(run: Run) -> list[Problem]:
@@ -98,7 +112,9 @@ def vllm_problems(run: Run) -> list[Problem]:
 def quantization_problems(run: Run) -> list[Problem]:
     """4-bit weights that the bias study asks for, where bitsandbytes is not installed."""
     bias = run.configuration.bias
-    prompted = run.language_models and any(one.method == "zero_shot" for one in bias.experiments.values())
+    if bias is None or not run.language_models:
+        return []
+    prompted = any(one.method == "zero_shot" for one in bias.experiments.values())
     if not prompted or bias.zero_shot.quantization != "nf4" or importlib.util.find_spec("bitsandbytes") is not None:
         return []
     return [Problem("bitsandbytes", "is not installed, and bias.zero_shot.quantization is nf4", INSTALL_NF4)]

@@ -23,7 +23,8 @@ def recomputed_cells(run: Run) -> list[str]:
     finished under, and perhaps where it depends on such a cell. Cells that were never finished are not listed.
     """
     state = RunState(run)
-    grid, again, reasons = state.workspace.grid, set(), Counter()
+    grid, again = state.workspace.grid, set[Cell]()
+    reasons: Counter[tuple[str, str]] = Counter()
     for one in state.cells:
         cell, rule = one.cell, rule_of(one.cell)
         if one.state == "stale":

@@ -1,7 +1,8 @@
 """What a run is expected to cost, as text for a terminal."""
 
+from lm_validity.config.load import Run
 from lm_validity.monitor.cost import Estimator, Need, memory_by_class, needs
-from lm_validity.monitor.planning.describe import describe_plan
+from lm_validity.monitor.planning.describe import describe_plans
 from lm_validity.monitor.planning.savings import describe_savings
 from lm_validity.monitor.status import RunState
 from lm_validity.run.rules import RULES
@@ -21,13 +22,14 @@ def render_cost(estimator: Estimator, state: RunState) -> str:
             f"{_hours(sum(one.hours for one in rest))} hours, "
             f"{_hours(sum(one.gpu_hours for one in rest))} of them on GPUs"
         )
+    lines += describe_plans(run)
     if run.plan is not None:
-        lines += [describe_plan(run), describe_savings(estimator, run.plan)]
+        lines.append(describe_savings(estimator, run.plan))
     lines += [*_memory(estimator), *_storage(estimator, state), "", *_trust(estimator)]
     return "\n".join(lines)
 
 
-def _header(run) -> str:
+def _header(run: Run) -> str:
     width = max(map(len, RULES))
     return (
         f"{run.name}: expected cost\n{'rule':>{width}} {'cells':>8} {'jobs':>7} {'hours':>10} {'GPU hours':>10} "
@@ -37,7 +39,15 @@ def _header(run) -> str:
 
 def _table(rows: list[Need]) -> list[str]:
     lines = []
-    total = Need("total", *(sum(getattr(one, key) for one in rows) for key in Need._fields[1:-1]), True)
+    total = Need(
+        "total",
+        sum(one.cells for one in rows),
+        sum(one.jobs for one in rows),
+        sum(one.hours for one in rows),
+        sum(one.gpu_hours for one in rows),
+        sum(one.requested_gpu_hours for one in rows),
+        True,
+    )
     for one in [*rows, total]:
         lines.append(
             f"{one.rule:>16} {one.cells:>8,} {one.jobs:>7,} {_hours(one.hours):>10} {_hours(one.gpu_hours):>10} "

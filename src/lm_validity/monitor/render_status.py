@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from importlib import resources
 
-from lm_validity.monitor.planning.describe import describe_plan, unplanned_pairs
+from lm_validity.monitor.planning.describe import describe_plans, unplanned_pairs
 from lm_validity.monitor.status import STATES, CellState, Progress, RunState
 from lm_validity.run.cell import Cell, label
 from lm_validity.run.participants import kind_label
@@ -14,7 +14,7 @@ from lm_validity.run.rules import rule_of
 SUBJECT_SHEETS = {"models": "benchmarks", "language_models": "tasks"}  # what the models of a sheet are tried on
 LISTED = 20  # failed cells named in the terminal; the page names all
 SIGNS = {"failed": "F", "running": "R", "stale": "s"}
-NOT_PLANNED = ", -: all done, and preparation is not planned"
+NOT_PLANNED = ", -: all done, and fine-tuning is not planned"
 LEGEND = "#: all done, +: some done, .: none, R: running, F: failed, s: finished under another recipe"
 
 
@@ -25,7 +25,7 @@ def render_summary(state: RunState, so_far: Progress) -> str:
     for rule, counts in state.counts.items():
         lines.append("  ".join([f"{rule:>{width}}", *(f"{counts[name]:>8}" for name in STATES)]))
     lines.append(describe_progress(so_far))
-    lines += filter(None, [describe_plan(state.run)])
+    lines += describe_plans(state.run)
     failed = [one for one in state.cells if one.state == "failed"]
     lines += [f"failed: {label(one.cell)}: {one.error}" for one in failed[:LISTED]]
     if len(failed) > LISTED:
@@ -122,7 +122,7 @@ def render_page(title: str, state: RunState, so_far: Progress, refresh: float | 
             models=list(dict.fromkeys(model for model, _ in squares)),
             columns=list(dict.fromkeys(column for _, column in squares)),
             squares=squares,
-            plan=describe_plan(state.run),
+            plan=" ".join(describe_plans(state.run)),
             unplanned=unplanned_squares(state.cells, unplanned_pairs(state.run)),
             failed=[(label(one.cell), one.error) for one in state.cells if one.state == "failed"],
         )

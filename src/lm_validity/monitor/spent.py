@@ -12,7 +12,9 @@ class Spent:
     """cells: finished cells; uncounted: those whose sidecar has no counters (replayed scores, trials).
     phases: phase -> counter -> sum. cpu_seconds, wall_seconds: of the cells, without process start.
     written_by_vllm: cells whose answers vLLM wrote. truncated: (model, benchmark) -> phase -> requests of all passes,
-    and under `train` texts of all fine-tunes, that were longer than allowed and lost tokens."""
+    and under `train` texts of all fine-tunes, that were longer than allowed and lost tokens.
+    early_stops: of fine-tunes with `early_stop` on, their number as `fine_tunes`, how many `stopped`, and their epochs,
+    `trained` and `allowed`; empty without any."""
 
     cells: int = 0
     uncounted: int = 0
@@ -21,6 +23,7 @@ class Spent:
     phases: dict[str, Counter] = field(default_factory=dict)
     written_by_vllm: int = 0
     truncated: dict[tuple[str, str], Counter] = field(default_factory=dict)
+    early_stops: Counter = field(default_factory=Counter)
 
 
 def count_spent(store: Store) -> Spent:
@@ -37,6 +40,7 @@ def count_spent(store: Store) -> Spent:
         )  # trials have phases of their own
         spent.uncounted += not phases
         spent.written_by_vllm += sidecar.get("generation_backend") == "vllm"
+        spent.early_stops.update(_early_stop(sidecar))
         for phase, counts in phases.items():
             spent.phases.setdefault(phase, Counter()).update(counts)
         cut = Counter({phase: counts.get("truncated_requests", 0) for phase, counts in phases.items()})
@@ -48,3 +52,11 @@ def count_spent(store: Store) -> Spent:
                 continue
             spent.truncated.setdefault((key["model"], key["benchmark"]), Counter()).update(cut)
     return spent
+
+
+def _early_stop(sidecar: dict) -> dict[str, int]:
+    """What a cell adds to `Spent.early_stops`."""
+    allowed, trained = sidecar.get("epochs_allowed"), sidecar.get("epochs")
+    if not allowed:
+        return {}
+    return {"fine_tunes": 1, "stopped": int(trained < allowed), "trained": trained, "allowed": allowed}

@@ -7,6 +7,7 @@ only for selections, which have no folder, and for cells that are not finished, 
 import os
 import time
 from collections import Counter
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -40,13 +41,15 @@ class RunState:
         self.workspace = Workspace(run, also_aside=True)
         self._finished = _list_store(run.results / "store")
         # label -> the folder finished last, of whatever recipe
-        self._latest = {name.rpartition("--")[0]: name for name in sorted(self._finished, key=self._finished.get)}
+        self._latest = {
+            name.rpartition("--")[0]: name for name in sorted(self._finished, key=self._finished.__getitem__)
+        }
         self._running = _held_leases(run.results / "store" / ".leases")
         self._failures = read_failures(run)
 
     @cached_property
     def cells(self) -> list[CellState]:
-        """One entry a cell of the grid."""
+        """One entry per cell of the grid."""
         return [self._state(cell) for cell in self.workspace.grid.cells()]
 
     @cached_property
@@ -83,10 +86,10 @@ class RunState:
         if entry is None or entry.status != "done":
             failed = self._failure(cell)
             return CellState(cell, "failed" if failed else "missing", failed)
-        chosen = rule_of(cell).choice(cell, entry.content)
+        chosen = rule_of(cell).choice(cell, entry.chosen)
         if chosen is None:
             return CellState(cell, "done")
-        folder = entry.content["folder"]
+        folder = entry.chosen["folder"]
         if chosen not in self.workspace.grid.batch_of or self._folder(chosen) != folder:
             return CellState(cell, "stale")
         return CellState(cell, "done" if folder in self._finished else "missing")
@@ -122,7 +125,16 @@ class Progress(NamedTuple):
     remaining_seconds: float | None
 
 
-def progress(states: list[CellState], weight=lambda cell: 1.0, now: float | None = None, window=3600.0) -> Progress:
+def _alike(cell: Cell) -> float:
+    return 1.0
+
+
+def progress(
+    states: list[CellState],
+    weight: Callable[[Cell], float] = _alike,
+    now: float | None = None,
+    window: float = 3600.0,
+) -> Progress:
     """Cells done, rate, and the time that the rest takes at the rate of the last `window` seconds.
 
     weight: expected seconds of a cell, so that an hour of short evaluations does not promise fast fine-tunes.
@@ -156,7 +168,7 @@ def _list_store(root: Path) -> dict[str, float]:
     return found
 
 
-def _folders(path) -> list[os.DirEntry]:
+def _folders(path: str | Path) -> list[os.DirEntry[str]]:
     try:
         with os.scandir(path) as entries:
             return [entry for entry in entries if not entry.name.startswith(".") and entry.is_dir()]

@@ -21,13 +21,16 @@ from lm_validity.run.rules import rule_of
 
 # floating-point operations a second that training and evaluation reach: 40% of an H200's peak in 16 bits
 RATE = {"bfloat16": 395e12, "float16": 395e12, "float32": 45e12}
-# of other GPUs, as a share of an H200's by the makers' data sheets: (products in 16 bits without sparsity, float32)
+# of other GPUs, as a share of an H200's: (products in 16 bits without sparsity, float32). In teraflops: H100 and H200
+# as SXM modules 989 and 67, in 16 bits H100 PCIe 756 and NVL 835 (glennklockwood.com/garden/processors/h100, which
+# quotes NVIDIA's white paper); A100 312 and 19.5, L40S 362 and 91.6, A40 150 and 37.4 (hmc-tech.com/gpu,
+# which lists NVIDIA's figures)
 SPEED = {"h200": (1, 1), "h100": (1, 1), "l40s": (362 / 989, 91.6 / 67), "a100": (312 / 989, 19.5 / 67)}
 SPEED |= {"a40": (150 / 989, 37.4 / 67)}
 BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 FORWARD_SECONDS, STEP_SECONDS = 0.028, 0.085  # launch floor of a forward pass, and of an optimizer step
 PASS_SECONDS, DOCUMENT_SECONDS = 3.0, 0.0012  # host: once an evaluation, and a document
-START_SECONDS, LOAD_RATE = 20.0, 1e9  # a process until it loads a model; bytes a second of that
+START_SECONDS, LOAD_RATE = 20.0, 1e9  # a process until it loads a model; bytes per second of that
 # (scored tokens, training tokens, sequences) a document where nothing was counted yet
 TOKENS = {"multiple_choice": (160, 50, 4), "generate_until": (150, 150, 1), "loglikelihood_rolling": (1000, 800, 1)}
 LOGITS_AT_A_TIME = 2**26  # `PART` of cells/models/head.py
@@ -61,7 +64,7 @@ def gpu_gb(run: Run, parameters: float, dtype: str, recomputed: bool = False) ->
     Activations: 34 * tokens * width * layers bytes in 16 bits (Korthikanti et al. 2022, eq. 1, without the attention
     matrix); logits: 150,000 words in 10 bytes, a part of them at a time; context: 1 GB. At least what scoring needs.
     `recomputed`: the size class asks for gradient checkpointing. Llama-3-8B in bfloat16 with 1024 tokens: 23.4 GB;
-    counted on tensors without content, 23.6.
+    counted on tensors without content, 23.9.
     """
     settings, shape = run.configuration.finetuning, shape_of(parameters)
     activations = 34 * settings.max_length * shape.width * shape.layers * BYTES[dtype] / 2
@@ -98,7 +101,7 @@ class Workload:
     def __init__(self, run: Run):
         self.run = run
         self.assumed: dict[str, set[str]] = {}
-        self.counted_tokens: dict[tuple[str, str], float] = {}  # (kind, benchmark) -> tokens a document
+        self.counted_tokens: dict[tuple[str, str], float] = {}  # (kind, benchmark) -> tokens per document
         self._parameters, self.documents = cache(self._find_parameters), cache(self._documents)
 
     def _assume(self, what: str, name: str) -> None:
@@ -141,7 +144,7 @@ class Workload:
         """Tokens a document: `scored` (all choices) or `trained`."""
         if (kind, benchmark) in self.counted_tokens:
             return self.counted_tokens[kind, benchmark]
-        self._assume("tokens a document by output type", benchmark)
+        self._assume("tokens per document by output type", benchmark)
         return TOKENS[self.run.benchmarks[benchmark].output_type][0 if kind == "scored" else 1]
 
     # ---- seconds ------------------------------------------------------------------------------------------------
@@ -199,9 +202,10 @@ class Workload:
         has no GPU."""
         if not size_class(self.run, row).gpu:
             return 0.0
-        found = read_rehearsal(self.run, row) if isinstance(row, Model) else None
-        if found is not None:
-            return judge(self.run, row, found).needed
+        if isinstance(row, Model):
+            found = read_rehearsal(self.run, row)
+            if found is not None:
+                return judge(self.run, row, found).needed
         self._assume("GPU memory by a formula; `lm-validity rehearse` finds it out", kind_and_id(row)[1])
         if isinstance(row, Model) and "agreement" not in {*row.studies} & {*self.run.configuration.studies}:
             return scoring_gb(self.parameters(row), row.dtype)

@@ -101,7 +101,7 @@ def with_values(
         return frame, color
     frame, here = frame[known], set(frame.loc[known, group])
     scale = ink.get("scale", {}) if ink.get("field") == group else {}
-    if "domain" in scale and "range" in scale and not here.issuperset(scale["domain"]):
+    if isinstance(color, alt.Color) and "domain" in scale and "range" in scale and not here.issuperset(scale["domain"]):
         pairs = [(name, shade) for name, shade in zip(scale["domain"], scale["range"], strict=False) if name in here]
         color = color.copy()
         color.scale = alt.Scale(domain=[name for name, _ in pairs], range=[shade for _, shade in pairs])

@@ -1,7 +1,7 @@
 """What all figures share: colours, fonts, data, tooltips, and the parameter that links the choice of a family."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import altair as alt
 import numpy as np
@@ -112,12 +112,12 @@ def tooltips(**fields: str) -> list[alt.Tooltip]:
     return entries
 
 
-def discrete(order: Sequence[str]) -> alt.Scale:
+def discrete(order: Iterable[str]) -> alt.Scale:
     """A fixed order, in which names without data keep their place."""
     return alt.Scale(domain=list(order))
 
 
-def _plain(value):
+def _plain(value: object) -> object:
     """A JSON value; numbers keep 6 significant digits, which is more than a figure shows."""
     if value is None or value is pd.NA:
         return None

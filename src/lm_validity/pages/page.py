@@ -19,8 +19,8 @@
 `figures/<name>.{vl.json,svg,pdf}`. All text is plain text: it is escaped on the page, so names from a
 user's files may hold anything. Figures without any value and sections without content are left out.
 
-In the HTML, figures and rows of tables are compressed and read when they are shown; of a page's findings five are
-shown and the others folded.
+In the HTML, figures and rows of tables are compressed and read when they are shown. Of a page's findings five are
+shown and the others folded. The first mention of a word of the glossary leads to its explanation at the page's end.
 """
 
 import base64
@@ -33,6 +33,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -40,7 +41,11 @@ import pandas as pd
 from lm_validity.files import replace_file, write_text
 from lm_validity.pages.figure_content import is_empty, label_room
 from lm_validity.pages.figures import check_address_space, save_figure, vega_lite
+from lm_validity.pages.glossary import Words
 from lm_validity.summaries import Missing
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 _NAME = re.compile(r"[a-z0-9_]+")
 FINDINGS_SHOWN = 5  # on a page, over all its reports; alarms always
@@ -193,11 +198,12 @@ def render(
             packed_rows=_packed_rows,
             families=_families(figures),
             findings_shown=_findings_shown(documents),
+            words=Words(),
         )
     )
 
 
-def packed(value) -> str:
+def packed(value: object) -> str:
     """JSON, compressed (deflate) and in base64: text for a <script> element, whatever strings are in the value."""
     return _deflated(json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":")))
 
@@ -255,9 +261,9 @@ def _table_document(table: Table) -> dict:
     columns = [
         {
             "name": str(name),
-            "label": table.labels.get(name, str(name).replace("_", " ")),
+            "label": table.labels.get(str(name), str(name).replace("_", " ")),
             "numeric": _is_numeric(values),
-            "format": table.formats.get(name),
+            "format": table.formats.get(str(name)),
         }
         for name, values in frame.items()
     ]
@@ -281,7 +287,7 @@ def _table_document(table: Table) -> dict:
 
 def _without_missing(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame with `Missing` values as nulls; a column of numbers is one of numbers again."""
-    concerned = [name for name, values in frame.items() if any(isinstance(value, Missing) for value in values)]
+    concerned = [str(name) for name, values in frame.items() if any(isinstance(value, Missing) for value in values)]
     known = {name: [None if isinstance(value, Missing) else value for value in frame[name]] for name in concerned}
     return frame.assign(**{name: pd.Series(values, index=frame.index) for name, values in known.items()})
 
@@ -290,7 +296,7 @@ def _is_numeric(values: pd.Series) -> bool:
     return pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
 
 
-def _value(value):
+def _value(value: object) -> bool | int | float | str | None:
     """What sorting and the CSV download use; null where missing."""
     if value is None or value is pd.NA or (isinstance(value, float | np.floating) and not math.isfinite(value)):
         return None
@@ -303,7 +309,7 @@ def _value(value):
     return str(value)
 
 
-def _shown(value, number_format: str | None) -> str:
+def _shown(value: object, number_format: str | None) -> str:
     """What a table cell shows; missing values sort last and show a dash."""
     if value is None:
         return "—"
@@ -327,7 +333,7 @@ def _families(figures: Sequence[dict]) -> list[str]:
     """Families that a figure can focus, for the filter's buttons."""
     found: set[str] = set()
 
-    def collect(node) -> None:
+    def collect(node: object) -> None:
         if isinstance(node, dict):
             if isinstance(node.get("family"), str):
                 found.add(node["family"])
@@ -343,7 +349,7 @@ def _families(figures: Sequence[dict]) -> list[str]:
 
 
 @cache
-def environment():
+def environment() -> "Environment":
     """Jinja's environment of the templates beside this module, each compiled once: everything is escaped."""
     from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 
@@ -366,4 +372,4 @@ def _vega_bundle() -> str:
     """Vega, Vega-Lite and Vega-Embed as one compressed script, which sets `window.vegaEmbed`."""
     import vl_convert
 
-    return _deflated(vl_convert.javascript_bundle())
+    return _deflated(vl_convert.javascript_bundle())  # type: ignore[call-arg] # the stub lacks the default

@@ -5,6 +5,8 @@ Standard library only: the Snakefile builds jobs at parse time.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
 
 
 @dataclass(frozen=True)
@@ -12,16 +14,16 @@ class Group:
     """Neighbours in a list that share a job."""
 
     name: str
-    members: tuple
+    members: tuple[str, ...]
 
 
 def make_groups(
-    members: tuple,
-    size: int | str,
+    members: tuple[str, ...],
+    size: int | Literal["all", "auto"],
     everything: str,
     prefix: str = "",
     *,
-    minutes: Mapping[str, float] | None = None,
+    minutes: Mapping[str, float] = MappingProxyType({}),
     longest: float = 0.0,
 ) -> list[Group]:
     """Cut `members` into runs of at most `size` ("all": one run; "auto": as long as the sum of their `minutes` is at
@@ -34,8 +36,8 @@ def make_groups(
     if size == "auto":
         cuts = list(_by_minutes(members, minutes, longest))
     else:
-        size = len(members) if size == "all" else size
-        cuts = [members[start : start + size] for start in range(0, len(members), size)]
+        most = len(members) if isinstance(size, str) else size
+        cuts = [members[start : start + most] for start in range(0, len(members), most)]
     if len(cuts) == 1 and len(members) > 1:
         return [Group(f"all-{everything}", members)]
     if len(cuts) == len(members):
@@ -43,9 +45,9 @@ def make_groups(
     return [Group(f"group-{i}-of-{len(cuts)}-{everything}", cut) for i, cut in enumerate(cuts, 1)]
 
 
-def _by_minutes(members: tuple, minutes: Mapping[str, float], longest: float) -> Iterator[tuple]:
+def _by_minutes(members: tuple[str, ...], minutes: Mapping[str, float], longest: float) -> Iterator[tuple[str, ...]]:
     """Runs of neighbours whose minutes add up to at most `longest`; one that takes longer is alone."""
-    run: list = []
+    run: list[str] = []
     total = 0.0
     for member in members:
         if run and total + minutes[member] > longest:

@@ -5,15 +5,23 @@ Rules have cells of different kinds; what all have in common is `Cell`. Standard
 at parse time.
 """
 
-from typing import NamedTuple, Protocol
+from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+
+T = TypeVar("T")
+Prompt = Literal["plain", "chat"]
 
 
 class Cell(Protocol):
     """What every cell has. Cells are named tuples: equal values are one cell, and a manifest holds the values by name
     (`rules.read_cell` makes the cell of them again)."""
 
-    rule: str
-    model: str
+    @property
+    def rule(self) -> str:
+        """The rule that computes it."""
+
+    @property
+    def model(self) -> str:
+        """The id of its model, in the sheet of its rule."""
 
     @property
     def name(self) -> str:
@@ -23,7 +31,11 @@ class Cell(Protocol):
     def subject(self) -> str:
         """What the model is tried on: a benchmark, or a task of the bias study."""
 
-    def _asdict(self) -> dict: ...
+    def _asdict(self) -> dict[str, Any]: ...
+
+
+CellT = TypeVar("CellT", bound=Cell)
+CellT_co = TypeVar("CellT_co", bound=Cell, covariant=True)
 
 
 class BenchmarkCell(NamedTuple):
@@ -33,7 +45,7 @@ class BenchmarkCell(NamedTuple):
     model: str
     benchmark: str
     checkpoint: str | None = None
-    prompt: str | None = None
+    prompt: Prompt | None = None
     learning_rate: str | None = None
     seed: int | None = None
     split: str | None = None
@@ -51,14 +63,20 @@ class BenchmarkCell(NamedTuple):
         return self.benchmark
 
 
-class Job(NamedTuple):
+class Job(NamedTuple, Generic[CellT_co]):
     """One process: the cells of one model that it computes, in order. Jobs are found by (rule, model, batch); `batch`
     is a readable name, and for a job of one cell it is the cell's own name."""
 
     rule: str
     model: str
     batch: str
-    cells: tuple[Cell, ...]
+    cells: tuple[CellT_co, ...]
+
+
+def given(part: T | None) -> T:
+    """A part of a cell that the cells of its rule have."""
+    assert part is not None
+    return part
 
 
 def label(cell: Cell) -> str:

@@ -21,10 +21,10 @@ class Grid(Participants):
     def __init__(self, run: Run):
         super().__init__(run)
         self.cells_folder = f"{run.results}/cells"
-        self._settings: dict[tuple, str] = {}
+        self._settings: dict[tuple[object, ...], str] = {}
 
     @cached_property
-    def jobs(self) -> dict[tuple[str, str, str], Job]:
+    def jobs(self) -> dict[tuple[str, str, str], Job[Cell]]:
         """Every job by (rule, model, batch): rule by rule, in the order of the sheets."""
         found = {}
         for rule in RULES.values():
@@ -33,7 +33,7 @@ class Grid(Participants):
                 found[job[:3]] = job
         return found
 
-    def job(self, rule: str, model: str, batch: str) -> Job:
+    def job(self, rule: str, model: str, batch: str) -> Job[Cell]:
         return self.jobs[rule, model, batch]
 
     @cached_property
@@ -48,7 +48,7 @@ class Grid(Participants):
 
     # ---- files --------------------------------------------------------------------------------------------------
 
-    def manifests(self, job: Job) -> list[str]:
+    def manifests(self, job: Job[Cell]) -> list[str]:
         """What a job declares: a manifest for each part of its rule."""
         stem = f"{self.cells_folder}/{job.rule}/{job.model}/{job.batch}"
         return [f"{stem}{part}.json" for part in rule_of(job).parts]
@@ -62,20 +62,20 @@ class Grid(Participants):
         """The manifests of every job."""
         return [path for job in self.jobs.values() for path in self.manifests(job)]
 
-    def dependencies(self, job: Job) -> list[str]:
+    def dependencies(self, job: Job[Cell]) -> list[str]:
         """Manifests of the cells that a job's cells stand on, without repetition, in a fixed order."""
         rule = rule_of(job)
         found = {self.manifest_of(other): None for cell in job.cells for other in rule.stands_on(self, cell)}
         return list(found)
 
-    def inputs(self, job: Job) -> list[str]:
+    def inputs(self, job: Job[Cell]) -> list[str]:
         """Every file that a job reads: the login node's records, documents, manifests."""
         rule = rule_of(job)
         return [*rule.model_records(self.run, job), *rule.data_files(self.run, job), *self.dependencies(job)]
 
     # ---- settings -----------------------------------------------------------------------------------------------
 
-    def settings(self, job: Job) -> str:
+    def settings(self, job: Job[Cell]) -> str:
         """A job's recipe settings in one line: Snakemake reruns the job when it changes, and for nothing else."""
         rule = rule_of(job)
         key = (job.rule, *rule.settings_key(self.run, job))

@@ -17,7 +17,7 @@ class HubModel(NamedTuple):
 
 def unfetched_models(run: Run) -> dict[str, HubModel]:
     """Hub models without a record yet, by what they are called: `model` or `language model`, and the id."""
-    results, found = run.results / "prefetch", {}
+    results, found = run.results / "prefetch", dict[str, HubModel]()
     for model in Participants(run).used_models:
         row = run.models[model]
         if not row.is_local and not (results / "models" / f"{model}.json").is_file():
@@ -25,7 +25,7 @@ def unfetched_models(run: Run) -> dict[str, HubModel]:
         for adapter in row.adapters:
             if not is_folder(adapter) and not (results / "models" / f"{model}.json").is_file():
                 found[f"model {model}, adapter {adapter}"] = HubModel(*split_revision(adapter))
-    for model, row in run.language_models.items():
-        if not is_folder(row.path) and not (results / "language_models" / f"{model}.json").is_file():
-            found[f"language model {model}"] = HubModel(row.path, row.revision)
+    for model, other in run.language_models.items():
+        if not is_folder(other.path) and not (results / "language_models" / f"{model}.json").is_file():
+            found[f"language model {model}"] = HubModel(other.path, other.revision)
     return found

@@ -14,7 +14,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 HEARTBEAT = 30.0
@@ -23,7 +23,9 @@ POLL = 2.0
 
 
 @contextlib.contextmanager
-def hold_lease(path: Path, finished: Callable[[], bool], *, poll: float = POLL, say=None):
+def hold_lease(
+    path: Path, finished: Callable[[], bool], *, poll: float = POLL, say: Callable[[str], None] | None = None
+) -> Iterator[bool]:
     """Yield True with the lease held, or False when `finished()` became true while another job held it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     told = False

@@ -5,12 +5,13 @@
 """
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lm_validity.config.load import Run
 from lm_validity.errors import InputError
 from lm_validity.files import read_json, write_json
 from lm_validity.run.cell import Cell
+from lm_validity.run.grid import Grid
 from lm_validity.run.rules import read_cell
 
 ASIDE = ".failed"  # suffix of a manifest that holds a failed cell, set aside so that its job runs again
@@ -25,7 +26,19 @@ class Entry(NamedTuple):
     sha256: str | None = None  # of the cell's files: a recomputed cell with other bytes is another manifest
     error: str | None = None
     hint: str | None = None
-    content: dict | None = None
+    content: dict[str, Any] | None = None
+
+    @property
+    def in_store(self) -> str:
+        """The folder of a finished cell whose result lies in the store."""
+        assert self.folder is not None, self
+        return self.folder
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """The content of a finished cell whose result is kept here."""
+        assert self.content is not None, self
+        return self.content
 
 
 def write_manifest(path: str | Path, entries: list[Entry]) -> None:
@@ -69,7 +82,7 @@ def read_failures(run: Run) -> dict[Cell, str]:
 class Manifests:
     """Reads manifests once each and finds the entry of a cell; those set aside only where asked for."""
 
-    def __init__(self, grid, also_aside: bool = False):
+    def __init__(self, grid: Grid, also_aside: bool = False):
         self.grid, self.also_aside = grid, also_aside
         self._read: dict[str, dict[Cell, Entry]] = {}
 

@@ -4,12 +4,14 @@ Standard library and pydantic only: the Snakefile asks at parse time.
 """
 
 from functools import cached_property
+from typing import Literal
 
 from lm_validity.config.bias_sheets import LanguageModel
 from lm_validity.config.load import Run
 from lm_validity.config.sections import Batching, SizeClass
 from lm_validity.config.sheets import Benchmark, Model
 from lm_validity.run.batches import Group, make_groups
+from lm_validity.run.cell import Prompt
 
 
 class Participants:
@@ -60,7 +62,7 @@ class Participants:
         """The rows of every model that a study of the run uses."""
         return [*(self.run.models[model] for model in self.used_models), *self.run.language_models.values()]
 
-    def prompts(self, model: str, benchmark: str) -> tuple[str, ...]:
+    def prompts(self, model: str, benchmark: str) -> tuple[Prompt, ...]:
         """Base models and corpora are always plain; else instruction-tuned ones are tried as the configuration says."""
         corpus = self.run.benchmarks[benchmark].output_type == "loglikelihood_rolling"
         if corpus or not self.run.models[model].instruction_tuned:
@@ -84,7 +86,7 @@ class Participants:
         for name in everything:
             if (model, name) in self.run.plan:
                 found.setdefault(self.run.plan[model, name].round, []).append(name)
-        return [(f".round{one}" if one > 1 else "", tuple(names)) for one, names in sorted(found.items())]
+        return [(end_of_round(one), tuple(names)) for one, names in sorted(found.items())]
 
     # ---- jobs ---------------------------------------------------------------------------------------------------
 
@@ -96,10 +98,20 @@ class Participants:
         )
 
     def groups(
-        self, model: Model, members: tuple, size: int | str, *names: str, minutes: dict[str, float]
+        self,
+        model: Model,
+        members: tuple[str, ...],
+        size: int | Literal["all", "auto"],
+        *names: str,
+        minutes: dict[str, float],
     ) -> list[Group]:
         """`make_groups` for jobs of a model; `minutes` is what each member adds to a job."""
         return make_groups(members, size, *names, minutes=minutes, longest=60 * self.batching(model).job_hours)
+
+
+def end_of_round(number: int) -> str:
+    """The end of the names of a round's jobs. The first has none; so a later round renames no job of an earlier one."""
+    return f".round{number}" if number > 1 else ""
 
 
 def size_class(run: Run, row: Model | LanguageModel) -> SizeClass:

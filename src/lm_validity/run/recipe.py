@@ -6,15 +6,16 @@ A rule's `recipe_version` is one, bumped by hand when a change of code changes n
 
 import hashlib
 import json
+from collections.abc import Mapping
 
 
-def recipe_hash(recipe: dict) -> str:
+def recipe_hash(recipe: Mapping[str, object]) -> str:
     """Twelve hex digits of the SHA-256 of the recipe's canonical JSON."""
     text = json.dumps(recipe, sort_keys=True, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def derive_seed(*parts) -> int:
+def derive_seed(*parts: object) -> int:
     """A seed in [0, 2^63) from the parts of a cell's key; the same on every machine."""
     text = json.dumps([str(part) for part in parts])
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1

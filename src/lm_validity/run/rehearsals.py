@@ -19,7 +19,7 @@ from lm_validity.errors import Problem
 from lm_validity.files import read_json
 from lm_validity.run.participants import Participants, size_class
 
-VERSION = 2  # of what a rehearsal measures; another one asks every question again
+VERSION = 3  # of what a rehearsal measures; another one asks every question again
 LIBRARIES = ("torch", "transformers", "peft", "lm_eval")
 CONTEXT_GB = 1.0  # CUDA's context and what lies unused between tensors, which no rehearsal sees
 # of a config.json, what is about its files and not its shape
@@ -60,7 +60,7 @@ def rehearsed_models(run: Run) -> list[Model]:
 
 def question_of(run: Run, row: Model) -> Question | None:
     """The question about a model, or None where its config.json is not here and its shape is not known."""
-    config = _config_of(run, row)
+    config = config_of(run, row)
     if config is None:
         return None
     evaluation, finetuning = run.configuration.evaluation, run.configuration.finetuning
@@ -78,7 +78,7 @@ def question_of(run: Run, row: Model) -> Question | None:
     return Question(*config[:1], settings, config[1])
 
 
-def _config_of(run: Run, row: Model) -> tuple[dict, bool] | None:
+def config_of(run: Run, row: Model) -> tuple[dict, bool] | None:
     """(config.json, whether it is the model's own): as fetched, from a folder, or a known shape."""
     folders = []
     try:
@@ -90,9 +90,11 @@ def _config_of(run: Run, row: Model) -> tuple[dict, bool] | None:
         folders.append(Path(row.path).expanduser())
     for folder in folders:
         try:
-            return read_json(folder / "config.json"), True
+            found = read_json(folder / "config.json")
         except (OSError, ValueError):
             continue
+        if isinstance(found, dict):
+            return found, True
     known = _known_shapes().get(row.path)
     return None if known is None else (known, False)
 

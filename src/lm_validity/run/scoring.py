@@ -4,6 +4,7 @@ Batch sizes and devices are not in it. Standard library and pydantic only: the S
 """
 
 from lm_validity.config.load import Run
+from lm_validity.config.sections import DocumentBos
 
 
 def scoring_settings(run: Run, model: str, benchmark: str, prompt: str) -> dict:
@@ -36,6 +37,6 @@ def prompt_settings(run: Run, benchmark: str) -> dict:
     return {key: value for key, value in settings.items() if value}
 
 
-def document_bos(run: Run, model: str) -> str:
+def document_bos(run: Run, model: str) -> DocumentBos:
     """How a model's rolling windows begin: the models sheet's word, else the configuration's."""
     return run.models[model].document_bos or run.configuration.evaluation.document_bos

@@ -14,21 +14,21 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Generic, NamedTuple
 
 from lm_validity.errors import InputError
 from lm_validity.files import read_json, write_json
-from lm_validity.run.cell import Cell, label
+from lm_validity.run.cell import Cell, CellT, CellT_co, label
 from lm_validity.run.recipe import recipe_hash
 
 
-class Place(NamedTuple):
+class Place(NamedTuple, Generic[CellT_co]):
     """Where a cell of a given recipe belongs."""
 
-    cell: Cell
-    recipe: dict
+    cell: CellT_co
+    recipe: dict[str, Any]
     folder: str  # relative to the store's root
 
     @property
@@ -43,34 +43,42 @@ class Store:
     def __init__(self, root: str | Path):
         self.root = Path(root)
 
-    def place(self, cell: Cell, recipe: dict) -> Place:
+    def place(self, cell: CellT, recipe: dict[str, Any]) -> Place[CellT]:
         """The folder of a cell with this recipe, whether or not it exists."""
         return Place(cell, recipe, f"{label(cell)}--{recipe_hash(recipe)}")
 
-    def path(self, place: Place | str) -> Path:
+    def path(self, place: Place[Cell] | str) -> Path:
         return self.root / (place if isinstance(place, str) else place.folder)
 
-    def has(self, place: Place | str) -> bool:
+    def has(self, place: Place[Cell] | str) -> bool:
         """Whether the cell is finished. Folders are renamed into place whole, so the index file is enough."""
         return (self.path(place) / "sha256.json").is_file()
 
-    def read(self, place: Place | str) -> dict:
+    def read(self, place: Place[Cell] | str) -> dict[str, Any]:
         """The cell's record: `key`, `recipe`, `result`. Raises InputError where it is missing or damaged."""
         folder = place if isinstance(place, str) else place.folder
-        return read_json(check_read(self, folder, "cell.json"))
+        record: dict[str, Any] = read_json(check_read(self, folder, "cell.json"))
+        return record
 
-    def sidecar(self, folder: str) -> dict:
+    def sidecar(self, folder: str) -> dict[str, Any]:
         """What a cell cost and where it ran; empty where that file is gone: no number depends on it."""
         try:
-            return read_json(self.root / folder / "sidecar.json")
+            sidecar: dict[str, Any] = read_json(self.root / folder / "sidecar.json")
+            return sidecar
         except (OSError, ValueError):
             return {}
 
-    def digest(self, place: Place | str) -> str:
+    def digest(self, place: Place[Cell] | str) -> str:
         """sha256 over the cell's files, its sidecar left out."""
         return file_sha256(self.path(place) / "sha256.json")
 
-    def commit(self, place: Place, result: dict, sidecar: dict, write_files: Callable[[Path], None]) -> None:
+    def commit(
+        self,
+        place: Place[Cell],
+        result: Mapping[str, Any],
+        sidecar: Mapping[str, Any],
+        write_files: Callable[[Path], None],
+    ) -> None:
         """Write a finished cell. `write_files` puts items or an adapter into the folder it is given.
 
         Where another process finished the same cell first, its folder stays: the recipe is the same.

@@ -3,7 +3,7 @@
 Standard library and pydantic only: the Snakefile asks at parse time.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lm_validity.config.bias import BiasSettings
 from lm_validity.config.load import Run
@@ -34,20 +34,20 @@ class TrialCell(NamedTuple):
         return self.task
 
     @property
-    def count(self) -> int:
+    def count(self) -> int:  # type: ignore[override] # a cell is no sequence, though a tuple has this name
         """Number of subsamples."""
         return self.last - self.first + 1
 
 
 def shared_sizes(run: Run, cell: TrialCell) -> tuple[tuple[int, int], ...]:
     """(n, number of subsamples) of the other cells that have the same base arms."""
-    experiment = run.configuration.bias.experiments[cell.experiment]
+    experiment = run.bias.experiments[cell.experiment]
     return tuple((n, experiment.count_subsamples(cell.m, n)) for n in experiment.n if n != cell.n)
 
 
-def plan_values(run: Run, cell: TrialCell) -> dict:
+def plan_values(run: Run, cell: TrialCell) -> dict[str, Any]:
     """What the configuration and the sheets say that the cell's trials depend on, with the names of a trial's plan."""
-    settings, row = run.configuration.bias, run.language_models[cell.model]
+    settings, row = run.bias, run.language_models[cell.model]
     experiment = settings.experiments[cell.experiment]
     zero_shot = experiment.method == "zero_shot"
     return {
@@ -65,10 +65,10 @@ def plan_values(run: Run, cell: TrialCell) -> dict:
     }
 
 
-def _text_pretraining(run: Run, cell: TrialCell) -> dict:
-    settings = run.configuration.bias.pretraining
+def _text_pretraining(run: Run, cell: TrialCell) -> dict[str, Any]:
+    settings = run.bias.pretraining
     masked = run.language_models[cell.model].architecture == "masked"
-    own = run.configuration.bias.experiments[cell.experiment].pretraining_epochs
+    own = run.bias.experiments[cell.experiment].pretraining_epochs
     return settings.model_dump(exclude={"masked_epochs", "causal_epochs", "batch_size"}) | {
         "epochs": own or (settings.masked_epochs if masked else settings.causal_epochs),
         "batch_size": run.tasks[cell.task].pretraining_batch or settings.batch_size,
@@ -76,9 +76,9 @@ def _text_pretraining(run: Run, cell: TrialCell) -> dict:
     }
 
 
-def _prompt_pretraining(run: Run, cell: TrialCell) -> dict:
-    settings, experiment = run.configuration.bias.zero_shot, run.configuration.bias.experiments[cell.experiment]
-    values = {
+def _prompt_pretraining(run: Run, cell: TrialCell) -> dict[str, Any]:
+    settings, experiment = run.bias.zero_shot, run.bias.experiments[cell.experiment]
+    values: dict[str, Any] = {
         "epochs": experiment.pretraining_epochs or settings.epochs,
         "batch_size": run.tasks[cell.task].pretraining_batch or settings.batch_size,
         "learning_rate": settings.learning_rate,
@@ -93,8 +93,8 @@ def _prompt_pretraining(run: Run, cell: TrialCell) -> dict:
     return values
 
 
-def _head(run: Run, cell: TrialCell) -> dict:
-    settings, task = run.configuration.bias.training, run.tasks[cell.task]
+def _head(run: Run, cell: TrialCell) -> dict[str, Any]:
+    settings, task = run.bias.training, run.tasks[cell.task]
     masked = run.language_models[cell.model].architecture == "masked"
     return settings.model_dump() | {
         "method": "head",
@@ -103,5 +103,5 @@ def _head(run: Run, cell: TrialCell) -> dict:
     }
 
 
-def _prompting(settings: BiasSettings) -> dict:
+def _prompting(settings: BiasSettings) -> dict[str, Any]:
     return {"method": "zero_shot", "prompt_characters": settings.zero_shot.prompt_characters}

@@ -5,11 +5,12 @@ Reads JSON only, so that a job whose cells are all in the store never imports to
 
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 from lm_validity.config.load import Run
 from lm_validity.errors import CellError, InputError
 from lm_validity.files import read_json
-from lm_validity.run.cell import BenchmarkCell, Cell
+from lm_validity.run.cell import BenchmarkCell, Cell, CellT
 from lm_validity.run.grid import Grid
 from lm_validity.run.manifests import Manifests
 from lm_validity.run.rules import rule_of
@@ -25,26 +26,26 @@ class Workspace:
         self.grid = Grid(run)
         self.store = Store(run.results / "store")
         self.manifests = Manifests(self.grid, also_aside)
-        self._json: dict[str, dict] = {}
+        self._json: dict[str, dict[str, Any]] = {}
 
     @cached_property
     def work(self) -> Path:
         """Where training keeps what it needs to resume: declared to nobody, so Snakemake never deletes it."""
         return self.run.results / "work"
 
-    def model_record(self, model: str) -> dict:
+    def model_record(self, model: str) -> dict[str, Any]:
         return self._read(f"prefetch/models/{model}.json", f"lm-validity prefetch-model --model {model}")
 
-    def task_record(self, benchmark: str) -> dict:
+    def task_record(self, benchmark: str) -> dict[str, Any]:
         return self._read(
             f"prefetch/benchmarks/{benchmark}.json", f"lm-validity prefetch-benchmark --benchmark {benchmark}"
         )
 
-    def language_model_record(self, language_model: str) -> dict:
+    def language_model_record(self, language_model: str) -> dict[str, Any]:
         command = f"lm-validity prefetch-language-model --language-model {language_model}"
         return self._read(f"prefetch/language_models/{language_model}.json", command)
 
-    def trial_task_record(self, task: str) -> dict:
+    def trial_task_record(self, task: str) -> dict[str, Any]:
         return self._read(f"prefetch/tasks/{task}.json", f"lm-validity prefetch-task --task {task}")
 
     def split_path(self, benchmark: str, split: str) -> Path:
@@ -52,9 +53,10 @@ class Workspace:
 
     def split_digest(self, benchmark: str, split: str) -> str:
         record = self._read(f"splits/{benchmark}/{split}.json", f"lm-validity split-benchmark --benchmark {benchmark}")
-        return record["digest"]
+        digest: str = record["digest"]
+        return digest
 
-    def _read(self, name: str, command: str) -> dict:
+    def _read(self, name: str, command: str) -> dict[str, Any]:
         if name not in self._json:
             path = self.run.results / name
             try:
@@ -77,13 +79,20 @@ class Workspace:
             raise InputError(f"{path}: no such file (replay.scores).", "name your copy of the scores to serve.")
         return file_sha256(path)
 
+    @property
+    def served(self) -> tuple[str, str]:
+        """(the file of scores, its sha256) of a replay."""
+        settings, digest = self.run.configuration.replay, self.replay
+        assert settings is not None and digest is not None, "no replay"
+        return settings.scores, digest
+
     # ---- recipes ------------------------------------------------------------------------------------------------
 
-    def place(self, cell: Cell) -> Place:
+    def place(self, cell: CellT) -> Place[CellT]:
         """A cell's folder in the store, from its recipe."""
         return self.store.place(cell, self.recipe(cell))
 
-    def recipe(self, cell: Cell) -> dict:
+    def recipe(self, cell: Cell) -> dict[str, Any]:
         """Everything that determines the cell's numbers. An adapter's evaluation needs its selection first."""
         rule = rule_of(cell)
         recipe = {"rule": rule.name, "recipe_version": rule.recipe_version} | rule.recipe(self, cell)
@@ -91,7 +100,7 @@ class Workspace:
 
     # ---- what a cell stands on ----------------------------------------------------------------------------------
 
-    def finished(self, cell: Cell) -> dict:
+    def finished(self, cell: Cell) -> dict[str, Any]:
         """The record of a finished cell another one stands on. Raises MissingCell where it failed or is missing."""
         entry = self.manifests.entry(cell)
         if entry is None:
@@ -101,16 +110,16 @@ class Workspace:
             )
         if entry.status != "done":
             raise MissingCell(f"{cell.rule} {cell.model} {cell.name}: {entry.error or 'missing'}")
-        return self.store.read(entry.folder) | {"folder": entry.folder}
+        return self.store.read(entry.in_store) | {"folder": entry.folder}
 
-    def selection(self, cell: BenchmarkCell) -> dict:
+    def selection(self, cell: BenchmarkCell) -> dict[str, Any]:
         """The choice that `select_adapter` made for (model, benchmark, seed)."""
         entry = self.manifests.entry(cell._replace(rule=SELECT_ADAPTER.name))
         if entry is None:
             raise InputError(f"no selection of {cell.model} {cell.name}.", "run select-adapter first.")
         if entry.status != "done":
             raise MissingCell(f"select_adapter {cell.model} {cell.name}: {entry.error or 'missing'}")
-        return entry.content
+        return entry.chosen
 
 
 class MissingCell(CellError):

@@ -40,7 +40,8 @@ def choose_reports(
     Agreement and factors need 3 models and 2 benchmarks in common use, signal 3 checkpoints of a model, items
     their table, bias trials. `plan`: the sheet of what was to be prepared.
     """
-    jobs, absent = [], {}
+    jobs: list[Job] = []
+    absent: dict[str, str] = {}
     scores, models, benchmarks = (folder / name for name in ("scores.parquet", "models.tsv", "benchmarks.tsv"))
     if found.scores is None or sheets is None:
         absent |= dict.fromkeys(("agreement", "factors", "signal"), "there are no scores of models.")
@@ -90,20 +91,21 @@ def _write(job: Job) -> str | None:
     return None
 
 
-def _function(name: str) -> Callable:
+def _function(name: str) -> Callable[..., None]:
     from lm_validity.studies.agreement.factors.report import report_factors
     from lm_validity.studies.agreement.report import report_agreement
     from lm_validity.studies.bias.report import report_bias
     from lm_validity.studies.items.item_page import report_items
     from lm_validity.studies.signal.report import report_signal
 
-    return {
+    functions: dict[str, Callable[..., None]] = {
         "agreement": report_agreement,
         "factors": report_factors,
         "signal": report_signal,
         "items": report_items,
         "bias": report_bias,
-    }[name]
+    }
+    return functions[name]
 
 
 def _too_few(scores: pd.DataFrame, models: pd.DataFrame, benchmarks: pd.DataFrame) -> str | None:

@@ -92,7 +92,8 @@ def table_kind(path: Path) -> str:
     kind = next((kind for kind, marks in _MARKS.items() if marks <= columns), None)
     if kind is None:
         raise InputError(
-            f"{path}: none of our tables, by its columns.", "docs/reference/tables.md has the columns of each."
+            f"{path}: not one of our tables, judging by its columns.",
+            "docs/reference/tables.md has the columns of each.",
         )
     return kind
 

@@ -6,6 +6,7 @@ predictions only (`PlannedCell.by_scores`).
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -71,7 +72,7 @@ def earlier_cells(run: Run, model: str) -> Plan:
         hint = f"did you mean {close!r}?" if close else f"add its row to {run.configuration.models} first."
         raise InputError(f"{run.configuration.models}: no model {model!r} of the agreement study.", hint)
     if run.plan is None:
-        cell = {"round": 1, "reason": COMPLETE, "probability": None, "seed": None}
+        cell: dict[str, Any] = {"round": 1, "reason": COMPLETE, "probability": None, "seed": None}
         return {
             (name, benchmark): PlannedCell.model_construct(model=name, benchmark=benchmark, **cell)
             for name in models
@@ -97,9 +98,11 @@ def place_model(run: Run, model: str, costs: Mapping[Pair, Cost]) -> Joining:
     models, benchmarks = standing.names
     row = models.index(model)
     if standing.fitted.process.measured[row].any():
-        raise InputError(f"{model!r} has prepared scores already.", "add further cells with `lm-validity next`.")
+        raise InputError(
+            f"{model!r} has train-before-test scores already.", "add further cells with `lm-validity next`."
+        )
     tables = standing.tables()
-    own, places = _own_hours(standing, costs, row), []
+    own, places = _own_hours(standing, costs, row), list[Place]()
     for step in Choice(tables).steps(own, np.arange(len(models)) == row):
         spent = own[row, step.benchmark] + (places[-1].hours if places else 0.0)
         places.append(Place(benchmarks[step.benchmark], float(spent), float(step.outlook.half_width[row])))

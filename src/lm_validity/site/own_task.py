@@ -10,6 +10,7 @@ configured run has finished is read and never computed again.
 
 import os
 import shutil
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import product
@@ -75,7 +76,7 @@ class OwnTask:
 
     def lines(self) -> list[str]:
         """What will be computed, for a terminal."""
-        protocols = "direct and after preparation" if self.trains and "agreement" in self.studies else "direct only"
+        protocols = "direct and train before test" if self.trains and "agreement" in self.studies else "direct only"
         why = "" if self.trains else " (the task has no training split)"
         return [
             f"Benchmark {self.name}: {protocols}{why}; metric {self.row['metric']}.",
@@ -152,11 +153,11 @@ def write_own_report(own: OwnTask) -> list[str]:
         _join(parts, schema, own.folder / "tables" / f"{name}.parquet")
     shutil.rmtree(finished)
     sheet = own.folder / "all_benchmarks.tsv"
-    others = read_text_rows(Path(own.base.configuration.benchmarks), LAYOUT).frame()
+    others = read_text_rows(_sheet_path(own.base.configuration.benchmarks), LAYOUT).frame()
     write_text(sheet, _as_tsv(pd.concat([others, pd.DataFrame([own.row])]).fillna("")))
     settings, report = own.base.configuration, own.results / "report"
     given = Given(
-        models=Path(settings.models),
+        models=_sheet_path(settings.models),
         benchmarks=sheet,
         resamples=settings.reports.resamples,
         processes=PROCESSES,
@@ -230,7 +231,7 @@ def _check_id(path: Path, name: str, base: Run) -> None:
         raise InputError(f"{results}: the folder of another run.", "give the task another name.")
 
 
-def _main_metric(path: Path, directions) -> tuple[str, bool]:
+def _main_metric(path: Path, directions: Mapping[str, bool | None]) -> tuple[str, bool]:
     """The metric of the report's scores, as `report` guesses it, and whether a higher value is better."""
     order = (*PREFERRED, "bits_per_byte")
     metric = min(
@@ -263,12 +264,18 @@ def _copy_task(path: Path, folder: Path) -> Path:
     return folder
 
 
+def _sheet_path(sheet: str | None) -> Path:
+    """A sheet that the configuration of a run of models has."""
+    assert sheet is not None
+    return Path(sheet)
+
+
 def _models(own: OwnTask) -> pd.DataFrame:
     """The models sheet of the configured run, as texts, with paths as they are seen from the new sheet.
 
     Direct only: the models take part in `signal`, which scores without training, those of `agreement` at their end.
     """
-    sheet = Path(own.base.configuration.models)
+    sheet = _sheet_path(own.base.configuration.models)
     frame = read_text_rows(sheet, LAYOUT).frame()
     frame["path"] = [row.path for row in own.base.models.values()]
     if "adapter" in frame:

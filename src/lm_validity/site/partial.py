@@ -67,14 +67,15 @@ def _reports(run: Run, tables: Path, with_items: bool) -> dict:
     scores, items = tables / "scores.parquet", tables / "items.parquet" if with_items else None
     selections = tables / "selections.parquet"
     settings = run.configuration.reports
-    with_resamples = {"resamples": settings.resamples}
-    planned = with_resamples | {"plan": run.configuration.plan}
+    resamples, plan = settings.resamples, run.configuration.plan
     found = {}
     if "agreement" in run.configuration.studies:
         found["agreement"] = lambda output: report_agreement(
-            scores, models, benchmarks, output, items=items, selections=selections, **planned
+            scores, models, benchmarks, output, items=items, selections=selections, resamples=resamples, plan=plan
         )
-        found["factors"] = lambda output: report_factors(scores, models, benchmarks, output, **planned)
+        found["factors"] = lambda output: report_factors(
+            scores, models, benchmarks, output, resamples=resamples, plan=plan
+        )
     if "signal" in run.configuration.studies:
         found["signal"] = lambda output: report_signal(
             scores,
@@ -84,8 +85,9 @@ def _reports(run: Run, tables: Path, with_items: bool) -> dict:
             items=items,
             selection=settings.checkpoints,
             options=make_options(**settings.signal.model_dump()),
-            **with_resamples,
+            resamples=resamples,
+            plan=run.signal_plan,
         )
     if "bias" in run.configuration.studies:
-        found["bias"] = lambda output: report_bias(tables / "trials.parquet", output)
+        found["bias"] = lambda output: report_bias(tables / "trials.parquet", output, plan=run.bias_plan)
     return found

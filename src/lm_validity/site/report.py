@@ -61,7 +61,8 @@ def report_site(paths: Iterable[str | Path], output: str | Path, given: Given) -
         folder.mkdir()
         found = gather(paths, folder, given.strict, given.names)
         lines = [*found.lines]
-        beside, sheets = None, None
+        beside: Beside | None = None
+        sheets: tuple[pd.DataFrame, pd.DataFrame] | None = None
         if found.scores is not None:
             scores, beside = add_beside(found.scores, given.beside)
             sheets, notes = _sheets(scores, found, given, folder)
@@ -72,7 +73,9 @@ def report_site(paths: Iterable[str | Path], output: str | Path, given: Given) -
     return [*lines, f"The report: {output / 'index.html'}"]
 
 
-def _write_reports(found: Gathered, beside: Beside | None, sheets, given: Given, folder: Path) -> list[str]:
+def _write_reports(
+    found: Gathered, beside: Beside | None, sheets: tuple[pd.DataFrame, pd.DataFrame] | None, given: Given, folder: Path
+) -> list[str]:
     """Every report that the data allow and the site of them; a line for each that they do not allow."""
     jobs, absent = choose_reports(found, sheets, folder, given.resamples, given.plan)
     written, failed = run_reports(jobs, given.processes)

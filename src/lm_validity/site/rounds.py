@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 
 from lm_validity.config.load import Run
-from lm_validity.config.plan import BY_SCORES, PlannedCell
+from lm_validity.config.plan import BY_SCORES, RULED_OUT, PlannedCell
 from lm_validity.errors import InputError
 from lm_validity.monitor.planning.designs import next_round
 from lm_validity.monitor.planning.savings import Cost, Pair, hours_in_words, total
@@ -27,11 +27,14 @@ LEAST_SHARE, MOST_SHARE = 0.02, 0.1
 NAMED = 6  # cells listed where some are missing
 
 
+Kind = Literal["tau", "rank", "budget"]
+
+
 class Goal(NamedTuple):
     """`tau`: expected agreement with the full grid's ranking, at least. `rank`: half-width of every model's rank
     interval, at most. `budget`: hours of preparation of the whole plan, at most."""
 
-    kind: Literal["tau", "rank", "budget"]
+    kind: Kind
     value: float
 
     def reached(self, outlook: Outlook) -> bool:
@@ -58,10 +61,11 @@ def parse_goal(text: str) -> Goal:
         number = float(value)
     except ValueError:
         raise InputError(f"--goal {text}: not a goal.", hint) from None
-    limits = {"tau": (0, 1), "rank": (0, np.inf), "budget": (0, np.inf)}
-    if kind not in limits or not limits[kind][0] < number < limits[kind][1]:
-        raise InputError(f"--goal {text}: not a goal.", hint)
-    return Goal(kind, number)
+    most: dict[Kind, float] = {"tau": 1, "rank": np.inf, "budget": np.inf}
+    for one, limit in most.items():
+        if one == kind and 0 < number < limit:
+            return Goal(one, number)
+    raise InputError(f"--goal {text}: not a goal.", hint)
 
 
 @dataclass(frozen=True)
@@ -86,12 +90,10 @@ class Standing:
         return drawn_tables(self.fitted, SEED, DRAWS)
 
     def hours(self, costs: Mapping[Pair, Cost], planned: Mapping[Pair, PlannedCell]) -> np.ndarray:
-        """(models, benchmarks) hours of each cell that is neither planned nor measured; inf for the others."""
+        """(models, benchmarks) hours of each cell that is not planned, ruled out or measured; inf for the others."""
         models, benchmarks = self.names
-        found = [
-            [costs[m, b].hours if (m, b) in costs and (m, b) not in planned else np.inf for b in benchmarks]
-            for m in models
-        ]
+        free = costs.keys() - planned.keys() - self.run.ruled_out.keys()
+        found = [[costs[m, b].hours if (m, b) in free else np.inf for b in benchmarks] for m in models]
         return np.where(self.fitted.process.measured, np.inf, found)
 
 
@@ -101,6 +103,7 @@ def standing_of(run: Run, also: tuple[str, ...] = ()) -> Standing:
     scores, configuration = run.results / "tables" / "scores.parquet", run.configuration
     if not scores.is_file():
         raise InputError(f"{scores}: no such file.", "run the workflow first; cells are chosen by what it measured.")
+    assert configuration.models is not None and configuration.benchmarks is not None, "the study agreement has them"
     matrix = read_score_matrix(scores, configuration.models, configuration.benchmarks, configuration.plan, also)
     fitted = fit_cells(matrix, PREPARED, SEED)
     if fitted is None:
@@ -124,10 +127,14 @@ def check_finished(standing: Standing, planned: Mapping[Pair, PlannedCell]) -> N
     measured = {(models[i], benchmarks[j]) for i, j in zip(*np.nonzero(standing.fitted.process.measured), strict=True)}
     open_cells = [f"{m} on {b}" for m, b in planned if b in tasks and (m, b) not in measured]
     if open_cells:
-        rows = f"their rows of {run.configuration.plan}" if run.plan else "`lm-validity plan --cells` writes one"
+        otherwise = (
+            f"write {RULED_OUT!r} as the reason of their rows of {run.configuration.plan}"
+            if run.plan
+            else "plan the others only (`lm-validity plan --cells`)"
+        )
         raise InputError(
             f"{len(open_cells)} planned cells are not in {run.results}/tables yet ({listing(open_cells, NAMED)}).",
-            f"run the workflow first, or take them out of the plan ({rows}) where the fine-tune cannot succeed.",
+            f"run the workflow first; where a fine-tune cannot succeed, {otherwise}.",
         )
 
 
@@ -224,4 +231,4 @@ def plan_place(run: Run, configfile: Path) -> Path:
     """The plan's file. Raises InputError where the configuration names none."""
     if run.plan is None:
         raise InputError(f"{configfile}: it has no plan.", "write one with `lm-validity plan`, and name it under plan.")
-    return Path(run.configuration.plan)
+    return run.plan_file

@@ -1,6 +1,6 @@
 """The texts of a benchmark's items, for filters that read them and for exporting what they keep.
 
-One row a document: `benchmark` (may be absent where the file holds one), `doc_id` as in items.parquet,
+One row per document: `benchmark` (may be absent where the file holds one), `doc_id` as in items.parquet,
 `context` (the item's own prompt as lm-eval renders it, without description and few-shot examples), `choices`
 (list), `gold`, `subject`, and any further columns: `prompt` and `target_delimiter` as in a run's own
 results/<run>/splits/<benchmark>/documents.parquet, annotations such as `dclm`, `cosmo`, `tech`, `med`, `edu`,
@@ -9,6 +9,7 @@ results/<run>/splits/<benchmark>/documents.parquet, annotations such as `dclm`, 
 
 import math
 import numbers
+from collections.abc import Iterable
 from pathlib import Path
 
 import pandas as pd
@@ -50,7 +51,7 @@ def write_no_documents(path: str | Path) -> None:
     write_table(pd.DataFrame(columns=DOCUMENTS.names), DOCUMENTS, path)
 
 
-def match_documents(documents: pd.DataFrame, doc_ids, path: str | Path) -> pd.DataFrame:
+def match_documents(documents: pd.DataFrame, doc_ids: Iterable[object], path: str | Path) -> pd.DataFrame:
     """The documents in the order of `doc_ids`. Raises InputError for an id without a document."""
     by_id = documents.set_index("doc_id", drop=False)
     for doc_id in doc_ids:
@@ -76,7 +77,7 @@ def _read(path: Path) -> pd.DataFrame:
 def _check(path: Path, documents: pd.DataFrame) -> None:
     for index in documents.index[documents["doc_id"].duplicated()]:
         doc_id = documents.at[index, "doc_id"]
-        raise InputError(f"{path}: document {doc_id!r} is there twice (row {index + 1}).", "keep one of the rows.")
+        raise InputError(f"{path}: document {doc_id!r} occurs twice (row {index + 1}).", "keep one of the rows.")
     rows = zip(documents["context"], documents["choices"], documents["gold"], strict=True)
     for index, (context, choices, gold) in enumerate(rows):
         where = f"{path}: row {index + 1}, document {documents.at[index, 'doc_id']!r}"
@@ -84,12 +85,12 @@ def _check(path: Path, documents: pd.DataFrame) -> None:
             raise InputError(f"{where}, column 'context': no text.", "write the question, or leave the row out.")
         if isinstance(choices, str) or not hasattr(choices, "__len__") or len(choices) < 2:
             raise InputError(f"{where}, column 'choices': not a list of at least two.", "list the choices' texts.")
-        if not isinstance(gold, numbers.Real) or (math.isfinite(gold) and gold != int(gold)):
+        if not isinstance(gold, numbers.Real) or (math.isfinite(gold) and float(gold) % 1):
             raise InputError(
-                f"{where}, column 'gold': {gold!r} is no whole number.",
+                f"{where}, column 'gold': {gold!r} is not a whole number.",
                 "gold is the index of the right choice, from 0.",
             )
-        if not 0 <= gold < len(choices):  # null too, which pandas reads as NaN
+        if not 0 <= float(gold) < len(choices):  # null too, which pandas reads as NaN
             raise InputError(
                 f"{where}, column 'gold': {gold} is out of range for {len(choices)} choices.",
                 "gold is the index of the right choice, from 0.",

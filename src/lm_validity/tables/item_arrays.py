@@ -1,5 +1,6 @@
 """items.parquet as arrays of one benchmark: models, checkpoints, items, choices (read by `read_items`)."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -49,7 +50,7 @@ class BenchmarkItems:
             return None
         return np.count_nonzero(~np.isnan(self.models[0].loglikelihoods[0]), axis=-1)
 
-    def rows(self, rows) -> "BenchmarkItems":
+    def rows(self, rows: Iterable[tuple[int, Sequence[int] | np.ndarray]]) -> "BenchmarkItems":
         """Only the given checkpoints of the given models: pairs of a model's index and checkpoint indices."""
         return replace(self, models=tuple(_at(self.models[model], np.asarray(at)) for model, at in rows))
 
@@ -76,7 +77,7 @@ class BenchmarkItems:
         )
 
 
-def _index(array: np.ndarray | None, kept) -> np.ndarray | None:
+def _index(array: np.ndarray | None, kept: np.ndarray | tuple[slice, np.ndarray]) -> np.ndarray | None:
     return None if array is None else array[kept]
 
 

@@ -5,9 +5,9 @@ Rows come in the grid's order, so that the same cells give the same bytes.
 
 import json
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 import pyarrow as pa
@@ -19,7 +19,7 @@ from lm_validity.errors import InputError
 from lm_validity.files import replace_file, write_json
 from lm_validity.run.cell import BenchmarkCell, Cell
 from lm_validity.run.manifests import Entry, read_failures
-from lm_validity.run.rules import rule_of
+from lm_validity.run.rules import rule_of, scoring_rule_of
 from lm_validity.run.rules.select_prompt import SELECT_PROMPT
 from lm_validity.run.store import check_read
 from lm_validity.run.workspace import MissingCell, Workspace
@@ -70,7 +70,7 @@ class Merger:
             pq.ParquetWriter(temporary, ITEMS, compression="zstd") as writer,
         ):
             waiting: list[pa.Table] = []
-            for cell, entry in self._finished("items"):
+            for cell, entry in self._of_benchmarks("items"):
                 waiting.append(self._items(cell, entry))
                 if sum(map(len, waiting)) >= ROW_GROUP:
                     writer.write_table(pa.concat_tables(waiting))
@@ -86,25 +86,25 @@ class Merger:
                 pq.ParquetWriter(temporary, schema, compression="zstd") as writer,
             ):
                 for _, entry in self._finished(name):
-                    table = pq.read_table(check_read(self.store, entry.folder, f"{name}.parquet"))
+                    table = pq.read_table(check_read(self.store, entry.in_store, f"{name}.parquet"))
                     writer.write_table(table.select(schema.names).cast(schema))
 
     # ---- rows ---------------------------------------------------------------------------------------------------
 
     def scores(self) -> pd.DataFrame:
         """One row a metric of each scored cell, with the columns of SCORES."""
-        rows = [row for cell, entry in self._finished("scores") for row in self._score_rows(cell, entry)]
+        rows = [row for cell, entry in self._of_benchmarks("scores") for row in self._score_rows(cell, entry)]
         return pd.DataFrame(rows, columns=SCORES.names)
 
     def selections(self) -> pd.DataFrame:
         """What each selection chose from, with the columns of SELECTIONS."""
-        rows = [row for cell, entry in self._finished("selections") for row in _selection_rows(cell, entry.content)]
+        rows = [row for cell, entry in self._of_benchmarks("selections") for row in _selection_rows(cell, entry.chosen)]
         return pd.DataFrame(rows, columns=SELECTIONS.names)
 
-    def _score_rows(self, cell: BenchmarkCell, entry: Entry) -> Iterator[dict]:
+    def _score_rows(self, cell: BenchmarkCell, entry: Entry) -> Iterator[dict[str, Any]]:
         benchmark = self.run.benchmarks[cell.benchmark]
-        result = self.store.read(entry.folder)["result"]
-        self.versions[json.dumps(self.store.sidecar(entry.folder).get("versions", {}), sort_keys=True)] += 1
+        result = self.store.read(entry.in_store)["result"]
+        self.versions[json.dumps(self.store.sidecar(entry.in_store).get("versions", {}), sort_keys=True)] += 1
         for metric, found in result["metrics"].items():
             yield {
                 **self._key(cell),
@@ -118,7 +118,7 @@ class Merger:
             }
 
     def _items(self, cell: BenchmarkCell, entry: Entry) -> pa.Table:
-        table = pq.read_table(check_read(self.store, entry.folder, "items.parquet"))
+        table = pq.read_table(check_read(self.store, entry.in_store, "items.parquet"))
         key = self._key(cell)
         columns = []
         for field in ITEMS:
@@ -130,9 +130,9 @@ class Merger:
                 columns.append(pa.nulls(len(table), field.type))
         return pa.table(columns, schema=ITEMS)
 
-    def _key(self, cell: BenchmarkCell) -> dict:
+    def _key(self, cell: BenchmarkCell) -> dict[str, Any]:
         """The columns that name a cell."""
-        model, row, rule = self.run.models[cell.model], self.run.benchmarks[cell.benchmark], rule_of(cell)
+        model, row, rule = self.run.models[cell.model], self.run.benchmarks[cell.benchmark], scoring_rule_of(cell)
         point = next(one for one in model.checkpoints if one.checkpoint == (cell.checkpoint or "final"))
         return {
             "model": cell.model,
@@ -156,7 +156,7 @@ class Merger:
         if selection is None or selection not in self.grid.batch_of:
             return True
         entry = self.manifests.entry(selection)
-        return entry is not None and entry.status == "done" and entry.content["prompt"] == cell.prompt
+        return entry is not None and entry.status == "done" and entry.chosen["prompt"] == cell.prompt
 
     # ---- cells --------------------------------------------------------------------------------------------------
 
@@ -166,6 +166,12 @@ class Merger:
             entry = self._entry(cell)
             if entry is not None:
                 yield cell, entry
+
+    def _of_benchmarks(self, table: str) -> Iterator[tuple[BenchmarkCell, Entry]]:
+        """`_finished` of a table whose cells are all of a model and a benchmark."""
+        for cell, entry in self._finished(table):
+            assert isinstance(cell, BenchmarkCell)
+            yield cell, entry
 
     def _entry(self, cell: Cell) -> Entry | None:
         """The entry of a finished cell of the current recipe; None (and remembered as missing) otherwise.
@@ -177,14 +183,19 @@ class Merger:
             found = self._from_store(cell) if self.partial else None
             if found is not None:
                 return found
-            reason = entry.error if entry is not None else self.failures.get(cell, "not computed yet")
-            return self._lacks(cell, reason or entry.status)
+            if entry is None:
+                self._lacks(cell, self.failures.get(cell, "not computed yet"))
+            else:
+                self._lacks(cell, entry.error or entry.status)
+            return None
         if entry.folder is None:
             return entry
         if not self.store.has(entry.folder):
-            return self._lacks(cell, "missing from the store")
+            self._lacks(cell, "missing from the store")
+            return None
         if self._is_stale(cell, entry):
-            return self._lacks(cell, "finished under another recipe, not yet under this one")
+            self._lacks(cell, "finished under another recipe, not yet under this one")
+            return None
         return entry
 
     def _from_store(self, cell: Cell) -> Entry | None:
@@ -200,7 +211,7 @@ class Merger:
         """Whether the manifest is of an older recipe. An unchanged model's cell stands in for its adapter's."""
         stand_in = rule_of(cell).stand_in(self.workspace, cell)
         if stand_in is not None:
-            return not entry.folder.startswith(f"{stand_in.rule}/")
+            return not entry.in_store.startswith(f"{stand_in.rule}/")
         return entry.folder != self.workspace.place(cell).folder
 
     def _lacks(self, cell: Cell, reason: str) -> None:
@@ -220,7 +231,7 @@ def _tokens_b(model: Model, point: Checkpoint) -> float | None:
     return point.tokens_b
 
 
-def _selection_rows(cell: BenchmarkCell, choice: dict) -> Iterator[dict]:
+def _selection_rows(cell: BenchmarkCell, choice: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """One row a candidate, and one for the untouched model (no learning rate, no epoch)."""
     common = {
         "model": cell.model,

@@ -131,7 +131,7 @@ class _Cells:
             cell = int(np.searchsorted(starts, repeated[0], side="right")) - 1
             raise InputError(
                 f"{self.where}, {self.name(cell)}: document "
-                f"{self._names['doc_id'][document[repeated[0]]]!r} is there twice.",
+                f"{self._names['doc_id'][document[repeated[0]]]!r} occurs twice.",
                 "keep one row per model, checkpoint and document.",
             )
 
@@ -218,7 +218,7 @@ def _codes(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
     return rank[column.indices.to_numpy(zero_copy_only=False)], np.array(sorted(names), dtype=object)
 
 
-def _floats(column) -> np.ndarray:
+def _floats(column: pa.ChunkedArray | pa.Array) -> np.ndarray:
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
     return column.cast(pa.float64()).to_numpy(zero_copy_only=False)
@@ -323,7 +323,7 @@ def _model_items(
     here = np.flatnonzero(cells.cell_models == cells.models[index])
     here = here[training_order(progress["iteration"][here], progress["tokens_b"][here])]
 
-    def at(array):
+    def at(array: np.ndarray | None) -> np.ndarray | None:
         return None if array is None else array[here]
 
     return ModelItems(

@@ -1,5 +1,7 @@
 """Which rows of a scores table the reports read: one function, so that every report reads the same ones."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 
@@ -32,7 +34,7 @@ def fewshot_count(counts: pd.Series) -> int | None:
     return None if times.empty else int(times.index[times == times.max()].min())
 
 
-def benchmark_metric(rows: pd.DataFrame, sheet: pd.DataFrame, path, notes: list[str]) -> pd.DataFrame:
+def benchmark_metric(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path, notes: list[str]) -> pd.DataFrame:
     """The rows of each benchmark's metric. A null metric in the table counts as that metric."""
     wanted = sheet.set_index("benchmark")["metric"].reindex(rows["benchmark"]).to_numpy(dtype=object)
     given = np.array([None if pd.isna(name) else metric_key(name) for name in rows["metric"]], dtype=object)
@@ -91,7 +93,9 @@ def _one_count(rows: pd.DataFrame, sheet: pd.DataFrame | None, notes: list[str])
     known = rows[rows["num_fewshot"].notna()]
     used: dict[str, int] = {}
     for benchmark, found in known.drop_duplicates([*_EVALUATION, "benchmark", "num_fewshot"]).groupby("benchmark"):
-        used[benchmark] = named.get(benchmark, fewshot_count(found["num_fewshot"]))
+        count = named.get(benchmark, fewshot_count(found["num_fewshot"]))
+        assert count is not None, "rows of known numbers alone"
+        used[benchmark] = count
     if not used:
         return rows
     out = rows["num_fewshot"].notna() & (rows["num_fewshot"] != rows["benchmark"].map(used))

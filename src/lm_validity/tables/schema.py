@@ -211,7 +211,7 @@ def replay_notes(scores: pd.DataFrame) -> list[str]:
     return [f"A replay: {served.sum()} of {len(scores)} scores were served from a file ({names}); no model was run."]
 
 
-def _nullable(kind: pa.DataType):
+def _nullable(kind: pa.DataType) -> "pd.api.extensions.ExtensionDtype | None":
     """Integers and booleans with nulls stay integers and booleans in pandas."""
     if pa.types.is_integer(kind):
         return pd.Int64Dtype()

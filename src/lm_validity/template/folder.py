@@ -28,7 +28,7 @@ def make_study(folder: Path, scores: Sequence[Path] = ()) -> list[str]:
     name = folder.resolve().name
     if not re.match(NAME, name):
         raise InputError(
-            f"{folder}: the folder's name becomes the run's.", "use letters, digits, '.', '_' and '-', no blank."
+            f"{folder}: the folder's name becomes the run's.", "use letters, digits, '.', '_' and '-', no spaces."
         )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder}: already there, and not empty.", "name a new folder.")

@@ -25,7 +25,7 @@ def test_three_rates_read_test_twice_and_validation_sixteen_times(tmp_path, monk
     assert set(found) == names | {f"toy_choice.plain.lr{rate}.seed0" for rate in RATES}, "no fallback"
     assert total(found, "evaluate_passes", "test") == 2
     assert total(found, "evaluate_passes", "validation") == 1 + 3 * 5
-    assert total(found, "model_loads", "load") == 3  # one a job: evaluation, fine-tunes of all rates, adapter
+    assert total(found, "model_loads", "load") == 3  # one per job: evaluation, fine-tunes of all rates, adapter
     assert total(found, "optimizer_steps", "train") == 3 * 5 * 2  # 10 documents in batches of 8
     counters = Counter()
     for sidecar in found.values():

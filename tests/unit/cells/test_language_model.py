@@ -172,10 +172,20 @@ def test_answers_are_written_in_smaller_batches_where_memory_runs_out(llama, mon
     assert llama.generate_until(requests) == expected and llama.counters.oom_halvings == 2
 
 
-def test_a_model_that_sees_all_tokens_is_refused_whatever_its_configuration_says(tmp_path):
-    """XLNet's has no is_decoder."""
-    model = transformers.XLNetLMHeadModel(
-        transformers.XLNetConfig(vocab_size=50, d_model=16, n_layer=1, n_head=2, d_inner=16)
-    )
-    with pytest.raises(CellError, match="xlnet: XLNetLMHeadModel sees the tokens that it is to predict"):
-        check_causal(model.eval(), "xlnet")
+SEE_ALL = {
+    "XLNetLMHeadModel": lambda: transformers.XLNetConfig(vocab_size=50, d_model=16, n_layer=1, n_head=2, d_inner=16),
+    "XLMWithLMHeadModel": lambda: transformers.XLMConfig(vocab_size=50, emb_dim=16, n_layers=1, n_heads=2),
+    "CpmAntForCausalLM": lambda: transformers.CpmAntConfig(
+        vocab_size=50, hidden_size=16, num_attention_heads=2, dim_head=8, dim_ff=16, num_hidden_layers=1
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SEE_ALL)
+def test_a_model_that_sees_all_tokens_is_refused_whatever_its_configuration_says(name):
+    """None of them has an is_decoder that says so."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = getattr(transformers, name)(SEE_ALL[name]()).eval()
+    with pytest.raises(CellError, match=f"mine: {name} sees the tokens that it is to predict"):
+        check_causal(model, "mine")

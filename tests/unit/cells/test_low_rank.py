@@ -8,7 +8,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from lm_validity.cells.training.loop import FinetuneSettings
 from lm_validity.cells.training.lora import adapted_layers, add_adapter
-from lm_validity.cells.training.low_rank import BatchPosition
+from lm_validity.cells.training.low_rank import BatchDropout, BatchPosition
 
 SETTINGS = FinetuneSettings(learning_rate=1e-3, rank=4, alpha=8, dropout=0.25)
 
@@ -20,7 +20,7 @@ def layer(llama):
     def make(dtype):
         llama.base.to(dtype)
         position = BatchPosition(seed=3, step=5, rows=6, width=9, start=2, count=2, length=7, training=True)
-        chosen = adapted_layers(add_adapter(llama, SETTINGS, "all-linear", position))[3]
+        chosen = [*adapted_layers(add_adapter(llama, SETTINGS, "all-linear", position)).values()][3]
         with torch.no_grad():
             chosen.lora_B["default"].weight.normal_(generator=torch.Generator().manual_seed(1))
         return chosen, position
@@ -99,17 +99,69 @@ def test_a_layer_launches_few_kernels(layer, dtype):
     assert launches(chosen) <= 14 < launches(type(chosen).forward.__get__(chosen))
 
 
-def test_a_small_mask_is_drawn_once_a_step_and_a_large_one_again_each_time(layer, monkeypatch):
-    """A GPU keeps what is small: drawing is a launch. What is large is drawn anew, in the backward pass too."""
-    chosen, position = layer(torch.float32)
-    dropout = chosen.lora_dropout["default"]
-    drawn = []
-    draw = type(dropout)._draw
-    monkeypatch.setattr(type(dropout), "_draw", lambda one, shape, device: drawn.append(1) or draw(one, shape, "cpu"))
-    gpu, size = torch.device("meta"), position.rows * position.width * 8
-    for kept, count in ((size, 1), (size - 1, 3)):
-        monkeypatch.setattr("lm_validity.cells.training.low_rank.KEPT", kept)
-        dropout._kept = None
+@pytest.fixture
+def two_blocks(llama, monkeypatch):
+    """(dropouts of each of two blocks, position, layers and shapes of what is drawn, on the host in a GPU's place)."""
+    position = BatchPosition(seed=3, step=5, rows=6, width=9, start=2, count=2, length=7, training=True)
+    layers = adapted_layers(add_adapter(llama, SETTINGS, "all-linear", position))
+    drawn, draw = [], BatchDropout._draw
+
+    def note(one, layer, shape, device):
+        drawn.append((layer, *shape))
+        return draw(one, layer, shape, torch.device("cpu"))
+
+    monkeypatch.setattr(BatchDropout, "_draw", note)
+    blocks = [
+        [layer.lora_dropout["default"] for path, layer in layers.items() if f".layers.{number}." in path]
+        for number in range(2)
+    ]
+    assert [len(block) for block in blocks] == [7, 7]
+    return blocks, position, drawn
+
+
+GPU = torch.device("meta")
+WIDTHS = [32, 32, 32, 32, 32, 32, 64]  # inputs of a layer's q, k, v, o, gate, up, down
+
+
+def masks(block, device) -> list[torch.Tensor]:
+    return [one._batch_mask(width, device) for one, width in zip(block, WIDTHS, strict=True)]
+
+
+def test_a_gpu_draws_a_blocks_masks_at_once_whichever_layer_asks_first(two_blocks):
+    (block, _), position, drawn = two_blocks
+    forwards = masks(block, GPU)
+    assert drawn == [(0, 6 * 9 * sum(WIDTHS))]
+    assert [tuple(mask.shape) for mask in forwards] == [(2, 7, width) for width in WIDTHS]
+    kept = torch.cat([mask.flatten() for mask in forwards]).double().mean()
+    assert kept == pytest.approx(0.75, abs=0.03) and not torch.equal(forwards[0], forwards[1])
+    block[0].block.moment = ()
+    backwards = [one._batch_mask(width, GPU) for one, width in zip(block[::-1], WIDTHS[::-1], strict=True)]
+    assert len(drawn) == 2 and all(map(torch.equal, forwards, backwards[::-1]))
+    position.step += 1
+    assert not torch.equal(masks(block, GPU)[0], forwards[0]) and len(drawn) == 3
+
+
+def test_a_gpu_keeps_small_masks_for_the_step_and_the_last_blocks_large_ones(two_blocks, monkeypatch):
+    """What is large is drawn once on the way there and once on the way back."""
+    blocks, position, drawn = two_blocks
+    size = 6 * 9 * sum(WIDTHS)
+    for most, order in ((size, [0, 7]), (size - 1, [0, 7, 0])):
+        monkeypatch.setattr("lm_validity.cells.training.low_rank.KEPT", most)
         drawn.clear()
-        masks = [dropout._batch_mask(8, gpu) for _ in range(3)]
-        assert len(drawn) == count and all(torch.equal(masks[0], mask) for mask in masks)
+        for block in (blocks[0], blocks[1], blocks[1], blocks[0]):
+            masks(block, GPU)
+        assert [layer for layer, _ in drawn] == order
+        position.rest()
+        assert all(bool(block[0].block.masks) == (most == size) for block in blocks)
+        position.step += 1
+
+
+def test_a_cpu_draws_each_layers_mask_by_itself_as_ever(two_blocks):
+    """The bytes of fine-tunes on a CPU do not depend on how a GPU draws."""
+    (_, block), position, drawn = two_blocks
+    found = masks(block, torch.device("cpu"))
+    assert drawn == [(7 + place, 6 * 9 * width) for place, width in enumerate(WIDTHS)]
+    for place, width in enumerate(WIDTHS):
+        alone = torch.empty(6, 9, width, dtype=torch.bool)
+        alone.bernoulli_(0.75, generator=position.generator(torch.device("cpu"), 7 + place))
+        assert torch.equal(found[place], alone[2:4, :7])

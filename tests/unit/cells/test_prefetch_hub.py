@@ -2,6 +2,7 @@
 
 import hashlib
 import shutil
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,13 +13,19 @@ from huggingface_hub.errors import GatedRepoError, HFValidationError, Repository
 
 from lm_validity.cells.models.access import access_problems
 from lm_validity.cells.models.prefetch import prefetch_model
+from lm_validity.cli import main
 from lm_validity.config.sheets import FINAL, Checkpoint, Model
 from lm_validity.errors import InputError
+from lm_validity.files import write_text
 from lm_validity.run.hub_models import HubModel
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
 TOKEN = "hf_thisIsNobodysToken"
-FILES = {"config.json": b'{"architectures": ["Toy"]}', "model.safetensors": b"weights" * 1000, "tokenizer.json": b"{}"}
+FILES = {
+    "config.json": b'{"model_type": "llama", "architectures": ["Toy"]}',
+    "model.safetensors": b"weights" * 1000,
+    "tokenizer.json": b"{}",
+}
 MODEL = Model(model="toy", path="org/toy")
 
 
@@ -97,6 +104,28 @@ def test_the_commit_is_resolved_and_recorded_and_the_token_is_not(hub):
     record = prefetch_model(MODEL)
     assert record["revision"] == SHA and record["checkpoints"]["final"]["digest"] == SHA
     assert TOKEN not in repr(record) and hub.downloads == list(FILES)
+
+
+def test_what_is_no_causal_language_model_is_one_line_and_no_record(tmp_path, monkeypatch, capsys):
+    """A reward model in a folder: known before a job waits for a GPU."""
+    monkeypatch.chdir(tmp_path)
+    for name, content in FILES.items():
+        write_text(Path("model", name), content.decode())
+    write_text(
+        Path("model/config.json"), '{"model_type": "llama", "architectures": ["LlamaForSequenceClassification"]}'
+    )
+    write_text(Path("models.tsv"), "model\tpath\tsize_class\nmine\t./model\tlarge\n")
+    kind = "multiple_choice"
+    write_text(
+        Path("b.tsv"), f"benchmark\ttask\tcategory\tmetric\toutput_type\thigher_is_better\nq\tq\tLU\tacc\t{kind}\t1\n"
+    )
+    write_text(Path("run.yaml"), "{name: run, studies: [agreement], models: models.tsv, benchmarks: b.tsv}")
+    monkeypatch.setattr(sys, "argv", ["lm-validity", "prefetch-model", "--configfile", "run.yaml", "--model", "mine"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert ended.value.code == 2 and "model 'mine'" in line and "SequenceClassification" in line and "Hint: " in line
+    assert not Path("results").exists()
 
 
 def test_an_adapter_comes_from_the_hub_at_its_own_revision(hub, tmp_path):

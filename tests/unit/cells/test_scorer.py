@@ -145,12 +145,35 @@ def test_trees_longer_than_a_window_go_as_rows(models, name, way):
     assert lm.counters.shared_tokens == 0
 
 
+WINDOWS = ["sliding_window", "sliding_window_size", "attention_window_size", "attention_chunk_size", "window_size"]
+
+
+@pytest.mark.parametrize("name", [*WINDOWS, "index_topk"])
+def test_a_window_is_known_by_whatever_name_a_configuration_has_for_it(models, name, monkeypatch):
+    """Or a tree larger than it would be packed under a mask that shows what the layer cannot see."""
+    lm = own(models, "llama")
+    assert lm._window == lm.max_length
+    monkeypatch.setattr(lm.model.config, name, 24, raising=False)
+    assert lm._window == 24
+
+
 @pytest.mark.parametrize(("largest", "tolerance"), [(0.0, 0.1), (8.0, 0.1), (65.0, 0.5), (127.0, 0.5), (130.0, 1.0)])
 def test_the_tolerance_at_16_bits_is_a_step_of_the_logits(models, largest, tolerance, monkeypatch):
     lm = own(models, "gpt2")
     assert lm._tolerance(largest) == 1e-4, "float32: whatever their size"
     monkeypatch.setattr(type(lm.model), "dtype", torch.bfloat16)
     assert lm._tolerance(largest) == tolerance
+
+
+def test_the_probes_tolerance_is_that_of_the_models_own_logits(models, monkeypatch):
+    lm, seen = own(models, "gpt2"), []
+    monkeypatch.setattr(type(lm), "_tolerance", lambda self, largest: seen.append(largest) or 1e-4)
+    handle = lm.model.lm_head.register_forward_hook(lambda module, inputs, output: output - 65)
+    try:
+        lm._probe()
+    finally:
+        handle.remove()
+    assert 60 < seen[0] < 75, "GPT-2's are about -65"
 
 
 LONG = {
@@ -202,8 +225,9 @@ def test_a_text_longer_than_the_model_was_made_for_changes_no_other(kind, way):
     assert way in ("auto", "rows") or lm.counters.shared_tokens > 0, "short questions still share"
 
 
-def test_a_wrong_mask_is_found_out(models, monkeypatch):
-    """The probe is what keeps an unknown architecture exact: with a mask that shows siblings it refuses the way."""
+def test_a_wrong_mask_is_found_out(models, monkeypatch, caplog):
+    """The probe is what keeps an unknown architecture exact: with a mask that shows siblings it refuses the way, and
+    says so."""
     lm = own(models, "llama")
     monkeypatch.setattr(
         "lm_validity.cells.models.scorer_plan.Tree.visible", lambda tree, start=0: np.tri(len(tree), dtype=bool)[start:]
@@ -212,6 +236,9 @@ def test_a_wrong_mask_is_found_out(models, monkeypatch):
     expected = shipped(models, "llama")._loglikelihood_tokens(requests, disable_tqdm=True)
     assert differences(lm._loglikelihood_tokens(requests), expected, requests) < 1e-4
     assert lm._allowed == {"rows"}
+    warned = [record.message for record in caplog.records if record.levelname == "WARNING"]
+    refused = [line.partition(" differs")[0] for line in warned if "is not used" in line]
+    assert refused == ["scorer: packed", "scorer: cached"]
 
 
 def test_a_head_that_cannot_be_narrowed_leaves_everything_to_lm_eval(models, monkeypatch):

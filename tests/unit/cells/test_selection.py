@@ -52,7 +52,7 @@ def result_of(cell, direct, tuned):
         return {"metrics": {"acc,none": {"value": direct[cell.prompt], "stderr": None}}, "n_items": 10}
     if cell.rule == "finetune_adapter":
         value, epoch = tuned.get((cell.prompt, cell.learning_rate), (None, None))
-        return {"best_value": value, "best_epoch": epoch, "diverged": value is None}
+        return {"best_value": value, "best_epoch": epoch, "diverged": value is None, "adapted_share": 0.14}
     return None
 
 
@@ -66,6 +66,7 @@ def test_the_best_value_wins(choose):
     assert choice["validation_value"] == 0.7 and choice["direct_validation_value"] == 0.5
     assert choice["folder"].startswith("finetune_adapter/m/x.chat.lr1e-3.seed0--")
     assert sum(row["diverged"] for row in choice["candidates"]) == 1
+    assert {row["adapted_share"] for row in choice["candidates"]} == {0.14}, "a column of the table of selections"
 
 
 def test_ties_go_to_the_earlier_epoch_then_the_smaller_rate_then_plain(choose):

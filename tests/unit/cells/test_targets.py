@@ -141,7 +141,7 @@ def test_every_kind_trains_resumes_scores_and_is_given_back(adapted, tmp_path):
     targets = find_targets(lm, "all-linear")
     assert set(targets.described) >= expected
     assert share <= targets.share <= 1
-    routers = ("mlp.router", "mlp.gate", "block_sparse_moe.gate")
+    routers = ("mlp.router", "mlp.gate", "block_sparse_moe.gate", "shared_expert_gate")
     assert not any("vision" in name or name.endswith(routers) for name in targets.layers)
     requests = [(None, [5, 6, 7], [8, 9]), (None, [15, 16, 17, 20], [18, 19, 11])]
 
@@ -158,6 +158,24 @@ def test_every_kind_trains_resumes_scores_and_is_given_back(adapted, tmp_path):
         assert validate() == pytest.approx(result.epochs[result.best_epoch - 1].validation_value, abs=1e-5)
     after = weights(lm)
     assert before.keys() == after.keys() and all(torch.equal(before[name], after[name]) for name in before)
+
+
+def test_a_linear_layer_that_returns_no_tensor_gets_no_adapter(llama):
+    """A router may be a linear layer by its class and return scores and choices."""
+
+    class Router(torch.nn.Linear):
+        def forward(self, x):
+            return super().forward(x), None
+
+    layer = llama.base.model.layers[0]
+    layer.chooser, layer.plain = Router(32, 4), torch.nn.Linear(32, 4)
+
+    def call_both(module, inputs):
+        module.chooser(inputs[0]), module.plain(inputs[0])
+
+    layer.register_forward_pre_hook(call_both)
+    found = {name.rpartition(".")[2] for name in find_targets(llama, "all-linear").layers}
+    assert "plain" in found and "chooser" not in found
 
 
 def test_experts_are_not_trained_side_by_side():

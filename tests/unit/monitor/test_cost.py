@@ -62,10 +62,10 @@ def test_fourteen_billion_fit_a_large_gpu_and_not_a_small_one(real):
 
 
 def test_memory_knows_what_is_computed_again_and_that_logits_come_in_parts(real):
-    """Llama-3-8B, one text of 1024 tokens: 23.6 GB counted on tensors without content; of 8192, no more for logits."""
+    """Llama-3-8B, one text of 1024 tokens: 23.9 GB counted on tensors without content; of 8192, no more for logits."""
     settings = real.configuration.finetuning.model_copy(update={"max_length": 1024, "rank": 8})
     run = replace(real, configuration=real.configuration.model_copy(update={"finetuning": settings}))
-    assert gpu_gb(run, 8.03e9, "bfloat16") == pytest.approx(23.6, rel=0.03)
+    assert gpu_gb(run, 8.03e9, "bfloat16") == pytest.approx(23.9, rel=0.03)
     assert gpu_gb(run, 8.03e9, "bfloat16", recomputed=True) < 19.5
     longer = settings.model_copy(update={"max_length": 8192, "gradient_checkpointing": True})
     run = replace(real, configuration=real.configuration.model_copy(update={"finetuning": longer}))

@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -22,10 +23,12 @@ from lm_validity.monitor.cost import Estimator
 from lm_validity.monitor.planning import designs
 from lm_validity.monitor.planning.describe import describe_plan, plan_finding, unplanned_pairs
 from lm_validity.monitor.planning.savings import Cost, hours_in_words, preparation_costs, total
+from lm_validity.monitor.planning.sheet import write_plan
 from lm_validity.monitor.render_cost import render_cost
 from lm_validity.monitor.render_status import render_matrix, render_page, render_summary
 from lm_validity.monitor.spent import Spent
 from lm_validity.monitor.status import RunState, progress
+from lm_validity.run.leases import hold_lease
 from lm_validity.tables.merge import Merger
 
 MODELS = [f"m{i:02}" for i in range(24)]
@@ -140,12 +143,12 @@ def test_unplanned_is_not_missing(planned):
     prepared = pd.read_parquet("tables/scores.parquet").query("protocol == 'train_before_test'")
     assert set(zip(prepared.model, prepared.benchmark, strict=True)) == set(PLANNED) and not merger.missing
     rest = unplanned_pairs(planned)
-    assert len(rest) == 6 and "12 of 18" in describe_plan(planned) and "in 1 round;" in describe_plan(planned)
+    assert len(rest) == 6 and "12 of 18" in describe_plan(planned) and "in 1 round." in describe_plan(planned)
     so_far = progress(state.cells)
     assert describe_plan(planned) in render_summary(state, so_far)
     rows = [line.split() for line in render_matrix(state.cells, rest).splitlines()]
     assert ["oak-m", "#", "-", "-"] in rows and ["oak-s", "#", "#", "#"] in rows
-    assert render_page("run", state, so_far).count("preparation is not planned") == 6
+    assert render_page("run", state, so_far).count("fine-tuning is not planned") == 6
     assert "floating-point operations" in render_cost(Estimator(planned), state)
 
 
@@ -258,3 +261,46 @@ def test_a_wrong_command_changes_nothing(planned, options, problem):
     with pytest.raises(InputError, match=problem):
         call(**options)
     assert Path("replay/plan.tsv").read_bytes() == before
+
+
+# ---- writing ------------------------------------------------------------------------------------
+
+
+def test_of_two_commands_at_once_one_waits_and_then_sees_the_other_s_round(planned, capsys):
+    """Both have read the same plan. While one holds the lease, the other waits: no round is lost."""
+    place, cells = Path("replay/plan.tsv"), [designs._planned("oak-m", "sums", designs.AUDIT, 0.5, 0, 2)]
+    found = []
+
+    def second() -> None:
+        try:
+            write_plan(place, [*planned.plan.values(), *cells], planned)
+        except InputError as error:
+            found.append(error)
+
+    with hold_lease(place.with_name(".plan.tsv.lease"), finished=lambda: False):
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join(0.5)
+        assert thread.is_alive() and not found
+        place.write_text(place.read_text() + "elm-m\tproverbs\t2\n")
+    thread.join(10)
+    assert "changed while this command ran" in str(found[0])
+    assert ("elm-m", "proverbs") in read_plan(place, *names(planned))
+    assert "waiting for another" in capsys.readouterr().out and not list(Path("replay").glob(".*lease*"))
+
+
+def test_what_a_plan_rules_out_is_not_planned_and_stays_in_it(planned):
+    """A row with the reason `cannot succeed`: no command plans it, and none forgets it."""
+    place, rest = Path("replay/plan.tsv"), unplanned_pairs(planned)
+    rows = [*((*pair, "block") for pair in PLANNED), *((*pair, "cannot succeed") for pair in rest[:5])]
+    place.write_text("model\tbenchmark\treason\n" + "".join("\t".join(row) + "\n" for row in rows))
+    run = load_run("replay/replay.yaml")
+    assert set(run.plan) == set(PLANNED) and set(run.ruled_out) == set(rest[:5]) and unplanned_pairs(run) == rest
+    with pytest.raises(InputError, match="1 cells are not planned"):
+        call(audit=2)
+    Path("mine.tsv").write_text("model\tbenchmark\n{}\t{}\n".format(*rest[0]))
+    with pytest.raises(InputError, match="rules it out"):
+        call(cells=Path("mine.tsv"))
+    call(audit=1)
+    after = load_run("replay/replay.yaml")
+    assert set(after.plan) == {*PLANNED, rest[5]} and set(after.ruled_out) == set(rest[:5])

@@ -117,6 +117,19 @@ def test_a_model_without_chat_template(real):
     assert lines(plain) == []
 
 
+def test_a_model_that_is_not_causal(real):
+    """As fetched by an earlier version, which did not look; one that was not fetched yet is not known."""
+    run = real()
+    folder = Path("fetched").resolve()
+    point = {"final": {"path": str(folder), "subfolder": None}}
+    write_json(run.results / "prefetch/models/oak-s.json", {"checkpoints": point, "chat_template": True})
+    write_json(folder / "config.json", {"model_type": "bert", "architectures": ["BertForMaskedLM"]})
+    (line,) = lines(run)
+    assert line.startswith("model oak-s: config.json is not that of a causal language model (BertForMaskedLM); take")
+    write_json(folder / "config.json", {"model_type": "llama"})
+    assert lines(run) == []
+
+
 def test_a_lock_whose_snakemake_is_gone(real):
     run = real()
     Path(".snakemake/locks").mkdir(parents=True)

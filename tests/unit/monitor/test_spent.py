@@ -39,6 +39,17 @@ def test_counters_are_summed_by_phase(tmp_path):
     assert "vLLM wrote the answers of 1 cells" in finding.basis
 
 
+def test_what_early_stops_spared_is_said_where_they_are_on(tmp_path):
+    store = Store(tmp_path)
+    commit(store, "a", sidecar(train={"optimizer_steps": 30}) | {"epochs": 5})
+    assert len(computation_page(count_spent(store)).findings) == 1
+    commit(store, "b", sidecar(train={"optimizer_steps": 18}) | {"epochs": 3, "epochs_allowed": 5})
+    commit(store, "c", sidecar(train={"optimizer_steps": 30}) | {"epochs": 5, "epochs_allowed": 5})
+    commit(store, "diverged", sidecar(train={"optimizer_steps": 2}))
+    finding = computation_page(count_spent(store)).findings[1]
+    assert finding.sentence == "1 of 2 fine-tunes stopped early, which spared 2 of 10 epochs."
+
+
 def test_replayed_runs_have_no_such_page(tmp_path):
     store = Store(tmp_path)
     commit(store, "a", {})

@@ -20,7 +20,7 @@ TASKS = ("arc_easy", "boolq", "piqa", "sciq")
 
 
 def put_results(folder, models: int = 4, steps: tuple[int, ...] = (), tasks=TASKS) -> None:
-    """A result file a model, or a model and step, in a folder a model."""
+    """A result file a model, or a model and step, in a folder per model."""
     rng = np.random.default_rng(0)
     for i in range(models):
         for step in steps or (None,):

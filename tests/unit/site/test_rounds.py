@@ -77,6 +77,19 @@ def test_the_next_round_is_added_to_the_plan_and_changes_no_earlier_row(measured
     assert "run the workflow" in caught.value.hint and "rows of replay/plan.tsv" in caught.value.hint
 
 
+def test_a_cell_that_the_plan_rules_out_is_never_chosen_again(measured):
+    """What it costs is then infinite; the other unmeasured cells have hours."""
+    path, free = Path("replay/plan.tsv"), preparation_costs(Estimator(measured)).keys() - measured.plan.keys()
+    out = sorted(free)[::2]
+    path.write_text(path.read_text() + "".join(f"{m}\t{b}\tcannot succeed\n" for m, b in out))
+    run = load_run(CONFIG)
+    standing = standing_of(run)
+    check_finished(standing, run.plan)
+    hours = standing.hours(costs_of(run), run.plan)
+    models, benchmarks = standing.names
+    assert {(models[i], benchmarks[j]) for i, j in zip(*np.nonzero(np.isfinite(hours)), strict=True)} == free - set(out)
+
+
 @pytest.mark.parametrize("goal", ["tau=0.01", "rank=6", "budget=0.0001"])
 def test_a_goal_that_is_reached_adds_nothing(measured, goal, capsys):
     before = Path("replay/plan.tsv").read_bytes()

@@ -74,13 +74,13 @@ def test_every_column_of_a_score(read):
 
 def test_percentages_are_said(read):
     text = "model,x\na,50\nb,0.75\n"
-    with pytest.raises(InputError, match="row 2, column 'x': 50 is no fraction"):
+    with pytest.raises(InputError, match="row 2, column 'x': 50 is not a fraction"):
         read(text)
     assert by_cell(read(text, percent=True)) == {("a", "x"): 0.5, ("b", "x"): 0.0075}
     assert by_cell(read(text, as_is=True)) == {("a", "x"): 50, ("b", "x"): 0.75}
-    with pytest.raises(InputError, match="1100 is no percentage"):
+    with pytest.raises(InputError, match="1100 is not a percentage"):
         read("model,x\na,1100\n", percent=True)
-    with pytest.raises(InputError, match="is no fraction"):
+    with pytest.raises(InputError, match="is not a fraction"):
         read("model,x\na,-0.5\n")
     long = "model,benchmark,value,stderr\na,x,50,2\n"
     assert read(long, percent=True)[["value", "stderr"]].iloc[0].tolist() == [0.5, 0.02]

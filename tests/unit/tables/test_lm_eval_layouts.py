@@ -78,13 +78,13 @@ def test_layouts_of_several_versions(document, tmp_path):
 @pytest.mark.parametrize(
     ("section", "value", "said"),
     [
-        ("n-samples", {"arc_easy": 5}, "'n-samples', 'arc_easy' is no object but 5"),
-        ("higher_is_better", {"arc_easy": True}, "'higher_is_better', 'arc_easy' is no object but True"),
-        ("group_subtasks", [1], "'group_subtasks' is no object but [1]"),
-        ("groups", ["group"], "'groups' is no object but ['group']"),
-        ("lm_validity", [1], "'lm_validity' is no object but [1]"),
-        ("lm_validity", {"selected": [1]}, "'selected' is no object but [1]"),
-        ("config", "hf", "'config' is no object but hf"),
+        ("n-samples", {"arc_easy": 5}, "'n-samples', 'arc_easy' is not an object but 5"),
+        ("higher_is_better", {"arc_easy": True}, "'higher_is_better', 'arc_easy' is not an object but True"),
+        ("group_subtasks", [1], "'group_subtasks' is not an object but [1]"),
+        ("groups", ["group"], "'groups' is not an object but ['group']"),
+        ("lm_validity", [1], "'lm_validity' is not an object but [1]"),
+        ("lm_validity", {"selected": [1]}, "'selected' is not an object but [1]"),
+        ("config", "hf", "'config' is not an object but hf"),
     ],
 )
 def test_a_malformed_section_is_named(section, value, said, tmp_path):
@@ -103,7 +103,7 @@ def test_a_malformed_section_is_named(section, value, said, tmp_path):
         ("higher_is_better", {"arc_easy": {"acc": "yes"}}, "'arc_easy', 'acc': 'yes' is not a boolean"),
         ("results", {"arc_easy": {"acc,none": 10**400}}, "arc_easy, acc,none: 1000"),
         ("lm_validity", {"seed": "x"}, "'lm_validity', 'seed': 'x' is not a finite number"),
-        ("lm_validity", {"checkpoint": 5}, "'lm_validity', 'checkpoint': 5 is not a text"),
+        ("lm_validity", {"checkpoint": 5}, "'lm_validity', 'checkpoint': 5 is not text"),
         ("lm_validity", {"selected": {"arc_easy": "no"}}, "'selected', 'arc_easy': 'no' is not a boolean"),
     ],
 )

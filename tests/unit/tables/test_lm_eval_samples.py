@@ -302,7 +302,7 @@ def test_a_broken_line_skips_the_file_with_its_place(wrong, tmp_path):
     _, log = import_lm_eval([tmp_path / "in"], tmp_path / "out")
     assert [found for found, reason in log.skipped if "line 3" in reason] == [str(path)]
     assert set(pd.read_parquet(tmp_path / "out" / "items.parquet")["benchmark"]) == {"quiz"}
-    with pytest.raises(InputError, match="line 3: no sample"):
+    with pytest.raises(InputError, match="line 3: not a sample"):
         import_lm_eval([path], tmp_path / "named")
 
 

@@ -22,7 +22,7 @@ class StopStrings(transformers.StoppingCriteria):
             length = len(tokenizer.encode(string, add_special_tokens=False)) + 2
             self.by_length.setdefault(length, []).append(string)
 
-    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **_) -> torch.BoolTensor:
+    def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **_: object) -> torch.BoolTensor:
         ends = input_ids[:, self.start :][:, -max(self.by_length, default=1) :].tolist()
         for row, end in enumerate(ends):
             for length, strings in () if self.done[row] else self.by_length.items():
@@ -35,7 +35,7 @@ class WatchLogits(transformers.LogitsProcessor):
     """Remembers on the device whether generation met a logit that is NaN or +inf. Greedy search would take an argmax
     of NaN for an answer, which then scores 0."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.broken: torch.Tensor | None = None
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:

@@ -7,6 +7,7 @@ states that are there already.
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 
@@ -57,9 +58,9 @@ class States:
     Raises ValueError for a model whose body is not a module of its own.
     """
 
-    def __init__(self, model: torch.nn.Module, forward: Callable[..., object], **inputs):
+    def __init__(self, model: torch.nn.Module, forward: Callable[..., Any], **inputs: Any):
         self.model, self.forward = model, forward
-        found: dict[torch.nn.Module, object] = {}
+        found: dict[torch.nn.Module, Any] = {}
         # the body as the model calls it: OPT's is the decoder inside of what it calls its base
         bodies = [body for body in (model.base_model, model.get_decoder()) if body is not None and body is not model]
         handles = [
@@ -73,10 +74,11 @@ class States:
         finally:
             for handle in handles:
                 handle.remove()
-        self.body = next((body for body in bodies if body in found), None)
-        if self.body is None:
+        body = next((body for body in bodies if body in found), None)
+        if body is None:
             raise ValueError("the head is not apart from the body")
-        self.output = found[self.body]
+        self.body: torch.nn.Module = body
+        self.output = found[body]
         self.hidden: torch.Tensor = self.output[0]  # (rows, tokens, width)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -9,6 +9,7 @@ import datetime
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Self
 
 CHAT_DATE = datetime.date(2024, 7, 26)  # which Llama 3.2's template itself falls back to
 # of a generation_config.json; the ones for sampling change no greedy answer
@@ -38,8 +39,8 @@ def fixed_date() -> Iterator[None]:
 
 class _ChatDate(datetime.datetime):
     @classmethod
-    def now(cls, tz: datetime.tzinfo | None = None) -> datetime.datetime:
-        return datetime.datetime.combine(CHAT_DATE, datetime.time())
+    def now(cls, tz: datetime.tzinfo | None = None) -> Self:
+        return cls.combine(CHAT_DATE, datetime.time())
 
 
 def read_chat_template(folder: Path) -> str | None:

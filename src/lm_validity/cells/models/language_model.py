@@ -10,10 +10,11 @@ import functools
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import transformers
+from lm_eval.api.instance import Instance
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from lm_validity.cells.lm_eval_internals import normalize_gen_kwargs, resolve_max_length
@@ -52,6 +53,11 @@ class LanguageModel(SharedContextLM):
     generation_cache: keys and values of a batch of answers grow with them (`dynamic`), or are as large as the longest
         answer from the start (`static`; transformers ignores it for architectures without such a cache).
     """
+
+    # lm-eval's, whose types are not known
+    logits_cache: bool
+    batch_size_per_gpu: int
+    chat_template_args: dict[str, Any]
 
     def __init__(
         self,
@@ -180,7 +186,7 @@ class LanguageModel(SharedContextLM):
             disjoint[1:] = [([self.prefix_token_id, *context], predicted) for context, predicted in disjoint[1:]]
         return disjoint
 
-    def loglikelihood(self, requests, disable_tqdm: bool = True) -> list[tuple[float, bool]]:
+    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
         """lm-eval's loglikelihood with kept encodings."""
         encoded = [(request.args, *self.encode_request(*request.args)) for request in requests]
         with self._scoring_fits():
@@ -189,7 +195,7 @@ class LanguageModel(SharedContextLM):
     def _scoring_fits(self) -> contextlib.AbstractContextManager:
         return must_fit(self.model_id, "one text to score", f"{MORE_MEMORY}, or lower evaluation.max_length.")
 
-    def loglikelihood_rolling(self, requests, disable_tqdm: bool = True) -> list[float]:
+    def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = True) -> list[float]:
         """Summed log-likelihood of each document over its rolling windows, in nats."""
         windows = [
             (number, (None, *window))
@@ -209,7 +215,7 @@ class LanguageModel(SharedContextLM):
             totals[number] += loglikelihood
         return totals
 
-    def generate_until(self, requests, disable_tqdm: bool = True) -> list[str]:
+    def generate_until(self, requests: list[Instance], disable_tqdm: bool = True) -> list[str]:
         """One answer a request: by `writer` where there is one, else by the model itself. A prompt that leaves no room
         for the longest answer loses its beginning, which is counted."""
         self.count_truncated(
@@ -220,7 +226,7 @@ class LanguageModel(SharedContextLM):
         with must_fit(self.model_id, "one answer to write", f"{MORE_MEMORY}, or lower evaluation.max_length."):
             return self._write(requests)
 
-    def _write(self, requests) -> list[str]:
+    def _write(self, requests: list[Instance]) -> list[str]:
         """Answers by the model itself. Texts that may outgrow the position encoding (`PositionEncoding`) are written
         by themselves: their own length alone decides when it changes."""
         groups: list[list[int]] = [[]]
@@ -235,12 +241,12 @@ class LanguageModel(SharedContextLM):
             answers |= zip(numbers, self._write_batches([requests[number] for number in numbers]), strict=True)
         return [answers[number] for number in range(len(requests))]
 
-    def _longest(self, request) -> int:
+    def _longest(self, request: Instance) -> int:
         """Tokens of a prompt and its longest answer."""
         room = self.room_for_prompt(request)
         return min(len(self.tok_encode(request.args[0])), room) + self.max_length - room
 
-    def _write_batches(self, requests) -> list[str]:
+    def _write_batches(self, requests: list[Instance]) -> list[str]:
         """Answers in batches, all of them again in batches of half the size where memory runs out."""
         rows = self.batch_size
         try:
@@ -256,11 +262,11 @@ class LanguageModel(SharedContextLM):
         finally:
             self.batch_size_per_gpu = rows
 
-    def room_for_prompt(self, request) -> int:
+    def room_for_prompt(self, request: Instance) -> int:
         """Tokens of a generation prompt that the model sees: all but those of the longest answer."""
         return self.max_length - normalize_gen_kwargs(request.args[1], self.max_gen_toks)["max_gen_toks"]
 
-    def _model_generate(self, context, max_length: int, stop: list[str], **options) -> torch.Tensor:
+    def _model_generate(self, context: torch.Tensor, max_length: int, stop: list[str], **options: Any) -> torch.Tensor:
         """Tokens (rows, longest) of a batch of prompts and their answers. lm-eval's, but each row ends by itself."""
         rows, start = context.shape
         watch = WatchLogits()

@@ -47,7 +47,7 @@ class OwnAdapter:
             raise
         except UNFIT as error:
             raise CellError(
-                f"{name}: {folder} is no adapter of this base model ({first_line(error)}).",
+                f"{name}: {folder} is not an adapter of this base model ({first_line(error)}).",
                 "check `path` and `adapter` in the models sheet: the adapter's configuration names its base.",
             ) from error
         difference, scale = (_logits(model) - expected).abs().max(), expected.abs().max()

@@ -10,6 +10,7 @@ import json
 import logging
 import shutil
 from pathlib import Path
+from typing import Any
 
 from lm_validity.cells.models.hub_defaults import (
     CHAT_DATE,
@@ -22,6 +23,7 @@ from lm_validity.cells.models.hub_defaults import (
 from lm_validity.config.rows import split_revision
 from lm_validity.config.sheets import FINAL, Checkpoint, Model
 from lm_validity.errors import PREFETCH, InputError
+from lm_validity.run.architectures import why_not_causal
 from lm_validity.run.store import file_sha256
 
 log = logging.getLogger(__name__)
@@ -52,9 +54,9 @@ def prefetch_model(model: Model, chat: bool = True) -> dict:
     final = checkpoints["final"]
     folder, sha = Path(final["path"]), final["revision"]
     own = Path(final["adapter"]["path"]) if "adapter" in final else None
-    point = folder / (final["subfolder"] or "")
-    configuration = _read_configuration(model, point)
-    places = [place for place in (own, point) if place and any(place.glob("tokenizer*"))]
+    weights = folder / (final["subfolder"] or "")
+    configuration = _read_configuration(model, weights)
+    places = [place for place in (own, weights) if place and any(place.glob("tokenizer*"))]
     tokenizer = [*places, folder][0]  # where `load_language_model` takes it from
     template = read_chat_template(tokenizer)
     if chat and model.instruction_tuned and template is None:
@@ -63,9 +65,9 @@ def prefetch_model(model: Model, chat: bool = True) -> dict:
             "add chat_template.jinja to the tokenizer's folder, or set instruction_tuned to 0 in the models sheet.",
         )
     # where they apply: they enter the recipes of the cells whose numbers they change
-    applied = {"chat_date": str(CHAT_DATE)} if prints_date(template) else {}
-    if ignored_generation_settings(point):
-        applied["ignored_generation_settings"] = ignored_generation_settings(point)
+    applied: dict[str, object] = {"chat_date": str(CHAT_DATE)} if prints_date(template) else {}
+    if ignored_generation_settings(weights):
+        applied["ignored_generation_settings"] = ignored_generation_settings(weights)
     if position_switch(configuration):
         applied["position_switch"] = position_switch(configuration)
     if adapts_otherwise(configuration):
@@ -237,7 +239,7 @@ def _hub_snapshot(model: Model, revision: str | None, column: str = "path") -> t
     return folder, information.sha, information.sha
 
 
-def files_to_fetch(path: str, information, folders: tuple[str, ...] = ("",)) -> list:
+def files_to_fetch(path: str, information: Any, folders: tuple[str, ...] = ("",)) -> list:
     """The wanted files of a hub model's `model_info` that are not in the local cache yet."""
     from huggingface_hub import try_to_load_from_cache
 
@@ -273,12 +275,16 @@ def _read_configuration(model: Model, folder: Path) -> dict:
             "put its base model into the column `path`, and this into the column `adapter`.",
         )
     try:
-        return json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        configuration = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(
             f"model {model.model!r}: {folder / 'config.json'} cannot be read ({error}).",
             "a model folder is what save_pretrained writes.",
         ) from None
+    wrong = why_not_causal(configuration)
+    if wrong is not None:
+        raise InputError(f"model {model.model!r}: {wrong[0]}.", f"{wrong[1]}.")
+    return configuration
 
 
 def folder_digest(folder: Path, patterns: tuple[str, ...] = MODEL_FILES) -> str:

@@ -10,7 +10,7 @@ numbers on this very model, and what disagrees is not used.
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property, partial
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
@@ -31,20 +31,26 @@ log = logging.getLogger(__name__)
 Way = Literal["auto", "packed", "cached", "rows", "lm-eval"]
 _METHODS = {"rows": score_rows, "packed": score_packed, "cached": score_cached}
 MAX_MASK = 4096**2  # pairs of tokens in a dense mask; trees beyond it are not packed
-MAX_BATCH = 64  # rows a batch where lm-eval's command line says batch_size=auto, halved as memory needs
+MAX_BATCH = 64  # rows per batch where lm-eval's command line says batch_size=auto, halved as memory needs
 
 # Largest difference from HFLM a token: rounding in float32; elsewhere what another order of sums gives at 8 bits
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-6}
 HALF_TOLERANCE = 0.1
 # how configurations call the number of tokens that a layer's attention reaches back, or chooses from
-_WINDOWS = ("sliding_window", "sliding_window_size", "attention_chunk_size", "attention_window_size", "window_size")
+_WINDOWS: tuple[str, ...] = (
+    "sliding_window",
+    "sliding_window_size",
+    "attention_chunk_size",
+    "attention_window_size",
+    "window_size",
+)
 _WINDOWS += ("index_topk",)
 _IN_PARTS = "rows in parts"
 _PROBE_SEED, _PROBE_CONTEXTS, _PROBE_CHOICES = 20250729, (3, 11, 7), 4
 
 # What attention costs a multiplication, in units of the linear layers: under a dense mask, and causal without one.
-# A second pass costs as much as PASS_COST tokens a question. CPU: fitted to `benchmarks/scoring.py --ways` (docs/
-# performance.md); CUDA: not measured, set so that short contexts are packed.
+# A second pass costs as much as PASS_COST tokens per question. CPU: fitted to `benchmarks/scoring.py --ways` (docs/
+# explanation/lab_record.md); CUDA: not measured, set so that short contexts are packed.
 DENSE_COST = {"cpu": 0.7, "cuda": 0.7}
 CAUSAL_COST = {"cpu": 0.3, "cuda": 0.15}
 PASS_COST = {"cpu": 48, "cuda": 256}
@@ -58,7 +64,7 @@ class SharedContextLM(HFLM):
     A batch that does not fit into memory is halved, and counted; for the rest of the process no batch has more tokens.
     """
 
-    def __init__(self, *arguments, scorer: Way = "auto", **options):
+    def __init__(self, *arguments: Any, scorer: Way = "auto", **options: Any):
         if scorer not in get_args(Way):
             raise CellError(f"scorer {scorer!r} is not known.", f"use one of {', '.join(get_args(Way))}.")
         super().__init__(*arguments, **options)
@@ -147,7 +153,9 @@ class SharedContextLM(HFLM):
         if any(lost):
             log.warning("%d of %d requests lose context on the left", sum(lost), len(lost))
 
-    def _model_call(self, inps, attn_mask=None, labels=None):
+    def _model_call(
+        self, inps: torch.Tensor, attn_mask: torch.Tensor | None = None, labels: torch.Tensor | None = None
+    ) -> torch.Tensor:
         self.counters.forward_tokens_padded += inps.numel()
         self.counters.scored_rows += inps.numel()
         return super()._model_call(inps, attn_mask=attn_mask, labels=labels)
@@ -209,7 +217,7 @@ class SharedContextLM(HFLM):
         wanted = ("packed", "cached") if self.scorer == "auto" else (self.scorer,)
         branches = len(tree) - tree.context + 1
         dense = {"packed": len(tree) ** 2, "cached": branches * len(tree) if tree.context > 1 else MAX_MASK + 1}
-        possible = [way for way in wanted if way in self._allowed and dense[way] <= MAX_MASK]
+        possible = [way for way in wanted if way in (self._allowed or ()) and dense[way] <= MAX_MASK]
         if self.scorer != "auto":
             return possible[0] if possible else "rows"
         return min(("rows", *possible), key=lambda way: self._cost(way, tree))
@@ -243,7 +251,7 @@ class SharedContextLM(HFLM):
 
     # ---- doing it -----------------------------------------------------------------------------------------------
 
-    def _forward(self, **inputs):
+    def _forward(self, **inputs: Any) -> Any:
         with (
             never_packed(),
             torch.no_grad(),
@@ -320,7 +328,7 @@ class SharedContextLM(HFLM):
     def _probe_requests(self) -> list[Request]:
         random = np.random.default_rng(_PROBE_SEED)
         vocabulary = min(self.model.config.get_text_config().vocab_size, len(self.tokenizer))
-        requests = []
+        requests: list[Request] = []
         for length in _PROBE_CONTEXTS:
             context = random.integers(vocabulary, size=length).tolist()
             for choice in range(_PROBE_CHOICES):

@@ -12,6 +12,7 @@ Three ways, which agree up to rounding:
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ import torch
 from lm_validity.cells.models.head import States, narrowed_head, part_positions
 from lm_validity.cells.models.scorer_plan import Tree
 
-Forward = Callable[..., object]  # the model: input_ids=…, returning an object with .logits
+Forward = Callable[..., Any]  # the model: input_ids=…, returning an object with .logits
 
 
 @dataclass(frozen=True)

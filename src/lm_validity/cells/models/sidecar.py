@@ -2,26 +2,32 @@
 
 import resource
 import time
+from typing import TYPE_CHECKING, Any
 
 from lm_validity.cells.models.provenance import machine, versions
+
+if TYPE_CHECKING:
+    import torch
+
+    from lm_validity.cells.models.language_model import LanguageModel
 
 
 class Stopwatch:
     """Costs from now on, of this process."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._wall, self._cpu = time.perf_counter(), time.process_time()
         self._started = time.time()
         self._counters: dict[str, int] | None = None
 
-    def sidecar(self, lm) -> dict:
+    def sidecar(self, lm: "LanguageModel") -> dict[str, Any]:
         """What the cell cost; `lm` is the loaded model, whose counters are read and set back."""
         counters = lm.counters.to_json()
         lm.counters = type(lm.counters)()
         scoring = {"eval_batch_size": lm.batch_size, "generation_cache": lm.generation_cache} | lm.describe_scorer()
         return self.costs(lm.device) | {"counters": counters} | scoring
 
-    def costs(self, device) -> dict:
+    def costs(self, device: "torch.device") -> dict[str, Any]:
         """Time, memory, machine and versions; `device` is the torch device that computed."""
         return {
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._started)),
@@ -34,7 +40,7 @@ class Stopwatch:
         }
 
 
-def _gpu_cost(device) -> dict:
+def _gpu_cost(device: "torch.device") -> dict[str, int]:
     """Peak GPU memory since the last cell, of the GPU that used most; the GPUs are held for the wall time."""
     import torch
 

@@ -63,7 +63,7 @@ class VllmAnswers:
         if folder is not None and folder not in self._adapters:
             request = importlib.import_module("vllm.lora.request").LoRARequest
             self._adapters[folder] = request(folder.parent.name, len(self._adapters) + 1, str(folder.resolve()))
-        self.engine.lora_request = self._adapters.get(folder)
+        self.engine.lora_request = None if folder is None else self._adapters[folder]
 
     def __call__(self, requests: list[Instance]) -> list[str]:
         """One answer a request, cut at its stop strings by lm-eval. Raises CellError where vLLM's tokens of a prompt

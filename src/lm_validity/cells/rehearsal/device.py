@@ -8,6 +8,7 @@ compute gradients on a fake `cuda`, so the device is one of torch's Python backe
 import contextlib
 from collections.abc import Iterator
 from functools import cache
+from typing import Any
 
 import torch
 import torch.utils.backend_registration as registration
@@ -36,7 +37,7 @@ def pretended_gpus() -> Iterator[Ledger]:
 class _Pretended(FakeTensorMode):
     """torch's fake tensors for the pretended device alone."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(allow_non_fake_inputs=True)
         self.cache_enabled = False  # torch's own, which takes longer than what `Remembered` does
         self._remembered = Remembered(self, super().__torch_dispatch__)
@@ -47,7 +48,9 @@ class _Pretended(FakeTensorMode):
 
     avoid_device_init = property(lambda self: True)  # there is no device to initialise
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         kwargs = dict(kwargs or {})
         tensors = [one for one in torch.utils._pytree.arg_tree_leaves(*args, **kwargs) if isinstance(one, torch.Tensor)]
         wanted = kwargs.get("device")
@@ -102,22 +105,22 @@ def _check_generator(kwargs: dict) -> None:
 class _Module(registration._DummyBackendModule):
     """What torch asks of a device's module."""
 
-    def device(self, index) -> contextlib.AbstractContextManager:
+    def device(self, index: object) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
-    def get_rng_state(self, device=None) -> torch.Tensor:
+    def get_rng_state(self, device: object = None) -> torch.Tensor:
         return torch.empty(16, dtype=torch.uint8, device="cpu")
 
-    def set_rng_state(self, state, device=None) -> None:
+    def set_rng_state(self, state: torch.Tensor, device: object = None) -> None:
         pass
 
     def get_amp_supported_dtype(self) -> list[torch.dtype]:
         return [torch.float16, torch.bfloat16]
 
-    def set_device(self, index) -> None:
+    def set_device(self, index: object) -> None:
         pass
 
-    def synchronize(self, device=None) -> None:
+    def synchronize(self, device: object = None) -> None:
         pass
 
     def empty_cache(self) -> None:
@@ -149,6 +152,6 @@ def _register() -> tuple:
     return *kept, kernels
 
 
-def _never_called(*arguments) -> None:
+def _never_called(*arguments: object) -> None:
     """The fake tensors answer before a kernel is asked."""
     raise AssertionError

@@ -7,7 +7,7 @@ import gc
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -49,12 +49,12 @@ class Ledger(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         return False  # nothing is compiled here; to make sure of it at every operation takes longer than the ledger
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         gc.collect()
         gc.freeze()  # what is there already need not be searched at every collection
         return super().__enter__()
 
-    def __exit__(self, *raised) -> None:
+    def __exit__(self, *raised: Any) -> None:
         gc.unfreeze()
         super().__exit__(*raised)
 
@@ -81,7 +81,9 @@ class Ledger(TorchDispatchMode):
         """What is alive on the device that has most."""
         return max(self.live.values(), default=0)
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         if func is _DEVICE:  # asked at every turn, and no kernel
             return place_of(args[0])
         kwargs = kwargs or {}
@@ -95,7 +97,7 @@ class Ledger(TorchDispatchMode):
                 self._note_storage(tensor)
         return result
 
-    def _note_read(self, func, args: tuple, kwargs: dict) -> None:
+    def _note_read(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         first = args[0] if args else None
         if not isinstance(first, torch.Tensor):
             return
@@ -114,7 +116,7 @@ class Ledger(TorchDispatchMode):
         if of_device and name is not None:
             self.host_reads[name] += 1
 
-    def _note_operations(self, func, args: tuple, kwargs: dict, result: object) -> None:
+    def _note_operations(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
         count = flop_registry.get(func.overloadpacket)
         if count is not None:
             factors = [one for one in args if isinstance(one, torch.Tensor)]
@@ -126,9 +128,12 @@ class Ledger(TorchDispatchMode):
         if key in self._storages:
             return
         index, size = place_of(tensor).index, -(-storage.nbytes() // BLOCK) * BLOCK
-        self._storages[key] = (index, size, weakref.ref(storage, lambda _, key=key: self._free(key)))
+        self._storages[key] = (index, size, weakref.ref(storage, self._freeing(key)))
         self.live[index] += size
         self.peak[index] = max(self.peak[index], self.live[index])
+
+    def _freeing(self, key: int) -> Callable[[object], None]:
+        return lambda _: self._free(key)
 
     def _free(self, key: int) -> None:
         index, size, _ = self._storages.pop(key)

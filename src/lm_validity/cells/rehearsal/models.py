@@ -7,37 +7,29 @@ from functools import cache
 import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers
-from transformers.models.auto import modeling_auto as auto
 
 from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.models.model_files import DTYPES
 from lm_validity.errors import InputError, first_line
+from lm_validity.run.architectures import why_not_causal
 
 WORDS = 1000  # of the stand-in tokenizer, where the vocabulary has as many
 # how configurations say that every so many-th layer is of another kind
-_PERIODS = ("attn_layer_period", "expert_layer_period", "full_attention_interval", "sliding_window_pattern")
+_PERIODS: tuple[str, ...] = (
+    "attn_layer_period",
+    "expert_layer_period",
+    "full_attention_interval",
+    "sliding_window_pattern",
+)
 _PERIODS += ("decoder_sparse_step", "interleave_moe_layer_step", "no_rope_layer_interval", "moe_every_n_layers")
 
 
 def causal_config(name: str, values: dict) -> transformers.PretrainedConfig:
     """The configuration of a config.json. Raises InputError where it is not that of a causal language model."""
-    kind, named = values.get("model_type"), values.get("architectures") or []
-    if kind not in transformers.CONFIG_MAPPING:
-        raise InputError(
-            f"{name}: transformers {transformers.__version__} does not know model_type {kind!r} of its config.json.",
-            "models are loaded without remote code: choose a model of a known architecture, or update transformers.",
-        )
-    causal = auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
-    classes = {one for entry in causal.values() for one in ((entry,) if isinstance(entry, str) else entry)}
-    encoders = set(auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES.values()) - classes
-    of_type = kind in causal
-    if not of_type or (named and named[0] not in classes and (named[0] in encoders or "ForCausalLM" not in named[0])):
-        what = ", ".join(named) or f"model_type {kind}"
-        raise InputError(
-            f"{name}: config.json is not that of a causal language model ({what}).",
-            "take the model out of the sheet, or choose one with a language modelling head; a masked language model "
-            "can take part in the bias study (`language_models`).",
-        )
+    wrong = why_not_causal(values)
+    if wrong is not None:
+        raise InputError(f"{name}: {wrong[0]}.", f"{wrong[1]}.")
+    kind = values["model_type"]
     try:
         return transformers.CONFIG_MAPPING[kind].from_dict(values)
     except Exception as error:  # whatever an architecture's own checks raise

@@ -5,10 +5,14 @@ in a straight line to its own depth.
 """
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 import transformers
 
+from lm_validity.cells.models.language_model import LanguageModel
+from lm_validity.cells.models.scorer import Way
 from lm_validity.cells.rehearsal import models, steps
 from lm_validity.cells.rehearsal.device import KIND, pretended_gpus
 from lm_validity.cells.rehearsal.ledger import Ledger
@@ -28,7 +32,8 @@ def rehearse(name: str, question: Question) -> Rehearsal:
     start = time.process_time()
     config = models.causal_config(name, question.config)
     layers, depths = config.get_text_config().num_hidden_layers, models.rehearsed_depths(config)
-    measured, notes = [], {}
+    measured: list[Figures] = []
+    notes: dict[str, str | None] = {}
     for depth in depths:
         figures, notes = _measure(models.at_depth(config, depth), name, question.settings)
         measured.append(figures)
@@ -97,9 +102,9 @@ def _measure(config: transformers.PretrainedConfig, name: str, settings: dict) -
     return figures, notes
 
 
-def _score(lm, ledger: Ledger, settings: dict, figures: Figures) -> None:
+def _score(lm: LanguageModel, ledger: Ledger, settings: Mapping[str, Any], figures: Figures) -> None:
     tokens = min(SCORED_TOKENS, lm.max_length)
-    ways = ("rows", "packed", "cached") if settings["scorer"] == "auto" else (settings["scorer"],)
+    ways: tuple[Way, ...] = ("rows", "packed", "cached") if settings["scorer"] == "auto" else (settings["scorer"],)
     for way in ways:
         _book(figures, f"score.{way}", steps.score(lm, ledger, way, settings["batch_size"], tokens))
     lm.scorer = settings["scorer"]
@@ -108,7 +113,7 @@ def _score(lm, ledger: Ledger, settings: dict, figures: Figures) -> None:
     _book(figures, "roll", steps.roll(lm, ledger, min(WINDOW_TOKENS, lm.max_length)))
 
 
-def _train(lm, ledger: Ledger, settings: dict, figures: Figures) -> None:
+def _train(lm: LanguageModel, ledger: Ledger, settings: Mapping[str, Any], figures: Figures) -> None:
     rows, sizes = min(settings["micro_batch"], settings["effective_batch"]), []
     while rows:
         sizes.append(rows)

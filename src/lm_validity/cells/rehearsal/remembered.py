@@ -5,7 +5,7 @@ Layers are alike, and so are passes: of Llama-3-8B's 53,000 operations fewer tha
 """
 
 from collections.abc import Callable
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
@@ -37,12 +37,12 @@ class Remembered:
     """`mode` answers what is new; the rest is made again from what it answered. All depths and models of a process
     share what is known."""
 
-    _known: ClassVar[dict[tuple, object]] = {}
+    _known: ClassVar[dict[tuple[object, ...], Any]] = {}
 
-    def __init__(self, mode: FakeTensorMode, answer: Callable):
+    def __init__(self, mode: FakeTensorMode, answer: Callable[..., object]):
         self._mode, self._answer = mode, answer
 
-    def __call__(self, func, types, args: tuple, kwargs: dict) -> object:
+    def __call__(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         if func.is_view or func in _UNDECLARED:
             return self._view(func, types, args, kwargs)
         try:
@@ -60,7 +60,7 @@ class Remembered:
             pass
         return result
 
-    def _view(self, func, types, args: tuple, kwargs: dict) -> object:
+    def _view(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         if kwargs or not isinstance(args[0], FakeTensor):
             return self._answer(func, types, args, kwargs)
         kernel = aten.alias.default if func is aten.detach.default else func  # the one without its pretended device

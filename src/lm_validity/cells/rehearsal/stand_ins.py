@@ -1,7 +1,8 @@
 """What torch and transformers would do on a GPU and cannot do on a pretended one, put in for as long as it is used."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any, Self
 
 import torch
 import torch.nn.functional as F
@@ -49,8 +50,20 @@ def installed(kind: str, ledger: Ledger) -> Iterator[None]:
             setattr(owner, name, old)
 
 
-def _attention_of(kind: str):
-    def attention(query, key, value, attn_mask=None, dropout_p=0.0, is_causal=False, scale=None, enable_gqa=False):
+Change = Callable[[torch.Tensor], torch.Tensor]
+
+
+def _attention_of(kind: str) -> Callable[..., torch.Tensor]:
+    def attention(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> torch.Tensor:
         """The kernel that CUDA would take: flash in 16 bits without a mask, memory-efficient with a mask or in float32,
         plain products where one head of keys is broadcast."""
         heads, of_keys = query.shape[1], key.shape[1]
@@ -78,10 +91,10 @@ def _attention_of(kind: str):
 
 
 def _generator_of(kind: str) -> type:
-    class Generator(_REAL_GENERATOR):
+    class Generator(_REAL_GENERATOR):  # type: ignore[misc, valid-type] # torch's class before it is replaced
         """torch's, which knows no generator of a pretended device."""
 
-        def __new__(cls, device: object = "cpu"):
+        def __new__(cls, device: object = "cpu") -> Self:
             asked = torch.device(device)
             made = super().__new__(cls, device="cpu" if asked.type == kind else asked)
             made.asked = asked
@@ -94,19 +107,19 @@ def _generator_of(kind: str) -> type:
     return Generator
 
 
-def _drawing(name: str, kind: str):
+def _drawing(name: str, kind: str) -> Callable[..., torch.Tensor]:
     """A method that fills a tensor with random numbers. Below it torch knows no more which generator was given, so
     that one of the tensor's own device is left out, and any other is refused (`device.py`)."""
     draw = getattr(torch.Tensor, name)
 
-    def drawn(tensor: torch.Tensor, *arguments, generator: torch.Generator | None = None) -> torch.Tensor:
+    def drawn(tensor: torch.Tensor, *arguments: Any, generator: torch.Generator | None = None) -> torch.Tensor:
         own = generator is not None and tensor.device.type == kind == generator.device.type
         return draw(tensor, *arguments, generator=None if own else generator)
 
     return drawn
 
 
-def _apply(self: torch.nn.Module, change, recurse: bool = True) -> torch.nn.Module:
+def _apply(self: torch.nn.Module, change: Change, recurse: bool = True) -> torch.nn.Module:
     """torch's own puts new contents into a parameter, which a fake one does not allow: a new parameter in its place,
     one for all modules that share it."""
     modules = list(self.modules()) if recurse else [self]
@@ -128,6 +141,6 @@ def _apply(self: torch.nn.Module, change, recurse: bool = True) -> torch.nn.Modu
     return self
 
 
-def _moves(value: torch.Tensor, change) -> bool:
+def _moves(value: torch.Tensor, change: Change) -> bool:
     """Whether the tensor is pretended, or would be."""
     return isinstance(value, FakeTensor) or isinstance(change(value[:0] if value.dim() else value), FakeTensor)

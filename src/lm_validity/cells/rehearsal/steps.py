@@ -5,10 +5,13 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
+from typing import Any
 
 import torch
 
 from lm_validity.cells.models.language_model import LanguageModel
+from lm_validity.cells.models.scorer import Way
+from lm_validity.cells.models.scorer_plan import Request
 from lm_validity.cells.rehearsal.ledger import Ledger
 from lm_validity.cells.training import loop
 from lm_validity.cells.training.loop import FinetuneSettings, Training
@@ -43,10 +46,10 @@ class Use:
         )
 
 
-def score(lm: LanguageModel, ledger: Ledger, way: str, questions: int, tokens: int) -> Use:
+def score(lm: LanguageModel, ledger: Ledger, way: Way, questions: int, tokens: int) -> Use:
     """One batch of questions of four choices each, by one of the scorer's ways; `tokens`: of the longest choice with
     its question."""
-    requests = [
+    requests: list[Request] = [
         (None, [1 + question % 900] * (tokens - CHOICE_TOKENS), [1 + choice] * CHOICE_TOKENS)
         for question in range(questions)
         for choice in range(CHOICES if way != "rows" else 1)
@@ -84,12 +87,12 @@ def _short_answers(lm: LanguageModel) -> Iterator[None]:
     """Inside the block an answer ends after WRITTEN passes: what would end it is on the device, where nothing is."""
     generate, passes = lm.model.generate, []
 
-    def count(*_) -> None:
+    def count(*_: object) -> None:
         passes.append(1)
         if len(passes) > WRITTEN:
             raise _Enough
 
-    def stopped(input_ids: torch.Tensor, max_length: int, **options) -> torch.Tensor:
+    def stopped(input_ids: torch.Tensor, max_length: int, **options: Any) -> torch.Tensor:
         passes.clear()
         handle = lm.model.register_forward_pre_hook(count)
         try:

@@ -6,7 +6,7 @@ windows score it, `splits` cuts it 8:1:1 by document, and it is fine-tuned and s
 
 import json
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from lm_validity.config.sheets import Benchmark
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 FEWEST = 10  # documents: one each for validation and test at 8:1:1
 # All are sums over documents divided by sums of bytes or words, as lm-eval takes them
-METRICS = (("bits_per_byte", "bits_per_byte"), ("byte_perplexity", "weighted_perplexity"))
+METRICS: tuple[tuple[str, str], ...] = (("bits_per_byte", "bits_per_byte"), ("byte_perplexity", "weighted_perplexity"))
 METRICS += (("word_perplexity", "weighted_perplexity"),)
 
 
@@ -27,6 +27,7 @@ def write_corpus_task(row: Benchmark) -> None:
     Blank documents are left out and counted. Raises InputError naming file, row, column and value of a document that
     is no text, a column or file that is not there, fewer than 10 documents.
     """
+    assert row.include_path is not None and row.corpus is not None, "a corpus has them"
     folder = Path(row.include_path)
     written = blank = 0
     with replace_file(folder / "documents.jsonl") as temporary:
@@ -40,7 +41,7 @@ def write_corpus_task(row: Benchmark) -> None:
         if written < FEWEST:
             raise InputError(
                 f"{row.corpus}: {written} documents with text ({blank} blank), fewer than {FEWEST}.",
-                "train, validation and test are 8:1:1 by document; one text a line, row or file is one document.",
+                "train, validation and test are 8:1:1 by document; one text per line, row or file is one document.",
             )
     if blank:
         log.info("%s: %d blank documents left out", row.corpus, blank)
@@ -81,7 +82,7 @@ def _json_lines(path: Path, column: str) -> Iterator[tuple[str, str]]:
         except UnicodeDecodeError as error:
             raise InputError(f"{path}, row {number + 1}: not UTF-8 ({error.reason}).", "save it as UTF-8.") from None
         except json.JSONDecodeError as error:
-            raise InputError(f"{path}, row {number}: not JSON ({error.msg}).", "write one object a line.") from None
+            raise InputError(f"{path}, row {number}: not JSON ({error.msg}).", "write one object per line.") from None
 
 
 def _parquet_rows(path: Path, column: str) -> Iterator[tuple[str, str]]:
@@ -100,7 +101,7 @@ def _parquet_rows(path: Path, column: str) -> Iterator[tuple[str, str]]:
             yield str(number), _text(path, number, column, {column: value})
 
 
-def _text(path: Path, number: int, column: str, document) -> str:
+def _text(path: Path, number: int, column: str, document: object) -> str:
     if not isinstance(document, dict):
         raise InputError(f"{path}, row {number}: not an object.", f'write lines like {{"{column}": "..."}}.')
     _check_column(f"{path}, row {number}", column, document)
@@ -113,7 +114,7 @@ def _text(path: Path, number: int, column: str, document) -> str:
     return document[column]
 
 
-def _check_column(where, column: str, names) -> None:
+def _check_column(where: object, column: str, names: Collection[str]) -> None:
     if column not in names:
         close = nearest(column, names)
         raise InputError(

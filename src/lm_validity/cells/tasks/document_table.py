@@ -9,7 +9,7 @@ from lm_validity.tables.schema import DOCUMENTS, write_table
 
 
 def write_documents(benchmark: str, task: AnyTask, documents: Documents, path: Path) -> None:
-    """Write documents.parquet, one row a document with the columns of DOCUMENTS; a perplexity corpus has none."""
+    """Write documents.parquet, one row per document with the columns of DOCUMENTS; a perplexity corpus has none."""
     rows = []
     if task.OUTPUT_TYPE != "loglikelihood_rolling":
         for own in tasks_in(task).values():

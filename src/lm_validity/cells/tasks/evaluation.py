@@ -16,7 +16,7 @@ import os
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 import torch
@@ -31,13 +31,14 @@ from lm_eval.api.metrics import (
 from lm_eval.api.task import Task
 
 from lm_validity.cells.models.language_model import LanguageModel, NonFiniteScore
+from lm_validity.cells.tasks.groups import member_of
 from lm_validity.cells.tasks.items import describe_items, loglikelihood_of
 from lm_validity.cells.tasks.tasks import FEWSHOT_SEED, AnyTask, Documents, TaskGroup, task_of, tasks_in
 from lm_validity.errors import CellError, nearest
+from lm_validity.run.cell import Prompt
 
 log = logging.getLogger(__name__)
 
-Prompt = Literal["plain", "chat"]
 SAMPLING_SEED = 1234  # lm-eval's default; used only by tasks that sample
 
 
@@ -54,7 +55,7 @@ class PreparedRequests:
 @dataclass(frozen=True)
 class Evaluation:
     """metrics: lm-eval's key `name,filter` -> (value, standard error or None where lm-eval has none).
-    items: one row a document in the order of the documents, the columns of ITEMS from `doc_id` on.
+    items: one row per document in the order of the documents, the columns of ITEMS from `doc_id` on.
     truncated_requests: those longer than the model, which lost context on the left."""
 
     metrics: dict[str, tuple[float, float | None]]
@@ -115,7 +116,7 @@ def prompt_digest(lm: LanguageModel, prepared: PreparedRequests) -> str:
     for group in prepared.requests:
         for request in group:
             if request.request_type == "loglikelihood":
-                tokens = lm.encode_request(*request.args)
+                tokens: object = lm.encode_request(*request.args)
             elif request.request_type == "loglikelihood_rolling":
                 tokens = lm.document_tokens(request.args[0])
             else:
@@ -297,7 +298,7 @@ def _aggregate(
         return _aggregate_task(task, key, values, bootstrap_iterations)
     by_task: dict[str, list[Any]] = defaultdict(list)
     for doc, value in zip(prepared.documents.docs, values, strict=True):
-        by_task[doc.member].append(value)
+        by_task[member_of(doc)].append(value)
     found = [_aggregate_task(task.members[name], key, own, bootstrap_iterations) for name, own in by_task.items()]
     scores, errors = [value for value, _ in found], [error for _, error in found]
     sizes = [len(own) for own in by_task.values()]
@@ -327,8 +328,8 @@ def _aggregate_task(task: Task, key: str, values: list[Any], bootstrap_iteration
     if standard_error is None or len(values) < 2:
         return value, None
     with _one_quiet_process():
-        error = float(standard_error(values))
-    return value, error if math.isfinite(error) else None
+        deviation = float(standard_error(values))
+    return value, deviation if math.isfinite(deviation) else None
 
 
 @contextlib.contextmanager

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 from lm_eval.api.group import Group
 from lm_eval.api.task import Task
@@ -148,10 +149,10 @@ class GroupDocument(dict):
 
     def __init__(self, document: Mapping, member: str):
         super().__init__(document)
-        self.member = member
+        self.member: str = member
 
 
-class GroupRows(Sequence):
+class GroupRows(Sequence[GroupDocument]):
     """The documents of a group's tasks one after the other."""
 
     def __init__(self, parts: Mapping[str, Sequence[dict]]):
@@ -161,7 +162,7 @@ class GroupRows(Sequence):
     def __len__(self) -> int:
         return self._ends[-1] if self._ends else 0
 
-    def __getitem__(self, number: int) -> GroupDocument:
+    def __getitem__(self, number: int) -> GroupDocument:  # type: ignore[override] # one row at a time
         part, row = self._place(number)
         return GroupDocument(self._parts[part][row], self._names[part])
 
@@ -181,6 +182,12 @@ class GroupRows(Sequence):
         return part, number - (self._ends[part - 1] if part else 0)
 
 
-def task_of(task: Task | TaskGroup, document: Mapping) -> Task:
+def task_of(task: Task | TaskGroup, document: Mapping[str, Any]) -> Task:
     """The task that a document belongs to: of a group the member, else the task itself."""
-    return task.members[document.member] if isinstance(task, TaskGroup) else task
+    return task.members[member_of(document)] if isinstance(task, TaskGroup) else task
+
+
+def member_of(document: Mapping[str, Any]) -> str:
+    """The task of a group's document."""
+    assert isinstance(document, GroupDocument)
+    return document.member

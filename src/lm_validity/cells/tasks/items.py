@@ -22,7 +22,7 @@ def describe_items(
     values: list[Any],
     metric: str,
 ) -> pd.DataFrame:
-    """One row a document in their order, the columns of ITEMS from `doc_id` on. `requests` have their responses;
+    """One row per document in their order, the columns of ITEMS from `doc_id` on. `requests` have their responses;
     `values` are the documents' values of `metric`."""
     output_type = task.OUTPUT_TYPE
     describe = {"multiple_choice": _choice_item, "loglikelihood_rolling": _rolling_item}.get(

@@ -90,7 +90,7 @@ def find_task(task: str, include_path: str | Path | None = None) -> TaskRecord:
     Raises InputError for an unknown name (with the nearest one), an unsupported output type, a group whose tasks
     differ in output type or have no metric in common.
     """
-    roots = [(PACKAGE, "tasks", None)]
+    roots: list[tuple[Path, str, str | None]] = [(PACKAGE, "tasks", None)]
     if include_path is not None:
         if not Path(include_path).is_dir():
             raise InputError(f"{include_path}: no such folder of lm-eval tasks.", "check include_path.")
@@ -139,7 +139,7 @@ def config_digest(path: Path, root: Path) -> str:
     return digest.hexdigest()
 
 
-def _portable(value, root: Path, references: set[str]):
+def _portable(value: object, root: Path, references: set[str]) -> object:
     """A resolved configuration without the place of its files. lm-eval turns `!function` into an absolute path: one
     under `root` becomes relative and is added to `references`, another its file's sha256 with the function's name."""
     if isinstance(value, dict):
@@ -226,7 +226,7 @@ def _expansion(name: str, folder: Path, include_path: str | Path | None) -> Expa
             continue
         if places is everywhere or set(_folders_naming(found.tags, folder)) <= set(near):
             return found
-    raise InputError(f"{name}: the group names {missing!r}, which is no task.", "correct the group's YAML file.")
+    raise InputError(f"{name}: the group names {missing!r}, which is not a task.", "correct the group's YAML file.")
 
 
 def _folders_naming(names: Iterable[str], folder: Path) -> list[Path]:

@@ -12,7 +12,7 @@ import re
 import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -96,7 +96,7 @@ def make_splits(
     name = task.config.task
     sources = _sources(task, seed, test_only)
     taken: list[_Row] = []
-    splits: dict[str, Split | None] = {"train": None, "validation": None}
+    splits: dict[str, Split] = {}
     for split in ("test",) if test_only else ("test", "validation", "train"):
         chosen = _choose(task, sources.candidates[split], caps[KINDS.index(split)], taken)
         _check_overlap(name, split, chosen, allow_overlap)
@@ -114,7 +114,7 @@ def make_splits(
             removed_by_text=chosen.by_text,
             removed_by_id=chosen.by_id,
         )
-    return Splits(**splits)
+    return Splits(splits.get("train"), splits.get("validation"), splits["test"])
 
 
 def documents(task: AnyTask, split: Split) -> Documents:
@@ -153,7 +153,7 @@ def _sources(task: AnyTask, seed: int, test_only: bool) -> _Sources:
     scored = "test" if names["test"] else "validation"
     has_train = names["train"] not in (None, names[scored])
     has_validation = scored == "test" and names["validation"] not in (None, names["test"], names["train"])
-    test_documents = rows(task, scored)
+    test_documents = _rows(task, scored)
     test = (scored, test_documents, _permutation(seed, "test", test_documents))
     if test_only:
         return _Sources("test only", {"test": test})
@@ -166,7 +166,7 @@ def _sources(task: AnyTask, seed: int, test_only: bool) -> _Sources:
             "fine-tuning needs a training_split; use the task in studies that only evaluate.",
         )
     if has_train and has_validation:
-        parts = {kind: rows(task, kind) for kind in ("train", "validation")}
+        parts = {kind: _rows(task, kind) for kind in ("train", "validation")}
         own = {kind: (kind, docs, _permutation(seed, kind, docs)) for kind, docs in parts.items()}
         return _Sources("the task's own splits", own | {"test": test})
     if has_train or has_validation:
@@ -178,8 +178,15 @@ def _sources(task: AnyTask, seed: int, test_only: bool) -> _Sources:
     return _Sources("8:1:1 of the one split", cut)
 
 
+def _rows(task: AnyTask, kind: str) -> Sequence[dict[str, Any]]:
+    """`rows` of a kind that the task has."""
+    found = rows(task, kind)
+    assert found is not None, kind
+    return found
+
+
 def _carved(task: AnyTask, kind: str, seed: int) -> dict[str, Candidates]:
-    docs = rows(task, kind)
+    docs = _rows(task, kind)
     order = _permutation(seed, "train", docs)
     border = len(docs) - round(VALIDATION_SHARE * len(docs))
     return {"train": (kind, docs, order[:border]), "validation": (kind, docs, order[border:])}

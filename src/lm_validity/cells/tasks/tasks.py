@@ -4,13 +4,14 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import datasets
 from lm_eval.api.task import Task
 
 from lm_validity.cells.lm_eval_internals import add_metric, has_metric, remember_templates
 from lm_validity.cells.models.quiet import errors_only
-from lm_validity.cells.tasks.groups import GroupDocument, GroupRows, TaskGroup, build_group, task_of
+from lm_validity.cells.tasks.groups import GroupDocument, GroupRows, TaskGroup, build_group, member_of, task_of
 from lm_validity.cells.tasks.records import (
     TaskRecord,
     build_task,
@@ -26,7 +27,7 @@ __all__ = ["KINDS", "Documents", "TaskGroup", "TaskRecord", "errors_only", "find
 
 FEWSHOT_SEED = 1234  # lm-eval's default
 KINDS = ("train", "validation", "test")
-AnyTask = Task | TaskGroup
+AnyTask: TypeAlias = Task | TaskGroup
 
 datasets.disable_progress_bars()
 remember_templates()
@@ -90,7 +91,8 @@ def rows(task: AnyTask, kind: str) -> Sequence[dict] | None:
     """
     if isinstance(task, TaskGroup):
         parts = {name: rows(member, kind) for name, member in task.members.items()}
-        return None if any(part is None for part in parts.values()) else GroupRows(parts)
+        found = {name: part for name, part in parts.items() if part is not None}
+        return GroupRows(found) if len(found) == len(parts) else None
     has, docs = {
         "train": (task.has_training_docs, task.training_docs),
         "validation": (task.has_validation_docs, task.validation_docs),
@@ -98,8 +100,8 @@ def rows(task: AnyTask, kind: str) -> Sequence[dict] | None:
     }[kind]
     if not has():
         return None
-    found = docs()
-    return found if hasattr(found, "__getitem__") else list(found)
+    documents = docs()
+    return documents if hasattr(documents, "__getitem__") else list(documents)
 
 
 def address_of(documents: Sequence[dict], kind: str, number: int) -> str:
@@ -123,13 +125,13 @@ def _fetch_from_members(group: TaskGroup, split: str, addresses: tuple[str, ...]
         member, _, own = address.rpartition("/")
         wanted.setdefault(member, []).append(own)
     found: dict[str, dict] = {}
-    for name, own in wanted.items():
+    for name, addressed in wanted.items():
         if name not in group.members:
             raise InputError(
                 f"{group.name}: the group has no task {name!r} any more.", "its tasks changed; split it again."
             )
-        docs = fetch_documents(group.members[name], split, own).docs
-        found |= {f"{name}/{a}": GroupDocument(doc, name) for a, doc in zip(own, docs, strict=True)}
+        docs = fetch_documents(group.members[name], split, addressed).docs
+        found |= {f"{name}/{a}": GroupDocument(doc, name) for a, doc in zip(addressed, docs, strict=True)}
     return found
 
 
@@ -142,7 +144,7 @@ def _fetch(task: Task, addresses: tuple[str, ...]) -> dict[str, dict]:
     for kind, numbers in wanted.items():
         source = rows(task, kind)
         size = 0 if source is None else len(source)
-        if max(numbers) >= size:
+        if source is None or max(numbers) >= size:
             raise InputError(
                 f"{task.config.task}: there is no document {kind}:{max(numbers)}, only {size} of them.",
                 "the data set changed after it was split; split it again.",
@@ -166,7 +168,7 @@ def gold_choice(task: Task, doc: dict) -> int | None:
 
 def subject_of(task: AnyTask, doc: dict) -> str | None:
     """The task within a group, else the document's own subject where it has one."""
-    subject = doc.member if isinstance(task, TaskGroup) else doc.get("subject")
+    subject = member_of(doc) if isinstance(task, TaskGroup) else doc.get("subject")
     return None if subject is None else str(subject)
 
 

@@ -28,7 +28,7 @@ __all__ = ["Epoch", "FinetuneResult", "FinetuneSettings", "TrainingStopped", "fi
 class FinetuneResult:
     """What a fine-tune did. best_epoch is null, and there is no adapter, where it diverged in its first epoch.
 
-    diverged: why training ended early, or null. tokens: training tokens of one epoch. step_losses: one a step of
+    diverged: why training ended early, or null. tokens: training tokens of one epoch. step_losses: one per step of
     the finished epochs.
     adapted_share: of the model's weights, those with an adapter (see `targets.Targets`).
     micro_batch, resumed_epochs: of this process only; they belong in the sidecar.

@@ -170,7 +170,7 @@ class Training:
                 counters.training_tokens += sum(len(row.token_ids) for row in rows)
                 counters.training_tokens_padded += micro.inputs.numel()
         finally:
-            here.training = False
+            here.rest()
         return total
 
 

@@ -5,6 +5,7 @@ import functools
 import hashlib
 import json
 import math
+import re
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -23,6 +24,7 @@ from lm_validity.cells.training.low_rank import (
     DEFAULT_ADAPTER,
     BatchDropout,
     BatchPosition,
+    Block,
     CannotStack,
     adapted_forward,
 )
@@ -37,9 +39,14 @@ warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", categor
 class AdapterShape(Protocol):
     """What is read of a section of the configuration that has adapters."""
 
-    rank: int
-    alpha: int
-    dropout: float
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def alpha(self) -> int: ...
+
+    @property
+    def dropout(self) -> float: ...
 
 
 def add_adapter(
@@ -79,14 +86,17 @@ def add_adapter(
         ) from error
     config.base_model_name_or_path = lm.model_id  # PEFT put the folder's path there
     generator = torch.Generator().manual_seed(position.seed)
-    for number, module in enumerate(adapted_layers(model)):
-        dropout = BatchDropout(shape.dropout, position, number)
+    blocks: dict[str, Block] = {}
+    for number, (path, module) in enumerate(adapted_layers(model).items()):
+        block = blocks.setdefault(_block_of(path), Block())
+        dropout = BatchDropout(shape.dropout, position, number, block)
         start = torch.empty(module.lora_A[DEFAULT_ADAPTER].weight.shape)
         torch.nn.init.kaiming_uniform_(start, a=math.sqrt(5), generator=generator)  # PEFT's own, from our generator
         for name in (DEFAULT_ADAPTER, *also):
             with torch.no_grad():
                 module.lora_A[name].weight.copy_(start)
             if not isinstance(module, ParamWrapper):
+                block.features[number] = module.in_features
                 module.lora_dropout[name] = dropout
             for part in (module.lora_A, module.lora_B):
                 part[name].requires_grad_(True)
@@ -95,9 +105,15 @@ def add_adapter(
     return model.eval()
 
 
-def adapted_layers(model: PeftModel) -> list[torch.nn.Module]:
-    """The layers that carry adapters, in the model's order."""
-    return [module for module in model.modules() if DEFAULT_ADAPTER in getattr(module, "lora_A", {})]
+def adapted_layers(model: PeftModel) -> dict[str, torch.nn.Module]:
+    """Path -> layer that carries adapters, in the model's order."""
+    return {name: module for name, module in model.named_modules() if DEFAULT_ADAPTER in getattr(module, "lora_A", {})}
+
+
+def _block_of(path: str) -> str:
+    """The part of a layer's path that layers of one block share: all up to the last number in it."""
+    numbered = re.match(r".*\.\d+(?=\.)", path)
+    return numbered[0] if numbered else path
 
 
 def adapter_parameters(model: PeftModel, adapter: str) -> dict[str, torch.nn.Parameter]:

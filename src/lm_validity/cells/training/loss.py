@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -80,7 +81,7 @@ class _LossesInParts(torch.autograd.Function):
     its derivative is computed with it, and no logits are kept for the backward pass."""
 
     @staticmethod
-    def forward(ctx, hidden: torch.Tensor, targets: torch.Tensor, states: States, part: int) -> torch.Tensor:
+    def forward(ctx: Any, hidden: torch.Tensor, targets: torch.Tensor, states: States, part: int) -> torch.Tensor:
         derivative = torch.empty_like(hidden)
         losses = []
         for start in range(0, len(hidden), part):
@@ -94,6 +95,6 @@ class _LossesInParts(torch.autograd.Function):
         return torch.cat(losses)
 
     @staticmethod
-    def backward(ctx, gradient: torch.Tensor) -> tuple:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         (derivative,) = ctx.saved_tensors
         return (derivative * gradient[:, None].to(derivative.device)).to(derivative.dtype), None, None, None

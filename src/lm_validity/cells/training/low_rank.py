@@ -5,15 +5,29 @@ import math
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
 DEFAULT_ADAPTER = "default"  # the name PEFT gives to the first
-KEPT = 2**22  # elements (bytes) of a mask that a GPU keeps for the rest of the step
+KEPT = 2**23  # elements (bytes) of a block's masks that a GPU keeps for the rest of the step
 
 
 class CannotStack(Exception):
     """The model mixes the rows of a batch (experts): its rates must be trained one after another."""
+
+
+@dataclass
+class Block:
+    """Layers of one block of a model, whose masks a GPU draws in one launch: small models wait for launches.
+
+    features: of each layer's input, by its number. masks: those at hand, (rows, tokens, features) of bool, all of
+    `moment`.
+    """
+
+    features: dict[int, int] = field(default_factory=dict)
+    moment: tuple = ()
+    masks: dict[int, torch.Tensor] = field(default_factory=dict)
 
 
 @dataclass
@@ -35,6 +49,7 @@ class BatchPosition:
     training: bool = False
     adapters: Sequence[str] = (DEFAULT_ADAPTER,)
     _generators: dict[torch.device, torch.Generator] = field(default_factory=dict)
+    _large: Block | None = None  # the one block whose masks are there although they are large
     _constants: dict[tuple[float, torch.device], torch.Tensor] = field(default_factory=dict)
 
     def generator(self, device: torch.device, layer: int) -> torch.Generator:
@@ -44,6 +59,17 @@ class BatchPosition:
         packed = struct.pack("<qqq", self.seed, self.step, layer)
         number = int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little")
         return self._generators[device].manual_seed(number)
+
+    def rest(self) -> None:
+        """A step is over: nothing is dropped until the next, and no large mask waits for it."""
+        self.training = False
+        self.hold_large(None)
+
+    def hold_large(self, block: Block | None) -> None:
+        """Let go of the masks of the large block before: a GPU has no memory to spare for those of all."""
+        if self._large is not None and self._large is not block:
+            self._large.masks = {}
+        self._large = block
 
     def constant(self, value: float, device: torch.device) -> torch.Tensor:
         """(1,) in float32: a kernel that is given it computes in float32, whatever the other tensors are."""
@@ -55,16 +81,15 @@ class BatchPosition:
 class BatchDropout(torch.nn.Module):
     """Dropout of a LoRA layer whose mask belongs to the effective batch.
 
-    The mask is drawn for all rows of the effective batch from (seed, step, layer), and a micro-batch takes
-    its rows of it. So neither the size of the micro-batch, nor a retry, a resume, a validation in between or
-    gradient checkpointing changes what is dropped, and no global random state is read. Only layers that see
-    routed tokens (experts) draw by micro-batch.
+    The mask is drawn for all rows of the effective batch from (seed, step, layer), and a micro-batch takes its rows of
+    it; a GPU draws the masks of a whole block from (seed, step, its first layer). So neither the size of the
+    micro-batch, nor a retry, a resume, a validation in between or gradient checkpointing changes what is dropped, and
+    no global random state is read. Only layers that see routed tokens (experts) draw by micro-batch.
     """
 
-    def __init__(self, probability: float, position: BatchPosition, layer: int):
+    def __init__(self, probability: float, position: BatchPosition, layer: int, block: Block):
         super().__init__()
-        self.probability, self.position, self.layer = probability, position, layer
-        self._kept: tuple[int, torch.Tensor] | None = None
+        self.probability, self.position, self.layer, self.block = probability, position, layer, block
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """x with some of its elements zero and the others scaled."""
@@ -91,23 +116,28 @@ class BatchDropout(torch.nn.Module):
         shape = (len(here.adapters), here.count, here.length, features)
         if x.numel() == math.prod(shape):
             return self._batch_mask(features, x.device), shape
-        return self._draw(x.shape, x.device), tuple(x.shape)
+        return self._draw(self.layer, x.shape, x.device), tuple(x.shape)
 
     def _batch_mask(self, features: int, device: torch.device) -> torch.Tensor:
         """What the micro-batch keeps: bool, (rows, tokens, features)."""
-        here = self.position
-        moment, whole = here.step, (here.rows, here.width, features)
-        if self._kept is None or self._kept[0] != moment or self._kept[1].shape != whole:
-            mask = self._draw(whole, device)
-            # drawing takes longer than a small model's layer; a GPU has no memory to spare for large ones
-            self._kept = (moment, mask) if device.type == "cpu" or mask.numel() <= KEPT else None
-        else:
-            mask = self._kept[1]
-        return mask[here.start : here.start + here.count, : here.length]
+        here, block = self.position, self.block
+        moment = (here.step, here.rows, here.width)
+        if block.moment != moment:
+            block.moment, block.masks = moment, {}
+        if self.layer not in block.masks:
+            # on a CPU launches cost little, and numbers stay what they were
+            members = {self.layer: features} if device.type == "cpu" else block.features
+            sizes = [here.rows * here.width * one for one in members.values()]
+            if device.type != "cpu" and sum(sizes) > KEPT:
+                here.hold_large(block)
+            drawn = self._draw(min(members), (sum(sizes),), device).split(sizes)
+            for (layer, own), mask in zip(members.items(), drawn, strict=True):
+                block.masks[layer] = mask.view(here.rows, here.width, own)
+        return block.masks[self.layer][here.start : here.start + here.count, : here.length]
 
-    def _draw(self, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    def _draw(self, layer: int, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
         mask = torch.empty(shape, dtype=torch.bool, device=device)
-        return mask.bernoulli_(1 - self.probability, generator=self.position.generator(device, self.layer))
+        return mask.bernoulli_(1 - self.probability, generator=self.position.generator(device, layer))
 
 
 def adapted_forward(layer: torch.nn.Module, position: BatchPosition, x: torch.Tensor) -> torch.Tensor:
@@ -138,7 +168,7 @@ class _LowRank(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx,
+        ctx: Any,
         result: torch.Tensor,
         x: torch.Tensor,
         down: torch.Tensor,
@@ -154,7 +184,7 @@ class _LowRank(torch.autograd.Function):
         return torch.addcmul(result, change, one, value=scaling, out=torch.empty_like(result))
 
     @staticmethod
-    def backward(ctx, gradient: torch.Tensor) -> tuple:
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
         x, down, up, inner = ctx.saved_tensors
         dropout = ctx.dropout
         of_change = _rows(gradient * dropout.position.constant(ctx.scaling, x.device), up)  # float32

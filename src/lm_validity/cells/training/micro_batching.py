@@ -10,7 +10,7 @@ from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.models.position_encoding import PositionEncoding
 
 # Seconds a layer and pass, and multiplications a second (4 a parameter and token). CPU: measured
-# (docs/explanation/performance.md). CUDA: not measured, launches of an eager layer and half of an H100's bf16
+# (docs/explanation/lab_record.md). CUDA: not measured, launches of an eager layer and half of an H100's bf16
 PASS_COST = {"cpu": (4e-3, 6e10), "cuda": (3e-3, 4e14)}
 
 

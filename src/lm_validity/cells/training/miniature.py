@@ -12,10 +12,11 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import (
@@ -50,7 +51,7 @@ Progress = Callable[[int, int, float], None]
 
 @dataclass(frozen=True)
 class TrainingPoint:
-    """Iterations, tokens and documents seen; mean loss (nats a token) since the last point."""
+    """Iterations, tokens and documents seen; mean loss (nats per token) since the last point."""
 
     iteration: int
     tokens: int
@@ -177,7 +178,9 @@ def _train(
     torch.manual_seed(_torch_seed(settings.seed, row.model))
     if row.architecture == "bert":
         model = build_masked_model(row, len(masked_vocabulary(world))).train()
-        take_step = MaskedSteps(_torch_seed(settings.seed, f"masks of {row.model}"), len(masked_vocabulary(world)))
+        take_step: Callable[[Any, Any, list[list[int]]], float] = MaskedSteps(
+            _torch_seed(settings.seed, f"masks of {row.model}"), len(masked_vocabulary(world))
+        )
     else:
         model = (build_model(row, len(vocabulary(world))) if start is None else _parent(row, start)).train()
         take_step = _step
@@ -207,7 +210,7 @@ def _train(
 
 
 def _step(model: PreTrainedModel, optimizer: torch.optim.Optimizer, rows: list[list[int]]) -> float:
-    """One optimizer step on right-padded rows; all tokens count. Returns the loss in nats a token.
+    """One optimizer step on right-padded rows; all tokens count. Returns the loss in nats per token.
 
     No attention mask: under causal attention no token sees the padding on its right.
     """
@@ -238,7 +241,7 @@ def _torch_seed(seed: int, model: str) -> int:
 
 
 @contextmanager
-def _one_thread():
+def _one_thread() -> Iterator[None]:
     """One thread, whatever the environment says: sums over several threads depend on their number."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)

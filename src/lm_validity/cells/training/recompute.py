@@ -5,6 +5,7 @@ import functools
 import logging
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.utils.checkpoint
@@ -66,7 +67,9 @@ def _attention_recomputed(base: torch.nn.Module) -> Iterator[None]:
             config._attn_implementation = "eager"
 
 
-def _eager_recomputed(module: torch.nn.Module, *tensors: torch.Tensor | None, **options) -> tuple:
+def _eager_recomputed(
+    module: torch.nn.Module, *tensors: torch.Tensor | None, **options: Any
+) -> tuple[torch.Tensor | None, ...]:
     """The eager attention of the module's own architecture, which keeps queries, keys and values alone."""
     eager = sys.modules[type(module).__module__].eager_attention_forward
     if not torch.is_grad_enabled():

@@ -186,5 +186,5 @@ class _Run:
                 counters.training_tokens += copies * sum(len(row.token_ids) for row in rows)
                 counters.training_tokens_padded += micro.inputs.numel()
         finally:
-            here.training = False
+            here.rest()
         return total

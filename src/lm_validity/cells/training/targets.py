@@ -1,7 +1,7 @@
 """Which weights of a model get an adapter: linear layers that a text goes through, and experts that are one tensor."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -25,8 +25,11 @@ MAMBA_BY_ANOTHER_NAME = ("falcon_h1", "nemotron_h")  # where PEFT refuses them a
 class Adaptable(Protocol):
     """What an adapter is put on, `LanguageModel` for one. model_id: the name that adapters carry."""
 
-    base: PreTrainedModel
-    model_id: str
+    @property
+    def base(self) -> PreTrainedModel: ...
+
+    @property
+    def model_id(self) -> str: ...
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Targets:
 
     @property
     def described(self) -> tuple[str, ...]:
-        """The names with `*` for numbers of layers and experts, sorted: one entry a kind of layer."""
+        """The names with `*` for numbers of layers and experts, sorted: one entry per kind of layer."""
         return tuple(sorted({_pattern(name) for name in (*self.names, *self.experts)}))
 
 
@@ -57,7 +60,9 @@ def find_targets(lm: Adaptable, rule: str) -> Targets:
     """
     everything = _reached(lm.base)
     reached = {name: module for name, module in everything.items() if _adaptable(lm.base, name, module)}
-    architecture, experts = lm.base.config.model_type, ()
+    architecture: str = lm.base.config.model_type
+    experts: tuple[str, ...] = ()
+    wanted: Collection[str]
     if rule == "all-linear":
         wanted, experts = {_last(name) for name in reached}, _fused_experts(everything)
     elif rule == "attention":
@@ -98,7 +103,7 @@ def _reached(model: PreTrainedModel) -> dict[str, torch.nn.Module]:
     }
     met: set[str] = set()
 
-    def note(name: str):
+    def note(name: str) -> Callable[..., None]:
         return lambda module, inputs, output: met.add(_pattern(name)) if isinstance(output, torch.Tensor) else None
 
     handles = [module.register_forward_hook(note(name)) for name, module in weighty.items()]

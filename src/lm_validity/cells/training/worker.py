@@ -2,13 +2,21 @@
 
 import logging
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from lm_validity.cells.worker import Files, Worker
-from lm_validity.run.cell import BenchmarkCell
+from lm_validity.run.cell import BenchmarkCell, Prompt, given
 from lm_validity.run.recipe import derive_seed
 from lm_validity.run.rehearsals import first_micro_batch
 from lm_validity.run.store import Place
+
+if TYPE_CHECKING:
+    from lm_validity.cells.models.language_model import LanguageModel
+    from lm_validity.cells.tasks.evaluation import PreparedRequests
+    from lm_validity.cells.training.finetuning import FinetuneResult
+    from lm_validity.cells.training.text import Example
 
 log = logging.getLogger(__name__)
 
@@ -16,9 +24,9 @@ log = logging.getLogger(__name__)
 class AdapterTrainer(Worker):
     """LoRA fine-tunes (rule `finetune_adapter`)."""
 
-    _prepared: tuple | None = None
+    _prepared: "tuple[tuple[str, str | None], PreparedRequests, Sequence[Example]] | None" = None
 
-    def _compute(self, place: Place) -> tuple[dict, Files]:
+    def _compute(self, place: Place[BenchmarkCell]) -> tuple[dict[str, Any], Files]:
         from lm_validity.cells.training.finetuning import finetune
 
         plan = self._plan(place)
@@ -27,11 +35,14 @@ class AdapterTrainer(Worker):
         if found.diverged:
             log.warning("%s diverged: %s", place.cell.name, found.diverged)
         self._notes = {"micro_batch": found.micro_batch, "resumed_epochs": found.resumed_epochs}
-        self._notes |= {"epochs": len(found.epochs)} if not found.diverged else {}
+        if not found.diverged:
+            self._notes |= {"epochs": len(found.epochs)}
+            if plan["settings"].early_stop:
+                self._notes |= {"epochs_allowed": plan["settings"].epochs}
         self._notes |= {"truncated_texts": found.truncated}
         return _training_result(found), lambda folder: _copy_adapter(work, folder)
 
-    def compute_together(self, places: list[Place]) -> None:
+    def compute_together(self, places: list[Place[BenchmarkCell]]) -> None:
         """Bring fine-tunes that differ in the learning rate only to their last epoch, side by side, in their work
         folders; `compute` then finds nothing left to train."""
         from lm_validity.cells.training.low_rank import CannotStack
@@ -44,7 +55,7 @@ class AdapterTrainer(Worker):
         except CannotStack:
             log.info("%s: its rates are trained one after another", places[0].label)
 
-    def _plan(self, place: Place) -> dict:
+    def _plan(self, place: Place[BenchmarkCell]) -> dict[str, Any]:
         """Arguments of `finetune` for a cell."""
         from lm_validity.cells.tasks.evaluation import metric_value
         from lm_validity.cells.training.finetuning import FinetuneSettings
@@ -60,7 +71,7 @@ class AdapterTrainer(Worker):
             "lm": lm,
             "examples": examples,
             "validate": lambda: metric_value(lm, validation, benchmark.metric),
-            "settings": FinetuneSettings(learning_rate=float(cell.learning_rate), **own),
+            "settings": FinetuneSettings(learning_rate=float(given(cell.learning_rate)), **own),
             # without the learning rate, so that rates differ in nothing else
             "seed": derive_seed("finetune_adapter", cell.model, cell.benchmark, cell.prompt, cell.seed),
             "higher_is_better": benchmark.higher_is_better,
@@ -76,7 +87,7 @@ class AdapterTrainer(Worker):
             ),
         }
 
-    def _first_micro_batch(self, lm) -> int:
+    def _first_micro_batch(self, lm: "LanguageModel") -> int:
         """As configured, or what a rehearsal found to fit the GPUs that the job has."""
         if lm.device.type == "cpu":
             return self.run.configuration.finetuning.micro_batch
@@ -86,7 +97,7 @@ class AdapterTrainer(Worker):
         available = sum(torch.cuda.get_device_properties(gpu).total_memory for gpu in gpus)
         return first_micro_batch(self.run, self.model, available / 1e9)
 
-    def _training_data(self, lm, cell: BenchmarkCell) -> tuple:
+    def _training_data(self, lm: "LanguageModel", cell: BenchmarkCell) -> "tuple[PreparedRequests, Sequence[Example]]":
         """(prepared validation requests, training examples) of a benchmark and prompt, kept for the next rate."""
         from lm_validity.cells.tasks.evaluation import prepare_requests
         from lm_validity.cells.training.text import training_examples
@@ -95,21 +106,23 @@ class AdapterTrainer(Worker):
         if self._prepared is None or self._prepared[0] != key:
             lm.forget_requests()
             task = self._task(cell.benchmark)
-            prompt = {"prompt": cell.prompt, "system_instruction": self._system_instruction}
-            validation = prepare_requests(lm, task, self._documents(cell.benchmark, "validation"), **prompt)
+            prompt: Prompt = given(cell.prompt)
+            system = self._system_instruction
+            documents = self._documents(cell.benchmark, "validation")
+            validation = prepare_requests(lm, task, documents, prompt=prompt, system_instruction=system)
             longest = self.run.configuration.finetuning.max_length
             train = self._documents(cell.benchmark, "train")
-            examples = training_examples(lm, task, train, max_length=longest, **prompt)
+            examples = training_examples(lm, task, train, max_length=longest, prompt=prompt, system_instruction=system)
             self._prepared = (key, validation, examples)
         return self._prepared[1:]
 
 
-def _training_result(found) -> dict:
+def _training_result(found: "FinetuneResult") -> dict[str, Any]:
     """What a fine-tune's cell records; what is of one process only goes to the sidecar."""
     from dataclasses import asdict
 
     result = asdict(found)
-    # one number a step: at 50,000 documents a megabyte a cell, and the epochs' means say as much
+    # one number per step: at 50,000 documents a megabyte a cell, and the epochs' means say as much
     del result["micro_batch"], result["resumed_epochs"], result["step_losses"]
     best = found.epochs[found.best_epoch - 1].validation_value if found.best_epoch else None
     # a rate that diverged is left out of the selection, whatever its first epochs gave

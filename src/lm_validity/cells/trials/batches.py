@@ -59,6 +59,7 @@ class Batch:
     def predicted_places(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Row and position of each labelled token, on the device: found on the host, which would wait for a device to
         count them."""
+        assert self.host_labels is not None, "`to` keeps them"
         found = np.nonzero(self.host_labels.numpy() != IGNORED)
         row, position = (torch.from_numpy(each).to(self.labels.device, non_blocking=True) for each in found)
         return row, position
@@ -122,7 +123,7 @@ def share_rows(
 
 def _first_fit(lengths: Sequence[int]) -> list[tuple[int, int]]:
     """(row, first token) of each text; rows hold as many tokens as the longest text."""
-    width, used = max(lengths), []
+    width, used = max(lengths), list[int]()
     found: list[tuple[int, int]] = [(0, 0)] * len(lengths)
     for text in sorted(range(len(lengths)), key=lambda each: -lengths[each]):
         row = next((row for row, taken in enumerate(used) if taken + lengths[text] <= width), len(used))

@@ -163,7 +163,7 @@ def _checked(source: TaskRow, columns: dict[str, list]) -> tuple[list[int], list
     return rows, texts, labels
 
 
-def _label_text(label) -> str:
+def _label_text(label: object) -> str:
     """A label as the sheet writes it: numbers as integers, booleans as 0 and 1."""
     if isinstance(label, bool):
         return str(int(label))

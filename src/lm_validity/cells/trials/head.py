@@ -134,8 +134,8 @@ class HeadTrials:
         return batch.to(self.model.device)
 
     def _class_logits(self, batch: Batch) -> torch.Tensor:
-        """(texts, classes). The library's classifiers read one text a row, so shared rows go to their heads by hand."""
-        classifier = self.model.classifier
+        """(texts, classes). The library's classifiers read one text per row, so shared rows go to their heads here."""
+        classifier = self.model.head_model
         if batch.places is None:
             return classifier(**batch.inputs()).logits
         row, first, last = batch.places.T
@@ -174,7 +174,9 @@ class HeadTrials:
                 self._encoded[row, length] = one
         return [self._encoded[int(row), length] for row in rows]
 
-    def _pretraining_sequences(self, rows: np.ndarray, answers: Sequence[str | None]):
+    def _pretraining_sequences(
+        self, rows: np.ndarray, answers: Sequence[str | None]
+    ) -> list[tuple[list[int], list[int]]]:
         length = self.plan.pretraining.max_length
         sequences = list(self._encode(rows, length))
         leaking = [place for place, answer in enumerate(answers) if answer is not None]

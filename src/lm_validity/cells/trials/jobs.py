@@ -4,6 +4,7 @@ store."""
 import logging
 import shutil
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from lm_validity.cells.models.prefetch import check_unchanged, prefetch_model
 from lm_validity.config.load import Run
@@ -12,7 +13,11 @@ from lm_validity.run.cell import Job
 from lm_validity.run.rules.pretrain_on_test import PRETRAIN_ON_TEST
 from lm_validity.run.store import Place
 from lm_validity.run.trial_plans import make_plan
+from lm_validity.run.trial_settings import TrialCell
 from lm_validity.run.workspace import Workspace
+
+if TYPE_CHECKING:
+    from lm_validity.cells.trials.worker import ResidentWorker
 
 log = logging.getLogger(__name__)
 
@@ -27,10 +32,10 @@ def prefetch_trial_task(run: Run, task: str) -> dict:
     """Read a task's texts and labels, check them against the sheet and the experiments' sizes; the record of it."""
     from lm_validity.cells.trials.data import prefetch_task
 
-    experiments = run.configuration.bias.experiments.values()
+    experiments = run.bias.experiments.values()
     wanted = [one for one in experiments if task in (one.tasks or run.tasks)]
     sizes = sorted({(m, n) for one in wanted for m in one.m for n in one.n})
-    unique = run.configuration.bias.drop_duplicate_texts
+    unique = run.bias.drop_duplicate_texts
     output = run.results / "prefetch" / "tasks" / f"{task}.parquet"
     record = prefetch_task(run.tasks[task], output, sizes, unique=unique)
     if record["duplicate_rows"]:
@@ -56,11 +61,11 @@ class TrialWorker:
     """Computes batches of trials of one language model, which stays loaded. torch is imported when the first batch
     really has to be computed."""
 
-    def __init__(self, workspace: Workspace, job: Job):
+    def __init__(self, workspace: Workspace, job: Job[TrialCell]):
         self.workspace, self.row = workspace, workspace.run.language_models[job.model]
-        self._resident = None
+        self._resident: ResidentWorker | None = None
 
-    def compute(self, place: Place) -> None:
+    def compute(self, place: Place[TrialCell]) -> None:
         """Compute one batch and commit it to the store. Raises CellError where it fails by its own fault.
 
         The work directory is named after the recipe and outlives a kill; the finished trials in it are kept.

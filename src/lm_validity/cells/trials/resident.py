@@ -6,13 +6,14 @@ import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import transformers
 from transformers.activations import NewGELUActivation
 
 from lm_validity.cells.models.model_files import DTYPES, is_models_fault, model_folder
+from lm_validity.cells.training.low_rank import BatchPosition
 from lm_validity.errors import INSTALL_NF4, CellError
 from lm_validity.run.recipe import derive_seed
 from lm_validity.run.trial_plan import TrialPlan
@@ -43,7 +44,7 @@ class TrialCounters:
 class DropoutPosition:
     """Tells an adapter's dropout where in training a forward pass stands (see `low_rank.BatchDropout`)."""
 
-    def __init__(self, position):
+    def __init__(self, position: "BatchPosition | None"):
         self.position = position
 
     def begin_step(self, rows: int, width: int) -> None:
@@ -105,6 +106,12 @@ class ResidentModel:
         return self.lm
 
     @property
+    def head_model(self) -> transformers.PreTrainedModel:
+        """The classifier of a plan whose method is `head`."""
+        assert self.classifier is not None
+        return self.classifier
+
+    @property
     def model_id(self) -> str:
         return self.name
 
@@ -142,8 +149,8 @@ class ResidentModel:
         """
         fresh = set(self.fresh)
         if self.plan.classification.pooler == "paper" and arm != "base":
-            fresh |= {name for name, _ in self.classifier.named_parameters() if ".pooler." in name}
-        start_fresh(self.classifier, fresh, seed)
+            fresh |= {name for name, _ in self.head_model.named_parameters() if ".pooler." in name}
+        start_fresh(self.head_model, fresh, seed)
 
     def encode(self, texts: Sequence[str], max_length: int | None) -> list[tuple[list[int], list[int]]]:
         """(token ids, 1 where the tokenizer added the token) of each text, cut at `max_length` or the model's limit."""
@@ -171,7 +178,7 @@ class ResidentModel:
             raise CellError(f"{self.name}: the tokenizer has no mask token.", "is it a masked LM (architecture)?")
         return tokenizer
 
-    def _load(self, loader, **options) -> transformers.PreTrainedModel:
+    def _load(self, loader: type[Any], **options: Any) -> transformers.PreTrainedModel:
         try:
             return loader.from_pretrained(
                 self.folder,

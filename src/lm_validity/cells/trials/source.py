@@ -59,9 +59,9 @@ def _json_lines(source: TaskRow, path: Path) -> dict[str, list]:
             try:
                 row = json.loads(line)
             except ValueError as error:
-                raise InputError(f"{path}: line {number} is not JSON ({error}).", "one object a line.") from None
+                raise InputError(f"{path}: line {number} is not JSON ({error}).", "one object per line.") from None
             if not isinstance(row, dict):
-                raise InputError(f"{path}: line {number} is not a JSON object.", "one object a line.")
+                raise InputError(f"{path}: line {number} is not a JSON object.", "one object per line.")
             if number == 1:
                 columns = {name: [] for name in row}
             missing = [name for name in needed if name in columns and name not in row]

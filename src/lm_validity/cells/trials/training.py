@@ -35,7 +35,7 @@ def train(
     model: torch.nn.Module,
     count: int,
     make_batch: Callable[[np.ndarray], Batch],
-    predict: Callable[[Batch], tuple[torch.Tensor, torch.Tensor]],
+    predict: "Predict",
     schedule: Schedule,
     counters: TrialCounters,
     where: str,
@@ -73,7 +73,10 @@ def train(
     return float(np.average(values[-last:], weights=weights[-last:]))
 
 
-def _backward(batch: Batch, predicted: int, predict, schedule: Schedule) -> torch.Tensor:
+Predict = Callable[[Batch], tuple[torch.Tensor, torch.Tensor]]
+
+
+def _backward(batch: Batch, predicted: int, predict: Predict, schedule: Schedule) -> torch.Tensor:
     """Gradients of the mean over the whole batch, one micro-batch after another."""
     rows = len(batch.input_ids)
     size = schedule.micro_batch or rows

@@ -7,7 +7,9 @@ renamed, so that a kill at any moment leaves whole trials only, and the next pro
 
 import json
 import logging
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
@@ -25,6 +27,11 @@ from lm_validity.tables.schema import PROBABILITIES, TRIALS, write_table
 log = logging.getLogger(__name__)
 
 TRIAL_MEMORY = f"lower micro_batch, or {MORE_MEMORY}."
+if TYPE_CHECKING:
+    from lm_validity.cells.trials.head import HeadTrials
+    from lm_validity.cells.trials.resident import Arm, ResidentModel, TrialCounters
+    from lm_validity.cells.trials.zero_shot import ZeroShotTrials
+
 FIXED_SEED = 42  # of every training in the authors' code
 _TRIAL_COLUMNS = pa.schema([PROBABILITIES.field(name) for name in ("arm", "row", "label", "probabilities")])
 
@@ -37,14 +44,14 @@ def run_trials(plan: TrialPlan, folder: Path, shared: Path | None = None) -> Non
 class ResidentWorker:
     """Keeps one loaded model and one task; the next plan that needs the same ones finds them."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         from lm_validity.cells.trials.resident import TrialCounters
 
         self.counters = TrialCounters()
         self._task: Task | None = None
-        self._task_key: tuple | None = None
-        self._model_key: tuple | None = None
-        self._model = None
+        self._task_key: tuple[object, ...] | None = None
+        self._model_key: tuple[object, ...] | None = None
+        self._model: ResidentModel | None = None
 
     def run(self, plan: TrialPlan, folder: Path, shared: Path | None = None) -> None:
         """Compute the plan's trials that are not in `folder` yet.
@@ -66,7 +73,7 @@ class ResidentWorker:
         trials.prepare(np.unique(np.concatenate([rows for draw in draws.values() for rows in _rows(draw)])))
         for subsample, draw in draws.items():
             trial = _Trial(plan, task, trials, subsample, draw, shared, self.counters)
-            about = {"quantized": self._model.quantized, "test_hash": draw_hash(task, draw.test)}
+            about = {"quantized": trials.model.quantized, "test_hash": draw_hash(task, draw.test)}
             with must_fit(plan.language_model, "one micro-batch of a trial", TRIAL_MEMORY):
                 computed = trial.compute()
             _write_trial(plan, folder, subsample, task, draw, about, *computed)
@@ -84,9 +91,10 @@ class ResidentWorker:
             task = read_task(plan.data)
             self._task = without_duplicates(task) if plan.drop_duplicate_texts else task
             self._task_key = key
+        assert self._task is not None
         return self._task
 
-    def _trials(self, plan: TrialPlan, task: Task):
+    def _trials(self, plan: TrialPlan, task: Task) -> "HeadTrials | ZeroShotTrials":
         from lm_validity.cells.trials.head import HeadTrials
         from lm_validity.cells.trials.resident import ResidentModel
 
@@ -94,7 +102,7 @@ class ResidentWorker:
         head = (options.pooler, len(plan.data.class_names)) if options.method == "head" else None
         place = (plan.model_path, plan.model_revision, plan.architecture, plan.dtype, plan.device)
         key = (*place, options.method, head, plan.pretraining.adapter)
-        if self._model_key != key:
+        if self._model is None or self._model_key != key:
             self._model = self._model_key = None  # never two models at once
             self._model = ResidentModel(plan)
             self._model_key = key
@@ -110,7 +118,16 @@ class ResidentWorker:
 class _Trial:
     """One subsample's three arms."""
 
-    def __init__(self, plan, task, trials, subsample: int, draw: Draw, shared: Path | None, counters):
+    def __init__(
+        self,
+        plan: TrialPlan,
+        task: Task,
+        trials: "HeadTrials | ZeroShotTrials",
+        subsample: int,
+        draw: Draw,
+        shared: Path | None,
+        counters: "TrialCounters",
+    ):
         self.plan, self.task, self.trials, self.draw = plan, task, trials, draw
         self.subsample, self.shared, self.counters = subsample, shared, counters
         key = (plan.language_model, task.name, plan.m, subsample)
@@ -121,8 +138,10 @@ class _Trial:
 
     def compute(self) -> tuple[dict[str, np.ndarray], dict[str, float | None]]:
         """Probabilities (n, classes) and pretraining loss of each arm."""
-        probabilities, losses = {"base": self._base()}, {"base": None}
-        for arm, rows in (("extra", self.draw.extra), ("test", self.draw.test)):
+        probabilities = {"base": self._base()}
+        losses: dict[str, float | None] = {"base": None}
+        pretrained: dict[Arm, np.ndarray] = {"extra": self.draw.extra, "test": self.draw.test}
+        for arm, rows in pretrained.items():
             losses[arm] = self.trials.pretrain(rows, self.pretraining_seed, self._answers(arm, rows))
             self.trials.classify(self.draw.train, arm, self.classification_seed)
             probabilities[arm] = self._checked(self.trials.probabilities(self.draw.test))
@@ -160,6 +179,7 @@ class _Trial:
     def _base_path(self, n: int) -> Path:
         """Named after everything that the base arm depends on."""
         recipe = self.plan.base_recipe() | {"seed": self.classification_seed}
+        assert self.shared is not None
         return self.shared / recipe_hash(recipe) / f"n{n}-{self.subsample:05d}.npy"
 
     def _write_base(self, n: int, test: np.ndarray, probabilities: np.ndarray) -> None:
@@ -250,7 +270,16 @@ def _trial_path(folder: Path, subsample: int) -> Path:
     return folder / f"trial-{subsample:05d}.parquet"
 
 
-def _write_trial(plan, folder: Path, subsample: int, task: Task, draw: Draw, about, probabilities, losses) -> None:
+def _write_trial(
+    plan: TrialPlan,
+    folder: Path,
+    subsample: int,
+    task: Task,
+    draw: Draw,
+    about: Mapping[str, object],
+    probabilities: Mapping[str, np.ndarray],
+    losses: Mapping[str, float | None],
+) -> None:
     about = {"recipe": recipe_hash(plan.recipe()), "losses": losses, **about}
     columns = [
         pa.array(np.repeat(ARMS, len(draw.test))),

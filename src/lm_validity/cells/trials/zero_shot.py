@@ -8,6 +8,8 @@ import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,7 +39,7 @@ class Choices:
 
     @classmethod
     def of(cls, answers: Sequence[Sequence[int]]) -> "Choices":
-        inputs, owner, place, picks, targets, classes = [], [], [], [], [], []
+        inputs, owner, place, picks, targets, classes = (list[int]() for _ in range(6))
         for number, tokens in enumerate(answers):
             for position, token in enumerate(tokens):
                 picks.append(0 if position == 0 else len(inputs))  # 1 + the place of the token before
@@ -47,8 +49,9 @@ class Choices:
                     inputs.append(token)
                     owner.append(number)
                     place.append(position)
-        columns = (torch.tensor(column, dtype=torch.long) for column in (inputs, owner, place, picks, targets, classes))
-        return cls(*columns, max(map(len, answers)))
+        column = partial(torch.tensor, dtype=torch.long)
+        texts = (column(inputs), column(owner), column(place))
+        return cls(*texts, column(picks), column(targets), column(classes), max(map(len, answers)))
 
 
 class ZeroShotTrials:
@@ -138,7 +141,7 @@ class ZeroShotTrials:
             scores[chosen] = self._batch_scores(cache, len(prefix), [rests[each] for each in chosen])
         return scores
 
-    def _batch_scores(self, cache, prefix: int, rests: list[list[int]]) -> torch.Tensor:
+    def _batch_scores(self, cache: Any, prefix: int, rests: list[list[int]]) -> torch.Tensor:
         """One forward pass: prompts padded on the left, so that their last tokens stand in one column, then the
         answers' tokens side by side, each of which sees its prompt and its own answer only."""
         choices, device = self.choices, self.model.device

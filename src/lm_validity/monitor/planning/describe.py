@@ -9,7 +9,7 @@ from lm_validity.words import count
 
 
 def unplanned_pairs(run: Run) -> list[tuple[str, str]]:
-    """(model, benchmark) of the agreement study that are not prepared by plan, in the order of the sheets."""
+    """(model, benchmark) of the agreement study that the plan leaves out, in the order of the sheets."""
     grid = Grid(run)
     return [
         (model.model, benchmark)
@@ -26,9 +26,48 @@ def describe_plan(run: Run) -> str | None:
     rest, rounds = len(unplanned_pairs(run)), max(one.round for one in run.plan.values())
     return (
         f"plan {run.configuration.plan}: {len(run.plan):,} of {len(run.plan) + rest:,} pairs of model and benchmark "
-        f"are prepared, in {rounds} {'round' if rounds == 1 else 'rounds'}; {rest:,} are not planned, which is not "
-        "missing. Direct scores are taken of all."
+        f"are fine-tuned, in {count(rounds, 'round')}. {rest:,} are not planned and do not count as missing. All are "
+        "scored directly."
     )
+
+
+def describe_plans(run: Run) -> list[str]:
+    """A line on the plan of each study that has one."""
+    return [line for line in (describe_plan(run), describe_bias_plan(run), describe_signal_plan(run)) if line]
+
+
+def describe_bias_plan(run: Run) -> str | None:
+    """One line on how many subsamples are planned; None where all are."""
+    plan = run.bias_plan
+    if plan is None:
+        return None
+    parts = []
+    for name, experiment in run.configuration.bias.experiments.items():
+        numbers = [plan.planned(name, task) for task in experiment.tasks or run.tasks]
+        low, high = min(numbers), max(numbers)
+        parts.append(f"{name}: {low} to {high}" if low < high else f"{name}: {low}")
+        parts[-1] += f" of {plan.most[name]} subsamples of {count(len(numbers), 'task')}"
+    return (
+        f"plan {run.configuration.bias.plan}: {'; '.join(parts)}. Tasks whose interval is ±{plan.half_width:g} or "
+        "narrower stop, `lm-validity next` goes on with the others; what is not planned is not missing."
+    )
+
+
+def describe_signal_plan(run: Run) -> str | None:
+    """One line on the two stages of the signal study; None where it has one."""
+    plan = run.signal_plan
+    if plan is None:
+        return None
+    benchmarks = Grid(run).benchmarks("signal")
+    open_ones = sum(name not in plan.decided for name in benchmarks)
+    whole = sum(map(len, plan.rounds.values()))
+    parts = [
+        f"{len(benchmarks) - open_ones - whole} of {count(len(benchmarks), 'benchmark')} are decided on checkpoints of "
+        f"the first quarter of training",
+        f"{whole} have all checkpoints",
+        f"{open_ones} wait for `lm-validity next`",
+    ]
+    return f"plan {run.configuration.signal.plan}: {', '.join(parts)}. What is not planned is not missing."
 
 
 def plan_finding(run: Run) -> Finding | None:

@@ -2,7 +2,7 @@
 
 import itertools
 import random
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from lm_validity.config.plan import AUDIT, BLOCK, PlannedCell
 from lm_validity.errors import InputError
@@ -123,9 +123,16 @@ def _balanced_order(models: list[str], benchmarks: list[str], rng: random.Random
     return order
 
 
-def audit(costs: Mapping[Pair, Cost], planned: Mapping[Pair, PlannedCell], number: int, seed: int) -> list[PlannedCell]:
-    """`number` random cells of those not planned, as the next round. Raises InputError where there are fewer."""
-    rest = [pair for pair in costs if pair not in planned]
+def audit(
+    costs: Mapping[Pair, Cost],
+    planned: Mapping[Pair, PlannedCell],
+    number: int,
+    seed: int,
+    ruled_out: Collection[Pair] = (),
+) -> list[PlannedCell]:
+    """`number` random cells of those neither planned nor ruled out, as the next round. Raises InputError where there
+    are fewer."""
+    rest = [pair for pair in costs if pair not in planned and pair not in ruled_out]
     if number > len(rest):
         raise InputError(f"--audit {number}: {len(rest)} cells are not planned.", "ask for at most as many.")
     chosen = set(random.Random(seed).sample(rest, number))

@@ -1,12 +1,13 @@
 """What preparing each model on each benchmark is expected to cost, and what a plan costs and saves of it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
 from lm_validity.errors import PREFETCH
 from lm_validity.monitor.cost import Estimator
 from lm_validity.monitor.workload import UNCOUNTED
+from lm_validity.run.cell import BenchmarkCell
 from lm_validity.run.grid import Grid
 from lm_validity.run.rules import rule_of
 from lm_validity.run.rules.evaluate_adapter import EVALUATE_ADAPTER
@@ -41,12 +42,13 @@ def preparation_costs(estimator: Estimator) -> dict[Pair, Cost]:
         for cell in job.cells:
             hours = estimator.seconds(cell) * gpus / 3600
             one = Cost(hours, rule.operations(estimator.workload, cell))
+            assert isinstance(cell, BenchmarkCell)
             pair = cell.model, cell.benchmark
             found[pair] = found.get(pair, Cost(0.0, 0.0)).plus(one)
     return found
 
 
-def total(costs: dict[Pair, Cost], pairs: Iterable[Pair]) -> Cost:
+def total(costs: Mapping[Pair, Cost], pairs: Iterable[Pair]) -> Cost:
     """The cost of some pairs together."""
     result = Cost(0.0, 0.0)
     for pair in pairs:
@@ -89,8 +91,8 @@ def describe_savings(estimator: Estimator, pairs: Iterable[Pair]) -> str:
     found = savings_of(estimator, pairs)
     trust = "" if found.calibrated else " UNCALIBRATED: no finished fine-tune to learn from."
     return (
-        f"preparation: {found.hours} hours and {found.operations} floating-point operations; {found.saved} hours "
-        f"saved, without the starts of processes.{trust}"
+        f"fine-tuning and scoring of adapters: {found.hours} hours and {found.operations} floating-point operations. "
+        f"{found.saved} hours saved, not counting the starts of processes.{trust}"
     )
 
 

@@ -2,15 +2,17 @@
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from lm_validity.config.load import Run
-from lm_validity.config.plan import COLUMNS, PlannedCell, read_cells, read_plan
+from lm_validity.config.plan import COLUMNS, RULED_OUT, PlannedCell, read_plan, read_sheet
+from lm_validity.config.rows import SheetRow
 from lm_validity.errors import InputError
 from lm_validity.files import replace_file
 from lm_validity.monitor.planning.designs import LISTED, next_round
 from lm_validity.monitor.planning.savings import Pair
+from lm_validity.run.leases import hold_lease
 
 
 def check_place(run: Run, configfile: Path, output: Path | None, *, adds_a_round: bool) -> Path:
@@ -23,7 +25,7 @@ def check_place(run: Run, configfile: Path, output: Path | None, *, adds_a_round
                 f"{configfile}: it has a plan already, {run.configuration.plan}.",
                 "add a round with --cells or --audit, or set plan to null first.",
             )
-        place = output or Path(run.configuration.plan)
+        place = output or run.plan_file
         if not is_plan_of(run, place):
             _check_new(place)
         return place
@@ -34,7 +36,7 @@ def check_place(run: Run, configfile: Path, output: Path | None, *, adds_a_round
 
 def is_plan_of(run: Run, place: Path) -> bool:
     """Whether the configuration names this file as its plan."""
-    return run.plan is not None and place.resolve() == Path(run.configuration.plan).resolve()
+    return run.plan is not None and place.resolve() == run.plan_file.resolve()
 
 
 def _check_new(place: Path) -> None:
@@ -43,11 +45,16 @@ def _check_new(place: Path) -> None:
 
 
 def listed_cells(
-    listed: Mapping[Pair, PlannedCell], before: Mapping[Pair, PlannedCell], path: Path
+    listed: Mapping[Pair, PlannedCell], before: Mapping[Pair, PlannedCell], path: Path, ruled_out: Collection[Pair] = ()
 ) -> list[PlannedCell]:
-    """The user's own list as the next round. Raises InputError for a cell that is planned already."""
+    """The user's own list as the next round. Raises InputError for a cell that is planned already, or ruled out."""
     later = next_round(before)
     for pair in listed:
+        if pair in ruled_out:
+            raise InputError(
+                f"{path}: model {pair[0]!r}, benchmark {pair[1]!r}: the plan rules it out ({RULED_OUT}).",
+                "take its row out of the plan first.",
+            )
         if pair in before:
             raise InputError(
                 f"{path}: model {pair[0]!r}, benchmark {pair[1]!r}: planned already, in round {before[pair].round}.",
@@ -57,29 +64,46 @@ def listed_cells(
 
 
 def write_plan(place: Path, planned: Sequence[PlannedCell], run: Run) -> None:
-    """Write the sheet. Raises InputError where it cannot be read back as a plan of this run, or where it has changed
-    since the run was loaded."""
-    _check_unchanged(place, run)
+    """Write the sheet, and what the run's plan rules out. Raises InputError where it cannot be read back as a plan of
+    this run, or where it has changed since the run was loaded. Of two commands, one waits and then sees that."""
+    before = run.plan | run.ruled_out if is_plan_of(run, place) else None
+    rows = (*planned, *run.ruled_out.values())
+    write_sheet(
+        place,
+        COLUMNS,
+        rows,
+        unchanged=lambda: (read_sheet(place) if place.exists() else None) == before,
+        read_back=lambda temporary: read_plan(temporary, *run.agreement_names),
+    )
+
+
+def write_sheet(
+    place: Path,
+    columns: Sequence[str],
+    rows: Iterable[SheetRow],
+    *,
+    unchanged: Callable[[], bool],
+    read_back: Callable[[Path], object],
+) -> None:
+    """Write rows of a plan of any study. Choosing them takes minutes, in which another command may have added a round
+    that this one would remove: raises InputError where the file is no longer `unchanged`, and where what was written
+    cannot be read back."""
     text = io.StringIO()
     writer = csv.writer(text, delimiter="\t", lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(_values(one) for one in planned)
-    with replace_file(place) as temporary:
-        temporary.write_text(text.getvalue(), encoding="utf-8")
-        try:
-            read_plan(temporary, *run.agreement_names)
-        except InputError as error:
-            raise InputError(error.problem.replace(str(temporary), str(place)), error.hint) from None
+    writer.writerow(columns)
+    writer.writerows(_values(one, columns) for one in rows)
+    with hold_lease(place.with_name(f".{place.name}.lease"), finished=lambda: False, say=print):
+        if not unchanged():
+            raise InputError(f"{place}: it was changed while this command ran.", "run the command again.")
+        with replace_file(place) as temporary:
+            temporary.write_text(text.getvalue(), encoding="utf-8")
+            try:
+                read_back(temporary)
+            except InputError as error:
+                raise InputError(error.problem.replace(str(temporary), str(place)), error.hint) from None
 
 
-def _check_unchanged(place: Path, run: Run) -> None:
-    """Choosing cells takes minutes, in which another command may have added a round that this one would remove."""
-    before = run.plan if is_plan_of(run, place) else None
-    if (read_cells(place) if place.exists() else None) != before:
-        raise InputError(f"{place}: it was changed while this command ran.", "run the command again.")
-
-
-def _values(one: PlannedCell) -> Iterable[str]:
-    for column in COLUMNS:
+def _values(one: SheetRow, columns: Sequence[str]) -> Iterable[str]:
+    for column in columns:
         value = getattr(one, column)
         yield "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,7 +1,10 @@
 """The rules that compute cells, in the order in which they stand on each other."""
 
-from lm_validity.run.cell import Cell, Job
+from typing import Any
+
+from lm_validity.run.cell import BenchmarkCell, Cell, CellT, Job
 from lm_validity.run.rules.base import Rule
+from lm_validity.run.rules.benchmark_rule import BenchmarkRule, ScoringRule
 from lm_validity.run.rules.evaluate_adapter import EVALUATE_ADAPTER
 from lm_validity.run.rules.evaluate_model import EVALUATE_MODEL
 from lm_validity.run.rules.finetune_adapter import FINETUNE_ADAPTER
@@ -9,7 +12,8 @@ from lm_validity.run.rules.pretrain_on_test import PRETRAIN_ON_TEST
 from lm_validity.run.rules.select_adapter import SELECT_ADAPTER
 from lm_validity.run.rules.select_prompt import SELECT_PROMPT
 
-RULES: dict[str, Rule] = {
+# which rule belongs to which kind of cell only the name of a cell's rule says
+RULES: dict[str, Rule[Any, Any]] = {
     rule.name: rule
     for rule in (
         EVALUATE_MODEL,
@@ -22,11 +26,25 @@ RULES: dict[str, Rule] = {
 }
 
 
-def rule_of(of: Cell | Job) -> Rule:
+def rule_of(of: CellT | Job[CellT]) -> Rule[CellT, Any]:
     """The rule of a cell or job."""
     return RULES[of.rule]
 
 
-def read_cell(values: dict) -> Cell:
+def benchmark_rule_of(cell: BenchmarkCell) -> BenchmarkRule:
+    """The rule of a cell of a model and a benchmark."""
+    rule = RULES[cell.rule]
+    assert isinstance(rule, BenchmarkRule)
+    return rule
+
+
+def scoring_rule_of(cell: BenchmarkCell) -> ScoringRule:
+    """The rule of a cell that is a score."""
+    rule = RULES[cell.rule]
+    assert isinstance(rule, ScoringRule)
+    return rule
+
+
+def read_cell(values: dict[str, Any]) -> Cell:
     """The cell of a JSON record."""
     return RULES[values["rule"]].cell_type(**values)

@@ -6,15 +6,15 @@ pydantic and PyYAML only: the Snakefile asks at parse time.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, NamedTuple, Protocol, TypeVar
 
 from lm_validity.config.bias_sheets import LanguageModel
 from lm_validity.config.load import Run
 from lm_validity.config.sections import SizeClass
 from lm_validity.config.sheets import Model
-from lm_validity.run.cell import Cell, Job
+from lm_validity.run.cell import Cell, CellT, Job
 from lm_validity.run.participants import Participants, size_class
 
 if TYPE_CHECKING:
@@ -59,15 +59,19 @@ class Work(Protocol):
         """Size of a trained adapter."""
 
 
-class Rule(ABC):
-    """One kind of cell. Subclasses say what differs; every method is asked about one run, job or cell."""
+RowT = TypeVar("RowT", bound=Model | LanguageModel)
+
+
+class Rule(ABC, Generic[CellT, RowT]):
+    """One kind of cell, of models in one sheet. Subclasses say what differs; every method is asked about one run, job
+    or cell."""
 
     name: ClassVar[str]
     summary: ClassVar[str]  # one line: the help of the rule's subcommand
     # In every recipe: bump it when a change of code changes numbers. Cells of the old version stay and are not mixed
     # in. None: the result is small enough for the manifest, and the store has no cells of this rule.
     recipe_version: int | None = None
-    cell_type: ClassVar[type]
+    cell_type: ClassVar[type[Any]]
     worker: ClassVar[str]  # "module:name" under `cells/`, imported by the job that computes
     sheet: ClassVar[Literal["models", "language_models"]] = "models"  # of `Run`: where the ids of its models are
     tables: ClassVar[tuple[str, ...]] = ()  # the merged tables that its cells are rows of
@@ -89,71 +93,72 @@ class Rule(ABC):
     # ---- jobs and files -----------------------------------------------------------------------------------------
 
     @abstractmethod
-    def jobs(self, plan: Participants) -> Iterator[Job]:
+    def jobs(self, plan: Participants) -> Iterator[Job[CellT]]:
         """The jobs of a run, in the order of its sheets."""
 
-    def part(self, cell: Cell) -> str:
+    def part(self, cell: CellT) -> str:
         """Which of `parts` lists the cell."""
         return ""
 
-    def model_records(self, run: Run, job: Job) -> list[str]:
+    def model_records(self, run: Run, job: Job[CellT]) -> list[str]:
         """The login node's record of the model, where no manifest that the job reads stands on it already."""
         return [f"{run.results}/prefetch/{self.sheet}/{job.model}.json"]
 
     @abstractmethod
-    def data_files(self, run: Run, job: Job) -> list[str]:
+    def data_files(self, run: Run, job: Job[CellT]) -> list[str]:
         """The files of documents, and what the login node wrote about them, that a job reads."""
 
-    def stands_on(self, plan: Participants, cell: Cell) -> Iterable[Cell]:
+    def stands_on(self, plan: Participants, cell: CellT) -> Iterable[Cell]:
         """The cells of other rules whose results a cell needs; their manifests are inputs of its job."""
         return ()
 
     # ---- what determines the numbers ----------------------------------------------------------------------------
 
     @abstractmethod
-    def settings(self, run: Run, job: Job) -> str:
+    def settings(self, run: Run, job: Job[CellT]) -> str:
         """A job's recipe settings in one line: Snakemake reruns the job when it changes, and for nothing else."""
 
-    def settings_key(self, run: Run, job: Job) -> tuple:
+    def settings_key(self, run: Run, job: Job[CellT]) -> tuple[object, ...]:
         """Jobs of a rule with equal keys have equal settings, so that they are described once."""
         return job
 
-    def recipe(self, workspace: "Workspace", cell: Cell) -> dict:
+    def recipe(self, workspace: "Workspace", cell: CellT) -> dict[str, Any]:
         """Everything that determines the cell's numbers and nothing else; rule and version are added. Every rule with
         cells in the store has its own."""
         return {}
 
-    def stand_in(self, workspace: "Workspace", cell: Cell) -> Cell | None:
+    def stand_in(self, workspace: "Workspace", cell: CellT) -> Cell | None:
         """The cell of another rule whose result is also this one's, where nothing has to be computed for it."""
         return None
 
-    def choice(self, cell: Cell, content: dict) -> Cell | None:
+    def choice(self, cell: CellT, content: Mapping[str, Any]) -> Cell | None:
         """The cell that a result kept in the manifest chose; None where it chose none."""
         return None
 
-    def side_by_side(self, run: Run, job: Job) -> list[list[Cell]]:
+    def side_by_side(self, run: Run, job: Job[CellT]) -> list[list[CellT]]:
         """Groups of a job's cells that its worker can compute together (`compute_together`)."""
         return []
 
-    def writes_with_vllm(self, run: Run, cell: Cell) -> bool:
+    def writes_with_vllm(self, run: Run, cell: CellT) -> bool:
         """Whether vLLM writes the cell's answers."""
         return False
 
     # ---- what it costs ------------------------------------------------------------------------------------------
 
-    def row(self, run: Run, model: str) -> Model | LanguageModel:
+    def row(self, run: Run, model: str) -> RowT:
         """The sheet row of a model of this rule. Both sheets may hold the same id: that is two models."""
-        return getattr(run, self.sheet)[model]
+        row: RowT = getattr(run, self.sheet)[model]
+        return row
 
     def size_class(self, run: Run, model: str) -> SizeClass:
         """The size class of a model of this rule."""
         return size_class(run, self.row(run, model))
 
     @abstractmethod
-    def minutes(self, run: Run, job: Job, attempt: int = 1) -> int:
+    def minutes(self, run: Run, job: Job[CellT], attempt: int = 1) -> int:
         """Minutes that a job asks for: what its cells need by size class, times the attempt."""
 
-    def resources(self, run: Run, job: Job, attempt: int = 1) -> Resources:
+    def resources(self, run: Run, job: Job[CellT], attempt: int = 1) -> Resources:
         """What a job asks of a machine, by the size class of its model. A replay runs no model: it asks for no GPU."""
         one = self.size_class(run, job.model)
         if self.on_login_node:
@@ -161,19 +166,21 @@ class Rule(ABC):
         gpus = 0 if run.configuration.replay else one.gpu
         return Resources(gpus, one.cpus, one.mem_mb * attempt, self.minutes(run, job, attempt))
 
-    def seconds(self, work: Work, cell: Cell) -> float:
+    def seconds(self, work: Work, cell: CellT) -> float:
         """Expected seconds of one cell; 0 where nothing is computed."""
         return 0.0
 
-    def operations(self, work: Work, cell: Cell) -> float:
+    def operations(self, work: Work, cell: CellT) -> float:
         """Floating-point operations of one cell; 0 where no model runs, or nobody asks."""
         return 0.0
 
-    def stored_bytes(self, work: Work, cell: Cell) -> float:
+    def stored_bytes(self, work: Work, cell: CellT) -> float:
         """What a finished cell takes in the store."""
         return 0.0
 
-    def counted_tokens(self, work: Work, cell: Cell, sidecar: dict) -> tuple[tuple[str, str], float] | None:
+    def counted_tokens(
+        self, work: Work, cell: CellT, sidecar: Mapping[str, Any]
+    ) -> tuple[tuple[str, str], float] | None:
         """((kind, benchmark), tokens per document) that a finished cell counted; None where it counted none."""
         return None
 

@@ -2,11 +2,13 @@
 
 import math
 from abc import abstractmethod
-from typing import TYPE_CHECKING, ClassVar, Literal
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from lm_validity.config.load import Run
 from lm_validity.config.sections import SizeClass
-from lm_validity.run.cell import BenchmarkCell, Job
+from lm_validity.config.sheets import Model
+from lm_validity.run.cell import BenchmarkCell, Job, Prompt
 from lm_validity.run.participants import Participants
 from lm_validity.run.rules.base import LEAST_MINUTES, Rule, Work
 from lm_validity.run.scoring import document_bos, scoring_settings
@@ -18,7 +20,7 @@ GENERATION = 5  # an answer written token by token takes this many times as long
 ITEM_BYTES, RECORD_BYTES = 300, 5000  # a document's row of items.parquet; the small files of a cell
 
 
-class BenchmarkRule(Rule):
+class BenchmarkRule(Rule[BenchmarkCell, Model]):
     """A rule whose cells are of one model and one benchmark."""
 
     cell_type = BenchmarkCell
@@ -28,7 +30,7 @@ class BenchmarkRule(Rule):
         """The splits whose documents a cell reads."""
         return ()
 
-    def data_files(self, run: Run, job: Job) -> list[str]:
+    def data_files(self, run: Run, job: Job[BenchmarkCell]) -> list[str]:
         folder = f"{run.results}/splits"
         found = {f"{folder}/{cell.benchmark}/{split}.json": None for cell in job.cells for split in self.splits(cell)}
         return list(found)
@@ -37,7 +39,7 @@ class BenchmarkRule(Rule):
         """Minutes that a cell of a model of this size asks for."""
         return of_size.evaluate_minutes * (GENERATION if output_type == "generate_until" else 1)
 
-    def minutes(self, run: Run, job: Job, attempt: int = 1) -> int:
+    def minutes(self, run: Run, job: Job[BenchmarkCell], attempt: int = 1) -> int:
         of_size = self.size_class(run, job.model)
         asked = sum(self.asked_minutes(of_size, run.benchmarks[cell.benchmark].output_type) for cell in job.cells)
         return max(LEAST_MINUTES, int(asked * attempt))
@@ -49,11 +51,11 @@ class BenchmarkRule(Rule):
 
     # ---- settings -----------------------------------------------------------------------------------------------
 
-    def settings_key(self, run: Run, job: Job) -> tuple:
+    def settings_key(self, run: Run, job: Job[BenchmarkCell]) -> tuple[object, ...]:
         # without the model: most models share what can differ by it
         return (self.row(run, job.model).dtype, document_bos(run, job.model), tuple(cell[2:] for cell in job.cells))
 
-    def settings(self, run: Run, job: Job) -> str:
+    def settings(self, run: Run, job: Job[BenchmarkCell]) -> str:
         # which cells: a list in the configuration may grow while the batch keeps its name
         words = []
         for name in ("checkpoint", "learning_rate", "seed", "split"):
@@ -73,7 +75,7 @@ class BenchmarkRule(Rule):
         """Settings that are no single cell's, as words of the settings line."""
         return []
 
-    def cell_settings(self, run: Run, cell: BenchmarkCell) -> dict:
+    def cell_settings(self, run: Run, cell: BenchmarkCell) -> dict[str, Any]:
         """What the configuration says that can change a cell's numbers, but for what the cell itself names."""
         row = run.benchmarks[cell.benchmark]
         settings = {"metric": row.metric, "higher_is_better": row.higher_is_better}
@@ -81,10 +83,10 @@ class BenchmarkRule(Rule):
             settings |= scoring_settings(run, cell.model, cell.benchmark, cell.prompt)
         return settings | self._backend(run, cell)
 
-    def _backend(self, run: Run, cell: BenchmarkCell) -> dict:
+    def _backend(self, run: Run, cell: BenchmarkCell) -> dict[str, Any]:
         return {"generation_backend": "vllm"} if self.writes_with_vllm(run, cell) else {}
 
-    def scoring_recipe(self, workspace: "Workspace", cell: BenchmarkCell, prompt: str) -> dict:
+    def scoring_recipe(self, workspace: "Workspace", cell: BenchmarkCell, prompt: str) -> dict[str, Any]:
         """What every cell that scores documents of a benchmark depends on."""
         record = workspace.task_record(cell.benchmark)
         task = {"task": record["digest"]}
@@ -101,7 +103,7 @@ class BenchmarkRule(Rule):
         return task | settings | self._backend(workspace.run, cell)
 
 
-def _longest(run: Run, model: dict) -> float:
+def _longest(run: Run, model: Mapping[str, Any]) -> float:
     """Most tokens that a model (its record) can be given, in training too."""
     limits = (run.configuration.evaluation.max_length, model["context_length"])
     return min((limit for limit in limits if limit), default=math.inf)
@@ -120,7 +122,7 @@ class ScoringRule(BenchmarkRule):
         return (self.scored_split(cell),)
 
     @abstractmethod
-    def scored_prompt(self, workspace: "Workspace", cell: BenchmarkCell) -> str:
+    def scored_prompt(self, workspace: "Workspace", cell: BenchmarkCell) -> Prompt:
         """The prompt that the model is asked with."""
 
     def writes_with_vllm(self, run: Run, cell: BenchmarkCell) -> bool:
@@ -139,7 +141,9 @@ class ScoringRule(BenchmarkRule):
     def stored_bytes(self, work: Work, cell: BenchmarkCell) -> float:
         return ITEM_BYTES * work.documents(cell.benchmark, self.scored_split(cell)) + RECORD_BYTES
 
-    def counted_tokens(self, work: Work, cell: BenchmarkCell, sidecar: dict) -> tuple[tuple[str, str], float] | None:
+    def counted_tokens(
+        self, work: Work, cell: BenchmarkCell, sidecar: Mapping[str, Any]
+    ) -> tuple[tuple[str, str], float] | None:
         tokens = (sidecar.get("counters") or {}).get("forward_tokens")
         documents = work.documents(cell.benchmark, self.scored_split(cell))
         return (("scored", cell.benchmark), tokens / documents) if tokens else None

@@ -1,9 +1,10 @@
 """Rule `evaluate_adapter`: the selected adapter's score on the test split, once."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from lm_validity.run.cell import BenchmarkCell, Job
+from lm_validity.config.load import Run
+from lm_validity.run.cell import BenchmarkCell, Job, Prompt
 from lm_validity.run.participants import Participants
 from lm_validity.run.rules.benchmark_rule import ScoringRule
 from lm_validity.run.rules.evaluate_model import EVALUATE_MODEL
@@ -23,17 +24,18 @@ class EvaluateAdapter(ScoringRule):
     worker = "lm_validity.cells.scoring:AdapterScorer"
     protocol = "train_before_test"
 
-    def jobs(self, plan: Participants) -> Iterator[Job]:
+    def jobs(self, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
         return jobs_by_seed(self, plan)
 
-    def model_records(self, *_) -> list[str]:
+    def model_records(self, run: Run, job: Job[BenchmarkCell]) -> list[str]:
         return []
 
     def scored_split(self, cell: BenchmarkCell) -> str:
         return "test"
 
-    def scored_prompt(self, workspace: "Workspace", cell: BenchmarkCell) -> str:
-        return workspace.selection(cell)["prompt"]
+    def scored_prompt(self, workspace: "Workspace", cell: BenchmarkCell) -> Prompt:
+        prompt: Prompt = workspace.selection(cell)["prompt"]
+        return prompt
 
     def stands_on(self, plan: Participants, cell: BenchmarkCell) -> list[BenchmarkCell]:
         prompts = plan.prompts(cell.model, cell.benchmark)
@@ -47,7 +49,7 @@ class EvaluateAdapter(ScoringRule):
             return None
         return EVALUATE_MODEL.cell(cell.model, cell.benchmark, "final", choice["prompt"], "test")
 
-    def recipe(self, workspace: "Workspace", cell: BenchmarkCell) -> dict:
+    def recipe(self, workspace: "Workspace", cell: BenchmarkCell) -> dict[str, Any]:
         """Needs the selection to be made."""
         selection = workspace.selection(cell)
         trained = workspace.store.read(selection["folder"])

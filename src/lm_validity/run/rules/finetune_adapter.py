@@ -1,12 +1,12 @@
 """Rule `finetune_adapter`: LoRA fine-tunes on a benchmark's training documents, validation after each epoch."""
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from lm_validity.config.load import Run
 from lm_validity.config.sections import SizeClass
 from lm_validity.config.sheets import Model
-from lm_validity.run.cell import BenchmarkCell, Job
+from lm_validity.run.cell import BenchmarkCell, Job, Prompt, given
 from lm_validity.run.participants import Participants
 from lm_validity.run.rules.base import Work
 from lm_validity.run.rules.benchmark_rule import RECORD_BYTES, BenchmarkRule
@@ -26,12 +26,14 @@ class FinetuneAdapter(BenchmarkRule):
     worker = "lm_validity.cells.training.worker:AdapterTrainer"
     protocol = "train_before_test"
 
-    def jobs(self, plan: Participants) -> Iterator[Job]:
+    def jobs(self, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
         for model in plan.agreement_models:
             for end, benchmarks in plan.rounds(model.model):
                 yield from self._jobs_of(plan, model, benchmarks, end)
 
-    def _jobs_of(self, plan: Participants, model: Model, benchmarks: tuple[str, ...], end: str) -> Iterator[Job]:
+    def _jobs_of(
+        self, plan: Participants, model: Model, benchmarks: tuple[str, ...], end: str
+    ) -> Iterator[Job[BenchmarkCell]]:
         """The jobs of a model in one round of the plan, whose names have that round's `end`."""
         settings, size = plan.configuration.finetuning, plan.batching(model).finetune_adapter
         rates = settings.learning_rates
@@ -52,23 +54,23 @@ class FinetuneAdapter(BenchmarkRule):
                         batch = f"{group.name}.{prompt}.{together.name}.seed{seed}{end}"
                         yield Job(self.name, model.model, batch, cells)
 
-    def cell(self, model: str, benchmark: str, prompt: str, learning_rate: str, seed: int) -> BenchmarkCell:
+    def cell(self, model: str, benchmark: str, prompt: Prompt, learning_rate: str, seed: int) -> BenchmarkCell:
         """A cell of this rule."""
         return BenchmarkCell(self.name, model, benchmark, None, prompt, learning_rate, seed)
 
     def splits(self, cell: BenchmarkCell) -> tuple[str, ...]:
         return ("train", "validation")
 
-    def side_by_side(self, run: Run, job: Job) -> list[list[BenchmarkCell]]:
+    def side_by_side(self, run: Run, job: Job[BenchmarkCell]) -> list[list[BenchmarkCell]]:
         """The learning rates of each fine-tune, where the configuration asks for it."""
-        alike: dict[tuple, list[BenchmarkCell]] = {}
+        alike: dict[tuple[object, ...], list[BenchmarkCell]] = {}
         for cell in job.cells if run.configuration.finetuning.rates_side_by_side else ():
             alike.setdefault((cell.benchmark, cell.prompt, cell.seed), []).append(cell)
         return list(alike.values())
 
     # ---- settings and recipe ------------------------------------------------------------------------------------
 
-    def training_settings(self, run: Run, benchmark: str) -> dict:
+    def training_settings(self, run: Run, benchmark: str) -> dict[str, Any]:
         """What the configuration says that can change a fine-tune, without its learning rate and seed."""
         row = run.benchmarks[benchmark]
         settings = run.configuration.finetuning.model_dump(exclude=NOT_IN_RECIPE)
@@ -76,15 +78,15 @@ class FinetuneAdapter(BenchmarkRule):
             del settings["early_stop"]  # recipes of before there was one
         return {"metric": row.metric, "higher_is_better": row.higher_is_better, **settings}
 
-    def cell_settings(self, run: Run, cell: BenchmarkCell) -> dict:
+    def cell_settings(self, run: Run, cell: BenchmarkCell) -> dict[str, Any]:
         return super().cell_settings(run, cell) | self.training_settings(run, cell.benchmark)
 
-    def recipe(self, workspace: "Workspace", cell: BenchmarkCell) -> dict:
+    def recipe(self, workspace: "Workspace", cell: BenchmarkCell) -> dict[str, Any]:
         model, settings = workspace.model_record(cell.model), self.training_settings(workspace.run, cell.benchmark)
         if settings["target_modules"] == "all-linear" and "all_linear" in model:
             settings["all_linear"] = model["all_linear"]  # before, experts without adapters: other cells
         return (
-            self.scoring_recipe(workspace, cell, cell.prompt)
+            self.scoring_recipe(workspace, cell, given(cell.prompt))
             | settings
             | {
                 "model": model["checkpoints"]["final"]["digest"],
@@ -118,7 +120,9 @@ class FinetuneAdapter(BenchmarkRule):
     def stored_bytes(self, work: Work, cell: BenchmarkCell) -> float:
         return work.adapter_bytes(self.row(work.run, cell.model)) + RECORD_BYTES
 
-    def counted_tokens(self, work: Work, cell: BenchmarkCell, sidecar: dict) -> tuple[tuple[str, str], float] | None:
+    def counted_tokens(
+        self, work: Work, cell: BenchmarkCell, sidecar: Mapping[str, Any]
+    ) -> tuple[tuple[str, str], float] | None:
         tokens = (sidecar.get("counters") or {}).get("training_tokens")
         epochs = sidecar.get("epochs", work.run.configuration.finetuning.epochs)  # fewer where it stopped early
         seen = work.documents(cell.benchmark, "train") * epochs
@@ -126,9 +130,9 @@ class FinetuneAdapter(BenchmarkRule):
         return (("trained", cell.benchmark), tokens / seen) if known else None
 
 
-def _by_prompt(plan: Participants, model: str, benchmarks: tuple[str, ...]) -> dict[str, list[str]]:
+def _by_prompt(plan: Participants, model: str, benchmarks: tuple[str, ...]) -> dict[Prompt, list[str]]:
     """Prompt -> the benchmarks that the model is tried on with it."""
-    found: dict[str, list[str]] = {}
+    found: dict[Prompt, list[str]] = {}
     for benchmark in benchmarks:
         for prompt in plan.prompts(model, benchmark):
             found.setdefault(prompt, []).append(benchmark)

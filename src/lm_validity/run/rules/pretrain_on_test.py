@@ -3,11 +3,12 @@
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from lm_validity.config.bias_sheets import LanguageModel
 from lm_validity.config.load import Run
 from lm_validity.run.cell import Job
-from lm_validity.run.participants import Participants
+from lm_validity.run.participants import Participants, end_of_round
 from lm_validity.run.rules.base import LEAST_MINUTES, Rule, Work
 from lm_validity.run.trial_settings import COST_ONLY, TrialCell, plan_values
 
@@ -18,7 +19,7 @@ TRIAL_TOKENS = 128
 TEXT_BYTES, RECORD_BYTES = 100, 5000  # a predicted text's rows in the tables; the small files of a cell
 
 
-class PretrainOnTest(Rule):
+class PretrainOnTest(Rule[TrialCell, LanguageModel]):
     """A cell is a batch of subsamples of one (experiment, language model, task, m, n)."""
 
     name = "pretrain_on_test"
@@ -31,39 +32,49 @@ class PretrainOnTest(Rule):
 
     # ---- jobs and files -----------------------------------------------------------------------------------------
 
-    def jobs(self, plan: Participants) -> Iterator[Job]:
+    def jobs(self, plan: Participants) -> Iterator[Job[TrialCell]]:
         size = plan.configuration.batching.pretrain_on_test.cells
         for model in plan.run.language_models:
-            cells = list(self._cells(plan.run, model))
-            step = len(cells) if size == "all" else size
-            batches = [tuple(cells[start : start + step]) for start in range(0, len(cells), step or 1)]
-            for number, batch in enumerate(batches, start=1):
-                everything = "all-cells" if len(batches) == 1 else f"group-{number}-of-{len(batches)}-cells"
-                # a batch of one cell has the cell's name
-                yield Job(self.name, model, batch[0].name if len(batch) == 1 else everything, batch)
+            rounds: dict[int, list[TrialCell]] = {}
+            for number, cell in self.cells_by_round(plan.run, model):
+                rounds.setdefault(number, []).append(cell)
+            for number, cells in sorted(rounds.items()):
+                yield from self._jobs_of(model, cells, len(cells) if size == "all" else size, end_of_round(number))
 
-    def _cells(self, run: Run, model: str) -> Iterator[TrialCell]:
-        settings = run.configuration.bias
+    def _jobs_of(self, model: str, cells: list[TrialCell], step: int, end: str) -> Iterator[Job[TrialCell]]:
+        batches = [tuple(cells[start : start + step]) for start in range(0, len(cells), step)]
+        for number, batch in enumerate(batches, start=1):
+            everything = "all-cells" if len(batches) == 1 else f"group-{number}-of-{len(batches)}-cells"
+            # a batch of one cell has the cell's name
+            yield Job(self.name, model, batch[0].name if len(batch) == 1 else everything + end, batch)
+
+    def cells_by_round(self, run: Run, model: str) -> Iterator[tuple[int, TrialCell]]:
+        """(round of the plan, cell) of a language model."""
+        settings = run.bias
         for name, experiment in settings.experiments.items():
             if model not in (experiment.language_models or run.language_models):
                 continue
             for task in experiment.tasks or run.tasks:
                 for m in experiment.m:
                     for n in experiment.n:
-                        count = experiment.count_subsamples(m, n)
+                        count, done = experiment.count_subsamples(m, n), 0
                         step = count if settings.subsamples_a_cell == "all" else settings.subsamples_a_cell
-                        for first in range(1, count + 1, step):
-                            last = min(first + step - 1, count)
-                            yield TrialCell(self.name, model, name, task, m, n, first, last)
+                        totals = run.bias_plan.totals(name, task) if run.bias_plan else {1: count}
+                        for number, total in totals.items():
+                            upto = min(total, count)
+                            for first in range(done + 1, upto + 1, step):
+                                last = min(first + step - 1, upto)
+                                yield number, TrialCell(self.name, model, name, task, m, n, first, last)
+                            done = upto
 
-    def data_files(self, run: Run, job: Job) -> list[str]:
+    def data_files(self, run: Run, job: Job[TrialCell]) -> list[str]:
         """The login node's records of the tasks, and their texts."""
         folder, tasks = f"{run.results}/prefetch/tasks", dict.fromkeys(cell.task for cell in job.cells)
         return [f"{folder}/{task}.{kind}" for task in tasks for kind in ("json", "parquet")]
 
     # ---- what determines the numbers ----------------------------------------------------------------------------
 
-    def settings(self, run: Run, job: Job) -> str:
+    def settings(self, run: Run, job: Job[TrialCell]) -> str:
         names: dict[str, list[str]] = {}
         for cell in job.cells:
             values = plan_values(run, cell)
@@ -74,14 +85,14 @@ class PretrainOnTest(Rule):
             names.setdefault(json.dumps(values, sort_keys=True, separators=(",", ":")), []).append(cell.name)
         return " ".join(f"{','.join(of)}={settings}" for settings, of in names.items())
 
-    def recipe(self, workspace: "Workspace", cell: TrialCell) -> dict:
+    def recipe(self, workspace: "Workspace", cell: TrialCell) -> dict[str, Any]:
         from lm_validity.run.trial_plans import make_plan
 
         return make_plan(workspace, cell).recipe() | {"subsamples": [cell.first, cell.last]}
 
     # ---- what it costs ------------------------------------------------------------------------------------------
 
-    def minutes(self, run: Run, job: Job, attempt: int = 1) -> int:
+    def minutes(self, run: Run, job: Job[TrialCell], attempt: int = 1) -> int:
         """Minutes to load the model, and those of the trials."""
         trials = sum(cell.count for cell in job.cells)
         return int((LEAST_MINUTES + trials * self.size_class(run, job.model).trial_minutes) * attempt)
@@ -90,7 +101,8 @@ class PretrainOnTest(Rule):
         """Three arms trained on m texts, two of them pretrained on n; n predicted."""
         values, row = plan_values(work.run, cell), self.row(work.run, cell.model)
         of_texts, of_labels = values["pretraining"], values["classification"]
-        pretraining, training = 2 * cell.n * of_texts["epochs"], 0
+        pretraining: float = 2 * cell.n * of_texts["epochs"]
+        training = 0.0
         steps = pretraining / of_texts["batch_size"]
         if of_labels["method"] == "head":
             training = 3 * cell.m * of_labels["epochs"]

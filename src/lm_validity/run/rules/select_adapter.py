@@ -1,9 +1,10 @@
 """Rule `select_adapter`: the best learning rate, prompt and epoch by validation, or the untouched model."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from lm_validity.config.load import Run
-from lm_validity.run.cell import BenchmarkCell, Job
+from lm_validity.run.cell import BenchmarkCell, Job, given
 from lm_validity.run.participants import Participants
 from lm_validity.run.rules.benchmark_rule import BenchmarkRule
 from lm_validity.run.rules.finetune_adapter import FINETUNE_ADAPTER
@@ -21,10 +22,10 @@ class SelectAdapter(BenchmarkRule):
     tables = ("selections",)
     on_login_node = True
 
-    def jobs(self, plan: Participants) -> Iterator[Job]:
+    def jobs(self, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
         return jobs_by_seed(self, plan)
 
-    def model_records(self, *_) -> list[str]:
+    def model_records(self, run: Run, job: Job[BenchmarkCell]) -> list[str]:
         return []
 
     def job_settings(self, run: Run) -> list[str]:
@@ -33,7 +34,7 @@ class SelectAdapter(BenchmarkRule):
     def candidates(self, plan: Participants, cell: BenchmarkCell) -> list[BenchmarkCell]:
         """The fine-tunes that a selection of (model, benchmark, seed) chooses from: prompts × learning rates."""
         return [
-            FINETUNE_ADAPTER.cell(cell.model, cell.benchmark, prompt, rate, cell.seed)
+            FINETUNE_ADAPTER.cell(cell.model, cell.benchmark, prompt, rate, given(cell.seed))
             for prompt in plan.prompts(cell.model, cell.benchmark)
             for rate in plan.configuration.finetuning.learning_rates
         ]
@@ -41,11 +42,12 @@ class SelectAdapter(BenchmarkRule):
     def stands_on(self, plan: Participants, cell: BenchmarkCell) -> list[BenchmarkCell]:
         return SELECT_PROMPT.stands_on(plan, cell) + self.candidates(plan, cell)
 
-    def choice(self, cell: BenchmarkCell, content: dict) -> BenchmarkCell | None:
+    def choice(self, cell: BenchmarkCell, content: Mapping[str, Any]) -> BenchmarkCell | None:
         """The chosen fine-tune; None where the untouched model stays."""
         if content["folder"] is None:
             return None
-        return FINETUNE_ADAPTER.cell(cell.model, cell.benchmark, content["prompt"], content["learning_rate"], cell.seed)
+        prompt, rate = content["prompt"], content["learning_rate"]
+        return FINETUNE_ADAPTER.cell(cell.model, cell.benchmark, prompt, rate, given(cell.seed))
 
 
 SELECT_ADAPTER = SelectAdapter()

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from lm_validity.config.load import Run
 from lm_validity.run.cell import BenchmarkCell, Job
 from lm_validity.run.participants import Participants
 from lm_validity.run.rules.benchmark_rule import BenchmarkRule
@@ -33,7 +34,7 @@ class SelectPrompt(BenchmarkRule):
         chosen = direct and self.has_choice(plan, score.model, score.benchmark)
         return self.cell(score.model, score.benchmark) if chosen else None
 
-    def jobs(self, plan: Participants) -> Iterator[Job]:
+    def jobs(self, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
         # direct scores are taken of every benchmark, planned or not
         benchmarks = plan.benchmarks("agreement")
         for model in plan.agreement_models:
@@ -43,7 +44,7 @@ class SelectPrompt(BenchmarkRule):
                 if cells:
                     yield Job(self.name, model.model, group.name, cells)
 
-    def model_records(self, *_) -> list[str]:
+    def model_records(self, run: Run, job: Job[BenchmarkCell]) -> list[str]:
         return []
 
     def stands_on(self, plan: Participants, cell: BenchmarkCell) -> list[BenchmarkCell]:

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from lm_validity.config.sheets import Model
 from lm_validity.run.batches import Group
-from lm_validity.run.cell import Job
+from lm_validity.run.cell import BenchmarkCell, Job
 from lm_validity.run.participants import Participants
 from lm_validity.run.rules.benchmark_rule import BenchmarkRule
 
@@ -16,7 +16,7 @@ def adapter_groups(rule: BenchmarkRule, plan: Participants, model: Model, benchm
     return plan.groups(model, benchmarks, size.benchmarks, "benchmarks", minutes=minutes)
 
 
-def jobs_by_seed(rule: BenchmarkRule, plan: Participants) -> Iterator[Job]:
+def jobs_by_seed(rule: BenchmarkRule, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
     """A job for each model, round of the plan, of `adapter_groups` and seed, with a cell for each benchmark."""
     for model in plan.agreement_models:
         for end, benchmarks in plan.rounds(model.model):

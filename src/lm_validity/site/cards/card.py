@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lm_validity.site.cards.quantities import PROTOCOL_WORDS, Quantity
+from lm_validity.site.cards.quantities import Quantity
+from lm_validity.words import UNDER
 
 FORMAT = 1  # of card.json; a change that a reader of it has to know raises it
 YES, NO, PARTLY, NOT_KNOWN, NOT_MEASURED = "yes", "no", "partly", "not known", "not measured"
@@ -32,12 +33,18 @@ class Value:
 
     @property
     def label(self) -> str:
-        words = "" if self.protocol is None else f", {PROTOCOL_WORDS[self.protocol]}"
+        words = "" if self.protocol is None else f", {UNDER[self.protocol]}"
         return self.quantity.label + words
 
     @property
     def is_measured(self) -> bool:
         return self.estimate is not None
+
+    @property
+    def number(self) -> float:
+        """The estimate of a quantity that is measured, and is a number."""
+        assert self.estimate is not None
+        return float(self.estimate)
 
     def to_json(self) -> dict:
         missing = None if self.is_measured else {"reason": self.reason, "command": self.command or None}

@@ -17,7 +17,7 @@ NO_BIAS = "There is no bias report on these data: it needs models that were pret
 NOT_A_TASK = "The benchmark is not one of the bias study's tasks."
 NO_SPLITS = "The splits of these scores are not known: they were not made by a run of this workflow."
 NO_SPLIT = "The benchmark has no {} split."
-NO_PREPARATION = "The run did not split the benchmark."
+NOT_SPLIT = "The run did not split the benchmark."
 
 
 def signal_values(sources: CardSources, benchmark: str) -> Iterator[Value]:
@@ -87,7 +87,7 @@ def split_values(sources: CardSources, benchmark: str) -> Iterator[Value]:
     names = {"train": "train_leakage", "validation": "validation_leakage", "test": "test_duplicates"}
     folder = None if sources.splits is None else sources.splits / benchmark
     if folder is None or not (folder / "test.json").is_file():
-        reason, command = (NO_SPLITS, f"snakemake scores {CONFIGURED}") if folder is None else (NO_PREPARATION, "")
+        reason, command = (NO_SPLITS, f"snakemake scores {CONFIGURED}") if folder is None else (NOT_SPLIT, "")
         yield from (absent(name, None, reason, command) for name in names.values())
         return
     for split, name in names.items():
@@ -109,7 +109,7 @@ def prompt_values(sources: CardSources, benchmark: str) -> Iterator[Value]:
     """How much scores depend on the prompt."""
     name, found = "prompt_range", sources.find("agreement", "prompt_range", benchmark)
     if found is None:
-        reason = "No model has scores of it under two prompts, all else being equal."
+        reason = "No model has scores under two prompts with everything else equal."
         if "agreement" not in sources.summaries:
             reason = "There is no agreement report on these data, which compares prompts."
         command = "lm_eval --apply_chat_template --output_path FOLDER ..., then lm-validity report FOLDER --output DIR"

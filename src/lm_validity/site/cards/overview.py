@@ -21,7 +21,7 @@ _COLUMNS = {
     "separated_within_2": (f"separated_within_2.{PROTOCOLS[0]}", "separated within 2×", ".0%"),
     "separated_beyond_2": (f"separated_beyond_2.{PROTOCOLS[0]}", "separated beyond 2×", ".0%"),
     "tau_direct": (f"tau.{PROTOCOLS[0]}", "τ with the others", ".2f"),
-    "tau_prepared": (f"tau.{PROTOCOLS[1]}", "τ after preparation", ".2f"),
+    "tau_tuned": (f"tau.{PROTOCOLS[1]}", "τ under train before test", ".2f"),
     "tau_within_2": (f"tau_within_2.{PROTOCOLS[0]}", "τ within 2×", ".2f"),
     "signal_from": ("signal_from", "above chance from (B tokens)", ".3g"),
     "settled_from": ("settled_from", "order settled from (B tokens)", ".3g"),
@@ -31,10 +31,10 @@ _COLUMNS = {
     "negative_items": (f"negative_items.{PROTOCOLS[0]}", "suspicious items", ".0f"),
 }
 EXPLANATION = (
-    "One row for each benchmark; its name leads to its card, which has the intervals, what each figure rests on, and "
-    "what the words mean. A dash is a figure that was not measured; point at it for the reason. The verdict says what "
-    "whole 95% intervals allow it to say, and no more. Sizes of models are numbers of parameters; τ is the mean "
-    "agreement with the other benchmarks, from -1 to 1. Figures are of models as they come unless the heading says "
+    "Each row is a benchmark. Its name leads to its card, which has the intervals, what each figure rests on, and what "
+    "the words mean. A dash marks a figure that was not measured; point at it for the reason. The verdict says only "
+    "what whole 95% intervals allow. Sizes of models are numbers of parameters. τ is the mean Kendall's tau with the "
+    "other benchmarks, from -1 to 1. Figures are under direct evaluation (models as they come) unless the heading says "
     "otherwise."
 )
 
@@ -65,5 +65,5 @@ def _row(card: Card) -> dict:
 
 def _cell(value: Value | None) -> object:
     if value is None:
-        return Missing("There are no scores of models as they come.")
+        return Missing("There are no scores under direct evaluation.")
     return Missing(value.reason) if value.estimate is None else value.estimate

@@ -2,15 +2,13 @@
 
 from dataclasses import dataclass
 
-PROTOCOL_WORDS = {"direct": "as they come", "train_before_test": "after preparation"}
-
 MEASURES, RANGE, RESOLUTION, AGREEMENT, SIGNAL, BIAS, SPLITS, PROMPTS, ITEMS = (
     "What it measures",
     "Chance and ceiling",
     "Reliability and resolution",
     "Agreement with the other benchmarks",
     "Signal during training",
-    "Bias by test text seen",
+    "Bias from test text seen",
     "Leakage and duplicates",
     "Prompts",
     "Suspicious items",
@@ -32,10 +30,8 @@ _ALL = (
     Quantity("category", MEASURES, "Category", "text", "The group of benchmarks that the benchmarks sheet puts it in."),
     Quantity("metric", MEASURES, "Metric", "text", "How an answer is scored; lm-eval's name of it."),
     Quantity("output_type", MEASURES, "Kind of task", "text", "Choice among answers, a written answer, or perplexity."),
-    Quantity(
-        "items", MEASURES, "Items", "items", "Test questions that a score is the mean of; the median over models."
-    ),
-    Quantity("models", MEASURES, "Models", "models", "Models with a score on it, on which this card rests."),
+    Quantity("items", MEASURES, "Items", "items", "Test questions behind a score: the median over models."),
+    Quantity("models", MEASURES, "Models", "models", "Models with a score on this benchmark."),
     Quantity("chance", RANGE, "Chance", "score", "The score of guessing, from the benchmarks sheet."),
     Quantity("lowest", RANGE, "Lowest score", "score", "The lowest score of a model."),
     Quantity("highest", RANGE, "Highest score", "score", "The highest score of a model."),
@@ -54,21 +50,21 @@ _ALL = (
         RESOLUTION,
         "Reliability",
         "share",
-        "Share of the differences between the models' scores (their variance) that is not due to which items were "
-        "asked. 100% is a benchmark without this noise.",
+        "Share of the variance between the models' scores that is not due to which items were asked. 100% means no "
+        "such noise.",
     ),
     Quantity(
         "smallest_difference",
         RESOLUTION,
-        "Smallest difference it can see",
+        "Smallest detectable difference",
         "score",
-        "Two models that differ by so much are told apart four times out of five, as though they had answered other "
-        "items. A test that pairs the answers item by item sees smaller differences.",
+        "Two models that differ by this much are told apart four times out of five, as if they had answered different "
+        "items. A test that pairs the answers item by item detects smaller differences.",
     ),
     Quantity(
         "paired_difference",
         RESOLUTION,
-        "Smallest difference, paired by item",
+        "Smallest detectable difference, paired by item",
         "score",
         "The same for two neighbours in the ranking, compared item by item; the median over neighbours.",
     ),
@@ -77,8 +73,8 @@ _ALL = (
         RESOLUTION,
         "Items needed",
         "items",
-        "Items with which the typical difference of two models within a factor 2 of each other's size would be found "
-        "four times out of five, if more items were like these.",
+        "How many items like these it would take to detect the typical difference between two models at most 2× apart "
+        "in size four times out of five.",
     ),
     Quantity(
         "separated_within_1_25",
@@ -108,20 +104,19 @@ _ALL = (
     Quantity(
         "tau_ceiling",
         AGREEMENT,
-        "Agreement if all shared one order",
+        "Noise ceiling of the agreement",
         "tau",
-        "The mean tau that noise of the items would leave if all benchmarks had one order of the models in common.",
+        "The mean tau that would be seen if all benchmarks ordered the models identically and only item noise "
+        "differed.",
     ),
-    Quantity(
-        "tau_corrected", AGREEMENT, "Agreement without noise", "tau", "The mean tau, corrected for the items' noise."
-    ),
+    Quantity("tau_corrected", AGREEMENT, "Noise-corrected agreement", "tau", "The mean tau, corrected for item noise."),
     Quantity(
         "tau_within_1_25",
         AGREEMENT,
         "Agreement within 1.25×",
         "tau",
-        "The mean tau over the pairs of models whose sizes differ by at most 1.25×. Size alone lets benchmarks agree; "
-        "this is what is left of it.",
+        "The mean tau over the pairs of models whose sizes differ by at most 1.25×. Size alone can make benchmarks "
+        "agree. This figure shows what remains among models of similar size.",
     ),
     Quantity("tau_within_2", AGREEMENT, "Agreement within 2×", "tau", "The same among sizes at most 2× apart."),
     Quantity("tau_beyond_2", AGREEMENT, "Agreement beyond 2×", "tau", "The same among sizes more than 2× apart."),
@@ -137,30 +132,30 @@ _ALL = (
         SIGNAL,
         "Above chance from",
         "billion tokens",
-        "The training from which on the models' mean score stays more than 1.96 standard errors above chance.",
+        "The amount of training after which the models' mean score stays more than 1.96 standard errors above chance.",
     ),
     Quantity(
         "signal_quality",
         SIGNAL,
         "Signal quality",
         "share",
-        "How steadily scores rise during training: the mean of monotonicity and autocorrelation of the curves, from 0 "
-        "to 1.",
+        "How steadily scores rise during training, from 0 to 1: the mean of the curves' monotonicity and "
+        "autocorrelation.",
     ),
     Quantity(
         "settled_from",
         SIGNAL,
         "Order settled from",
         "billion tokens",
-        "The training from which on models that can be told apart at the end have nearly their final order.",
+        "The amount of training after which models that can be told apart at the end are nearly in their final order.",
     ),
     Quantity(
         "bias",
         BIAS,
         "Effect of test text seen",
         "score",
-        "What pretraining on the unlabelled test texts adds to accuracy, beyond pretraining on as much other text of "
-        "the benchmark.",
+        "Accuracy after pretraining on the unlabelled test texts, minus accuracy after pretraining on as much other "
+        "text of the benchmark.",
     ),
     Quantity(
         "bias_excluded", BIAS, "Excluded effects", "score", "Effects of this size or larger, up or down, are excluded."
@@ -170,8 +165,8 @@ _ALL = (
         SPLITS,
         "Training rows that are in test",
         "share",
-        "Share of the rows looked at for the training split that have the text or the id of a test row or a validation "
-        "row. They were taken out.",
+        "Share of the candidate training rows that have the text or the id of a test or validation row. They were "
+        "removed.",
     ),
     Quantity(
         "validation_leakage", SPLITS, "Validation rows that are in test", "share", "The same for the validation split."
@@ -181,25 +176,29 @@ _ALL = (
         SPLITS,
         "Repeated test rows",
         "share",
-        "Share of the test rows whose text, as it is shown to models, an earlier test row has too.",
+        "Share of the test rows whose text, as shown to models, repeats an earlier test row.",
     ),
     Quantity(
         "prompt_range",
         PROMPTS,
         "Range over prompts",
         "score",
-        "Best less worst score of one model under different prompts, mean over models. Part of it is chance.",
+        "A model's best minus its worst score over different prompts, averaged over models. Part of it is chance.",
     ),
     Quantity(
         "negative_items",
         ITEMS,
-        "Items that surely work against it",
+        "Items that work against the benchmark",
         "items",
-        "Items that models which are right elsewhere get wrong (negative discrimination), after correction for the "
-        "number of items. Wrong gold answers do that.",
+        "Items on which generally better models do worse (negative discrimination), after correction for the number of "
+        "items. Wrong gold answers cause this.",
     ),
     Quantity(
-        "equal_items", ITEMS, "Items that tell nothing", "items", "Items that all models get right, or all wrong."
+        "equal_items",
+        ITEMS,
+        "Items that all models answer alike",
+        "items",
+        "Items that all models get right, or all wrong.",
     ),
 )
 QUANTITIES = {quantity.name: quantity for quantity in _ALL}

@@ -1,10 +1,12 @@
 """A card's values on how a benchmark ranks models: range, reliability, resolution, agreement."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from lm_validity.site.cards.card import Value
 from lm_validity.site.cards.sources import CONFIGURED, CardSources, absent, measured
 from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.words import UNDER
 
 REPORT = "agreement"
 MEASURE = f"snakemake agreement {CONFIGURED}"
@@ -26,7 +28,7 @@ def ranking_values(sources: CardSources, benchmark: str) -> Iterator[Value]:
         value = facts[name]
         yield measured(name, None, value) if value else absent(name, None, "The benchmarks sheet does not say.")
     items = sources.item_count(benchmark)
-    unknown = "Neither the scores nor the benchmarks sheet say how many."
+    unknown = "Neither the scores nor the benchmarks sheet say how many there are."
     yield absent("items", None, unknown) if items is None else measured("items", None, items)
     for protocol in sources.protocols(benchmark):
         yield measured("models", protocol, sources.models(benchmark, protocol))
@@ -57,8 +59,7 @@ def _why_not(sources: CardSources, benchmark: str, protocol: str) -> tuple[str, 
     if sources.facts(benchmark)["output_type"] == "loglikelihood_rolling":
         return CORPUS, ""
     if not sources.models(benchmark, protocol):
-        words = "after equal preparation" if protocol != PROTOCOLS[0] else "of models as they come"
-        return f"There are no scores {words}.", MEASURE
+        return f"There are no scores {UNDER[protocol]}.", MEASURE
     if REPORT not in sources.summaries:
         return NO_REPORT, ""
     if sources.find(REPORT, "by_benchmark", protocol, benchmark) is None:
@@ -66,7 +67,9 @@ def _why_not(sources: CardSources, benchmark: str, protocol: str) -> tuple[str, 
     return None
 
 
-def _alone(sources: CardSources, benchmark: str, protocol: str, name: str, key: str | None = None, **basis) -> Value:
+def _alone(
+    sources: CardSources, benchmark: str, protocol: str, name: str, key: str | None = None, **basis: Any
+) -> Value:
     """A figure of the benchmark by itself, with its interval where the summary has one."""
     why = _why_not(sources, benchmark, protocol)
     if why:

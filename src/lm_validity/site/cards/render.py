@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from lm_validity.pages.page import asset, environment
 from lm_validity.site.cards.card import NOT_KNOWN, NOT_MEASURED, Card, Value
-from lm_validity.site.cards.quantities import PROTOCOL_WORDS
 from lm_validity.site.cards.words import basis_words, gaps, outcome_words, shown, threshold_words
+from lm_validity.words import PROTOCOLS_EXPLAINED, UNDER
 
 _MARKED = str.maketrans({letter: f"\\{letter}" for letter in "\\`*_[]<>|#"} | {"\n": " "})
 
@@ -44,7 +44,10 @@ def card_markdown(card: Card) -> str:
         f"**{_marked(card.verdict.sentence)}**",
         "",
     ]
-    for outcome, words in ((NOT_KNOWN, "Not known, as these data do not decide it"), (NOT_MEASURED, "Not measured")):
+    for outcome, words in (
+        (NOT_KNOWN, "Not known, because these data do not decide it"),
+        (NOT_MEASURED, "Not measured"),
+    ):
         subjects = card.verdict.subjects(outcome)
         lines += [f"{words}: {_marked('; '.join(subjects))}.", ""] if subjects else []
     lines += [f"{_marked(_scope(card))} Intervals are 95% intervals, in brackets.", ""]
@@ -69,12 +72,12 @@ def card_markdown(card: Card) -> str:
 def _scope(card: Card) -> str:
     models = [value for value in card.values if value.quantity.name == "models" and value.is_measured]
     counts = "; ".join(
-        f"{value.estimate} {'model' if value.estimate == 1 else 'models'}"
-        + (" as they come" if value.protocol == "direct" else " after equal preparation")
-        for value in models
+        f"{value.estimate} {'model' if value.estimate == 1 else 'models'} {UNDER[value.protocol]}" for value in models
     )
     return (
-        f"From {card.source}: {counts}. What it says holds for models like these." if counts else f"From {card.source}."
+        f"From {card.source}: {counts}. It holds for models like these. {PROTOCOLS_EXPLAINED}"
+        if counts
+        else f"From {card.source}."
     )
 
 
@@ -87,7 +90,7 @@ def rows(values: Sequence[Value]) -> list[dict]:
     return [
         {
             "label": group[0].quantity.label,
-            "values": [{"shown": shown(one), "protocol": PROTOCOL_WORDS.get(one.protocol or "")} for one in group],
+            "values": [{"shown": shown(one), "protocol": UNDER.get(one.protocol or "")} for one in group],
             "explanation": group[0].quantity.explanation,
             "basis": "; ".join(dict.fromkeys(filter(None, map(basis_words, group)))),
             "no_interval": list(dict.fromkeys(one.interval_reason for one in group if one.interval_reason)),

@@ -18,7 +18,7 @@ from lm_validity.site.cards.card import (
     Verdict,
 )
 from lm_validity.site.cards.words import tokens_words
-from lm_validity.words import count, decimal
+from lm_validity.words import UNDER, count, decimal
 
 DIRECT, PREPARED = "direct", "train_before_test"
 Values = Mapping[str, Value]
@@ -29,9 +29,9 @@ _DISTANCES = {
     "separated_within_1_25": "models within 1.25×",
 }
 _TAUS = {
-    f"tau.{DIRECT}": "on models as they come",
-    f"tau.{PREPARED}": "after equal preparation",
-    f"tau_within_2.{DIRECT}": "among models within 2× in size",
+    f"tau.{DIRECT}": UNDER[DIRECT],
+    f"tau.{PREPARED}": UNDER[PREPARED],
+    f"tau_within_2.{DIRECT}": "among models at most 2× apart in size",
 }
 
 
@@ -64,7 +64,7 @@ def side(value: Value | None, threshold: float) -> str:
 
 
 def _protocol(values: Values, name: str) -> str:
-    """The key of a quantity on models as they come, or after preparation where that is all there is."""
+    """The key of a quantity under direct evaluation, or under train before test where that is all there is."""
     direct, prepared = f"{name}.{DIRECT}", f"{name}.{PREPARED}"
     known = {key for key in (direct, prepared) if key in values and values[key].is_measured}
     return prepared if prepared in known and direct not in known else direct
@@ -107,7 +107,7 @@ def _agreement(values: Values, settings: Cards) -> Iterator[Statement]:
         outcome = side(values.get(key), settings.agrees)
         ceiling_key = f"tau_ceiling.{key.partition('.')[2]}"
         ceiling = values.get(ceiling_key)
-        if outcome == NO and ceiling is not None and ceiling.is_measured and ceiling.estimate < settings.agrees:
+        if outcome == NO and ceiling is not None and ceiling.is_measured and ceiling.number < settings.agrees:
             outcome = NOT_KNOWN  # noise alone keeps the tau below the threshold, whatever the benchmarks measure
         stem = {YES: "agrees with the other benchmarks", NO: "agrees little with the other benchmarks"}.get(outcome, "")
         subject = f"whether it agrees with the other benchmarks {words}"
@@ -118,15 +118,15 @@ def _agreement(values: Values, settings: Cards) -> Iterator[Statement]:
 def _signal(values: Values) -> Statement:
     """The first checkpoint from which on the mean is above chance for good is itself from interval ends."""
     value, key = values.get("signal_from"), "signal_from"
-    subject = "from when in training it is above chance"
+    subject = "when in training it rises above chance"
     at_end = values.get("signal_at_end")
     if at_end is not None and at_end.estimate == "no":
         return Statement("signal", subject, NO, "not above chance at the end of training", {}, ("signal_at_end",))
     if value is None or not value.is_measured:
         return Statement("signal", subject, NOT_MEASURED, "", {}, (key,))
     first = value.basis.get("first checkpoint")
-    tokens = tokens_words(float(value.estimate))
-    if first is not None and float(value.estimate) <= float(first):
+    tokens = tokens_words(value.number)
+    if first is not None and value.number <= float(first):
         return Statement("signal", subject, YES, f"above chance from the first checkpoint on ({tokens})", {}, (key,))
     return Statement("signal", subject, NO, f"no lasting signal before {tokens} of training", {}, (key,))
 
@@ -134,12 +134,12 @@ def _signal(values: Values) -> Statement:
 def _settled(values: Values) -> Statement:
     """Settled for sure by the upper end of the interval, where that is before the end of training."""
     value, key = values.get("settled_from"), "settled_from"
-    subject = "from when in training its order is settled"
+    subject = "when in training its order settles"
     outcome, words = NOT_MEASURED, ""
     if value is not None and value.is_measured:
         outcome, last = NOT_KNOWN, value.basis.get("last checkpoint")
         if value.interval is not None and last is not None and value.interval[1] < float(last):
-            outcome, words = YES, f"its order is settled by {tokens_words(value.interval[1])} of training"
+            outcome, words = YES, f"its order settles by {tokens_words(value.interval[1])} of training"
     return Statement("settled", subject, outcome, words, {}, (key,))
 
 
@@ -165,8 +165,8 @@ def _leakage(values: Values, settings: Cards) -> Statement:
     subject = "whether its splits overlap"
     if not known:
         return Statement("leakage", subject, NOT_MEASURED, "", {"leakage": settings.leakage}, keys)
-    over = [value for value in known if float(value.estimate) > settings.leakage]
-    parts = [f"{value.quantity.label.lower()}: {100 * float(value.estimate):.2g}%" for value in over]
+    over = [value for value in known if value.number > settings.leakage]
+    parts = [f"{value.quantity.label.lower()}: {100 * value.number:.2g}%" for value in over]
     words = f"its splits overlap or repeat ({', '.join(parts)})" if parts else "its splits hardly overlap"
     thresholds = {"leakage": settings.leakage}
     return Statement("leakage", subject, YES if over else NO, words, thresholds, keys, in_sentence=bool(over))
@@ -186,9 +186,9 @@ def _suspicious(values: Values, settings: Cards) -> Statement:
     key = _protocol(values, "negative_items")
     value, outcome, words = values.get(key), NOT_MEASURED, ""
     if value is not None and value.is_measured:
-        number, items = int(value.estimate), int(value.basis["items"])
+        number, items = int(value.number), int(value.basis["items"])
         outcome = YES if number > settings.suspicious * items else NO
-        words = f"{count(number, 'item')} of {items} surely work{'s' if number == 1 else ''} against it"
+        words = f"{count(number, 'item')} of {items} work{'s' if number == 1 else ''} against it"
     thresholds = {"suspicious": settings.suspicious}
     subject = "which items work against it"
     return Statement("suspicious", subject, outcome, words, thresholds, (key,), in_sentence=outcome == YES)
@@ -198,7 +198,7 @@ def _ceiling(values: Values, settings: Cards) -> Statement:
     key = _protocol(values, "at_best")
     value, outcome, words = values.get(key), NOT_MEASURED, ""
     if value is not None and value.is_measured:
-        number, models = int(value.estimate), int(value.basis["models"])
+        number, models = int(value.number), int(value.basis["models"])
         outcome = YES if number > settings.at_best * models else NO
         words = f"{number} of {count(models, 'model')} {'is' if number == 1 else 'are'} at its ceiling"
     thresholds = {"at_best": settings.at_best}

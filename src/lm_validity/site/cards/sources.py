@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -101,7 +102,7 @@ class CardSources:
         own = [note for note in told if name.search(note) and not _OF_A_KEY.match(note)]
         return (*([f"{unfinished}{listing(self.missing)}."] if self.missing else []), *dict.fromkeys(own))
 
-    def find(self, report: str, *keys: str):
+    def find(self, report: str, *keys: str) -> Any:
         """A value of a report's summary, None where any of the keys is not there."""
         value = self.summaries.get(report)
         for key in keys:
@@ -116,7 +117,14 @@ class CardSources:
         return reason_of(self.summaries[report], keys, free) or UNSAID
 
 
-def measured(name: str, protocol: str | None, estimate, interval=None, interval_reason: str = "", **basis) -> Value:
+def measured(
+    name: str,
+    protocol: str | None,
+    estimate: float | int | str,
+    interval: Sequence[float] | None = None,
+    interval_reason: str = "",
+    **basis: float | str | None,
+) -> Value:
     """A value that is known; `basis` without the numbers that are not."""
     known = {key: value for key, value in basis.items() if value is not None}
     ends = None if interval is None else (float(interval[0]), float(interval[1]))

@@ -21,9 +21,8 @@ from lm_validity.studies.agreement.summary import (
 )
 from lm_validity.summaries import Missing, is_known, known, number
 from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.words import count, decimal
+from lm_validity.words import UNDER, count, decimal
 
-WORDS = {DIRECT: "as the models come", PREPARED: "after equal preparation"}
 NO_TAU = "No two benchmarks have a tau."
 NO_TIP = f"No common shift of up to {SHIFTS[-1]:g} standard deviations does."
 
@@ -94,10 +93,10 @@ def missing_finding(summary: AgreementSummary) -> Finding | None:
         return None
     sentences = []
     if isinstance(found.change, Tipping):
-        sentences.append(_in_words(found.change, "the change by preparation", "have the other sign", signed=True))
+        sentences.append(_in_words(found.change, "the change", "have the other sign", signed=True))
     for p, tip in found.kendall_tau.items():
         if found.cells[p] and isinstance(tip, Tipping):
-            sentences.append(_in_words(tip, f"the mean tau {WORDS[p]}", "leave its interval"))
+            sentences.append(_in_words(tip, f"the mean tau {UNDER[p]}", "leave its interval"))
     if not sentences:
         return None
     first, *others = sentences
@@ -105,7 +104,7 @@ def missing_finding(summary: AgreementSummary) -> Finding | None:
     return Finding(
         f"Missing scores: {text}",
         "Counts every cell without a score. Standard deviations are those of a benchmark over its models. What the "
-        "other scores suggest is here a prediction from one factor, not the predicted scores of other sections.",
+        "other scores suggest is predicted from one factor here. Other sections predict missing scores differently.",
     )
 
 
@@ -149,8 +148,8 @@ def missing_section(summary: AgreementSummary) -> Section | None:
         tooltip=figures.tooltips(protocol="Protocol", shift="Shift|+.1f", tau="Mean tau|.3f"),
     )
     masked = [
-        f"Without the {count(one.cells, 'cell')} that have no score {WORDS[PREPARED if p == DIRECT else DIRECT]}, the "
-        f"mean tau {WORDS[p]} is {value_in_words(one.mean_without)} instead of {value_in_words(one.mean)}."
+        f"Without the {count(one.cells, 'cell')} that have no score {UNDER[PREPARED if p == DIRECT else DIRECT]}, the "
+        f"mean tau {UNDER[p]} is {value_in_words(one.mean_without)} instead of {value_in_words(one.mean)}."
         for p, one in found.masked.items()
     ]
     return Section(

@@ -38,7 +38,6 @@ from lm_validity.studies.agreement.shown import (
 )
 from lm_validity.studies.agreement.similar_models import no_clusters
 from lm_validity.studies.agreement.similar_sections import (
-    WORDS,
     both_intervals,
     corrected_finding,
     for_other_benchmarks,
@@ -49,7 +48,7 @@ from lm_validity.studies.agreement.similar_sections import (
 from lm_validity.studies.agreement.summary import AgreementSummary, Value
 from lm_validity.summaries import Missing, is_known, number, summary_values
 from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.words import count, decimal
+from lm_validity.words import PROTOCOLS_EXPLAINED, UNDER, count, decimal
 
 ON_CARDS = ("by_benchmark.", "prompt_range.")  # values that only the benchmark cards show, with their reasons
 
@@ -84,7 +83,7 @@ def agreement_page(summary: AgreementSummary) -> Page:
     return Page(
         name="agreement",
         title="Ranking agreement",
-        question="Do the benchmarks agree on which model is better, as the models come and after equal preparation?",
+        question=f"Do the benchmarks agree on which model is better? {PROTOCOLS_EXPLAINED}",
         findings=_findings(summary),
         sections=[section for section in sections if section is not None],
         notes=[note for note in summary_values(summary)["notes"] if not note.startswith(ON_CARDS)],
@@ -108,12 +107,15 @@ def _agreement_finding(summary: AgreementSummary) -> Finding:
     scored = [p for p in PROTOCOLS if is_known(tau[p].mean)]
     if not scored:
         return Finding("No two benchmarks can be compared.", _size(summary))
-    parts = [f"{both_intervals(tau[p].mean, tau[p].interval, tau[p].interval_clustered)} {WORDS[p]}" for p in scored]
-    own = "; each protocol over all cells it has" if len(scored) > 1 and not summary.improvement.whole else ""
+    parts = [f"{both_intervals(tau[p].mean, tau[p].interval, tau[p].interval_clustered)} {UNDER[p]}" for p in scored]
+    own = ", each protocol over all cells it has" if len(scored) > 1 and not summary.improvement.whole else ""
     if set(scored) & set(summary.incomplete):
-        own += "; a pair with few models in common counts like any other here, and less in the pooled tau"
+        own += (
+            ". A pair of benchmarks with few models in common counts like any other here. The pooled tau gives it "
+            "less weight"
+        )
     population = [
-        f"{in_words(tau[p].interval_population_of_categories)} {WORDS[p]}"
+        f"{in_words(tau[p].interval_population_of_categories)} {UNDER[p]}"
         for p in scored
         if is_known(tau[p].interval_population_of_categories)
     ]
@@ -132,13 +134,13 @@ def _improvement_finding(summary: AgreementSummary) -> Finding | None:
     change = both_intervals(improvement.mean, improvement.interval, improvement.interval_clustered, signed=True)
     before, after = (value_in_words(improvement.means[p]) for p in PROTOCOLS)
     sentence = (
-        f"Preparation changes the mean tau{assumed(summary)} from {before} to {after}, by {change}: "
+        f"Train before test changes the mean tau{assumed(summary)} from {before} to {after}, by {change}: "
         f"{summary.improved_pairs} of {summary.compared_pairs} pairs agree more."
     )
     basis = (
         f"Over the {count(summary.cells_in_both, 'cell')} known under both protocols. Sign-flip test over "
-        f"{count(test.units, 'benchmark')}, one-sided p = {value_in_words(test.p, digits=4)}. The test is for these "
-        "very models and tells nothing of others."
+        f"{count(test.units, 'benchmark')}, one-sided p = {value_in_words(test.p, digits=4)}. The test holds for these "
+        "models only."
     )
     if 0.5**test.units > 0.05:
         basis += f" With {count(test.units, 'benchmark')} it cannot fall below {decimal(0.5**test.units, 4)}."
@@ -165,15 +167,14 @@ def _perplexity_finding(summary: AgreementSummary) -> Finding | None:
     if isinstance(perplexity, Missing) or not is_known(perplexity.corpus_benchmark[DIRECT]):
         return None
     own, both = perplexity.corpus_benchmark, perplexity.in_both.corpus_benchmark
-    words = {DIRECT: "directly", PREPARED: "after preparation"}
     shown = both if all(is_known(value) for value in both.values()) else own
     parts = [
-        f"{shown_mean(shown[p], own[p], perplexity.corpus_benchmark_interval[p])} {words[p]}"
+        f"{shown_mean(shown[p], own[p], perplexity.corpus_benchmark_interval[p])} {UNDER[p]}"
         for p in PROTOCOLS
         if is_known(shown[p])
     ]
     return Finding(
-        f"Rankings by perplexity agree with benchmarks' rankings{assumed(summary)} with tau {' and '.join(parts)}.",
+        f"Rankings by perplexity agree with rankings by benchmark{assumed(summary)}: tau is {' and '.join(parts)}.",
         f"{count(perplexity.models, 'model')} with perplexities on "
         f"{count(len(perplexity.corpora), 'corpus', 'corpora')}{over_both(shown != own)}.",
     )
@@ -184,9 +185,9 @@ def _selection_finding(summary: AgreementSummary) -> Finding | None:
     if maximum is None:
         return None
     return Finding(
-        "Caution: the prepared scores of this table are the better of both protocols on the test split.",
-        f"{maximum.equal} of {maximum.cells} cells equal the direct score, none is below it. Without the equal cells "
-        f"the mean prepared tau is {value_in_words(maximum.mean_tau_without, digits=3)}.",
+        "Caution: the train-before-test scores of this table are the better of both protocols on the test split.",
+        f"{maximum.equal} of {maximum.cells} cells equal the direct score and none is below it. Without the equal "
+        f"cells the mean tau under train before test is {value_in_words(maximum.mean_tau_without, digits=3)}.",
     )
 
 
@@ -215,14 +216,14 @@ def _benchmark_section(summary: AgreementSummary) -> Section:
             "tau_by_benchmark",
             "Mean tau by benchmark",
             _benchmark_chart(plotted(frame), "tau", ("low", "high"), order, mark="ceiling"),
-            caption="Dot: mean tau with all others. Line: 95% interval over models. Tick: the noise ceiling.",
+            caption="Dot: mean tau with all other benchmarks. Line: 95% interval over models. Tick: noise ceiling.",
             wide=True,
         ),
         Figure(
             "corrected_by_benchmark",
             "Without measurement error",
             _benchmark_chart(plotted(frame), "corrected", ("corrected_low", "corrected_high"), order),
-            caption="Dot: mean tau with all others, corrected by the noise ceiling. Line: 95% interval over models.",
+            caption="Dot: mean tau with all other benchmarks, noise-corrected. Line: 95% interval over models.",
             wide=True,
         ),
     ]
@@ -263,11 +264,13 @@ def _extremes_sentence(summary: AgreementSummary) -> str:
     if not values:
         return ""
     lowest = min(values, key=values.__getitem__)
-    sentence = f"{lowest} stands apart most as the models come, with a mean tau of {decimal(values[lowest])}"
+    sentence = f"{lowest} stands apart most under direct evaluation, with a mean tau of {decimal(values[lowest])}"
     after = side_by_side[PREPARED][lowest]
     if not is_known(after):
         return f"{sentence}."
-    return f"{sentence}; after preparation it has {value_in_words(after)}{over_both(not summary.improvement.whole)}."
+    return (
+        f"{sentence}. Under train before test it has {value_in_words(after)}{over_both(not summary.improvement.whole)}."
+    )
 
 
 def _order_by_direct(summary: AgreementSummary) -> list[str]:
@@ -312,8 +315,8 @@ def _pair_section(summary: AgreementSummary) -> Section:
         table["change_low"], table["change_high"] = (end[upper] for end in change)
         surely, worse = int((table["change_low"] > 0).sum()), int((table["change_high"] < 0).sum())
         finding = (
-            f"For {surely} of {summary.compared_pairs} pairs the interval of the change lies above zero, for "
-            f"{worse} below it (each pair for itself, not corrected for their number)."
+            f"The interval of the change lies above zero for {surely} of {summary.compared_pairs} pairs and below "
+            f"zero for {worse}. Each pair is judged alone: the intervals are not corrected for the number of pairs."
         )
     grids = {p: tau.matrix for p, tau in summary.kendall_tau.items()}
     return Section(
@@ -357,7 +360,7 @@ def _category_section(summary: AgreementSummary) -> Section:
     return Section(
         "Within and between categories",
         finding=_category_sentence(summary),
-        explanation="Diagonal: pairs within a category. A category with one benchmark has no pair of its own.",
+        explanation="The diagonal shows pairs within a category. A category with one benchmark has no such pair.",
         figures=tau_heatmaps(_by_protocol("tau_by_category", grids), names, names, number_format=".2f", row_height=34),
         tables=[
             Table(
@@ -372,11 +375,11 @@ def _category_section(summary: AgreementSummary) -> Section:
 
 
 def _category_sentence(summary: AgreementSummary) -> str:
-    """Whether benchmarks of one category agree better than those of two."""
+    """Whether benchmarks of the same category agree better than others."""
     shown = summary.improvement
     parts = [
-        f"{value_in_words(shown.within[p])} within and {value_in_words(shown.between[p])} between categories {word}"
-        for p, word in ((DIRECT, "directly"), (PREPARED, "after preparation"))
+        f"{value_in_words(shown.within[p])} within and {value_in_words(shown.between[p])} between categories {UNDER[p]}"
+        for p in PROTOCOLS
         if is_known(shown.within[p]) or is_known(shown.between[p])
     ]
     partly = len(parts) > 1 and not shown.whole

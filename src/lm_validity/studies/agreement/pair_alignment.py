@@ -84,7 +84,7 @@ def _align(
 
 
 def contradictions(analysis: AgreementAnalysis) -> pd.DataFrame:
-    """One row a pair of benchmarks: the model pairs that both order significantly, but oppositely, by protocol."""
+    """One row per pair of benchmarks: the model pairs that both order significantly, but oppositely, by protocol."""
     opposite = {p: opposite_significant_pairs(signs) for p, signs in analysis.significant_side_by_side.items()}
     names = analysis.tasks
     rows = [

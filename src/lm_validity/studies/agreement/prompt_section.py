@@ -1,4 +1,4 @@
-"""Sections of the agreement report on preparation: how much of each model was trained, and for instruction-tuned models
+"""Sections of the agreement report on fine-tuning: how much of each model was trained, and for instruction-tuned models
 which prompt was chosen on validation, and with what."""
 
 from pathlib import Path
@@ -12,7 +12,7 @@ from lm_validity.pages.page import Section, Table
 from lm_validity.studies.agreement.analysis import DIRECT, PREPARED
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix
 from lm_validity.tables.schema import SCORES, SELECTIONS, read_table
-from lm_validity.words import count
+from lm_validity.words import UNDER, count
 
 PROMPTS = ("plain", "chat")
 COLUMNS = ("model", "benchmark", "protocol", "seed", *PROMPTS, "chosen", "learning_rate", "epoch", "test")
@@ -109,7 +109,7 @@ def prompt_error(choices: pd.DataFrame | None, matrix: ScoreMatrix) -> dict[str,
 
 
 def adapted_shares(selections: str | Path | None, matrix: ScoreMatrix) -> pd.DataFrame:
-    """One row a model that was fine-tuned, in the matrix's order: model, family, adapted_share (of the weights that a
+    """One row per model that was fine-tuned, in the matrix's order: model, family, adapted_share (of the weights that a
     text goes through, those with an adapter). Models of which that is not known are left out."""
     found = pd.Series(dtype=float)
     if selections is not None:
@@ -129,25 +129,25 @@ def unequal_preparation(shares: pd.DataFrame | None) -> list[str]:
     if most["adapted_share"] <= UNEQUAL * least["adapted_share"]:
         return []
     return [
-        f"The models are not prepared alike: fine-tuning adapts {least['adapted_share']:.0%} of the weights of "
+        f"The models are not fine-tuned alike: adapters reach {least['adapted_share']:.0%} of the weights of "
         f"{least['model']} and {most['adapted_share']:.0%} of those of {most['model']}. A model of which less is "
-        "adapted may gain less from preparation."
+        "adapted may gain less."
     ]
 
 
 def preparation_section(shares: pd.DataFrame | None, matrix: ScoreMatrix) -> Section | None:
-    """The share of each model's weights that preparation trains; nothing where it is not known."""
+    """The share of each model's weights that fine-tuning trains; nothing where it is not known."""
     if shares is None or shares.empty:
         return None
     least, most = shares["adapted_share"].min(), shares["adapted_share"].max()
     spread = f"{least:.0%}" if f"{least:.0%}" == f"{most:.0%}" else f"{least:.0%} to {most:.0%}"
     labels = dict(zip(matrix.models, matrix.labels, strict=True))
     return Section(
-        "What preparation trains",
+        "What fine-tuning trains",
         finding=f"Fine-tuning has adapters on {spread} of the weights of {count(len(shares), 'model')}.",
-        explanation="An adapter is a pair of small trained matrices beside a weight matrix of the model, which itself "
-        "stays as it is. The share counts the weight matrices that a text goes through, without the embeddings and the "
-        "output layer. Routers of mixtures of experts get no adapter.",
+        explanation="An adapter is a pair of small trained matrices beside a weight matrix of the model. The model's "
+        "own weights stay as they are. The share counts the weight matrices that a text goes through, without the "
+        "embeddings and the output layer. Routers of mixtures of experts get no adapter.",
         tables=[
             Table(
                 "adapted_shares",
@@ -165,10 +165,10 @@ def prompt_section(choices: pd.DataFrame | None, matrix: ScoreMatrix) -> Section
         return None
     labels = dict(zip(matrix.models, matrix.labels, strict=True))
     parts = []
-    for protocol, words in ((DIRECT, "as they come"), (PREPARED, "after preparation")):
+    for protocol in (DIRECT, PREPARED):
         part = choices[choices["protocol"] == protocol]
         if len(part):
-            parts.append(f"for {int((part['chosen'] == 'chat').sum())} of {len(part)} choices {words}")
+            parts.append(f"for {int((part['chosen'] == 'chat').sum())} of {len(part)} choices {UNDER[protocol]}")
     frame = choices.assign(
         model=choices["model"].map(labels), protocol=choices["protocol"].map(figures.PROTOCOL_LABELS)
     )
@@ -177,10 +177,11 @@ def prompt_section(choices: pd.DataFrame | None, matrix: ScoreMatrix) -> Section
     formats = {"plain": ".4f", "chat": ".4f", "test": ".4f", "epoch": ".0f"}
     return Section(
         "Plain or chat prompt",
-        finding=f"{count(choices['model'].nunique(), 'instruction-tuned model')} had both prompts; the chat prompt was "
+        finding=f"{count(choices['model'].nunique(), 'instruction-tuned model')} had both prompts. The chat prompt was "
         f"better on validation {' and '.join(parts)}.",
-        explanation="The columns plain and chat are scores on the validation split, of the model as it comes or of the "
-        "best fine-tune under that prompt. The better one was chosen, ties going to plain; a fine-tune counts only "
-        "where it is strictly better than the model as it came. The test split was scored under the chosen prompt.",
+        explanation="The columns plain and chat are scores on the validation split: of the untouched model, or of the "
+        "best fine-tune under that prompt. The better one was chosen, and plain where both are equal. A fine-tune "
+        "counts only if it is strictly better than the untouched model. The test split was scored under the chosen "
+        "prompt.",
         tables=[Table("prompts", "Prompts chosen on validation", frame, formats=formats)],
     )

@@ -12,7 +12,7 @@ from lm_validity.studies.agreement.shown import MOST_DRAWN, assumed, plotted, va
 from lm_validity.studies.agreement.statistics.ranking import average_ranks
 from lm_validity.studies.agreement.summary import AgreementSummary
 from lm_validity.summaries import is_known, number
-from lm_validity.words import count, decimal
+from lm_validity.words import UNDER, count, decimal
 
 NEARLY_ALL = 0.9  # tau
 SUBSETS = ["random", "greedy", "random, with the others"]
@@ -100,27 +100,26 @@ def subset_sentence(summary: AgreementSummary) -> str:
     subset = summary.subsets.get(protocol)
     if subset is None or not is_known(subset.random_mean[0]) or not is_known(subset.one_with_others):
         return ""
-    label = "after preparation" if protocol == PREPARED else "directly"
     one = value_in_words(subset.one_with_others, subset.one_with_others_interval)
     others = [number(tau) for tau in subset.others_mean[: len(subset.sizes) // 2]]
     enough = next((place for place, tau in enumerate(others) if place and tau >= NEARLY_ALL), 0)
-    more = f"; {enough + 1} together like those left with {decimal(others[enough])}" if enough else ""
+    more = f", and {enough + 1} together like the remaining ones with {decimal(others[enough])}" if enough else ""
     return (
-        f"One benchmark picked at random orders the models{assumed(summary)} like all others together with tau {one} "
-        f"{label}{more}."
+        f"A benchmark picked at random orders the models{assumed(summary)} like all others together with tau {one} "
+        f"{UNDER[protocol]}{more}."
     )
 
 
 def reliability_section(summary: AgreementSummary) -> Section | None:
-    """Agreement of a benchmark with itself when models are prepared again with another seed."""
+    """Agreement of a benchmark with itself when models are fine-tuned again with another seed."""
     if not summary.reliability:
         return None
     frame = pd.DataFrame({"benchmark": list(summary.reliability), "tau": list(summary.reliability.values())})
     mean = plotted(frame)["tau"].mean()
     return Section(
         "Reliability over seeds",
-        finding=f"Prepared again with another seed, a benchmark ranks the models as before with tau {decimal(mean)} on "
-        f"average ({count(len(summary.matrix.by_seed), 'seed')}).",
+        finding=f"After fine-tuning with another seed, a benchmark ranks the models as before with tau {decimal(mean)} "
+        f"on average ({count(len(summary.matrix.by_seed), 'seed')}).",
         tables=[Table("reliability", "tau between seeds, by benchmark", frame, formats={"tau": ".3f"})],
     )
 
@@ -148,8 +147,10 @@ def score_section(matrix: ScoreMatrix) -> Section:
     table = table.reindex(columns=["model", "family", "benchmark", *labels])
     return Section(
         "Scores and ranks",
-        explanation="Models from best to worst mean rank"
-        f"{' after preparation' if main == figures.PROTOCOL_LABELS[PREPARED] else ''}. Grey cells with × are missing.",
+        explanation=f"Models from best to worst mean rank{f' {UNDER[PREPARED]}' if matrix.has(PREPARED) else ''}. "
+        f"Grey cells "
+        "with × are "
+        "missing.",
         figures=charts,
         tables=[Table("scores", "All scores", table, formats={label: ".4f" for label in labels}, folded=True)],
     )

@@ -41,10 +41,10 @@ def unit_notes(rows: pd.DataFrame, facts: pd.DataFrame, path) -> list[str]:
                 too_large.append(f"{fact.benchmark} ({impossible} of {len(here)}, up to {here['stderr'].max():.4g})")
     consequence = "Significance and the noise ceiling cannot be trusted there."
     kinds = {
-        "Scores above 1 under a metric that gives fractions, so perhaps percentages: {}.": above_one,
+        "Scores above 1 under a metric that gives fractions. They may be percentages: {}.": above_one,
         "Standard errors far from those of shares of the benchmark's items, sqrt(p (1 - p) / (n - 1)); their median "
-        "ratio to these is: {}. Their unit or the number of items is another. " + consequence: other_size,
-        "Standard errors too large for shares of items, so in another unit than the scores: {}. "
+        "ratio to these is: {}. Their unit, or the number of items, differs. " + consequence: other_size,
+        "Standard errors too large for shares of items. Their unit differs from that of the scores: {}. "
         + consequence: too_large,
     }
     return [sentence.format("; ".join(found)) for sentence, found in kinds.items() if found]

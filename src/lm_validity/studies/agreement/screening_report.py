@@ -126,13 +126,16 @@ def _page(summary: ScreeningSummary) -> Page:
     left = table.loc[~table["kept"], ["benchmark", "reason"]]
     reasons = "; ".join(f"{row.benchmark}: {row.reason}" for row in left.itertuples())
     finding = Finding(
-        f"{kept} of {count(len(table), 'candidate benchmark')} stay.", f"Out: {reasons}." if reasons else "None is out."
+        f"{kept} of {count(len(table), 'candidate benchmark')} pass.",
+        f"Dropped: {reasons}." if reasons else "None is dropped.",
     )
     explanation = (
-        f"A benchmark leaves with fewer than {thresholds.training_examples} training examples; where more than "
-        f"{thresholds.unimproved_share:.0%} of the models do not score higher after preparation (a model that was at "
-        "its ceiling before counts as well, so look at the scores of what leaves by this rule); or where its direct "
-        f"ranking has a negative tau with more than {thresholds.negative_share:.0%} of the benchmarks that pass both."
+        "There are three rules. A benchmark is dropped if it has fewer than "
+        f"{thresholds.training_examples} training examples. It is dropped if more than "
+        f"{thresholds.unimproved_share:.0%} of the models do not score higher under train before test. (A model at its "
+        "ceiling before fine-tuning counts too, so look at the scores of benchmarks dropped by this rule.) It is "
+        "dropped if its direct ranking has a negative tau with more than "
+        f"{thresholds.negative_share:.0%} of the benchmarks that pass the first two rules."
     )
     formats = {"training_examples": ".0f", "mean_tau": ".3f"}
     labels = {

@@ -12,7 +12,7 @@ from lm_validity.studies.agreement.shown import bounds, over_both, plotted, show
 from lm_validity.studies.agreement.summary import AgreementSummary, PairAlignment, PerplexitySummary
 from lm_validity.summaries import Missing, is_known, number
 from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.words import count
+from lm_validity.words import UNDER, count
 
 
 def tau_heatmaps(
@@ -75,7 +75,7 @@ def perplexity_section(summary: AgreementSummary) -> Section | None:
         for kind, title in kinds.items()
         if is_known(values.before_after[kind])
     }
-    caption = "Perplexity before preparation against scores after it."
+    caption = "Perplexity of the models as they come against scores under train before test."
     charts += tau_heatmaps(apart, corpora, tasks, caption=caption, row_height=26)
     return Section("Perplexity", finding=_before_sentence(values), figures=charts, tables=[_perplexity_table(values)])
 
@@ -88,7 +88,10 @@ def _before_sentence(values: PerplexitySummary) -> str:
     ]
     if not parts:
         return ""
-    return f"Perplexity before any preparation already tells the order after it with tau {' and '.join(parts)}."
+    return (
+        f"Perplexity of the untouched models predicts the ranking under train before test with tau "
+        f"{' and '.join(parts)}."
+    )
 
 
 def _perplexity_table(values: PerplexitySummary) -> Table:
@@ -125,25 +128,25 @@ def significance_section(summary: AgreementSummary) -> Section | None:
         }
         charts += tau_heatmaps(grids, categories, categories, number_format=".2f", row_height=34)
     pairs = summary.significance_tau.improved_pairs
-    more = f"; {pairs} of {summary.significance_tau.compared_pairs} pairs agree more" if is_known(pairs) else ""
+    more = f". {pairs} of {summary.significance_tau.compared_pairs} pairs agree more" if is_known(pairs) else ""
     parts = [
-        f"{shown_mean(values[p].compared_mean, values[p].mean, values[p].interval)} {word}"
-        for p, word in ((DIRECT, "directly"), (PREPARED, "after preparation"))
+        f"{shown_mean(values[p].compared_mean, values[p].mean, values[p].interval)} {UNDER[p]}"
+        for p in PROTOCOLS
         if is_known(values[p].compared_mean)
     ]
     partly = any(tau.compared_mean != tau.mean for tau in values.values())
     return Section(
         "Counting significant differences only",
-        finding="With models tied where they do not differ significantly, the mean tau is "
+        finding="When models that do not differ significantly count as tied, the mean tau is "
         f"{' and '.join(parts)}{over_both(partly)}{more}.",
-        explanation="Two models differ where their scores are more than 1.96 standard errors of the difference apart "
-        "(or, with items, where McNemar's test says so). Such ties are not transitive, so tau is taken over pairs of "
-        "models: sum ab / sqrt(sum a² · sum b²), a and b being -1, 0 or 1.",
+        explanation="Two models differ significantly if their scores are more than 1.96 standard errors of the "
+        "difference apart, or, where item results are known, if McNemar's test says so. Such ties are not transitive, "
+        "so tau is taken over pairs of models: sum ab / sqrt(sum a² · sum b²), where a and b are -1, 0 or 1.",
         figures=charts,
         tables=[
             Table(
                 "contradictions",
-                "Contradictions: model pairs that both benchmarks order significantly, but oppositely",
+                "Contradictions: pairs of models that the two benchmarks order significantly in opposite ways",
                 summary.significance_tau.contradictions.rename(columns=figures.PROTOCOL_LABELS),
                 folded=True,
             )
@@ -184,7 +187,7 @@ def alignment_section(summary: AgreementSummary) -> Section | None:
             f"bump_{pair.protocol}",
             figures.PROTOCOL_LABELS[pair.protocol],
             _bump_chart(summary, pair),
-            caption=f"{pair.aligned_crossings} crossings are left of {pair.crossings}; focus a family to see its "
+            caption=f"{pair.aligned_crossings} of {pair.crossings} crossings are left. Select a family to see its "
             "rank bands.",
             min_width=bump_width(summary.matrix.labels),
         )
@@ -201,9 +204,9 @@ def alignment_section(summary: AgreementSummary) -> Section | None:
     return Section(
         f"{first} and {second}, aligned as far as significance allows",
         finding=" ".join(sentences),
-        explanation="Both rankings are rearranged to agree as much as they can while every significant difference "
-        "keeps its order: crossings that remain are not noise. A band runs from 1 + the number of significantly better "
-        "models to n - the number of significantly worse ones.",
+        explanation="Both rankings are rearranged to agree as far as possible while every significant difference keeps "
+        "its order. The crossings that remain are not noise. A rank band runs from 1 + the number of significantly "
+        "better models to n - the number of significantly worse models.",
         figures=charts,
         tables=[
             Table(
@@ -214,7 +217,7 @@ def alignment_section(summary: AgreementSummary) -> Section | None:
                 folded=True,
             )
         ],
-        notes=[f"Significant differences that an aligned order breaks: {broken}."],
+        notes=[f"Significant differences broken by an aligned order: {broken}."],
     )
 
 
@@ -266,7 +269,7 @@ def _family_sentence(summary: AgreementSummary) -> str:
         return ""
     more = sum(number(values[PREPARED]) > number(values[DIRECT]) for values in compared)
     return (
-        f"In {more} of {count(len(compared), 'family', 'families')} the benchmarks agree more after preparation"
+        f"In {more} of {count(len(compared), 'family', 'families')} the benchmarks agree more under train before test"
         f"{over_both(not summary.improvement.whole)}."
     )
 
@@ -308,8 +311,8 @@ def family_section(summary: AgreementSummary) -> Section | None:
     return Section(
         "Within families",
         finding=_family_sentence(summary),
-        explanation="Ranking the models of one family only takes away differences between families in what they have "
-        "seen in training.",
+        explanation="Within one family, models have seen similar training data. Differences between families in what "
+        "they have seen do not enter here.",
         figures=[Figure("tau_by_family", "Mean tau within each family", chart, wide=True)],
         tables=[Table("tau_by_family", "Mean tau within each family", frame, formats=formats, folded=True)],
     )

@@ -1,24 +1,22 @@
-"""Findings and sections of the agreement report on models of like size, noise, and where variance comes from."""
+"""Findings and sections of the agreement report on models of similar size, noise, and where variance comes from."""
 
 import pandas as pd
 
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Section, Table
-from lm_validity.studies.agreement.analysis import DIRECT, PREPARED
 from lm_validity.studies.agreement.shown import assumed, bounds, plotted, value_in_words
 from lm_validity.studies.agreement.summary import AgreementSummary, Range, RatioRow, Value, VarianceSummary
 from lm_validity.summaries import Missing, is_known
 from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.words import count, decimal
+from lm_validity.words import UNDER, count, decimal
 
-WORDS = {DIRECT: "as the models come", PREPARED: "after equal preparation"}
 COMPONENTS = ("model", "model_benchmark", "item", "seed", "prompt", "reliability")
 HEADLINE_RATIO = 2.0  # models that a reader chooses between
 WHICH_INTERVAL = (
-    "Two intervals stand side by side. The first is for other models of the same "
-    "families; the second takes families as clusters and is for models of other families too. Quote the second for a "
-    "claim on language models in general; it is wide because families are few. "
-    "With five families of unequal size it held 0.94 to 0.98 of simulated truths."
+    "There are two intervals. The first holds for other models of the same families. The second treats families as "
+    "clusters and also holds for models of other families. Quote the second for a claim about language models in "
+    "general. It is wide because there are few families. In simulations with five families of unequal size it "
+    "contained the truth in 94% to 98% of cases."
 )
 
 
@@ -29,7 +27,7 @@ def for_other_benchmarks(intervals: str, families: bool) -> str:
     clusters = "families of models and categories of benchmarks" if families else "categories of benchmarks"
     return (
         f" For other models and other benchmarks, with {clusters} as clusters: {intervals}. Quote this one for a claim "
-        "on benchmarks in general; those before it are for these benchmarks."
+        "about benchmarks in general. The intervals before it are for these benchmarks only."
     )
 
 
@@ -65,20 +63,20 @@ def size_finding(summary: AgreementSummary) -> Finding | None:
     rows, both = _headline_rows(summary)
     if not rows:
         return None
-    parts = [f"{both_intervals(row.mean, row.interval, row.interval_clustered)} {WORDS[p]}" for p, row in rows.items()]
-    without = [f"{value_in_words(row.corrected)} {WORDS[p]}" for p, row in rows.items() if is_known(row.corrected)]
+    parts = [f"{both_intervals(row.mean, row.interval, row.interval_clustered)} {UNDER[p]}" for p, row in rows.items()]
+    without = [f"{value_in_words(row.corrected)} {UNDER[p]}" for p, row in rows.items() if is_known(row.corrected)]
     noise = f" Without measurement error: {' and '.join(without)}." if without else ""
     pairs = " and ".join(dict.fromkeys(count(row.pairs_of_models, "pair") for row in rows.values()))
     cells = ""
     if not summary.improvement.whole and len(rows) > 1:
         common = f", over the {count(summary.cells_in_both, 'cell')} known under both protocols"
-        cells = common if both else "; each protocol over all cells it has"
+        cells = common if both else ", each protocol over all cells it has"
     which = f" {WHICH_INTERVAL}" if any(is_known(row.interval_clustered) for row in rows.values()) else ""
     return Finding(
         "Among models whose sizes differ by at most a factor of 2, two benchmarks' rankings "
         f"agree{assumed(summary)} with a mean Kendall's tau of {' and '.join(parts)}.{noise}",
-        f"{pairs} of models{cells}. Over models of very different size, benchmarks agree as far as all rise with size."
-        f"{which}",
+        f"{pairs} of models{cells}. Among models of very different sizes, benchmarks can agree merely because scores "
+        f"rise with size.{which}",
     )
 
 
@@ -89,15 +87,15 @@ def corrected_finding(summary: AgreementSummary) -> Finding | None:
     if not shown:
         return None
     parts = [
-        f"{both_intervals(one.mean, one.interval, one.interval_clustered)} {WORDS[p]}"
+        f"{both_intervals(one.mean, one.interval, one.interval_clustered)} {UNDER[p]}"
         for p in shown
         for one in (tau[p].corrected,)
     ]
-    ceilings = [f"{value_in_words(tau[p].ceiling)} {WORDS[p]}" for p in shown]
+    ceilings = [f"{value_in_words(tau[p].ceiling)} {UNDER[p]}" for p in shown]
     return Finding(
         f"Over all models, the mean tau without measurement error{assumed(summary)} would be {' and '.join(parts)}.",
-        "The tau observed, corrected for attenuation by its noise ceiling, the tau that one common order of the models "
-        f"would leave: {' and '.join(ceilings)}.",
+        "The observed tau is divided by a noise ceiling: the tau that would be seen if all benchmarks ordered the "
+        f"models identically and only noise set them apart. The ceiling is {' and '.join(ceilings)}.",
     )
 
 
@@ -112,11 +110,12 @@ def size_section(summary: AgreementSummary) -> Section | None:
     numbers = [name for name in frame.columns if name not in ("cells", "by", "models", "protocol", "pairs")]
     labels = {"low": "from", "high": "to", "low_families": "from, families", "high_families": "to, families"}
     return Section(
-        "Models of like size",
-        explanation="Kendall's tau over those pairs of models only whose numbers of parameters (or pretraining "
-        "compute) differ by at most a factor. The ceiling is the tau that measurement error alone would leave on the "
-        "same pairs; corrected is the tau without that error. Where cells are missing, the figure is over the cells "
-        "known under both protocols. Where families of models are known: " + WHICH_INTERVAL,
+        "Models of similar size",
+        explanation="Kendall's tau over only those pairs of models whose numbers of parameters (or pretraining "
+        "compute) differ by at most the given factor. The ceiling is the tau that noise alone would allow on the same "
+        "pairs. The corrected tau is an estimate without that noise. Where cells are missing, the figure uses the "
+        "cells known under both protocols. Where the families of the models are known, there are two intervals. "
+        + WHICH_INTERVAL.removeprefix("There are two intervals. "),
         figures=charts,
         tables=[
             Table(
@@ -180,7 +179,7 @@ def _ratio_figure(frame: pd.DataFrame, what: str) -> Figure:
         offset="protocol",
         row_height=30,
     )  # fmt: skip
-    caption = "Dot: mean tau. Line: 95% interval over models. Tick: the noise ceiling."
+    caption = "Dot: mean tau. Line: 95% interval over models. Tick: noise ceiling."
     return Figure(f"tau_by_{what}_ratio", f"By distance in {what}", chart, caption=caption)
 
 
@@ -214,17 +213,17 @@ def variance_section(summary: AgreementSummary) -> Section | None:
         points=True,
     )
     parts = [
-        f"{value_in_words(found.model)} for differences between models that hold on every benchmark and "
-        f"{value_in_words(found.model_benchmark)} for those that hold on one {WORDS[p]}"
+        f"{value_in_words(found.model)} is shared by all benchmarks and {value_in_words(found.model_benchmark)} is "
+        f"specific to one {UNDER[p]}"
         for p, found in known_ones.items()
     ]
     return Section(
         "Where differences between scores come from",
-        finding=f"In units of the variance between models on one benchmark: {'; '.join(parts)}.",
-        explanation="A generalisability study: standardised scores are taken apart into models, models × benchmarks, "
-        "and the measurement error of items, seeds and prompts as far as they were measured. The reliability of a "
-        "mean score is the share of its variance that would stay with other benchmarks, items and seeds of the same "
-        "kind. It is over all models of the table: among models of like size it is lower."
+        finding=f"Of the variance between models on one benchmark, {', and '.join(parts)}.",
+        explanation="This is a generalisability study. It splits the variance of standardised scores into models, "
+        "models × benchmarks, and the noise of items, seeds and prompts where these were measured. The reliability of "
+        "a mean score is the share of its variance that would remain with other benchmarks, items and seeds of the "
+        "same kind. It is computed over all models of the table. Among models of similar size it is lower."
         + _set_to_zero(known_ones)
         + _prompts(known_ones),
         figures=[Figure("reliability", "What more benchmarks would buy", chart, wide=True)],
@@ -251,7 +250,7 @@ def variance_section(summary: AgreementSummary) -> Section | None:
 def _set_to_zero(components: dict[str, VarianceSummary]) -> str:
     """Which components were estimated below zero."""
     below = [
-        f"{name} {WORDS[p]} ({value_in_words(value)})"
+        f"{name} {UNDER[p]} ({value_in_words(value)})"
         for p, found in components.items()
         for name, value in (("model", found.raw_model), ("model × benchmark", found.raw_model_benchmark))
         if is_known(value) and value < 0
@@ -259,12 +258,12 @@ def _set_to_zero(components: dict[str, VarianceSummary]) -> str:
     if not below:
         return ""
     return (
-        f" Estimated below zero and set to zero: {', '.join(below)}. Such a component is too small to be seen in this "
-        "table, or the standard errors are larger than the differences they belong to."
+        f" Estimated below zero and set to zero: {', '.join(below)}. Such a component is too small to detect in this "
+        "table, or the standard errors are too large."
     )
 
 
 def _prompts(components: dict[str, VarianceSummary]) -> str:
     """That what prompts change was not measured, where it was not."""
-    unknown = [WORDS[p] for p, found in components.items() if not is_known(found.prompt)]
-    return f" What other prompts would change was not measured {' or '.join(unknown)}." if unknown else ""
+    unknown = [UNDER[p] for p, found in components.items() if not is_known(found.prompt)]
+    return f" The effect of other prompts was not measured {' or '.join(unknown)}." if unknown else ""

@@ -211,11 +211,11 @@ def _variance(analysis: AgreementAnalysis, protocol: str) -> VarianceSummary:
     found = analysis.variance[protocol]
     reason = "Fewer than 3 models have every benchmark, or fewer than two benchmarks differ between them."
     reason = reason if analysis.matrix.has(protocol) else no_scores(protocol)
-    no_item = "There are no standard errors: the noise of items is within model × benchmark."
-    no_seed = "No benchmark was prepared with several seeds: their noise is within model × benchmark."
+    no_item = "There are no standard errors. The noise of items is part of model × benchmark."
+    no_seed = "No benchmark was fine-tuned with several seeds. Their noise is part of model × benchmark."
     no_prompt = (
-        "What prompts change was not measured: no benchmark has 3 models with scores under two prompts or wordings. "
-        "It is within model × benchmark."
+        "The effect of prompts was not measured: no benchmark has 3 models with scores under two prompts or wordings. "
+        "It is part of model × benchmark."
     )
     undefined = np.isnan(found.model)
     plans = [] if undefined else [(n, 1.0, 1.0, 1.0) for n in (1, 2, 4, 8, 16, 32, 64)]
@@ -368,7 +368,7 @@ def _perplexity_means(analysis: AgreementAnalysis, found: dict, where: str = "")
 
 
 def _no_before_after(analysis: AgreementAnalysis, kind: str) -> str:
-    """Why perplexity before preparation and scores after it cannot be compared among models of a kind."""
+    """Why perplexity of untouched models and train-before-test scores cannot be compared among models of a kind."""
     members, words = tuned_members(analysis.matrix), kind.replace("_", "-")
     if not any(len(rows) for rows in members.values()):
         return "Which models are instruction-tuned is unknown."
@@ -377,7 +377,7 @@ def _no_before_after(analysis: AgreementAnalysis, kind: str) -> str:
     )
     both = int((before & after)[members[kind]].sum())
     if both < 2:
-        return f"Fewer than two {words} models have perplexity before preparation and scores after it ({both})."
+        return f"Fewer than two {words} models have both a perplexity and a train-before-test score ({both})."
     return f"The {both} {words} models are tied in perplexity or in scores, or share no two."
 
 

@@ -179,7 +179,7 @@ class SignificanceTau:
 
 @dataclass(frozen=True)
 class SignificanceSummary:
-    """Both protocols, counting significant differences only; `contradictions`: one row a pair of benchmarks."""
+    """Both protocols, counting significant differences only; `contradictions`: one row per pair of benchmarks."""
 
     direct: SignificanceTau
     train_before_test: SignificanceTau

@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from lm_validity.config.bias_plan import BiasPlan
 from lm_validity.studies.bias.by_task import effects_by_task
 from lm_validity.studies.bias.effects import (
     cell_effects,
@@ -22,6 +23,7 @@ from lm_validity.studies.bias.statistics.power import (
     tasks_needed,
     variance_components,
 )
+from lm_validity.studies.bias.stops import task_stops
 from lm_validity.studies.bias.summary import BiasSummary, Power
 from lm_validity.studies.bias.table import CELL, setting_counts
 from lm_validity.summaries import Missing
@@ -38,17 +40,27 @@ READING_NOTES = (
 )
 
 
-def analyze_bias(trials: pd.DataFrame, sampler: str = "laplace", formula: str = "all") -> BiasSummary:
-    """Analyse the frame of `table.pair_arms` with the named sampler and formula (or all formulas)."""
+def analyze_bias(
+    trials: pd.DataFrame, sampler: str = "laplace", formula: str = "all", plan: BiasPlan | None = None
+) -> BiasSummary:
+    """Analyse the frame of `table.pair_arms` with the named sampler and formula (or all formulas). `plan`: where tasks
+    stop on the width of their interval."""
+    stops = task_stops(trials, plan)
     names = list(FORMULAS) if formula == "all" else [formula]
     fits, slices = fit_all(setting_counts(trials), names, sampler)
     tasks, drift, mismatches = task_effects(trials), base_drift(trials), mismatched_test_sets(trials)
-    notes = (*READING_NOTES, *coverage_notes(trials), *provenance_notes(drift, mismatches), *reliability_notes(fits))
+    notes = (
+        *READING_NOTES,
+        *coverage_notes(trials, plan),
+        *provenance_notes(drift, mismatches),
+        *reliability_notes(fits),
+    )
     return BiasSummary(
         headline=headline(tasks),
         cells=cell_effects(trials),
         tasks=tasks,
-        by_task=effects_by_task(trials),
+        by_task=effects_by_task(trials, plan),
+        stops=stops,
         settings=setting_effects(trials),
         posterior=fits,
         permutation=task_tests(trials),

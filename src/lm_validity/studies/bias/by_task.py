@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
+from lm_validity.config.bias_plan import BiasPlan
 from lm_validity.studies.bias.statistics.effects import LEVEL, ROUNDING, excluded_beyond
 from lm_validity.studies.bias.statistics.model import EFFECTS
 from lm_validity.studies.bias.summary import TaskEffect
@@ -14,7 +15,7 @@ ONE_SUBSAMPLE = Missing("One subsample has the two arms: the interval of a task 
 NO_SPREAD = Missing("All subsamples have the same difference: without a spread there is no interval.")
 
 
-def effects_by_task(trials: pd.DataFrame) -> tuple[TaskEffect, ...]:
+def effects_by_task(trials: pd.DataFrame, plan: BiasPlan | None = None) -> tuple[TaskEffect, ...]:
     """Effects by (experiment, task), of trials with both arms; `trials` is the frame of `table.pair_arms`.
 
     Every one of the C cells (language model, m, n) weighs the same. With d a trial's difference, n_c the trials of a
@@ -23,6 +24,10 @@ def effects_by_task(trials: pd.DataFrame) -> tuple[TaskEffect, ...]:
         mean ± t(.975, S - 1) · √(S / (S - 1) Σ_s u_s²),   u_s = Σ_c (d_cs - mean_c) / (C n_c)
 
     the cluster-robust error of the mean, subsamples being the clusters: language models share those of a number.
+
+    With a `plan`, the bias' interval of a task that may stop before all subsamples is at least as wide as the width
+    that it stops at, and what is excluded beyond it as much wider. The stop selects intervals that are narrow by
+    chance. At this width the interval holds the truth at least as often as it says (docs/reference/coverage.md).
     """
     rows = []
     for effect, (treatment, control) in EFFECTS.items():
@@ -33,16 +38,20 @@ def effects_by_task(trials: pd.DataFrame) -> tuple[TaskEffect, ...]:
             apart = (group["difference"] - cells.transform("mean")) / (cells.ngroups * cells.transform("size"))
             mean, parts = float(cells.mean().mean()), apart.groupby(group["subsample"]).sum().to_numpy()
             sizes = {"cells": cells.ngroups, "subsamples": len(parts), "trials": len(group)}
-            rows.append(TaskEffect(str(experiment), str(task), effect, mean, *_bounds(mean, parts), **sizes))
+            waits = plan is not None and effect == "bias" and plan.may_stop(str(experiment), str(task))
+            bounds = interval_over_subsamples(mean, parts, plan.half_width if waits else 0.0)
+            rows.append(TaskEffect(str(experiment), str(task), effect, mean, *bounds, **sizes))
     return tuple(rows)
 
 
-def _bounds(mean: float, parts: np.ndarray) -> tuple:
-    """The t interval of the mean and what is excluded beyond it; `parts`: u (subsamples,)."""
+def interval_over_subsamples(mean: float, parts: np.ndarray, least: float) -> tuple:
+    """The t interval of the mean, of half-width `least` or more, and what is excluded beyond it; `parts`: u
+    (subsamples,)."""
     number = len(parts)
     if number < 2 or np.abs(parts).max() <= ROUNDING:
         why = ONE_SUBSAMPLE if number < 2 else NO_SPREAD
         return why, why
-    error = float(np.sqrt(number / (number - 1) * (parts**2).sum()))
-    reach = float(stats.t.ppf(1 - LEVEL / 2, number - 1)) * error
+    quantile = float(stats.t.ppf(1 - LEVEL / 2, number - 1))
+    error = max(float(np.sqrt(number / (number - 1) * (parts**2).sum())), least / quantile)
+    reach = quantile * error
     return (mean - reach, mean + reach), excluded_beyond(mean, error, number)

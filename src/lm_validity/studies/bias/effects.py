@@ -6,9 +6,11 @@ effect do not count for that effect.
 
 from itertools import combinations
 
+import numpy as np
 import pandas as pd
 from scipy import stats
 
+from lm_validity.config.bias_plan import BiasPlan
 from lm_validity.studies.bias.statistics.effects import ONE_TASK, MeanOverTasks, mean_over_tasks
 from lm_validity.studies.bias.statistics.model import EFFECTS
 from lm_validity.studies.bias.statistics.permutation import sign_flip_p, smallest_detectable_shift
@@ -125,12 +127,13 @@ def mean_losses(trials: pd.DataFrame) -> tuple[Loss, ...]:
     return tuple(Loss(**row) for row in means.reset_index().to_dict("records"))
 
 
-def missing_trials(trials: pd.DataFrame, effect: str) -> pd.DataFrame:
+def missing_trials(trials: pd.DataFrame, effect: str, plan: BiasPlan | None = None) -> pd.DataFrame:
     """Cells with fewer trials of a task than there could be: [*CELL, task, `subsamples`, `expected`].
 
     `subsamples`: trials with both arms of `effect`; `expected`: the most that a language model has of any task at
     that m and n, at least 1. Looked for in every language model, setting and task of an experiment, also in
-    combinations without any row; an experiment without a trial of the effect is left out.
+    combinations without any row; an experiment without a trial of the effect is left out. What `plan` has not planned
+    of a task is not expected.
     """
     rows = []
     for experiment, group in trials.groupby("experiment"):
@@ -143,6 +146,9 @@ def missing_trials(trials: pd.DataFrame, effect: str) -> pd.DataFrame:
         places = places.merge(both.groupby(keys).size().rename("subsamples").reset_index(), "left", keys)
         places["subsamples"] = places["subsamples"].fillna(0).astype("int64")
         places["expected"] = places.groupby(["m", "n"])["subsamples"].transform("max").clip(lower=1)
+        if plan is not None:
+            planned = [plan.planned(str(experiment), task) for task in places["task"]]
+            places["expected"] = np.minimum(places["expected"], planned)
         rows.append(places[places["subsamples"] < places["expected"]])
     columns = [*CELL, "task", "subsamples", "expected"]
     return (
@@ -150,7 +156,7 @@ def missing_trials(trials: pd.DataFrame, effect: str) -> pd.DataFrame:
     )
 
 
-def coverage_notes(trials: pd.DataFrame) -> tuple[str, ...]:
+def coverage_notes(trials: pd.DataFrame, plan: BiasPlan | None = None) -> tuple[str, ...]:
     """Trials without an arm, gaps between cells, one language model alone, twins, and tasks at the ceiling."""
     found = []
     for arm in ARMS:
@@ -162,7 +168,7 @@ def coverage_notes(trials: pd.DataFrame) -> tuple[str, ...]:
         f"Experiment {experiment} has one language model: the terms that tell models apart are dropped."
         for experiment in models.index[models == 1]
     ]
-    return (*found, *_gap_notes(trials), *alone, *_twin_notes(trials), *_ceiling_notes(trials))
+    return (*found, *_gap_notes(trials, plan), *alone, *_twin_notes(trials), *_ceiling_notes(trials))
 
 
 def saturated_tasks(trials: pd.DataFrame, experiment: str) -> list[str]:
@@ -202,9 +208,9 @@ def _twin_notes(trials: pd.DataFrame) -> list[str]:
     return found
 
 
-def _gap_notes(trials: pd.DataFrame) -> list[str]:
+def _gap_notes(trials: pd.DataFrame, plan: BiasPlan | None) -> list[str]:
     """Cells that lack tasks or subsamples which others have: what an average over cells then compares."""
-    gaps, found = {effect: missing_trials(trials, effect) for effect in EFFECTS}, []
+    gaps, found = {effect: missing_trials(trials, effect, plan) for effect in EFFECTS}, []
     for experiment in trials["experiment"].unique():
         words = {effect: _gap_words(frame[frame["experiment"] == experiment]) for effect, frame in gaps.items()}
         same = len(set(words.values())) == 1

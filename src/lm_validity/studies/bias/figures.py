@@ -34,7 +34,7 @@ def series_color(names, field: str, title: str | None = None) -> alt.Color:
 
 
 def answer(summary: BiasSummary, effect: str) -> alt.LayerChart:
-    """Marginal effects under the headline formula beside the model-free means, one row a setting; 95% intervals."""
+    """Marginal effects under the headline formula beside the model-free means, one row per setting; 95% intervals."""
     labels = setting_labels(summary)
     of_headline = [fit for fit in summary.fits(effect) if fit.formula == summary.headline_formula]
     found = [(fit.experiment, fit.m, fit.n, MARGINAL, fit.marginal_mean, fit.marginal_interval) for fit in of_headline]
@@ -70,7 +70,7 @@ def _with_zero(chart: alt.LayerChart) -> alt.LayerChart:
 
 
 def formula_intervals(summary: BiasSummary, effect: str) -> alt.LayerChart:
-    """beta with 89% intervals, one row a setting, by formula."""
+    """beta with 89% intervals, one row per setting, by formula."""
     labels = setting_labels(summary)
     rows = [
         {
@@ -197,7 +197,7 @@ def meta_curves(results: list[Slices]) -> alt.LayerChart:
 
 
 def power_curves(power: list[Power]) -> alt.LayerChart:
-    """Power to find `effect_size` against the number of subsamples, a line a cell."""
+    """Power to find `effect_size` against the number of subsamples, a line per cell."""
     rows = []
     for row in power:
         components = VarianceComponents(row.between_tasks_sd, row.within_task_sd)

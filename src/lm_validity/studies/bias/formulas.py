@@ -26,10 +26,10 @@ def formula_finding(summary: BiasSummary, experiment: str) -> Finding | None:
         counts = {name: f"{counts[name]}: {_which(fits)}" for name, fits in by_formula.items()}
     parts = [f"{words} under {name}" for name, words in counts.items()]
     return Finding(
-        f"{prefix(summary, experiment)}Which model is fitted decides what one would conclude: the 89% interval "
-        f"of the bias excludes zero in {'; '.join(parts)}.",
-        "A binomial alone knows only the chance of drawing test items and takes the noise of training for an effect; "
-        "see the section on the formulas.",
+        f"{prefix(summary, experiment)}The conclusion depends on the model that is fitted: the 89% interval of the "
+        f"bias excludes zero in {'; '.join(parts)}.",
+        "A plain binomial accounts only for the drawing of test items and mistakes training noise for an effect. The "
+        "section on the formulas explains this.",
     )
 
 
@@ -45,15 +45,15 @@ def formula_section(summary: BiasSummary) -> Section:
                 "formula_bias",
                 "beta of the bias, in log-odds",
                 figures.formula_intervals(summary, "bias"),
-                "Posterior means and 89% intervals, the level of the paper.",
+                "Posterior means with 89% intervals, as in the paper.",
             ),
             Figure(
                 "posterior_predictive",
                 "Posterior predictive distributions",
                 predictive_ridges(summary),
-                f"The paper's figures 2 to 4, formula {summary.headline_formula}: the average accuracy difference, had "
-                "these very classifiers answered new test items. Other trainings, splits and tasks are no part of it. "
-                "Where training is noisy, these exclude zero more often than their level says, even without an effect.",
+                f"The paper's figures 2 to 4, formula {summary.headline_formula}: the average accuracy difference if "
+                "these same classifiers answered new test items. It does not cover other trainings, splits or tasks. "
+                "Where training is noisy, these intervals exclude zero too often, even without an effect.",
                 wide=True,
             ),
             *_calibration_figures(summary),
@@ -72,13 +72,13 @@ def _formula_sentence(summary: BiasSummary, experiment: str) -> str:
 
 def _formula_words(summary: BiasSummary) -> str:
     words = (
-        "All three formulas say how likely a right answer is. equations, as printed in the paper, gives each task "
-        "and each split a level and explains the rest as chance in drawing n test items. But a model trained "
-        "twice on the same split also answers differently. A formula that has no place for this noise mistakes it "
-        "for information: its intervals are too narrow, and it finds effects that another training would not show. "
-        "notebooks, which the author fitted, lets each task have its own effect and so becomes more careful. "
-        "overdispersed, the default here, also lets language models differ by task and measures the noise of "
-        "training for each of them."
+        "All three formulas model how likely a right answer is. The formula equations is the one printed in the "
+        "paper. It gives each task and each split a level and explains the rest by the drawing of n test items. But a "
+        "model trained twice on the same split also gives different answers. A formula without this training noise "
+        "mistakes it for information: its intervals are too narrow, and it finds effects that another training would "
+        "not show. The formula notebooks is the one the author fitted. It gives each task its own effect and is more "
+        "cautious. The formula overdispersed is the default here. It also lets language models differ by task and "
+        "measures the training noise of each."
     )
     ratios = per_experiment(summary, lambda name: _noise_ratio(summary, name))
     return " ".join(part for part in (words, _formula_conclusions(summary), ratios) if part)
@@ -101,7 +101,8 @@ def _noise_ratio(summary: BiasSummary, experiment: str) -> str:
     if not parts:
         return ""
     return (
-        f"Spread of a single trial's bias at m = {m}, n = {n} against what the binomial explains: {'; '.join(parts)}."
+        f"Standard deviation of a single trial's bias at m = {m}, n = {n}, against what the binomial explains: "
+        f"{', '.join(parts)}."
     )
 
 
@@ -146,7 +147,8 @@ def _posterior_table(summary: BiasSummary) -> Table:
         "effective": ".0f",
     }
     caption = (
-        "beta in log-odds, differences in accuracy, 89% intervals. Compare log evidence within a setting and effect."
+        "beta is in log-odds, differences are in accuracy, intervals are 89%. Compare log evidence within one setting "
+        "and effect only."
     )
     return Table("posterior", "All fits", frame, formats=formats, caption=caption, folded=True)
 
@@ -183,14 +185,14 @@ def _formula_conclusions(summary: BiasSummary) -> str:
 
 
 def _sentences(by_formula: dict[str, list[Fit]], headline: str) -> str:
-    said = "; ".join(f"whoever fits {name} reports that {_claim(fits)}" for name, fits in by_formula.items())
+    said = ". ".join(f"Under {name}, {_claim(fits)}" for name, fits in by_formula.items())
     if len(by_formula) == 1:
         return f"{said}."
     if len({tuple(fit.excludes_zero for fit in fits) for fits in by_formula.values()}) == 1:
         return f"{said}. The conclusion does not depend on the formula."
     return (
-        f"{said}. The conclusion depends on the formula; that of {headline}, the one that counts the noise of "
-        "training, is the one to go by, next to the model-free interval."
+        f"{said}. The conclusion depends on the formula. Trust {headline} and the model-free interval: only they "
+        "account for training noise."
     )
 
 
@@ -198,13 +200,13 @@ def _claim(fits: list[Fit]) -> str:
     up, down = (sum(fit.excludes_zero == sign for fit in fits) for sign in (1, -1))
     if up and down:
         return (
-            f"test text raises scores in {up} and lowers them in {down} of {len(fits)} settings, two answers to one "
-            "question, as noise gives them"
+            f"test text raises scores in {up} of {len(fits)} settings and lowers them in {down}: the opposite answers "
+            "that noise gives"
         )
     if up or down:
         return f"test text {'raises' if up else 'lowers'} scores in {_of(up or down, len(fits))}"
     where = "the one setting" if len(fits) == 1 else f"any of {len(fits)} settings"
-    return f"no effect can be told from chance in {where}"
+    return f"no effect can be distinguished from chance in {where}"
 
 
 def _of(some: int, settings: int) -> str:

@@ -27,7 +27,7 @@ def read_pretrain_on_test(path: str | Path) -> pd.DataFrame:
     accuracies are fractions; an empty one leaves that arm out. `test_hash` holds the only trace of the test set that
     such a file keeps, the share of its majority class: trials with different values had different test sets (the
     opposite does not follow). Raises `InputError` naming line, task, column and value for anything else, and both lines
-    where an arm of a trial is there twice.
+    where an arm of a trial occurs twice.
     """
     path = Path(path)
     frame = read_text_rows(path, "expected a header and one row per trial.").frame()

@@ -19,6 +19,7 @@ from lm_validity.studies.bias.sections import (
 from lm_validity.studies.bias.statistics.effects import MARGINS, MeanOverTasks
 from lm_validity.studies.bias.statistics.meta import MODEL_FREE_SLICES
 from lm_validity.studies.bias.statistics.model import EFFECTS
+from lm_validity.studies.bias.stops import stop_section
 from lm_validity.studies.bias.summary import BiasSummary, Setting, Task, rows_frame
 from lm_validity.studies.bias.table import SETTING
 from lm_validity.studies.bias.violins import violins
@@ -31,6 +32,7 @@ def bias_page(summary: BiasSummary) -> Page:
     sections = [
         _answer_section(summary),
         _task_section(summary),
+        stop_section(summary),
         formula_section(summary),
         permutation_section(summary),
         meta_section(summary),
@@ -41,7 +43,9 @@ def bias_page(summary: BiasSummary) -> Page:
     return Page(
         name="bias",
         title="Pretraining on test text",
-        question="Does pretraining on a benchmark's unlabelled test text inflate its score?",
+        question="Does pretraining on a benchmark's unlabelled test text inflate its score? The boost is what "
+        "pretraining on other text from the same source adds to accuracy. The bias is what the test set's own text "
+        "adds beyond that.",
         findings=_findings(summary),
         sections=[section for section in sections if section is not None],
         notes=summary_values(summary)["notes"],
@@ -94,8 +98,9 @@ def unmoved(mean: MeanOverTasks) -> str:
     if 3 * still < mean.tasks or isinstance(mean.interval, Missing):
         return ""
     return (
-        f"{still} of {count(mean.tasks, 'task')} show no difference at all. The t interval is then rather too narrow: "
-        "with half of 5 tasks like that it held 0.88 of simulated truths, with half of 25 0.94. "
+        f"{still} of {count(mean.tasks, 'task')} show no difference at all. This makes the t interval too narrow. In "
+        "simulations where half of the tasks were like that, it contained the truth in 88% of cases with 5 tasks and "
+        "in 94% with 25. "
     )
 
 
@@ -108,9 +113,9 @@ def _basis(summary: BiasSummary, experiment: str, effect: str) -> str:
     cells = [c for c in summary.cells if c.experiment == experiment and getattr(c, f"{effect}_trials")]
     models, settings = len({cell.language_model for cell in cells}), len({(cell.m, cell.n) for cell in cells})
     mean = summary.headline[experiment][effect]
-    interval = "95% t interval over the tasks' means, cells weighing the same."
+    interval = "95% t interval over the tasks' means, with equal weight for each cell."
     if not isinstance(mean, Missing) and isinstance(mean.interval, Missing):
-        interval = f"mean over the tasks, cells weighing the same. {mean.interval.reason}"
+        interval = f"mean over the tasks, with equal weight for each cell. {mean.interval.reason}"
     parts = [
         count(models, "language model"),
         count(settings, "setting") + " of m and n",
@@ -138,16 +143,18 @@ def _meta_finding(summary: BiasSummary, experiment: str) -> Finding | None:
     if not results:
         return None
     result = max(results, key=lambda row: (row.m, row.n))
-    model_free = "with one task there is no interval over tasks to set beside it."
+    model_free = "With one task there is no interval over tasks to compare with."
     if is_known(result.share_t_excluding_zero):
-        model_free = "an interval from the spread over tasks, which needs no model, excludes zero in "
-        model_free += f"{percent(number(result.share_t_excluding_zero))} of {MODEL_FREE_SLICES:,} of them. Without an "
-        model_free += "effect, 11% would be right on average over studies; slices of one study share its trials."
+        model_free = "An 89% t interval over tasks, which needs no model, excludes zero in "
+        model_free += (
+            f"{percent(number(result.share_t_excluding_zero))} of {MODEL_FREE_SLICES:,} such studies. Without "
+        )
+        model_free += "an effect, 11% would be right on average. The studies are drawn from one set of trials."
     return Finding(
         f"{prefix(summary, experiment)}With a single split per task, {percent(number(result.share_beyond))} of "
-        f"{result.slices} such studies would have reported a bias beyond ±0.04 log-odds, and "
-        f"{percent(number(result.share_excluding_zero))} a binomial model's interval without zero.",
-        f"m = {result.m}, n = {result.n}; {model_free}",
+        f"{result.slices} such studies would have reported a bias beyond ±0.04 log-odds. In "
+        f"{percent(number(result.share_excluding_zero))}, a binomial model's interval would have excluded zero.",
+        f"m = {result.m}, n = {result.n}. {model_free}",
     )
 
 
@@ -156,16 +163,17 @@ def _answer_section(summary: BiasSummary) -> Section:
         "The answer by setting",
         finding=per_rows(summary, [row for row in summary.settings if row.effect == "bias"], _answer_sentence),
         explanation=(
-            "boost = accuracy after pretraining on other text from the same source, less accuracy without pretraining. "
-            "bias = accuracy after pretraining on the test set's own text, less the former. m labelled examples train "
-            "the classifier; n texts are pretrained on, and n test items evaluated. Both share the arm extra, "
-            "so chance that raises it raises the one and lowers the other. A boost from text of the benchmark's own "
-            "domain can itself be unfair. Both intervals are 95% and ask the same: how large is the effect on average "
-            "over tasks like these, with new splits and new trainings? Model-free: the plain mean over the tasks with "
-            "a t interval. Marginal: the hierarchical model's effect (formula "
-            f"{summary.headline_formula}), its log-odds turned into accuracy and averaged over new tasks, splits and "
-            "trainings. Equivalence: p of two one-sided tests (TOST), small where the effect is surely smaller in "
-            "size than half a point of accuracy; the largest size that is not excluded is beside it."
+            "There are three arms: base (no pretraining), extra (pretraining on other text from the same source) and "
+            "test (pretraining on the test set's own text). The boost is accuracy under extra minus accuracy under "
+            "base. The bias is accuracy under test minus accuracy under extra. m labelled examples train the "
+            "classifier, n texts are pretrained on, and n test items are scored. Boost and bias share the arm extra: "
+            "chance that raises one lowers the other. A boost from text of the benchmark's own domain can itself be "
+            "unfair. Both intervals are 95% intervals and answer the same question: how large is the effect on average "
+            "over tasks like these, with new splits and new trainings? The model-free one is the mean over the tasks "
+            "with a t interval. The marginal one is the effect in the hierarchical model (formula "
+            f"{summary.headline_formula}), converted from log-odds to accuracy and averaged over new tasks, splits and "
+            "trainings. Equivalence is the p-value of two one-sided tests (TOST). It is small if the effect is clearly "
+            "smaller than half a point of accuracy. The largest size that is not excluded is beside it."
         ),
         figures=[
             Figure(
@@ -215,8 +223,8 @@ def _setting_table(summary: BiasSummary) -> Table:
         pd.DataFrame(rows, columns=[*SETTING, "effect", *columns]),
         formats=formats | sizes | {"equivalence_p": ".2g"},
         labels={"equivalence_p": f"p that |effect| < {MARGINS[0]}"},
-        caption="Differences of accuracy with 95% intervals. Excluded beyond: effects of this size or more are "
-        "excluded at the 5% level. Smallest detectable: found four times out of five by a t test over these tasks.",
+        caption="Differences of accuracy with 95% intervals. Excluded beyond: effects of this size or larger are "
+        "excluded at the 5% level. Smallest detectable: a t test over these tasks finds it four times out of five.",
     )
 
 
@@ -226,7 +234,7 @@ def _task_sentence(tasks: list[Task]) -> str:
         return "No task has both arms of the bias."
     largest = max(biases, key=lambda name: abs(biases[name]))
     return (
-        f"{sum(bias > 0 for bias in biases.values())} of {count(len(biases), 'task')} have a positive bias; the "
+        f"{sum(bias > 0 for bias in biases.values())} of {count(len(biases), 'task')} have a positive bias. The "
         f"largest in size is {decimal(biases[largest], 4, signed=True)} ({largest})."
     )
 
@@ -241,9 +249,8 @@ def _task_section(summary: BiasSummary) -> Section:
         "Task by task",
         finding=per_rows(summary, summary.tasks, _task_sentence),
         explanation=(
-            "Each violin is the distribution over subsamples: above the line the boost, below it the bias. "
-            "Subsamples differ by training set, test set and the noise of training, which is why single "
-            "experiments disagree."
+            "Each violin is the distribution over subsamples: the boost above the line, the bias below it. "
+            "Subsamples differ in training set, test set and training noise. That is why single experiments disagree."
         ),
         figures=violins(summary),
         tables=[
@@ -252,7 +259,7 @@ def _task_section(summary: BiasSummary) -> Section:
                 "Boost and bias by task",
                 rows_frame(Task, sorted(summary.tasks, key=_by_bias)),
                 formats={"boost": CHANGE, "bias": CHANGE},
-                caption="Every cell (language model, m, n) weighs the same.",
+                caption="Every cell (language model, m, n) has the same weight.",
             )
         ],
     )

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from lm_validity.config.bias_plan import BiasPlan
 from lm_validity.pages.page import write_page
 from lm_validity.studies.bias.analysis import analyze_bias
 from lm_validity.studies.bias.page import bias_page
@@ -9,12 +10,18 @@ from lm_validity.studies.bias.table import read_trials
 from lm_validity.summaries import write_summary
 
 
-def report_bias(trials: str | Path, output: str | Path, sampler: str = "laplace", formula: str = "all") -> None:
+def report_bias(
+    trials: str | Path,
+    output: str | Path,
+    sampler: str = "laplace",
+    formula: str = "all",
+    plan: BiasPlan | None = None,
+) -> None:
     """Write summary.json, tables, figures and the page of the bias report under `output`.
 
     `trials`: a trials table. `sampler`: laplace (seconds a fit) or nuts (minutes; needs the extra `bayes`).
-    `formula`: all, or one of `statistics.model.FORMULAS`.
+    `formula`: all, or one of `statistics.model.FORMULAS`. `plan`: where tasks stop on the width of their interval.
     """
-    summary = analyze_bias(read_trials(trials), sampler=sampler, formula=formula)
+    summary = analyze_bias(read_trials(trials), sampler=sampler, formula=formula, plan=plan)
     write_page(bias_page(summary), output)
     write_summary(summary, Path(output) / "summary.json")

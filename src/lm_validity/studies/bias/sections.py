@@ -55,13 +55,13 @@ def cell_table(summary: BiasSummary) -> Table:
     cells = rows_frame(Cell, summary.cells)
     own = [f"{effect}_{size}" for effect in EFFECTS for size in ("subsamples", "tasks", "trials")]
     complete = all((cells[name] == cells[name.partition("_")[2]]).all() for name in own)
-    caption = "Means over all subsamples of all tasks; standard errors over task means."
+    caption = "Means over all subsamples of all tasks, with standard errors over task means."
     return Table(
         "cells",
         "Means by language model, m and n",
         cells.drop(columns=own) if complete else cells,
         formats=dict.fromkeys(["boost_mean", "bias_mean"], "+.4f") | dict.fromkeys(["boost_se", "bias_se"], ".4f"),
-        caption=caption if complete else f"{caption} Those of an effect are over the trials that have both its arms.",
+        caption=caption if complete else f"{caption} The figures of an effect use the trials that have both its arms.",
     )
 
 
@@ -73,9 +73,9 @@ def permutation_section(summary: BiasSummary) -> Section:
         "Tests by task",
         finding=per_rows(summary, summary.permutation, _tests_sentence),
         explanation=(
-            "For each task of a cell: if the two arms were exchangeable, how often would flipping the sign of each "
-            "subsample's difference at random give a mean at least as large? Exact, all 2^K sign patterns, one-sided. "
-            "q is adjusted over the tasks of a cell by Benjamini and Hochberg's method."
+            "Each task of a cell has an exact one-sided sign-flip test. It asks: if the two arms were exchangeable, "
+            "how often would random signs of the subsamples' differences give a mean at least as large? All 2^K sign "
+            "patterns are counted. q is p adjusted over the tasks of a cell by the method of Benjamini and Hochberg."
         ),
         figures=[
             Figure(
@@ -96,8 +96,8 @@ def permutation_section(summary: BiasSummary) -> Section:
                 table[[*CELL, "task", "effect", "mean", "trials", "p", "p_adjusted", "smallest_detectable"]],
                 formats={"mean": "+.4f"} | dict.fromkeys(["p", "p_adjusted", "smallest_detectable"], ".4f"),
                 labels={"p_adjusted": "q"},
-                caption="Smallest detectable: the mean difference that q < .05 finds four times out of five, were this "
-                "the cell's only task with an effect.",
+                caption="Smallest detectable: the mean difference for which q < .05 four times out of five, if this "
+                "were the cell's only task with an effect.",
                 folded=True,
             )
         ],
@@ -122,7 +122,7 @@ def _test_power(tests: list[TaskTest]) -> str:
         return "What these tests could have found is unknown, or they could have found nothing."
     return (
         f"Such a test finds an effect of {np.median(sizes):.4f} in a single task four times out of five (median over "
-        f"{count(len(sizes), 'test')}; {min(sizes):.4f} to {max(sizes):.4f}), so smaller ones may be there."
+        f"{count(len(sizes), 'test')}; {min(sizes):.4f} to {max(sizes):.4f}), so smaller effects may exist."
     )
 
 
@@ -140,15 +140,15 @@ def meta_section(summary: BiasSummary) -> Section | None:
         "With one split per task",
         finding=per_rows(summary, results, _slices_sentence),
         explanation=(
-            "Each slice keeps one random subsample per language model and task, as most benchmarks do. The larger "
-            "n, the surer a binomial model is of differences that are noise of training."
+            "Each slice keeps one random subsample per language model and task, as most benchmarks do. The larger n "
+            "is, the surer a binomial model becomes of differences that are only training noise."
         ),
         figures=[
             Figure(
                 "meta_analysis",
                 "Posterior mean of the bias over slices",
                 figures.meta_curves(results),
-                f"Cumulative share of {results[0].slices} slices, log-odds; the dashed lines are ±0.04.",
+                f"Cumulative share of {results[0].slices} slices, in log-odds. The dashed lines are ±0.04.",
             )
         ],
         tables=[
@@ -162,8 +162,8 @@ def meta_section(summary: BiasSummary) -> Section | None:
                     "share_excluding_zero": "binomial interval excludes 0",
                     "share_t_excluding_zero": "t interval over tasks excludes 0",
                 },
-                caption="89% intervals: without an effect, 0.11 is right on average over studies. The last column "
-                f"is from {MODEL_FREE_SLICES:,} slices; the others' Monte Carlo standard error is at most "
+                caption="89% intervals: without an effect, a share of 0.11 is right on average. The last column is "
+                f"from {MODEL_FREE_SLICES:,} slices. The Monte Carlo standard error of the others is at most "
                 f"{0.5 / np.sqrt(results[0].slices):.3f}.",
             )
         ],
@@ -190,8 +190,8 @@ def power_section(summary: BiasSummary) -> Section:
         "What could have been found",
         finding=per_rows(summary, known, _power_sentence),
         explanation=(
-            "A two-sided t test over task means at the 5% level. Variance between tasks and within a task (splits, "
-            "noise of training) is estimated from these data; more subsamples reduce only the latter."
+            "A two-sided t test over task means at the 5% level. The variance between tasks and within a task (splits, "
+            "training noise) is estimated from these data. More subsamples reduce only the variance within."
         ),
         figures=[Figure("power", "Power against the number of subsamples", figures.power_curves(known), caption)]
         if known
@@ -203,7 +203,7 @@ def power_section(summary: BiasSummary) -> Section:
                 rows_frame(Power, summary.power),
                 formats=dict.fromkeys(["within_task_sd", "between_tasks_sd", "smallest_detectable"], ".4f")
                 | {"power": ".2f", "subsamples_needed": ".0f", "tasks_needed": ".0f"},
-                caption="subsamples needed with these tasks; tasks needed with these subsamples.",
+                caption="Subsamples needed with these tasks, and tasks needed with these subsamples.",
             )
         ],
     )
@@ -215,7 +215,7 @@ def _power_sentence(known: list[Power]) -> str:
     smallest = [number(row.smallest_detectable) for row in known]
     return (
         f"With its tasks and subsamples, a cell finds a bias between {min(smallest):.4f} (best cell) and "
-        f"{max(smallest):.4f} (worst) four times out of five; {sum(number(row.power) >= 0.8 for row in known)} of "
+        f"{max(smallest):.4f} (worst) four times out of five. {sum(number(row.power) >= 0.8 for row in known)} of "
         f"{count(len(known), 'cell')} would find one of {known[0].effect_size}."
     )
 
@@ -234,15 +234,15 @@ def provenance_section(summary: BiasSummary) -> Section | None:
         tables.append(Table("base_drift", "Base accuracy between values of n", frame, formats=numbers))
     if mismatches:
         share = sum(row.mismatched for row in mismatches)
-        parts.append(f"{share} subsamples of the same number had different test sets in different language models")
+        parts.append(f"{share} subsamples with the same number had different test sets in different language models")
         frame = rows_frame(Mismatch, mismatches)
         tables.append(Table("test_set_mismatches", "Different test sets under one number", frame))
     return Section(
         "Do the rows belong together?",
-        finding="; ".join(parts) + ".",
+        finding=". ".join(parts) + ".",
         explanation=(
-            "The base arm never sees the n texts, so for a given m its accuracy cannot depend on n. Where it does, the "
-            "rows come from different code, library versions or data, and a trend over n is a comparison of these."
+            "The base arm never sees the n texts, so for a given m its accuracy cannot depend on n. If it does, the "
+            "rows come from different code, library versions or data, and a trend over n compares these."
         ),
         figures=[Figure("base_drift", "Base accuracy by n", figures.base_by_n(summary))] if drift else [],
         tables=tables,
@@ -258,12 +258,11 @@ def loss_section(summary: BiasSummary) -> Section | None:
     return Section(
         "How pretraining went",
         finding=(
-            f"The last epoch's mean loss lies between {min(values):.2f} and {max(values):.2f} nats for each predicted "
-            "token."
+            f"The last epoch's mean loss lies between {min(values):.2f} and {max(values):.2f} nats per predicted token."
         ),
         explanation=(
-            "Means over all subsamples of all tasks. The two arms read texts of one source, so their losses should "
-            "agree; an experiment with more epochs should have the lower loss, or it was not trained harder."
+            "Means over all subsamples of all tasks. The two arms read texts from one source, so their losses should "
+            "agree. An experiment with more epochs should have the lower loss."
         ),
         tables=[
             Table(

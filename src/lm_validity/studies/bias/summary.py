@@ -70,6 +70,24 @@ class TaskEffect:
 
 
 @dataclass(frozen=True)
+class TaskStop:
+    """How far a task is in a study whose tasks stop on the width of their interval.
+
+    `subsamples` with both arms of the bias, of the experiment's `most`; half_width: of the interval as it was looked
+    at, 0 where all differences are the same; stop_at: the width to reach. state: "stopped", "too wide" or
+    "all subsamples".
+    """
+
+    experiment: str
+    task: str
+    subsamples: int
+    most: int
+    half_width: float | Missing
+    stop_at: float
+    state: str
+
+
+@dataclass(frozen=True)
 class Setting:
     """Model-free mean over the tasks of an (experiment, m, n); the language models of a task are averaged first."""
 
@@ -232,6 +250,7 @@ class BiasSummary:
     cells: tuple[Cell, ...]
     tasks: tuple[Task, ...]
     by_task: tuple[TaskEffect, ...]
+    stops: tuple[TaskStop, ...]
     settings: tuple[Setting, ...]
     posterior: tuple[Fit, ...]
     permutation: tuple[TaskTest, ...]

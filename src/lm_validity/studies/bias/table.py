@@ -1,4 +1,4 @@
-"""The trials table, one row a trial: checked, with the three arms side by side.
+"""The trials table, one row per trial: checked, with the three arms side by side.
 
 A trial is (experiment, language model, task, m, n, subsample); its arms share the training and the test set. Arms and
 language models are matched by these keys, never by the position of a row.
@@ -25,7 +25,7 @@ def read_trials(path: str | Path) -> pd.DataFrame:
 
 
 def pair_arms(trials: pd.DataFrame, source: str = "trials") -> pd.DataFrame:
-    """One row a trial: its keys, `total`, `test_hash`, the correct answers `base`, `extra`, `test` (NaN: no such arm),
+    """One row per trial: its keys, `total`, `test_hash`, the right answers `base`, `extra`, `test` (NaN: no such arm),
     and the pretraining losses `loss_extra`, `loss_test` (NaN: unknown).
 
     Rows are sorted by the keys. `trials` has the columns of `TRIALS`. Raises `InputError` for empty keys, an unknown
@@ -102,7 +102,7 @@ def _check_rows(trials: pd.DataFrame, source: str) -> None:
     hint = "`correct` counts the right answers among the `total` test observations."
     _refuse(trials, impossible, source, "{correct} correct answers of {total}", hint)
     twice = trials.duplicated([*TRIAL, "arm"])
-    _refuse(trials, twice, source, "the arm {arm!r} is there twice", "number the random draws by `subsample`.")
+    _refuse(trials, twice, source, "the arm {arm!r} occurs twice", "number the random draws by `subsample`.")
 
 
 def _refuse(trials: pd.DataFrame, wrong: pd.Series, source: str, problem: str, hint: str) -> None:

@@ -67,7 +67,7 @@ def _violin_chart(trials: pd.DataFrame) -> alt.LayerChart | None:
 
 
 def predictive_ridges(summary: BiasSummary) -> alt.LayerChart:
-    """Densities of the posterior predictive differences, a row a setting, under the headline formula."""
+    """Densities of the posterior predictive differences, a row per setting, under the headline formula."""
     labels = list(setting_labels(summary).items())
     rows = []
     for line, (key, label) in enumerate(labels):

@@ -29,7 +29,7 @@ def comparison_sentence(summary: CompareSummary, protocol: str) -> str:
     if sizes:
         span = decimal(min(sizes), 3) if len(sizes) == 1 else f"{decimal(min(sizes), 3)} to {decimal(max(sizes), 3)}"
         sentence += f" Where they are not separated, each test by itself finds a difference of {span} four times out "
-        sentence += "of five; smaller ones may be there."
+        sentence += "of five. Smaller ones may exist."
     return sentence
 
 
@@ -72,8 +72,8 @@ def comparison_page(summary: CompareSummary) -> Page:
         labels={"first_score": summary.first, "second_score": summary.second, "first_only": f"only {summary.first}"}
         | {"second_only": f"only {summary.second}"},
         caption="Only: items that one of the two models alone gets right. Smallest detectable: the difference that the "
-        "test finds four times out of five. Items needed: so many items like these find the observed difference four "
-        "times out of five.",
+        "test finds four times out of five. Items needed: how many items like these it takes to find the observed "
+        "difference four times out of five.",
     )
     section = Section(
         "Benchmark by benchmark",

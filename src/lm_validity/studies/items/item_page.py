@@ -60,7 +60,7 @@ def _finding(summary: ItemsSummary, protocol: str) -> str:
         certain, negative = (sum(getattr(row, name) for row in known) for name in ("negative_certain", "negative"))
         words += (
             f" {negative} of {count(sum(row.items for row in known), 'item')} have a negative discrimination, "
-            f"{certain} of them surely."
+            f"which is certain for {certain} of them."
         )
         fewest = min(row.models for row in known)
         if fewest < FEW_MODELS:
@@ -79,7 +79,7 @@ def _benchmark_section(summary: ItemsSummary) -> Section:
             "other figures are from item response theory (2PL). Each item has a difficulty and a discrimination, which "
             "says how much likelier an abler model is to answer it. Test information adds up over items. One over "
             "its root is the error of a model's ability, in standard deviations between these models. Reliability is "
-            "the share of the variance of abilities that is no error. Each protocol has its own scale."
+            "the share of the variance of abilities that is not error. Each protocol has its own scale."
         ),
         figures=[
             Figure(f"information_{index}", f"Test information, {protocol}", _information(rows))
@@ -128,12 +128,13 @@ def _negative_section(summary: ItemsSummary) -> Section:
         frame = frame.drop(columns="text")
     worst = f" The surest is {rows[0].doc_id} of {rows[0].benchmark}." if rows and len(summary.benchmarks) == 1 else ""
     return Section(
-        "Items that abler models get wrong",
+        "Items on which better models do worse",
         finding=f"{count(len(rows), 'item')} listed.{worst}" if rows else "No item has a negative discrimination.",
         explanation=(
-            "A negative discrimination means that models that are right elsewhere are wrong here. Wrong gold answers "
-            "and ambiguous questions do that. So does chance where models are few. Certain: below zero when corrected "
-            f"for the number of items (Benjamini and Hochberg). At most {LISTED} for each benchmark and protocol."
+            "A negative discrimination means that models that do well elsewhere get this item wrong. Wrong gold "
+            "answers and ambiguous questions cause this. So does chance if there are few models. Certain: below zero "
+            f"after correction for the number of items (Benjamini and Hochberg). At most {LISTED} for each benchmark "
+            "and protocol."
         ),
         tables=[
             Table(

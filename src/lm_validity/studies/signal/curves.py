@@ -1,6 +1,7 @@
 """From the scores table and the sheets to learning curves: one per model and benchmark."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,9 +77,14 @@ class LearningCurves:
 
 
 def read_learning_curves(
-    scores: str | Path, models: str | Path, benchmarks: str | Path | None, selection: str
+    scores: str | Path,
+    models: str | Path,
+    benchmarks: str | Path | None,
+    selection: str,
+    is_planned: Callable[[str, str, str], bool] | None = None,
 ) -> LearningCurves:
-    """Direct test scores of every model with at least two checkpoints.
+    """Direct test scores of every model with at least two checkpoints; where `is_planned` (model, benchmark,
+    checkpoint) is given, of those alone, and the others are not missing.
 
     Raises InputError for bad files, a score without a model or benchmark, several metrics of a
     benchmark without a sheet that names one, or two selected scores of one model, benchmark and checkpoint. Gaps are
@@ -88,6 +94,9 @@ def read_learning_curves(
     sheet = as_in_scores(read_models(models), set(table["model"]))
     listed = None if benchmarks is None else read_benchmarks(benchmarks)
     rows, of_rows = _used_rows(table, listed, scores)
+    if is_planned is not None:
+        keys = zip(rows["model"], rows["benchmark"], rows["checkpoint"], strict=True)
+        rows = rows[[is_planned(*key) for key in keys]]
     rows, of_axis = _on_one_axis(_filled_tokens(rows, sheet))
     directions, of_directions = _directions(rows, listed)
     curves, of_curves = _curves(rows, directions)
@@ -98,7 +107,15 @@ def read_learning_curves(
         )
     with_curves = {model for by_model in curves.values() for model in by_model}
     facts, of_facts = _facts(with_curves, sheet)
-    notes = (*replay_notes(table), *of_rows, *of_axis, *of_directions, *of_curves, *of_facts, *_gaps(curves))
+    notes = (
+        *replay_notes(table),
+        *of_rows,
+        *of_axis,
+        *of_directions,
+        *of_curves,
+        *of_facts,
+        *_gaps(curves, is_planned),
+    )
     by_benchmark = rows.groupby("benchmark")
     examples, metrics = (by_benchmark[name].first().dropna().to_dict() for name in ("num_fewshot", "metric"))
     chance = {} if listed is None else listed.set_index("benchmark")["chance"].dropna().to_dict()
@@ -298,7 +315,7 @@ def _facts(with_curves: set[str], sheet: pd.DataFrame) -> tuple[pd.DataFrame, li
     return facts, notes
 
 
-def _gaps(curves: dict[str, dict[str, Curve]]) -> list[str]:
+def _gaps(curves: dict[str, dict[str, Curve]], is_planned: Callable[[str, str, str], bool] | None) -> list[str]:
     """Notes that name the checkpoints that some models of a benchmark have and others lack within their training."""
     gaps: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for benchmark, by_model in curves.items():
@@ -306,6 +323,8 @@ def _gaps(curves: dict[str, dict[str, Curve]]) -> list[str]:
         for model, curve in by_model.items():
             end = curve.progress[-1]
             missing = [name for name, at in points.items() if name not in curve.checkpoints and at < end]
+            if is_planned is not None:
+                missing = [name for name in missing if is_planned(model, benchmark, name)]
             if missing:
                 gaps.setdefault((model, tuple(missing)), []).append(benchmark)
     alike: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}

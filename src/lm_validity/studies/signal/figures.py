@@ -101,7 +101,7 @@ def consistency_dots(frame: pd.DataFrame, order: list[str]) -> alt.LayerChart:
 
 
 def settling_lines(frame: pd.DataFrame, x_title: str) -> alt.LayerChart:
-    """Agreement of the models' ranking with the final one along training, a line a benchmark."""
+    """Agreement of the models' ranking with the final one along training, a line per benchmark."""
     benchmarks = list(dict.fromkeys(frame["benchmark"]))
     return figures.lines(
         frame,

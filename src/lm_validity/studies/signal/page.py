@@ -10,6 +10,7 @@ from lm_validity.studies.signal.page_items import filter_findings, filter_sectio
 from lm_validity.studies.signal.page_quality import quality_findings, quality_section
 from lm_validity.studies.signal.page_tables import as_numbers, compliance_section, criteria_section, ends
 from lm_validity.studies.signal.printed import printed_section
+from lm_validity.studies.signal.stages import stage_findings, stage_section
 from lm_validity.studies.signal.summary import Ranking, SignalSummary
 from lm_validity.summaries import Missing, is_known, number, summary_values
 from lm_validity.words import count, listing
@@ -32,6 +33,7 @@ _RANKING_LABELS = {
 def signal_page(summary: SignalSummary) -> Page:
     """The page of the report."""
     sections = [
+        stage_section(summary),
         _curve_section(summary),
         quality_section(summary),
         _ranking_section(summary),
@@ -46,7 +48,12 @@ def signal_page(summary: SignalSummary) -> Page:
         name="signal",
         title="Early signal",
         question="Does a benchmark say something early in training?",
-        findings=[*quality_findings(summary), *_ranking_findings(summary), *filter_findings(summary)],
+        findings=[
+            *stage_findings(summary),
+            *quality_findings(summary),
+            *_ranking_findings(summary),
+            *filter_findings(summary),
+        ],
         sections=[section for section in sections if section is not None],
         notes=summary_values(summary)["notes"],
     )

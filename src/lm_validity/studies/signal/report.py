@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from lm_validity.config.signal_plan import SignalPlan
 from lm_validity.pages.page import write_page
 from lm_validity.studies.signal.analysis import BenchmarkResult, analyze_benchmark
 from lm_validity.studies.signal.curves import LearningCurves, read_learning_curves
@@ -14,9 +15,10 @@ from lm_validity.studies.signal.options import make_options
 from lm_validity.studies.signal.page import signal_page
 from lm_validity.studies.signal.printed import printed_scores, read_printed
 from lm_validity.studies.signal.scores import Design, Options, make_design
+from lm_validity.studies.signal.stages import stages_of
 from lm_validity.studies.signal.statistics.ranking import E2LM_WINDOWS
 from lm_validity.studies.signal.summarize import summarize_results
-from lm_validity.studies.signal.summary import SignalSummary, Value
+from lm_validity.studies.signal.summary import SignalSummary, Stage, Value
 from lm_validity.summaries import Missing, write_summary
 from lm_validity.tables.read_items import item_benchmarks, read_benchmark_items
 
@@ -35,6 +37,7 @@ class SignalAnalysis:
     results: dict[str, BenchmarkResult]
     resamples: int
     printed: pd.DataFrame | None = None  # tables of overall scores to check
+    stages: tuple[Stage, ...] = ()
 
 
 def report_signal(
@@ -47,12 +50,14 @@ def report_signal(
     resamples: int = 1000,
     options: Options = DEFAULT_OPTIONS,
     printed: str | Path | None = None,
+    plan: SignalPlan | None = None,
 ) -> None:
     """Write summary.json, tables, figures and the page of the signal report under `output`.
 
-    printed: a CSV of overall scores that somebody printed, to be recomputed from their parts.
+    printed: a CSV of overall scores that somebody printed, to be recomputed from their parts. plan: of a study in two
+    stages.
     """
-    analysis = analyze_signal(scores, models, benchmarks, items, selection, resamples, options, printed)
+    analysis = analyze_signal(scores, models, benchmarks, items, selection, resamples, options, printed, plan)
     summary = summarize(analysis)
     write_page(signal_page(summary), output)
     write_summary(summary, Path(output) / "summary.json")
@@ -67,10 +72,12 @@ def analyze_signal(
     resamples: int = 1000,
     options: Options = DEFAULT_OPTIONS,
     printed: str | Path | None = None,
+    plan: SignalPlan | None = None,
 ) -> SignalAnalysis:
     """All results, from tables only. Raises InputError for bad input."""
     tables = None if printed is None else read_printed(printed)
-    learning = read_learning_curves(scores, models, benchmarks, selection)
+    is_planned = None if plan is None else plan.is_planned
+    learning = read_learning_curves(scores, models, benchmarks, selection, is_planned)
     if options.windows == E2LM_WINDOWS:
         options = replace(options, windows=replace(E2LM_WINDOWS, relative=_is_short(learning)))
     with_items = item_benchmarks(items) if items is not None else []
@@ -83,13 +90,14 @@ def analyze_signal(
             found = _items(items, design, learning, options, resamples)
         chance = _chance(learning.chance.get(benchmark), found)
         results[benchmark] = analyze_benchmark(design, found, chance, options, resamples, generator)
-    return SignalAnalysis(learning, options, results, resamples, tables)
+    return SignalAnalysis(learning, options, results, resamples, tables, stages_of(learning, plan))
 
 
 def summarize(analysis: SignalAnalysis) -> SignalSummary:
     """All that summary.json and the page say."""
     printed = [] if analysis.printed is None else printed_scores(analysis.printed, analysis.options.weights)
-    return summarize_results(analysis.learning, analysis.results, analysis.options, analysis.resamples, printed)
+    found = summarize_results(analysis.learning, analysis.results, analysis.options, analysis.resamples, printed)
+    return replace(found, stages=analysis.stages)
 
 
 def _items(

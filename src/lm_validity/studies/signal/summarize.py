@@ -76,6 +76,7 @@ def summarize_results(
         filters=_of_items(results, "trials"),
         subgroups=_of_items(results, "subgroups"),
         printed_tables=printed,
+        stages=(),
         notes=(
             *learning.notes,
             *(note for items in found for note in items.notes),

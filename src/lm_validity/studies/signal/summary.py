@@ -322,6 +322,19 @@ class NoiseLevel:
 
 
 @dataclass(frozen=True)
+class Stage:
+    """What the first stage of a study in two stages said of a benchmark: its verdict ("says something", "says nothing",
+    "undecided", or "open" before anybody looked), the mean rank correlation and the models that it rests on; and the
+    most checkpoints of a model that the page's other figures of the benchmark rest on."""
+
+    benchmark: str
+    verdict: str
+    rank_correlation: Value
+    models: int
+    checkpoints: int
+
+
+@dataclass(frozen=True)
 class SignalSummary:
     """Everything that the signal report found; mappings are by benchmark unless they say otherwise."""
 
@@ -341,6 +354,7 @@ class SignalSummary:
     filters: dict[str, list[Trial] | Missing]
     subgroups: dict[str, list[Subgroup] | Missing]
     printed_tables: list[PrintedScore]
+    stages: tuple[Stage, ...]  # none where every benchmark is scored at every checkpoint
     notes: tuple[str, ...]
     labels: dict[str, str] = page_only()  # by model
     curves: pd.DataFrame = page_only()  # a row per benchmark, model and checkpoint, in the metric's own direction

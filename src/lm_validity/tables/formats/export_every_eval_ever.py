@@ -6,6 +6,7 @@ import re
 import time
 import uuid
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -105,7 +106,7 @@ def _document(model: str, own: dict, rows: pd.DataFrame, identifier: str) -> dic
     }
 
 
-def _result(row) -> dict:
+def _result(row: Any) -> dict:
     name, _, filter_name = row.metric.partition(",")
     known = METRICS.get(name)
     metric = {
@@ -124,7 +125,7 @@ def _result(row) -> dict:
     else:
         metric |= {"score_type": "continuous", "min_score": known.low, "max_score": known.high}
         metric |= {"metric_unit": "proportion"} if known.high == 1 else {}
-    uncertainty = {}
+    uncertainty: dict[str, object] = {}
     if not pd.isna(row.stderr):
         uncertainty["standard_error"] = {"value": float(row.stderr)}
     if not pd.isna(row.n_items):
@@ -141,5 +142,5 @@ def _result(row) -> dict:
     }
 
 
-def _text(value) -> str:
+def _text(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -64,7 +65,7 @@ def _file_name(name: str) -> str:
 
 
 def _document(model: str, own: dict, rows: pd.DataFrame) -> dict:
-    document = {
+    document: dict[str, Any] = {
         "results": {},
         "group_subtasks": {},
         "configs": {},

@@ -1,5 +1,7 @@
 """What the exporters share: scores divided into files, and the refusal of scores that no file has a place for."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -30,7 +32,7 @@ def file_groups(scores: pd.DataFrame, files: str) -> list[tuple[str, dict, pd.Da
     return [(key[0], _own(key[1:]), rows) for key, rows in grouped]
 
 
-def plain(value):
+def plain(value: Any) -> Any:
     """Python's own type of a table's value; None for null."""
     if pd.isna(value):
         return None
@@ -43,7 +45,7 @@ def _own(key: tuple) -> dict:
     return own | {name: int(own[name]) for name in _WHOLE if own[name] is not None}
 
 
-def _check_known(scores: pd.DataFrame, known, what: str, why: str) -> None:
+def _check_known(scores: pd.DataFrame, known: pd.Series | np.ndarray, what: str, why: str) -> None:
     unknown = scores[~np.asarray(known, dtype=bool)]
     if len(unknown):
         first = unknown.iloc[0]

@@ -1,4 +1,4 @@
-"""A table of scores as CSV or TSV -> scores: one score a row (long), or one column a benchmark or a model (wide)."""
+"""A table of scores as CSV or TSV -> scores: one score per row (long), or one column per benchmark or model (wide)."""
 
 import re
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from lm_validity.tables.formats.score_files import KEY, ScoreFile, score_table
 from lm_validity.tables.schema import PROTOCOLS
 
 SOURCE = "csv"
-_LAYOUT = "a header, and one row a score (model, benchmark, value) or one column a benchmark, as UTF-8 text."
+_LAYOUT = "a header, and one row per score (model, benchmark, value) or one column per benchmark, as UTF-8 text."
 # Columns of a score that a file may have, and other names by which they are found in a header
 ROLES: dict[str, tuple[str, ...]] = {
     "model": ("model_name", "model_id", "llm_model", "fullname"),
@@ -99,9 +99,9 @@ def _roles(path: Path, header: pd.Index, options: CsvOptions) -> dict[str, str]:
     roles = dict(options.columns)
     plain = {_plain(column): column for column in reversed(header)}
     for role, others in ROLES.items():
-        column = next((plain[name] for name in (role, *others) if name in plain), None)
-        if role not in roles and column is not None and column not in (*roles.values(), *options.scores):
-            roles[role] = column
+        named = next((plain[name] for name in (role, *others) if name in plain), None)
+        if role not in roles and named is not None and named not in (*roles.values(), *options.scores):
+            roles[role] = named
     return roles
 
 
@@ -118,7 +118,7 @@ def _check_column(path: Path, column: str, header: pd.Index) -> None:
 
 
 def _long(path: Path, frame: pd.DataFrame, roles: dict[str, str]) -> pd.DataFrame:
-    """One row a score: `line` and `column` say where it stands in the file."""
+    """One row per score: `line` and `column` say where it stands in the file."""
     rows = frame[list(roles.values())].set_axis(list(roles), axis=1)
     rows = rows.assign(line=frame.index, column=roles["value"])
     rows["value"] = _numbers(path, rows, "value")
@@ -209,9 +209,11 @@ def _fractions(path: Path, rows: pd.DataFrame, options: CsvOptions, log: ImportL
                 f"{path}, row {rows.at[place, 'line']}, column {rows.at[place, 'column']!r}: {rows.at[place, 'value']}"
             )
             if options.percent or signed[place]:
-                raise InputError(f"{found} is no percentage.", "import the columns that are percentages with --scores.")
+                raise InputError(
+                    f"{found} is not a percentage.", "import the columns that are percentages with --scores."
+                )
             raise InputError(
-                f"{found} is no fraction.", "--percent where scores are percentages, --as-is where they are neither."
+                f"{found} is not a fraction.", "--percent where scores are percentages, --as-is where they are neither."
             )
     if options.percent:
         small = values.groupby(rows["benchmark"]).max()

@@ -1,6 +1,6 @@
 """Learning curves of the early-training competition (curves.csv) as a scores table.
 
-The layout: `model, iteration, gtokens`, then one column a benchmark; one row a model and checkpoint. An
+The layout: `model, iteration, gtokens`, then one column per benchmark; one row per model and checkpoint. An
 absent `gtokens` column is computed from the iteration with the competition's batch ramp.
 """
 
@@ -95,7 +95,7 @@ def _whole_numbers(path: Path, curves: pd.DataFrame) -> np.ndarray:
 
 
 def _check_checkpoints(path: Path, curves: pd.DataFrame) -> None:
-    """One row a model and iteration, and tokens that grow with the iteration."""
+    """One row per model and iteration, and tokens that grow with the iteration."""
     for index in np.flatnonzero(curves.duplicated(["model", "iteration"])):
         row = curves.iloc[index]
         raise InputError(

@@ -1,7 +1,8 @@
 """Files of every_eval_ever -> scores."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -73,7 +74,8 @@ def _row(result: dict, document: dict, where: str) -> dict:
     metric = _object(result.get("metric_config"), f"{where}, 'metric_config'")
     details = _object(result.get("score_details"), f"{where}, 'score_details'")
     uncertainty = details.get("uncertainty") or {}
-    error = (uncertainty.get("standard_error") or {}).get("value") if isinstance(uncertainty, dict) else None
+    known = uncertainty if isinstance(uncertainty, dict) else {}
+    error = finite((known.get("standard_error") or {}).get("value"))
     scale = 0.01 if str(metric.get("metric_unit")).casefold() in _PERCENT else 1.0
     lower = flag(metric.get("lower_is_better"), f"{where}, 'lower_is_better'")
     benchmark, key = _names(benchmark, metric, document)
@@ -83,7 +85,7 @@ def _row(result: dict, document: dict, where: str) -> dict:
         "benchmark": own.get(f"{OWN}benchmark", benchmark),
         "metric": own.get(f"{OWN}metric", key),
         "value": scale * score(details.get("score"), f"{where}, 'score'", _HINT),
-        "stderr": None if finite(error) is None else scale * finite(error),
+        "stderr": None if error is None else scale * error,
         "n_items": _count(uncertainty, result, where),
         "higher_is_better": None if lower is None else not lower,
         "num_fewshot": _number(shots, whole, f"{where}, 'num_fewshot'"),
@@ -127,7 +129,7 @@ def _own(document: dict, path: Path) -> dict | None:
     }
 
 
-def _number(value, check, where: str):
+def _number(value: object, check: Callable[[object, str], float | None], where: str) -> float | None:
     """A number that the format keeps as a text."""
     if isinstance(value, str):
         try:
@@ -139,7 +141,7 @@ def _number(value, check, where: str):
 
 def _date(document: dict, path: Path) -> float | None:
     for name in ("evaluation_timestamp", "retrieved_timestamp"):
-        value = document.get(name)
+        value: Any = document.get(name)
         try:
             return float(value)
         except (TypeError, ValueError):
@@ -148,14 +150,14 @@ def _date(document: dict, path: Path) -> float | None:
     return date_in(path.stem)
 
 
-def _details(part) -> dict:
+def _details(part: object) -> dict:
     found = part.get("additional_details") if isinstance(part, dict) else None
     return found if isinstance(found, dict) else {}
 
 
-def _object(value, where: str) -> dict:
+def _object(value: object, where: str) -> dict:
     if not isinstance(value, dict):
-        raise InputError(f"{where} is no object but {str(value)[:60]}.", _HINT)
+        raise InputError(f"{where} is not an object but {str(value)[:60]}.", _HINT)
     return value
 
 

@@ -63,6 +63,6 @@ def _read_results(path: Path) -> dict:
     return results
 
 
-def _object(value) -> dict:
+def _object(value: object) -> dict:
     """Standard errors by name; none where they are unknown (null, or a text such as "N/A")."""
     return value if isinstance(value, dict) else {}

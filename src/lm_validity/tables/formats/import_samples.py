@@ -87,7 +87,9 @@ def is_samples(path: Path) -> bool:
 
 def benchmark_of(path: Path) -> str:
     """The task in the name of a samples file."""
-    return _NAME.match(path.name).group(1)
+    found = _NAME.match(path.name)
+    assert found is not None, path
+    return found.group(1)
 
 
 def match_samples(found: Found, here: list[ScoreFile], given_name: str | None) -> SampleFile:
@@ -199,7 +201,7 @@ class _Reader:
             return read_sample(json.loads(line))
         except (ValueError, KeyError, TypeError, IndexError, AttributeError, RecursionError) as error:
             raise InputError(
-                f"{self.file.found.path}, line {number}: no sample of lm-eval ({type(error).__name__}: {error}).",
+                f"{self.file.found.path}, line {number}: not a sample of lm-eval ({type(error).__name__}: {error}).",
                 _HINT,
             ) from error
 

@@ -3,6 +3,7 @@
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 from lm_validity.errors import InputError
 from lm_validity.files import check_encodable
@@ -11,7 +12,7 @@ _LARGEST = 2**63 - 1  # of a table's integers
 _LARGEST_FILE = 2**29  # bytes of a file that is read as a whole
 
 
-def read_json_file(path: Path, hint: str):
+def read_json_file(path: Path, hint: str) -> Any:
     """The JSON value of others' file. Raises InputError, with the hint, for what no importer could read."""
     try:
         size = path.stat().st_size
@@ -19,7 +20,7 @@ def read_json_file(path: Path, hint: str):
             raise InputError(f"{path}: {size / 2**20:.0f} MiB, too large for a file of scores.", hint)
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path}: no UTF-8 text ({error.reason} at byte {error.start}).", hint) from error
+        raise InputError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start}).", hint) from error
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}).", hint) from error
     try:
@@ -31,7 +32,7 @@ def read_json_file(path: Path, hint: str):
     return document
 
 
-def finite(value) -> float | None:
+def finite(value: object) -> float | None:
     """A finite number as a float; None for anything else: texts, booleans, NaN, numbers that no float holds."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
@@ -42,7 +43,7 @@ def finite(value) -> float | None:
     return found if math.isfinite(found) else None
 
 
-def score(value, where: str, hint: str) -> float:
+def score(value: object, where: str, hint: str) -> float:
     """A finite number; InputError otherwise."""
     found = finite(value)
     if found is None:
@@ -50,34 +51,35 @@ def score(value, where: str, hint: str) -> float:
     return found
 
 
-def number(value, where: str) -> float | None:
+def number(value: object, where: str) -> float | None:
     """A finite number, or null; InputError otherwise."""
     return None if value is None else score(value, where, "write a number, or null for unknown.")
 
 
-def whole(value, where: str) -> int | None:
+def whole(value: object, where: str) -> int | None:
     """A whole number (9.0 is one), or null; InputError otherwise."""
     found = number(value, where)
     if found is None:
         return None
     if found != math.floor(found) or abs(found) > _LARGEST:
         raise InputError(f"{where}: {_shown(value)} is not a whole number.", "write one, or null for unknown.")
+    assert isinstance(value, int | float)  # `found` is it, as a float
     return int(value)
 
 
-def flag(value, where: str) -> bool | None:
+def flag(value: object, where: str) -> bool | None:
     """True, false or null; InputError otherwise."""
     if not isinstance(value, bool | None):
         raise InputError(f"{where}: {_shown(value)} is not a boolean.", "write true, false, or null for unknown.")
     return value
 
 
-def text(value, where: str) -> str | None:
+def text(value: object, where: str) -> str | None:
     """A text or null; InputError otherwise."""
     if not isinstance(value, str | None):
-        raise InputError(f"{where}: {_shown(value)} is not a text.", "write a text, or null for unknown.")
+        raise InputError(f"{where}: {_shown(value)} is not text.", "write a text, or null for unknown.")
     return value
 
 
-def _shown(value) -> str:
+def _shown(value: object) -> str:
     return repr(value)[:60]

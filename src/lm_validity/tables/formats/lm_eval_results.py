@@ -9,6 +9,7 @@ writes, and those of BigScience's fork: a list of results with the name of the p
 import math
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.found_files import Found, date_in
@@ -74,14 +75,14 @@ def read_result_file(found: Found, given_name: str | None = None) -> ScoreFile:
 def _of_file(document: dict, config: dict, arguments: dict[str, str], own: dict, path: Path) -> dict:
     """The columns that all rows of a file share."""
     if own:
-        point = {}
+        point: dict[str, object] = {}
     else:
         if not arguments.get("revision") and config.get("model_revision"):
             arguments = arguments | {"revision": str(config["model_revision"])}
-        point = training_point(arguments)
-        if point.checkpoint == "final" and not {"revision", "step"} & set(arguments):
-            point = training_point({"revision": path.stem}, only_steps=True)
-        point = point._asdict()
+        found = training_point(arguments)
+        if found.checkpoint == "final" and not {"revision", "step"} & set(arguments):
+            found = training_point({"revision": path.stem}, only_steps=True)
+        point = found._asdict()
     of_file = {
         name: check(own.get(name, point.get(name, default)), f"{path}, 'lm_validity', {name!r}")
         for name, (default, check) in _OF_FILE.items()
@@ -125,7 +126,7 @@ def _rows(document: dict, config: dict, own: dict, path: Path) -> tuple[list[dic
     return rows, missing
 
 
-def _tasks(results, path: Path) -> Iterable[tuple[str, str | None, dict]]:
+def _tasks(results: Any, path: Path) -> Iterable[tuple[str, str | None, dict]]:
     """Name, wording of the prompt and metrics of each task, in any of the layouts."""
     if isinstance(results, list):
         for entry in results:
@@ -137,8 +138,9 @@ def _tasks(results, path: Path) -> Iterable[tuple[str, str | None, dict]]:
         if not isinstance(metrics, dict):
             continue
         dates = {date_in(key): value for key, value in metrics.items() if isinstance(value, dict)}
-        if dates and None not in dates:
-            metrics = dates[max(dates)]
+        known = [date for date in dates if date is not None]
+        if dates and len(known) == len(dates):
+            metrics = dates[max(known)]
         yield metrics.get("task_name", task), metrics.get("prompt_name"), metrics
 
 
@@ -177,7 +179,7 @@ def _curves(document: dict, path: Path, model: str) -> ScoreFile:
                     {
                         "checkpoint": f"step{step}",
                         "iteration": step,
-                        "tokens_b": None if finite(seen) is None else finite(seen) / 1e9,
+                        "tokens_b": None if (known := finite(seen)) is None else known / 1e9,
                         "benchmark": task,
                         "metric": f"{metric},none",
                         "value": finite(value),
@@ -198,14 +200,14 @@ def _section(document: dict, name: str, path: Path, of_objects: bool = False) ->
     """An object that not every file has; {} where it is absent or null."""
     section = document.get(name) or {}
     if not isinstance(section, dict):
-        raise InputError(f"{path}: {name!r} is no object but {str(section)[:60]}.", HINT)
+        raise InputError(f"{path}: {name!r} is not an object but {str(section)[:60]}.", HINT)
     for key, value in section.items() if of_objects else ():
         if not isinstance(value, dict | None):
-            raise InputError(f"{path}: {name!r}, {key!r} is no object but {str(value)[:60]}.", HINT)
+            raise InputError(f"{path}: {name!r}, {key!r} is not an object but {str(value)[:60]}.", HINT)
     return section
 
 
-def _examples(task: str, examples: dict, configs: dict, config: dict):
+def _examples(task: str, examples: dict, configs: dict, config: dict) -> object:
     """Solved examples before each question as the file has them: of the task, else of the whole run; else None."""
     if examples.get(task) is not None:
         return examples[task]

@@ -19,7 +19,7 @@ class Point(NamedTuple):
     tokens_b: float | None = None
 
 
-def parse_arguments(arguments) -> dict[str, str]:
+def parse_arguments(arguments: object) -> dict[str, str]:
     """`model_args` as lm-eval records them: a text `a=b,c=d`, or an object. Values are texts; {} for anything else."""
     if isinstance(arguments, str):
         pairs = (part.split("=", 1) for part in arguments.split(",") if "=" in part)

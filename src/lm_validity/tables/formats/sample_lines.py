@@ -5,7 +5,7 @@ the filter are named since 0.4.5 only.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lm_validity.tables.formats.json_values import finite
 
@@ -39,7 +39,7 @@ def read_sample(line: dict) -> Sample:
     values = {name: found for name in names if (found := _value(name, line.get(name))) is not None}
     document = line.get("doc")
     subject = document.get("subject") if isinstance(document, dict) else None
-    item = {
+    item: dict[str, Any] = {
         "doc_id": _text(line["doc_id"]),
         "doc_hash": _text(line.get("doc_hash")),
         "subject": _text(subject),
@@ -77,15 +77,15 @@ def _choices(line: dict, requests: list[list], answers: list, values: dict[str, 
     return found | {"gold": gold}, gold is not None
 
 
-def _gold(target, texts: list[str], loglikelihoods: list[float], accuracy: float | None) -> int | None:
+def _gold(target: object, texts: list[str], loglikelihoods: list[float], accuracy: float | None) -> int | None:
     """The right choice: the target as its place or its text, and not at odds with whether the answer was right.
 
     An `acc` that contradicts every reading of the target is no share of right answers (truthfulqa_mc2, say).
     """
     chosen = loglikelihoods.index(max(loglikelihoods))
-    target = str(target).strip()
-    places = [int(target)] if target.isascii() and target.isdigit() else []
-    same = [place for place, text in enumerate(texts) if text.strip() == target]
+    named = str(target).strip()
+    places = [int(named)] if named.isascii() and named.isdigit() else []
+    same = [place for place, text in enumerate(texts) if text.strip() == named]
     places += same if len(same) == 1 else []
     places = [place for place in places if place < len(loglikelihoods)]
     if accuracy == 1.0 and (chosen in places or not places):
@@ -96,7 +96,7 @@ def _gold(target, texts: list[str], loglikelihoods: list[float], accuracy: float
     return next((place for place in places if place != wrong), places[0] if places else None)
 
 
-def _value(name: str, value) -> float | None:
+def _value(name: str, value: object) -> float | None:
     """A document's own value of a metric; None where it has none."""
     if isinstance(value, bool):
         return float(value)
@@ -115,12 +115,12 @@ def _value(name: str, value) -> float | None:
     return None
 
 
-def _text(value) -> str | None:
+def _text(value: object) -> str | None:
     """A text that a table can hold: half a pair of surrogates becomes a question mark."""
     return None if value is None else str(value).encode(errors="replace").decode()
 
 
-def _requests(arguments) -> list[list]:
+def _requests(arguments: object) -> list[list]:
     """The arguments of each request; [] where the line has none."""
     if isinstance(arguments, dict):
         arguments = list(arguments.values())
@@ -134,6 +134,6 @@ def _is_rolling(requests: list[list]) -> bool:
     return bool(requests) and len(requests[0]) == 1
 
 
-def _loglikelihood(answer) -> float:
+def _loglikelihood(answer: Any) -> float:
     """From `-1.5`, `"-1.5"`, `[-1.5, false]` or `["-1.5", "False"]`."""
     return float(answer[0] if isinstance(answer, list) else answer)

@@ -114,7 +114,7 @@ def _frame(files: list[ScoreFile], source: str) -> pd.DataFrame:
 
 
 def _log_repeated(frame: pd.DataFrame, files: list[ScoreFile], log: ImportLog) -> None:
-    """One sentence a pair of files that have scores in common."""
+    """One sentence per pair of files that have scores in common."""
     key = list(KEY)
     places = frame.groupby(key, dropna=False, sort=False)["file"].transform("first")
     again = frame[frame.duplicated(key)]

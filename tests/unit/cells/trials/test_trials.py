@@ -202,7 +202,7 @@ def test_truncation_is_256_or_the_models_limit(record, models, tmp_path):
 
 
 def unequal_batch(model: ResidentModel) -> tuple[torch.Tensor, torch.Tensor]:
-    """Texts of 1 to 40 words, one a row."""
+    """Texts of 1 to 40 words, one per row."""
     words = " ".join(row["text"] for row in toy_rows(12)).split()
     texts = [" ".join(words[start : start + length]) for start, length in enumerate((3, 40, 7, 1, 22, 12, 5, 30))]
     return padded([tokens for tokens, _ in model.encode(texts, None)], model.tokenizer.pad_token_id)
@@ -211,7 +211,7 @@ def unequal_batch(model: ResidentModel) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
 @pytest.mark.parametrize("shared", [True, False])
 def test_logits_and_losses_are_those_of_one_text_a_row(plan_of, models, kind, shared, monkeypatch):
-    """Against the library's own models; texts that share rows, and one a row for architectures that cannot."""
+    """Against the library's own models; texts that share rows, and one per row for architectures that cannot."""
     if not shared:
         monkeypatch.setattr("lm_validity.cells.trials.head.SHARED_ROWS", frozenset())
     plan = plan_of(kind)

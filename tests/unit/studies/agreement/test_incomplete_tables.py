@@ -213,7 +213,7 @@ def test_a_reports_plan_says_which_prepared_cells_were_to_be(tables, tmp_path):
     ("trust", "told"),
     [
         (Trust("audit", 40, 0.95, 1.0, []), ["40 random cells", "95%"]),
-        (Trust("audit", 40, 0.80, 1.6, []), ["1.60 times as wide", "fewer than 90%"]),
+        (Trust("audit", 40, 0.80, 1.6, []), ["1.60", "fewer than 90%"]),
         (Trust("left out", 200, 0.95, 1.0, ["Oak"]), ["lm-validity plan --audit", "Oak"]),
     ],
 )

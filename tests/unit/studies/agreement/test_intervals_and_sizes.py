@@ -64,7 +64,7 @@ def test_categories_as_clusters_give_an_interval_for_other_benchmarks(tmp_path):
         assert low < tau.mean < high and (low, high) != tuple(tau.interval_clustered)
     assert is_known(summary.improvement.interval_population_of_categories)
     bases = " ".join(finding.basis for finding in agreement_page(summary).findings)
-    assert bases.count("Quote this one for a claim on benchmarks in general") == 2
+    assert bases.count("categories of benchmarks as clusters: ") == 2
     for sheet in (BENCHMARKS.replace(",y,", ",x,"), BENCHMARKS.replace("b,x", "b,v").replace("d,y", "d,w")):
         other = agreement_of(tmp_path, score_rows(table(), NAMES), models=MODELS, benchmarks=sheet)
         assert isinstance(other.kendall_tau[DIRECT].interval_population_of_categories, Missing)
@@ -137,7 +137,7 @@ def test_seeds_lower_the_ceiling_of_the_first_component(tmp_path):
 def test_what_prompts_change_is_a_component_where_it_was_measured(tmp_path):
     summary = agreement_of(tmp_path, score_rows(table(), NAMES), **SHEETS)
     assert isinstance(summary.variance_components[DIRECT].prompt, Missing)
-    assert "prompts would change was not measured" in variance_section(summary).explanation
+    assert "was not measured under direct evaluation" in variance_section(summary).explanation
     rng = np.random.default_rng(0)
     shift = 0.02 + 0.01 * rng.normal(size=14)
     choices = pd.DataFrame(

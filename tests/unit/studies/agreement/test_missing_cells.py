@@ -89,7 +89,7 @@ def test_the_page_has_the_line_and_no_headline_changes(tmp_path):
     sentence = missing_finding(summary).sentence
     sentences = [one.sentence for one in agreement_page(summary).findings if "95% interval" in one.sentence]
     assert len(sentences) == 6 and all("by chance)" in one.partition("95% interval")[0] for one in sentences)
-    assert sentence.startswith("Missing scores: ") and "as the models come" in sentence and ". the" not in sentence
+    assert sentence.startswith("Missing scores: ") and "under direct evaluation" in sentence and ". the" not in sentence
     assert len(missing_section(summary).tables[0].frame) == 2 * len(summary.missing_cells.curve)
     known = [np.array([scores[p][name] for name in "abc"], dtype=float).T for p in (DIRECT, PREPARED)]
     assert summary.cells_in_both == np.isfinite(np.sum(known, axis=0)).sum()

@@ -444,7 +444,7 @@ def test_the_prompts_of_instruction_tuned_models_are_shown_with_their_validation
     assert dict(zip(shares["model"], shares["adapted_share"], strict=True)) == {"m1": 0.98, "m3": 0.14}
     notes = json.loads((tmp_path / "report" / "summary.json").read_text())["notes"]
     assert any("14% of the weights of m3 and 98% of those of m1" in note for note in notes)
-    assert "better on validation for 3 of 3 choices as they come and for 1 of 1" in (
+    assert "for 3 of 3 choices under direct evaluation and for 1 of 1" in (
         tmp_path / "report" / "index.html"
     ).read_text(encoding="utf-8")
 
@@ -473,4 +473,4 @@ def test_a_number_of_benchmarks_is_named_only_where_it_tells_nearly_all():
     """With eight benchmarks few others are left beside four, so that their tau may be lower."""
     assert "together" not in subset_sentence(subsets_of([0.73, 0.72, 0.67, 0.66, 0.6, 0.5, 0.4, 0.3])).split("tau")[1]
     found = subset_sentence(subsets_of([0.73, 0.85, 0.91, 0.93, 0.9, 0.9, 0.9, 0.9]))
-    assert found.endswith("directly; 3 together like those left with 0.91.")
+    assert found.endswith("and 3 together like the remaining ones with 0.91.")

@@ -1,11 +1,60 @@
-"""Simulation-based calibration: uniform for the Laplace path, not uniform for a fit that is too sure."""
+"""Simulation-based calibration (Talts et al. 2018, arXiv 1804.06788) of the Laplace path.
+
+Draw parameters from the prior and counts from the parameters, fit, and ask at which quantile of its posterior the true
+parameter lies. If the fits are right, these quantiles are uniform. For a fit that is too sure they are not.
+"""
+
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from lm_validity.studies.bias.statistics.calibration import balanced_layout, calibrate
-from lm_validity.studies.bias.statistics.model import FORMULAS
+from lm_validity.studies.bias.statistics.model import FORMULAS, PairedCounts, build_design
+from lm_validity.studies.bias.statistics.posterior import fit_laplace
+from lm_validity.studies.bias.statistics.predictive import simulate
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Quantiles (R,) of the true beta in its posterior, the Kolmogorov-Smirnov p of their uniformity, coverage.
+
+    coverage: share of the 89% intervals that hold the true beta; unreliable: fits with too few effective nodes.
+    """
+
+    quantiles: np.ndarray
+    uniformity_p: float
+    coverage: float
+    unreliable: int
+
+
+def balanced_layout(tasks: int, models: int, subsamples: int, total: int) -> PairedCounts:
+    """A layout without counts: every task, model and subsample, `total` observations each."""
+    task, model, subsample = np.indices((tasks, models, subsamples)).reshape(3, -1)
+    empty = np.zeros(len(task))
+    return PairedCounts(
+        tasks=tuple(f"task {index}" for index in range(tasks)),
+        language_models=tuple(f"model {index}" for index in range(models)),
+        task=task,
+        language_model=model,
+        subsample=subsample,
+        total=empty + total,
+        control=empty,
+        treatment=empty,
+    )
+
+
+def calibrate(formula: str, layout: PairedCounts, replicates: int, seed: int = 0, nodes: int = 64) -> Calibration:
+    """Simulation-based calibration of beta under `formula` with `replicates` simulated data sets."""
+    design = build_design(layout, FORMULAS[formula])
+    quantiles, covered, unreliable = np.empty(replicates), 0, 0
+    for index, generator in enumerate(np.random.default_rng(seed).spawn(replicates)):
+        truth = simulate(design, generator)
+        posterior = fit_laplace(replace(design, correct=truth.correct), nodes=nodes, seed=index)
+        quantiles[index] = posterior.weights @ stats.norm.cdf(truth.beta, posterior.node_means, posterior.node_sds)
+        covered += posterior.interval[0] <= truth.beta <= posterior.interval[1]
+        unreliable += posterior.effective_nodes < nodes / 4
+    return Calibration(quantiles, float(stats.kstest(quantiles, "uniform").pvalue), covered / replicates, unreliable)
 
 
 @pytest.mark.slow

@@ -42,7 +42,7 @@ def test_a_damaged_gzip_file_is_an_input_error(tmp_path, damage):
 
 
 def test_a_row_wider_than_the_header_is_refused(tmp_path):
-    """A comma at its end must not make the first column a row name and every other value its neighbour's."""
+    """A comma at its end must not make the first column per row name and every other value its neighbour's."""
     with pytest.raises(InputError, match="row 2: 11 values for 10 columns"):
         read(tmp_path, "main,bert,50,4,trec,1,0.5,0.25,1,0.5,")
 

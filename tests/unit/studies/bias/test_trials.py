@@ -50,7 +50,7 @@ def test_bad_rows_are_named(rows, column, value, message):
 
 def test_an_arm_twice_is_named(rows):
     table = rows(models=1)
-    with pytest.raises(InputError, match="'base' is there twice"):
+    with pytest.raises(InputError, match="'base' occurs twice"):
         pair_arms(pd.concat([table, table.head(1)]))
 
 

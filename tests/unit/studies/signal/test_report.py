@@ -67,7 +67,7 @@ def test_means_leave_the_web_model_out(reported):
 def test_ranking_consistency_and_settling(reported):
     summary, _ = reported
     entry = summary["ranking_consistency"]["facts"]
-    # 20 billion tokens a step up to 240: base 100 to 180, later 220 and 240
+    # 20 billion tokens per step up to 240: base 100 to 180, later 220 and 240
     assert set(entry["by_size"]) == {"500m", "1b"} and entry["value"] is not None
     assert {(p["base_checkpoints"], p["later_checkpoints"]) for p in entry["pairs"]} == {(5, 2)}
     assert entry["value"] == pytest.approx(np.mean(list(entry["by_size"].values())))

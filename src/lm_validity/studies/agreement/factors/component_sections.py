@@ -34,7 +34,8 @@ def variance_section(summary: FactorsSummary) -> Section:
     """The share of each component, beside that of shuffled tables, and the loadings of the first."""
     frame = _variance_frame(summary)
     finding = " ".join(
-        f"{figures.PROTOCOL_LABELS[p]}: the first {SHOWN_COMPONENTS} components together carry {percent(sum(shares))}."
+        f"{figures.PROTOCOL_LABELS[p]}: the first {SHOWN_COMPONENTS} components together explain "
+        f"{percent(sum(shares))}."
         for p, shares in summary.explained_variance.items()
         if not isinstance(shares, Missing)
     )
@@ -137,7 +138,7 @@ def family_section(summary: FactorsSummary) -> Section:
     )
     return Section(
         "Within families",
-        explanation="With few models the first component takes a large share whatever the scores are; intervals are "
+        explanation="With few models the first component explains a large share whatever the scores are. Intervals are "
         "given for families of at least 10 models.",
         figures=[Figure("explained_variance_by_family", "First component within each family", chart, wide=True)],
         tables=[
@@ -179,12 +180,12 @@ def score_section(summary: FactorsSummary) -> Section:
         y_order=drawn["model"].tolist(),
         color=figures.family_color(summary.matrix.families),
         tooltip=figures.tooltips(
-            model="Model", family="Family", train_before_test="PC1 prepared|.2f", direct="PC1 direct|.2f"
+            model="Model", family="Family", train_before_test="PC1 train before test|.2f", direct="PC1 direct|.2f"
         ),
         focus=True,
         row_height=14,
     )
-    caption = "Dot: after preparation. Tick: as the model comes." if main == PREPARED else ""
+    caption = "Dot: train before test. Tick: direct." if main == PREPARED else ""
     caption += first_shown(len(frame))
     return Section(
         "First component by model",

@@ -20,10 +20,9 @@ from lm_validity.studies.agreement.similar_sections import both_intervals
 from lm_validity.studies.agreement.summary import Range
 from lm_validity.summaries import Missing, is_known, number, summary_values
 from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.words import count, percent
+from lm_validity.words import PROTOCOLS_EXPLAINED, UNDER, count, percent
 
 DIRECT, PREPARED = PROTOCOLS
-_WORDS = {DIRECT: "as the models come", PREPARED: "after equal preparation"}
 
 
 def factors_page(summary: FactorsSummary) -> Page:
@@ -46,7 +45,9 @@ def factors_page(summary: FactorsSummary) -> Page:
     return Page(
         name="factors",
         title="Factors and potential",
-        question="How many factors does the score matrix have, what is the first, and which model has most potential?",
+        question="How many factors does the score matrix have, what is the first, and which model has most potential? "
+        "A factor (here a principal component) is a weighted sum of the benchmarks. The first is the one along which "
+        f"models differ most. {PROTOCOLS_EXPLAINED}",
         findings=_findings(summary),
         sections=[section for section in sections if section is not None],
         notes=summary_values(summary)["notes"],
@@ -66,31 +67,31 @@ def _share_finding(summary: FactorsSummary) -> Finding:
         shares, intervals = summary.explained_variance_in_both, summary.explained_variance_in_both_interval
     parts = [
         both_intervals(entry_of(shares[p], 0), entry_of(intervals[p], 0), _families(summary, p, compared))
-        + f" {_WORDS[p]}"
+        + f" {UNDER[p]}"
         for p in PROTOCOLS
         if is_known(shares[p])
     ]
     models = count(summary.models_in_both if compared else summary.models, "model")
     cells = f", {count(summary.cells_in_both, 'cell')} known under both protocols" if compared else ""
     basis = (
-        f"Standardised scores of {models} on {count(summary.benchmarks, 'benchmark')}"
-        f"{cells}; interval over other models, these benchmarks. Where some models lie far from the rest (heavy tails) "
-        "it held 0.78 to 0.91 of simulated truths with 20 and 61 models, not 0.95. A table that lacks such models by "
-        "chance does not show it."
+        f"Standardised scores of {models} on {count(summary.benchmarks, 'benchmark')}{cells}. The interval is for "
+        "other models on these benchmarks. In simulations with 20 and 61 models where some models lie far from the "
+        "rest (heavy tails), it contained the truth in 78% to 91% of cases, not 95%. A table that lacks such models by "
+        "chance does not show this."
     )
     if not parts:
         return Finding("The components cannot be computed.", basis)
     without = [
-        f"{value_in_words(entry_of(shares, 0))} {_WORDS[p]}"
+        f"{value_in_words(entry_of(shares, 0))} {UNDER[p]}"
         for p, shares in summary.explained_variance_without_size.items()
         if is_known(shares)
     ]
-    more = f" With the logarithm of model size removed: {' and '.join(without)}." if without else ""
+    more = f" With the logarithm of model size removed, it is {' and '.join(without)}." if without else ""
     # an interval's condition comes before its number
     assumed = "no heavy tails"
     if any(completion.missing_cells for completion in summary.completion.values()):
         assumed += " and cells that are missing by chance"
-    sentence = f"One factor's share of the variance, with intervals that assume {assumed}, is {' and '.join(parts)}."
+    sentence = f"One factor explains this share of the variance (intervals assume {assumed}): {' and '.join(parts)}."
     return Finding(sentence + more, basis)
 
 
@@ -109,16 +110,17 @@ def _factor_count_finding(summary: FactorsSummary) -> Finding | None:
             limit = ""
             if is_known(ceiling):
                 left = percent(number(ceiling))
-                limit = f" (if all benchmarks had one order of the models, noise would leave the first {left})"
+                limit = f" (if all benchmarks ordered the models identically, the first would explain {left})"
             within = parallel.factors_within_families
             inside = f", {within} within families" if is_known(within) and several else ""
-            parts.append(f"{count(parallel.factors, 'factor')} {_WORDS[protocol]}{inside}{limit}")
+            parts.append(f"{count(parallel.factors, 'factor')} {UNDER[protocol]}{inside}{limit}")
     if not parts:
         return None
     return Finding(
-        f"More than chance would give: {' and '.join(parts)}.",
-        "Parallel analysis: components above the 95th percentile of tables with shuffled columns. Differences between "
-        "families of models look like factors even where benchmarks are independent within families.",
+        f"More factors than chance would give: {' and '.join(parts)}.",
+        "Parallel analysis counts the components above the 95th percentile of tables with shuffled columns. "
+        "Differences between families of models look like factors even where benchmarks are independent within "
+        "families.",
     )
 
 
@@ -126,15 +128,15 @@ def _compute_finding(summary: FactorsSummary) -> Finding | None:
     own, both = summary.pc1_compute, summary.pc1_compute_in_both
     relation = both if all(is_known(found.kendall) for found in both.values()) else own
     parts = [
-        f"{shown_mean(relation[p].kendall, own[p].kendall, own[p].kendall_interval)} {_WORDS[p]}"
+        f"{shown_mean(relation[p].kendall, own[p].kendall, own[p].kendall_interval)} {UNDER[p]}"
         for p in PROTOCOLS
         if is_known(relation[p].kendall)
     ]
     if not parts:
         return None
     return Finding(
-        f"The first factor orders models as pretraining compute does with tau {' and '.join(parts)}.",
-        f"{count(max(found.models for found in relation.values()), 'model')} of known and trusted compute, "
+        f"The first factor and pretraining compute order the models alike with tau {' and '.join(parts)}.",
+        f"{count(max(found.models for found in relation.values()), 'model')} with known and trusted compute: "
         "6 × parameters × tokens.",
     )
 
@@ -156,14 +158,14 @@ def _pick_finding(summary: FactorsSummary) -> Finding | None:
     resampled = "categories of benchmarks" if by_category else "benchmarks"
     together = potential.simultaneous_these_benchmarks
     basis = (
-        f"Interval over {resampled}. First in {percent(number(potential.share_in_top['1']))} of resamples, which is "
+        f"Interval over {resampled}. The model is first in {percent(number(potential.share_in_top['1']))} of "
+        "resamples. That is not the probability that it truly is first."
     )
-    basis += "not the probability that it truly is."
     if not isinstance(together, Missing):
         basis += (
             f" Ranks that hold for all models at once, these benchmarks: {together.low:.0f} to {together.high:.0f}."
         )
-    first = "has most potential: rank" if protocol == PREPARED else "ranks highest on the first factor: rank"
+    first = "has the most potential: rank" if protocol == PREPARED else "ranks highest on the first factor: rank"
     return Finding(
         f"{labels[best]} {first} {number(potential.rank):.0f} of {summary.models}{interval}.",
         basis,
@@ -172,7 +174,7 @@ def _pick_finding(summary: FactorsSummary) -> Finding | None:
 
 def _completion_finding(summary: FactorsSummary) -> Finding | None:
     checked = {
-        _WORDS[p]: completion
+        UNDER[p]: completion
         for p, completion in summary.completion.items()
         if is_known(completion.held_out.mean_absolute_error)
     }

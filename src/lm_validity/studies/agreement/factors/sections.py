@@ -35,16 +35,16 @@ def potential_section(summary: FactorsSummary) -> Section | None:
         misleading = _misleading_frame(summary)
         tables.append(_misleading_table(misleading))
         finding = _misleading_sentence(misleading)
-    which = "" if protocol == PREPARED else "; these ranks are of the models as they come"
+    which = "" if protocol == PREPARED else " The ranks here are under direct evaluation."
     return Section(
         "Which model to pick",
         finding=finding,
-        explanation=f"Potential is the rank on the first component after preparation{which}. The interval is for a "
-        "population of benchmarks like these (benchmarks resampled); the table also gives the one for these benchmarks "
-        "(scores redrawn within their standard errors), the one for other categories of benchmarks (whole categories "
-        "resampled: quote this one where categories are known), and ranks that hold for all models at once (over "
-        "benchmarks one by one: too narrow where those of one category are alike). A share of resamples is no "
-        "probability that a model truly is among the first.",
+        explanation=f"Potential is the rank on the first component under train before test.{which} The interval is for "
+        "a population of benchmarks like these: benchmarks are resampled. The table has three more. One is for these "
+        "benchmarks: scores are redrawn within their standard errors. One is for other categories of benchmarks: "
+        "whole categories are resampled. Quote it where categories are known. One holds for all models at once. It "
+        "resamples single benchmarks, so it is too narrow where benchmarks of one category are alike. A share of "
+        "resamples is not the probability that a model truly is among the first.",
         figures=[figure],
         tables=tables,
     )
@@ -113,8 +113,8 @@ def _misleading_sentence(frame: pd.DataFrame) -> str:
         return "No model's direct rank is off by more than its interval allows."
     first = surely.iloc[0]
     return (
-        f"The direct rank of {count(len(surely), 'model')} is off by more than its interval allows. Most of all "
-        f"{first['model']}: {first['gap']:+.0f} places after preparation (95% interval {first['low']:+.0f} to "
+        f"The direct rank of {count(len(surely), 'model')} is off by more than its interval allows. The largest is "
+        f"{first['model']}: {first['gap']:+.0f} places under train before test (95% interval {first['low']:+.0f} to "
         f"{first['high']:+.0f})."
     )
 
@@ -173,7 +173,7 @@ def _budget_table(summary: FactorsSummary, protocol: str) -> Table:
 
 
 def _misleading_frame(summary: FactorsSummary) -> pd.DataFrame:
-    """Direct rank minus prepared rank: positive where a model is better than its direct rank says."""
+    """Direct rank minus rank under train before test: positive where a model is better than its direct rank says."""
     direct, prepared = (summary.common_ranks[p] for p in PROTOCOLS)
     gap = direct.minus(prepared)
     interval = gap.interval()
@@ -182,7 +182,7 @@ def _misleading_frame(summary: FactorsSummary) -> pd.DataFrame:
             "model": summary.matrix.labels,
             "family": [family or "unknown" for family in summary.matrix.families],
             "direct_rank": direct.rank,
-            "prepared_rank": prepared.rank,
+            "tuned_rank": prepared.rank,
             "gap": gap.rank,
             "low": interval.low,
             "high": interval.high,
@@ -194,11 +194,11 @@ def _misleading_frame(summary: FactorsSummary) -> pd.DataFrame:
 def _misleading_table(frame: pd.DataFrame) -> Table:
     return Table(
         "misleading_direct_ranks",
-        "Models that their direct rank misleads about",
+        "Models whose direct rank misleads",
         frame,
-        formats={"direct_rank": ".0f", "prepared_rank": ".0f", "gap": "+.0f", "low": "+.0f", "high": "+.0f"},
-        labels={"direct_rank": "direct rank", "prepared_rank": "prepared rank", "gap": "places gained"},
-        caption="Positive: better after preparation than the direct rank says. Interval over benchmarks.",
+        formats={"direct_rank": ".0f", "tuned_rank": ".0f", "gap": "+.0f", "low": "+.0f", "high": "+.0f"},
+        labels={"direct_rank": "direct rank", "tuned_rank": "rank under train before test", "gap": "places gained"},
+        caption="Positive: better under train before test than the direct rank suggests. Interval over benchmarks.",
         folded=True,
     )
 
@@ -236,9 +236,10 @@ def completion_section(summary: FactorsSummary) -> Section | None:
         finding=f"{count(missing, 'cell is', 'cells are')} missing and predicted."
         if missing
         else "No cell is missing.",
-        explanation="A one-factor model (intercept and loading by benchmark, ability by model) is fitted to the known "
-        "cells. Each known cell is hidden once and predicted from the rest; the intervals are scaled so that 95% of "
-        "the hidden cells of the other groups lie inside. Missing is taken to be unrelated to the score.",
+        explanation="A model with one factor is fitted to the known cells: each benchmark has an intercept and a "
+        "loading, each model an ability. Each known cell is hidden once and predicted from the rest. The intervals "
+        "are scaled so that 95% of the hidden cells in the other groups lie inside. All this assumes that whether a "
+        "cell is missing has nothing to do with its score.",
         figures=charts,
         tables=tables,
     )
@@ -281,7 +282,7 @@ def _prediction_tables(predictions: pd.DataFrame) -> list[Table]:
             first[["model", "family", "benchmark", "protocol", "information"]],
             formats=formats,
             labels={"information": "uncertainty of the model's ability removed"},
-            caption="Share of the variance of the model's ability that this one cell would remove.",
+            caption="How much of the variance of the model's ability this one cell would remove.",
         ),
         Table(
             "predicted_cells",
@@ -327,7 +328,7 @@ def _completion_charts(summary: FactorsSummary) -> list[Figure]:
             focus=True,
             row_height=14,
         )
-        caption = f"{percent(1 - known.mean())} of the cells are missing; a model without any score spans all ranks."
+        caption = f"{percent(1 - known.mean())} of the cells are missing. A model without any score spans all ranks."
         caption += first_shown(len(frame))
         charts.append(
             Figure(f"completed_ranking_{protocol}", f"{figures.PROTOCOL_LABELS[protocol]}", chart, caption=caption)

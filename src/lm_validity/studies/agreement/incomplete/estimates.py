@@ -37,7 +37,7 @@ DRAWS = 400
 SEED = 5  # of the draws, and of the cells that weights are fitted on
 DRAWN_CELLS = 20_000  # that are drawn so often; of larger tables fewer draws are kept in memory
 MINIMUM_MODELS = 3  # with a score; fewer leave nothing to predict from
-HARDLY = 3  # measured cells a model of a family: with fewer, its predictions are those of other families
+HARDLY = 3  # measured cells per model of a family: with fewer, its predictions are those of other families
 NO_COMPARISON = "No two models are known on two benchmarks."
 NO_PROCESS = (
     f"There are fewer than {LEAST_CELLS} known cells or more than {MOST_CELLS:,}, or fewer than {MINIMUM_MODELS} "
@@ -187,7 +187,7 @@ def _audited(matrix: ScoreMatrix, protocol: str) -> np.ndarray:
 
 
 def _hardly_measured(matrix: ScoreMatrix, measured: np.ndarray) -> list[str]:
-    """Families with fewer than 3 measured cells a model, in order of first appearance."""
+    """Families with fewer than 3 measured cells per model, in order of first appearance."""
     families, number = matrix.families, measured.sum(axis=1)
     limit = min(HARDLY, measured.shape[1])
     names = dict.fromkeys(name for name in families if isinstance(name, str))

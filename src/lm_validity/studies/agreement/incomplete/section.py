@@ -10,17 +10,16 @@ from lm_validity.pages.page import Figure, Finding, Section, Table
 from lm_validity.studies.agreement.incomplete.summary import BY_CHANCE, Incomplete, Range, Trust, Value
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix
 from lm_validity.summaries import Missing, is_known, number
-from lm_validity.words import count, decimal, listing, percent, with_interval
+from lm_validity.words import UNDER, count, decimal, listing, percent, with_interval
 
-_WHEN = {"direct": "As the models come", "train_before_test": "After preparation"}
 LEAST_COVERAGE = 0.9
 MOST_DRAWN = 60  # predicted cells in the figure, the most uncertain ones first
 EXPLANATION = (
-    "Pooled agreement counts every comparison of two models on two benchmarks once: the share that agrees less the "
-    "share that does not. A pair of benchmarks with few models in common weighs as little as it knows. The assisted "
-    "estimate adds what a statistical model of the scores says of comparisons that were not measured, and puts right "
-    "what it gets wrong where they were. Neither is computed from a table with filled cells. Ranks are by the mean "
-    "standardised score over all benchmarks, with missing scores drawn from the model again and again."
+    "Pooled agreement counts every comparison of two models on two benchmarks once. It is the share of comparisons "
+    "that agree minus the share that disagree, so a pair of benchmarks with few models in common gets little weight. "
+    "The assisted estimate adds a statistical model's predictions for comparisons that were not measured. It is then "
+    "corrected by the model's errors on comparisons that were. Neither estimate fills missing cells. Ranks are by the "
+    "mean standardised score over all benchmarks, averaged over many draws of the missing scores from the model."
 )
 
 
@@ -32,19 +31,20 @@ def incomplete_findings(found: dict[str, Incomplete]) -> list[Finding]:
 def _finding(protocol: str, one: Incomplete) -> Finding:
     tau = one.kendall_tau
     sentence = (
-        f"{_WHEN[protocol]}, {one.cells:,} of {one.cells + one.missing:,} cells were measured. Pooled over "
-        f"pairs of models{BY_CHANCE if one.missing > one.unplanned else ''}, tau is {_words(tau.mean, tau.interval)}"
+        f"{UNDER[protocol].capitalize()}, {one.cells:,} of {one.cells + one.missing:,} cells were measured. Pooled "
+        f"over pairs of models{BY_CHANCE if one.missing > one.unplanned else ''}, tau is "
+        f"{_words(tau.mean, tau.interval)}"
     )
     if is_known(tau.assisted):
-        sentence += f"; assisted by predictions it is {_words(tau.assisted, tau.assisted_interval)}"
+        sentence += f". Assisted by predictions it is {_words(tau.assisted, tau.assisted_interval)}"
     planned = f"{one.unplanned:,} cells are not planned. " if one.unplanned else ""
     if one.by_scores:
-        planned += f"{count(one.by_scores, 'measured cell')} chosen by earlier scores are not in it. "
+        planned += f"{count(one.by_scores, 'measured cell')} chosen by earlier scores are left out. "
     basis = f"{planned}{tau.comparisons:,} comparisons. Intervals are for other models on these benchmarks."
     if is_known(tau.differ) and tau.differ:
         basis += (
-            " The two differ by more than twice the standard error of their difference: the measured cells are not "
-            "like the others, or the model is wrong for them."
+            " The two estimates differ by more than twice the standard error of their difference. Either the measured "
+            "cells are not typical of the others, or the model predicts them badly."
         )
     return Finding(f"{sentence}.", basis)
 
@@ -81,18 +81,20 @@ def trust_notes(protocol: str, trust: Trust | Missing) -> list[str]:
     )
     notes = [f"{checked}, {percent(number(trust.coverage))} lie inside their 95% interval."]
     if is_known(trust.widening) and trust.widening > 1:
-        notes[0] += f" All intervals are {decimal(number(trust.widening))} times as wide for it."
+        notes[0] += f" All intervals were widened by a factor of {decimal(number(trust.widening))} for this reason."
     if trust.source != AUDIT:
         notes[0] += (
-            " Cells that are hard to predict may all be among the unmeasured ones: only an audit of random unmeasured "
-            "cells shows it (`lm-validity plan --audit 40`)."
+            " The cells that are hard to predict may all be unmeasured. Only an audit of random unmeasured cells can "
+            "show this (`lm-validity plan --audit 40`)."
         )
     if is_known(trust.coverage) and trust.coverage < LEAST_COVERAGE:
-        notes.append(f"{protocol}: fewer than 90% lie inside. Predictions are less certain than their model says.")
+        notes.append(
+            f"{protocol}: fewer than 90% lie inside. The predictions are less certain than their intervals say."
+        )
     if trust.hardly_measured:
         notes.append(
-            f"{protocol}: fewer than 3 measured cells a model in {listing(trust.hardly_measured)}. What is predicted "
-            "for these families rests on other families, and the intervals may be too narrow."
+            f"{protocol}: fewer than 3 measured cells per model in {listing(trust.hardly_measured)}. Predictions for "
+            "these families rest on other families, and their intervals may be too narrow."
         )
     return notes
 
@@ -137,7 +139,7 @@ def _rank_table(protocol: str, frame: pd.DataFrame) -> Table:
         frame,
         formats={"rank": ".1f", "low": ".1f", "high": ".1f"},
         labels={"measured": "cells measured", "low": "from", "high": "to"},
-        caption="95% intervals for what the missing cells would have been; these benchmarks, these items.",
+        caption="95% intervals over the values that missing cells may have had, for these benchmarks and items.",
         folded=True,
     )
 
@@ -166,7 +168,7 @@ def _prediction_table(protocol: str, frame: pd.DataFrame) -> Table:
         frame,
         formats={"predicted": ".3f", "low": ".3f", "high": ".3f"},
         labels={"low": "from", "high": "to"},
-        caption="Not results. The assisted estimates and the ranks above use the same model; no other table does.",
+        caption="Predictions, not results. Only the assisted estimates and the ranks above use the same model.",
         folded=True,
     )
 
@@ -188,6 +190,6 @@ def _prediction_figure(protocol: str, frame: pd.DataFrame) -> Figure:
         f"predictions_{protocol}",
         f"{figures.PROTOCOL_LABELS[protocol]}: predicted, not measured",
         chart,
-        caption=f"Hollow dot: the score that the measured cells suggest. Dashed: its 95% interval.{more}",
+        caption=f"Hollow dot: the predicted score. Dashed line: its 95% interval.{more}",
         wide=True,
     )

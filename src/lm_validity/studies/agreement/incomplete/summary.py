@@ -45,7 +45,7 @@ class Trust:
     """How far predictions can be trusted. `source`: `audit` of random unmeasured cells, or `left out` measured ones.
 
     `coverage`: share of `cells` inside their 95% interval before it is widened; `widening`: factor of all intervals;
-    `hardly_measured`: families with fewer than 3 measured cells a model.
+    `hardly_measured`: families with fewer than 3 measured cells per model.
     """
 
     source: str

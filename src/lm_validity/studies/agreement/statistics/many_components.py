@@ -70,7 +70,7 @@ def share_intervals(scores: np.ndarray, clusters: np.ndarray, components: int = 
     """Bounds (components,) of the first shares of variance: jackknife-t intervals on the logit scale (see
     `jackknife_interval`; a cluster's size is its number of models with a score).
 
-    `clusters`: (models,) whole numbers from 0; each in turn is left out (one a model: for other models; families: for
+    `clusters`: (models,) whole numbers from 0; each in turn is left out (one per model: for other models; families: for
     models of other families). It always holds its estimate; percentiles of resampled shares are biased upwards and can
     lie above it altogether. In 12 simulated worlds of normal and heavy-tailed scores it covered 0.83 to 0.985 at 95%,
     at least as much as percentiles in 10 of them. It fails where few models decide: least with scores of infinite

@@ -146,12 +146,6 @@ def resampled_kendall_tau(signs: PairSigns, weights: np.ndarray, others: PairSig
     return tau
 
 
-def restricted(signs: PairSigns, pairs: np.ndarray) -> PairSigns:
-    """`signs` with only the pairs of models in the mask `pairs` (pairs,) known."""
-    chosen = pairs.astype(float)[:, None]
-    return PairSigns(signs.sign * chosen, signs.known * chosen, signs.first, signs.second)
-
-
 def leave_out_kendall_tau(signs: PairSigns, clusters: np.ndarray) -> np.ndarray:
     """(clusters, columns, columns) tau-b without the models of each cluster in turn.
 

@@ -94,7 +94,7 @@ class Design:
     A *pattern* is a (task, model, arm); all observations of a pattern have the same row of `columns`. P pairs, each
     with S slots (the observations that share its effect), Q patterns, d columns, H standard deviations.
 
-    columns: (Q, d) rows of fixed and group effects: mu, alpha (one a model but the first), beta, then the groups
+    columns: (Q, d) rows of fixed and group effects: mu, alpha (one per model but the first), beta, then the groups
     column_scale: (d,) index into `names` of the sd of that column's effect; -1 for a fixed effect
     fixed_scale: (d,) prior sd of a fixed effect; NaN for a group's column
     pattern: (P, S) row of `columns` of each observation; empty slots have total 0

@@ -58,11 +58,6 @@ class LaplacePosterior:
         """Equal-tailed interval of beta, of probability `level`."""
         return _mixture_interval(self.weights, self.node_means, self.node_sds, level)
 
-    def draw_beta(self, size: int, generator: np.random.Generator) -> np.ndarray:
-        """(size,) draws of beta."""
-        node = generator.choice(len(self.weights), size, p=self.weights)
-        return generator.normal(self.node_means[node], self.node_sds[node])
-
 
 class _Target:
     """The posterior density of the standard deviations; the last mode is where the next Newton iteration starts."""

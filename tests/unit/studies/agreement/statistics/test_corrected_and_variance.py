@@ -16,7 +16,7 @@ from lm_validity.studies.agreement.statistics.corrected import (
     noise_corrected_tau,
     transformed_interval,
 )
-from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs, restricted
+from lm_validity.studies.agreement.statistics.ranking import PairSigns, kendall_tau_matrix, pair_signs
 from lm_validity.studies.agreement.statistics.variance import reliability_of, variance_components
 
 
@@ -84,7 +84,8 @@ def test_means_over_some_pairs_of_models_without_each_cluster_are_those_of_the_t
     observed, limit = mean_tau_left_out(signs, ceiling.expected, chosen, clusters)
     for number in range(-1, 7):
         keep = chosen & (clusters[signs.first] != number) & (clusters[signs.second] != number)
-        tau = kendall_tau_matrix(restricted(signs, keep))
+        kept = PairSigns(signs.sign * keep[:, None], signs.known * keep[:, None], signs.first, signs.second)
+        tau = kendall_tau_matrix(kept)
         assert observed[number + 1] == pytest.approx(mean_over_pairs(tau))
     assert np.isfinite(limit).all() and limit[0] > observed[0]
     everything, whole = mean_tau_left_out(signs, ceiling.expected, np.ones(len(chosen), bool), clusters)

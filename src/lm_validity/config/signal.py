@@ -1,0 +1,25 @@
+"""The configuration's section `signal`: the signal study in two stages."""
+
+from pydantic import Field, model_validator
+
+from lm_validity.config.section import Section
+
+
+class SignalStages(Section):
+    """The signal study in two stages, to save evaluations: every benchmark is scored at 8 checkpoints of the first
+    quarter of training, and the undecided ones at the others too."""
+
+    plan: str = Field(
+        description="Sheet (TSV) of what the first stage decided, which `lm-validity next` writes. Until it is there, "
+        "the first stage runs."
+    )
+    says_something: float = Field(
+        0.75, gt=0, le=1, description="A benchmark says something where its mean rank correlation is at least this."
+    )
+    says_nothing: float = Field(0.35, ge=-1, lt=1, description="It says nothing where that is below this.")
+
+    @model_validator(mode="after")
+    def be_apart(self):
+        if not self.says_nothing < self.says_something:
+            raise ValueError("says_nothing must be below says_something: between them a benchmark is undecided")
+        return self

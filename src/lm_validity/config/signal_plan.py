@@ -1,0 +1,126 @@
+"""The signal study's plan: which checkpoints come first, and which benchmarks get the others.
+
+Standard library and pydantic only: the Snakefile reads this at parse time.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field
+
+from lm_validity.config.plan import Listed
+from lm_validity.config.rows import SheetRow, read_rows
+from lm_validity.config.sheets import Model
+from lm_validity.config.signal import SignalStages
+from lm_validity.errors import InputError
+
+DESCRIBED_IN = "docs/reference/signal.md"
+NUMBER, SHARE = 8, 0.25  # checkpoints of the first stage, and the part of training that they are of
+FEWEST = 4  # checkpoints there: of fewer, a rank correlation says nothing, and the model waits for the second stage
+Verdict = Literal["says something", "says nothing", "undecided"]
+
+
+class DecidedBenchmark(SheetRow):
+    """What the first stage says of a benchmark. round: in which the other checkpoints of an undecided one are scored.
+    rank_correlation: of score and checkpoint, the mean over so many `models`."""
+
+    identified_by: ClassVar[tuple[str, ...]] = ("benchmark",)
+
+    benchmark: Listed
+    round: int = Field(2, ge=2)
+    verdict: Verdict
+    rank_correlation: float | None = Field(None, ge=-1, le=1)
+    models: int | None = Field(None, ge=0)
+
+
+COLUMNS = tuple(DecidedBenchmark.model_fields)
+Decisions = Mapping[tuple[str], DecidedBenchmark]
+
+
+@dataclass(frozen=True)
+class SignalPlan:
+    """settings: the thresholds. first: by model, the checkpoints of the first stage. rows: what is decided so far."""
+
+    settings: SignalStages
+    first: Mapping[str, frozenset[str]]
+    rows: Decisions
+
+    @cached_property
+    def decided(self) -> dict[str, DecidedBenchmark]:
+        """The rows by benchmark."""
+        return {row.benchmark: row for row in self.rows.values()}
+
+    @property
+    def rounds(self) -> dict[int, list[str]]:
+        """Round -> the benchmarks whose other checkpoints are scored in it, in the order of the sheet."""
+        found: dict[int, list[str]] = {}
+        for row in self.rows.values():
+            if row.verdict == "undecided":
+                found.setdefault(row.round, []).append(row.benchmark)
+        return dict(sorted(found.items()))
+
+    def is_planned(self, model: str, benchmark: str, checkpoint: str) -> bool:
+        """Whether the signal study scores the checkpoint; a model that is not in the sheet has no plan."""
+        row = self.decided.get(benchmark)
+        return (row is not None and row.verdict == "undecided") or checkpoint in self.first.get(model, (checkpoint,))
+
+    def verdict(self, rank_correlation: float | None) -> Verdict:
+        """By the mean rank correlation of the first stage; None (no model has one) leaves a benchmark undecided."""
+        if rank_correlation is None or self.settings.says_nothing <= rank_correlation < self.settings.says_something:
+            return "undecided"
+        return "says something" if rank_correlation >= self.settings.says_something else "says nothing"
+
+
+def first_checkpoints(positions: Mapping[str, float], end: float) -> list[str]:
+    """The names of the first stage's checkpoints, in order of training; none where there are fewer than 4.
+
+    `positions`: tokens or iterations by name; `end`: those of the whole training. Of the checkpoints in the first
+    quarter, those nearest to eighths of it: k/8 of the quarter for k = 1 ... 8, one after the other, none twice. All,
+    where there are at most 8.
+    """
+    early = sorted((at, name) for name, at in positions.items() if at <= SHARE * end)
+    if len(early) < FEWEST:
+        return []
+    chosen: set[tuple[float, str]] = set(early) if len(early) <= NUMBER else set()
+    for k in range(1, NUMBER + 1 if not chosen else 1):
+        goal = k / NUMBER * SHARE * end
+        chosen.add(min((one for one in early if one not in chosen), key=lambda one: abs(one[0] - goal)))
+    return [name for _, name in sorted(chosen)]
+
+
+def _of_model(model: Model) -> list[str]:
+    """By tokens where all checkpoints have them (but the final one, which has the model's), else by iterations."""
+    tokens = {point.checkpoint: point.tokens_b for point in model.checkpoints}
+    if tokens.get("final") is None:
+        tokens["final"] = model.tokens_b
+    if None not in tokens.values():
+        return first_checkpoints(tokens, max(tokens.values()))
+    steps = {point.checkpoint: point.iteration for point in model.checkpoints if point.iteration is not None}
+    return first_checkpoints(steps, max(steps.values(), default=0))
+
+
+def read_decisions(path: str | Path, benchmarks: Iterable[str]) -> Decisions:
+    """The rows of a plan; none where the file is not there yet. Raises InputError."""
+    if not Path(path).is_file():
+        return {}
+    known = {"benchmarks": tuple(benchmarks), "study": "signal"}
+    return read_rows(path, DecidedBenchmark, setting="signal: plan", described_in=DESCRIBED_IN, **known)
+
+
+def read_signal_plan(
+    settings: SignalStages | None, models: Iterable[Model], benchmarks: Iterable[str]
+) -> SignalPlan | None:
+    """The plan that a configuration names, for the study's models and benchmarks; None where all checkpoints of all
+    benchmarks are scored. Raises InputError for a bad row, and where no model has a first stage."""
+    if settings is None:
+        return None
+    first = {model.model: frozenset(_of_model(model)) for model in models}
+    if not any(first.values()):
+        raise InputError(
+            f"signal: no model has {FEWEST} checkpoints in the first quarter of its training.",
+            "two stages need them: add checkpoints, or take the section signal out of the configuration.",
+        )
+    return SignalPlan(settings, first, read_decisions(settings.plan, benchmarks))

@@ -1,0 +1,76 @@
+"""Whether a config.json is that of a causal language model, by what transformers lists of architectures.
+
+The lists are read from its source: importing it takes seconds a model, and a login node may have no torch.
+"""
+
+import ast
+import importlib.util
+from functools import cache
+from pathlib import Path
+
+_CAUSAL, _MASKED = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "MODEL_FOR_MASKED_LM_MAPPING_NAMES"
+# of models for other work; some of them load as causal ones, with weights drawn at random or with eyes for the answer
+_OTHER_WORK = (_MASKED, "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES", "MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES")
+_OTHER_WORK += ("MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES", "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES")
+_OTHER_WORK += ("MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES",)
+SEE_AHEAD = ("xlnet", "cpmant")  # listed as causal; each position sees those behind it
+
+UNKNOWN = "models are loaded without remote code: choose a model of a known architecture, or update transformers"
+TAKE_OUT = (
+    "take the model out of the sheet, or choose one with a language modelling head; a masked language model can take "
+    "part in the bias study (`language_models`)"
+)
+
+
+def why_not_causal(config: object) -> tuple[str, str] | None:
+    """(what is wrong with a config.json, what to do), or None for a causal language model. None also where transformers
+    is not installed, or keeps its lists elsewhere: loading the model will say it then."""
+    if not isinstance(config, dict):
+        return "config.json is not an object", "a model folder is what save_pretrained writes"
+    lists = _lists()
+    if lists is None:
+        return None
+    kind, named = config.get("model_type"), [str(one) for one in config.get("architectures") or ()]
+    if kind not in lists["CONFIG_MAPPING_NAMES"] and kind not in lists[_CAUSAL]:
+        return f"transformers does not know model_type {kind!r} of its config.json", UNKNOWN
+    what = f"config.json is not that of a causal language model ({', '.join(named) or f'model_type {kind}'})"
+    if kind not in lists[_CAUSAL] or kind in SEE_AHEAD or (kind == "xlm" and not config.get("causal")):
+        return what, TAKE_OUT
+    others = {one for name in _OTHER_WORK for one in _classes(lists[name])} - _classes(lists[_CAUSAL])
+    if named and (named[0] in others or _has_no_head(config, named[0], lists)):
+        return what, TAKE_OUT
+    return None
+
+
+def _has_no_head(config: dict, name: str, lists: dict[str, dict]) -> bool:
+    """A model's body alone: without tied embeddings nothing stands for its head."""
+    body = name in _classes({0: lists["MODEL_MAPPING_NAMES"].get(config["model_type"], ())})
+    return body and (config["model_type"] in lists[_MASKED] or config.get("tie_word_embeddings") is False)
+
+
+def _classes(table: dict) -> set[str]:
+    return {one for entry in table.values() for one in ((entry,) if isinstance(entry, str) else entry)}
+
+
+@cache
+def _lists() -> dict[str, dict] | None:
+    """Name -> {model_type: class or classes}, from the source of transformers; None where that has not all of them."""
+    found: dict[str, dict] = {}
+    try:
+        (folder,) = importlib.util.find_spec("transformers").submodule_search_locations
+        for file in ("modeling_auto.py", "auto_mappings.py"):
+            text = (Path(folder) / "models" / "auto" / file).read_text(encoding="utf-8")
+            found |= {name: dict(ast.literal_eval(pairs)) for name, pairs in _ordered(ast.parse(text))}
+    except (AttributeError, ValueError, OSError, SyntaxError):
+        return None
+    wanted = {"CONFIG_MAPPING_NAMES", "MODEL_MAPPING_NAMES", _CAUSAL, *_OTHER_WORK}
+    return found if wanted <= set(found) else None
+
+
+def _ordered(module: ast.Module):
+    """(name, list of pairs) of each `NAME = OrderedDict([...])` that is written out."""
+    for node in module.body:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(args=[ast.List(elts=pairs) as listed])):
+                if all(isinstance(one, ast.Tuple) for one in pairs):
+                    yield name, listed

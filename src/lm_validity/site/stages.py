@@ -1,0 +1,84 @@
+"""The signal study's first stage, decided: which benchmarks get the other checkpoints."""
+
+from pathlib import Path
+
+from lm_validity.config.load import Run
+from lm_validity.config.signal_plan import COLUMNS, DecidedBenchmark, read_decisions
+from lm_validity.errors import InputError
+from lm_validity.monitor.planning.sheet import write_sheet
+from lm_validity.run.participants import Participants
+from lm_validity.studies.signal.curves import LearningCurves, read_learning_curves
+from lm_validity.studies.signal.stages import first_stage
+from lm_validity.summaries import is_known
+from lm_validity.words import count, listing
+
+NAMED = 6  # scores listed where some are missing
+
+
+def add_stage(run: Run) -> tuple[list[str], int]:
+    """Write what the first stage says of every benchmark that is not decided yet: lines on them, and how many get the
+    other checkpoints.
+
+    Raises InputError where scores of the first stage are not in the run's table.
+    """
+    plan, configuration = run.signal_plan, run.configuration
+    benchmarks = Participants(run).benchmarks("signal")
+    waiting = [name for name in benchmarks if name not in plan.decided]
+    if not waiting:
+        return [f"the first stage of the signal study has decided on all {len(benchmarks)} benchmarks"], 0
+    scores = run.results / "tables" / "scores.parquet"
+    if not scores.is_file():
+        raise InputError(f"{scores}: no such file.", "run the workflow first; benchmarks are decided by their scores.")
+    learning = read_learning_curves(
+        scores, configuration.models, configuration.benchmarks, configuration.reports.checkpoints, plan.is_planned
+    )
+    _check_finished(run, learning, waiting)
+    number = 1 + max((row.round for row in plan.rows.values()), default=1)
+    rows = [_decide(run, learning, name, number) for name in waiting]
+    place = Path(configuration.signal.plan)
+    write_sheet(
+        place,
+        COLUMNS,
+        [*plan.rows.values(), *rows],
+        unchanged=lambda: read_decisions(place, benchmarks) == plan.rows,
+        read_back=lambda temporary: read_decisions(temporary, benchmarks),
+    )
+    undecided = [row.benchmark for row in rows if row.verdict == "undecided"]
+    lines = [f"  {_describe(row)}" for row in rows]
+    return [*lines, f"{place}: {len(undecided)} of {len(rows)} benchmarks get all checkpoints"], len(undecided)
+
+
+def _decide(run: Run, learning: LearningCurves, benchmark: str, number: int) -> DecidedBenchmark:
+    plan, ties = run.signal_plan, run.configuration.reports.signal.ties
+    value, models = first_stage(learning, benchmark, plan, ties)
+    mean = value if is_known(value) else None
+    return DecidedBenchmark.model_construct(
+        benchmark=benchmark, round=number, verdict=plan.verdict(mean), rank_correlation=mean, models=models
+    )
+
+
+def _describe(row: DecidedBenchmark) -> str:
+    if row.rank_correlation is None:
+        return f"{row.benchmark}: {row.verdict}, no model has a first stage"
+    return f"{row.benchmark}: {row.verdict}, rank correlation {row.rank_correlation:.2f} ({count(row.models, 'model')})"
+
+
+def _check_finished(run: Run, learning: LearningCurves, benchmarks: list[str]) -> None:
+    """Raises InputError where a first stage is not in the table whole."""
+    missing = [
+        f"{model} on {name}"
+        for name in benchmarks
+        for model, first in run.signal_plan.first.items()
+        if first and not first <= set(_checkpoints(learning, name, model))
+    ]
+    if missing:
+        raise InputError(
+            f"{len(missing)} curves of the first stage are not whole in {run.results}/tables yet "
+            f"({listing(missing, NAMED)}).",
+            "run the workflow first.",
+        )
+
+
+def _checkpoints(learning: LearningCurves, benchmark: str, model: str) -> tuple[str, ...]:
+    curve = learning.curves.get(benchmark, {}).get(model)
+    return () if curve is None else curve.checkpoints

@@ -1,0 +1,94 @@
+"""Where tasks stop on the width of their interval: how far each one is, and what the page says of it."""
+
+import pandas as pd
+
+from lm_validity.config.bias_plan import BiasPlan
+from lm_validity.errors import InputError
+from lm_validity.pages.page import Section, Table
+from lm_validity.studies.bias.by_task import NO_SPREAD, effects_by_task
+from lm_validity.studies.bias.summary import BiasSummary, TaskEffect, TaskStop, rows_frame
+from lm_validity.summaries import Missing, is_known
+from lm_validity.words import count, listing
+
+STOPPED, OPEN, ALL = "stopped", "too wide", "all subsamples"
+
+
+def task_stops(trials: pd.DataFrame, plan: BiasPlan | None) -> tuple[TaskStop, ...]:
+    """How far each task with a bias is; none without a plan. `trials` is the frame of `table.pair_arms`.
+
+    Only the width of the bias' interval is read, never where it lies. Raises InputError where the trials are not those
+    of the plan's experiments.
+    """
+    if plan is None:
+        return ()
+    if strange := sorted(set(trials["experiment"]) - set(plan.most)):
+        raise InputError(
+            f"experiment {strange[0]!r} of the trials is not in the configuration.",
+            f"give the configuration that they were made with; it has {', '.join(plan.most)}.",
+        )
+    return tuple(_stop(row, plan) for row in effects_by_task(trials) if row.effect == "bias")
+
+
+def _stop(row: TaskEffect, plan: BiasPlan) -> TaskStop:
+    width = _half_width(row)
+    narrow = is_known(width) and width <= plan.half_width
+    state = (STOPPED if narrow else OPEN) if plan.may_stop(row.experiment, row.task) else ALL
+    return TaskStop(row.experiment, row.task, row.subsamples, plan.most[row.experiment], width, plan.half_width, state)
+
+
+def _half_width(row: TaskEffect) -> float | Missing:
+    if isinstance(row.interval, Missing):
+        return 0.0 if row.interval is NO_SPREAD else row.interval
+    return (row.interval[1] - row.interval[0]) / 2
+
+
+def stop_words(stop: TaskStop) -> str:
+    """`news: 15 of 100 subsamples, stopped because the interval is ±0.0098`."""
+    width = "unknown" if isinstance(stop.half_width, Missing) else f"±{stop.half_width:.4f}"
+    why = {
+        STOPPED: f", stopped because the interval is {width}",
+        OPEN: f", to go on because the interval is {width}",
+        ALL: f", all there are; the interval is {width}",
+    }
+    return f"{stop.task}: {stop.subsamples} of {stop.most} subsamples{why[stop.state]}"
+
+
+def stop_section(summary: BiasSummary) -> Section | None:
+    """How many subsamples each task has, and why it has no more."""
+    if not summary.stops:
+        return None
+    return Section(
+        "Tasks that stopped",
+        finding=" ".join(_sentence(summary, name) for name in summary.experiments),
+        explanation=(
+            f"A task gets further subsamples until the 95% interval of its bias is ±{summary.stops[0].stop_at:g} or "
+            "narrower. Only the width is looked at: not the sign of the bias, its size, or a p. An interval that "
+            "was looked at until it was narrow would be too narrow a little too often. So the interval of a task that "
+            "may stop is never shown narrower than the width that it stops at."
+        ),
+        tables=[
+            Table(
+                "task_stops",
+                "Subsamples by task",
+                rows_frame(TaskStop, summary.stops),
+                formats={"half_width": ".4f", "stop_at": ".4f"},
+                caption="Half-width: of the 95% interval over subsamples, as it was looked at.",
+            )
+        ],
+    )
+
+
+def _sentence(summary: BiasSummary, experiment: str) -> str:
+    own = [stop for stop in summary.stops if stop.experiment == experiment]
+    start = f"{experiment}: " if len(summary.experiments) > 1 else ""
+    if not own:
+        return ""
+    numbers = {state: sum(stop.state == state for stop in own) for state in (STOPPED, OPEN, ALL)}
+    text = (
+        f"{start}{numbers[STOPPED]} of {count(len(own), 'task')} stopped before all {own[0].most} subsamples; the mean "
+        f"number is {sum(stop.subsamples for stop in own) / len(own):.1f}."
+    )
+    if numbers[OPEN]:
+        waiting = listing((stop.task for stop in own if stop.state == OPEN), 6)
+        text += f" Still too wide: {waiting}. `lm-validity next` adds a batch."
+    return text

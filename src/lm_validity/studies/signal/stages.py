@@ -1,0 +1,92 @@
+"""The signal study in two stages: what the first checkpoints say of each benchmark, and what the page says of it."""
+
+import numpy as np
+import pandas as pd
+
+from lm_validity.config.signal_plan import SignalPlan
+from lm_validity.pages.page import Finding, Section, Table
+from lm_validity.studies.signal.curves import LearningCurves
+from lm_validity.studies.signal.statistics.quality import Ties, rank_correlation
+from lm_validity.studies.signal.summary import SignalSummary, Stage, Value
+from lm_validity.summaries import Missing
+from lm_validity.words import count, listing
+
+OPEN = "open"
+NO_CURVE = Missing("No model has a curve at the checkpoints of the first stage.")
+
+
+def first_stage(learning: LearningCurves, benchmark: str, plan: SignalPlan, ties: Ties) -> tuple[Value, int]:
+    """(mean rank correlation of score and checkpoint at the first stage's checkpoints, models that it is the mean of).
+
+    Of the models that count in the benchmark's scores and have all those checkpoints; each weighs the same.
+    """
+    found = []
+    for model in learning.scored(benchmark):
+        curve, first = learning.curves[benchmark][model], plan.first.get(model, frozenset())
+        at = np.isin(np.array(curve.checkpoints, dtype=object), list(first))
+        if first and at.sum() == len(first):
+            found.append(float(rank_correlation(curve.values[at], ties)))
+    return (float(np.mean(found)), len(found)) if found else (NO_CURVE, 0)
+
+
+def stages_of(learning: LearningCurves, plan: SignalPlan | None) -> tuple[Stage, ...]:
+    """What the plan says of each benchmark with a curve; none without a plan."""
+    if plan is None:
+        return ()
+    found = []
+    for benchmark, curves in learning.curves.items():
+        row, most = plan.decided.get(benchmark), max(len(curve.values) for curve in curves.values())
+        if row is None:
+            not_yet = Missing("`lm-validity next` has not looked at it yet.")
+            found.append(Stage(benchmark, OPEN, not_yet, 0, most))
+        else:
+            value = NO_CURVE if row.rank_correlation is None else row.rank_correlation
+            found.append(Stage(benchmark, row.verdict, value, row.models or 0, most))
+    return tuple(found)
+
+
+def stage_findings(summary: SignalSummary) -> list[Finding]:
+    """How many benchmarks the first stage decided, and how."""
+    if not summary.stages:
+        return []
+    names = {
+        verdict: [one.benchmark for one in summary.stages if one.verdict == verdict]
+        for verdict in ("says something", "says nothing", "undecided", OPEN)
+    }
+    decided = len(names["says something"]) + len(names["says nothing"])
+    text = (
+        f"The first quarter of training decides on {decided} of {count(len(summary.stages), 'benchmark')}: "
+        f"{len(names['says something'])} say something early, {len(names['says nothing'])} do not."
+    )
+    if names["undecided"]:
+        text += f" The others have all checkpoints: {listing(names['undecided'], 8)}."
+    if names[OPEN]:
+        text += f" Not looked at yet: {listing(names[OPEN], 8)}; `lm-validity next` does it."
+    return [Finding(text, "Figures of decided benchmarks rest on their first checkpoints; do not compare their signal "
+                          "quality with that of the others.")]  # fmt: skip
+
+
+def stage_section(summary: SignalSummary) -> Section | None:
+    """Each benchmark's verdict, and the checkpoints that its figures rest on."""
+    if not summary.stages:
+        return None
+    rows = [[one.benchmark, one.verdict, one.rank_correlation, one.models, one.checkpoints] for one in summary.stages]
+    return Section(
+        "Two stages",
+        explanation=(
+            "The first stage scores at most 8 checkpoints of the first quarter of training. A benchmark is decided "
+            "where the mean rank correlation of score and checkpoint is high or low. Only the others are scored at all "
+            "checkpoints. How often such a verdict differs from that of whole curves: docs/reference/signal.md."
+        ),
+        tables=[
+            Table(
+                "stages",
+                "What the first stage decided",
+                pd.DataFrame(rows, columns=["benchmark", "verdict", "rank_correlation", "models", "checkpoints"]),
+                formats={"rank_correlation": ".3f"},
+                labels={"checkpoints": "checkpoints here"},
+                caption="Rank correlation: of the first stage, over so many models. Checkpoints here: what the other "
+                "figures of this page rest on, at most.",
+            )
+        ],
+    )

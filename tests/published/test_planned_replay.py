@@ -1,0 +1,107 @@
+"""The published study with a plan, as a replay through every rule: the headline of the estimators on the masked table.
+
+Two replays, about 18 minutes of processor time: `make test-slow`.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.workflow.conftest import Project
+
+from lm_validity.studies.agreement.statistics.ranking import kendall_tau
+from lm_validity.studies.agreement.statistics.sparse.standing import mean_standing, rank_draws
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import sparse_grid  # noqa: E402
+
+PREPARED = "train_before_test"
+CONFIG = Path("config/paper/train_before_test_replay.yaml")
+RESULTS = Path("results/train_before_test_replay")
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.published,
+    pytest.mark.skipif(not sparse_grid.PUBLISHED.is_dir(), reason="no published scores in ../shared/published"),
+]
+
+
+@pytest.fixture(scope="module")
+def table() -> sparse_grid.Published:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        return sparse_grid.Published()
+
+
+@pytest.fixture(scope="module")
+def case(table) -> sparse_grid.Case:
+    """The default plan with seed 0."""
+    return next(sparse_grid.cases(table, 0))
+
+
+def short_names() -> pd.Series:
+    """Id in the published file -> id in the models sheet."""
+    return pd.read_csv(ROOT / "config/paper/train_before_test_models.tsv", sep="\t").set_index("path")["model"]
+
+
+def project_with(case: sparse_grid.Case, folder: Path, served: dict) -> Project:
+    """A project that replays the served scores, with the plan in its configuration."""
+    project, name = Project(folder), short_names()
+    (folder / "all_results.json").write_text(json.dumps(served))
+    rows = "".join(f"{name[model]}\t{benchmark}\n" for model, benchmark in sorted(case.planned))
+    (folder / "list.tsv").write_text(f"model\tbenchmark\n{rows}")
+    where = ("--configfile", str(CONFIG), "--output", "plan.tsv")
+    assert "736 of 1,464 pairs" in project.lm_validity("plan", "--cells", "list.tsv", *where).stdout
+    (folder / CONFIG).write_text(f"{(folder / CONFIG).read_text()}\nplan: plan.tsv\n")
+    return project
+
+
+@pytest.fixture(scope="module")
+def replayed(case, tmp_path_factory) -> Project:
+    served = json.loads((sparse_grid.PUBLISHED / "scores.json").read_text())
+    project = project_with(case, tmp_path_factory.mktemp("planned"), served)
+    project.snakemake("--configfile", str(CONFIG))
+    return project
+
+
+def test_the_page_has_the_headline_of_the_same_seed_without_the_workflow(replayed, table, case):
+    check_headline(replayed, table, case)
+
+
+def check_headline(project: Project, table: sparse_grid.Published, case: sparse_grid.Case) -> None:
+    """Against `measure` of the same plan: the fit takes other cells to find its weights, so ranks may differ a bit."""
+    expected = sparse_grid.measure(table, case, 0)
+    summary = json.loads((project.folder / RESULTS / "reports/agreement/summary.json").read_text())
+    found = summary["incomplete"][PREPARED]
+    assert (found["cells"], found["missing"], found["unplanned"], found["by_scores"]) == (736, 728, 728, 0)
+    assert found["kendall_tau"]["mean"] == pytest.approx(expected["pooled"], abs=1e-12)
+    assert found["kendall_tau"]["assisted"] == pytest.approx(expected["assisted"], abs=0.02)
+    assert abs(expected["pooled error"]) <= 0.025 and expected["hours"] <= 0.25
+    ranks = pd.DataFrame(found["ranks"]).T.loc[short_names()[table.models]]
+    (low, high), truth = np.array(ranks["interval"].tolist()).T, rank_draws(table.scores[None])[0]
+    assert np.mean((low <= truth) & (truth <= high)) >= 0.92
+    tau = kendall_tau(-ranks["rank"].to_numpy(float), mean_standing(table.scores))
+    assert tau >= 0.94 and tau == pytest.approx(expected["ranking tau"], abs=0.01)
+    page = json.loads((project.folder / RESULTS / "reports/agreement/page.json").read_text())
+    assert any("736 of 1,464 cells were measured" in one["sentence"] for one in page["findings"])
+    # direct scores of all, 61 models of which 24 plainly and in chat; a planned cell is tuned with 3 rates
+    said = project.lm_validity("status", "--configfile", str(CONFIG), "--no-matrix").stdout
+    assert " cells done (100.0%)." in said and "736 of 1,464" in said
+
+
+def test_scores_of_cells_that_are_not_planned_change_no_byte(replayed, table, case, tmp_path):
+    """Absurd prepared scores there: the tables, from which all reports are made, are the same."""
+    served = json.loads((sparse_grid.PUBLISHED / "scores.json").read_text())
+    for key, value in ((PREPARED, 0.999), (f"{PREPARED}_stderr", 0.5)):
+        for benchmark in table.benchmarks:
+            column = served[key][benchmark]
+            column |= {model: value for model in table.models if (model, benchmark) not in case.planned}
+    project = project_with(case, tmp_path, served)
+    project.snakemake("scores", "--configfile", str(CONFIG))
+    names, run = {"scores.parquet", "selections.parquet", "items.parquet"}, RESULTS.name
+    assert names <= set(replayed.tables(run)) and project.tables(run) == replayed.tables(run)

@@ -1,0 +1,202 @@
+"""Plans on the published table: the null, another target, a family that is left out, cells that scores chose."""
+
+import itertools
+import json
+import random
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import sparse_grid  # noqa: E402
+from sparse_rounds import Measuring  # noqa: E402
+
+from lm_validity.config.plan import AUDIT, BY_SCORES  # noqa: E402
+from lm_validity.monitor.planning.designs import balanced, cheap_and_block  # noqa: E402
+from lm_validity.monitor.planning.savings import Cost  # noqa: E402
+from lm_validity.site.rounds import parse_goal  # noqa: E402
+from lm_validity.studies.agreement.incomplete.estimates import incomplete_protocols  # noqa: E402
+from lm_validity.studies.agreement.report import report_agreement  # noqa: E402
+from lm_validity.studies.agreement.score_matrix import read_score_matrix  # noqa: E402
+from lm_validity.studies.agreement.statistics.ranking import pair_signs  # noqa: E402
+from lm_validity.studies.agreement.statistics.sparse.pooled import assisted_tau, pooled_tau  # noqa: E402
+from lm_validity.studies.agreement.statistics.sparse.process import fit_process  # noqa: E402
+from lm_validity.studies.agreement.statistics.sparse.standing import expected_signs  # noqa: E402
+from lm_validity.tables.formats.import_lm_harmony import read_lm_harmony  # noqa: E402
+from lm_validity.tables.schema import SCORES, write_table  # noqa: E402
+
+DIRECT, PREPARED = "direct", "train_before_test"
+UNIT = Cost(1.0, 1.0)
+
+pytestmark = [
+    pytest.mark.published,
+    pytest.mark.skipif(not sparse_grid.PUBLISHED.is_dir(), reason="no published scores in ../shared/published"),
+]
+
+
+@pytest.fixture(scope="module")
+def table() -> sparse_grid.Published:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT)
+        return sparse_grid.Published()
+
+
+@pytest.fixture(scope="module")
+def rows(table) -> pd.DataFrame:
+    """The published scores of the 24 benchmarks."""
+    found = read_lm_harmony(sparse_grid.PUBLISHED / "scores.json")
+    return found[found.benchmark.isin(table.benchmarks)]
+
+
+def files_of(folder: Path, rows: pd.DataFrame, protocol: str, kept: dict[tuple, str]) -> list[Path]:
+    """[scores, models, benchmarks, plan]: of one protocol only the cells `kept` (their reasons), of others all."""
+    pairs = pd.MultiIndex.from_frame(rows[["model", "benchmark"]])
+    write_table(rows[(rows.protocol != protocol) | pairs.isin(list(kept))], SCORES, folder / "scores.parquet")
+    lines = "".join(f"{model}\t{benchmark}\t{reason}\n" for (model, benchmark), reason in kept.items())
+    (folder / "plan.tsv").write_text("\t".join(("model", "benchmark", "reason")) + "\n" + lines)
+    sheets = [sparse_grid.PUBLISHED / f"{name}.csv" for name in ("models", "benchmarks")]
+    return [folder / "scores.parquet", *sheets, folder / "plan.tsv"]
+
+
+def default_plan(table, seed: int) -> np.ndarray:
+    """(models, benchmarks) True where the default plan of this seed has a cell."""
+    size = dict(zip(table.models, table.size[:, 0], strict=True))
+    planned = {(one.model, one.benchmark) for one in cheap_and_block(table.costs, size, seed)}
+    return np.array([[(model, name) in planned for name in table.benchmarks] for model in table.models])
+
+
+# ---- columns shuffled ------------------------------------------------------------------------------------------------
+
+
+def null_deviation(known: np.ndarray) -> float:
+    """Standard deviation of the pooled tau where every column is in random order, without ties.
+
+    tau of n common models has the variance v(n) = 2 (2 n + 5) / (9 n (n - 1)) (Kendall 1938). Taus of two pairs of
+    benchmarks are uncorrelated, also where they share a benchmark: given that column, each has the mean 0. The pooled
+    tau weighs them by their comparisons c = n (n - 1) / 2, so its variance is sum c² v / (sum c)².
+    """
+    common = (known[:, :, None] & known[:, None, :]).sum(axis=0)[np.triu_indices(known.shape[1], 1)].astype(float)
+    comparisons, variance = common * (common - 1) / 2, 2 * (2 * common + 5) / (9 * common * (common - 1))
+    return float(np.sqrt((comparisons**2 * variance).sum()) / comparisons.sum())
+
+
+def test_the_null_deviation_is_that_of_all_orders_of_three_columns():
+    """Four models on three benchmarks of which the third lacks one: 24 x 6 tables, the first column's order fixed."""
+    known = np.ones((4, 3), dtype=bool)
+    known[3, 2] = False
+    taus = []
+    for second, third in itertools.product(itertools.permutations(range(4)), itertools.permutations(range(3))):
+        scores = np.column_stack([np.arange(4.0), second, [*third, np.nan]])
+        taus.append(pooled_tau(pair_signs(scores)).mean)
+    assert np.mean(taus) == pytest.approx(0) and np.std(taus) == pytest.approx(null_deviation(known))
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_shuffled_columns_pool_to_zero_with_no_more_spread_than_chance(table, sparse):
+    """The full table's own tau of shuffled columns has a standard deviation of .005, a plan's one of .012."""
+    values, found = [], []
+    for seed in range(100):
+        known = default_plan(table, seed) if sparse else np.ones(table.scores.shape, dtype=bool)
+        shuffled = np.random.default_rng(seed).permuted(table.scores, axis=0)
+        values.append(pooled_tau(pair_signs(np.where(known, shuffled, np.nan))).mean)
+        found.append(null_deviation(known))
+    deviation = np.mean(found)
+    assert deviation == pytest.approx(0.0120 if sparse else 0.0053, abs=2e-4)
+    assert abs(np.mean(values)) < 4 * deviation / 10 < 0.02
+    assert np.abs(values).max() < 4 * deviation
+    # ties make it a little less
+    assert 0.75 * deviation < np.std(values) < 1.2 * deviation
+
+
+@pytest.mark.slow
+def test_shuffled_columns_are_zero_for_the_assisted_tau_too(table):
+    """Direct scores and sizes still say which model is better; what that gets wrong is put right."""
+    found = []
+    for seed in range(20):
+        scores = np.random.default_rng(seed).permuted(table.scores, axis=0)
+        scores = np.where(default_plan(table, seed), scores, np.nan)
+        process = fit_process(scores, table.stderr, table.direct, table.size, table.families, seed)
+        one = assisted_tau(pair_signs(scores), expected_signs(process))
+        found.append((one.mean, one.standard_error))
+    values, errors = np.array(found).T
+    assert abs(values.mean()) < 0.02 and np.abs(values / errors).max() < 4
+
+
+# ---- the direct scores as target -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("share", [0.25, 0.5])
+def test_intervals_of_predicted_direct_scores_hold_what_they_claim(table, rows, tmp_path, share):
+    """The direct table with holes and no other table beside it: sizes and families only."""
+    hours, inside = dict.fromkeys(table.costs, UNIT), []
+    truth = rows[rows.protocol == DIRECT].set_index(["model", "benchmark"])["value"]
+    for seed in range(3):
+        kept = {(one.model, one.benchmark): one.reason for one in balanced(hours, seed, share * len(hours))}
+        matrix = read_score_matrix(*files_of(tmp_path, rows[rows.protocol == DIRECT], DIRECT, kept)[:3])
+        found = incomplete_protocols(matrix)[DIRECT]
+        assert (found.cells, len(found.predictions)) == (len(kept), len(hours) - len(kept))
+        inside += [
+            one.interval.low <= truth[one.model, one.benchmark] <= one.interval.high for one in found.predictions
+        ]
+    assert 0.90 < np.mean(inside) < 0.97
+
+
+# ---- a family that is left out ---------------------------------------------------------------------------------------
+
+
+def audited_family(table, rows, folder: Path, family: str) -> list[Path]:
+    """All is measured, but of one family the two cheapest benchmarks, and 40 random cells of the rest as an audit."""
+    order = sorted(table.benchmarks, key=lambda name: sum(table.costs[model, name].hours for model in table.models))
+    members = {model for model, name in zip(table.models, table.families, strict=True) if name == family}
+    kept = {pair: "block" for pair in table.costs if pair[0] not in members or pair[1] in order[:2]}
+    rest = [pair for pair in table.costs if pair not in kept]
+    return files_of(folder, rows, PREPARED, kept | dict.fromkeys(random.Random(0).sample(rest, 40), AUDIT))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("family", "warned"), [("Llama", True), ("Gemma", False)])
+def test_the_page_warns_where_an_audit_of_a_family_finds_too_few_inside(table, rows, tmp_path, family, warned):
+    """What other families say of Llama models is surer of itself than it should be; of Gemma models it is right."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lm_validity.pages.page.save_figure", lambda spec, stem: None)
+        *files, plan = audited_family(table, rows, tmp_path, family)
+        report_agreement(*files, tmp_path / "report", resamples=0, plan=plan)
+    summary, page = (json.loads((tmp_path / "report" / name).read_text()) for name in ("summary.json", "page.json"))
+    trust = summary["incomplete"][PREPARED]["trust"]
+    assert (trust["source"], trust["cells"]) == ("audit", 40) and trust["widening"] > 1
+    assert (trust["coverage"] < 0.9) == warned == ("fewer than 90% lie inside" in json.dumps(page))
+    predicted = pd.read_csv(tmp_path / "report" / "tables" / f"predictions_{PREPARED}.csv")
+    truth = rows[rows.protocol == PREPARED].set_index(["model", "benchmark"])["value"]
+    names = pd.read_csv(files[1]).set_index("display_name")["model_id"]
+    values = [truth[names[model], b] for model, b in zip(predicted.model, predicted.benchmark, strict=True)]
+    # widened by what the audit shows
+    assert len(values) == 136 and np.mean((predicted.low <= values) & (values <= predicted.high)) > 0.9
+
+
+# ---- cells that scores chose -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_planned_tau_is_right_where_that_of_all_measured_cells_is_not(table, rows, tmp_path):
+    """A fifth of the cells at random, then a round as `next` chooses it: models that are close, as many cells again."""
+    planned = {
+        (one.model, one.benchmark): one.reason for one in balanced(dict.fromkeys(table.costs, UNIT), 0, 0.2 * 1464)
+    }
+    known = np.array([[(model, name) in planned for name in table.benchmarks] for model in table.models])
+    active = Measuring(table, known)
+    assert active.add_round(parse_goal("rank=0.6"), 0)
+    chosen = [(table.models[i], table.benchmarks[j]) for i, j in zip(*np.nonzero(active.known), strict=True)]
+    reasons = {pair: planned.get(pair, BY_SCORES) for pair in chosen}
+    assert sum(reason == BY_SCORES for reason in reasons.values()) == 147
+    files = files_of(tmp_path, rows, PREPARED, reasons)
+    truth = pooled_tau(pair_signs(table.scores)).mean
+    found, every = (incomplete_protocols(read_score_matrix(*given))[PREPARED] for given in (files, files[:3]))
+    assert (found.by_scores, every.by_scores, found.cells) == (147, 0, every.cells)
+    assert abs(found.kendall_tau.mean - truth) < 0.05 and found.kendall_tau.interval.low < truth
+    assert abs(found.kendall_tau.assisted - truth) < 0.05
+    assert every.kendall_tau.mean - truth < -0.15

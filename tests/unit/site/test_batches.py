@@ -1,0 +1,263 @@
+"""The bias study in batches: which tasks get another one, what that changes, and what the page says of it."""
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.unit.config.test_bias_configuration import make_run  # noqa: F401 (a fixture)
+from tests.unit.run.test_planned_grid import description
+
+from lm_validity.cli import rounds as command
+from lm_validity.cli.reports import bias as report_command
+from lm_validity.config.load import load_run
+from lm_validity.errors import InputError
+from lm_validity.files import write_json
+from lm_validity.monitor.planning.describe import describe_plans
+from lm_validity.run.grid import Grid
+from lm_validity.site.batches import add_batch
+from lm_validity.studies.bias.by_task import effects_by_task
+from lm_validity.studies.bias.effects import missing_trials
+from lm_validity.studies.bias.table import pair_arms, read_trials
+from lm_validity.tables.schema import TRIALS, write_table
+
+STOP = {"stop_at_half_width": 0.02, "plan": "plan.tsv", "subsamples_a_cell": 5}
+EXPERIMENTS = {"head": {"m": [10], "n": [30, 200], "subsamples": {30: 22, 200: 12}}}
+ROW = "experiment\ttask\tround\tsubsamples\thalf_width\n"
+CONFIG = Path("run.yaml")
+
+
+@pytest.fixture
+def start(make_run):  # noqa: F811
+    """Write the configuration and load it; options of the section `bias`, and how many cells share a job."""
+
+    def make(cells=1, **bias):
+        section = {"language_models": "models.tsv", "tasks": "tasks.tsv", "experiments": EXPERIMENTS, **STOP, **bias}
+        make_run()  # writes the sheets
+        more = {"batching": {"pretrain_on_test": {"cells": cells}}}
+        write_json(CONFIG, {"name": "run", "studies": ["bias"], "bias": section, **more})
+        return load_run(CONFIG)
+
+    return make
+
+
+def subsamples(run) -> dict:
+    """By (task, n): the subsamples of the grid, each once in a language model."""
+    found: dict = {}
+    for job in Grid(run).jobs.values():
+        for cell in job.cells:
+            found.setdefault((cell.model, cell.task, cell.n), []).extend(range(cell.first, cell.last + 1))
+    assert all(len(set(drawn)) == len(drawn) for drawn in found.values())
+    return {key[1:]: max(drawn) for key, drawn in found.items() if set(drawn) == set(range(1, len(drawn) + 1))}
+
+
+def measure(run, spread: dict[str, float], shift: float = 0.0, total: int = 2000) -> pd.DataFrame:
+    """What the workflow would do up to the table: a bias around `shift` with a standard deviation by task."""
+    rows = []
+    for job in Grid(run).jobs.values():
+        for cell in job.cells:
+            for number in range(cell.first, cell.last + 1):
+                rng = np.random.default_rng([number, cell.n, *cell.task.encode(), *cell.model.encode()])
+                test = round(total * (0.5 + shift + spread[cell.task] * rng.normal()))
+                key = (cell.experiment, cell.model, cell.task, cell.m, cell.n, number)
+                arms = {"base": total // 2, "extra": total // 2, "test": test}
+                rows += [(*key, arm, correct, total, None, f"{number}") for arm, correct in arms.items()]
+    frame = pd.DataFrame(rows, columns=TRIALS.names)
+    write_table(frame, TRIALS, run.results / "tables" / "trials.parquet")
+    return frame
+
+
+def test_without_the_option_every_task_has_all_subsamples(start):
+    run = start(stop_at_half_width=None, plan=None)
+    assert run.bias_plan is None and describe_plans(run) == []
+    assert subsamples(run) == {(task, n): most for task in ("news", "mail") for n, most in ((30, 22), (200, 12))}
+
+
+def test_the_first_batch_holds_ten_subsamples_in_whole_cells(start):
+    assert subsamples(start())["news", 200] == subsamples(start())["news", 30] == 10
+    assert subsamples(start(subsamples_a_cell=4))["news", 30] == 12
+    assert subsamples(start(subsamples_a_cell=25))["news", 30] == 22
+
+
+@pytest.mark.parametrize("cells", [1, 3, "all"])
+def test_a_further_batch_changes_no_job_of_an_earlier_one(start, cells):
+    before = description(Grid(start(cells)))
+    Path("plan.tsv").write_text(f"{ROW}head\tmail\t2\t15\t0.03\n")
+    second = start(cells)
+    assert subsamples(second) == {("news", 30): 10, ("news", 200): 10, ("mail", 30): 15, ("mail", 200): 12}
+    Path("plan.tsv").write_text(f"{ROW}head\tmail\t2\t15\t0.03\nhead\tmail\t3\t20\t\nhead\tnews\t3\t15\t\n")
+    third = start(cells)
+    assert subsamples(third) == {("news", 30): 15, ("news", 200): 12, ("mail", 30): 20, ("mail", 200): 12}
+    descriptions = [before, description(Grid(second)), description(Grid(third))]
+    assert all(one.items() < two.items() for one, two in itertools.pairwise(descriptions))
+
+
+def test_the_cells_are_those_of_the_whole_study(start):
+    """So a study that first ran in batches and then in full, or the other way round, computes nothing twice."""
+    Path("plan.tsv").write_text(
+        f"{ROW}head\tmail\t2\t20\t\nhead\tnews\t2\t20\t\nhead\tmail\t3\t25\t\nhead\tnews\t3\t25\t\n"
+    )
+    whole = start(stop_at_half_width=None, plan=None)
+    assert set(Grid(start()).cells()) == set(Grid(whole).cells())
+
+
+def test_wide_tasks_go_on_and_narrow_ones_stop(start, capsys):
+    run, spread = start(), {"news": 0.005, "mail": 0.08}
+    measure(run, spread)
+    command.next_round(None, CONFIG)
+    said = capsys.readouterr().out
+    assert "news: 10 of 22 subsamples, stopped because the interval is ±0.00" in said
+    assert "mail: 10 of 22 subsamples, to go on because the interval is ±0.0" in said
+    assert "plan.tsv: 5 more subsamples for 1 of 2 tasks" in said
+    run = load_run(CONFIG)
+    assert subsamples(run) == {("news", 30): 10, ("news", 200): 10, ("mail", 30): 15, ("mail", 200): 12}
+    (row,) = run.bias_plan.rows.values()
+    assert row.half_width == pytest.approx(_half_widths(run, run.bias_plan)["mail"], rel=1e-5)
+    assert "head: 10 to 15 of 22 subsamples of 2 tasks" in describe_plans(run)[0]
+    with pytest.raises(InputError, match=r"4 planned batches are not in .*mail") as caught:
+        command.next_round(None, CONFIG)
+    assert "run the workflow" in caught.value.hint
+    for total in (20, 22, 22):  # until all there are
+        measure(run, spread)
+        command.next_round(None, CONFIG)
+        run = load_run(CONFIG)
+        assert subsamples(run)["mail", 30] == total
+    said = capsys.readouterr().out
+    assert "mail: 22 of 22 subsamples, all there are" in said and "gets another batch" in said
+
+
+def _half_widths(run, plan) -> dict:
+    trials = read_trials(run.results / "tables" / "trials.parquet")
+    return {row.task: np.diff(row.interval)[0] / 2 for row in effects_by_task(trials) if row.effect == "bias"}
+
+
+@pytest.mark.parametrize("shift", [0.0, 0.3, -0.3])
+def test_only_the_width_decides(start, shift):
+    """Trials that are all moved by 30 points: the same tasks go on, with the same widths."""
+    run = start()
+    measure(run, {"news": 0.005, "mail": 0.06}, shift)
+    add_batch(run)
+    (row,) = load_run(CONFIG).bias_plan.rows.values()
+    assert (row.task, row.round, row.subsamples) == ("mail", 2, 15)
+    assert row.half_width == pytest.approx(0.03395, abs=1e-4)
+
+
+def test_tasks_without_any_spread_stop(start):
+    run = start()
+    measure(run, {"news": 0.0, "mail": 0.0})
+    lines, added = add_batch(run)
+    assert added == 0 and not Path("plan.tsv").exists() and "±0.0000" in lines[0]
+
+
+def test_a_batch_that_another_command_added_meanwhile_is_not_lost(start):
+    run = start()
+    measure(run, {"news": 0.005, "mail": 0.08})
+    Path("plan.tsv").write_text(f"{ROW}head\tnews\t2\t15\t\n")
+    with pytest.raises(InputError, match="changed while"):
+        add_batch(run)
+    assert "mail" not in Path("plan.tsv").read_text()
+
+
+def test_an_interval_that_may_have_stopped_is_never_narrower_than_the_width(start):
+    run = start()
+    rows = measure(run, {"news": 0.005, "mail": 0.08}, 0.01)
+    trials, plan = pair_arms(rows), run.bias_plan
+    shown = {row.task: row for row in effects_by_task(trials, plan) if row.effect == "bias"}
+    own = {row.task: row for row in effects_by_task(trials) if row.effect == "bias"}
+    assert shown["mail"] == own["mail"] and shown["news"].mean == own["news"].mean
+    low, high = shown["news"].interval
+    assert (high - low) / 2 == pytest.approx(0.02) and np.diff(own["news"].interval)[0] / 2 < 0.01
+    reach = shown["news"].excluded_beyond - abs(own["news"].mean)
+    assert reach == pytest.approx(
+        0.02 * (own["news"].excluded_beyond - own["news"].mean) / (np.diff(own["news"].interval)[0] / 2)
+    )
+    boosts = [[row for row in effects_by_task(trials, one) if row.effect == "boost"] for one in (plan, None)]
+    assert boosts[0] == boosts[1]
+    Path("plan.tsv").write_text(f"{ROW}head\tnews\t2\t25\t\n")
+    whole = {row.task: row for row in effects_by_task(trials, load_run(CONFIG).bias_plan) if row.effect == "bias"}
+    assert whole["news"] == own["news"]  # all subsamples are planned: nothing was stopped
+
+
+def test_what_is_not_planned_is_not_missing(start):
+    Path("plan.tsv").write_text(f"{ROW}head\tmail\t2\t15\t\n")
+    run = start()
+    trials = pair_arms(measure(run, {"news": 0.01, "mail": 0.08}))
+    assert missing_trials(trials, "bias", run.bias_plan).empty and not missing_trials(trials, "bias").empty
+    fewer = trials[~((trials.task == "news") & (trials.subsample == 4) & (trials.n == 30))]
+    gaps = missing_trials(fewer, "bias", run.bias_plan)
+    assert set(gaps.task) == {"news"} and set(gaps.expected) == {10} and set(gaps.subsamples) == {9}
+
+
+def test_the_page_says_how_many_subsamples_and_why(start):
+    run = start()
+    measure(run, {"news": 0.005, "mail": 0.08})
+    trials, output = run.results / "tables" / "trials.parquet", Path("report")
+    report_command(trials, output, "laplace", "overdispersed", CONFIG)
+    summary = json.loads((output / "summary.json").read_text())
+    stops = {row["task"]: (row["subsamples"], row["most"], row["state"]) for row in summary["stops"]}
+    assert stops == {"news": (10, 22, "stopped"), "mail": (10, 22, "too wide")}
+    page = json.dumps(json.loads((output / "page.json").read_text()))
+    assert "1 of 2 tasks stopped before all 22 subsamples; the mean number is 10.0" in page
+    assert "Still too wide: mail" in page
+    assert not any("gaps" in note for note in summary["notes"])
+    report_command(trials, output, "laplace", "overdispersed", None)
+    assert json.loads((output / "summary.json").read_text())["stops"] == []
+
+
+def test_trials_of_another_configuration_are_named(start):
+    run = start()
+    rows = measure(run, {"news": 0.005, "mail": 0.08}).assign(experiment="other")
+    write_table(rows, TRIALS, Path("other.parquet"))
+    with pytest.raises(InputError, match="'other' of the trials is not in the configuration"):
+        report_command(Path("other.parquet"), Path("report"), "laplace", "overdispersed", CONFIG)
+
+
+@pytest.mark.parametrize(
+    ("bias", "problem"),
+    [
+        ({"plan": None}, "go together"),
+        ({"stop_at_half_width": None}, "go together"),
+        ({"subsamples_a_cell": "all"}, "needs a number of subsamples_a_cell"),
+        ({"stop_at_half_width": 0}, "stop_at_half_width"),
+    ],
+)
+def test_settings_that_do_not_fit_are_named(start, bias, problem):
+    with pytest.raises(InputError, match=problem):
+        start(**bias)
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ("head\tpost\t2\t15\t\n", "row 2, column 'task', value 'post': no task of the bias study"),
+        ("body\tmail\t2\t15\t\n", "row 2, column 'experiment', value 'body'"),
+        ("head\tmail\t1\t15\t\n", "row 2, column 'round'"),
+        ("head\tmail\t2\t13\t\n", "13 subsamples are no multiple of 5"),
+        ("head\tmail\t2\t10\t\n", "10 subsamples are no more than an earlier round's"),
+        ("head\tmail\t2\t15\t\nhead\tmail\t2\t20\t\n", "occurs twice"),
+    ],
+)
+def test_a_bad_row_of_the_plan_is_named(start, row, problem):
+    Path("plan.tsv").write_text(ROW + row)
+    with pytest.raises(InputError, match=problem):
+        start()
+
+
+def test_next_and_rounds_need_something_to_add(start, monkeypatch):
+    start(stop_at_half_width=None, plan=None)
+    with pytest.raises(InputError, match="no study of it goes on without a goal"):
+        command.next_round(None, CONFIG)
+    start()
+    runs = []
+
+    def run_workflow(configfile, *options):
+        runs.append(options)
+        measure(load_run(configfile), {"news": 0.005, "mail": 0.045})
+
+    monkeypatch.setattr(command, "_run_workflow", run_workflow)
+    command.rounds(None, ["--cores", "1"], CONFIG)
+    assert 1 < len(runs) < 5 and set(runs) == {("--cores", "1")}
+    widths = _half_widths(load_run(CONFIG), None)
+    assert max(widths.values()) <= 0.02 and subsamples(load_run(CONFIG))["news", 30] == 10

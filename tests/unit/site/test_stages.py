@@ -1,0 +1,270 @@
+"""The signal study in two stages: which checkpoints come first, what is decided, and what a decision changes."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from tests.unit.run.test_planned_grid import description
+
+from lm_validity.cli import rounds as command
+from lm_validity.config.load import load_run
+from lm_validity.config.signal_plan import first_checkpoints
+from lm_validity.errors import InputError
+from lm_validity.files import write_json
+from lm_validity.monitor.planning.describe import describe_plans
+from lm_validity.run.grid import Grid
+from lm_validity.site.stages import add_stage
+from lm_validity.studies.signal.options import make_options
+from lm_validity.studies.signal.report import report_signal
+from lm_validity.tables.schema import SCORES, write_table
+
+CONFIG = Path("run.yaml")
+POINTS = [f"p{i:02}" for i in range(1, 33)]  # and the final one at 33 billion tokens
+EARLY = [f"p{i:02}" for i in range(1, 9)]
+BENCHMARKS = ("rising", "flat", "unsure", "falling")
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """Write sheets and configuration and load them; two models of 33 checkpoints, one of 3, one that only agrees."""
+    monkeypatch.chdir(tmp_path)
+    points = "".join(f"{name}\t{1000 * i}\t{float(i)}\n" for i, name in enumerate(POINTS, 1))
+    Path("points.tsv").write_text(f"checkpoint\titeration\ttokens_b\n{points}")
+    Path("few.tsv").write_text("checkpoint\titeration\ttokens_b\nhalf\t5\t16\nmore\t9\t30\n")
+    models = [("a", "points.tsv", "signal"), ("b", "points.tsv", "signal,agreement"), ("few", "few.tsv", "signal")]
+    rows = "".join(
+        f"{name}\torg/{name}\t{of}\t33\t{studies}\n" for name, of, studies in (*models, ("c", "", "agreement"))
+    )
+    Path("models.tsv").write_text(f"model\tpath\tcheckpoints\ttokens_b\tstudies\n{rows}")
+
+    def make(size="auto", studies=("signal",), benchmarks=BENCHMARKS, signal=None, **more):
+        named = "".join(f"{name}\n" for name in benchmarks)
+        Path("benchmarks.tsv").write_text(f"benchmark\n{named}")
+        batching = {"evaluate_model": {"benchmarks": size, "checkpoints": size}}
+        values = {"name": "run", "studies": list(studies), "models": "models.tsv", "benchmarks": "benchmarks.tsv"}
+        section = {"signal": {"plan": "stages.tsv"} if signal is None else signal}
+        write_json(CONFIG, values | section | {"batching": batching, "reports": {"resamples": 20}} | more)
+        return load_run(CONFIG)
+
+    return make
+
+
+def scored(run) -> dict:
+    """(model, benchmark) -> its checkpoints on test, each once."""
+    found: dict = {}
+    for job in Grid(run).jobs.values():
+        for cell in job.cells:
+            if job.rule == "evaluate_model" and cell.split == "test":
+                found.setdefault((cell.model, cell.benchmark), []).append(cell.checkpoint)
+    assert all(len(set(names)) == len(names) for names in found.values())
+    return found
+
+
+def value(benchmark: str, at: float) -> float:
+    """Of a benchmark at a point of training: "unsure" has a rank correlation of .62 over the first eight points."""
+    order = {"unsure": [4, 2, 1, 3, 7, 8, 6, 5], "flat": [5, 1, 7, 3, 6, 2, 8, 4]}.get(benchmark)
+    if order is not None and at <= 8:
+        return 0.3 + order[int(at) - 1] / 100
+    return 0.3 + (-at if benchmark == "falling" else at) / 200
+
+
+def measure(run) -> None:
+    """What the workflow would do up to the table."""
+    rows = []
+    for model, benchmark in (cells := scored(run)):
+        points = {point.checkpoint: point for point in run.models[model].checkpoints}
+        for name in cells[model, benchmark]:
+            point = points[name]
+            tokens = point.tokens_b if point.tokens_b is not None else run.models[model].tokens_b
+            rows.append(
+                dict.fromkeys(SCORES.names)
+                | {"model": model, "checkpoint": name, "iteration": point.iteration, "tokens_b": tokens}
+                | {"benchmark": benchmark, "protocol": "direct", "prompt": "plain", "split": "test"}
+                | {"metric": "acc,none", "value": value(benchmark, tokens), "n_items": 100, "stderr": 0.01}
+                | {"higher_is_better": True, "selected": True, "source": "made up"}
+            )
+    write_table(pd.DataFrame(rows, columns=SCORES.names), SCORES, run.results / "tables" / "scores.parquet")
+
+
+def test_the_first_checkpoints_are_spread_over_the_first_quarter():
+    many = {f"c{i}": float(i) for i in range(1, 201)}
+    assert first_checkpoints(many, 200) == ["c6", "c12", "c19", "c25", "c31", "c37", "c44", "c50"]
+    crowded = {name: at for name, at in [*((f"e{i}", i / 100) for i in range(20)), ("x", 5.0), ("y", 9.0), ("z", 30.0)]}
+    chosen = first_checkpoints(crowded, 40)
+    assert len(chosen) == 8 and chosen[-2:] == ["x", "y"] and len(set(chosen)) == 8 and "z" not in chosen
+    assert first_checkpoints({"a": 1, "b": 2, "c": 3, "d": 4, "e": 5}, 16) == ["a", "b", "c", "d"]
+    assert first_checkpoints({"a": 1, "b": 2, "c": 3, "e": 5}, 16) == []
+
+
+def test_without_the_option_every_benchmark_has_every_checkpoint(start):
+    start()
+    write_json(CONFIG, {key: v for key, v in json.loads(CONFIG.read_text()).items() if key != "signal"})
+    run = load_run(CONFIG)
+    assert run.signal_plan is None and describe_plans(run) == []
+    assert all(set(names) == {*POINTS, "final"} for (model, _), names in scored(run).items() if model != "few")
+
+
+def test_the_first_stage_scores_eight_checkpoints_and_models_with_few_wait(start):
+    run = start()
+    assert scored(run) == {(model, name): EARLY for model in "ab" for name in BENCHMARKS}
+    assert "4 wait for `lm-validity next`" in describe_plans(run)[0]
+
+
+def test_agreement_keeps_its_final_scores(start):
+    run = start(studies=("signal", "agreement"))
+    assert scored(run)["c", "flat"] == ["final"] and set(scored(run)["b", "flat"]) == {*EARLY, "final"}
+    assert scored(run)["a", "flat"] == EARLY
+
+
+@pytest.mark.parametrize("size", [1, 2, "all", "auto"])
+@pytest.mark.parametrize("studies", [("signal",), ("signal", "agreement")])
+def test_a_decision_changes_no_job_of_the_first_stage(start, size, studies):
+    before = description(Grid(start(size, studies)))
+    head = "benchmark\tround\tverdict\trank_correlation\tmodels\n"
+    Path("stages.tsv").write_text(f"{head}rising\t2\tsays something\t1\t2\nunsure\t2\tundecided\t.5\t2\n")
+    second = start(size, studies)
+    assert set(scored(second)["a", "unsure"]) == {*POINTS, "final"} and scored(second)["a", "rising"] == EARLY
+    assert set(scored(second)["few", "unsure"]) == {"half", "more", "final"}
+    rows = Path("stages.tsv").read_text()
+    Path("stages.tsv").write_text(f"{rows}flat\t3\tundecided\t.4\t2\n")
+    third = start(size, studies)
+    assert set(scored(third)["b", "flat"]) == {*POINTS, "final"}
+    found = [before, description(Grid(second)), description(Grid(third))]
+    assert found[0].items() < found[1].items() < found[2].items()
+
+
+def test_next_decides_by_the_rank_correlation_and_only_once(start, capsys):
+    run = start()
+    with pytest.raises(InputError, match="no such file"):
+        add_stage(run)
+    measure(run)
+    command.next_round(None, CONFIG)
+    run = load_run(CONFIG)
+    found = {name: (row.verdict, row.models) for name, row in run.signal_plan.decided.items()}
+    assert found == {
+        "rising": ("says something", 2),
+        "flat": ("says nothing", 2),
+        "unsure": ("undecided", 2),
+        "falling": ("says nothing", 2),
+    }
+    said = capsys.readouterr().out
+    assert "stages.tsv: 1 of 4 benchmarks get all checkpoints" in said
+    assert "unsure: undecided, rank correlation 0.62 (2 models)" in said
+    written = Path("stages.tsv").read_bytes()
+    command.next_round(None, CONFIG)
+    assert Path("stages.tsv").read_bytes() == written and "has decided on all 4" in capsys.readouterr().out
+    assert (
+        "3 of 4 benchmarks are decided" in describe_plans(run)[0] and "1 have all checkpoints" in describe_plans(run)[0]
+    )
+
+
+def test_a_first_stage_that_is_not_whole_decides_nothing(start):
+    run = start()
+    measure(run)
+    place = run.results / "tables" / "scores.parquet"
+    rows = pd.read_parquet(place)
+    write_table(rows[~((rows.model == "b") & (rows.benchmark == "flat") & (rows.checkpoint == "p05"))], SCORES, place)
+    with pytest.raises(InputError, match=r"1 curves of the first stage are not whole .*b on flat"):
+        add_stage(run)
+    assert not Path("stages.tsv").exists()
+
+
+def test_a_new_benchmark_is_decided_in_a_round_of_its_own(start):
+    measure(start(benchmarks=("rising", "unsure")))
+    add_stage(load_run(CONFIG))
+    rows = Path("stages.tsv").read_text()
+    run = start()
+    measure(run)
+    add_stage(run)
+    assert Path("stages.tsv").read_text().startswith(rows)
+    assert {name: row.round for name, row in load_run(CONFIG).signal_plan.decided.items()} == {
+        "rising": 2, "unsure": 2, "flat": 3, "falling": 3}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("section", "problem"),
+    [
+        ({"plan": "stages.tsv", "says_nothing": 0.8}, "says_nothing must be below says_something"),
+        ({}, "'signal.plan' is missing"),
+    ],
+)
+def test_settings_that_do_not_fit_are_named(start, section, problem):
+    with pytest.raises(InputError, match=problem):
+        start(signal=section)
+
+
+def test_a_study_without_early_checkpoints_has_no_stages(start):
+    start()
+    text = "".join(row for row in Path("models.tsv").read_text().splitlines(True) if not row.startswith(("a", "b")))
+    Path("models.tsv").write_text(text)
+    with pytest.raises(InputError, match="no model has 4 checkpoints in the first quarter"):
+        load_run(CONFIG)
+    with pytest.raises(InputError, match="not among the studies"):
+        start(studies=("agreement",))
+
+
+@pytest.mark.parametrize(
+    ("row", "problem"),
+    [
+        ("strange\t2\tundecided\n", "row 2, column 'benchmark', value 'strange': no benchmark of the signal study"),
+        ("flat\t1\tundecided\n", "row 2, column 'round'"),
+        ("flat\t2\tperhaps\n", "row 2, column 'verdict', value 'perhaps'"),
+    ],
+)
+def test_a_bad_row_of_the_plan_is_named(start, row, problem):
+    start()
+    Path("stages.tsv").write_text(f"benchmark\tround\tverdict\n{row}")
+    with pytest.raises(InputError, match=problem):
+        load_run(CONFIG)
+
+
+def report(run, output="report") -> tuple[dict, str]:
+    report_signal(
+        run.results / "tables" / "scores.parquet", "models.tsv", output, "benchmarks.tsv", resamples=0,
+        options=make_options(), plan=run.signal_plan,
+    )  # fmt: skip
+    return json.loads(Path(output, "summary.json").read_text()), Path(output, "page.json").read_text()
+
+
+def test_the_page_says_what_was_decided_on_which_checkpoints(start):
+    studies = ("signal", "agreement")
+    run = start(studies=studies)
+    measure(run)
+    summary, page = report(run)
+    assert {one["verdict"] for one in summary["stages"]} == {"open"} and "Not looked at yet: " in page
+    add_stage(run)
+    run = load_run(CONFIG)
+    measure(run)
+    summary, page = report(run)
+    found = {one["benchmark"]: (one["verdict"], one["checkpoints"]) for one in summary["stages"]}
+    # the final scores of model b are agreement's: they are in no figure of a decided benchmark
+    assert found == {"rising": ("says something", 8), "flat": ("says nothing", 8), "falling": ("says nothing", 8),
+                     "unsure": ("undecided", 33)}  # fmt: skip
+    assert "The first quarter of training decides on 3 of 4 benchmarks: 1 say something early, 2 do not." in page
+    # model `few` never had the others' checkpoints; `a` and `b` lack none that is planned
+    assert [note.split(" lack")[0] for note in summary["notes"] if "checkpoint(s) that others have" in note] == ["few"]
+    rows = pd.read_parquet(run.results / "tables" / "scores.parquet")
+    lost = rows[~((rows.model == "b") & (rows.benchmark == "rising") & (rows.checkpoint == "p05"))]
+    write_table(lost, SCORES, run.results / "tables" / "scores.parquet")
+    assert any("b lacks 1 checkpoint" in note for note in report(run)[0]["notes"])
+
+
+def test_verdicts_read_the_first_checkpoints_alone(start):
+    """Scores of the rest, however they are, do not change what the first stage says."""
+    run = start()
+    measure(run)
+    add_stage(run)
+    decided = Path("stages.tsv").read_text()
+    write_json(CONFIG, {key: v for key, v in json.loads(CONFIG.read_text()).items() if key != "signal"})
+    whole = load_run(CONFIG)
+    measure(whole)
+    place = whole.results / "tables" / "scores.parquet"
+    rows = pd.read_parquet(place)
+    late = ~rows.checkpoint.isin(EARLY)
+    rows.loc[late, "value"] = np.random.default_rng(0).random(late.sum())
+    write_table(rows, SCORES, place)
+    Path("stages.tsv").unlink()
+    add_stage(start())
+    assert Path("stages.tsv").read_text() == decided

@@ -1,0 +1,105 @@
+"""`finetuning.early_stop` in a real run of the miniature: epochs, selection, kills, and what the page says."""
+
+import json
+import random
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from tests.workflow.conftest import Project
+from tests.workflow.test_kills import Victim, disturb
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+
+from early_stop import epochs_until_stop
+
+CONFIG = ("--configfile", "config/test.yaml")
+RESULTS = Path("results/test")
+EPOCHS = 5
+
+
+def switch_on(project: Project) -> None:
+    """Early stops, and a rate that is too high to improve for long."""
+    path = project.folder / CONFIG[1]
+    text, before = path.read_text(), "learning_rates: [1e-3, 3e-3], epochs: 3"
+    assert before in text
+    path.write_text(text.replace(before, f"learning_rates: [1e-3, 3e-2], epochs: {EPOCHS}, early_stop: true"))
+
+
+@pytest.fixture(scope="module")
+def stopped(finished, tmp_path_factory) -> Project:
+    """A run with early stops. Models, splits and direct scores are those of the finished one."""
+    project = finished.copy_to(tmp_path_factory.mktemp("stopped") / "copy")
+    before = set(project.sidecars())
+    switch_on(project)
+    project.snakemake(*CONFIG)
+    new = set(project.sidecars()) - before
+    assert {cell.split("/")[0] for cell in new} <= {"finetune_adapter", "evaluate_adapter"}
+    assert sum(cell.startswith("finetune_adapter") for cell in new) == 8
+    return project
+
+
+def fine_tunes(project: Project) -> dict[str, dict]:
+    """Name -> cell.json of the fine-tunes with early stops, with their sidecar under `sidecar`."""
+    found = {}
+    for path in sorted((project.folder / RESULTS).glob("store/finetune_adapter/*/*/cell.json")):
+        cell = json.loads(path.read_text())
+        if cell["recipe"].get("early_stop"):
+            cell["sidecar"] = json.loads(path.with_name("sidecar.json").read_text())
+            found[f"{path.parts[-3]}/{path.parts[-2].split('--')[0]}"] = cell
+    return found
+
+
+def test_each_rate_ends_two_epochs_after_its_best_and_that_epoch_is_selected(stopped):
+    cells = fine_tunes(stopped)
+    epochs = {name: [one["validation_value"] for one in cell["result"]["epochs"]] for name, cell in cells.items()}
+    assert len(cells) == 8
+    for name, values in epochs.items():
+        # as if nothing better had come later
+        assert len(values) == epochs_until_stop([*values, *[min(values)] * (EPOCHS - len(values))])
+        assert cells[name]["result"]["best_epoch"] == values.index(max(values)) + 1
+        assert (cells[name]["sidecar"]["epochs"], cells[name]["sidecar"]["epochs_allowed"]) == (len(values), EPOCHS)
+    assert {len(values) for values in epochs.values()} > {EPOCHS}, "some stop, some do not"
+    selections = pd.read_parquet(stopped.folder / RESULTS / "tables/selections.parquet")
+    tried = selections[selections.learning_rate.notna()]
+    assert len(tried) == 8 and not tried.diverged.any()
+    for row in tried.itertuples():
+        values = epochs[f"{row.model}/{row.benchmark}.plain.lr{row.learning_rate}.seed0"]
+        assert (row.epoch, row.validation_value) == (values.index(max(values)) + 1, max(values))
+    for _, rows in selections.groupby(["model", "benchmark"]):
+        (chosen,) = rows[rows.selected].itertuples()
+        assert chosen.validation_value == rows.validation_value.max()
+
+
+def test_the_page_says_what_was_spared(stopped):
+    cells = fine_tunes(stopped).values()
+    numbers = [len(cell["result"]["epochs"]) for cell in cells]
+    page = json.loads((stopped.folder / RESULTS / "reports/computation/page.json").read_text())
+    stopped_early, spared = sum(number < EPOCHS for number in numbers), 8 * EPOCHS - sum(numbers)
+    said = f"{stopped_early} of 8 fine-tunes stopped early, which spared {spared} of 40 epochs."
+    assert said in [one["sentence"] for one in page["findings"]]
+    assert said in (stopped.folder / RESULTS / "report/index.html").read_text()
+
+
+@pytest.mark.slow
+def test_kills_change_nothing_of_it(finished, stopped, tmp_path):
+    """Cells and Snakemake itself are killed while rates train: the same bytes, and what has stopped stays stopped."""
+    victim = Victim(finished, tmp_path / "victim")
+    switch_on(victim.project)
+    kinds = [
+        "a cell (SIGKILL)",
+        "Snakemake (SIGKILL)",
+        "a cell (SIGKILL)",
+        "a job's shell (SIGKILL)",
+        "a cell (SIGTERM)",
+    ]
+    try:
+        done = disturb(victim, random.Random(0), len(kinds), kinds)
+    finally:
+        victim.stop()
+    assert sorted(done.elements()) == sorted(kinds)
+    before, after = fine_tunes(stopped), fine_tunes(victim.project)
+    assert {name: cell["result"] for name, cell in before.items()} == {n: cell["result"] for n, cell in after.items()}
+    assert any(cell["sidecar"]["resumed_epochs"] for cell in after.values())
+    assert victim.project.tables() == stopped.tables()

@@ -89,6 +89,10 @@ def test_logits_at_a_time_are_those_of_the_head():
 def test_uncalibrated_says_so(real):
     text = render_cost(Estimator(real), RunState(real))
     assert "UNCALIBRATED" in text and "assumed: documents by the splits' caps (proverbs, riddles, sums)" in text
+    assert "device` is cpu" not in text
+    on_cpu = real.configuration.evaluation.model_copy(update={"device": "cpu"})
+    run = replace(real, configuration=real.configuration.model_copy(update={"evaluation": on_cpu}))
+    assert "device` is cpu, and these hours" in render_cost(Estimator(run), RunState(run))
 
 
 def test_jobs_and_requests_are_those_of_the_grid(real):

@@ -39,12 +39,14 @@ def finish(run, rule, models, seconds, rates=("1e-5", "2e-5")):
 
 
 def test_a_model_that_is_only_scored_needs_no_memory_to_train(real):
-    row = next(iter(real.models.values()))
-    trained, scored = (
-        Workload(real).gpu_gb(row.model_copy(update={"studies": (study,)})) for study in ("agreement", "signal")
-    )
-    weights = Workload(real).parameters(row) * 2 / 1e9
-    assert row.dtype == "bfloat16" and scored == pytest.approx(weights + 2) and trained >= scored
+    """Of 8 billion parameters: fine-tuning takes several gigabytes more than the weights, scoring two."""
+    row = next(row for row in real.models.values() if size_class(real, row).gpu)
+
+    def needed(study: str) -> float:
+        one = row.model_copy(update={"studies": (study,), "parameters_b": 8.0})
+        return Workload(replace(real, models={one.model: one})).gpu_gb(one)
+
+    assert row.dtype == "bfloat16" and needed("signal") == pytest.approx(16 + 2) and needed("agreement") > 20
 
 
 def test_shape_and_adapter_of_a_seven_billion_model():

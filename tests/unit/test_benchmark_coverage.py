@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))  # the folder of measurements is no package of the installation
 
 from benchmarks.coverage import __main__ as program  # noqa: E402
-from benchmarks.coverage import page, results, truth, worlds  # noqa: E402
+from benchmarks.coverage import page, results, stops, truth, worlds  # noqa: E402
 from benchmarks.coverage.held import Result  # noqa: E402
 from benchmarks.coverage.studies import STUDIES  # noqa: E402
 
@@ -26,15 +26,15 @@ def run(monkeypatch, folder: Path, *arguments: str) -> None:
 
 def rows(folder: Path) -> list[list[str]]:
     """Without the seconds, which differ."""
-    with (folder / "bias-heavy_tails-5.csv").open(newline="") as file:
+    with (folder / "bias-saturation-5.csv").open(newline="") as file:
         return [row[:1] + row[2:] for row in csv.reader(file)]
 
 
 def test_a_killed_run_goes_on_and_gives_the_same_rows(monkeypatch, tmp_path):
-    chosen = ("run", "--world", "heavy_tails", "--size", "5", "--tables")
+    chosen = ("run", "--world", "saturation", "--size", "5", "--tables")
     run(monkeypatch, tmp_path / "whole", *chosen, "7")
     run(monkeypatch, tmp_path / "killed", *chosen, "4")
-    with (tmp_path / "killed" / "bias-heavy_tails-5.csv").open("a") as file:
+    with (tmp_path / "killed" / "bias-saturation-5.csv").open("a") as file:
         file.write("4,0.001,0.9")  # no end of line: killed while it was written
     computed = []
     whole = results.append
@@ -50,7 +50,7 @@ def test_a_killed_run_goes_on_and_gives_the_same_rows(monkeypatch, tmp_path):
 
 
 def test_no_table_is_begun_after_the_budget(monkeypatch, tmp_path):
-    run(monkeypatch, tmp_path, "run", "--world", "heavy_tails", "--size", "5", "--budget", "-1")
+    run(monkeypatch, tmp_path, "run", "--world", "saturation", "--size", "5", "--budget", "-1")
     assert not list(tmp_path.iterdir())
 
 
@@ -125,3 +125,22 @@ def test_intervals_hold_in_the_normal_world(study, tmp_path):
     assert found
     for row in found:
         assert row.coverage > 0.95 - 3.5 * np.sqrt(0.95 * 0.05 / 60), row
+
+
+@pytest.mark.parametrize("world", list(stops.WORLDS))
+def test_worlds_of_subsamples_have_the_effects_that_they_say(world):
+    values, effects = stops.differences(world, 400, np.random.default_rng(0))
+    error = values.std(axis=1, ddof=1) / np.sqrt(stops.MOST)
+    assert abs(((values.mean(axis=1) - effects) / error).mean()) < 4 / np.sqrt(400)
+    assert np.sqrt((values.std(axis=1) ** 2).mean()) == pytest.approx(stops.NOISE, rel=0.9)
+
+
+def test_a_stopped_task_is_shown_no_narrower_than_the_width():
+    rng = np.random.default_rng(0)
+    calm, wild = 0.01 + 0.005 * rng.normal(size=100), 0.01 + 0.2 * rng.normal(size=100)
+    number, mean, (low, high), shown = stops.stopped(calm)
+    assert number == 10 and high - low < 2 * stops.WIDTH and mean == pytest.approx(calm[:10].mean())
+    assert shown == pytest.approx((mean - stops.WIDTH, mean + stops.WIDTH))
+    number, mean, interval, shown = stops.stopped(wild)
+    assert number == stops.MOST and shown == interval and interval[1] - interval[0] > 2 * stops.WIDTH
+    assert interval == pytest.approx(tuple(stats.ttest_1samp(wild, 0).confidence_interval()))

@@ -78,6 +78,32 @@ def test_published_bias_study(project):
     assert not (project.folder / "results").exists()
 
 
+def test_a_bias_study_that_stops_on_widths_runs_batch_after_batch(project):
+    """The published one: 25 subsamples of each task, then 25 more of one; the second batch is further jobs."""
+    (project.folder / "stop.yaml").write_text("bias: { stop_at_half_width: 0.01, plan: batches.tsv }\n")
+    configuration = ("--configfile", "config/paper/pretrain_on_test.yaml", "stop.yaml")
+    command = project.snakemake_command("-n", "--quiet", "rules", *configuration)
+    first = jobs(project.run(*command).stdout)
+    assert first["pretrain_on_test"] == (2 + 1) * 25 * 2 * 4 + 2 * 25 and first["report_bias"] == 1
+    (project.folder / "batches.tsv").write_text("experiment\ttask\tround\tsubsamples\nmain\tag_news\t2\t50\n")
+    # not at n = 500, which has 20 subsamples
+    second = jobs(project.run(*command).stdout)
+    assert second == first | {"pretrain_on_test": first["pretrain_on_test"] + 2 * 2 * 3, "total": first["total"] + 12}
+
+
+def test_a_signal_study_in_two_stages_scores_early_checkpoints_first(project):
+    """The competition's: 8 of 27 checkpoints of all benchmarks, then the other 19 of those that are undecided."""
+    (project.folder / "stages.yaml").write_text("signal: { plan: stages.tsv }\n")
+    configuration = ("--configfile", "config/paper/early_training.yaml", "stages.yaml")
+    command = project.snakemake_command("-n", "--quiet", "rules", *configuration)
+    first = jobs(project.run(*command).stdout)
+    assert first["evaluate_model"] == 6 * 8 and first["report_signal"] == 1
+    rows = "mmlu_var\tundecided\nhellaswag\tsays something\n"
+    (project.folder / "stages.tsv").write_text(f"benchmark\tverdict\n{rows}")
+    second = jobs(project.run(*command).stdout)
+    assert second == first | {"evaluate_model": 6 * 27, "total": first["total"] + 6 * 19}
+
+
 def test_the_demo_does_not_reach_another_configuration(project):
     """The embedded default is read only when no configuration is named."""
     (project.folder / "mine.yaml").write_text(

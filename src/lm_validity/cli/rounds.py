@@ -1,9 +1,10 @@
 """Subcommands that add rounds to plans by what was measured: `next`; `rounds`, which also runs the workflow; and
 `add-model`, for a model that joins a finished study."""
 
+import signal
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -148,10 +149,28 @@ def _plan_first(
 
 
 def _run_workflow(configfile: Path, *options: str) -> None:
-    command = (sys.executable, "-m", "snakemake", *options, "--configfile", str(configfile))
-    code = subprocess.run(command).returncode
+    code = run_to_its_end((sys.executable, "-m", "snakemake", *options, "--configfile", str(configfile)))
     if code:
         sys.exit(code)
+
+
+def run_to_its_end(command: Sequence[str]) -> int:
+    """Run a command; its exit code, 128 + number where a signal ended it.
+
+    Ctrl-C reaches the command too, which may take a while to stop its jobs: it is waited for. (`subprocess.run` would
+    kill it after a quarter of a second.) SIGTERM is passed on to it.
+    """
+    with subprocess.Popen(command) as process:
+        before = [
+            signal.signal(signal.SIGINT, lambda number, frame: None),
+            signal.signal(signal.SIGTERM, lambda number, frame: process.send_signal(number)),
+        ]
+        try:
+            code = process.wait()
+        finally:
+            signal.signal(signal.SIGINT, before[0])
+            signal.signal(signal.SIGTERM, before[1])
+    return 128 - code if code < 0 else code
 
 
 def _add_rounds(

@@ -126,6 +126,7 @@ def preflight(
     from lm_validity.monitor.readiness import readiness_problems
     from lm_validity.monitor.recomputed import recomputed_cells
     from lm_validity.run.hub_models import unfetched_models
+    from lm_validity.words import count
 
     run = _load(configfile)
     for line in recomputed_cells(run):
@@ -143,7 +144,8 @@ def preflight(
     problems += [*repair(run, verify=not fast), *lease_problems(run), *orphan_problems(run)]
     for problem in problems:
         print(problem)
-    print(f"{run.name}: {len(problems)} problems" if problems else f"{run.name}: nothing missing, damaged or locked")
+    found = count(len(problems), "problem") if problems else "nothing missing, damaged or locked"
+    print(f"{run.name}: {found}")
 
 
 def forget(

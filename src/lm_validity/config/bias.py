@@ -200,7 +200,7 @@ class BiasSettings(Section):
         return settings.model_copy(update={"training": training, "seeds": "fixed", "drop_duplicate_texts": False})
 
     @model_validator(mode="after")
-    def stop_by_a_plan(self):
+    def stop_by_a_plan(self) -> Self:
         if (self.plan is None) != (self.stop_at_half_width is None):
             raise ValueError("stop_at_half_width and plan go together: give the width, and the sheet to write")
         if self.plan is not None and self.subsamples_a_cell == "all":

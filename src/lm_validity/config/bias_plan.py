@@ -12,7 +12,7 @@ from pydantic import Field
 
 from lm_validity.config.bias import BiasSettings
 from lm_validity.config.plan import Listed
-from lm_validity.config.rows import SheetRow, read_rows
+from lm_validity.config.rows import SheetRow, list_rows
 from lm_validity.config.section import Positive
 from lm_validity.errors import InputError
 
@@ -73,7 +73,8 @@ def read_batches(path: str | Path, experiments: Iterable[str], tasks: Iterable[s
     if not Path(path).is_file():
         return {}
     known = {"experiments": tuple(experiments), "tasks": tuple(tasks), "study": "bias"}
-    return read_rows(path, PlannedBatch, setting="bias: plan", described_in=DESCRIBED_IN, **known)
+    rows = list_rows(path, PlannedBatch, setting="bias: plan", described_in=DESCRIBED_IN, context=known)
+    return {(row.experiment, row.task, row.round): row for row in rows}
 
 
 def read_bias_plan(settings: BiasSettings, tasks: Iterable[str]) -> BiasPlan | None:
@@ -82,14 +83,15 @@ def read_bias_plan(settings: BiasSettings, tasks: Iterable[str]) -> BiasPlan | N
     Raises InputError for a bad row, for batches that do not end where a cell of the store ends, and for a later round
     with no more subsamples than an earlier one.
     """
-    if settings.plan is None:
+    batch, width = settings.subsamples_a_cell, settings.stop_at_half_width
+    if settings.plan is None or width is None or batch == "all":
         return None
     most = {
         name: max(one.count_subsamples(m, n) for m in one.m for n in one.n)
         for name, one in settings.experiments.items()
     }
     rows = read_batches(settings.plan, settings.experiments, tasks)
-    plan = BiasPlan(settings.stop_at_half_width, settings.subsamples_a_cell, most, rows)
+    plan = BiasPlan(width, batch, most, rows)
     for row in rows.values():
         where = f"{settings.plan}: experiment {row.experiment!r}, task {row.task!r}, round {row.round}"
         if row.subsamples % plan.batch and row.subsamples < most[row.experiment]:

@@ -107,7 +107,8 @@ def read_rows(
     described_in: str = DESCRIBED_IN,
     **context: object,
 ) -> dict[str, Row]:
-    """`list_rows` by their id, which is the first field."""
+    """`list_rows` by their id, which is the first field alone."""
+    assert not kind.identified_by, "list_rows is for ids of several fields"
     identifier = next(iter(kind.model_fields))
     rows = list_rows(path, kind, setting=setting, described_in=described_in, context=context)
     return {getattr(row, identifier): row for row in rows}

@@ -1,5 +1,7 @@
 """The configuration's section `signal`: the signal study in two stages."""
 
+from typing import Self
+
 from pydantic import Field, model_validator
 
 from lm_validity.config.section import Section
@@ -19,7 +21,7 @@ class SignalStages(Section):
     says_nothing: float = Field(0.35, ge=-1, lt=1, description="It says nothing where that is below this.")
 
     @model_validator(mode="after")
-    def be_apart(self):
+    def be_apart(self) -> Self:
         if not self.says_nothing < self.says_something:
             raise ValueError("says_nothing must be below says_something: between them a benchmark is undecided")
         return self

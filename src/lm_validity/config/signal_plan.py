@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -27,8 +27,6 @@ class DecidedBenchmark(SheetRow):
     """What the first stage says of a benchmark. round: in which the other checkpoints of an undecided one are scored.
     rank_correlation: of score and checkpoint, the mean over so many `models`."""
 
-    identified_by: ClassVar[tuple[str, ...]] = ("benchmark",)
-
     benchmark: Listed
     round: int = Field(2, ge=2)
     verdict: Verdict
@@ -37,7 +35,7 @@ class DecidedBenchmark(SheetRow):
 
 
 COLUMNS = tuple(DecidedBenchmark.model_fields)
-Decisions = Mapping[tuple[str], DecidedBenchmark]
+Decisions = Mapping[str, DecidedBenchmark]  # by benchmark
 
 
 @dataclass(frozen=True)
@@ -51,7 +49,7 @@ class SignalPlan:
     @cached_property
     def decided(self) -> dict[str, DecidedBenchmark]:
         """The rows by benchmark."""
-        return {row.benchmark: row for row in self.rows.values()}
+        return dict(self.rows)
 
     @property
     def rounds(self) -> dict[int, list[str]]:
@@ -96,8 +94,9 @@ def _of_model(model: Model) -> list[str]:
     tokens = {point.checkpoint: point.tokens_b for point in model.checkpoints}
     if tokens.get("final") is None:
         tokens["final"] = model.tokens_b
-    if None not in tokens.values():
-        return first_checkpoints(tokens, max(tokens.values()))
+    known = {name: seen for name, seen in tokens.items() if seen is not None}
+    if len(known) == len(tokens):
+        return first_checkpoints(known, max(known.values()))
     steps = {point.checkpoint: point.iteration for point in model.checkpoints if point.iteration is not None}
     return first_checkpoints(steps, max(steps.values(), default=0))
 
@@ -106,8 +105,10 @@ def read_decisions(path: str | Path, benchmarks: Iterable[str]) -> Decisions:
     """The rows of a plan; none where the file is not there yet. Raises InputError."""
     if not Path(path).is_file():
         return {}
-    known = {"benchmarks": tuple(benchmarks), "study": "signal"}
-    return read_rows(path, DecidedBenchmark, setting="signal: plan", described_in=DESCRIBED_IN, **known)
+    names = tuple(benchmarks)
+    return read_rows(
+        path, DecidedBenchmark, setting="signal: plan", described_in=DESCRIBED_IN, benchmarks=names, study="signal"
+    )
 
 
 def read_signal_plan(

@@ -6,6 +6,7 @@ from lm_validity.monitor.planning.describe import describe_plans
 from lm_validity.monitor.planning.savings import describe_savings
 from lm_validity.monitor.status import RunState
 from lm_validity.run.rules import RULES
+from lm_validity.words import count
 
 NAMED = 6  # ids listed where something had to be assumed
 
@@ -60,7 +61,7 @@ def _table(rows: list[Need]) -> list[str]:
 def _memory(estimator: Estimator) -> list[str]:
     lines = ["memory a job, by size class:"]
     for name, row in memory_by_class(estimator).items():
-        text = f"  {name}: {row['models']} models; asks for {row['mem_mb'] / 1000:g} GB, {row['gpus']} GPU"
+        text = f"  {name}: {count(row['models'], 'model')}; asks for {row['mem_mb'] / 1000:g} GB, {row['gpus']} GPU"
         if row["gpu_gb"]:
             text += f" with at least {row['gpu_gb']:.0f} GB"
         if row["measured_mb"]:
@@ -87,6 +88,10 @@ def _trust(estimator: Estimator) -> list[str]:
             "size class; where documents are assumed they are far too high (`snakemake prefetch` counts them). Run a "
             "few cells of each size class, then ask again."
         )
+        if estimator.run.configuration.evaluation.device == "cpu":
+            lines.append(
+                "`evaluation: device` is cpu, and these hours and GPUs are a GPU's: the CPU takes many times as long"
+            )
     else:
         devices = ", ".join(sorted({one.device for one in estimator.measured}))
         lines.append(f"calibrated with {len(estimator.measured)} finished cells on {devices}")

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import altair as alt
 import pandas as pd
@@ -20,7 +20,7 @@ LONGEST = 150  # pixels of a model's name; longer ones are cut
 LETTER = 5.4  # pixels of its width
 
 
-def bump(frame: pd.DataFrame, families: Sequence[str | None]) -> alt.LayerChart:
+def bump(frame: pd.DataFrame, families: Iterable[str | None]) -> alt.LayerChart:
     """Two orders of the same models side by side, lines between a model's places.
 
     Columns of `frame`: model, family, benchmark, side (0 left, 1 right), place, rank, best, worst (its rank

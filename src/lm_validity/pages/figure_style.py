@@ -69,7 +69,7 @@ def matrix_frame(
     return frame[frame["row"] != frame["column"]] if without_diagonal else frame
 
 
-def family_color(families: Sequence[str | None], field: str = "family", title: str = "Family") -> alt.Color:
+def family_color(families: Iterable[str | None], field: str = "family", title: str = "Family") -> alt.Color:
     """The colour of a family, the same in every figure given the same `families` (order of first appearance)."""
     names = sorted({name for name in families if isinstance(name, str)})
     colors = [CATEGORY_COLORS[i % len(CATEGORY_COLORS)] for i in range(len(names))]

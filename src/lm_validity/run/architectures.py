@@ -5,12 +5,17 @@ The lists are read from its source: importing it takes seconds a model, and a lo
 
 import ast
 import importlib.util
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 _CAUSAL, _MASKED = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "MODEL_FOR_MASKED_LM_MAPPING_NAMES"
 # of models for other work; some of them load as causal ones, with weights drawn at random or with eyes for the answer
-_OTHER_WORK = (_MASKED, "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES", "MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES")
+_OTHER_WORK: tuple[str, ...] = (
+    _MASKED,
+    "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
+    "MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES",
+)
 _OTHER_WORK += ("MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES", "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES")
 _OTHER_WORK += ("MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES",)
 SEE_AHEAD = ("xlnet", "cpmant")  # listed as causal; each position sees those behind it
@@ -57,7 +62,10 @@ def _lists() -> dict[str, dict] | None:
     """Name -> {model_type: class or classes}, from the source of transformers; None where that has not all of them."""
     found: dict[str, dict] = {}
     try:
-        (folder,) = importlib.util.find_spec("transformers").submodule_search_locations
+        spec = importlib.util.find_spec("transformers")
+        if spec is None or spec.submodule_search_locations is None:
+            return None
+        (folder,) = spec.submodule_search_locations
         for file in ("modeling_auto.py", "auto_mappings.py"):
             text = (Path(folder) / "models" / "auto" / file).read_text(encoding="utf-8")
             found |= {name: dict(ast.literal_eval(pairs)) for name, pairs in _ordered(ast.parse(text))}
@@ -67,7 +75,7 @@ def _lists() -> dict[str, dict] | None:
     return found if wanted <= set(found) else None
 
 
-def _ordered(module: ast.Module):
+def _ordered(module: ast.Module) -> Iterator[tuple[str, ast.List]]:
     """(name, list of pairs) of each `NAME = OrderedDict([...])` that is written out."""
     for node in module.body:
         match node:

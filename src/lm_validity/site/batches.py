@@ -28,6 +28,7 @@ def add_batch(run: Run) -> tuple[list[str], int]:
     Raises InputError where planned subsamples are not in the run's table.
     """
     plan = run.bias_plan
+    assert plan is not None and run.bias.plan is not None, "`next` asks runs that have one"
     path = run.results / "tables" / "trials.parquet"
     if not path.is_file():
         raise InputError(
@@ -42,8 +43,8 @@ def add_batch(run: Run) -> tuple[list[str], int]:
     if not added:
         last = f"no task of the bias study gets another batch: each is ±{plan.half_width:g} or narrower, or has all"
         return [*lines, last], 0
-    place = Path(run.configuration.bias.plan)
-    experiments, tasks = run.configuration.bias.experiments, run.tasks
+    place = Path(run.bias.plan)
+    experiments, tasks = run.bias.experiments, run.tasks
     write_sheet(
         place,
         COLUMNS,
@@ -56,7 +57,7 @@ def add_batch(run: Run) -> tuple[list[str], int]:
 
 def prefix(run: Run, stop: TaskStop) -> str:
     """The experiment before a task, where there are several."""
-    return f"{stop.experiment}, " if len(run.configuration.bias.experiments) > 1 else ""
+    return f"{stop.experiment}, " if len(run.bias.experiments) > 1 else ""
 
 
 def _next_batch(stop: TaskStop, plan: BiasPlan, number: int) -> PlannedBatch:

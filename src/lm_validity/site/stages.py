@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from lm_validity.config.load import Run
-from lm_validity.config.signal_plan import COLUMNS, DecidedBenchmark, read_decisions
+from lm_validity.config.signal_plan import COLUMNS, DecidedBenchmark, SignalPlan, read_decisions
 from lm_validity.errors import InputError
 from lm_validity.monitor.planning.sheet import write_sheet
 from lm_validity.run.participants import Participants
@@ -21,7 +21,7 @@ def add_stage(run: Run) -> tuple[list[str], int]:
 
     Raises InputError where scores of the first stage are not in the run's table.
     """
-    plan, configuration = run.signal_plan, run.configuration
+    plan, configuration = _plan(run), run.configuration
     benchmarks = Participants(run).benchmarks("signal")
     waiting = [name for name in benchmarks if name not in plan.decided]
     if not waiting:
@@ -29,13 +29,14 @@ def add_stage(run: Run) -> tuple[list[str], int]:
     scores = run.results / "tables" / "scores.parquet"
     if not scores.is_file():
         raise InputError(f"{scores}: no such file.", "run the workflow first; benchmarks are decided by their scores.")
+    assert configuration.models is not None, "the study signal has them"
     learning = read_learning_curves(
         scores, configuration.models, configuration.benchmarks, configuration.reports.checkpoints, plan.is_planned
     )
     _check_finished(run, learning, waiting)
     number = 1 + max((row.round for row in plan.rows.values()), default=1)
     rows = [_decide(run, learning, name, number) for name in waiting]
-    place = Path(configuration.signal.plan)
+    place = Path(plan.settings.plan)
     write_sheet(
         place,
         COLUMNS,
@@ -48,8 +49,14 @@ def add_stage(run: Run) -> tuple[list[str], int]:
     return [*lines, f"{place}: {len(undecided)} of {len(rows)} benchmarks get all checkpoints"], len(undecided)
 
 
+def _plan(run: Run) -> SignalPlan:
+    """The plan of a run that has one."""
+    assert run.signal_plan is not None
+    return run.signal_plan
+
+
 def _decide(run: Run, learning: LearningCurves, benchmark: str, number: int) -> DecidedBenchmark:
-    plan, ties = run.signal_plan, run.configuration.reports.signal.ties
+    plan, ties = _plan(run), run.configuration.reports.signal.ties
     value, models = first_stage(learning, benchmark, plan, ties)
     mean = value if is_known(value) else None
     return DecidedBenchmark.model_construct(
@@ -58,7 +65,7 @@ def _decide(run: Run, learning: LearningCurves, benchmark: str, number: int) -> 
 
 
 def _describe(row: DecidedBenchmark) -> str:
-    if row.rank_correlation is None:
+    if row.rank_correlation is None or row.models is None:
         return f"{row.benchmark}: {row.verdict}, no model has a first stage"
     return f"{row.benchmark}: {row.verdict}, rank correlation {row.rank_correlation:.2f} ({count(row.models, 'model')})"
 
@@ -68,7 +75,7 @@ def _check_finished(run: Run, learning: LearningCurves, benchmarks: list[str]) -
     missing = [
         f"{model} on {name}"
         for name in benchmarks
-        for model, first in run.signal_plan.first.items()
+        for model, first in _plan(run).first.items()
         if first and not first <= set(_checkpoints(learning, name, model))
     ]
     if missing:

@@ -39,6 +39,13 @@ def test_a_template_prints_the_same_date_every_day(llama, template, tmp_path, mo
     assert "2031" in dated.tokenizer.apply_chat_template(QUESTION, tokenize=False), "the template does ask for the day"
 
 
+def test_a_template_with_a_date_of_its_own_is_given_ours(llama, tmp_path):
+    llama.tokenizer.chat_template = "<{{ date_string | default('1 Jan 2000') }}>{{ messages[0].content }}"
+    llama.tokenizer.save_pretrained(tmp_path)
+    llama.base.save_pretrained(tmp_path)
+    assert load_toy(tmp_path).apply_chat_template(QUESTION) == "<26 Jul 2024>red"
+
+
 def answers(folder) -> list[str]:
     options = {"until": ["</s>"], "max_gen_toks": 12}
     return load_toy(folder).generate_until([SimpleNamespace(args=(word, options)) for word in ("red", "blue", "a")])

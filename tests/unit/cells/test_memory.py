@@ -78,8 +78,13 @@ def test_a_head_that_is_not_apart_is_not_split(monkeypatch):
     requests = random_requests()[:8]
     found = lm._loglikelihood_tokens(requests)
     assert lm.head_part() is None and lm._allowed == SHARED
-    monkeypatch.setattr(head, "PART", 6 * 420)  # the softmax is in parts all the same
+    monkeypatch.setattr(head, "PART", 6 * 420)
+    seen, softmax = [], torch.log_softmax
+    monkeypatch.setattr(
+        torch, "log_softmax", lambda logits, *a, **k: seen.append(len(logits)) or softmax(logits, *a, **k)
+    )
     assert lm._loglikelihood_tokens(requests) == found
+    assert max(seen) == 6, "the softmax is in parts all the same"
 
 
 def test_training_in_parts_keeps_no_logits_and_changes_rounding_only(lm, monkeypatch):

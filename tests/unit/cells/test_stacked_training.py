@@ -24,6 +24,7 @@ from lm_validity.cells.training.low_rank import CannotStack
 from lm_validity.cells.training.micro_batching import micro_batches
 from lm_validity.cells.training.stacked import Member, train_side_by_side
 from lm_validity.cells.training.text import training_examples
+from lm_validity.errors import CellError
 
 RATES = (1e-3, 3e-3, 1e-2)
 
@@ -152,6 +153,21 @@ def test_out_of_memory_takes_fewer_rates_then_fewer_rows(llama, world, tmp_path,
     for rate in RATES:
         whole, small = (saved(tmp_path / name / str(rate) / "work")[0]["step_losses"] for name in ("a", "b"))
         torch.testing.assert_close(whole, small, rtol=1e-5, atol=1e-5)
+
+
+def test_out_of_memory_at_one_row_of_one_rate_is_the_cells(llama, world, tmp_path, monkeypatch):
+    """As without rates side by side: it must not end the job, and with it every cell behind."""
+    examples, validate = world(llama)
+
+    def never(*arguments):
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(stacked_training, "token_losses", never)
+    with pytest.raises(CellError, match=r"llama: out of memory with one text of up to \d+ tokens to train on"):
+        side_by_side(llama, examples, validate, members(tmp_path))
+    assert not any("lora" in name for name in llama.base.state_dict())
+    with pytest.raises(CellError, match="llama: no training examples"):
+        side_by_side(llama, [], validate, members(tmp_path))
 
 
 def test_a_rate_that_diverges_takes_nobody_with_it(llama, world, tmp_path):

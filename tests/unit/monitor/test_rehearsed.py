@@ -73,6 +73,14 @@ def test_a_file_answers_its_own_question_only(rehearsed):
     assert question_of(run, run.models["oak-s"]) is None  # neither fetched nor of a known shape
 
 
+def test_a_model_that_is_only_scored_is_not_asked_about_training(rehearsed):
+    run, row = rehearsed()
+    asked = [
+        question_of(run, row.model_copy(update={"studies": (study,)})).settings for study in ("agreement", "signal")
+    ]
+    assert [one["trains"] for one in asked] == [True, False]
+
+
 @pytest.mark.parametrize(
     ("gigabytes", "micro_batch"),
     [(80, 8), (66.9, 4), (42, 4), (30, 2), (24, 1)],  # a gigabyte is added for CUDA's context

@@ -1,7 +1,11 @@
 """`lm-validity next` and `rounds`: which cells are added to a plan, when nothing is, and what runs in turn."""
 
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -155,13 +159,13 @@ def workflow(monkeypatch):
     """The workflow in this process; the commands that were run."""
     calls = []
 
-    def run(arguments) -> SimpleNamespace:
+    def run(arguments) -> int:
         calls.append(arguments[3:])
         if "prefetch" not in arguments:
             compute(Path(arguments[-1]))
-        return SimpleNamespace(returncode=0)
+        return 0
 
-    monkeypatch.setattr(command.subprocess, "run", run)
+    monkeypatch.setattr(command, "run_to_its_end", run)
     return calls
 
 
@@ -196,7 +200,34 @@ def test_rounds_begin_with_a_plan_where_there_is_none(made_up, workflow):  # noq
 
 def test_a_workflow_that_fails_ends_the_rounds_with_its_code(measured, monkeypatch):
     before = Path("replay/plan.tsv").read_bytes()
-    monkeypatch.setattr(command.subprocess, "run", lambda _: SimpleNamespace(returncode=3))
+    monkeypatch.setattr(command, "run_to_its_end", lambda _: 3)
     with pytest.raises(SystemExit) as caught:
         command.rounds("rank=2", None, CONFIG)
     assert caught.value.code == 3 and Path("replay/plan.tsv").read_bytes() == before
+
+
+# Snakemake's part: asked to end, it takes its time
+SLOW_TO_STOP = """
+import signal, sys, time
+def stop(number, frame):
+    time.sleep(1)
+    open("stopped", "w").close()
+    sys.exit(number)
+signal.signal(signal.SIGINT, stop)
+signal.signal(signal.SIGTERM, stop)
+open("ready", "w").close()
+time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize(("number", "to_all"), [(signal.SIGINT, True), (signal.SIGTERM, False)])
+def test_who_interrupts_the_rounds_lets_the_workflow_stop_its_jobs(tmp_path, number, to_all):
+    """Ctrl-C goes to both processes, as a terminal sends it; SIGTERM to the first one only."""
+    (tmp_path / "slow.py").write_text(SLOW_TO_STOP)
+    program = "import sys; from lm_validity.cli.rounds import run_to_its_end as run; sys.exit(run(sys.argv[1:]))"
+    arguments = (sys.executable, "-c", program, sys.executable, "slow.py")
+    with subprocess.Popen(arguments, cwd=tmp_path, start_new_session=True) as process:
+        while not (tmp_path / "ready").exists():
+            time.sleep(0.05)
+        (os.killpg if to_all else os.kill)(process.pid, number)
+        assert process.wait() == number and (tmp_path / "stopped").exists()

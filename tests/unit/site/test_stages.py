@@ -123,7 +123,9 @@ def test_agreement_keeps_its_final_scores(start):
 def test_a_decision_changes_no_job_of_the_first_stage(start, size, studies):
     before = description(Grid(start(size, studies)))
     head = "benchmark\tround\tverdict\trank_correlation\tmodels\n"
-    Path("stages.tsv").write_text(f"{head}rising\t2\tsays something\t1\t2\nunsure\t2\tundecided\t.5\t2\n")
+    Path("stages.tsv").write_text(
+        f"{head}rising\t2\tsays something\t1\t2\nunsure\t2\tundecided\t.5\t2\nfalling\t2\tundecided\t.6\t2\n"
+    )
     second = start(size, studies)
     assert set(scored(second)["a", "unsure"]) == {*POINTS, "final"} and scored(second)["a", "rising"] == EARLY
     assert set(scored(second)["few", "unsure"]) == {"half", "more", "final"}
@@ -243,12 +245,27 @@ def test_the_page_says_what_was_decided_on_which_checkpoints(start):
     assert found == {"rising": ("says something", 8), "flat": ("says nothing", 8), "falling": ("says nothing", 8),
                      "unsure": ("undecided", 33)}  # fmt: skip
     assert "The first quarter of training decides on 3 of 4 benchmarks: 1 say something early, 2 do not." in page
-    # model `few` never had the others' checkpoints; `a` and `b` lack none that is planned
-    assert [note.split(" lack")[0] for note in summary["notes"] if "checkpoint(s) that others have" in note] == ["few"]
+    # on "unsure", which has all checkpoints, `few` has others than `a` and `b`; nothing that is not planned is missing
+    notes = [note for note in summary["notes"] if "checkpoint(s) that others have" in note]
+    assert [note.split(" lack")[0] for note in notes] == ["a, b", "few"] and all("on unsure" in note for note in notes)
+    assert notes[0].endswith(": half, more.")
     rows = pd.read_parquet(run.results / "tables" / "scores.parquet")
     lost = rows[~((rows.model == "b") & (rows.benchmark == "rising") & (rows.checkpoint == "p05"))]
     write_table(lost, SCORES, run.results / "tables" / "scores.parquet")
     assert any("b lacks 1 checkpoint" in note for note in report(run)[0]["notes"])
+
+
+def test_a_training_with_fewer_checkpoints_lacks_none_of_the_first_stage(start):
+    """Its own first checkpoints are planned, not those that another model has between them."""
+    start()
+    sparse = [row for i, row in enumerate(Path("points.tsv").read_text().splitlines(True)) if i % 2 == 0]
+    Path("sparse.tsv").write_text("".join(sparse))
+    models = Path("models.tsv").read_text() + "d\torg/d\tsparse.tsv\t33\tsignal\n"
+    Path("models.tsv").write_text(models)
+    run = load_run(CONFIG)
+    assert scored(run)["d", "flat"] == EARLY[1::2]
+    measure(run)
+    assert not any("lack" in note for note in report(run)[0]["notes"])
 
 
 def test_verdicts_read_the_first_checkpoints_alone(start):

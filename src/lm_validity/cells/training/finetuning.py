@@ -12,14 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lm_validity.cells.models.language_model import LanguageModel
-from lm_validity.cells.models.memory import MORE_MEMORY, must_fit
-from lm_validity.cells.training.loop import Epoch, FinetuneSettings, Training, TrainingStopped
+from lm_validity.cells.training.loop import Epoch, FinetuneSettings, Training, TrainingStopped, one_text_must_fit
 from lm_validity.cells.training.lora import add_adapter, save_adapter
 from lm_validity.cells.training.low_rank import BatchPosition
 from lm_validity.cells.training.state import SavedState, fingerprint
 from lm_validity.cells.training.targets import find_targets
 from lm_validity.cells.training.text import Example
-from lm_validity.errors import CellError
 
 __all__ = ["Epoch", "FinetuneResult", "FinetuneSettings", "TrainingStopped", "finetune"]
 
@@ -73,13 +71,9 @@ def finetune(
     Raises CellError where there is nothing to train on, the architecture has no layers for adapters, or memory runs
     out at one row.
     """
-    if not examples:
-        raise CellError(f"{lm.model_id}: no training examples.", "check the benchmark's train split.")
     position = BatchPosition(seed % 2**63)
-    longest = max(len(example.token_ids) for example in examples)
-    hint = f"{MORE_MEMORY}, set gradient_checkpointing for it, or lower finetuning.max_length."
     with contextlib.ExitStack() as stack:
-        stack.enter_context(must_fit(lm.model_id, f"one text of up to {longest} tokens to train on", hint))
+        stack.enter_context(one_text_must_fit(lm, examples))
         model = add_adapter(lm, settings, settings.target_modules, position)
         stack.callback(model.unload)
         training = Training(lm, model, examples, settings, position)

@@ -1,6 +1,7 @@
 """One adapter in training: its batches, its steps, its epochs, its history. Several of them may share a base model."""
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from peft import PeftModel
 
 from lm_validity.cells.models.language_model import LanguageModel
+from lm_validity.cells.models.memory import MORE_MEMORY, must_fit
 from lm_validity.cells.tasks.evaluation import NonFiniteScore
 from lm_validity.cells.training.lora import adapter_parameters, adapter_tensors
 from lm_validity.cells.training.loss import MicroBatch, Row, row_of, token_losses
@@ -16,6 +18,7 @@ from lm_validity.cells.training.micro_batching import pass_tokens, passes
 from lm_validity.cells.training.recompute import less_memory
 from lm_validity.cells.training.text import Example
 from lm_validity.config.finetuning import PATIENCE, OneFinetune
+from lm_validity.errors import CellError
 
 STEPS_BETWEEN_CHECKS = 50  # reading a loss off a GPU waits for it
 
@@ -172,6 +175,15 @@ class Training:
         finally:
             here.rest()
         return total
+
+
+def one_text_must_fit(lm: LanguageModel, examples: Sequence[Example]) -> AbstractContextManager:
+    """Inside the block it is a CellError where not even one text can be trained on; at once where there is none."""
+    if not examples:
+        raise CellError(f"{lm.model_id}: no training examples.", "check the benchmark's train split.")
+    longest = max(len(example.token_ids) for example in examples)
+    hint = f"{MORE_MEMORY}, set gradient_checkpointing for it, or lower finetuning.max_length."
+    return must_fit(lm.model_id, f"one text of up to {longest} tokens to train on", hint)
 
 
 def due(loss: torch.Tensor, steps: int) -> bool:

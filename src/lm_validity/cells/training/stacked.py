@@ -9,6 +9,7 @@ this is a way to get there faster where kernels are launched more slowly than th
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from lm_validity.cells.training.loop import (
     FinetuneSettings,
     Training,
     TrainingStopped,
+    one_text_must_fit,
 )
 from lm_validity.cells.training.lora import add_adapter
 from lm_validity.cells.training.loss import MicroBatch, Row, token_losses
@@ -56,18 +58,18 @@ def train_side_by_side(
     Arguments as in `finetune`. Members that were interrupted at different epochs catch up with each other. Running out
     of memory takes fewer members at a time, and only then smaller micro-batches; the effective batch stays. Returns
     how many were trained at a time in the end.
-    Raises CannotStack where the model does not allow it; nothing is lost then.
+    Raises CannotStack where the model does not allow it, and CellError where memory runs out at one row; nothing is
+    lost then.
     """
     settings = members[0].settings
     position = BatchPosition(seed % 2**63)
     names = [DEFAULT_ADAPTER, *(f"rate{number}" for number in range(1, len(members)))]
-    model = add_adapter(lm, settings, settings.target_modules, position, also=names[1:])
-    try:
+    with one_text_must_fit(lm, examples), ExitStack() as stack:
+        model = add_adapter(lm, settings, settings.target_modules, position, also=names[1:])
+        stack.callback(model.unload)
         run = _Run(lm, model, position, examples, members, names, seed)
         run.train(validate, higher_is_better, stop)
         return run.together
-    finally:
-        model.unload()
 
 
 class _Run:

@@ -42,13 +42,13 @@ def describe_bias_plan(run: Run) -> str | None:
     if plan is None:
         return None
     parts = []
-    for name, experiment in run.configuration.bias.experiments.items():
+    for name, experiment in run.bias.experiments.items():
         numbers = [plan.planned(name, task) for task in experiment.tasks or run.tasks]
         low, high = min(numbers), max(numbers)
         parts.append(f"{name}: {low} to {high}" if low < high else f"{name}: {low}")
         parts[-1] += f" of {plan.most[name]} subsamples of {count(len(numbers), 'task')}"
     return (
-        f"plan {run.configuration.bias.plan}: {'; '.join(parts)}. Tasks whose interval is ±{plan.half_width:g} or "
+        f"plan {run.bias.plan}: {'; '.join(parts)}. Tasks whose interval is ±{plan.half_width:g} or "
         "narrower stop, `lm-validity next` goes on with the others; what is not planned is not missing."
     )
 
@@ -67,7 +67,7 @@ def describe_signal_plan(run: Run) -> str | None:
         f"{whole} have all checkpoints",
         f"{open_ones} wait for `lm-validity next`",
     ]
-    return f"plan {run.configuration.signal.plan}: {', '.join(parts)}. What is not planned is not missing."
+    return f"plan {plan.settings.plan}: {', '.join(parts)}. What is not planned is not missing."
 
 
 def plan_finding(run: Run) -> Finding | None:

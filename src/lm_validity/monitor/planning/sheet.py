@@ -66,7 +66,7 @@ def listed_cells(
 def write_plan(place: Path, planned: Sequence[PlannedCell], run: Run) -> None:
     """Write the sheet, and what the run's plan rules out. Raises InputError where it cannot be read back as a plan of
     this run, or where it has changed since the run was loaded. Of two commands, one waits and then sees that."""
-    before = run.plan | run.ruled_out if is_plan_of(run, place) else None
+    before = {**run.plan, **run.ruled_out} if run.plan is not None and is_plan_of(run, place) else None
     rows = (*planned, *run.ruled_out.values())
     write_sheet(
         place,

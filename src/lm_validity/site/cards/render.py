@@ -72,7 +72,8 @@ def card_markdown(card: Card) -> str:
 def _scope(card: Card) -> str:
     models = [value for value in card.values if value.quantity.name == "models" and value.is_measured]
     counts = "; ".join(
-        f"{value.estimate} {'model' if value.estimate == 1 else 'models'} {UNDER[value.protocol]}" for value in models
+        f"{value.estimate} {'model' if value.estimate == 1 else 'models'} {UNDER[str(value.protocol)]}"
+        for value in models
     )
     return (
         f"From {card.source}: {counts}. It holds for models like these. {PROTOCOLS_EXPLAINED}"

@@ -295,7 +295,13 @@ def _perplexity_notes(matrix: ScoreMatrix, corpora: dict[str, np.ndarray]) -> li
     return [f"No perplexity of {listing(absent)}: not in the comparisons with perplexity."] if absent else []
 
 
-def _significant(matrix, scores, stderr, items, tasks) -> tuple[dict[str, PairSigns], list[str]]:
+def _significant(
+    matrix: ScoreMatrix,
+    scores: dict[str, np.ndarray],
+    stderr: dict[str, np.ndarray],
+    items: str | Path | None,
+    tasks: list[str],
+) -> tuple[dict[str, PairSigns], list[str]]:
     """Significant differences from standard errors, paired over items where those are given, and notes on that."""
     signs = {p: significant_signs(scores[p], stderr[p]) for p in PROTOCOLS}
     return (signs, []) if items is None else use_paired_tests(signs, items, matrix, tasks)

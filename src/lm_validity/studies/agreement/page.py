@@ -1,5 +1,6 @@
 """The agreement report's page: its findings, and the sections on agreement itself."""
 
+from collections.abc import Iterable
 from itertools import product
 
 import altair as alt
@@ -336,7 +337,7 @@ def _pair_section(summary: AgreementSummary) -> Section:
     )
 
 
-def _labels():
+def _labels() -> Iterable[tuple[str, str]]:
     return figures.PROTOCOL_LABELS.items()
 
 
@@ -348,7 +349,7 @@ def _category_section(summary: AgreementSummary) -> Section:
     for (i, a), (j, b) in product(enumerate(names), repeat=2):
         if i > j:
             continue
-        row = {"category": a, "with": b}
+        row: dict[str, object] = {"category": a, "with": b}
         for p, label in _labels():
             row[label] = summary.kendall_tau[p].by_category[a][b]
             interval = summary.kendall_tau[p].by_category_interval

@@ -60,10 +60,10 @@ def _align(
     rows = np.flatnonzero(np.isfinite(scores).all(axis=1))
     if len(rows) < 2:
         return None
-    better = [all_better[column][np.ix_(rows, rows)] for column in pair]
+    first, second = (all_better[column][np.ix_(rows, rows)] for column in pair)
     scores = scores[rows]
     ranks = average_ranks(scores)
-    aligned = align_rankings(*better, ranks[:, 0], ranks[:, 1])
+    aligned = align_rankings(first, second, ranks[:, 0], ranks[:, 1])
     tied = "The models known on both benchmarks are tied on one of them."
     return PairAlignment(
         protocol=protocol,
@@ -73,11 +73,11 @@ def _align(
         crossings=crossings(scores[:, 0], scores[:, 1]),
         aligned_tau=known(aligned.tau, tied),
         aligned_crossings=aligned.crossings,
-        opposite_significant_pairs=int((better[0] & better[1].T).sum()),
-        violations=violations(aligned.first, better[0]) + violations(aligned.second, better[1]),
+        opposite_significant_pairs=int((first & second.T).sum()),
+        violations=violations(aligned.first, first) + violations(aligned.second, second),
         rows=rows,
         ranks=ranks,
-        bands=(rank_bands(better[0]), rank_bands(better[1])),
+        bands=(rank_bands(first), rank_bands(second)),
         aligned=aligned,
         shown=shown,
     )

@@ -1,5 +1,7 @@
 """Whether scores, their standard errors and their directions can be what the benchmarks sheet says they are."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 
@@ -13,7 +15,7 @@ ERROR_RATES = (*FRACTIONS, "error", "error_rate", "err")  # where lower is bette
 _GROSS = 3.0  # factor between standard errors that neither clusters of items nor averages over subjects explain
 
 
-def unit_notes(rows: pd.DataFrame, facts: pd.DataFrame, path) -> list[str]:
+def unit_notes(rows: pd.DataFrame, facts: pd.DataFrame, path: str | Path) -> list[str]:
     """Notes on scores and standard errors that cannot be fractions of the benchmark's items.
 
     `rows`: selected rows of SCORES with known values, `facts`: the sheet's rows of their benchmarks. Raises InputError
@@ -50,7 +52,7 @@ def unit_notes(rows: pd.DataFrame, facts: pd.DataFrame, path) -> list[str]:
     return [sentence.format("; ".join(found)) for sentence, found in kinds.items() if found]
 
 
-def _mixture(here: pd.DataFrame, high: pd.Series, benchmark: str, metric: str, path) -> InputError:
+def _mixture(here: pd.DataFrame, high: pd.Series, benchmark: str, metric: str, path: str | Path) -> InputError:
     first, second = here[high].iloc[0], here[~high].iloc[0]
     return InputError(
         f"{path}: {benchmark} has percentages and fractions under {metric}: {first['value']:.4g} for {first['model']} "
@@ -75,7 +77,7 @@ def _error_ratio(here: pd.DataFrame, high: pd.Series, items_of_sheet: float) -> 
     return (float(np.median(ratio)) if len(ratio) else float("nan")), int((errors > 0.5 * unit).sum())
 
 
-def direction_notes(rows: pd.DataFrame, sheet: pd.DataFrame, path) -> list[str]:
+def direction_notes(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path) -> list[str]:
     """Notes on benchmarks whose direction in the scores is not that of the sheet, which wins.
 
     Raises InputError for a benchmark with both directions in the scores and none in the sheet.

@@ -1,6 +1,6 @@
 """From the scores table and the two sheets to the arrays that the statistics read: models × benchmarks, by protocol."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -195,7 +195,7 @@ def read_score_matrix(
 
 
 def _chosen_by_scores(
-    rows: pd.DataFrame, plan: Plan | None, models, benchmarks
+    rows: pd.DataFrame, plan: Plan | None, models: Sequence[str], benchmarks: Sequence[str]
 ) -> tuple[pd.DataFrame, dict[str, np.ndarray] | None]:
     """The rows without the prepared cells that earlier scores chose, and those cells' arrays (None: there are none).
 
@@ -209,7 +209,7 @@ def _chosen_by_scores(
     return rows[~aside], {kind: _pivot(rows[aside], models, benchmarks, kind) for kind in ("value", "stderr")}
 
 
-def _check_protocols(rows: pd.DataFrame, path) -> None:
+def _check_protocols(rows: pd.DataFrame, path: str | Path) -> None:
     unknown = rows[~rows["protocol"].isin(PROTOCOLS)]
     if len(unknown):
         raise InputError(
@@ -229,7 +229,7 @@ def _other_study_notes(sheet: pd.DataFrame, rows: pd.DataFrame, key: str) -> lis
     return [f"{key.capitalize()}s of other studies stay out: {listing(others)}."] if others else []
 
 
-def _last_checkpoint(rows: pd.DataFrame, path) -> tuple[pd.DataFrame, list[str]]:
+def _last_checkpoint(rows: pd.DataFrame, path: str | Path) -> tuple[pd.DataFrame, list[str]]:
     """Rows of the finished model; for a model without a checkpoint called final, those of its only or its last one.
 
     Also names the models of the second kind with the checkpoint used.
@@ -271,7 +271,7 @@ def _infinite_notes(rows: pd.DataFrame) -> list[str]:
     return [f"Scores without a finite value count as missing: {listing(lost)}."] if lost else []
 
 
-def _finite_values(rows: pd.DataFrame, path) -> pd.DataFrame:
+def _finite_values(rows: pd.DataFrame, path: str | Path) -> pd.DataFrame:
     """Non-finite scores become missing, negative standard errors are refused."""
     finite = np.isfinite(rows["value"].to_numpy(dtype=float))
     errors = rows["stderr"].to_numpy(dtype=float)
@@ -286,7 +286,7 @@ def _finite_values(rows: pd.DataFrame, path) -> pd.DataFrame:
     )
 
 
-def _check_unique(rows: pd.DataFrame, path) -> None:
+def _check_unique(rows: pd.DataFrame, path: str | Path) -> None:
     key = ["model", "benchmark", "protocol", "seed"]
     double = rows[rows.duplicated(key, keep=False)]
     if len(double):
@@ -337,11 +337,13 @@ def _direction_assumed(rows: pd.DataFrame, sheet: pd.DataFrame) -> list[str]:
     return [f"Direction unknown, higher taken as better: {listing(names)}."] if names else []
 
 
-def _pivot_protocols(rows: pd.DataFrame, models, benchmarks, kind: str) -> dict[str, np.ndarray]:
+def _pivot_protocols(
+    rows: pd.DataFrame, models: Sequence[str], benchmarks: Sequence[str], kind: str
+) -> dict[str, np.ndarray]:
     return {protocol: _pivot(rows[rows["protocol"] == protocol], models, benchmarks, kind) for protocol in PROTOCOLS}
 
 
-def _pivot(rows: pd.DataFrame, models, benchmarks, kind: str) -> np.ndarray:
+def _pivot(rows: pd.DataFrame, models: Sequence[str], benchmarks: Sequence[str], kind: str) -> np.ndarray:
     """Means over seeds; root mean squares for standard errors."""
     values = rows[kind].astype("float64")
     seeds = (values**2 if kind == "stderr" else values).groupby([rows["model"], rows["benchmark"]])
@@ -355,7 +357,7 @@ def _pivot(rows: pd.DataFrame, models, benchmarks, kind: str) -> np.ndarray:
     return np.sqrt(table) if kind == "stderr" else table
 
 
-def _by_seed(rows: pd.DataFrame, models, benchmarks) -> dict[int, np.ndarray]:
+def _by_seed(rows: pd.DataFrame, models: Sequence[str], benchmarks: Sequence[str]) -> dict[int, np.ndarray]:
     prepared = rows[(rows["protocol"] == PREPARED) & rows["seed"].notna()]
     return {
         int(seed): _pivot(group, models, benchmarks, "value") for seed, group in prepared.groupby("seed", sort=True)

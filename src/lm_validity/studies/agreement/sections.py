@@ -1,5 +1,7 @@
 """Sections of the agreement report around the main figures: perplexity, significance, alignment, families."""
 
+from typing import Any
+
 import altair as alt
 import numpy as np
 import pandas as pd
@@ -22,7 +24,7 @@ def tau_heatmaps(
     *,
     caption: str = "",
     without_diagonal: bool = False,
-    **options,
+    **options: Any,
 ) -> list[Figure]:
     """Heatmaps of taus on one colour scale, which starts below 0 only where a tau does.
 
@@ -281,13 +283,15 @@ def family_section(summary: AgreementSummary) -> Section | None:
     rows = []
     for family, values in summary.families.items():
         for p, label in figures.PROTOCOL_LABELS.items():
+            tau, intervals = values[p], summary.families_interval.get(family)
+            absent = tau if isinstance(tau, Missing) else Missing(NO_FAMILIES)
             rows.append(
                 {
                     "family": family,
                     "models": int((summary.matrix.families == family).sum()),
                     "protocol": label,
-                    "tau": values[p],
-                    **bounds(summary.families_interval.get(family, values)[p]),
+                    "tau": tau,
+                    **bounds(absent if intervals is None else intervals[p]),
                 }
             )
     frame = pd.DataFrame(rows)

@@ -22,7 +22,7 @@ from lm_validity.studies.agreement.statistics.corrected import (
     taus_left_out,
     transformed_interval,
 )
-from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs
+from lm_validity.studies.agreement.statistics.ranking import PairSigns, kendall_tau_matrix, pair_signs
 from lm_validity.studies.agreement.statistics.resampling import Interval
 from lm_validity.studies.agreement.summary import CorrectedTau, Range, RatioRow, TauSummary, Value, ends
 from lm_validity.summaries import Missing, is_known, known
@@ -66,15 +66,15 @@ def corrected_tau(analysis: AgreementAnalysis, protocol: str) -> CorrectedTau:
     mean = known(float(noise_corrected_tau(ceiling.observed, ceiling.mean_tau)), reason or ABOVE_CEILING)
     pairs = np.ones(len(analysis.significant[protocol].first), dtype=bool)
     found = _with_intervals(analysis, protocol, pairs) if not reason else None
-    by_benchmark = noise_corrected_tau(
-        np.array([_finite_mean(row) for row in ceiling.observed_by_pair]), ceiling.by_benchmark
-    )
-    by_pair = noise_corrected_tau(ceiling.observed_by_pair, ceiling.by_pair)
+    of_rows = np.array([_finite_mean(row) for row in ceiling.observed_by_pair])
+    by_benchmark = np.asarray(noise_corrected_tau(of_rows, ceiling.by_benchmark))
+    by_pair = np.asarray(noise_corrected_tau(ceiling.observed_by_pair, ceiling.by_pair))
     why = reason or "The pair has no tau or no noise ceiling, or its tau is above the ceiling."
     if reason:
         mean, by_benchmark, by_pair = Missing(reason), np.full(len(names), np.nan), np.full(by_pair.shape, np.nan)
     of_benchmarks = {name: known(float(tau), why) for name, tau in zip(names, by_benchmark, strict=True)}
-    of_pairs = {pair: known(float(by_pair[pair]), why) for pair in zip(*np.triu_indices(len(names), 1), strict=True)}
+    places = [(int(i), int(j)) for i, j in zip(*np.triu_indices(len(names), 1), strict=True)]
+    of_pairs = {pair: known(float(by_pair[pair]), why) for pair in places}
     benchmark_intervals, pair_intervals = _corrected_intervals(analysis, protocol)
     lost = TOO_LARGE if ceiling.expected is None else LOST_MODEL
     return CorrectedTau(
@@ -335,7 +335,7 @@ def _corrected(tau: np.ndarray, limit: np.ndarray, sizes: np.ndarray | None = No
     return corrected_interval(tau[0], limit[0], tau[1:], sizes)
 
 
-def _among(signs, pairs: np.ndarray, clusters: np.ndarray) -> np.ndarray:
+def _among(signs: PairSigns, pairs: np.ndarray, clusters: np.ndarray) -> np.ndarray:
     """`clusters` renumbered so that those without a pair in the mask are one, left out at the end as nothing is."""
     present = np.unique(clusters[np.concatenate([signs.first[pairs], signs.second[pairs]])])
     numbers = np.full(int(clusters.max()) + 1, -1)

@@ -49,12 +49,13 @@ from lm_validity.studies.agreement.summary import (
     SubsetSummary,
     TauSummary,
     TestSummary,
+    Value,
     VarianceSummary,
     each,
     ends,
 )
 from lm_validity.studies.agreement.uncertainty import AgreementUncertainty
-from lm_validity.summaries import Missing, is_known, known
+from lm_validity.summaries import Missing, known
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import count
 
@@ -185,7 +186,7 @@ def _tau(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty, protoco
         interval=ends(mean, uncertainty.mean.get(protocol), uncertainty.reason),
         interval_population_of_benchmarks=ends(mean, uncertainty.mean_population.get(protocol), uncertainty.reason),
         by_benchmark=by_benchmark,
-        by_benchmark_interval=intervals if is_known(mean) else mean,
+        by_benchmark_interval=mean if isinstance(mean, Missing) else intervals,
         by_pair=_by_pair(names, tau, of_pair),
         by_category=_by_category(agreement, analysis.categories, of_pair),
         ceiling=known(ceiling.mean_tau, without_ceiling),
@@ -305,17 +306,20 @@ def _family(analysis: AgreementAnalysis, name: str, values: dict[str, float]) ->
 
 
 def _subsets(subset: SubsetAgreement, scores: np.ndarray) -> SubsetSummary:
-    curves = (subset.random_mean, subset.random_low, subset.random_high, subset.greedy_mean)
-    shown = ([known(float(value), FEW_SUBSET_MODELS) for value in curve] for curve in curves)
+    def shown(curve: np.ndarray) -> list[Value]:
+        return [known(float(value), FEW_SUBSET_MODELS) for value in curve]
+
     alone = Missing("There is no other benchmark left.")
-    others = [known(float(value), FEW_SUBSET_MODELS) for value in subset.others_mean[:-1]]
     taus = one_with_others(scores)
     one = known(float(taus[0]), "No benchmark has a tau with the others.")
     return SubsetSummary(
-        subset.sizes.tolist(),
-        *shown,
-        subset.greedy_order.tolist(),
-        [*others, alone],
+        sizes=subset.sizes.tolist(),
+        random_mean=shown(subset.random_mean),
+        random_low=shown(subset.random_low),
+        random_high=shown(subset.random_high),
+        greedy_mean=shown(subset.greedy_mean),
+        greedy_order=subset.greedy_order.tolist(),
+        others_mean=[*shown(subset.others_mean[:-1]), alone],
         one_with_others=one,
         one_with_others_interval=ends(one, transformed_interval(taus[0], taus[1:], "tau"), LOST_MODEL),
     )
@@ -329,16 +333,20 @@ def _perplexity(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty) 
     before_after = {
         kind: known(finite_mean(tau), _no_before_after(analysis, kind)) for kind, tau in analysis.before_after.items()
     }
+
+    def interval(name: str) -> dict[str, Range]:
+        found: dict[str, Interval] = getattr(uncertainty, name)
+        return {p: ends(means[name][p], found.get(p), uncertainty.reason) for p in PROTOCOLS}
+
     return PerplexitySummary(
         models=max(found[p].models for p in PROTOCOLS),
         corpora=[name for name, corpus in zip(matrix.benchmarks, matrix.is_corpus, strict=True) if corpus],
-        **means,
-        **{
-            f"{name}_interval": {
-                p: ends(values[p], getattr(uncertainty, name).get(p), uncertainty.reason) for p in PROTOCOLS
-            }
-            for name, values in means.items()
-        },
+        corpus_benchmark=means["corpus_benchmark"],
+        corpus_benchmark_interval=interval("corpus_benchmark"),
+        corpus_corpus=means["corpus_corpus"],
+        corpus_corpus_interval=interval("corpus_corpus"),
+        average_average=means["average_average"],
+        average_average_interval=interval("average_average"),
         in_both=PerplexityInBoth(**_perplexity_means(analysis, in_both, " under both protocols")),
         before_after=before_after,
         before_after_interval={

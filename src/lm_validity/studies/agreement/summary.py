@@ -1,5 +1,6 @@
 """The agreement report's results: what summary.json holds, and beside it the arrays that only its page shows."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -36,7 +37,7 @@ def ends(value: object, interval: Interval | None, reason: str) -> Range:
     return interval
 
 
-def each(names, values, reason: str) -> dict[str, Value]:
+def each(names: Iterable[str], values: Iterable[float | None], reason: str) -> dict[str, Value]:
     """`values` by name, missing for one reason where they are not finite."""
     return {name: known(value, reason) for name, value in zip(names, values, strict=True)}
 

@@ -1,6 +1,7 @@
 """Intervals of the agreement report by resampling models, and models with benchmarks."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -109,7 +110,7 @@ def no_intervals(resamples: int, models: int) -> str:
 
 def _changes(
     analysis: AgreementAnalysis, tau: dict[str, np.ndarray], benchmark_weights: np.ndarray, rng: np.random.Generator
-) -> dict[str, Interval]:
+) -> dict[str, Any]:
     """Intervals of what preparation changes; `tau`: (resamples, k, k) of each protocol's own scores.
 
     Where cells are left out, the models that have one known under both protocols are resampled by themselves.

@@ -1,5 +1,7 @@
 """The bias report's summary, computed from the trials table."""
 
+from typing import Any
+
 import pandas as pd
 
 from lm_validity.config.bias_plan import BiasPlan
@@ -17,6 +19,7 @@ from lm_validity.studies.bias.fits import fit_all, reliability_notes
 from lm_validity.studies.bias.provenance import base_drift, mismatched_test_sets, provenance_notes
 from lm_validity.studies.bias.statistics.model import FORMULAS
 from lm_validity.studies.bias.statistics.power import (
+    VarianceComponents,
     detection_power,
     smallest_detectable,
     subsamples_needed,
@@ -83,11 +86,13 @@ def cell_power(trials: pd.DataFrame) -> tuple[Power, ...]:
         components = variance_components(((cell["test"] - cell["extra"]) / cell["total"]).to_numpy(), cell["task"])
         tasks = cell["task"].nunique()
         subsamples = max(1, round(len(cell) / tasks))
-        rows.append(Power(*key, DETECTABLE_BIAS, **_power(components, tasks, subsamples)))
+        experiment, language_model, m, n = key
+        found = _power(components, tasks, subsamples)
+        rows.append(Power(experiment, language_model, m, n, DETECTABLE_BIAS, **found))
     return tuple(rows)
 
 
-def _power(components, tasks: int, subsamples: int) -> dict:
+def _power(components: VarianceComponents | Missing, tasks: int, subsamples: int) -> dict[str, Any]:
     sizes = {"tasks": tasks, "subsamples": subsamples}
     if isinstance(components, Missing):
         unknown = ("within_task_sd", "between_tasks_sd", "power", "smallest_detectable")

@@ -38,8 +38,8 @@ def effects_by_task(trials: pd.DataFrame, plan: BiasPlan | None = None) -> tuple
             apart = (group["difference"] - cells.transform("mean")) / (cells.ngroups * cells.transform("size"))
             mean, parts = float(cells.mean().mean()), apart.groupby(group["subsample"]).sum().to_numpy()
             sizes = {"cells": cells.ngroups, "subsamples": len(parts), "trials": len(group)}
-            waits = plan is not None and effect == "bias" and plan.may_stop(str(experiment), str(task))
-            bounds = interval_over_subsamples(mean, parts, plan.half_width if waits else 0.0)
+            waits = plan if plan and effect == "bias" and plan.may_stop(str(experiment), str(task)) else None
+            bounds = interval_over_subsamples(mean, parts, waits.half_width if waits else 0.0)
             rows.append(TaskEffect(str(experiment), str(task), effect, mean, *bounds, **sizes))
     return tuple(rows)
 

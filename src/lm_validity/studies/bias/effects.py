@@ -85,7 +85,7 @@ def headline(tasks: tuple[Task, ...]) -> dict[str, dict[str, MeanOverTasks | Mis
     for experiment in dict.fromkeys(task.experiment for task in tasks):
         own = [task for task in tasks if task.experiment == experiment]
         values = {effect: [v for v in (getattr(t, effect) for t in own) if is_known(v)] for effect in EFFECTS}
-        found[experiment] = {e: mean_over_tasks(v) if v else without_arms(e) for e, v in values.items()}
+        found[experiment] = {e: mean_over_tasks(np.array(v)) if v else without_arms(e) for e, v in values.items()}
     return found
 
 
@@ -95,8 +95,8 @@ def setting_effects(trials: pd.DataFrame) -> tuple[Setting, ...]:
     for effect in EFFECTS:
         by_model = task_means(trials, effect, [*SETTING, "task", "language_model"])
         by_task = by_model.groupby([*SETTING, "task"])[effect].mean()
-        for key, values in by_task.groupby(SETTING):
-            rows.append(Setting(*key, effect, mean_over_tasks(values.to_numpy())))
+        for (experiment, m, n), values in by_task.groupby(SETTING):
+            rows.append(Setting(experiment, m, n, effect, mean_over_tasks(values.to_numpy())))
     return tuple(rows)
 
 

@@ -1,5 +1,7 @@
 """Charts of the bias page."""
 
+from collections.abc import Iterable
+
 import altair as alt
 import numpy as np
 import pandas as pd
@@ -18,12 +20,12 @@ from lm_validity.studies.bias.statistics.meta import THRESHOLD
 from lm_validity.studies.bias.statistics.power import VarianceComponents, detection_power
 from lm_validity.studies.bias.summary import BiasSummary, Power, Slices, TaskTest, rows_frame
 from lm_validity.studies.bias.violins import setting_label, setting_labels, zero_line
-from lm_validity.summaries import Missing, is_known
+from lm_validity.summaries import Missing, is_known, number
 
 MARGINAL, MODEL_FREE = "marginal", "model-free"
 
 
-def series_color(names, field: str, title: str | None = None) -> alt.Color:
+def series_color(names: Iterable[str], field: str, title: str | None = None) -> alt.Color:
     """Colours of the named series, the first name the first colour."""
     names = list(names)
     columns = 2 if len(names) > 3 else 0  # room on a telephone
@@ -37,7 +39,9 @@ def answer(summary: BiasSummary, effect: str) -> alt.LayerChart:
     """Marginal effects under the headline formula beside the model-free means, one row per setting; 95% intervals."""
     labels = setting_labels(summary)
     of_headline = [fit for fit in summary.fits(effect) if fit.formula == summary.headline_formula]
-    found = [(fit.experiment, fit.m, fit.n, MARGINAL, fit.marginal_mean, fit.marginal_interval) for fit in of_headline]
+    found: list[tuple[str, int, int, str, float, tuple[float, float] | Missing]] = [
+        (fit.experiment, fit.m, fit.n, MARGINAL, fit.marginal_mean, fit.marginal_interval) for fit in of_headline
+    ]
     for row in summary.settings:
         if row.effect == effect:
             found.append((row.experiment, row.m, row.n, MODEL_FREE, row.over_tasks.mean, row.over_tasks.interval))
@@ -92,7 +96,7 @@ def formula_intervals(summary: BiasSummary, effect: str) -> alt.LayerChart:
         title="beta, log-odds",
         y_order=list(labels.values()),
         offset="formula",
-        color=series_color(dict.fromkeys(row["formula"] for row in rows), "formula"),
+        color=series_color(dict.fromkeys(str(row["formula"]) for row in rows), "formula"),
         tooltip=tooltips(
             setting="Setting",
             formula="Formula",
@@ -176,6 +180,8 @@ def meta_curves(results: list[Slices]) -> alt.LayerChart:
     rows = []
     for row in results:
         label = setting_label(row.experiment, row.m, row.n, several)
+        if isinstance(row.means, Missing):
+            continue
         quantiles = np.quantile(row.means, shares)
         rows += [{"setting": label, "mean": q, "share": s} for q, s in zip(quantiles, shares, strict=True)]
     frame = pd.DataFrame(rows)
@@ -200,7 +206,7 @@ def power_curves(power: list[Power]) -> alt.LayerChart:
     """Power to find `effect_size` against the number of subsamples, a line per cell."""
     rows = []
     for row in power:
-        components = VarianceComponents(row.between_tasks_sd, row.within_task_sd)
+        components = VarianceComponents(number(row.between_tasks_sd), number(row.within_task_sd))
         for subsamples in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000):
             value = detection_power(row.effect_size, components, row.tasks, subsamples)
             cell = f"{row.experiment}, {row.language_model}, m={row.m}, n={row.n}"

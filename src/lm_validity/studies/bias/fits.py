@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from typing import Any
 
 import joblib
 import numpy as np
@@ -15,7 +16,6 @@ from lm_validity.studies.bias.statistics.nuts import fit_nuts
 from lm_validity.studies.bias.statistics.posterior import fit_laplace
 from lm_validity.studies.bias.statistics.predictive import equal_tailed, posterior_predictive
 from lm_validity.studies.bias.summary import Fit, Slices
-from lm_validity.studies.bias.table import SETTING
 from lm_validity.summaries import Missing, number
 
 PARALLEL_OBSERVATIONS = 20_000  # fewer are fitted faster than worker processes start
@@ -31,7 +31,9 @@ def fit_all(counts: SettingCounts, formulas: list[str], sampler: str) -> tuple[t
     """Fits by (experiment, m, n, effect) and formula, and the slices of the settings that have a bias."""
     small = sum(map(len, counts.values())) < PARALLEL_OBSERVATIONS
     fit = _fit_nuts if sampler == "nuts" else _fit_laplace
-    jobs = [(fit, (key, data, name)) for key, data in counts.items() for name in formulas]
+    jobs: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
+        (fit, (key, data, name)) for key, data in counts.items() for name in formulas
+    ]
     fits = len(jobs)
     jobs += [(_slices, (key[:3], data)) for key, data in counts.items() if key[3] == "bias"]
     # nutpie runs its chains in parallel by itself
@@ -64,7 +66,7 @@ def _processes() -> int:
     return min(cores, MOST_PROCESSES)
 
 
-def _run(jobs: list[tuple[Callable, tuple]], processes: int) -> list:
+def _run(jobs: list[tuple[Callable[..., Any], tuple[Any, ...]]], processes: int) -> list[Any]:
     """Results in the order of `jobs`. One BLAS thread a process: the matrices are small."""
     if processes == 1:
         with threadpool_limits(1):
@@ -78,7 +80,10 @@ def _fit_nuts(key: tuple[str, int, int, str], counts: PairedCounts, formula: str
     design, even = build_design(counts, FORMULAS[formula]), np.full(len(posterior.scales), 1 / len(posterior.scales))
     low, high = equal_tailed(posterior.beta_draws, MARGINAL_LEVEL)
     return Fit(
-        **dict(zip([*SETTING, "effect"], key, strict=True)),
+        experiment=key[0],
+        m=key[1],
+        n=key[2],
+        effect=key[3],
         formula=formula,
         sampler="nuts",
         beta_mean=posterior.beta_mean,
@@ -105,7 +110,10 @@ def _fit_laplace(key: tuple[str, int, int, str], counts: PairedCounts, formula: 
     predictive = posterior_predictive(design, posterior)
     fixed, ends = posterior.mode.u[: design.beta], posterior.interval_at(MARGINAL_LEVEL)
     return Fit(
-        **dict(zip([*SETTING, "effect"], key, strict=True)),
+        experiment=key[0],
+        m=key[1],
+        n=key[2],
+        effect=key[3],
         formula=formula,
         sampler="laplace",
         beta_mean=posterior.beta_mean,

@@ -51,9 +51,10 @@ def _drift(other: pd.DataFrame, reference: pd.DataFrame) -> dict:
     freedom = float((pd.concat([other["count"], reference["count"]]) - 1).sum())
     error = float(np.sqrt(variances.sum())) / len(other)
     difference = difference if abs(difference) > ROUNDING else 0.0
+    z: float | Missing
     if error > ROUNDING:
         z = difference / error
-        p = float(2 * stats.t.sf(abs(z), freedom))
+        p = float(2 * stats.t.sf(abs(difference / error), freedom))
     else:
         z, p = (Missing(NO_SPREAD), 0.0) if difference else (0.0, 1.0)
     means = {"base": float(other["mean"].mean()), "reference_base": float(reference["mean"].mean())}

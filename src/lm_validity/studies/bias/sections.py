@@ -1,6 +1,7 @@
 """Further sections of the bias page: tests, single splits, power and provenance."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -35,7 +36,17 @@ def per_experiment(summary: BiasSummary, sentence: Callable[[str], str]) -> str:
     return " ".join(prefix(summary, name) + words for name, words in said.items() if words)
 
 
-def per_rows(summary: BiasSummary, rows, sentence: Callable[[list], str]) -> str:
+class OfExperiment(Protocol):
+    """A row of one experiment."""
+
+    @property
+    def experiment(self) -> str: ...
+
+
+RowT = TypeVar("RowT", bound=OfExperiment)
+
+
+def per_rows(summary: BiasSummary, rows: Iterable[RowT], sentence: Callable[[list[RowT]], str]) -> str:
     """What `sentence` says of the rows of each experiment."""
     return per_experiment(summary, lambda name: sentence([row for row in rows if row.experiment == name]))
 

@@ -98,7 +98,7 @@ class Setting:
     over_tasks: MeanOverTasks
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Fit:
     """One fit of the hierarchical model; `difference*` are accuracies, `beta*` and `scales` log-odds.
 

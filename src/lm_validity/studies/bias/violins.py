@@ -20,7 +20,7 @@ VIOLIN_REACH = 0.5  # accuracy differences beyond it are cut, as in the paper's 
 def violins(summary: BiasSummary) -> list[Figure]:
     """One figure a language model and experiment: split violins by task, the setting chosen from a list."""
     several = len(summary.experiments) > 1
-    found = []
+    found: list[Figure] = []
     for (experiment, name), trials in summary.trials.groupby(["experiment", "language_model"]):
         title = f"{experiment}: {name}" if several else str(name)
         caption = "Density over subsamples, each violin as high as the others; boost above, bias below the line."

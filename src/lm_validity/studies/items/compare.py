@@ -141,19 +141,20 @@ def _common_items(answers: list[pd.DataFrame | None], scores: tuple[float, float
 
     A metric such as F1 is not the mean of its items: a test on items would not be a test of the score.
     """
-    if any(items is None for items in answers):
+    known = [items for items in answers if items is not None]
+    if len(known) < len(answers):
         return None
-    if any(abs(i["correct"].mean() - s) > SAME_SCORE for i, s in zip(answers, scores, strict=True)):
+    if any(abs(i["correct"].mean() - s) > SAME_SCORE for i, s in zip(known, scores, strict=True)):
         return None
-    one, other = (items.set_index("doc_id")[["correct", "subject"]] for items in answers)
+    one, other = (items.set_index("doc_id")[["correct", "subject"]] for items in known)
     common = one.join(other[["correct"]].rename(columns={"correct": "second"}), how="inner")
     return None if common.empty else common.rename(columns={"correct": "first"})
 
 
 def _on_items(row: Comparison, common: pd.DataFrame, sign: float) -> Comparison:
     subjects = common["subject"].to_numpy(dtype=str)
-    values = [sign * common[name].to_numpy(dtype=float) for name in ("first", "second")]
-    found = paired_difference(*values, subjects if (subjects != "").all() else None)
+    first, second = (sign * common[name].to_numpy(dtype=float) for name in ("first", "second"))
+    found = paired_difference(first, second, subjects if (subjects != "").all() else None)
     test = "clustered by subject" if found.clusters else "paired t"
     if found.clusters is None and found.first_only is not None:
         test = "McNemar"

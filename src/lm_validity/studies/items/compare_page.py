@@ -43,13 +43,13 @@ def comparison_lines(summary: CompareSummary) -> list[str]:
 
 
 def _line(row: Comparison) -> tuple[str, ...]:
-    low, high = row.interval if is_known(row.interval) else (row.interval,) * 2
+    low, high = (row.interval, row.interval) if isinstance(row.interval, Missing) else row.interval
     cells = (_shown(low, "+.3f"), _shown(high, "+.3f"), _shown(row.p, ".2g"), _shown(row.p_adjusted, ".2g"))
     sizes = (_shown(row.smallest_detectable, ".3f"), _shown(row.items, "d"))
     return (row.benchmark, row.protocol, f"{row.difference:+.3f}", *cells, *sizes, row.test)
 
 
-def _shown(value, form: str) -> str:
+def _shown(value: float | Missing, form: str) -> str:
     return "-" if isinstance(value, Missing) else format(value, form)
 
 
@@ -101,7 +101,7 @@ def comparison_page(summary: CompareSummary) -> Page:
 
 
 def _page_row(summary: CompareSummary, row: Comparison) -> dict:
-    low, high = row.interval if is_known(row.interval) else (row.interval,) * 2
+    low, high = (row.interval, row.interval) if isinstance(row.interval, Missing) else row.interval
     values = {name: value for name, value in vars(row).items() if name != "interval"}
     return values | {"low": low, "high": high, "outcome": _outcome(summary, row)}
 

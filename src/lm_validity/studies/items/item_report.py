@@ -117,7 +117,6 @@ def _benchmark(
     subjects = answers.drop_duplicates("doc_id").set_index("doc_id")["subject"].reindex(table.columns)
     labels = subjects.to_numpy(dtype=str) if (subjects != "").all() else None
     found, fit = resolution(correct, labels), _fit(correct)
-    known = not isinstance(fit, Missing)
     row = ItemsOfBenchmark(
         benchmark=benchmark,
         protocol=protocol,
@@ -128,14 +127,14 @@ def _benchmark(
         resolved=found.resolved,
         share_resolved=found.share,
         minimal_detectable_difference=found.minimal_detectable_difference,
-        discrimination_median=float(np.median(fit.discrimination)) if known else fit,
-        negative=int((fit.discrimination < 0).sum()) if known else fit,
-        negative_certain=int(fit.negative().sum()) if known else fit,
-        information=float(np.median(fit.information(fit.abilities))) if known else fit,
-        reliability=float(1 - np.mean(fit.ability_sds**2)) if known else fit,
+        discrimination_median=fit if isinstance(fit, Missing) else float(np.median(fit.discrimination)),
+        negative=fit if isinstance(fit, Missing) else int((fit.discrimination < 0).sum()),
+        negative_certain=fit if isinstance(fit, Missing) else int(fit.negative().sum()),
+        information=fit if isinstance(fit, Missing) else float(np.median(fit.information(fit.abilities))),
+        reliability=fit if isinstance(fit, Missing) else float(1 - np.mean(fit.ability_sds**2)),
         fit=fit,
     )
-    return row, list(_negative(row, table, texts)) if known else []
+    return row, [] if isinstance(fit, Missing) else list(_negative(row, fit, table, texts))
 
 
 def _fit(correct: np.ndarray) -> ItemParameters | Missing:
@@ -145,9 +144,8 @@ def _fit(correct: np.ndarray) -> ItemParameters | Missing:
     return fit_2pl(correct) if min(correct.shape) >= FEWEST else Missing(TOO_FEW)
 
 
-def _negative(row: ItemsOfBenchmark, table: pd.DataFrame, texts: dict[str, str]) -> Iterator[Item]:
+def _negative(row: ItemsOfBenchmark, fit: ItemParameters, table: pd.DataFrame, texts: dict[str, str]) -> Iterator[Item]:
     """Items with a negative discrimination, in the order of discrimination over its standard error."""
-    fit = row.fit
     certain, shares = fit.negative(), table.mean().to_numpy()
     order = np.argsort(fit.discrimination / fit.discrimination_se, kind="stable")
     for index in order[fit.discrimination[order] < 0][:LISTED]:

@@ -83,12 +83,13 @@ def analyze_benchmark(
     walked = walked_quality(curves, names, resamples, np.random.default_rng(0), options.convention, options.ties)
     errors = {model: _errors(curve.errors, items, model) for model, curve in design.curves.items()}
     resampled, source = _resampled(values, errors, items, resamples)
-    known = not isinstance(resampled, Missing)
     return BenchmarkResult(
         design=design,
         scores=compute_scores(design, values, options, level),
         resampled=resampled,
-        resampled_scores=compute_scores(design, resampled, options, level) if known else resampled,
+        resampled_scores=resampled
+        if isinstance(resampled, Missing)
+        else compute_scores(design, resampled, options, level),
         interval_source=source,
         items=items,
         chance=chance,
@@ -132,7 +133,7 @@ def _consistency_draws(
     bootstrap also where one of them has too few checkpoints to draw blocks from, since without it the draws would be
     of another mean than the value.
     """
-    counted = [pair for pair in pairs if pair.base.any() and pair.later.any()]
+    counted = [pair for pair in pairs if pair.counts]
     if not counted:
         none = Missing("No pair of architectures has a checkpoint in either window.")
         return ConsistencyDraws(none, none)
@@ -140,23 +141,23 @@ def _consistency_draws(
         bootstrap_pair_consistency(
             values[pair.first][pair.first_at],
             values[pair.second][pair.second_at],
-            pair.base,
-            pair.later,
+            *pair.windows,
             resamples,
             generator,
         )
         for pair in counted
     ]
     coins = [_coins(pair, values, resamples, generator) for pair in counted]
-    if any(pair.later.sum() < MINIMUM_FOR_BLOCKS for pair in counted):
+    if any(pair.windows[1].sum() < MINIMUM_FOR_BLOCKS for pair in counted):
         few = Missing(f"One of its pairs has fewer than {MINIMUM_FOR_BLOCKS} later checkpoints to draw blocks from.")
         return ConsistencyDraws(few, mean_over_sizes(counted, coins))
     return ConsistencyDraws(mean_over_sizes(counted, blocks), mean_over_sizes(counted, coins))
 
 
 def _coins(pair: Pair, values: Values, resamples: int, generator: np.random.Generator) -> np.ndarray:
-    gap = (values[pair.first][pair.first_at] - values[pair.second][pair.second_at])[pair.base | pair.later]
-    return coin_flip_consistency(int(pair.later.sum()), resamples, generator, persistence(gap))
+    base, later = pair.windows
+    gap = (values[pair.first][pair.first_at] - values[pair.second][pair.second_at])[base | later]
+    return coin_flip_consistency(int(later.sum()), resamples, generator, persistence(gap))
 
 
 def quality_null(result: BenchmarkResult) -> np.ndarray:

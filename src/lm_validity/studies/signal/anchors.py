@@ -154,5 +154,5 @@ def _across_sizes(design: Design, facts: pd.DataFrame) -> tuple[Value, int]:
     if len(common) < 2:
         none = Missing("Decision accuracy across sizes needs two sizes that all recipes of several sizes have.")
         return none, len(recipes)
-    small, large = ([np.mean(by_size[size]) for by_size in recipes] for size in (common[0], common[-1]))
+    small, large = (np.array([np.mean(by_size[size]) for by_size in recipes]) for size in (common[0], common[-1]))
     return float(decision_accuracy(small, large)), len(recipes)

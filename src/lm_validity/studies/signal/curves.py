@@ -40,8 +40,8 @@ class Curve:
     def at(self, chosen: np.ndarray) -> "Curve":
         """Some of the checkpoints: boolean or indices (n,)."""
         names = tuple(np.array(self.checkpoints, dtype=object)[chosen])
-        arrays = (self.iterations, self.tokens_b, self.values, self.errors)
-        return Curve(names, *(array[chosen] for array in arrays), self.items)
+        values, errors = self.values[chosen], self.errors[chosen]
+        return Curve(names, self.iterations[chosen], self.tokens_b[chosen], values, errors, self.items)
 
     @property
     def progress(self) -> np.ndarray:
@@ -122,7 +122,7 @@ def read_learning_curves(
     return LearningCurves(curves, facts, directions, selection, examples, metrics, chance, notes)
 
 
-def _used_rows(table: pd.DataFrame, listed: pd.DataFrame | None, path) -> tuple[pd.DataFrame, list[str]]:
+def _used_rows(table: pd.DataFrame, listed: pd.DataFrame | None, path: str | Path) -> tuple[pd.DataFrame, list[str]]:
     """The finite direct test scores under each benchmark's one metric, and notes on what stays out."""
     notes: list[str] = []
     rows = _direct_rows(report_rows(table, listed, notes), path)
@@ -184,7 +184,7 @@ def _same_point(first: Curve, i: int, second: Curve, j: int) -> bool:
     return bool(np.isnan(tokens).any() or abs(tokens[0] - tokens[1]) <= _SAME_POINT * max(tokens))
 
 
-def _direct_rows(rows: pd.DataFrame, path) -> pd.DataFrame:
+def _direct_rows(rows: pd.DataFrame, path: str | Path) -> pd.DataFrame:
     rows = rows[rows["protocol"].isna() | (rows["protocol"] == "direct")]
     if rows.empty:
         raise InputError(
@@ -194,7 +194,7 @@ def _direct_rows(rows: pd.DataFrame, path) -> pd.DataFrame:
     return rows.assign(checkpoint=rows["checkpoint"].fillna("final"))
 
 
-def _of_sheet(rows: pd.DataFrame, sheet: pd.DataFrame, path) -> tuple[pd.DataFrame, list[str]]:
+def _of_sheet(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path) -> tuple[pd.DataFrame, list[str]]:
     """Rows of the sheet's benchmarks under its metrics, and notes on the others.
 
     Raises InputError, with what became of the first benchmark, where none is left.
@@ -218,7 +218,7 @@ def _of_sheet(rows: pd.DataFrame, sheet: pd.DataFrame, path) -> tuple[pd.DataFra
     return found, [*notes, *of_metrics]
 
 
-def _check_one_metric(rows: pd.DataFrame, path) -> None:
+def _check_one_metric(rows: pd.DataFrame, path: str | Path) -> None:
     for benchmark, metrics in rows.groupby("benchmark")["metric"].unique().items():
         names = sorted(name for name in metrics if not pd.isna(name))
         if len(names) > 1:
@@ -228,7 +228,7 @@ def _check_one_metric(rows: pd.DataFrame, path) -> None:
             )
 
 
-def _check_unique(rows: pd.DataFrame, path) -> None:
+def _check_unique(rows: pd.DataFrame, path: str | Path) -> None:
     for row in rows[rows.duplicated(["model", "benchmark", "checkpoint"])].itertuples():
         raise InputError(
             f"{path}: two selected scores of model {row.model!r} on {row.benchmark!r} "
@@ -328,11 +328,11 @@ def _gaps(curves: dict[str, dict[str, Curve]], is_planned: Callable[[str, str, s
             if missing:
                 gaps.setdefault((model, tuple(missing)), []).append(benchmark)
     alike: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}
-    for (model, missing), benchmarks in gaps.items():
-        alike.setdefault((missing, tuple(benchmarks)), []).append(model)
+    for (model, lacking), benchmarks in gaps.items():
+        alike.setdefault((lacking, tuple(benchmarks)), []).append(model)
     notes = []
-    for (missing, benchmarks), models in alike.items():
-        where = "all benchmarks" if len(benchmarks) == len(curves) else listing(benchmarks, 4)
+    for (lacking, concerned), models in alike.items():
+        where = "all benchmarks" if len(concerned) == len(curves) else listing(concerned, 4)
         who = f"{listing(models, 4)} {'lacks' if len(models) == 1 else 'lack'}"
-        notes.append(f"{who} {len(missing)} checkpoint(s) that others have, on {where}: {listing(missing, 6)}.")
+        notes.append(f"{who} {len(lacking)} checkpoint(s) that others have, on {where}: {listing(lacking, 6)}.")
     return notes

@@ -1,6 +1,7 @@
 """The parts of the summary that belong to one benchmark, out of its results."""
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
@@ -22,6 +23,7 @@ from lm_validity.studies.signal.statistics.compliance import NORMALISATIONS
 from lm_validity.studies.signal.statistics.noise_free import MINIMUM_RELIABILITY, quality_by_errors
 from lm_validity.studies.signal.statistics.quality import fewest_checkpoints, net_rise
 from lm_validity.studies.signal.statistics.ranking import (
+    PairConsistency,
     RankingWindows,
 )
 from lm_validity.studies.signal.summary import (
@@ -38,7 +40,7 @@ from lm_validity.studies.signal.summary import (
     known_bounds,
     p_value,
 )
-from lm_validity.summaries import Missing, known
+from lm_validity.summaries import Missing, known, number
 
 _NO_POINT = "A curve needs two selected checkpoints."
 
@@ -56,7 +58,7 @@ def model_quality(result: BenchmarkResult, model: str, options: Options) -> Mode
     def interval(score: Value, name: str) -> Bounds:
         return bounds(score, result.draws(lambda scores: getattr(scores.quality[model], name)), 0.0, 1.0)
 
-    def of_null(read) -> Value:
+    def of_null(read: Callable[[np.ndarray], float]) -> Value:
         if isinstance(value, Missing) or not null.size:
             return value if isinstance(value, Missing) else SKIPPED
         return float(read(null))
@@ -98,7 +100,7 @@ def benchmark_quality(result: BenchmarkResult, options: Options) -> BenchmarkQua
         rank_correlation=known(float(mean_of_known(correlations)), _NO_POINT),
         signal_quality_by_size=by_size,
         signal_quality_by_size_interval={
-            size: bounds(mean, result.draws(lambda scores, size=size: scores.quality_by_size[size]), 0.0, 1.0)
+            size: bounds(mean, result.draws(partial(_quality_of_size, size)), 0.0, 1.0)
             for size, mean in by_size.items()
         },
         signal_quality_by_items=result.items if isinstance(result.items, Missing) else result.items.by_items,
@@ -115,15 +117,21 @@ def benchmark_quality(result: BenchmarkResult, options: Options) -> BenchmarkQua
     )
 
 
+def _quality_of_size(size: str, scores: Scores) -> np.ndarray:
+    return scores.quality_by_size[size]
+
+
 def _noise_free(result: BenchmarkResult, model: str, what: str) -> Value:
     """Noise-free quality or reliability of a model that counts in the benchmark's scores."""
-    for missing in (result.items, getattr(result.items, "noise_free", None)):
-        if isinstance(missing, Missing):
-            return missing
-    if model not in result.items.noise_free:
+    if isinstance(result.items, Missing):
+        return result.items
+    noise_free = result.items.noise_free
+    if isinstance(noise_free, Missing):
+        return noise_free
+    if model not in noise_free:
         return Missing("The model is kept for comparison and has no noise-free signal quality.")
     why = "This needs eight checkpoints and a curve that is not constant."
-    found = result.items.noise_free[model]
+    found = noise_free[model]
     if what == "value" and found.reliability < MINIMUM_RELIABILITY:
         why = "Less than half of the variance of the curve is more than noise of its items."
     return known(getattr(found, what), why)
@@ -132,15 +140,18 @@ def _noise_free(result: BenchmarkResult, model: str, what: str) -> Value:
 def _mean_noise_free(result: BenchmarkResult) -> Value:
     values = [_noise_free(result, model, "value") for model in result.design.scored]
     missing = [value for value in values if isinstance(value, Missing)]
-    return missing[0] if missing else float(np.mean(values))
+    return missing[0] if missing else float(np.mean([number(value) for value in values]))
 
 
 def _noise_free_interval(result: BenchmarkResult, options: Options) -> Bounds:
     mean = _mean_noise_free(result)
     if isinstance(mean, Missing):
         return mean
+    if isinstance(result.items, Missing):
+        return result.items
     why = "It needs resampling, 40 items or 20 subjects, and a noise-free quality without each twentieth of them."
-    return known_bounds(*result.items.noise_free_interval, why)
+    low, high = result.items.noise_free_interval
+    return known_bounds(low, high, why)
 
 
 def _quality_by_errors(result: BenchmarkResult, options: Options) -> dict[int, float] | Missing | None:
@@ -185,6 +196,7 @@ def _tokens_above(result: BenchmarkResult, values: np.ndarray, errors: np.ndarra
         return result.chance
     if np.isnan(errors).any():
         return _NO_ERRORS
+    assert result.chance_level is not None
     found = above_chance_from(values, errors, result.chance_level)
     if found is None:
         return _AT_CHANCE
@@ -208,7 +220,9 @@ def _models_above_chance(result: BenchmarkResult) -> int | Missing:
     if isinstance(result.chance, Missing):
         return result.chance
     ends = [(result.design.curves[model].values[-1], result.errors[model][-1]) for model in result.design.scored]
-    p = p_above_chance(*np.array(ends).T, result.chance_level)
+    last, errors = np.array(ends).T
+    assert result.chance_level is not None
+    p = p_above_chance(last, errors, result.chance_level)
     return _NO_ERRORS if np.isnan(p).any() else int((holm(p) <= 0.05).sum())
 
 
@@ -230,10 +244,14 @@ def _consistency(
     orders = [_pair_order(pair, found, design, windows) for pair, found in zip(pairs, scores.pairs, strict=True)]
     why = _no_consistency(pairs, design, windows)
     value = known(float(scores.value), why)
-    if isinstance(value, Missing) or isinstance(coin, Missing):
-        coins = value if isinstance(value, Missing) else coin
-    else:
-        coins = known_bounds(*np.quantile(coin, [0.025, 0.975]), SKIPPED.reason) if coin.size else SKIPPED
+    coins: Bounds = SKIPPED
+    if isinstance(value, Missing):
+        coins = value
+    elif isinstance(coin, Missing):
+        coins = coin
+    elif coin.size:
+        low, high = np.quantile(coin, [0.025, 0.975])
+        coins = known_bounds(low, high, SKIPPED.reason)
     return ConsistencyScore(
         value=value,
         by_size={
@@ -252,7 +270,7 @@ def _consistency(
 _ONE_LATER = "The order at the last checkpoint is compared with that of other later checkpoints, and there is none."
 
 
-def _pair_order(pair: Pair, found, design: Design, windows: RankingWindows) -> PairOrder:
+def _pair_order(pair: Pair, found: PairConsistency, design: Design, windows: RankingWindows) -> PairOrder:
     why = _no_consistency([pair], design, windows)
     return PairOrder(
         size=pair.size,
@@ -260,7 +278,7 @@ def _pair_order(pair: Pair, found, design: Design, windows: RankingWindows) -> P
         second=pair.second,
         value=known(float(found.value), why),
         base_gap=known(float(found.base_gap), why),
-        with_last=known(float(found.with_last), _ONE_LATER if pair.later.any() else why),
+        with_last=known(float(found.with_last), _ONE_LATER if pair.windows[1].any() else why),
         base_checkpoints=found.base_checkpoints,
         later_checkpoints=found.later_checkpoints,
     )
@@ -321,8 +339,12 @@ def _no_compliance(result: BenchmarkResult, normalisation: str) -> str:
 def overall_p(result: BenchmarkResult, overall: Value, options: Options) -> Value:
     """p of the overall score when all three parts follow their own nulls, drawn independently."""
     null = result.items if isinstance(result.items, Missing) else result.items.compliance_null
-    for missing in (overall, null, result.consistency.coin):
-        if isinstance(missing, Missing):
-            return missing
-    draws = np.stack([quality_null(result), result.consistency.coin, null], axis=-1) @ options.weights.as_array()
+    coin = result.consistency.coin
+    if isinstance(overall, Missing):
+        return overall
+    if isinstance(null, Missing):
+        return null
+    if isinstance(coin, Missing):
+        return coin
+    draws = np.stack([quality_null(result), coin, null], axis=-1) @ options.weights.as_array()
     return p_value(overall, draws)

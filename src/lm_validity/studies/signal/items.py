@@ -23,7 +23,7 @@ from lm_validity.studies.signal.statistics.overall import per_item_score_ratio
 from lm_validity.studies.signal.statistics.quality import fewest_checkpoints, signal_quality
 from lm_validity.studies.signal.statistics.resampling import draw_items, resample_item_means, standard_errors
 from lm_validity.studies.signal.statistics.splits import FilterTrial
-from lm_validity.studies.signal.summary import SKIPPED, Draws, MetricQuality, Subgroup, Trial, Value, bounds
+from lm_validity.studies.signal.summary import SKIPPED, Bounds, Draws, MetricQuality, Subgroup, Trial, Value, bounds
 from lm_validity.summaries import Missing, is_known, known
 from lm_validity.tables.item_arrays import BenchmarkItems
 from lm_validity.words import listing
@@ -217,15 +217,17 @@ def _metrics(answers: BenchmarkItems, options: Options, counts: np.ndarray) -> d
             continue
         value, draws = _quality_of(curves, options, counts)
         quality = known(value, too_few_checkpoints(options))
-        less, less_interval = Missing("Accuracy is unknown for some items."), None
+        unknown = Missing("Accuracy is unknown for some items.")
+        less: Value | None = unknown
+        less_interval: Bounds | None = unknown
         if metric == "accuracy":
             accuracy = value, draws
-            less = None
+            less = less_interval = None
         elif accuracy is not None:
-            less = known(value - accuracy[0], too_few_checkpoints(options))
-            less_interval = bounds(less, draws - accuracy[1], -1.0, 1.0)
+            difference = known(value - accuracy[0], too_few_checkpoints(options))
+            less, less_interval = difference, bounds(difference, draws - accuracy[1], -1.0, 1.0)
         interval = bounds(quality, draws, 0.0, 1.0)
-        results[metric] = MetricQuality(quality, interval, less, less_interval or less, described.label)
+        results[metric] = MetricQuality(quality, interval, less, less_interval, described.label)
     return results or Missing("Other item scores need the log-likelihoods of the choices and the right choice.")
 
 

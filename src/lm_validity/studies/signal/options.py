@@ -7,7 +7,7 @@ from lm_validity.studies.signal.statistics.overall import Weights
 from lm_validity.studies.signal.statistics.ranking import RankingWindows
 
 
-def make_options(**given) -> Options:
+def make_options(**given: object) -> Options:
     """The configuration's section `reports.signal` with the values that are given, also as words (`100,200`).
 
     Raises InputError naming the option and its value.

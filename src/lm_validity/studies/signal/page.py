@@ -1,5 +1,7 @@
 """The signal report's page: sentences, figures and tables out of its summary."""
 
+import math
+
 import numpy as np
 import pandas as pd
 
@@ -61,6 +63,11 @@ def signal_page(summary: SignalSummary) -> Page:
     )
 
 
+def _last(ranking: Ranking) -> float:
+    """Progress of the last checkpoint."""
+    return math.nan if isinstance(ranking.tokens_b, Missing) else float(ranking.tokens_b[-1])
+
+
 def _ranking_findings(summary: SignalSummary) -> list[Finding]:
     """From when on the models have their final order: those that differ at the end, where noise is known."""
     at_chance = [name for name, entry in summary.benchmarks.items() if entry.models_above_chance == 0]
@@ -81,9 +88,9 @@ def _ranking_findings(summary: SignalSummary) -> list[Finding]:
         )
         basis += "scores is unknown, so equal models may seem to settle late."
     equal = [name for name, ranking in told.items() if ranking.separable_pairs == 0]
-    known = {name: point for name, point in points.items() if is_known(point[0])}
+    known = {name: (number(at), interval) for name, (at, interval) in points.items() if is_known(at)}
     # the last checkpoint agrees with itself: that is no settling
-    settled = {name: point for name, point in known.items() if point[0] < ranked[name].tokens_b[-1]}
+    settled = {name: point for name, point in known.items() if point[0] < _last(ranked[name])}
     open_ends = [name for name in known if name not in settled]
     parts = []
     if settled:

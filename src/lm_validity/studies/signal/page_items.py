@@ -9,7 +9,7 @@ from lm_validity.studies.signal.items import CONTROLS
 from lm_validity.studies.signal.page_tables import as_numbers, ends
 from lm_validity.studies.signal.statistics.items import METRICS
 from lm_validity.studies.signal.summary import SignalSummary, Trial
-from lm_validity.summaries import is_known
+from lm_validity.summaries import is_known, number
 from lm_validity.words import count, decimal
 
 _SHOWN_SUBGROUPS = 60
@@ -51,7 +51,7 @@ def _trials(summary: SignalSummary) -> list[tuple[str, Trial]]:
 
 def _gain(trial: Trial) -> float:
     """Held-out signal quality above that of random choices."""
-    return trial.held_out - trial.control_mean
+    return number(trial.held_out) - number(trial.control_mean)
 
 
 def filter_section(summary: SignalSummary) -> Section | None:

@@ -7,7 +7,7 @@ from lm_validity.pages.page import Figure, Finding, Section, Table
 from lm_validity.studies.signal import figures as signal_figures
 from lm_validity.studies.signal.page_tables import as_numbers, ends
 from lm_validity.studies.signal.summary import BenchmarkQuality, SignalSummary
-from lm_validity.summaries import Missing, is_known
+from lm_validity.summaries import Missing, is_known, number
 from lm_validity.words import count, decimal, listing, with_interval
 
 _LEVEL = 0.05
@@ -31,11 +31,11 @@ def quality_findings(summary: SignalSummary) -> list[Finding]:
     )
     if not known:
         return [Finding("No signal quality can be computed.", basis)]
-    order = sorted(known, key=lambda name: -known[name].signal_quality)
+    order = sorted(known, key=lambda name: -number(known[name].signal_quality))
 
     def described(name: str) -> str:
         interval = known[name].signal_quality_interval
-        return f"{name}, {with_interval(known[name].signal_quality, interval if is_known(interval) else None)}"
+        return f"{name}, {with_interval(number(known[name].signal_quality), interval if is_known(interval) else None)}"
 
     sentence = f"Signal quality is highest on {described(order[0])}"
     if len(order) > 1:
@@ -51,24 +51,33 @@ def quality_findings(summary: SignalSummary) -> list[Finding]:
 
 def _noise_findings(known: dict[str, BenchmarkQuality], order: list[str]) -> list[Finding]:
     """On how many benchmarks the curves rise more steadily than drift would; none without p-values."""
-    p = {name: entry.signal_quality_walk_p for name, entry in known.items()}
-    if not all(is_known(value) for value in p.values()):
+    counted = counted_as_rising(known)
+    if counted is None:
         return []
-    adjusted = dict(zip(p, false_discovery_control(list(p.values())), strict=True))
-    rising = [
-        name
-        for name in order
-        if adjusted[name] <= _LEVEL and known[name].rank_correlation > 0 and known[name].models_above_chance != 0
-    ]
+    rising = [name for name in order if name in counted]
     rest = [name for name in order if name not in rising]
-    sentence = f"Scores improve more steadily than a random walk on {len(rising)} of {count(len(p), 'benchmark')}"
+    sentence = f"Scores improve more steadily than a random walk on {len(rising)} of {count(len(known), 'benchmark')}"
     sentence += f" ({listing(rising)})" if rising and rest else ""
     sentence += f". On {listing(rest, 4)} this cannot be shown, or scores end at chance." if rest else "."
     basis = (
         "A test by random signs of the steps between checkpoints, false discovery rate 5% (Benjamini-Hochberg). It is "
+        "cautious where curves are noisy."
     )
-    basis += "cautious where curves are noisy."
     return [Finding(sentence, basis)]
+
+
+def counted_as_rising(known: dict[str, BenchmarkQuality]) -> set[str] | None:
+    """The benchmarks whose scores improve more steadily than a random walk and end above chance; None without
+    p-values."""
+    p = {name: entry.signal_quality_walk_p for name, entry in known.items()}
+    if not all(is_known(value) for value in p.values()):
+        return None
+    adjusted = dict(zip(p, false_discovery_control(list(p.values())), strict=True))
+    return {
+        name
+        for name, entry in known.items()
+        if adjusted[name] <= _LEVEL and number(entry.rank_correlation) > 0 and entry.models_above_chance != 0
+    }
 
 
 def _chance_findings(benchmarks: dict[str, BenchmarkQuality]) -> list[Finding]:

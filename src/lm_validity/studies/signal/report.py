@@ -85,8 +85,8 @@ def analyze_signal(
     results = {}
     for benchmark in learning.curves:
         design = make_design(learning, benchmark, options)
-        found = Missing("This needs the benchmark's items, and no items table has them.")
-        if benchmark in with_items:
+        found: ItemAnalysis | Missing = Missing("This needs the benchmark's items, and no items table has them.")
+        if items is not None and benchmark in with_items:
             found = _items(items, design, learning, options, resamples)
         chance = _chance(learning.chance.get(benchmark), found)
         results[benchmark] = analyze_benchmark(design, found, chance, options, resamples, generator)

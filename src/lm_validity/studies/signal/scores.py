@@ -54,6 +54,18 @@ class Pair:
     base: np.ndarray | None = None  # windows over the common checkpoints
     later: np.ndarray | None = None
 
+    @property
+    def windows(self) -> tuple[np.ndarray, np.ndarray]:
+        """(base, later) of a pair that has them."""
+        assert self.base is not None and self.later is not None
+        return self.base, self.later
+
+    @property
+    def counts(self) -> bool:
+        """Whether there is a checkpoint in either window."""
+        base, later = self.windows
+        return bool(base.any() and later.any())
+
 
 @dataclass(frozen=True)
 class Design:
@@ -163,7 +175,7 @@ def compute_scores(design: Design, values: Values, options: Options, chance: flo
 def _order_scores(pairs: list[Pair], values: Values) -> OrderScores:
     found = [
         pair_consistency(
-            values[pair.first][..., pair.first_at], values[pair.second][..., pair.second_at], pair.base, pair.later
+            values[pair.first][..., pair.first_at], values[pair.second][..., pair.second_at], *pair.windows
         )
         for pair in pairs
     ]

@@ -78,9 +78,10 @@ def _interval(
     pairs: np.ndarray,
 ) -> Bounds:
     """When the order of the `pairs` may have settled, given the noise of items."""
-    for part in (value, deviations):
-        if isinstance(part, Missing):
-            return part
+    if isinstance(value, Missing):
+        return value
+    if isinstance(deviations, Missing):
+        return deviations
     return settling_interval(curves, deviations, design.ranked_tokens, pairs, threshold)
 
 

@@ -133,7 +133,7 @@ def _sensitivity(results: dict[str, BenchmarkResult]) -> dict[str, WeightShare] 
 def _later_checkpoints(results: dict[str, BenchmarkResult], windows: RankingWindows) -> tuple[str, ...]:
     """How many checkpoints ranking consistency rests on, where they are fewer than the competition's."""
     pairs = [pair for result in results.values() for pair in result.design.ranking_pairs]
-    counts = sorted({int(pair.later.sum()) for pair in pairs if pair.base.any() and pair.later.any()})
+    counts = sorted({int(pair.windows[1].sum()) for pair in pairs if pair.counts})
     if not counts or counts[0] >= E2LM_LATER_CHECKPOINTS:
         return ()
     ends = counts[0] if counts[0] == counts[-1] else f"{counts[0]} to {counts[-1]}"

@@ -22,9 +22,10 @@ SKIPPED = Missing("Intervals and p-values were skipped (resamples = 0).")
 
 def bounds(value: Value, draws: Draws, minimum: float = -np.inf, maximum: float = np.inf) -> Bounds:
     """The resampling interval of a value; the value's own reason, or that of the draws, where there is none."""
-    for missing in (value, draws):
-        if isinstance(missing, Missing):
-            return missing
+    if isinstance(value, Missing):
+        return value
+    if isinstance(draws, Missing):
+        return draws
     if draws.size == 0:
         return SKIPPED
     interval = resampling_interval(value, draws, minimum, maximum)
@@ -38,9 +39,10 @@ def known_bounds(low: float, high: float, reason: str) -> Bounds:
 
 def p_value(value: Value, null: Draws) -> Value:
     """One-sided p of a value against draws of its null; the value's own reason, or the null's, where there is none."""
-    for missing in (value, null):
-        if isinstance(missing, Missing):
-            return missing
+    if isinstance(value, Missing):
+        return value
+    if isinstance(null, Missing):
+        return null
     if null.size == 0:
         return SKIPPED
     return known(exceedance_p(value, null), "The null has no value in some of its draws.")

@@ -1,6 +1,7 @@
 """What each benchmark alone can tell, for its card: the agreement report's figures benchmark by benchmark."""
 
 import numpy as np
+import pandas as pd
 
 from lm_validity.studies.agreement.analysis import AgreementAnalysis
 from lm_validity.studies.agreement.by_benchmark.separation import (
@@ -113,11 +114,11 @@ def _alone(analysis: AgreementAnalysis, protocol: str, place: int, sizes: np.nda
     }
 
 
-def _whole(number) -> int | None:
+def _whole(number: float | None) -> int | None:
     return int(number) if number is not None and np.isfinite(number) else None
 
 
-def _above_chance(scores: np.ndarray, errors: np.ndarray, chance) -> int | Missing:
+def _above_chance(scores: np.ndarray, errors: np.ndarray, chance: float | None) -> int | Missing:
     if chance is None or not np.isfinite(chance):
         return Missing("The sheet of benchmarks names no chance level.")
     known_both = np.isfinite(scores) & np.isfinite(errors)
@@ -126,7 +127,7 @@ def _above_chance(scores: np.ndarray, errors: np.ndarray, chance) -> int | Missi
     return int((scores[known_both] - Z_95 * errors[known_both] > chance).sum())
 
 
-def _at_best(values: np.ndarray, errors: np.ndarray, facts) -> int | Missing:
+def _at_best(values: np.ndarray, errors: np.ndarray, facts: pd.Series) -> int | Missing:
     metric = facts["metric"]
     scored = np.isfinite(values)
     if not isinstance(metric, str) or metric.split(",")[0] not in FRACTIONS or (values[scored] > 1 + 1e-9).any():
@@ -135,9 +136,10 @@ def _at_best(values: np.ndarray, errors: np.ndarray, facts) -> int | Missing:
 
 
 def _items_needed(items: int | Missing, difference: float | Missing, noise: float) -> int | Missing:
-    for missing in (items, difference):
-        if isinstance(missing, Missing):
-            return missing
+    if isinstance(items, Missing):
+        return items
+    if isinstance(difference, Missing):
+        return difference
     if difference == 0:
         return Missing("Models of like size differ by no more than noise, so no number of items is known to do.")
     return int(np.ceil(items_needed(items, difference, noise)))

@@ -38,7 +38,7 @@ def reliability(scores: np.ndarray, stderr: np.ndarray) -> Estimate:
         with np.errstate(divide="ignore"):
             left_out = [np.delete(errors, i).mean() / part.var(ddof=1) for i, part in enumerate(parts)]
             low, high = jackknife_interval(float(np.log(share)), np.log(left_out))
-        interval = Interval(float(max(0.0, 1 - np.exp(high))), float(max(0.0, 1 - np.exp(low))))
+        interval = Interval(max(0.0, float(1 - np.exp(high))), max(0.0, float(1 - np.exp(low))))
     return Estimate(float(max(0.0, 1 - share)), interval)
 
 

@@ -1,5 +1,8 @@
 """The factors report's sections on components: how much each explains, within families, by model, and compute."""
 
+from collections.abc import Sequence
+from typing import TypeVar
+
 import altair as alt
 import numpy as np
 import pandas as pd
@@ -11,7 +14,8 @@ from lm_validity.studies.agreement.factors.analysis import SHOWN_COMPONENTS
 from lm_validity.studies.agreement.factors.sections import first_shown
 from lm_validity.studies.agreement.factors.summary import FactorsSummary
 from lm_validity.studies.agreement.shown import MOST_DRAWN, bounds, plotted
-from lm_validity.studies.agreement.summary import Range, Value
+from lm_validity.studies.agreement.statistics.resampling import Interval
+from lm_validity.studies.agreement.summary import Range
 from lm_validity.summaries import Missing
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import percent
@@ -19,7 +23,10 @@ from lm_validity.words import percent
 DIRECT, PREPARED = PROTOCOLS
 
 
-def entry_of(values: list | Missing, index: int) -> Value | Range:
+Entry = TypeVar("Entry", float, Interval)
+
+
+def entry_of(values: Sequence[Entry | Missing] | Missing, index: int) -> Entry | Missing:
     """An entry of a list that may be missing as a whole, or have no such entry."""
     if isinstance(values, Missing):
         return values

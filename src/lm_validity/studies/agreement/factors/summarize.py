@@ -91,8 +91,8 @@ def summarize_factors_report(
             p: each(
                 tasks,
                 analysis.components[p].loadings,
-                shares[p].reason
-                if isinstance(shares[p], Missing)
+                share.reason
+                if isinstance(share := shares[p], Missing)
                 else "The benchmark is constant, alone or without enough common models: not in the components.",
             )
             for p in PROTOCOLS
@@ -210,8 +210,8 @@ def _relation(analysis: FactorsAnalysis, protocol: str, found: ComputeRelation) 
         reason = f"{count(found.models, 'model')} with a first component and known compute: too few for a relation."
     if not analysis.matrix.has(protocol):
         reason = no_scores(protocol)
-    values = (known(value, reason) for value in (found.kendall, found.spearman, found.pearson))
-    return RelationSummary(*values, found.models)
+    kendall, spearman, pearson = (known(value, reason) for value in (found.kendall, found.spearman, found.pearson))
+    return RelationSummary(kendall, spearman, pearson, found.models)
 
 
 def _compute(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, protocol: str) -> ComputeSummary:
@@ -234,7 +234,8 @@ def _ranks(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, protocol:
     scores = _by_model(analysis, protocol)
     found = {}
     for i, model in enumerate(analysis.matrix.models):
-        unranked = scores[model] if isinstance(scores[model], Missing) else None
+        score = scores[model]
+        unranked = score if isinstance(score, Missing) else None
         found[model] = RankSummary(
             rank=unranked or float(population.rank[i]),
             interval_population_of_benchmarks=unranked or _rank_range(over_benchmarks, i, NO_RANK_INTERVAL),
@@ -244,7 +245,8 @@ def _ranks(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, protocol:
             simultaneous_population_of_benchmarks=unranked or _rank_range(all_benchmarks, i, NO_SIMULTANEOUS),
             simultaneous_these_benchmarks=unranked or _rank_range(all_items, i, NO_ERRORS),
             share_in_top={
-                str(first): unranked or known(float(share[i]), NO_RANK_INTERVAL) for first, share in tops.items()
+                str(first): known(float(share[i]), NO_RANK_INTERVAL) if unranked is None else unranked
+                for first, share in tops.items()
             },
         )
     return found
@@ -272,14 +274,15 @@ def _choices(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, protoco
 def _completion(analysis: FactorsAnalysis, protocol: str) -> CompletionSummary:
     completion, scores = analysis.completion[protocol], analysis.scores[protocol]
     check = completion.check
-    values = (known(value, NO_CHECK) for value in (check.mean_absolute_error, check.baseline_error, check.coverage))
     return CompletionSummary(
         missing_cells=int((~np.isfinite(scores)).sum()),
         held_out=CheckSummary(
-            *values,
-            check.multiplier,
-            check.cells,
-            check.level,
+            mean_absolute_error=known(check.mean_absolute_error, NO_CHECK),
+            baseline_error=known(check.baseline_error, NO_CHECK),
+            coverage=known(check.coverage, NO_CHECK),
+            multiplier=check.multiplier,
+            cells=check.cells,
+            level=check.level,
             error_in_sd=known(check.error_in_sd, NO_CHECK),
             baseline_in_sd=known(check.baseline_in_sd, NO_CHECK),
         ),

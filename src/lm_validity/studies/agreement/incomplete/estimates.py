@@ -80,7 +80,8 @@ def _incomplete(matrix: ScoreMatrix, protocol: str, seed: int) -> Incomplete:
     fitted, scores = fit_cells(matrix, protocol, seed), matrix.oriented(protocol)[:, is_task]
     by_scores = int((measured & ~np.isfinite(scores)).sum())
     # agreement must not learn of cells that scores chose, not even through a prediction
-    unchosen = _fit(matrix, protocol, scores, seed) if by_scores else fitted and fitted.process
+    process = None if fitted is None else fitted.process
+    unchosen = _fit(matrix, protocol, scores, seed) if by_scores else process
     return Incomplete(
         cells=int(measured.sum()),
         missing=int((~measured).sum()),
@@ -123,7 +124,7 @@ def _pooled(matrix: ScoreMatrix, scores: np.ndarray, process: CellProcess | None
     mean, interval = known(own.mean, NO_COMPARISON), _interval(own.mean, own.standard_error, models)
     if process is None or isinstance(mean, Missing):
         reason = mean if isinstance(mean, Missing) else Missing(NO_PROCESS)
-        nothing = dict.fromkeys(names, reason)
+        nothing: dict[str, float | Missing] = {name: reason for name in names}
         return Pooled(mean, interval, own.comparisons, by_benchmark, reason, reason, nothing, reason)
     helped = assisted_tau(signs, expected_signs(process))
     return Pooled(

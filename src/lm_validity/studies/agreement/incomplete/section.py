@@ -1,5 +1,8 @@
 """Findings and the section on a protocol with missing cells: pooled agreement, ranks, and what was not measured."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import altair as alt
 import numpy as np
 import pandas as pd
@@ -129,7 +132,11 @@ def _rank_frame(one: Incomplete, matrix: ScoreMatrix) -> pd.DataFrame:
         }
         for (model, standing), measured in zip(one.ranks.items(), one.measured.sum(axis=1), strict=True)
     ]
-    return pd.DataFrame(sorted(rows, key=lambda row: number(row["rank"]) if is_known(row["rank"]) else np.inf))
+    return pd.DataFrame(sorted(rows, key=_by_rank))
+
+
+def _by_rank(row: Mapping[str, Any]) -> float:
+    return number(row["rank"]) if is_known(row["rank"]) else np.inf
 
 
 def _rank_table(protocol: str, frame: pd.DataFrame) -> Table:

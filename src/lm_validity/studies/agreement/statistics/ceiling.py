@@ -77,15 +77,15 @@ def noise_ceiling(scores: np.ndarray, stderr: np.ndarray, rng: np.random.Generat
     truth, noise = latent_order_table(scores[:, used], stderr[:, used])
     draws = max(20, int(draws * min(1.0, (MANY_MODELS / len(scores)) ** 2)))
     expected = _Expectation(np.isfinite(truth))
-    taus, shares, grids = [], [], []
+    tau_parts, share_parts, grid_parts = [], [], []
     step = max(1, AT_ONCE // max(1, len(expected.first) * truth.shape[1]))
     for start in range(0, draws, step):
         tables = truth + noise * rng.standard_normal((min(step, draws - start), *truth.shape))
         tau = np.where(pairs, expected.add(tables), np.nan)
-        taus.append(mean_over_pairs_by_resample(tau))
-        grids.append(tau)
-        shares.append(first_shares(tables))
-    taus, shares, grids = (np.concatenate(parts) for parts in (taus, shares, grids))
+        tau_parts.append(mean_over_pairs_by_resample(tau))
+        grid_parts.append(tau)
+        share_parts.append(first_shares(tables))
+    taus, shares, grids = (np.concatenate(parts) for parts in (tau_parts, share_parts, grid_parts))
     by_benchmark[used] = finite_mean(finite_mean(grids, axis=2), axis=0)
     return Ceiling(
         mean_tau=finite_mean(taus),

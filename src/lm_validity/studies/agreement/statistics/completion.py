@@ -70,7 +70,8 @@ def fit_one_factor(scores: np.ndarray, iterations: int = 500, tolerance: float =
     ability, variance = _posterior(z, weight, intercept, sign * loading, specific)
     usable = np.isfinite(scale)
     parts = (np.where(usable, part, np.nan) for part in (intercept, sign * loading, specific))
-    return OneFactorModel(center, scale, *parts, ability, variance)
+    known_intercept, known_loading, known_specific = parts
+    return OneFactorModel(center, scale, known_intercept, known_loading, known_specific, ability, variance)
 
 
 def _moments(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -84,7 +85,9 @@ def _moments(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return center, np.where((count >= 2) & (scale > 0), scale, np.nan)
 
 
-def _posterior(z, weight, intercept, loading, specific) -> tuple[np.ndarray, np.ndarray]:
+def _posterior(
+    z: np.ndarray, weight: np.ndarray, intercept: np.ndarray, loading: np.ndarray, specific: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     variance = 1 / (1 + weight @ (loading**2 / specific))
     return variance * ((weight * (z - intercept)) @ (loading / specific)), variance
 

@@ -1,6 +1,7 @@
 """Rank agreement with measurement error taken out, and intervals by leaving out clusters of models."""
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import sparse, stats
@@ -47,7 +48,7 @@ def corrected_interval(
     return Interval(float(2 / np.pi * np.arcsin(low)), float(2 / np.pi * np.arcsin(high)))
 
 
-def _attenuation(observed, ceiling):
+def _attenuation(observed: np.ndarray | float, ceiling: np.ndarray | float) -> Any:
     ceiling = np.where(np.asarray(ceiling) > 0, ceiling, np.nan)
     return (np.sin(np.pi * np.asarray(observed) / 2) / np.sin(np.pi * ceiling / 2))[()]
 
@@ -105,13 +106,15 @@ def transformed_interval(
     other_sizes: np.ndarray | None = None,
 ) -> Interval:
     """`jackknife_interval` on the scale of atanh (`tau`) or logit (`share`), so that it stays within the range."""
-    forward, back = {
+    scales: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
         "tau": (np.arctanh, np.tanh),
         "share": (lambda share: np.log(share / (1 - share)), lambda logit: 1 / (1 + np.exp(-logit))),
-    }[scale]
+    }
+    forward, back = scales[scale]
     with np.errstate(divide="ignore", invalid="ignore"):
-        parts = [None if one is None else np.asarray(forward(one), dtype=float) for one in (left_out, others)]
-        low, high = jackknife_interval(float(forward(np.float64(estimate))), parts[0], sizes, parts[1], other_sizes)
+        own = np.asarray(forward(left_out), dtype=float)
+        other = None if others is None else np.asarray(forward(others), dtype=float)
+        low, high = jackknife_interval(float(forward(np.float64(estimate))), own, sizes, other, other_sizes)
     return Interval(float(back(low)), float(back(high)))
 
 
@@ -172,9 +175,9 @@ def taus_left_out(
     number, own = int(clusters.max()) + 1, np.arange(len(first))
     across = first != second  # a pair within a cluster goes once
     row, column = np.concatenate([first, second[across]]), np.concatenate([own, own[across]])
-    concerned = sparse.csr_array((np.ones(len(row)), (row, column)), shape=(number, len(first)))
-    if number * len(first) <= AT_ONCE:
-        concerned = concerned.toarray()  # a small product is faster with all its zeros
+    of_clusters = sparse.csr_array((np.ones(len(row)), (row, column)), shape=(number, len(first)))
+    # a small product is faster with all its zeros
+    concerned = of_clusters.toarray() if number * len(first) <= AT_ONCE else of_clusters
 
     def totals(values: np.ndarray) -> np.ndarray:
         """(1 + clusters, columns) sums of `values` (pairs, columns), of all pairs and without each cluster."""

@@ -116,7 +116,7 @@ def _correlated(tables: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray,
 
 def _correlation(covariance: np.ndarray, square: np.ndarray, largest: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Correlations, and whether they are all defined and clearly so; `largest`: (..., k) largest square of a score."""
-    plain = (square > NEARLY_CONSTANT * largest[..., :, None]).all(axis=(-1, -2))
+    plain = np.asarray((square > NEARLY_CONSTANT * largest[..., :, None]).all(axis=(-1, -2)))
     with np.errstate(invalid="ignore", divide="ignore"):
         return covariance / np.sqrt(square * square.swapaxes(-1, -2)), plain
 

@@ -1,8 +1,14 @@
 """Means that leave missing values out, without numpy's warnings where nothing is left."""
 
+from typing import overload
+
 import numpy as np
 
 
+@overload
+def finite_mean(values: np.ndarray, axis: None = None) -> float: ...
+@overload
+def finite_mean(values: np.ndarray, axis: int) -> np.ndarray: ...
 def finite_mean(values: np.ndarray, axis: int | None = None) -> np.ndarray | float:
     """Mean of the finite values along `axis` (all by default), NaN where there is none."""
     finite = np.isfinite(values)

@@ -44,7 +44,7 @@ class RankDraws:
             self.draws - other.draws,
             self.score - other.score,
             self.score_draws - other.score_draws,
-            self.lone | other.lone,
+            None if self.lone is None or other.lone is None else self.lone | other.lone,
             self.units,
         )
 

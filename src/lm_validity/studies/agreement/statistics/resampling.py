@@ -10,7 +10,7 @@ Resamples are multiplicities. A model is never compared with its own copy and a 
 its own, so that duplicates create neither ties nor perfect agreement.
 """
 
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from scipy import stats
@@ -20,11 +20,14 @@ from lm_validity.studies.agreement.statistics.missing import finite_mean
 LEAST_DEFINED = 0.95  # share of the resamples that must give a value: those without one are not like the others
 
 
-class Interval(NamedTuple):
+Ends_co = TypeVar("Ends_co", bound=float | np.ndarray, covariant=True)
+
+
+class Interval(NamedTuple, Generic[Ends_co]):
     """Bounds, scalars or arrays of one shape; NaN where the resamples leave it undefined."""
 
-    low: np.ndarray | float
-    high: np.ndarray | float
+    low: Ends_co
+    high: Ends_co
 
 
 class PairedTest(NamedTuple):
@@ -122,7 +125,7 @@ def two_way_interval(
     `over_models` has none.
     """
     wide = _percentiles(both, expanded_level(models, level), 0.5)
-    if not np.isfinite([wide.low, percentile_interval(over_models, models, level).low]).all():
+    if not (np.isfinite(wide.low) and np.isfinite(percentile_interval(over_models, models, level).low)):
         return Interval(float("nan"), float("nan"))
     one, other, joint = (float(np.nanvar(draws)) for draws in (over_models, over_benchmarks, both))
     variance = max(2 * (one + other) - joint, one, other)

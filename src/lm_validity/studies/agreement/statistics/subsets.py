@@ -63,9 +63,10 @@ def subset_agreement(
             chosen_at_random = [rng.permutation(benchmarks) for _ in range(subsets)]
             random += [nested_agreement(held_out, choice) for choice in chosen_at_random]
             others += [agreement_with_others(held_out, choice) for choice in chosen_at_random]
-    random = np.array(random)
     # a subset's score is its mean over groups of models: one group alone is too few models for a tau
-    per_draw = finite_mean(random.reshape(repeats, folds, subsets, benchmarks), axis=1).reshape(-1, benchmarks)
+    per_draw = finite_mean(np.array(random).reshape(repeats, folds, subsets, benchmarks), axis=1).reshape(
+        -1, benchmarks
+    )
     low, high = finite_quantile(per_draw, [0.05, 0.95])
     means = (finite_mean(np.array(curves), axis=0) for curves in (random, greedy, others))
     random_mean, greedy_mean, others_mean = means

@@ -50,7 +50,8 @@ def variance_components(
     """
     complete = np.isfinite(scores).all(axis=1)
     values = scores[complete]
-    nothing = VarianceComponents(*[float("nan")] * 8, benchmarks=0)
+    nan = float("nan")
+    nothing = VarianceComponents(nan, nan, nan, nan, nan, nan, nan, nan, benchmarks=0)
     if len(values) < 3:
         return nothing
     spread = values.std(axis=0)

@@ -11,7 +11,7 @@ import numpy as np
 from scipy import stats
 
 from lm_validity.studies.bias.statistics.laplace import Start, find_mode, zero_start
-from lm_validity.studies.bias.statistics.model import Formula, PairedCounts, build_design
+from lm_validity.studies.bias.statistics.model import Design, Formula, PairedCounts, build_design
 from lm_validity.studies.bias.statistics.posterior import INTERVAL
 from lm_validity.summaries import Missing
 
@@ -72,7 +72,7 @@ def _select(counts: PairedCounts, rows: np.ndarray) -> PairedCounts:
     return replace(counts, subsample=np.zeros(len(rows), dtype=np.int64), **chosen)
 
 
-def _fit_slice(design, start: Start) -> tuple[float, float, Start]:
+def _fit_slice(design: Design, start: Start) -> tuple[float, float, Start]:
     """Posterior mean and sd of beta over the grid of the pairs' sd; the middle mode is the next start."""
     prior = stats.halfnorm.logpdf(GRID, scale=SLICE_FORMULA.pair_scale) + np.log(GRID)
     density, means, variances = np.empty((3, len(GRID)))

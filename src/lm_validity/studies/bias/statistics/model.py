@@ -165,7 +165,9 @@ def _patterns(tasks: int, models: int) -> dict[str, np.ndarray]:
     return {"task": task, "model": model, "arm": arm}
 
 
-def _columns(counts: PairedCounts, factors: dict[str, np.ndarray], groups: list[tuple[str, ...]]):
+def _columns(
+    counts: PairedCounts, factors: dict[str, np.ndarray], groups: list[tuple[str, ...]]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """The pattern's rows of effects, centred over the observations as bambi does, and whose scale each column has."""
     models = len(counts.language_models)
     share = np.bincount(counts.language_model, minlength=models) / len(counts)

@@ -15,6 +15,7 @@ Effects that vary less than the data of one of them can tell are non-centred ins
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -104,7 +105,7 @@ def fit_nuts(
     )
 
 
-def _libraries():
+def _libraries() -> tuple[Any, Any, Any, Any]:
     try:
         import arviz
         import nutpie
@@ -153,14 +154,14 @@ def _slope_uncertainty(design: Design, mode: Mode) -> float:
 class _Model:
     """Writes a formula as a PyMC model with the priors and the data of `design`."""
 
-    def __init__(self, counts: PairedCounts, formula: Formula, design: Design, pymc, tensor):
+    def __init__(self, counts: PairedCounts, formula: Formula, design: Design, pymc: Any, tensor: Any):
         self.pymc, self.tensor = pymc, tensor
         self.formula, self.design = formula, design
         self.tasks, self.models = len(counts.tasks), len(counts.language_models)
         self.share = np.bincount(counts.language_model, minlength=self.models) / len(counts)
         self.scale = dict(zip(design.names, design.prior_scale, strict=True))
 
-    def build(self, centred: dict[str, bool]):
+    def build(self, centred: dict[str, bool]) -> Any:
         """The model; `centred` by name of the standard deviations."""
         pymc, design = self.pymc, self.design
         rows, slots = np.nonzero(design.total > 0)
@@ -180,7 +181,7 @@ class _Model:
             self._differences(predictor, np.where(design.arm[rows, slots] == 1, 1.0, -1.0), total)
         return built
 
-    def _alpha(self):
+    def _alpha(self) -> Any:
         """Centred effects of the language models, the first one being the reference."""
         if self.models == 1:
             return np.zeros(1)
@@ -188,7 +189,7 @@ class _Model:
         alpha = self.tensor.concatenate([np.zeros(1), alpha])
         return alpha - self.tensor.dot(self.share, alpha)
 
-    def _levels(self, centred: dict[str, bool]):
+    def _levels(self, centred: dict[str, bool]) -> Any:
         """(P, S) mean of the two arms of each observation's pair."""
         pymc, design = self.pymc, self.design
         mu, alpha = pymc.Normal("mu", 0, INTERCEPT_SCALE), self._alpha()
@@ -207,18 +208,18 @@ class _Model:
         shift = 0.0 if self.formula.pair_within_model else alpha[design.models]
         return pair[:, None] + shift + np.zeros(design.total.shape)
 
-    def _around(self, name: str, mean, sd, centred: np.ndarray):
+    def _around(self, name: str, mean: Any, sd: Any, centred: np.ndarray) -> Any:
         """Normal effects, as many as `centred` has flags; where it is false the standardised effect is sampled."""
         flags = centred.astype(float)
         sampled = self.pymc.Normal(name, flags * mean, flags * sd + (1 - flags), shape=len(flags))
         return flags * sampled + (1 - flags) * (mean + sd * sampled)
 
-    def _spread(self, group: str, arms: str):
+    def _spread(self, group: str, arms: str) -> Any:
         """sd of a group's level: its own variance and half that of its two arms."""
         half = self.sd[arms] ** 2 / 2 if arms in self.sd else 0.0
         return self.tensor.sqrt(self.sd[group] ** 2 + half)
 
-    def _slopes(self, centred: dict[str, bool]):
+    def _slopes(self, centred: dict[str, bool]) -> Any:
         """(tasks, models) treated minus control."""
         slope = self.pymc.Normal("beta", 0, EFFECT_SCALE)
         for name, shape in (("task x arm", (self.tasks, 1)), ("task x model x arm", (self.tasks, self.models))):
@@ -231,7 +232,7 @@ class _Model:
                 slope = slope + spread * self.pymc.Normal(f"{variable} (standardised)", 0, 1, shape=shape)
         return slope + np.zeros((self.tasks, self.models))
 
-    def _differences(self, predictor, sign: np.ndarray, total: np.ndarray) -> None:
+    def _differences(self, predictor: Any, sign: np.ndarray, total: np.ndarray) -> None:
         """Mean and variance of the posterior predictive difference given the probabilities."""
         probability, trials = self.pymc.math.sigmoid(predictor), len(sign) / 2
         self.pymc.Deterministic("difference_mean", (sign * probability).sum() / trials)

@@ -185,7 +185,11 @@ def _maximise(target: _Target) -> np.ndarray:
     start = np.log(0.2 * target.design.prior_scale)
     bounds = [LOG_SCALE_RANGE] * len(start)
     options = {"ftol": 1e-9, "gtol": 0.02, "maxiter": 60, "eps": 1e-3}
-    return optimize.minimize(target.negative_log, start, method="L-BFGS-B", bounds=bounds, options=options).x
+    found = optimize.minimize(  # type: ignore[call-overload] # the stub knows no options of L-BFGS-B
+        target.negative_log, start, method="L-BFGS-B", bounds=bounds, options=options
+    )
+    best: np.ndarray = found.x
+    return best
 
 
 def _curvature(target: _Target, centre: np.ndarray, step: float = 0.2) -> np.ndarray:
@@ -216,7 +220,7 @@ def _mixture_interval(
 
     def quantile(probability: float) -> float:
         low, high = np.min(means - 10 * sds), np.max(means + 10 * sds)
-        return float(optimize.brentq(lambda x: weights @ stats.norm.cdf(x, means, sds) - probability, low, high))
+        return float(optimize.brentq(lambda x: float(weights @ stats.norm.cdf(x, means, sds) - probability), low, high))
 
     tail = (1 - level) / 2
     return quantile(tail), quantile(1 - tail)

@@ -45,13 +45,13 @@ def posterior_predictive(design: Design, posterior: LaplacePosterior, size: int 
     nodes = np.minimum(np.searchsorted(np.cumsum(posterior.weights), places), len(posterior.weights) - 1)
     start = Start(posterior.mode.u, posterior.mode.v, posterior.mode.e)
     per_node = -(-size // NODES)
-    draws, probability = [], np.zeros_like(design.correct)
+    parts, probability = list[np.ndarray](), np.zeros_like(design.correct)
     for node in nodes:
         mode = find_mode(design, posterior.scales[node], start)
         drawn = expit(draw_predictor(design, mode, per_node, generator))
-        draws.append(difference_draws(design, drawn, generator))
+        parts.append(difference_draws(design, drawn, generator))
         probability += drawn.mean(axis=0) / NODES
-    draws = np.concatenate(draws)
+    draws = np.concatenate(parts)
     return Predictive(
         draws=draws,
         mean=float(draws.mean()),

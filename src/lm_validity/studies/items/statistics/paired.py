@@ -57,18 +57,20 @@ def paired_difference(first: np.ndarray, second: np.ndarray, clusters: np.ndarra
     difference, items = first - second, len(first)
     mean = float(difference.mean())
     binary = bool(np.isin(first, (0, 1)).all() and np.isin(second, (0, 1)).all())
-    only = (int((difference > 0).sum()), int((difference < 0).sum())) if binary else (None, None)
+    more, less = int((difference > 0).sum()), int((difference < 0).sum())
+    first_only, second_only = (more, less) if binary else (None, None)
     groups = _clusters(clusters)
     error, freedom = _clustered_error(difference - mean, groups) if groups is not None else _plain_error(difference)
     number = None if groups is None else int(groups.max()) + 1
     if error < 1e-12:
-        same, p = Missing(NO_SPREAD), mcnemar_p(int((difference > 0).sum()), int((difference < 0).sum()))
-        return PairedDifference(mean, 0.0, same, p, items, number, *only, same, same)
+        same, p = Missing(NO_SPREAD), mcnemar_p(more, less)
+        return PairedDifference(mean, 0.0, same, p, items, number, first_only, second_only, same, same)
     reach = float(stats.t.ppf(1 - LEVEL / 2, freedom)) * error
-    p = mcnemar_p(*only) if binary and groups is None else float(2 * stats.t.sf(abs(mean) / error, freedom))
+    p = mcnemar_p(more, less) if binary and groups is None else float(2 * stats.t.sf(abs(mean) / error, freedom))
     shift = noncentrality_needed(freedom)
     needed = items_needed(mean, error * np.sqrt(items), freedom)
-    return PairedDifference(mean, error, (mean - reach, mean + reach), p, items, number, *only, shift * error, needed)
+    interval = (mean - reach, mean + reach)
+    return PairedDifference(mean, error, interval, p, items, number, first_only, second_only, shift * error, needed)
 
 
 def mcnemar_p(first_only: int, second_only: int) -> float:

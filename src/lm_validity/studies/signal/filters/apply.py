@@ -104,7 +104,10 @@ def _candidates(recipe: Recipe, items: Path | None, documents: Path | None) -> t
             texts = texts[texts["split"] != "fewshot"].reset_index(drop=True)
         if answers is not None:
             texts = match_documents(texts, answers.doc_ids, documents)
-    doc_ids = answers.doc_ids if answers is not None else texts["doc_id"].to_numpy()
+    if answers is not None:
+        return Candidates(answers.doc_ids, answers, texts), fewshot
+    assert texts is not None, "either the answers or the texts are given"
+    doc_ids = texts["doc_id"].to_numpy()
     return Candidates(doc_ids, answers, texts), fewshot
 
 
@@ -118,9 +121,9 @@ def _fit_rows(recipe: Recipe, candidates: Candidates) -> Candidates:
         if name not in names:
             raise InputError(f"recipe {recipe.name!r}: no items of model {name!r}.", f"models: {', '.join(names)}.")
     rows = [
-        (names.index(name), range(len(answers.models[names.index(name)].checkpoints))) for name in recipe.fit_models
+        (names.index(name), np.arange(len(answers.models[names.index(name)].checkpoints))) for name in recipe.fit_models
     ]
-    return candidates.rows(rows)
+    return candidates.rows(tuple(rows))
 
 
 def _number(value: float) -> float | None:

@@ -12,6 +12,7 @@ import pandas as pd
 
 from lm_validity.errors import InputError
 from lm_validity.studies.signal.statistics.items import METRICS, item_scores
+from lm_validity.studies.signal.statistics.splits import Rows
 from lm_validity.tables.item_arrays import BenchmarkItems, ModelItems
 
 
@@ -38,7 +39,7 @@ class Candidates:
             references=None if self.references is None else self.references.take(kept),
         )
 
-    def rows(self, rows) -> "Candidates":
+    def rows(self, rows: Rows) -> "Candidates":
         """The same items with the answers of some models and checkpoints only (see
         `statistics.signal_splits`)."""
         return self if self.answers is None else replace(self, answers=self.answers.rows(rows))
@@ -61,8 +62,11 @@ class ItemFilter(Protocol):
     """`name` is its name in configurations; `fitted` says whether its choice depends on the models'
     answers."""
 
-    name: str
-    fitted: bool
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def fitted(self) -> bool: ...
 
     def keep(self, candidates: Candidates) -> np.ndarray:
         """Boolean (items,): which items stay."""
@@ -160,7 +164,8 @@ def model_scores(answers: BenchmarkItems, model: ModelItems, metric: str) -> np.
             "choose another metric, or evaluate with choices' log-likelihoods and lengths kept.",
         )
     described = METRICS[metric]
-    lengths = {"token": model.tokens, "character": answers.characters, "byte": answers.bytes}.get(described.per)
+    lengths = {None: None, "token": model.tokens, "character": answers.characters, "byte": answers.bytes}[described.per]
+    assert model.loglikelihoods is not None and answers.gold is not None, "`missing_for` has seen to it"
     scores = item_scores(metric, model.loglikelihoods, answers.gold, lengths, model.unconditional)
     return scores if described.higher_is_better else -scores
 

@@ -65,9 +65,10 @@ def selection_files(selection: Selection, *, name: str, benchmark: str, task: st
         "kept.json": json_text(record),
     }
     rows = [_ROW.fullmatch(doc_id) for doc_id in ids]
-    if ids and all(rows):
+    found = [row for row in rows if row is not None]
+    if ids and len(found) == len(rows):
         by_task: dict[str, list[int]] = {}
-        for row in rows:
+        for row in found:
             by_task.setdefault(row["task"] or task, []).append(int(row["row"]))
         files["samples.json"] = json_text({name: sorted(numbers) for name, numbers in by_task.items()})
     return files
@@ -127,7 +128,7 @@ def write_files(files: dict[str, str], output: Path) -> None:
         write_text(output / name, text)
 
 
-def _as_json(value):
+def _as_json(value: object) -> object:
     """A recipe's value as JSON has it: an infinite bound as YAML spells it, for JSON has none."""
     if isinstance(value, dict):
         return {key: _as_json(each) for key, each in value.items()}

@@ -20,10 +20,12 @@ from lm_validity.studies.signal.statistics.quality import MINIMUM_CHECKPOINTS, C
 from lm_validity.studies.signal.statistics.splits import (
     FilterTrial,
     Fold,
+    Rows,
     disjoint_checkpoints,
     judge_filter,
     leave_one_group_out,
 )
+from lm_validity.tables.item_arrays import BenchmarkItems
 
 DESIGNS = {
     "architecture": "each architecture's models scored with items chosen on the other's",
@@ -105,7 +107,7 @@ def judge(
             f"{2 * MINIMUM_CHECKPOINTS - 1} checkpoints of one.",
         )
 
-    def fit(rows):
+    def fit(rows: Rows) -> np.ndarray:
         return keep_items(filters, candidates.rows(rows)).kept
 
     return {
@@ -136,11 +138,11 @@ def _leave_out(indices: list[int], groups: list[str], counts: list[int]) -> list
 def _renumbered(fold: Fold, indices: list[int]) -> Fold:
     """A fold of some of the models, numbered as among all."""
 
-    def renumber(rows):
+    def renumber(rows: Rows) -> Rows:
         return tuple((indices[model], checkpoints) for model, checkpoints in rows)
 
     return replace(fold, fit=renumber(fold.fit), score=renumber(fold.score))
 
 
-def _listing(answers) -> str:
+def _listing(answers: BenchmarkItems) -> str:
     return ", ".join(f"{model.model} {len(model.checkpoints)}" for model in answers.models)

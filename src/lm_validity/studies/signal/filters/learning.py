@@ -137,5 +137,8 @@ class SciScore:
                 "evaluate with choice_tokens kept.",
             )
         score = (loglikelihoods[0] - loglikelihoods[1]) / tokens[np.arange(len(tokens)), answers.gold]
-        share = self.share if self.share is not None else min(1.0, self.keep_count / len(score))
+        share = self.share
+        if share is None:
+            assert self.keep_count is not None, "one of both is given"
+            share = min(1.0, self.keep_count / len(score))
         return top_of_groups(score, np.zeros(len(score), dtype=int), share)

@@ -13,7 +13,7 @@ filters:
 export: {num_fewshot: 5, description: "Questions about {{subject}}.\\n\\n"}
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import get_type_hints
@@ -98,13 +98,13 @@ def read_recipe(path: str | Path, make_judge: MakeJudge) -> Recipe:
     )
 
 
-def _chain(steps, where: str, make_judge: MakeJudge) -> tuple[ItemFilter, ...]:
+def _chain(steps: object, where: str, make_judge: MakeJudge) -> tuple[ItemFilter, ...]:
     if not isinstance(steps, list):
         raise InputError(f"{where}: not a list.", "write one `- filter: {setting: value}` per step.")
     return tuple(_filter(step, f"{where}, step {number}", make_judge) for number, step in enumerate(steps, start=1))
 
 
-def _filter(step, where: str, make_judge: MakeJudge) -> ItemFilter:
+def _filter(step: object, where: str, make_judge: MakeJudge) -> ItemFilter:
     if isinstance(step, str):
         step = {step: {}}
     if not isinstance(step, dict) or len(step) != 1:
@@ -137,7 +137,7 @@ def _filter(step, where: str, make_judge: MakeJudge) -> ItemFilter:
         raise InputError(f"{where}, {name}: {error}.", "see docs/reference/signal.md for the settings.") from error
 
 
-def _check_keys(settings: dict, known, where: str) -> None:
+def _check_keys(settings: Mapping[object, object], known: Collection[str], where: str) -> None:
     for key in settings:
         if key not in known:
             like = nearest(str(key), known)

@@ -5,7 +5,9 @@ tokens or characters. Arrays have shape (..., items, choices); choices that an i
 Every score is oriented as `METRICS` says; all but bits per byte are higher for a better model.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -22,14 +24,14 @@ class ItemMetric:
     unconditional: bool = False  # needs the choices' log-likelihoods without the question
 
 
-_ACCURACY = {"minimum": 0.0, "maximum": 1.0}
-_MARGIN = {"minimum": -1.0, "maximum": 1.0}
+_share = partial(ItemMetric, minimum=0.0, maximum=1.0)
+_margin = partial(ItemMetric, minimum=-1.0, maximum=1.0)
 
 METRICS: dict[str, ItemMetric] = {
-    "accuracy": ItemMetric("accuracy", **_ACCURACY),
-    "accuracy_per_token": ItemMetric("accuracy, per token", "token", **_ACCURACY),
-    "accuracy_per_character": ItemMetric("accuracy, per character", "character", **_ACCURACY),
-    "accuracy_pmi": ItemMetric("accuracy by PMI", unconditional=True, **_ACCURACY),
+    "accuracy": _share("accuracy"),
+    "accuracy_per_token": _share("accuracy, per token", "token"),
+    "accuracy_per_character": _share("accuracy, per character", "character"),
+    "accuracy_pmi": _share("accuracy by PMI", unconditional=True),
     "log_likelihood": ItemMetric("log-likelihood", maximum=0.0),
     "log_likelihood_per_token": ItemMetric("CLL (per token)", "token", maximum=0.0),
     "log_likelihood_per_character": ItemMetric("log-lik., per character", "character", maximum=0.0),
@@ -39,15 +41,15 @@ METRICS: dict[str, ItemMetric] = {
     "confidence_margin": ItemMetric("margin to best (Noor)"),
     "confidence_margin_per_token": ItemMetric("margin, per token", "token"),
     "confidence_margin_per_character": ItemMetric("margin, per character", "character"),
-    "probability": ItemMetric("probability", **_ACCURACY),
-    "probability_per_token": ItemMetric("prob., per token", "token", **_ACCURACY),
-    "probability_per_character": ItemMetric("prob., per character", "character", **_ACCURACY),
-    "probability_margin": ItemMetric("prob. margin", **_MARGIN),
-    "probability_margin_per_token": ItemMetric("prob. margin, token", "token", **_MARGIN),
-    "probability_margin_per_character": ItemMetric("prob. margin, character", "character", **_MARGIN),
-    "normalised_probability": ItemMetric("norm. prob.", **_ACCURACY),
-    "normalised_probability_per_token": ItemMetric("norm. prob., token", "token", **_ACCURACY),
-    "normalised_probability_per_character": ItemMetric("norm. prob., character", "character", **_ACCURACY),
+    "probability": _share("probability"),
+    "probability_per_token": _share("prob., per token", "token"),
+    "probability_per_character": _share("prob., per character", "character"),
+    "probability_margin": _margin("prob. margin"),
+    "probability_margin_per_token": _margin("prob. margin, token", "token"),
+    "probability_margin_per_character": _margin("prob. margin, character", "character"),
+    "normalised_probability": _share("norm. prob."),
+    "normalised_probability_per_token": _share("norm. prob., token", "token"),
+    "normalised_probability_per_character": _share("norm. prob., character", "character"),
     "pmi": ItemMetric("PMI", unconditional=True),
     "pmi_per_token": ItemMetric("PMI, per token", "token", unconditional=True),
     "pmi_per_character": ItemMetric("PMI, per character", "character", unconditional=True),
@@ -152,7 +154,7 @@ def _bits_per_byte(values: np.ndarray, gold: np.ndarray) -> np.ndarray:
     return -_of_gold(values, gold) / np.log(2.0)
 
 
-_SCORES = {
+_SCORES: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
     "accuracy": _accuracy,
     "accuracy_pmi": _accuracy,
     "log_likelihood": _log_likelihood,

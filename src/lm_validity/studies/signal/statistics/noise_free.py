@@ -28,7 +28,7 @@ def quality_by_items(
     sizes: tuple[int, ...],
     draws: int,
     generator: np.random.Generator,
-    convention: str = "code",
+    convention: Convention = "code",
     ties: Ties = "stable",
 ) -> dict[int, float]:
     """Mean signal quality over models of item scores [(n, items)] if the benchmark had each of the `sizes`.

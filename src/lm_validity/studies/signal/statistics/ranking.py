@@ -258,5 +258,5 @@ def _agreement_over(curves: np.ndarray, pairs: np.ndarray) -> np.ndarray:
     unknown = np.isnan(curves)
     if not unknown.any():
         return tau
-    here = np.take(unknown, np.unique(pairs), axis=-2).any(axis=-2)
+    here = np.asarray(np.take(unknown, np.unique(pairs), axis=-2).any(axis=-2))
     return np.where(here | here[..., -1:], np.nan, tau)

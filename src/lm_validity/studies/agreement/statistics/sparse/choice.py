@@ -106,7 +106,8 @@ class Choice:
             model, benchmark = np.unravel_index(rate.argmax(), rate.shape)
             if rate[model, benchmark] <= 0:
                 return
-            free[model, benchmark], left = False, left - hours[model, benchmark]
+            free[model, benchmark] = False
+            left -= float(hours[model, benchmark])
             self.measure(model, benchmark)
             now = self._unsure(models)
             yield Step(int(model), int(benchmark), max(0.0, before - now), self.outlook())

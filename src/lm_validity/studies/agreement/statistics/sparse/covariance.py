@@ -18,7 +18,7 @@ class Cells:
     benchmark: np.ndarray
     direct: np.ndarray
 
-    def __getitem__(self, chosen) -> "Cells":
+    def __getitem__(self, chosen: np.ndarray | slice) -> "Cells":
         return Cells(self.model[chosen], self.benchmark[chosen], self.direct[chosen])
 
     def __len__(self) -> int:

@@ -1,5 +1,6 @@
 """Agreement where many cells are missing: pooled over pairs of models, alone and assisted by a model's predictions."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -59,10 +60,10 @@ def assisted_tau(signs: PairSigns, expected: np.ndarray) -> AssistedTau:
     everywhere, whole = _products(expected), _products(np.ones_like(expected))
     rest, number = _products(signs.sign) - _products(measured), _products(signs.known)
 
-    def assisted(keep):
+    def assisted(keep: Keep) -> np.ndarray:
         return _ratio(keep(everywhere), keep(whole)) + _ratio(keep(rest), keep(number))
 
-    def difference(keep):
+    def difference(keep: Keep) -> np.ndarray:
         return assisted(keep) - _ratio(keep(_products(signs.sign)), keep(number))
 
     by_model = _ratio(_with_others(expected).sum(axis=0), _with_others(np.ones_like(expected)).sum(axis=0))
@@ -75,6 +76,9 @@ def assisted_tau(signs: PairSigns, expected: np.ndarray) -> AssistedTau:
     )
 
 
+Keep = Callable[[np.ndarray], np.ndarray]  # takes sums of what pairs of models have
+
+
 def _products(values: np.ndarray) -> np.ndarray:
     """(pairs,) sum over a < b of v_a v_b, from the square of the sum."""
     return (values.sum(axis=1) ** 2 - (values**2).sum(axis=1)) / 2
@@ -85,7 +89,7 @@ def _with_others(values: np.ndarray) -> np.ndarray:
     return values * (values.sum(axis=1, keepdims=True) - values)
 
 
-def _jackknife(signs: PairSigns, estimate) -> float:
+def _jackknife(signs: PairSigns, estimate: Callable[[Keep], np.ndarray]) -> float:
     """Standard error of an estimate over models, each left out in turn: sqrt((n - 1) / n sum (t_i - mean)²).
 
     `estimate` makes numbers of sums over pairs of models, and gets the function that takes those sums. Here it takes

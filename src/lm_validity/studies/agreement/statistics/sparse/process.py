@@ -108,7 +108,8 @@ class CellProcess:
         """(score, low, high): a new score of each cell and its 95% interval, in the scores' own units."""
         reach = NORMAL_95 * widening * np.sqrt(self.variance + self.noise)
         places = (self.mean, self.mean - reach, self.mean + reach)
-        return tuple(self.link.back(self.center + self.scale * place) for place in places)
+        score, low, high = (self.link.back(self.center + self.scale * place) for place in places)
+        return score, low, high
 
     def residuals(self) -> np.ndarray:
         """(models, benchmarks) each measured score against its prediction from the others, in predicted standard
@@ -204,7 +205,9 @@ def fit_process(
     return _posterior(scores, link, center, scale, solver, items + own_noise * FREEDOM / (FREEDOM - 2))
 
 
-def _posterior(scores, link, center, scale, solver: _Solver, noise: np.ndarray) -> CellProcess:
+def _posterior(
+    scores: np.ndarray, link: Link, center: np.ndarray, scale: np.ndarray, solver: _Solver, noise: np.ndarray
+) -> CellProcess:
     shape, known = scores.shape, solver.known
     mean, variance = solver.spread_out(solver.values), solver.variance()
     inverse_diagonal = (solver.inverse_root**2).sum(axis=0)
@@ -214,8 +217,18 @@ def _posterior(scores, link, center, scale, solver: _Solver, noise: np.ndarray) 
     # the noise of a robust fit is the cell's own; of a new score it is the benchmark's
     latent = np.maximum(1 / inverse_diagonal - solver.observed, 1e-9)
     without_variance[known] = latent + noise.ravel()[known]
-    parts = (part.reshape(shape) for part in (mean, variance, noise, without, without_variance))
-    return CellProcess(scores, link, center, scale, *parts, solver)
+    return CellProcess(
+        scores,
+        link,
+        center,
+        scale,
+        mean.reshape(shape),
+        variance.reshape(shape),
+        noise.reshape(shape),
+        without.reshape(shape),
+        without_variance.reshape(shape),
+        solver,
+    )
 
 
 def _moments(values: np.ndarray, linked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,12 +1,13 @@
-"""A round that is added to a plan, seen from the outside: a real dry run after round 1."""
+"""A round that is added to a plan, seen from the outside: a real dry run after round 1, and rounds until a goal."""
 
 import itertools
 import re
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
-from tests.workflow.conftest import Project
+from tests.workflow.conftest import ROOT, Project
 
 CONFIG = ("--configfile", "replay/replay.yaml")
 MADE_UP = Path(__file__).with_name("replay")
@@ -64,3 +65,31 @@ def test_a_setting_of_round_1_that_changes_is_seen(planned, tmp_path):
     config.write_text(config.read_text().replace("plan:", "finetuning: { rank: 4 }\nplan:"))
     batches = [batch for command, _, batch in jobs_of(project) if command == "finetune-adapter"]
     assert batches and not any(".round2" in batch for batch in batches)
+
+
+def rounds(project: Project) -> str:
+    """What `lm-validity rounds` says, with Snakemake's own words; the goal takes every cell."""
+    snakemake = ("scores", "--snakefile", str(ROOT / "Snakefile"), "--cores", "2")
+    done = project.lm_validity("rounds", "--goal", "tau=.9999999", *CONFIG, "--", *snakemake)
+    assert "goal tau=0.9999999 is reached" in done.stdout
+    return done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_rounds_until_a_goal_with_real_snakemake_and_again_after_an_interruption(planned, tmp_path):
+    project = planned.copy_to(tmp_path / "whole")
+    said, before = rounds(project), planned.sidecars("replay")
+    plan = pd.read_csv(project.folder / "plan.tsv", sep="\t")
+    number = plan["round"].max()
+    assert number >= 3 and said.count("chosen for the largest expected fall") == number - 1
+    assert before.items() <= project.sidecars("replay").items()
+    cells = [cell.split("/") for cell in project.sidecars("replay") if cell.startswith("finetune_adapter")]
+    assert {(model, name.split(".")[0]) for _, model, name in cells} == set(
+        zip(plan.model, plan.benchmark, strict=True)
+    )
+    # a round is planned, and the command ends before its cells are computed
+    interrupted = planned.copy_to(tmp_path / "interrupted")
+    interrupted.lm_validity("next", "--goal", "tau=.9999999", *CONFIG)
+    rounds(interrupted)
+    assert (interrupted.folder / "plan.tsv").read_bytes() == (project.folder / "plan.tsv").read_bytes()
+    assert interrupted.tables("replay") == project.tables("replay")

@@ -1,14 +1,17 @@
 """`finetuning.early_stop` in a real run of the miniature: epochs, selection, kills, and what the page says."""
 
 import json
-import random
+import os
+import shutil
+import signal
+import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pandas as pd
 import pytest
-from tests.workflow.conftest import Project
-from tests.workflow.test_kills import Victim, disturb
+from tests.workflow.conftest import BIN, Project
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -83,23 +86,27 @@ def test_the_page_says_what_was_spared(stopped):
 
 
 @pytest.mark.slow
-def test_kills_change_nothing_of_it(finished, stopped, tmp_path):
-    """Cells and Snakemake itself are killed while rates train: the same bytes, and what has stopped stays stopped."""
-    victim = Victim(finished, tmp_path / "victim")
-    switch_on(victim.project)
-    kinds = [
-        "a cell (SIGKILL)",
-        "Snakemake (SIGKILL)",
-        "a cell (SIGKILL)",
-        "a job's shell (SIGKILL)",
-        "a cell (SIGTERM)",
-    ]
-    try:
-        done = disturb(victim, random.Random(0), len(kinds), kinds)
-    finally:
-        victim.stop()
-    assert sorted(done.elements()) == sorted(kinds)
-    before, after = fine_tunes(stopped), fine_tunes(victim.project)
-    assert {name: cell["result"] for name, cell in before.items()} == {n: cell["result"] for n, cell in after.items()}
-    assert any(cell["sidecar"]["resumed_epochs"] for cell in after.values())
-    assert victim.project.tables() == stopped.tables()
+def test_a_killed_fine_tune_goes_on_and_stops_where_it_would_have(stopped, tmp_path):
+    """Killed after its second epoch: no epoch is trained twice, and the cell is the same bytes."""
+    project = stopped.copy_to(tmp_path / "copy")
+    name = next(name for name, cell in fine_tunes(project).items() if len(cell["result"]["epochs"]) < EPOCHS)
+    (model, cell), results = name.split("/"), project.folder / RESULTS
+    (folder,) = results.glob(f"store/finetune_adapter/{name}--*")
+    whole = {path.name: path.read_bytes() for path in (folder / "sha256.json", folder / "cell.json")}
+    shutil.rmtree(folder)
+    (manifest,) = results.glob(f"cells/finetune_adapter/{model}/{cell.split('.')[0]}.plain.*.json")
+    command = ("finetune-adapter", "--model", model, "--batch", manifest.stem, *CONFIG)
+    log = project.folder / "log"
+    with log.open("w") as screen:
+        environment = project.environment(PATH=f"{BIN}:{os.environ['PATH']}")
+        process = subprocess.Popen(
+            (BIN / "lm-validity", *command), cwd=project.folder, env=environment, stdout=screen, stderr=screen
+        )
+        while f"{cell} epoch 2:" not in log.read_text():
+            assert process.poll() is None, log.read_text()
+            time.sleep(0.02)
+        process.kill()
+        assert process.wait() == -signal.SIGKILL and not folder.exists()
+    project.lm_validity(*command)
+    assert {name: (folder / name).read_bytes() for name in whole} == whole
+    assert json.loads((folder / "sidecar.json").read_text())["resumed_epochs"] == 2

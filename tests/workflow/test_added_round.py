@@ -1,0 +1,95 @@
+"""A round that is added to a plan, seen from the outside: a real dry run after round 1, and rounds until a goal."""
+
+import itertools
+import re
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from tests.workflow.conftest import ROOT, Project
+
+CONFIG = ("--configfile", "replay/replay.yaml")
+MADE_UP = Path(__file__).with_name("replay")
+MODELS = ("oak-s", "oak-m", "oak-l", "elm-s", "elm-m", "elm-m-chat")
+ROUND_1 = [(m, "riddles") for m in MODELS] + [(m, b) for m in MODELS[::2] for b in ("proverbs", "sums")]
+ROUND_2 = [("oak-m", "proverbs"), ("elm-s", "sums"), ("elm-m-chat", "proverbs"), ("elm-m-chat", "sums")]
+PREPARING = {"finetune-adapter", "select-adapter", "evaluate-adapter"}
+# made of the cells that are there, so they follow every new one
+AFTERWARDS = {"check-cells", "merge"}
+
+
+def write_plan(project: Project, *rounds: list) -> None:
+    rows = "".join(f"{m}\t{b}\t{number}\n" for number, pairs in enumerate(rounds, 1) for m, b in pairs)
+    (project.folder / "plan.tsv").write_text(f"model\tbenchmark\tround\n{rows}")
+
+
+@pytest.fixture(scope="module")
+def planned(tmp_path_factory) -> Project:
+    """A finished replay of round 1."""
+    project = Project(tmp_path_factory.mktemp("planned"))
+    shutil.copytree(MADE_UP, project.folder / "replay")
+    config = project.folder / CONFIG[1]
+    config.write_text(f"{config.read_text()}\nplan: plan.tsv\n")
+    write_plan(project, ROUND_1)
+    project.snakemake("scores", *CONFIG)
+    assert jobs_of(project) == []
+    return project
+
+
+def jobs_of(project: Project) -> list[tuple[str, str, str]]:
+    """(command, model or empty, batch or empty) of every job that a dry run would start, whatever its reason."""
+    done = project.run(*project.snakemake_command("-n", "-p", "scores", *CONFIG))
+    found = []
+    for line in re.findall(r"^Shell command: (?:.* )?lm-validity (.+)$", done.stdout + done.stderr, re.MULTILINE):
+        command, *words = line.split()
+        given = dict(itertools.pairwise(words))
+        found.append((command, given.get("--model", ""), given.get("--batch", "")))
+    return found
+
+
+def test_a_dry_run_computes_the_cells_of_the_new_round_and_no_other(planned, tmp_path):
+    project = planned.copy_to(tmp_path / "copy")
+    write_plan(project, ROUND_1, ROUND_2)
+    jobs = jobs_of(project)
+    assert {command for command, *_ in jobs} == PREPARING | AFTERWARDS
+    preparing = [(model, batch) for command, model, batch in jobs if command in PREPARING]
+    assert {model for model, _ in preparing} == {model for model, _ in ROUND_2}
+    assert len(preparing) == 10 and all(batch.endswith(".round2") for _, batch in preparing)
+
+
+def test_a_setting_of_round_1_that_changes_is_seen(planned, tmp_path):
+    """The dry run above would show it."""
+    project = planned.copy_to(tmp_path / "copy")
+    config = project.folder / CONFIG[1]
+    config.write_text(config.read_text().replace("plan:", "finetuning: { rank: 4 }\nplan:"))
+    batches = [batch for command, _, batch in jobs_of(project) if command == "finetune-adapter"]
+    assert batches and not any(".round2" in batch for batch in batches)
+
+
+def rounds(project: Project) -> str:
+    """What `lm-validity rounds` says, with Snakemake's own words; the goal takes every cell."""
+    snakemake = ("scores", "--snakefile", str(ROOT / "Snakefile"), "--cores", "2")
+    done = project.lm_validity("rounds", "--goal", "tau=.9999999", *CONFIG, "--", *snakemake)
+    assert "goal tau=0.9999999 is reached" in done.stdout
+    return done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_rounds_until_a_goal_with_real_snakemake_and_again_after_an_interruption(planned, tmp_path):
+    project = planned.copy_to(tmp_path / "whole")
+    said, before = rounds(project), planned.sidecars("replay")
+    plan = pd.read_csv(project.folder / "plan.tsv", sep="\t")
+    number = plan["round"].max()
+    assert number >= 3 and said.count("chosen for the largest expected fall") == number - 1
+    assert before.items() <= project.sidecars("replay").items()
+    cells = [cell.split("/") for cell in project.sidecars("replay") if cell.startswith("finetune_adapter")]
+    assert {(model, name.split(".")[0]) for _, model, name in cells} == set(
+        zip(plan.model, plan.benchmark, strict=True)
+    )
+    # a round is planned, and the command ends before its cells are computed
+    interrupted = planned.copy_to(tmp_path / "interrupted")
+    interrupted.lm_validity("next", "--goal", "tau=.9999999", *CONFIG)
+    rounds(interrupted)
+    assert (interrupted.folder / "plan.tsv").read_bytes() == (project.folder / "plan.tsv").read_bytes()
+    assert interrupted.tables("replay") == project.tables("replay")

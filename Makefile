@@ -64,6 +64,7 @@ lint: .venv/installed ## formatters and linters, changing nothing
 	$(call gate,ruff check,$(BIN)/ruff check .)
 	$(call gate,spelling,$(BIN)/codespell)
 	$(call gate,import rules,$(BIN)/lint-imports)
+	$(call gate,types,$(BIN)/mypy)
 	$(call gate,snakefmt,$(BIN)/snakefmt --check Snakefile workflow)
 	$(call gate,snakemake --lint,$(ACTIVATED) $(BIN)/snakemake --lint)
 	$(call gate,links of the documentation,$(MKDOCS))
@@ -82,7 +83,7 @@ benchmark: .venv/installed ## side-by-side speed measurements
 	@$(ACTIVATED) $(BIN)/python benchmarks/run.py
 
 clean: ## remove caches; results and .venv stay
-	@rm -rf .pytest_cache .ruff_cache .hypothesis build
+	@rm -rf .pytest_cache .ruff_cache .mypy_cache .hypothesis build
 	@find . -path ./.venv -prune -o -path ./results -prune -o -name __pycache__ -type d -print0 | xargs -0 rm -rf
 
 # A .venv that was moved or copied starts another folder's Python: install again.

@@ -1,6 +1,6 @@
 """The published study with a plan, as a replay through every rule: the headline of the estimators on the masked table.
 
-Two replays, about 18 minutes of processor time: `make test-slow`.
+About ten minutes of processor time: `make test-slow`.
 """
 
 import json
@@ -10,10 +10,13 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from tests.unit.monitor.conftest import run_all
 from tests.workflow.conftest import Project
 
+from lm_validity.config.load import load_run
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau
 from lm_validity.studies.agreement.statistics.sparse.standing import mean_standing, rank_draws
+from lm_validity.tables.merge import Merger
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -94,14 +97,20 @@ def check_headline(project: Project, table: sparse_grid.Published, case: sparse_
     assert " cells done (100.0%)." in said and "736 of 1,464" in said
 
 
-def test_scores_of_cells_that_are_not_planned_change_no_byte(replayed, table, case, tmp_path):
-    """Absurd prepared scores there: the tables, from which all reports are made, are the same."""
+def test_scores_of_cells_that_are_not_planned_change_no_byte(replayed, table, case, tmp_path, monkeypatch):
+    """Absurd prepared scores there: the tables, from which all reports are made, are the same. Without Snakemake."""
     served = json.loads((sparse_grid.PUBLISHED / "scores.json").read_text())
     for key, value in ((PREPARED, 0.999), (f"{PREPARED}_stderr", 0.5)):
         for benchmark in table.benchmarks:
             column = served[key][benchmark]
             column |= {model: value for model in table.models if (model, benchmark) not in case.planned}
     project = project_with(case, tmp_path, served)
-    project.snakemake("scores", "--configfile", str(CONFIG))
-    names, run = {"scores.parquet", "selections.parquet", "items.parquet"}, RESULTS.name
-    assert names <= set(replayed.tables(run)) and project.tables(run) == replayed.tables(run)
+    monkeypatch.chdir(project.folder)
+    run = load_run(CONFIG)
+    run_all(run)
+    merger = Merger(run)
+    merger.write_scores(RESULTS / "tables")
+    merger.write_items(RESULTS / "tables")
+    tables = replayed.tables(run.name)
+    assert set(tables) == {"scores.parquet", "selections.parquet", "items.parquet"}
+    assert project.tables(run.name) == tables

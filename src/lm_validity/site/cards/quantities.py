@@ -191,7 +191,7 @@ _ALL = (
         "Items that work against the benchmark",
         "items",
         "Items on which generally better models do worse (negative discrimination), after correction for the number of "
-        "items. Wrong gold answers cause this.",
+        "items. Wrong gold answers or ambiguous questions can cause this.",
     ),
     Quantity(
         "equal_items",

@@ -94,8 +94,9 @@ def corrected_finding(summary: AgreementSummary) -> Finding | None:
     ceilings = [f"{value_in_words(tau[p].ceiling)} {UNDER[p]}" for p in shown]
     return Finding(
         f"Over all models, the mean tau without measurement error{assumed(summary)} would be {' and '.join(parts)}.",
-        "The observed tau is divided by a noise ceiling: the tau that would be seen if all benchmarks ordered the "
-        f"models identically and only noise set them apart. The ceiling is {' and '.join(ceilings)}.",
+        "The observed tau is corrected with a noise ceiling: the tau that would be seen if all benchmarks ordered the "
+        "models identically and only noise set them apart. The correction is not a simple division. The ceiling is "
+        f"{' and '.join(ceilings)}.",
     )
 
 
@@ -213,14 +214,15 @@ def variance_section(summary: AgreementSummary) -> Section | None:
         points=True,
     )
     parts = [
-        f"{value_in_words(found.model)} is shared by all benchmarks and {value_in_words(found.model_benchmark)} is "
-        f"specific to one {UNDER[p]}"
+        f"{UNDER[p]} {value_in_words(found.model)} is shared by all benchmarks and "
+        f"{value_in_words(found.model_benchmark)} is specific to that benchmark"
         for p, found in known_ones.items()
     ]
     return Section(
         "Where differences between scores come from",
-        finding=f"Of the variance between models on one benchmark, {', and '.join(parts)}.",
-        explanation="This is a generalisability study. It splits the variance of standardised scores into models, "
+        finding=f"Of the variance between models on one benchmark, {', and '.join(parts)}. The specific part holds any "
+        "noise that was not measured.",
+        explanation="This is a generalisability study. It divides the variance of standardised scores into models, "
         "models × benchmarks, and the noise of items, seeds and prompts where these were measured. The reliability of "
         "a mean score is the share of its variance that would remain with other benchmarks, items and seeds of the "
         "same kind. It is computed over all models of the table. Among models of similar size it is lower."

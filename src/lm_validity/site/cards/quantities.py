@@ -109,7 +109,7 @@ _ALL = (
         "The mean tau that would be seen if all benchmarks ordered the models identically and only item noise "
         "differed.",
     ),
-    Quantity("tau_corrected", AGREEMENT, "Noise-corrected agreement", "tau", "The mean tau, corrected for item noise."),
+    Quantity("tau_corrected", AGREEMENT, "Noise-corrected tau", "tau", "The mean tau, corrected for item noise."),
     Quantity(
         "tau_within_1_25",
         AGREEMENT,

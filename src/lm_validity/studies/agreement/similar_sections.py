@@ -65,7 +65,7 @@ def size_finding(summary: AgreementSummary) -> Finding | None:
         return None
     parts = [f"{both_intervals(row.mean, row.interval, row.interval_clustered)} {UNDER[p]}" for p, row in rows.items()]
     without = [f"{value_in_words(row.corrected)} {UNDER[p]}" for p, row in rows.items() if is_known(row.corrected)]
-    noise = f" Without measurement error: {' and '.join(without)}." if without else ""
+    noise = f" The noise-corrected tau is {' and '.join(without)}." if without else ""
     pairs = " and ".join(dict.fromkeys(count(row.pairs_of_models, "pair") for row in rows.values()))
     cells = ""
     if not summary.improvement.whole and len(rows) > 1:
@@ -93,10 +93,10 @@ def corrected_finding(summary: AgreementSummary) -> Finding | None:
     ]
     ceilings = [f"{value_in_words(tau[p].ceiling)} {UNDER[p]}" for p in shown]
     return Finding(
-        f"Over all models, the mean tau without measurement error{assumed(summary)} would be {' and '.join(parts)}.",
-        "The observed tau is corrected with a noise ceiling: the tau that would be seen if all benchmarks ordered the "
-        "models identically and only noise set them apart. The correction is not a simple division. The ceiling is "
-        f"{' and '.join(ceilings)}.",
+        f"Over all models, the noise-corrected tau{assumed(summary)} is {' and '.join(parts)}.",
+        "It estimates the tau without measurement error. The observed tau is corrected with a noise ceiling: the tau "
+        "that would be seen if all benchmarks ordered the models identically and only noise set them apart. The "
+        f"correction is not a simple division. The ceiling is {' and '.join(ceilings)}.",
     )
 
 
@@ -114,8 +114,8 @@ def size_section(summary: AgreementSummary) -> Section | None:
         "Models of similar size",
         explanation="Kendall's tau over only those pairs of models whose numbers of parameters (or pretraining "
         "compute) differ by at most the given ratio. The ceiling is the tau that noise alone would allow on the same "
-        "pairs. The corrected tau is an estimate without that noise. Where cells are missing, the figure uses the "
-        "cells known under both protocols. Where the families of the models are known, there are two intervals. "
+        "pairs. The noise-corrected tau is an estimate without that noise. Where cells are missing, the figure uses "
+        "the cells known under both protocols. Where the families of the models are known, there are two intervals. "
         + WHICH_INTERVAL.removeprefix("There are two intervals. "),
         figures=charts,
         tables=[
@@ -175,7 +175,7 @@ def _ratio_figure(frame: pd.DataFrame, what: str) -> Figure:
         color=figures.protocol_color(),
         tooltip=figures.tooltips(
             models="Models", protocol="Protocol", pairs="Pairs of models", tau="tau|.3f", low="from|.3f",
-            high="to|.3f", ceiling="noise ceiling|.3f", corrected="without noise|.3f",
+            high="to|.3f", ceiling="noise ceiling|.3f", corrected="noise-corrected|.3f",
         ),
         offset="protocol",
         row_height=30,

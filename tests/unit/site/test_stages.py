@@ -15,6 +15,8 @@ from lm_validity.errors import InputError
 from lm_validity.files import write_json
 from lm_validity.monitor.planning.describe import describe_plans
 from lm_validity.run.grid import Grid
+from lm_validity.site.cards.other_values import signal_values
+from lm_validity.site.cards.sources import CardSources
 from lm_validity.site.stages import add_stage
 from lm_validity.studies.signal.options import make_options
 from lm_validity.studies.signal.report import report_signal
@@ -222,9 +224,9 @@ def test_a_bad_row_of_the_plan_is_named(start, row, problem):
         load_run(CONFIG)
 
 
-def report(run, output="report") -> tuple[dict, str]:
+def report(run, output="report", resamples=0) -> tuple[dict, str]:
     report_signal(
-        run.results / "tables" / "scores.parquet", "models.tsv", output, "benchmarks.tsv", resamples=0,
+        run.results / "tables" / "scores.parquet", "models.tsv", output, "benchmarks.tsv", resamples=resamples,
         options=make_options(), plan=run.signal_plan,
     )  # fmt: skip
     return json.loads(Path(output, "summary.json").read_text()), Path(output, "page.json").read_text()
@@ -253,6 +255,31 @@ def test_the_page_says_what_was_decided_on_which_checkpoints(start):
     lost = rows[~((rows.model == "b") & (rows.benchmark == "rising") & (rows.checkpoint == "p05"))]
     write_table(lost, SCORES, run.results / "tables" / "scores.parquet")
     assert any("b lacks 1 checkpoint" in note for note in report(run)[0]["notes"])
+
+
+def test_of_a_decided_benchmark_nothing_is_said_of_the_end_of_training(start):
+    start()
+    rows = Path("models.tsv").read_text().splitlines(True)
+    Path("models.tsv").write_text("".join(row for row in rows if not row.startswith("few")))
+    measure(run := load_run(CONFIG))
+    add_stage(run)
+    run = load_run(CONFIG)
+    measure(run)
+    Path("benchmarks.tsv").write_text("benchmark\tchance\n" + "".join(f"{name}\t.3\n" for name in BENCHMARKS))
+    summary, page = report(run, "signal", resamples=20)
+    assert summary["benchmarks"]["unsure"]["above_chance_at_end"] is True
+    assert summary["ranking"]["unsure"]["separable_pairs"] is not None
+    assert {summary["ranking"][name]["stable_from_b"] for name in ("rising", "flat", "falling")} == {None}
+    findings = " ".join(one["sentence"] for one in json.loads(page)["findings"] if "first quarter" not in one["sentence"])
+    assert "No model ends above chance on 0 of 1 benchmark with" in findings
+    assert "No two models can be told apart at the end on unsure." in findings
+    sources = CardSources(run.results / "tables" / "scores.parquet", Path("benchmarks.tsv"), [Path("signal")])
+    for name in BENCHMARKS:
+        values = {value.key: value for value in signal_values(sources, name)}
+        for key in ("signal_at_end", "settled_from"):
+            assert ("first quarter of training only" in values[key].reason) == (name != "unsure"), (name, key)
+        assert "first quarter" in values["signal_from"].reason or name != "falling"
+    assert values["signal_quality"].is_measured
 
 
 def test_a_training_with_fewer_checkpoints_lacks_none_of_the_first_stage(start):

@@ -15,7 +15,7 @@ from lm_validity.studies.signal.options import make_options
 from lm_validity.studies.signal.page import signal_page
 from lm_validity.studies.signal.printed import printed_scores, read_printed
 from lm_validity.studies.signal.scores import Design, Options, make_design
-from lm_validity.studies.signal.stages import stages_of
+from lm_validity.studies.signal.stages import stages_of, without_the_end
 from lm_validity.studies.signal.statistics.ranking import E2LM_WINDOWS
 from lm_validity.studies.signal.summarize import summarize_results
 from lm_validity.studies.signal.summary import SignalSummary, Stage, Value
@@ -97,7 +97,7 @@ def summarize(analysis: SignalAnalysis) -> SignalSummary:
     """All that summary.json and the page say."""
     printed = [] if analysis.printed is None else printed_scores(analysis.printed, analysis.options.weights)
     found = summarize_results(analysis.learning, analysis.results, analysis.options, analysis.resamples, printed)
-    return replace(found, stages=analysis.stages)
+    return without_the_end(replace(found, stages=analysis.stages))
 
 
 def _items(

@@ -164,6 +164,20 @@ def test_next_decides_by_the_rank_correlation_and_only_once(start, capsys):
     )
 
 
+def test_rounds_writes_the_page_after_the_decision_also_where_none_is_undecided(start, monkeypatch):
+    start(benchmarks=("rising", "flat"))
+    planned = []
+
+    def run_workflow(configfile, *options):
+        run = load_run(configfile)
+        planned.append(set(run.signal_plan.decided))
+        measure(run)
+
+    monkeypatch.setattr(command, "_run_workflow", run_workflow)
+    command.rounds(None, [], CONFIG)
+    assert planned == [set(), {"rising", "flat"}]
+
+
 def test_a_first_stage_that_is_not_whole_decides_nothing(start):
     run = start()
     measure(run)

@@ -9,6 +9,7 @@ import pytest
 from tests.unit.run.test_planned_grid import description
 
 from lm_validity.cli import rounds as command
+from lm_validity.cli.reports import signal as report_command
 from lm_validity.config.load import load_run
 from lm_validity.config.signal_plan import first_checkpoints
 from lm_validity.errors import InputError
@@ -221,6 +222,16 @@ def test_a_study_without_early_checkpoints_has_no_stages(start):
         load_run(CONFIG)
     with pytest.raises(InputError, match="not among the studies"):
         start(studies=("agreement",))
+
+
+def test_two_stages_need_all_checkpoints_in_the_report(start):
+    """Of p01 ... p08 the competition's selection has two, too few for a signal quality."""
+    with pytest.raises(InputError, match="do not go with the checkpoints 'e2lm'") as caught:
+        start(reports={"checkpoints": "e2lm"})
+    assert "reports.checkpoints" in caught.value.hint
+    start()
+    with pytest.raises(InputError, match="do not go with"):
+        report_command(Path("scores.parquet"), Path("models.tsv"), Path("report"), selection="e2lm", configfile=CONFIG)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lm_validity.config.signal_plan import SignalPlan
+from lm_validity.config.signal_plan import SignalPlan, check_selection
 from lm_validity.pages.page import write_page
 from lm_validity.studies.signal.analysis import BenchmarkResult, analyze_benchmark
 from lm_validity.studies.signal.curves import LearningCurves, read_learning_curves
@@ -76,6 +76,8 @@ def analyze_signal(
 ) -> SignalAnalysis:
     """All results, from tables only. Raises InputError for bad input."""
     tables = None if printed is None else read_printed(printed)
+    if plan is not None:
+        check_selection(selection)
     is_planned = None if plan is None else plan.is_planned
     learning = read_learning_curves(scores, models, benchmarks, selection, is_planned)
     if options.windows == E2LM_WINDOWS:

@@ -9,8 +9,8 @@ import numpy as np
 # the two protocols in a sentence, and what they mean
 UNDER = {"direct": "under direct evaluation", "train_before_test": "under train before test"}
 PROTOCOLS_EXPLAINED = (
-    "Direct evaluation scores each model as it comes. Train before test first fine-tunes every model on the "
-    "benchmark's training set, all in the same way, and then scores it."
+    "Direct evaluation scores each model as it comes. Train before test first fine-tunes the model on the benchmark's "
+    "training set, by the same recipe for every model, and then scores it."
 )
 
 

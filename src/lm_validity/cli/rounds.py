@@ -4,7 +4,7 @@
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,6 +13,7 @@ import typer
 from lm_validity.cli.overview import DEFAULT, Configfile
 
 if TYPE_CHECKING:
+    from lm_validity.config.load import Run
     from lm_validity.site.rounds import Goal, Round
 
 GoalOption = Annotated[
@@ -57,7 +58,9 @@ def rounds(
     from lm_validity.site.rounds import parse_goal
 
     wanted, options = None if goal is None else parse_goal(goal), tuple(arguments or ())
-    if wanted is not None:
+    if wanted is None:
+        _studies_that_go_on(configfile, wanted)
+    else:
         _plan_first(configfile, wanted, seed, calibration, options)
     while True:
         _run_workflow(configfile, *options)
@@ -155,21 +158,27 @@ def _run_workflow(configfile: Path, *options: str) -> None:
 
 
 def run_to_its_end(command: Sequence[str]) -> int:
-    """Run a command; its exit code, 128 + number where a signal ended it.
+    """Run a command; its exit code, 128 + number where a signal ended it, or came here and it ended with 0.
 
     Ctrl-C reaches the command too, which may take a while to stop its jobs: it is waited for. (`subprocess.run` would
     kill it after a quarter of a second.) SIGTERM is passed on to it.
     """
+    received: list[int] = []
     with subprocess.Popen(command) as process:
-        before = [
-            signal.signal(signal.SIGINT, lambda number, frame: None),
-            signal.signal(signal.SIGTERM, lambda number, frame: process.send_signal(number)),
-        ]
+
+        def pass_on(number: int, frame: object) -> None:
+            received.append(number)
+            if number == signal.SIGTERM:
+                process.send_signal(number)
+
+        before = {number: signal.signal(number, pass_on) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             code = process.wait()
         finally:
-            signal.signal(signal.SIGINT, before[0])
-            signal.signal(signal.SIGTERM, before[1])
+            for number, handler in before.items():
+                signal.signal(number, handler)
+    if code == 0 and received:
+        return 128 + received[0]
     return 128 - code if code < 0 else code
 
 
@@ -177,18 +186,7 @@ def _add_rounds(
     configfile: Path, goal: "Goal | None", calibration: Iterable[Path] | None
 ) -> "tuple[Round | None, int]":
     """(the agreement study's round, if a goal is given; how many rows the plans of all studies got)."""
-    from lm_validity.config.load import load_run
-    from lm_validity.errors import InputError
-    from lm_validity.site.batches import add_batch
-    from lm_validity.site.stages import add_stage
-
-    run = load_run(configfile)
-    adding = [add for plan, add in ((run.signal_plan, add_stage), (run.bias_plan, add_batch)) if plan is not None]
-    if goal is None and not adding:
-        raise InputError(
-            f"{configfile}: no study of it goes on without a goal.",
-            "give --goal for a plan of the agreement study, or set bias.stop_at_half_width or the section signal.",
-        )
+    run, adding = _studies_that_go_on(configfile, goal)
     found = None if goal is None else _add_round(configfile, goal, calibration)
     added = 0 if found is None else len(found.cells)
     for add in adding:
@@ -197,6 +195,28 @@ def _add_rounds(
         for line in lines:
             print(line, flush=True)
     return found, added
+
+
+def _studies_that_go_on(
+    configfile: Path, goal: "Goal | None"
+) -> "tuple[Run, list[Callable[[Run], tuple[list[str], int]]]]":
+    """The run, and what adds to the plans of its bias and signal studies. Raises InputError where nothing can be added:
+    before the workflow, which may take days."""
+    from lm_validity.config.load import load_run
+    from lm_validity.errors import InputError
+    from lm_validity.site.batches import add_batch
+    from lm_validity.site.stages import add_stage
+
+    run = load_run(configfile)
+    adding: list[Callable[[Run], tuple[list[str], int]]] = [
+        add for plan, add in ((run.signal_plan, add_stage), (run.bias_plan, add_batch)) if plan is not None
+    ]
+    if goal is None and not adding:
+        raise InputError(
+            f"{configfile}: no study in it continues without a goal.",
+            "give --goal for a plan of the agreement study, or set bias.stop_at_half_width or the section signal.",
+        )
+    return run, adding
 
 
 def _add_round(configfile: Path, goal: "Goal", calibration: Iterable[Path] | None) -> "Round":

@@ -10,10 +10,11 @@ from functools import cache
 from pathlib import Path
 
 _CAUSAL, _MASKED = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "MODEL_FOR_MASKED_LM_MAPPING_NAMES"
+_SEQ_TO_SEQ = "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES"
 # of models for other work; some of them load as causal ones, with weights drawn at random or with eyes for the answer
 _OTHER_WORK: tuple[str, ...] = (
     _MASKED,
-    "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES",
+    _SEQ_TO_SEQ,
     "MODEL_FOR_MULTIPLE_CHOICE_MAPPING_NAMES",
 )
 _OTHER_WORK += ("MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING_NAMES", "MODEL_FOR_TOKEN_CLASSIFICATION_MAPPING_NAMES")
@@ -35,16 +36,28 @@ def why_not_causal(config: object) -> tuple[str, str] | None:
     lists = _lists()
     if lists is None:
         return None
-    kind, named = config.get("model_type"), [str(one) for one in config.get("architectures") or ()]
+    kind, named = config.get("model_type"), config.get("architectures") or []
+    if not isinstance(kind, str | None) or not isinstance(named, list) or not all(isinstance(n, str) for n in named):
+        return (
+            "model_type or architectures of its config.json is not text",
+            "a model folder is what save_pretrained writes",
+        )
     if kind not in lists["CONFIG_MAPPING_NAMES"] and kind not in lists[_CAUSAL]:
         return f"transformers does not know model_type {kind!r} of its config.json", UNKNOWN
     what = f"config.json is not that of a causal language model ({', '.join(named) or f'model_type {kind}'})"
     if kind not in lists[_CAUSAL] or kind in SEE_AHEAD or (kind == "xlm" and not config.get("causal")):
         return what, TAKE_OUT
+    if kind in _encoders(lists) and not config.get("is_decoder"):
+        return what, TAKE_OUT
     others = {one for name in _OTHER_WORK for one in _classes(lists[name])} - _classes(lists[_CAUSAL])
     if named and (named[0] in others or _has_no_head(config, named[0], lists)):
         return what, TAKE_OUT
     return None
+
+
+def _encoders(lists: dict[str, dict]) -> set[str]:
+    """Architectures such as BERT, whose causal class still sees all tokens unless `is_decoder` is set."""
+    return set(lists[_MASKED]) & set(lists[_CAUSAL]) - set(lists[_SEQ_TO_SEQ]) - {"xlm"}
 
 
 def _has_no_head(config: dict, name: str, lists: dict[str, dict]) -> bool:

@@ -51,6 +51,10 @@ def test_causal_language_models_pass(kind, named):
         ({"model_type": "no-such"}, "does not know model_type 'no-such'"),
         ({}, "does not know model_type None"),
         ([1], "not an object"),
+        ({"model_type": ["x"]}, "not text"),
+        ({"model_type": "llama", "architectures": 5}, "not text"),
+        ({"model_type": "bert", "architectures": ["BertLMHeadModel"]}, "BertLMHeadModel"),
+        ({"model_type": "xlm-roberta"}, "xlm-roberta"),
     ],
 )
 def test_others_are_named_with_what_to_do(config, words):
@@ -58,8 +62,16 @@ def test_others_are_named_with_what_to_do(config, words):
     assert words in problem and hint
 
 
-def test_an_xlm_that_looks_back_only_passes():
-    assert why_not_causal({"model_type": "xlm", "causal": True}) is None
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "xlm", "causal": True},
+        {"model_type": "bert", "architectures": ["BertLMHeadModel"], "is_decoder": True},
+        {"model_type": "bart", "architectures": ["BartForCausalLM"]},
+    ],
+)
+def test_one_that_looks_back_only_passes(config):
+    assert why_not_causal(config) is None
 
 
 def test_without_transformers_nothing_is_said(monkeypatch):

@@ -206,6 +206,25 @@ def test_a_workflow_that_fails_ends_the_rounds_with_its_code(measured, monkeypat
     assert caught.value.code == 3 and Path("replay/plan.tsv").read_bytes() == before
 
 
+def test_without_a_goal_and_nothing_to_add_no_workflow_runs(measured, monkeypatch):
+    monkeypatch.setattr(command, "run_to_its_end", lambda _: pytest.fail("the workflow ran"))
+    with pytest.raises(InputError, match="without a goal"):
+        command.rounds(None, None, CONFIG)
+
+
+def test_a_signal_ends_the_rounds_even_where_the_workflow_ends_well(tmp_path):
+    program = "import sys; from lm_validity.cli.rounds import run_to_its_end as run; sys.exit(run(sys.argv[1:]))"
+    child = (
+        "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: sys.exit(0))\n"
+        "open('ready', 'w').close()\ntime.sleep(60)"
+    )
+    with subprocess.Popen((sys.executable, "-c", program, sys.executable, "-c", child), cwd=tmp_path) as process:
+        while not (tmp_path / "ready").exists():
+            time.sleep(0.05)
+        process.terminate()
+        assert process.wait() == 128 + signal.SIGTERM
+
+
 # Snakemake's part: asked to end, it takes its time
 SLOW_TO_STOP = """
 import signal, sys, time

@@ -140,7 +140,7 @@ class ResidentModel:
         try:
             yield DropoutPosition(position)
         finally:
-            position.training = False
+            position.rest()
 
     def start_classifier(self, arm: Arm, seed: int) -> None:
         """Fresh weights for the classifier's head, and for the pooler as `pooler` says; the backbone stays.

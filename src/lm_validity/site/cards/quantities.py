@@ -109,7 +109,7 @@ _ALL = (
         "The mean tau that would be seen if all benchmarks ordered the models identically and only item noise "
         "differed.",
     ),
-    Quantity("tau_corrected", AGREEMENT, "Noise-corrected agreement", "tau", "The mean tau, corrected for item noise."),
+    Quantity("tau_corrected", AGREEMENT, "Noise-corrected tau", "tau", "The mean tau, corrected for item noise."),
     Quantity(
         "tau_within_1_25",
         AGREEMENT,
@@ -191,7 +191,7 @@ _ALL = (
         "Items that work against the benchmark",
         "items",
         "Items on which generally better models do worse (negative discrimination), after correction for the number of "
-        "items. Wrong gold answers cause this.",
+        "items. Wrong gold answers or ambiguous questions can cause this.",
     ),
     Quantity(
         "equal_items",

@@ -76,7 +76,7 @@ def _scope(card: Card) -> str:
         for value in models
     )
     return (
-        f"From {card.source}: {counts}. It holds for models like these. {PROTOCOLS_EXPLAINED}"
+        f"From {card.source}: {counts}. This card holds for models like these. {PROTOCOLS_EXPLAINED}"
         if counts
         else f"From {card.source}."
     )

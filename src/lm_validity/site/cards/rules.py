@@ -25,13 +25,13 @@ Values = Mapping[str, Value]
 
 _DISTANCES = {
     "separated_beyond_2": "models more than 2× apart in size",
-    "separated_within_2": "models within 2×",
-    "separated_within_1_25": "models within 1.25×",
+    "separated_within_2": "models at most 2× apart in size",
+    "separated_within_1_25": "models at most 1.25× apart in size",
 }
 _TAUS = {
     f"tau.{DIRECT}": UNDER[DIRECT],
     f"tau.{PREPARED}": UNDER[PREPARED],
-    f"tau_within_2.{DIRECT}": "among models at most 2× apart in size",
+    f"tau_within_2.{DIRECT}": f"{UNDER[DIRECT]} among models at most 2× apart in size",
 }
 
 

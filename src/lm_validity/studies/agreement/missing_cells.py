@@ -93,7 +93,8 @@ def missing_finding(summary: AgreementSummary) -> Finding | None:
         return None
     sentences = []
     if isinstance(found.change, Tipping):
-        sentences.append(_in_words(found.change, "the change", "have the other sign", signed=True))
+        what = "the change of the mean tau from direct evaluation to train before test"
+        sentences.append(_in_words(found.change, what, "have the other sign", signed=True))
     for p, tip in found.kendall_tau.items():
         if found.cells[p] and isinstance(tip, Tipping):
             sentences.append(_in_words(tip, f"the mean tau {UNDER[p]}", "leave its interval"))

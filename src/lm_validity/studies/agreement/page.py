@@ -222,7 +222,7 @@ def _benchmark_section(summary: AgreementSummary) -> Section:
         ),
         Figure(
             "corrected_by_benchmark",
-            "Without measurement error",
+            "Noise-corrected tau",
             _benchmark_chart(plotted(frame), "corrected", ("corrected_low", "corrected_high"), order),
             caption="Dot: mean tau with all other benchmarks, noise-corrected. Line: 95% interval over models.",
             wide=True,

@@ -129,7 +129,7 @@ def unequal_preparation(shares: pd.DataFrame | None) -> list[str]:
     if most["adapted_share"] <= UNEQUAL * least["adapted_share"]:
         return []
     return [
-        f"The models are not fine-tuned alike: adapters reach {least['adapted_share']:.0%} of the weights of "
+        f"The same recipe reaches the models unequally: adapters cover {least['adapted_share']:.0%} of the weights of "
         f"{least['model']} and {most['adapted_share']:.0%} of those of {most['model']}. A model of which less is "
         "adapted may gain less."
     ]

@@ -103,10 +103,10 @@ def subset_sentence(summary: AgreementSummary) -> str:
     one = value_in_words(subset.one_with_others, subset.one_with_others_interval)
     others = [number(tau) for tau in subset.others_mean[: len(subset.sizes) // 2]]
     enough = next((place for place, tau in enumerate(others) if place and tau >= NEARLY_ALL), 0)
-    more = f", and {enough + 1} together like the remaining ones with {decimal(others[enough])}" if enough else ""
+    more = f". For {enough + 1} benchmarks and the remaining ones it is {decimal(others[enough])}" if enough else ""
     return (
-        f"A benchmark picked at random orders the models{assumed(summary)} like all others together with tau {one} "
-        f"{UNDER[protocol]}{more}."
+        f"The ranking by one benchmark picked at random agrees with the ranking by all others{assumed(summary)}: tau "
+        f"is {one} {UNDER[protocol]}{more}."
     )
 
 
@@ -117,7 +117,7 @@ def reliability_section(summary: AgreementSummary) -> Section | None:
     frame = pd.DataFrame({"benchmark": list(summary.reliability), "tau": list(summary.reliability.values())})
     mean = plotted(frame)["tau"].mean()
     return Section(
-        "Reliability over seeds",
+        "Agreement between seeds",
         finding=f"After fine-tuning with another seed, a benchmark ranks the models as before with tau {decimal(mean)} "
         f"on average ({count(len(summary.matrix.by_seed), 'seed')}).",
         tables=[Table("reliability", "tau between seeds, by benchmark", frame, formats={"tau": ".3f"})],

@@ -315,8 +315,8 @@ def family_section(summary: AgreementSummary) -> Section | None:
     return Section(
         "Within families",
         finding=_family_sentence(summary),
-        explanation="Within one family, models have seen similar training data. Differences between families in what "
-        "they have seen do not enter here.",
+        explanation="Ranking only the models of one family removes differences between families, such as what they saw "
+        "in training.",
         figures=[Figure("tau_by_family", "Mean tau within each family", chart, wide=True)],
         tables=[Table("tau_by_family", "Mean tau within each family", frame, formats=formats, folded=True)],
     )

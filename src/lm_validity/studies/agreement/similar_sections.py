@@ -65,7 +65,7 @@ def size_finding(summary: AgreementSummary) -> Finding | None:
         return None
     parts = [f"{both_intervals(row.mean, row.interval, row.interval_clustered)} {UNDER[p]}" for p, row in rows.items()]
     without = [f"{value_in_words(row.corrected)} {UNDER[p]}" for p, row in rows.items() if is_known(row.corrected)]
-    noise = f" Without measurement error: {' and '.join(without)}." if without else ""
+    noise = f" The noise-corrected tau is {' and '.join(without)}." if without else ""
     pairs = " and ".join(dict.fromkeys(count(row.pairs_of_models, "pair") for row in rows.values()))
     cells = ""
     if not summary.improvement.whole and len(rows) > 1:
@@ -93,9 +93,10 @@ def corrected_finding(summary: AgreementSummary) -> Finding | None:
     ]
     ceilings = [f"{value_in_words(tau[p].ceiling)} {UNDER[p]}" for p in shown]
     return Finding(
-        f"Over all models, the mean tau without measurement error{assumed(summary)} would be {' and '.join(parts)}.",
-        "The observed tau is divided by a noise ceiling: the tau that would be seen if all benchmarks ordered the "
-        f"models identically and only noise set them apart. The ceiling is {' and '.join(ceilings)}.",
+        f"Over all models, the noise-corrected tau{assumed(summary)} is {' and '.join(parts)}.",
+        "It estimates the tau without measurement error. The observed tau is corrected with a noise ceiling: the tau "
+        "that would be seen if all benchmarks ordered the models identically and only noise set them apart. The "
+        f"correction is not a simple division. The ceiling is {' and '.join(ceilings)}.",
     )
 
 
@@ -113,8 +114,8 @@ def size_section(summary: AgreementSummary) -> Section | None:
         "Models of similar size",
         explanation="Kendall's tau over only those pairs of models whose numbers of parameters (or pretraining "
         "compute) differ by at most the given ratio. The ceiling is the tau that noise alone would allow on the same "
-        "pairs. The corrected tau is an estimate without that noise. Where cells are missing, the figure uses the "
-        "cells known under both protocols. Where the families of the models are known, there are two intervals. "
+        "pairs. The noise-corrected tau is an estimate without that noise. Where cells are missing, the figure uses "
+        "the cells known under both protocols. Where the families of the models are known, there are two intervals. "
         + WHICH_INTERVAL.removeprefix("There are two intervals. "),
         figures=charts,
         tables=[
@@ -174,7 +175,7 @@ def _ratio_figure(frame: pd.DataFrame, what: str) -> Figure:
         color=figures.protocol_color(),
         tooltip=figures.tooltips(
             models="Models", protocol="Protocol", pairs="Pairs of models", tau="tau|.3f", low="from|.3f",
-            high="to|.3f", ceiling="noise ceiling|.3f", corrected="without noise|.3f",
+            high="to|.3f", ceiling="noise ceiling|.3f", corrected="noise-corrected|.3f",
         ),
         offset="protocol",
         row_height=30,
@@ -213,14 +214,15 @@ def variance_section(summary: AgreementSummary) -> Section | None:
         points=True,
     )
     parts = [
-        f"{value_in_words(found.model)} is shared by all benchmarks and {value_in_words(found.model_benchmark)} is "
-        f"specific to one {UNDER[p]}"
+        f"{UNDER[p]} {value_in_words(found.model)} is shared by all benchmarks and "
+        f"{value_in_words(found.model_benchmark)} is specific to that benchmark"
         for p, found in known_ones.items()
     ]
     return Section(
         "Where differences between scores come from",
-        finding=f"Of the variance between models on one benchmark, {', and '.join(parts)}.",
-        explanation="This is a generalisability study. It splits the variance of standardised scores into models, "
+        finding=f"Of the variance between models on one benchmark, {', and '.join(parts)}. The specific part holds any "
+        "noise that was not measured.",
+        explanation="This is a generalisability study. It divides the variance of standardised scores into models, "
         "models × benchmarks, and the noise of items, seeds and prompts where these were measured. The reliability of "
         "a mean score is the share of its variance that would remain with other benchmarks, items and seeds of the "
         "same kind. It is computed over all models of the table. Among models of similar size it is lower."

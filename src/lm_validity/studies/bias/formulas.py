@@ -52,8 +52,8 @@ def formula_section(summary: BiasSummary) -> Section:
                 "Posterior predictive distributions",
                 predictive_ridges(summary),
                 f"The paper's figures 2 to 4, formula {summary.headline_formula}: the average accuracy difference if "
-                "these same classifiers answered new test items. It does not cover other trainings, splits or tasks. "
-                "Where training is noisy, these intervals exclude zero too often, even without an effect.",
+                "these same classifiers answered new test items. It does not cover other trainings, subsamples or "
+                "tasks. Where training is noisy, their intervals exclude zero too often, even without an effect.",
                 wide=True,
             ),
             *_calibration_figures(summary),
@@ -72,9 +72,9 @@ def _formula_sentence(summary: BiasSummary, experiment: str) -> str:
 
 def _formula_words(summary: BiasSummary) -> str:
     words = (
-        "All three formulas model how likely a right answer is. The formula equations is the one printed in the "
-        "paper. It gives each task and each split a level and explains the rest by the drawing of n test items. But a "
-        "model trained twice on the same split also gives different answers. A formula without this training noise "
+        "All three formulas model how likely a right answer is. The formula equations is the one printed in the paper. "
+        "It gives each task and each subsample a level and explains the rest by the drawing of n test items. But a "
+        "model trained twice on the same subsample also gives different answers. A formula without this training noise "
         "mistakes it for information: its intervals are too narrow, and it finds effects that another training would "
         "not show. The formula notebooks is the one the author fitted. It gives each task its own effect and is more "
         "cautious. The formula overdispersed is the default here. It also lets language models differ by task and "
@@ -185,7 +185,7 @@ def _formula_conclusions(summary: BiasSummary) -> str:
 
 
 def _sentences(by_formula: dict[str, list[Fit]], headline: str) -> str:
-    said = ". ".join(f"Under {name}, {_claim(fits)}" for name, fits in by_formula.items())
+    said = ". ".join(f"{name.capitalize()} says that {_claim(fits)}" for name, fits in by_formula.items())
     if len(by_formula) == 1:
         return f"{said}."
     if len({tuple(fit.excludes_zero for fit in fits) for fits in by_formula.values()}) == 1:
@@ -200,8 +200,8 @@ def _claim(fits: list[Fit]) -> str:
     up, down = (sum(fit.excludes_zero == sign for fit in fits) for sign in (1, -1))
     if up and down:
         return (
-            f"test text raises scores in {up} of {len(fits)} settings and lowers them in {down}: the opposite answers "
-            "that noise gives"
+            f"test text raises scores in {up} of {len(fits)} settings and lowers them in {down}, opposite answers such "
+            "as noise gives"
         )
     if up or down:
         return f"test text {'raises' if up else 'lowers'} scores in {_of(up or down, len(fits))}"

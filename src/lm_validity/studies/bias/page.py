@@ -151,7 +151,7 @@ def _meta_finding(summary: BiasSummary, experiment: str) -> Finding | None:
         )
         model_free += "an effect, 11% would be right on average. The studies are drawn from one set of trials."
     return Finding(
-        f"{prefix(summary, experiment)}With a single split per task, {percent(number(result.share_beyond))} of "
+        f"{prefix(summary, experiment)}With a single subsample per task, {percent(number(result.share_beyond))} of "
         f"{result.slices} such studies would have reported a bias beyond ±0.04 log-odds. In "
         f"{percent(number(result.share_excluding_zero))}, a binomial model's interval would have excluded zero.",
         f"m = {result.m}, n = {result.n}. {model_free}",
@@ -169,11 +169,11 @@ def _answer_section(summary: BiasSummary) -> Section:
             "classifier, n texts are pretrained on, and n test items are scored. Boost and bias share the arm extra: "
             "chance that raises one lowers the other. A boost from text of the benchmark's own domain can itself be "
             "unfair. Both intervals are 95% intervals and answer the same question: how large is the effect on average "
-            "over tasks like these, with new splits and new trainings? The model-free one is the mean over the tasks "
-            "with a t interval. The marginal one is the effect in the hierarchical model (formula "
-            f"{summary.headline_formula}), converted from log-odds to accuracy and averaged over new tasks, splits and "
-            "trainings. Equivalence is the p-value of two one-sided tests (TOST). It is small if the effect is clearly "
-            "smaller than half a point of accuracy. The largest size that is not excluded is beside it."
+            "over tasks like these, with new subsamples and new trainings? The model-free one is the mean over the "
+            "tasks with a t interval. The marginal one is the effect in the hierarchical model (formula "
+            f"{summary.headline_formula}), converted from log-odds to accuracy and averaged over new tasks, subsamples "
+            "and trainings. Equivalence is the p-value of two one-sided tests (TOST). It is small if the effect is "
+            "clearly smaller than half a point of accuracy. The largest size that is not excluded is beside it."
         ),
         figures=[
             Figure(

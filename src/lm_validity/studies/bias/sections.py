@@ -148,7 +148,7 @@ def meta_section(summary: BiasSummary) -> Section | None:
         return None
     shares = ["share_beyond", "share_excluding_zero", "share_t_excluding_zero"]
     return Section(
-        "With one split per task",
+        "With one subsample per task",
         finding=per_rows(summary, results, _slices_sentence),
         explanation=(
             "Each slice keeps one random subsample per language model and task, as most benchmarks do. The larger n "
@@ -186,8 +186,8 @@ def _slices_sentence(results: list[Slices]) -> str:
         return ""
     shares = [number(row.share_excluding_zero) for row in results]
     return (
-        f"A study with one split per task, analysed by a binomial model, finds an effect in {percent(min(shares))} to "
-        f"{percent(max(shares))} of cases, depending on m and n."
+        f"A study with one subsample per task, analysed by a binomial model, finds an effect in {percent(min(shares))} "
+        f"to {percent(max(shares))} of cases, depending on m and n."
     )
 
 
@@ -201,8 +201,9 @@ def power_section(summary: BiasSummary) -> Section:
         "What could have been found",
         finding=per_rows(summary, known, _power_sentence),
         explanation=(
-            "A two-sided t test over task means at the 5% level. The variance between tasks and within a task (splits, "
-            "training noise) is estimated from these data. More subsamples reduce only the variance within."
+            "A two-sided t test over task means at the 5% level. The variance between tasks and within a task "
+            "(subsamples, training noise) is estimated from these data. More subsamples reduce only the variance "
+            "within."
         ),
         figures=[Figure("power", "Power against the number of subsamples", figures.power_curves(known), caption)]
         if known

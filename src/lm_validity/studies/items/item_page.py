@@ -10,7 +10,7 @@ from lm_validity.pages.figures import CATEGORY_COLORS, lines, tooltips
 from lm_validity.pages.page import Figure, Finding, Page, Section, Table, write_page
 from lm_validity.studies.items.item_report import LISTED, Item, ItemsOfBenchmark, ItemsSummary, analyze_items
 from lm_validity.summaries import Missing, is_known, summary_values, write_summary
-from lm_validity.words import count, percent
+from lm_validity.words import UNDER, count, percent
 
 SHOWN_ABILITIES = np.linspace(-3, 3, 25)
 PROTOCOLS = ("direct", "train_before_test")
@@ -49,11 +49,11 @@ def _protocols(summary: ItemsSummary) -> list[str]:
 def _finding(summary: ItemsSummary, protocol: str) -> str:
     rows = [row for row in summary.benchmarks if row.protocol == protocol]
     pairs, resolved = sum(row.neighbours for row in rows), sum(row.resolved for row in rows)
-    words = f"{protocol}: no two models have answered the same items."
+    words = f"{UNDER[protocol].capitalize()}, no two models have answered the same items."
     if pairs:
         words = (
-            f"{protocol}: {resolved} of {count(pairs, 'pair')} of neighbours in a benchmark's ranking "
-            f"({percent(resolved / pairs)}) differ by more than chance (p < .05, each by itself)."
+            f"{UNDER[protocol].capitalize()}, {resolved} of {count(pairs, 'pair')} of neighbours in a benchmark's "
+            f"ranking ({percent(resolved / pairs)}) differ by more than chance (p < .05, each by itself)."
         )
     known = [row for row in rows if is_known(row.negative)]
     if known:
@@ -132,9 +132,9 @@ def _negative_section(summary: ItemsSummary) -> Section:
         finding=f"{count(len(rows), 'item')} listed.{worst}" if rows else "No item has a negative discrimination.",
         explanation=(
             "A negative discrimination means that models that do well elsewhere get this item wrong. Wrong gold "
-            "answers and ambiguous questions cause this. So does chance if there are few models. Certain: below zero "
-            f"after correction for the number of items (Benjamini and Hochberg). At most {LISTED} for each benchmark "
-            "and protocol."
+            "answers and ambiguous questions can cause this. So can chance if there are few models. Certain: below "
+            f"zero after correction for the number of items (Benjamini and Hochberg). At most {LISTED} for each "
+            "benchmark and protocol."
         ),
         tables=[
             Table(

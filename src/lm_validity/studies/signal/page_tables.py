@@ -62,10 +62,10 @@ def compliance_section(summary: SignalSummary) -> Section | None:
     return Section(
         "Compliance and overall score",
         finding=finding,
-        explanation="Compliance is the science model's lead over the web model, normalised by "
-        f"{summary.conventions.normalisation}. The other normalisations and the raw gap are beside it. The interval "
-        "is for one pair of trainings: it does not cover other seeds. First under all weights: the share of "
-        "weightings of the three parts that rank the benchmark first.",
+        explanation="Compliance is the science model's mean lead over the web model, and 0 where it is behind. "
+        f"Normalisation: {summary.conventions.normalisation}. The other normalisations and the raw gap are beside it. "
+        "The interval is for one pair of trainings: it does not cover other seeds. First under all weights: the share "
+        "of weightings of the three parts that rank the benchmark first.",
         tables=[
             Table(
                 "compliance",

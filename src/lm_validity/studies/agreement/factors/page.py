@@ -110,14 +110,14 @@ def _factor_count_finding(summary: FactorsSummary) -> Finding | None:
             limit = ""
             if is_known(ceiling):
                 left = percent(number(ceiling))
-                limit = f" (if all benchmarks ordered the models identically, the first would explain {left})"
+                limit = f" (with one common order of the models, noise would leave the first factor {left})"
             within = parallel.factors_within_families
             inside = f", {within} within families" if is_known(within) and several else ""
             parts.append(f"{count(parallel.factors, 'factor')} {UNDER[protocol]}{inside}{limit}")
     if not parts:
         return None
     return Finding(
-        f"More factors than chance would give: {' and '.join(parts)}.",
+        f"Factors beyond what chance would give: {' and '.join(parts)}.",
         "Parallel analysis counts the components above the 95th percentile of tables with shuffled columns. "
         "Differences between families of models look like factors even where benchmarks are independent within "
         "families.",
@@ -135,7 +135,7 @@ def _compute_finding(summary: FactorsSummary) -> Finding | None:
     if not parts:
         return None
     return Finding(
-        f"The first factor and pretraining compute order the models alike with tau {' and '.join(parts)}.",
+        f"Tau between the first factor and pretraining compute is {' and '.join(parts)}.",
         f"{count(max(found.models for found in relation.values()), 'model')} with known and trusted compute: "
         "6 × parameters × tokens.",
     )

@@ -113,9 +113,9 @@ def _misleading_sentence(frame: pd.DataFrame) -> str:
         return "No model's direct rank is off by more than its interval allows."
     first = surely.iloc[0]
     return (
-        f"The direct rank of {count(len(surely), 'model')} is off by more than its interval allows. The largest is "
-        f"{first['model']}: {first['gap']:+.0f} places under train before test (95% interval {first['low']:+.0f} to "
-        f"{first['high']:+.0f})."
+        f"The direct rank of {count(len(surely), 'model')} is off by more than its interval allows. The largest gap is "
+        f"that of {first['model']}: {first['gap']:+.0f} places under train before test (95% interval "
+        f"{first['low']:+.0f} to {first['high']:+.0f})."
     )
 
 

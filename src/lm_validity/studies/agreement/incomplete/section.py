@@ -76,11 +76,12 @@ def incomplete_section(found: dict[str, Incomplete], matrix: ScoreMatrix) -> Sec
 def trust_notes(protocol: str, trust: Trust | Missing) -> list[str]:
     """How often known cells lie inside their intervals, and warnings where that is too seldom."""
     if isinstance(trust, Missing):
-        return [f"{protocol}: no predictions. {trust.reason}"]
+        return [f"{figures.PROTOCOL_LABELS[protocol]}: no predictions. {trust.reason}"]
     checked = (
-        f"{protocol}: of {count(trust.cells, 'random cell')} of the audit"
+        f"{figures.PROTOCOL_LABELS[protocol]}: of {count(trust.cells, 'random cell')} of the audit"
         if trust.source == AUDIT
-        else f"{protocol}: of {count(trust.cells, 'measured cell')}, each predicted from the others"
+        else f"{figures.PROTOCOL_LABELS[protocol]}: of {count(trust.cells, 'measured cell')}, each predicted from the "
+        "others"
     )
     notes = [f"{checked}, {percent(number(trust.coverage))} lie inside their 95% interval."]
     if is_known(trust.widening) and trust.widening > 1:
@@ -92,12 +93,14 @@ def trust_notes(protocol: str, trust: Trust | Missing) -> list[str]:
         )
     if is_known(trust.coverage) and trust.coverage < LEAST_COVERAGE:
         notes.append(
-            f"{protocol}: fewer than 90% lie inside. The predictions are less certain than their intervals say."
+            f"{figures.PROTOCOL_LABELS[protocol]}: fewer than 90% lie inside. The predictions are less certain than "
+            "their intervals say."
         )
     if trust.hardly_measured:
         notes.append(
-            f"{protocol}: fewer than 3 measured cells per model in {listing(trust.hardly_measured)}. Predictions for "
-            "these families rest on other families, and their intervals may be too narrow."
+            f"{figures.PROTOCOL_LABELS[protocol]}: fewer than 3 measured cells per model in "
+            f"{listing(trust.hardly_measured)}. Predictions for these families rest on other families, and their "
+            "intervals may be too narrow."
         )
     return notes
 

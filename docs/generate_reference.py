@@ -1,4 +1,5 @@
-"""Writes the reference pages that are made from the code: configuration keys, table columns, commands, glossary.
+"""Writes the reference pages that are made from the code: configuration keys, table columns, commands, glossary, and
+the two tables of the page on cards.
 
     python docs/generate_reference.py          # rewrite those that are not up to date
     python docs/generate_reference.py --check  # exit 1 where one is not (in the tests)
@@ -16,9 +17,11 @@ import pyarrow as pa
 import typer
 
 from lm_validity.cli import GROUPS, WORKFLOW, register_commands
+from lm_validity.config.cards import Cards
 from lm_validity.config.generate import renew
 from lm_validity.config.sections import Configuration
 from lm_validity.pages.glossary import glossary_text
+from lm_validity.site.cards.quantities import QUANTITIES
 from lm_validity.tables.schema import COLUMNS
 
 FOLDER = Path(__file__).parent / "reference"
@@ -160,7 +163,27 @@ def glossary_page() -> str:
     return glossary_text().replace("\n\n", f"\n\n{MADE}\n", 1)
 
 
+def cards_page() -> str:
+    """The page on cards, written by hand, with its two tables as the code has them."""
+    text = (FOLDER / "cards.md").read_text(encoding="utf-8")
+    keys = [(f"`{name}`", str(key.default), _cell(key.description or "")) for name, key in Cards.model_fields.items()]
+    text = _with_table(text, "| key | default | meaning |", keys)
+    lines = [(f"`{one.name}`", one.label, one.section, one.unit, _cell(one.explanation)) for one in QUANTITIES.values()]
+    return _with_table(text, "| quantity | line of the card | section | unit | what it is |", lines)
+
+
+def _with_table(text: str, header: str, rows: list[tuple[str, ...]]) -> str:
+    """The text with these rows in the table that begins with the header."""
+    before, found, after = text.partition(f"\n{header}\n")
+    if not found:
+        raise ValueError(f"no table with the header {header}")
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    rest = re.sub(r"\A(\|.*\n?)+", "", after)
+    return "\n".join([f"{before}\n{header}", "|---" * len(rows[0]) + "|", *lines, rest])
+
+
 PAGES = {
+    "cards.md": cards_page,
     "configuration.md": configuration_page,
     "columns.md": columns_page,
     "commands.md": commands_page,

@@ -234,6 +234,26 @@ def test_two_stages_need_all_checkpoints_in_the_report(start):
         report_command(Path("scores.parquet"), Path("models.tsv"), Path("report"), selection="e2lm", configfile=CONFIG)
 
 
+def test_checkpoints_without_tokens_are_in_no_stage_as_they_are_in_no_curve(start):
+    """The report leaves them out where others have tokens."""
+    start()
+    models = Path("models.tsv").read_text().replace("\t33\t", "\t\t")
+    Path("models.tsv").write_text(models)
+    assert load_run(CONFIG).signal_plan.first["a"] == {*EARLY}  # the final checkpoint alone has none
+    points = Path("points.tsv").read_text().splitlines()
+    Path("bare.tsv").write_text("\n".join(row.rpartition("\t")[0] for row in points) + "\n")
+    Path("models.tsv").write_text(models.replace("org/b\tpoints.tsv", "org/b\tbare.tsv"))
+    run = load_run(CONFIG)
+    assert run.signal_plan.first["b"] == set()
+    measure(run)
+    add_stage(run)
+    assert load_run(CONFIG).signal_plan.decided["rising"].models == 1
+    Path("models.tsv").write_text(models.replace("points.tsv", "bare.tsv"))
+    with pytest.raises(InputError, match="no model has 4 checkpoints") as caught:
+        load_run(CONFIG)
+    assert "tokens_b for those of a, b, few that have none" in caught.value.hint
+
+
 @pytest.mark.parametrize(
     ("row", "problem"),
     [

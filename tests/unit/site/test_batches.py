@@ -105,6 +105,13 @@ def test_the_cells_are_those_of_the_whole_study(start):
     assert set(Grid(start()).cells()) == set(Grid(whole).cells())
 
 
+def test_an_experiment_may_have_fewer_subsamples_than_when_its_plan_was_written(start):
+    Path("plan.tsv").write_text(f"{ROW}head\tmail\t2\t15\t\nhead\tmail\t3\t20\t\n")
+    run = start(experiments={"head": {"m": [10], "n": [30], "subsamples": 12}})
+    assert subsamples(run) == {("news", 30): 10, ("mail", 30): 12}
+    assert run.bias_plan.totals("head", "mail") == {1: 10, 2: 12, 3: 12}
+
+
 def test_wide_tasks_go_on_and_narrow_ones_stop(start, capsys):
     run, spread = start(), {"news": 0.005, "mail": 0.08}
     measure(run, spread)

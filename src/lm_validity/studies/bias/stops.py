@@ -49,12 +49,17 @@ def _half_width(row: TaskEffect) -> float | Missing:
 
 def stop_words(stop: TaskStop) -> str:
     """`news: 15 of 100 subsamples, stopped because the interval is ±0.0098`."""
-    width = "unknown" if isinstance(stop.half_width, Missing) else f"±{stop.half_width:.4f}"
+    if isinstance(stop.half_width, Missing):
+        found = "the interval is unknown"
+    elif stop.half_width == 0:
+        found = "all differences are the same"
+    else:
+        found = f"the interval is ±{stop.half_width:.4f}"
     why = {
-        STOPPED: f", stopped because the interval is {width}",
-        OPEN: f", to go on because the interval is {width}",
-        ALL: f", all there are; the interval is {width}",
-        PLANNED: f", more are planned and not there yet; the interval is {width}",
+        STOPPED: f", stopped because {found}",
+        OPEN: f", to go on because {found}",
+        ALL: f", all there are; {found}",
+        PLANNED: f", more are planned and not there yet; {found}",
     }
     return f"{stop.task}: {stop.subsamples} of {stop.most} subsamples{why[stop.state]}"
 

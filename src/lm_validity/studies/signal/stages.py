@@ -121,8 +121,8 @@ def stage_findings(summary: SignalSummary) -> list[Finding]:
     basis = "Figures rest on the first checkpoints." if early else ""
     if 0 < early < len(summary.stages):
         basis = (
-            f"Figures of {early} of {len(summary.stages)} benchmarks rest on their first checkpoints. Do not compare their "
-            "signal quality with that of the others."
+            f"Figures of {early} of {len(summary.stages)} benchmarks rest on their first checkpoints. Do not compare "
+            "their signal quality with that of the others."
         )
     return [Finding(" ".join(parts), basis)]
 

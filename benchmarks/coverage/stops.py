@@ -1,4 +1,8 @@
-"""The bias study whose tasks stop on the width of their interval: worlds of subsamples, and the page's intervals."""
+"""The bias study whose tasks stop on the width of their interval: worlds of subsamples, and the page's intervals.
+
+Bias (test - extra) and boost (extra - base) share an arm. In every world their correlation over subsamples is -1/2, as
+where the three arms are equally noisy.
+"""
 
 import numpy as np
 from benchmarks.coverage.held import NOTHING, Result
@@ -21,44 +25,71 @@ WORLDS = {
 SIZES = ("25", "5")
 
 
-def differences(world: str, tasks: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """(differences (tasks, subsamples), true effects (tasks,)) of all subsamples that there could be."""
-    effects, shape = MEAN + SPREAD * rng.normal(size=tasks), (tasks, MOST)
+Differences = tuple[np.ndarray, np.ndarray]  # (tasks, subsamples) of all that there could be; true effects (tasks,)
+
+
+def differences(world: str, tasks: int, rng: np.random.Generator) -> tuple[Differences, Differences]:
+    """(biases, boosts). Half of a bias' variance is the shared arm's, which the boost has with the other sign."""
     if world == "ties":
-        changed = np.maximum(ITEMS * NOISE**2, np.abs(effects))  # share of items that one arm alone answers rightly
-        shares = np.stack([(changed + effects) / 2, (changed - effects) / 2, 1 - changed], -1)
-        gained, lost, _ = np.moveaxis(rng.multinomial(ITEMS, shares[:, None], shape), -1, 0)
-        return (gained - lost) / ITEMS, effects
+        gained, lost, effects = _counts(tasks, rng)
+        more, less, others = _counts(tasks, rng)
+        shared, own = (rng.binomial(up, 0.5) - rng.binomial(down, 0.5) for up, down in ((gained, lost), (more, less)))
+        return ((gained - lost) / ITEMS, effects), ((own - shared) / ITEMS, (others - effects) / 2)
+    effects, shape = _effects(tasks, rng), (tasks, MOST)
     scale = np.exp(rng.uniform(-np.log(4), np.log(4), tasks)) if world == "unequal_noise" else np.ones(tasks)
-    noise = {
+    draw = {
         "heavy_tails": lambda: rng.standard_t(2.5, shape) / np.sqrt(5),
         "skewed": lambda: rng.exponential(size=shape) - 1,
-    }.get(world, lambda: rng.normal(size=shape))()
-    return effects[:, None] + NOISE * scale[:, None] * noise, effects
+    }.get(world, lambda: rng.normal(size=shape))
+    noise, boosts = draw(), _effects(tasks, rng)
+    spread = NOISE * scale[:, None]
+    biased = effects[:, None] + spread * noise
+    boosted = boosts[:, None] + spread * (np.sqrt(3 / 4) * draw() - noise / 2)
+    return (biased, effects), (boosted, boosts)
+
+
+def _effects(tasks: int, rng: np.random.Generator) -> np.ndarray:
+    return MEAN + SPREAD * rng.normal(size=tasks)
+
+
+def _counts(tasks: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(items gained, items lost (tasks, subsamples), true effects) of one arm against another."""
+    effects = _effects(tasks, rng)
+    changed = np.maximum(ITEMS * NOISE**2, np.abs(effects))  # share of items that one arm alone answers rightly
+    shares = np.stack([(changed + effects) / 2, (changed - effects) / 2, 1 - changed], -1)
+    gained, lost, _ = np.moveaxis(rng.multinomial(ITEMS, shares[:, None], (tasks, MOST)), -1, 0)
+    return gained, lost, effects
 
 
 def stopped(values: np.ndarray) -> tuple[int, float, tuple, tuple]:
     """(subsamples, mean, interval as it was looked at, interval as it is shown) of one task's differences."""
     for number in range(LEAST, MOST + 1, BATCH):
-        own = values[:number]
-        parts = (own - own.mean()) / number
-        interval, _ = interval_over_subsamples(float(own.mean()), parts, 0.0)
+        mean, interval = _interval(values[:number])
         narrow = isinstance(interval, Missing) or interval[1] - interval[0] <= 2 * WIDTH
         if number == MOST or narrow:
-            shown, _ = interval_over_subsamples(float(own.mean()), parts, WIDTH if number < MOST else 0.0)
-            return number, float(own.mean()), interval, shown
+            return number, mean, interval, _interval(values[:number], WIDTH if number < MOST else 0.0)[1]
     raise AssertionError("the last look ends it")
 
 
+def _interval(values: np.ndarray, least: float = 0.0) -> tuple[float, tuple]:
+    """Mean of a task's differences, and the page's interval of it."""
+    mean = float(values.mean())
+    return mean, interval_over_subsamples(mean, (values - mean) / len(values), least)[0]
+
+
 def stop_results(world: str, tasks: int, rng: np.random.Generator) -> dict[str, Result]:
-    """The tasks' intervals as looked at and as shown, and the t interval over the tasks' means."""
-    values, effects = differences(world, tasks, rng)
-    found = [stopped(own) for own in values]
-    mean = mean_over_tasks(np.array([one[1] for one in found]))
+    """The tasks' intervals as looked at and as shown, those of their boosts, and the t intervals over tasks' means."""
+    (biases, effects), (boosts, true_boosts) = differences(world, tasks, rng)
+    found = [stopped(own) for own in biases]
+    beside = [_interval(own[: one[0]]) for own, one in zip(boosts, found, strict=True)]
+    means = [mean_over_tasks(np.array(own)).interval for own in ([one[1] for one in found], [one[0] for one in beside])]
+    centre = np.array([MEAN])
     return {
         "bias of a task, as it was looked at|subsamples|this task": _held([one[2] for one in found], effects),
         "bias of a task, as shown|subsamples|this task": _held([one[3] for one in found], effects),
-        "mean effect|tasks|tasks like these": _held([mean.interval], np.array([MEAN])),
+        "boost of a task|subsamples|this task": _held([one[1] for one in beside], true_boosts),
+        "mean bias|tasks|tasks like these": _held([means[0]], centre),
+        "mean boost|tasks|tasks like these": _held([means[1]], 0 * centre if world == "ties" else centre),
     }
 
 

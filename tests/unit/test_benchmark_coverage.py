@@ -129,10 +129,24 @@ def test_intervals_hold_in_the_normal_world(study, tmp_path):
 
 @pytest.mark.parametrize("world", list(stops.WORLDS))
 def test_worlds_of_subsamples_have_the_effects_that_they_say(world):
-    values, effects = stops.differences(world, 400, np.random.default_rng(0))
-    error = values.std(axis=1, ddof=1) / np.sqrt(stops.MOST)
-    assert abs(((values.mean(axis=1) - effects) / error).mean()) < 4 / np.sqrt(400)
-    assert np.sqrt((values.std(axis=1) ** 2).mean()) == pytest.approx(stops.NOISE, rel=0.9)
+    both = stops.differences(world, 400, np.random.default_rng(0))
+    for values, effects in both:
+        error = values.std(axis=1, ddof=1) / np.sqrt(stops.MOST)
+        assert abs(((values.mean(axis=1) - effects) / error).mean()) < 4 / np.sqrt(400)
+        assert np.sqrt((values.std(axis=1) ** 2).mean()) == pytest.approx(stops.NOISE, rel=0.9)
+    (biases, _), (boosts, _) = both
+    shared = [np.corrcoef(*own)[0, 1] for own in zip(biases, boosts, strict=True)]
+    assert np.mean(shared) == pytest.approx(-0.5, abs=0.03)
+
+
+def test_a_boost_is_read_at_the_subsample_where_its_bias_stopped(monkeypatch):
+    calm, wild = (0.01 + spread * np.random.default_rng(0).normal(size=100) for spread in (0.005, 0.2))
+    drawn = (np.stack([calm, wild]), np.full(2, 0.01)), (np.stack([wild, calm]), np.full(2, 0.01))
+    monkeypatch.setattr(stops, "differences", lambda *_: drawn)
+    found = stops.stop_results("normal", 2, np.random.default_rng(0))["boost of a task|subsamples|this task"]
+    bounds = [stats.ttest_1samp(own, 0).confidence_interval() for own in (wild[:10], calm)]
+    assert found.width == pytest.approx(np.mean([high - low for low, high in bounds]))
+    assert found.covered == np.mean([low <= 0.01 <= high for low, high in bounds])
 
 
 def test_a_stopped_task_is_shown_no_narrower_than_the_width():

@@ -1,11 +1,15 @@
-"""config/test_bias.yaml through every rule of the bias study, and what a second run computes after a cell was lost."""
+"""config/test_bias.yaml through every rule of the bias study, what a second run computes after a cell was lost, and the
+same study in batches."""
 
 import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pytest
+import yaml
+from scipy.stats import ttest_1samp
 from tests.workflow.conftest import Project
 
 CONFIG = ("--configfile", "config/test_bias.yaml")
@@ -97,3 +101,66 @@ def test_a_lost_batch_is_computed_again_and_nothing_else(finished, tmp_path):
     assert " 9" in next(
         line for line in project.lm_validity("status", *CONFIG).stdout.splitlines() if "pretrain" in line
     )
+
+
+WIDTH, BATCH, LEAST, MOST = 0.02, 5, 10, 20
+
+
+def in_batches(project: Project) -> pd.DataFrame:
+    """Check the page against the trials; by task: subsamples, half-width, and whether it stopped."""
+    trials = pd.read_parquet(project.folder / TRIALS)
+    keys = ["task", "subsample"]
+    arms = trials.pivot(index=keys, columns="arm", values="correct") / trials.groupby(keys).total.first().iloc[0]
+    summary = json.loads((project.folder / RESULTS / "reports/bias/summary.json").read_text())
+    found = pd.DataFrame(summary["stops"]).set_index("task")
+    shown = {row["task"]: row for row in summary["by_task"] if row["effect"] == "bias"}
+    for task, own in (arms.test - arms.extra).groupby("task"):
+        low, high = ttest_1samp(own, 0).confidence_interval()
+        row = found.loc[task]
+        assert (row.subsamples, row.most) == (len(own), MOST)
+        assert row.half_width == pytest.approx((high - low) / 2)
+        narrow, whole = row.half_width <= WIDTH, len(own) == MOST
+        assert row.state == ("all subsamples" if whole else "stopped" if narrow else "too wide")
+        reach = row.half_width if whole else max(row.half_width, WIDTH)
+        assert np.mean(shown[task]["interval"]) == pytest.approx(own.mean())
+        assert np.ptp(shown[task]["interval"]) == pytest.approx(2 * reach)
+    return found
+
+
+@pytest.mark.slow
+def test_tasks_get_batches_until_their_interval_is_narrow(project):
+    """Snakemake and `next` in turn; then the same study without stops, which computes what is missing of it."""
+    values = yaml.safe_load((project.folder / CONFIG[1]).read_text())
+    tasks = ["first_attribute", "first_number", "science_majority"]
+    one = {"language_models": ["forum-gpt2-xs"], "tasks": tasks, "m": [20], "n": [30], "subsamples": MOST}
+    values["bias"] |= {"experiments": {"clean": one}, "subsamples_a_cell": BATCH}
+    stops = {"stop_at_half_width": WIDTH, "plan": "batches.tsv"}
+    (project.folder / "whole.yaml").write_text(yaml.safe_dump(values))
+    (project.folder / "stop.yaml").write_text(yaml.safe_dump(values | {"bias": values["bias"] | stops}))
+    plan, rounds, before = project.folder / "batches.tsv", [], {}
+    for number in range(1, 4):
+        project.snakemake("--configfile", "stop.yaml")
+        after = sidecars(project)
+        assert before.items() <= after.items(), "nothing is computed again"
+        found = in_batches(project)
+        rounds.append(found.subsamples.to_dict())
+        new = [cell.split("/")[2].partition("--")[0] for cell in set(after) - set(before)]
+        drawn = sum(rounds[-1].values()) - (sum(rounds[-2].values()) if number > 1 else 0)
+        assert len(new) == drawn / BATCH
+        said = project.lm_validity("next", "--configfile", "stop.yaml").stdout
+        wide = set(found.index[found.state == "too wide"])
+        if not wide:
+            break
+        planned = pd.read_csv(plan, sep="\t")
+        assert set(planned.task[planned["round"] == number + 1]) == wide
+        before = after
+    assert "no task of the bias study gets another batch" in said
+    assert rounds[0] == dict.fromkeys(tasks, LEAST) and max(rounds[-1].values()) > LEAST
+    assert min(rounds[-1].values()) < MOST, "a task stopped"
+    done = project.snakemake("--configfile", "stop.yaml")
+    assert "Nothing to be done" in done.stdout + done.stderr
+    few = pd.read_parquet(project.folder / TRIALS)
+    project.snakemake("--configfile", "whole.yaml")
+    assert after.items() < sidecars(project).items()
+    every = pd.read_parquet(project.folder / TRIALS)
+    assert len(every) == len(tasks) * MOST * 3 and len(few.merge(every)) == len(few)

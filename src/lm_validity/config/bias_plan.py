@@ -63,9 +63,10 @@ class BiasPlan:
         """Subsamples of the task after its last round."""
         return max(self.totals(experiment, task).values())
 
-    def may_stop(self, experiment: str, task: str) -> bool:
-        """Whether the task has not all of the experiment's subsamples: then its interval decides, or decided, on it."""
-        return self.planned(experiment, task) < self.most[experiment]
+    def may_stop(self, experiment: str, task: str, there: int) -> bool:
+        """Whether the task, of which so many subsamples are `there`, has not all of the experiment's, planned or
+        there: then its interval decides, or decided, on it."""
+        return min(self.planned(experiment, task), there) < self.most[experiment]
 
 
 def read_batches(path: str | Path, experiments: Iterable[str], tasks: Iterable[str]) -> BatchRows:

@@ -132,7 +132,7 @@ def _read_signal_plan(
     """The plan of the signal study, where the configuration has two stages."""
     along_training = [row for row in models.values() if "signal" in row.studies]
     names = [name for name, row in benchmarks.items() if "signal" in row.studies and not row.variant_of]
-    return read_signal_plan(configuration.signal, along_training, names)
+    return read_signal_plan(configuration.signal, along_training, names, configuration.reports.checkpoints)
 
 
 def _check_generation_backend(run: Run) -> None:

@@ -111,13 +111,24 @@ def read_decisions(path: str | Path, benchmarks: Iterable[str]) -> Decisions:
     )
 
 
+def check_selection(selection: str) -> None:
+    """Raises InputError for another selection than "all": few of the first stage's checkpoints are in it."""
+    if selection != "all":
+        raise InputError(
+            f"signal: two stages do not go with the checkpoints {selection!r}, which leave out most early ones.",
+            "set reports.checkpoints to all, or take the section signal out of the configuration.",
+        )
+
+
 def read_signal_plan(
-    settings: SignalStages | None, models: Iterable[Model], benchmarks: Iterable[str]
+    settings: SignalStages | None, models: Iterable[Model], benchmarks: Iterable[str], selection: str
 ) -> SignalPlan | None:
     """The plan that a configuration names, for the study's models and benchmarks; None where all checkpoints of all
-    benchmarks are scored. Raises InputError for a bad row, and where no model has a first stage."""
+    benchmarks are scored. Raises InputError for a bad row, where no model has a first stage, and where the report takes
+    only a `selection` of the checkpoints."""
     if settings is None:
         return None
+    check_selection(selection)
     first = {model.model: frozenset(_of_model(model)) for model in models}
     if not any(first.values()):
         raise InputError(

@@ -16,8 +16,10 @@ NAMED = 6  # scores listed where some are missing
 
 
 def add_stage(run: Run) -> tuple[list[str], int]:
-    """Write what the first stage says of every benchmark that is not decided yet: lines on them, and how many get the
-    other checkpoints.
+    """Write what the first stage says of the benchmarks that are not decided yet: lines on them, and their number.
+
+    Each is a row for which the workflow runs again, also where none gets the other checkpoints: the page says what was
+    decided.
 
     Raises InputError where scores of the first stage are not in the run's table.
     """
@@ -44,9 +46,9 @@ def add_stage(run: Run) -> tuple[list[str], int]:
         unchanged=lambda: read_decisions(place, benchmarks) == plan.rows,
         read_back=lambda temporary: read_decisions(temporary, benchmarks),
     )
-    undecided = [row.benchmark for row in rows if row.verdict == "undecided"]
+    undecided = sum(row.verdict == "undecided" for row in rows)
     lines = [f"  {_describe(row)}" for row in rows]
-    return [*lines, f"{place}: {len(undecided)} of {len(rows)} benchmarks get all checkpoints"], len(undecided)
+    return [*lines, f"{place}: {undecided} of {len(rows)} benchmarks get all checkpoints"], len(rows)
 
 
 def _plan(run: Run) -> SignalPlan:

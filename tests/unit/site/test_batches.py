@@ -3,6 +3,7 @@
 import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -20,6 +21,7 @@ from lm_validity.run.grid import Grid
 from lm_validity.site.batches import add_batch
 from lm_validity.studies.bias.by_task import effects_by_task
 from lm_validity.studies.bias.effects import missing_trials
+from lm_validity.studies.bias.stops import stop_section, stop_words, task_stops
 from lm_validity.studies.bias.table import pair_arms, read_trials
 from lm_validity.tables.schema import TRIALS, write_table
 
@@ -128,6 +130,12 @@ def test_wide_tasks_go_on_and_narrow_ones_stop(start, capsys):
     assert "mail: 22 of 22 subsamples, all there are" in said and "gets another batch" in said
 
 
+def found_in_section(stops) -> str:
+    """What the page's section says in its first sentences."""
+    names = list(dict.fromkeys(stop.experiment for stop in stops))
+    return stop_section(SimpleNamespace(stops=stops, experiments=names)).finding
+
+
 def _half_widths(run, plan) -> dict:
     trials = read_trials(run.results / "tables" / "trials.parquet")
     return {row.task: np.diff(row.interval)[0] / 2 for row in effects_by_task(trials) if row.effect == "bias"}
@@ -176,8 +184,10 @@ def test_an_interval_that_may_have_stopped_is_never_narrower_than_the_width(star
     boosts = [[row for row in effects_by_task(trials, one) if row.effect == "boost"] for one in (plan, None)]
     assert boosts[0] == boosts[1]
     Path("plan.tsv").write_text(f"{ROW}head\tnews\t2\t25\t\n")
-    whole = {row.task: row for row in effects_by_task(trials, load_run(CONFIG).bias_plan) if row.effect == "bias"}
-    assert whole["news"] == own["news"]  # all subsamples are planned: nothing was stopped
+    run = load_run(CONFIG)
+    trials = pair_arms(measure(run, {"news": 0.005, "mail": 0.08}, 0.01))
+    own, whole = ([row for row in effects_by_task(trials, one) if row.task == "news"] for one in (None, run.bias_plan))
+    assert whole == own  # all subsamples are planned and there: nothing was stopped
 
 
 def test_what_is_not_planned_is_not_missing(start):
@@ -204,6 +214,22 @@ def test_the_page_says_how_many_subsamples_and_why(start):
     assert not any("gaps" in note for note in summary["notes"])
     report_command(trials, output, "laplace", "overdispersed", None)
     assert json.loads((output / "summary.json").read_text())["stops"] == []
+
+
+def test_a_task_whose_planned_batch_is_not_there_has_neither_stopped_nor_all(start):
+    """As the partial report shows it, between `next` and the end of the workflow."""
+    run = start()
+    rows = measure(run, {"news": 0.005, "mail": 0.005}, 0.01)
+    Path("plan.tsv").write_text(f"{ROW}head\tnews\t2\t25\t\nhead\tmail\t2\t15\t\n")
+    run, trials = load_run(CONFIG), pair_arms(rows)
+    stops = {stop.task: (stop.state, stop_words(stop)) for stop in task_stops(trials, run.bias_plan)}
+    for task in ("news", "mail"):
+        state, words = stops[task]
+        assert state == "planned, not there yet" and words.startswith(f"{task}: 10 of 22 subsamples, more are planned")
+    for row in effects_by_task(trials, run.bias_plan):
+        assert row.effect != "bias" or np.diff(row.interval)[0] / 2 == pytest.approx(0.02)
+    said = found_in_section(task_stops(trials, run.bias_plan))
+    assert "0 of 2 tasks stopped" in said and said.endswith("Planned batches are not there yet: mail, news.")
 
 
 def test_trials_of_another_configuration_are_named(start):

@@ -9,12 +9,15 @@ import pytest
 from tests.unit.run.test_planned_grid import description
 
 from lm_validity.cli import rounds as command
+from lm_validity.cli.reports import signal as report_command
 from lm_validity.config.load import load_run
 from lm_validity.config.signal_plan import first_checkpoints
 from lm_validity.errors import InputError
 from lm_validity.files import write_json
 from lm_validity.monitor.planning.describe import describe_plans
 from lm_validity.run.grid import Grid
+from lm_validity.site.cards.other_values import signal_values
+from lm_validity.site.cards.sources import CardSources
 from lm_validity.site.stages import add_stage
 from lm_validity.studies.signal.options import make_options
 from lm_validity.studies.signal.report import report_signal
@@ -162,6 +165,20 @@ def test_next_decides_by_the_rank_correlation_and_only_once(start, capsys):
     )
 
 
+def test_rounds_writes_the_page_after_the_decision_also_where_none_is_undecided(start, monkeypatch):
+    start(benchmarks=("rising", "flat"))
+    planned = []
+
+    def run_workflow(configfile, *options):
+        run = load_run(configfile)
+        planned.append(set(run.signal_plan.decided))
+        measure(run)
+
+    monkeypatch.setattr(command, "_run_workflow", run_workflow)
+    command.rounds(None, [], CONFIG)
+    assert planned == [set(), {"rising", "flat"}]
+
+
 def test_a_first_stage_that_is_not_whole_decides_nothing(start):
     run = start()
     measure(run)
@@ -207,6 +224,16 @@ def test_a_study_without_early_checkpoints_has_no_stages(start):
         start(studies=("agreement",))
 
 
+def test_two_stages_need_all_checkpoints_in_the_report(start):
+    """Of p01 ... p08 the competition's selection has two, too few for a signal quality."""
+    with pytest.raises(InputError, match="do not go with the checkpoints 'e2lm'") as caught:
+        start(reports={"checkpoints": "e2lm"})
+    assert "reports.checkpoints" in caught.value.hint
+    start()
+    with pytest.raises(InputError, match="do not go with"):
+        report_command(Path("scores.parquet"), Path("models.tsv"), Path("report"), selection="e2lm", configfile=CONFIG)
+
+
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
@@ -222,9 +249,9 @@ def test_a_bad_row_of_the_plan_is_named(start, row, problem):
         load_run(CONFIG)
 
 
-def report(run, output="report") -> tuple[dict, str]:
+def report(run, output="report", resamples=0) -> tuple[dict, str]:
     report_signal(
-        run.results / "tables" / "scores.parquet", "models.tsv", output, "benchmarks.tsv", resamples=0,
+        run.results / "tables" / "scores.parquet", "models.tsv", output, "benchmarks.tsv", resamples=resamples,
         options=make_options(), plan=run.signal_plan,
     )  # fmt: skip
     return json.loads(Path(output, "summary.json").read_text()), Path(output, "page.json").read_text()
@@ -253,6 +280,31 @@ def test_the_page_says_what_was_decided_on_which_checkpoints(start):
     lost = rows[~((rows.model == "b") & (rows.benchmark == "rising") & (rows.checkpoint == "p05"))]
     write_table(lost, SCORES, run.results / "tables" / "scores.parquet")
     assert any("b lacks 1 checkpoint" in note for note in report(run)[0]["notes"])
+
+
+def test_of_a_decided_benchmark_nothing_is_said_of_the_end_of_training(start):
+    start()
+    rows = Path("models.tsv").read_text().splitlines(True)
+    Path("models.tsv").write_text("".join(row for row in rows if not row.startswith("few")))
+    measure(run := load_run(CONFIG))
+    add_stage(run)
+    run = load_run(CONFIG)
+    measure(run)
+    Path("benchmarks.tsv").write_text("benchmark\tchance\n" + "".join(f"{name}\t.3\n" for name in BENCHMARKS))
+    summary, page = report(run, "signal", resamples=20)
+    assert summary["benchmarks"]["unsure"]["above_chance_at_end"] is True
+    assert summary["ranking"]["unsure"]["separable_pairs"] is not None
+    assert {summary["ranking"][name]["stable_from_b"] for name in ("rising", "flat", "falling")} == {None}
+    findings = " ".join(one["sentence"] for one in json.loads(page)["findings"])
+    assert "No model ends above chance on 0 of 1 benchmark with" in findings
+    assert "No two models can be told apart at the end on unsure." in findings
+    sources = CardSources(run.results / "tables" / "scores.parquet", Path("benchmarks.tsv"), [Path("signal")])
+    for name in BENCHMARKS:
+        values = {value.key: value for value in signal_values(sources, name)}
+        for key in ("signal_at_end", "settled_from"):
+            assert ("first quarter of training only" in values[key].reason) == (name != "unsure"), (name, key)
+        assert "first quarter" in values["signal_from"].reason or name != "falling"
+    assert values["signal_quality"].is_measured
 
 
 def test_a_training_with_fewer_checkpoints_lacks_none_of_the_first_stage(start):

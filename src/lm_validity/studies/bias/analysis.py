@@ -38,7 +38,7 @@ READING_NOTES = (
     "Do not read the two together as if they were independent.",
     "A boost from text of the benchmark's own domain can itself be unfair: a model may generalise better within "
     "that domain only, and a score that it gains there need not show elsewhere.",
-    "cells: means over all subsamples of all tasks, standard errors over task means. tasks: every cell (language "
+    "cells: means and standard errors over task means. tasks: every cell (language "
     "model, m, n) weighs the same. interval89 and difference_interval89 are 89%, equal-tailed; all others are 95%.",
 )
 

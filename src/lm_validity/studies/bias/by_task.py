@@ -25,11 +25,11 @@ def effects_by_task(trials: pd.DataFrame, plan: BiasPlan | None = None) -> tuple
 
     the cluster-robust error of the mean, subsamples being the clusters: language models share those of a number.
 
-    With a `plan`, the bias' interval of a task that may stop before all subsamples is at least as wide as the width
+    With a `plan`, the bias' interval of a task that has not all subsamples is at least as wide as the width
     that it stops at, and what is excluded beyond it as much wider. The stop selects intervals that are narrow by
     chance. At this width the interval holds the truth at least as often as it says (docs/reference/coverage.md).
     """
-    rows = []
+    rows, there = [], subsamples_there(trials)
     for effect, (treatment, control) in EFFECTS.items():
         both = trials.dropna(subset=[treatment, control])
         both = both.assign(difference=(both[treatment] - both[control]) / both["total"])
@@ -38,10 +38,16 @@ def effects_by_task(trials: pd.DataFrame, plan: BiasPlan | None = None) -> tuple
             apart = (group["difference"] - cells.transform("mean")) / (cells.ngroups * cells.transform("size"))
             mean, parts = float(cells.mean().mean()), apart.groupby(group["subsample"]).sum().to_numpy()
             sizes = {"cells": cells.ngroups, "subsamples": len(parts), "trials": len(group)}
-            waits = plan if plan and effect == "bias" and plan.may_stop(str(experiment), str(task)) else None
-            bounds = interval_over_subsamples(mean, parts, waits.half_width if waits else 0.0)
-            rows.append(TaskEffect(str(experiment), str(task), effect, mean, *bounds, **sizes))
+            key = str(experiment), str(task)
+            least = plan.half_width if plan and effect == "bias" and plan.may_stop(*key, there[key]) else 0.0
+            bounds = interval_over_subsamples(mean, parts, least)
+            rows.append(TaskEffect(*key, effect, mean, *bounds, **sizes))
     return tuple(rows)
+
+
+def subsamples_there(trials: pd.DataFrame) -> dict[tuple[str, str], int]:
+    """By (experiment, task): how many subsamples have a trial, whatever its arms."""
+    return trials.groupby(["experiment", "task"])["subsample"].nunique().to_dict()
 
 
 def interval_over_subsamples(mean: float, parts: np.ndarray, least: float) -> tuple:

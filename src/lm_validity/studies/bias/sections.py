@@ -66,7 +66,7 @@ def cell_table(summary: BiasSummary) -> Table:
     cells = rows_frame(Cell, summary.cells)
     own = [f"{effect}_{size}" for effect in EFFECTS for size in ("subsamples", "tasks", "trials")]
     complete = all((cells[name] == cells[name.partition("_")[2]]).all() for name in own)
-    caption = "Means over all subsamples of all tasks, with standard errors over task means."
+    caption = "Means and standard errors over task means: every task has the same weight."
     return Table(
         "cells",
         "Means by language model, m and n",

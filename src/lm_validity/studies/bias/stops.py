@@ -5,12 +5,12 @@ import pandas as pd
 from lm_validity.config.bias_plan import BiasPlan
 from lm_validity.errors import InputError
 from lm_validity.pages.page import Section, Table
-from lm_validity.studies.bias.by_task import NO_SPREAD, effects_by_task
+from lm_validity.studies.bias.by_task import NO_SPREAD, effects_by_task, subsamples_there
 from lm_validity.studies.bias.summary import BiasSummary, TaskEffect, TaskStop, rows_frame
 from lm_validity.summaries import Missing, is_known
 from lm_validity.words import count, listing
 
-STOPPED, OPEN, ALL = "stopped", "too wide", "all subsamples"
+STOPPED, OPEN, ALL, PLANNED = "stopped", "too wide", "all subsamples", "planned, not there yet"
 
 
 def task_stops(trials: pd.DataFrame, plan: BiasPlan | None) -> tuple[TaskStop, ...]:
@@ -26,13 +26,18 @@ def task_stops(trials: pd.DataFrame, plan: BiasPlan | None) -> tuple[TaskStop, .
             f"experiment {strange[0]!r} of the trials is not in the configuration.",
             f"give the configuration that they were made with; it has {', '.join(plan.most)}.",
         )
-    return tuple(_stop(row, plan) for row in effects_by_task(trials) if row.effect == "bias")
+    there = subsamples_there(trials)
+    rows = [row for row in effects_by_task(trials) if row.effect == "bias"]
+    return tuple(_stop(row, plan, there[row.experiment, row.task]) for row in rows)
 
 
-def _stop(row: TaskEffect, plan: BiasPlan) -> TaskStop:
+def _stop(row: TaskEffect, plan: BiasPlan, there: int) -> TaskStop:
     width = _half_width(row)
     narrow = is_known(width) and width <= plan.half_width
-    state = (STOPPED if narrow else OPEN) if plan.may_stop(row.experiment, row.task) else ALL
+    if there < plan.planned(row.experiment, row.task):
+        state = PLANNED
+    else:
+        state = (STOPPED if narrow else OPEN) if plan.may_stop(row.experiment, row.task, there) else ALL
     return TaskStop(row.experiment, row.task, row.subsamples, plan.most[row.experiment], width, plan.half_width, state)
 
 
@@ -49,6 +54,7 @@ def stop_words(stop: TaskStop) -> str:
         STOPPED: f", stopped because the interval is {width}",
         OPEN: f", to go on because the interval is {width}",
         ALL: f", all there are; the interval is {width}",
+        PLANNED: f", more are planned and not there yet; the interval is {width}",
     }
     return f"{stop.task}: {stop.subsamples} of {stop.most} subsamples{why[stop.state]}"
 
@@ -83,7 +89,7 @@ def _sentence(summary: BiasSummary, experiment: str) -> str:
     start = f"{experiment}: " if len(summary.experiments) > 1 else ""
     if not own:
         return ""
-    numbers = {state: sum(stop.state == state for stop in own) for state in (STOPPED, OPEN, ALL)}
+    numbers = {state: sum(stop.state == state for stop in own) for state in (STOPPED, OPEN, PLANNED)}
     text = (
         f"{start}{numbers[STOPPED]} of {count(len(own), 'task')} stopped before all {own[0].most} subsamples; the mean "
         f"number is {sum(stop.subsamples for stop in own) / len(own):.1f}."
@@ -91,4 +97,7 @@ def _sentence(summary: BiasSummary, experiment: str) -> str:
     if numbers[OPEN]:
         waiting = listing((stop.task for stop in own if stop.state == OPEN), 6)
         text += f" Still too wide: {waiting}. `lm-validity next` adds a batch."
+    if numbers[PLANNED]:
+        waiting = listing((stop.task for stop in own if stop.state == PLANNED), 6)
+        text += f" Planned batches are not there yet: {waiting}."
     return text

@@ -74,8 +74,8 @@ class TaskStop:
     """How far a task is in a study whose tasks stop on the width of their interval.
 
     `subsamples` with both arms of the bias, of the experiment's `most`; half_width: of the interval as it was looked
-    at, 0 where all differences are the same; stop_at: the width to reach. state: "stopped", "too wide" or
-    "all subsamples".
+    at, 0 where all differences are the same; stop_at: the width to reach. state: "stopped", "too wide",
+    "planned, not there yet" or "all subsamples".
     """
 
     experiment: str

@@ -151,7 +151,7 @@ def _ranking_section(summary: SignalSummary) -> Section | None:
         [
             {"benchmark": name, "progress": at * summary.progress.scale, "tau": tau}
             for name, ranking in summary.ranking.items()
-            if is_known(ranking)
+            if is_known(ranking) and is_known(ranking.agreement_with_last)
             for at, tau in zip(ranking.progress, ranking.agreement_with_last, strict=True)
         ]
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from lm_validity.config.signal_plan import SignalPlan
+from lm_validity.config.signal_plan import SignalPlan, check_selection
 from lm_validity.pages.page import write_page
 from lm_validity.studies.signal.analysis import BenchmarkResult, analyze_benchmark
 from lm_validity.studies.signal.curves import LearningCurves, read_learning_curves
@@ -15,7 +15,7 @@ from lm_validity.studies.signal.options import make_options
 from lm_validity.studies.signal.page import signal_page
 from lm_validity.studies.signal.printed import printed_scores, read_printed
 from lm_validity.studies.signal.scores import Design, Options, make_design
-from lm_validity.studies.signal.stages import stages_of
+from lm_validity.studies.signal.stages import stages_of, without_the_end
 from lm_validity.studies.signal.statistics.ranking import E2LM_WINDOWS
 from lm_validity.studies.signal.summarize import summarize_results
 from lm_validity.studies.signal.summary import SignalSummary, Stage, Value
@@ -76,6 +76,8 @@ def analyze_signal(
 ) -> SignalAnalysis:
     """All results, from tables only. Raises InputError for bad input."""
     tables = None if printed is None else read_printed(printed)
+    if plan is not None:
+        check_selection(selection)
     is_planned = None if plan is None else plan.is_planned
     learning = read_learning_curves(scores, models, benchmarks, selection, is_planned)
     if options.windows == E2LM_WINDOWS:
@@ -97,7 +99,7 @@ def summarize(analysis: SignalAnalysis) -> SignalSummary:
     """All that summary.json and the page say."""
     printed = [] if analysis.printed is None else printed_scores(analysis.printed, analysis.options.weights)
     found = summarize_results(analysis.learning, analysis.results, analysis.options, analysis.resamples, printed)
-    return replace(found, stages=analysis.stages)
+    return without_the_end(replace(found, stages=analysis.stages))
 
 
 def _items(

@@ -1,5 +1,7 @@
 """The signal study in two stages: what the first checkpoints say of each benchmark, and what the page says of it."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 
@@ -7,12 +9,21 @@ from lm_validity.config.signal_plan import SignalPlan
 from lm_validity.pages.page import Finding, Section, Table
 from lm_validity.studies.signal.curves import LearningCurves
 from lm_validity.studies.signal.statistics.quality import Ties, rank_correlation
-from lm_validity.studies.signal.summary import SignalSummary, Stage, Value
-from lm_validity.summaries import Missing
+from lm_validity.studies.signal.summary import (
+    BenchmarkQuality,
+    Criteria,
+    Decisions,
+    Ranking,
+    SignalSummary,
+    Stage,
+    Value,
+)
+from lm_validity.summaries import Missing, is_known
 from lm_validity.words import count, listing
 
 OPEN = "open"
 NO_CURVE = Missing("No model has a curve at the checkpoints of the first stage.")
+ONLY_EARLY = Missing("It is scored on the first quarter of training only. That does not tell how training ends.")
 
 
 def first_stage(learning: LearningCurves, benchmark: str, plan: SignalPlan, ties: Ties) -> tuple[Value, int]:
@@ -43,6 +54,51 @@ def stages_of(learning: LearningCurves, plan: SignalPlan | None) -> tuple[Stage,
             value = NO_CURVE if row.rank_correlation is None else row.rank_correlation
             found.append(Stage(benchmark, row.verdict, value, row.models or 0, most))
     return tuple(found)
+
+
+def is_early(verdict: str) -> bool:
+    """Whether a benchmark with this verdict has scores of the first stage only."""
+    return verdict != "undecided"
+
+
+def without_the_end(summary: SignalSummary) -> SignalSummary:
+    """The summary without what it says of the end of training, on benchmarks that have their first checkpoints only."""
+    early = {one.benchmark for one in summary.stages if is_early(one.verdict)}
+    return replace(
+        summary,
+        benchmarks={name: _early(one) if name in early else one for name, one in summary.benchmarks.items()},
+        ranking={
+            name: _early_order(one) if name in early and is_known(one) else one for name, one in summary.ranking.items()
+        },
+        criteria={name: _early_criteria(one) if name in early else one for name, one in summary.criteria.items()},
+    )
+
+
+def _early(entry: BenchmarkQuality) -> BenchmarkQuality:
+    """A benchmark's row; without chance or errors it says nothing of the end, for a reason of its own."""
+    if not is_known(entry.above_chance_at_end):
+        return entry
+    since = entry.above_chance_from_b if entry.above_chance_at_end else ONLY_EARLY
+    return replace(entry, models_above_chance=ONLY_EARLY, above_chance_at_end=ONLY_EARLY, above_chance_from_b=since)
+
+
+def _early_order(ranking: Ranking) -> Ranking:
+    return replace(
+        ranking,
+        agreement_with_last=ONLY_EARLY,
+        stable_from_b=ONLY_EARLY,
+        stable_from_interval_b=ONLY_EARLY,
+        nearly_stable_from_b=ONLY_EARLY,
+        nearly_stable_from_interval_b=ONLY_EARLY,
+        separable_pairs=ONLY_EARLY,
+        settled_from_b=ONLY_EARLY,
+        settled_from_interval_b=ONLY_EARLY,
+        separated_from_b=ONLY_EARLY,
+    )
+
+
+def _early_criteria(criteria: Criteria) -> Criteria:
+    return replace(criteria, decision_accuracy=Decisions(ONLY_EARLY, ONLY_EARLY, ONLY_EARLY, ONLY_EARLY))
 
 
 def stage_findings(summary: SignalSummary) -> list[Finding]:

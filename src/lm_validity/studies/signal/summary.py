@@ -180,7 +180,7 @@ class Ranking:
 
     models: list[str]
     tokens_b: np.ndarray | Missing
-    agreement_with_last: np.ndarray
+    agreement_with_last: np.ndarray | Missing
     stable_from_b: Value
     stable_from_interval_b: Bounds
     nearly_stable_tau: float

@@ -44,6 +44,11 @@ def test_cell_means_and_standard_errors():
     assert (row.subsamples, row.tasks, row.trials) == (2, 2, 4)
 
 
+def test_a_task_with_more_subsamples_has_no_more_weight_in_a_cell():
+    cell, *_ = cell_effects(table(*[(10, "a", s, 0, 4, 8) for s in range(1, 10)], (10, "b", 1, 0, 0, 0)))
+    assert (cell.boost_mean, cell.bias_mean) == pytest.approx((0.2, 0.2))  # by trial it would be .36
+
+
 def test_tasks_weigh_cells_not_trials():
     tasks = task_effects(
         table((10, "a", 1, 0, 0, 5), (10, "a", 2, 0, 0, 5), (10, "a", 3, 0, 0, 5), (20, "a", 1, 0, 10, 0))

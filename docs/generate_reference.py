@@ -10,7 +10,7 @@ the two tables of the page on cards.
 import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -172,7 +172,7 @@ def cards_page() -> str:
     return _with_table(text, "| quantity | line of the card | section | unit | what it is |", lines)
 
 
-def _with_table(text: str, header: str, rows: list[tuple[str, ...]]) -> str:
+def _with_table(text: str, header: str, rows: Sequence[tuple[str, ...]]) -> str:
     """The text with these rows in the table that begins with the header."""
     before, found, after = text.partition(f"\n{header}\n")
     if not found:

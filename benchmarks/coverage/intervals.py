@@ -89,7 +89,7 @@ def _draws(observed: np.ndarray, taus: np.ndarray, benchmark_weights: np.ndarray
 
 
 def _changes(table: Table, taus: dict, benchmark_weights: np.ndarray, these, like_these) -> dict[str, Result]:
-    """The change by preparation, over the cells known under both protocols as on the page."""
+    """The change by train before test, over the cells known under both protocols as on the page."""
     direct, prepared = PROTOCOLS
     scores = known_in_all(table.scores)
     models = len(scores[direct])

@@ -71,7 +71,7 @@ RESULTS = str(RUN.results)
 PLACE = with_prefix(RESULTS)
 LOGS = f"{RESULTS}/logs"
 CELLS = GRID.all_manifests()
-# as a word of the reports' command lines; nothing where every cell is prepared
+# as a word of the reports' command lines; nothing where every cell is fine-tuned
 PLAN_OPTION = f"--plan {shlex.quote(RUN.configuration.plan)}" if RUN.plan else ""
 CHECK = f"{RESULTS}/cells/check.json"
 

@@ -6,7 +6,7 @@ OUTPUTS: results/<run>/reports/<report>/summary.json, results/<run>/report/index
 
 
 rule report_agreement:
-    """Do the benchmarks agree on which model is better, before and after equal preparation?"""
+    """Do the benchmarks agree on which model is better, under direct evaluation and train before test?"""
     input:
         scores=f"{RESULTS}/tables/scores.parquet",
         documents=f"{RESULTS}/tables/items.parquet",

@@ -4,8 +4,8 @@ Every rule, path, manifest, merge and report is the real one; only what a model 
 cannot be taken for a result: the file's sha256 is in every recipe (so these cells lie in folders of their own), each
 score's `source` begins with `replay:`, and every page says so. No torch here.
 
-Published files hold test scores only. Where a selection asks for validation, the test score stands in: the prepared
-one for every prompt and learning rate, the direct one for the untouched model.
+Published files hold test scores only. Where a selection asks for validation, the test score stands in: that of train
+before test for every prompt and learning rate, the direct one for the untouched model.
 """
 
 import importlib.metadata

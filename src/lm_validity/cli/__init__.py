@@ -21,7 +21,7 @@ UsageError: type[typer.BadParameter] = typer.BadParameter.__base__  # type: igno
 GROUPS = {
     "Results that you have": ("report", "compare", "card", "import", "export", "filter"),
     "A study of your own": ("init", "cost", "rehearse", "preflight", "status", "findings", "forget"),
-    "A study that prepares some cells only": ("plan", "next", "rounds", "add-model"),
+    "A study that fine-tunes some cells only": ("plan", "next", "rounds", "add-model"),
     "Tools": ("gpu-check", "lm-eval", "simulate"),
 }
 WORKFLOW = "Commands that the workflow runs"

@@ -1,4 +1,4 @@
-"""The rules' shell lines: one job of cells, or one step of their preparation. Each can be pasted by a person."""
+"""The rules' shell lines: one job of cells, or one step before them. Each can be pasted by a person."""
 
 import logging
 import os

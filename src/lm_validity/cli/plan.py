@@ -1,4 +1,4 @@
-"""`lm-validity plan`: which models are prepared on which benchmarks, from expected cost and before any score."""
+"""`lm-validity plan`: which models are fine-tuned on which benchmarks, from expected cost and before any score."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -32,7 +32,7 @@ def plan(
         list[Path] | None, typer.Option(help="Another configuration, to learn from its finished cells too.")
     ] = None,
 ) -> None:
-    """Write the sheet of cells to prepare, and say what it costs and saves. With a plan already in the configuration,
+    """Write the sheet of cells to fine-tune, and say what it costs and saves. With a plan already in the configuration,
     --cells and --audit add a round to it."""
     from lm_validity.config.load import load_run
     from lm_validity.config.plan import read_cells

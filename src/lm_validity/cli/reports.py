@@ -39,7 +39,7 @@ def agreement(
     selections: Annotated[Path | None, typer.Option(help="selections.parquet, for the prompts chosen.")] = None,
     plan: Plan = None,
 ) -> None:
-    """Do the benchmarks agree on which model is better, directly and after identical fine-tuning?"""
+    """Do the benchmarks agree on which model is better, under direct evaluation and train before test?"""
     from lm_validity.studies.agreement.report import report_agreement
 
     report_agreement(scores, models, benchmarks, output, items, resamples, tau, align, selections, plan)

@@ -23,9 +23,9 @@ class Run:
     """A configuration with its sheets read; `results` is where everything it makes goes.
 
     `models` and `benchmarks` are of the agreement and signal studies, `language_models` and `tasks` of the bias study;
-    each is empty where no study needs it. `plan`: the cells that are prepared; None where all are. `ruled_out`: rows of
-    the plan that are kept so that nobody chooses them again. `bias_plan`: how many subsamples each task has; None where
-    all have all. `signal_plan`: which checkpoints each benchmark is scored at; None where all are.
+    each is empty where no study needs it. `plan`: the cells that are fine-tuned; None where all are. `ruled_out`: rows
+    of the plan that are kept so that nobody chooses them again. `bias_plan`: how many subsamples each task has; None
+    where all have all. `signal_plan`: which checkpoints each benchmark is scored at; None where all are.
     """
 
     configuration: Configuration
@@ -159,7 +159,7 @@ def _check_generation_backend(run: Run) -> None:
 
 
 def _check_fewshot(run: Run) -> None:
-    """Models are fine-tuned and compared on questions without examples: equal preparation replaces them."""
+    """Models are fine-tuned and compared on questions without examples: train before test replaces them."""
     for row in run.benchmarks.values():
         if row.num_fewshot and {"agreement"} & set(run.configuration.studies) & set(row.studies):
             raise InputError(
@@ -212,7 +212,7 @@ def _check_one_prompting(run: Run) -> None:
 
 
 def _check_precision(run: Run) -> None:
-    """Equal preparation: models that are compared have one dtype, unless the configuration says otherwise."""
+    """Equal conditions: models that are compared have one dtype, unless the configuration says otherwise."""
     if "agreement" not in run.configuration.studies or run.configuration.evaluation.mixed_dtypes:
         return
     first: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The plan sheet: which (model, benchmark) are prepared, where that is not all of them.
+"""The plan sheet: which (model, benchmark) are fine-tuned, where that is not all of them.
 
 Direct scores are never planned: every model has them on every benchmark. Standard library and pydantic only: the
 Snakefile reads this at parse time.
@@ -15,7 +15,7 @@ from lm_validity.config.section import bad_value
 from lm_validity.errors import InputError, nearest
 
 DESCRIBED_IN = "docs/how_to/sparse.md"
-BLOCK = 3  # fewest models that a benchmark is prepared with: below, nothing can be said of it
+BLOCK = 3  # fewest models that are fine-tuned on a benchmark: below, nothing can be said of it
 SETTING = "plan"
 # reasons on which something depends: random cells check predictions; cells chosen by earlier scores are in no agreement
 AUDIT, BY_SCORES, JOINS = "audit", "rank uncertainty", "joins"
@@ -40,7 +40,7 @@ Listed = Annotated[str, AfterValidator(_check_listed)]
 
 
 class PlannedCell(SheetRow):
-    """A model that is prepared on a benchmark.
+    """A model that is fine-tuned on a benchmark.
 
     round: rounds are added one after the other, and a later one changes no job of an earlier one. reason: why the cell
     was chosen. probability: with which it was drawn, before the draw; null where a person chose. seed: of the draw.

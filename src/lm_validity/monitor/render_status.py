@@ -50,7 +50,7 @@ def describe_progress(so_far: Progress, now: float | None = None) -> str:
 
 
 def render_matrix(cells: list[CellState], unplanned: Collection[tuple[str, str]] = ()) -> str:
-    """Models by benchmarks, one sign each. `unplanned`: (model, benchmark) that are not prepared by plan."""
+    """Models by benchmarks, one sign each. `unplanned`: (model, benchmark) that are not fine-tuned by plan."""
     squares, not_planned = matrix(cells), unplanned_squares(cells, unplanned)
     models = list(dict.fromkeys(model for model, _ in squares))
     columns = list(dict.fromkeys(column for _, column in squares))

@@ -1,7 +1,7 @@
 """A report as a page: findings first, then figures, then tables. Shared by all reports and by the site.
 
     page = Page(
-        name="agreement", title="Ranking agreement", findings=[Finding("Preparation raises the mean tau from
+        name="agreement", title="Ranking agreement", findings=[Finding("Train before test raises the mean tau from
         0.52 to 0.76.", "61 models × 24 benchmarks.")], sections=[
             Section(
                 "Pairs of benchmarks", finding="274 of 276 pairs agree more.", figures=[Figure("tau_direct",

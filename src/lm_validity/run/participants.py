@@ -70,11 +70,11 @@ class Participants:
         return self.configuration.evaluation.instruction_tuned_prompts
 
     def is_planned(self, model: str, benchmark: str) -> bool:
-        """Whether the model is prepared on the benchmark: all are where there is no plan."""
+        """Whether the model is fine-tuned on the benchmark: all are where there is no plan."""
         return self.run.plan is None or (model, benchmark) in self.run.plan
 
     def rounds(self, model: str) -> list[tuple[str, tuple[str, ...]]]:
-        """(end of its batches' names, benchmarks that the model is prepared on) of each round of the plan.
+        """(end of its batches' names, benchmarks that the model is fine-tuned on) of each round of the plan.
 
         Only later rounds have an end, so that a further round renames no job of an earlier one. The first plan of a run
         may regroup its jobs; their finished cells are found in the store.

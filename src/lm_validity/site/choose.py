@@ -38,7 +38,7 @@ def choose_reports(
     """The reports to write under `folder`, and why the others cannot be written, by name.
 
     Agreement and factors need 3 models and 2 benchmarks in common use, signal 3 checkpoints of a model, items
-    their table, bias trials. `plan`: the sheet of what was to be prepared.
+    their table, bias trials. `plan`: the sheet of what was to be fine-tuned.
     """
     jobs: list[Job] = []
     absent: dict[str, str] = {}

@@ -34,8 +34,8 @@ class Place:
 
 @dataclass(frozen=True)
 class Joining:
-    """`rank` and `interval`: the model's as predicted without a prepared score. `places`: its cells in the order of
-    choice; `whole_hours`: of all of them."""
+    """`rank` and `interval`: the model's as predicted without a train-before-test score. `places`: its cells in the
+    order of choice; `whole_hours`: of all of them."""
 
     model: str
     models: int
@@ -91,7 +91,7 @@ def earlier_cells(run: Run, model: str) -> Plan:
 def place_model(run: Run, model: str, costs: Mapping[Pair, Cost]) -> Joining:
     """What a model's cells would say of its rank, the one that says most an hour first.
 
-    Raises InputError where cells of the study are not measured, or the model has a prepared score.
+    Raises InputError where cells of the study are not measured, or the model has a train-before-test score.
     """
     standing, earlier = standing_of(run, (model,)), earlier_cells(run, model)
     check_finished(standing, earlier)

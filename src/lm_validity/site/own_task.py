@@ -176,7 +176,7 @@ def write_own_report(own: OwnTask) -> list[str]:
 
 
 def _plan(own: OwnTask) -> Path:
-    """The sheet of what both runs prepare: what the configured run plans, and the task on every model if it trains."""
+    """What both runs fine-tune, as a sheet: what the configured run plans, and the task on every model if it trains."""
     models, benchmarks = own.base.agreement_names
     pairs = [] if own.base.plan else list(product(models, benchmarks))
     pairs += [(model, own.name) for model in models if "agreement" in own.studies]

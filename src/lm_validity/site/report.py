@@ -31,7 +31,7 @@ MODELS, BENCHMARKS = "models.tsv", "benchmarks.tsv"
 @dataclass(frozen=True)
 class Given:
     """What a reader may give beside the results. `names`: models' names by file or folder; `splits` and `source`: as
-    cards take them; `plan`: the sheet of what was to be prepared, other cells are not missing."""
+    cards take them; `plan`: the sheet of what was to be fine-tuned, other cells are not missing."""
 
     models: Path | None = None
     benchmarks: Path | None = None

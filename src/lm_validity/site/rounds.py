@@ -32,7 +32,7 @@ Kind = Literal["tau", "rank", "budget"]
 
 class Goal(NamedTuple):
     """`tau`: expected agreement with the full grid's ranking, at least. `rank`: half-width of every model's rank
-    interval, at most. `budget`: hours of preparation of the whole plan, at most."""
+    interval, at most. `budget`: hours of fine-tuning of the whole plan, at most."""
 
     kind: Kind
     value: float

@@ -1,4 +1,4 @@
-"""A plan leaves cells out of preparation and nothing else, and a later round leaves the earlier one as it is."""
+"""A plan leaves fine-tunes out and nothing else, and a later round leaves the earlier one as it is."""
 
 import json
 from pathlib import Path
@@ -63,7 +63,7 @@ def test_a_plan_of_everything_is_no_plan(make_grid, size):
     assert description(make_grid(everything, size=size)) == description(make_grid(size=size))
 
 
-def test_only_planned_cells_are_prepared_and_all_are_scored_directly(make_grid):
+def test_only_planned_cells_are_fine_tuned_and_all_are_scored_directly(make_grid):
     whole, planned = make_grid(), make_grid(ROUND_1, ROUND_2)
     for rule in PREPARING:
         found = {(cell.model, cell.benchmark) for cell in planned.cells() if cell.rule == rule}

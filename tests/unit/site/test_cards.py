@@ -162,7 +162,8 @@ def test_a_sentence_shares_stems_and_leaves_out_what_is_not_wrong():
     values += [measured("at_best", "direct", 0, models=10)]
     verdict = make_verdict({value.key: value for value in values}, LIMITS)
     assert verdict.sentence == (
-        "Separates models more than 2× apart in size and models within 2×; cannot separate most models within 1.25×."
+        "Separates models more than 2× apart in size and models at most 2× apart in size; "
+        "cannot separate most models at most 1.25× apart in size."
     )
     assert Verdict(()).sentence == "These data allow no verdict."
 

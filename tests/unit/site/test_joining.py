@@ -107,7 +107,7 @@ def test_another_file_than_the_plan_is_to_be_named(study, capsys):
     [
         ("oak-n", "rank=1", None, "no model 'oak-n'"),
         ("oak-s", "rank=1", None, "3 planned cells are not in"),  # those of oak-m
-        (NEW, "tau=.9", None, "of one model there is no ranking"),
+        (NEW, "tau=.9", None, "one model cannot be ranked"),
         (NEW, "rank=1", ("elm-s", "sums"), "1 planned cells are not in"),
     ],
 )
@@ -119,7 +119,7 @@ def test_what_cannot_be_placed_is_refused_and_writes_nothing(study, model, goal,
     assert not Path("joined.tsv").exists()
 
 
-def test_a_model_with_prepared_scores_has_joined_already(built):  # noqa: F811
+def test_a_model_with_train_before_test_scores_has_joined_already(built):  # noqa: F811
     Merger(built).write_scores(built.results / "tables")
-    with pytest.raises(InputError, match="has prepared scores already"):
+    with pytest.raises(InputError, match="has train-before-test scores already"):
         placed(built)

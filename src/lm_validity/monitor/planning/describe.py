@@ -77,7 +77,7 @@ def plan_finding(run: Run) -> Finding | None:
         return None
     whole, found = len(run.plan) + len(unplanned_pairs(run)), savings_of(Estimator(run), run.plan)
     sentence = (
-        f"The plan prepares {len(run.plan):,} of {whole:,} pairs of model and benchmark. It is expected to take "
+        f"The plan fine-tunes {len(run.plan):,} of {whole:,} pairs of model and benchmark. It is expected to take "
         f"{found.hours} hours: {found.saved} are spared."
     )
     learned = (

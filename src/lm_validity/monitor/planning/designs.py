@@ -1,4 +1,4 @@
-"""Which models are prepared on which benchmarks, decided from expected cost and chance before any score is known."""
+"""Which models are fine-tuned on which benchmarks, decided from expected cost and chance before any score is known."""
 
 import itertools
 import random
@@ -70,7 +70,7 @@ def draw_block(models: Sequence[str], rng: random.Random) -> dict[str, float]:
 
 
 def _affordable(costs: Mapping[Pair, Cost], block: Iterable[str], order: Sequence[str], budget: float) -> int:
-    """How many benchmarks, cheapest first, all models can be prepared on within a budget of hours."""
+    """How many benchmarks, cheapest first, all models can be fine-tuned on within a budget of hours."""
     fitting = (n for n in range(len(order), -1, -1) if _hours_of(costs, block, order, n) <= budget)
     return next(fitting, -1)
 

@@ -1,4 +1,4 @@
-"""What preparing each model on each benchmark is expected to cost, and what a plan costs and saves of it."""
+"""What fine-tuning each model on each benchmark is expected to cost, and what a plan costs and saves of it."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
@@ -57,7 +57,7 @@ def total(costs: Mapping[Pair, Cost], pairs: Iterable[Pair]) -> Cost:
 
 
 class Savings(NamedTuple):
-    """Expected cost of preparing all pairs, and the planned ones; `calibrated`: by how many finished cells."""
+    """Expected cost of fine-tuning all pairs, and the planned ones; `calibrated`: by how many finished cells."""
 
     whole: Cost
     planned: Cost

@@ -320,7 +320,7 @@ def _family_agreement(families: np.ndarray, scores: dict[str, np.ndarray]) -> di
 
 
 def _before_after(matrix: ScoreMatrix, corpora: dict, scores: dict) -> dict[str, np.ndarray]:
-    """(corpora, benchmarks) taus of perplexity before preparation with scores after it, base and tuned models apart."""
+    """(corpora, benchmarks) taus of direct perplexity with train-before-test scores, base and tuned models apart."""
     if not matrix.is_corpus.any():
         return {}
     return {
@@ -330,7 +330,7 @@ def _before_after(matrix: ScoreMatrix, corpora: dict, scores: dict) -> dict[str,
 
 
 def _reliability(matrix: ScoreMatrix, is_task: np.ndarray, tasks: list[str]) -> dict[str, float]:
-    """Mean tau between two seeds, by benchmark: how well a repeated preparation gives the same order."""
+    """Mean tau between two seeds, by benchmark: how well a repeated fine-tune gives the same order."""
     seeds = [scores[:, is_task] for scores in matrix.by_seed.values()]
     if len(seeds) < 2:
         return {}
@@ -343,7 +343,7 @@ def _reliability(matrix: ScoreMatrix, is_task: np.ndarray, tasks: list[str]) -> 
 
 
 def selected_on_test(matrix: ScoreMatrix, scores: dict[str, np.ndarray]) -> SelectionOnTest | None:
-    """Detect prepared scores that were replaced by direct ones wherever those were better on the test split."""
+    """Detect train-before-test scores that were replaced by direct ones where those were better on the test split."""
     if set(matrix.sources) <= {"lm-validity"}:
         return None  # selected on validation; equal cells are those that fell back to the untouched model
     both = np.isfinite(scores[DIRECT]) & np.isfinite(scores[PREPARED])

@@ -22,8 +22,8 @@ class ProtocolComparison:
 
     `scores`: (models, benchmarks), NaN unless the cell is known under both protocols; `tau`: (benchmarks,
     benchmarks) of these, NaN unless defined under both; `improved`, `significance_improved`: (pairs whose tau is
-    greater after preparation, pairs compared); `families`: mean tau by family and protocol, NaN where there is none;
-    `whole`: no cell and no tau was left out, so that `agreement` is that of each protocol alone.
+    greater under train before test, pairs compared); `families`: mean tau by family and protocol, NaN where there is
+    none; `whole`: no cell and no tau was left out, so that `agreement` is that of each protocol alone.
     """
 
     scores: dict[str, np.ndarray]

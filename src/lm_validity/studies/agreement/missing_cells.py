@@ -60,7 +60,7 @@ def _interval_tip(tau: TauSummary, means: np.ndarray) -> Tipping | Missing:
 
 
 def _sign_tip(improvement: Improvement, change: np.ndarray) -> Tipping | Missing:
-    """Where the change by preparation has the other sign."""
+    """Where the change by train before test has the other sign."""
     if isinstance(improvement.mean, Missing):
         return improvement.mean
     if improvement.mean == 0:

@@ -24,7 +24,7 @@ UNTOUCHED = "none: as it came"  # no adapter was better on validation
 def prompt_choices(scores: str | Path, selections: str | Path | None, matrix: ScoreMatrix) -> pd.DataFrame:
     """One row per (model, benchmark, protocol, seed) that had two prompts to choose from, with COLUMNS.
 
-    `plain` and `chat`: validation scores under each prompt, after preparation of its best fine-tune (NaN where none
+    `plain` and `chat`: validation scores under each prompt, of its best fine-tune where there are some (NaN where none
     counts); `test`: the score that the other figures use. Without `selections` the direct protocol only.
     """
     tables = [_direct_choices(read_table(scores, SCORES), matrix)]

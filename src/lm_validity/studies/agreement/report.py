@@ -1,4 +1,4 @@
-"""The agreement report: do benchmarks agree on which model is better, before and after equal preparation?"""
+"""The agreement report: do benchmarks agree on which model is better, under direct evaluation and train before test?"""
 
 from pathlib import Path
 
@@ -31,11 +31,11 @@ def report_agreement(
 ) -> None:
     """Write summary.json, tables, figures and the page of the agreement report under `output`.
 
-    `items`: makes significance paired. `selections`: shows which prompts were chosen after preparation, and how much
+    `items`: makes significance paired. `selections`: shows which prompts were chosen after fine-tuning, and how much
     of each model it trained.
     `resamples`: 0 skips intervals and the alignment of all pairs. `tau`: the variant of Kendall's tau without
     resampling. `align`: the two benchmarks of the bump plot; by default the pair within one category whose
-    direct rankings contradict each other most. `plan`: the sheet of what was to be prepared; other cells are not
+    direct rankings contradict each other most. `plan`: the sheet of what was to be fine-tuned; other cells are not
     missing.
     """
     matrix = read_score_matrix(scores, models, benchmarks, plan)

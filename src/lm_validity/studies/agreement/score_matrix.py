@@ -29,10 +29,10 @@ class ScoreMatrix:
 
     `value[protocol]`, `stderr[protocol]` and `n_items[protocol]` are (n, k) arrays, NaN where unknown, in
     the metric's own units and direction; several seeds are averaged (`stderr`: root mean square over seeds,
-    since they share the test items). `by_seed` maps each seed to a (n, k) array of its prepared scores.
+    since they share the test items). `by_seed` maps each seed to a (n, k) array of its train-before-test scores.
     `model_facts` and `benchmark_facts` are the sheets' rows in the order of `models` and `benchmarks`.
     `selected` names the rows of the table behind the scores and their metrics. `plan`: the cells that were to be
-    prepared, None where all were; `aside`: `value` and `stderr` of its cells that earlier scores chose, which are in
+    fine-tuned, None where all were; `aside`: `value` and `stderr` of its cells that earlier scores chose, which are in
     nothing else here. `notes` says what was left out or assumed.
     """
 
@@ -133,7 +133,7 @@ def read_score_matrix(
     plan: str | Path | None = None,
     also: Collection[str] = (),
 ) -> ScoreMatrix:
-    """Read the selected test rows of each benchmark's metric, and the plan of what was to be prepared.
+    """Read the selected test rows of each benchmark's metric, and the plan of what was to be fine-tuned.
 
     The benchmarks sheet decides which benchmarks count; the models sheet only adds what is known about each
     model. `also`: models of the sheet that are rows although they may have no score. Raises InputError for bad
@@ -197,7 +197,7 @@ def read_score_matrix(
 def _chosen_by_scores(
     rows: pd.DataFrame, plan: Plan | None, models: Sequence[str], benchmarks: Sequence[str]
 ) -> tuple[pd.DataFrame, dict[str, np.ndarray] | None]:
-    """The rows without the prepared cells that earlier scores chose, and those cells' arrays (None: there are none).
+    """The rows without the fine-tuned cells that earlier scores chose, and those cells' arrays (None: there are none).
 
     Agreement over cells chosen where models are close is not the agreement of the benchmarks.
     """

@@ -54,7 +54,7 @@ def report_screening(
     """Write summary.json, the table and the page of the screening under `output`.
 
     Training examples are those of the benchmarks sheet's column `training_examples`, else those that a run's records
-    under `results` (results/<run>) count. Perplexity corpora are not screened. `plan`: what was to be prepared; its
+    under `results` (results/<run>) count. Perplexity corpora are not screened. `plan`: what was to be fine-tuned; its
     cells that earlier scores chose are left out.
     """
     matrix = read_score_matrix(scores, models, benchmarks, plan)

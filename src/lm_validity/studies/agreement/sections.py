@@ -61,7 +61,7 @@ def category_grid(by_category: dict[str, dict]) -> np.ndarray:
 
 
 def perplexity_section(summary: AgreementSummary) -> Section | None:
-    """Corpora against benchmarks in both protocols, and perplexity before against scores after preparation."""
+    """Corpora against benchmarks in both protocols, and direct perplexity against train-before-test scores."""
     values = summary.perplexity
     if isinstance(values, Missing):
         return None

@@ -139,7 +139,7 @@ def clustered_interval(analysis: AgreementAnalysis, protocol: str, mean: Value) 
 
 
 def clustered_change(analysis: AgreementAnalysis, mean: Value) -> Range:
-    """The interval of the change by preparation with families as clusters, over the cells known under both."""
+    """The interval of the change by train before test with families as clusters, over the cells known under both."""
     reason = no_clusters(analysis.matrix.families)
     if isinstance(mean, Missing) or reason:
         return mean if isinstance(mean, Missing) else Missing(reason)
@@ -163,7 +163,7 @@ def population_interval(analysis: AgreementAnalysis, protocol: str, mean: Value)
 
 
 def population_change(analysis: AgreementAnalysis, mean: Value) -> Range:
-    """As `population_interval`, of the change by preparation over the cells known under both protocols."""
+    """As `population_interval`, of the change by train before test over the cells known under both protocols."""
     reason = no_categories(analysis.categories)
     if isinstance(mean, Missing) or reason:
         return mean if isinstance(mean, Missing) else Missing(reason)

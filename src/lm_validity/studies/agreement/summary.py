@@ -137,7 +137,7 @@ class TestSummary:
 
 @dataclass(frozen=True)
 class Improvement:
-    """What preparation changes, over what is known under both protocols; `whole`: that leaves nothing out.
+    """What train before test changes, over what is known under both protocols; `whole`: that leaves nothing out.
 
     `by_size_ratio`, `by_compute_ratio`: as in `TauSummary`, by protocol.
     `tau`: (benchmarks, benchmarks) by protocol; `pair_change`: bounds of such a shape; `within`, `between`,
@@ -276,8 +276,8 @@ class PairAlignment:
 
 @dataclass(frozen=True)
 class SelectionOnTest:
-    """Prepared scores that look like the larger of both test scores: `equal` cells, `below` cells, and the
-    mean tau of the prepared rankings without the equal cells.
+    """Train-before-test scores that look like the larger of both test scores: `equal` cells, `below` cells, and the
+    mean tau of these rankings without the equal cells.
     """
 
     equal: int

@@ -34,7 +34,7 @@ _NO_TEST = PairedTest(float("nan"), float("nan"), 0)
 class AgreementUncertainty:
     """95% intervals, by protocol; for other models (these benchmarks) unless the name says `population`.
 
-    `by_benchmark`: arrays (k,); `by_category`: (c, c); `pair_change`: (k, k) of the change by preparation;
+    `by_benchmark`: arrays (k,); `by_category`: (c, c); `pair_change`: (k, k) of the change by train before test;
     `test`: the paired test of an improvement over benchmarks. What compares the protocols is over the cells known
     under both, and over the models that have such a cell. `reason`: why intervals that are not here are missing.
     """
@@ -57,7 +57,7 @@ class AgreementUncertainty:
 
     @property
     def improvement_reason(self) -> str:
-        """Why there is no interval of what preparation changes."""
+        """Why there is no interval of what train before test changes."""
         return "Fewer than 3 models have scores under both protocols." if self.mean else self.reason
 
     @property
@@ -111,7 +111,7 @@ def no_intervals(resamples: int, models: int) -> str:
 def _changes(
     analysis: AgreementAnalysis, tau: dict[str, np.ndarray], benchmark_weights: np.ndarray, rng: np.random.Generator
 ) -> dict[str, Any]:
-    """Intervals of what preparation changes; `tau`: (resamples, k, k) of each protocol's own scores.
+    """Intervals of what train before test changes; `tau`: (resamples, k, k) of each protocol's own scores.
 
     Where cells are left out, the models that have one known under both protocols are resampled by themselves.
     """

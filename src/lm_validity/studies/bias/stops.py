@@ -84,8 +84,9 @@ def stop_section(summary: BiasSummary) -> Section | None:
         explanation=(
             f"A task gets further subsamples until the 95% interval of its bias is ±{summary.stops[0].stop_at:g} or "
             "narrower. Only the width is looked at: not the sign of the bias, its size, or a p. An interval that "
-            "was looked at until it was narrow would be too narrow a little too often. So the interval of a task that "
-            "may stop is never shown narrower than the width that it stops at."
+            "was looked at until it was narrow is too narrow a little too often. The table has the width that was "
+            "looked at. In summary.json and on cards the interval of a task that may stop is at least "
+            f"±{summary.stops[0].stop_at:g} wide."
         ),
         tables=[
             Table(

@@ -1,4 +1,4 @@
-"""The items report: what the items of each benchmark are worth, before and after preparation."""
+"""The items report: what the items of each benchmark are worth, under direct evaluation and train before test."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

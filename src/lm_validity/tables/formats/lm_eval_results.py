@@ -44,7 +44,7 @@ def read_result_file(found: Found, given_name: str | None = None) -> ScoreFile:
 
     `checkpoint` and `iteration` are those of the model's `revision` or `step`, else of a step in the file's name,
     `num_fewshot` is the number of solved examples that the file gives for the task. lm-eval does not say which split it
-    scored nor how a model was prepared: split `test`, protocol `direct`, unless the file was written by `export
+    scored nor whether a model was fine-tuned: split `test`, protocol `direct`, unless the file was written by `export
     lm-eval`, which does. Groups (averages over tasks) stay out, since their members are there. The model's name is
     `given_name`, else the file's; a file without one that was found in a folder has that folder's.
 

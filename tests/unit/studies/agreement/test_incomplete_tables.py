@@ -157,7 +157,7 @@ def test_what_is_planned_and_not_there_is_missing(tables, tmp_path):
 
 
 def test_a_benchmark_without_any_score_is_not_predicted(tables, tmp_path):
-    """Its direct scores are known, and nothing says what preparation does to it."""
+    """Its direct scores are known, and nothing says what fine-tuning does to it."""
     without = files_of(tmp_path, tables, lambda rows: rows[~((rows.protocol == PREPARED) & (rows.benchmark == "e"))])
     found = incomplete_protocols(read_score_matrix(*without))[PREPARED]
     assert {cell.benchmark for cell in found.predictions} == {"c", "d"} and found.missing == 31

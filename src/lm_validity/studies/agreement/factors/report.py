@@ -20,7 +20,7 @@ def report_factors(
 ) -> None:
     """Write summary.json, tables, figures and the page of the factors report under `output`.
 
-    `resamples`: 0 skips intervals, and with them the choice of a model by budget. `plan`: what was to be prepared.
+    `resamples`: 0 skips intervals, and with them the choice of a model by budget. `plan`: what was to be fine-tuned.
     """
     matrix = read_score_matrix(scores, models, benchmarks, plan)
     analysis = analyze_factors(matrix)

@@ -51,7 +51,7 @@ def potential_section(summary: FactorsSummary) -> Section | None:
 
 
 def main_protocol(summary: FactorsSummary) -> str:
-    """The protocol whose ranks are the potential: prepared where there are any."""
+    """The protocol whose ranks are the potential: train before test where it has any."""
     return PREPARED if PREPARED in summary.potential else DIRECT
 
 

@@ -96,7 +96,7 @@ def _incomplete(matrix: ScoreMatrix, protocol: str, seed: int) -> Incomplete:
 
 
 def _fit(matrix: ScoreMatrix, protocol: str, scores: np.ndarray, seed: int) -> CellProcess | None:
-    """The process of a protocol's scores; for prepared ones, the direct scores are known beside them.
+    """The process of a protocol's scores; for train before test, the direct scores are known beside them.
 
     None where there are too few or too many.
     """

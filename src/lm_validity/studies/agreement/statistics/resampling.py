@@ -154,10 +154,10 @@ def mean_over_pairs_by_resample(tau: np.ndarray, benchmark_weights: np.ndarray |
 
 
 def preparation_contributions(direct: np.ndarray, prepared: np.ndarray, prepared_direct: np.ndarray) -> np.ndarray:
-    """(k,) how much better each benchmark's prepared ranking agrees with the others than its direct ranking does.
+    """(k,) how much better each benchmark's train-before-test ranking agrees with the others than its direct one.
 
-    `direct`, `prepared`: (k, k) taus among direct and among prepared rankings; `prepared_direct[a, b]`: tau
-    of a's prepared with b's direct ranking. With the mean over b != a,
+    `direct`, `prepared`: (k, k) taus among direct and among train-before-test rankings; `prepared_direct[a, b]`: tau
+    of a's train-before-test with b's direct ranking. With the mean over b != a,
 
         c_a = mean_b [tau(prep_a, prep_b) + tau(prep_a, direct_b) - tau(direct_a, direct_b) - tau(direct_a,
         prep_b)]

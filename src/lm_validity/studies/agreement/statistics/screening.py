@@ -1,7 +1,7 @@
 """Which candidate benchmarks can serve in a train-before-test study: three rules, one after the other.
 
 The rules are those by which the 24 benchmarks of the published study were chosen from 37 (Train-before-Test, appendix
-A.1): enough training examples; preparation helps most models; the direct ranking is not the reverse of all others'.
+A.1): enough training examples; fine-tuning helps most models; the direct ranking is not the reverse of all others'.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ class Thresholds:
 class Screening:
     """Arrays over the k candidates; NaN where unknown.
 
-    models: with both scores. unimproved: of these, with a prepared score not above the direct one.
+    models: with both scores. unimproved: of these, with a train-before-test score not above the direct one.
     others, negative: benchmarks that pass the first two rules, and those of them with a negative tau to the candidate.
     mean_tau: over these others, of direct rankings. reasons: why it leaves, by the first rule it fails, or "".
     """

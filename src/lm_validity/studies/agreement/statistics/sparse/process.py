@@ -1,4 +1,4 @@
-"""A Gaussian process on the logits of prepared scores: what the measured cells say about the others."""
+"""A Gaussian process on the logits of train-before-test scores: what the measured cells say about the others."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -179,7 +179,7 @@ def fit_process(
 ) -> CellProcess | None:
     """The process given the known `scores` (models, benchmarks), NaN where not measured; more is better.
 
-    `stderr`: of the same shape, NaN where unknown; `direct`: scores of the same cells before preparation, NaN where
+    `stderr`: of the same shape, NaN where unknown; `direct`: direct scores of the same cells, NaN where
     unknown; `size`: (models, columns) logarithms; `families`: (models,); `losses`: None where higher is better on all
     benchmarks. The weights of the kernels are the most likely ones under log-normal priors, on at most 300 cells; the
     noise is Student's t, estimated by benchmark. None for fewer than 12 known cells, more than 4,000, or more than 500

@@ -137,7 +137,7 @@ def test_a_group_is_recorded_with_its_files(folder, tmp_path):
 def test_bad_groups_are_named(folder):
     with pytest.raises(InputError, match="differ in output type"):
         find_task("pets_mixed", folder)
-    with pytest.raises(InputError, match="pets_broken: the group names 'pets_omega', which is no task"):
+    with pytest.raises(InputError, match="pets_broken: the group names 'pets_omega', which is not a task"):
         find_task("pets_broken", folder)
 
 

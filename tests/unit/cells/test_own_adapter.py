@@ -112,7 +112,7 @@ def test_an_adapter_that_reaches_part_of_the_model_is_refused(tmp_path, change, 
     base = toy_model("llama", tmp_path / "base")
     adapter = write_adapter(base, tmp_path / "adapter")
     change_tensors(adapter, change)
-    with pytest.raises(CellError, match=rf"no adapter of this base model \(its file {problem}"):
+    with pytest.raises(CellError, match=rf"not an adapter of this base model \(its file {problem}"):
         load(base, adapter=adapter)
 
 
@@ -120,13 +120,13 @@ def test_a_damaged_adapter_fails_its_cells_only(tmp_path):
     base = toy_model("llama", tmp_path / "base")
     adapter = write_adapter(base, tmp_path / "adapter")
     (adapter / "adapter_model.safetensors").write_bytes(b"half a file")
-    with pytest.raises(CellError, match="no adapter of this base model"):
+    with pytest.raises(CellError, match="not an adapter of this base model"):
         load(base, adapter=adapter)
     adapter = write_adapter(base, tmp_path / "another")
     settings = json.loads((adapter / "adapter_config.json").read_text())
     for wrong in ({"target_modules": "["}, {"r": "four"}, {"lora_bias": True}):
         (adapter / "adapter_config.json").write_text(json.dumps(settings | wrong))
-        with pytest.raises(CellError, match="no adapter of this base model"):
+        with pytest.raises(CellError, match="not an adapter of this base model"):
             load(base, adapter=adapter)
 
 
@@ -139,7 +139,7 @@ def test_an_adapter_of_an_output_layer_tied_to_the_embeddings_is_refused(tmp_pat
 
 def test_an_adapter_of_another_model_is_refused(tmp_path):
     base, other = toy_model("llama", tmp_path / "base"), toy_model("gpt2", tmp_path / "other")
-    with pytest.raises(CellError, match="no adapter of this base model"):
+    with pytest.raises(CellError, match="not an adapter of this base model"):
         load(other, adapter=write_adapter(base, tmp_path / "adapter"))
 
 

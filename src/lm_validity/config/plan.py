@@ -32,6 +32,7 @@ def _check_listed(name: str, info: ValidationInfo) -> str:
             else f"the plan may name {', '.join(list(known)[:8])}{' and others' if len(known) > 8 else ''}."
         )
         study = (info.context or {}).get("study", "agreement")
+        hint += f" If the {info.field_name} has left the study, take its rows out of the plan."
         raise bad_value(f"no {info.field_name} of the {study} study", hint)
     return name
 

@@ -5,7 +5,6 @@ Standard library and pydantic only: the Snakefile reads this at parse time.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Literal
 
@@ -47,11 +46,6 @@ class SignalPlan:
     first: Mapping[str, frozenset[str]]
     rows: Decisions
 
-    @cached_property
-    def decided(self) -> dict[str, DecidedBenchmark]:
-        """The rows by benchmark."""
-        return dict(self.rows)
-
     @property
     def rounds(self) -> dict[int, list[str]]:
         """Round -> the benchmarks whose other checkpoints are scored in it, in the order of the sheet."""
@@ -63,7 +57,7 @@ class SignalPlan:
 
     def is_planned(self, model: str, benchmark: str, checkpoint: str) -> bool:
         """Whether the signal study scores the checkpoint; a model that is not in the sheet has no plan."""
-        row = self.decided.get(benchmark)
+        row = self.rows.get(benchmark)
         return (row is not None and row.verdict == "undecided") or checkpoint in self.first.get(model, (checkpoint,))
 
     def verdict(self, rank_correlation: float | None) -> Verdict:

@@ -25,7 +25,7 @@ def add_stage(run: Run) -> tuple[list[str], int]:
     """
     plan, configuration = _plan(run), run.configuration
     benchmarks = Participants(run).benchmarks("signal")
-    waiting = [name for name in benchmarks if name not in plan.decided]
+    waiting = [name for name in benchmarks if name not in plan.rows]
     if not waiting:
         return [f"the first stage of the signal study has decided on all {len(benchmarks)} benchmarks"], 0
     scores = run.results / "tables" / "scores.parquet"

@@ -262,6 +262,8 @@ def test_a_task_whose_planned_batch_is_not_there_has_neither_stopped_nor_all(sta
     for row in effects_by_task(trials, run.bias_plan):
         assert row.effect != "bias" or np.diff(row.interval)[0] / 2 == pytest.approx(0.02)
     said = found_in_section(task_stops(trials, run.bias_plan))
+    three = SimpleNamespace(stops=task_stops(trials, run.bias_plan), experiments=["body", "head", "last"])
+    assert stop_section(three).finding == f"head: {said}"  # an experiment without the bias leaves no blank
     assert "0 of 2 tasks stopped" in said and said.endswith("Planned batches are not there yet: mail, news.")
 
 
@@ -300,8 +302,9 @@ def test_settings_that_do_not_fit_are_named(start, bias, problem):
 )
 def test_a_bad_row_of_the_plan_is_named(start, row, problem):
     Path("plan.tsv").write_text(ROW + row)
-    with pytest.raises(InputError, match=problem):
+    with pytest.raises(InputError, match=problem) as caught:
         start()
+    assert ("take its rows out of the plan" in caught.value.hint) == ("'post'" in problem or "'body'" in problem)
 
 
 def test_next_and_rounds_need_something_to_add(start, monkeypatch):

@@ -147,7 +147,7 @@ def test_next_decides_by_the_rank_correlation_and_only_once(start, capsys):
     measure(run)
     command.next_round(None, CONFIG)
     run = load_run(CONFIG)
-    found = {name: (row.verdict, row.models) for name, row in run.signal_plan.decided.items()}
+    found = {name: (row.verdict, row.models) for name, row in run.signal_plan.rows.items()}
     assert found == {
         "rising": ("says something", 2),
         "flat": ("says nothing", 2),
@@ -172,7 +172,7 @@ def test_rounds_writes_the_page_after_the_decision_also_where_none_is_undecided(
 
     def run_workflow(configfile, *options):
         run = load_run(configfile)
-        planned.append(set(run.signal_plan.decided))
+        planned.append(set(run.signal_plan.rows))
         measure(run)
 
     monkeypatch.setattr(command, "_run_workflow", run_workflow)
@@ -199,7 +199,7 @@ def test_a_new_benchmark_is_decided_in_a_round_of_its_own(start):
     measure(run)
     add_stage(run)
     assert Path("stages.tsv").read_text().startswith(rows)
-    assert {name: row.round for name, row in load_run(CONFIG).signal_plan.decided.items()} == {
+    assert {name: row.round for name, row in load_run(CONFIG).signal_plan.rows.items()} == {
         "rising": 2, "unsure": 2, "flat": 3, "falling": 3}  # fmt: skip
 
 
@@ -248,7 +248,7 @@ def test_checkpoints_without_tokens_are_in_no_stage_as_they_are_in_no_curve(star
     assert run.signal_plan.first["b"] == set()
     measure(run)
     add_stage(run)
-    assert load_run(CONFIG).signal_plan.decided["rising"].models == 1
+    assert load_run(CONFIG).signal_plan.rows["rising"].models == 1
     Path("models.tsv").write_text(models.replace("points.tsv", "bare.tsv"))
     with pytest.raises(InputError, match="no model has 4 checkpoints") as caught:
         load_run(CONFIG)

@@ -59,7 +59,7 @@ def describe_signal_plan(run: Run) -> str | None:
     if plan is None:
         return None
     benchmarks = Grid(run).benchmarks("signal")
-    open_ones = sum(name not in plan.decided for name in benchmarks)
+    open_ones = sum(name not in plan.rows for name in benchmarks)
     whole = sum(map(len, plan.rounds.values()))
     decided = len(benchmarks) - open_ones - whole
     parts = [

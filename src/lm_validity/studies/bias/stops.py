@@ -8,6 +8,7 @@ from lm_validity.config.bias_plan import BiasPlan
 from lm_validity.errors import InputError
 from lm_validity.pages.page import Section, Table
 from lm_validity.studies.bias.by_task import NO_SPREAD, effects_by_task, least_half_width, subsamples_there
+from lm_validity.studies.bias.sections import per_rows
 from lm_validity.studies.bias.summary import BiasSummary, TaskEffect, TaskStop, rows_frame
 from lm_validity.summaries import Missing, is_known
 from lm_validity.words import count, listing
@@ -80,7 +81,7 @@ def stop_section(summary: BiasSummary) -> Section | None:
         return None
     return Section(
         "Tasks that stopped",
-        finding=" ".join(_sentence(summary, name) for name in summary.experiments),
+        finding=per_rows(summary, summary.stops, _sentence),
         explanation=(
             f"A task gets further subsamples until the 95% interval of its bias is ±{summary.stops[0].stop_at:g} or "
             "narrower. Only the width is looked at: not the sign of the bias, its size, or a p. An interval that "
@@ -100,14 +101,12 @@ def stop_section(summary: BiasSummary) -> Section | None:
     )
 
 
-def _sentence(summary: BiasSummary, experiment: str) -> str:
-    own = [stop for stop in summary.stops if stop.experiment == experiment]
-    start = f"{experiment}: " if len(summary.experiments) > 1 else ""
+def _sentence(own: list[TaskStop]) -> str:
     if not own:
         return ""
     numbers = {state: sum(stop.state == state for stop in own) for state in (STOPPED, OPEN, PLANNED, HOPELESS)}
     text = (
-        f"{start}{numbers[STOPPED]} of {count(len(own), 'task')} stopped before all {own[0].most} subsamples; the mean "
+        f"{numbers[STOPPED]} of {count(len(own), 'task')} stopped before all {own[0].most} subsamples; the mean "
         f"number is {sum(stop.subsamples for stop in own) / len(own):.1f}."
     )
     if numbers[OPEN]:

@@ -46,7 +46,7 @@ def stages_of(learning: LearningCurves, plan: SignalPlan | None) -> tuple[Stage,
         return ()
     found = []
     for benchmark, curves in learning.curves.items():
-        row, most = plan.decided.get(benchmark), max(len(curve.values) for curve in curves.values())
+        row, most = plan.rows.get(benchmark), max(len(curve.values) for curve in curves.values())
         if row is None:
             not_yet = Missing("`lm-validity next` has not looked at it yet.")
             found.append(Stage(benchmark, OPEN, not_yet, 0, most, only_first=True))

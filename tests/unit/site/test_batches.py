@@ -273,7 +273,7 @@ def test_a_bad_row_of_the_plan_is_named(start, row, problem):
 
 def test_next_and_rounds_need_something_to_add(start, monkeypatch):
     start(stop_at_half_width=None, plan=None)
-    with pytest.raises(InputError, match="no study of it goes on without a goal"):
+    with pytest.raises(InputError, match="no study in it continues without a goal"):
         command.next_round(None, CONFIG)
     start()
     runs = []

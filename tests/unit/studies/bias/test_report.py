@@ -110,7 +110,7 @@ FINDINGS_OF_TWO_EXPERIMENTS = [
     ("Task by task", "of 5 tasks have a positive bias", "3 of 3 tasks have a positive bias"),
     ("How the conclusion depends on the formula", "of 1 setting", "1 of 1 setting (1 up, 0 down)"),
     ("Tests by task", "of 5 tests of a bias", "of 3 tests of a bias"),
-    ("With one split per task", "A study", "A study"),
+    ("With one subsample per task", "A study", "A study"),
     ("What could have been found", "of 1 cell would", "of 1 cell would"),
 ]
 
@@ -139,10 +139,10 @@ def test_one_experiment_is_not_named(report):
 
 def test_the_formulas_conclusions_are_said_in_words(report):
     _, page = report(formula="all", tasks=6, subsamples=10, sizes=(100,), shift={"test": 0.8})
-    assert "Under equations, test text raises scores in the one setting" in page
+    assert "Equations says that test text raises scores in the one setting" in page
     assert "The conclusion does not depend on the formula." in page
     _, page = report(formula="all", tasks=4, subsamples=6, sizes=(400,), noise=0.6, seed=3)
-    assert "Under overdispersed, no effect can be distinguished from chance in the one setting" in page
+    assert "Overdispersed says that no effect can be distinguished from chance in the one setting" in page
     assert "Trust overdispersed" in page
 
 

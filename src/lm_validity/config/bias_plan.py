@@ -54,10 +54,15 @@ class BiasPlan:
 
     def totals(self, experiment: str, task: str) -> dict[int, int]:
         """Round -> subsamples of the task so far, at most all of the experiment's."""
+        asked = self.asked(experiment, task)
+        return {one: min(total, self.most[experiment]) for one, total in asked.items()}
+
+    def asked(self, experiment: str, task: str) -> dict[int, int]:
+        """Round -> subsamples of the task so far as the plan has them: the experiment may have fewer since."""
         later = {
             row.round: row.subsamples for row in self.rows.values() if (row.experiment, row.task) == (experiment, task)
         }
-        return {one: min(total, self.most[experiment]) for one, total in sorted(({1: self.first} | later).items())}
+        return dict(sorted(({1: self.first} | later).items()))
 
     def planned(self, experiment: str, task: str) -> int:
         """Subsamples of the task after its last round."""
@@ -100,8 +105,8 @@ def read_bias_plan(settings: BiasSettings, tasks: Iterable[str]) -> BiasPlan | N
                 f"{where}: {row.subsamples} subsamples are no multiple of {plan.batch}.",
                 "keep bias.subsamples_a_cell as it was when the plan was written; finished cells have that size.",
             )
-        totals = plan.totals(row.experiment, row.task)
-        if any(total >= totals[row.round] for one, total in totals.items() if one < row.round):
+        asked = plan.asked(row.experiment, row.task)
+        if any(total >= row.subsamples for one, total in asked.items() if one < row.round):
             raise InputError(
                 f"{where}: {row.subsamples} subsamples are no more than an earlier round's.",
                 "give each round more subsamples than the one before.",

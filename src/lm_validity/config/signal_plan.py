@@ -20,6 +20,7 @@ from lm_validity.errors import InputError
 DESCRIBED_IN = "docs/reference/signal.md"
 NUMBER, SHARE = 8, 0.25  # checkpoints of the first stage, and the part of training that they are of
 FEWEST = 4  # checkpoints there: of fewer, a rank correlation says nothing, and the model waits for the second stage
+NAMED = 6  # models listed whose checkpoints lack tokens
 Verdict = Literal["says something", "says nothing", "undecided"]
 
 
@@ -89,16 +90,37 @@ def first_checkpoints(positions: Mapping[str, float], end: float) -> list[str]:
     return [name for _, name in sorted(chosen)]
 
 
-def _of_model(model: Model) -> list[str]:
-    """By tokens where all checkpoints have them (but the final one, which has the model's), else by iterations."""
-    tokens = {point.checkpoint: point.tokens_b for point in model.checkpoints}
-    if tokens.get("final") is None:
+def _first_of_models(models: Iterable[Model]) -> dict[str, frozenset[str]]:
+    """By model, on the axis that the report has (`studies.signal.curves`): tokens where any model has them at two
+    checkpoints, else iterations; checkpoints without do not count there. Raises InputError where no model has any."""
+    rows = tuple(models)
+    tokens = {model.model: _tokens(model) for model in rows}
+    in_tokens = any(len(known) > 1 for known in tokens.values())
+    steps = {
+        row.model: {at.checkpoint: at.iteration for at in row.checkpoints if at.iteration is not None} for row in rows
+    }
+    positions = tokens if in_tokens else steps
+    first = {name: frozenset(first_checkpoints(at, max(at.values(), default=0))) for name, at in positions.items()}
+    if not any(first.values()):
+        lacking = [row.model for row in rows if len(tokens[row.model]) < len(row.checkpoints)] if in_tokens else []
+        raise InputError(
+            f"signal: no model has {FEWEST} checkpoints in the first quarter of its training.",
+            f"two stages need them: add checkpoints{_without_tokens(lacking)}, or take the section signal out of the "
+            "configuration.",
+        )
+    return first
+
+
+def _tokens(model: Model) -> dict[str, float]:
+    """Of the checkpoints that have them; the final one has the model's, unless it has its own."""
+    tokens = {"final": model.tokens_b} | {point.checkpoint: point.tokens_b for point in model.checkpoints}
+    if tokens["final"] is None:
         tokens["final"] = model.tokens_b
-    known = {name: seen for name, seen in tokens.items() if seen is not None}
-    if len(known) == len(tokens):
-        return first_checkpoints(known, max(known.values()))
-    steps = {point.checkpoint: point.iteration for point in model.checkpoints if point.iteration is not None}
-    return first_checkpoints(steps, max(steps.values(), default=0))
+    return {name: seen for name, seen in tokens.items() if seen is not None}
+
+
+def _without_tokens(models: list[str]) -> str:
+    return f", or tokens_b for those of {', '.join(models[:NAMED])} that have none" if models else ""
 
 
 def read_decisions(path: str | Path, benchmarks: Iterable[str]) -> Decisions:
@@ -129,10 +151,4 @@ def read_signal_plan(
     if settings is None:
         return None
     check_selection(selection)
-    first = {model.model: frozenset(_of_model(model)) for model in models}
-    if not any(first.values()):
-        raise InputError(
-            f"signal: no model has {FEWEST} checkpoints in the first quarter of its training.",
-            "two stages need them: add checkpoints, or take the section signal out of the configuration.",
-        )
-    return SignalPlan(settings, first, read_decisions(settings.plan, benchmarks))
+    return SignalPlan(settings, _first_of_models(models), read_decisions(settings.plan, benchmarks))

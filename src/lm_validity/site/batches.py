@@ -41,7 +41,8 @@ def add_batch(run: Run) -> tuple[list[str], int]:
     added = [_next_batch(stop, plan, number) for stop in stops if stop.state == OPEN]
     lines = [f"  {prefix(run, stop)}{stop_words(stop)}" for stop in stops]
     if not added:
-        last = f"no task of the bias study gets another batch: each is ±{plan.half_width:g} or narrower, or has all"
+        last = f"no task of the bias study gets another batch: each is ±{plan.half_width:g} or narrower, has all, or "
+        last += "would stay too wide"
         return [*lines, last], 0
     place = Path(run.bias.plan)
     experiments, tasks = run.bias.experiments, run.tasks
@@ -52,7 +53,9 @@ def add_batch(run: Run) -> tuple[list[str], int]:
         unchanged=lambda: read_batches(place, experiments, tasks) == plan.rows,
         read_back=lambda temporary: read_batches(temporary, experiments, tasks),
     )
-    return [*lines, f"{place}: {plan.batch} more subsamples for {len(added)} of {len(stops)} tasks"], len(added)
+    left = {min(plan.batch, plan.most[row.experiment] - plan.planned(row.experiment, row.task)) for row in added}
+    more = " to ".join(str(size) for size in sorted({min(left), max(left)}))
+    return [*lines, f"{place}: {more} more subsamples for {len(added)} of {len(stops)} tasks"], len(added)
 
 
 def prefix(run: Run, stop: TaskStop) -> str:

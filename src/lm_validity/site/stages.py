@@ -16,7 +16,7 @@ NAMED = 6  # scores listed where some are missing
 
 
 def add_stage(run: Run) -> tuple[list[str], int]:
-    """Write what the first stage says of the benchmarks that are not decided yet: lines on them, and their number.
+    """Write what the first stage says of benchmarks that are not decided yet: lines on them, and how many there are.
 
     Each is a row for which the workflow runs again, also where none gets the other checkpoints: the page says what was
     decided.

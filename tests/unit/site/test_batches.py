@@ -19,7 +19,7 @@ from lm_validity.files import write_json
 from lm_validity.monitor.planning.describe import describe_plans
 from lm_validity.run.grid import Grid
 from lm_validity.site.batches import add_batch
-from lm_validity.studies.bias.by_task import effects_by_task
+from lm_validity.studies.bias.by_task import effects_by_task, least_half_width
 from lm_validity.studies.bias.effects import missing_trials
 from lm_validity.studies.bias.stops import stop_section, stop_words, task_stops
 from lm_validity.studies.bias.table import pair_arms, read_trials
@@ -105,6 +105,13 @@ def test_the_cells_are_those_of_the_whole_study(start):
     assert set(Grid(start()).cells()) == set(Grid(whole).cells())
 
 
+def test_an_experiment_may_have_fewer_subsamples_than_when_its_plan_was_written(start):
+    Path("plan.tsv").write_text(f"{ROW}head\tmail\t2\t15\t\nhead\tmail\t3\t20\t\n")
+    run = start(experiments={"head": {"m": [10], "n": [30], "subsamples": 12}})
+    assert subsamples(run) == {("news", 30): 10, ("mail", 30): 12}
+    assert run.bias_plan.totals("head", "mail") == {1: 10, 2: 12, 3: 12}
+
+
 def test_wide_tasks_go_on_and_narrow_ones_stop(start, capsys):
     run, spread = start(), {"news": 0.005, "mail": 0.08}
     measure(run, spread)
@@ -152,11 +159,37 @@ def test_only_the_width_decides(start, shift):
     assert row.half_width == pytest.approx(0.03395, abs=1e-4)
 
 
+def test_no_batch_is_bought_that_cannot_help(start):
+    """Of n = 200 there are 10 subsamples only: with few of them the interval stays wide whatever n = 30 gets."""
+    experiments = {"head": {"m": [10], "n": [30, 200], "subsamples": {30: 200, 200: 10}}}
+    Path("plan.tsv").write_text(f"{ROW}head\tmail\t2\t15\t\nhead\tnews\t2\t15\t\n")
+    run = start(experiments=experiments)
+    rows = measure(run, {"news": 0.08, "mail": 0.12})
+    lines, added = add_batch(run)
+    assert added == 1 and "mail: 15 of 200 subsamples, stopped though the interval is" in lines[0]
+    assert load_run(CONFIG).bias_plan.planned("head", "news") == 20
+    trials = pair_arms(rows)
+    least = least_half_width(trials[trials.task == "mail"], 200)
+    endless = pd.concat([trials.assign(subsample=trials.subsample + 15 * k) for k in range(400)])  # of n = 30 alone
+    endless = pd.concat([trials[trials.n == 200], endless[endless.n == 30]])
+    wide = [row for row in effects_by_task(endless) if (row.task, row.effect) == ("mail", "bias")]
+    assert np.diff(wide[0].interval)[0] / 2 == pytest.approx(least, rel=0.02)
+    assert "get no more: mail." in found_in_section(task_stops(trials, run.bias_plan))
+
+
+def test_the_last_batch_may_be_smaller(start):
+    Path("plan.tsv").write_text(f"{ROW}head\tmail\t2\t20\t\n")
+    run = start(experiments={"head": {"m": [10], "n": [30], "subsamples": 22}})
+    measure(run, {"news": 0.1, "mail": 0.1})
+    assert add_batch(run)[0][-1] == "plan.tsv: 2 to 5 more subsamples for 2 of 2 tasks"
+
+
 def test_tasks_without_any_spread_stop(start):
     run = start()
     measure(run, {"news": 0.0, "mail": 0.0})
     lines, added = add_batch(run)
-    assert added == 0 and not Path("plan.tsv").exists() and "±0.0000" in lines[0]
+    assert added == 0 and not Path("plan.tsv").exists()
+    assert lines[0].endswith("10 of 22 subsamples, stopped because all differences are the same")
 
 
 def test_a_batch_that_another_command_added_meanwhile_is_not_lost(start):

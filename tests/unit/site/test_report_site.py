@@ -169,7 +169,7 @@ def test_bad_input_leaves_nothing(tmp_path):
     (tmp_path / "x.parquet").write_text("no")
     refused([tmp_path / "x.parquet"], tmp_path / "out", "not a readable parquet file")
     pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "y.parquet")
-    refused([tmp_path / "y.parquet"], tmp_path / "out", "none of our tables")
+    refused([tmp_path / "y.parquet"], tmp_path / "out", "not one of our tables")
     (tmp_path / "wrong.csv").write_text("model\nnobody\n")
     refused([tmp_path / "in"], tmp_path / "out", "names none of the models", models=tmp_path / "wrong.csv")
     (tmp_path / "wrong.csv").write_text("benchmark\nnothing\n")

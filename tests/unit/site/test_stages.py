@@ -161,7 +161,8 @@ def test_next_decides_by_the_rank_correlation_and_only_once(start, capsys):
     command.next_round(None, CONFIG)
     assert Path("stages.tsv").read_bytes() == written and "has decided on all 4" in capsys.readouterr().out
     assert (
-        "3 of 4 benchmarks are decided" in describe_plans(run)[0] and "1 have all checkpoints" in describe_plans(run)[0]
+        "3 of 4 benchmarks are decided on the first quarter of training, 1 undecided gets all checkpoints, 0 wait"
+        in describe_plans(run)[0]
     )
 
 
@@ -234,6 +235,26 @@ def test_two_stages_need_all_checkpoints_in_the_report(start):
         report_command(Path("scores.parquet"), Path("models.tsv"), Path("report"), selection="e2lm", configfile=CONFIG)
 
 
+def test_checkpoints_without_tokens_are_in_no_stage_as_they_are_in_no_curve(start):
+    """The report leaves them out where others have tokens."""
+    start()
+    models = Path("models.tsv").read_text().replace("\t33\t", "\t\t")
+    Path("models.tsv").write_text(models)
+    assert load_run(CONFIG).signal_plan.first["a"] == {*EARLY}  # the final checkpoint alone has none
+    points = Path("points.tsv").read_text().splitlines()
+    Path("bare.tsv").write_text("\n".join(row.rpartition("\t")[0] for row in points) + "\n")
+    Path("models.tsv").write_text(models.replace("org/b\tpoints.tsv", "org/b\tbare.tsv"))
+    run = load_run(CONFIG)
+    assert run.signal_plan.first["b"] == set()
+    measure(run)
+    add_stage(run)
+    assert load_run(CONFIG).signal_plan.decided["rising"].models == 1
+    Path("models.tsv").write_text(models.replace("points.tsv", "bare.tsv"))
+    with pytest.raises(InputError, match="no model has 4 checkpoints") as caught:
+        load_run(CONFIG)
+    assert "tokens_b for those of a, b, few that have none" in caught.value.hint
+
+
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
@@ -263,15 +284,22 @@ def test_the_page_says_what_was_decided_on_which_checkpoints(start):
     measure(run)
     summary, page = report(run)
     assert {one["verdict"] for one in summary["stages"]} == {"open"} and "Not looked at yet: " in page
+    assert "decides on" not in page and "Signal quality is highest on rising" in page
     add_stage(run)
     run = load_run(CONFIG)
+    summary, page = report(run)  # before the workflow ran again
+    assert "Undecided, so to be scored at all checkpoints: unsure." in page and "With all checkpoints" not in page
+    assert all(one["only_first"] for one in summary["stages"])
     measure(run)
     summary, page = report(run)
     found = {one["benchmark"]: (one["verdict"], one["checkpoints"]) for one in summary["stages"]}
     # the final scores of model b are agreement's: they are in no figure of a decided benchmark
     assert found == {"rising": ("says something", 8), "flat": ("says nothing", 8), "falling": ("says nothing", 8),
                      "unsure": ("undecided", 33)}  # fmt: skip
-    assert "The first quarter of training decides on 3 of 4 benchmarks: 1 say something early, 2 do not." in page
+    assert "The first quarter of training decides on 3 of 4 benchmarks: 1 says something early, 2 do not." in page
+    assert "Figures of 3 of 4 benchmarks rest on their first checkpoints. Do not compare their signal quality" in page
+    assert "With their first checkpoints only: signal quality is highest on rising, " in page
+    assert "With all checkpoints: it is highest on unsure, " in page and "lowest on unsure" not in page
     # on "unsure", which has all checkpoints, `few` has others than `a` and `b`; nothing that is not planned is missing
     notes = [note for note in summary["notes"] if "checkpoint(s) that others have" in note]
     assert [note.split(" lack")[0] for note in notes] == ["a, b", "few"] and all("on unsure" in note for note in notes)

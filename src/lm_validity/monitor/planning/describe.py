@@ -61,11 +61,12 @@ def describe_signal_plan(run: Run) -> str | None:
     benchmarks = Grid(run).benchmarks("signal")
     open_ones = sum(name not in plan.decided for name in benchmarks)
     whole = sum(map(len, plan.rounds.values()))
+    decided = len(benchmarks) - open_ones - whole
     parts = [
-        f"{len(benchmarks) - open_ones - whole} of {count(len(benchmarks), 'benchmark')} are decided on checkpoints of "
-        f"the first quarter of training",
-        f"{whole} have all checkpoints",
-        f"{open_ones} wait for `lm-validity next`",
+        f"{decided} of {count(len(benchmarks), 'benchmark')} {'is' if decided == 1 else 'are'} decided on the first "
+        "quarter of training",
+        f"{whole} undecided {'gets' if whole == 1 else 'get'} all checkpoints",
+        f"{open_ones} {'waits' if open_ones == 1 else 'wait'} for `lm-validity next`",
     ]
     return f"plan {plan.settings.plan}: {', '.join(parts)}. What is not planned is not missing."
 

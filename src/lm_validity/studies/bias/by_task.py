@@ -31,11 +31,9 @@ def effects_by_task(trials: pd.DataFrame, plan: BiasPlan | None = None) -> tuple
     """
     rows, there = [], subsamples_there(trials)
     for effect, (treatment, control) in EFFECTS.items():
-        both = trials.dropna(subset=[treatment, control])
-        both = both.assign(difference=(both[treatment] - both[control]) / both["total"])
+        both = _with_difference(trials, treatment, control)
         for (experiment, task), group in both.groupby(["experiment", "task"]):
-            cells = group.groupby(CELL)["difference"]
-            apart = (group["difference"] - cells.transform("mean")) / (cells.ngroups * cells.transform("size"))
+            cells, apart = group.groupby(CELL)["difference"], _apart(group)
             mean, parts = float(cells.mean().mean()), apart.groupby(group["subsample"]).sum().to_numpy()
             sizes = {"cells": cells.ngroups, "subsamples": len(parts), "trials": len(group)}
             key = str(experiment), str(task)
@@ -43,6 +41,33 @@ def effects_by_task(trials: pd.DataFrame, plan: BiasPlan | None = None) -> tuple
             bounds = interval_over_subsamples(mean, parts, least)
             rows.append(TaskEffect(*key, effect, mean, *bounds, **sizes))
     return tuple(rows)
+
+
+def _with_difference(trials: pd.DataFrame, treatment: str, control: str) -> pd.DataFrame:
+    both = trials.dropna(subset=[treatment, control])
+    return both.assign(difference=(both[treatment] - both[control]) / both["total"])
+
+
+def _apart(trials: pd.DataFrame) -> pd.Series:
+    """Of each trial of a task: (d_cs - mean_c) / (C n_c), whose sums over cells are the u_s."""
+    cells = trials.groupby(CELL)["difference"]
+    return (trials["difference"] - cells.transform("mean")) / (cells.ngroups * cells.transform("size"))
+
+
+def least_half_width(trials: pd.DataFrame, most: int) -> float:
+    """Half-width of a task's bias that cells with fewer subsamples than the task leave, however many the others get.
+
+    `trials` of one task. Those cells have all of theirs. This is the interval of `effects_by_task` with the u_s over
+    them alone, as if the other cells had no error, and with the S = `most` that the task can have. 0 without such
+    cells.
+    """
+    both = _with_difference(trials, *EFFECTS["bias"])
+    sizes = both.groupby(CELL)["difference"].transform("size")
+    full = both[sizes < both["subsample"].nunique()]
+    if full.empty:
+        return 0.0
+    parts = _apart(both).loc[full.index].groupby(full["subsample"]).sum().to_numpy()
+    return float(stats.t.ppf(1 - LEVEL / 2, most - 1) * np.sqrt(most / (most - 1) * (parts**2).sum()))
 
 
 def subsamples_there(trials: pd.DataFrame) -> dict[tuple[str, str], int]:

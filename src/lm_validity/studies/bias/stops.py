@@ -1,16 +1,19 @@
 """Where tasks stop on the width of their interval: how far each one is, and what the page says of it."""
 
+from dataclasses import replace
+
 import pandas as pd
 
 from lm_validity.config.bias_plan import BiasPlan
 from lm_validity.errors import InputError
 from lm_validity.pages.page import Section, Table
-from lm_validity.studies.bias.by_task import NO_SPREAD, effects_by_task, subsamples_there
+from lm_validity.studies.bias.by_task import NO_SPREAD, effects_by_task, least_half_width, subsamples_there
 from lm_validity.studies.bias.summary import BiasSummary, TaskEffect, TaskStop, rows_frame
 from lm_validity.summaries import Missing, is_known
 from lm_validity.words import count, listing
 
 STOPPED, OPEN, ALL, PLANNED = "stopped", "too wide", "all subsamples", "planned, not there yet"
+HOPELESS = "cannot be narrow"  # cells that have all their subsamples keep it above the width
 
 
 def task_stops(trials: pd.DataFrame, plan: BiasPlan | None) -> tuple[TaskStop, ...]:
@@ -26,9 +29,15 @@ def task_stops(trials: pd.DataFrame, plan: BiasPlan | None) -> tuple[TaskStop, .
             f"experiment {strange[0]!r} of the trials is not in the configuration.",
             f"give the configuration that they were made with; it has {', '.join(plan.most)}.",
         )
-    there = subsamples_there(trials)
+    there, by_task = subsamples_there(trials), dict(tuple(trials.groupby(["experiment", "task"])))
     rows = [row for row in effects_by_task(trials) if row.effect == "bias"]
-    return tuple(_stop(row, plan, there[row.experiment, row.task]) for row in rows)
+    stops = (_stop(row, plan, there[row.experiment, row.task]) for row in rows)
+    return tuple(
+        replace(stop, state=HOPELESS)
+        if stop.state == OPEN and least_half_width(by_task[stop.experiment, stop.task], stop.most) > plan.half_width
+        else stop
+        for stop in stops
+    )
 
 
 def _stop(row: TaskEffect, plan: BiasPlan, there: int) -> TaskStop:
@@ -49,12 +58,18 @@ def _half_width(row: TaskEffect) -> float | Missing:
 
 def stop_words(stop: TaskStop) -> str:
     """`news: 15 of 100 subsamples, stopped because the interval is ±0.0098`."""
-    width = "unknown" if isinstance(stop.half_width, Missing) else f"±{stop.half_width:.4f}"
+    if isinstance(stop.half_width, Missing):
+        found = "the interval is unknown"
+    elif stop.half_width == 0:
+        found = "all differences are the same"
+    else:
+        found = f"the interval is ±{stop.half_width:.4f}"
     why = {
-        STOPPED: f", stopped because the interval is {width}",
-        OPEN: f", to go on because the interval is {width}",
-        ALL: f", all there are; the interval is {width}",
-        PLANNED: f", more are planned and not there yet; the interval is {width}",
+        STOPPED: f", stopped because {found}",
+        OPEN: f", to go on because {found}",
+        ALL: f", all there are; {found}",
+        HOPELESS: f", stopped though {found}: the cells that have all their subsamples keep it too wide",
+        PLANNED: f", more are planned and not there yet; {found}",
     }
     return f"{stop.task}: {stop.subsamples} of {stop.most} subsamples{why[stop.state]}"
 
@@ -90,7 +105,7 @@ def _sentence(summary: BiasSummary, experiment: str) -> str:
     start = f"{experiment}: " if len(summary.experiments) > 1 else ""
     if not own:
         return ""
-    numbers = {state: sum(stop.state == state for stop in own) for state in (STOPPED, OPEN, PLANNED)}
+    numbers = {state: sum(stop.state == state for stop in own) for state in (STOPPED, OPEN, PLANNED, HOPELESS)}
     text = (
         f"{start}{numbers[STOPPED]} of {count(len(own), 'task')} stopped before all {own[0].most} subsamples; the mean "
         f"number is {sum(stop.subsamples for stop in own) / len(own):.1f}."
@@ -98,6 +113,9 @@ def _sentence(summary: BiasSummary, experiment: str) -> str:
     if numbers[OPEN]:
         waiting = listing((stop.task for stop in own if stop.state == OPEN), 6)
         text += f" Still too wide: {waiting}. `lm-validity next` adds a batch."
+    if numbers[HOPELESS]:
+        waiting = listing((stop.task for stop in own if stop.state == HOPELESS), 6)
+        text += f" Cells that have all their subsamples keep these too wide, so they get no more: {waiting}."
     if numbers[PLANNED]:
         waiting = listing((stop.task for stop in own if stop.state == PLANNED), 6)
         text += f" Planned batches are not there yet: {waiting}."

@@ -75,7 +75,7 @@ class TaskStop:
 
     `subsamples` with both arms of the bias, of the experiment's `most`; half_width: of the interval as it was looked
     at, 0 where all differences are the same; stop_at: the width to reach. state: "stopped", "too wide",
-    "planned, not there yet" or "all subsamples".
+    "planned, not there yet", "cannot be narrow" or "all subsamples".
     """
 
     experiment: str

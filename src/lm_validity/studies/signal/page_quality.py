@@ -32,14 +32,13 @@ def quality_findings(summary: SignalSummary) -> list[Finding]:
     if not known:
         return [Finding("No signal quality can be computed.", basis)]
     order = sorted(known, key=lambda name: -number(known[name].signal_quality))
-
-    def described(name: str) -> str:
-        interval = known[name].signal_quality_interval
-        return f"{name}, {with_interval(number(known[name].signal_quality), interval if is_known(interval) else None)}"
-
-    sentence = f"Signal quality is highest on {described(order[0])}"
-    if len(order) > 1:
-        sentence += f", and lowest on {described(order[-1])}"
+    early = {one.benchmark for one in summary.stages if one.only_first}
+    first, whole = [name for name in order if name in early], [name for name in order if name not in early]
+    if first and whole:  # fewer checkpoints give other values: each kind by itself
+        sentence = f"With their first checkpoints only: signal quality is {_extremes(known, first)}"
+        sentence += f". With all checkpoints: it is {_extremes(known, whole)}"
+    else:
+        sentence = f"Signal quality is {_extremes(known, order)}"
     if not isinstance(summary.noise, Missing):
         sentence += (
             f". A curve of {summary.noise.checkpoints} checkpoints that learns nothing scores "
@@ -47,6 +46,17 @@ def quality_findings(summary: SignalSummary) -> list[Finding]:
             "drifts like a random walk"
         )
     return [Finding(sentence + ".", basis), *_noise_findings(known, order), *_chance_findings(summary.benchmarks)]
+
+
+def _extremes(known: dict[str, BenchmarkQuality], order: list[str]) -> str:
+    """`highest on a, 0.90 (…), and lowest on b, 0.20 (…)`, of benchmarks in falling `order`."""
+
+    def described(name: str) -> str:
+        interval = known[name].signal_quality_interval
+        return f"{name}, {with_interval(number(known[name].signal_quality), interval if is_known(interval) else None)}"
+
+    lowest = f", and lowest on {described(order[-1])}" if len(order) > 1 else ""
+    return f"highest on {described(order[0])}{lowest}"
 
 
 def _noise_findings(known: dict[str, BenchmarkQuality], order: list[str]) -> list[Finding]:

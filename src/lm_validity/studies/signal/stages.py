@@ -49,21 +49,18 @@ def stages_of(learning: LearningCurves, plan: SignalPlan | None) -> tuple[Stage,
         row, most = plan.decided.get(benchmark), max(len(curve.values) for curve in curves.values())
         if row is None:
             not_yet = Missing("`lm-validity next` has not looked at it yet.")
-            found.append(Stage(benchmark, OPEN, not_yet, 0, most))
+            found.append(Stage(benchmark, OPEN, not_yet, 0, most, only_first=True))
         else:
             value = NO_CURVE if row.rank_correlation is None else row.rank_correlation
-            found.append(Stage(benchmark, row.verdict, value, row.models or 0, most))
+            waits = any(set(curve.checkpoints) <= plan.first.get(model, set()) for model, curve in curves.items())
+            early = waits or row.verdict != "undecided"
+            found.append(Stage(benchmark, row.verdict, value, row.models or 0, most, early))
     return tuple(found)
-
-
-def is_early(verdict: str) -> bool:
-    """Whether a benchmark with this verdict has scores of the first stage only."""
-    return verdict != "undecided"
 
 
 def without_the_end(summary: SignalSummary) -> SignalSummary:
     """The summary without what it says of the end of training, on benchmarks that have their first checkpoints only."""
-    early = {one.benchmark for one in summary.stages if is_early(one.verdict)}
+    early = {one.benchmark for one in summary.stages if one.only_first}
     return replace(
         summary,
         benchmarks={name: _early(one) if name in early else one for name, one in summary.benchmarks.items()},
@@ -109,17 +106,25 @@ def stage_findings(summary: SignalSummary) -> list[Finding]:
         verdict: [one.benchmark for one in summary.stages if one.verdict == verdict]
         for verdict in ("says something", "says nothing", "undecided", OPEN)
     }
-    decided = len(names["says something"]) + len(names["says nothing"])
-    text = (
-        f"The first quarter of training decides on {decided} of {count(len(summary.stages), 'benchmark')}: "
-        f"{len(names['says something'])} say something early, {len(names['says nothing'])} do not."
-    )
+    positive, negative, parts = len(names["says something"]), len(names["says nothing"]), []
+    if positive or negative:
+        parts.append(
+            f"The first quarter of training decides on {positive + negative} of "
+            f"{count(len(summary.stages), 'benchmark')}: {positive} {'says' if positive == 1 else 'say'} something "
+            f"early, {negative} {'does' if negative == 1 else 'do'} not."
+        )
     if names["undecided"]:
-        text += f" The others have all checkpoints: {listing(names['undecided'], 8)}."
+        parts.append(f"Undecided, so to be scored at all checkpoints: {listing(names['undecided'], 8)}.")
     if names[OPEN]:
-        text += f" Not looked at yet: {listing(names[OPEN], 8)}; `lm-validity next` does it."
-    return [Finding(text, "Figures of decided benchmarks rest on their first checkpoints; do not compare their signal "
-                          "quality with that of the others.")]  # fmt: skip
+        parts.append(f"Not looked at yet: {listing(names[OPEN], 8)}; `lm-validity next` does it.")
+    early = sum(one.only_first for one in summary.stages)
+    basis = "Figures rest on the first checkpoints." if early else ""
+    if 0 < early < len(summary.stages):
+        basis = (
+            f"Figures of {early} of {len(summary.stages)} benchmarks rest on their first checkpoints. Do not compare "
+            "their signal quality with that of the others."
+        )
+    return [Finding(" ".join(parts), basis)]
 
 
 def stage_section(summary: SignalSummary) -> Section | None:

@@ -326,14 +326,16 @@ class NoiseLevel:
 @dataclass(frozen=True)
 class Stage:
     """What the first stage of a study in two stages said of a benchmark: its verdict ("says something", "says nothing",
-    "undecided", or "open" before anybody looked), the mean rank correlation and the models that it rests on; and the
-    most checkpoints of a model that the page's other figures of the benchmark rest on."""
+    "undecided", or "open" before anybody looked), the mean rank correlation and the models that it rests on; the
+    most checkpoints of a model that the page's other figures of the benchmark rest on, and whether a
+    model that has a first stage has no others (`only_first`)."""
 
     benchmark: str
     verdict: str
     rank_correlation: Value
     models: int
     checkpoints: int
+    only_first: bool
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ def test_a_bias_study_that_stops_on_widths_runs_batch_after_batch(project):
 
 def test_a_signal_study_in_two_stages_scores_early_checkpoints_first(project):
     """The competition's: 8 of 27 checkpoints of all benchmarks, then the other 19 of those that are undecided."""
-    (project.folder / "stages.yaml").write_text("signal: { plan: stages.tsv }\n")
+    (project.folder / "stages.yaml").write_text("signal: { plan: stages.tsv }\nreports: { checkpoints: all }\n")
     configuration = ("--configfile", "config/paper/early_training.yaml", "stages.yaml")
     command = project.snakemake_command("-n", "--quiet", "rules", *configuration)
     first = jobs(project.run(*command).stdout)

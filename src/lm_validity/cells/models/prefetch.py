@@ -33,10 +33,11 @@ ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken")
 
 
-def prefetch_model(model: Model, chat: bool = True) -> dict:
+def prefetch_model(model: Model, chat: bool = True, causal: bool = True) -> dict:
     """Fetch (or find) a model with its checkpoints; the record that jobs read.
 
-    chat: whether instruction-tuned models are asked in their chat template, which must then be there.
+    chat: whether instruction-tuned models are asked in their chat template, which must then be there. causal: whether
+    what is not a causal language model is refused; the bias study takes masked ones too.
     Keys: model, path, revision, checkpoints {name: {path, subfolder, revision, digest, adapter}}, chat_template,
     architecture, context_length; chat_date where the chat template prints a date, ignored_generation_settings where
     the model's generation_config.json has some, position_switch where positions beyond it are encoded otherwise,
@@ -55,7 +56,7 @@ def prefetch_model(model: Model, chat: bool = True) -> dict:
     folder, sha = Path(final["path"]), final["revision"]
     own = Path(final["adapter"]["path"]) if "adapter" in final else None
     weights = folder / (final["subfolder"] or "")
-    configuration = _read_configuration(model, weights)
+    configuration = _read_configuration(model, weights, causal)
     places = [place for place in (own, weights) if place and any(place.glob("tokenizer*"))]
     tokenizer = [*places, folder][0]  # where `load_language_model` takes it from
     template = read_chat_template(tokenizer)
@@ -268,7 +269,7 @@ def _wanted(name: str, folders: tuple[str, ...]) -> bool:
     return f"{folder}/" * bool(folder) in folders and any(Path(file).match(pattern) for pattern in MODEL_FILES)
 
 
-def _read_configuration(model: Model, folder: Path) -> dict:
+def _read_configuration(model: Model, folder: Path, causal: bool) -> dict:
     if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
         raise InputError(
             f"model {model.model!r}: {model.path} is a PEFT adapter, not a model.",
@@ -281,7 +282,7 @@ def _read_configuration(model: Model, folder: Path) -> dict:
             f"model {model.model!r}: {folder / 'config.json'} cannot be read ({error}).",
             "a model folder is what save_pretrained writes.",
         ) from None
-    wrong = why_not_causal(configuration)
+    wrong = why_not_causal(configuration) if causal else None
     if wrong is not None:
         raise InputError(f"model {model.model!r}: {wrong[0]}.", f"{wrong[1]}.")
     return configuration

@@ -25,7 +25,8 @@ log = logging.getLogger(__name__)
 def prefetch_language_model(run: Run, language_model: str) -> dict:
     """Fetch a language model at a pinned revision, or take a local folder; the record of `prefetch.prefetch_model`."""
     row = run.language_models[language_model]
-    return prefetch_model(Model(model=language_model, path=row.path, revision=row.revision, dtype=row.dtype))
+    model = Model(model=language_model, path=row.path, revision=row.revision, dtype=row.dtype)
+    return prefetch_model(model, causal=row.architecture == "causal")
 
 
 def prefetch_trial_task(run: Run, task: str) -> dict:

@@ -80,7 +80,7 @@ def test_agreement_within_and_between_categories(reports):
     assert tau[DIRECT]["by_category"]["Math"]["Math"] == near(0.553308)
     assert tau[PREPARED]["by_category"]["Math"]["Math"] == near(0.840088)
     page = (reports["folder"] / "agreement" / "page.json").read_text(encoding="utf-8")
-    assert "Mean tau: 0.57 within and 0.50 between categories directly, 0.77 within and 0.75 between" in page
+    assert "0.57 within and 0.50 between" in page and "0.77 within and 0.75 between" in page
     # the authors' heatmaps round each tau to three decimals first: hence the tolerance of one in the second
     names = ["LU", "CR", "QA", "PBC", "Math", "Med"]
     for protocol, printed in (

@@ -230,5 +230,5 @@ def test_the_whole_report(table, tmp_path):
     assert certain <= set(outside["equations"]) <= certain | {(50, 100, "+")}
     assert outside["notebooks"] == [] and outside["overdispersed"] == []
     page = (tmp_path / "bias" / "index.html").read_text()
-    assert "Which model is fitted decides what one would conclude" in page
+    assert "The conclusion depends on the model that is fitted" in page
     assert "Mixed provenance" in page

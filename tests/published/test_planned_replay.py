@@ -35,13 +35,6 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def table() -> sparse_grid.Published:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(ROOT)
-        return sparse_grid.Published()
-
-
-@pytest.fixture(scope="module")
 def case(table) -> sparse_grid.Case:
     """The default plan with seed 0."""
     return next(sparse_grid.cases(table, 0))
@@ -73,13 +66,9 @@ def replayed(case, tmp_path_factory) -> Project:
 
 
 def test_the_page_has_the_headline_of_the_same_seed_without_the_workflow(replayed, table, case):
-    check_headline(replayed, table, case)
-
-
-def check_headline(project: Project, table: sparse_grid.Published, case: sparse_grid.Case) -> None:
     """Against `measure` of the same plan: the fit takes other cells to find its weights, so ranks may differ a bit."""
     expected = sparse_grid.measure(table, case, 0)
-    summary = json.loads((project.folder / RESULTS / "reports/agreement/summary.json").read_text())
+    summary = json.loads((replayed.folder / RESULTS / "reports/agreement/summary.json").read_text())
     found = summary["incomplete"][PREPARED]
     assert (found["cells"], found["missing"], found["unplanned"], found["by_scores"]) == (736, 728, 728, 0)
     assert found["kendall_tau"]["mean"] == pytest.approx(expected["pooled"], abs=1e-12)
@@ -90,10 +79,10 @@ def check_headline(project: Project, table: sparse_grid.Published, case: sparse_
     assert np.mean((low <= truth) & (truth <= high)) >= 0.92
     tau = kendall_tau(-ranks["rank"].to_numpy(float), mean_standing(table.scores))
     assert tau >= 0.94 and tau == pytest.approx(expected["ranking tau"], abs=0.01)
-    page = json.loads((project.folder / RESULTS / "reports/agreement/page.json").read_text())
+    page = json.loads((replayed.folder / RESULTS / "reports/agreement/page.json").read_text())
     assert any("736 of 1,464 cells were measured" in one["sentence"] for one in page["findings"])
     # direct scores of all, 61 models of which 24 plainly and in chat; a planned cell is tuned with 3 rates
-    said = project.lm_validity("status", "--configfile", str(CONFIG), "--no-matrix").stdout
+    said = replayed.lm_validity("status", "--configfile", str(CONFIG), "--no-matrix").stdout
     assert " cells done (100.0%)." in said and "736 of 1,464" in said
 
 

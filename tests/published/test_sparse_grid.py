@@ -40,13 +40,6 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def table() -> sparse_grid.Published:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(ROOT)
-        return sparse_grid.Published()
-
-
-@pytest.fixture(scope="module")
 def rows(table) -> pd.DataFrame:
     """The published scores of the 24 benchmarks."""
     found = read_lm_harmony(sparse_grid.PUBLISHED / "scores.json")

@@ -8,6 +8,7 @@ from lm_validity.cells.runner import run_job
 from lm_validity.config.load import build_run
 from lm_validity.errors import InputError
 from lm_validity.files import write_json
+from lm_validity.run.rules import RULES
 from lm_validity.run.trial_plans import make_plan
 from lm_validity.run.workspace import Workspace
 
@@ -75,6 +76,17 @@ def test_recipes_hold_what_changes_numbers(make_workspace):
         assert not set(folders(**change).values()) & set(before.values()), change
     trained = folders(training={"epochs": 7})
     assert {key[1].split(".")[0] for key in before if trained[key] == before[key]} == {"ask", "pack"}
+
+
+def test_recipes_of_adapters_on_a_gpu_name_how_masks_are_drawn(make_workspace):
+    def named(**changes):
+        workspace = make_workspace(**changes)
+        rule = RULES["pretrain_on_test"]
+        found = cells(workspace).items()
+        return {key[1].split(".")[0] for key, cell in found if "dropout_masks" in rule.recipe(workspace, cell)}
+
+    assert named() == {"ask", "pack"}  # the zero-shot experiments, whose size class has a GPU
+    assert named(zero_shot={"dropout": 0}) == set()
 
 
 def test_a_task_that_was_not_fetched_is_named_with_the_command(make_workspace):

@@ -154,6 +154,12 @@ class Rule(ABC, Generic[CellT, RowT]):
         """The size class of a model of this rule."""
         return size_class(run, self.row(run, model))
 
+    def mask_settings(self, run: Run, model: str, dropout: float) -> dict[str, str]:
+        """What a recipe says of LoRA's dropout on a GPU, which draws the masks of a block at once. Before, it drew them
+        layer by layer and dropped other elements. A CPU still does, so nothing is said there."""
+        on_a_gpu = self.size_class(run, model).gpu > 0 and run.configuration.evaluation.device != "cpu"
+        return {"dropout_masks": "of a block"} if dropout and on_a_gpu else {}
+
     @abstractmethod
     def minutes(self, run: Run, job: Job[CellT], attempt: int = 1) -> int:
         """Minutes that a job asks for: what its cells need by size class, times the attempt."""

@@ -85,8 +85,7 @@ class FinetuneAdapter(BenchmarkRule):
         model, settings = workspace.model_record(cell.model), self.training_settings(workspace.run, cell.benchmark)
         if settings["target_modules"] == "all-linear" and "all_linear" in model:
             settings["all_linear"] = model["all_linear"]  # before, experts without adapters: other cells
-        if settings["dropout"] and self._on_gpu(workspace.run, cell):
-            settings["dropout_masks"] = "of a block"  # before, layer by layer: a GPU drops other elements
+        settings |= self.mask_settings(workspace.run, cell.model, settings["dropout"])
         return (
             self.scoring_recipe(workspace, cell, given(cell.prompt))
             | settings
@@ -98,10 +97,6 @@ class FinetuneAdapter(BenchmarkRule):
                 "seed": cell.seed,
             }
         )
-
-    def _on_gpu(self, run: Run, cell: BenchmarkCell) -> bool:
-        gpus = run.configuration.size_classes[run.models[cell.model].size_class].gpu
-        return gpus > 0 and run.configuration.evaluation.device != "cpu"
 
     # ---- what it costs ------------------------------------------------------------------------------------------
 

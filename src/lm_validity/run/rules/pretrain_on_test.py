@@ -88,7 +88,11 @@ class PretrainOnTest(Rule[TrialCell, LanguageModel]):
     def recipe(self, workspace: "Workspace", cell: TrialCell) -> dict[str, Any]:
         from lm_validity.run.trial_plans import make_plan
 
-        return make_plan(workspace, cell).recipe() | {"subsamples": [cell.first, cell.last]}
+        settings = {"subsamples": [cell.first, cell.last]}
+        plan, run = make_plan(workspace, cell), workspace.run
+        adapter = plan.pretraining.adapter
+        masks = self.mask_settings(run, cell.model, adapter.dropout) if adapter is not None else {}
+        return plan.recipe() | settings | masks
 
     # ---- what it costs ------------------------------------------------------------------------------------------
 

@@ -31,7 +31,7 @@ _DISTANCES = {
 _TAUS = {
     f"tau.{DIRECT}": UNDER[DIRECT],
     f"tau.{PREPARED}": UNDER[PREPARED],
-    f"tau_within_2.{DIRECT}": f"{UNDER[DIRECT]} among models at most 2× apart in size",
+    f"tau_within_2.{DIRECT}": "among directly evaluated models at most 2× apart in size",
 }
 
 

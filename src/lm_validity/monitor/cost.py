@@ -207,7 +207,8 @@ def _cells_by_model(run: Run) -> dict[tuple[str, str], list]:
     found: dict[tuple[str, str], list] = {}
     for job in Grid(run).jobs.values():
         if not rule_of(job).on_login_node:
-            found.setdefault((job.rule, job.model), []).extend(job.cells)
+            for cell in job.cells:
+                found.setdefault((job.rule, cell.model), []).append(cell)
     return found
 
 

@@ -12,7 +12,7 @@ import importlib.metadata
 import time
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lm_validity.config.load import Run
 from lm_validity.config.sheets import Benchmark, Model
@@ -62,7 +62,7 @@ class ReplayWorker:
             "leave the model or the benchmark out of the sheets, or complete the file.",
         )
 
-    def _evaluation(self, cell: BenchmarkCell, served: Served) -> dict:
+    def _evaluation(self, cell: BenchmarkCell, served: Served) -> dict[str, Any]:
         metric = self.run.benchmarks[cell.benchmark].metric
         return {
             "metrics": {metric: {"value": served.value, "stderr": served.stderr}},
@@ -72,7 +72,7 @@ class ReplayWorker:
             "source": f"{served.source}:test" if cell.split == "validation" else served.source,
         }
 
-    def _sidecar(self, started: float) -> dict:
+    def _sidecar(self, started: float) -> dict[str, Any]:
         path, digest = self.workspace.served
         return {
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
@@ -82,7 +82,7 @@ class ReplayWorker:
         }
 
 
-def _training(cell: BenchmarkCell, served: Served) -> dict:
+def _training(cell: BenchmarkCell, served: Served) -> dict[str, Any]:
     """What a fine-tune of the real kind records, as far as a selection reads it."""
     return {
         "epochs": [],
@@ -144,7 +144,7 @@ def read_served(path: str, digest: str) -> dict[tuple[object, ...], Served]:
 # ---- what the login node writes down -----------------------------------------------------------------------------
 
 
-def model_record(run: Run, row: Model) -> dict:
+def model_record(run: Run, row: Model) -> dict[str, Any]:
     """A model's record, as `prefetch_model` writes it, without fetching anything."""
     sha = _check_listed(run, 0, {row.model, row.path}, f"model {row.model!r} ({row.path})")
     point = {"path": row.path, "subfolder": None, "revision": None, "digest": f"{row.path} replayed", "files": None}
@@ -160,7 +160,7 @@ def model_record(run: Run, row: Model) -> dict:
     }
 
 
-def benchmark_record(run: Run, row: Benchmark) -> dict:
+def benchmark_record(run: Run, row: Benchmark) -> dict[str, Any]:
     """A benchmark's record, as `prefetch_benchmark` writes it, without its data set."""
     sha = _check_listed(run, 2, {row.benchmark}, f"benchmark {row.benchmark!r}")
     return {
@@ -174,7 +174,7 @@ def benchmark_record(run: Run, row: Benchmark) -> dict:
     }
 
 
-def split_record(workspace: Workspace, split: str) -> dict:
+def split_record(workspace: Workspace, split: str) -> dict[str, Any]:
     """A split's file: there are no documents to divide."""
     return {"split": split, "documents": 0, "digest": "replayed", "replay": workspace.replay}
 

@@ -130,7 +130,7 @@ def write_splits(workspace: Workspace, benchmark: str) -> None:
     write_documents(benchmark, task, documents(task, splits.test), texts)
 
 
-def _check_wording(workspace: Workspace, benchmark: str, docs: Sequence[dict]) -> None:
+def _check_wording(workspace: Workspace, benchmark: str, docs: Sequence[dict[str, Any]]) -> None:
     """Raise InputError where another wording of a benchmark does not ask its questions, which are split first.
 
     Its documents are the benchmark's in the same order: equal in every column that both have.

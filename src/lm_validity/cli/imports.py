@@ -1,5 +1,6 @@
 """`lm-validity import …`: score files of others into our tables."""
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated
 
@@ -143,6 +144,6 @@ def _pairs(text: str) -> dict[str, str]:
     return pairs
 
 
-def _one_of(option: str, value: str | None, known: tuple) -> None:
+def _one_of(option: str, value: str | None, known: Collection[str | None]) -> None:
     if value not in known:
         raise InputError(f"{option} {value}: not known.", f"one of {', '.join(filter(None, known))}.")

@@ -28,7 +28,7 @@ class Benchmark:
     name: str
     output_type: str
     category: str
-    rows: Callable[[World, str], list[dict]]
+    rows: Callable[[World, str], list[dict[str, Any]]]
     studies: tuple[str, ...] = ("agreement",)
     splits: tuple[str, ...] = SPLITS
     mutual_information: bool = False
@@ -49,7 +49,7 @@ def _facts(name: str, category: str, output_type: str = "multiple_choice", **opt
     return Benchmark(name, output_type, category, lambda world, split: fact_items(world, name, name, split), **options)
 
 
-def _without_validation(world: World, split: str) -> list[dict]:
+def _without_validation(world: World, split: str) -> list[dict[str, Any]]:
     """Training rows include those that others keep for validation: who fine-tunes must carve some off."""
     rows = fact_items(world, "dialogue", "dialogue", split)
     return rows + fact_items(world, "dialogue", "dialogue", "validation") if split == "training" else rows
@@ -125,7 +125,7 @@ def task_yaml(benchmark: Benchmark) -> str:
     return function + yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
 
 
-def _fields(benchmark: Benchmark) -> dict:
+def _fields(benchmark: Benchmark) -> dict[str, Any]:
     """What differs by output type: rendering, metrics, generation."""
     if benchmark.output_type == "loglikelihood_rolling":
         metrics = [
@@ -153,5 +153,5 @@ def _fields(benchmark: Benchmark) -> dict:
     }
 
 
-def _metric(name: str, aggregation: str, higher_is_better: bool) -> dict:
+def _metric(name: str, aggregation: str, higher_is_better: bool) -> dict[str, Any]:
     return {"metric": name, "aggregation": aggregation, "higher_is_better": higher_is_better}

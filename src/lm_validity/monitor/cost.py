@@ -67,7 +67,7 @@ class Estimator:
         """Expected bytes of a cell in the store."""
         return self.workload.stored_bytes(cell) * self._correction(self._stored, cell)
 
-    def _correction(self, found: dict, cell: Cell) -> float:
+    def _correction(self, found: dict[tuple[str, ...], float], cell: Cell) -> float:
         return correction(found, cell.rule, rule_of(cell).row(self.run, cell.model).size_class)
 
     def is_calibrated(self, rule: str) -> bool:
@@ -188,7 +188,7 @@ def needs(estimator: Estimator, unfinished: Collection[Cell] | None = None) -> l
     return list(found.values())
 
 
-def memory_by_class(estimator: Estimator) -> dict[str, dict]:
+def memory_by_class(estimator: Estimator) -> dict[str, dict[str, Any]]:
     """size class -> models, what a first attempt asks for, and the largest measured and expected GPU memory."""
     run, found = estimator.run, dict[str, dict[str, Any]]()
     for model in Grid(run).used_rows:
@@ -203,8 +203,8 @@ def memory_by_class(estimator: Estimator) -> dict[str, dict]:
     return found
 
 
-def _cells_by_model(run: Run) -> dict[tuple[str, str], list]:
-    found: dict[tuple[str, str], list] = {}
+def _cells_by_model(run: Run) -> dict[tuple[str, str], list[Cell]]:
+    found: dict[tuple[str, str], list[Cell]] = {}
     for job in Grid(run).jobs.values():
         if not rule_of(job).on_login_node:
             for cell in job.cells:
@@ -212,7 +212,7 @@ def _cells_by_model(run: Run) -> dict[tuple[str, str], list]:
     return found
 
 
-def _read_sidecar(folder: Path) -> dict | None:
+def _read_sidecar(folder: Path) -> dict[str, Any] | None:
     """A finished cell's sidecar, unless it is a replay's or has no time."""
     try:
         sidecar = read_json(folder / "sidecar.json")

@@ -3,6 +3,7 @@
 import importlib.metadata
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 from lm_validity.config.load import Run
 from lm_validity.config.sheets import Model
@@ -120,7 +121,7 @@ def quantization_problems(run: Run) -> list[Problem]:
     return [Problem("bitsandbytes", "is not installed, and bias.zero_shot.quantization is nf4", INSTALL_NF4)]
 
 
-def _record(path: Path) -> dict | None:
+def _record(path: Path) -> dict[str, Any] | None:
     try:
         return read_json(path)
     except (OSError, ValueError):

@@ -33,7 +33,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -141,7 +141,7 @@ def write_page(page: Page, output: str | Path) -> None:
     write_text(output / "index.html", render([document], title=page.title))
 
 
-def page_document(page: Page) -> dict:
+def page_document(page: Page) -> dict[str, Any]:
     """The page as JSON: texts, Vega-Lite specifications, table cells with what is shown and what is sorted by."""
     sections = [_section_document(section) for section in page.sections]
     return {
@@ -159,7 +159,7 @@ def page_document(page: Page) -> dict:
 _CONTENT = ("finding", "figures", "tables", "notes")
 
 
-def _section_document(section: Section) -> dict:
+def _section_document(section: Section) -> dict[str, Any]:
     return {
         "title": section.title,
         "finding": section.finding,
@@ -171,7 +171,7 @@ def _section_document(section: Section) -> dict:
 
 
 def render(
-    documents: Sequence[dict],
+    documents: Sequence[dict[str, Any]],
     title: str,
     *,
     folders: Mapping[str, str] | None = None,
@@ -212,7 +212,7 @@ def _deflated(text: str) -> str:
     return base64.b64encode(zlib.compress(text.encode())).decode("ascii")
 
 
-def _packed_rows(table: dict) -> str:
+def _packed_rows(table: dict[str, Any]) -> str:
     """The rows of a table document: by column the values, and what a cell shows where that is not the value itself."""
     columns = list(zip(*table["rows"], strict=True)) or [() for _ in table["columns"]]
     shown = [
@@ -224,11 +224,11 @@ def _packed_rows(table: dict) -> str:
     )
 
 
-def _is_formatted(values: Sequence) -> bool:
+def _is_formatted(values: Sequence[object]) -> bool:
     return any(value is not None and not isinstance(value, str) for value in values)
 
 
-def _findings_shown(documents: Sequence[dict]) -> dict[str, int]:
+def _findings_shown(documents: Sequence[dict[str, Any]]) -> dict[str, int]:
     """How many of its first findings each report shows: in turns, until `FINDINGS_SHOWN` are."""
     shown = dict.fromkeys((document["name"] for document in documents), 0)
     places = [
@@ -240,7 +240,7 @@ def _findings_shown(documents: Sequence[dict]) -> dict[str, int]:
     return shown
 
 
-def _figure_document(figure: Figure) -> dict | None:
+def _figure_document(figure: Figure) -> dict[str, Any] | None:
     """The figure as JSON, wide enough for its labels; None where it would show no value."""
     spec = vega_lite(figure.chart)
     if is_empty(spec):
@@ -256,7 +256,7 @@ def _figure_document(figure: Figure) -> dict | None:
     }
 
 
-def _table_document(table: Table) -> dict:
+def _table_document(table: Table) -> dict[str, Any]:
     frame = _without_missing(table.frame)
     columns = [
         {
@@ -329,7 +329,7 @@ def _check_names(page: Page) -> None:
             raise ValueError(f"{kind} of the page {page.name!r} with a bad or repeated name: {wrong}")
 
 
-def _families(figures: Sequence[dict]) -> list[str]:
+def _families(figures: Sequence[dict[str, Any]]) -> list[str]:
     """Families that a figure can focus, for the filter's buttons."""
     found: set[str] = set()
 

@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lm_validity.config.load import Run
 from lm_validity.config.sections import SizeClass
@@ -30,8 +30,8 @@ class Question(NamedTuple):
     """config: of a config.json. settings: what else memory depends on. verified: whether the config is the model's
     own file, and not a known shape of its name."""
 
-    config: dict
-    settings: dict
+    config: dict[str, Any]
+    settings: dict[str, Any]
     verified: bool
 
     @property
@@ -78,7 +78,7 @@ def question_of(run: Run, row: Model) -> Question | None:
     return Question(*config[:1], settings, config[1])
 
 
-def config_of(run: Run, row: Model) -> tuple[dict, bool] | None:
+def config_of(run: Run, row: Model) -> tuple[dict[str, Any], bool] | None:
     """(config.json, whether it is the model's own): as fetched, from a folder, or a known shape."""
     folders = []
     try:
@@ -100,7 +100,7 @@ def config_of(run: Run, row: Model) -> tuple[dict, bool] | None:
 
 
 @cache
-def _known_shapes() -> dict[str, dict]:
+def _known_shapes() -> dict[str, dict[str, Any]]:
     """Hub id -> config.json as far as memory depends on it, of the published grid's models; nobody has compared them
     with the files on the hub."""
     entries = read_json(Path(__file__).with_name("known_shapes.json"))
@@ -123,7 +123,7 @@ class Rehearsal:
     training: dict[int, float]
     checkpointed: dict[int, float]
     refused: str | None
-    details: dict
+    details: dict[str, Any]
 
     def training_peak(self, micro_batch: int, checkpointing: bool) -> float | None:
         """Bytes at a micro-batch, at the next larger one that was rehearsed; None where there is none."""

@@ -6,6 +6,7 @@ A guess is a value that nobody gave. The column `guessed` of each sheet names th
 import math
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 
@@ -173,7 +174,7 @@ def _short(names: pd.Series, limit: int = 4) -> str:
     return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
 
 
-def _marked(row: dict, known: tuple[str, ...]) -> dict:
+def _marked(row: dict[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
     """The row with the names of its guessed columns."""
     return row | {
         "guessed": ",".join(name for name, value in row.items() if value is not None and name not in known) or None

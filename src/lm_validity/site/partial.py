@@ -1,6 +1,7 @@
 """Reports of an unfinished run: from the cells that exist, with a list of those that do not."""
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -55,7 +56,7 @@ def mark_unfinished(folder: Path, missing: list[str]) -> None:
     write_json(folder / "summary.json", read_json(folder / "summary.json") | {"missing": missing})
 
 
-def _reports(run: Run, tables: Path, with_items: bool) -> dict:
+def _reports(run: Run, tables: Path, with_items: bool) -> dict[str, Callable[[Path], None]]:
     """name -> function of the output folder, for the studies of the configuration."""
     from lm_validity.studies.agreement.factors.report import report_factors
     from lm_validity.studies.agreement.report import report_agreement

@@ -5,6 +5,7 @@ not fit into the memory of a laptop. Columns are therefore read one at a time wi
 into numpy.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -98,7 +99,9 @@ class _Cells:
     """How the sorted rows of a benchmark fall into cells (model, checkpoint), each with the same
     documents."""
 
-    def __init__(self, path: Path, benchmark: str, codes: dict, order: np.ndarray):
+    def __init__(
+        self, path: Path, benchmark: str, codes: Mapping[str, tuple[np.ndarray, np.ndarray]], order: np.ndarray
+    ):
         self.where = f"{path}: benchmark {benchmark!r}"
         model, checkpoint, document = (codes[name][0][order] for name in ("model", "checkpoint", "doc_id"))
         self._names = {name: codes[name][1] for name in codes}
@@ -318,7 +321,12 @@ def _lengths(
 
 
 def _model_items(
-    cells: _Cells, index: int, progress: dict, correct: np.ndarray, lists: dict, tokens: np.ndarray | None
+    cells: _Cells,
+    index: int,
+    progress: Mapping[str, np.ndarray],
+    correct: np.ndarray,
+    lists: Mapping[str, np.ndarray | None],
+    tokens: np.ndarray | None,
 ) -> ModelItems:
     here = np.flatnonzero(cells.cell_models == cells.models[index])
     here = here[training_order(progress["iteration"][here], progress["tokens_b"][here])]

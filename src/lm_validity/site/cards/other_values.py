@@ -1,7 +1,8 @@
 """A card's values on training, text seen, splits, prompts and items."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from lm_validity.files import read_json
 from lm_validity.site.cards.card import Value
@@ -54,7 +55,12 @@ def signal_values(sources: CardSources, benchmark: str) -> Iterator[Value]:
 
 
 def _signal(
-    sources: CardSources, name: str, keys: tuple, interval_keys: tuple | None, basis: dict, without: str = ""
+    sources: CardSources,
+    name: str,
+    keys: tuple[str, ...],
+    interval_keys: tuple[str, ...] | None,
+    basis: Mapping[str, Any],
+    without: str = "",
 ) -> Value:
     value = sources.find("signal", *keys)
     if value is None:

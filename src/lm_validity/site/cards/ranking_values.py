@@ -1,6 +1,6 @@
 """A card's values on how a benchmark ranks models: range, reliability, resolution, agreement."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lm_validity.site.cards.card import Value
@@ -45,7 +45,7 @@ def ranking_values(sources: CardSources, benchmark: str) -> Iterator[Value]:
         yield from _agreement(sources, benchmark, protocol)
 
 
-def _chance(sources: CardSources, facts: dict) -> Value:
+def _chance(sources: CardSources, facts: Mapping[str, Any]) -> Value:
     if facts["chance"] is not None:
         return measured("chance", None, float(facts["chance"]))
     found = sources.find("signal", "benchmarks", facts["benchmark"], "chance")
@@ -150,7 +150,7 @@ def _paired(sources: CardSources, benchmark: str, protocol: str) -> Value:
     return measured("paired_difference", protocol, row[key], None, "", pairs=row["neighbours"], items=row["items"])
 
 
-def item_row(sources: CardSources, benchmark: str, protocol: str) -> tuple[dict | None, tuple[str, str]]:
+def item_row(sources: CardSources, benchmark: str, protocol: str) -> tuple[dict[str, Any] | None, tuple[str, str]]:
     """The items report's row of a benchmark and protocol, or why there is none and what would make it."""
     rows = sources.find("items", "benchmarks") or []
     row = next((row for row in rows if (row["benchmark"], row["protocol"]) == (benchmark, protocol)), None)

@@ -184,7 +184,9 @@ def tuned_members(matrix: ScoreMatrix) -> dict[str, np.ndarray]:
     }
 
 
-def coverage_notes(matrix: ScoreMatrix, scores: dict, stderr: dict, tasks: list[str]) -> list[str]:
+def coverage_notes(
+    matrix: ScoreMatrix, scores: dict[str, np.ndarray], stderr: dict[str, np.ndarray], tasks: list[str]
+) -> list[str]:
     """What is missing, constant or without a standard error, in sentences."""
     notes = []
     for protocol in PROTOCOLS:
@@ -319,7 +321,9 @@ def _family_agreement(families: np.ndarray, scores: dict[str, np.ndarray]) -> di
     }
 
 
-def _before_after(matrix: ScoreMatrix, corpora: dict, scores: dict) -> dict[str, np.ndarray]:
+def _before_after(
+    matrix: ScoreMatrix, corpora: dict[str, np.ndarray], scores: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
     """(corpora, benchmarks) taus of direct perplexity with train-before-test scores, base and tuned models apart."""
     if not matrix.is_corpus.any():
         return {}

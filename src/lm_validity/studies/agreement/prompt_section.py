@@ -67,7 +67,7 @@ def _of_the_metric(rows: pd.DataFrame, matrix: ScoreMatrix) -> np.ndarray:
     return (wanted.isna() | given.isna() | (given == wanted)).to_numpy(dtype=bool)
 
 
-def _prepared_choices(selections: pd.DataFrame, asked: set, matrix: ScoreMatrix) -> pd.DataFrame:
+def _prepared_choices(selections: pd.DataFrame, asked: set[tuple[str, str]], matrix: ScoreMatrix) -> pd.DataFrame:
     """The best fine-tune under each prompt, and what was selected."""
     better = dict(zip(matrix.benchmarks, matrix.direction, strict=True))
     found = []

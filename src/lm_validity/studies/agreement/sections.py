@@ -11,7 +11,7 @@ from lm_validity.pages.bump import bump, bump_width
 from lm_validity.pages.page import Figure, Section, Table
 from lm_validity.studies.agreement.analysis import DIRECT, NO_FAMILIES, PREPARED
 from lm_validity.studies.agreement.shown import bounds, over_both, plotted, shown_mean, value_in_words
-from lm_validity.studies.agreement.summary import AgreementSummary, PairAlignment, PerplexitySummary
+from lm_validity.studies.agreement.summary import AgreementSummary, PairAlignment, PerplexitySummary, Value
 from lm_validity.summaries import Missing, is_known, number
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import UNDER, count
@@ -55,7 +55,7 @@ def tau_heatmaps(
     ]
 
 
-def category_grid(by_category: dict[str, dict]) -> np.ndarray:
+def category_grid(by_category: dict[str, dict[str, Value]]) -> np.ndarray:
     """(categories, categories) taus, NaN where missing."""
     return np.array([[number(tau) for tau in row.values()] for row in by_category.values()])
 
@@ -223,7 +223,7 @@ def alignment_section(summary: AgreementSummary) -> Section | None:
     )
 
 
-def _alignment_row(pair: PairAlignment) -> dict:
+def _alignment_row(pair: PairAlignment) -> dict[str, object]:
     return {
         "benchmark": pair.benchmarks[0],
         "with": pair.benchmarks[1],

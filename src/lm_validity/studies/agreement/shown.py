@@ -23,7 +23,7 @@ def in_words(interval: Range, signed: bool = False) -> str:
     return " to ".join(decimal(float(end), signed=signed) for end in interval)
 
 
-def bounds(interval: Range, low: str = "low", high: str = "high") -> dict:
+def bounds(interval: Range, low: str = "low", high: str = "high") -> dict[str, float | Missing]:
     """The ends of an interval as columns of a table."""
     if isinstance(interval, Missing):
         return {low: interval, high: interval}

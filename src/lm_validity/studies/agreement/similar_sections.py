@@ -130,7 +130,7 @@ def size_section(summary: AgreementSummary) -> Section | None:
     )
 
 
-def _ratio_table(summary: AgreementSummary) -> list[dict]:
+def _ratio_table(summary: AgreementSummary) -> list[dict[str, object]]:
     """Rows by distance, over all cells of each protocol and, where that is less, over those known under both."""
     rows = []
     own = {p: summary.kendall_tau[p] for p in PROTOCOLS}
@@ -145,7 +145,7 @@ def _ratio_table(summary: AgreementSummary) -> list[dict]:
     return sorted(rows, key=lambda row: row["cells"] == "known under both")
 
 
-def _ratio_row(cells: str, what: str, label: str, row: RatioRow) -> dict:
+def _ratio_row(cells: str, what: str, label: str, row: RatioRow) -> dict[str, object]:
     return {
         "cells": cells,
         "by": what,

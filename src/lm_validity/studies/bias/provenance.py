@@ -1,5 +1,8 @@
 """Signs in the trials that rows come from different code, data or splits: no statistics repairs that."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from scipy import stats
@@ -41,11 +44,11 @@ def base_drift(trials: pd.DataFrame) -> tuple[Drift, ...]:
     return tuple(Drift(**row, mixed=_is_mixed(row, len(rows))) for row in rows)
 
 
-def _is_mixed(row: dict, comparisons: int) -> bool:
+def _is_mixed(row: Mapping[str, Any], comparisons: int) -> bool:
     return row["p"] * comparisons < DRIFT_LEVEL and abs(row["difference"]) >= DRIFT_SIZE
 
 
-def _drift(other: pd.DataFrame, reference: pd.DataFrame) -> dict:
+def _drift(other: pd.DataFrame, reference: pd.DataFrame) -> dict[str, Any]:
     difference = float((other["mean"] - reference["mean"]).mean())
     variances = pd.concat([other["var"] / other["count"], reference["var"] / reference["count"]])
     freedom = float((pd.concat([other["count"], reference["count"]]) - 1).sum())

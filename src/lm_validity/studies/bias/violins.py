@@ -1,6 +1,7 @@
 """Distributions on the bias page: split violins by task, and ridges of the posterior predictive differences."""
 
 import json
+from typing import Any
 
 import altair as alt
 import numpy as np
@@ -89,7 +90,7 @@ def predictive_ridges(summary: BiasSummary) -> alt.LayerChart:
     return alt.layer(zero_line(), areas).properties(width="container", height=44 * len(labels) + 20)
 
 
-def _violin(differences: np.ndarray, line: int, effect: str, reach: float = 0.44) -> dict:
+def _violin(differences: np.ndarray, line: int, effect: str, reach: float = 0.44) -> dict[str, Any]:
     """A kernel density as the edge of one half of a violin at the height `line`: the boost's is above it."""
     spread = differences.std(ddof=1) if len(differences) > 1 else 0.0
     width = spread * len(differences) ** -0.2 or 0.004  # Scott's rule; a narrow spike where nothing varies
@@ -127,7 +128,7 @@ def setting_label(experiment: str, m: int, n: int, several: bool) -> str:
     return f"{experiment}: m={m}, n={n}" if several else f"m={m}, n={n}"
 
 
-def setting_labels(summary: BiasSummary) -> dict[tuple, str]:
+def setting_labels(summary: BiasSummary) -> dict[tuple[str, int, int], str]:
     """Label by (experiment, m, n), sorted."""
     several = len(summary.experiments) > 1
     keys = {(cell.experiment, cell.m, cell.n) for cell in summary.cells}

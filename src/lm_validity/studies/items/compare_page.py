@@ -100,7 +100,7 @@ def comparison_page(summary: CompareSummary) -> Page:
     )
 
 
-def _page_row(summary: CompareSummary, row: Comparison) -> dict:
+def _page_row(summary: CompareSummary, row: Comparison) -> dict[str, object]:
     low, high = (row.interval, row.interval) if isinstance(row.interval, Missing) else row.interval
     values = {name: value for name, value in vars(row).items() if name != "interval"}
     return values | {"low": low, "high": high, "outcome": _outcome(summary, row)}

@@ -1,6 +1,7 @@
 """The parts of the signal page that are tables: compliance, overall score, criteria of others."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -18,9 +19,11 @@ _COMPLIANCE_LABELS = {
 }
 
 
-def ends(interval: Bounds | None) -> tuple:
+def ends(interval: Bounds | None) -> tuple[Value | None, Value | None]:
     """Low and high of an interval, or twice why there is none."""
-    return interval if is_known(interval) else (interval, interval)
+    if interval is None or isinstance(interval, Missing):
+        return interval, interval
+    return interval
 
 
 def as_numbers(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
@@ -30,7 +33,7 @@ def as_numbers(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
 
 def compliance_section(summary: SignalSummary) -> Section | None:
     """Science against web models, and the overall score that needs them; None without such a pair."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, score in summary.compliance.items():
         if not is_known(score.value):
             continue

@@ -1,5 +1,7 @@
 """From when on the models have their final order, with intervals over items."""
 
+from typing import Any
+
 import numpy as np
 
 from lm_validity.studies.signal.analysis import BenchmarkResult
@@ -55,7 +57,7 @@ def ranking_of(result: BenchmarkResult) -> Ranking | Missing:
     )
 
 
-def _settling(design: Design, curves: np.ndarray, deviations: np.ndarray | Missing) -> dict:
+def _settling(design: Design, curves: np.ndarray, deviations: np.ndarray | Missing) -> dict[str, Any]:
     """From when on the models that can be told apart at the end have their final order, `curves` (models, n)."""
     if isinstance(deviations, Missing):
         return dict.fromkeys(("separable_pairs", "settled_from_b", "settled_from_interval_b"), deviations)

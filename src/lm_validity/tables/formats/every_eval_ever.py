@@ -8,7 +8,7 @@ each with a name, a metric and a score. Its JSON schema is not part of this proj
 import importlib.util
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lm_validity.errors import InputError
 
@@ -43,7 +43,7 @@ METRICS = {
 }
 
 
-def find_schema(named: Path | None) -> dict | None:
+def find_schema(named: Path | None) -> dict[str, Any] | None:
     """The JSON schema in the file that is named, else that of the installed package, else None."""
     path = named
     if path is None:
@@ -64,7 +64,7 @@ def find_schema(named: Path | None) -> dict | None:
     return schema
 
 
-def check_schema(document: dict, schema: dict | None, where: str) -> None:
+def check_schema(document: dict[str, Any], schema: dict[str, Any] | None, where: str) -> None:
     """Raises InputError, with the first error and its place, for a document that does not fit the schema."""
     if schema is None:
         return

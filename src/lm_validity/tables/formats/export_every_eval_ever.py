@@ -25,7 +25,7 @@ def write_every_eval_ever(
     organization: str,
     relationship: str = "other",
     collection: str = "lm-validity",
-    schema: dict | None = None,
+    schema: dict[str, Any] | None = None,
 ) -> list[Path]:
     """Write `<output>/data/<collection>/<developer>/<model>/<uuid>.json`, one file an evaluation of a model; the paths.
 
@@ -78,7 +78,7 @@ def _file_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._") or "unknown"
 
 
-def _document(model: str, own: dict, rows: pd.DataFrame, identifier: str) -> dict:
+def _document(model: str, own: dict[str, Any], rows: pd.DataFrame, identifier: str) -> dict[str, Any]:
     """The file without who publishes it. Details are texts, as the format asks."""
     sources = set(rows["source"].dropna())
     library = {"name": "lm-validity", "version": __version__}
@@ -106,7 +106,7 @@ def _document(model: str, own: dict, rows: pd.DataFrame, identifier: str) -> dic
     }
 
 
-def _result(row: Any) -> dict:
+def _result(row: Any) -> dict[str, Any]:
     name, _, filter_name = row.metric.partition(",")
     known = METRICS.get(name)
     metric = {

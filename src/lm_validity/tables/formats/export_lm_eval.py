@@ -28,7 +28,7 @@ def write_lm_eval(scores: pd.DataFrame, output: str | Path) -> list[Path]:
     return [Path(output) / path for path in paths]
 
 
-def _paths(files: list[tuple[str, dict]]) -> list[Path]:
+def _paths(files: list[tuple[str, dict[str, Any]]]) -> list[Path]:
     """A path of its own for each file: with the point of training only where files of one name differ in them."""
     paths = [_path(model, own) for model, own in files]
     count = Counter(paths)
@@ -46,7 +46,7 @@ def _paths(files: list[tuple[str, dict]]) -> list[Path]:
     return paths
 
 
-def _path(model: str, own: dict, exact: bool = False) -> Path:
+def _path(model: str, own: dict[str, Any], exact: bool = False) -> Path:
     """Below the output folder. `exact`: with iteration and tokens."""
     parts = [own["protocol"], own["checkpoint"], own["prompt"], own["split"]]
     parts += [own["prompt_variant"]] if own["prompt_variant"] is not None else []
@@ -64,7 +64,7 @@ def _file_name(name: str) -> str:
     return name.replace("/", "__")
 
 
-def _document(model: str, own: dict, rows: pd.DataFrame) -> dict:
+def _document(model: str, own: dict[str, Any], rows: pd.DataFrame) -> dict[str, Any]:
     document: dict[str, Any] = {
         "results": {},
         "group_subtasks": {},
@@ -82,8 +82,8 @@ def _document(model: str, own: dict, rows: pd.DataFrame) -> dict:
         "lm_validity": {name: own[name] for name in OWN_COLUMNS} | {"selected": {}},
     }
     for benchmark, found in rows.groupby("benchmark", sort=True):
-        results: dict = {"alias": benchmark}
-        directions: dict = {}
+        results: dict[str, object] = {"alias": benchmark}
+        directions: dict[str, bool] = {}
         for row in found.itertuples():
             name, _, filter_name = row.metric.partition(",")
             filter_name = filter_name or "none"

@@ -14,7 +14,7 @@ _FILE_COLUMNS = (*OWN_COLUMNS, "part")
 _WHOLE = ("iteration", "seed", "part")
 
 
-def file_groups(scores: pd.DataFrame, files: str) -> list[tuple[str, dict, pd.DataFrame]]:
+def file_groups(scores: pd.DataFrame, files: str) -> list[tuple[str, dict[str, Any], pd.DataFrame]]:
     """Model, values of `OWN_COLUMNS` and `part`, and rows of each file, sorted.
 
     A file has one number of solved examples of a benchmark: a second one is in the file with `part` 2. Raises
@@ -39,7 +39,7 @@ def plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
-def _own(key: tuple) -> dict:
+def _own(key: tuple[object, ...]) -> dict[str, Any]:
     """What holds of a whole file. pandas makes floats of whole numbers among nulls."""
     own = {name: plain(value) for name, value in zip(_FILE_COLUMNS, key, strict=True)}
     return own | {name: int(own[name]) for name in _WHOLE if own[name] is not None}

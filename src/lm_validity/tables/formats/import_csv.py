@@ -229,7 +229,9 @@ def _fractions(path: Path, rows: pd.DataFrame, options: CsvOptions, log: ImportL
 
 def _typed(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
     """Every other column in the type of the scores table; empty cells are null."""
-    readers: dict[str, Callable] = {name: _whole for name in ("iteration", "num_fewshot", "seed", "n_items")}
+    readers: dict[str, Callable[[str], object]] = {
+        name: _whole for name in ("iteration", "num_fewshot", "seed", "n_items")
+    }
     readers |= {"tokens_b": _parsed, "higher_is_better": lambda text: _BOOLEANS.get(text.casefold())}
     readers |= {"metric": metric_key, "protocol": lambda text: text if text in PROTOCOLS else None}
     for column in rows.columns.difference(["line", "column", "value", "stderr"]):

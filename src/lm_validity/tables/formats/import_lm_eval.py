@@ -139,7 +139,7 @@ def _read_samples(samples: list[SampleFile], folder: Path, log: ImportLog) -> tu
 
 
 def _newest(samples: list[SampleFile], log: ImportLog) -> list[SampleFile]:
-    best: dict[tuple, SampleFile] = {}
+    best: dict[tuple[object, ...], SampleFile] = {}
     for one in sorted(samples, key=lambda each: each.rank, reverse=True):
         known = best.setdefault(one.key, one)
         if known is not one:

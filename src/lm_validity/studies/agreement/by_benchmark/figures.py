@@ -1,5 +1,7 @@
 """What each benchmark alone can tell, for its card: the agreement report's figures benchmark by benchmark."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -83,7 +85,7 @@ def _squares(signs: PairSigns, column: int, models: int) -> tuple[np.ndarray, np
     return significant, tested
 
 
-def _alone(analysis: AgreementAnalysis, protocol: str, place: int, sizes: np.ndarray) -> dict:
+def _alone(analysis: AgreementAnalysis, protocol: str, place: int, sizes: np.ndarray) -> dict[str, Any]:
     """The figures that need no other benchmark."""
     name = analysis.tasks[place]
     column = analysis.matrix.benchmarks.index(name)

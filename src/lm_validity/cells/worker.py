@@ -157,7 +157,7 @@ class Worker(ABC):
             raise CellError(error.problem, error.hint) from error
 
 
-def _same_base(one: dict, other: dict) -> bool:
+def _same_base(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether two recorded checkpoints differ in the user's adapter only, and read the same tokenizer."""
     adapters = [point.get("adapter") or {} for point in (one, other)]
     same_tokenizer = len({adapter.get("tokenizer") for adapter in adapters}) == 1

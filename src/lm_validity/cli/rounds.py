@@ -58,6 +58,7 @@ def rounds(
     from lm_validity.site.rounds import parse_goal
 
     wanted, options = None if goal is None else parse_goal(goal), tuple(arguments or ())
+    _check_that_it_runs(options)
     if wanted is None:
         _studies_that_go_on(configfile, wanted)
     else:
@@ -115,6 +116,20 @@ def add_model(
     print(f"{place}: {len(cells)} cells of {model} added as round {cells[0].round}")
     if not is_plan_of(run, place):
         print(f"Set `plan: {place}` in {configfile}.")
+
+
+def _check_that_it_runs(options: Iterable[str]) -> None:
+    """Raises InputError for an option of Snakemake with which it ends well and has computed nothing: a plan would be
+    written, or go on, as if it had."""
+    from lm_validity.errors import InputError
+
+    for one in options:
+        if one in ("--dry-run", "--dryrun", "--unlock") or one.startswith("-n"):
+            raise InputError(
+                f"{one}: with it, Snakemake does not run the workflow, and what to plan is decided by what ran.",
+                f"run `snakemake {one}` itself with --configfile; where the plan is not written yet, on "
+                "results/<run>/unplanned.yaml.",
+            )
 
 
 def _plan_first(

@@ -198,6 +198,16 @@ def test_rounds_begin_with_a_plan_where_there_is_none(made_up, workflow):  # noq
     assert workflow[0][0] == "prefetch" and len(workflow) == 2
 
 
+@pytest.mark.parametrize("option", ["-n", "-np", "--dry-run", "--dryrun", "--unlock"])
+def test_no_plan_comes_of_a_workflow_that_does_not_run(made_up, workflow, option):  # noqa: F811
+    """Its documents would not be counted, so that no benchmark is known to be cheap."""
+    CONFIG.write_text(f"{CONFIG.read_text()}\nplan: replay/first.tsv\n")
+    with pytest.raises(InputError, match="does not run") as caught:
+        command.rounds("rank=2", ["--cores", "1", option], CONFIG)
+    assert f"snakemake {option}" in caught.value.hint and "unplanned.yaml" in caught.value.hint
+    assert not workflow and not Path("replay/first.tsv").exists()
+
+
 def test_a_workflow_that_fails_ends_the_rounds_with_its_code(measured, monkeypatch):
     before = Path("replay/plan.tsv").read_bytes()
     monkeypatch.setattr(command, "run_to_its_end", lambda _: 3)

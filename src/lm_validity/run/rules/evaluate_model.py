@@ -34,11 +34,11 @@ class EvaluateModel(ScoringRule):
         signal = {model.model for model in plan.signal_models}
         for model in plan.run.models.values():
             if model.model in agreement | signal:
-                wanted = self._wanted(plan, model, model.model in agreement, model.model in signal)
+                wanted = self._wanted(plan, model, agreement=model.model in agreement, signal=model.model in signal)
                 for number, part in self._by_round(plan, model, wanted).items():
                     yield from self._jobs_of(plan, model, part, end_of_round(number))
 
-    def _wanted(self, plan: Participants, model: Model, agreement: bool, signal: bool) -> Wanted:
+    def _wanted(self, plan: Participants, model: Model, *, agreement: bool, signal: bool) -> Wanted:
         """What of a model is scored. Selection needs validation; curves need test only."""
         wanted: Wanted = {}
         if signal:

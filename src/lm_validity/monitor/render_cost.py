@@ -61,13 +61,13 @@ def _table(rows: list[Need]) -> list[str]:
 def _memory(estimator: Estimator) -> list[str]:
     lines = ["memory a job, by size class:"]
     for name, row in memory_by_class(estimator).items():
-        text = f"  {name}: {count(row['models'], 'model')}; asks for {row['mem_mb'] / 1000:g} GB, {row['gpus']} GPU"
-        if row["gpu_gb"]:
-            text += f" with at least {row['gpu_gb']:.0f} GB"
-        if row["measured_mb"]:
-            text += f"; measured {row['measured_mb'] / 1000:.1f} GB"
-        if row["measured_gpu_mb"]:
-            text += f", on the GPU {row['measured_gpu_mb'] / 1000:.1f} GB"
+        text = f"  {name}: {count(row.models, 'model')}; asks for {row.mem_mb / 1000:g} GB, {row.gpus} GPU"
+        if row.gpu_gb:
+            text += f" with at least {row.gpu_gb:.0f} GB"
+        if row.measured_mb:
+            text += f"; measured {row.measured_mb / 1000:.1f} GB"
+        if row.measured_gpu_mb:
+            text += f", on the GPU {row.measured_gpu_mb / 1000:.1f} GB"
         lines.append(text)
     return lines
 

@@ -111,7 +111,9 @@ def lm_eval(
     """Result files and samples written by lm-eval itself -> scores.parquet, items.parquet."""
     from lm_validity.tables.formats.import_lm_eval import import_lm_eval
 
-    scores, log = import_lm_eval(results, output, strict, names_of(model or []), tokens_per_step)
+    scores, log = import_lm_eval(
+        results, output, strict=strict, names=names_of(model or []), tokens_per_step=tokens_per_step
+    )
     print("\n".join(log.lines(scores)))
 
 

@@ -42,12 +42,12 @@ def _table(rows: list[Need]) -> list[str]:
     lines = []
     total = Need(
         "total",
-        sum(one.cells for one in rows),
-        sum(one.jobs for one in rows),
-        sum(one.hours for one in rows),
-        sum(one.gpu_hours for one in rows),
-        sum(one.requested_gpu_hours for one in rows),
-        True,
+        cells=sum(one.cells for one in rows),
+        jobs=sum(one.jobs for one in rows),
+        hours=sum(one.hours for one in rows),
+        gpu_hours=sum(one.gpu_hours for one in rows),
+        requested_gpu_hours=sum(one.requested_gpu_hours for one in rows),
+        calibrated=True,
     )
     for one in [*rows, total]:
         lines.append(

@@ -15,7 +15,7 @@ from lm_validity.site.compose import build_site
 from lm_validity.tables.merge import Merger
 
 
-def write_partial_reports(run: Run, with_items: bool = True) -> tuple[int, Path | None]:
+def write_partial_reports(run: Run, *, with_items: bool = True) -> tuple[int, Path | None]:
     """Write results/<run>/partial/{tables,reports,report}; the number of missing cells, and the page if there is one.
 
     Nothing is written into a path that a rule declares. Every page lists what is missing. A report that is not possible
@@ -35,7 +35,7 @@ def write_partial_reports(run: Run, with_items: bool = True) -> tuple[int, Path 
     if not any(pq.read_metadata(path).num_rows for path in tables):
         return len(missing), None
     written = []
-    for name, write in _reports(run, folder / "tables", with_items).items():
+    for name, write in _reports(run, folder / "tables", with_items=with_items).items():
         try:
             write(folder / "reports" / name)
             if missing:
@@ -56,7 +56,7 @@ def mark_unfinished(folder: Path, missing: list[str]) -> None:
     write_json(folder / "summary.json", read_json(folder / "summary.json") | {"missing": missing})
 
 
-def _reports(run: Run, tables: Path, with_items: bool) -> dict[str, Callable[[Path], None]]:
+def _reports(run: Run, tables: Path, *, with_items: bool) -> dict[str, Callable[[Path], None]]:
     """name -> function of the output folder, for the studies of the configuration."""
     from lm_validity.studies.agreement.factors.report import report_factors
     from lm_validity.studies.agreement.report import report_agreement

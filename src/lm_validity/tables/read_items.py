@@ -208,7 +208,7 @@ def _equal_or_null(column: pa.ChunkedArray, value: str) -> np.ndarray:
     if pa.types.is_null(column.type):
         return np.ones(len(column), dtype=bool)
     column = column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
-    return pc.fill_null(pc.equal(column, value), True).to_numpy(zero_copy_only=False).astype(bool)
+    return pc.fill_null(pc.equal(column, value), fill_value=True).to_numpy(zero_copy_only=False).astype(bool)
 
 
 def _codes(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:

@@ -140,7 +140,7 @@ def significance_section(summary: AgreementSummary) -> Section | None:
     return Section(
         "Counting significant differences only",
         finding="When models that do not differ significantly count as tied, the mean tau is "
-        f"{' and '.join(parts)}{over_both(partly)}{more}.",
+        f"{' and '.join(parts)}{over_both(partly=partly)}{more}.",
         explanation="Two models differ significantly if their scores are more than 1.96 standard errors of the "
         "difference apart, or, where item results are known, if McNemar's test says so. Such ties are not transitive, "
         "so tau is taken over pairs of models: sum ab / sqrt(sum a² · sum b²), where a and b are -1, 0 or 1.",
@@ -272,7 +272,7 @@ def _family_sentence(summary: AgreementSummary) -> str:
     more = sum(number(values[PREPARED]) > number(values[DIRECT]) for values in compared)
     return (
         f"In {more} of {count(len(compared), 'family', 'families')} the benchmarks agree more under train before test"
-        f"{over_both(not summary.improvement.whole)}."
+        f"{over_both(partly=not summary.improvement.whole)}."
     )
 
 

@@ -20,7 +20,7 @@ WHICH_INTERVAL = (
 )
 
 
-def for_other_benchmarks(intervals: str, families: bool) -> str:
+def for_other_benchmarks(intervals: str, *, families: bool) -> str:
     """Which interval a claim on benchmarks in general takes; empty without one."""
     if not intervals:
         return ""
@@ -31,7 +31,7 @@ def for_other_benchmarks(intervals: str, families: bool) -> str:
     )
 
 
-def both_intervals(value: Value, interval: Range, clustered: Range, signed: bool = False) -> str:
+def both_intervals(value: Value, interval: Range, clustered: Range, *, signed: bool = False) -> str:
     """A value with its interval over models and, where there is one, that over families."""
     text = value_in_words(value, interval, signed=signed)
     if isinstance(clustered, Missing) or isinstance(interval, Missing):

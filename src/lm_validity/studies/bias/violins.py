@@ -123,7 +123,7 @@ def zero_line() -> alt.Chart:
     return zero.mark_rule(color=MISSING_COLOR, strokeDash=[4, 4]).encode(x="zero:Q")
 
 
-def setting_label(experiment: str, m: int, n: int, several: bool) -> str:
+def setting_label(experiment: str, m: int, n: int, *, several: bool) -> str:
     """How figures name a setting; the experiment only where there are several."""
     return f"{experiment}: m={m}, n={n}" if several else f"m={m}, n={n}"
 
@@ -132,4 +132,4 @@ def setting_labels(summary: BiasSummary) -> dict[tuple[str, int, int], str]:
     """Label by (experiment, m, n), sorted."""
     several = len(summary.experiments) > 1
     keys = {(cell.experiment, cell.m, cell.n) for cell in summary.cells}
-    return {key: setting_label(*key, several) for key in sorted(keys)}
+    return {key: setting_label(*key, several=several) for key in sorted(keys)}

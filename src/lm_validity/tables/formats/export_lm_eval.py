@@ -46,7 +46,7 @@ def _paths(files: list[tuple[str, dict[str, Any]]]) -> list[Path]:
     return paths
 
 
-def _path(model: str, own: dict[str, Any], exact: bool = False) -> Path:
+def _path(model: str, own: dict[str, Any], *, exact: bool = False) -> Path:
     """Below the output folder. `exact`: with iteration and tokens."""
     parts = [own["protocol"], own["checkpoint"], own["prompt"], own["split"]]
     parts += [own["prompt_variant"]] if own["prompt_variant"] is not None else []

@@ -31,7 +31,7 @@ class ImportLog:
     items: int = 0
     parameters: dict[str, float] = field(default_factory=dict)  # of models whose files say their number
 
-    def skip(self, path: Path, reason: str, hint: str, named: bool = False) -> None:
+    def skip(self, path: Path, reason: str, hint: str, *, named: bool = False) -> None:
         """Leave a file out; one that was named itself, or any with `strict`, raises InputError."""
         if named or self.strict:
             raise InputError(reason, hint)

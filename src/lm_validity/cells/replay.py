@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from lm_validity.config.load import Run
 from lm_validity.config.sheets import Benchmark, Model
 from lm_validity.errors import CellError, InputError
-from lm_validity.run.cell import BenchmarkCell, Cell, Job
+from lm_validity.run.cell import BenchmarkCell
 from lm_validity.run.rules import benchmark_rule_of
 from lm_validity.run.store import Place
 from lm_validity.run.workspace import Workspace
@@ -33,11 +33,10 @@ class Served(NamedTuple):
 
 
 class ReplayWorker:
-    """Stands where `Worker` stands: commits cells of one model, from the scores file."""
+    """Stands where `Worker` stands: commits cells from the scores file."""
 
-    def __init__(self, workspace: Workspace, job: Job[Cell]):
+    def __init__(self, workspace: Workspace):
         self.workspace, self.run = workspace, workspace.run
-        self.model = self.run.models[job.model]
 
     def compute(self, place: Place[BenchmarkCell]) -> None:
         """Commit one cell. Raises CellError where the file has no such score."""
@@ -52,14 +51,14 @@ class ReplayWorker:
     def _served(self, cell: BenchmarkCell) -> Served:
         protocol = benchmark_rule_of(cell).protocol
         path, digest = self.workspace.served
-        scores = read_served(path, digest)
-        for model in (self.model.model, self.model.path):
+        scores, row = read_served(path, digest), self.run.models[cell.model]
+        for model in (row.model, row.path):
             for seed in (cell.seed, None):
                 found = scores.get((model, cell.checkpoint or "final", cell.benchmark, protocol, seed))
                 if found is not None:
                     return found
         raise CellError(
-            f"{path}: no {protocol} score of {self.model.path} ({cell.checkpoint or 'final'}) on {cell.benchmark}.",
+            f"{path}: no {protocol} score of {row.path} ({cell.checkpoint or 'final'}) on {cell.benchmark}.",
             "leave the model or the benchmark out of the sheets, or complete the file.",
         )
 

@@ -40,7 +40,7 @@ def run_cells(workspace: Workspace, job: Job[Cell]) -> list[Entry]:
     make = getattr(import_module(module), name)
     if not rule.in_store:
         return [_try(cell, lambda cell: Entry(cell, "done", content=make(workspace, cell))) for cell in job.cells]
-    worker = (ReplayWorker if workspace.replay else make)(workspace, job)
+    worker = ReplayWorker(workspace) if workspace.replay else make(workspace, job)
     if not workspace.replay:
         for cells in rule.side_by_side(workspace.run, job):
             _compute_together(workspace, worker, cells)

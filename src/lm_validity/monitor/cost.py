@@ -221,7 +221,8 @@ def _cells_by_model(run: Run) -> dict[tuple[str, str], list[Cell]]:
     found: dict[tuple[str, str], list[Cell]] = {}
     for job in Grid(run).jobs.values():
         if not rule_of(job).on_login_node:
-            found.setdefault((job.rule, job.model), []).extend(job.cells)
+            for cell in job.cells:
+                found.setdefault((job.rule, cell.model), []).append(cell)
     return found
 
 

@@ -90,7 +90,7 @@ class RunState:
         if chosen is None:
             return CellState(cell, "done")
         folder = entry.chosen["folder"]
-        if chosen not in self.workspace.grid.batch_of or self._folder(chosen) != folder:
+        if chosen not in self.workspace.grid.job_of or self._folder(chosen) != folder:
             return CellState(cell, "stale")
         return CellState(cell, "done" if folder in self._finished else "missing")
 

@@ -153,7 +153,7 @@ class Merger:
         if self.run.benchmarks[cell.benchmark].variant_of:
             return False
         selection = SELECT_PROMPT.choice_for(self.grid, cell)
-        if selection is None or selection not in self.grid.batch_of:
+        if selection is None or selection not in self.grid.job_of:
             return True
         entry = self.manifests.entry(selection)
         return entry is not None and entry.status == "done" and entry.chosen["prompt"] == cell.prompt

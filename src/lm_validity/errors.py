@@ -36,6 +36,12 @@ def nearest(word: object, choices: Iterable[object]) -> str | None:
     return found[0] if found else None
 
 
+def did_you_mean(word: object, choices: Iterable[object], otherwise: str) -> str:
+    """The hint for a name that is not known: the choice most like it, or `otherwise` where nothing is close."""
+    close = nearest(word, choices)
+    return f"did you mean {close!r}?" if close else otherwise
+
+
 def first_line(error: BaseException) -> str:
     """The first line of an error's text: others' errors run over many."""
     return (str(error).strip().splitlines() or ["no message"])[0]

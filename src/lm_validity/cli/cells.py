@@ -128,7 +128,7 @@ def _run_job(rule: Rule[Any, Any], model: str, batch: str, configfile: Path) -> 
     # a time limit or scancel ends the process in an orderly way: leases are given back
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     from lm_validity.cells.runner import run_job
-    from lm_validity.errors import InputError, nearest
+    from lm_validity.errors import InputError, did_you_mean
     from lm_validity.run.workspace import Workspace
 
     _log_to_stderr()
@@ -142,7 +142,7 @@ def _run_job(rule: Rule[Any, Any], model: str, batch: str, configfile: Path) -> 
         batches = [job.batch for job in workspace.grid.jobs.values() if (job.rule, job.model) == (rule.name, model)]
         raise InputError(
             f"{configfile}: {rule.name} of {model} has no batch {batch!r}.",
-            f"did you mean {nearest(batch, batches)!r}?" if nearest(batch, batches) else f"it has {batches[:5]}.",
+            did_you_mean(batch, batches, f"it has {batches[:5]}."),
         ) from None
     run_job(workspace, job)
 
@@ -154,13 +154,10 @@ def _load(configfile: Path) -> "Run":
 
 
 def _row(rows: Mapping[str, RowT], identifier: str, kind: str, sheet: str | None) -> RowT:
-    from lm_validity.errors import InputError, nearest
+    from lm_validity.errors import InputError, did_you_mean
 
     if identifier not in rows:
-        close = nearest(identifier, rows)
-        raise InputError(
-            f"{sheet}: no {kind} {identifier!r}.", f"did you mean {close!r}?" if close else "check the sheet."
-        )
+        raise InputError(f"{sheet}: no {kind} {identifier!r}.", did_you_mean(identifier, rows, "check the sheet."))
     return rows[identifier]
 
 

@@ -53,13 +53,12 @@ def pretrain(
     """Train one tiny language model from scratch and keep its checkpoints. A tuned one starts from its parent."""
     from lm_validity.cells.training.miniature import pretrain_model
     from lm_validity.config.pool import read_pool
-    from lm_validity.errors import InputError, nearest
+    from lm_validity.errors import InputError, did_you_mean
 
     settings = _settings(configfile)
     pool = read_pool(settings.pool)
     if model not in pool:
-        close = nearest(model, pool)
-        hint = f"did you mean {close!r}?" if close else f"models there: {', '.join(pool)}."
+        hint = did_you_mean(model, pool, f"models there: {', '.join(pool)}.")
         raise InputError(f"{settings.pool}: no model {model!r}.", hint)
     row = pool[model]
     if row.tuned_from:

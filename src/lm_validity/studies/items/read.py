@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from lm_validity.errors import InputError, nearest
+from lm_validity.errors import InputError, did_you_mean
 from lm_validity.tables.report_rows import report_rows
 from lm_validity.tables.schema import read_scores
 from lm_validity.tables.sheets import completed, read_benchmarks
@@ -30,8 +30,7 @@ def model_scores(
     rows = read_scores(path)
     for model in models or []:
         if model not in set(rows["model"]):
-            like = nearest(model, rows["model"].unique())
-            hint = f"did you mean {like!r}?" if like else "see the table's column `model` for the names."
+            hint = did_you_mean(model, rows["model"].unique(), "see the table's column `model` for the names.")
             raise InputError(f"{path}: no score of the model {model!r}.", hint)
     rows = rows[rows["model"].isin(models)] if models else rows
     sheet = None if benchmarks is None else read_benchmarks(benchmarks)

@@ -71,9 +71,6 @@ def _subset_chart(frame: pd.DataFrame) -> alt.LayerChart:
         frame,
         x="benchmarks",
         y="tau",
-        low="low",
-        high="high",
-        color=figures.protocol_color(),
         detail="choice",
         dash=alt.StrokeDash(
             "choice:N",

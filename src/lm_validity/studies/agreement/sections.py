@@ -172,7 +172,6 @@ def _significance_bars(summary: AgreementSummary) -> Figure:
         value="tau",
         title="Mean tau, significant differences only",
         x_order=direct["benchmark"].tolist(),
-        color=figures.protocol_color(),
         tooltip=figures.tooltips(benchmark="Benchmark", protocol="Protocol", tau="tau|.3f"),
     )
     return Figure("significance_by_benchmark", "Mean tau by benchmark", chart, wide=True, min_width=460)
@@ -300,11 +299,8 @@ def family_section(summary: AgreementSummary) -> Section | None:
         plotted(frame[frame["family"].isin(large)]),
         y="family",
         value="tau",
-        low="low",
-        high="high",
         title="Mean tau over pairs of benchmarks, models of the family only",
         y_order=large,
-        color=figures.protocol_color(),
         tooltip=figures.tooltips(
             family="Family", models="Models", protocol="Protocol", tau="tau|.3f", low="from|.3f", high="to|.3f"
         ),

@@ -122,8 +122,6 @@ def _chart(frame: pd.DataFrame) -> alt.LayerChart:
         frame,
         y="benchmark",
         value="difference",
-        low="low",
-        high="high",
         title="Difference, better to the right",
         y_order=frame["benchmark"].tolist()[::-1],
         color=alt.Color("outcome:N", scale=alt.Scale(domain=list(OUTCOMES), range=colors), title=None),

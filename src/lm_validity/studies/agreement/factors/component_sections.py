@@ -87,12 +87,9 @@ def _variance_chart(frame: pd.DataFrame) -> alt.LayerChart:
         frame,
         x="component",
         value="share",
-        low="low",
-        high="high",
         mark="null_95",
         title="Share of the variance",
         x_order=[f"PC{i + 1}" for i in range(SHOWN_COMPONENTS)],
-        color=figures.protocol_color(),
         tooltip=figures.tooltips(
             component="Component", protocol="Protocol", share="Share|.3f", low="from|.3f", high="to|.3f",
             null_95="95% of shuffled tables below|.3f",
@@ -132,11 +129,8 @@ def family_section(summary: FactorsSummary) -> Section:
         drawn,
         y="family",
         value="share",
-        low="low",
-        high="high",
         title="Share of the first component, models of the family only",
         y_order=drawn["family"].unique().tolist(),
-        color=figures.protocol_color(),
         tooltip=figures.tooltips(
             family="Family", models="Models", protocol="Protocol", share="Share|.3f", low="from|.3f", high="to|.3f"
         ),

@@ -67,9 +67,9 @@ def _jobs(run: Run, folder: Path, with_items: bool) -> list[Job]:
         jobs.append(Job("factors", reports / "factors", (scores, models, benchmarks), planned))
     if "signal" in run.configuration.studies:
         options = make_options(**settings.signal.model_dump())
-        more = planned | {"plan": run.signal_plan, "selection": settings.checkpoints, "options": options}
-        more |= {"benchmarks": benchmarks, "items": items}
-        jobs.append(Job("signal", reports / "signal", (scores, models), more))
+        given: dict[str, object] = {"benchmarks": benchmarks, "items": items, "options": options}
+        given |= {"selection": settings.checkpoints, "resamples": settings.resamples, "plan": run.signal_plan}
+        jobs.append(Job("signal", reports / "signal", (scores, models), given))
     if "bias" in run.configuration.studies:
         jobs.append(Job("bias", reports / "bias", (tables / "trials.parquet",), {"plan": run.bias_plan}))
     return jobs

@@ -106,10 +106,8 @@ def cycled_colors(names: Iterable[str]) -> dict[str, str]:
 
 def dashed_lines(field: str, *at: float, channel: str = "x") -> alt.Chart:
     """Dashed reference lines at these values."""
-    rule = alt.Chart(alt.InlineData(values=[{field: one} for one in at])).mark_rule(
-        color=MISSING_COLOR, strokeDash=[4, 4]
-    )
-    return rule.encode(**{channel: f"{field}:Q"})
+    base = alt.Chart(chart_data(pd.DataFrame({field: [*at]})))
+    return base.mark_rule(color=MISSING_COLOR, strokeDash=[4, 4]).encode(**{channel: f"{field}:Q"})
 
 
 def tooltips(**fields: str) -> list[alt.Tooltip]:
@@ -131,12 +129,10 @@ def discrete(order: Iterable[str]) -> alt.Scale:
 
 def _plain(value: object) -> object:
     """A JSON value; numbers keep 6 significant digits, which is more than a figure shows."""
-    if value is None or value is pd.NA:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is pd.NA:
         return None
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    if isinstance(value, int | np.integer):
-        return int(value)
-    if isinstance(value, float | np.floating):
+    if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     return value

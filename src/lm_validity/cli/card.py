@@ -10,6 +10,8 @@ from typing import Annotated
 import typer
 
 from lm_validity.cli.configfile import DEFAULT, Configfile
+from lm_validity.config.load import load_run
+from lm_validity.errors import InputError, did_you_mean
 
 
 def register(app: typer.Typer) -> None:
@@ -37,7 +39,6 @@ def card(
     if not any(name.endswith((".yaml", ".yml")) for name in benchmarks):
         print("\n".join(_cards(benchmarks, configfile)))
         return
-    from lm_validity.errors import InputError
     from lm_validity.site.own_task import read_own_task, write_own_report, write_run
 
     if len(benchmarks) > 1:
@@ -54,8 +55,6 @@ def card(
 
 def _cards(benchmarks: list[str], configfile: Path) -> list[str]:
     """The Markdown of cards in the run's site. Raises InputError for one that is not there."""
-    from lm_validity.config.load import load_run
-    from lm_validity.errors import InputError, did_you_mean
     from lm_validity.site.cards.write import FOLDER, folder_name
 
     run = load_run(configfile)

@@ -196,8 +196,8 @@ def settled_from(curves: np.ndarray, tokens_b: np.ndarray, separable: np.ndarray
     """Tokens (...,) from which tau-a over the `separable` pairs (pairs,) of `curves` (..., models, n) stays high.
 
     As over all pairs (`agreement_with_last`), but pairs that cannot be told apart at the end have no final order to
-    settle into, and stay out: with them, one pair of equal models puts the point at the last checkpoint about every second time. NaN without any
-    separable pair.
+    settle into, and stay out: with them, one pair of equal models puts the point at the last checkpoint about every
+    second time. NaN without any separable pair.
     """
     curves = np.asarray(curves, dtype=float)
     pairs = np.array(np.triu_indices(curves.shape[-2], k=1))[:, separable]

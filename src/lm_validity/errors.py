@@ -10,22 +10,19 @@ INSTALL_CUDA = "install it without an index of CPU builds (in a clone TORCH_INDE
 INSTALL_NF4 = "pip install 'lm-validity[cells,nf4]', or set bias.zero_shot.quantization to none"
 
 
-class InputError(Exception):
+class _WithHint(Exception):
+    def __init__(self, problem: str, hint: str):
+        super().__init__(f"{problem} Hint: {hint}")
+        self.problem = problem
+        self.hint = hint
+
+
+class InputError(_WithHint):
     """Bad input: what is wrong and where (file, row, column, value), and what to do about it."""
 
-    def __init__(self, problem: str, hint: str):
-        super().__init__(f"{problem} Hint: {hint}")
-        self.problem = problem
-        self.hint = hint
 
-
-class CellError(Exception):
+class CellError(_WithHint):
     """A cell that fails by its own fault (NaN, bad data): recorded in its manifest, its siblings go on."""
-
-    def __init__(self, problem: str, hint: str):
-        super().__init__(f"{problem} Hint: {hint}")
-        self.problem = problem
-        self.hint = hint
 
 
 def nearest(word: object, choices: Iterable[object]) -> str | None:

@@ -52,6 +52,12 @@ def number(value: float | Missing | None) -> float:
     return float(value) if value is not None and not isinstance(value, Missing) else math.nan
 
 
+def as_columns(interval: object, low: str = "low", high: str = "high") -> dict[str, Any]:
+    """The ends of an interval as two columns of a table; what is no pair, such as a `Missing`, is in both."""
+    ends = interval if isinstance(interval, tuple) else (interval, interval)
+    return dict(zip((low, high), ends, strict=True))
+
+
 def page_only(**options: Any) -> Any:
     """A dataclass field that the page shows and summary.json leaves out."""
     return field(metadata={"page_only": True}, **options)

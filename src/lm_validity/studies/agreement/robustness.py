@@ -137,7 +137,6 @@ def score_section(matrix: ScoreMatrix) -> Section:
             min_width=480,
         )
         for p, label in figures.PROTOCOL_LABELS.items()
-        for part in (frame[frame["protocol"] == label],)
     ]
     labels = list(figures.PROTOCOL_LABELS.values())
     table = everything.pivot(index=["model", "family", "benchmark"], columns="protocol", values="score").reset_index()

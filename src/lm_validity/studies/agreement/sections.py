@@ -10,9 +10,9 @@ from lm_validity.pages import figures
 from lm_validity.pages.bump import bump, bump_width
 from lm_validity.pages.page import Figure, Section, Table
 from lm_validity.studies.agreement.analysis import DIRECT, NO_FAMILIES, PREPARED
-from lm_validity.studies.agreement.shown import bounds, over_both, plotted, shown_mean, value_in_words
+from lm_validity.studies.agreement.shown import over_both, plotted, shown_mean, value_in_words
 from lm_validity.studies.agreement.summary import AgreementSummary, PairAlignment, PerplexitySummary
-from lm_validity.summaries import Missing, is_known, number
+from lm_validity.summaries import Missing, as_columns, is_known, number
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import UNDER, count
 
@@ -103,7 +103,7 @@ def _perplexity_table(values: PerplexitySummary) -> Table:
         ("average perplexity with average score", values.average_average, values.average_average_interval),
     )
     rows = [
-        {"comparison": title, "protocol": label, "tau": tau[p], **bounds(interval[p])}
+        {"comparison": title, "protocol": label, "tau": tau[p], **as_columns(interval[p])}
         for title, tau, interval in comparisons
         for p, label in figures.PROTOCOL_LABELS.items()
     ]
@@ -290,7 +290,7 @@ def family_section(summary: AgreementSummary) -> Section | None:
                     "models": int((summary.matrix.families == family).sum()),
                     "protocol": label,
                     "tau": tau,
-                    **bounds(absent if intervals is None else intervals[p]),
+                    **as_columns(absent if intervals is None else intervals[p]),
                 }
             )
     frame = pd.DataFrame(rows)

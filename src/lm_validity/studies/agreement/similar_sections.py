@@ -4,9 +4,9 @@ import pandas as pd
 
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Section, Table
-from lm_validity.studies.agreement.shown import assumed, bounds, plotted, value_in_words
+from lm_validity.studies.agreement.shown import assumed, plotted, value_in_words
 from lm_validity.studies.agreement.summary import AgreementSummary, Range, RatioRow, Value, VarianceSummary
-from lm_validity.summaries import Missing, is_known
+from lm_validity.summaries import Missing, as_columns, is_known
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import UNDER, count, decimal
 
@@ -153,12 +153,12 @@ def _ratio_row(cells: str, what: str, label: str, row: RatioRow) -> dict:
         "protocol": label,
         "pairs": row.pairs_of_models,
         "tau": row.mean,
-        **bounds(row.interval),
-        **bounds(row.interval_clustered, "low_families", "high_families"),
+        **as_columns(row.interval),
+        **as_columns(row.interval_clustered, "low_families", "high_families"),
         "ceiling": row.ceiling,
         "corrected": row.corrected,
-        **bounds(row.corrected_interval, "corrected_low", "corrected_high"),
-        **bounds(row.corrected_interval_clustered, "corrected_low_families", "corrected_high_families"),
+        **as_columns(row.corrected_interval, "corrected_low", "corrected_high"),
+        **as_columns(row.corrected_interval_clustered, "corrected_low_families", "corrected_high_families"),
     }
 
 

@@ -22,7 +22,7 @@ from lm_validity.studies.bias.statistics.meta import THRESHOLD
 from lm_validity.studies.bias.statistics.power import VarianceComponents, detection_power
 from lm_validity.studies.bias.summary import BiasSummary, Power, Slices, TaskTest, rows_frame
 from lm_validity.studies.bias.violins import setting_label, setting_labels
-from lm_validity.summaries import Missing, is_known, number
+from lm_validity.summaries import Missing, as_columns, is_known, number
 
 MARGINAL, MODEL_FREE = "marginal", "model-free"
 
@@ -46,9 +46,8 @@ def answer(summary: BiasSummary, effect: str) -> alt.LayerChart:
             found.append((row.experiment, row.m, row.n, MODEL_FREE, row.over_tasks.mean, row.over_tasks.interval))
     rows = []
     for experiment, m, n, source, value, interval in found:
-        low, high = interval if is_known(interval) else (None, None)
-        label = labels[experiment, m, n]
-        rows.append({"setting": label, "source": source, "value": value, "low": low, "high": high})
+        shown = {"setting": labels[experiment, m, n], "source": source, "value": value}
+        rows.append(shown | as_columns(interval if is_known(interval) else None))
     frame = pd.DataFrame(rows)
     chart = interval_dots(
         frame,
@@ -73,8 +72,7 @@ def formula_intervals(summary: BiasSummary, effect: str) -> alt.LayerChart:
             "setting": labels[fit.experiment, fit.m, fit.n],
             "formula": fit.formula,
             "beta": fit.beta_mean,
-            "low": fit.interval[0],
-            "high": fit.interval[1],
+            **as_columns(fit.interval),
             "conclusion": {-1: "below zero", 0: "includes zero", 1: "above zero"}[fit.excludes_zero],
         }
         for fit in summary.fits(effect)

@@ -11,9 +11,10 @@ from lm_validity.config.sheets import metric_key
 from lm_validity.config.text_rows import read_text_rows
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.tables.formats.found_files import date_in
-from lm_validity.tables.formats.import_log import ImportLog, counted
+from lm_validity.tables.formats.import_log import ImportLog
 from lm_validity.tables.formats.score_files import KEY, ScoreFile, score_table
 from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.words import count
 
 SOURCE = "csv"
 _LAYOUT = "a header, and one row per score (model, benchmark, value) or one column per benchmark, as UTF-8 text."
@@ -257,10 +258,10 @@ def _once(path: Path, rows: pd.DataFrame, repeats: str, log: ImportLog) -> pd.Da
         row = different[again].iloc[0]
         raise InputError(
             f"{path}, row {row['line']}: another score of {row['model']} on {row['benchmark']} "
-            f"({counted(int(again.sum()), 'such score')}).",
+            f"({count(int(again.sum()), 'such score')}).",
             "map the column that tells them apart (--columns checkpoint=COLUMN), or --repeats first.",
         )
     kept = rows.drop_duplicates(key)
     if len(kept) < len(rows):
-        log.notes.append(f"Twice in the file, the first counts: {counted(len(rows) - len(kept), 'score')}.")
+        log.notes.append(f"Twice in the file, the first counts: {count(len(rows) - len(kept), 'score')}.")
     return kept

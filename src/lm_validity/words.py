@@ -1,10 +1,7 @@
-"""Numbers on their way into summary.json: no NaN, no numpy types."""
+"""Words for numbers: what sentences of reports, commands and pages have in common."""
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
-
-import numpy as np
 
 # the two protocols in a sentence, and what they mean
 UNDER = {"direct": "under direct evaluation", "train_before_test": "under train before test"}
@@ -12,23 +9,6 @@ PROTOCOLS_EXPLAINED = (
     "Direct evaluation scores each model as it comes. Train before test first fine-tunes the model on the benchmark's "
     "training set, by the same recipe for every model, and then scores it."
 )
-
-
-def plain(value: object) -> Any:
-    """`value` with numpy types replaced and non-finite numbers as None, recursively."""
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray) and value.ndim == 0:
-        return plain(value.item())
-    if isinstance(value, list | tuple | np.ndarray):
-        return [plain(item) for item in value]
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    if isinstance(value, int | np.integer):
-        return int(value)
-    if isinstance(value, float | np.floating):
-        return float(value) if math.isfinite(value) else None
-    return value
 
 
 def decimal(value: float | None, digits: int = 2, *, signed: bool = False) -> str:

@@ -13,7 +13,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from lm_validity.config.load import Run
-from lm_validity.files import read_json
+from lm_validity.files import read_json_or
 from lm_validity.monitor.workload import Workload
 from lm_validity.run.cell import Cell
 from lm_validity.run.grid import Grid
@@ -228,8 +228,5 @@ def _cells_by_model(run: Run) -> dict[tuple[str, str], list[Cell]]:
 
 def _read_sidecar(folder: Path) -> dict[str, Any] | None:
     """A finished cell's sidecar, unless it is a replay's or has no time."""
-    try:
-        sidecar = read_json(folder / "sidecar.json")
-    except (OSError, ValueError):
-        return None
+    sidecar = read_json_or(folder / "sidecar.json", {})
     return None if "replay" in sidecar or not sidecar.get("wall_seconds") else sidecar

@@ -6,7 +6,7 @@ from lm_validity.monitor.planning.describe import describe_plans
 from lm_validity.monitor.planning.savings import describe_savings
 from lm_validity.monitor.status import RunState
 from lm_validity.run.rules import RULES
-from lm_validity.words import count
+from lm_validity.words import count, listing
 
 NAMED = 6  # ids listed where something had to be assumed
 
@@ -104,8 +104,7 @@ def _trust(estimator: Estimator) -> list[str]:
                 f"{error.worst:.2f}"
             )
     for what, names in sorted(estimator.workload.assumed.items()):
-        listed = ", ".join(sorted(names)[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
-        lines.append(f"assumed: {what} ({listed})")
+        lines.append(f"assumed: {what} ({listing(sorted(names), NAMED)})")
     return lines
 
 

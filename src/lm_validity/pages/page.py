@@ -309,15 +309,11 @@ def _is_numeric(values: pd.Series) -> bool:
 
 def _value(value: object) -> Value:
     """What sorting and the CSV download use; null where missing."""
-    if value is None or value is pd.NA or (isinstance(value, float | np.floating) and not math.isfinite(value)):
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
         return None
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    if isinstance(value, int | np.integer):
-        return int(value)
-    if isinstance(value, float | np.floating):
-        return float(value)
-    return str(value)
+    return value if isinstance(value, bool | int | float) else str(value)
 
 
 def _shown(value: object, number_format: str | None) -> str:

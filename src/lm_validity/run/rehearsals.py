@@ -16,7 +16,7 @@ from lm_validity.config.load import Run
 from lm_validity.config.sections import SizeClass
 from lm_validity.config.sheets import Model
 from lm_validity.errors import Problem
-from lm_validity.files import read_json
+from lm_validity.files import read_json, read_json_or
 from lm_validity.run.participants import Participants, size_class
 
 VERSION = 3  # of what a rehearsal measures; another one asks every question again
@@ -89,10 +89,7 @@ def config_of(run: Run, row: Model) -> tuple[dict[str, Any], bool] | None:
     if row.is_local:
         folders.append(Path(row.path).expanduser())
     for folder in folders:
-        try:
-            found = read_json(folder / "config.json")
-        except (OSError, ValueError):
-            continue
+        found = read_json_or(folder / "config.json", None)
         if isinstance(found, dict):
             return found, True
     known = _known_shapes().get(row.path)

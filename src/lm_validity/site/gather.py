@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lm_validity.errors import InputError
@@ -13,7 +12,7 @@ from lm_validity.tables.formats.import_csv import CsvOptions, read_csv_scores
 from lm_validity.tables.formats.import_lm_eval import import_lm_eval
 from lm_validity.tables.formats.import_log import ImportLog
 from lm_validity.tables.formats.score_files import KEY
-from lm_validity.tables.schema import SCORES, read_scores, write_table
+from lm_validity.tables.schema import SCORES, read_scores, readable, write_table
 
 # A table of ours by the columns that only it has
 _MARKS = {
@@ -83,12 +82,8 @@ def _csv_scores(path: Path, log: ImportLog) -> pd.DataFrame:
 
 def table_kind(path: Path) -> str:
     """Which of our tables a parquet file is: scores, items, trials or selections."""
-    try:
+    with readable(path):
         columns = set(pq.read_schema(path).names)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(
-            f"{path}: not a readable parquet file ({error}).", "write it with pandas or pyarrow."
-        ) from error
     kind = next((kind for kind, marks in _MARKS.items() if marks <= columns), None)
     if kind is None:
         raise InputError(

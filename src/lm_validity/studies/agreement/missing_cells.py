@@ -143,7 +143,6 @@ def missing_section(summary: AgreementSummary) -> Section | None:
         plotted(frame),
         x="shift",
         y="tau",
-        color=figures.protocol_color(),
         x_title="Missing scores off what the others suggest (standard deviations)",
         y_title="Mean tau",
         tooltip=figures.tooltips(protocol="Protocol", shift="Shift|+.1f", tau="Mean tau|.3f"),

@@ -30,7 +30,6 @@ from lm_validity.studies.agreement.sections import (
 )
 from lm_validity.studies.agreement.shown import (
     assumed,
-    bounds,
     in_words,
     over_both,
     plotted,
@@ -47,7 +46,7 @@ from lm_validity.studies.agreement.similar_sections import (
     variance_section,
 )
 from lm_validity.studies.agreement.summary import AgreementSummary, Value
-from lm_validity.summaries import Missing, is_known, number, summary_values
+from lm_validity.summaries import Missing, as_columns, is_known, number, summary_values
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import PROTOCOLS_EXPLAINED, UNDER, count, decimal
 
@@ -205,10 +204,10 @@ def _benchmark_section(summary: AgreementSummary) -> Section:
                 "category": summary.categories[i] or "unknown",
                 "protocol": figures.PROTOCOL_LABELS[p],
                 "tau": tau.by_benchmark[name],
-                **bounds(intervals if isinstance(intervals, Missing) else intervals[name]),
+                **as_columns(intervals if isinstance(intervals, Missing) else intervals[name]),
                 "ceiling": tau.ceiling_by_benchmark[name],
                 "corrected": corrected.by_benchmark[name],
-                **bounds(corrected.by_benchmark_interval[name], "corrected_low", "corrected_high"),
+                **as_columns(corrected.by_benchmark_interval[name], "corrected_low", "corrected_high"),
                 "significance_tau": summary.significance_tau.by_protocol[p].by_benchmark[name],
             }
         )
@@ -248,12 +247,10 @@ def _benchmark_chart(
         frame,
         y="benchmark",
         value=value,
-        low=low,
-        high=high,
+        ends=ends,
         mark=mark,
         title="Mean tau with the other benchmarks",
         y_order=order,
-        color=figures.protocol_color(),
         tooltip=figures.tooltips(benchmark="Benchmark", category="Category", protocol="Protocol", **shown),
         offset="protocol",
         row_height=22,
@@ -303,7 +300,7 @@ def _pair_section(summary: AgreementSummary) -> Section:
     for p, label in _labels():
         corrected = summary.kendall_tau[p].corrected
         table[f"{label}, corrected"] = [tau for *_, tau in corrected.by_pair]
-        ends = [bounds(interval) for *_, interval in corrected.by_pair_interval]
+        ends = [as_columns(interval) for *_, interval in corrected.by_pair_interval]
         for end in ("low", "high"):
             table[f"{label}, corrected {end}"] = [found[end] for found in ends]
     common = {p: improvement.tau[p][upper] for p in PROTOCOLS}

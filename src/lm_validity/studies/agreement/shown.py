@@ -23,13 +23,6 @@ def in_words(interval: Range, *, signed: bool = False) -> str:
     return " to ".join(decimal(float(end), signed=signed) for end in interval)
 
 
-def bounds(interval: Range, low: str = "low", high: str = "high") -> dict[str, float | Missing]:
-    """The ends of an interval as columns of a table."""
-    if isinstance(interval, Missing):
-        return {low: interval, high: interval}
-    return {low: interval.low, high: interval.high}
-
-
 def plotted(frame: pd.DataFrame) -> pd.DataFrame:
     """A table's frame for a chart: missing values are NaN."""
     concerned = [name for name, values in frame.items() if any(isinstance(value, Missing) for value in values)]

@@ -10,11 +10,12 @@ import pandas as pd
 
 from lm_validity.config.sheets import metric_key
 from lm_validity.config.text_rows import read_text_rows
-from lm_validity.errors import InputError, nearest
+from lm_validity.errors import InputError, did_you_mean
 from lm_validity.tables.formats.found_files import date_in
-from lm_validity.tables.formats.import_log import ImportLog, counted
+from lm_validity.tables.formats.import_log import ImportLog
 from lm_validity.tables.formats.score_files import KEY, ScoreFile, score_table
 from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.words import count
 
 SOURCE = "csv"
 Across = Literal["benchmarks", "models"]
@@ -95,8 +96,7 @@ def _roles(path: Path, header: pd.Index, options: CsvOptions) -> dict[str, str]:
     """The file's column of each role that it has."""
     for role, column in options.columns.items():
         if role not in ROLES:
-            like = nearest(role, ROLES)
-            hint = f"did you mean {like!r}?" if like else f"one of {', '.join(ROLES)}."
+            hint = did_you_mean(role, ROLES, f"one of {', '.join(ROLES)}.")
             raise InputError(f"--columns {role}={column}: {role!r} is no column of a score.", hint)
         _check_column(path, column, header)
     roles = dict(options.columns)
@@ -115,8 +115,7 @@ def _plain(name: str) -> str:
 
 def _check_column(path: Path, column: str, header: pd.Index) -> None:
     if column not in header:
-        like = nearest(column, header)
-        hint = f"did you mean {like!r}?" if like else f"the columns are: {', '.join(header)}."
+        hint = did_you_mean(column, header, f"the columns are: {', '.join(header)}.")
         raise InputError(f"{path}: no column {column!r}.", hint)
 
 
@@ -265,10 +264,10 @@ def _once(path: Path, rows: pd.DataFrame, repeats: Repeats, log: ImportLog) -> p
         row = different[again].iloc[0]
         raise InputError(
             f"{path}, row {row['line']}: another score of {row['model']} on {row['benchmark']} "
-            f"({counted(int(again.sum()), 'such score')}).",
+            f"({count(int(again.sum()), 'such score')}).",
             "map the column that tells them apart (--columns checkpoint=COLUMN), or --repeats first.",
         )
     kept = rows.drop_duplicates(key)
     if len(kept) < len(rows):
-        log.notes.append(f"Twice in the file, the first counts: {counted(len(rows) - len(kept), 'score')}.")
+        log.notes.append(f"Twice in the file, the first counts: {count(len(rows) - len(kept), 'score')}.")
     return kept

@@ -10,22 +10,19 @@ INSTALL_CUDA = "install it without an index of CPU builds (in a clone TORCH_INDE
 INSTALL_NF4 = "pip install 'lm-validity[cells,nf4]', or set bias.zero_shot.quantization to none"
 
 
-class InputError(Exception):
+class _WithHint(Exception):
+    def __init__(self, problem: str, hint: str):
+        super().__init__(f"{problem} Hint: {hint}")
+        self.problem = problem
+        self.hint = hint
+
+
+class InputError(_WithHint):
     """Bad input: what is wrong and where (file, row, column, value), and what to do about it."""
 
-    def __init__(self, problem: str, hint: str):
-        super().__init__(f"{problem} Hint: {hint}")
-        self.problem = problem
-        self.hint = hint
 
-
-class CellError(Exception):
+class CellError(_WithHint):
     """A cell that fails by its own fault (NaN, bad data): recorded in its manifest, its siblings go on."""
-
-    def __init__(self, problem: str, hint: str):
-        super().__init__(f"{problem} Hint: {hint}")
-        self.problem = problem
-        self.hint = hint
 
 
 def nearest(word: object, choices: Iterable[object]) -> str | None:
@@ -34,6 +31,12 @@ def nearest(word: object, choices: Iterable[object]) -> str | None:
 
     found = difflib.get_close_matches(str(word), [str(choice) for choice in choices], n=1, cutoff=0.6)
     return found[0] if found else None
+
+
+def did_you_mean(word: object, choices: Iterable[object], otherwise: str) -> str:
+    """The hint for a name that is not known: the choice most like it, or `otherwise` where nothing is close."""
+    close = nearest(word, choices)
+    return f"did you mean {close!r}?" if close else otherwise
 
 
 def first_line(error: BaseException) -> str:

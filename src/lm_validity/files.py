@@ -60,6 +60,14 @@ def write_json(path: str | Path, value: object) -> None:
     write_text(path, json_text(value))
 
 
+def read_json_or(path: str | Path, otherwise: Any) -> Any:
+    """The JSON value of a file, or `otherwise` where it is not there or holds none."""
+    try:
+        return read_json(path)
+    except (OSError, ValueError):
+        return otherwise
+
+
 def read_json(path: str | Path) -> Any:
     """The JSON value of a file written by this program (errors are the caller's)."""
     with open(path, encoding="utf-8") as handle:

@@ -52,6 +52,12 @@ def number(value: float | Missing | None) -> float:
     return float(value) if value is not None and not isinstance(value, Missing) else math.nan
 
 
+def as_columns(interval: object, low: str = "low", high: str = "high") -> dict[str, Any]:
+    """The ends of an interval as two columns of a table; what is no pair, such as a `Missing`, is in both."""
+    ends = interval if isinstance(interval, tuple) else (interval, interval)
+    return dict(zip((low, high), ends, strict=True))
+
+
 def page_only(**options: Any) -> Any:
     """A dataclass field that the page shows and summary.json leaves out."""
     return field(metadata={"page_only": True}, **options)
@@ -105,18 +111,12 @@ def _plain(value: object, where: str, reasons: dict[str, list[str]]) -> Any:
     if isinstance(value, dict) or (is_dataclass(value) and not isinstance(value, type)):
         inner = f"{where}." if where else ""
         return {key: _plain(item, f"{inner}{key}", reasons) for key, item in _items(value)}
-    if isinstance(value, np.ndarray) and value.ndim == 0:
+    if isinstance(value, np.ndarray | np.generic) and value.ndim == 0:
         return _plain(value.item(), where, reasons)
     if isinstance(value, list | tuple | np.ndarray):
         return [_plain(item, where, reasons) for item in value]
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    if isinstance(value, int | np.integer):
-        return int(value)
-    if isinstance(value, float | np.floating):
-        if not math.isfinite(value):
-            raise ValueError(f"{where}: {value} in a summary without a reason")
-        return float(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{where}: {value} in a summary without a reason")
     return value
 
 

@@ -1,10 +1,7 @@
-"""Numbers on their way into summary.json: no NaN, no numpy types."""
+"""Words for numbers: what sentences of reports, commands and pages have in common."""
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
-
-import numpy as np
 
 # the two protocols in a sentence, and what they mean
 UNDER = {"direct": "under direct evaluation", "train_before_test": "under train before test"}
@@ -14,24 +11,7 @@ PROTOCOLS_EXPLAINED = (
 )
 
 
-def plain(value: object) -> Any:
-    """`value` with numpy types replaced and non-finite numbers as None, recursively."""
-    if isinstance(value, dict):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, np.ndarray) and value.ndim == 0:
-        return plain(value.item())
-    if isinstance(value, list | tuple | np.ndarray):
-        return [plain(item) for item in value]
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    if isinstance(value, int | np.integer):
-        return int(value)
-    if isinstance(value, float | np.floating):
-        return float(value) if math.isfinite(value) else None
-    return value
-
-
-def decimal(value: float | None, digits: int = 2, signed: bool = False) -> str:
+def decimal(value: float | None, digits: int = 2, *, signed: bool = False) -> str:
     """A number for a sentence; `unknown` where there is none."""
     if value is None or not math.isfinite(value):
         return "unknown"
@@ -45,13 +25,13 @@ def percent(value: float | None) -> str:
 
 
 def with_interval(
-    value: float | None, interval: Sequence[float | None] | None, digits: int = 2, signed: bool = False
+    value: float | None, interval: Sequence[float | None] | None, digits: int = 2, *, signed: bool = False
 ) -> str:
     """`0.52 (95% interval 0.48 to 0.56)`, or the number alone where there is no interval."""
-    text = decimal(value, digits, signed)
+    text = decimal(value, digits, signed=signed)
     if interval is None or any(end is None or not math.isfinite(end) for end in interval):
         return text
-    low, high = (decimal(end, digits, signed) for end in interval)
+    low, high = (decimal(end, digits, signed=signed) for end in interval)
     return f"{text} (95% interval {low} to {high})"
 
 

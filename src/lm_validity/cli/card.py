@@ -10,6 +10,8 @@ from typing import Annotated
 import typer
 
 from lm_validity.cli.configfile import DEFAULT, Configfile
+from lm_validity.config.load import load_run
+from lm_validity.errors import InputError, did_you_mean
 
 
 def register(app: typer.Typer) -> None:
@@ -37,7 +39,6 @@ def card(
     if not any(name.endswith((".yaml", ".yml")) for name in benchmarks):
         print("\n".join(_cards(benchmarks, configfile)))
         return
-    from lm_validity.errors import InputError
     from lm_validity.site.own_task import read_own_task, write_own_report, write_run
 
     if len(benchmarks) > 1:
@@ -45,7 +46,7 @@ def card(
     own = read_own_task(Path(benchmarks[0]), configfile)
     write_run(own)
     print("\n".join(own.lines()), flush=True)
-    code = _snakemake(own.configfile, profile, dry_run)
+    code = _snakemake(own.configfile, profile, dry_run=dry_run)
     if code:
         raise typer.Exit(code)
     if not dry_run:
@@ -54,8 +55,6 @@ def card(
 
 def _cards(benchmarks: list[str], configfile: Path) -> list[str]:
     """The Markdown of cards in the run's site. Raises InputError for one that is not there."""
-    from lm_validity.config.load import load_run
-    from lm_validity.errors import InputError, nearest
     from lm_validity.site.cards.write import FOLDER, folder_name
 
     run = load_run(configfile)
@@ -63,16 +62,14 @@ def _cards(benchmarks: list[str], configfile: Path) -> list[str]:
     for name in benchmarks:
         path = run.results / "report" / FOLDER / folder_name(name) / "card.md"
         if not path.is_file():
-            like = None if name in run.benchmarks else nearest(name, run.benchmarks)
-            hint = (
-                f"did you mean {like!r}?" if like else f"run the workflow first: snakemake --configfile {configfile}."
-            )
+            run_first = f"run the workflow first: snakemake --configfile {configfile}."
+            hint = run_first if name in run.benchmarks else did_you_mean(name, run.benchmarks, run_first)
             raise InputError(f"{path}: no card of {name!r}.", hint)
         found.append(path.read_text(encoding="utf-8"))
     return found
 
 
-def _snakemake(configfile: Path, profile: Path | None, dry_run: bool) -> int:
+def _snakemake(configfile: Path, profile: Path | None, *, dry_run: bool) -> int:
     """Run the workflow up to its merged tables; Snakemake's exit code."""
     from lm_validity.template.folder import SHIPPED
 

@@ -6,17 +6,17 @@ import signal
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import typer
 
 from lm_validity.cli.configfile import DEFAULT, Configfile
+from lm_validity.config.load import Run, load_run
+from lm_validity.errors import InputError, did_you_mean
+from lm_validity.files import write_json
 from lm_validity.run.participants import kind_label
 from lm_validity.run.rules import RULES
 from lm_validity.run.rules.base import Rule
-
-if TYPE_CHECKING:
-    from lm_validity.config.load import Run
 
 RowT = TypeVar("RowT")
 
@@ -36,9 +36,7 @@ def register(app: typer.Typer) -> None:
 
 def prefetch_model(model: ModelId, configfile: Configfile = DEFAULT) -> None:
     """Fetch a model at a pinned revision, or take a local folder, and record its digest."""
-    from lm_validity.files import write_json
 
-    _log_to_stderr()
     run = _load(configfile)
     row = _row(run.models, model, "model", run.configuration.models)
     if run.configuration.replay:
@@ -54,9 +52,7 @@ def prefetch_model(model: ModelId, configfile: Configfile = DEFAULT) -> None:
 
 def prefetch_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT) -> None:
     """Find a benchmark's lm-eval task, fetch its data set, prove that it loads."""
-    from lm_validity.files import write_json
 
-    _log_to_stderr()
     run = _load(configfile)
     row = _row(run.benchmarks, benchmark, "benchmark", run.configuration.benchmarks)
     if run.configuration.replay:
@@ -73,9 +69,7 @@ def prefetch_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT)
 def prefetch_language_model(language_model: LanguageModelId, configfile: Configfile = DEFAULT) -> None:
     """Fetch a language model of the bias study at a pinned revision, or take a local folder."""
     from lm_validity.cells.trials import jobs as trial_jobs
-    from lm_validity.files import write_json
 
-    _log_to_stderr()
     run = _load(configfile)
     _row(run.language_models, language_model, "language model", "the bias study's sheet")
     record = trial_jobs.prefetch_language_model(run, language_model)
@@ -85,9 +79,7 @@ def prefetch_language_model(language_model: LanguageModelId, configfile: Configf
 def prefetch_task(task: TaskId, configfile: Configfile = DEFAULT) -> None:
     """Read a text-classification task of the bias study, check it against the sheet, keep its texts."""
     from lm_validity.cells.trials import jobs as trial_jobs
-    from lm_validity.files import write_json
 
-    _log_to_stderr()
     run = _load(configfile)
     _row(run.tasks, task, "task", "the bias study's sheet")
     write_json(run.results / "prefetch" / "tasks" / f"{task}.json", trial_jobs.prefetch_trial_task(run, task))
@@ -99,7 +91,6 @@ def split_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT) ->
     from lm_validity.cells.runner import write_splits
     from lm_validity.run.workspace import Workspace
 
-    _log_to_stderr()
     run = _load(configfile)
     _row(run.benchmarks, benchmark, "benchmark", run.configuration.benchmarks)
     write_splits(Workspace(run), benchmark)
@@ -128,10 +119,8 @@ def _run_job(rule: Rule[Any, Any], model: str, batch: str, configfile: Path) -> 
     # a time limit or scancel ends the process in an orderly way: leases are given back
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     from lm_validity.cells.runner import run_job
-    from lm_validity.errors import InputError, nearest
     from lm_validity.run.workspace import Workspace
 
-    _log_to_stderr()
     run = _load(configfile)
     sheets = {"models": run.configuration.models, "language_models": "the bias study's sheet"}
     _row(getattr(run, rule.sheet), model, kind_label(rule.sheet), sheets[rule.sheet])
@@ -142,28 +131,20 @@ def _run_job(rule: Rule[Any, Any], model: str, batch: str, configfile: Path) -> 
         batches = [job.batch for job in workspace.grid.jobs.values() if (job.rule, job.model) == (rule.name, model)]
         raise InputError(
             f"{configfile}: {rule.name} of {model} has no batch {batch!r}.",
-            f"did you mean {nearest(batch, batches)!r}?" if nearest(batch, batches) else f"it has {batches[:5]}.",
+            did_you_mean(batch, batches, f"it has {batches[:5]}."),
         ) from None
     run_job(workspace, job)
 
 
-def _load(configfile: Path) -> "Run":
-    from lm_validity.config.load import load_run
-
+def _load(configfile: Path) -> Run:
+    """The run; from here on the job's log goes to stderr."""
+    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    logging.getLogger("lm_validity").setLevel(logging.INFO)
     return load_run(configfile)
 
 
 def _row(rows: Mapping[str, RowT], identifier: str, kind: str, sheet: str | None) -> RowT:
-    from lm_validity.errors import InputError, nearest
 
     if identifier not in rows:
-        close = nearest(identifier, rows)
-        raise InputError(
-            f"{sheet}: no {kind} {identifier!r}.", f"did you mean {close!r}?" if close else "check the sheet."
-        )
+        raise InputError(f"{sheet}: no {kind} {identifier!r}.", did_you_mean(identifier, rows, "check the sheet."))
     return rows[identifier]
-
-
-def _log_to_stderr() -> None:
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
-    logging.getLogger("lm_validity").setLevel(logging.INFO)

@@ -21,3 +21,6 @@ def default_configfile(folder: Path = Path()) -> Path:
 
 DEFAULT = default_configfile()
 Configfile = Annotated[Path, typer.Option(help="The run's configuration.")]
+Calibration = Annotated[
+    list[Path] | None, typer.Option(help="Another configuration, to learn from its finished cells too.")
+]

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lm_validity.errors import InputError
+
 if TYPE_CHECKING:
     from lm_validity.studies.signal.filters.judge import UnanimousJudge
 
@@ -87,7 +89,6 @@ def align(
 def _make_judge(settings: dict[str, Any]) -> "UnanimousJudge":
     """The unanimous judge of a recipe's `llm_judge` step: an endpoint where `url` is given, else a local
     model."""
-    from lm_validity.errors import InputError
     from lm_validity.studies.signal.filters.judge import EndpointJudge, Judge, UnanimousJudge
 
     settings = dict(settings)

@@ -5,6 +5,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lm_validity.config.load import validate
+from lm_validity.errors import InputError, did_you_mean
+
 if TYPE_CHECKING:
     from lm_validity.config.miniature import MiniatureSettings
 
@@ -15,9 +18,6 @@ ConfigFile = Annotated[Path, typer.Option("--configfile", help="Configuration wi
 def _settings(configfile: Path) -> "MiniatureSettings":
     """The section `miniature` of a configuration file; the sheets it names may not exist yet."""
     import yaml
-
-    from lm_validity.config.load import validate
-    from lm_validity.errors import InputError
 
     if not configfile.is_file():
         raise InputError(f"{configfile}: no such configuration.", "pass --configfile, e.g. config/config.yaml.")
@@ -53,13 +53,11 @@ def pretrain(
     """Train one tiny language model from scratch and keep its checkpoints. A tuned one starts from its parent."""
     from lm_validity.cells.training.miniature import pretrain_model
     from lm_validity.config.pool import read_pool
-    from lm_validity.errors import InputError, nearest
 
     settings = _settings(configfile)
     pool = read_pool(settings.pool)
     if model not in pool:
-        close = nearest(model, pool)
-        hint = f"did you mean {close!r}?" if close else f"models there: {', '.join(pool)}."
+        hint = did_you_mean(model, pool, f"models there: {', '.join(pool)}.")
         raise InputError(f"{settings.pool}: no model {model!r}.", hint)
     row = pool[model]
     if row.tuned_from:

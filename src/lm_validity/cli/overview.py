@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from lm_validity.cli.configfile import DEFAULT, Configfile
+from lm_validity.cli.configfile import DEFAULT, Calibration, Configfile
+from lm_validity.config.load import load_run
 
 
 def register(app: typer.Typer) -> None:
@@ -23,7 +24,6 @@ def status(
     watch: Annotated[float | None, typer.Option(min=1, help="Repeat every so many seconds.")] = None,
 ) -> None:
     """Which cells are done, running, failed, stale or missing, the rate, and the expected finish. Reads files only."""
-    from lm_validity.config.load import load_run
     from lm_validity.files import write_text
     from lm_validity.monitor.cost import Estimator
     from lm_validity.monitor.planning.describe import unplanned_pairs
@@ -48,12 +48,9 @@ def status(
 
 def cost(
     configfile: Configfile = DEFAULT,
-    calibration: Annotated[
-        list[Path] | None, typer.Option(help="Another configuration, to learn from its finished cells too.")
-    ] = None,
+    calibration: Calibration = None,
 ) -> None:
     """Jobs, GPU hours, memory and storage that a run is expected to take."""
-    from lm_validity.config.load import load_run
     from lm_validity.monitor.cost import Estimator
     from lm_validity.monitor.render_cost import render_cost
     from lm_validity.monitor.status import RunState

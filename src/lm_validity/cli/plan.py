@@ -5,7 +5,9 @@ from typing import Annotated, Literal
 
 import typer
 
-from lm_validity.cli.configfile import DEFAULT, Configfile
+from lm_validity.cli.configfile import DEFAULT, Calibration, Configfile
+from lm_validity.config.load import load_run
+from lm_validity.errors import InputError
 
 
 def register(app: typer.Typer) -> None:
@@ -28,15 +30,11 @@ def plan(
     output: Annotated[
         Path | None, typer.Option(help="File of the plan. Default: plan.tsv beside the configuration.")
     ] = None,
-    calibration: Annotated[
-        list[Path] | None, typer.Option(help="Another configuration, to learn from its finished cells too.")
-    ] = None,
+    calibration: Calibration = None,
 ) -> None:
     """Write the sheet of cells to fine-tune, and say what it costs and saves. With a plan already in the configuration,
     --cells and --audit add a round to it."""
-    from lm_validity.config.load import load_run
     from lm_validity.config.plan import read_cells
-    from lm_validity.errors import InputError
     from lm_validity.monitor.cost import Estimator
     from lm_validity.monitor.planning import designs
     from lm_validity.monitor.planning.savings import describe_savings, describe_uncounted, preparation_costs

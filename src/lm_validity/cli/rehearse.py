@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lm_validity.cli.configfile import DEFAULT, Configfile
+from lm_validity.config.load import Run, load_run
+from lm_validity.errors import PREFETCH, InputError, first_line
 
 if TYPE_CHECKING:
-    from lm_validity.config.load import Run
     from lm_validity.config.sheets import Model
     from lm_validity.run.rehearsals import Rehearsal
 
@@ -24,8 +25,6 @@ def rehearse(
 ) -> None:
     """Run every model's work at full size on a fake GPU: the micro-batch that fits, or what to change. Exit 2
     if a model cannot be run as configured."""
-    from lm_validity.config.load import load_run
-    from lm_validity.errors import InputError
     from lm_validity.run.rehearsals import memory_problem, question_of, read_rehearsal, rehearsed_models
 
     run = load_run(configfile)
@@ -46,12 +45,11 @@ def rehearse(
         raise InputError(f"{problems[0].where}: {problems[0].what}{rest}.", f"{problems[0].action}.")
 
 
-def rehearse_run(run: "Run", only: list[str] | None = None) -> Iterator[str]:
+def rehearse_run(run: Run, only: list[str] | None = None) -> Iterator[str]:
     """A line for each model; what nobody has asked yet is rehearsed first, and kept. A model that cannot be run has its
     line too."""
     from dataclasses import asdict
 
-    from lm_validity.errors import PREFETCH, InputError, first_line
     from lm_validity.files import write_json
     from lm_validity.run.rehearsals import question_of, read_rehearsal, rehearsal_path, rehearsed_models
 
@@ -77,7 +75,7 @@ def rehearse_run(run: "Run", only: list[str] | None = None) -> Iterator[str]:
         yield _line(run, row, found)
 
 
-def _line(run: "Run", row: "Model", found: "Rehearsal") -> str:
+def _line(run: Run, row: "Model", found: "Rehearsal") -> str:
     from lm_validity.run.rehearsals import checkpoints_activations, judge, needed_gb
 
     verdict, details = judge(run, row, found), found.details

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from lm_validity.cli.report_site import NAME, PathsOrCommand, report_site
+from lm_validity.config.load import load_run
 from lm_validity.config.sections import E2LM, Checkpoints, Convention, Normalisation, Reports, Screening, Ties
 
 app = typer.Typer(
@@ -115,7 +116,6 @@ def signal(
     configfile: PlannedBy = None,
 ) -> None:
     """Does a benchmark say something early in training?"""
-    from lm_validity.config.load import load_run
     from lm_validity.studies.signal.options import make_options
     from lm_validity.studies.signal.report import report_signal
 
@@ -145,7 +145,6 @@ def bias(
     configfile: PlannedBy = None,
 ) -> None:
     """Does pretraining on unlabelled test text inflate a score?"""
-    from lm_validity.config.load import load_run
     from lm_validity.studies.bias.report import report_bias
 
     plan = None if configfile is None else load_run(configfile).bias_plan

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lm_validity.cli.overview import DEFAULT, Configfile
+from lm_validity.cli.configfile import DEFAULT, Calibration, Configfile
+from lm_validity.config.load import Run, build_run, load_run, read_values
+from lm_validity.errors import InputError
 
 if TYPE_CHECKING:
-    from lm_validity.config.load import Run
     from lm_validity.site.rounds import Goal, Round
 
 GoalOption = Annotated[
@@ -24,9 +25,6 @@ GoalOption = Annotated[
     ),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the first round.")]
-Calibration = Annotated[
-    list[Path] | None, typer.Option(help="Another configuration, to learn from its finished cells too.")
-]
 
 
 def register(app: typer.Typer) -> None:
@@ -89,8 +87,6 @@ def add_model(
 ) -> None:
     """Which few cells place a new model among those of a finished study, at what cost, with what interval. With --goal
     they become a round of the plan."""
-    from lm_validity.config.load import load_run
-    from lm_validity.errors import InputError
     from lm_validity.monitor.cost import Estimator
     from lm_validity.monitor.planning.savings import preparation_costs
     from lm_validity.monitor.planning.sheet import check_place, is_plan_of, write_plan
@@ -138,8 +134,6 @@ def _plan_first(
     """Write the first round, unless it is there. Documents are counted before, so that cheap benchmarks are known."""
     import yaml
 
-    from lm_validity.config.load import build_run, load_run, read_values
-    from lm_validity.errors import InputError
     from lm_validity.files import write_text
     from lm_validity.monitor.cost import Estimator
     from lm_validity.monitor.planning.designs import first_plan
@@ -217,8 +211,6 @@ def _studies_that_go_on(
 ) -> "tuple[Run, list[Callable[[Run], tuple[list[str], int]]]]":
     """The run, and what adds to the plans of its bias and signal studies. Raises InputError where nothing can be added:
     before the workflow, which may take days."""
-    from lm_validity.config.load import load_run
-    from lm_validity.errors import InputError
     from lm_validity.site.batches import add_batch
     from lm_validity.site.stages import add_stage
 
@@ -236,7 +228,6 @@ def _studies_that_go_on(
 
 def _add_round(configfile: Path, goal: "Goal", calibration: Iterable[Path] | None) -> "Round":
     """The round (`site.rounds.Round`), in the plan now if it has cells."""
-    from lm_validity.config.load import load_run
     from lm_validity.monitor.cost import Estimator
     from lm_validity.monitor.planning.savings import preparation_costs
     from lm_validity.monitor.planning.sheet import write_plan

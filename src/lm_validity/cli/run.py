@@ -2,14 +2,13 @@
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from lm_validity.cli.configfile import DEFAULT, Configfile
-
-if TYPE_CHECKING:
-    from lm_validity.config.load import Run
+from lm_validity.config.load import Run, load_run
+from lm_validity.errors import InputError
 
 
 def register(app: typer.Typer) -> None:
@@ -27,8 +26,8 @@ def merge(
     """Merge the cells into tables. With --partial: the cells that exist, into results/<run>/partial/tables."""
     from lm_validity.tables.merge import Merger
 
-    run = _load(configfile)
-    merger = Merger(run, partial)
+    run = load_run(configfile)
+    merger = Merger(run, partial=partial)
     folder = output or (run.results / "partial" / "tables" if partial else run.results / "tables")
     studies = set(run.configuration.studies)
     scored = bool(studies & {"agreement", "signal"})
@@ -58,7 +57,7 @@ def check_cells(
     from lm_validity.run.grid import Grid
     from lm_validity.run.manifests import write_failures
 
-    run = _load(configfile)
+    run = load_run(configfile)
     grid = Grid(run)
     failed, manifests = failed_cells(grid)
     if not after_error or failed:
@@ -86,7 +85,7 @@ def partial_reports(
     """Tables, reports and site of the cells that exist, in results/<run>/partial. They list what is missing."""
     from lm_validity.site.partial import write_partial_reports
 
-    run = _load(configfile)
+    run = load_run(configfile)
     missing, page = write_partial_reports(run, with_items=not without_items)
     print(f"{missing} cells missing")
     print(f"partial report: {page}" if page else "no report is possible yet: not enough cells")
@@ -102,7 +101,7 @@ def build_site(configfile: Configfile = DEFAULT) -> None:
     from lm_validity.site.cards.of_run import write_run_cards
     from lm_validity.site.compose import build_site as build
 
-    run = _load(configfile)
+    run = load_run(configfile)
     title = f"{run.name} (replayed scores: no model was run)" if run.configuration.replay else run.name
     folders = _report_folders(run)
     computation = computation_page(count_spent(Store(run.results / "store")), plan_finding(run))
@@ -128,7 +127,7 @@ def preflight(
     from lm_validity.run.hub_models import unfetched_models
     from lm_validity.words import count
 
-    run = _load(configfile)
+    run = load_run(configfile)
     for line in recomputed_cells(run):
         print(f"will be computed again: {line}")
     if memory and not run.configuration.replay:
@@ -155,16 +154,15 @@ def forget(
     """Drop cells from the store, to have them computed again."""
     from lm_validity.monitor.check import forget as drop
 
-    for folder in drop(_load(configfile), patterns):
+    for folder in drop(load_run(configfile), patterns):
         print(f"forgot {folder}")
 
 
 def findings(configfile: Configfile = DEFAULT) -> None:
     """Where the run's report is, and its findings, one line each."""
-    from lm_validity.errors import InputError
     from lm_validity.files import read_json
 
-    run = _load(configfile)
+    run = load_run(configfile)
     page = run.results / "report" / "index.html"
     if not page.is_file():
         hint = "run the workflow to its end; `lm-validity status` says how far it is, with the same --configfile."
@@ -175,16 +173,10 @@ def findings(configfile: Configfile = DEFAULT) -> None:
             print(f"- {finding['sentence']}")
 
 
-def _report_folders(run: "Run") -> list[Path]:
+def _report_folders(run: Run) -> list[Path]:
     """The reports of the studies that the configuration asks for; older ones of others may lie beside them."""
     from lm_validity.run.grid import REPORTS_OF
 
     names = [name for study in run.configuration.studies for name in REPORTS_OF[study]]
     folders = [run.results / "reports" / name for name in names]
     return [folder for folder in folders if (folder / "page.json").is_file()]
-
-
-def _load(configfile: Path) -> "Run":
-    from lm_validity.config.load import load_run
-
-    return load_run(configfile)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, ModelWrapValidatorHandler, field_validator, model_validator
 
-from lm_validity.config.section import Positive, Section
+from lm_validity.config.section import Positive, Section, check_distinct
 
 Rate = Annotated[float, Field(gt=0, lt=1)]
 EXPERIMENT = r"^[A-Za-z0-9][A-Za-z0-9_-]*$"  # no dot: it separates the parts of a cell's name
@@ -41,12 +41,7 @@ class Experiment(Section):
         description="FOR TESTING ONLY: share of the test arm's pretraining texts that carry their label.",
     )
 
-    @field_validator("language_models", "tasks", "m", "n")
-    @classmethod
-    def unique(cls, values: tuple[object, ...]) -> tuple[object, ...]:
-        if len(set(values)) != len(values):
-            raise ValueError("holds a value twice")
-        return values
+    be_distinct = field_validator("language_models", "tasks", "m", "n")(check_distinct)
 
     @model_validator(mode="after")
     def be_consistent(self) -> Self:

@@ -13,7 +13,7 @@ from lm_validity.config.bias import BiasSettings, Experiment
 from lm_validity.config.rows import BETWEEN_BARS, Identifier, PathInRun, SheetRow, SizeClassName, read_rows
 from lm_validity.config.section import Positive
 from lm_validity.config.sheets import Dtype
-from lm_validity.errors import InputError, nearest
+from lm_validity.errors import InputError, did_you_mean
 
 ListOfText = Annotated[tuple[str, ...], BETWEEN_BARS]
 DESCRIBED_IN = "docs/how_to/bias_study.md"
@@ -96,11 +96,9 @@ def read_bias_sheets(
 def _check_ids(experiment: str, key: str, wanted: tuple[str, ...], known: Collection[str], sheet: str) -> None:
     for identifier in wanted:
         if identifier not in known:
-            close = nearest(identifier, known)
-            raise InputError(
-                f"bias: experiments.{experiment}.{key}, value {identifier!r}: not in {sheet}.",
-                f"did you mean {close!r}?" if close else f"it has {', '.join(known)}.",
-            )
+            where = f"bias: experiments.{experiment}.{key}, value {identifier!r}"
+            hint = did_you_mean(identifier, known, f"it has {', '.join(known)}.")
+            raise InputError(f"{where}: not in {sheet}.", hint)
 
 
 def _check_methods(name: str, experiment: Experiment, models: dict[str, LanguageModel], settings: BiasSettings) -> None:

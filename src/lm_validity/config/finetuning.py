@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
-from lm_validity.config.section import Positive, Section, bad_value
+from lm_validity.config.section import Positive, Section, bad_value, check_distinct
 
 PATIENCE = 2  # epochs without improvement after which an early stop comes
 
@@ -75,12 +75,7 @@ class Finetuning(OneFinetune):
             return tuple(_rate_name(rate) for rate in rates)
         return rates
 
-    @field_validator("learning_rates", "seeds")
-    @classmethod
-    def unique(cls, values: tuple[object, ...]) -> tuple[object, ...]:
-        if len(set(values)) != len(values):
-            raise ValueError("holds a value twice")
-        return values
+    be_distinct = field_validator("learning_rates", "seeds")(check_distinct)
 
 
 def _rate_name(rate: Any) -> str:

@@ -13,7 +13,7 @@ from lm_validity.config.plan import Plan, read_plan, read_sheet
 from lm_validity.config.sections import Configuration
 from lm_validity.config.sheets import Benchmark, Model, read_benchmarks, read_models
 from lm_validity.config.signal_plan import SignalPlan, read_signal_plan
-from lm_validity.errors import InputError, nearest
+from lm_validity.errors import InputError, did_you_mean
 
 Settings = TypeVar("Settings", bound=BaseModel)
 
@@ -249,8 +249,7 @@ def _input_error(error: ValidationError, source: str, kind: type[BaseModel]) -> 
         return InputError(f"{source}: {message}.", "config/config.yaml shows every key.")
     if first["type"] == "extra_forbidden":
         known = _known_keys(kind, first["loc"][:-1])
-        close = nearest(first["loc"][-1], known)
-        hint = f"did you mean {close!r}?" if close else f"known keys here: {', '.join(known)}."
+        hint = did_you_mean(first["loc"][-1], known, f"known keys here: {', '.join(known)}.")
         return InputError(f"{source}: unknown key {place!r}.", hint)
     if first["type"] == "missing":
         return InputError(f"{source}: key {place!r} is missing.", "config/config.yaml shows every key.")

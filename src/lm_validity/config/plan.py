@@ -12,7 +12,7 @@ from pydantic import AfterValidator, Field, ValidationInfo
 
 from lm_validity.config.rows import SheetRow, list_rows
 from lm_validity.config.section import bad_value
-from lm_validity.errors import InputError, nearest
+from lm_validity.errors import InputError, did_you_mean
 
 DESCRIBED_IN = "docs/how_to/sparse.md"
 BLOCK = 3  # fewest models that are fine-tuned on a benchmark: below, nothing can be said of it
@@ -25,12 +25,8 @@ RULED_OUT = "cannot succeed"  # a person writes it: the cell is not planned, and
 def _check_listed(name: str, info: ValidationInfo) -> str:
     known = (info.context or {}).get(f"{info.field_name}s")
     if known is not None and name not in known:
-        close = nearest(name, known)
-        hint = (
-            f"did you mean {close!r}?"
-            if close
-            else f"the plan may name {', '.join(list(known)[:8])}{' and others' if len(known) > 8 else ''}."
-        )
+        listed = f"the plan may name {', '.join(list(known)[:8])}{' and others' if len(known) > 8 else ''}."
+        hint = did_you_mean(name, known, listed)
         study = (info.context or {}).get("study", "agreement")
         hint += f" If the {info.field_name} has left the study, take its rows out of the plan."
         raise bad_value(f"no {info.field_name} of the {study} study", hint)

@@ -12,7 +12,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Val
 
 from lm_validity.config.section import bad_value
 from lm_validity.config.text_rows import TextRows, read_text_rows
-from lm_validity.errors import InputError, nearest
+from lm_validity.errors import InputError, did_you_mean, nearest
 
 DESCRIBED_IN = "docs/how_to/own_models_and_benchmarks.md"
 LAYOUT = "a sheet has a header and one row per entry, in UTF-8, its columns separated by tabs or by commas."
@@ -180,11 +180,8 @@ def _columns(path: Path, found: TextRows, kind: type[SheetRow]) -> dict[str, int
         known = {name for every in names.values() for name in every}
         for name in header:
             if name not in known | kind.ignored and not name.startswith("published_"):
-                close = nearest(name, known)
-                raise InputError(
-                    f"{path}: unknown column {name!r}.",
-                    f"did you mean {close!r}?" if close else f"known are {', '.join(sorted(known))}.",
-                )
+                hint = did_you_mean(name, known, f"known are {', '.join(sorted(known))}.")
+                raise InputError(f"{path}: unknown column {name!r}.", hint)
     return {field: header.index(name) for field, name in source.items() if name is not None}
 
 
@@ -207,9 +204,8 @@ def _input_error(
         return InputError(f"{where}: {more['problem']}.", more["hint"])
     if first["type"] == "literal_error":
         choices = re.findall("'([^']*)'", more["expected"])
-        close = nearest(first["input"], choices)
         return InputError(
-            f"{where}: unknown.", f"did you mean {close!r}?" if close else f"use one of {', '.join(choices)}."
+            f"{where}: unknown.", did_you_mean(first["input"], choices, f"use one of {', '.join(choices)}.")
         )
     message = first["msg"].removeprefix("Value error, ").replace("Input should be", "should be")
     problem = _PROBLEMS.get(first["type"], message)

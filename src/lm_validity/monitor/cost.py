@@ -7,12 +7,13 @@ model's cells are predicted from the other models' (each cell from the other cel
 
 import math
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
 from lm_validity.config.load import Run
-from lm_validity.files import read_json
+from lm_validity.files import read_json_or
 from lm_validity.monitor.workload import Workload
 from lm_validity.run.cell import Cell
 from lm_validity.run.grid import Grid
@@ -188,18 +189,31 @@ def needs(estimator: Estimator, unfinished: Collection[Cell] | None = None) -> l
     return list(found.values())
 
 
-def memory_by_class(estimator: Estimator) -> dict[str, dict[str, Any]]:
-    """size class -> models, what a first attempt asks for, and the largest measured and expected GPU memory."""
-    run, found = estimator.run, dict[str, dict[str, Any]]()
+@dataclass
+class ClassMemory:
+    """Memory of a size class: its models, what a job's first attempt asks for, and the largest GPU memory expected
+    (`gpu_gb`) and the largest memory measured, 0 where none was."""
+
+    mem_mb: int
+    gpus: int
+    models: int = 0
+    gpu_gb: float = 0.0
+    measured_mb: float = 0.0
+    measured_gpu_mb: float = 0.0
+
+
+def memory_by_class(estimator: Estimator) -> dict[str, ClassMemory]:
+    """Memory by size class, in the order of the models."""
+    run, found = estimator.run, dict[str, ClassMemory]()
     for model in Grid(run).used_rows:
         one = size_class(run, model)
-        row = found.setdefault(model.size_class, {"models": 0, "mem_mb": one.mem_mb, "gpus": one.gpu, "gpu_gb": 0.0})
-        row["models"] += 1
-        row["gpu_gb"] = max(row["gpu_gb"], estimator.workload.gpu_gb(model))
+        row = found.setdefault(model.size_class, ClassMemory(one.mem_mb, one.gpu))
+        row.models += 1
+        row.gpu_gb = max(row.gpu_gb, estimator.workload.gpu_gb(model))
     for name, row in found.items():
         same = [one for one in estimator.measured if one.size_class == name]
-        row["measured_mb"] = max((one.memory_mb or 0 for one in same), default=None)
-        row["measured_gpu_mb"] = max((one.gpu_memory_mb or 0 for one in same), default=None) or None
+        row.measured_mb = max((one.memory_mb or 0.0 for one in same), default=0.0)
+        row.measured_gpu_mb = max((one.gpu_memory_mb or 0.0 for one in same), default=0.0)
     return found
 
 
@@ -214,8 +228,5 @@ def _cells_by_model(run: Run) -> dict[tuple[str, str], list[Cell]]:
 
 def _read_sidecar(folder: Path) -> dict[str, Any] | None:
     """A finished cell's sidecar, unless it is a replay's or has no time."""
-    try:
-        sidecar = read_json(folder / "sidecar.json")
-    except (OSError, ValueError):
-        return None
+    sidecar = read_json_or(folder / "sidecar.json", {})
     return None if "replay" in sidecar or not sidecar.get("wall_seconds") else sidecar

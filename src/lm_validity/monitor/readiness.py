@@ -3,12 +3,11 @@
 import importlib.metadata
 import importlib.util
 from pathlib import Path
-from typing import Any
 
 from lm_validity.config.load import Run
 from lm_validity.config.sheets import Model
 from lm_validity.errors import INSTALL_CUDA, INSTALL_NF4, Problem
-from lm_validity.files import read_json
+from lm_validity.files import read_json_or
 from lm_validity.monitor.scheduler import controller_since
 from lm_validity.monitor.workload import Workload
 from lm_validity.run.architectures import why_not_causal
@@ -61,7 +60,7 @@ def template_problems(run: Run) -> list[Problem]:
         row = run.models[model]
         if not row.instruction_tuned or "chat" not in run.configuration.evaluation.instruction_tuned_prompts:
             continue
-        record = _record(run.results / "prefetch" / "models" / f"{model}.json")
+        record = read_json_or(run.results / "prefetch" / "models" / f"{model}.json", None)
         if record is not None and not record.get("chat_template"):
             what = "its tokenizer has no chat template"
             action = "add chat_template.jinja to its folder, or set instruction_tuned to 0 in the models sheet"
@@ -119,10 +118,3 @@ def quantization_problems(run: Run) -> list[Problem]:
     if not prompted or bias.zero_shot.quantization != "nf4" or importlib.util.find_spec("bitsandbytes") is not None:
         return []
     return [Problem("bitsandbytes", "is not installed, and bias.zero_shot.quantization is nf4", INSTALL_NF4)]
-
-
-def _record(path: Path) -> dict[str, Any] | None:
-    try:
-        return read_json(path)
-    except (OSError, ValueError):
-        return None

@@ -59,7 +59,9 @@ def render_matrix(cells: list[CellState], unplanned: Collection[tuple[str, str]]
     lines = [f"{'':{width}} {head}"]
     for model in models:
         signs = [
-            _sign(squares[model, column], (model, column) in not_planned) if (model, column) in squares else " "
+            _sign(squares[model, column], not_planned=(model, column) in not_planned)
+            if (model, column) in squares
+            else " "
             for column in columns
         ]
         lines.append(f"{model:{width}} " + " ".join(f"{sign:>2}" for sign in signs))
@@ -129,7 +131,7 @@ def render_page(title: str, state: RunState, so_far: Progress, refresh: float | 
     )
 
 
-def _sign(counts: Counter[str], not_planned: bool) -> str:
+def _sign(counts: Counter[str], *, not_planned: bool) -> str:
     for name, sign in SIGNS.items():
         if counts[name]:
             return sign

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from lm_validity.files import read_json, write_json
+from lm_validity.files import read_json_or, write_json
 from lm_validity.run.leases import is_alive, process_start
 
 JOB_PREFIX = "lm-validity"  # slurm-jobname-prefix of profiles/slurm
@@ -36,9 +36,8 @@ def record_controller(results: Path) -> None:
 
 def controller_since(results: Path) -> float | None:
     """When the Snakemake that drives the run started; None where it is gone. One on another host counts as alive."""
-    try:
-        record = read_json(results / RECORD)
-    except (OSError, ValueError):
+    record = read_json_or(results / RECORD, None)
+    if record is None:
         return None
     if record["host"] == socket.gethostname() and not is_alive(record["pid"], record["started"]):
         return None

@@ -1,7 +1,9 @@
 """What all figures share: colours, fonts, data, tooltips, and the parameter that links the choice of a family."""
 
+import itertools
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import altair as alt
 import numpy as np
@@ -53,7 +55,7 @@ def chart_data(frame: pd.DataFrame) -> alt.InlineData:
 
 
 def matrix_frame(
-    values: np.ndarray, rows: Sequence[str], columns: Sequence[str], name: str, without_diagonal: bool = False
+    values: np.ndarray, rows: Sequence[str], columns: Sequence[str], name: str, *, without_diagonal: bool = False
 ) -> pd.DataFrame:
     """A matrix in long form for `figures.heatmap`: columns `row`, `column` and `name`.
 
@@ -69,19 +71,16 @@ def matrix_frame(
     return frame[frame["row"] != frame["column"]] if without_diagonal else frame
 
 
-def family_color(families: Iterable[str | None], field: str = "family", title: str = "Family") -> alt.Color:
-    """The colour of a family, the same in every figure given the same `families` (order of first appearance)."""
+def family_color(families: Iterable[str | None]) -> alt.Color:
+    """The colour of a family, the same in every figure given the same `families` (in the order of the alphabet)."""
     names = sorted({name for name in families if isinstance(name, str)})
-    colors = [CATEGORY_COLORS[i % len(CATEGORY_COLORS)] for i in range(len(names))]
-    scale = alt.Scale(domain=[*names, "unknown"], range=[*colors, UNKNOWN_COLOR])
-    return alt.Color(f"{field}:N", scale=scale, legend=alt.Legend(title=title, values=names or ["unknown"], columns=4))
+    colors = cycled_colors(names) | {"unknown": UNKNOWN_COLOR}
+    return listed_color("family", colors, "Family", values=names or ["unknown"], columns=4)
 
 
-def family_opacity(visible: float = 0.9, faded: float = 0.12) -> alt.Opacity:
+def family_opacity() -> alt.Opacity:
     """Fades the marks of other families while the page focuses one."""
-    return alt.condition(
-        f"{FAMILY_FOCUS} == null || datum.family == {FAMILY_FOCUS}", alt.value(visible), alt.value(faded)
-    )
+    return alt.condition(f"{FAMILY_FOCUS} == null || datum.family == {FAMILY_FOCUS}", alt.value(0.9), alt.value(0.12))
 
 
 def with_family_focus(chart: alt.Chart | alt.LayerChart) -> alt.Chart | alt.LayerChart:
@@ -89,15 +88,26 @@ def with_family_focus(chart: alt.Chart | alt.LayerChart) -> alt.Chart | alt.Laye
     return chart.add_params(alt.param(name=FAMILY_FOCUS, value=None))
 
 
-def protocol_color(title: str | None = None) -> alt.Color:
+def protocol_color() -> alt.Color:
     """The colours of the two protocols, for a column `protocol` that holds `PROTOCOL_LABELS`."""
-    return listed_color("protocol", PROTOCOL_COLORS, title)
+    return listed_color("protocol", PROTOCOL_COLORS)
 
 
-def listed_color(field: str, colors: dict[str, str], title: str | None = None) -> alt.Color:
-    """A colour for each value of a column."""
+def listed_color(field: str, colors: dict[str, str], title: str | None = None, **legend: Any) -> alt.Color:
+    """A colour for each value of a column; `legend` is what Vega-Lite's legend takes."""
     scale = alt.Scale(domain=list(colors), range=list(colors.values()))
-    return alt.Color(f"{field}:N", scale=scale, legend=alt.Legend(title=title))
+    return alt.Color(f"{field}:N", scale=scale, legend=alt.Legend(title=title, **legend))
+
+
+def cycled_colors(names: Iterable[str]) -> dict[str, str]:
+    """A colour for each name, the first name the first colour; they repeat where there are more names."""
+    return dict(zip(names, itertools.cycle(CATEGORY_COLORS)))
+
+
+def dashed_lines(field: str, *at: float, channel: str = "x") -> alt.Chart:
+    """Dashed reference lines at these values."""
+    base = alt.Chart(chart_data(pd.DataFrame({field: [*at]})))
+    return base.mark_rule(color=MISSING_COLOR, strokeDash=[4, 4]).encode(**{channel: f"{field}:Q"})
 
 
 def tooltips(**fields: str) -> list[alt.Tooltip]:
@@ -119,12 +129,10 @@ def discrete(order: Iterable[str]) -> alt.Scale:
 
 def _plain(value: object) -> object:
     """A JSON value; numbers keep 6 significant digits, which is more than a figure shows."""
-    if value is None or value is pd.NA:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is pd.NA:
         return None
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    if isinstance(value, int | np.integer):
-        return int(value)
-    if isinstance(value, float | np.floating):
+    if isinstance(value, float):
         return float(f"{value:.6g}") if math.isfinite(value) else None
     return value

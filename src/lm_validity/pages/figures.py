@@ -20,15 +20,15 @@ import vl_convert
 
 from lm_validity.errors import InputError
 from lm_validity.files import replace_file, write_text
-from lm_validity.pages.figure_content import Spec, marked_if_empty, names_axis, with_values
+from lm_validity.pages.figure_content import PROTOCOL, Spec, marked_if_empty, names_axis, with_values
 from lm_validity.pages.figure_style import (
     CATEGORY_COLORS,
     CONFIG,
     MISSING_COLOR,
-    PROTOCOL_COLORS,
     PROTOCOL_LABELS,
-    UNKNOWN_COLOR,
     chart_data,
+    cycled_colors,
+    dashed_lines,
     discrete,
     family_color,
     family_opacity,
@@ -42,27 +42,27 @@ from lm_validity.pages.figure_style import (
 __all__ = [
     "CATEGORY_COLORS",
     "MISSING_COLOR",
-    "PROTOCOL_COLORS",
     "PROTOCOL_LABELS",
-    "UNKNOWN_COLOR",
     "chart_data",
+    "cycled_colors",
+    "dashed_lines",
+    "discrete",
     "family_color",
-    "family_opacity",
     "grouped_bars",
     "heatmap",
     "interval_dots",
+    "layered",
     "lines",
     "listed_color",
     "matrix_frame",
     "protocol_color",
-    "save_figure",
     "scatter",
     "strip",
     "tooltips",
     "vega_lite",
-    "with_family_focus",
 ]
 
+ENDS = ("low", "high")  # the columns of an interval
 STATIC_WIDTH = 620  # of a chart without its own width, in SVG and PDF
 ADDRESSES = 100e9  # bytes of virtual memory that drawing reserves at most
 
@@ -118,21 +118,22 @@ def interval_dots(
     value: str,
     title: str,
     y_order: Sequence[str],
-    color: alt.Color,
     tooltip: list[alt.Tooltip],
-    low: str | None = None,
-    high: str | None = None,
+    color: alt.Color | None = None,
+    ends: tuple[str, str] = ENDS,
     mark: str | None = None,
     offset: str | None = None,
     zero: bool = False,
     focus: bool = False,
     row_height: int = 18,
 ) -> alt.LayerChart:
-    """One row per `y`: a dot at `value`, a line from `low` to `high`, a tick at `mark`; no value: an ×.
+    """One row per `y`: a dot at `value`, a line between its `ends`, a tick at `mark`; no value: an ×.
 
-    What `offset` tells apart (a protocol) is left out where none of it has a value.
+    `ends`: the columns of an interval, where the frame has them. `color`: by default that of the protocol. What
+    `offset` tells apart (a protocol) is left out where none of it has a value.
     """
-    frame, color = with_values(frame, value, offset, color)
+    low, high = ends
+    frame, color = with_values(frame, value, offset, protocol_color() if color is None else color)
     axis = alt.Axis(labelOverlap=False, grid=True, gridDash=[1, 3])
     encoding = {"y": alt.Y(f"{y}:N", scale=discrete(y_order), title=None, axis=axis), "tooltip": tooltip}
     if offset:
@@ -142,7 +143,7 @@ def interval_dots(
     scale = alt.Scale(zero=zero)
     opacity = {"opacity": family_opacity()} if focus else {}
     layers = []
-    if low and high and frame[[low, high]].notna().any(axis=None):
+    if _has_intervals(frame, ends):
         bar = base.transform_filter(f"isValid(datum.{low}) && isValid(datum.{high})").mark_rule(strokeWidth=1.6)
         layers.append(bar.encode(x=alt.X(f"{low}:Q", title=title, scale=scale), x2=f"{high}:Q", color=color, **opacity))
     if mark and frame[mark].notna().any():
@@ -164,48 +165,39 @@ def grouped_bars(
     value: str,
     title: str,
     x_order: Sequence[str],
-    color: alt.Color,
     tooltip: list[alt.Tooltip],
-    group: str = "protocol",
-    group_order: Sequence[str] | None = None,
-    low: str | None = None,
-    high: str | None = None,
     mark: str | None = None,
     domain: tuple[float, float] | None = None,
-    height: int = 240,
-    x_title: str | None = None,
 ) -> alt.LayerChart:
-    """Vertical bars side by side by `group`, error bars from `low` to `high` and a tick at `mark` where known.
+    """Vertical bars, the protocols side by side, with error bars from `low` to `high` and a tick at `mark` where known.
 
-    A group without any value is left out.
+    A protocol without any value is left out.
     """
-    frame, color = with_values(frame, value, group, color)
-    if group_order is not None:
-        group_order = [name for name in group_order if name in set(frame[group])]
+    frame, color = with_values(frame, value, PROTOCOL, protocol_color())
     base = alt.Chart(chart_data(frame)).encode(
         x=alt.X(
             f"{x}:N",
             scale=discrete(x_order),
-            title=x_title,
+            title=None,
             axis=alt.Axis(labelAngle=0) if len(x_order) < 9 else names_axis(x_order),
         ),
-        xOffset=alt.XOffset(f"{group}:N", scale=discrete(group_order or frame[group].drop_duplicates())),
+        xOffset=alt.XOffset(f"{PROTOCOL}:N", scale=discrete(frame[PROTOCOL].drop_duplicates())),
         tooltip=tooltip,
     )
     scale = alt.Scale(domain=list(domain)) if domain else alt.Scale(zero=True)
     bars = base.mark_bar(cornerRadiusEnd=2).encode(y=alt.Y(f"{value}:Q", title=title, scale=scale), color=color)
     layers = [bars]
-    if low and high and frame[[low, high]].notna().any(axis=None):
-        rule = base.transform_filter(f"isValid(datum.{low}) && isValid(datum.{high})").mark_rule(
+    if _has_intervals(frame, ENDS):
+        rule = base.transform_filter("isValid(datum.low) && isValid(datum.high)").mark_rule(
             strokeWidth=1.4, color="#555"
         )
-        layers.append(rule.encode(y=f"{low}:Q", y2=f"{high}:Q"))
+        layers.append(rule.encode(y="low:Q", y2="high:Q"))
     if mark and frame[mark].notna().any():
         tick = base.transform_filter(f"isValid(datum.{mark})").mark_tick(thickness=2, color="#888", width=26)
         layers.append(tick.encode(y=f"{mark}:Q"))
     missing = base.transform_filter(f"!isValid(datum.{value})").mark_text(text="×", color=MISSING_COLOR, fontSize=13)
-    layers.append(missing.encode(y=alt.value(height - 8)))
-    return marked_if_empty(alt.layer(*layers).properties(width="container", height=height), frame[value])
+    layers.append(missing.encode(y=alt.value(232)))
+    return marked_if_empty(alt.layer(*layers).properties(width="container", height=240), frame[value])
 
 
 def lines(
@@ -213,25 +205,21 @@ def lines(
     *,
     x: str,
     y: str,
-    color: alt.Color,
     x_title: str,
     y_title: str,
     tooltip: list[alt.Tooltip],
+    color: alt.Color | None = None,
     detail: str | None = None,
-    low: str | None = None,
-    high: str | None = None,
     log_x: bool = False,
     domain: tuple[float, float] | None = None,
     dash: alt.StrokeDash | None = None,
-    height: int = 260,
     points: bool = True,
-    focus: bool = False,
 ) -> alt.LayerChart:
-    """Lines by colour (and `detail`), with a band from `low` to `high`; a missing value is a gap.
+    """Lines by colour (and `detail`), with a band from `low` to `high` where known; a missing value is a gap.
 
-    A protocol without any value is left out.
+    `color`: by default that of the protocol. A protocol without any value is left out.
     """
-    frame, color = with_values(frame, y, None, color)
+    frame, color = with_values(frame, y, None, protocol_color() if color is None else color)
     x_scale = alt.Scale(type="log") if log_x else alt.Scale(zero=False, nice=False)
     y_scale = alt.Scale(domain=list(domain)) if domain else alt.Scale(zero=False)
     base = alt.Chart(chart_data(frame)).encode(
@@ -241,20 +229,16 @@ def lines(
     )
     if detail:
         base = base.encode(detail=f"{detail}:N")
-    opacity = {"opacity": family_opacity()} if focus else {}
     layers = []
-    if low and high and frame[[low, high]].notna().any(axis=None):
-        layers.append(
-            base.mark_area(opacity=0.16).encode(y=alt.Y(f"{low}:Q", title=y_title, scale=y_scale), y2=f"{high}:Q")
-        )
+    if _has_intervals(frame, ENDS):
+        layers.append(base.mark_area(opacity=0.16).encode(y=alt.Y("low:Q", title=y_title, scale=y_scale), y2="high:Q"))
     line = base.mark_line(strokeWidth=1.8, invalid="break-paths-show-domains")
-    line = line.encode(y=alt.Y(f"{y}:Q", title=y_title, scale=y_scale), **opacity)
+    line = line.encode(y=alt.Y(f"{y}:Q", title=y_title, scale=y_scale))
     layers.append(line.encode(strokeDash=dash) if dash is not None else line)
     if points:
         dots = base.transform_filter(f"isValid(datum.{y})").mark_point(filled=True, size=34)
-        layers.append(dots.encode(y=alt.Y(f"{y}:Q", title=y_title, scale=y_scale), **opacity))
-    chart = marked_if_empty(alt.layer(*layers).properties(width="container", height=height), frame[y])
-    return with_family_focus(chart) if focus else chart
+        layers.append(dots.encode(y=alt.Y(f"{y}:Q", title=y_title, scale=y_scale)))
+    return marked_if_empty(alt.layer(*layers).properties(width="container", height=260), frame[y])
 
 
 def scatter(
@@ -267,14 +251,10 @@ def scatter(
     y_title: str,
     tooltip: list[alt.Tooltip],
     log_x: bool = False,
-    low: str | None = None,
-    high: str | None = None,
-    shape: alt.Shape | None = None,
     diagonal: bool = False,
-    height: int = 320,
     focus: bool = True,
 ) -> alt.LayerChart:
-    """Points (with vertical intervals from `low` to `high`); `focus` links them to the page's family selection."""
+    """Points; `focus` links them to the page's family selection."""
     x_scale = alt.Scale(type="log") if log_x else alt.Scale(zero=False)
     base = alt.Chart(chart_data(frame)).encode(
         x=alt.X(f"{x}:Q", title=x_title, scale=x_scale, axis=alt.Axis(format="~e" if log_x else ".6~g")),
@@ -289,12 +269,8 @@ def scatter(
         line = alt.Chart(chart_data(ends)).mark_line(strokeDash=[4, 4], color=MISSING_COLOR, strokeWidth=1)
         layers.append(line.encode(x=f"{x}:Q", y=f"{y}:Q"))
     y_axis = alt.Y(f"{y}:Q", title=y_title, scale=alt.Scale(zero=False))
-    if low and high and frame[[low, high]].notna().any(axis=None):
-        bars = base.transform_filter(f"isValid(datum.{low}) && isValid(datum.{high})").mark_rule(strokeWidth=1.2)
-        layers.append(bars.encode(y=alt.Y(f"{low}:Q", title=y_title), y2=f"{high}:Q", **opacity))
-    dots = base.mark_point(filled=True, size=62).encode(y=y_axis, **opacity)
-    layers.append(dots.encode(shape=shape) if shape is not None else dots)
-    chart = alt.layer(*layers).properties(width="container", height=height)
+    layers.append(base.mark_point(filled=True, size=62).encode(y=y_axis, **opacity))
+    chart = alt.layer(*layers).properties(width="container", height=320)
     chart = marked_if_empty(chart, frame[y].where(frame[x].notna()))
     return with_family_focus(chart) if focus else chart
 
@@ -308,7 +284,6 @@ def strip(
     y_order: Sequence[str],
     color: alt.Color,
     tooltip: list[alt.Tooltip],
-    row_height: int = 20,
 ) -> alt.Chart:
     """One row per `y`: a mark at every `value`; later rows of the frame lie on top."""
     axis = alt.Axis(labelOverlap=False, grid=True, gridDash=[1, 3])
@@ -318,8 +293,17 @@ def strip(
         x=alt.X(f"{value}:Q", title=title, scale=alt.Scale(zero=False)),
         color=color,
         tooltip=tooltip,
-    ).properties(width="container", height=row_height * max(len(y_order), 1))
+    ).properties(width="container", height=20 * max(len(y_order), 1))
     return marked_if_empty(chart, frame[value])
+
+
+def layered(chart: alt.LayerChart, *others: alt.Chart) -> alt.LayerChart:
+    """A chart with more layers on top, of its size."""
+    return alt.layer(chart, *others).properties(width="container", height=chart.height)
+
+
+def _has_intervals(frame: pd.DataFrame, ends: tuple[str, str]) -> bool:
+    return {*ends} <= {*frame.columns} and bool(frame[[*ends]].notna().any(axis=None))
 
 
 def vega_lite(chart: alt.TopLevelMixin | Spec) -> Spec:

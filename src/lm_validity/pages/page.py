@@ -33,12 +33,20 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pandas as pd
 
 from lm_validity.files import replace_file, write_text
+from lm_validity.pages.documents import (
+    ColumnDocument,
+    FigureDocument,
+    PageDocument,
+    SectionDocument,
+    TableDocument,
+    Value,
+)
 from lm_validity.pages.figure_content import is_empty, label_room
 from lm_validity.pages.figures import check_address_space, save_figure, vega_lite
 from lm_validity.pages.glossary import Words
@@ -134,14 +142,14 @@ def write_page(page: Page, output: str | Path) -> None:
                 _without_missing(table.frame).to_csv(temporary, index=False, lineterminator="\n")
     document = page_document(page)
     (output / "figures").mkdir(parents=True, exist_ok=True)  # a page without figures has the folder that rules declare
-    for section in document["sections"]:
-        for figure in section["figures"]:
+    for shown in document["sections"]:
+        for figure in shown["figures"]:
             save_figure(figure["spec"], output / "figures" / figure["name"])
     write_text(output / "page.json", json.dumps(document, ensure_ascii=False, allow_nan=False))
     write_text(output / "index.html", render([document], title=page.title))
 
 
-def page_document(page: Page) -> dict[str, Any]:
+def page_document(page: Page) -> PageDocument:
     """The page as JSON: texts, Vega-Lite specifications, table cells with what is shown and what is sorted by."""
     sections = [_section_document(section) for section in page.sections]
     return {
@@ -156,10 +164,10 @@ def page_document(page: Page) -> dict[str, Any]:
     }
 
 
-_CONTENT = ("finding", "figures", "tables", "notes")
+_CONTENT: tuple[Literal["finding", "figures", "tables", "notes"], ...] = ("finding", "figures", "tables", "notes")
 
 
-def _section_document(section: Section) -> dict[str, Any]:
+def _section_document(section: Section) -> SectionDocument:
     return {
         "title": section.title,
         "finding": section.finding,
@@ -171,7 +179,7 @@ def _section_document(section: Section) -> dict[str, Any]:
 
 
 def render(
-    documents: Sequence[dict[str, Any]],
+    documents: Sequence[PageDocument],
     title: str,
     *,
     folders: Mapping[str, str] | None = None,
@@ -212,7 +220,7 @@ def _deflated(text: str) -> str:
     return base64.b64encode(zlib.compress(text.encode())).decode("ascii")
 
 
-def _packed_rows(table: dict[str, Any]) -> str:
+def _packed_rows(table: TableDocument) -> str:
     """The rows of a table document: by column the values, and what a cell shows where that is not the value itself."""
     columns = list(zip(*table["rows"], strict=True)) or [() for _ in table["columns"]]
     shown = [
@@ -228,7 +236,7 @@ def _is_formatted(values: Sequence[object]) -> bool:
     return any(value is not None and not isinstance(value, str) for value in values)
 
 
-def _findings_shown(documents: Sequence[dict[str, Any]]) -> dict[str, int]:
+def _findings_shown(documents: Sequence[PageDocument]) -> dict[str, int]:
     """How many of its first findings each report shows: in turns, until `FINDINGS_SHOWN` are."""
     shown = dict.fromkeys((document["name"] for document in documents), 0)
     places = [
@@ -240,7 +248,7 @@ def _findings_shown(documents: Sequence[dict[str, Any]]) -> dict[str, int]:
     return shown
 
 
-def _figure_document(figure: Figure) -> dict[str, Any] | None:
+def _figure_document(figure: Figure) -> FigureDocument | None:
     """The figure as JSON, wide enough for its labels; None where it would show no value."""
     spec = vega_lite(figure.chart)
     if is_empty(spec):
@@ -256,9 +264,9 @@ def _figure_document(figure: Figure) -> dict[str, Any] | None:
     }
 
 
-def _table_document(table: Table) -> dict[str, Any]:
+def _table_document(table: Table) -> TableDocument:
     frame = _without_missing(table.frame)
-    columns = [
+    columns: list[ColumnDocument] = [
         {
             "name": str(name),
             "label": table.labels.get(str(name), str(name).replace("_", " ")),
@@ -267,7 +275,7 @@ def _table_document(table: Table) -> dict[str, Any]:
         }
         for name, values in frame.items()
     ]
-    document = {
+    document: TableDocument = {
         "name": table.name,
         "title": table.title,
         "caption": table.caption,
@@ -281,8 +289,11 @@ def _table_document(table: Table) -> dict[str, Any]:
         for column, value in enumerate(values)
         if isinstance(value, Missing)
     }
-    links = {"links": list(table.links)} if table.links else {}
-    return document | ({"reasons": reasons} if reasons else {}) | links
+    if reasons:
+        document["reasons"] = reasons
+    if table.links:
+        document["links"] = list(table.links)
+    return document
 
 
 def _without_missing(frame: pd.DataFrame) -> pd.DataFrame:
@@ -296,17 +307,13 @@ def _is_numeric(values: pd.Series) -> bool:
     return pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
 
 
-def _value(value: object) -> bool | int | float | str | None:
+def _value(value: object) -> Value:
     """What sorting and the CSV download use; null where missing."""
-    if value is None or value is pd.NA or (isinstance(value, float | np.floating) and not math.isfinite(value)):
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
         return None
-    if isinstance(value, bool | np.bool_):
-        return bool(value)
-    if isinstance(value, int | np.integer):
-        return int(value)
-    if isinstance(value, float | np.floating):
-        return float(value)
-    return str(value)
+    return value if isinstance(value, bool | int | float) else str(value)
 
 
 def _shown(value: object, number_format: str | None) -> str:
@@ -329,7 +336,7 @@ def _check_names(page: Page) -> None:
             raise ValueError(f"{kind} of the page {page.name!r} with a bad or repeated name: {wrong}")
 
 
-def _families(figures: Sequence[dict[str, Any]]) -> list[str]:
+def _families(figures: Sequence[FigureDocument]) -> list[str]:
     """Families that a figure can focus, for the filter's buttons."""
     found: set[str] = set()
 

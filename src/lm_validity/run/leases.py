@@ -17,6 +17,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from lm_validity.files import read_json_or
+
 HEARTBEAT = 30.0
 STALE = 300.0
 POLL = 2.0
@@ -74,9 +76,8 @@ def is_stale(path: Path) -> bool:
 
 def describe_holder(path: Path) -> str:
     """Who holds a lease, for a message."""
-    try:
-        holder = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    holder = read_json_or(path, None)
+    if holder is None:
         return f"another job ({path.name})"
     job = f", Slurm job {holder['slurm_job']}" if holder.get("slurm_job") else ""
     return f"another job ({path.stem}; host {holder['host']}, pid {holder['pid']}{job})"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from lm_validity.config.load import Run
 from lm_validity.errors import InputError
-from lm_validity.files import read_json, write_json
+from lm_validity.files import read_json, read_json_or, write_json
 from lm_validity.run.cell import Cell
 from lm_validity.run.grid import Grid
 from lm_validity.run.rules import read_cell
@@ -72,17 +72,14 @@ def write_failures(run: Run, failed: list[Entry]) -> None:
 
 def read_failures(run: Run) -> dict[Cell, str]:
     """Cell -> error, of the cells that failed when they were last checked."""
-    try:
-        rows = read_json(run.results / "cells" / "failed.json")
-    except (OSError, ValueError):
-        return {}
+    rows = read_json_or(run.results / "cells" / "failed.json", [])
     return {read_cell(row["cell"]): f"failed: {row['error']}" for row in rows}
 
 
 class Manifests:
     """Reads manifests once each and finds the entry of a cell; those set aside only where asked for."""
 
-    def __init__(self, grid: Grid, also_aside: bool = False):
+    def __init__(self, grid: Grid, *, also_aside: bool = False):
         self.grid, self.also_aside = grid, also_aside
         self._read: dict[str, dict[Cell, Entry]] = {}
 

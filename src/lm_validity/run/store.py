@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple
 
 from lm_validity.errors import InputError
-from lm_validity.files import read_json, write_json
+from lm_validity.files import read_json, read_json_or, write_json
 from lm_validity.run.cell import Cell, CellT, CellT_co, label
 from lm_validity.run.recipe import recipe_hash
 
@@ -62,11 +62,8 @@ class Store:
 
     def sidecar(self, folder: str) -> dict[str, Any]:
         """What a cell cost and where it ran; empty where that file is gone: no number depends on it."""
-        try:
-            sidecar: dict[str, Any] = read_json(self.root / folder / "sidecar.json")
-            return sidecar
-        except (OSError, ValueError):
-            return {}
+        sidecar: dict[str, Any] = read_json_or(self.root / folder / "sidecar.json", {})
+        return sidecar
 
     def digest(self, place: Place[Cell] | str) -> str:
         """sha256 over the cell's files, its sidecar left out."""
@@ -110,9 +107,8 @@ class Store:
         path = self.root / folder
         if not (path / "sha256.json").is_file():
             return "missing from the store"
-        try:
-            index = read_json(path / "sha256.json")
-        except (OSError, ValueError):
+        index = read_json_or(path / "sha256.json", None)
+        if index is None:
             return "sha256.json cannot be read"
         for name, expected in index.items():
             file = path / name
@@ -141,10 +137,7 @@ class Store:
 def check_read(store: Store, folder: str, name: str) -> Path:
     """The path of one file of a cell, its sha256 checked. Raises InputError where it is missing or damaged."""
     path = store.root / folder / name
-    try:
-        expected = read_json(store.root / folder / "sha256.json").get(name)
-    except (OSError, ValueError):
-        expected = None
+    expected = read_json_or(store.root / folder / "sha256.json", {}).get(name)
     if expected is None or not path.is_file() or file_sha256(path) != expected:
         raise InputError(
             f"{path}: missing or damaged (sha256 differs).",

@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pandas as pd
-import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lm_validity.errors import InputError
@@ -13,7 +12,7 @@ from lm_validity.tables.formats.import_csv import CsvOptions, read_csv_scores
 from lm_validity.tables.formats.import_lm_eval import import_lm_eval
 from lm_validity.tables.formats.import_log import ImportLog
 from lm_validity.tables.formats.score_files import KEY
-from lm_validity.tables.schema import SCORES, read_scores, write_table
+from lm_validity.tables.schema import SCORES, read_scores, readable, write_table
 
 # A table of ours by the columns that only it has
 _MARKS = {
@@ -38,7 +37,7 @@ class Gathered:
 
 
 def gather(
-    paths: Iterable[str | Path], folder: Path, strict: bool = False, names: Mapping[Path, str] | None = None
+    paths: Iterable[str | Path], folder: Path, *, strict: bool = False, names: Mapping[Path, str] | None = None
 ) -> Gathered:
     """Import what is to be imported into `folder`, read the tables among the paths, and join the scores.
 
@@ -58,7 +57,7 @@ def gather(
         if kind in tables:
             setattr(found, kind, _only(kind, tables[kind]))
     if results:
-        scores, log = import_lm_eval(results, folder, strict, dict(names or {}))
+        scores, log = import_lm_eval(results, folder, strict=strict, names=dict(names or {}))
         frames.append(scores)
         found.lines += log.lines(scores)
         found.parameters = log.parameters
@@ -83,12 +82,8 @@ def _csv_scores(path: Path, log: ImportLog) -> pd.DataFrame:
 
 def table_kind(path: Path) -> str:
     """Which of our tables a parquet file is: scores, items, trials or selections."""
-    try:
+    with readable(path):
         columns = set(pq.read_schema(path).names)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(
-            f"{path}: not a readable parquet file ({error}).", "write it with pandas or pyarrow."
-        ) from error
     kind = next((kind for kind, marks in _MARKS.items() if marks <= columns), None)
     if kind is None:
         raise InputError(

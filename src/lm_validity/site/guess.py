@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from lm_validity.site.tasks import PREFERRED, TaskFacts, find_task_facts, metric_direction
+from lm_validity.words import listing
 
 MODEL_SHEET = (
     "model", "label", "family", "parameters_b", "tokens_b", "tokens_per_step", "instruction_tuned", "studies",
@@ -133,11 +134,10 @@ def leave_sparse_out(models: pd.DataFrame, benchmarks: pd.DataFrame, scores: pd.
             continue
         sheet.loc[sheet[key].isin(sparse), "studies"] = "signal" if along else NO_STUDY
         known = known.drop(columns=sparse) if key == "benchmark" else known.drop(index=sparse)
-        shown = ", ".join(sparse[:3]) + (f" and {len(sparse) - 3} more" if len(sparse) > 3 else "")
         notes.append(
             f"Left out of the comparison of models, with scores on fewer than half of the {all_others} {other}: "
-            f"{len(sparse)} {key}{'s' if len(sparse) > 1 else ''} ({shown}). To take one in, empty its cell in the "
-            f"column `studies` of {key}s.tsv."
+            f"{len(sparse)} {key}{'s' if len(sparse) > 1 else ''} ({listing(sparse, 3)}). To take one in, "
+            f"empty its cell in the column `studies` of {key}s.tsv."
         )
     return notes
 
@@ -156,7 +156,7 @@ def guess_lines(models: pd.DataFrame, benchmarks: pd.DataFrame) -> list[str]:
             f"chance {chance}" if chance != "" else "chance unknown",
             *([f"category {category}"] if category else []),
         ]
-        lines.append(f"  {_short(rows['benchmark'])}: {', '.join(words)}")
+        lines.append(f"  {listing(rows['benchmark'], 4)}: {', '.join(words)}")
     lines = [f"Guessed of {len(guessed)} benchmarks (benchmarks.tsv):", *lines] if lines else []
     own = models[models["guessed"].notna()]
     if len(own):
@@ -167,11 +167,6 @@ def guess_lines(models: pd.DataFrame, benchmarks: pd.DataFrame) -> list[str]:
         steps = own[own["tokens_per_step"].notna()].groupby("tokens_per_step").size()
         lines += [f"  tokens in a step of training: {int(step)} for {count}" for step, count in steps.items()]
     return lines
-
-
-def _short(names: pd.Series, limit: int = 4) -> str:
-    shown = ", ".join(names.head(limit))
-    return shown if len(names) <= limit else f"{shown} and {len(names) - limit} more"
 
 
 def _marked(row: dict[str, Any], known: tuple[str, ...]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from lm_validity.config.load import Run
 from lm_validity.config.plan import JOINS, Plan, PlannedCell
-from lm_validity.errors import InputError, nearest
+from lm_validity.errors import InputError, did_you_mean
 from lm_validity.monitor.planning.designs import next_round
 from lm_validity.monitor.planning.savings import Cost, Pair, hours_in_words, total
 from lm_validity.site.rounds import Goal, Standing, check_finished, standing_of
@@ -68,8 +68,7 @@ def earlier_cells(run: Run, model: str) -> Plan:
     """
     models, benchmarks = run.agreement_names
     if model not in models:
-        close = nearest(model, models)
-        hint = f"did you mean {close!r}?" if close else f"add its row to {run.configuration.models} first."
+        hint = did_you_mean(model, models, f"add its row to {run.configuration.models} first.")
         raise InputError(f"{run.configuration.models}: no model {model!r} of the agreement study.", hint)
     if run.plan is None:
         cell: dict[str, Any] = {"round": 1, "reason": COMPLETE, "probability": None, "seed": None}

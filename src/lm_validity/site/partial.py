@@ -1,21 +1,21 @@
 """Reports of an unfinished run: from the cells that exist, with a list of those that do not."""
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
 
 from lm_validity.config.load import Run
-from lm_validity.errors import InputError
 from lm_validity.files import read_json, write_json, write_text
 from lm_validity.pages.page import render
 from lm_validity.site.cards.of_run import write_run_cards
+from lm_validity.site.choose import Job, run_reports
 from lm_validity.site.compose import build_site
+from lm_validity.studies.signal.options import make_options
 from lm_validity.tables.merge import Merger
 
 
-def write_partial_reports(run: Run, with_items: bool = True) -> tuple[int, Path | None]:
+def write_partial_reports(run: Run, *, with_items: bool = True) -> tuple[int, Path | None]:
     """Write results/<run>/partial/{tables,reports,report}; the number of missing cells, and the page if there is one.
 
     Nothing is written into a path that a rule declares. Every page lists what is missing. A report that is not possible
@@ -34,15 +34,13 @@ def write_partial_reports(run: Run, with_items: bool = True) -> tuple[int, Path 
     tables = [path for name in ("scores", "trials") if (path := folder / "tables" / f"{name}.parquet").is_file()]
     if not any(pq.read_metadata(path).num_rows for path in tables):
         return len(missing), None
-    written = []
-    for name, write in _reports(run, folder / "tables", with_items).items():
-        try:
-            write(folder / "reports" / name)
-            if missing:
-                mark_unfinished(folder / "reports" / name, missing)
-            written.append(folder / "reports" / name)
-        except InputError as error:
-            print(f"report {name}: {error.problem}", file=sys.stderr)
+    jobs = _jobs(run, folder, with_items=with_items)
+    names, failed = run_reports(jobs, processes=1)
+    for name, problem in failed.items():
+        print(f"report {name}: {problem}", file=sys.stderr)
+    written = [job.output for job in jobs if job.name in names]
+    for report in written if missing else ():
+        mark_unfinished(report, missing)
     if not written:
         return len(missing), None
     written += write_run_cards(run, written, folder / "tables", folder / "report", missing)
@@ -56,39 +54,22 @@ def mark_unfinished(folder: Path, missing: list[str]) -> None:
     write_json(folder / "summary.json", read_json(folder / "summary.json") | {"missing": missing})
 
 
-def _reports(run: Run, tables: Path, with_items: bool) -> dict[str, Callable[[Path], None]]:
-    """name -> function of the output folder, for the studies of the configuration."""
-    from lm_validity.studies.agreement.factors.report import report_factors
-    from lm_validity.studies.agreement.report import report_agreement
-    from lm_validity.studies.bias.report import report_bias
-    from lm_validity.studies.signal.options import make_options
-    from lm_validity.studies.signal.report import report_signal
-
-    models, benchmarks = Path(run.configuration.models or ""), Path(run.configuration.benchmarks or "")
+def _jobs(run: Run, folder: Path, *, with_items: bool) -> list[Job]:
+    """The reports of the configuration's studies, from the tables of the folder and into its `reports`."""
+    tables, reports, settings = folder / "tables", folder / "reports", run.configuration.reports
     scores, items = tables / "scores.parquet", tables / "items.parquet" if with_items else None
-    selections = tables / "selections.parquet"
-    settings = run.configuration.reports
-    resamples, plan = settings.resamples, run.configuration.plan
-    found = {}
+    models, benchmarks = Path(run.configuration.models or ""), Path(run.configuration.benchmarks or "")
+    planned = {"resamples": settings.resamples, "plan": run.configuration.plan}
+    jobs = []
     if "agreement" in run.configuration.studies:
-        found["agreement"] = lambda output: report_agreement(
-            scores, models, benchmarks, output, items=items, selections=selections, resamples=resamples, plan=plan
-        )
-        found["factors"] = lambda output: report_factors(
-            scores, models, benchmarks, output, resamples=resamples, plan=plan
-        )
+        more = planned | {"items": items, "selections": tables / "selections.parquet"}
+        jobs.append(Job("agreement", reports / "agreement", (scores, models, benchmarks), more))
+        jobs.append(Job("factors", reports / "factors", (scores, models, benchmarks), planned))
     if "signal" in run.configuration.studies:
-        found["signal"] = lambda output: report_signal(
-            scores,
-            models,
-            output,
-            benchmarks=benchmarks,
-            items=items,
-            selection=settings.checkpoints,
-            options=make_options(**settings.signal.model_dump()),
-            resamples=resamples,
-            plan=run.signal_plan,
-        )
+        options = make_options(**settings.signal.model_dump())
+        given: dict[str, object] = {"benchmarks": benchmarks, "items": items, "options": options}
+        given |= {"selection": settings.checkpoints, "resamples": settings.resamples, "plan": run.signal_plan}
+        jobs.append(Job("signal", reports / "signal", (scores, models), given))
     if "bias" in run.configuration.studies:
-        found["bias"] = lambda output: report_bias(tables / "trials.parquet", output, plan=run.bias_plan)
-    return found
+        jobs.append(Job("bias", reports / "bias", (tables / "trials.parquet",), {"plan": run.bias_plan}))
+    return jobs

@@ -9,7 +9,7 @@ results/<run>/splits/<benchmark>/documents.parquet, annotations such as `dclm`, 
 
 import math
 import numbers
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -63,6 +63,11 @@ def match_documents(documents: pd.DataFrame, doc_ids: Iterable[object], path: st
     return by_id.loc[list(doc_ids)].reset_index(drop=True)
 
 
+def questions(documents: pd.DataFrame) -> Iterator[tuple[str, list[str], int]]:
+    """(context, choices, index of the right choice) of each document."""
+    return zip(documents["context"], documents["choices"], documents["gold"], strict=True)
+
+
 def _read(path: Path) -> pd.DataFrame:
     if not path.is_file():
         raise InputError(f"{path}: no such file.", "give the path of a .jsonl or .parquet file.")
@@ -78,8 +83,7 @@ def _check(path: Path, documents: pd.DataFrame) -> None:
     for index in documents.index[documents["doc_id"].duplicated()]:
         doc_id = documents.at[index, "doc_id"]
         raise InputError(f"{path}: document {doc_id!r} occurs twice (row {index + 1}).", "keep one of the rows.")
-    rows = zip(documents["context"], documents["choices"], documents["gold"], strict=True)
-    for index, (context, choices, gold) in enumerate(rows):
+    for index, (context, choices, gold) in enumerate(questions(documents)):
         where = f"{path}: row {index + 1}, document {documents.at[index, 'doc_id']!r}"
         if context is None or context != context:
             raise InputError(f"{where}, column 'context': no text.", "write the question, or leave the row out.")

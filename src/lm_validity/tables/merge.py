@@ -42,7 +42,7 @@ class Missing(NamedTuple):
 class Merger:
     """Reads a run's finished cells. With `partial`, missing cells are collected; without, they are an error."""
 
-    def __init__(self, run: Run, partial: bool = False):
+    def __init__(self, run: Run, *, partial: bool = False):
         self.run, self.partial = run, partial
         self.workspace = Workspace(run, also_aside=partial)
         self.grid, self.store, self.manifests = self.workspace.grid, self.workspace.store, self.workspace.manifests

@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 from lm_validity.errors import InputError
 from lm_validity.tables.item_arrays import BenchmarkItems, ModelItems, training_order
 from lm_validity.tables.report_rows import fewshot_count
-from lm_validity.tables.schema import ITEMS
+from lm_validity.tables.schema import ITEMS, readable
 
 _KEYS = (
     "model",
@@ -181,7 +181,7 @@ def _keys(path: Path, benchmark: str, num_fewshot: int | None) -> tuple[pa.Table
 def _read(path: Path, columns: list[str], benchmark: str | None = None) -> pa.Table:
     if not path.is_file():
         raise InputError(f"{path}: no such file.", "check the path of the items table.")
-    try:
+    with readable(path):
         present = set(pq.read_schema(path).names)
         if missing := {"model", "benchmark", "doc_id"} - present:
             raise InputError(f"{path}: column {min(missing)!r} is missing.", "see docs/reference/tables.md.")
@@ -191,8 +191,6 @@ def _read(path: Path, columns: list[str], benchmark: str | None = None) -> pa.Ta
             filters=None if benchmark is None else pc.field("benchmark") == benchmark,
             read_dictionary=[name for name in columns if name in _TEXT_KEYS],
         )
-    except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"{path}: not a readable parquet file ({error}).", "write it with pandas.") from error
     for name in columns:
         if name not in present:
             table = table.append_column(name, pa.nulls(len(table), ITEMS.field(name).type))
@@ -208,7 +206,7 @@ def _equal_or_null(column: pa.ChunkedArray, value: str) -> np.ndarray:
     if pa.types.is_null(column.type):
         return np.ones(len(column), dtype=bool)
     column = column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
-    return pc.fill_null(pc.equal(column, value), True).to_numpy(zero_copy_only=False).astype(bool)
+    return pc.fill_null(pc.equal(column, value), fill_value=True).to_numpy(zero_copy_only=False).astype(bool)
 
 
 def _codes(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:

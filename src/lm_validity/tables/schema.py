@@ -4,6 +4,8 @@ Null means unknown. `model` and `benchmark` are the short ids of the configurati
 the ids as in the imported file).
 """
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import pandas as pd
@@ -164,6 +166,17 @@ def read_scores(path: str | Path) -> pd.DataFrame:
     return rows
 
 
+@contextlib.contextmanager
+def readable(path: str | Path) -> Iterator[None]:
+    """Raises InputError where what runs inside cannot read a parquet file."""
+    try:
+        yield
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InputError(
+            f"{path}: not a readable parquet file ({error}).", "write it with pandas or pyarrow."
+        ) from error
+
+
 def read_table(path: str | Path, schema: pa.Schema, required: tuple[str, ...] = ()) -> pd.DataFrame:
     """Read a table and check it against `schema`: absent columns become null, wrong types are an InputError.
 
@@ -172,12 +185,8 @@ def read_table(path: str | Path, schema: pa.Schema, required: tuple[str, ...] = 
     path = Path(path)
     if not path.is_file():
         raise InputError(f"{path}: no such file.", "check the path, or run the rule that makes it.")
-    try:
+    with readable(path):
         table = pq.read_table(path)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(
-            f"{path}: not a readable parquet file ({error}).", "write it with pandas or pyarrow."
-        ) from error
     for name in required:
         if name not in table.column_names:
             like = nearest(name, table.column_names)

@@ -38,11 +38,11 @@ class EvaluateModel(ScoringRule):
         for models in _sharing_a_load(plan.run, agreement | signal):
             wanted: Wanted = {}
             for model in models:
-                wanted |= self._wanted(plan, model, model.model in agreement, model.model in signal)
+                wanted |= self._wanted(plan, model, agreement=model.model in agreement, signal=model.model in signal)
             for number, part in self._by_round(plan, wanted).items():
                 yield from self._jobs_of(plan, models[0], part, end_of_round(number))
 
-    def _wanted(self, plan: Participants, model: Model, agreement: bool, signal: bool) -> Wanted:
+    def _wanted(self, plan: Participants, model: Model, *, agreement: bool, signal: bool) -> Wanted:
         """What of a model is scored. Selection needs validation; curves need test only."""
         wanted: Wanted = {}
         if signal:

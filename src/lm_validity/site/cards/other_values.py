@@ -1,8 +1,7 @@
 """A card's values on training, text seen, splits, prompts and items."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from lm_validity.files import read_json
 from lm_validity.site.cards.card import Value
@@ -35,39 +34,23 @@ def signal_values(sources: CardSources, benchmark: str) -> Iterator[Value]:
     points = ranking.get("tokens_b") or []
     basis = {"models": found["models"], "items": found["items"], "checkpoints": len(points) or None}
     basis |= {"first checkpoint": points[0], "last checkpoint": points[-1]} if points else {}
-    at_end, keys = found["above_chance_at_end"], ("benchmarks", benchmark)
+    at_end, place = found["above_chance_at_end"], ("signal", "benchmarks", benchmark)
     stages = sources.find("signal", "stages") or []
     early = ONLY_EARLY.reason if any(one["only_first"] for one in stages if one["benchmark"] == benchmark) else ""
     no_errors = NO_ERRORS if found["interval_source"] is None else early
     without = NO_CHANCE if found["chance"] is None else no_errors
     if at_end is None:
-        yield absent("signal_at_end", None, without or sources.reason("signal", *keys, "above_chance_at_end"))
+        yield absent("signal_at_end", None, without or sources.reason(*place, "above_chance_at_end"))
     else:
         yield measured("signal_at_end", None, "yes" if at_end else "no", **basis)
     never = without or (NOT_ABOVE if at_end is False else "")
-    yield _signal(sources, "signal_from", (*keys, "above_chance_from_b"), None, basis, never)
-    quality = ("benchmarks", benchmark, "signal_quality")
-    yield _signal(sources, "signal_quality", quality, (*quality[:-1], "signal_quality_interval"), basis)
-    settled = ("ranking", benchmark, "settled_from_b")
-    pairs = basis | {"pairs of models": ranking.get("separable_pairs")}
-    interval = (*settled[:-1], "settled_from_interval_b")
-    yield _signal(sources, "settled_from", settled, interval, pairs, no_errors)
-
-
-def _signal(
-    sources: CardSources,
-    name: str,
-    keys: tuple[str, ...],
-    interval_keys: tuple[str, ...] | None,
-    basis: Mapping[str, Any],
-    without: str = "",
-) -> Value:
-    value = sources.find("signal", *keys)
-    if value is None:
-        return absent(name, None, without or sources.reason("signal", *keys))
-    interval = sources.find("signal", *interval_keys) if interval_keys else None
-    reason = sources.reason("signal", *interval_keys) if interval_keys and interval is None else ""
-    return measured(name, None, value, interval, reason, **basis)
+    yield sources.figure("signal_from", None, place, found, "above_chance_from_b", without=never, **basis)
+    yield sources.figure("signal_quality", None, place, found, "signal_quality", **basis)
+    place, pairs = ("signal", "ranking", benchmark), basis | {"pairs of models": ranking.get("separable_pairs")}
+    ends = "settled_from_interval_b"
+    yield sources.figure(
+        "settled_from", None, place, ranking, "settled_from_b", interval=ends, without=no_errors, **pairs
+    )
 
 
 def bias_values(sources: CardSources, benchmark: str) -> Iterator[Value]:
@@ -83,12 +66,8 @@ def bias_values(sources: CardSources, benchmark: str) -> Iterator[Value]:
     # of several experiments the one with most trials speaks: their models and settings differ
     row = max(rows, key=lambda one: one["trials"])
     basis = {"experiment": row["experiment"], "trials": row["trials"], "subsamples": row["subsamples"]}
-    reason = "" if row["interval"] else sources.reason("bias", "by_task", "interval")
-    yield measured("bias", None, row["mean"], row["interval"], reason, **basis)
-    if row["excluded_beyond"] is None:
-        yield absent("bias_excluded", None, sources.reason("bias", "by_task", "excluded_beyond"))
-    else:
-        yield measured("bias_excluded", None, row["excluded_beyond"], **basis)
+    yield sources.figure("bias", None, ("bias", "by_task"), row, "mean", interval="interval", **basis)
+    yield sources.figure("bias_excluded", None, ("bias", "by_task"), row, "excluded_beyond", **basis)
 
 
 def split_values(sources: CardSources, benchmark: str) -> Iterator[Value]:
@@ -124,10 +103,8 @@ def prompt_values(sources: CardSources, benchmark: str) -> Iterator[Value]:
         command = "lm_eval --apply_chat_template --output_path FOLDER ..., then lm-validity report FOLDER --output DIR"
         yield absent(name, None, reason, command)
         return
-    reason = "" if found["interval"] else sources.reason("agreement", "prompt_range", benchmark, "interval")
-    yield measured(
-        name, None, found["mean"], found["interval"], reason, models=found["models"], prompts=found["prompts"]
-    )
+    place, basis = ("agreement", "prompt_range", benchmark), {key: found[key] for key in ("models", "prompts")}
+    yield sources.figure(name, None, place, found, "mean", interval="interval", **basis)
 
 
 def item_values(sources: CardSources, benchmark: str) -> Iterator[Value]:
@@ -137,10 +114,9 @@ def item_values(sources: CardSources, benchmark: str) -> Iterator[Value]:
             row, why = item_row(sources, benchmark, protocol)
             if row is None:
                 yield absent(name, protocol, *why)
-            elif row[key] is None:
-                yield absent(name, protocol, sources.reason("items", "benchmarks", key))
             else:
-                yield measured(name, protocol, row[key], None, "", items=row["items"], models=row["models"])
+                basis = {"items": row["items"], "models": row["models"]}
+                yield sources.figure(name, protocol, ("items", "benchmarks"), row, key, **basis)
 
 
 def splits_folder(results: Path) -> Path | None:

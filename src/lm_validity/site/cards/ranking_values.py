@@ -74,15 +74,9 @@ def _alone(
     why = _why_not(sources, benchmark, protocol)
     if why:
         return absent(name, protocol, *why)
-    keys = ("by_benchmark", protocol, benchmark)
-    figures = sources.find(REPORT, *keys)
-    key = key or name
-    if figures[key] is None:
-        return absent(name, protocol, sources.reason(REPORT, *keys, key))
-    interval_key = f"{key}_interval"
-    interval = figures.get(interval_key)
-    reason = sources.reason(REPORT, *keys, interval_key) if interval_key in figures and interval is None else ""
-    return measured(name, protocol, figures[key], interval, reason, models=figures["models"], **basis)
+    place = (REPORT, "by_benchmark", protocol, benchmark)
+    figures = sources.find(*place)
+    return sources.figure(name, protocol, place, figures, key or name, models=figures["models"], **basis)
 
 
 def _resolution(sources: CardSources, benchmark: str, protocol: str) -> Iterator[Value]:
@@ -128,15 +122,11 @@ def _at_distance(sources: CardSources, benchmark: str, protocol: str, what: str,
     why = _why_not(sources, benchmark, protocol)
     if why:
         return absent(name, protocol, *why)
-    keys = ("by_benchmark", protocol, benchmark, "by_distance")
-    rows = sources.find(REPORT, *keys) or []
-    row = next((row for row in rows if (row["at_least"], row["at_most"]) == DISTANCES[distance]), None)
-    if row is None or row[what] is None:
-        return absent(name, protocol, sources.reason(REPORT, *keys, what))
-    interval = row[f"{what}_interval"]
-    reason = sources.reason(REPORT, *keys, f"{what}_interval") if interval is None else ""
+    place = (REPORT, "by_benchmark", protocol, benchmark, "by_distance")
+    rows: list[dict[str, Any]] = sources.find(*place) or []
+    row = next((row for row in rows if (row["at_least"], row["at_most"]) == DISTANCES[distance]), {})
     others = int(sources.find(REPORT, "benchmarks")) - 1 if what == "tau" else None
-    return measured(name, protocol, row[what], interval, reason, pairs=row["pairs_of_models"], benchmarks=others)
+    return sources.figure(name, protocol, place, row, what, pairs=row.get("pairs_of_models"), benchmarks=others)
 
 
 def _paired(sources: CardSources, benchmark: str, protocol: str) -> Value:
@@ -144,10 +134,8 @@ def _paired(sources: CardSources, benchmark: str, protocol: str) -> Value:
     row, why = item_row(sources, benchmark, protocol)
     if row is None:
         return absent("paired_difference", protocol, *why)
-    key = "minimal_detectable_difference"
-    if row[key] is None:
-        return absent("paired_difference", protocol, sources.reason("items", "benchmarks", key))
-    return measured("paired_difference", protocol, row[key], None, "", pairs=row["neighbours"], items=row["items"])
+    key, basis = "minimal_detectable_difference", {"pairs": row["neighbours"], "items": row["items"]}
+    return sources.figure("paired_difference", protocol, ("items", "benchmarks"), row, key, **basis)
 
 
 def item_row(sources: CardSources, benchmark: str, protocol: str) -> tuple[dict[str, Any] | None, tuple[str, str]]:

@@ -1,7 +1,7 @@
 """What cards are made from: the studies' summaries, the benchmarks sheet, the scores and the splits, read once."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -115,6 +115,29 @@ class CardSources:
         """Why a value of a report that exists is null."""
         free = [key for key in keys if key in PROTOCOLS or key in self.sheet.index]
         return reason_of(self.summaries[report], keys, free) or UNSAID
+
+    def figure(
+        self,
+        name: str,
+        protocol: str | None,
+        place: tuple[str, ...],
+        row: Mapping[str, Any],
+        key: str,
+        *,
+        interval: str = "",
+        without: str = "",
+        **basis: float | str | None,
+    ) -> Value:
+        """The figure `key` of a row of a summary, with its interval where the row has one.
+
+        `place`: the report and the row's keys, which tell why a null is one; `without`: the reason, where it is known
+        otherwise. `interval`: its key, by default that of the figure and `_interval`.
+        """
+        if row.get(key) is None:
+            return absent(name, protocol, without or self.reason(*place, key))
+        interval = interval or f"{key}_interval"
+        reason = self.reason(*place, interval) if interval in row and row[interval] is None else ""
+        return measured(name, protocol, row[key], row.get(interval), reason, **basis)
 
 
 def measured(

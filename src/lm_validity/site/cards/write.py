@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from lm_validity.errors import InputError, nearest
+from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import write_json, write_text
 from lm_validity.pages.page import write_page
 from lm_validity.site.cards.card import Card
@@ -30,8 +30,7 @@ def write_cards(sources: CardSources, output: str | Path, only: Sequence[str] = 
     names = list(sources.sheet["benchmark"])
     for name in only:
         if name not in names:
-            like = nearest(name, names)
-            hint = f"did you mean {like!r}?" if like else "its name is that of the benchmarks sheet."
+            hint = did_you_mean(name, names, "its name is that of the benchmarks sheet.")
             raise InputError(f"{sources.scores}: no score of the benchmark {name!r}.", hint)
     cards = [make_card(sources, name) for name in (only or names)]
     if not cards:

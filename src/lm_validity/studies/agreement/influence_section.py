@@ -65,7 +65,6 @@ def _figure(frame: pd.DataFrame, kind: str, prefix: str, name: str) -> Figure:
         value="change",
         title=f"Change of the {name}",
         y_order=order,
-        color=figures.protocol_color(),
         tooltip=figures.tooltips(left_out="Left out", protocol="Protocol", value=f"{name}|.3f", change="change|+.3f"),
         zero=True,
     )

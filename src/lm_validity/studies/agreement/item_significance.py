@@ -5,14 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from lm_validity.errors import InputError
 from lm_validity.studies.agreement.score_matrix import SELECTED, ScoreMatrix, listing
+from lm_validity.studies.agreement.statistics.missing import finite_mean
 from lm_validity.studies.agreement.statistics.paired import cluster_codes, paired_signs, replace_column
 from lm_validity.studies.agreement.statistics.ranking import PairSigns
+from lm_validity.tables.item_rows import items_of_scores, open_items
 from lm_validity.tables.read_items import item_values
 
 _KEY = [name for name in SELECTED if name != "benchmark"]
@@ -29,7 +29,7 @@ def use_paired_tests(
     at a time: a table of items may be larger than memory. Items have the metric's own direction, as `matrix.value` has;
     signs say which model is better.
     """
-    table = _open_items(Path(path))
+    table = open_items(path)
     signs = dict(signs)
     found: dict[str, _Tested] = {protocol: _Tested() for protocol in signs}
     for column, task in enumerate(tasks):
@@ -74,21 +74,6 @@ class _Tested:
     repeated: list[str] = field(default_factory=list)
 
 
-def _open_items(path: Path) -> ds.Dataset:
-    if not path.is_file():
-        raise InputError(f"{path}: no such file.", "check the path of the items table.")
-    try:
-        table = ds.dataset(path, format="parquet")
-    except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(
-            f"{path}: not a readable parquet file ({error}).", "write it with pandas or pyarrow."
-        ) from error
-    for name in ("model", "benchmark", "protocol", "doc_id", "correct"):
-        if name not in table.schema.names:
-            raise InputError(f"{path}: no column {name!r}.", "see docs/reference/tables.md for the columns of items.")
-    return table
-
-
 def _selected_items(table: ds.Dataset, matrix: ScoreMatrix, task: str) -> pd.DataFrame:
     """Items behind the selected scores of one benchmark: `model, protocol, doc_id, subject, correct`, over seeds.
 
@@ -100,23 +85,10 @@ def _selected_items(table: ds.Dataset, matrix: ScoreMatrix, task: str) -> pd.Dat
     metric = next(iter(selected["metric"].dropna()), None)
     items = rows.select([name for name in columns if name != "metric_values"]).to_pandas()
     items = items.assign(correct=item_values(rows, metric).to_pandas()).reindex(columns=_COLUMNS)
-    items = items.assign(subject=items["subject"].fillna(""))
-    items = items[(items["split"].isna() | (items["split"] == "test")) & items["correct"].notna()]
-    items = _known_keys(items).merge(_known_keys(selected[_KEY].drop_duplicates()), on=_KEY)
+    items = items_of_scores(items, selected, _KEY)
     repeats = items.groupby(["model", "protocol", "doc_id", "seed"])["correct"].transform("size")
     kept = items.assign(repeats=repeats).groupby(["model", "protocol", "doc_id"], as_index=False)
     return kept.agg({"correct": "mean", "repeats": "max", "subject": "first"})
-
-
-def _known_keys(frame: pd.DataFrame) -> pd.DataFrame:
-    """The same value for what is unknown on both sides of the join."""
-    return frame.assign(
-        seed=frame["seed"].astype("Float64").fillna(-1),
-        prompt=frame["prompt"].fillna("plain"),
-        prompt_variant=frame["prompt_variant"].astype(object).where(frame["prompt_variant"].notna(), ""),
-        num_fewshot=frame["num_fewshot"].astype("Float64").fillna(-1),
-        checkpoint=frame["checkpoint"].fillna("final"),
-    )
 
 
 def _item_matrix(items: pd.DataFrame, matrix: ScoreMatrix) -> tuple[np.ndarray, np.ndarray]:
@@ -130,11 +102,7 @@ def _item_matrix(items: pd.DataFrame, matrix: ScoreMatrix) -> tuple[np.ndarray, 
 
 def _makes_up_score(correct: np.ndarray, score: np.ndarray) -> np.ndarray:
     """(models,) True where the mean of a model's items is its score."""
-    known = np.isfinite(correct)
-    counts = known.sum(axis=1)
-    total = np.where(known, correct, 0.0).sum(axis=1)
-    mean = np.divide(total, counts, out=np.full(len(correct), np.nan), where=counts > 0)
-    return np.abs(mean - score) <= 1e-6
+    return np.abs(finite_mean(correct, axis=1) - score) <= 1e-6
 
 
 def _notes(protocol: str, tested: _Tested) -> list[str]:

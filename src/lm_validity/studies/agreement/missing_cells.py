@@ -109,7 +109,7 @@ def missing_finding(summary: AgreementSummary) -> Finding | None:
     )
 
 
-def _in_words(tip: Tipping, figure: str, event: str, signed: bool = False) -> str:
+def _in_words(tip: Tipping, figure: str, event: str, *, signed: bool = False) -> str:
     """What it takes, in a sentence."""
     suggested = value_in_words(tip.suggested, signed=signed)
     if tip.below == 0:
@@ -143,7 +143,6 @@ def missing_section(summary: AgreementSummary) -> Section | None:
         plotted(frame),
         x="shift",
         y="tau",
-        color=figures.protocol_color(),
         x_title="Missing scores off what the others suggest (standard deviations)",
         y_title="Mean tau",
         tooltip=figures.tooltips(protocol="Protocol", shift="Shift|+.1f", tau="Mean tau|.3f"),

@@ -30,7 +30,6 @@ from lm_validity.studies.agreement.sections import (
 )
 from lm_validity.studies.agreement.shown import (
     assumed,
-    bounds,
     in_words,
     over_both,
     plotted,
@@ -47,7 +46,7 @@ from lm_validity.studies.agreement.similar_sections import (
     variance_section,
 )
 from lm_validity.studies.agreement.summary import AgreementSummary, Value
-from lm_validity.summaries import Missing, is_known, number, summary_values
+from lm_validity.summaries import Missing, as_columns, is_known, number, summary_values
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import PROTOCOLS_EXPLAINED, UNDER, count, decimal
 
@@ -120,11 +119,12 @@ def _agreement_finding(summary: AgreementSummary) -> Finding:
         for p in scored
         if is_known(tau[p].interval_population_of_categories)
     ]
+    families = not no_clusters(summary.matrix.families)
     return Finding(
         f"Two benchmarks' rankings of the models agree{assumed(summary)} with a mean Kendall's tau of "
         f"{' and '.join(parts)}.",
         f"{_size(summary)}, {count(summary.pairs, 'pair')} of benchmarks{own}. Intervals are for other models on these "
-        f"benchmarks.{for_other_benchmarks(' and '.join(population), not no_clusters(summary.matrix.families))}",
+        f"benchmarks.{for_other_benchmarks(' and '.join(population), families=families)}",
     )
 
 
@@ -150,7 +150,8 @@ def _improvement_finding(summary: AgreementSummary) -> Finding | None:
         improvement.interval_population_of_benchmarks,
     )
     if is_known(categories):
-        basis += for_other_benchmarks(in_words(categories, signed=True), not no_clusters(summary.matrix.families))
+        families = not no_clusters(summary.matrix.families)
+        basis += for_other_benchmarks(in_words(categories, signed=True), families=families)
     elif is_known(population):
         basis += f" For other benchmarks too: {in_words(population, signed=True)}."
     return Finding(sentence, basis)
@@ -177,7 +178,7 @@ def _perplexity_finding(summary: AgreementSummary) -> Finding | None:
     return Finding(
         f"Rankings by perplexity agree with rankings by benchmark{assumed(summary)}: tau is {' and '.join(parts)}.",
         f"{count(perplexity.models, 'model')} with perplexities on "
-        f"{count(len(perplexity.corpora), 'corpus', 'corpora')}{over_both(shown != own)}.",
+        f"{count(len(perplexity.corpora), 'corpus', 'corpora')}{over_both(partly=shown != own)}.",
     )
 
 
@@ -203,10 +204,10 @@ def _benchmark_section(summary: AgreementSummary) -> Section:
                 "category": summary.categories[i] or "unknown",
                 "protocol": figures.PROTOCOL_LABELS[p],
                 "tau": tau.by_benchmark[name],
-                **bounds(intervals if isinstance(intervals, Missing) else intervals[name]),
+                **as_columns(intervals if isinstance(intervals, Missing) else intervals[name]),
                 "ceiling": tau.ceiling_by_benchmark[name],
                 "corrected": corrected.by_benchmark[name],
-                **bounds(corrected.by_benchmark_interval[name], "corrected_low", "corrected_high"),
+                **as_columns(corrected.by_benchmark_interval[name], "corrected_low", "corrected_high"),
                 "significance_tau": summary.significance_tau.by_protocol[p].by_benchmark[name],
             }
         )
@@ -246,12 +247,10 @@ def _benchmark_chart(
         frame,
         y="benchmark",
         value=value,
-        low=low,
-        high=high,
+        ends=ends,
         mark=mark,
         title="Mean tau with the other benchmarks",
         y_order=order,
-        color=figures.protocol_color(),
         tooltip=figures.tooltips(benchmark="Benchmark", category="Category", protocol="Protocol", **shown),
         offset="protocol",
         row_height=22,
@@ -269,9 +268,8 @@ def _extremes_sentence(summary: AgreementSummary) -> str:
     after = side_by_side[PREPARED][lowest]
     if not is_known(after):
         return f"{sentence}."
-    return (
-        f"{sentence}. Under train before test it has {value_in_words(after)}{over_both(not summary.improvement.whole)}."
-    )
+    known_under_both = over_both(partly=not summary.improvement.whole)
+    return f"{sentence}. Under train before test it has {value_in_words(after)}{known_under_both}."
 
 
 def _order_by_direct(summary: AgreementSummary) -> list[str]:
@@ -302,7 +300,7 @@ def _pair_section(summary: AgreementSummary) -> Section:
     for p, label in _labels():
         corrected = summary.kendall_tau[p].corrected
         table[f"{label}, corrected"] = [tau for *_, tau in corrected.by_pair]
-        ends = [bounds(interval) for *_, interval in corrected.by_pair_interval]
+        ends = [as_columns(interval) for *_, interval in corrected.by_pair_interval]
         for end in ("low", "high"):
             table[f"{label}, corrected {end}"] = [found[end] for found in ends]
     common = {p: improvement.tau[p][upper] for p in PROTOCOLS}
@@ -384,4 +382,4 @@ def _category_sentence(summary: AgreementSummary) -> str:
         if is_known(shown.within[p]) or is_known(shown.between[p])
     ]
     partly = len(parts) > 1 and not shown.whole
-    return f"Mean tau: {', '.join(parts)}{over_both(partly)}." if parts else ""
+    return f"Mean tau: {', '.join(parts)}{over_both(partly=partly)}." if parts else ""

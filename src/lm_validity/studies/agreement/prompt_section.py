@@ -54,7 +54,7 @@ def _direct_choices(rows: pd.DataFrame, matrix: ScoreMatrix) -> pd.DataFrame:
     rows = rows[(rows["checkpoint"].fillna("final") == checkpoint).to_numpy(dtype=bool)]
     values = rows.pivot_table(index=key, columns="prompt", values="value", aggfunc="first")
     values = values.reindex(columns=list(PROMPTS)).dropna()
-    chosen = rows.loc[rows["selected"].fillna(False).to_numpy(dtype=bool), "prompt"]
+    chosen = rows.loc[rows["selected"].fillna(value=False).to_numpy(dtype=bool), "prompt"]
     chosen = chosen[~chosen.index.duplicated(keep=False)].reindex(values.index)
     frame = values.assign(chosen=chosen.fillna(scored["prompt"].reindex(values.index))).reset_index()
     return frame.assign(protocol=DIRECT, learning_rate="", epoch=np.nan)
@@ -74,12 +74,12 @@ def _prepared_choices(selections: pd.DataFrame, asked: set[tuple[str, str]], mat
     for (model, benchmark, seed), group in selections.groupby(["model", "benchmark", "seed"], sort=False):
         if (model, benchmark) not in asked or benchmark not in better:
             continue
-        tuned = group[group["learning_rate"].notna() & ~group["diverged"].fillna(False)]
+        tuned = group[group["learning_rate"].notna() & ~group["diverged"].fillna(value=False)]
         row = {"model": model, "benchmark": benchmark, "protocol": PREPARED, "seed": seed}
         for prompt in PROMPTS:
             values = tuned.loc[tuned["prompt"] == prompt, "validation_value"] * better[benchmark]
             row[prompt] = values.max() * better[benchmark] if len(values) else np.nan
-        selected = group[group["selected"].fillna(False)]
+        selected = group[group["selected"].fillna(value=False)]
         if len(selected):
             one = selected.iloc[0]
             untouched = pd.isna(one["learning_rate"])

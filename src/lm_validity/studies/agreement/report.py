@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lm_validity.errors import InputError, nearest
+from lm_validity.errors import InputError, did_you_mean
 from lm_validity.pages.page import write_page
 from lm_validity.studies.agreement.analysis import analyze_agreement
 from lm_validity.studies.agreement.by_benchmark.prompts import prompt_ranges, wording_error
@@ -62,7 +62,6 @@ def _alignment_pair(align: str | None, matrix: ScoreMatrix) -> tuple[str, str] |
         raise InputError(f"--align {align}: not two benchmarks.", "write two names with a comma between them.")
     for name in pair:
         if name not in names:
-            like = nearest(name, names)
-            hint = f"did you mean {like!r}?" if like else f"the benchmarks are {listing(names)}."
+            hint = did_you_mean(name, names, f"the benchmarks are {listing(names)}.")
             raise InputError(f"--align {align}: no benchmark {name!r}.", hint)
     return pair

@@ -71,9 +71,6 @@ def _subset_chart(frame: pd.DataFrame) -> alt.LayerChart:
         frame,
         x="benchmarks",
         y="tau",
-        low="low",
-        high="high",
-        color=figures.protocol_color(),
         detail="choice",
         dash=alt.StrokeDash(
             "choice:N",
@@ -140,7 +137,6 @@ def score_section(matrix: ScoreMatrix) -> Section:
             min_width=480,
         )
         for p, label in figures.PROTOCOL_LABELS.items()
-        for part in (frame[frame["protocol"] == label],)
     ]
     labels = list(figures.PROTOCOL_LABELS.values())
     table = everything.pivot(index=["model", "family", "benchmark"], columns="protocol", values="score").reset_index()

@@ -11,6 +11,7 @@ from lm_validity.config.plan import Plan, read_cells
 from lm_validity.errors import InputError
 from lm_validity.studies.agreement.score_checks import direction_notes, unit_notes
 from lm_validity.studies.agreement.statistics.factors import pretraining_compute
+from lm_validity.studies.agreement.statistics.missing import finite_mean
 from lm_validity.tables.report_rows import benchmark_metric, report_rows
 from lm_validity.tables.schema import PROTOCOLS, read_scores, replay_notes
 from lm_validity.tables.sheets import as_in_scores, of_study, read_benchmarks, read_models, unique_labels
@@ -86,7 +87,7 @@ class ScoreMatrix:
         """(n,) parameters in billions and pretraining compute, NaN where unknown or, compute, kept out by the sheet."""
         parameters = self.model_facts["parameters_b"].to_numpy(float)
         compute = pretraining_compute(parameters, self.model_facts["tokens_b"].to_numpy(float))
-        trusted = self.model_facts["in_compute_analysis"].fillna(True).to_numpy(dtype=bool)
+        trusted = self.model_facts["in_compute_analysis"].fillna(value=True).to_numpy(dtype=bool)
         return parameters, np.where(trusted, compute, np.nan)
 
     def seed_error(self, protocol: str) -> np.ndarray:
@@ -100,8 +101,7 @@ class ScoreMatrix:
             return error
         seeds = np.array(list(self.by_seed.values()))
         number = np.isfinite(seeds).sum(axis=0)
-        mean = np.divide(np.nansum(seeds, axis=0), number, out=np.full(error.shape, np.nan), where=number > 0)
-        squares = np.nansum((seeds - mean) ** 2, axis=0)
+        squares = np.nansum((seeds - finite_mean(seeds, axis=0)) ** 2, axis=0)
         freedom = np.maximum(number - 1, 0).sum(axis=0)
         variance = np.divide(squares.sum(axis=0), freedom, out=np.full(len(freedom), np.nan), where=freedom > 0)
         return np.sqrt(np.divide(variance, number, out=error, where=number > 0))

@@ -10,9 +10,9 @@ from lm_validity.pages import figures
 from lm_validity.pages.bump import bump, bump_width
 from lm_validity.pages.page import Figure, Section, Table
 from lm_validity.studies.agreement.analysis import DIRECT, NO_FAMILIES, PREPARED
-from lm_validity.studies.agreement.shown import bounds, over_both, plotted, shown_mean, value_in_words
+from lm_validity.studies.agreement.shown import over_both, plotted, shown_mean, value_in_words
 from lm_validity.studies.agreement.summary import AgreementSummary, PairAlignment, PerplexitySummary, Value
-from lm_validity.summaries import Missing, is_known, number
+from lm_validity.summaries import Missing, as_columns, is_known, number
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import UNDER, count
 
@@ -103,7 +103,7 @@ def _perplexity_table(values: PerplexitySummary) -> Table:
         ("average perplexity with average score", values.average_average, values.average_average_interval),
     )
     rows = [
-        {"comparison": title, "protocol": label, "tau": tau[p], **bounds(interval[p])}
+        {"comparison": title, "protocol": label, "tau": tau[p], **as_columns(interval[p])}
         for title, tau, interval in comparisons
         for p, label in figures.PROTOCOL_LABELS.items()
     ]
@@ -140,7 +140,7 @@ def significance_section(summary: AgreementSummary) -> Section | None:
     return Section(
         "Counting significant differences only",
         finding="When models that do not differ significantly count as tied, the mean tau is "
-        f"{' and '.join(parts)}{over_both(partly)}{more}.",
+        f"{' and '.join(parts)}{over_both(partly=partly)}{more}.",
         explanation="Two models differ significantly if their scores are more than 1.96 standard errors of the "
         "difference apart, or, where item results are known, if McNemar's test says so. Such ties are not transitive, "
         "so tau is taken over pairs of models: sum ab / sqrt(sum a² · sum b²), where a and b are -1, 0 or 1.",
@@ -172,7 +172,6 @@ def _significance_bars(summary: AgreementSummary) -> Figure:
         value="tau",
         title="Mean tau, significant differences only",
         x_order=direct["benchmark"].tolist(),
-        color=figures.protocol_color(),
         tooltip=figures.tooltips(benchmark="Benchmark", protocol="Protocol", tau="tau|.3f"),
     )
     return Figure("significance_by_benchmark", "Mean tau by benchmark", chart, wide=True, min_width=460)
@@ -272,7 +271,7 @@ def _family_sentence(summary: AgreementSummary) -> str:
     more = sum(number(values[PREPARED]) > number(values[DIRECT]) for values in compared)
     return (
         f"In {more} of {count(len(compared), 'family', 'families')} the benchmarks agree more under train before test"
-        f"{over_both(not summary.improvement.whole)}."
+        f"{over_both(partly=not summary.improvement.whole)}."
     )
 
 
@@ -291,7 +290,7 @@ def family_section(summary: AgreementSummary) -> Section | None:
                     "models": int((summary.matrix.families == family).sum()),
                     "protocol": label,
                     "tau": tau,
-                    **bounds(absent if intervals is None else intervals[p]),
+                    **as_columns(absent if intervals is None else intervals[p]),
                 }
             )
     frame = pd.DataFrame(rows)
@@ -300,11 +299,8 @@ def family_section(summary: AgreementSummary) -> Section | None:
         plotted(frame[frame["family"].isin(large)]),
         y="family",
         value="tau",
-        low="low",
-        high="high",
         title="Mean tau over pairs of benchmarks, models of the family only",
         y_order=large,
-        color=figures.protocol_color(),
         tooltip=figures.tooltips(
             family="Family", models="Models", protocol="Protocol", tau="tau|.3f", low="from|.3f", high="to|.3f"
         ),

@@ -4,9 +4,9 @@ import pandas as pd
 
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Section, Table
-from lm_validity.studies.agreement.shown import assumed, bounds, plotted, value_in_words
+from lm_validity.studies.agreement.shown import assumed, plotted, value_in_words
 from lm_validity.studies.agreement.summary import AgreementSummary, Range, RatioRow, Value, VarianceSummary
-from lm_validity.summaries import Missing, is_known
+from lm_validity.summaries import Missing, as_columns, is_known
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import UNDER, count, decimal
 
@@ -20,7 +20,7 @@ WHICH_INTERVAL = (
 )
 
 
-def for_other_benchmarks(intervals: str, families: bool) -> str:
+def for_other_benchmarks(intervals: str, *, families: bool) -> str:
     """Which interval a claim on benchmarks in general takes; empty without one."""
     if not intervals:
         return ""
@@ -31,7 +31,7 @@ def for_other_benchmarks(intervals: str, families: bool) -> str:
     )
 
 
-def both_intervals(value: Value, interval: Range, clustered: Range, signed: bool = False) -> str:
+def both_intervals(value: Value, interval: Range, clustered: Range, *, signed: bool = False) -> str:
     """A value with its interval over models and, where there is one, that over families."""
     text = value_in_words(value, interval, signed=signed)
     if isinstance(clustered, Missing) or isinstance(interval, Missing):
@@ -153,12 +153,12 @@ def _ratio_row(cells: str, what: str, label: str, row: RatioRow) -> dict[str, ob
         "protocol": label,
         "pairs": row.pairs_of_models,
         "tau": row.mean,
-        **bounds(row.interval),
-        **bounds(row.interval_clustered, "low_families", "high_families"),
+        **as_columns(row.interval),
+        **as_columns(row.interval_clustered, "low_families", "high_families"),
         "ceiling": row.ceiling,
         "corrected": row.corrected,
-        **bounds(row.corrected_interval, "corrected_low", "corrected_high"),
-        **bounds(row.corrected_interval_clustered, "corrected_low_families", "corrected_high_families"),
+        **as_columns(row.corrected_interval, "corrected_low", "corrected_high"),
+        **as_columns(row.corrected_interval_clustered, "corrected_low_families", "corrected_high_families"),
     }
 
 
@@ -167,12 +167,9 @@ def _ratio_figure(frame: pd.DataFrame, what: str) -> Figure:
         frame,
         y="models",
         value="tau",
-        low="low",
-        high="high",
         mark="ceiling",
         title="Mean tau",
         y_order=frame["models"].unique().tolist(),
-        color=figures.protocol_color(),
         tooltip=figures.tooltips(
             models="Models", protocol="Protocol", pairs="Pairs of models", tau="tau|.3f", low="from|.3f",
             high="to|.3f", ceiling="noise ceiling|.3f", corrected="noise-corrected|.3f",
@@ -207,7 +204,6 @@ def variance_section(summary: AgreementSummary) -> Section | None:
         curve.sort_values(["protocol", "benchmarks"]),
         x="benchmarks",
         y="reliability",
-        color=figures.protocol_color(),
         x_title="Benchmarks in the mean",
         y_title="Reliability of the mean score",
         tooltip=figures.tooltips(protocol="Protocol", benchmarks="Benchmarks", reliability="Reliability|.3f"),

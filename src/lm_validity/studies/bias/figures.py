@@ -7,20 +7,22 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.pages.figures import (
-    CATEGORY_COLORS,
-    MISSING_COLOR,
     chart_data,
+    cycled_colors,
+    dashed_lines,
     heatmap,
     interval_dots,
+    layered,
     lines,
+    listed_color,
     scatter,
     tooltips,
 )
 from lm_validity.studies.bias.statistics.meta import THRESHOLD
 from lm_validity.studies.bias.statistics.power import VarianceComponents, detection_power
 from lm_validity.studies.bias.summary import BiasSummary, Power, Slices, TaskTest, rows_frame
-from lm_validity.studies.bias.violins import setting_label, setting_labels, zero_line
-from lm_validity.summaries import Missing, is_known, number
+from lm_validity.studies.bias.violins import setting_label, setting_labels
+from lm_validity.summaries import Missing, as_columns, is_known, number
 
 MARGINAL, MODEL_FREE = "marginal", "model-free"
 
@@ -29,10 +31,7 @@ def series_color(names: Iterable[str], field: str, title: str | None = None) -> 
     """Colours of the named series, the first name the first colour."""
     names = list(names)
     columns = 2 if len(names) > 3 else 0  # room on a telephone
-    colors = [CATEGORY_COLORS[index % len(CATEGORY_COLORS)] for index in range(len(names))]
-    return alt.Color(
-        f"{field}:N", scale=alt.Scale(domain=names, range=colors), legend=alt.Legend(title=title, columns=columns)
-    )
+    return listed_color(field, cycled_colors(names), title, columns=columns)
 
 
 def answer(summary: BiasSummary, effect: str) -> alt.LayerChart:
@@ -47,16 +46,13 @@ def answer(summary: BiasSummary, effect: str) -> alt.LayerChart:
             found.append((row.experiment, row.m, row.n, MODEL_FREE, row.over_tasks.mean, row.over_tasks.interval))
     rows = []
     for experiment, m, n, source, value, interval in found:
-        low, high = interval if is_known(interval) else (None, None)
-        label = labels[experiment, m, n]
-        rows.append({"setting": label, "source": source, "value": value, "low": low, "high": high})
+        shown = {"setting": labels[experiment, m, n], "source": source, "value": value}
+        rows.append(shown | as_columns(interval if is_known(interval) else None))
     frame = pd.DataFrame(rows)
     chart = interval_dots(
         frame,
         y="setting",
         value="value",
-        low="low",
-        high="high",
         title=f"{effect}, in accuracy",
         y_order=list(labels.values()),
         offset="source",
@@ -65,12 +61,7 @@ def answer(summary: BiasSummary, effect: str) -> alt.LayerChart:
         zero=True,
         row_height=38,
     )
-    return _with_zero(chart)
-
-
-def _with_zero(chart: alt.LayerChart) -> alt.LayerChart:
-    height = chart.height
-    return alt.layer(chart, zero_line()).properties(width="container", height=height)
+    return layered(chart, dashed_lines("zero", 0))
 
 
 def formula_intervals(summary: BiasSummary, effect: str) -> alt.LayerChart:
@@ -81,8 +72,7 @@ def formula_intervals(summary: BiasSummary, effect: str) -> alt.LayerChart:
             "setting": labels[fit.experiment, fit.m, fit.n],
             "formula": fit.formula,
             "beta": fit.beta_mean,
-            "low": fit.interval[0],
-            "high": fit.interval[1],
+            **as_columns(fit.interval),
             "conclusion": {-1: "below zero", 0: "includes zero", 1: "above zero"}[fit.excludes_zero],
         }
         for fit in summary.fits(effect)
@@ -91,8 +81,6 @@ def formula_intervals(summary: BiasSummary, effect: str) -> alt.LayerChart:
         pd.DataFrame(rows),
         y="setting",
         value="beta",
-        low="low",
-        high="high",
         title="beta, log-odds",
         y_order=list(labels.values()),
         offset="formula",
@@ -108,7 +96,7 @@ def formula_intervals(summary: BiasSummary, effect: str) -> alt.LayerChart:
         zero=True,
         row_height=32,
     )
-    return _with_zero(chart)
+    return layered(chart, dashed_lines("zero", 0))
 
 
 def calibrated_experiments(summary: BiasSummary) -> list[str]:
@@ -147,7 +135,8 @@ def task_heatmap(tests: list[TaskTest]) -> alt.LayerChart:
     frame = rows_frame(TaskTest, tests)
     several = frame["experiment"].nunique() > 1
     frame["cell"] = [
-        f"{row.language_model}, {setting_label(row.experiment, row.m, row.n, several)}" for row in frame.itertuples()
+        f"{row.language_model}, {setting_label(row.experiment, row.m, row.n, several=several)}"
+        for row in frame.itertuples()
     ]
     tasks, cells = sorted(frame["task"].unique()), list(dict.fromkeys(frame["cell"]))
     whole = pd.MultiIndex.from_product([tasks, cells], names=["task", "cell"])
@@ -169,8 +158,7 @@ def task_heatmap(tests: list[TaskTest]) -> alt.LayerChart:
     )
     marked = frame[frame["p_adjusted"] < 0.05]
     dots = alt.Chart(chart_data(marked)).mark_text(text="●", color="#111", fontSize=8)
-    height = chart.height
-    return alt.layer(chart, dots.encode(x="cell:N", y="task:N")).properties(width="container", height=height)
+    return layered(chart, dots.encode(x="cell:N", y="task:N"))
 
 
 def meta_curves(results: list[Slices]) -> alt.LayerChart:
@@ -179,7 +167,7 @@ def meta_curves(results: list[Slices]) -> alt.LayerChart:
     shares = np.linspace(0.005, 0.995, 67)
     rows = []
     for row in results:
-        label = setting_label(row.experiment, row.m, row.n, several)
+        label = setting_label(row.experiment, row.m, row.n, several=several)
         if isinstance(row.means, Missing):
             continue
         quantiles = np.quantile(row.means, shares)
@@ -196,10 +184,7 @@ def meta_curves(results: list[Slices]) -> alt.LayerChart:
         domain=(0, 1),
         points=False,
     )
-    limits = alt.Chart(alt.InlineData(values=[{"limit": -THRESHOLD}, {"limit": THRESHOLD}]))
-    rule = limits.mark_rule(color=MISSING_COLOR, strokeDash=[4, 4]).encode(x="limit:Q")
-    height = chart.height
-    return alt.layer(chart, rule).properties(width="container", height=height)
+    return layered(chart, dashed_lines("limit", -THRESHOLD, THRESHOLD))
 
 
 def power_curves(power: list[Power]) -> alt.LayerChart:
@@ -227,9 +212,7 @@ def power_curves(power: list[Power]) -> alt.LayerChart:
     )
     for layer in chart.layer:
         layer.encoding.x.axis = alt.Axis(values=[1, 10, 100, 1000], format="d", grid=True)
-    height = chart.height
-    rule = alt.Chart(alt.InlineData(values=[{"goal": 0.8}])).mark_rule(color=MISSING_COLOR, strokeDash=[4, 4])
-    return alt.layer(chart, rule.encode(y="goal:Q")).properties(width="container", height=height)
+    return layered(chart, dashed_lines("goal", 0.8, channel="y"))
 
 
 def base_by_n(summary: BiasSummary) -> alt.LayerChart:

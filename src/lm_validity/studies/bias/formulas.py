@@ -10,6 +10,7 @@ from lm_validity.studies.bias.statistics.model import FORMULAS
 from lm_validity.studies.bias.summary import BiasSummary, Fit
 from lm_validity.studies.bias.table import SETTING
 from lm_validity.studies.bias.violins import predictive_ridges
+from lm_validity.summaries import as_columns
 from lm_validity.words import count
 
 CHANGE = "+.4f"
@@ -125,11 +126,9 @@ def _posterior_table(summary: BiasSummary) -> Table:
     rows = [
         {
             **{key: getattr(fit, key) for key in [*SETTING, "effect", "formula", "sampler", "beta_mean", "beta_sd"]},
-            "beta_low": fit.interval[0],
-            "beta_high": fit.interval[1],
+            **as_columns(fit.interval, "beta_low", "beta_high"),
             "difference": fit.difference_mean,
-            "difference_low": fit.difference_interval[0],
-            "difference_high": fit.difference_interval[1],
+            **as_columns(fit.difference_interval, "difference_low", "difference_high"),
             "log_evidence": fit.log_evidence,
             "divergences": fit.divergences,
             "rhat_max": fit.rhat_max,

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.config.text_rows import read_text_rows
-from lm_validity.errors import InputError, nearest
+from lm_validity.errors import InputError, did_you_mean
 from lm_validity.studies.bias.table import ARMS, TRIAL
 from lm_validity.tables.schema import TRIALS
 
@@ -32,10 +32,9 @@ def read_pretrain_on_test(path: str | Path) -> pd.DataFrame:
     path = Path(path)
     frame = read_text_rows(path, "expected a header and one row per trial.").frame()
     if missing := [column for column in [*KEYS, *ARMS] if column not in frame.columns]:
-        near = nearest(missing[0], frame.columns)
         raise InputError(
             f"{path}: column {missing[0]!r} is missing (found: {', '.join(map(str, frame.columns))}).",
-            f"did you mean {near!r}?" if near else f"the columns are {', '.join([*KEYS, *ARMS])}, majority.",
+            did_you_mean(missing[0], frame.columns, f"the columns are {', '.join([*KEYS, *ARMS])}, majority."),
         )
     _refuse_empty_keys(frame, path)
     whole = {column: _whole_numbers(frame, column, path) for column in ("m", "n", "subsample")}

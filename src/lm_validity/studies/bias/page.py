@@ -23,7 +23,7 @@ from lm_validity.studies.bias.stops import stop_section
 from lm_validity.studies.bias.summary import BiasSummary, Setting, Task, rows_frame
 from lm_validity.studies.bias.table import SETTING
 from lm_validity.studies.bias.violins import violins
-from lm_validity.summaries import Missing, is_known, number, summary_values
+from lm_validity.summaries import Missing, as_columns, is_known, number, summary_values
 from lm_validity.words import count, decimal, percent, with_interval
 
 
@@ -210,7 +210,7 @@ def _setting_table(summary: BiasSummary) -> Table:
         key = (row.experiment, row.m, row.n, row.effect)
         free, fit = row.over_tasks, fits[key]
         p = free.equivalence if isinstance(free.equivalence, Missing) else free.equivalence[0].p
-        ends = (free.interval,) * 2 if isinstance(free.interval, Missing) else free.interval
+        ends = as_columns(free.interval).values()
         known = (free.mean, free.standard_error, *ends, free.tasks, free.excluded_beyond, p, free.smallest_detectable)
         rows.append([*key, *known, fit.marginal_mean, *fit.marginal_interval])
     columns = ["mean", "standard_error", "low", "high", "tasks", "excluded_beyond", "equivalence_p"]

@@ -69,8 +69,6 @@ def _pca_curves(results: dict[tuple[int, int], PcaSimulation]) -> alt.LayerChart
         frame,
         x="n",
         y="bias",
-        low="low",
-        high="high",
         color=series_color(frame["rank"].drop_duplicates(), "rank", "Effective rank"),
         x_title="n",
         y_title="Bias of R²",

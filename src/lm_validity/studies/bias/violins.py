@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from lm_validity.pages.figures import MISSING_COLOR, tooltips
+from lm_validity.pages.figures import dashed_lines, listed_color, tooltips
 from lm_validity.pages.page import Figure
 from lm_validity.studies.bias.statistics.model import EFFECTS
 from lm_validity.studies.bias.summary import BiasSummary
@@ -56,14 +56,14 @@ def _violin_chart(trials: pd.DataFrame) -> alt.LayerChart | None:
         x=alt.X("x:Q", title="Accuracy difference", scale=x_scale),
         y=y,
         y2=alt.Y2("line:Q"),
-        color=_effect_color(),
+        color=listed_color("effect", EFFECT_COLORS),
         detail="task:N",
         tooltip=tips,
     )
     mean = base.mark_tick(thickness=2, size=11, color="#444").encode(
         x=alt.X("mean:Q", scale=x_scale), y=alt.Y("middle:Q", axis=axis), tooltip=tips
     )
-    chart = alt.layer(zero_line(), area, mean).add_params(pick)
+    chart = alt.layer(dashed_lines("zero", 0), area, mean).add_params(pick)
     return chart.properties(width="container", height=max(27 * len(tasks), 90))
 
 
@@ -83,11 +83,11 @@ def predictive_ridges(summary: BiasSummary) -> alt.LayerChart:
         x=alt.X("x:Q", title="Average accuracy difference"),
         y=y,
         y2=alt.Y2("line:Q"),
-        color=_effect_color(),
+        color=listed_color("effect", EFFECT_COLORS),
         detail="setting:N",
         tooltip=tooltips(setting="Setting", effect="Effect", mean="Mean|+.4f"),
     )
-    return alt.layer(zero_line(), areas).properties(width="container", height=44 * len(labels) + 20)
+    return alt.layer(dashed_lines("zero", 0), areas).properties(width="container", height=44 * len(labels) + 20)
 
 
 def _violin(differences: np.ndarray, line: int, effect: str, reach: float = 0.44) -> dict[str, Any]:
@@ -112,18 +112,7 @@ def _row_axis(names: list[str]) -> alt.Axis:
     return alt.Axis(values=list(range(len(names))), labelExpr=labels, grid=True, gridDash=[1, 3], labelOverlap=False)
 
 
-def _effect_color() -> alt.Color:
-    scale = alt.Scale(domain=list(EFFECT_COLORS), range=list(EFFECT_COLORS.values()))
-    return alt.Color("effect:N", scale=scale, legend=alt.Legend(title=None))
-
-
-def zero_line() -> alt.Chart:
-    """A dashed line at no difference."""
-    zero = alt.Chart(alt.InlineData(values=[{"zero": 0}]))
-    return zero.mark_rule(color=MISSING_COLOR, strokeDash=[4, 4]).encode(x="zero:Q")
-
-
-def setting_label(experiment: str, m: int, n: int, several: bool) -> str:
+def setting_label(experiment: str, m: int, n: int, *, several: bool) -> str:
     """How figures name a setting; the experiment only where there are several."""
     return f"{experiment}: m={m}, n={n}" if several else f"m={m}, n={n}"
 
@@ -132,4 +121,4 @@ def setting_labels(summary: BiasSummary) -> dict[tuple[str, int, int], str]:
     """Label by (experiment, m, n), sorted."""
     several = len(summary.experiments) > 1
     keys = {(cell.experiment, cell.m, cell.n) for cell in summary.cells}
-    return {key: setting_label(*key, several) for key in sorted(keys)}
+    return {key: setting_label(*key, several=several) for key in sorted(keys)}

@@ -8,7 +8,7 @@ import pandas as pd
 from lm_validity.pages.figures import CATEGORY_COLORS, interval_dots, tooltips
 from lm_validity.pages.page import Figure, Finding, Page, Section, Table, write_page
 from lm_validity.studies.items.compare import CompareSummary, Comparison
-from lm_validity.summaries import Missing, is_known, number, summary_values, write_summary
+from lm_validity.summaries import Missing, as_columns, is_known, number, summary_values, write_summary
 from lm_validity.words import count, decimal
 
 COLUMNS = ("benchmark", "protocol", "difference", "low", "high", "p", "p adjusted", "detectable", "items", "test")
@@ -43,8 +43,8 @@ def comparison_lines(summary: CompareSummary) -> list[str]:
 
 
 def _line(row: Comparison) -> tuple[str, ...]:
-    low, high = (row.interval, row.interval) if isinstance(row.interval, Missing) else row.interval
-    cells = (_shown(low, "+.3f"), _shown(high, "+.3f"), _shown(row.p, ".2g"), _shown(row.p_adjusted, ".2g"))
+    ends = (_shown(end, "+.3f") for end in as_columns(row.interval).values())
+    cells = (*ends, _shown(row.p, ".2g"), _shown(row.p_adjusted, ".2g"))
     sizes = (_shown(row.smallest_detectable, ".3f"), _shown(row.items, "d"))
     return (row.benchmark, row.protocol, f"{row.difference:+.3f}", *cells, *sizes, row.test)
 
@@ -101,9 +101,8 @@ def comparison_page(summary: CompareSummary) -> Page:
 
 
 def _page_row(summary: CompareSummary, row: Comparison) -> dict[str, object]:
-    low, high = (row.interval, row.interval) if isinstance(row.interval, Missing) else row.interval
     values = {name: value for name, value in vars(row).items() if name != "interval"}
-    return values | {"low": low, "high": high, "outcome": _outcome(summary, row)}
+    return values | as_columns(row.interval) | {"outcome": _outcome(summary, row)}
 
 
 def _outcome(summary: CompareSummary, row: Comparison) -> str:
@@ -122,8 +121,6 @@ def _chart(frame: pd.DataFrame) -> alt.LayerChart:
         frame,
         y="benchmark",
         value="difference",
-        low="low",
-        high="high",
         title="Difference, better to the right",
         y_order=frame["benchmark"].tolist()[::-1],
         color=alt.Color("outcome:N", scale=alt.Scale(domain=list(OUTCOMES), range=colors), title=None),

@@ -4,11 +4,10 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.dataset as ds
 
-from lm_validity.errors import InputError, nearest
+from lm_validity.errors import InputError, did_you_mean
+from lm_validity.tables.item_rows import items_of_scores, open_items
 from lm_validity.tables.report_rows import report_rows
 from lm_validity.tables.schema import read_scores
 from lm_validity.tables.sheets import completed, read_benchmarks
@@ -30,8 +29,7 @@ def model_scores(
     rows = read_scores(path)
     for model in models or []:
         if model not in set(rows["model"]):
-            like = nearest(model, rows["model"].unique())
-            hint = f"did you mean {like!r}?" if like else "see the table's column `model` for the names."
+            hint = did_you_mean(model, rows["model"].unique(), "see the table's column `model` for the names.")
             raise InputError(f"{path}: no score of the model {model!r}.", hint)
     rows = rows[rows["model"].isin(models)] if models else rows
     sheet = None if benchmarks is None else read_benchmarks(benchmarks)
@@ -76,7 +74,7 @@ def cell_scores(rows: pd.DataFrame) -> pd.DataFrame:
         value=("value", "mean"), variance=("variance", "mean"), up=("up", "first"), metric=("metric", "first")
     )
     cells["stderr"] = np.sqrt(cells.pop("variance"))  # seeds share their items: averaging does not shrink this error
-    cells["better"] = np.where(cells.pop("up").fillna(True).astype(bool), 1.0, -1.0)
+    cells["better"] = np.where(cells.pop("up").fillna(value=True).astype(bool), 1.0, -1.0)
     return cells.reset_index()
 
 
@@ -85,33 +83,10 @@ def model_items(path: str | Path, scores: pd.DataFrame) -> pd.DataFrame:
 
     Averaged over seeds. Raises InputError for a file that is no table of items.
     """
-    table = _open(Path(path))
+    table = open_items(path)
     wanted = pc.field("model").isin(scores["model"].unique().tolist())
     wanted &= pc.field("benchmark").isin(scores["benchmark"].unique().tolist())
     columns = [name for name in _ITEM_COLUMNS if name in table.schema.names]
     items = table.to_table(columns=columns, filter=wanted).to_pandas().reindex(columns=_ITEM_COLUMNS)
-    items = items[(items["split"].isna() | (items["split"] == "test")) & items["correct"].notna()]
-    items = _comparable(items).merge(_comparable(scores[_KEYS].drop_duplicates()), on=_KEYS)
-    items = items.assign(subject=items["subject"].fillna(""))
+    items = items_of_scores(items, scores, _KEYS)
     return items.groupby([*CELL, "doc_id", "subject"], as_index=False)["correct"].mean()
-
-
-def _open(path: Path) -> ds.Dataset:
-    if not path.is_file():
-        raise InputError(f"{path}: no such file.", "check the path of the items table.")
-    try:
-        table = ds.dataset(path, format="parquet")
-    except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"{path}: not a readable parquet file ({error}).", "write it with pyarrow.") from error
-    for name in (*CELL, "doc_id", "correct"):
-        if name not in table.schema.names:
-            raise InputError(f"{path}: no column {name!r}.", "see docs/reference/tables.md for the columns of items.")
-    return table
-
-
-def _comparable(frame: pd.DataFrame) -> pd.DataFrame:
-    """The same value for what is unknown on both sides of a join."""
-    numbers = {name: frame[name].astype("Float64").fillna(-1) for name in ("seed", "num_fewshot")}
-    texts = {"prompt": "plain", "prompt_variant": "", "checkpoint": "final"}
-    filled = {n: frame[n].astype(object).where(frame[n].notna(), other) for n, other in texts.items()}
-    return frame.assign(**numbers, **filled)

@@ -44,8 +44,6 @@ def quality_dots(frame: pd.DataFrame, order: list[str], levels: list[float]) -> 
         frame,
         y="benchmark",
         value="signal_quality",
-        low="low",
-        high="high",
         title="Signal quality, mean over models",
         y_order=order,
         color=alt.value(figures.CATEGORY_COLORS[0]),
@@ -56,9 +54,7 @@ def quality_dots(frame: pd.DataFrame, order: list[str], levels: list[float]) -> 
     )
     if not levels:
         return chart
-    return alt.layer(chart, *(_vertical(level) for level in levels)).properties(
-        width="container", height=18 * max(len(order), 1)
-    )
+    return figures.layered(chart, *(figures.dashed_lines("at", level) for level in levels))
 
 
 def quality_heatmap(frame: pd.DataFrame, order: list[str], models: list[str]) -> alt.LayerChart:
@@ -85,7 +81,6 @@ def quality_heatmap(frame: pd.DataFrame, order: list[str], models: list[str]) ->
 def consistency_dots(frame: pd.DataFrame, order: list[str]) -> alt.LayerChart:
     """Ranking consistency by benchmark and size; one half is a coin flip."""
     sizes = list(dict.fromkeys(frame["size"]))
-    colors = [figures.CATEGORY_COLORS[index % len(figures.CATEGORY_COLORS)] for index in range(len(sizes))]
     chart = figures.interval_dots(
         frame,
         y="benchmark",
@@ -93,11 +88,11 @@ def consistency_dots(frame: pd.DataFrame, order: list[str]) -> alt.LayerChart:
         title="Ranking consistency",
         y_order=order,
         offset="size",
-        color=alt.Color("size:N", scale=alt.Scale(domain=sizes, range=colors), legend=alt.Legend(title="Size")),
+        color=figures.listed_color("size", figures.cycled_colors(sizes), "Size"),
         tooltip=figures.tooltips(benchmark="Benchmark", size="Size", consistency="Consistency|.3f"),
         zero=True,
     )
-    return alt.layer(chart, _vertical(0.5)).properties(width="container", height=18 * max(len(order), 1))
+    return figures.layered(chart, figures.dashed_lines("at", 0.5))
 
 
 def settling_lines(frame: pd.DataFrame, x_title: str) -> alt.LayerChart:
@@ -122,14 +117,10 @@ def filter_dots(frame: pd.DataFrame) -> alt.LayerChart:
         frame,
         y="row",
         value="value",
-        low="low",
-        high="high",
         title="Signal quality, mean over models",
         y_order=list(dict.fromkeys(frame["row"])),
         offset="kind",
-        color=alt.Color(
-            "kind:N", scale=alt.Scale(domain=list(kinds), range=list(kinds.values())), legend=alt.Legend(title=None)
-        ),
+        color=figures.listed_color("kind", kinds),
         tooltip=figures.tooltips(row="Filter", kind="Items chosen", value="Signal quality|.3f"),
         zero=True,
         row_height=30,
@@ -157,8 +148,6 @@ def subgroup_dots(frame: pd.DataFrame) -> alt.LayerChart:
         frame,
         y="row",
         value="signal_quality",
-        low="low",
-        high="high",
         title="Signal quality, mean over models",
         y_order=list(frame["row"]),
         color=alt.value(figures.CATEGORY_COLORS[0]),
@@ -168,21 +157,7 @@ def subgroup_dots(frame: pd.DataFrame) -> alt.LayerChart:
 
 
 def _model_color(names: list[str], field: str = "model", title: str = "Model") -> alt.Color:
-    colors = [figures.CATEGORY_COLORS[index % len(figures.CATEGORY_COLORS)] for index in range(len(names))]
     # A band comes first in its layer and would lend the legend its faintness
-    legend = alt.Legend(
-        title=title,
-        columns=4,
-        symbolLimit=60,
-        labelLimit=160,
-        symbolOpacity=1,
-        symbolType="stroke",
-        symbolStrokeWidth=3,
-    )
-    return alt.Color(f"{field}:N", scale=alt.Scale(domain=names, range=colors), legend=legend)
-
-
-def _vertical(at: float) -> alt.Chart:
-    """A dashed reference line."""
-    data = figures.chart_data(pd.DataFrame({"at": [at]}))
-    return alt.Chart(data).mark_rule(strokeDash=[4, 4], color=figures.MISSING_COLOR).encode(x="at:Q")
+    stroke = {"symbolOpacity": 1, "symbolType": "stroke", "symbolStrokeWidth": 3}
+    colors = figures.cycled_colors(names)
+    return figures.listed_color(field, colors, title, columns=4, symbolLimit=60, labelLimit=160, **stroke)

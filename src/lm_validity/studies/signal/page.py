@@ -10,11 +10,11 @@ from lm_validity.pages.page import Figure, Finding, Page, Section, Table
 from lm_validity.studies.signal import figures as signal_figures
 from lm_validity.studies.signal.page_items import filter_findings, filter_section, metric_section, subgroup_section
 from lm_validity.studies.signal.page_quality import quality_findings, quality_section
-from lm_validity.studies.signal.page_tables import as_numbers, compliance_section, criteria_section, ends
+from lm_validity.studies.signal.page_tables import as_numbers, compliance_section, criteria_section
 from lm_validity.studies.signal.printed import printed_section
 from lm_validity.studies.signal.stages import stage_findings, stage_section
 from lm_validity.studies.signal.summary import Ranking, SignalSummary
-from lm_validity.summaries import Missing, is_known, number, summary_values
+from lm_validity.summaries import Missing, as_columns, is_known, number, summary_values
 from lm_validity.words import count, listing
 
 _RANKING_LABELS = {
@@ -212,13 +212,11 @@ def _ranking_frame(summary: SignalSummary) -> pd.DataFrame:
     rows = []
     for name, entry in summary.ranking_consistency.items():
         ranking = summary.ranking[name]
-        low, high = ends(entry.interval)
         rows.append(
             {
                 "benchmark": name,
                 "consistency": entry.value,
-                "low": low,
-                "high": high,
+                **as_columns(entry.interval),
                 "coin_flip_p": entry.coin_flip_p,
                 "fitted": entry.fitted.value,
                 "with_last": entry.with_last,
@@ -249,7 +247,7 @@ def _settling_row(ranking: Ranking | Missing) -> dict[str, object]:
         ranking.settled_from_b,
         ranking.stable_from_b,
         ranking.nearly_stable_from_b,
-        *ends(ranking.nearly_stable_from_interval_b),
+        *as_columns(ranking.nearly_stable_from_interval_b).values(),
         share if isinstance(share, Missing) else float(np.mean(share)),
         ranking.separated_from_b,
     )

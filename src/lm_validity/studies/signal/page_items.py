@@ -6,10 +6,10 @@ from lm_validity.pages.page import Figure, Finding, Section, Table
 from lm_validity.studies.signal import figures as signal_figures
 from lm_validity.studies.signal.filters.held_out import DESIGNS
 from lm_validity.studies.signal.items import CONTROLS
-from lm_validity.studies.signal.page_tables import as_numbers, ends
+from lm_validity.studies.signal.page_tables import as_numbers
 from lm_validity.studies.signal.statistics.items import METRICS
 from lm_validity.studies.signal.summary import SignalSummary, Trial
-from lm_validity.summaries import is_known, number
+from lm_validity.summaries import as_columns, is_known, number
 from lm_validity.words import count, decimal
 
 _SHOWN_SUBGROUPS = 60
@@ -110,19 +110,15 @@ def metric_section(summary: SignalSummary) -> Section | None:
     with_items = {name: metrics for name, metrics in summary.item_metrics.items() if is_known(metrics)}
     for name, metrics in with_items.items():
         for metric, found in metrics.items():
-            low, high = ends(found.interval)
-            less_low, less_high = ends(found.less_accuracy_interval)
             rows.append(
                 {
                     "benchmark": name,
                     "metric": metric,
                     "label": found.label,
                     "signal_quality": found.signal_quality,
-                    "low": low,
-                    "high": high,
+                    **as_columns(found.interval),
                     "less_accuracy": found.less_accuracy,
-                    "less_accuracy_low": less_low,
-                    "less_accuracy_high": less_high,
+                    **as_columns(found.less_accuracy_interval, "less_accuracy_low", "less_accuracy_high"),
                 }
             )
     if not rows:
@@ -156,9 +152,8 @@ def subgroup_section(summary: SignalSummary) -> Section | None:
     rows = []
     for name, groups in summary.subgroups.items():
         for group in groups if is_known(groups) else ():
-            low, high = ends(group.interval)
             found = {key: value for key, value in vars(group).items() if key != "interval"}
-            rows.append({"benchmark": name, **found, "low": low, "high": high})
+            rows.append({"benchmark": name, **found, **as_columns(group.interval)})
     if not rows:
         return None
     frame = pd.DataFrame(rows)

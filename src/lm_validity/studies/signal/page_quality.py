@@ -5,9 +5,9 @@ from scipy.stats import false_discovery_control
 
 from lm_validity.pages.page import Figure, Finding, Section, Table
 from lm_validity.studies.signal import figures as signal_figures
-from lm_validity.studies.signal.page_tables import as_numbers, ends
+from lm_validity.studies.signal.page_tables import as_numbers
 from lm_validity.studies.signal.summary import BenchmarkQuality, SignalSummary, Value
-from lm_validity.summaries import Missing, is_known, number
+from lm_validity.summaries import Missing, as_columns, is_known, number
 from lm_validity.words import count, decimal, listing, with_interval
 
 _LEVEL = 0.05
@@ -106,14 +106,11 @@ def quality_section(summary: SignalSummary) -> Section:
     """Signal quality by benchmark and by model."""
     rows = []
     for name, entry in summary.benchmarks.items():
-        low, high = ends(entry.signal_quality_interval)
-        free_low, free_high = ends(entry.noise_free_quality_interval)
         rows.append(
             {
                 "benchmark": name,
                 "signal_quality": entry.signal_quality,
-                "low": low,
-                "high": high,
+                **as_columns(entry.signal_quality_interval),
                 "p": entry.signal_quality_null_p,
                 "walk_p": entry.signal_quality_walk_p,
                 "rank_correlation": entry.rank_correlation,
@@ -123,8 +120,7 @@ def quality_section(summary: SignalSummary) -> Section:
                 "items": entry.items,
                 **_by_items(summary, entry),
                 "noise_free_quality": entry.noise_free_quality,
-                "noise_free_low": free_low,
-                "noise_free_high": free_high,
+                **as_columns(entry.noise_free_quality_interval, "noise_free_low", "noise_free_high"),
                 **{f"size {size}": value for size, value in entry.signal_quality_by_size.items()},
             }
         )
@@ -212,7 +208,6 @@ def _model_frame(summary: SignalSummary) -> pd.DataFrame:
     rows = []
     for model, by_benchmark in summary.models.items():
         for name, entry in by_benchmark.items():
-            low, high = ends(entry.signal_quality_interval)
             rows.append(
                 {
                     "model": model,
@@ -221,8 +216,7 @@ def _model_frame(summary: SignalSummary) -> pd.DataFrame:
                     "monotonicity": entry.monotonicity,
                     "autocorrelation": entry.autocorrelation,
                     "signal_quality": entry.signal_quality,
-                    "low": low,
-                    "high": high,
+                    **as_columns(entry.signal_quality_interval),
                     "p": entry.signal_quality_null_p,
                     "walk_p": entry.signal_quality_walk_p,
                     "above_chance_from_b": entry.above_chance_from_b,

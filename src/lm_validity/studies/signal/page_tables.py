@@ -6,8 +6,8 @@ from typing import Any
 import pandas as pd
 
 from lm_validity.pages.page import Section, Table
-from lm_validity.studies.signal.summary import Bounds, SignalSummary, Value
-from lm_validity.summaries import Missing, is_known, number
+from lm_validity.studies.signal.summary import SignalSummary, Value
+from lm_validity.summaries import Missing, as_columns, is_known, number
 from lm_validity.words import listing
 
 _COMPLIANCE_LABELS = {
@@ -17,13 +17,6 @@ _COMPLIANCE_LABELS = {
     "above_chance": "by gain over chance",
     "first_under_weights": "first under all weights",
 }
-
-
-def ends(interval: Bounds | None) -> tuple[Value | None, Value | None]:
-    """Low and high of an interval, or twice why there is none."""
-    if interval is None or isinstance(interval, Missing):
-        return interval, interval
-    return interval
 
 
 def as_numbers(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
@@ -37,23 +30,17 @@ def compliance_section(summary: SignalSummary) -> Section | None:
     for name, score in summary.compliance.items():
         if not is_known(score.value):
             continue
-        low, high = ends(score.interval)
-        gap_low, gap_high = ends(score.raw_gap_interval)
-        overall_low, overall_high = ends(summary.overall_interval[name])
         rows.append(
             {
                 "benchmark": name,
                 "compliance": score.value,
-                "low": low,
-                "high": high,
+                **as_columns(score.interval),
                 "p": score.null_p,
                 "raw_gap": score.raw_gap,
-                "gap_low": gap_low,
-                "gap_high": gap_high,
+                **as_columns(score.raw_gap_interval, "gap_low", "gap_high"),
                 **{key: value for key, value in score.normalisations.items() if key != score.normalisation},
                 "overall": summary.overall[name],
-                "overall_low": overall_low,
-                "overall_high": overall_high,
+                **as_columns(summary.overall_interval[name], "overall_low", "overall_high"),
                 "first_under_weights": _share_first(summary, name),
             }
         )
@@ -93,8 +80,6 @@ def criteria_section(summary: SignalSummary) -> Section:
     rows = []
     for name, criteria in summary.criteria.items():
         fine, noise, decisions = criteria.finetasks, criteria.signal_and_noise, criteria.decision_accuracy
-        low, high = ends(noise.signal_to_noise_interval)
-        middle_low, middle_high = ends(decisions.middle_to_last_interval)
         rows.append(
             {
                 "benchmark": name,
@@ -106,13 +91,11 @@ def criteria_section(summary: SignalSummary) -> Section:
                 "signal": noise.signal,
                 "noise": noise.noise,
                 "signal_to_noise": noise.signal_to_noise,
-                "signal_to_noise_low": low,
-                "signal_to_noise_high": high,
+                **as_columns(noise.signal_to_noise_interval, "signal_to_noise_low", "signal_to_noise_high"),
                 "step_direction": noise.step_direction,
                 "total_variation": noise.total_variation,
                 "decision_middle_to_last": decisions.middle_to_last,
-                "decision_low": middle_low,
-                "decision_high": middle_high,
+                **as_columns(decisions.middle_to_last_interval, "decision_low", "decision_high"),
                 "decision_small_to_large": decisions.smallest_to_largest,
             }
         )

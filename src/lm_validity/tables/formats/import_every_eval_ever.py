@@ -34,7 +34,7 @@ def read_every_eval_ever(paths: Iterable[str | Path], schema: dict[str, Any] | N
         try:
             files.append(_score_file(each, schema))
         except InputError as error:
-            log.skip(each.path, error.problem, error.hint, each.named)
+            log.skip(each.path, error.problem, error.hint, named=each.named)
     log.files = len(files)
     if not files:
         raise InputError("no file of every_eval_ever in the given paths.", _HINT)

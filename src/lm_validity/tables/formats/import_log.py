@@ -13,6 +13,7 @@ import pandas as pd
 from lm_validity.errors import InputError
 from lm_validity.files import write_json
 from lm_validity.tables.schema import SCORES, write_table
+from lm_validity.words import count
 
 Thing = TypeVar("Thing")
 _SHOWN = 10  # lines of one kind that are printed; all are in import.json
@@ -31,7 +32,7 @@ class ImportLog:
     items: int = 0
     parameters: dict[str, float] = field(default_factory=dict)  # of models whose files say their number
 
-    def skip(self, path: Path, reason: str, hint: str, named: bool = False) -> None:
+    def skip(self, path: Path, reason: str, hint: str, *, named: bool = False) -> None:
         """Leave a file out; one that was named itself, or any with `strict`, raises InputError."""
         if named or self.strict:
             raise InputError(reason, hint)
@@ -47,9 +48,9 @@ class ImportLog:
         """The summary of an import as lines for a terminal."""
         points = scores.drop_duplicates(["model", "checkpoint"])
         found = [
-            f"{len(scores)} scores from {counted(self.files, 'file')}: {counted(scores['model'].nunique(), 'model')}, "
-            f"{counted(len(points), 'model and checkpoint', 'models and checkpoints')}, "
-            f"{counted(scores['benchmark'].nunique(), 'benchmark')}."
+            f"{len(scores)} scores from {count(self.files, 'file')}: {count(scores['model'].nunique(), 'model')}, "
+            f"{count(len(points), 'model and checkpoint', 'models and checkpoints')}, "
+            f"{count(scores['benchmark'].nunique(), 'benchmark')}."
         ]
         found.append(f"Solved examples before each question (few-shot): {_fewshot(scores)}.")
         if self.items:
@@ -119,8 +120,3 @@ def _block(title: str, lines: Iterable[str]) -> list[str]:
     shown = [f"  {line}" for line in lines[:_SHOWN]]
     shown += [f"  and {len(lines) - _SHOWN} more (all in import.json)"] if len(lines) > _SHOWN else []
     return [f"{title} ({len(lines)}):", *shown]
-
-
-def counted(number: int, one: str, many: str | None = None) -> str:
-    """A number and what it counts, in the singular or the plural."""
-    return f"{number} {one if number == 1 else many or one + 's'}"

@@ -305,13 +305,13 @@ def write_items(parts: list[Part], path: Path) -> int:
             with pq.ParquetFile(part.path) as documents:
                 for number in range(documents.num_row_groups):
                     table = documents.read_row_group(number)
-                    writer.write_table(_item_table(part, table, start, part.file.benchmark not in unknown))
+                    writer.write_table(_item_table(part, table, start, with_gold=part.file.benchmark not in unknown))
                     start += len(table)
             written += start
     return written
 
 
-def _item_table(part: Part, documents: pa.Table, start: int, with_gold: bool) -> pa.Table:
+def _item_table(part: Part, documents: pa.Table, start: int, *, with_gold: bool) -> pa.Table:
     """The columns of ITEMS of a portion of a part, whose first document is number `start`."""
     count = len(documents)
     values = {f"{metric},{name}": _portion(column, start, count) for (metric, name), column in part.values.items()}

@@ -200,7 +200,7 @@ def _read(path: Path) -> dict[str, Any]:
     return document
 
 
-def _section(document: dict[str, Any], name: str, path: Path, of_objects: bool = False) -> dict[str, Any]:
+def _section(document: dict[str, Any], name: str, path: Path, *, of_objects: bool = False) -> dict[str, Any]:
     """An object that not every file has; {} where it is absent or null."""
     section = document.get(name) or {}
     if not isinstance(section, dict):

@@ -10,8 +10,9 @@ import pandas as pd
 
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.found_files import date_text
-from lm_validity.tables.formats.import_log import ImportLog, counted
+from lm_validity.tables.formats.import_log import ImportLog
 from lm_validity.tables.schema import SCORES
+from lm_validity.words import count
 
 KEY = (
     "model",
@@ -89,10 +90,10 @@ def score_table(files: Iterable[ScoreFile], source: str, log: ImportLog) -> pd.D
         raise InputError("no scores in the given files.", "see docs/how_to/importing.md for the layouts that are read.")
     missing = sum(one.missing for one in files)
     if missing:
-        log.notes.append(f"No finite number, so left out: {counted(missing, 'score')}.")
+        log.notes.append(f"No finite number, so left out: {count(missing, 'score')}.")
     limited = sum(one.limited for one in files)
     if limited:
-        log.notes.append(f"With a limit on the number of documents (--limit): {counted(limited, 'file')}.")
+        log.notes.append(f"With a limit on the number of documents (--limit): {count(limited, 'file')}.")
     log.notes += dict.fromkeys(note for one in files for note in one.notes)
     log.notes += _several_commits(files)
     _log_repeated(frame, files, log)
@@ -123,10 +124,10 @@ def _log_repeated(frame: pd.DataFrame, files: list[ScoreFile], log: ImportLog) -
     for (lost, winner), times in sorted(Counter(zip(again["file"], kept, strict=True)).items()):
         path, better = files[lost], files[winner]
         if lost == winner:
-            log.repeat(f"{path.path}: {counted(times, 'score')} twice in it; the first counts")
+            log.repeat(f"{path.path}: {count(times, 'score')} twice in it; the first counts")
         else:
             log.repeat(
-                f"{path.path} ({date_text(path.date)}): {counted(times, 'score')} also in {better.path} "
+                f"{path.path} ({date_text(path.date)}): {count(times, 'score')} also in {better.path} "
                 f"({date_text(better.date)})"
             )
 

@@ -18,12 +18,12 @@ from lm_validity.studies.signal.statistics.ranking import (
     bootstrap_pair_consistency,
     coin_flip_consistency,
     decision_accuracy,
+    from_then_on,
     pair_consistency,
     persistence,
     separable_pairs,
     settled_from,
     size_ordering,
-    stable_from,
 )
 from lm_validity.studies.signal.statistics.resampling import exceedance_p
 
@@ -90,7 +90,7 @@ def test_only_pairs_that_differ_at_the_end_have_an_order_to_settle():
         noise = 0.01 * rng.standard_normal((3, 20))
         curves = np.array([np.full(20, 0.5), np.full(20, 0.5), np.linspace(0.2, 0.3, 20)]) + noise
         separable = separable_pairs(curves[:, -1], np.full(3, 0.01 * np.sqrt(2)))
-        late += stable_from(curves, tokens, 0.8) >= 19
+        late += from_then_on(agreement_with_last(curves), tokens, 0.8) >= 19
         told += settled_from(curves, tokens, separable, 0.8) == 1.0
     assert late / 200 > 0.5 and told / 200 > 0.85
     nothing = settled_from(curves, tokens, np.zeros(3, dtype=bool), 0.8)
@@ -124,11 +124,12 @@ def test_settling():
     # final order: 0 > 2 > 1; first: 1 > 0 > 2 differs in (0, 1) and (1, 2)
     assert agreement_with_last(curves) == pytest.approx([-1 / 3, 1.0, 1 / 3, 1.0])
     tokens = np.array([10.0, 20.0, 30.0, 40.0])
-    assert stable_from(curves, tokens) == 40.0
-    assert stable_from(curves, tokens, threshold=0.3) == 20.0
+    tau = agreement_with_last(curves)
+    assert from_then_on(tau, tokens, 1.0) == 40.0
+    assert from_then_on(tau, tokens, 0.3) == 20.0
     tied = np.array([[1.0, 1.0], [1.0, 1.0]])
-    assert np.isnan(stable_from(tied, np.array([1.0, 2.0])))
-    assert stable_from(np.stack([curves, curves]), tokens).shape == (2,)
+    assert np.isnan(from_then_on(agreement_with_last(tied), np.array([1.0, 2.0]), 1.0))
+    assert from_then_on(np.stack([tau, tau]), tokens, 1.0).shape == (2,)
 
 
 def test_decision_accuracy_counts_pairs():

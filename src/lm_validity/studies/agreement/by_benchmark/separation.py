@@ -6,6 +6,7 @@ import numpy as np
 from scipy import stats
 
 from lm_validity.studies.agreement.statistics.corrected import jackknife_interval, transformed_interval
+from lm_validity.studies.agreement.statistics.missing import finite_mean
 from lm_validity.studies.agreement.statistics.resampling import Interval
 
 LEAST_MODELS = 3
@@ -105,9 +106,7 @@ def _mean_tau(product: np.ndarray, untied: np.ndarray) -> np.ndarray:
     scale = np.sqrt(untied * untied.T)
     tau = np.divide(product, scale, out=np.full(product.shape, np.nan), where=scale > 0.5)
     np.fill_diagonal(tau, np.nan)
-    finite = np.isfinite(tau)
-    number = finite.sum(axis=1)
-    return np.divide(np.where(finite, tau, 0.0).sum(axis=1), number, out=np.full(len(tau), np.nan), where=number > 0)
+    return finite_mean(tau, axis=1)
 
 
 def smallest_difference(stderr: np.ndarray) -> float:

@@ -157,7 +157,7 @@ def analyze_factors(matrix: ScoreMatrix, seed: int = 2) -> FactorsAnalysis:
             *coverage_notes(matrix, scores, stderr, tasks),
             *selection_notes(selected_on_test(matrix, scores)),
             *(note for p in known for note in _component_notes(p, scores[p], components[p], tasks)),
-            *comparison_notes(matrix, np.isfinite(common_scores[PROTOCOLS[0]]), whole),
+            *comparison_notes(matrix, np.isfinite(common_scores[PROTOCOLS[0]]), whole=whole),
             *_compute_notes(compute),
             *family_notes(matrix.families),
             *(note for p in known for note in ceiling_notes(p, ceiling[p], tasks)),

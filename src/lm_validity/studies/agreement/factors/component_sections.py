@@ -13,10 +13,10 @@ from lm_validity.studies.agreement.analysis import NO_FAMILIES
 from lm_validity.studies.agreement.factors.analysis import SHOWN_COMPONENTS
 from lm_validity.studies.agreement.factors.sections import first_shown
 from lm_validity.studies.agreement.factors.summary import FactorsSummary
-from lm_validity.studies.agreement.shown import MOST_DRAWN, bounds, plotted
+from lm_validity.studies.agreement.shown import MOST_DRAWN, plotted
 from lm_validity.studies.agreement.statistics.resampling import Interval
 from lm_validity.studies.agreement.summary import Range
-from lm_validity.summaries import Missing
+from lm_validity.summaries import Missing, as_columns
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import percent
 
@@ -75,7 +75,7 @@ def _variance_frame(summary: FactorsSummary) -> pd.DataFrame:
                     "component": f"PC{i + 1}",
                     "protocol": label,
                     "share": entry_of(summary.explained_variance[protocol], i),
-                    **bounds(entry_of(summary.explained_variance_interval[protocol], i)),
+                    **as_columns(entry_of(summary.explained_variance_interval[protocol], i)),
                     "null_95": entry_of(limits, i),
                 }
             )
@@ -87,12 +87,9 @@ def _variance_chart(frame: pd.DataFrame) -> alt.LayerChart:
         frame,
         x="component",
         value="share",
-        low="low",
-        high="high",
         mark="null_95",
         title="Share of the variance",
         x_order=[f"PC{i + 1}" for i in range(SHOWN_COMPONENTS)],
-        color=figures.protocol_color(),
         tooltip=figures.tooltips(
             component="Component", protocol="Protocol", share="Share|.3f", low="from|.3f", high="to|.3f",
             null_95="95% of shuffled tables below|.3f",
@@ -119,7 +116,7 @@ def family_section(summary: FactorsSummary) -> Section:
                 "models": int((summary.matrix.families == family).sum()),
                 "protocol": label,
                 "share": entry_of(found.explained_variance[p], 0),
-                **bounds(_of_protocol(found.first_component_interval, p)),
+                **as_columns(_of_protocol(found.first_component_interval, p)),
             }
             for family, found in summary.families.items()
             for p, label in figures.PROTOCOL_LABELS.items()
@@ -132,11 +129,8 @@ def family_section(summary: FactorsSummary) -> Section:
         drawn,
         y="family",
         value="share",
-        low="low",
-        high="high",
         title="Share of the first component, models of the family only",
         y_order=drawn["family"].unique().tolist(),
-        color=figures.protocol_color(),
         tooltip=figures.tooltips(
             family="Family", models="Models", protocol="Protocol", share="Share|.3f", low="from|.3f", high="to|.3f"
         ),

@@ -7,8 +7,8 @@ import pandas as pd
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Section, Table
 from lm_validity.studies.agreement.factors.summary import FactorsSummary
-from lm_validity.studies.agreement.shown import MOST_DRAWN, bounds, plotted
-from lm_validity.summaries import Missing, number
+from lm_validity.studies.agreement.shown import MOST_DRAWN, plotted
+from lm_validity.summaries import Missing, as_columns, number
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import count, percent
 
@@ -65,8 +65,6 @@ def _rank_chart(frame: pd.DataFrame, summary: FactorsSummary) -> alt.LayerChart:
         frame,
         y="model",
         value="rank",
-        low="low",
-        high="high",
         title="Rank on the first component (1 = best)",
         y_order=frame.sort_values("rank")["model"].tolist(),
         color=figures.family_color(summary.matrix.families),
@@ -127,11 +125,11 @@ def _rank_frame(summary: FactorsSummary, protocol: str) -> pd.DataFrame:
             "family": family or "unknown",
             "parameters_b": size,
             "rank": found.rank,
-            **bounds(found.interval_population_of_benchmarks),
-            **bounds(found.interval_these_benchmarks, "low_these", "high_these"),
-            **bounds(found.interval_population_of_categories, "low_categories", "high_categories"),
-            **bounds(found.simultaneous_population_of_benchmarks, "low_together", "high_together"),
-            **bounds(found.simultaneous_these_benchmarks, "low_these_together", "high_these_together"),
+            **as_columns(found.interval_population_of_benchmarks),
+            **as_columns(found.interval_these_benchmarks, "low_these", "high_these"),
+            **as_columns(found.interval_population_of_categories, "low_categories", "high_categories"),
+            **as_columns(found.simultaneous_population_of_benchmarks, "low_together", "high_together"),
+            **as_columns(found.simultaneous_these_benchmarks, "low_these_together", "high_these_together"),
             **{f"top_{first}": share for first, share in found.share_in_top.items()},
             "direct_rank": direct[model].rank if model in direct else np.nan,
         }
@@ -317,8 +315,6 @@ def _completion_charts(summary: FactorsSummary) -> list[Figure]:
             drawn,
             y="model",
             value="rank",
-            low="low",
-            high="high",
             title="Rank of the ability (1 = best)",
             y_order=drawn["model"].tolist(),
             color=figures.family_color(summary.matrix.families),

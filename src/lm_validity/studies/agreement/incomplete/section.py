@@ -12,7 +12,7 @@ from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Section, Table
 from lm_validity.studies.agreement.incomplete.summary import BY_CHANCE, Incomplete, Range, Trust, Value
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix
-from lm_validity.summaries import Missing, is_known, number
+from lm_validity.summaries import Missing, as_columns, is_known, number
 from lm_validity.words import UNDER, count, decimal, listing, percent, with_interval
 
 LEAST_COVERAGE = 0.9
@@ -163,8 +163,7 @@ def _prediction_frame(one: Incomplete, matrix: ScoreMatrix) -> pd.DataFrame:
                 "benchmark": cell.benchmark,
                 "planned": "yes" if cell.planned else "no",
                 "predicted": cell.value,
-                "low": cell.interval.low,
-                "high": cell.interval.high,
+                **as_columns(cell.interval),
             }
             for cell in one.predictions
         ]

@@ -54,18 +54,9 @@ def summarize_agreement(tau: np.ndarray, categories: list[str | None]) -> Agreem
     )
 
 
-def mean_over_pairs(tau: np.ndarray, weights: np.ndarray | None = None) -> float:
-    """Mean over the unordered pairs a < b of `tau` (k, k), NaN left out; NaN without any pair.
-
-    `weights`: (k,) multiplicities of resampled benchmarks; a pair weighs w_a w_b and a benchmark is never
-    paired with its own copy.
-    """
-    rows, columns = np.triu_indices(len(tau), 1)
-    values = tau[rows, columns]
-    pair_weights = np.ones(len(values)) if weights is None else weights[rows] * weights[columns]
-    pair_weights = np.where(np.isfinite(values), pair_weights, 0.0)
-    total = pair_weights.sum()
-    return float(np.nansum(values * pair_weights) / total) if total > 0 else float("nan")
+def mean_over_pairs(tau: np.ndarray) -> float:
+    """Mean over the unordered pairs a < b of `tau` (k, k), NaN left out; NaN without any pair."""
+    return finite_mean(tau[np.triu_indices(len(tau), 1)])
 
 
 def mean_with_others(tau: np.ndarray) -> np.ndarray:

@@ -7,6 +7,7 @@ import numpy as np
 from scipy import sparse, stats
 
 from lm_validity.studies.agreement.statistics.agreement import mean_over_pairs
+from lm_validity.studies.agreement.statistics.missing import finite_mean
 from lm_validity.studies.agreement.statistics.ranking import PairSigns
 from lm_validity.studies.agreement.statistics.resampling import Interval
 
@@ -158,9 +159,9 @@ def mean_tau_left_out(
     taus, limits = taus_left_out(signs, expected, pairs, clusters)
     if expected is None or not len(taus):
         nothing = np.full(taus.shape[1], np.nan)
-        return (_mean(taus) if len(taus) else nothing), nothing
+        return (finite_mean(taus, axis=0) if len(taus) else nothing), nothing
     both = np.isfinite(taus) & np.isfinite(limits)
-    return _mean(np.where(both, taus, np.nan)), _mean(np.where(both, limits, np.nan))
+    return finite_mean(np.where(both, taus, np.nan), axis=0), finite_mean(np.where(both, limits, np.nan), axis=0)
 
 
 def taus_left_out(
@@ -206,11 +207,3 @@ def taus_left_out(
 def _ratio(product: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
     scale = np.sqrt(np.maximum(left, 0.0) * np.maximum(right, 0.0))
     return np.divide(product, scale, out=np.full(product.shape, np.nan), where=scale > 1e-6)
-
-
-def _mean(values: np.ndarray) -> np.ndarray:
-    """(parts,) means of the finite entries of (pairs of benchmarks, parts)."""
-    finite = np.isfinite(values)
-    counts = finite.sum(axis=0)
-    total = np.where(finite, values, 0.0).sum(axis=0)
-    return np.divide(total, counts, out=np.full(values.shape[1], np.nan), where=counts > 0)

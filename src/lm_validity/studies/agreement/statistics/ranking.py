@@ -29,40 +29,27 @@ def pair_signs(scores: np.ndarray) -> PairSigns:
     return PairSigns(sign, known.astype(float), first, second)
 
 
-def kendall_tau_matrix(
-    signs: PairSigns,
-    weights: np.ndarray | None = None,
-    variant: TauVariant = "b",
-    others: PairSigns | None = None,
-) -> np.ndarray:
+def kendall_tau_matrix(signs: PairSigns, variant: TauVariant = "b", others: PairSigns | None = None) -> np.ndarray:
     """Kendall's tau between all columns: a (columns, columns of `others`) array; `others` is `signs` by default.
 
-    With a, b the signs of a pair of models i < j in two columns and w its weight, over pairs known in both,
+    With a, b the signs of a pair of models i < j in two columns, over the pairs known in both,
 
-        tau_a = sum w a b / sum w
-        tau_b = sum w a b / sqrt(sum w a² · sum w b²)
-        tau_c = 2 m sum w a b / (n² (m - 1)),  m the smaller number of distinct values of the two columns
+        tau_a = mean of a b
+        tau_b = sum a b / sqrt(sum a² · sum b²)
+        tau_c = 2 m sum a b / (n² (m - 1)),  m the smaller number of distinct values of the two columns
 
-    (Kendall 1945; Stuart 1953). `weights`: (models,) multiplicities of a resample; a pair weighs w_i w_j,
-    and a model is never compared with its own copy, so that resampling creates no ties. Unweighted, tau_b
-    is `scipy.stats.kendalltau`'s of the models known in both columns. tau_c takes the numbers of models and
-    of distinct values from the pairs, unweighted only.
+    (Kendall 1945; Stuart 1953). tau_b is `scipy.stats.kendalltau`'s of the models known in both columns. tau_c takes
+    the numbers of models and of distinct values from the pairs. `resampled_kendall_tau` is tau_b over many resamples.
 
     NaN where a column has no untied pair among those known in both.
     """
     others = signs if others is None else others
-    weighted = _pair_weights(signs, weights)
-    left = signs.sign if weighted is None else signs.sign * weighted
-    product = left.T @ others.sign
+    product = signs.sign.T @ others.sign
     if variant == "b":
-        untied_left = np.abs(left).T @ others.known
-        untied_right = (signs.known if weighted is None else signs.known * weighted).T @ np.abs(others.sign)
-        scale = np.sqrt(untied_left * untied_right)
+        scale = np.sqrt((np.abs(signs.sign).T @ others.known) * (signs.known.T @ np.abs(others.sign)))
     elif variant == "a":
-        scale = (signs.known if weighted is None else signs.known * weighted).T @ others.known
+        scale = signs.known.T @ others.known
     else:
-        if weighted is not None:
-            raise ValueError("tau-c is defined for unweighted models only")
         scale = _tau_c_scale(signs, others)
     return np.divide(product, scale, out=np.full(product.shape, np.nan), where=scale > 0)
 
@@ -77,13 +64,6 @@ def average_ranks(scores: np.ndarray) -> np.ndarray:
     from scipy.stats import rankdata
 
     return rankdata(-np.asarray(scores, dtype=float), axis=0, nan_policy="omit")
-
-
-def _pair_weights(signs: PairSigns, weights: np.ndarray | None) -> np.ndarray | None:
-    if weights is None:
-        return None
-    weights = np.asarray(weights, dtype=float)
-    return (weights[signs.first] * weights[signs.second])[:, None]
 
 
 def _tau_c_scale(signs: PairSigns, others: PairSigns) -> np.ndarray:

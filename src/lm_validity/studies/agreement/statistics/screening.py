@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lm_validity.studies.agreement.statistics.missing import finite_mean
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs
 
 
@@ -69,7 +70,5 @@ def screen_benchmarks(
 def _agreement(tau: np.ndarray, passed: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """By column: others among `passed` with a defined tau, those of them below zero, and the mean; NaN for none."""
     counted = np.isfinite(tau) & passed[:, None] & ~np.eye(len(tau), dtype=bool)
-    others = counted.sum(axis=0)
-    total = np.where(counted, tau, 0.0).sum(axis=0)
-    mean = np.divide(total, others, out=np.full(len(tau), np.nan), where=others > 0)
-    return others, (counted & (tau < 0)).sum(axis=0), mean
+    mean = finite_mean(np.where(counted, tau, np.nan), axis=0)
+    return counted.sum(axis=0), (counted & (tau < 0)).sum(axis=0), mean

@@ -21,6 +21,7 @@ import pandas as pd
 from lm_validity.errors import InputError
 from lm_validity.studies.signal.filters.base import Candidates
 from lm_validity.studies.signal.filters.sampling import RandomSubset
+from lm_validity.tables.documents import questions
 
 PROMPT_VERSION = "1"
 _INSTRUCTION = """Does answering this question need domain, academic or professional knowledge?
@@ -87,8 +88,7 @@ def count_accepts(documents: pd.DataFrame, judge: Judge, cache: VerdictCache, pr
     """How many of `promptings` accept each item (items,). A reply that is no verdict counts as not
     accepted."""
     accepts = np.zeros(len(documents), dtype=int)
-    rows = zip(documents["context"], documents["choices"], documents["gold"], strict=True)
-    for index, (context, choices, gold) in enumerate(rows):
+    for index, (context, choices, gold) in enumerate(questions(documents)):
         prompt = _INSTRUCTION.format(item=item_text(context, choices, gold))
         accepts[index] = sum(cache.verdict(judge, prompt, repetition) is True for repetition in range(promptings))
     return accepts

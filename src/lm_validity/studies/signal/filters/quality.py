@@ -12,6 +12,7 @@ import pandas as pd
 
 from lm_validity.errors import InputError
 from lm_validity.studies.signal.filters.base import Candidates
+from lm_validity.tables.documents import questions
 
 _WORD = re.compile(r"\w+(?:['’-]\w+)*")
 _SENTENCE_END = re.compile(r"[.!?]+(?=\s|$)")
@@ -32,10 +33,7 @@ def readability(text: str) -> float:
 
 def document_text(documents: pd.DataFrame) -> list[str]:
     """Question and gold answer of each item as one text."""
-    return [
-        f"{context} {choices[gold]}"
-        for context, choices, gold in zip(documents["context"], documents["choices"], documents["gold"], strict=True)
-    ]
+    return [f"{context} {choices[gold]}" for context, choices, gold in questions(documents)]
 
 
 def tokens_per_character(documents: pd.DataFrame, tokenizer: str | None = None) -> np.ndarray:

@@ -20,7 +20,7 @@ from typing import Any, get_type_hints
 
 import yaml
 
-from lm_validity.errors import InputError, nearest
+from lm_validity.errors import InputError, did_you_mean
 from lm_validity.studies.signal.filters.base import AnyOf, ItemFilter
 from lm_validity.studies.signal.filters.export import check_name
 from lm_validity.studies.signal.filters.judge import UnanimousJudge
@@ -122,11 +122,8 @@ def _filter(step: object, where: str, make_judge: MakeJudge) -> ItemFilter:
         return make_judge(settings)
     if name not in FILTERS:
         known = [*FILTERS, "any_of", "llm_judge"]
-        like = nearest(name, known)
-        raise InputError(
-            f"{where}: unknown filter {name!r}.",
-            f"did you mean {like!r}?" if like else f"one of {', '.join(known)}.",
-        )
+        hint = did_you_mean(name, known, f"one of {', '.join(known)}.")
+        raise InputError(f"{where}: unknown filter {name!r}.", hint)
     kind = FILTERS[name]
     _check_keys(settings, [field.name for field in fields(kind) if field.init], f"{where}, {name}")
     settings = {key: tuple(value) if isinstance(value, list) else value for key, value in settings.items()}
@@ -140,6 +137,5 @@ def _filter(step: object, where: str, make_judge: MakeJudge) -> ItemFilter:
 def _check_keys(settings: Mapping[object, object], known: Collection[str], where: str) -> None:
     for key in settings:
         if key not in known:
-            like = nearest(str(key), known)
-            hint = f"did you mean {like!r}?" if like else f"one of {', '.join(known)}."
+            hint = did_you_mean(key, known, f"one of {', '.join(known)}.")
             raise InputError(f"{where}: unknown key {key!r}.", hint)

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from lm_validity.errors import InputError, nearest
+from lm_validity.errors import InputError, did_you_mean
 from lm_validity.studies.signal.filters.base import Candidates
 
 
@@ -35,8 +35,7 @@ class Subjects:
         known = sorted(set(labels))
         for value in self.values:
             if value not in known:
-                like = nearest(value, known)
-                hint = f"did you mean {like!r}?" if like else f"one of {', '.join(known[:20])}."
+                hint = did_you_mean(value, known, f"one of {', '.join(known[:20])}.")
                 raise InputError(f"filter {self.name!r}: no item has {self.column} {value!r}.", hint)
         return np.isin(labels, self.values) != self.complement
 

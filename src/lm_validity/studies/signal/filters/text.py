@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.studies.signal.filters.base import Candidates
+from lm_validity.tables.documents import questions
 
 
 def normalise_text(text: str) -> str:
@@ -17,7 +18,7 @@ def normalise_text(text: str) -> str:
     return folded.strip(string.punctuation + " ")
 
 
-def occurs_in(answer: str, context: str, minimum_length: int = 2, digits_count: bool = True) -> bool:
+def occurs_in(answer: str, context: str, minimum_length: int = 2, *, digits_count: bool = True) -> bool:
     """Whether the normalised answer stands in the normalised context between word boundaries.
 
     Answers shorter than `minimum_length` never count, and without `digits_count` neither do answers of digits
@@ -44,34 +45,32 @@ class LeakageRates:
     examples: float = float("nan")
 
 
-def leaked_gold(documents: pd.DataFrame, minimum_length: int = 2, digits_count: bool = True) -> np.ndarray:
+def leaked_gold(documents: pd.DataFrame, minimum_length: int = 2, *, digits_count: bool = True) -> np.ndarray:
     """Boolean (items,): the gold answer occurs in the item's own context (few-shot examples are not part of
     it)."""
     return np.array(
         [
-            occurs_in(choices[gold], context, minimum_length, digits_count)
-            for context, choices, gold in zip(
-                documents["context"], documents["choices"], documents["gold"], strict=True
-            )
+            occurs_in(choices[gold], context, minimum_length, digits_count=digits_count)
+            for context, choices, gold in questions(documents)
         ],
         dtype=bool,
     )
 
 
-def leakage_rates(documents: pd.DataFrame, minimum_length: int = 2, digits_count: bool = True) -> LeakageRates:
+def leakage_rates(documents: pd.DataFrame) -> LeakageRates:
     """Share of gold answers in their prompt, and of distractors (mean over items) as the base rate."""
     if documents.empty:
         return LeakageRates(float("nan"), float("nan"), 0)
     rates = []
-    for context, choices, gold in zip(documents["context"], documents["choices"], documents["gold"], strict=True):
+    for context, choices, gold in questions(documents):
         wrong = [choice for index, choice in enumerate(choices) if index != gold]
-        rates.append(np.mean([occurs_in(choice, context, minimum_length, digits_count) for choice in wrong]))
-    gold = leaked_gold(documents, minimum_length, digits_count)
+        rates.append(np.mean([occurs_in(choice, context) for choice in wrong]))
+    leaked = leaked_gold(documents)
     examples = float("nan")
     if "prompt" in documents.columns and documents["prompt"].notna().all():
         before = [p.removesuffix(c) for p, c in zip(documents["prompt"], documents["context"], strict=True)]
-        examples = float(leaked_gold(documents.assign(context=before), minimum_length, digits_count).mean())
-    return LeakageRates(float(gold.mean()), float(np.mean(rates)), len(documents), examples)
+        examples = float(leaked_gold(documents.assign(context=before)).mean())
+    return LeakageRates(float(leaked.mean()), float(np.mean(rates)), len(documents), examples)
 
 
 @dataclass(frozen=True)
@@ -90,19 +89,17 @@ class Leakage:
 
     def keep(self, candidates: Candidates) -> np.ndarray:
         documents = candidates.need_documents(self.name)
-        leaked = leaked_gold(documents, self.minimum_length, self.digits_count)
+        leaked = leaked_gold(documents, self.minimum_length, digits_count=self.digits_count)
         if self.strict:
             return ~leaked
         listed = np.array(
             [
                 all(
-                    occurs_in(choice, context, self.minimum_length, self.digits_count)
+                    occurs_in(choice, context, self.minimum_length, digits_count=self.digits_count)
                     for index, choice in enumerate(choices)
                     if index != gold
                 )
-                for context, choices, gold in zip(
-                    documents["context"], documents["choices"], documents["gold"], strict=True
-                )
+                for context, choices, gold in questions(documents)
             ],
             dtype=bool,
         )
@@ -121,9 +118,7 @@ class Duplicates:
         texts = pd.Series(
             [
                 (normalise_text(context), normalise_text(choices[gold]))
-                for context, choices, gold in zip(
-                    documents["context"], documents["choices"], documents["gold"], strict=True
-                )
+                for context, choices, gold in questions(documents)
             ]
         )
         return ~texts.duplicated().to_numpy()

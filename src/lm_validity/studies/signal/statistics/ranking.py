@@ -177,16 +177,6 @@ def decision_accuracy(early: np.ndarray, target: np.ndarray) -> np.ndarray:
     return same.mean(axis=-1)
 
 
-def stable_from(curves: np.ndarray, tokens_b: np.ndarray, threshold: float = 1.0) -> np.ndarray:
-    """Tokens (...,) at which tau with the final ranking rises to `threshold` for good.
-
-    `curves` (..., models, n) at `tokens_b` (n,). The last checkpoint agrees with itself, so a result equal
-    to `tokens_b[-1]` says that the order changed up to the end. Where models tie at the end, tau-a cannot
-    reach 1 and the result is NaN.
-    """
-    return from_then_on(agreement_with_last(curves), tokens_b, threshold)
-
-
 def separable_pairs(last: np.ndarray, deviations: np.ndarray) -> np.ndarray:
     """Which pairs (pairs,) of models differ at the end by more than noise.
 
@@ -205,9 +195,9 @@ def separable_pairs(last: np.ndarray, deviations: np.ndarray) -> np.ndarray:
 def settled_from(curves: np.ndarray, tokens_b: np.ndarray, separable: np.ndarray, threshold: float) -> np.ndarray:
     """Tokens (...,) from which tau-a over the `separable` pairs (pairs,) of `curves` (..., models, n) stays high.
 
-    As `stable_from`, but pairs that cannot be told apart at the end have no final order to settle into, and stay out:
-    with them, one pair of equal models puts the point at the last checkpoint about every second time. NaN without any
-    separable pair.
+    As over all pairs (`agreement_with_last`), but pairs that cannot be told apart at the end have no final order to
+    settle into, and stay out: with them, one pair of equal models puts the point at the last checkpoint about every
+    second time. NaN without any separable pair.
     """
     curves = np.asarray(curves, dtype=float)
     pairs = np.array(np.triu_indices(curves.shape[-2], k=1))[:, separable]
@@ -243,7 +233,11 @@ def settling_interval(
 
 
 def from_then_on(tau: np.ndarray, tokens_b: np.ndarray, threshold: float) -> np.ndarray:
-    """Tokens (...,) from which `tau` (..., n) is at least the threshold to the end; NaN where it is not at the end."""
+    """Tokens (...,) from which `tau` (..., n) is at least the threshold to the end; NaN where it is not at the end.
+
+    The last checkpoint agrees with itself: the last of `tokens_b` (n,) says that the order changed up to the end. Where
+    models tie at the end, tau-a cannot reach 1.
+    """
     settled = np.flip(np.logical_and.accumulate(np.flip(tau >= threshold - 1e-12, axis=-1), axis=-1), axis=-1)
     earliest = np.asarray(tokens_b, dtype=float)[np.argmax(settled, axis=-1)]
     return np.where(settled.any(axis=-1), earliest, np.nan)

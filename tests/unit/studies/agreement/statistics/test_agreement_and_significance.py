@@ -5,11 +5,11 @@ import pytest
 
 from lm_validity.studies.agreement.statistics.agreement import (
     improved_pairs,
-    mean_over_pairs,
     perplexity_agreement,
     summarize_agreement,
 )
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix
+from lm_validity.studies.agreement.statistics.resampling import mean_over_pairs_by_resample
 from lm_validity.studies.agreement.statistics.significance import (
     better_than,
     opposite_significant_pairs,
@@ -31,10 +31,10 @@ def test_summary_of_a_small_matrix():
 
 
 def test_resampled_benchmarks_never_pair_with_their_copies():
-    weights = np.array([2.0, 1.0, 0.0, 1.0])
     # pairs (0,1): 2, (0,3): 2, (1,3): 1; the copies of benchmark 0 make no pair
-    assert mean_over_pairs(TAU, weights) == pytest.approx((2 * 0.2 + 2 * 0.6 - 0.2) / 5)
-    assert np.isnan(mean_over_pairs(TAU, np.array([3.0, 0, 0, 0])))
+    weights = np.array([[2.0, 1.0, 0.0, 1.0], [3.0, 0.0, 0.0, 0.0]])
+    mean, alone = mean_over_pairs_by_resample(np.stack([TAU, TAU]), weights)
+    assert mean == pytest.approx((2 * 0.2 + 2 * 0.6 - 0.2) / 5) and np.isnan(alone)
 
 
 def test_improvement_is_strict_and_ignores_undefined_pairs():

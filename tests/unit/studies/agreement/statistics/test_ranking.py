@@ -49,7 +49,7 @@ def test_weights_are_repetitions_without_pairs_of_copies():
     distinct = repeated[first] != repeated[second]
     sign = np.sign(scores[repeated[first[distinct]]] - scores[repeated[second[distinct]]])
     expected = sign[:, 0] @ sign[:, 1] / len(sign)
-    tau = kendall_tau_matrix(pair_signs(scores), weights)
+    (tau,) = resampled_kendall_tau(pair_signs(scores), weights[None])
     assert tau[0, 1] == pytest.approx(expected)
     assert np.diag(tau) == pytest.approx(1.0)  # copies create no ties
 
@@ -57,14 +57,9 @@ def test_weights_are_repetitions_without_pairs_of_copies():
 def test_unit_weights_change_nothing_and_columns_may_differ():
     scores = np.random.default_rng(0).normal(size=(9, 5))
     signs = pair_signs(scores)
-    np.testing.assert_allclose(kendall_tau_matrix(signs, np.ones(9)), kendall_tau_matrix(signs))
+    np.testing.assert_allclose(resampled_kendall_tau(signs, np.ones((1, 9)))[0], kendall_tau_matrix(signs))
     across = kendall_tau_matrix(pair_signs(scores[:, :2]), others=pair_signs(scores[:, 2:]))
     np.testing.assert_allclose(across, kendall_tau_matrix(signs)[:2, 2:])
-
-
-def test_tau_c_of_resampled_models_is_refused():
-    with pytest.raises(ValueError, match="tau-c"):
-        kendall_tau_matrix(pair_signs(np.eye(3)), np.ones(3), variant="c")
 
 
 def test_ranks_share_ties_and_keep_missing_values():
@@ -90,5 +85,7 @@ def test_resamples_at_once_are_each_resample_with_missing_values_and_other_colum
     signs, others = pair_signs(scores), pair_signs(scores[:, :2])
     found, across = resampled_kendall_tau(signs, weights), resampled_kendall_tau(signs, weights, others)
     for row, tau, tau_across in zip(weights, found, across, strict=True):
-        np.testing.assert_allclose(tau, kendall_tau_matrix(signs, row), atol=1e-12)
-        np.testing.assert_allclose(tau_across, kendall_tau_matrix(signs, row, others=others), atol=1e-12)
+        copies = np.repeat(scores, row, axis=0)  # a model and its copy are tied: no pair
+        signs, others = pair_signs(copies), pair_signs(copies[:, :2])
+        np.testing.assert_allclose(tau, kendall_tau_matrix(signs), atol=1e-12)
+        np.testing.assert_allclose(tau_across, kendall_tau_matrix(signs, others=others), atol=1e-12)

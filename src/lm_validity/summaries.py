@@ -15,7 +15,7 @@ its reason is a note; on a page it is a dash that shows the reason.
 
 import math
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeGuard, TypeVar
@@ -68,7 +68,7 @@ def named(key: str, **options: Any) -> Any:
     return field(metadata={"key": key}, **options)
 
 
-def summary_values(summary: object) -> dict:
+def summary_values(summary: object) -> dict[str, Any]:
     """The contents of summary.json: keys in the fields' order, nulls for missing values, their reasons under `notes`.
 
     A note of a missing value names its keys, then the reason. Raises ValueError for a number that is not finite: a
@@ -120,7 +120,7 @@ def _plain(value: object, where: str, reasons: dict[str, list[str]]) -> Any:
     return value
 
 
-def reason_of(summary: dict, keys: Sequence[str], free: Collection[str] = ()) -> str | None:
+def reason_of(summary: Mapping[str, Any], keys: Sequence[str], free: Collection[str] = ()) -> str | None:
     """Why the value under `keys` of a written summary.json is null: the note that names it, or what holds it.
 
     A note names three places and counts the others. Where none names this one, it is that of the places that differ in

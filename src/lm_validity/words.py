@@ -11,7 +11,7 @@ PROTOCOLS_EXPLAINED = (
 )
 
 
-def decimal(value: float | None, digits: int = 2, signed: bool = False) -> str:
+def decimal(value: float | None, digits: int = 2, *, signed: bool = False) -> str:
     """A number for a sentence; `unknown` where there is none."""
     if value is None or not math.isfinite(value):
         return "unknown"
@@ -25,13 +25,13 @@ def percent(value: float | None) -> str:
 
 
 def with_interval(
-    value: float | None, interval: Sequence[float | None] | None, digits: int = 2, signed: bool = False
+    value: float | None, interval: Sequence[float | None] | None, digits: int = 2, *, signed: bool = False
 ) -> str:
     """`0.52 (95% interval 0.48 to 0.56)`, or the number alone where there is no interval."""
-    text = decimal(value, digits, signed)
+    text = decimal(value, digits, signed=signed)
     if interval is None or any(end is None or not math.isfinite(end) for end in interval):
         return text
-    low, high = (decimal(end, digits, signed) for end in interval)
+    low, high = (decimal(end, digits, signed=signed) for end in interval)
     return f"{text} (95% interval {low} to {high})"
 
 

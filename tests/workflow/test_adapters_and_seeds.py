@@ -52,6 +52,28 @@ def test_an_adapter_in_plain_peft_gives_the_recorded_validation_score(finished, 
     assert recorded > 0
 
 
+def test_two_adapters_and_their_base_are_scored_in_one_job(finished, tmp_path):
+    """Rows of the models sheet, with adapters that the run trained. The base's own cells are found in the store."""
+    project = finished.copy_to(tmp_path / "copy")
+    before, sheet = project.sidecars(), project.folder / "config/test_models.tsv"
+    rows = [line.split("\t") for line in sheet.read_text().splitlines()]
+    (base,) = (dict(zip(rows[0], row, strict=True)) for row in rows if row[0] == "forum-llama-xs")
+    (one,) = (project.folder / RESULTS / "store/finetune_adapter/forum-llama-xs").glob("cloze.plain.lr3e-3.seed0--*")
+    (two,) = (project.folder / RESULTS / "store/finetune_adapter/forum-llama-xs").glob("table.plain.lr3e-3.seed0--*")
+    lines = ["\t".join([*rows[0], "adapter"]), *("\t".join([*row, ""]) for row in rows[1:])]
+    for name, cell in (("one", one), ("two", two)):
+        lines.append("\t".join([*(base | {"model": name}).values(), str(cell / "adapter")]))
+    sheet.write_text("\n".join([*lines, ""]))
+    manifest = RESULTS / "cells/evaluate_model/forum-llama-xs/all-benchmarks.all-adapters.plain.test.json"
+    project.snakemake(str(manifest), *CONFIG)
+    cells = json.loads((project.folder / manifest).read_text())["cells"]
+    assert [entry["status"] for entry in cells] == ["done"] * 6
+    assert list(dict.fromkeys(entry["cell"]["model"] for entry in cells)) == ["forum-llama-xs", "one", "two"]
+    after = project.sidecars()
+    assert before.items() <= after.items() and len(after) == len(before) + 8
+    assert len({entry["sha256"] for entry in cells}) == 6, "no adapter has the scores of another, or of the base"
+
+
 def test_every_seed_comes_through_to_the_tables(finished, tmp_path):
     """A second seed computes its own fine-tunes and nothing else; the first one's rows stay as they were."""
     project = finished.copy_to(tmp_path / "copy")

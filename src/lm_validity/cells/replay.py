@@ -12,12 +12,12 @@ import importlib.metadata
 import time
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lm_validity.config.load import Run
 from lm_validity.config.sheets import Benchmark, Model
 from lm_validity.errors import CellError, InputError
-from lm_validity.run.cell import BenchmarkCell, Cell, Job
+from lm_validity.run.cell import BenchmarkCell
 from lm_validity.run.rules import benchmark_rule_of
 from lm_validity.run.store import Place
 from lm_validity.run.workspace import Workspace
@@ -33,11 +33,10 @@ class Served(NamedTuple):
 
 
 class ReplayWorker:
-    """Stands where `Worker` stands: commits cells of one model, from the scores file."""
+    """Stands where `Worker` stands: commits cells from the scores file."""
 
-    def __init__(self, workspace: Workspace, job: Job[Cell]):
+    def __init__(self, workspace: Workspace):
         self.workspace, self.run = workspace, workspace.run
-        self.model = self.run.models[job.model]
 
     def compute(self, place: Place[BenchmarkCell]) -> None:
         """Commit one cell. Raises CellError where the file has no such score."""
@@ -52,18 +51,18 @@ class ReplayWorker:
     def _served(self, cell: BenchmarkCell) -> Served:
         protocol = benchmark_rule_of(cell).protocol
         path, digest = self.workspace.served
-        scores = read_served(path, digest)
-        for model in (self.model.model, self.model.path):
+        scores, row = read_served(path, digest), self.run.models[cell.model]
+        for model in (row.model, row.path):
             for seed in (cell.seed, None):
                 found = scores.get((model, cell.checkpoint or "final", cell.benchmark, protocol, seed))
                 if found is not None:
                     return found
         raise CellError(
-            f"{path}: no {protocol} score of {self.model.path} ({cell.checkpoint or 'final'}) on {cell.benchmark}.",
+            f"{path}: no {protocol} score of {row.path} ({cell.checkpoint or 'final'}) on {cell.benchmark}.",
             "leave the model or the benchmark out of the sheets, or complete the file.",
         )
 
-    def _evaluation(self, cell: BenchmarkCell, served: Served) -> dict:
+    def _evaluation(self, cell: BenchmarkCell, served: Served) -> dict[str, Any]:
         metric = self.run.benchmarks[cell.benchmark].metric
         return {
             "metrics": {metric: {"value": served.value, "stderr": served.stderr}},
@@ -73,7 +72,7 @@ class ReplayWorker:
             "source": f"{served.source}:test" if cell.split == "validation" else served.source,
         }
 
-    def _sidecar(self, started: float) -> dict:
+    def _sidecar(self, started: float) -> dict[str, Any]:
         path, digest = self.workspace.served
         return {
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
@@ -83,7 +82,7 @@ class ReplayWorker:
         }
 
 
-def _training(cell: BenchmarkCell, served: Served) -> dict:
+def _training(cell: BenchmarkCell, served: Served) -> dict[str, Any]:
     """What a fine-tune of the real kind records, as far as a selection reads it."""
     return {
         "epochs": [],
@@ -145,7 +144,7 @@ def read_served(path: str, digest: str) -> dict[tuple[object, ...], Served]:
 # ---- what the login node writes down -----------------------------------------------------------------------------
 
 
-def model_record(run: Run, row: Model) -> dict:
+def model_record(run: Run, row: Model) -> dict[str, Any]:
     """A model's record, as `prefetch_model` writes it, without fetching anything."""
     sha = _check_listed(run, 0, {row.model, row.path}, f"model {row.model!r} ({row.path})")
     point = {"path": row.path, "subfolder": None, "revision": None, "digest": f"{row.path} replayed", "files": None}
@@ -161,7 +160,7 @@ def model_record(run: Run, row: Model) -> dict:
     }
 
 
-def benchmark_record(run: Run, row: Benchmark) -> dict:
+def benchmark_record(run: Run, row: Benchmark) -> dict[str, Any]:
     """A benchmark's record, as `prefetch_benchmark` writes it, without its data set."""
     sha = _check_listed(run, 2, {row.benchmark}, f"benchmark {row.benchmark!r}")
     return {
@@ -175,7 +174,7 @@ def benchmark_record(run: Run, row: Benchmark) -> dict:
     }
 
 
-def split_record(workspace: Workspace, split: str) -> dict:
+def split_record(workspace: Workspace, split: str) -> dict[str, Any]:
     """A split's file: there are no documents to divide."""
     return {"split": split, "documents": 0, "digest": "replayed", "replay": workspace.replay}
 

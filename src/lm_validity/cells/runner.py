@@ -40,7 +40,7 @@ def run_cells(workspace: Workspace, job: Job[Cell]) -> list[Entry]:
     make = getattr(import_module(module), name)
     if not rule.in_store:
         return [_try(cell, lambda cell: Entry(cell, "done", content=make(workspace, cell))) for cell in job.cells]
-    worker = (ReplayWorker if workspace.replay else make)(workspace, job)
+    worker = ReplayWorker(workspace) if workspace.replay else make(workspace, job)
     if not workspace.replay:
         for cells in rule.side_by_side(workspace.run, job):
             _compute_together(workspace, worker, cells)
@@ -130,7 +130,7 @@ def write_splits(workspace: Workspace, benchmark: str) -> None:
     write_documents(benchmark, task, documents(task, splits.test), texts)
 
 
-def _check_wording(workspace: Workspace, benchmark: str, docs: Sequence[dict]) -> None:
+def _check_wording(workspace: Workspace, benchmark: str, docs: Sequence[dict[str, Any]]) -> None:
     """Raise InputError where another wording of a benchmark does not ask its questions, which are split first.
 
     Its documents are the benchmark's in the same order: equal in every column that both have.

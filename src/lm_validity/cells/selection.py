@@ -3,6 +3,8 @@
 Reads validation results only. An adapter is chosen over the untouched model only where it is strictly better.
 """
 
+from typing import Any
+
 from lm_validity.errors import CellError
 from lm_validity.run.cell import BenchmarkCell, given
 from lm_validity.run.rules.select_adapter import SELECT_ADAPTER
@@ -12,7 +14,7 @@ from lm_validity.run.workspace import Workspace
 PROMPT_ORDER = ("plain", "chat")  # ties go to the earlier one
 
 
-def select_prompt(workspace: Workspace, cell: BenchmarkCell) -> dict:
+def select_prompt(workspace: Workspace, cell: BenchmarkCell) -> dict[str, Any]:
     """The direct regime's prompt: the best on validation, ties to plain."""
     benchmark = workspace.run.benchmarks[cell.benchmark]
     values = direct_validation(workspace, cell)
@@ -35,7 +37,7 @@ def direct_validation(workspace: Workspace, cell: BenchmarkCell) -> dict[str, fl
     return values
 
 
-def select_adapter(workspace: Workspace, cell: BenchmarkCell) -> dict:
+def select_adapter(workspace: Workspace, cell: BenchmarkCell) -> dict[str, Any]:
     """The best (learning rate, prompt, epoch) on validation for (model, benchmark, seed).
 
     Ties go to the earlier epoch, then the smaller rate, then plain. A fine-tune that diverged is recorded and left

@@ -5,6 +5,7 @@ import shutil
 import socket
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,15 +25,16 @@ Files = Callable[[Path], None]
 
 
 class Worker(ABC):
-    """Computes cells of one model and rule. torch is imported when the first cell really has to be computed."""
+    """Computes cells of one rule, and of one model or of adapters that share its weights. torch is imported when the
+    first cell really has to be computed."""
 
     def __init__(self, workspace: Workspace, job: Job[BenchmarkCell]):
         self.workspace, self.run, self.store = workspace, workspace.run, workspace.store
-        self.model = self.run.models[job.model]
-        self._checkpoints = {getattr(cell, "checkpoint", None) for cell in job.cells}
+        self.model = self.run.models[job.model]  # of the cell at hand
         self.size_class = self.run.configuration.size_classes[self.model.size_class]
-        self._language_models: dict[str, LanguageModel] = {}
-        self._load_errors: dict[str, CellError] = {}
+        self._points = {(cell.model, cell.checkpoint) for cell in job.cells if cell.checkpoint}
+        self._loaded: tuple[dict[str, Any], LanguageModel] | None = None  # a checkpoint's record, and the model
+        self._load_errors: dict[tuple[str, str], CellError] = {}
         self._tasks: dict[str, AnyTask] = {}
         self._notes: dict[str, object] = {}  # of the cell at hand, for its sidecar
 
@@ -41,9 +43,10 @@ class Worker(ABC):
         from lm_validity.cells.models.sidecar import Stopwatch
 
         stopwatch, self._notes = Stopwatch(), {}
+        self.model = self.run.models[place.cell.model]
         result, write_files = self._compute(place)
-        (lm,) = self._language_models.values()
-        self.store.commit(place, result, stopwatch.sidecar(lm) | self._notes, write_files)
+        assert self._loaded is not None
+        self.store.commit(place, result, stopwatch.sidecar(self._loaded[1]) | self._notes, write_files)
         # only now: a job killed before the commit resumes from it
         shutil.rmtree(self.workspace.work / place.folder, ignore_errors=True)
 
@@ -62,65 +65,63 @@ class Worker(ABC):
         return resolve_device(self.run.configuration.evaluation.device, self.model.size_class, self.size_class.gpu)
 
     def _language_model(self, checkpoint: str) -> "LanguageModel":
-        """The model at a checkpoint, loaded once; only one is held at a time."""
-        if checkpoint in self._load_errors:
-            raise self._load_errors[checkpoint]
-        if checkpoint not in self._language_models:
-            from lm_validity.cells.models.language_model import load_language_model
-
-            record, evaluation = (
-                self.workspace.model_record(self.model.model),
-                self.run.configuration.evaluation,
-            )
-            point = record["checkpoints"][checkpoint]
+        """The model of the cell at hand at a checkpoint, loaded once; only one is held at a time."""
+        key = (self.model.model, checkpoint)
+        if key in self._load_errors:
+            raise self._load_errors[key]
+        point = self._point(*key)
+        if self._loaded is None or self._loaded[0] is not point:
             check_unchanged(self.model.model, point)
             try:
-                if self._exchange_adapter(checkpoint, record["checkpoints"]):
-                    return self._language_models[checkpoint]
-                self._release()
-                self._language_models[checkpoint] = load_language_model(
-                    point["path"],
-                    subfolder=point["subfolder"],
-                    revision=point["revision"],
-                    dtype=self.model.dtype,
-                    device=self._device,
-                    eval_batch_size=evaluation.batch_size,
-                    max_length=evaluation.max_length,
-                    max_generated_tokens=evaluation.max_generated_tokens,
-                    window_prefix=document_bos(self.run, self.model.model),
-                    answer_start=evaluation.chat_answer_start,
-                    scorer=evaluation.scorer,
-                    generation_cache=evaluation.generation_cache,
-                    model_id=self.model.model,
-                    adapter=(point.get("adapter") or {}).get("path"),
-                    # a copy of what the adapter changes, where the job has another checkpoint of the same base
-                    keep_base=any(
-                        _same_base(point, other)
-                        for name, other in record["checkpoints"].items()
-                        if name in self._checkpoints and name != checkpoint
-                    ),
-                )
+                self._loaded = point, self._exchange_adapter(point) or self._load(point)
             except CellError as error:
-                self._load_errors[checkpoint] = error
+                self._load_errors[key] = error
                 raise
-        return self._language_models[checkpoint]
+        return self._loaded[1]
 
-    def _exchange_adapter(self, checkpoint: str, points: dict) -> bool:
-        """Make the loaded model that of another checkpoint, where the two differ in the user's adapter only."""
+    def _point(self, model: str, checkpoint: str) -> dict[str, Any]:
+        """The login node's record of a checkpoint, read once."""
+        point: dict[str, Any] = self.workspace.model_record(model)["checkpoints"][checkpoint]
+        return point
+
+    def _load(self, point: dict[str, Any]) -> "LanguageModel":
+        from lm_validity.cells.models.language_model import load_language_model
+
+        self._release()
+        evaluation = self.run.configuration.evaluation
+        others = (other for other in starmap(self._point, self._points) if other is not point)
+        return load_language_model(
+            point["path"],
+            subfolder=point["subfolder"],
+            revision=point["revision"],
+            dtype=self.model.dtype,
+            device=self._device,
+            eval_batch_size=evaluation.batch_size,
+            max_length=evaluation.max_length,
+            max_generated_tokens=evaluation.max_generated_tokens,
+            window_prefix=document_bos(self.run, self.model.model),
+            answer_start=evaluation.chat_answer_start,
+            scorer=evaluation.scorer,
+            generation_cache=evaluation.generation_cache,
+            model_id=self.model.model,
+            adapter=(point.get("adapter") or {}).get("path"),
+            # a copy of what the adapter changes, where the job needs another one of the same base
+            keep_base=any(_same_base(point, other) for other in others),
+        )
+
+    def _exchange_adapter(self, point: dict[str, Any]) -> "LanguageModel | None":
+        """The loaded model with another adapter in it, where the two differ in the user's adapter only."""
         from lm_validity.cells.models.own_adapter import exchange_adapter
 
-        for held, lm in self._language_models.items():
-            if not _same_base(points[held], points[checkpoint]):
-                return False
-            self._language_models = {}  # whatever happens now, it is no longer the model that was held
-            if exchange_adapter(lm, (points[checkpoint].get("adapter") or {}).get("path")):
-                self._language_models = {checkpoint: lm}
-                return True
-        return False
+        if self._loaded is None or not _same_base(self._loaded[0], point):
+            return None
+        (_, lm), self._loaded = self._loaded, None  # whatever happens now, it is no longer the model that was held
+        lm.model_id = self.model.model
+        return lm if exchange_adapter(lm, (point.get("adapter") or {}).get("path")) else None
 
     def _release(self) -> None:
         """Give up what holds the last checkpoint, before the next one is loaded."""
-        self._language_models.clear()
+        self._loaded = None
 
     def _task(self, benchmark: str) -> "AnyTask":
         from lm_validity.cells.tasks.tasks import TaskRecord, fewshot_digest, load_task
@@ -156,7 +157,7 @@ class Worker(ABC):
             raise CellError(error.problem, error.hint) from error
 
 
-def _same_base(one: dict, other: dict) -> bool:
+def _same_base(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether two recorded checkpoints differ in the user's adapter only, and read the same tokenizer."""
     adapters = [point.get("adapter") or {} for point in (one, other)]
     same_tokenizer = len({adapter.get("tokenizer") for adapter in adapters}) == 1

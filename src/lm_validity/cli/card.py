@@ -46,7 +46,7 @@ def card(
     own = read_own_task(Path(benchmarks[0]), configfile)
     write_run(own)
     print("\n".join(own.lines()), flush=True)
-    code = _snakemake(own.configfile, profile, dry_run)
+    code = _snakemake(own.configfile, profile, dry_run=dry_run)
     if code:
         raise typer.Exit(code)
     if not dry_run:
@@ -69,7 +69,7 @@ def _cards(benchmarks: list[str], configfile: Path) -> list[str]:
     return found
 
 
-def _snakemake(configfile: Path, profile: Path | None, dry_run: bool) -> int:
+def _snakemake(configfile: Path, profile: Path | None, *, dry_run: bool) -> int:
     """Run the workflow up to its merged tables; Snakemake's exit code."""
     from lm_validity.template.folder import SHIPPED
 

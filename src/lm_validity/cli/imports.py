@@ -1,12 +1,13 @@
 """`lm-validity import …`: score files of others into our tables."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
 from lm_validity.errors import InputError
 
+Choice = TypeVar("Choice", bound=str | None)
 app = typer.Typer(
     help="Turn published or foreign score files into tables.", no_args_is_help=True, rich_markup_mode=None
 )
@@ -61,14 +62,15 @@ def csv(
     ] = "refuse",
 ) -> None:
     """A table of scores, long (one score per row) or wide (one column per benchmark or model) -> scores.parquet."""
-    from lm_validity.tables.formats.import_csv import CsvOptions, read_csv_scores
+    from lm_validity.tables.formats.import_csv import Across, CsvOptions, Repeats, Unit, read_csv_scores
     from lm_validity.tables.formats.import_log import ImportLog
 
-    _one_of("--across", across, ("benchmarks", "models", None))
-    _one_of("--repeats", repeats, ("refuse", "first"))
+    columns_are: Across | None = _one_of("--across", across, ("benchmarks", "models", None))
+    of_repeats: Repeats = _one_of("--repeats", repeats, ("refuse", "first"))
     if percent and as_is:
         raise InputError("--percent and --as-is: a score is one or the other.", "leave out one of them.")
-    options = CsvOptions(_pairs(columns), tuple(_split(scores_in)), across, percent, as_is, repeats)
+    unit: Unit = "percentages" if percent else "neither" if as_is else "fractions"
+    options = CsvOptions(_pairs(columns), tuple(_split(scores_in)), columns_are, unit, of_repeats)
     log = ImportLog()
     found = read_csv_scores(scores, options, log)
     log.write(found, output)
@@ -110,7 +112,9 @@ def lm_eval(
     """Result files and samples written by lm-eval itself -> scores.parquet, items.parquet."""
     from lm_validity.tables.formats.import_lm_eval import import_lm_eval
 
-    scores, log = import_lm_eval(results, output, strict, names_of(model or []), tokens_per_step)
+    scores, log = import_lm_eval(
+        results, output, strict=strict, names=names_of(model or []), tokens_per_step=tokens_per_step
+    )
     print("\n".join(log.lines(scores)))
 
 
@@ -143,6 +147,9 @@ def _pairs(text: str) -> dict[str, str]:
     return pairs
 
 
-def _one_of(option: str, value: str | None, known: tuple) -> None:
-    if value not in known:
-        raise InputError(f"{option} {value}: not known.", f"one of {', '.join(filter(None, known))}.")
+def _one_of(option: str, value: str | None, known: tuple[Choice, ...]) -> Choice:
+    """The value as one of those known. Raises InputError for others."""
+    for one in known:
+        if one == value:
+            return one
+    raise InputError(f"{option} {value}: not known.", f"one of {', '.join(filter(None, known))}.")

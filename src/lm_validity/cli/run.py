@@ -27,7 +27,7 @@ def merge(
     from lm_validity.tables.merge import Merger
 
     run = load_run(configfile)
-    merger = Merger(run, partial)
+    merger = Merger(run, partial=partial)
     folder = output or (run.results / "partial" / "tables" if partial else run.results / "tables")
     studies = set(run.configuration.studies)
     scored = bool(studies & {"agreement", "signal"})

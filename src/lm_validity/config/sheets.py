@@ -7,7 +7,7 @@ time.
 
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal, get_args
+from typing import Annotated, Any, ClassVar, Literal, get_args
 
 from pydantic import (
     AfterValidator,
@@ -211,7 +211,7 @@ class BenchmarkFacts(SheetRow):
 
     @model_validator(mode="before")
     @classmethod
-    def know_a_corpus(cls, row: dict) -> dict:
+    def know_a_corpus(cls, row: dict[str, Any]) -> dict[str, Any]:
         corpus = {"metric": "bits_per_byte", "output_type": "loglikelihood_rolling", "higher_is_better": False}
         return corpus | row if row.get("corpus") else row
 
@@ -239,7 +239,7 @@ class Benchmark(BenchmarkFacts):
 
     @model_validator(mode="before")
     @classmethod
-    def name_the_task(cls, row: dict) -> dict:
+    def name_the_task(cls, row: dict[str, Any]) -> dict[str, Any]:
         """The task is the benchmark's namesake, and that of a corpus is made."""
         name = row.get("benchmark")
         if not row.get("corpus"):

@@ -49,7 +49,7 @@ def read_text_rows(path: Path, layout: str, *, short_rows: bool = True) -> TextR
         with open(path, "rb") as start:
             opener = gzip.open if start.read(2) == b"\x1f\x8b" else open
         with opener(path, "rt", encoding="utf-8-sig", newline="") as handle:
-            found = _parse(handle, path, short_rows)
+            found = _parse(handle, path, short_rows=short_rows)
     except (UnicodeDecodeError, csv.Error, OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: not a readable CSV or TSV text file ({error}).", layout) from error
     if not found.rows:
@@ -57,7 +57,7 @@ def read_text_rows(path: Path, layout: str, *, short_rows: bool = True) -> TextR
     return found
 
 
-def _parse(handle: Iterable[str], path: Path, short_rows: bool) -> TextRows:
+def _parse(handle: Iterable[str], path: Path, *, short_rows: bool) -> TextRows:
     numbered = [(number, line) for number, line in enumerate(handle, 1) if line.strip() and not line.startswith("#")]
     # The last line may lack its end, by which a quote that does not end is told
     text = [line.rstrip("\r\n") + "\n" for _, line in numbered]

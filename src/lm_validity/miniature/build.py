@@ -2,7 +2,9 @@
 
 import json
 import shutil
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from lm_validity.config.miniature import MiniatureSettings
 from lm_validity.files import write_json, write_text
@@ -42,5 +44,5 @@ def describe(world: World) -> str:
     return f"{len(world.entities)} entities, {facts} facts, {len(BENCHMARKS)} benchmarks ({world.formats})"
 
 
-def _lines(rows: list[dict]) -> str:
+def _lines(rows: Iterable[Mapping[str, Any]]) -> str:
     return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)

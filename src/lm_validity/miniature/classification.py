@@ -11,6 +11,7 @@ frequent.
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 from lm_validity.miniature.language import ATTRIBUTES, GENERAL, NOUNS, PREPOSITIONS, SCIENCE, VERBS
 from lm_validity.miniature.questions import grammar_items
@@ -27,7 +28,7 @@ class ClassificationTask:
     class_names: tuple[str, ...]
     texts: Callable[[World, int, Random], Iterator[str]]
 
-    def rows(self, world: World) -> list[dict]:
+    def rows(self, world: World) -> list[dict[str, Any]]:
         """`TEXTS` different texts with their class numbers, shuffled."""
         draw = generator(world.seed, "classification", self.name)
         share = TEXTS // len(self.class_names)

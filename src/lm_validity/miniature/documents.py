@@ -67,7 +67,7 @@ def _template() -> jinja2.Template:
     return jinja2.Template(CHAT_TEMPLATE)
 
 
-def corpus_rows(world: World, corpus: str, split: str) -> list[dict]:
+def corpus_rows(world: World, corpus: str, split: str) -> list[dict[str, str]]:
     """Documents of one split of a perplexity corpus: id, subject, text. No text occurs twice.
 
     encyclopedia: prose that states each fact of the split's entities once. everything: grammar and all
@@ -88,7 +88,7 @@ def corpus_rows(world: World, corpus: str, split: str) -> list[dict]:
 
 def _everything(
     world: World, sizes: tuple[tuple[str, int], ...] = (("test", 240), ("validation", 100), ("training", 200))
-) -> dict[str, list]:
+) -> dict[str, list[tuple[str, str]]]:
     """Distinct documents, the kinds by turns, cut into splits."""
     draw = generator(world.seed, "corpus", "everything")
     kinds = ["grammar", *dict.fromkeys(name for names in FAMILY_FORMATS.values() for name in names)]

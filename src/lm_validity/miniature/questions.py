@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from itertools import product
 from random import Random
+from typing import Any
 
 from lm_validity.miniature.language import (
     ATTRIBUTES,
@@ -62,7 +63,7 @@ def ask(draw: Random, world: World, name: str, entity: str, attribute: str, plac
 
 def fact_items(
     world: World, benchmark: str, name: str, split: str, attributes: tuple[str, ...] = tuple(ATTRIBUTES)
-) -> list[dict]:
+) -> list[dict[str, Any]]:
     """Rows of one split of a benchmark in the format `name`: id, subject, context, choices, gold, answer."""
     draw = generator(world.seed, "items", benchmark, split)
     facts = list(product(world.asked_entities(name, split), attributes))
@@ -74,7 +75,7 @@ def fact_items(
     return rows
 
 
-def grammar_items(world: World, split: str) -> list[dict]:
+def grammar_items(world: World, split: str) -> list[dict[str, Any]]:
     """Rows of one split of the grammar benchmark: does the verb agree with the first noun?"""
     return [
         _row(question.context.replace(" ", "-"), "plural" if question.gold else "singular", question)
@@ -105,7 +106,7 @@ def _grammar_splits(world: World) -> dict[str, list[Question]]:
     return splits
 
 
-def _row(identifier: str, subject: str, question: Question) -> dict:
+def _row(identifier: str, subject: str, question: Question) -> dict[str, Any]:
     return {
         "id": identifier,
         "subject": subject,

@@ -4,6 +4,8 @@ Parameters and tokens are counted, not typed in. The committed sheets belong to 
 (its seed); a test fails when they drift.
 """
 
+from collections.abc import Sequence
+
 from lm_validity.config.miniature import MiniatureSettings
 from lm_validity.config.pool import MiniatureModel
 from lm_validity.miniature.tasks import BENCHMARKS
@@ -79,7 +81,7 @@ def benchmarks_sheet(names: tuple[str, ...] = ()) -> str:
     return _table(BENCHMARKS_HEADER, rows)
 
 
-def _model_row(row: MiniatureModel, world: World, tokens: dict[int, int]) -> tuple:
+def _model_row(row: MiniatureModel, world: World, tokens: dict[int, int]) -> tuple[object, ...]:
     return (
         row.model,
         f"results/{{run}}/miniature/models/{row.model}",
@@ -102,7 +104,7 @@ def _checkpoints_path(row: MiniatureModel) -> str:
     return f"checkpoints/{row.model}.tsv"
 
 
-def _table(header: tuple[str, ...], rows: list[tuple]) -> str:
+def _table(header: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> str:
     lines = ["\t".join(header)]
     lines += ["\t".join(_cell(value) for value in row) for row in rows]
     return "\n".join(lines) + "\n"

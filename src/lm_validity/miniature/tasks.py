@@ -28,7 +28,7 @@ class Benchmark:
     name: str
     output_type: str
     category: str
-    rows: Callable[[World, str], list[dict]]
+    rows: Callable[[World, str], list[dict[str, Any]]]
     studies: tuple[str, ...] = ("agreement",)
     splits: tuple[str, ...] = SPLITS
     mutual_information: bool = False
@@ -49,7 +49,7 @@ def _facts(name: str, category: str, output_type: str = "multiple_choice", **opt
     return Benchmark(name, output_type, category, lambda world, split: fact_items(world, name, name, split), **options)
 
 
-def _without_validation(world: World, split: str) -> list[dict]:
+def _without_validation(world: World, split: str) -> list[dict[str, Any]]:
     """Training rows include those that others keep for validation: who fine-tunes must carve some off."""
     rows = fact_items(world, "dialogue", "dialogue", split)
     return rows + fact_items(world, "dialogue", "dialogue", "validation") if split == "training" else rows
@@ -125,33 +125,30 @@ def task_yaml(benchmark: Benchmark) -> str:
     return function + yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
 
 
-def _fields(benchmark: Benchmark) -> dict:
+def _fields(benchmark: Benchmark) -> dict[str, Any]:
     """What differs by output type: rendering, metrics, generation."""
     if benchmark.output_type == "loglikelihood_rolling":
-        metrics = [
-            ("bits_per_byte", "bits_per_byte", False),
-            ("word_perplexity", "weighted_perplexity", False),
-        ]
+        metrics = [("bits_per_byte", "bits_per_byte"), ("word_perplexity", "weighted_perplexity")]
         return {
             "doc_to_text": "",
             "doc_to_target": "{{text}}",
-            "metric_list": [_metric(*one) for one in metrics],
+            "metric_list": [_metric(*one, higher_is_better=False) for one in metrics],
         }
     if benchmark.output_type == "generate_until":
         return {
             "doc_to_text": "{{context}}",
             "doc_to_target": "{{answer}}",
             "generation_kwargs": {"until": [BEGIN], "max_gen_toks": 1, "do_sample": False},
-            "metric_list": [_metric("exact_match", "mean", True)],
+            "metric_list": [_metric("exact_match", "mean", higher_is_better=True)],
         }
     names = ["acc", "acc_norm", *(["acc_mutual_info"] if benchmark.mutual_information else [])]
     return {
         "doc_to_text": "{{context}}",
         "doc_to_choice": "choices",
         "doc_to_target": "gold",
-        "metric_list": [_metric(name, "mean", True) for name in names],
+        "metric_list": [_metric(name, "mean", higher_is_better=True) for name in names],
     }
 
 
-def _metric(name: str, aggregation: str, higher_is_better: bool) -> dict:
+def _metric(name: str, aggregation: str, *, higher_is_better: bool) -> dict[str, Any]:
     return {"metric": name, "aggregation": aggregation, "higher_is_better": higher_is_better}

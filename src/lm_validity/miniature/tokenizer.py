@@ -34,7 +34,7 @@ def build_tokenizer(world: World) -> Tokenizer:
     return tokenizer
 
 
-def write_tokenizer(tokenizer: Tokenizer, folder: Path, chat: bool) -> None:
+def write_tokenizer(tokenizer: Tokenizer, folder: Path, *, chat: bool) -> None:
     """Write the tokenizer's files into `folder`; with `chat` also its chat template."""
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",

@@ -9,6 +9,7 @@ import hashlib
 import random
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from lm_validity.config.miniature import MiniatureSettings
 from lm_validity.errors import InputError
@@ -105,7 +106,7 @@ def _names(draw: random.Random, count: int) -> list[str]:
     return list(names)
 
 
-def world_to_json(world: World) -> dict:
+def world_to_json(world: World) -> dict[str, Any]:
     """What `world.json` holds."""
     return asdict(world)
 

@@ -23,7 +23,7 @@ from lm_validity.run.rules import RULES
 from lm_validity.run.store import Store
 
 
-def existing_entries(grid: Grid, also_aside: bool = False) -> Iterator[tuple[str, list[Entry]]]:
+def existing_entries(grid: Grid, *, also_aside: bool = False) -> Iterator[tuple[str, list[Entry]]]:
     """(manifest path, entries) of every manifest of the run that exists; no entries where it cannot be read."""
     for path in grid.all_manifests():
         if also_aside and not Path(path).is_file():
@@ -75,7 +75,7 @@ def manifests_digest(grid: Grid) -> str:
     return digest.hexdigest()
 
 
-def repair(run: Run, verify: bool = True) -> list[Problem]:
+def repair(run: Run, *, verify: bool = True) -> list[Problem]:
     """Remove manifests whose cells are missing, damaged or failed, and damaged cells themselves.
 
     With `verify` every file's sha256 is read; without, only that the cells are there.
@@ -96,7 +96,7 @@ def repair(run: Run, verify: bool = True) -> list[Problem]:
             folders = [folder for folder in (entry.folder, (entry.content or {}).get("folder")) if folder]
             for folder in folders:
                 if folder not in damage:
-                    damage[folder] = _damage(store, folder, verify)
+                    damage[folder] = _damage(store, folder, verify=verify)
             if any(damage[folder] for folder in folders):
                 remove.add(path)
     remove_manifests(remove)
@@ -113,7 +113,7 @@ def _remove_cell(run: Run, store: Store, folder: str) -> None:
     shutil.rmtree(run.results / "work" / folder, ignore_errors=True)
 
 
-def _damage(store: Store, folder: str, verify: bool) -> str | None:
+def _damage(store: Store, folder: str, *, verify: bool) -> str | None:
     if verify:
         return store.damage(folder)
     return None if store.has(folder) else "missing from the store"

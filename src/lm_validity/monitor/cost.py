@@ -7,6 +7,7 @@ model's cells are predicted from the other models' (each cell from the other cel
 
 import math
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -67,7 +68,7 @@ class Estimator:
         """Expected bytes of a cell in the store."""
         return self.workload.stored_bytes(cell) * self._correction(self._stored, cell)
 
-    def _correction(self, found: dict, cell: Cell) -> float:
+    def _correction(self, found: dict[tuple[str, ...], float], cell: Cell) -> float:
         return correction(found, cell.rule, rule_of(cell).row(self.run, cell.model).size_class)
 
     def is_calibrated(self, rule: str) -> bool:
@@ -188,30 +189,44 @@ def needs(estimator: Estimator, unfinished: Collection[Cell] | None = None) -> l
     return list(found.values())
 
 
-def memory_by_class(estimator: Estimator) -> dict[str, dict]:
-    """size class -> models, what a first attempt asks for, and the largest measured and expected GPU memory."""
-    run, found = estimator.run, dict[str, dict[str, Any]]()
+@dataclass
+class ClassMemory:
+    """Memory of a size class: its models, what a job's first attempt asks for, and the largest GPU memory expected
+    (`gpu_gb`) and the largest memory measured, 0 where none was."""
+
+    mem_mb: int
+    gpus: int
+    models: int = 0
+    gpu_gb: float = 0.0
+    measured_mb: float = 0.0
+    measured_gpu_mb: float = 0.0
+
+
+def memory_by_class(estimator: Estimator) -> dict[str, ClassMemory]:
+    """Memory by size class, in the order of the models."""
+    run, found = estimator.run, dict[str, ClassMemory]()
     for model in Grid(run).used_rows:
         one = size_class(run, model)
-        row = found.setdefault(model.size_class, {"models": 0, "mem_mb": one.mem_mb, "gpus": one.gpu, "gpu_gb": 0.0})
-        row["models"] += 1
-        row["gpu_gb"] = max(row["gpu_gb"], estimator.workload.gpu_gb(model))
+        row = found.setdefault(model.size_class, ClassMemory(one.mem_mb, one.gpu))
+        row.models += 1
+        row.gpu_gb = max(row.gpu_gb, estimator.workload.gpu_gb(model))
     for name, row in found.items():
         same = [one for one in estimator.measured if one.size_class == name]
-        row["measured_mb"] = max((one.memory_mb or 0 for one in same), default=None)
-        row["measured_gpu_mb"] = max((one.gpu_memory_mb or 0 for one in same), default=None) or None
+        row.measured_mb = max((one.memory_mb or 0.0 for one in same), default=0.0)
+        row.measured_gpu_mb = max((one.gpu_memory_mb or 0.0 for one in same), default=0.0)
     return found
 
 
-def _cells_by_model(run: Run) -> dict[tuple[str, str], list]:
-    found: dict[tuple[str, str], list] = {}
+def _cells_by_model(run: Run) -> dict[tuple[str, str], list[Cell]]:
+    found: dict[tuple[str, str], list[Cell]] = {}
     for job in Grid(run).jobs.values():
         if not rule_of(job).on_login_node:
-            found.setdefault((job.rule, job.model), []).extend(job.cells)
+            for cell in job.cells:
+                found.setdefault((job.rule, cell.model), []).append(cell)
     return found
 
 
-def _read_sidecar(folder: Path) -> dict | None:
+def _read_sidecar(folder: Path) -> dict[str, Any] | None:
     """A finished cell's sidecar, unless it is a replay's or has no time."""
     sidecar = read_json_or(folder / "sidecar.json", {})
     return None if "replay" in sidecar or not sidecar.get("wall_seconds") else sidecar

@@ -1,6 +1,8 @@
 """After an update or a change of settings: which finished cells would be computed again, and why."""
 
 from collections import Counter
+from collections.abc import Mapping
+from typing import Any
 
 from lm_validity.config.load import Run
 from lm_validity.errors import CellError, InputError
@@ -45,14 +47,14 @@ def _why(state: RunState, cell: Cell) -> str:
     return ", ".join(changes(before, now))
 
 
-def _recipe(workspace: Workspace, cell: Cell) -> dict | None:
+def _recipe(workspace: Workspace, cell: Cell) -> dict[str, Any] | None:
     try:
         return workspace.recipe(rule_of(cell).stand_in(workspace, cell) or cell)
     except (InputError, CellError, OSError, KeyError):
         return None
 
 
-def changes(before: dict, now: dict, within: str = "") -> list[str]:
+def changes(before: Mapping[str, Any], now: Mapping[str, Any], within: str = "") -> list[str]:
     """What differs between two recipes: `epochs 3 -> 5`; of a digest that it changed."""
     found = []
     for key in {**before, **now}:

@@ -42,12 +42,12 @@ def _table(rows: list[Need]) -> list[str]:
     lines = []
     total = Need(
         "total",
-        sum(one.cells for one in rows),
-        sum(one.jobs for one in rows),
-        sum(one.hours for one in rows),
-        sum(one.gpu_hours for one in rows),
-        sum(one.requested_gpu_hours for one in rows),
-        True,
+        cells=sum(one.cells for one in rows),
+        jobs=sum(one.jobs for one in rows),
+        hours=sum(one.hours for one in rows),
+        gpu_hours=sum(one.gpu_hours for one in rows),
+        requested_gpu_hours=sum(one.requested_gpu_hours for one in rows),
+        calibrated=True,
     )
     for one in [*rows, total]:
         lines.append(
@@ -61,13 +61,13 @@ def _table(rows: list[Need]) -> list[str]:
 def _memory(estimator: Estimator) -> list[str]:
     lines = ["memory a job, by size class:"]
     for name, row in memory_by_class(estimator).items():
-        text = f"  {name}: {count(row['models'], 'model')}; asks for {row['mem_mb'] / 1000:g} GB, {row['gpus']} GPU"
-        if row["gpu_gb"]:
-            text += f" with at least {row['gpu_gb']:.0f} GB"
-        if row["measured_mb"]:
-            text += f"; measured {row['measured_mb'] / 1000:.1f} GB"
-        if row["measured_gpu_mb"]:
-            text += f", on the GPU {row['measured_gpu_mb'] / 1000:.1f} GB"
+        text = f"  {name}: {count(row.models, 'model')}; asks for {row.mem_mb / 1000:g} GB, {row.gpus} GPU"
+        if row.gpu_gb:
+            text += f" with at least {row.gpu_gb:.0f} GB"
+        if row.measured_mb:
+            text += f"; measured {row.measured_mb / 1000:.1f} GB"
+        if row.measured_gpu_mb:
+            text += f", on the GPU {row.measured_gpu_mb / 1000:.1f} GB"
         lines.append(text)
     return lines
 

@@ -59,7 +59,9 @@ def render_matrix(cells: list[CellState], unplanned: Collection[tuple[str, str]]
     lines = [f"{'':{width}} {head}"]
     for model in models:
         signs = [
-            _sign(squares[model, column], (model, column) in not_planned) if (model, column) in squares else " "
+            _sign(squares[model, column], not_planned=(model, column) in not_planned)
+            if (model, column) in squares
+            else " "
             for column in columns
         ]
         lines.append(f"{model:{width}} " + " ".join(f"{sign:>2}" for sign in signs))
@@ -68,13 +70,13 @@ def render_matrix(cells: list[CellState], unplanned: Collection[tuple[str, str]]
     return "\n".join(lines)
 
 
-def matrix(cells: list[CellState]) -> dict[tuple[str, str], Counter]:
+def matrix(cells: list[CellState]) -> dict[tuple[str, str], Counter[str]]:
     """(model, benchmark or task) -> number of cells by state, in the grid's order.
 
     An id that both a model and a language model have, or a benchmark and a task, stands twice, each with its kind.
     """
     name = _square_names(cells)
-    found: dict[tuple[str, str], Counter] = {}
+    found: dict[tuple[str, str], Counter[str]] = {}
     for one in cells:
         found.setdefault(name(one.cell), Counter())[one.state] += 1
     return found
@@ -129,7 +131,7 @@ def render_page(title: str, state: RunState, so_far: Progress, refresh: float | 
     )
 
 
-def _sign(counts: Counter, not_planned: bool) -> str:
+def _sign(counts: Counter[str], *, not_planned: bool) -> str:
     for name, sign in SIGNS.items():
         if counts[name]:
             return sign

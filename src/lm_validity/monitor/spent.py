@@ -1,7 +1,9 @@
 """What a run's finished cells took to compute: the counters of their sidecars, summed by phase."""
 
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from lm_validity.errors import InputError
 from lm_validity.run.store import Store
@@ -20,10 +22,10 @@ class Spent:
     uncounted: int = 0
     cpu_seconds: float = 0.0
     wall_seconds: float = 0.0
-    phases: dict[str, Counter] = field(default_factory=dict)
+    phases: dict[str, Counter[str]] = field(default_factory=dict)
     written_by_vllm: int = 0
-    truncated: dict[tuple[str, str], Counter] = field(default_factory=dict)
-    early_stops: Counter = field(default_factory=Counter)
+    truncated: dict[tuple[str, str], Counter[str]] = field(default_factory=dict)
+    early_stops: Counter[str] = field(default_factory=Counter)
 
 
 def count_spent(store: Store) -> Spent:
@@ -54,7 +56,7 @@ def count_spent(store: Store) -> Spent:
     return spent
 
 
-def _early_stop(sidecar: dict) -> dict[str, int]:
+def _early_stop(sidecar: Mapping[str, Any]) -> dict[str, int]:
     """What a cell adds to `Spent.early_stops`."""
     allowed, trained = sidecar.get("epochs_allowed"), sidecar.get("epochs")
     if not allowed:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lm_validity.config.load import Run
 from lm_validity.errors import CellError, InputError
@@ -53,14 +53,14 @@ class RunState:
         return [self._state(cell) for cell in self.workspace.grid.cells()]
 
     @cached_property
-    def counts(self) -> dict[str, Counter]:
+    def counts(self) -> dict[str, Counter[str]]:
         """rule -> number of cells in each of STATES."""
-        found: dict[str, Counter] = {}
+        found: dict[str, Counter[str]] = {}
         for one in self.cells:
             found.setdefault(one.cell.rule, Counter(dict.fromkeys(STATES, 0)))[one.state] += 1
         return found
 
-    def latest_recipe(self, cell: Cell) -> dict | None:
+    def latest_recipe(self, cell: Cell) -> dict[str, Any] | None:
         """The recipe under which the cell was finished last; None where it never was or cannot be read."""
         try:
             return self.workspace.store.read(self._latest[label(cell)])["recipe"]
@@ -90,7 +90,7 @@ class RunState:
         if chosen is None:
             return CellState(cell, "done")
         folder = entry.chosen["folder"]
-        if chosen not in self.workspace.grid.batch_of or self._folder(chosen) != folder:
+        if chosen not in self.workspace.grid.job_of or self._folder(chosen) != folder:
             return CellState(cell, "stale")
         return CellState(cell, "done" if folder in self._finished else "missing")
 

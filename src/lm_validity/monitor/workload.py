@@ -58,7 +58,7 @@ def adapter_parameters(parameters: float, rank: int, target_modules: str) -> flo
     return rank * shape.layers * (attention + (rest if target_modules == "all-linear" else 0))
 
 
-def gpu_gb(run: Run, parameters: float, dtype: str, recomputed: bool = False) -> float:
+def gpu_gb(run: Run, parameters: float, dtype: str, *, recomputed: bool = False) -> float:
     """The least GPU memory that fine-tuning needs: weights, one text's activations and logits, the CUDA context.
 
     Activations: 34 * tokens * width * layers bytes in 16 bits (Korthikanti et al. 2022, eq. 1, without the attention
@@ -210,4 +210,4 @@ class Workload:
         if isinstance(row, Model) and "agreement" not in {*row.studies} & {*self.run.configuration.studies}:
             return scoring_gb(self.parameters(row), row.dtype)
         recomputed = size_class(self.run, row).gradient_checkpointing
-        return gpu_gb(self.run, self.parameters(row), row.dtype, recomputed)
+        return gpu_gb(self.run, self.parameters(row), row.dtype, recomputed=recomputed)

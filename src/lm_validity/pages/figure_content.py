@@ -2,10 +2,13 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import altair as alt
 import numpy as np
 import pandas as pd
+
+Spec: TypeAlias = dict[str, Any]  # a Vega-Lite specification
 
 _LABEL_LIMIT = 220  # pixels, as in CONFIG
 _MANY = 24  # names on a horizontal axis that stand upright
@@ -16,13 +19,13 @@ _NUMBER = 30.0  # pixels of a cell that a number is written into
 PROTOCOL = "protocol"
 
 
-def is_empty(spec: dict) -> bool:
+def is_empty(spec: Spec) -> bool:
     """Whether a specification, or a layer of it, is of a builder here that had no value to draw."""
     own = spec.get("usermeta", {}).get("empty", False)
     return own or any(is_empty(layer) for layer in spec.get("layer", []) if isinstance(layer, dict))
 
 
-def label_room(spec: dict) -> int:
+def label_room(spec: Spec) -> int:
     """Pixels of width that a specification needs so that names on its axes do not overlap, and neither a legend nor the
     title of the horizontal axis is cut; 0: it has none of them."""
     across, down = (_names(spec, channel) for channel in ("x", "y"))
@@ -35,13 +38,13 @@ def label_room(spec: dict) -> int:
     return math.ceil(plot + beside + 20)
 
 
-def _has_numbers(spec: dict) -> bool:
+def _has_numbers(spec: Spec) -> bool:
     """Whether a layer writes numbers."""
     text = spec.get("encoding", {}).get("text") or {}
     return "format" in text or any(_has_numbers(layer) for layer in spec.get("layer", []) if isinstance(layer, dict))
 
 
-def _legend(spec: dict) -> float:
+def _legend(spec: Spec) -> float:
     """Pixels of the widest legend of names above a specification or its layers, in four columns as families have."""
     color = spec.get("encoding", {}).get("color") or {}
     names = (color.get("legend") or {}).get("values") or (color.get("scale") or {}).get("domain") or []
@@ -51,7 +54,7 @@ def _legend(spec: dict) -> float:
     return max([sum(columns) + 30 * len(columns), *inner])
 
 
-def _title(spec: dict) -> str:
+def _title(spec: Spec) -> str:
     """The longest title of the horizontal axis in a specification or its layers."""
     own = spec.get("encoding", {}).get("x", {}).get("title")
     inner = [_title(layer) for layer in spec.get("layer", []) if isinstance(layer, dict)]
@@ -68,7 +71,7 @@ def _label_step(names: Sequence[str]) -> float:
     return 13.0 if len(names) > _MANY else 16.0
 
 
-def _names(spec: dict, channel: str) -> list[str]:
+def _names(spec: Spec, channel: str) -> list[str]:
     """The names of a discrete axis, where its scale lists them."""
     for part in (spec, *spec.get("layer", [])):
         scale = part.get("encoding", {}).get(channel, {}).get("scale") or {}
@@ -86,8 +89,8 @@ def marked_if_empty(chart: alt.TopLevelMixin, values: pd.Series) -> alt.TopLevel
 
 
 def with_values(
-    frame: pd.DataFrame, value: str, group: str | None, color: alt.Color | dict
-) -> tuple[pd.DataFrame, alt.Color | dict]:
+    frame: pd.DataFrame, value: str, group: str | None, color: alt.Color | dict[str, Any]
+) -> tuple[pd.DataFrame, alt.Color | dict[str, Any]]:
     """The rows of groups that have a value at all, and the colours of those; everything where no group has one.
 
     Without a `group`, it is the protocol where the colours tell protocols apart.

@@ -55,7 +55,7 @@ def chart_data(frame: pd.DataFrame) -> alt.InlineData:
 
 
 def matrix_frame(
-    values: np.ndarray, rows: Sequence[str], columns: Sequence[str], name: str, without_diagonal: bool = False
+    values: np.ndarray, rows: Sequence[str], columns: Sequence[str], name: str, *, without_diagonal: bool = False
 ) -> pd.DataFrame:
     """A matrix in long form for `figures.heatmap`: columns `row`, `column` and `name`.
 

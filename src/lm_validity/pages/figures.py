@@ -20,7 +20,7 @@ import vl_convert
 
 from lm_validity.errors import InputError
 from lm_validity.files import replace_file, write_text
-from lm_validity.pages.figure_content import PROTOCOL, marked_if_empty, names_axis, with_values
+from lm_validity.pages.figure_content import PROTOCOL, Spec, marked_if_empty, names_axis, with_values
 from lm_validity.pages.figure_style import (
     CATEGORY_COLORS,
     CONFIG,
@@ -306,7 +306,7 @@ def _has_intervals(frame: pd.DataFrame, ends: tuple[str, str]) -> bool:
     return {*ends} <= {*frame.columns} and bool(frame[[*ends]].notna().any(axis=None))
 
 
-def vega_lite(chart: alt.TopLevelMixin | dict) -> dict:
+def vega_lite(chart: alt.TopLevelMixin | Spec) -> Spec:
     """The Vega-Lite specification of a chart with the common configuration."""
     spec = chart if isinstance(chart, dict) else chart.to_dict(validate=False)
     return {**spec, "config": {**CONFIG, **{k: v for k, v in spec.get("config", {}).items() if k not in ("view",)}}}
@@ -326,7 +326,7 @@ def check_address_space() -> None:
         )
 
 
-def save_figure(spec: dict, stem: str | Path) -> None:
+def save_figure(spec: Spec, stem: str | Path) -> None:
     """Write `stem`.vl.json, `stem`.svg and `stem`.pdf from a Vega-Lite specification, for papers: on white."""
     stem = Path(stem)
     static = static_spec(spec)
@@ -337,7 +337,7 @@ def save_figure(spec: dict, stem: str | Path) -> None:
         temporary.write_bytes(vl_convert.svg_to_pdf(svg))
 
 
-def static_spec(spec: dict) -> dict:
+def static_spec(spec: Spec) -> Spec:
     """A copy of fixed width on a white background."""
     static = {**spec, "config": {**spec.get("config", {}), "background": "white"}}
     return static | {"width": STATIC_WIDTH} if static.get("width") == "container" else static

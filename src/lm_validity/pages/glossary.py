@@ -22,7 +22,7 @@ def entries() -> dict[str, str]:
 
 
 @cache
-def _pattern() -> tuple[re.Pattern, dict[str, str]]:
+def _pattern() -> tuple[re.Pattern[str], dict[str, str]]:
     """What finds a name, in any case and in the plural, and the entry of each name in small letters."""
     entry_of = {name.lower(): name for name in entries()}
     entry_of |= {other: name for name, text in _ENTRY.findall(glossary_text()) for other in _OTHER_NAME.findall(text)}

@@ -33,12 +33,20 @@ from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pandas as pd
 
 from lm_validity.files import replace_file, write_text
+from lm_validity.pages.documents import (
+    ColumnDocument,
+    FigureDocument,
+    PageDocument,
+    SectionDocument,
+    TableDocument,
+    Value,
+)
 from lm_validity.pages.figure_content import is_empty, label_room
 from lm_validity.pages.figures import check_address_space, save_figure, vega_lite
 from lm_validity.pages.glossary import Words
@@ -134,8 +142,8 @@ def write_page(page: Page, output: str | Path) -> None:
                 _without_missing(table.frame).to_csv(temporary, index=False, lineterminator="\n")
     document = page_document(page)
     (output / "figures").mkdir(parents=True, exist_ok=True)  # a page without figures has the folder that rules declare
-    for section in document["sections"]:
-        for figure in section["figures"]:
+    for shown in document["sections"]:
+        for figure in shown["figures"]:
             save_figure(figure["spec"], output / "figures" / figure["name"])
     write_text(output / "page.json", json.dumps(document, ensure_ascii=False, allow_nan=False))
     write_text(output / "index.html", render([document], title=page.title))
@@ -147,7 +155,7 @@ def write_report(page: Page, summary: object, output: str | Path) -> None:
     write_summary(summary, Path(output) / "summary.json")
 
 
-def page_document(page: Page) -> dict:
+def page_document(page: Page) -> PageDocument:
     """The page as JSON: texts, Vega-Lite specifications, table cells with what is shown and what is sorted by."""
     sections = [_section_document(section) for section in page.sections]
     return {
@@ -162,10 +170,10 @@ def page_document(page: Page) -> dict:
     }
 
 
-_CONTENT = ("finding", "figures", "tables", "notes")
+_CONTENT: tuple[Literal["finding", "figures", "tables", "notes"], ...] = ("finding", "figures", "tables", "notes")
 
 
-def _section_document(section: Section) -> dict:
+def _section_document(section: Section) -> SectionDocument:
     return {
         "title": section.title,
         "finding": section.finding,
@@ -177,7 +185,7 @@ def _section_document(section: Section) -> dict:
 
 
 def render(
-    documents: Sequence[dict],
+    documents: Sequence[PageDocument],
     title: str,
     *,
     folders: Mapping[str, str] | None = None,
@@ -218,7 +226,7 @@ def _deflated(text: str) -> str:
     return base64.b64encode(zlib.compress(text.encode())).decode("ascii")
 
 
-def _packed_rows(table: dict) -> str:
+def _packed_rows(table: TableDocument) -> str:
     """The rows of a table document: by column the values, and what a cell shows where that is not the value itself."""
     columns = list(zip(*table["rows"], strict=True)) or [() for _ in table["columns"]]
     shown = [
@@ -230,11 +238,11 @@ def _packed_rows(table: dict) -> str:
     )
 
 
-def _is_formatted(values: Sequence) -> bool:
+def _is_formatted(values: Sequence[object]) -> bool:
     return any(value is not None and not isinstance(value, str) for value in values)
 
 
-def _findings_shown(documents: Sequence[dict]) -> dict[str, int]:
+def _findings_shown(documents: Sequence[PageDocument]) -> dict[str, int]:
     """How many of its first findings each report shows: in turns, until `FINDINGS_SHOWN` are."""
     shown = dict.fromkeys((document["name"] for document in documents), 0)
     places = [
@@ -246,7 +254,7 @@ def _findings_shown(documents: Sequence[dict]) -> dict[str, int]:
     return shown
 
 
-def _figure_document(figure: Figure) -> dict | None:
+def _figure_document(figure: Figure) -> FigureDocument | None:
     """The figure as JSON, wide enough for its labels; None where it would show no value."""
     spec = vega_lite(figure.chart)
     if is_empty(spec):
@@ -262,9 +270,9 @@ def _figure_document(figure: Figure) -> dict | None:
     }
 
 
-def _table_document(table: Table) -> dict:
+def _table_document(table: Table) -> TableDocument:
     frame = _without_missing(table.frame)
-    columns = [
+    columns: list[ColumnDocument] = [
         {
             "name": str(name),
             "label": table.labels.get(str(name), str(name).replace("_", " ")),
@@ -273,7 +281,7 @@ def _table_document(table: Table) -> dict:
         }
         for name, values in frame.items()
     ]
-    document = {
+    document: TableDocument = {
         "name": table.name,
         "title": table.title,
         "caption": table.caption,
@@ -287,8 +295,11 @@ def _table_document(table: Table) -> dict:
         for column, value in enumerate(values)
         if isinstance(value, Missing)
     }
-    links = {"links": list(table.links)} if table.links else {}
-    return document | ({"reasons": reasons} if reasons else {}) | links
+    if reasons:
+        document["reasons"] = reasons
+    if table.links:
+        document["links"] = list(table.links)
+    return document
 
 
 def _without_missing(frame: pd.DataFrame) -> pd.DataFrame:
@@ -302,7 +313,7 @@ def _is_numeric(values: pd.Series) -> bool:
     return pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
 
 
-def _value(value: object) -> bool | int | float | str | None:
+def _value(value: object) -> Value:
     """What sorting and the CSV download use; null where missing."""
     if isinstance(value, np.generic):
         value = value.item()
@@ -331,7 +342,7 @@ def _check_names(page: Page) -> None:
             raise ValueError(f"{kind} of the page {page.name!r} with a bad or repeated name: {wrong}")
 
 
-def _families(figures: Sequence[dict]) -> list[str]:
+def _families(figures: Sequence[FigureDocument]) -> list[str]:
     """Families that a figure can focus, for the filter's buttons."""
     found: set[str] = set()
 

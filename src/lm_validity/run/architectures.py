@@ -5,9 +5,12 @@ The lists are read from its source: importing it takes seconds a model, and a lo
 
 import ast
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any, TypeAlias
+
+Lists: TypeAlias = dict[str, dict[str, str | tuple[str, ...]]]  # name -> {model_type: class or classes}
 
 _CAUSAL, _MASKED = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES", "MODEL_FOR_MASKED_LM_MAPPING_NAMES"
 _SEQ_TO_SEQ = "MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES"
@@ -49,31 +52,31 @@ def why_not_causal(config: object) -> tuple[str, str] | None:
         return what, TAKE_OUT
     if kind in _encoders(lists) and not config.get("is_decoder"):
         return what, TAKE_OUT
-    others = {one for name in _OTHER_WORK for one in _classes(lists[name])} - _classes(lists[_CAUSAL])
+    others = {one for name in _OTHER_WORK for one in _classes(lists[name].values())} - _classes(lists[_CAUSAL].values())
     if named and (named[0] in others or _has_no_head(config, named[0], lists)):
         return what, TAKE_OUT
     return None
 
 
-def _encoders(lists: dict[str, dict]) -> set[str]:
+def _encoders(lists: Lists) -> set[str]:
     """Architectures such as BERT, whose causal class still sees all tokens unless `is_decoder` is set."""
     return set(lists[_MASKED]) & set(lists[_CAUSAL]) - set(lists[_SEQ_TO_SEQ]) - {"xlm"}
 
 
-def _has_no_head(config: dict, name: str, lists: dict[str, dict]) -> bool:
+def _has_no_head(config: Mapping[str, Any], name: str, lists: Lists) -> bool:
     """A model's body alone: without tied embeddings nothing stands for its head."""
-    body = name in _classes({0: lists["MODEL_MAPPING_NAMES"].get(config["model_type"], ())})
+    body = name in _classes([lists["MODEL_MAPPING_NAMES"].get(config["model_type"], ())])
     return body and (config["model_type"] in lists[_MASKED] or config.get("tie_word_embeddings") is False)
 
 
-def _classes(table: dict) -> set[str]:
-    return {one for entry in table.values() for one in ((entry,) if isinstance(entry, str) else entry)}
+def _classes(entries: Iterable[str | tuple[str, ...]]) -> set[str]:
+    return {one for entry in entries for one in ((entry,) if isinstance(entry, str) else entry)}
 
 
 @cache
-def _lists() -> dict[str, dict] | None:
-    """Name -> {model_type: class or classes}, from the source of transformers; None where that has not all of them."""
-    found: dict[str, dict] = {}
+def _lists() -> Lists | None:
+    """What the source of transformers lists; None where that has not all of them."""
+    found: Lists = {}
     try:
         spec = importlib.util.find_spec("transformers")
         if spec is None or spec.submodule_search_locations is None:

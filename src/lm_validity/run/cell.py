@@ -1,5 +1,5 @@
 """Cells and jobs. A *cell* is one unit of GPU work and of resume; a *job* is one process that Snakemake starts, for one
-model, with one or several cells.
+model or for several adapters of one, with one or several cells.
 
 Rules have cells of different kinds; what all have in common is `Cell`. Standard library only: the Snakefile builds them
 at parse time.
@@ -64,13 +64,19 @@ class BenchmarkCell(NamedTuple):
 
 
 class Job(NamedTuple, Generic[CellT_co]):
-    """One process: the cells of one model that it computes, in order. Jobs are found by (rule, model, batch); `batch`
-    is a readable name, and for a job of one cell it is the cell's own name."""
+    """One process: the cells that it computes, in order. Jobs are found by (rule, model, batch); `batch` is a readable
+    name, and for a job of one cell it is the cell's own name. All cells are of `model`, or they are of models that
+    share its weights and its size class (`EvaluateModel`)."""
 
     rule: str
     model: str
     batch: str
     cells: tuple[CellT_co, ...]
+
+
+def models_of(job: Job[CellT]) -> tuple[str, ...]:
+    """The models of a job's cells, once each, in order."""
+    return tuple(dict.fromkeys(cell.model for cell in job.cells))
 
 
 def given(part: T | None) -> T:

@@ -37,9 +37,9 @@ class Grid(Participants):
         return self.jobs[rule, model, batch]
 
     @cached_property
-    def batch_of(self) -> dict[Cell, str]:
-        """The batch that computes a cell."""
-        return {cell: job.batch for job in self.jobs.values() for cell in job.cells}
+    def job_of(self) -> dict[Cell, Job[Cell]]:
+        """The job that computes a cell."""
+        return {cell: job for job in self.jobs.values() for cell in job.cells}
 
     def cells(self, table: str | None = None) -> list[Cell]:
         """The cells of every rule, or of those whose cells are rows of a merged table; in the grid's order."""
@@ -50,13 +50,15 @@ class Grid(Participants):
 
     def manifests(self, job: Job[Cell]) -> list[str]:
         """What a job declares: a manifest for each part of its rule."""
-        stem = f"{self.cells_folder}/{job.rule}/{job.model}/{job.batch}"
-        return [f"{stem}{part}.json" for part in rule_of(job).parts]
+        return [self._manifest(job, part) for part in rule_of(job).parts]
 
     def manifest_of(self, cell: Cell) -> str:
         """The manifest that lists a cell."""
         part = rule_of(cell).part(cell)
-        return f"{self.cells_folder}/{cell.rule}/{cell.model}/{self.batch_of[cell]}{part}.json"
+        return self._manifest(self.job_of[cell], part)
+
+    def _manifest(self, job: Job[Cell], part: str) -> str:
+        return f"{self.cells_folder}/{job.rule}/{job.model}/{job.batch}{part}.json"
 
     def all_manifests(self) -> list[str]:
         """The manifests of every job."""

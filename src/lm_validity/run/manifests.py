@@ -79,7 +79,7 @@ def read_failures(run: Run) -> dict[Cell, str]:
 class Manifests:
     """Reads manifests once each and finds the entry of a cell; those set aside only where asked for."""
 
-    def __init__(self, grid: Grid, also_aside: bool = False):
+    def __init__(self, grid: Grid, *, also_aside: bool = False):
         self.grid, self.also_aside = grid, also_aside
         self._read: dict[str, dict[Cell, Entry]] = {}
 

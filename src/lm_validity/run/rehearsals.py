@@ -10,7 +10,7 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lm_validity.config.load import Run
 from lm_validity.config.sections import SizeClass
@@ -30,8 +30,8 @@ class Question(NamedTuple):
     """config: of a config.json. settings: what else memory depends on. verified: whether the config is the model's
     own file, and not a known shape of its name."""
 
-    config: dict
-    settings: dict
+    config: dict[str, Any]
+    settings: dict[str, Any]
     verified: bool
 
     @property
@@ -78,7 +78,7 @@ def question_of(run: Run, row: Model) -> Question | None:
     return Question(*config[:1], settings, config[1])
 
 
-def config_of(run: Run, row: Model) -> tuple[dict, bool] | None:
+def config_of(run: Run, row: Model) -> tuple[dict[str, Any], bool] | None:
     """(config.json, whether it is the model's own): as fetched, from a folder, or a known shape."""
     folders = []
     try:
@@ -97,7 +97,7 @@ def config_of(run: Run, row: Model) -> tuple[dict, bool] | None:
 
 
 @cache
-def _known_shapes() -> dict[str, dict]:
+def _known_shapes() -> dict[str, dict[str, Any]]:
     """Hub id -> config.json as far as memory depends on it, of the published grid's models; nobody has compared them
     with the files on the hub."""
     entries = read_json(Path(__file__).with_name("known_shapes.json"))
@@ -120,14 +120,14 @@ class Rehearsal:
     training: dict[int, float]
     checkpointed: dict[int, float]
     refused: str | None
-    details: dict
+    details: dict[str, Any]
 
-    def training_peak(self, micro_batch: int, checkpointing: bool) -> float | None:
+    def training_peak(self, micro_batch: int, *, checkpointing: bool) -> float | None:
         """Bytes at a micro-batch, at the next larger one that was rehearsed; None where there is none."""
         peaks = self.checkpointed if checkpointing else self.training
         return next((peaks[rows] for rows in sorted(peaks) if rows >= micro_batch), None)
 
-    def largest_micro_batch(self, gigabytes: float, checkpointing: bool) -> int | None:
+    def largest_micro_batch(self, gigabytes: float, *, checkpointing: bool) -> int | None:
         """The largest rehearsed micro-batch that fits, or None where not even one row does."""
         peaks = self.checkpointed if checkpointing else self.training
         fitting = [rows for rows, peak in peaks.items() if needed_gb(peak) <= gigabytes]
@@ -182,24 +182,24 @@ def judge(run: Run, row: Model, found: Rehearsal) -> Verdict:
     """Whether a model fits its size class, at which micro-batch, and what to change where it does not."""
     own, trains = size_class(run, row), bool(found.training)
     checkpointing, available = checkpoints_activations(run, row), total_gb(own)
-    needed = _least_gb(found, checkpointing)
-    rows = (found.largest_micro_batch(available, checkpointing) or 0) if trains else None
+    needed = _least_gb(found, checkpointing=checkpointing)
+    rows = (found.largest_micro_batch(available, checkpointing=checkpointing) or 0) if trains else None
     fits = needed <= available
     classes = run.configuration.size_classes
     holding = [
         name
         for name, one in classes.items()
-        if _least_gb(found, one.gradient_checkpointing or checkpointing) <= total_gb(one)
+        if _least_gb(found, checkpointing=one.gradient_checkpointing or checkpointing) <= total_gb(one)
     ]
     smallest = min(holding, key=lambda name: total_gb(classes[name]), default=None)
     # a size class without GPUs has no memory to compare with
-    advice = "" if fits or not available else _advice(found, own, smallest, checkpointing)
+    advice = "" if fits or not available else _advice(found, own, smallest, checkpointing=checkpointing)
     return Verdict(needed, available, rows, fits, smallest, advice)
 
 
-def _least_gb(found: Rehearsal, checkpointing: bool) -> float:
+def _least_gb(found: Rehearsal, *, checkpointing: bool) -> float:
     """What the model's jobs need at the least: one text scored, one row trained."""
-    trained = found.training_peak(1, checkpointing) or 0.0
+    trained = found.training_peak(1, checkpointing=checkpointing) or 0.0
     return needed_gb(max(found.one_text, trained))
 
 
@@ -207,13 +207,13 @@ def total_gb(one: SizeClass) -> float:
     return one.gpu * one.gpu_memory_gb
 
 
-def _advice(found: Rehearsal, own: SizeClass, smallest: str | None, checkpointing: bool) -> str:
+def _advice(found: Rehearsal, own: SizeClass, smallest: str | None, *, checkpointing: bool) -> str:
     ways = []
-    if found.training and not checkpointing and _least_gb(found, True) <= total_gb(own):
-        ways.append(f"set finetuning.gradient_checkpointing (then {_least_gb(found, True):.0f} GB)")
+    if found.training and not checkpointing and _least_gb(found, checkpointing=True) <= total_gb(own):
+        ways.append(f"set finetuning.gradient_checkpointing (then {_least_gb(found, checkpointing=True):.0f} GB)")
     if smallest is not None:
         ways.append(f"choose size_class {smallest}")
-    gpus = -(-_least_gb(found, checkpointing) // own.gpu_memory_gb)
+    gpus = -(-_least_gb(found, checkpointing=checkpointing) // own.gpu_memory_gb)
     ways.append(f"give the size class {gpus:.0f} GPUs of {own.gpu_memory_gb:g} GB (`gpu`)")
     return ", or ".join(ways)
 
@@ -238,4 +238,4 @@ def first_micro_batch(run: Run, row: Model, gigabytes: float) -> int:
     configured, found = run.configuration.finetuning.micro_batch, read_rehearsal(run, row)
     if found is None or not found.training:
         return configured
-    return min(configured, found.largest_micro_batch(gigabytes, checkpoints_activations(run, row)) or 1)
+    return min(configured, found.largest_micro_batch(gigabytes, checkpointing=checkpoints_activations(run, row)) or 1)

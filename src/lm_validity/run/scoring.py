@@ -3,11 +3,13 @@
 Batch sizes and devices are not in it. Standard library and pydantic only: the Snakefile asks at parse time.
 """
 
+from typing import Any
+
 from lm_validity.config.load import Run
 from lm_validity.config.sections import DocumentBos
 
 
-def scoring_settings(run: Run, model: str, benchmark: str, prompt: str) -> dict:
+def scoring_settings(run: Run, model: str, benchmark: str, prompt: str) -> dict[str, Any]:
     """Settings that enter the recipe of every cell that scores documents of a benchmark."""
     evaluation, row = run.configuration.evaluation, run.benchmarks[benchmark]
     settings = {
@@ -30,7 +32,7 @@ def scoring_settings(run: Run, model: str, benchmark: str, prompt: str) -> dict:
     return settings
 
 
-def prompt_settings(run: Run, benchmark: str) -> dict:
+def prompt_settings(run: Run, benchmark: str) -> dict[str, Any]:
     """What the sheet says about a benchmark's requests, where it is not the default."""
     row = run.benchmarks[benchmark]
     settings = {"num_fewshot": row.num_fewshot, "mutual_information": row.mutual_information}

@@ -6,7 +6,7 @@ beyond rounding and stay out of `recipe()`.
 """
 
 from dataclasses import asdict, dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -104,7 +104,7 @@ class TrialPlan:
         adapter = self.pretraining.adapter
         return adapter is not None and adapter.quantization == "nf4"
 
-    def base_recipe(self) -> dict:
+    def base_recipe(self) -> dict[str, Any]:
         """What the base arm's numbers depend on, n and subsample aside: nothing of the pretraining, but whether the
         weights are 4-bit."""
         values = self.recipe()
@@ -112,7 +112,7 @@ class TrialPlan:
             del values[other]
         return values | {"quantized": self.quantizes()}
 
-    def recipe(self) -> dict:
+    def recipe(self) -> dict[str, Any]:
         """Everything that determines the trials' numbers, as plain JSON values; without the list of subsamples, since
         a trial does not depend on its batch."""
         values = asdict(self)

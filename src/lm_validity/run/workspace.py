@@ -21,11 +21,11 @@ from lm_validity.run.store import Place, Store, file_sha256
 class Workspace:
     """One run's files: its grid, store, manifests and the login node's records."""
 
-    def __init__(self, run: Run, also_aside: bool = False):
+    def __init__(self, run: Run, *, also_aside: bool = False):
         self.run = run
         self.grid = Grid(run)
         self.store = Store(run.results / "store")
-        self.manifests = Manifests(self.grid, also_aside)
+        self.manifests = Manifests(self.grid, also_aside=also_aside)
         self._json: dict[str, dict[str, Any]] = {}
 
     @cached_property

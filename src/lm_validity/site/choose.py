@@ -1,6 +1,6 @@
 """Which reports the data allow, and their writing: two at a time, each in a process of its own."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from multiprocessing import get_context
@@ -24,8 +24,8 @@ class Job:
 
     name: str
     output: Path
-    arguments: tuple
-    options: dict = field(default_factory=dict)
+    arguments: tuple[Path, ...]
+    options: Mapping[str, object] = field(default_factory=dict)
 
 
 def choose_reports(

@@ -37,7 +37,7 @@ class Gathered:
 
 
 def gather(
-    paths: Iterable[str | Path], folder: Path, strict: bool = False, names: Mapping[Path, str] | None = None
+    paths: Iterable[str | Path], folder: Path, *, strict: bool = False, names: Mapping[Path, str] | None = None
 ) -> Gathered:
     """Import what is to be imported into `folder`, read the tables among the paths, and join the scores.
 
@@ -57,7 +57,7 @@ def gather(
         if kind in tables:
             setattr(found, kind, _only(kind, tables[kind]))
     if results:
-        scores, log = import_lm_eval(results, folder, strict, dict(names or {}))
+        scores, log = import_lm_eval(results, folder, strict=strict, names=dict(names or {}))
         frames.append(scores)
         found.lines += log.lines(scores)
         found.parameters = log.parameters

@@ -6,6 +6,7 @@ A guess is a value that nobody gave. The column `guessed` of each sheet names th
 import math
 import re
 from collections.abc import Mapping
+from typing import Any
 
 import pandas as pd
 
@@ -168,7 +169,7 @@ def guess_lines(models: pd.DataFrame, benchmarks: pd.DataFrame) -> list[str]:
     return lines
 
 
-def _marked(row: dict, known: tuple[str, ...]) -> dict:
+def _marked(row: dict[str, Any], known: tuple[str, ...]) -> dict[str, Any]:
     """The row with the names of its guessed columns."""
     return row | {
         "guessed": ",".join(name for name, value in row.items() if value is not None and name not in known) or None

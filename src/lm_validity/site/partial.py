@@ -15,7 +15,7 @@ from lm_validity.studies.signal.options import make_options
 from lm_validity.tables.merge import Merger
 
 
-def write_partial_reports(run: Run, with_items: bool = True) -> tuple[int, Path | None]:
+def write_partial_reports(run: Run, *, with_items: bool = True) -> tuple[int, Path | None]:
     """Write results/<run>/partial/{tables,reports,report}; the number of missing cells, and the page if there is one.
 
     Nothing is written into a path that a rule declares. Every page lists what is missing. A report that is not possible
@@ -34,7 +34,7 @@ def write_partial_reports(run: Run, with_items: bool = True) -> tuple[int, Path 
     tables = [path for name in ("scores", "trials") if (path := folder / "tables" / f"{name}.parquet").is_file()]
     if not any(pq.read_metadata(path).num_rows for path in tables):
         return len(missing), None
-    jobs = _jobs(run, folder, with_items)
+    jobs = _jobs(run, folder, with_items=with_items)
     names, failed = run_reports(jobs, processes=1)
     for name, problem in failed.items():
         print(f"report {name}: {problem}", file=sys.stderr)
@@ -54,7 +54,7 @@ def mark_unfinished(folder: Path, missing: list[str]) -> None:
     write_json(folder / "summary.json", read_json(folder / "summary.json") | {"missing": missing})
 
 
-def _jobs(run: Run, folder: Path, with_items: bool) -> list[Job]:
+def _jobs(run: Run, folder: Path, *, with_items: bool) -> list[Job]:
     """The reports of the configuration's studies, from the tables of the folder and into its `reports`."""
     tables, reports, settings = folder / "tables", folder / "reports", run.configuration.reports
     scores, items = tables / "scores.parquet", tables / "items.parquet" if with_items else None

@@ -59,7 +59,7 @@ def report_site(paths: Iterable[str | Path], output: str | Path, given: Given) -
     with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as name:
         folder = Path(name) / "site"
         folder.mkdir()
-        found = gather(paths, folder, given.strict, given.names)
+        found = gather(paths, folder, strict=given.strict, names=given.names)
         lines = [*found.lines]
         beside: Beside | None = None
         sheets: tuple[pd.DataFrame, pd.DataFrame] | None = None

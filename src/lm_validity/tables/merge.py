@@ -42,7 +42,7 @@ class Missing(NamedTuple):
 class Merger:
     """Reads a run's finished cells. With `partial`, missing cells are collected; without, they are an error."""
 
-    def __init__(self, run: Run, partial: bool = False):
+    def __init__(self, run: Run, *, partial: bool = False):
         self.run, self.partial = run, partial
         self.workspace = Workspace(run, also_aside=partial)
         self.grid, self.store, self.manifests = self.workspace.grid, self.workspace.store, self.workspace.manifests
@@ -153,7 +153,7 @@ class Merger:
         if self.run.benchmarks[cell.benchmark].variant_of:
             return False
         selection = SELECT_PROMPT.choice_for(self.grid, cell)
-        if selection is None or selection not in self.grid.batch_of:
+        if selection is None or selection not in self.grid.job_of:
             return True
         entry = self.manifests.entry(selection)
         return entry is not None and entry.status == "done" and entry.chosen["prompt"] == cell.prompt

@@ -5,6 +5,7 @@ not fit into the memory of a laptop. Columns are therefore read one at a time wi
 into numpy.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -98,7 +99,9 @@ class _Cells:
     """How the sorted rows of a benchmark fall into cells (model, checkpoint), each with the same
     documents."""
 
-    def __init__(self, path: Path, benchmark: str, codes: dict, order: np.ndarray):
+    def __init__(
+        self, path: Path, benchmark: str, codes: Mapping[str, tuple[np.ndarray, np.ndarray]], order: np.ndarray
+    ):
         self.where = f"{path}: benchmark {benchmark!r}"
         model, checkpoint, document = (codes[name][0][order] for name in ("model", "checkpoint", "doc_id"))
         self._names = {name: codes[name][1] for name in codes}
@@ -203,7 +206,7 @@ def _equal_or_null(column: pa.ChunkedArray, value: str) -> np.ndarray:
     if pa.types.is_null(column.type):
         return np.ones(len(column), dtype=bool)
     column = column.cast(pa.string()) if pa.types.is_dictionary(column.type) else column
-    return pc.fill_null(pc.equal(column, value), True).to_numpy(zero_copy_only=False).astype(bool)
+    return pc.fill_null(pc.equal(column, value), fill_value=True).to_numpy(zero_copy_only=False).astype(bool)
 
 
 def _codes(column: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
@@ -316,7 +319,12 @@ def _lengths(
 
 
 def _model_items(
-    cells: _Cells, index: int, progress: dict, correct: np.ndarray, lists: dict, tokens: np.ndarray | None
+    cells: _Cells,
+    index: int,
+    progress: Mapping[str, np.ndarray],
+    correct: np.ndarray,
+    lists: Mapping[str, np.ndarray | None],
+    tokens: np.ndarray | None,
 ) -> ModelItems:
     here = np.flatnonzero(cells.cell_models == cells.models[index])
     here = here[training_order(progress["iteration"][here], progress["tokens_b"][here])]

@@ -22,7 +22,7 @@ def report_rows(rows: pd.DataFrame, sheet: pd.DataFrame | None, notes: list[str]
     `notes` gets what was used and what was left out. Rows of benchmarks that the sheet does not list are untouched.
     """
     test = rows["split"].isna() | (rows["split"] == "test")
-    rows = rows[rows["selected"].fillna(True).astype(bool) & test]
+    rows = rows[rows["selected"].fillna(value=True).astype(bool) & test]
     listed = np.ones(len(rows), dtype=bool) if sheet is None else rows["benchmark"].isin(sheet["benchmark"]).to_numpy()
     kept = _one_count(_one_wording(rows[listed], notes), sheet, notes)
     return pd.concat([kept, rows[~listed]]).sort_index()

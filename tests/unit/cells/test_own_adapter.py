@@ -20,6 +20,7 @@ from lm_validity.cells.models.prefetch import check_unchanged, prefetch_model
 from lm_validity.config.sheets import read_models
 from lm_validity.errors import CellError, InputError
 from lm_validity.files import write_json
+from lm_validity.run.cell import models_of
 from lm_validity.run.workspace import Workspace
 from lm_validity.tables.merge import Merger
 
@@ -155,31 +156,84 @@ def put_adapters(workspace: Workspace, folder: Path) -> Workspace:
     return Workspace(run)
 
 
-def test_adapters_of_one_base_share_its_load(tmp_path, monkeypatch):
+@pytest.fixture
+def loads(monkeypatch) -> list[str]:
+    """The model of each load of weights."""
+    found: list[str] = []
+
+    def counted(*places, model_id, **options):
+        found.append(model_id)
+        return load_language_model(*places, model_id=model_id, **options)
+
+    monkeypatch.setattr(language_model, "load_language_model", counted)
+    return found
+
+
+def check_scores(workspace: Workspace, folder: Path, by: str, adapters: dict[str, str | None]) -> None:
+    """Each value of the column `by` has the log-likelihoods of its adapter alone, and no two are equal."""
+    Merger(workspace.run).write_items(folder)
+    found = pd.read_parquet(folder / "items.parquet").groupby(by)["choice_loglikelihoods"].first()
+    row = toy_rows("test")[0]
+    context = f"Question: what is the color of {row['name']}?\nAnswer:"
+    for name, adapter in adapters.items():
+        alone = load(folder / "model", adapter=adapter and folder / adapter)
+        expected = [
+            alone.loglikelihood([type("R", (), {"args": (context, f" {choice}")})()])[0][0] for choice in row["choices"]
+        ]
+        assert list(found[name]) == pytest.approx(expected, abs=1e-4)
+    assert len({tuple(values) for values in found}) == len(adapters) == len(found)
+
+
+def test_adapters_as_checkpoints_share_the_load_of_their_base(tmp_path, monkeypatch, loads):
     """The three differ, each is what it is alone, and the base was read once."""
     monkeypatch.chdir(tmp_path)
     workspace = start_run(tmp_path, studies=("signal",), rows=toy_rows)
     workspace = put_adapters(workspace, tmp_path)
-    loads = []
-    monkeypatch.setattr(
-        language_model, "load_language_model", lambda *a, **o: loads.append(a) or load_language_model(*a, **o)
-    )
     job = next(iter(workspace.grid.jobs.values()))
     assert len(workspace.grid.jobs) == 1 and len(job.cells) == 3
     run_all(workspace, "evaluate_model")
     assert len(loads) == 1
-    merger = Merger(workspace.run)
-    merger.write_items(tmp_path)
-    found = pd.read_parquet(tmp_path / "items.parquet").groupby("checkpoint")["choice_loglikelihoods"].first()
-    for checkpoint, adapter in (("first", "adapter1"), ("final", "adapter2"), ("untouched", None)):
-        alone = load(tmp_path / "model", adapter=adapter and tmp_path / adapter)
-        row = toy_rows("test")[0]
-        context = f"Question: what is the color of {row['name']}?\nAnswer:"
-        expected = [
-            alone.loglikelihood([type("R", (), {"args": (context, f" {choice}")})()])[0][0] for choice in row["choices"]
-        ]
-        assert list(found[checkpoint]) == pytest.approx(expected, abs=1e-4)
-    assert len({tuple(values) for values in found}) == 3
+    check_scores(workspace, tmp_path, "checkpoint", {"first": "adapter1", "final": "adapter2", "untouched": None})
+
+
+def put_rows(workspace: Workspace, folder: Path, **adapters: Path | None) -> Workspace:
+    """The run's model as several rows: an id, and the adapter on it."""
+    rows = [f"{model}\t{folder / 'model'}\t{adapter or ''}\tfloat32" for model, adapter in adapters.items()]
+    Path("models.tsv").write_text("\n".join(["model\tpath\tadapter\tdtype", *rows, ""]))
+    run = workspace.run
+    run.models.clear()
+    run.models.update(read_models("models.tsv", "toy"))
+    for model, row in run.models.items():
+        write_json(run.results / f"prefetch/models/{model}.json", prefetch_model(row))
+    return Workspace(run)
+
+
+def test_adapters_as_rows_share_the_load_of_their_base(tmp_path, monkeypatch, loads):
+    """As when each is alone, to the byte; one that cannot be loaded takes no other with it."""
+    monkeypatch.chdir(tmp_path)
+    before = start_run(tmp_path, studies=("signal",), rows=toy_rows)
+    base, other = tmp_path / "model", toy_model("gpt2", tmp_path / "other")
+    rows = {"m": None, **{f"m{seed}": write_adapter(base, tmp_path / f"adapter{seed}", seed) for seed in (1, 2)}}
+    workspace = put_rows(before, tmp_path, wrong=write_adapter(other, tmp_path / "unfit"), **rows)
+    (job,) = workspace.grid.jobs.values()
+    assert models_of(job) == ("wrong", *rows) and job.batch.endswith(".all-adapters.plain")
+    run_all(workspace, "evaluate_model")
+    entries = [workspace.manifests.entry(cell) for cell in job.cells]
+    assert {entry.cell.model for entry in entries if entry.status == "failed"} == {"wrong"}
+    assert loads == ["wrong", "m"]
+
+    done = {entry.folder: entry.sha256 for entry in entries if entry.status == "done"}
+    workspace = put_rows(before, tmp_path, **rows)
+    run_all(workspace, "evaluate_model")
+    assert loads == ["wrong", "m"], "what is left is in the store"
+    check_scores(workspace, tmp_path, "model", {"m": None, "m1": "adapter1", "m2": "adapter2"})
+    for folder in done:
+        workspace.store.remove(folder)
+    batching = {"evaluate_model": {"checkpoints": 1}}
+    workspace = put_rows(start_run(tmp_path, studies=("signal",), rows=toy_rows, batching=batching), tmp_path, **rows)
+    run_all(workspace, "evaluate_model")
+    assert loads == ["wrong", "m", "m", "m1", "m2"]
+    assert {folder: workspace.store.digest(folder) for folder in done} == done
 
 
 def test_an_adapter_is_prepared_like_any_model(tmp_path, monkeypatch):

@@ -108,7 +108,7 @@ def test_one_cell_a_job_is_named_by_its_cell(make_grid):
     grid = make_grid(batching={"finetune_adapter": {"benchmarks": 1, "learning_rates": 1}})
     cell = BenchmarkCell("finetune_adapter", "base", "x", None, "plain", "1e-5", 0)
     assert cell.name == "x.plain.lr1e-5.seed0"
-    assert grid.batch_of[cell] == cell.name
+    assert grid.job_of[cell].batch == cell.name
     assert grid.manifest_of(cell) == "results/run/cells/finetune_adapter/base/x.plain.lr1e-5.seed0.json"
 
 

@@ -61,4 +61,4 @@ def test_cells_stand_on_cells_of_the_run_and_of_earlier_rules(path, monkeypatch)
     grid, order = Grid(load_run(path)), list(RULES)
     for cell in grid.cells():
         for other in rule_of(cell).stands_on(grid, cell):
-            assert other in grid.batch_of and order.index(other.rule) < order.index(cell.rule)
+            assert other in grid.job_of and order.index(other.rule) < order.index(cell.rule)

@@ -76,19 +76,19 @@ def test_percentages_are_said(read):
     text = "model,x\na,50\nb,0.75\n"
     with pytest.raises(InputError, match="row 2, column 'x': 50 is not a fraction"):
         read(text)
-    assert by_cell(read(text, percent=True)) == {("a", "x"): 0.5, ("b", "x"): 0.0075}
-    assert by_cell(read(text, as_is=True)) == {("a", "x"): 50, ("b", "x"): 0.75}
+    assert by_cell(read(text, unit="percentages")) == {("a", "x"): 0.5, ("b", "x"): 0.0075}
+    assert by_cell(read(text, unit="neither")) == {("a", "x"): 50, ("b", "x"): 0.75}
     with pytest.raises(InputError, match="1100 is not a percentage"):
-        read("model,x\na,1100\n", percent=True)
+        read("model,x\na,1100\n", unit="percentages")
     with pytest.raises(InputError, match="is not a fraction"):
         read("model,x\na,-0.5\n")
     long = "model,benchmark,value,stderr\na,x,50,2\n"
-    assert read(long, percent=True)[["value", "stderr"]].iloc[0].tolist() == [0.5, 0.02]
+    assert read(long, unit="percentages")[["value", "stderr"]].iloc[0].tolist() == [0.5, 0.02]
 
 
 def test_what_is_left_out_is_said(read):
     log = ImportLog()
-    read("model,type,x,raw,average\na,base,50,.5,50\nb,,60,,60\n", log, percent=True)
+    read("model,type,x,raw,average\na,base,50,.5,50\nb,,60,,60\n", log, unit="percentages")
     assert "Columns that are no numbers throughout, left out: type." in log.notes
     assert any("average" in note and "--scores" in note for note in log.notes)
     assert any("At most 1% throughout" in note and "raw" in note for note in log.notes)

@@ -33,7 +33,7 @@ def imported(tmp_path):
         for name, content in files.items():
             put(tmp_path / "in", name, content)
         names = {(tmp_path / "in" / path).resolve(): name for path, name in (names or {}).items()}
-        _, log = import_lm_eval([tmp_path / "in"], tmp_path / "out", strict, names)
+        _, log = import_lm_eval([tmp_path / "in"], tmp_path / "out", strict=strict, names=names)
         return read_scores(tmp_path / "out" / "scores.parquet"), log
 
     return make

@@ -4,6 +4,7 @@ import contextlib
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 # load: reading weights; train: forward and backward; validation and test: scoring of that split
 PHASES = ("load", "train", "validation", "test")
@@ -51,6 +52,6 @@ class Counters:
     def _totals(self) -> dict[str, int]:
         return {key: value for key, value in vars(self).items() if key != "by_phase"}
 
-    def to_json(self) -> dict:
+    def to_json(self) -> dict[str, Any]:
         """Totals, and under `by_phase` those of each phase that are not zero."""
         return self._totals() | {"by_phase": {name: dict(counts) for name, counts in sorted(self.by_phase.items())}}

@@ -1,6 +1,7 @@
 """Writing answers token by token: when a row is over, what a broken logit is, and lm-eval's words for sampling."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 import transformers
@@ -44,7 +45,7 @@ class WatchLogits(transformers.LogitsProcessor):
         return scores
 
 
-def sampling_options(options: dict) -> dict:
+def sampling_options(options: dict[str, Any]) -> dict[str, Any]:
     """A task's generation options for transformers, by lm-eval's rule: greedy where no temperature is set, or 0."""
     options = {"temperature": 0.0} | options
     if options["temperature"] == 0.0 and options.get("do_sample") is None:

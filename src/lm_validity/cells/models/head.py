@@ -27,7 +27,7 @@ def narrowed_head(model: torch.nn.Module, batch: torch.Tensor, position: torch.T
     What a model does to its logits after the head (soft-capping, scaling) it does to these.
     """
 
-    def select(module: torch.nn.Module, arguments: tuple) -> tuple:
+    def select(module: torch.nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         hidden, *others = arguments
         rows, places = (each.to(hidden.device, non_blocking=True) for each in (batch, position))
         return (hidden[rows, places].unsqueeze(0), *others)

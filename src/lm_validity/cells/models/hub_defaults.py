@@ -9,7 +9,7 @@ import datetime
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 CHAT_DATE = datetime.date(2024, 7, 26)  # which Llama 3.2's template itself falls back to
 # of a generation_config.json; the ones for sampling change no greedy answer
@@ -59,7 +59,7 @@ def ignored_generation_settings(folder: Path) -> list[str]:
     return sorted(name for name in set_there if name not in (*TOKENS, *HARMLESS))
 
 
-def adapts_otherwise(configuration: dict) -> bool:
+def adapts_otherwise(configuration: dict[str, Any]) -> bool:
     """Whether all-linear means other weights of this config.json's model than all of its linear layers: experts too, no
     routers, no towers for images or sounds, no state-space layers that kernels read past."""
     parts = [part for part in (configuration, configuration.get("text_config")) if isinstance(part, dict)]
@@ -73,7 +73,7 @@ def adapts_otherwise(configuration: dict) -> bool:
     )
 
 
-def position_switch(configuration: dict) -> int | None:
+def position_switch(configuration: dict[str, Any]) -> int | None:
     """The length beyond which this config.json's model encodes positions by the longest text of a batch (longrope,
     dynamic scaling); None where it never does."""
     for part in (configuration, configuration.get("text_config") or {}):
@@ -89,7 +89,7 @@ def position_switch(configuration: dict) -> int | None:
     return None
 
 
-def _read_json(path: Path) -> dict:
+def _read_json(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -97,7 +97,7 @@ class LanguageModel(SharedContextLM):
             model.generation_config = transformers.GenerationConfig(**tokens)
         self.max_generated_tokens = max_generated_tokens
         self.generation_cache = generation_cache
-        self.writer: Callable[[list], list[str]] | None = None  # another backend for answers, e.g. vLLM
+        self.writer: Callable[[list[Instance]], list[str]] | None = None  # another backend for answers, e.g. vLLM
         if window_prefix == "auto":  # the same test by which lm-eval adds BOS to every other request of Gemma's
             window_prefix = "every" if "gemma" in getattr(model.config, "model_type", "") else "once"
         self.window_prefix: WindowPrefix = window_prefix
@@ -192,7 +192,7 @@ class LanguageModel(SharedContextLM):
         with self._scoring_fits():
             return self._loglikelihood_tokens(encoded)
 
-    def _scoring_fits(self) -> contextlib.AbstractContextManager:
+    def _scoring_fits(self) -> contextlib.AbstractContextManager[None]:
         return must_fit(self.model_id, "one text to score", f"{MORE_MEMORY}, or lower evaluation.max_length.")
 
     def loglikelihood_rolling(self, requests: list[Instance], disable_tqdm: bool = True) -> list[float]:

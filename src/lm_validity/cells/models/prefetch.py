@@ -9,6 +9,7 @@ import hashlib
 import json
 import logging
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +34,7 @@ ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken")
 
 
-def prefetch_model(model: Model, chat: bool = True, causal: bool = True) -> dict:
+def prefetch_model(model: Model, chat: bool = True, causal: bool = True) -> dict[str, Any]:
     """Fetch (or find) a model with its checkpoints; the record that jobs read.
 
     chat: whether instruction-tuned models are asked in their chat template, which must then be there. causal: whether
@@ -84,7 +85,7 @@ def prefetch_model(model: Model, chat: bool = True, causal: bool = True) -> dict
     }
 
 
-def _checkpoint_record(model: Model, point: Checkpoint, folder: Path, sha: str | None, digest: str) -> dict:
+def _checkpoint_record(model: Model, point: Checkpoint, folder: Path, sha: str | None, digest: str) -> dict[str, Any]:
     place = folder / (point.subfolder or "")
     if not any(place.glob("*.safetensors")):
         raise InputError(
@@ -110,7 +111,7 @@ def _checkpoint_record(model: Model, point: Checkpoint, folder: Path, sha: str |
 _OR_CHECKPOINTS = {"path": "", "adapter": ", or in its sheet of checkpoints"}
 
 
-def _adapter_record(model: Model, adapter: str) -> dict:
+def _adapter_record(model: Model, adapter: str) -> dict[str, Any]:
     """Fetch (or find) an adapter of the user's. `tokenizer`: digest of its own, null where it has none."""
     path, revision = split_revision(adapter)
     alone = model.model_copy(update={"path": path, "revision": revision, "checkpoints": (FINAL,)})
@@ -124,7 +125,7 @@ def _adapter_record(model: Model, adapter: str) -> dict:
     return {"path": str(folder), "revision": sha, "digest": digest, "files": None, "tokenizer": tokenizer} | local
 
 
-def _read_adapter(where: str, folder: Path) -> dict:
+def _read_adapter(where: str, folder: Path) -> dict[str, Any]:
     """An adapter's configuration. Raises InputError where the folder does not hold a LoRA adapter in safetensors."""
     try:
         configuration = json.loads((folder / ADAPTER_FILES[0]).read_text(encoding="utf-8"))
@@ -153,7 +154,7 @@ def file_states(folder: Path) -> dict[str, list[int]]:
     return {path.name: [state.st_size, state.st_mtime_ns] for path, state in found.items()}
 
 
-def check_unchanged(model: str, point: dict) -> None:
+def check_unchanged(model: str, point: dict[str, Any]) -> None:
     """Raise InputError where a local model's files, or its adapter's, are not those its recorded digest is of."""
     if "adapter" in point:
         check_unchanged(model, point["adapter"] | {"subfolder": None})
@@ -240,7 +241,7 @@ def _hub_snapshot(model: Model, revision: str | None, column: str = "path") -> t
     return folder, information.sha, information.sha
 
 
-def files_to_fetch(path: str, information: Any, folders: tuple[str, ...] = ("",)) -> list:
+def files_to_fetch(path: str, information: Any, folders: tuple[str, ...] = ("",)) -> list[Any]:
     """The wanted files of a hub model's `model_info` that are not in the local cache yet."""
     from huggingface_hub import try_to_load_from_cache
 
@@ -252,7 +253,7 @@ def files_to_fetch(path: str, information: Any, folders: tuple[str, ...] = ("",)
     ]
 
 
-def _verify(where: str, folder: Path, files: list, new: set[str]) -> None:
+def _verify(where: str, folder: Path, files: Sequence[Any], new: set[str]) -> None:
     """Every file has the hub's size; what was downloaded just now also its sha256, where the hub states one."""
     for file in files:
         path = folder / file.rfilename
@@ -269,7 +270,7 @@ def _wanted(name: str, folders: tuple[str, ...]) -> bool:
     return f"{folder}/" * bool(folder) in folders and any(Path(file).match(pattern) for pattern in MODEL_FILES)
 
 
-def _read_configuration(model: Model, folder: Path, causal: bool) -> dict:
+def _read_configuration(model: Model, folder: Path, causal: bool) -> dict[str, Any]:
     if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
         raise InputError(
             f"model {model.model!r}: {model.path} is a PEFT adapter, not a model.",

@@ -6,6 +6,7 @@ import os
 import platform
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -36,7 +37,7 @@ def versions() -> dict[str, str | None]:
     return found
 
 
-def machine(device: torch.device) -> dict:
+def machine(device: torch.device) -> dict[str, Any]:
     """The computer and the device: host, processor, threads, GPU with driver and CUDA, Slurm job, git commit."""
     found = {
         "host": platform.node(),

@@ -183,7 +183,7 @@ class SharedContextLM(HFLM):
         """Positions whose logits are computed at a time, or None where the head cannot be had by itself."""
         return part_positions(self.model) if self.narrows_head() and self._splits else None
 
-    def describe_scorer(self) -> dict:
+    def describe_scorer(self) -> dict[str, Any]:
         """For a sidecar: the way asked for, those that are exact on this model (null before the first use), and the
         tokens of a batch that memory allowed, where they were fewer than asked for."""
         found = None if self._allowed is None else sorted(self._allowed)

@@ -160,7 +160,7 @@ class _Wanted:
         return Scores(torch.cat(values, 1), np.concatenate(found_places), self._requests, padded, len(self.batch))
 
     def _logits(
-        self, model: torch.nn.Module, forward: Forward, part: int | None, inputs: dict
+        self, model: torch.nn.Module, forward: Forward, part: int | None, inputs: dict[str, Any]
     ) -> Iterator[tuple[int, torch.Tensor]]:
         """First position and logits (positions, vocabulary) of one part after another."""
         count = len(self.batch)

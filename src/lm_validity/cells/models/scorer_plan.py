@@ -120,7 +120,7 @@ def plant(requests: Sequence[Request], max_length: int) -> tuple[list[Tree], lis
     Contexts are compared after truncation, so choices that lose different numbers of tokens share nothing.
     """
     trees: dict[tuple[int, ...], Tree] = {}
-    children: dict[tuple[int, ...], dict] = {}
+    children: dict[tuple[int, ...], dict[tuple[int, int], int]] = {}
     truncated = []
     for number, (_, whole_context, continuation) in enumerate(requests):
         context, continuation = truncate(whole_context, continuation, max_length)

@@ -6,7 +6,7 @@ compute gradients on a fake `cuda`, so the device is one of torch's Python backe
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -73,11 +73,11 @@ class _Pretended(FakeTensorMode):
         _check_generator(kwargs)
         return self._remembered(func, types, args, kwargs)
 
-    def _checked(self, indexed: torch.Tensor, by: list) -> list:
+    def _checked(self, indexed: torch.Tensor, by: Sequence[torch.Tensor | None]) -> list[torch.Tensor | None]:
         """What a tensor is indexed by; of masks, as many places as they may have."""
         if place_of(indexed).type == "cpu" and any(one is not None and place_of(one).type == KIND for one in by):
             raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
-        found = []
+        found: list[torch.Tensor | None] = []
         for one in by:
             if one is None or one.dtype != torch.bool:
                 found.append(one)
@@ -96,7 +96,7 @@ def _places(mask: torch.Tensor) -> int:
     return mask.numel() // (mask.shape[0] if mask.dim() > 1 else 1)
 
 
-def _check_generator(kwargs: dict) -> None:
+def _check_generator(kwargs: dict[str, Any]) -> None:
     """Fail as a GPU would where random numbers are to come from the host's generator (see `stand_ins`)."""
     if kwargs.pop("generator", None) is not None:
         raise RuntimeError(f"Expected a {KIND!r} device type for generator but found 'cpu'")
@@ -139,7 +139,7 @@ class _Guard(registration._DummyDeviceGuard):
 
 
 @cache
-def _register() -> tuple:
+def _register() -> tuple[object, ...]:
     """Make the device known to torch, once a process; what is returned must be kept, torch does not."""
     kept = _Module(), _Guard(), registration._DummyPrivateUse1Hook()
     registration._setup_privateuseone_for_python_backend(

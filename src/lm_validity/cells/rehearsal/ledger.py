@@ -43,7 +43,7 @@ class Ledger(TorchDispatchMode):
         self.launches: Counter[str] = Counter()
         self.host_reads: Counter[str] = Counter()
         self.flops: Counter[torch.dtype] = Counter()
-        self._storages: dict[int, tuple[int | None, int, weakref.ref]] = {}
+        self._storages: dict[int, tuple[int | None, int, weakref.ref[torch.UntypedStorage]]] = {}
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:

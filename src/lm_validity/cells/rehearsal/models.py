@@ -2,7 +2,9 @@
 
 import copy
 import math
+from collections.abc import Sequence
 from functools import cache
+from typing import Any
 
 import torch
 import transformers
@@ -24,7 +26,7 @@ _PERIODS: tuple[str, ...] = (
 _PERIODS += ("decoder_sparse_step", "interleave_moe_layer_step", "no_rope_layer_interval", "moe_every_n_layers")
 
 
-def causal_config(name: str, values: dict) -> transformers.PretrainedConfig:
+def causal_config(name: str, values: dict[str, Any]) -> transformers.PretrainedConfig:
     """The configuration of a config.json. Raises InputError where it is not that of a causal language model."""
     wrong = why_not_causal(values)
     if wrong is not None:
@@ -51,7 +53,7 @@ def rehearsed_depths(config: transformers.PretrainedConfig) -> tuple[int, ...]:
     return (shallow, deep) if deep < layers else (layers,)
 
 
-def _period(values: list) -> int:
+def _period(values: Sequence[object]) -> int:
     """After how many layers a list repeats itself, its beginning left out."""
     values = values[_prefix(values) :]
     for period in range(1, len(values)):
@@ -60,7 +62,7 @@ def _period(values: list) -> int:
     return max(1, len(values))
 
 
-def _prefix(values: list) -> int:
+def _prefix(values: Sequence[object]) -> int:
     """Layers at the beginning that differ from a uniform rest, e.g. dense ones before a mixture of experts."""
     first = next((place for place, one in enumerate(values) if one != values[0]), 0)
     return first if first and len({str(one) for one in values[first:]}) == 1 and first * 2 < len(values) else 0

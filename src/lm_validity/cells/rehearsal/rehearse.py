@@ -77,7 +77,9 @@ def _extended(depths: tuple[int, ...], measured: list[Figures], layers: int) -> 
     return {key: few[key] + (many[key] - few[key]) / (deep - shallow) * (layers - shallow) for key in few}
 
 
-def _measure(config: transformers.PretrainedConfig, name: str, settings: dict) -> tuple[Figures, dict]:
+def _measure(
+    config: transformers.PretrainedConfig, name: str, settings: Mapping[str, Any]
+) -> tuple[Figures, dict[str, Any]]:
     """(figures, notes) of one depth."""
     with pretended_gpus() as ledger:
         lm = models.pretend_model(

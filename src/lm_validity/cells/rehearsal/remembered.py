@@ -73,7 +73,7 @@ class Remembered:
         ]
         return wrapped[0] if isinstance(seen, torch.Tensor) else wrapped
 
-    def _made(self, noted: object, args: tuple, kwargs: dict) -> object:
+    def _made(self, noted: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
         if isinstance(noted, _New):
             empty = torch.empty_strided(noted.shape, noted.stride, dtype=noted.dtype, device="meta")
             return FakeTensor(self._mode, empty, noted.device)
@@ -97,7 +97,7 @@ def _described(value: object) -> object:
     raise _Unknown
 
 
-def _noted(result: object, args: tuple, kwargs: dict) -> object:
+def _noted(result: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
     """How an answer is made again. Raises _Unknown where it shares memory with something given."""
     if isinstance(result, list | tuple):
         return tuple(_noted(one, args, kwargs) for one in result)
@@ -105,7 +105,7 @@ def _noted(result: object, args: tuple, kwargs: dict) -> object:
         if isinstance(result, torch.Tensor):
             raise _Unknown
         return result
-    given = [*enumerate(args), *kwargs.items()]
+    given: list[tuple[int | str, object]] = [*enumerate(args), *kwargs.items()]
     for where, one in given:
         if one is result:
             return _Given(where)

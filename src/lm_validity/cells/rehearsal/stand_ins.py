@@ -26,7 +26,7 @@ def installed(kind: str, ledger: Ledger) -> Iterator[None]:
         """Rows here are never several texts behind each other; a GPU would be asked."""
         ledger.host_reads["packed sequences"] += position_ids.device.type == kind
 
-    def to_list(tensor: torch.Tensor) -> list:
+    def to_list(tensor: torch.Tensor) -> list[Any]:
         """One copy to the host, which is a read for each number of a fake tensor."""
         return tensor.cpu().tolist()
 

@@ -1,9 +1,11 @@
 """The texts of a benchmark's test documents, for filters that read them and for scoring what a filter keeps."""
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
+from lm_validity.cells.tasks.groups import Document
 from lm_validity.cells.tasks.tasks import FEWSHOT_SEED, AnyTask, Documents, gold_choice, subject_of, task_of, tasks_in
 from lm_validity.tables.schema import DOCUMENTS, write_table
 
@@ -21,7 +23,7 @@ def write_documents(benchmark: str, task: AnyTask, documents: Documents, path: P
     write_table(pd.DataFrame(rows, columns=DOCUMENTS.names), DOCUMENTS, path)
 
 
-def _describe(task: AnyTask, doc: dict) -> dict:
+def _describe(task: AnyTask, doc: Document) -> dict[str, Any]:
     own = task_of(task, doc)
     prefix = own.doc_to_prefix(doc)
     prompt = own.fewshot_context(doc, num_fewshot=own.config.num_fewshot or 0, gen_prefix=prefix)

@@ -238,9 +238,9 @@ def _score(lm: LanguageModel, prepared: PreparedRequests) -> dict[str, list[Any]
     return dict(values)
 
 
-def _by_task(prepared: PreparedRequests) -> dict[str, tuple[Task, list]]:
+def _by_task(prepared: PreparedRequests) -> dict[str, tuple[Task, list[tuple[Instance, ...]]]]:
     """Requests of each task, by name, in the documents' order; one entry unless the task is a group."""
-    found: dict[str, tuple[Task, list]] = {}
+    found: dict[str, tuple[Task, list[tuple[Instance, ...]]]] = {}
     for doc, group in zip(prepared.documents.docs, prepared.requests, strict=True):
         own = task_of(prepared.task, doc)
         found.setdefault(own.config.task, (own, []))[1].append(group)

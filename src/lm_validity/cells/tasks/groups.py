@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeAlias
 
 from lm_eval.api.group import Group
 from lm_eval.api.task import Task
@@ -17,6 +17,8 @@ from lm_eval.api.task import Task
 from lm_validity.cells.lm_eval_internals import GROUP_FIELD_NAMES, Entry, Kind, TaskFactory, TaskIndex, load_yaml
 from lm_validity.cells.models.quiet import errors_only
 from lm_validity.errors import InputError
+
+Document: TypeAlias = dict[str, Any]  # a row of a data set, by column
 
 _KINDS = ("training", "validation", "test")
 
@@ -27,7 +29,7 @@ class Expansion:
 
     group_files: list[Path] = field(default_factory=list)
     tags: set[str] = field(default_factory=set)
-    tasks: list[tuple[Entry, dict]] = field(default_factory=list)
+    tasks: list[tuple[Entry, dict[str, Any]]] = field(default_factory=list)
 
 
 def read_index(folders: Iterable[Path]) -> dict[str, Entry]:
@@ -43,7 +45,7 @@ def expand(name: str, index: Mapping[str, Entry]) -> Expansion:
     return found
 
 
-def _expand(name: str, index: Mapping[str, Entry], overrides: dict, found: Expansion) -> None:
+def _expand(name: str, index: Mapping[str, Entry], overrides: dict[str, Any], found: Expansion) -> None:
     entry = index[name]
     if entry.kind == Kind.TAG:
         found.tags.add(name)
@@ -57,7 +59,9 @@ def _expand(name: str, index: Mapping[str, Entry], overrides: dict, found: Expan
         found.tasks.append((entry, overrides))
 
 
-def _expand_members(config: Mapping, index: Mapping[str, Entry], overrides: dict, found: Expansion) -> None:
+def _expand_members(
+    config: Mapping[str, Any], index: Mapping[str, Entry], overrides: dict[str, Any], found: Expansion
+) -> None:
     own = {key: value for key, value in config.items() if key not in GROUP_FIELD_NAMES} | overrides
     for item in config.get("task") or ():
         if isinstance(item, str):
@@ -142,12 +146,12 @@ def _split_kinds(task: Task) -> list[str]:
     return [kind for kind, has_docs in has.items() if has_docs()]
 
 
-class GroupDocument(dict):
+class GroupDocument(Document):
     """A document of a group, equal to the task's own; `member` names the task."""
 
     __slots__ = ("member",)
 
-    def __init__(self, document: Mapping, member: str):
+    def __init__(self, document: Mapping[str, Any], member: str):
         super().__init__(document)
         self.member: str = member
 
@@ -155,7 +159,7 @@ class GroupDocument(dict):
 class GroupRows(Sequence[GroupDocument]):
     """The documents of a group's tasks one after the other."""
 
-    def __init__(self, parts: Mapping[str, Sequence[dict]]):
+    def __init__(self, parts: Mapping[str, Sequence[Document]]):
         self._names, self._parts = list(parts), list(parts.values())
         self._ends = list(accumulate(len(part) for part in self._parts))
 

@@ -8,6 +8,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.task import Task
 
 from lm_validity.cells.models.language_model import LanguageModel
+from lm_validity.cells.tasks.groups import Document
 from lm_validity.cells.tasks.tasks import AnyTask, Documents, gold_choice, subject_of, task_of
 
 # metrics whose per-document value is the pair (gold, predicted)
@@ -41,7 +42,7 @@ def describe_items(
     return items.astype({"gold": "Int64"})
 
 
-def _choice_item(lm: LanguageModel, task: Task, doc: dict, group: tuple[Instance, ...]) -> dict:
+def _choice_item(lm: LanguageModel, task: Task, doc: Document, group: tuple[Instance, ...]) -> dict[str, Any]:
     choices = task.doc_to_choice(doc)
     conditional, unconditional = group[: len(choices)], group[len(choices) :]
     return {
@@ -54,7 +55,7 @@ def _choice_item(lm: LanguageModel, task: Task, doc: dict, group: tuple[Instance
     }
 
 
-def _rolling_item(lm: LanguageModel, task: Task, doc: dict, group: tuple[Instance, ...]) -> dict:
+def _rolling_item(lm: LanguageModel, task: Task, doc: Document, group: tuple[Instance, ...]) -> dict[str, Any]:
     (text,) = group[0].args
     return {
         "choice_loglikelihoods": [loglikelihood_of(group[0])],
@@ -64,7 +65,7 @@ def _rolling_item(lm: LanguageModel, task: Task, doc: dict, group: tuple[Instanc
     }
 
 
-def _response_item(lm: LanguageModel, task: Task, doc: dict, group: tuple[Instance, ...]) -> dict:
+def _response_item(lm: LanguageModel, task: Task, doc: Document, group: tuple[Instance, ...]) -> dict[str, Any]:
     return {"response": group[0].resps[0]}
 
 

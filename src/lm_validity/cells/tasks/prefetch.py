@@ -3,8 +3,11 @@
 import hashlib
 import json
 import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from lm_validity.cells.tasks.corpora import write_corpus_task
+from lm_validity.cells.tasks.groups import Document
 from lm_validity.cells.tasks.tasks import fewshot_digest, find_task, load_task, rows
 from lm_validity.config.sheets import Benchmark
 from lm_validity.errors import InputError, nearest
@@ -12,7 +15,7 @@ from lm_validity.errors import InputError, nearest
 log = logging.getLogger(__name__)
 
 
-def prefetch_benchmark(row: Benchmark) -> dict:
+def prefetch_benchmark(row: Benchmark) -> dict[str, Any]:
     """Find the benchmark's lm-eval task (a corpus's: write it), load its data into the local cache, check the sheet."""
     if row.corpus:
         write_corpus_task(row)
@@ -58,7 +61,7 @@ def _check_direction(where: str, row: Benchmark, stated: bool | None) -> None:
         )
 
 
-def _documents_digest(documents: dict) -> str:
+def _documents_digest(documents: Mapping[str, Sequence[Document]]) -> str:
     """sha256 over all documents: the splits are made anew when the data change."""
     digest = hashlib.sha256()
     for kind, found in documents.items():

@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
+from typing import Any
 
 import lm_eval
 import lm_eval.api.metrics  # fills the registries of metrics that are read below
@@ -68,13 +69,13 @@ class TaskRecord:
     def group_paths(self) -> list[Path]:
         return [root_of(include_path) / file for include_path, file in self.group_files]
 
-    def to_json(self) -> dict:
+    def to_json(self) -> dict[str, Any]:
         members = [member.to_json() for member in self.members]
         files = [list(file) for file in self.group_files]
         return {**asdict(self), "metrics": list(self.metrics), "members": members, "group_files": files}
 
     @classmethod
-    def from_json(cls, value: dict) -> "TaskRecord":
+    def from_json(cls, value: dict[str, Any]) -> "TaskRecord":
         """The record in `value`, which may hold other keys beside it."""
         own = {entry.name: value[entry.name] for entry in fields(cls) if entry.name in value}
         own["metrics"] = tuple(own["metrics"])
@@ -245,7 +246,7 @@ def _folders_naming(names: Iterable[str], folder: Path) -> list[Path]:
     return [folder] if folder in found else sorted(found)
 
 
-def _record(task: str, path: Path, overrides: Mapping, include_path: str | None) -> TaskRecord:
+def _record(task: str, path: Path, overrides: Mapping[str, Any], include_path: str | None) -> TaskRecord:
     root = root_of(include_path)
     try:
         config = load_yaml(path, resolve_func=False) | overrides
@@ -329,12 +330,12 @@ def _place(path: Path, include_path: str | Path | None) -> tuple[str | None, str
     return None, path.relative_to(PACKAGE).as_posix()
 
 
-def _version(config: Mapping) -> str | None:
+def _version(config: Mapping[str, Any]) -> str | None:
     metadata = config.get("metadata")
     return str(metadata["version"]) if isinstance(metadata, dict) and "version" in metadata else None
 
 
-def _directions(config: dict) -> dict[str, bool | None]:
+def _directions(config: dict[str, Any]) -> dict[str, bool | None]:
     """Metric names of a YAML task and whether higher is better, by lm-eval's rules for what is left out; None where
     lm-eval does not know the metric."""
     entries = config.get("metric_list")
@@ -352,7 +353,7 @@ def _directions(config: dict) -> dict[str, bool | None]:
     return directions
 
 
-def _check_supported(task: str, config: dict, output_type: str | None) -> None:
+def _check_supported(task: str, config: dict[str, Any], output_type: str | None) -> None:
     if output_type not in OUTPUT_TYPES:
         raise InputError(
             f"{task}: its output type {output_type!r} is not supported.",

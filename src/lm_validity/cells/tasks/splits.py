@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from lm_validity.cells.tasks.groups import TaskGroup
+from lm_validity.cells.tasks.groups import Document, TaskGroup
 from lm_validity.cells.tasks.tasks import KINDS, AnyTask, Documents, address_of, fetch_documents, rows, task_of
 from lm_validity.errors import CellError, InputError
 
@@ -53,12 +53,12 @@ class Split:
         lines = "".join(f"{address} {found}\n" for address, found in pairs)
         return hashlib.sha256(lines.encode()).hexdigest()
 
-    def to_json(self) -> dict:
+    def to_json(self) -> dict[str, Any]:
         record = asdict(self) | {"digest": self.digest, "documents": len(self.addresses)}
         return record | {"addresses": list(self.addresses), "hashes": list(self.hashes)}
 
     @classmethod
-    def from_json(cls, record: dict) -> "Split":
+    def from_json(cls, record: dict[str, Any]) -> "Split":
         """Raises CellError where the stored digest is not that of the stored documents."""
         fields = {key: value for key, value in record.items() if key not in ("digest", "documents")}
         split = cls(**fields | {"addresses": tuple(fields["addresses"]), "hashes": tuple(fields["hashes"])})
@@ -133,7 +133,7 @@ def documents(task: AnyTask, split: Split) -> Documents:
 
 
 # Rows that may become part of a split: lm-eval's kind, its documents, and the order in which they are tried.
-Candidates = tuple[str, Sequence[dict], np.ndarray]
+Candidates = tuple[str, Sequence[Document], np.ndarray]
 
 
 class _Sources(NamedTuple):
@@ -178,7 +178,7 @@ def _sources(task: AnyTask, seed: int, test_only: bool) -> _Sources:
     return _Sources("8:1:1 of the one split", cut)
 
 
-def _rows(task: AnyTask, kind: str) -> Sequence[dict[str, Any]]:
+def _rows(task: AnyTask, kind: str) -> Sequence[Document]:
     """`rows` of a kind that the task has."""
     found = rows(task, kind)
     assert found is not None, kind
@@ -192,7 +192,7 @@ def _carved(task: AnyTask, kind: str, seed: int) -> dict[str, Candidates]:
     return {"train": (kind, docs, order[:border]), "validation": (kind, docs, order[border:])}
 
 
-def _permutation(seed: int, split: str, docs: Sequence) -> np.ndarray:
+def _permutation(seed: int, split: str, docs: Sequence[Document]) -> np.ndarray:
     return np.random.default_rng([seed, KINDS.index(split)]).permutation(len(docs))
 
 
@@ -266,7 +266,7 @@ def _check_overlap(name: str, split: str, chosen: _Chosen, allow_overlap: bool) 
         )
 
 
-def _rendered_digest(task: AnyTask, doc: dict) -> str:
+def _rendered_digest(task: AnyTask, doc: Document) -> str:
     """sha256 of what scoring and training read of a document: text, choices, target, prefix, description."""
     task = task_of(task, doc)
     rendering = {
@@ -283,7 +283,7 @@ def _rendered_digest(task: AnyTask, doc: dict) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
-def _normalised_text(task: AnyTask, doc: dict) -> str:
+def _normalised_text(task: AnyTask, doc: Document) -> str:
     """The question with its choices in sorted order (of a corpus: the text), without what re-typing changes:
     Unicode form, case, white space. The answer is not part of it."""
     task = task_of(task, doc)
@@ -299,7 +299,7 @@ def _normalised_text(task: AnyTask, doc: dict) -> str:
     return re.sub(r"\s+", " ", normalised).strip()
 
 
-def _identity(doc: dict) -> str | None:
+def _identity(doc: Document) -> str | None:
     """The document's own id. Numbers do not count: data sets number the rows of each split from zero."""
     found = doc.get("id")
     return found if isinstance(found, str) and found.strip() and not found.strip().isdigit() else None

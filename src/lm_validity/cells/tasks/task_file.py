@@ -1,6 +1,7 @@
 """A task or group of tasks in a YAML file of the user's own: what a row of the benchmarks sheet has to say of it."""
 
 from pathlib import Path
+from typing import Any
 
 from lm_validity.cells.lm_eval_internals import load_yaml
 from lm_validity.cells.tasks.records import TaskRecord, build_task, find_task
@@ -42,7 +43,7 @@ def _trains(record: TaskRecord) -> bool:
     return bool(config.get("training_split"))
 
 
-def _read(path: Path) -> dict:
+def _read(path: Path) -> dict[str, Any]:
     try:
         return load_yaml(path, resolve_func=False)
     except Exception as error:  # whatever the parser and what it includes raise

@@ -11,7 +11,15 @@ from lm_eval.api.task import Task
 
 from lm_validity.cells.lm_eval_internals import add_metric, has_metric, remember_templates
 from lm_validity.cells.models.quiet import errors_only
-from lm_validity.cells.tasks.groups import GroupDocument, GroupRows, TaskGroup, build_group, member_of, task_of
+from lm_validity.cells.tasks.groups import (
+    Document,
+    GroupDocument,
+    GroupRows,
+    TaskGroup,
+    build_group,
+    member_of,
+    task_of,
+)
 from lm_validity.cells.tasks.records import (
     TaskRecord,
     build_task,
@@ -41,7 +49,7 @@ class Documents:
     task: str
     split: str
     addresses: tuple[str, ...]
-    docs: tuple[dict, ...]
+    docs: tuple[Document, ...]
 
     def __len__(self) -> int:
         return len(self.docs)
@@ -84,7 +92,7 @@ def tasks_in(task: AnyTask) -> dict[str, Task]:
     return task.members if isinstance(task, TaskGroup) else {task.config.task: task}
 
 
-def rows(task: AnyTask, kind: str) -> Sequence[dict] | None:
+def rows(task: AnyTask, kind: str) -> Sequence[Document] | None:
     """lm-eval's documents of one kind (`train`, `validation`, `test`), or None where the task has none.
 
     Of a group: those of its tasks one after the other, or None where one of them has none.
@@ -104,7 +112,7 @@ def rows(task: AnyTask, kind: str) -> Sequence[dict] | None:
     return documents if hasattr(documents, "__getitem__") else list(documents)
 
 
-def address_of(documents: Sequence[dict], kind: str, number: int) -> str:
+def address_of(documents: Sequence[Document], kind: str, number: int) -> str:
     """The address of a row of `rows(task, kind)`."""
     return documents.address(kind, number) if isinstance(documents, GroupRows) else f"{kind}:{number}"
 
@@ -119,12 +127,12 @@ def fetch_documents(task: AnyTask, split: str, addresses: Iterable[str]) -> Docu
     return Documents(task.config.task, split, addresses, tuple(found[address] for address in addresses))
 
 
-def _fetch_from_members(group: TaskGroup, split: str, addresses: tuple[str, ...]) -> dict[str, dict]:
+def _fetch_from_members(group: TaskGroup, split: str, addresses: tuple[str, ...]) -> dict[str, Document]:
     wanted: dict[str, list[str]] = {}
     for address in addresses:
         member, _, own = address.rpartition("/")
         wanted.setdefault(member, []).append(own)
-    found: dict[str, dict] = {}
+    found: dict[str, Document] = {}
     for name, addressed in wanted.items():
         if name not in group.members:
             raise InputError(
@@ -135,12 +143,12 @@ def _fetch_from_members(group: TaskGroup, split: str, addresses: tuple[str, ...]
     return found
 
 
-def _fetch(task: Task, addresses: tuple[str, ...]) -> dict[str, dict]:
+def _fetch(task: Task, addresses: tuple[str, ...]) -> dict[str, Document]:
     wanted: dict[str, list[int]] = {}
     for address in addresses:
         kind, _, row = address.partition(":")
         wanted.setdefault(kind, []).append(int(row))
-    found: dict[str, dict] = {}
+    found: dict[str, Document] = {}
     for kind, numbers in wanted.items():
         source = rows(task, kind)
         size = 0 if source is None else len(source)
@@ -154,7 +162,7 @@ def _fetch(task: Task, addresses: tuple[str, ...]) -> dict[str, dict]:
     return found
 
 
-def gold_choice(task: Task, doc: dict) -> int | None:
+def gold_choice(task: Task, doc: Document) -> int | None:
     """Index of a multiple-choice document's right choice, by lm-eval's rules; the first of several; None if
     unknown."""
     choices = task.doc_to_choice(doc)
@@ -166,7 +174,7 @@ def gold_choice(task: Task, doc: dict) -> int | None:
     return int(gold) if gold is not None and 0 <= int(gold) < len(choices) else None
 
 
-def subject_of(task: AnyTask, doc: dict) -> str | None:
+def subject_of(task: AnyTask, doc: Document) -> str | None:
     """The task within a group, else the document's own subject where it has one."""
     subject = member_of(doc) if isinstance(task, TaskGroup) else doc.get("subject")
     return None if subject is None else str(subject)

@@ -177,7 +177,7 @@ class Training:
         return total
 
 
-def one_text_must_fit(lm: LanguageModel, examples: Sequence[Example]) -> AbstractContextManager:
+def one_text_must_fit(lm: LanguageModel, examples: Sequence[Example]) -> AbstractContextManager[None]:
     """Inside the block it is a CellError where not even one text can be trained on; at once where there is none."""
     if not examples:
         raise CellError(f"{lm.model_id}: no training examples.", "check the benchmark's train split.")

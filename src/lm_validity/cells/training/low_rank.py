@@ -26,7 +26,7 @@ class Block:
     """
 
     features: dict[int, int] = field(default_factory=dict)
-    moment: tuple = ()
+    moment: tuple[int, ...] = ()
     masks: dict[int, torch.Tensor] = field(default_factory=dict)
 
 

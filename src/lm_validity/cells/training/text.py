@@ -13,6 +13,7 @@ from lm_eval.api.task import Task
 from lm_validity.cells.lm_eval_internals import maybe_delimit
 from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.tasks.evaluation import Prompt, prepare_requests
+from lm_validity.cells.tasks.groups import Document
 from lm_validity.cells.tasks.tasks import AnyTask, Documents, gold_choice, task_of
 from lm_validity.errors import CellError
 
@@ -73,7 +74,7 @@ def _example(lm: LanguageModel, context: list[int], completion: list[int], limit
     return Example(tuple(tokens[surplus:]), max(0, len(context) - surplus), surplus)
 
 
-def _right_choice(task: Task, doc: dict, group: tuple[Instance, ...], where: str) -> Instance:
+def _right_choice(task: Task, doc: Document, group: tuple[Instance, ...], where: str) -> Instance:
     gold = gold_choice(task, doc)
     if gold is None:
         raise CellError(
@@ -84,7 +85,7 @@ def _right_choice(task: Task, doc: dict, group: tuple[Instance, ...], where: str
 
 
 def _prompt_and_target(
-    lm: LanguageModel, task: Task, doc: dict, request: Instance, prompt: Prompt, where: str
+    lm: LanguageModel, task: Task, doc: Document, request: Instance, prompt: Prompt, where: str
 ) -> tuple[list[int], list[int]]:
     """Token ids of a generation prompt as it is fed to the model, and of the target after it."""
     context, target = request.args[0], _first_target(task, doc, where)
@@ -102,7 +103,7 @@ def _prompt_and_target(
     return context_tokens, lm.tok_encode(completion, add_special_tokens=False)
 
 
-def _first_target(task: Task, doc: dict, where: str) -> str:
+def _first_target(task: Task, doc: Document, where: str) -> str:
     target = task.doc_to_target(doc)
     if task.config.doc_to_choice is not None and isinstance(target, int):
         target = task.doc_to_choice(doc)[target]

@@ -9,13 +9,14 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from lm_validity.cells.trials.source import source_columns
+from lm_validity.cells.trials.source import Columns, source_columns
 from lm_validity.config.bias_sheets import Task as TaskRow
 from lm_validity.errors import CellError, InputError, nearest
 from lm_validity.files import check_encodable, replace_file
@@ -56,7 +57,9 @@ class Draw:
 # ---- login node ---------------------------------------------------------------------------------------------------
 
 
-def prefetch_task(source: TaskRow, output: Path, sizes: Iterable[tuple[int, int]] = (), *, unique: bool = True) -> dict:
+def prefetch_task(
+    source: TaskRow, output: Path, sizes: Iterable[tuple[int, int]] = (), *, unique: bool = True
+) -> dict[str, Any]:
     """Read a task's source, check it against the sheet, write `output` (parquet); the record that jobs read.
 
     sizes: the (m, n) of the study, which the task must be large enough for; unique: without its duplicate texts. The
@@ -92,7 +95,7 @@ def prefetch_task(source: TaskRow, output: Path, sizes: Iterable[tuple[int, int]
     }
 
 
-def task_data(record: dict, path: str | Path | None = None) -> TaskData:
+def task_data(record: dict[str, Any], path: str | Path | None = None) -> TaskData:
     """What a plan says of a prefetched task. path: where its file is, if not where the record says."""
     return TaskData(
         name=record["task"],
@@ -126,7 +129,7 @@ def content_digest(texts: Sequence[str], labels: Sequence[int]) -> str:
     return digest.hexdigest()
 
 
-def _checked(source: TaskRow, columns: dict[str, list]) -> tuple[list[int], list[str], list[int]]:
+def _checked(source: TaskRow, columns: Columns) -> tuple[list[int], list[str], list[int]]:
     """Rows, texts and class numbers that the task keeps."""
     numbers = {label: number for number, label in enumerate(source.labels)} or {
         str(number): number for number in range(len(source.class_names))
@@ -172,7 +175,7 @@ def _label_text(label: object) -> str:
     return str(label).strip()
 
 
-def _check_against_sheet(source: TaskRow, counts: Counter, share: float) -> None:
+def _check_against_sheet(source: TaskRow, counts: Counter[int], share: float) -> None:
     where = f"task {source.task!r}"
     for number, name in enumerate(source.class_names):
         if not counts[number]:

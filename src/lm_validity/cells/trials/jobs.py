@@ -4,7 +4,7 @@ store."""
 import logging
 import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lm_validity.cells.models.prefetch import check_unchanged, prefetch_model
 from lm_validity.config.load import Run
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-def prefetch_language_model(run: Run, language_model: str) -> dict:
+def prefetch_language_model(run: Run, language_model: str) -> dict[str, Any]:
     """Fetch a language model at a pinned revision, or take a local folder; the record of `prefetch.prefetch_model`."""
     row = run.language_models[language_model]
     model = Model(model=language_model, path=row.path, revision=row.revision, dtype=row.dtype)
     return prefetch_model(model, causal=row.architecture == "causal")
 
 
-def prefetch_trial_task(run: Run, task: str) -> dict:
+def prefetch_trial_task(run: Run, task: str) -> dict[str, Any]:
     """Read a task's texts and labels, check them against the sheet and the experiments' sizes; the record of it."""
     from lm_validity.cells.trials.data import prefetch_task
 
@@ -86,7 +86,7 @@ class TrialWorker:
         work = workspace.work / place.folder
         self._resident = self._resident or ResidentWorker()
         self._resident.run(plan, work, shared=PRETRAIN_ON_TEST.base_arms(workspace.work))
-        result: dict = {}
+        result: dict[str, Any] = {}
 
         def write(folder: Path) -> None:
             result.update(write_tables(plan, work, folder))

@@ -268,7 +268,7 @@ def start_fresh(classifier: transformers.PreTrainedModel, names: Iterable[str], 
         parameters[name].copy_(start)
 
 
-def four_bits(device: torch.device) -> dict:
+def four_bits(device: torch.device) -> dict[str, Any]:
     """The paper's quantisation: NF4, doubly quantised, bfloat16 arithmetic."""
     settings = transformers.BitsAndBytesConfig(
         load_in_4bit=True,

@@ -3,6 +3,7 @@ library makes of a hub id. No remote code."""
 
 import json
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.csv
@@ -12,10 +13,12 @@ from lm_validity.cells.models.prefetch import hub_errors
 from lm_validity.config.bias_sheets import Task as TaskRow
 from lm_validity.errors import InputError, nearest
 
+Columns: TypeAlias = dict[str, list[Any]]  # values by name, one a row
+
 LOCAL_FORMATS = (".jsonl", ".json", ".csv", ".tsv", ".parquet")
 
 
-def source_columns(source: TaskRow) -> tuple[dict[str, list], str | None]:
+def source_columns(source: TaskRow) -> tuple[Columns, str | None]:
     """The text and label columns of a task's source, and the commit they are of (null: a local file).
 
     Raises InputError where it cannot be read, naming the line, or where a column is missing.
@@ -35,7 +38,7 @@ def source_columns(source: TaskRow) -> tuple[dict[str, list], str | None]:
     return columns, revision
 
 
-def _local_columns(source: TaskRow, path: Path) -> dict[str, list]:
+def _local_columns(source: TaskRow, path: Path) -> Columns:
     where = f"task {source.task!r}: {path}"
     if not path.is_file():
         raise InputError(f"{where}: no such file.", "correct `path` in the tasks sheet.")
@@ -51,9 +54,9 @@ def _local_columns(source: TaskRow, path: Path) -> dict[str, list]:
     raise InputError(f"{where}: unknown format.", f"use one of {', '.join(LOCAL_FORMATS)}.")
 
 
-def _json_lines(source: TaskRow, path: Path) -> dict[str, list]:
+def _json_lines(source: TaskRow, path: Path) -> Columns:
     needed = (*source.text, source.label)
-    columns: dict[str, list] = {}
+    columns: Columns = {}
     with open(path, encoding="utf-8") as handle:
         for number, line in enumerate(handle, start=1):
             try:
@@ -72,7 +75,7 @@ def _json_lines(source: TaskRow, path: Path) -> dict[str, list]:
     return columns
 
 
-def _separated(path: Path) -> dict[str, list]:
+def _separated(path: Path) -> Columns:
     """All columns as text, so that a text `NA` stays one."""
     parse = pyarrow.csv.ParseOptions(delimiter="\t" if path.suffix == ".tsv" else ",", newlines_in_values=True)
     header = pyarrow.csv.open_csv(path, parse_options=parse).schema.names
@@ -80,7 +83,7 @@ def _separated(path: Path) -> dict[str, list]:
     return pyarrow.csv.read_csv(path, parse_options=parse, convert_options=convert).to_pydict()
 
 
-def _hub_columns(source: TaskRow) -> tuple[dict[str, list], str]:
+def _hub_columns(source: TaskRow) -> tuple[Columns, str]:
     from huggingface_hub import HfApi
     from huggingface_hub.constants import HF_HUB_OFFLINE
     from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
@@ -107,7 +110,7 @@ def _hub_columns(source: TaskRow) -> tuple[dict[str, list], str]:
         ) from error
 
 
-def _hub_parquet(source: TaskRow, revision: str | None) -> tuple[dict[str, list], str]:
+def _hub_parquet(source: TaskRow, revision: str | None) -> tuple[Columns, str]:
     from huggingface_hub import snapshot_download
     from huggingface_hub.constants import HF_HUB_OFFLINE
 
@@ -132,7 +135,7 @@ def _hub_parquet(source: TaskRow, revision: str | None) -> tuple[dict[str, list]
     return pa.concat_tables([table.select(names) for table in tables]).to_pydict(), folder.name
 
 
-def _hub_library(source: TaskRow, revision: str | None) -> tuple[dict[str, list], str]:
+def _hub_library(source: TaskRow, revision: str | None) -> tuple[Columns, str]:
     import datasets
 
     datasets.disable_progress_bars()

@@ -9,7 +9,7 @@ import json
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -234,7 +234,7 @@ def read_probabilities(plan: TrialPlan, folder: Path) -> pd.DataFrame:
     return pd.concat(frames)[PROBABILITIES.names] if frames else pd.DataFrame(columns=PROBABILITIES.names)
 
 
-def write_tables(plan: TrialPlan, folder: Path, output: Path) -> dict:
+def write_tables(plan: TrialPlan, folder: Path, output: Path) -> dict[str, Any]:
     """Write trials.parquet and probabilities.parquet of a complete `folder` into `output` (a cell's folder of the
     store); what the cell's record says of them. The same bytes whatever kills and resumes there were.
 
@@ -257,7 +257,7 @@ def write_tables(plan: TrialPlan, folder: Path, output: Path) -> dict:
     }
 
 
-def _key(plan: TrialPlan, subsample: int) -> dict:
+def _key(plan: TrialPlan, subsample: int) -> dict[str, Any]:
     key = {"experiment": plan.experiment, "language_model": plan.language_model, "task": plan.data.name}
     return {**key, "m": plan.m, "n": plan.n, "subsample": subsample}
 
@@ -305,7 +305,7 @@ def _read_trial(plan: TrialPlan, folder: Path, subsample: int) -> pa.Table | Non
     return table if same else None
 
 
-def _about(table: pa.Table) -> dict:
+def _about(table: pa.Table) -> dict[str, Any]:
     return json.loads(table.schema.metadata[b"trial"])
 
 

@@ -14,7 +14,7 @@ from lm_validity.config.bias_sheets import LanguageModel
 from lm_validity.config.load import Run
 from lm_validity.config.sections import SizeClass
 from lm_validity.config.sheets import Model
-from lm_validity.run.cell import Cell, CellT, Job
+from lm_validity.run.cell import Cell, CellT, Job, models_of
 from lm_validity.run.participants import Participants, size_class
 
 if TYPE_CHECKING:
@@ -101,8 +101,8 @@ class Rule(ABC, Generic[CellT, RowT]):
         return ""
 
     def model_records(self, run: Run, job: Job[CellT]) -> list[str]:
-        """The login node's record of the model, where no manifest that the job reads stands on it already."""
-        return [f"{run.results}/prefetch/{self.sheet}/{job.model}.json"]
+        """The login node's record of each model, where no manifest that the job reads stands on it already."""
+        return [f"{run.results}/prefetch/{self.sheet}/{model}.json" for model in models_of(job)]
 
     @abstractmethod
     def data_files(self, run: Run, job: Job[CellT]) -> list[str]:

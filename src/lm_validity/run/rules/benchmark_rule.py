@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from lm_validity.config.load import Run
 from lm_validity.config.sections import SizeClass
 from lm_validity.config.sheets import Model
-from lm_validity.run.cell import BenchmarkCell, Job, Prompt
+from lm_validity.run.cell import BenchmarkCell, Job, Prompt, models_of
 from lm_validity.run.participants import Participants
 from lm_validity.run.rules.base import LEAST_MINUTES, Rule, Work
 from lm_validity.run.scoring import document_bos, scoring_settings
@@ -53,11 +53,13 @@ class BenchmarkRule(Rule[BenchmarkCell, Model]):
 
     def settings_key(self, run: Run, job: Job[BenchmarkCell]) -> tuple[object, ...]:
         # without the model: most models share what can differ by it
-        return (self.row(run, job.model).dtype, document_bos(run, job.model), tuple(cell[2:] for cell in job.cells))
+        several = models_of(job)[1:]
+        cells = tuple(cell[1 if several else 2 :] for cell in job.cells)
+        return (self.row(run, job.model).dtype, document_bos(run, job.model), cells)
 
     def settings(self, run: Run, job: Job[BenchmarkCell]) -> str:
         # which cells: a list in the configuration may grow while the batch keeps its name
-        words = []
+        words = [f"models={','.join(models_of(job))}"] if models_of(job)[1:] else []
         for name in ("checkpoint", "learning_rate", "seed", "split"):
             values = dict.fromkeys(str(getattr(cell, name)) for cell in job.cells if getattr(cell, name) is not None)
             words += [f"{name}={','.join(values)}"] if values else []

@@ -3,17 +3,20 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from lm_validity.config.load import Run
 from lm_validity.config.sheets import Model
 from lm_validity.errors import InputError
 from lm_validity.run.cell import BenchmarkCell, Job, Prompt, given
 from lm_validity.run.participants import Participants, end_of_round
 from lm_validity.run.rules.benchmark_rule import ScoringRule
+from lm_validity.run.scoring import document_bos
 
 if TYPE_CHECKING:
     from lm_validity.run.workspace import Workspace
 
 
-Wanted = dict[tuple[str, str, Prompt], tuple[str, ...]]  # (checkpoint, benchmark, prompt) -> splits to score
+# (model, checkpoint, benchmark, prompt) -> splits to score
+Wanted = dict[tuple[str, str, str, Prompt], tuple[str, ...]]
 
 
 class EvaluateModel(ScoringRule):
@@ -32,29 +35,30 @@ class EvaluateModel(ScoringRule):
     def jobs(self, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
         agreement = {model.model for model in plan.agreement_models}
         signal = {model.model for model in plan.signal_models}
-        for model in plan.run.models.values():
-            if model.model in agreement | signal:
-                wanted = self._wanted(plan, model, model.model in agreement, model.model in signal)
-                for number, part in self._by_round(plan, model, wanted).items():
-                    yield from self._jobs_of(plan, model, part, end_of_round(number))
+        for models in _sharing_a_load(plan.run, agreement | signal):
+            wanted: Wanted = {}
+            for model in models:
+                wanted |= self._wanted(plan, model, agreement=model.model in agreement, signal=model.model in signal)
+            for number, part in self._by_round(plan, wanted).items():
+                yield from self._jobs_of(plan, models[0], part, end_of_round(number))
 
-    def _wanted(self, plan: Participants, model: Model, agreement: bool, signal: bool) -> Wanted:
+    def _wanted(self, plan: Participants, model: Model, *, agreement: bool, signal: bool) -> Wanted:
         """What of a model is scored. Selection needs validation; curves need test only."""
         wanted: Wanted = {}
         if signal:
             for point in model.checkpoints:
                 for benchmark in plan.benchmarks("signal"):
-                    wanted[point.checkpoint, benchmark, "plain"] = ("test",)
+                    wanted[model.model, point.checkpoint, benchmark, "plain"] = ("test",)
         if agreement:
             for benchmark in plan.benchmarks("agreement"):
                 for prompt in plan.prompts(model.model, benchmark):
-                    wanted["final", benchmark, prompt] = ("validation", "test")
+                    wanted[model.model, "final", benchmark, prompt] = ("validation", "test")
             for variant in plan.variants:
                 for prompt in plan.prompts(model.model, variant):
-                    wanted["final", variant, prompt] = ("test",)
+                    wanted[model.model, "final", variant, prompt] = ("test",)
         return wanted
 
-    def _by_round(self, plan: Participants, model: Model, wanted: Wanted) -> dict[int, Wanted]:
+    def _by_round(self, plan: Participants, wanted: Wanted) -> dict[int, Wanted]:
         """Round of the signal study's plan -> what is wanted in it. What agreement needs comes first."""
         stages = plan.run.signal_plan
         if stages is None:
@@ -62,35 +66,39 @@ class EvaluateModel(ScoringRule):
         later = {name: number for number, names in stages.rounds.items() for name in names}
         found: dict[int, Wanted] = {}
         for key, splits in wanted.items():
-            checkpoint, benchmark, _ = key
+            model, checkpoint, benchmark, _ = key
             of_agreement = "validation" in splits or benchmark in plan.variants
-            if of_agreement or checkpoint in stages.first.get(model.model, ()):
+            if of_agreement or checkpoint in stages.first.get(model, ()):
                 found.setdefault(1, {})[key] = splits
             elif benchmark in later:
                 found.setdefault(later[benchmark], {})[key] = splits
         return found
 
-    def _jobs_of(self, plan: Participants, model: Model, wanted: Wanted, end: str) -> Iterator[Job[BenchmarkCell]]:
-        size = plan.batching(model).evaluate_model
-        checkpoints = tuple(dict.fromkeys(checkpoint for checkpoint, _, _ in wanted))
-        benchmarks = tuple(name for name in plan.run.benchmarks if any(name == b for _, b, _ in wanted))
+    def _jobs_of(self, plan: Participants, first: Model, wanted: Wanted, end: str) -> Iterator[Job[BenchmarkCell]]:
+        """`first`: of the models that share a load. A job is filed under the first model that it has cells of."""
+        size = plan.batching(first).evaluate_model
+        points = dict.fromkeys((model, checkpoint) for model, checkpoint, _, _ in wanted)
+        alone = len({model for model, _ in points}) == 1
+        named = {checkpoint if alone else f"{model}.{checkpoint}": (model, checkpoint) for model, checkpoint in points}
+        benchmarks = tuple(name for name in plan.run.benchmarks if any(name == b for _, _, b, _ in wanted))
         minutes = {
-            name: one * max(len(splits) for (_, benchmark, _), splits in wanted.items() if benchmark == name)
-            for name, one in self.minutes_by_benchmark(plan, model.model, benchmarks).items()
+            name: one * max(len(splits) for (_, _, benchmark, _), splits in wanted.items() if benchmark == name)
+            for name, one in self.minutes_by_benchmark(plan, first.model, benchmarks).items()
         }
-        for of_benchmarks in plan.groups(model, benchmarks, size.benchmarks, "benchmarks", minutes=minutes):
-            of_one = dict.fromkeys(checkpoints, sum(minutes[name] for name in of_benchmarks.members))
-            for of_checkpoints in plan.groups(model, checkpoints, size.checkpoints, "checkpoints", minutes=of_one):
-                for prompt in dict.fromkeys(prompt for _, _, prompt in wanted):
+        what = "checkpoints" if alone else "adapters"
+        for of_benchmarks in plan.groups(first, benchmarks, size.benchmarks, "benchmarks", minutes=minutes):
+            of_one = dict.fromkeys(named, sum(minutes[name] for name in of_benchmarks.members))
+            for of_points in plan.groups(first, tuple(named), size.checkpoints, what, minutes=of_one):
+                for prompt in dict.fromkeys(prompt for _, _, _, prompt in wanted):
                     cells = tuple(
-                        self.cell(model.model, benchmark, checkpoint, prompt, split)
-                        for checkpoint in of_checkpoints.members
+                        self.cell(model, benchmark, checkpoint, prompt, split)
+                        for model, checkpoint in map(named.__getitem__, of_points.members)
                         for benchmark in of_benchmarks.members
-                        for split in wanted.get((checkpoint, benchmark, prompt), ())
+                        for split in wanted.get((model, checkpoint, benchmark, prompt), ())
                     )
                     if cells:
-                        batch = f"{of_benchmarks.name}.{of_checkpoints.name}.{prompt}{end}"
-                        yield Job(self.name, model.model, batch, cells)
+                        batch = f"{of_benchmarks.name}.{of_points.name}.{prompt}{end}"
+                        yield Job(self.name, cells[0].model, batch, cells)
 
     def part(self, cell: BenchmarkCell) -> str:
         return f".{cell.split}"
@@ -112,6 +120,21 @@ class EvaluateModel(ScoringRule):
             "model": checkpoint["digest"],
             "documents": workspace.split_digest(cell.benchmark, given(cell.split)),
         }
+
+
+def _sharing_a_load(run: Run, used: set[str]) -> list[list[Model]]:
+    """The used models in the order of their sheet. Those with adapters of one base are together, with the base."""
+    found: dict[tuple[object, ...], list[Model]] = {}
+    for row in run.models.values():
+        if row.model in used:
+            # what a loaded model is, but for the adapter, and what a job asks for
+            same = (row.path, row.revision, row.dtype, document_bos(run, row.model), row.size_class)
+            found.setdefault(same, []).append(row)
+    return [
+        models
+        for rows in found.values()
+        for models in ([rows] if any(row.adapters for row in rows) else [[row] for row in rows])
+    ]
 
 
 EVALUATE_MODEL = EvaluateModel()

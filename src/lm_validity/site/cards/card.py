@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from lm_validity.site.cards.quantities import Quantity
 from lm_validity.words import UNDER
@@ -46,7 +47,7 @@ class Value:
         assert self.estimate is not None
         return float(self.estimate)
 
-    def to_json(self) -> dict:
+    def to_json(self) -> dict[str, Any]:
         missing = None if self.is_measured else {"reason": self.reason, "command": self.command or None}
         return {
             "label": self.label,
@@ -86,7 +87,7 @@ class Statement:
     def is_decided(self) -> bool:
         return self.outcome in (YES, NO, PARTLY)
 
-    def to_json(self) -> dict:
+    def to_json(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("rule", "subject", "outcome", "words")} | {
             "thresholds": dict(self.thresholds),
             "values": list(self.values),
@@ -121,7 +122,7 @@ class Verdict:
         """What the statements of an outcome are about."""
         return [one.subject for one in self.statements if one.outcome == outcome]
 
-    def to_json(self) -> dict:
+    def to_json(self) -> dict[str, Any]:
         return {
             "sentence": self.sentence,
             "not_known": self.subjects(NOT_KNOWN),
@@ -151,7 +152,7 @@ class Card:
             found.setdefault(value.quantity.section, []).append(value)
         return found
 
-    def to_json(self) -> dict:
+    def to_json(self) -> dict[str, Any]:
         return {
             "format": FORMAT,
             "benchmark": self.benchmark,

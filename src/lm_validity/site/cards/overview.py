@@ -57,7 +57,7 @@ def overview_page(cards: Sequence[Card], folders: Mapping[str, str]) -> Page:
     return Page("cards", "Benchmark by benchmark", [], [section], before_findings=True)
 
 
-def _row(card: Card) -> dict:
+def _row(card: Card) -> dict[str, object]:
     values = {name: _cell(card.value(key)) for name, (key, _, _) in _COLUMNS.items()}
     missing = sum(len(gap.labels) for gap in unmeasured(card))
     return {"benchmark": card.benchmark, "verdict": card.verdict.sentence, **values, "not_measured": missing}

@@ -1,6 +1,6 @@
 """A card's values on how a benchmark ranks models: range, reliability, resolution, agreement."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from lm_validity.site.cards.card import Value
@@ -45,7 +45,7 @@ def ranking_values(sources: CardSources, benchmark: str) -> Iterator[Value]:
         yield from _agreement(sources, benchmark, protocol)
 
 
-def _chance(sources: CardSources, facts: dict) -> Value:
+def _chance(sources: CardSources, facts: Mapping[str, Any]) -> Value:
     if facts["chance"] is not None:
         return measured("chance", None, float(facts["chance"]))
     found = sources.find("signal", "benchmarks", facts["benchmark"], "chance")
@@ -123,7 +123,7 @@ def _at_distance(sources: CardSources, benchmark: str, protocol: str, what: str,
     if why:
         return absent(name, protocol, *why)
     place = (REPORT, "by_benchmark", protocol, benchmark, "by_distance")
-    rows: list[dict] = sources.find(*place) or []
+    rows: list[dict[str, Any]] = sources.find(*place) or []
     row = next((row for row in rows if (row["at_least"], row["at_most"]) == DISTANCES[distance]), {})
     others = int(sources.find(REPORT, "benchmarks")) - 1 if what == "tau" else None
     return sources.figure(name, protocol, place, row, what, pairs=row.get("pairs_of_models"), benchmarks=others)
@@ -138,7 +138,7 @@ def _paired(sources: CardSources, benchmark: str, protocol: str) -> Value:
     return sources.figure("paired_difference", protocol, ("items", "benchmarks"), row, key, **basis)
 
 
-def item_row(sources: CardSources, benchmark: str, protocol: str) -> tuple[dict | None, tuple[str, str]]:
+def item_row(sources: CardSources, benchmark: str, protocol: str) -> tuple[dict[str, Any] | None, tuple[str, str]]:
     """The items report's row of a benchmark and protocol, or why there is none and what would make it."""
     rows = sources.find("items", "benchmarks") or []
     row = next((row for row in rows if (row["benchmark"], row["protocol"]) == (benchmark, protocol)), None)

@@ -1,6 +1,7 @@
 """A card as an HTML page and as Markdown."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from lm_validity.pages.page import asset, environment
 from lm_validity.site.cards.card import NOT_KNOWN, NOT_MEASURED, Card, Value
@@ -82,7 +83,7 @@ def _scope(card: Card) -> str:
     )
 
 
-def rows(values: Sequence[Value]) -> list[dict]:
+def rows(values: Sequence[Value]) -> list[dict[str, Any]]:
     """The values that are measured, a row for each quantity with both its protocols."""
     found: dict[str, list[Value]] = {}
     for value in values:
@@ -100,7 +101,7 @@ def rows(values: Sequence[Value]) -> list[dict]:
     ]
 
 
-def _markdown_row(row: dict) -> str:
+def _markdown_row(row: Mapping[str, Any]) -> str:
     parts = [f"{one['shown']} {one['protocol']}" if one["protocol"] else one["shown"] for one in row["values"]]
     return f"| {' | '.join(map(_marked, (row['label'], ', '.join(parts), row['basis'])))} |"
 

@@ -43,7 +43,7 @@ class CardSources:
     missing: Sequence[str] = ()
 
     @cached_property
-    def summaries(self) -> dict[str, dict]:
+    def summaries(self) -> dict[str, dict[str, Any]]:
         """summary.json by report, of those that are there."""
         paths = {folder.name: folder / "summary.json" for folder in map(Path, self.reports)}
         return {name: read_json(path) for name, path in paths.items() if path.is_file()}
@@ -64,7 +64,7 @@ class CardSources:
         wanted = rows["benchmark"].map(sheet.set_index("benchmark")["metric"])
         return rows[wanted.isna() | (rows["metric"] == wanted)]
 
-    def facts(self, benchmark: str) -> dict:
+    def facts(self, benchmark: str) -> dict[str, Any]:
         """The sheet's row; unknown values are None."""
         row = self.sheet.loc[benchmark].to_dict()
         return {name: None if value is None or pd.isna(value) else value for name, value in row.items()}

@@ -138,7 +138,7 @@ def analyze_agreement(
             *matrix.notes,
             *coverage_notes(matrix, scores, stderr, tasks),
             *paired_notes,
-            *comparison_notes(matrix, comparison.known, comparison.whole),
+            *comparison_notes(matrix, comparison.known, whole=comparison.whole),
             *family_notes(matrix.families),
             *_perplexity_notes(matrix, corpora),
             *(note for p in PROTOCOLS for note in ceiling_notes(p, ceiling[p], tasks)),
@@ -161,7 +161,7 @@ def measurement_error(matrix: ScoreMatrix, protocol: str) -> np.ndarray:
 def corpus_scores(matrix: ScoreMatrix, protocol: str) -> np.ndarray:
     """(models, corpora) oriented scores on the perplexity corpora, NaN for models kept out of that analysis."""
     scores = matrix.oriented(protocol)[:, matrix.is_corpus]
-    excluded = (~matrix.model_facts["in_perplexity_analysis"].fillna(True)).to_numpy(dtype=bool)
+    excluded = (~matrix.model_facts["in_perplexity_analysis"].fillna(value=True)).to_numpy(dtype=bool)
     return np.where(excluded[:, None], np.nan, scores)
 
 
@@ -179,12 +179,14 @@ def tuned_members(matrix: ScoreMatrix) -> dict[str, np.ndarray]:
     """Indices of base and of instruction-tuned models; models of unknown kind are in neither."""
     tuned = matrix.model_facts["instruction_tuned"]
     return {
-        "base": np.flatnonzero(tuned.eq(False).fillna(False)),
-        "instruction_tuned": np.flatnonzero(tuned.eq(True).fillna(False)),
+        "base": np.flatnonzero(tuned.eq(other=False).fillna(value=False)),
+        "instruction_tuned": np.flatnonzero(tuned.eq(other=True).fillna(value=False)),
     }
 
 
-def coverage_notes(matrix: ScoreMatrix, scores: dict, stderr: dict, tasks: list[str]) -> list[str]:
+def coverage_notes(
+    matrix: ScoreMatrix, scores: dict[str, np.ndarray], stderr: dict[str, np.ndarray], tasks: list[str]
+) -> list[str]:
     """What is missing, constant or without a standard error, in sentences."""
     notes = []
     for protocol in PROTOCOLS:
@@ -221,7 +223,7 @@ def _same_rows(scores: np.ndarray, models: tuple[str, ...]) -> list[str]:
     return [" and ".join(names) for names in rows.values() if len(names) > 1]
 
 
-def comparison_notes(matrix: ScoreMatrix, known: np.ndarray, whole: bool) -> list[str]:
+def comparison_notes(matrix: ScoreMatrix, known: np.ndarray, *, whole: bool) -> list[str]:
     """Which cells a comparison is over if it leaves some out; `known`: (models, benchmarks) under both protocols."""
     if whole or not all(matrix.has(p) for p in PROTOCOLS):
         return []
@@ -319,7 +321,9 @@ def _family_agreement(families: np.ndarray, scores: dict[str, np.ndarray]) -> di
     }
 
 
-def _before_after(matrix: ScoreMatrix, corpora: dict, scores: dict) -> dict[str, np.ndarray]:
+def _before_after(
+    matrix: ScoreMatrix, corpora: dict[str, np.ndarray], scores: dict[str, np.ndarray]
+) -> dict[str, np.ndarray]:
     """(corpora, benchmarks) taus of direct perplexity with train-before-test scores, base and tuned models apart."""
     if not matrix.is_corpus.any():
         return {}

@@ -109,7 +109,7 @@ def missing_finding(summary: AgreementSummary) -> Finding | None:
     )
 
 
-def _in_words(tip: Tipping, figure: str, event: str, signed: bool = False) -> str:
+def _in_words(tip: Tipping, figure: str, event: str, *, signed: bool = False) -> str:
     """What it takes, in a sentence."""
     suggested = value_in_words(tip.suggested, signed=signed)
     if tip.below == 0:

@@ -119,11 +119,12 @@ def _agreement_finding(summary: AgreementSummary) -> Finding:
         for p in scored
         if is_known(tau[p].interval_population_of_categories)
     ]
+    families = not no_clusters(summary.matrix.families)
     return Finding(
         f"Two benchmarks' rankings of the models agree{assumed(summary)} with a mean Kendall's tau of "
         f"{' and '.join(parts)}.",
         f"{_size(summary)}, {count(summary.pairs, 'pair')} of benchmarks{own}. Intervals are for other models on these "
-        f"benchmarks.{for_other_benchmarks(' and '.join(population), not no_clusters(summary.matrix.families))}",
+        f"benchmarks.{for_other_benchmarks(' and '.join(population), families=families)}",
     )
 
 
@@ -149,7 +150,8 @@ def _improvement_finding(summary: AgreementSummary) -> Finding | None:
         improvement.interval_population_of_benchmarks,
     )
     if is_known(categories):
-        basis += for_other_benchmarks(in_words(categories, signed=True), not no_clusters(summary.matrix.families))
+        families = not no_clusters(summary.matrix.families)
+        basis += for_other_benchmarks(in_words(categories, signed=True), families=families)
     elif is_known(population):
         basis += f" For other benchmarks too: {in_words(population, signed=True)}."
     return Finding(sentence, basis)
@@ -176,7 +178,7 @@ def _perplexity_finding(summary: AgreementSummary) -> Finding | None:
     return Finding(
         f"Rankings by perplexity agree with rankings by benchmark{assumed(summary)}: tau is {' and '.join(parts)}.",
         f"{count(perplexity.models, 'model')} with perplexities on "
-        f"{count(len(perplexity.corpora), 'corpus', 'corpora')}{over_both(shown != own)}.",
+        f"{count(len(perplexity.corpora), 'corpus', 'corpora')}{over_both(partly=shown != own)}.",
     )
 
 
@@ -266,9 +268,8 @@ def _extremes_sentence(summary: AgreementSummary) -> str:
     after = side_by_side[PREPARED][lowest]
     if not is_known(after):
         return f"{sentence}."
-    return (
-        f"{sentence}. Under train before test it has {value_in_words(after)}{over_both(not summary.improvement.whole)}."
-    )
+    known_under_both = over_both(partly=not summary.improvement.whole)
+    return f"{sentence}. Under train before test it has {value_in_words(after)}{known_under_both}."
 
 
 def _order_by_direct(summary: AgreementSummary) -> list[str]:
@@ -381,4 +382,4 @@ def _category_sentence(summary: AgreementSummary) -> str:
         if is_known(shown.within[p]) or is_known(shown.between[p])
     ]
     partly = len(parts) > 1 and not shown.whole
-    return f"Mean tau: {', '.join(parts)}{over_both(partly)}." if parts else ""
+    return f"Mean tau: {', '.join(parts)}{over_both(partly=partly)}." if parts else ""

@@ -14,7 +14,7 @@ from lm_validity.tables.schema import PROTOCOLS
 MOST_MODELS = 300  # that rankings are aligned of
 
 
-def align_pairs(analysis: AgreementAnalysis, align: tuple[str, str] | None, every: bool) -> list[PairAlignment]:
+def align_pairs(analysis: AgreementAnalysis, align: tuple[str, str] | None, *, every: bool) -> list[PairAlignment]:
     """Alignments of the pair to show and, with `every`, of all pairs of benchmarks, under both protocols."""
     if len(analysis.matrix.models) > MOST_MODELS:
         return []  # the time is cubic in the models, and nobody can read the figure
@@ -54,7 +54,7 @@ def _pair_to_show(analysis: AgreementAnalysis, align: tuple[str, str] | None) ->
 
 
 def _align(
-    analysis: AgreementAnalysis, protocol: str, pair: tuple[int, int], all_better: list[np.ndarray], shown: bool
+    analysis: AgreementAnalysis, protocol: str, pair: tuple[int, int], all_better: list[np.ndarray], *, shown: bool
 ) -> PairAlignment | None:
     scores = analysis.scores_side_by_side[protocol][:, pair]
     rows = np.flatnonzero(np.isfinite(scores).all(axis=1))

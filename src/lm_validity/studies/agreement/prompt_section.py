@@ -54,7 +54,7 @@ def _direct_choices(rows: pd.DataFrame, matrix: ScoreMatrix) -> pd.DataFrame:
     rows = rows[(rows["checkpoint"].fillna("final") == checkpoint).to_numpy(dtype=bool)]
     values = rows.pivot_table(index=key, columns="prompt", values="value", aggfunc="first")
     values = values.reindex(columns=list(PROMPTS)).dropna()
-    chosen = rows.loc[rows["selected"].fillna(False).to_numpy(dtype=bool), "prompt"]
+    chosen = rows.loc[rows["selected"].fillna(value=False).to_numpy(dtype=bool), "prompt"]
     chosen = chosen[~chosen.index.duplicated(keep=False)].reindex(values.index)
     frame = values.assign(chosen=chosen.fillna(scored["prompt"].reindex(values.index))).reset_index()
     return frame.assign(protocol=DIRECT, learning_rate="", epoch=np.nan)
@@ -67,19 +67,19 @@ def _of_the_metric(rows: pd.DataFrame, matrix: ScoreMatrix) -> np.ndarray:
     return (wanted.isna() | given.isna() | (given == wanted)).to_numpy(dtype=bool)
 
 
-def _prepared_choices(selections: pd.DataFrame, asked: set, matrix: ScoreMatrix) -> pd.DataFrame:
+def _prepared_choices(selections: pd.DataFrame, asked: set[tuple[str, str]], matrix: ScoreMatrix) -> pd.DataFrame:
     """The best fine-tune under each prompt, and what was selected."""
     better = dict(zip(matrix.benchmarks, matrix.direction, strict=True))
     found = []
     for (model, benchmark, seed), group in selections.groupby(["model", "benchmark", "seed"], sort=False):
         if (model, benchmark) not in asked or benchmark not in better:
             continue
-        tuned = group[group["learning_rate"].notna() & ~group["diverged"].fillna(False)]
+        tuned = group[group["learning_rate"].notna() & ~group["diverged"].fillna(value=False)]
         row = {"model": model, "benchmark": benchmark, "protocol": PREPARED, "seed": seed}
         for prompt in PROMPTS:
             values = tuned.loc[tuned["prompt"] == prompt, "validation_value"] * better[benchmark]
             row[prompt] = values.max() * better[benchmark] if len(values) else np.nan
-        selected = group[group["selected"].fillna(False)]
+        selected = group[group["selected"].fillna(value=False)]
         if len(selected):
             one = selected.iloc[0]
             untouched = pd.isna(one["learning_rate"])

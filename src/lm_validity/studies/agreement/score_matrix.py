@@ -87,7 +87,7 @@ class ScoreMatrix:
         """(n,) parameters in billions and pretraining compute, NaN where unknown or, compute, kept out by the sheet."""
         parameters = self.model_facts["parameters_b"].to_numpy(float)
         compute = pretraining_compute(parameters, self.model_facts["tokens_b"].to_numpy(float))
-        trusted = self.model_facts["in_compute_analysis"].fillna(True).to_numpy(dtype=bool)
+        trusted = self.model_facts["in_compute_analysis"].fillna(value=True).to_numpy(dtype=bool)
         return parameters, np.where(trusted, compute, np.nan)
 
     def seed_error(self, protocol: str) -> np.ndarray:

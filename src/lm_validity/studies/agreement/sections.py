@@ -11,7 +11,7 @@ from lm_validity.pages.bump import bump, bump_width
 from lm_validity.pages.page import Figure, Section, Table
 from lm_validity.studies.agreement.analysis import DIRECT, NO_FAMILIES, PREPARED
 from lm_validity.studies.agreement.shown import over_both, plotted, shown_mean, value_in_words
-from lm_validity.studies.agreement.summary import AgreementSummary, PairAlignment, PerplexitySummary
+from lm_validity.studies.agreement.summary import AgreementSummary, PairAlignment, PerplexitySummary, Value
 from lm_validity.summaries import Missing, as_columns, is_known, number
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import UNDER, count
@@ -55,7 +55,7 @@ def tau_heatmaps(
     ]
 
 
-def category_grid(by_category: dict[str, dict]) -> np.ndarray:
+def category_grid(by_category: dict[str, dict[str, Value]]) -> np.ndarray:
     """(categories, categories) taus, NaN where missing."""
     return np.array([[number(tau) for tau in row.values()] for row in by_category.values()])
 
@@ -140,7 +140,7 @@ def significance_section(summary: AgreementSummary) -> Section | None:
     return Section(
         "Counting significant differences only",
         finding="When models that do not differ significantly count as tied, the mean tau is "
-        f"{' and '.join(parts)}{over_both(partly)}{more}.",
+        f"{' and '.join(parts)}{over_both(partly=partly)}{more}.",
         explanation="Two models differ significantly if their scores are more than 1.96 standard errors of the "
         "difference apart, or, where item results are known, if McNemar's test says so. Such ties are not transitive, "
         "so tau is taken over pairs of models: sum ab / sqrt(sum a² · sum b²), where a and b are -1, 0 or 1.",
@@ -222,7 +222,7 @@ def alignment_section(summary: AgreementSummary) -> Section | None:
     )
 
 
-def _alignment_row(pair: PairAlignment) -> dict:
+def _alignment_row(pair: PairAlignment) -> dict[str, object]:
     return {
         "benchmark": pair.benchmarks[0],
         "with": pair.benchmarks[1],
@@ -271,7 +271,7 @@ def _family_sentence(summary: AgreementSummary) -> str:
     more = sum(number(values[PREPARED]) > number(values[DIRECT]) for values in compared)
     return (
         f"In {more} of {count(len(compared), 'family', 'families')} the benchmarks agree more under train before test"
-        f"{over_both(not summary.improvement.whole)}."
+        f"{over_both(partly=not summary.improvement.whole)}."
     )
 
 

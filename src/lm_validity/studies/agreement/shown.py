@@ -11,12 +11,12 @@ from lm_validity.words import decimal, with_interval
 MOST_DRAWN = 150  # models that a figure with a row for each one shows
 
 
-def value_in_words(value: Value, interval: Range | None = None, digits: int = 2, signed: bool = False) -> str:
+def value_in_words(value: Value, interval: Range | None = None, digits: int = 2, *, signed: bool = False) -> str:
     """`0.52 (95% interval 0.48 to 0.56)`, the number alone without an interval, `unknown` without a number."""
-    return with_interval(number(value), interval if is_known(interval) else None, digits, signed)
+    return with_interval(number(value), interval if is_known(interval) else None, digits, signed=signed)
 
 
-def in_words(interval: Range, signed: bool = False) -> str:
+def in_words(interval: Range, *, signed: bool = False) -> str:
     """`0.48 to 0.56`; `unknown` without an interval."""
     if isinstance(interval, Missing):
         return "unknown"
@@ -31,7 +31,7 @@ def plotted(frame: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def over_both(partly: bool) -> str:
+def over_both(*, partly: bool) -> str:
     """The end of a sentence that compares the protocols where that leaves cells out."""
     return ", over what is known under both protocols" if partly else ""
 

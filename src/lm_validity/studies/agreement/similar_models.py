@@ -24,7 +24,7 @@ from lm_validity.studies.agreement.statistics.corrected import (
 )
 from lm_validity.studies.agreement.statistics.ranking import PairSigns, kendall_tau_matrix, pair_signs
 from lm_validity.studies.agreement.statistics.resampling import Interval
-from lm_validity.studies.agreement.summary import CorrectedTau, Range, RatioRow, TauSummary, Value, ends
+from lm_validity.studies.agreement.summary import ByRatio, CorrectedTau, Range, RatioRow, TauSummary, Value, ends
 from lm_validity.summaries import Missing, is_known, known
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import count, decimal
@@ -81,7 +81,7 @@ def corrected_tau(analysis: AgreementAnalysis, protocol: str) -> CorrectedTau:
 
 def _corrected_intervals(
     analysis: AgreementAnalysis, protocol: str
-) -> tuple[dict[int, Interval], dict[tuple[int, int], Interval]]:
+) -> tuple[dict[int, Interval[float]], dict[tuple[int, int], Interval[float]]]:
     """Intervals over models of the corrected taus by benchmark and by pair of benchmarks, of those that have a ceiling.
 
     Each model is left out of the taus; ceilings stay those of the whole table. A benchmark's are means over its pairs
@@ -267,7 +267,7 @@ def ratios(analysis: AgreementAnalysis, protocol: str, size: np.ndarray, what: s
     return ratio_rows(analysis, protocol, size)
 
 
-def ratios_in_both(analysis: AgreementAnalysis, tau: dict[str, TauSummary]) -> tuple[dict, dict]:
+def ratios_in_both(analysis: AgreementAnalysis, tau: dict[str, TauSummary]) -> tuple[ByRatio, ByRatio]:
     """Agreement by distance in size and in compute, by protocol, over the cells known under both."""
     if analysis.comparison.whole:
         return {p: one.by_size_ratio for p, one in tau.items()}, {p: one.by_compute_ratio for p, one in tau.items()}
@@ -319,7 +319,7 @@ def _among_pairs(
     )
 
 
-def _corrected(tau: np.ndarray, limit: np.ndarray, sizes: np.ndarray | None = None) -> Interval:
+def _corrected(tau: np.ndarray, limit: np.ndarray, sizes: np.ndarray | None = None) -> Interval[float]:
     return corrected_interval(tau[0], limit[0], tau[1:], sizes)
 
 

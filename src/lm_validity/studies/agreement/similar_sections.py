@@ -20,7 +20,7 @@ WHICH_INTERVAL = (
 )
 
 
-def for_other_benchmarks(intervals: str, families: bool) -> str:
+def for_other_benchmarks(intervals: str, *, families: bool) -> str:
     """Which interval a claim on benchmarks in general takes; empty without one."""
     if not intervals:
         return ""
@@ -31,7 +31,7 @@ def for_other_benchmarks(intervals: str, families: bool) -> str:
     )
 
 
-def both_intervals(value: Value, interval: Range, clustered: Range, signed: bool = False) -> str:
+def both_intervals(value: Value, interval: Range, clustered: Range, *, signed: bool = False) -> str:
     """A value with its interval over models and, where there is one, that over families."""
     text = value_in_words(value, interval, signed=signed)
     if isinstance(clustered, Missing) or isinstance(interval, Missing):
@@ -130,7 +130,7 @@ def size_section(summary: AgreementSummary) -> Section | None:
     )
 
 
-def _ratio_table(summary: AgreementSummary) -> list[dict]:
+def _ratio_table(summary: AgreementSummary) -> list[dict[str, object]]:
     """Rows by distance, over all cells of each protocol and, where that is less, over those known under both."""
     rows = []
     own = {p: summary.kendall_tau[p] for p in PROTOCOLS}
@@ -145,7 +145,7 @@ def _ratio_table(summary: AgreementSummary) -> list[dict]:
     return sorted(rows, key=lambda row: row["cells"] == "known under both")
 
 
-def _ratio_row(cells: str, what: str, label: str, row: RatioRow) -> dict:
+def _ratio_row(cells: str, what: str, label: str, row: RatioRow) -> dict[str, object]:
     return {
         "cells": cells,
         "by": what,

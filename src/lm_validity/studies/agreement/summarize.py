@@ -27,7 +27,7 @@ from lm_validity.studies.agreement.similar_models import (
     ratios,
     ratios_in_both,
 )
-from lm_validity.studies.agreement.statistics.agreement import Agreement, mean_over_pairs
+from lm_validity.studies.agreement.statistics.agreement import Agreement, PerplexityAgreement, mean_over_pairs
 from lm_validity.studies.agreement.statistics.corrected import transformed_interval
 from lm_validity.studies.agreement.statistics.influence import LeftOut
 from lm_validity.studies.agreement.statistics.missing import finite_mean
@@ -149,12 +149,12 @@ def _nothing_compared(analysis: AgreementAnalysis, kind: str) -> str:
     return no_scores(absent[0]) if absent else f"No pair of benchmarks has a {kind} under both protocols."
 
 
-def _by_pair(names: list[str], tau: np.ndarray, reason: str) -> list[tuple]:
+def _by_pair(names: list[str], tau: np.ndarray, reason: str) -> list[tuple[str, str, Value]]:
     upper = zip(*np.triu_indices(len(names), 1), strict=True)
     return [(names[i], names[j], known(float(tau[i, j]), reason)) for i, j in upper]
 
 
-def _by_category(agreement: Agreement, categories: list, reason: str) -> dict[str, dict]:
+def _by_category(agreement: Agreement, categories: list[str | None], reason: str) -> dict[str, dict[str, Value]]:
     single = Missing("A category of one benchmark has no tau within itself.")
     return {
         a: {
@@ -335,7 +335,7 @@ def _perplexity(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty) 
     }
 
     def interval(name: str) -> dict[str, Range]:
-        found: dict[str, Interval] = getattr(uncertainty, name)
+        found: dict[str, Interval[float]] = getattr(uncertainty, name)
         return {p: ends(means[name][p], found.get(p), uncertainty.reason) for p in PROTOCOLS}
 
     return PerplexitySummary(
@@ -358,7 +358,9 @@ def _perplexity(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty) 
     )  # fmt: skip
 
 
-def _perplexity_means(analysis: AgreementAnalysis, found: dict, where: str = "") -> dict[str, ByProtocol]:
+def _perplexity_means(
+    analysis: AgreementAnalysis, found: dict[str, PerplexityAgreement], where: str = ""
+) -> dict[str, ByProtocol]:
     """The three means by protocol."""
     means: dict[str, ByProtocol] = {"corpus_benchmark": {}, "corpus_corpus": {}, "average_average": {}}
     for p in PROTOCOLS:

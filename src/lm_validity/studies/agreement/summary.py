@@ -15,14 +15,14 @@ from lm_validity.studies.agreement.statistics.significance import RankBands
 from lm_validity.summaries import Missing, known, page_only
 
 Value = float | Missing
-Range = Interval | Missing
+Range = Interval[float] | Missing
 ByProtocol = dict[str, Value]
 OUTSIDE = "The estimate lies outside what its resamples give, so there is no interval to trust."
 NO_SPREAD = "Every resample gives the same value, which says nothing about other models: there is no interval."
 UNDEFINED_RESAMPLES = "Too few of the resamples give a value, so there is no interval."
 
 
-def ends(value: object, interval: Interval | None, reason: str) -> Range:
+def ends(value: Value | None, interval: Interval[float] | None, reason: str) -> Range:
     """A summary's interval of `value`: missing as the value is, for the `reason` where there is none, or undefined."""
     if isinstance(value, Missing):
         return value
@@ -69,6 +69,9 @@ class RatioRow:
     interval_clustered: Range
     corrected_interval: Range
     corrected_interval_clustered: Range
+
+
+ByRatio = dict[str, list[RatioRow] | Missing]  # by protocol
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,7 @@ class TauSummary:
     by_size_ratio: list[RatioRow] | Missing
     by_compute_ratio: list[RatioRow] | Missing
     matrix: np.ndarray = page_only()
-    by_category_interval: Range = page_only()
+    by_category_interval: Interval[np.ndarray] | Missing = page_only()
 
 
 @dataclass(frozen=True)
@@ -151,11 +154,11 @@ class Improvement:
     interval_population_of_benchmarks: Range
     interval_population_of_categories: Range
     test: TestSummary
-    by_size_ratio: dict[str, list[RatioRow] | Missing]
-    by_compute_ratio: dict[str, list[RatioRow] | Missing]
+    by_size_ratio: ByRatio
+    by_compute_ratio: ByRatio
     whole: bool = page_only()
     tau: dict[str, np.ndarray] = page_only()
-    pair_change: Range = page_only()
+    pair_change: Interval[np.ndarray] | Missing = page_only()
     within: ByProtocol = page_only()
     between: ByProtocol = page_only()
     by_benchmark: dict[str, dict[str, Value]] = page_only()

@@ -1,7 +1,7 @@
 """Intervals of the agreement report by resampling models, and models with benchmarks."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -27,6 +27,24 @@ from lm_validity.studies.agreement.statistics.resampling import (
 )
 from lm_validity.tables.schema import PROTOCOLS
 
+
+class _PerplexityIntervals(TypedDict, total=False):
+    """Fields of `AgreementUncertainty`; none without a perplexity corpus."""
+
+    corpus_benchmark: dict[str, Interval[float]]
+    corpus_corpus: dict[str, Interval[float]]
+    average_average: dict[str, Interval[float]]
+    before_after: dict[str, Interval[float]]
+
+
+class _ChangeIntervals(TypedDict, total=False):
+    """Fields of `AgreementUncertainty`; none where too few models have scores under both protocols."""
+
+    improvement: Interval[float]
+    improvement_population: Interval[float]
+    pair_change: Interval[np.ndarray]
+
+
 _NO_TEST = PairedTest(float("nan"), float("nan"), 0)
 
 
@@ -40,19 +58,19 @@ class AgreementUncertainty:
     """
 
     reason: str
-    mean: dict[str, Interval] = field(default_factory=dict)
-    mean_population: dict[str, Interval] = field(default_factory=dict)
-    improvement: Interval | None = None
-    improvement_population: Interval | None = None
-    by_benchmark: dict[str, Interval] = field(default_factory=dict)
-    by_category: dict[str, Interval] = field(default_factory=dict)
-    pair_change: Interval | None = None
-    significance: dict[str, Interval] = field(default_factory=dict)
-    families: dict[str, dict[str, Interval]] = field(default_factory=dict)
-    corpus_benchmark: dict[str, Interval] = field(default_factory=dict)
-    corpus_corpus: dict[str, Interval] = field(default_factory=dict)
-    average_average: dict[str, Interval] = field(default_factory=dict)
-    before_after: dict[str, Interval] = field(default_factory=dict)
+    mean: dict[str, Interval[float]] = field(default_factory=dict)
+    mean_population: dict[str, Interval[float]] = field(default_factory=dict)
+    improvement: Interval[float] | None = None
+    improvement_population: Interval[float] | None = None
+    by_benchmark: dict[str, Interval[np.ndarray]] = field(default_factory=dict)
+    by_category: dict[str, Interval[np.ndarray]] = field(default_factory=dict)
+    pair_change: Interval[np.ndarray] | None = None
+    significance: dict[str, Interval[float]] = field(default_factory=dict)
+    families: dict[str, dict[str, Interval[float]]] = field(default_factory=dict)
+    corpus_benchmark: dict[str, Interval[float]] = field(default_factory=dict)
+    corpus_corpus: dict[str, Interval[float]] = field(default_factory=dict)
+    average_average: dict[str, Interval[float]] = field(default_factory=dict)
+    before_after: dict[str, Interval[float]] = field(default_factory=dict)
     test: PairedTest = _NO_TEST
 
     @property
@@ -110,7 +128,7 @@ def no_intervals(resamples: int, models: int) -> str:
 
 def _changes(
     analysis: AgreementAnalysis, tau: dict[str, np.ndarray], benchmark_weights: np.ndarray, rng: np.random.Generator
-) -> dict[str, Any]:
+) -> _ChangeIntervals:
     """Intervals of what train before test changes; `tau`: (resamples, k, k) of each protocol's own scores.
 
     Where cells are left out, the models that have one known under both protocols are resampled by themselves.
@@ -162,9 +180,11 @@ def _category_means(tau: np.ndarray, analysis: AgreementAnalysis, protocol: str)
     return result
 
 
-def _families(analysis: AgreementAnalysis, resamples: int, rng: np.random.Generator) -> dict:
+def _families(
+    analysis: AgreementAnalysis, resamples: int, rng: np.random.Generator
+) -> dict[str, dict[str, Interval[float]]]:
     """Intervals of each family's mean tau, resampling the models of the family."""
-    intervals: dict[str, dict[str, Interval]] = {}
+    intervals: dict[str, dict[str, Interval[float]]] = {}
     for name, rows in large_families(analysis.matrix.families).items():
         weights = multiplicities(len(rows), resamples, rng)
         intervals[name] = {
@@ -177,11 +197,18 @@ def _families(analysis: AgreementAnalysis, resamples: int, rng: np.random.Genera
     return intervals
 
 
-def _perplexity(analysis: AgreementAnalysis, weights: np.ndarray, resamples: int, rng: np.random.Generator) -> dict:
+def _perplexity(
+    analysis: AgreementAnalysis, weights: np.ndarray, resamples: int, rng: np.random.Generator
+) -> _PerplexityIntervals:
     if analysis.perplexity is None:
         return {}
     models = len(analysis.matrix.models)
-    result: dict = {"corpus_benchmark": {}, "corpus_corpus": {}, "average_average": {}, "before_after": {}}
+    result: _PerplexityIntervals = {
+        "corpus_benchmark": {},
+        "corpus_corpus": {},
+        "average_average": {},
+        "before_after": {},
+    }
     for protocol in PROTOCOLS:
         corpora, scores = analysis.corpora[protocol], analysis.scores[protocol]
         signs = pair_signs(corpora)

@@ -1,7 +1,5 @@
 """The bias report's summary, computed from the trials table."""
 
-from typing import Any
-
 import pandas as pd
 
 from lm_validity.config.bias_plan import BiasPlan
@@ -86,22 +84,25 @@ def cell_power(trials: pd.DataFrame) -> tuple[Power, ...]:
         components = variance_components(((cell["test"] - cell["extra"]) / cell["total"]).to_numpy(), cell["task"])
         tasks = cell["task"].nunique()
         subsamples = max(1, round(len(cell) / tasks))
-        experiment, language_model, m, n = key
-        found = _power(components, tasks, subsamples)
-        rows.append(Power(experiment, language_model, m, n, DETECTABLE_BIAS, **found))
+        rows.append(_power(key, components, tasks, subsamples))
     return tuple(rows)
 
 
-def _power(components: VarianceComponents | Missing, tasks: int, subsamples: int) -> dict[str, Any]:
-    sizes = {"tasks": tasks, "subsamples": subsamples}
+def _power(
+    key: tuple[str, str, int, int], components: VarianceComponents | Missing, tasks: int, subsamples: int
+) -> Power:
     if isinstance(components, Missing):
-        unknown = ("within_task_sd", "between_tasks_sd", "power", "smallest_detectable")
-        return sizes | dict.fromkeys((*unknown, "subsamples_needed", "tasks_needed"), components)
-    return sizes | {
-        "within_task_sd": components.within_task,
-        "between_tasks_sd": components.between_tasks,
-        "power": detection_power(DETECTABLE_BIAS, components, tasks, subsamples),
-        "smallest_detectable": smallest_detectable(components, tasks, subsamples),
-        "subsamples_needed": subsamples_needed(DETECTABLE_BIAS, components, tasks),
-        "tasks_needed": tasks_needed(DETECTABLE_BIAS, components, subsamples),
-    }
+        why = components
+        return Power(*key, DETECTABLE_BIAS, why, why, tasks, subsamples, why, why, why, why)
+    return Power(
+        *key,
+        effect_size=DETECTABLE_BIAS,
+        within_task_sd=components.within_task,
+        between_tasks_sd=components.between_tasks,
+        tasks=tasks,
+        subsamples=subsamples,
+        power=detection_power(DETECTABLE_BIAS, components, tasks, subsamples),
+        smallest_detectable=smallest_detectable(components, tasks, subsamples),
+        subsamples_needed=subsamples_needed(DETECTABLE_BIAS, components, tasks),
+        tasks_needed=tasks_needed(DETECTABLE_BIAS, components, subsamples),
+    )

@@ -75,7 +75,9 @@ def subsamples_there(trials: pd.DataFrame) -> dict[tuple[str, str], int]:
     return trials.groupby(["experiment", "task"])["subsample"].nunique().to_dict()
 
 
-def interval_over_subsamples(mean: float, parts: np.ndarray, least: float) -> tuple:
+def interval_over_subsamples(
+    mean: float, parts: np.ndarray, least: float
+) -> tuple[tuple[float, float] | Missing, float | Missing]:
     """The t interval of the mean, of half-width `least` or more, and what is excluded beyond it; `parts`: u
     (subsamples,)."""
     number = len(parts)

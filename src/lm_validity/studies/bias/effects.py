@@ -5,6 +5,7 @@ effect do not count for that effect.
 """
 
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -57,7 +58,7 @@ def cell_effects(trials: pd.DataFrame) -> tuple[Cell, ...]:
     return tuple(_cell(row) for row in cells.to_dict("records"))
 
 
-def _cell(row: dict) -> Cell:
+def _cell(row: dict[str, Any]) -> Cell:
     for effect in EFFECTS:
         reason = without_arms(effect).reason if not row[f"{effect}_tasks"] else ONE_TASK
         for value in ("mean", "se"):

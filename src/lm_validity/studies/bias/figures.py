@@ -135,7 +135,8 @@ def task_heatmap(tests: list[TaskTest]) -> alt.LayerChart:
     frame = rows_frame(TaskTest, tests)
     several = frame["experiment"].nunique() > 1
     frame["cell"] = [
-        f"{row.language_model}, {setting_label(row.experiment, row.m, row.n, several)}" for row in frame.itertuples()
+        f"{row.language_model}, {setting_label(row.experiment, row.m, row.n, several=several)}"
+        for row in frame.itertuples()
     ]
     tasks, cells = sorted(frame["task"].unique()), list(dict.fromkeys(frame["cell"]))
     whole = pd.MultiIndex.from_product([tasks, cells], names=["task", "cell"])
@@ -166,7 +167,7 @@ def meta_curves(results: list[Slices]) -> alt.LayerChart:
     shares = np.linspace(0.005, 0.995, 67)
     rows = []
     for row in results:
-        label = setting_label(row.experiment, row.m, row.n, several)
+        label = setting_label(row.experiment, row.m, row.n, several=several)
         if isinstance(row.means, Missing):
             continue
         quantiles = np.quantile(row.means, shares)

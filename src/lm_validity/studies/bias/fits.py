@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypedDict
 
 import joblib
 import numpy as np
@@ -134,9 +134,16 @@ def _fit_laplace(key: tuple[str, int, int, str], counts: PairedCounts, formula: 
     )
 
 
+class _Marginal(TypedDict):
+    """Fields of `Fit`."""
+
+    marginal_mean: float
+    marginal_interval: tuple[float, float]
+
+
 def _marginal(
     design: Design, fixed: np.ndarray, scales: np.ndarray, weights: np.ndarray, beta: tuple[float, float, float]
-) -> dict:
+) -> _Marginal:
     """The marginal effect at beta's mean and at the ends of its interval."""
     levels, spreads = model_levels(design, fixed), model_spreads(design, scales)
     mean, low, high = marginal_effect(levels, spreads, weights, np.array(beta)).tolist()

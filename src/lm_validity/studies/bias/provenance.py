@@ -1,5 +1,8 @@
 """Signs in the trials that rows come from different code, data or splits: no statistics repairs that."""
 
+from dataclasses import replace
+from typing import TypedDict
+
 import numpy as np
 import pandas as pd
 from scipy import stats
@@ -29,23 +32,33 @@ def base_drift(trials: pd.DataFrame) -> tuple[Drift, ...]:
     keys = ["experiment", "language_model", "m"]
     tasks = known.groupby([*keys, "n", "task"])["accuracy"].agg(["mean", "var", "count"]).reset_index()
     rows = []
-    for names, group in tasks[tasks["count"] > 1].groupby(keys):
+    for (experiment, language_model, m), group in tasks[tasks["count"] > 1].groupby(keys):
         reference_n = group.groupby("n")["count"].sum().idxmax()
         reference = group[group["n"] == reference_n].set_index("task")
         for n in sorted(set(group["n"]) - {reference_n}):
             other = group[group["n"] == n].set_index("task")
             shared = other.index.intersection(reference.index)
             if len(shared):
-                drift = _drift(other.loc[shared], reference.loc[shared])
-                rows.append({**dict(zip(keys, names, strict=True)), "n": n, "reference_n": int(reference_n), **drift})
-    return tuple(Drift(**row, mixed=_is_mixed(row, len(rows))) for row in rows)
+                means = _compare_means(other.loc[shared], reference.loc[shared])
+                rows.append(Drift(experiment, language_model, m, n, int(reference_n), **means, mixed=False))
+    return tuple(replace(row, mixed=_is_mixed(row, len(rows))) for row in rows)
 
 
-def _is_mixed(row: dict, comparisons: int) -> bool:
-    return row["p"] * comparisons < DRIFT_LEVEL and abs(row["difference"]) >= DRIFT_SIZE
+def _is_mixed(row: Drift, comparisons: int) -> bool:
+    return row.p * comparisons < DRIFT_LEVEL and abs(row.difference) >= DRIFT_SIZE
 
 
-def _drift(other: pd.DataFrame, reference: pd.DataFrame) -> dict:
+class _Means(TypedDict):
+    """Fields of `Drift`."""
+
+    base: float
+    reference_base: float
+    difference: float
+    z: float | Missing
+    p: float
+
+
+def _compare_means(other: pd.DataFrame, reference: pd.DataFrame) -> _Means:
     difference = float((other["mean"] - reference["mean"]).mean())
     variances = pd.concat([other["var"] / other["count"], reference["var"] / reference["count"]])
     freedom = float((pd.concat([other["count"], reference["count"]]) - 1).sum())
@@ -57,8 +70,8 @@ def _drift(other: pd.DataFrame, reference: pd.DataFrame) -> dict:
         p = float(2 * stats.t.sf(abs(difference / error), freedom))
     else:
         z, p = (Missing(NO_SPREAD), 0.0) if difference else (0.0, 1.0)
-    means = {"base": float(other["mean"].mean()), "reference_base": float(reference["mean"].mean())}
-    return {**means, "difference": difference, "z": z, "p": p}
+    base, reference_base = float(other["mean"].mean()), float(reference["mean"].mean())
+    return {"base": base, "reference_base": reference_base, "difference": difference, "z": z, "p": p}
 
 
 def mismatched_test_sets(trials: pd.DataFrame) -> tuple[Mismatch, ...]:

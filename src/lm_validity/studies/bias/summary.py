@@ -5,12 +5,18 @@ Effects are fractions of accuracy: boost = accuracy(extra) - accuracy(base), bia
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pandas as pd
 
 from lm_validity.studies.bias.statistics.effects import MeanOverTasks
 from lm_validity.summaries import Missing, named, page_only
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Row = TypeVar("Row", bound="DataclassInstance")
 
 
 @dataclass(frozen=True)
@@ -275,7 +281,7 @@ class BiasSummary:
         return [fit for fit in self.posterior if all(getattr(fit, name) == v for name, v in wanted.items())]
 
 
-def rows_frame(kind: type, rows: Sequence) -> pd.DataFrame:
+def rows_frame(kind: type[Row], rows: Sequence[Row]) -> pd.DataFrame:
     """Rows of the dataclass `kind` as a frame, a column for each field; `Missing` values stay as they are."""
     names = [one.name for one in fields(kind)]
     return pd.DataFrame([[getattr(row, name) for name in names] for row in rows], columns=names)

@@ -1,6 +1,7 @@
 """Distributions on the bias page: split violins by task, and ridges of the posterior predictive differences."""
 
 import json
+from typing import Any
 
 import altair as alt
 import numpy as np
@@ -89,7 +90,7 @@ def predictive_ridges(summary: BiasSummary) -> alt.LayerChart:
     return alt.layer(dashed_lines("zero", 0), areas).properties(width="container", height=44 * len(labels) + 20)
 
 
-def _violin(differences: np.ndarray, line: int, effect: str, reach: float = 0.44) -> dict:
+def _violin(differences: np.ndarray, line: int, effect: str, reach: float = 0.44) -> dict[str, Any]:
     """A kernel density as the edge of one half of a violin at the height `line`: the boost's is above it."""
     spread = differences.std(ddof=1) if len(differences) > 1 else 0.0
     width = spread * len(differences) ** -0.2 or 0.004  # Scott's rule; a narrow spike where nothing varies
@@ -111,13 +112,13 @@ def _row_axis(names: list[str]) -> alt.Axis:
     return alt.Axis(values=list(range(len(names))), labelExpr=labels, grid=True, gridDash=[1, 3], labelOverlap=False)
 
 
-def setting_label(experiment: str, m: int, n: int, several: bool) -> str:
+def setting_label(experiment: str, m: int, n: int, *, several: bool) -> str:
     """How figures name a setting; the experiment only where there are several."""
     return f"{experiment}: m={m}, n={n}" if several else f"m={m}, n={n}"
 
 
-def setting_labels(summary: BiasSummary) -> dict[tuple, str]:
+def setting_labels(summary: BiasSummary) -> dict[tuple[str, int, int], str]:
     """Label by (experiment, m, n), sorted."""
     several = len(summary.experiments) > 1
     keys = {(cell.experiment, cell.m, cell.n) for cell in summary.cells}
-    return {key: setting_label(*key, several) for key in sorted(keys)}
+    return {key: setting_label(*key, several=several) for key in sorted(keys)}

@@ -99,7 +99,7 @@ def comparison_page(summary: CompareSummary) -> Page:
     )
 
 
-def _page_row(summary: CompareSummary, row: Comparison) -> dict:
+def _page_row(summary: CompareSummary, row: Comparison) -> dict[str, object]:
     values = {name: value for name, value in vars(row).items() if name != "interval"}
     return values | as_columns(row.interval) | {"outcome": _outcome(summary, row)}
 

@@ -90,7 +90,7 @@ def _passes(value: Value, threshold: float) -> bool | Missing:
 def _seed_criteria(result: BenchmarkResult, facts: pd.DataFrame) -> tuple[Value, Value]:
     """Over the models that are alike in size, architecture and training data: repeated trainings."""
     design = result.design
-    alike: dict[tuple, list[int]] = {}
+    alike: dict[tuple[object, ...], list[int]] = {}
     rows = facts[["size", "architecture", "training_data"]].to_dict("index")
     for position, model in enumerate(design.ranked):
         recipe = tuple(rows[model].values())
@@ -136,7 +136,7 @@ def _across_sizes(design: Design, facts: pd.DataFrame) -> tuple[Value, int]:
     A recipe is an architecture and a training mixture; it takes part with models of two sizes or more. Several
     trainings of a recipe at one size are averaged at their last checkpoints.
     """
-    scores: dict[tuple, dict[str, list[float]]] = {}
+    scores: dict[tuple[str, str], dict[str, list[float]]] = {}
     weights: dict[str, list[float]] = {}
     for model, curve in design.curves.items():
         fact = facts.loc[model]

@@ -1,7 +1,7 @@
 """From the scores table and the sheets to learning curves: one per model and benchmark."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -276,7 +276,7 @@ def _directions(rows: pd.DataFrame, listed: pd.DataFrame | None) -> tuple[dict[s
     return directions, [f"Direction unknown, higher taken as better: {listing(assumed)}."] if assumed else []
 
 
-def _curves(rows: pd.DataFrame, directions: dict) -> tuple[dict[str, dict[str, Curve]], list[str]]:
+def _curves(rows: pd.DataFrame, directions: Mapping[str, float]) -> tuple[dict[str, dict[str, Curve]], list[str]]:
     """Curves of two checkpoints or more by benchmark and model, and notes on the models that have one."""
     curves: dict[str, dict[str, Curve]] = {}
     single = set()

@@ -226,7 +226,7 @@ def _ranking_frame(summary: SignalSummary) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _settling_row(ranking: Ranking | Missing) -> dict:
+def _settling_row(ranking: Ranking | Missing) -> dict[str, object]:
     names = (
         "pairs",
         "separable_pairs",

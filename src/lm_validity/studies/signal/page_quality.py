@@ -6,7 +6,7 @@ from scipy.stats import false_discovery_control
 from lm_validity.pages.page import Figure, Finding, Section, Table
 from lm_validity.studies.signal import figures as signal_figures
 from lm_validity.studies.signal.page_tables import as_numbers
-from lm_validity.studies.signal.summary import BenchmarkQuality, SignalSummary
+from lm_validity.studies.signal.summary import BenchmarkQuality, SignalSummary, Value
 from lm_validity.summaries import Missing, as_columns, is_known, number
 from lm_validity.words import count, decimal, listing, with_interval
 
@@ -168,7 +168,7 @@ def quality_section(summary: SignalSummary) -> Section:
     )
 
 
-def _by_items(summary: SignalSummary, entry: BenchmarkQuality) -> dict:
+def _by_items(summary: SignalSummary, entry: BenchmarkQuality) -> dict[str, Value]:
     """Signal quality at the largest number of items that all benchmarks have, of which that many can be had."""
     known = [found for one in summary.benchmarks.values() if is_known(found := _matched(one))]
     common = set.intersection(*map(set, known)) if known else set()

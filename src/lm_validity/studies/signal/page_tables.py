@@ -1,6 +1,7 @@
 """The parts of the signal page that are tables: compliance, overall score, criteria of others."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -25,7 +26,7 @@ def as_numbers(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
 
 def compliance_section(summary: SignalSummary) -> Section | None:
     """Science against web models, and the overall score that needs them; None without such a pair."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, score in summary.compliance.items():
         if not is_known(score.value):
             continue

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -274,7 +275,7 @@ def _larger_pairs(models: list[str], facts: pd.DataFrame) -> list[tuple[int, int
     return pairs
 
 
-def parameters(fact: Mapping) -> float:
+def parameters(fact: Mapping[str, Any]) -> float:
     """Parameters in billions, from the sheet or from a size such as 500m or 1b; NaN where neither says."""
     if pd.notna(fact["parameters_b"]):
         return float(fact["parameters_b"])
@@ -286,7 +287,7 @@ def parameters(fact: Mapping) -> float:
         return float("nan")
 
 
-def _alike(a: Mapping, b: Mapping, column: str) -> bool:
+def _alike(a: Mapping[str, Any], b: Mapping[str, Any], column: str) -> bool:
     """Equal, or unknown in either."""
     return bool(pd.isna(a[column]) or pd.isna(b[column]) or a[column] == b[column])
 

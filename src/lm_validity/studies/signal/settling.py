@@ -1,5 +1,7 @@
 """From when on the models have their final order, with intervals over items."""
 
+from typing import TypedDict
+
 import numpy as np
 
 from lm_validity.studies.signal.analysis import BenchmarkResult
@@ -55,10 +57,18 @@ def ranking_of(result: BenchmarkResult) -> Ranking | Missing:
     )
 
 
-def _settling(design: Design, curves: np.ndarray, deviations: np.ndarray | Missing) -> dict:
+class _Settling(TypedDict):
+    """Fields of `Ranking`."""
+
+    separable_pairs: int | Missing
+    settled_from_b: Value
+    settled_from_interval_b: Bounds
+
+
+def _settling(design: Design, curves: np.ndarray, deviations: np.ndarray | Missing) -> _Settling:
     """From when on the models that can be told apart at the end have their final order, `curves` (models, n)."""
     if isinstance(deviations, Missing):
-        return dict.fromkeys(("separable_pairs", "settled_from_b", "settled_from_interval_b"), deviations)
+        return {"separable_pairs": deviations, "settled_from_b": deviations, "settled_from_interval_b": deviations}
     separable = separable_pairs(curves[:, -1], deviations[:, -1])
     equal = "No two models can be told apart at the last checkpoint." if not separable.any() else "Tokens are unknown."
     value = known(float(settled_from(curves, design.ranked_tokens, separable, STABLE_TAU)), equal)

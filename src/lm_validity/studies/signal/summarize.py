@@ -1,5 +1,7 @@
 """From the results of all benchmarks to the summary."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 
@@ -103,7 +105,7 @@ def _conventions(options: Options, resamples: int) -> Conventions:
     )
 
 
-def _of_items(results: dict[str, BenchmarkResult], part: str) -> dict:
+def _of_items(results: dict[str, BenchmarkResult], part: str) -> dict[str, Any]:
     """A part of every benchmark's item analysis, or why there is none."""
     return {
         name: result.items if isinstance(result.items, Missing) else getattr(result.items, part)

@@ -8,7 +8,7 @@ each with a name, a metric and a score. Its JSON schema is not part of this proj
 import importlib.util
 import json
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lm_validity.errors import InputError
 
@@ -27,23 +27,23 @@ class Metric(NamedTuple):
 
 # Others are given without bounds
 METRICS = {
-    "acc": Metric("accuracy", 0, 1, True),
-    "acc_norm": Metric("acc_norm", 0, 1, True),
-    "exact_match": Metric("exact_match", 0, 1, True),
-    "em": Metric("exact_match", 0, 1, True),
-    "f1": Metric("f1", 0, 1, True),
-    "mc1": Metric("mc1", 0, 1, True),
-    "mc2": Metric("mc2", 0, 1, True),
-    "mcc": Metric("mcc", -1, 1, True),
-    "bits_per_byte": Metric("bits_per_byte", 0, "Infinity", False),
-    "byte_perplexity": Metric("byte_perplexity", 1, "Infinity", False),
-    "word_perplexity": Metric("word_perplexity", 1, "Infinity", False),
-    "perplexity": Metric("perplexity", 1, "Infinity", False),
-    "ppl": Metric("perplexity", 1, "Infinity", False),
+    "acc": Metric("accuracy", 0, 1, higher_is_better=True),
+    "acc_norm": Metric("acc_norm", 0, 1, higher_is_better=True),
+    "exact_match": Metric("exact_match", 0, 1, higher_is_better=True),
+    "em": Metric("exact_match", 0, 1, higher_is_better=True),
+    "f1": Metric("f1", 0, 1, higher_is_better=True),
+    "mc1": Metric("mc1", 0, 1, higher_is_better=True),
+    "mc2": Metric("mc2", 0, 1, higher_is_better=True),
+    "mcc": Metric("mcc", -1, 1, higher_is_better=True),
+    "bits_per_byte": Metric("bits_per_byte", 0, "Infinity", higher_is_better=False),
+    "byte_perplexity": Metric("byte_perplexity", 1, "Infinity", higher_is_better=False),
+    "word_perplexity": Metric("word_perplexity", 1, "Infinity", higher_is_better=False),
+    "perplexity": Metric("perplexity", 1, "Infinity", higher_is_better=False),
+    "ppl": Metric("perplexity", 1, "Infinity", higher_is_better=False),
 }
 
 
-def find_schema(named: Path | None) -> dict | None:
+def find_schema(named: Path | None) -> dict[str, Any] | None:
     """The JSON schema in the file that is named, else that of the installed package, else None."""
     path = named
     if path is None:
@@ -64,7 +64,7 @@ def find_schema(named: Path | None) -> dict | None:
     return schema
 
 
-def check_schema(document: dict, schema: dict | None, where: str) -> None:
+def check_schema(document: dict[str, Any], schema: dict[str, Any] | None, where: str) -> None:
     """Raises InputError, with the first error and its place, for a document that does not fit the schema."""
     if schema is None:
         return

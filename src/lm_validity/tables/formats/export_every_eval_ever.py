@@ -14,7 +14,7 @@ from lm_validity import __version__
 from lm_validity.errors import InputError
 from lm_validity.files import write_json
 from lm_validity.tables.formats.every_eval_ever import METRICS, OWN, VERSION, check_schema
-from lm_validity.tables.formats.export_rows import OWN_COLUMNS, file_groups, plain
+from lm_validity.tables.formats.export_rows import OWN_COLUMNS, OfFile, file_groups, plain
 
 RELATIONSHIPS = ("first_party", "third_party", "collaborative", "other")
 
@@ -25,7 +25,7 @@ def write_every_eval_ever(
     organization: str,
     relationship: str = "other",
     collection: str = "lm-validity",
-    schema: dict | None = None,
+    schema: dict[str, Any] | None = None,
 ) -> list[Path]:
     """Write `<output>/data/<collection>/<developer>/<model>/<uuid>.json`, one file an evaluation of a model; the paths.
 
@@ -39,7 +39,7 @@ def write_every_eval_ever(
         raise InputError(f"--relationship {relationship}: not known.", f"one of {', '.join(RELATIONSHIPS)}.")
     documents = {}
     for model, own, rows in file_groups(scores, "files of every_eval_ever"):
-        key = json.dumps([collection, model, own], sort_keys=True)
+        key = json.dumps([collection, model, own._asdict()], sort_keys=True)
         digest = hashlib.sha256(key.encode()).digest()
         name = uuid.UUID(bytes=digest[:16], version=4)
         developer, _, short = model.rpartition("/")
@@ -78,13 +78,13 @@ def _file_name(name: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "_", name).strip("._") or "unknown"
 
 
-def _document(model: str, own: dict, rows: pd.DataFrame, identifier: str) -> dict:
+def _document(model: str, own: OfFile, rows: pd.DataFrame, identifier: str) -> dict[str, Any]:
     """The file without who publishes it. Details are texts, as the format asks."""
     sources = set(rows["source"].dropna())
     library = {"name": "lm-validity", "version": __version__}
     if sources == {"lm-eval"}:
         library = {"name": "lm_eval", "version": "unknown"}
-    details = {f"{OWN}{name}": _text(own[name]) for name in OWN_COLUMNS if own[name] is not None}
+    details = {f"{OWN}{name}": _text(value) for name in OWN_COLUMNS if (value := getattr(own, name)) is not None}
     developer = {"developer": model.split("/")[0]} if "/" in model else {}
     return {
         "schema_version": VERSION,
@@ -106,7 +106,7 @@ def _document(model: str, own: dict, rows: pd.DataFrame, identifier: str) -> dic
     }
 
 
-def _result(row: Any) -> dict:
+def _result(row: Any) -> dict[str, Any]:
     name, _, filter_name = row.metric.partition(",")
     known = METRICS.get(name)
     metric = {

@@ -8,7 +8,7 @@ import pandas as pd
 
 from lm_validity.errors import InputError
 from lm_validity.files import write_json
-from lm_validity.tables.formats.export_rows import OWN_COLUMNS, file_groups, plain
+from lm_validity.tables.formats.export_rows import OWN_COLUMNS, OfFile, file_groups, plain
 
 
 def write_lm_eval(scores: pd.DataFrame, output: str | Path) -> list[Path]:
@@ -28,7 +28,7 @@ def write_lm_eval(scores: pd.DataFrame, output: str | Path) -> list[Path]:
     return [Path(output) / path for path in paths]
 
 
-def _paths(files: list[tuple[str, dict]]) -> list[Path]:
+def _paths(files: list[tuple[str, OfFile]]) -> list[Path]:
     """A path of its own for each file: with the point of training only where files of one name differ in them."""
     paths = [_path(model, own) for model, own in files]
     count = Counter(paths)
@@ -46,15 +46,15 @@ def _paths(files: list[tuple[str, dict]]) -> list[Path]:
     return paths
 
 
-def _path(model: str, own: dict, exact: bool = False) -> Path:
+def _path(model: str, own: OfFile, *, exact: bool = False) -> Path:
     """Below the output folder. `exact`: with iteration and tokens."""
-    parts = [own["protocol"], own["checkpoint"], own["prompt"], own["split"]]
-    parts += [own["prompt_variant"]] if own["prompt_variant"] is not None else []
-    parts += [f"seed{own['seed']}"] if own["seed"] is not None else []
-    parts += [f"part{own['part']}"] if own["part"] > 1 else []
+    parts = [own.protocol, own.checkpoint, own.prompt, own.split]
+    parts += [own.prompt_variant] if own.prompt_variant is not None else []
+    parts += [f"seed{own.seed}"] if own.seed is not None else []
+    parts += [f"part{own.part}"] if own.part > 1 else []
     if exact:
-        parts += [f"iter{own['iteration']}"] if own["iteration"] is not None else []
-        parts += [f"{own['tokens_b']!r}B"] if own["tokens_b"] is not None else []
+        parts += [f"iter{own.iteration}"] if own.iteration is not None else []
+        parts += [f"{own.tokens_b!r}B"] if own.tokens_b is not None else []
     name = "_".join(["results", *(part for part in parts if part)])
     return Path(_file_name(model)) / f"{_file_name(name)}.json"
 
@@ -64,7 +64,7 @@ def _file_name(name: str) -> str:
     return name.replace("/", "__")
 
 
-def _document(model: str, own: dict, rows: pd.DataFrame) -> dict:
+def _document(model: str, own: OfFile, rows: pd.DataFrame) -> dict[str, Any]:
     document: dict[str, Any] = {
         "results": {},
         "group_subtasks": {},
@@ -78,12 +78,12 @@ def _document(model: str, own: dict, rows: pd.DataFrame) -> dict:
         "model_name": model,
         "model_name_sanitized": _file_name(model),
         # lm-eval puts the template's text here, which a table of scores does not have
-        "chat_template": "the model's own" if own["prompt"] == "chat" else None,
-        "lm_validity": {name: own[name] for name in OWN_COLUMNS} | {"selected": {}},
+        "chat_template": "the model's own" if own.prompt == "chat" else None,
+        "lm_validity": {name: getattr(own, name) for name in OWN_COLUMNS} | {"selected": {}},
     }
     for benchmark, found in rows.groupby("benchmark", sort=True):
-        results: dict = {"alias": benchmark}
-        directions: dict = {}
+        results: dict[str, object] = {"alias": benchmark}
+        directions: dict[str, bool] = {}
         for row in found.itertuples():
             name, _, filter_name = row.metric.partition(",")
             filter_name = filter_name or "none"

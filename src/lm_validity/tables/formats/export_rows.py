@@ -1,6 +1,6 @@
 """What the exporters share: scores divided into files, and the refusal of scores that no file has a place for."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -8,14 +8,27 @@ import pandas as pd
 from lm_validity.errors import InputError
 from lm_validity.tables.schema import SCORES
 
+
+class OfFile(NamedTuple):
+    """What holds of all scores in a file, beside the model; None where unknown. `part`: see `file_groups`."""
+
+    checkpoint: str | None
+    iteration: int | None
+    tokens_b: float | None
+    protocol: str
+    prompt: str | None
+    prompt_variant: str | None
+    seed: int | None
+    split: str | None
+    part: int
+
+
 # What others' files have no place for; it goes under keys of our own, from which the importers read it back
-OWN_COLUMNS = ("checkpoint", "iteration", "tokens_b", "protocol", "prompt", "prompt_variant", "seed", "split")
-_FILE_COLUMNS = (*OWN_COLUMNS, "part")
-_WHOLE = ("iteration", "seed", "part")
+OWN_COLUMNS = OfFile._fields[:-1]
 
 
-def file_groups(scores: pd.DataFrame, files: str) -> list[tuple[str, dict, pd.DataFrame]]:
-    """Model, values of `OWN_COLUMNS` and `part`, and rows of each file, sorted.
+def file_groups(scores: pd.DataFrame, files: str) -> list[tuple[str, OfFile, pd.DataFrame]]:
+    """Model, what else holds of all scores, and rows of each file, sorted.
 
     A file has one number of solved examples of a benchmark: a second one is in the file with `part` 2. Raises
     InputError where a score has no metric or no finite value; `files` names the format in its hint.
@@ -28,8 +41,8 @@ def file_groups(scores: pd.DataFrame, files: str) -> list[tuple[str, dict, pd.Da
     counts = frame.assign(count=scores["num_fewshot"].astype("Float64").fillna(-1))
     evaluation = ["model", *OWN_COLUMNS, "benchmark"]
     frame["part"] = counts.groupby(evaluation, dropna=False)["count"].rank("dense").astype(int)
-    grouped = frame.groupby(["model", *_FILE_COLUMNS], dropna=False, sort=True)
-    return [(key[0], _own(key[1:]), rows) for key, rows in grouped]
+    grouped = frame.groupby(["model", *OfFile._fields], dropna=False, sort=True)
+    return [(key[0], _of_file(*map(plain, key[1:])), rows) for key, rows in grouped]
 
 
 def plain(value: Any) -> Any:
@@ -39,10 +52,11 @@ def plain(value: Any) -> Any:
     return value.item() if hasattr(value, "item") else value
 
 
-def _own(key: tuple) -> dict:
-    """What holds of a whole file. pandas makes floats of whole numbers among nulls."""
-    own = {name: plain(value) for name, value in zip(_FILE_COLUMNS, key, strict=True)}
-    return own | {name: int(own[name]) for name in _WHOLE if own[name] is not None}
+def _of_file(*key: Any) -> OfFile:
+    """pandas makes floats of whole numbers among nulls."""
+    own = OfFile(*key)
+    iteration, seed = (None if value is None else int(value) for value in (own.iteration, own.seed))
+    return own._replace(iteration=iteration, seed=seed, part=int(own.part))
 
 
 def _check_known(scores: pd.DataFrame, known: pd.Series | np.ndarray, what: str, why: str) -> None:

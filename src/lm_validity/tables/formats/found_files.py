@@ -21,7 +21,7 @@ class Found(NamedTuple):
     named: bool
 
 
-def find_files(paths: Iterable[str | Path], suffixes: tuple[str, ...]) -> tuple[list[Found], Counter]:
+def find_files(paths: Iterable[str | Path], suffixes: tuple[str, ...]) -> tuple[list[Found], Counter[str]]:
     """The named files, and those with one of `suffixes` in the named folders and below, each once, in order of path.
 
     An empty suffix stands for names without one, of which those are taken that begin like a JSON object. Hidden files

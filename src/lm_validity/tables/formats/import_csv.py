@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
 import pandas as pd
 
@@ -17,6 +18,9 @@ from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import count
 
 SOURCE = "csv"
+Across = Literal["benchmarks", "models"]
+Unit = Literal["fractions", "percentages", "neither"]
+Repeats = Literal["refuse", "first"]
 _LAYOUT = "a header, and one row per score (model, benchmark, value) or one column per benchmark, as UTF-8 text."
 # Columns of a score that a file may have, and other names by which they are found in a header
 ROLES: dict[str, tuple[str, ...]] = {
@@ -52,24 +56,23 @@ class CsvOptions:
 
     columns: the file's column by role (ROLES), where the header does not say it. scores: in a wide table, the columns
     of scores; all columns of numbers where empty. across: what these columns are, `benchmarks` or `models`; by default
-    whatever the table has no column of. percent: scores are percentages; as_is: they are no fractions at all.
-    repeats: `refuse` two different scores under one key, or take the `first`.
+    whatever the table has no column of. unit: what scores are. repeats: `refuse` two different scores under one key, or
+    take the `first`.
     """
 
     columns: dict[str, str] = field(default_factory=dict)
     scores: tuple[str, ...] = ()
-    across: str | None = None
-    percent: bool = False
-    as_is: bool = False
-    repeats: str = "refuse"
+    across: Across | None = None
+    unit: Unit = "fractions"
+    repeats: Repeats = "refuse"
 
 
 def read_csv_scores(path: str | Path, options: CsvOptions, log: ImportLog) -> pd.DataFrame:
     """The columns of SCORES; what was left out goes to `log`.
 
-    Scores are fractions: one outside 0 to 1 is refused unless `percent` (then 0 to 100, standard errors likewise) or
-    `as_is`. A cell `12.5%` is a percentage by itself. Empty cells are missing scores. Raises InputError, naming row and
-    column, for a value of the wrong type and for a table whose columns are not understood.
+    Scores are fractions: one outside 0 to 1 is refused unless they are `percentages` (then 0 to 100, standard errors
+    likewise) or `neither`. A cell `12.5%` is a percentage by itself. Empty cells are missing scores. Raises InputError,
+    naming row and column, for a value of the wrong type and for a table whose columns are not understood.
     """
     path = Path(path)
     found = read_text_rows(path, _LAYOUT)
@@ -200,21 +203,22 @@ def _fractions(path: Path, rows: pd.DataFrame, options: CsvOptions, log: ImportL
     rows = rows[rows["value"].notna()].reset_index(drop=True)
     signed = rows["value"].str.endswith("%")
     values = rows["value"].map(_parsed).astype(float)
-    scale = pd.Series(1.0, index=rows.index).mask(signed | options.percent, 0.01)
-    if not options.as_is:
+    percent = options.unit == "percentages"
+    scale = pd.Series(1.0, index=rows.index).mask(signed | percent, 0.01)
+    if options.unit != "neither":
         outside = (values * scale < 0) | (values * scale > 1)
         for place in rows.index[outside][:1]:
             found = (
                 f"{path}, row {rows.at[place, 'line']}, column {rows.at[place, 'column']!r}: {rows.at[place, 'value']}"
             )
-            if options.percent or signed[place]:
+            if percent or signed[place]:
                 raise InputError(
                     f"{found} is not a percentage.", "import the columns that are percentages with --scores."
                 )
             raise InputError(
                 f"{found} is not a fraction.", "--percent where scores are percentages, --as-is where they are neither."
             )
-    if options.percent:
+    if percent:
         small = values.groupby(rows["benchmark"]).max()
         names = [str(name) for name in small.index[(small > 0) & (small <= 1)]]
         if names:
@@ -228,7 +232,9 @@ def _fractions(path: Path, rows: pd.DataFrame, options: CsvOptions, log: ImportL
 
 def _typed(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
     """Every other column in the type of the scores table; empty cells are null."""
-    readers: dict[str, Callable] = {name: _whole for name in ("iteration", "num_fewshot", "seed", "n_items")}
+    readers: dict[str, Callable[[str], object]] = {
+        name: _whole for name in ("iteration", "num_fewshot", "seed", "n_items")
+    }
     readers |= {"tokens_b": _parsed, "higher_is_better": lambda text: _BOOLEANS.get(text.casefold())}
     readers |= {"metric": metric_key, "protocol": lambda text: text if text in PROTOCOLS else None}
     for column in rows.columns.difference(["line", "column", "value", "stderr"]):
@@ -249,7 +255,7 @@ def _whole(text: str) -> int | None:
     return int(number) if number is not None and number == int(number) and abs(number) < 2**63 else None
 
 
-def _once(path: Path, rows: pd.DataFrame, repeats: str, log: ImportLog) -> pd.DataFrame:
+def _once(path: Path, rows: pd.DataFrame, repeats: Repeats, log: ImportLog) -> pd.DataFrame:
     """Each score once. Raises InputError for two different scores under one key unless `repeats` is `first`."""
     key = [name for name in KEY if name in rows]
     different = rows.drop_duplicates([*key, "value"])

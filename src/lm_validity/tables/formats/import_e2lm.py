@@ -68,7 +68,7 @@ def _read_curves(path: Path) -> pd.DataFrame:
     return curves
 
 
-def _numbers(path: Path, curves: pd.DataFrame, column: str, empty_allowed: bool = False) -> np.ndarray:
+def _numbers(path: Path, curves: pd.DataFrame, column: str, *, empty_allowed: bool = False) -> np.ndarray:
     """One column as floats; empty becomes NaN where that is allowed."""
     text = curves[column]
     values = pd.to_numeric(text.where(text != "", np.nan), errors="coerce").to_numpy(dtype=float)

@@ -21,7 +21,7 @@ _PERCENT = frozenset(("percent", "percentage", "%"))
 _CHECKED = "0.3"  # files of older schemas lack fields that the schema requires
 
 
-def read_every_eval_ever(paths: Iterable[str | Path], schema: dict | None, log: ImportLog) -> pd.DataFrame:
+def read_every_eval_ever(paths: Iterable[str | Path], schema: dict[str, Any] | None, log: ImportLog) -> pd.DataFrame:
     """The columns of SCORES; folders are searched, and what is left out goes to `log`.
 
     A result's `evaluation_name` is the benchmark, its `metric_id` or `metric_name` the metric; a score in percent
@@ -34,14 +34,14 @@ def read_every_eval_ever(paths: Iterable[str | Path], schema: dict | None, log: 
         try:
             files.append(_score_file(each, schema))
         except InputError as error:
-            log.skip(each.path, error.problem, error.hint, each.named)
+            log.skip(each.path, error.problem, error.hint, named=each.named)
     log.files = len(files)
     if not files:
         raise InputError("no file of every_eval_ever in the given paths.", _HINT)
     return score_table(files, SOURCE, log)
 
 
-def _score_file(found: Found, schema: dict | None) -> ScoreFile:
+def _score_file(found: Found, schema: dict[str, Any] | None) -> ScoreFile:
     path = found.path
     document = _read(path)
     version = str(document.get("schema_version"))
@@ -66,7 +66,7 @@ def _score_file(found: Found, schema: dict | None) -> ScoreFile:
     return ScoreFile(path, rows, common, _date(document, path))
 
 
-def _row(result: dict, document: dict, where: str) -> dict:
+def _row(result: dict[str, Any], document: dict[str, Any], where: str) -> dict[str, Any]:
     benchmark = text(result.get("evaluation_name"), f"{where}, 'evaluation_name'")
     if not benchmark:
         raise InputError(f"{where}: no 'evaluation_name'.", _HINT)
@@ -93,7 +93,7 @@ def _row(result: dict, document: dict, where: str) -> dict:
     }
 
 
-def _names(benchmark: str, metric: dict, document: dict) -> tuple[str, str | None]:
+def _names(benchmark: str, metric: dict[str, Any], document: dict[str, Any]) -> tuple[str, str | None]:
     """Benchmark and metric. Of lm-eval's files the converter of every_eval_ever writes the filter behind a slash."""
     name = metric.get("metric_id") or metric.get("metric_name")
     library = document.get("eval_library")
@@ -107,7 +107,7 @@ def _names(benchmark: str, metric: dict, document: dict) -> tuple[str, str | Non
     return benchmark.removesuffix(f"/{filter_name}") if filter_name else benchmark, f"{key},{filter_name or 'none'}"
 
 
-def _count(uncertainty: dict, result: dict, where: str) -> int | None:
+def _count(uncertainty: dict[str, Any], result: dict[str, Any], where: str) -> int | None:
     found = uncertainty.get("num_samples") if isinstance(uncertainty, dict) else None
     source = result.get("source_data")
     if found is None and isinstance(source, dict):
@@ -115,7 +115,7 @@ def _count(uncertainty: dict, result: dict, where: str) -> int | None:
     return whole(found, f"{where}, number of samples")
 
 
-def _own(document: dict, path: Path) -> dict | None:
+def _own(document: dict[str, Any], path: Path) -> dict[str, Any] | None:
     """The columns that `export every-eval-ever` wrote for a whole file; None in a file of others."""
     details = _details(document.get("source_metadata"))
     own = {name.removeprefix(OWN): value for name, value in details.items() if name.startswith(OWN)}
@@ -139,7 +139,7 @@ def _number(value: object, check: Callable[[object, str], float | None], where: 
     return check(value, where)
 
 
-def _date(document: dict, path: Path) -> float | None:
+def _date(document: dict[str, Any], path: Path) -> float | None:
     for name in ("evaluation_timestamp", "retrieved_timestamp"):
         value: Any = document.get(name)
         try:
@@ -150,18 +150,18 @@ def _date(document: dict, path: Path) -> float | None:
     return date_in(path.stem)
 
 
-def _details(part: object) -> dict:
+def _details(part: object) -> dict[str, Any]:
     found = part.get("additional_details") if isinstance(part, dict) else None
     return found if isinstance(found, dict) else {}
 
 
-def _object(value: object, where: str) -> dict:
+def _object(value: object, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InputError(f"{where} is not an object but {str(value)[:60]}.", _HINT)
     return value
 
 
-def _read(path: Path) -> dict:
+def _read(path: Path) -> dict[str, Any]:
     document = read_json_file(path, _HINT)
     if not isinstance(document, dict) or not isinstance(document.get("evaluation_results"), list):
         raise InputError(f"{path}: no list 'evaluation_results' in it.", _HINT)

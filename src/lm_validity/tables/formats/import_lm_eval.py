@@ -31,6 +31,7 @@ SOURCE = "lm-eval"
 def import_lm_eval(
     paths: Iterable[str | Path],
     output: str | Path,
+    *,
     strict: bool = False,
     names: dict[Path, str] | None = None,
     tokens_per_step: float | None = None,
@@ -66,7 +67,7 @@ def import_lm_eval(
     return scores, log
 
 
-def read_lm_eval(paths: Iterable[str | Path], strict: bool = True) -> pd.DataFrame:
+def read_lm_eval(paths: Iterable[str | Path], *, strict: bool = True) -> pd.DataFrame:
     """The scores of result files with the columns of `SCORES`, without writing anything; samples are left aside.
 
     Raises InputError as `import_lm_eval` does; by default also for a score that two files have.
@@ -93,7 +94,7 @@ def _read_all(
             found_scores = read_result_file(each, _given_name(each.path, names))
             results.append(found_scores if tokens_per_step is None else with_tokens(found_scores, tokens_per_step))
         except InputError as error:
-            log.skip(each.path, error.problem, error.hint, each.named)
+            log.skip(each.path, error.problem, error.hint, named=each.named)
     places: dict[tuple[Path, str], list[ScoreFile]] = {}
     for one in results:
         for benchmark in {row["benchmark"] for row in one.rows}:
@@ -104,7 +105,7 @@ def _read_all(
         try:
             matched.append(match_samples(each, here, _given_name(each.path, names)))
         except InputError as error:
-            log.skip(each.path, error.problem, error.hint, each.named)
+            log.skip(each.path, error.problem, error.hint, named=each.named)
     log.files = len(results) + len(matched)
     if not results and not matched:
         first = ": ".join(log.skipped[0]).rstrip(".") if log.skipped else "no file whose name ends in .json or .jsonl"
@@ -121,7 +122,7 @@ def _read_samples(samples: list[SampleFile], folder: Path, log: ImportLog) -> tu
         try:
             part, hashes = read_part(one, folder / f"{number}.parquet")
         except InputError as error:
-            log.skip(one.found.path, error.problem, error.hint, one.found.named)
+            log.skip(one.found.path, error.problem, error.hint, named=one.found.named)
             log.files -= 1
             continue
         if not one.scores:
@@ -139,7 +140,7 @@ def _read_samples(samples: list[SampleFile], folder: Path, log: ImportLog) -> tu
 
 
 def _newest(samples: list[SampleFile], log: ImportLog) -> list[SampleFile]:
-    best: dict[tuple, SampleFile] = {}
+    best: dict[tuple[object, ...], SampleFile] = {}
     for one in sorted(samples, key=lambda each: each.rank, reverse=True):
         known = best.setdefault(one.key, one)
         if known is not one:

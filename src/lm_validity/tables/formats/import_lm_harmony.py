@@ -5,6 +5,7 @@ number. A standard error, or all of a benchmark's or of a block's, may be the st
 """
 
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -49,7 +50,7 @@ def read_lm_harmony(path: str | Path) -> pd.DataFrame:
     return frame.sort_values(["protocol", "benchmark", "model"], ignore_index=True)
 
 
-def _read_results(path: Path) -> dict:
+def _read_results(path: Path) -> dict[str, Any]:
     results = read_json_file(path, "the authors' notebooks/all_results.json is meant.")
     for block in _PROTOCOLS.values():
         found = results.get(block) if isinstance(results, dict) else None
@@ -63,6 +64,6 @@ def _read_results(path: Path) -> dict:
     return results
 
 
-def _object(value: object) -> dict:
+def _object(value: object) -> dict[str, Any]:
     """Standard errors by name; none where they are unknown (null, or a text such as "N/A")."""
     return value if isinstance(value, dict) else {}

@@ -3,9 +3,10 @@
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 import pandas as pd
 
@@ -14,6 +15,7 @@ from lm_validity.files import write_json
 from lm_validity.tables.schema import SCORES, write_table
 from lm_validity.words import count
 
+Thing = TypeVar("Thing")
 _SHOWN = 10  # lines of one kind that are printed; all are in import.json
 
 
@@ -26,11 +28,11 @@ class ImportLog:
     skipped: list[tuple[str, str]] = field(default_factory=list)  # file and reason
     repeated: list[str] = field(default_factory=list)  # scores that a newer or larger file has too
     notes: list[str] = field(default_factory=list)
-    others: Counter = field(default_factory=Counter)  # files of other kinds in the folders, by suffix
+    others: Counter[str] = field(default_factory=Counter)  # files of other kinds in the folders, by suffix
     items: int = 0
     parameters: dict[str, float] = field(default_factory=dict)  # of models whose files say their number
 
-    def skip(self, path: Path, reason: str, hint: str, named: bool = False) -> None:
+    def skip(self, path: Path, reason: str, hint: str, *, named: bool = False) -> None:
         """Leave a file out; one that was named itself, or any with `strict`, raises InputError."""
         if named or self.strict:
             raise InputError(reason, hint)
@@ -97,7 +99,7 @@ class Ticker:
             print(line, file=sys.stderr, flush=True)
 
 
-def with_progress(things: list, what: str) -> Iterator:
+def with_progress(things: Sequence[Thing], what: str) -> Iterator[Thing]:
     """The things one after the other; on a long import stderr says how many are done."""
     ticker = Ticker()
     for done, thing in enumerate(things):

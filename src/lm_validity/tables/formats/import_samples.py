@@ -12,7 +12,7 @@ from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -47,7 +47,7 @@ class SampleFile:
 
     found: Found
     benchmark: str
-    common: dict
+    common: dict[str, Any]
     scores: tuple[str, ...] = ()
     date: float | None = None
     limited: bool = False
@@ -59,12 +59,12 @@ class SampleFile:
         return ScoreFile(self.found.path, [], self.common, identity=self.identity)
 
     @property
-    def key(self) -> tuple:
+    def key(self) -> tuple[object, ...]:
         """What makes two files answers of one evaluation."""
         return tuple(self.common.get(name) for name in _OF_FILE)
 
     @property
-    def rank(self) -> tuple:
+    def rank(self) -> tuple[bool, float]:
         """As that of a result file: larger is better."""
         return (not self.limited, -math.inf if self.date is None else self.date)
 
@@ -75,7 +75,7 @@ class Part(NamedTuple):
     file: SampleFile
     path: Path
     documents: int
-    values: dict[tuple[str, str], array]  # by metric and filter, NaN where a document has none
+    values: dict[tuple[str, str], "array[float]"]  # by metric and filter, NaN where a document has none
     gold_known: bool
     notes: tuple[str, ...]
 
@@ -117,7 +117,7 @@ def match_samples(found: Found, here: list[ScoreFile], given_name: str | None) -
     return SampleFile(found, benchmark, common, scores, best.date if date is None else date, best.limited)
 
 
-def _completed(common: dict) -> dict:
+def _completed(common: dict[str, Any]) -> dict[str, Any]:
     default = {"checkpoint": "final", "protocol": "direct", "prompt": "plain", "split": "test"}
     return {name: common.get(name, default.get(name)) for name in _OF_FILE}
 
@@ -143,14 +143,15 @@ def read_part(file: SampleFile, path: Path) -> tuple[Part, dict[str, int]]:
 class _Reader:
     file: SampleFile
     places: dict[str, int] = field(default_factory=dict)  # of a document: its row
-    values: dict[tuple[str, str], array] = field(default_factory=dict)  # filters without a name are "#1", "#2", ...
+    # filters without a name are "#1", "#2", ...
+    values: dict[tuple[str, str], "array[float]"] = field(default_factory=dict)
     hashes: dict[str, int] = field(default_factory=dict)
     gold_known: bool = True
     repeated: int = 0
 
     def tables(self) -> Iterator[pa.Table]:
         """The documents in portions; each one once, with what its first line says."""
-        waiting: list[dict] = []
+        waiting: list[dict[str, Any]] = []
         size = 0
         for number, line in self._lines():
             sample = self._sample(number, line)
@@ -304,13 +305,13 @@ def write_items(parts: list[Part], path: Path) -> int:
             with pq.ParquetFile(part.path) as documents:
                 for number in range(documents.num_row_groups):
                     table = documents.read_row_group(number)
-                    writer.write_table(_item_table(part, table, start, part.file.benchmark not in unknown))
+                    writer.write_table(_item_table(part, table, start, with_gold=part.file.benchmark not in unknown))
                     start += len(table)
             written += start
     return written
 
 
-def _item_table(part: Part, documents: pa.Table, start: int, with_gold: bool) -> pa.Table:
+def _item_table(part: Part, documents: pa.Table, start: int, *, with_gold: bool) -> pa.Table:
     """The columns of ITEMS of a portion of a part, whose first document is number `start`."""
     count = len(documents)
     values = {f"{metric},{name}": _portion(column, start, count) for (metric, name), column in part.values.items()}
@@ -334,7 +335,7 @@ def _item_table(part: Part, documents: pa.Table, start: int, with_gold: bool) ->
     return pa.table(columns, schema=ITEMS)
 
 
-def _portion(column: array, start: int, count: int) -> np.ndarray:
+def _portion(column: "array[float]", start: int, count: int) -> np.ndarray:
     """Values of documents `start` and after, NaN beyond the column's end."""
     found = np.full(count, np.nan)
     part = np.asarray(column[start : start + count])

@@ -72,7 +72,9 @@ def read_result_file(found: Found, given_name: str | None = None) -> ScoreFile:
     )
 
 
-def _of_file(document: dict, config: dict, arguments: dict[str, str], own: dict, path: Path) -> dict:
+def _of_file(
+    document: dict[str, Any], config: dict[str, Any], arguments: dict[str, str], own: dict[str, Any], path: Path
+) -> dict[str, Any]:
     """The columns that all rows of a file share."""
     if own:
         point: dict[str, object] = {}
@@ -92,7 +94,9 @@ def _of_file(document: dict, config: dict, arguments: dict[str, str], own: dict,
     return of_file
 
 
-def _rows(document: dict, config: dict, own: dict, path: Path) -> tuple[list[dict], int]:
+def _rows(
+    document: dict[str, Any], config: dict[str, Any], own: dict[str, Any], path: Path
+) -> tuple[list[dict[str, Any]], int]:
     """Rows of all tasks, and how many scores are missing."""
     # lm-eval 0.4.0 lists groups under `groups` only; later versions have tasks in `group_subtasks` too, without members
     groups = {name for name, members in _section(document, "group_subtasks", path).items() if members}
@@ -126,7 +130,7 @@ def _rows(document: dict, config: dict, own: dict, path: Path) -> tuple[list[dic
     return rows, missing
 
 
-def _tasks(results: Any, path: Path) -> Iterable[tuple[str, str | None, dict]]:
+def _tasks(results: Any, path: Path) -> Iterable[tuple[str, str | None, dict[str, Any]]]:
     """Name, wording of the prompt and metrics of each task, in any of the layouts."""
     if isinstance(results, list):
         for entry in results:
@@ -144,7 +148,7 @@ def _tasks(results: Any, path: Path) -> Iterable[tuple[str, str | None, dict]]:
         yield metrics.get("task_name", task), metrics.get("prompt_name"), metrics
 
 
-def _metrics(metrics: dict, where: str) -> Iterable[dict]:
+def _metrics(metrics: dict[str, Any], where: str) -> Iterable[dict[str, Any]]:
     """`metric`, `value` (None: missing) and `stderr` of each metric of a task."""
     before_filters = not any("," in key for key in metrics)
     for key, value in metrics.items():
@@ -159,7 +163,7 @@ def _metrics(metrics: dict, where: str) -> Iterable[dict]:
         }
 
 
-def _curves(document: dict, path: Path, model: str) -> ScoreFile:
+def _curves(document: dict[str, Any], path: Path, model: str) -> ScoreFile:
     """Curves: `checkpoints` (steps) and `tokens`, and for each task and metric one value a checkpoint."""
     steps = [whole(step, f"{path}, 'checkpoints'") for step in document["checkpoints"]]
     tokens = document.get("tokens") or [None] * len(steps)
@@ -189,14 +193,14 @@ def _curves(document: dict, path: Path, model: str) -> ScoreFile:
     return ScoreFile(path, rows, {"model": model}, date_in(path.name), missing=missing)
 
 
-def _read(path: Path) -> dict:
+def _read(path: Path) -> dict[str, Any]:
     document = read_json_file(path, HINT)
     if not isinstance(document, dict) or not isinstance(document.get("results"), dict | list):
         raise InputError(f"{path}: no object 'results' in it.", HINT)
     return document
 
 
-def _section(document: dict, name: str, path: Path, of_objects: bool = False) -> dict:
+def _section(document: dict[str, Any], name: str, path: Path, *, of_objects: bool = False) -> dict[str, Any]:
     """An object that not every file has; {} where it is absent or null."""
     section = document.get(name) or {}
     if not isinstance(section, dict):
@@ -207,7 +211,7 @@ def _section(document: dict, name: str, path: Path, of_objects: bool = False) ->
     return section
 
 
-def _examples(task: str, examples: dict, configs: dict, config: dict) -> object:
+def _examples(task: str, examples: dict[str, Any], configs: dict[str, Any], config: dict[str, Any]) -> object:
     """Solved examples before each question as the file has them: of the task, else of the whole run; else None."""
     if examples.get(task) is not None:
         return examples[task]
@@ -216,12 +220,14 @@ def _examples(task: str, examples: dict, configs: dict, config: dict) -> object:
     return config.get("num_fewshot") if found is None else found
 
 
-def _date(document: dict, path: Path) -> float | None:
+def _date(document: dict[str, Any], path: Path) -> float | None:
     """The file's `date` (seconds since 1970), else the date in its name."""
     return finite(document.get("date")) or date_in(path.stem)
 
 
-def _name(document: dict, config: dict, arguments: dict[str, str], found: Found, given: str | None) -> tuple[str, bool]:
+def _name(
+    document: dict[str, Any], config: dict[str, Any], arguments: dict[str, str], found: Found, given: str | None
+) -> tuple[str, bool]:
     """The model's name, and whether it is that of the file's folder."""
     name = given or document.get("model_name") or model_name(arguments)
     if not name and isinstance(config.get("model"), str) and "/" in config["model"]:
@@ -241,7 +247,7 @@ def folder_name(path: Path) -> str:
     return path.resolve().parent.name.replace("__", "/", 1)
 
 
-def _identity(config: dict, arguments: dict[str, str], folder: Path | None) -> dict[str, str]:
+def _identity(config: dict[str, Any], arguments: dict[str, str], folder: Path | None) -> dict[str, str]:
     """What tells two models of one name apart: parameters, quantisation, and for a folder's name the folder."""
     identity = {}
     parameters = finite(config.get("model_num_parameters"))

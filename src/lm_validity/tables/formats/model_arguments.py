@@ -34,7 +34,7 @@ def model_name(arguments: dict[str, str]) -> str | None:
     return next((arguments[name] for name in _NAMES if arguments.get(name)), None)
 
 
-def training_point(arguments: dict[str, str], only_steps: bool = False) -> Point:
+def training_point(arguments: dict[str, str], *, only_steps: bool = False) -> Point:
     """The point of training that `revision`, `subfolder` and `step` name; `final` for none of them and for `main`.
 
     The checkpoint has the revision's own name, so that two revisions of one model stay apart. Its iteration and its

@@ -26,12 +26,12 @@ class Sample(NamedTuple):
 
     doc_id: str
     filter: str | None  # None where the line does not say
-    item: dict
+    item: dict[str, Any]
     gold_known: bool
     values: dict[str, float]
 
 
-def read_sample(line: dict) -> Sample:
+def read_sample(line: dict[str, Any]) -> Sample:
     """Raises KeyError, TypeError or ValueError for what is no sample."""
     names = line.get("metrics")
     if not isinstance(names, list):
@@ -57,11 +57,13 @@ def read_sample(line: dict) -> Sample:
     return Sample(item["doc_id"], line.get("filter"), item, known, values)
 
 
-def _choices(line: dict, requests: list[list], answers: list, values: dict[str, float]) -> tuple[dict, bool]:
+def _choices(
+    line: dict[str, Any], requests: list[list[Any]], answers: list[Any], values: dict[str, float]
+) -> tuple[dict[str, Any], bool]:
     """Log-likelihoods and lengths of the choices, and whether the right one is known."""
     loglikelihoods = [_loglikelihood(answer) for answer in answers]
     texts = [str(request[1]) for request in requests] if all(len(request) > 1 for request in requests) else []
-    found: dict = {}
+    found: dict[str, Any] = {}
     half = len(answers) // 2
     contexts = [str(request[0]) for request in requests]
     if len(texts) == len(answers) == 2 * half and texts[:half] == texts[half:] and not any(contexts[half:]):
@@ -120,7 +122,7 @@ def _text(value: object) -> str | None:
     return None if value is None else str(value).encode(errors="replace").decode()
 
 
-def _requests(arguments: object) -> list[list]:
+def _requests(arguments: object) -> list[list[Any]]:
     """The arguments of each request; [] where the line has none."""
     if isinstance(arguments, dict):
         arguments = list(arguments.values())
@@ -129,7 +131,7 @@ def _requests(arguments: object) -> list[list]:
     return [list(each.values()) if isinstance(each, dict) else list(each) for each in arguments]
 
 
-def _is_rolling(requests: list[list]) -> bool:
+def _is_rolling(requests: list[list[Any]]) -> bool:
     """Whether the requests are texts alone: the log-likelihood of a whole document."""
     return bool(requests) and len(requests[0]) == 1
 

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -44,8 +45,8 @@ class ScoreFile:
     """
 
     path: Path
-    rows: list[dict]
-    common: dict = field(default_factory=dict)
+    rows: list[dict[str, Any]]
+    common: dict[str, Any] = field(default_factory=dict)
     date: float | None = None
     identity: dict[str, str] = field(default_factory=dict)
     limited: bool = False
@@ -54,7 +55,7 @@ class ScoreFile:
     notes: tuple[str, ...] = ()
 
     @property
-    def rank(self) -> tuple:
+    def rank(self) -> tuple[bool, float, int, list[int]]:
         """Larger is better: all documents, then the newer date, then more scores, then the earlier path."""
         newest = float("-inf") if self.date is None else self.date
         return (not self.limited, newest, len(self.rows), [-ord(letter) for letter in str(self.path)])
@@ -68,7 +69,7 @@ def typed_scores(rows: pd.DataFrame) -> pd.DataFrame:
 def with_tokens(file: ScoreFile, tokens_per_step: float) -> ScoreFile:
     """The file with training tokens of the checkpoints whose iteration it gives and whose tokens it does not."""
 
-    def filled(row: dict) -> dict:
+    def filled(row: dict[str, Any]) -> dict[str, Any]:
         if row.get("iteration") is None or row.get("tokens_b") is not None:
             return row
         return row | {"tokens_b": row["iteration"] * tokens_per_step / 1e9}
@@ -102,7 +103,7 @@ def score_table(files: Iterable[ScoreFile], source: str, log: ImportLog) -> pd.D
 
 def _frame(files: list[ScoreFile], source: str) -> pd.DataFrame:
     """All rows in order of rank, with the number of their file."""
-    columns: dict[str, list] = {name: [] for name in SCORES.names}
+    columns: dict[str, list[Any]] = {name: [] for name in SCORES.names}
     numbers: list[int] = []
     for number, one in enumerate(files):
         common = _COMMON | {"source": source} | one.common

@@ -60,7 +60,7 @@ def _of_protocol(analysis: AgreementAnalysis, protocol: str) -> dict[str, Benchm
                     ends(mean, tau[place].interval, NO_INTERVAL),
                 )
             )
-        found[name] = BenchmarkFigures(**_alone(analysis, protocol, place, sizes), by_distance=rows)
+        found[name] = _figures(analysis, protocol, place, sizes, rows)
     return found
 
 
@@ -83,8 +83,10 @@ def _squares(signs: PairSigns, column: int, models: int) -> tuple[np.ndarray, np
     return significant, tested
 
 
-def _alone(analysis: AgreementAnalysis, protocol: str, place: int, sizes: np.ndarray) -> dict:
-    """The figures that need no other benchmark."""
+def _figures(
+    analysis: AgreementAnalysis, protocol: str, place: int, sizes: np.ndarray, by_distance: list[DistanceRow]
+) -> BenchmarkFigures:
+    """`by_distance` and the figures that need no other benchmark."""
     name = analysis.tasks[place]
     column = analysis.matrix.benchmarks.index(name)
     facts = analysis.matrix.benchmark_facts.iloc[column]
@@ -99,19 +101,20 @@ def _alone(analysis: AgreementAnalysis, protocol: str, place: int, sizes: np.nda
     near = _within(sizes, 1.0, LIKE_SIZE)
     difference, noise = typical_difference(oriented, errors, near)
     typical = known(difference, "No two models at most 2× apart in size have standard errors there.")
-    return {
-        "models": int(scored.sum()),
-        "items": items,
-        "lowest": float(values[scored].min()),
-        "highest": float(values[scored].max()),
-        "models_above_chance": _above_chance(oriented, errors, facts["chance"]),
-        "models_at_best": _at_best(values, errors, facts),
-        "reliability": value,
-        "reliability_interval": ends(value, share.interval, NO_INTERVAL),
-        "smallest_difference": known(smallest_difference(errors), NO_ERRORS),
-        "typical_difference": typical,
-        "items_needed": _items_needed(items, typical, noise),
-    }
+    return BenchmarkFigures(
+        models=int(scored.sum()),
+        items=items,
+        lowest=float(values[scored].min()),
+        highest=float(values[scored].max()),
+        models_above_chance=_above_chance(oriented, errors, facts["chance"]),
+        models_at_best=_at_best(values, errors, facts),
+        reliability=value,
+        reliability_interval=ends(value, share.interval, NO_INTERVAL),
+        smallest_difference=known(smallest_difference(errors), NO_ERRORS),
+        typical_difference=typical,
+        items_needed=_items_needed(items, typical, noise),
+        by_distance=by_distance,
+    )
 
 
 def _whole(number: float | None) -> int | None:

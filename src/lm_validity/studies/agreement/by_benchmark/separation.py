@@ -18,7 +18,7 @@ class Estimate(NamedTuple):
     """A value and its 95% interval, NaN where there is none."""
 
     value: float
-    interval: Interval
+    interval: Interval[float]
 
 
 def reliability(scores: np.ndarray, stderr: np.ndarray) -> Estimate:

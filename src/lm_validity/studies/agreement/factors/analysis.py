@@ -107,11 +107,11 @@ class FactorsUncertainty:
 
     reason: str
 
-    shares: dict[str, Interval] = field(default_factory=dict)
-    common_shares: dict[str, Interval] = field(default_factory=dict)
+    shares: dict[str, Interval[np.ndarray]] = field(default_factory=dict)
+    common_shares: dict[str, Interval[np.ndarray]] = field(default_factory=dict)
     common_ranks: dict[str, RankDraws] = field(default_factory=dict)
-    families: dict[str, dict[str, Interval]] = field(default_factory=dict)
-    compute: dict[str, Interval] = field(default_factory=dict)
+    families: dict[str, dict[str, Interval[float]]] = field(default_factory=dict)
+    compute: dict[str, Interval[float]] = field(default_factory=dict)
     population_ranks: dict[str, RankDraws] = field(default_factory=dict)
     category_ranks: dict[str, RankDraws] = field(default_factory=dict)
     noise_ranks: dict[str, RankDraws] = field(default_factory=dict)
@@ -158,7 +158,7 @@ def analyze_factors(matrix: ScoreMatrix, seed: int = 2) -> FactorsAnalysis:
             *coverage_notes(matrix, scores, stderr, tasks),
             *selection_notes(selected_on_test(matrix, scores)),
             *(note for p in known for note in _component_notes(p, scores[p], components[p], tasks)),
-            *comparison_notes(matrix, np.isfinite(common_scores[PROTOCOLS[0]]), whole),
+            *comparison_notes(matrix, np.isfinite(common_scores[PROTOCOLS[0]]), whole=whole),
             *_compute_notes(compute),
             *family_notes(matrix.families),
             *(note for p in known for note in ceiling_notes(p, ceiling[p], tasks)),
@@ -214,7 +214,7 @@ def _common_components(scores: dict[str, np.ndarray]) -> tuple[dict[str, np.ndar
     return common, {p: principal_components(values) for p, values in common.items()}
 
 
-def _common_shares(analysis: FactorsAnalysis) -> dict[str, Interval]:
+def _common_shares(analysis: FactorsAnalysis) -> dict[str, Interval[np.ndarray]]:
     """Intervals of the shares over the models with a cell known under both protocols; {} for fewer than three."""
     rows = np.flatnonzero(np.isfinite(analysis.common_scores[PROTOCOLS[0]]).any(axis=1))
     if len(rows) < MINIMUM_FAMILY:
@@ -249,7 +249,7 @@ def _family_components(families: np.ndarray, scores: dict[str, np.ndarray]) -> d
     }
 
 
-def _family_intervals(analysis: FactorsAnalysis) -> dict[str, dict[str, Interval]]:
+def _family_intervals(analysis: FactorsAnalysis) -> dict[str, dict[str, Interval[float]]]:
     """Intervals of the first share within each family that is large enough."""
     return {
         name: {
@@ -268,7 +268,9 @@ def _compute_notes(compute: np.ndarray) -> list[str]:
     return [f"Pretraining compute is known and trusted for {known} of {len(compute)} models."]
 
 
-def _compute_interval(analysis: FactorsAnalysis, protocol: str, resamples: int, rng: np.random.Generator) -> Interval:
+def _compute_interval(
+    analysis: FactorsAnalysis, protocol: str, resamples: int, rng: np.random.Generator
+) -> Interval[float]:
     columns = np.column_stack([analysis.components[protocol].scores, analysis.compute])
     columns = columns[np.isfinite(columns).all(axis=1)]
     if len(columns) < 3:

@@ -23,7 +23,7 @@ from lm_validity.words import percent
 DIRECT, PREPARED = PROTOCOLS
 
 
-Entry = TypeVar("Entry", float, Interval)
+Entry = TypeVar("Entry", float, Interval[float])
 
 
 def entry_of(values: Sequence[Entry | Missing] | Missing, index: int) -> Entry | Missing:

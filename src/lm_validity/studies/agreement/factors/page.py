@@ -66,7 +66,7 @@ def _share_finding(summary: FactorsSummary) -> Finding:
     if compared:
         shares, intervals = summary.explained_variance_in_both, summary.explained_variance_in_both_interval
     parts = [
-        both_intervals(entry_of(shares[p], 0), entry_of(intervals[p], 0), _families(summary, p, compared))
+        both_intervals(entry_of(shares[p], 0), entry_of(intervals[p], 0), _families(summary, p, compared=compared))
         + f" {UNDER[p]}"
         for p in PROTOCOLS
         if is_known(shares[p])
@@ -95,7 +95,7 @@ def _share_finding(summary: FactorsSummary) -> Finding:
     return Finding(sentence + more, basis)
 
 
-def _families(summary: FactorsSummary, protocol: str, compared: bool) -> Range:
+def _families(summary: FactorsSummary, protocol: str, *, compared: bool) -> Range:
     """The interval over families, where it is of the share shown."""
     if compared and summary.explained_variance_in_both[protocol] != summary.explained_variance[protocol]:
         return Missing("It is of all scores of the protocol.")

@@ -125,7 +125,7 @@ def has_few_in_common(scores: np.ndarray) -> bool:
     return bool((known.T @ known).min() < known.any(axis=1).sum() / 2)
 
 
-def _share_ranges(shares: Shares, interval: Interval | None, reason: str) -> Ranges:
+def _share_ranges(shares: Shares, interval: Interval[np.ndarray] | None, reason: str) -> Ranges:
     """[low, high] of each of the first shares that exist."""
     if isinstance(shares, Missing):
         return shares
@@ -251,7 +251,7 @@ def _ranks(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty, protocol:
     return found
 
 
-def _rank_range(interval: Interval, index: int, reason: str) -> Range:
+def _rank_range(interval: Interval[np.ndarray], index: int, reason: str) -> Range:
     low, high = interval.low[index], interval.high[index]
     return Interval(low, high) if np.isfinite(low) else Missing(reason)
 

@@ -8,7 +8,7 @@ from lm_validity.studies.agreement.statistics.resampling import Interval
 from lm_validity.summaries import Missing, page_only
 
 Value = float | Missing
-Range = Interval | Missing
+Range = Interval[float] | Missing
 
 # what intervals take for granted where cells are missing that no plan left out
 BY_CHANCE = " (intervals assume cells that are missing by chance)"
@@ -63,7 +63,7 @@ class Prediction:
     benchmark: str
     planned: bool
     value: float
-    interval: Interval
+    interval: Interval[float]
 
 
 @dataclass(frozen=True)

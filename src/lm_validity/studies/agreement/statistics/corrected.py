@@ -34,7 +34,7 @@ def noise_corrected_tau(observed: np.ndarray | float, ceiling: np.ndarray | floa
 
 def corrected_interval(
     observed: float, ceiling: float, observed_left_out: np.ndarray, sizes: np.ndarray | None = None
-) -> Interval:
+) -> Interval[float]:
     """Interval of `noise_corrected_tau`: that of the observed tau (`transformed_interval`), both ends corrected.
 
     `observed_left_out`: taus without each cluster, of `sizes` models. The ceiling is that of the whole table. Its own
@@ -69,7 +69,7 @@ def jackknife_interval(
     others: np.ndarray | None = None,
     other_sizes: np.ndarray | None = None,
     level: float = 0.95,
-) -> Interval:
+) -> Interval[float]:
     """estimate ± t · se from the estimates `left_out` (clusters,), one without each cluster.
 
         se² = (G - 1) / G · Σ (θ₍g₎ - mean θ₍g₎)²,   t with G* - 1 degrees of freedom
@@ -105,7 +105,7 @@ def transformed_interval(
     sizes: np.ndarray | None = None,
     others: np.ndarray | None = None,
     other_sizes: np.ndarray | None = None,
-) -> Interval:
+) -> Interval[float]:
     """`jackknife_interval` on the scale of atanh (`tau`) or logit (`share`), so that it stays within the range."""
     scales: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
         "tau": (np.arctanh, np.tanh),
@@ -130,7 +130,7 @@ def means_without_clusters(tau: np.ndarray, clusters: np.ndarray) -> np.ndarray:
 
 def cluster_numbers(names: np.ndarray) -> np.ndarray:
     """(n,) whole numbers of the clusters that `names` (n,) gives; each unnamed unit (None) is a cluster of its own."""
-    numbers: dict = {}
+    numbers: dict[tuple[object, int | None], int] = {}
     keys = [(name, None) if name is not None else (None, i) for i, name in enumerate(names)]
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=int)
 

@@ -66,7 +66,7 @@ def first_components_of_resamples(scores: np.ndarray, weights: np.ndarray) -> np
     return found
 
 
-def share_intervals(scores: np.ndarray, clusters: np.ndarray, components: int = 5) -> Interval:
+def share_intervals(scores: np.ndarray, clusters: np.ndarray, components: int = 5) -> Interval[np.ndarray]:
     """Bounds (components,) of the first shares of variance: jackknife-t intervals on the logit scale (see
     `jackknife_interval`; a cluster's size is its number of models with a score).
 

@@ -27,7 +27,7 @@ class RankDraws:
     lone: np.ndarray | None = None
     units: int | None = None
 
-    def interval(self) -> Interval:
+    def interval(self) -> Interval[np.ndarray]:
         """(models,) shortest 95% intervals over the draws that have a rank, holding the rank observed; NaN if those are
         fewer than half, and for `lone` models, whose draws cannot differ by their benchmarks. Few `units` vary less in
         resamples than their population does: the level among the draws is `expanded_level`.

@@ -10,7 +10,7 @@ Resamples are multiplicities. A model is never compared with its own copy and a 
 its own, so that duplicates create neither ties nor perfect agreement.
 """
 
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from scipy import stats
@@ -54,7 +54,7 @@ def expanded_level(units: int | None, level: float = 0.95) -> float:
     return float(1 - 2 * stats.norm.cdf(stats.t.ppf((1 - level) / 2, units - 1) * np.sqrt(units / (units - 1))))
 
 
-def percentile_interval(draws: np.ndarray, units: int | None = None, level: float = 0.95) -> Interval:
+def percentile_interval(draws: np.ndarray, units: int | None = None, level: float = 0.95) -> Interval[Any]:
     """Percentile interval of `draws` (resamples, ...) along the first axis.
 
     With `units`, the number of resampled units, the level is `expanded_level`. Undefined draws (NaN) are left out, and
@@ -66,7 +66,7 @@ def percentile_interval(draws: np.ndarray, units: int | None = None, level: floa
     return _percentiles(draws, expanded_level(units, level), least)
 
 
-def _percentiles(draws: np.ndarray, level: float, least: float) -> Interval:
+def _percentiles(draws: np.ndarray, level: float, least: float) -> Interval[Any]:
     """Percentiles of `draws` at `level`; NaN for an entry with a smaller share of draws defined than `least`."""
     tail = (1 - level) / 2
     draws = np.asarray(draws, dtype=float)
@@ -79,7 +79,9 @@ def _percentiles(draws: np.ndarray, level: float, least: float) -> Interval:
     return Interval(np.where(defined, low, np.nan)[()], np.where(defined, high, np.nan)[()])
 
 
-def shortest_interval(draws: np.ndarray, level: float = 0.95, holding: np.ndarray | None = None) -> Interval:
+def shortest_interval(
+    draws: np.ndarray, level: float = 0.95, holding: np.ndarray | None = None
+) -> Interval[np.ndarray]:
     """The shortest interval that holds at least `level` of `draws` (resamples, units), for each unit.
 
     For whole numbers such as ranks: quantiles of either tail keep whole ranks that the level does not need. Of several
@@ -103,14 +105,14 @@ def shortest_interval(draws: np.ndarray, level: float = 0.95, holding: np.ndarra
     return Interval(low, high)
 
 
-def hull(first: Interval, second: Interval) -> Interval:
+def hull(first: Interval[np.ndarray], second: Interval[np.ndarray]) -> Interval[np.ndarray]:
     """The shortest intervals that hold both; where one is NaN, NaN."""
     return Interval(np.minimum(first.low, second.low), np.maximum(first.high, second.high))
 
 
 def two_way_interval(
     both: np.ndarray, over_models: np.ndarray, over_benchmarks: np.ndarray, models: int, level: float = 0.95
-) -> Interval:
+) -> Interval[float]:
     """Interval of a figure for a population of models and of benchmarks.
 
     `both`, `over_models`, `over_benchmarks`: (resamples,) draws with models and benchmarks, only models, only

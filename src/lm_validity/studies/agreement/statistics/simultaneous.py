@@ -9,7 +9,7 @@ DRAWS_OF_MANY = 400
 AT_ONCE = 2**18  # differences between models that are compared together
 
 
-def simultaneous_ranks(estimates: np.ndarray, draws: np.ndarray, units: int | None = None) -> Interval:
+def simultaneous_ranks(estimates: np.ndarray, draws: np.ndarray, units: int | None = None) -> Interval[np.ndarray]:
     """Sets of ranks (models,) that hold the ranks of all models together with probability 0.95.
 
     `estimates`: (models,) abilities, more is better; `draws`: (resamples, models) of them. Few resampled `units` (such

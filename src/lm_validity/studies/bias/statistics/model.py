@@ -128,7 +128,7 @@ def build_design(counts: PairedCounts, formula: Formula) -> Design:
     scales = formula.group_scales(models)
     columns, column_scale, fixed_scale = _columns(counts, factors, list(scales))
     slots = 2 if within else 2 * models
-    pair, block, first = _pairs(counts, within)
+    pair, block, first = _pairs(counts, within_model=within)
     correct, total = np.zeros((len(first), slots)), np.zeros((len(first), slots))
     slot = np.zeros(len(counts), dtype=int) if within else 2 * counts.language_model
     correct[pair, slot], correct[pair, slot + 1] = counts.control, counts.treatment
@@ -186,7 +186,7 @@ def _columns(
     return columns, np.concatenate(owner), fixed_scale
 
 
-def _pairs(counts: PairedCounts, within_model: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _pairs(counts: PairedCounts, *, within_model: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Pair of each trial (R,), block of each pair (P,), first trial of each pair (P,); pairs sorted by block."""
     models = len(counts.language_models)
     block = counts.task * models + counts.language_model if within_model else counts.task

@@ -1,6 +1,7 @@
 """Run a recipe: choose the items, judge the choice, write both."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -79,7 +80,7 @@ def _judged(
     )
 
 
-def trial_json(trial: FilterTrial) -> dict:
+def trial_json(trial: FilterTrial) -> dict[str, Any]:
     """A trial as JSON: fractions unrounded, what cannot be computed as null."""
     numbers = ("unfiltered", "in_sample", "held_out", "optimism_gap", "control_mean", "control_high", "p")
     return {

@@ -11,7 +11,9 @@ import hashlib
 import json
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import yaml
@@ -49,7 +51,9 @@ def check_name(name: str, where: str = "") -> str:
     return name
 
 
-def selection_files(selection: Selection, *, name: str, benchmark: str, task: str, recipe: dict) -> dict[str, str]:
+def selection_files(
+    selection: Selection, *, name: str, benchmark: str, task: str, recipe: Mapping[str, Any]
+) -> dict[str, str]:
     """kept.csv, kept.json and, where ids are rows of the test split, samples.json: the text of each."""
     ids = list(selection.doc_ids)
     record = {
@@ -152,7 +156,9 @@ def _delimiter(name: str, documents: pd.DataFrame) -> str:
     return str(found[0])
 
 
-def _task_config(name: str, files: dict[str, str], description: str, target_delimiter: str, num_fewshot: int) -> dict:
+def _task_config(
+    name: str, files: dict[str, str], description: str, target_delimiter: str, num_fewshot: int
+) -> dict[str, Any]:
     """lm-eval's keys of a cloze task over the documents' columns."""
     metrics = ("acc", "acc_norm")
     config = {

@@ -16,7 +16,7 @@ export: {num_fewshot: 5, description: "Questions about {{subject}}.\\n\\n"}
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import get_type_hints
+from typing import Any, get_type_hints
 
 import yaml
 
@@ -48,7 +48,7 @@ _TEXT_KEYS = ("name", "benchmark", "task", "score")
 _KEYS = ("name", "benchmark", "task", "score", "fit_models", "filters", "export")
 
 # Makes the judge of an `llm_judge` step from its settings (a local model or an endpoint): (judge, its name)
-MakeJudge = Callable[[dict], UnanimousJudge]
+MakeJudge = Callable[[dict[str, Any]], UnanimousJudge]
 
 
 @dataclass(frozen=True)
@@ -59,8 +59,8 @@ class Recipe:
     score: str
     fit_models: tuple[str, ...]  # empty: all
     filters: tuple[ItemFilter, ...]
-    export: dict
-    settings: dict  # the file as read, for the record
+    export: dict[str, Any]
+    settings: dict[str, Any]  # the file as read, for the record
 
 
 def read_recipe(path: str | Path, make_judge: MakeJudge) -> Recipe:

@@ -1,6 +1,7 @@
 """Values of settings, checked against the annotations of what they are settings of."""
 
-from typing import get_type_hints
+from collections.abc import Mapping
+from typing import Any, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -13,7 +14,7 @@ JUDGE_SETTINGS |= {"promptings": int, "cache": str}
 EXPORT_SETTINGS = {"num_fewshot": int, "description": str, "target_delimiter": str}
 
 
-def check_values(settings: dict, annotations: dict, where: str) -> None:
+def check_values(settings: Mapping[str, Any], annotations: Mapping[str, Any], where: str) -> None:
     """Raises InputError naming the first setting whose value is not of its annotated type, and the value.
 
     Strict: no number for a text, no text or boolean for a number; an integer for a fraction will do. `.nan`, which

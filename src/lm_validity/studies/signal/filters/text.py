@@ -18,7 +18,7 @@ def normalise_text(text: str) -> str:
     return folded.strip(string.punctuation + " ")
 
 
-def occurs_in(answer: str, context: str, minimum_length: int = 2, digits_count: bool = True) -> bool:
+def occurs_in(answer: str, context: str, minimum_length: int = 2, *, digits_count: bool = True) -> bool:
     """Whether the normalised answer stands in the normalised context between word boundaries.
 
     Answers shorter than `minimum_length` never count, and without `digits_count` neither do answers of digits
@@ -45,12 +45,12 @@ class LeakageRates:
     examples: float = float("nan")
 
 
-def leaked_gold(documents: pd.DataFrame, minimum_length: int = 2, digits_count: bool = True) -> np.ndarray:
+def leaked_gold(documents: pd.DataFrame, minimum_length: int = 2, *, digits_count: bool = True) -> np.ndarray:
     """Boolean (items,): the gold answer occurs in the item's own context (few-shot examples are not part of
     it)."""
     return np.array(
         [
-            occurs_in(choices[gold], context, minimum_length, digits_count)
+            occurs_in(choices[gold], context, minimum_length, digits_count=digits_count)
             for context, choices, gold in questions(documents)
         ],
         dtype=bool,
@@ -89,13 +89,13 @@ class Leakage:
 
     def keep(self, candidates: Candidates) -> np.ndarray:
         documents = candidates.need_documents(self.name)
-        leaked = leaked_gold(documents, self.minimum_length, self.digits_count)
+        leaked = leaked_gold(documents, self.minimum_length, digits_count=self.digits_count)
         if self.strict:
             return ~leaked
         listed = np.array(
             [
                 all(
-                    occurs_in(choice, context, self.minimum_length, self.digits_count)
+                    occurs_in(choice, context, self.minimum_length, digits_count=self.digits_count)
                     for index, choice in enumerate(choices)
                     if index != gold
                 )

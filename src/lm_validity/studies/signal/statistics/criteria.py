@@ -76,7 +76,7 @@ class SignalToNoise:
     ratio: float
 
 
-def signal_to_noise(curves: list[np.ndarray], last: int = LAST_CHECKPOINTS, detrend: bool = True) -> SignalToNoise:
+def signal_to_noise(curves: list[np.ndarray], last: int = LAST_CHECKPOINTS, *, detrend: bool = True) -> SignalToNoise:
     """Spread between models over scatter within, from the `last` checkpoints of each model's curve (n_m,).
 
         signal = max_{j,k} |m_j - m_k| / |mean(m)|,  m_j = mean of model j's last checkpoints

@@ -132,7 +132,7 @@ def net_rise(curves: np.ndarray) -> np.ndarray:
     return curves[..., -1] - curves[..., 0]
 
 
-def _pearson(first: np.ndarray, second: np.ndarray, level: np.ndarray, centred: bool = False) -> np.ndarray:
+def _pearson(first: np.ndarray, second: np.ndarray, level: np.ndarray, *, centred: bool = False) -> np.ndarray:
     """Correlation along the last axis; 0 where a side is constant up to rounding of values of size `level`.
 
     `centred`: the means are already subtracted.

@@ -197,7 +197,9 @@ def fit_process(
     kernels = make_kernels(before, size, families)
     standard = ((values - center) / scale).ravel()
     items = _item_noise(scores, stderr, link, scale)
-    chosen = known if len(known) <= FITTED_CELLS else np.random.default_rng(seed).choice(known, FITTED_CELLS, False)
+    chosen = known
+    if len(known) > FITTED_CELLS:
+        chosen = np.random.default_rng(seed).choice(known, FITTED_CELLS, replace=False)
     weights = np.exp(_most_likely(kernels, cells[chosen], standard[chosen], items.ravel()[chosen]))
     solver, own_noise = _robust(
         kernels.weighted(weights[:-1]), cells, known, standard[known], items.ravel(), weights[-1]

@@ -1,0 +1,66 @@
+"""A page as JSON: what `page.json` holds and the HTML is made of."""
+
+from typing import Literal, NotRequired, TypedDict
+
+from lm_validity.pages.figure_content import Spec
+
+Value = bool | int | float | str | None  # of a cell: what sorting and the CSV download use; null where missing
+
+
+class FindingDocument(TypedDict):
+    sentence: str
+    basis: str
+    alarm: bool
+
+
+class FigureDocument(TypedDict):
+    name: str
+    title: str
+    caption: str
+    wide: bool
+    min_width: int
+    spec: Spec
+
+
+class ColumnDocument(TypedDict):
+    """`format`: Python's format spec of its numbers."""
+
+    name: str
+    label: str
+    numeric: bool
+    format: str | None
+
+
+class TableDocument(TypedDict):
+    """`reasons`: by `row,column`, why a value is missing. `links`: by row, where the first column leads."""
+
+    name: str
+    title: str
+    caption: str
+    folded: bool
+    columns: list[ColumnDocument]
+    rows: list[list[Value]]
+    reasons: NotRequired[dict[str, str]]
+    links: NotRequired[list[str]]
+
+
+class SectionDocument(TypedDict):
+    title: str
+    finding: str
+    explanation: str
+    figures: list[FigureDocument]
+    tables: list[TableDocument]
+    notes: list[str]
+
+
+class PageDocument(TypedDict):
+    """`format`: version of the layout."""
+
+    format: Literal[1]
+    name: str
+    title: str
+    question: str
+    before_findings: bool
+    findings: list[FindingDocument]
+    sections: list[SectionDocument]
+    notes: list[str]

@@ -1,7 +1,7 @@
 """Words for numbers: what sentences of reports, commands and pages have in common."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 # the two protocols in a sentence, and what they mean
 UNDER = {"direct": "under direct evaluation", "train_before_test": "under train before test"}
@@ -45,3 +45,8 @@ def listing(names: Iterable[object], limit: int = 12) -> str:
     every = [str(name) for name in names]
     shown = ", ".join(every[:limit])
     return shown if len(every) <= limit else f"{shown} and {len(every) - limit} more"
+
+
+def with_names(sentences: Mapping[str, Collection[object]], limit: int = 12) -> list[str]:
+    """Of `{"Models without a score: {}.": names}` the sentences that have names, with their listing in them."""
+    return [sentence.format(listing(names, limit)) for sentence, names in sentences.items() if names]

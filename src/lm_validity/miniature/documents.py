@@ -19,7 +19,6 @@ from lm_validity.miniature.language import (
 from lm_validity.miniature.questions import ask, grammar_questions
 from lm_validity.miniature.world import World, generator
 
-CORPORA = ("encyclopedia", "everything")
 TEMPLATES = 3
 
 

@@ -12,7 +12,7 @@ from lm_validity.run.store import Store
 @dataclass
 class Spent:
     """cells: finished cells; uncounted: those whose sidecar has no counters (replayed scores, trials).
-    phases: phase -> counter -> sum. cpu_seconds, wall_seconds: of the cells, without process start.
+    phases: phase -> counter -> sum. wall_seconds: of the cells, without process start.
     written_by_vllm: cells whose answers vLLM wrote. truncated: (model, benchmark) -> phase -> requests of all passes,
     and under `train` texts of all fine-tunes, that were longer than allowed and lost tokens.
     early_stops: of fine-tunes with `early_stop` on, their number as `fine_tunes`, how many `stopped`, and their epochs,
@@ -20,7 +20,6 @@ class Spent:
 
     cells: int = 0
     uncounted: int = 0
-    cpu_seconds: float = 0.0
     wall_seconds: float = 0.0
     phases: dict[str, Counter[str]] = field(default_factory=dict)
     written_by_vllm: int = 0
@@ -34,7 +33,6 @@ def count_spent(store: Store) -> Spent:
     for folder in store.folders():
         sidecar = store.sidecar(folder)
         spent.cells += 1
-        spent.cpu_seconds += sidecar.get("cpu_seconds") or 0.0
         spent.wall_seconds += sidecar.get("wall_seconds") or 0.0
         counters = sidecar.get("counters") or {}
         phases = counters.get("by_phase") or (

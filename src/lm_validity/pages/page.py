@@ -50,7 +50,7 @@ from lm_validity.pages.documents import (
 from lm_validity.pages.figure_content import is_empty, label_room
 from lm_validity.pages.figures import check_address_space, save_figure, vega_lite
 from lm_validity.pages.glossary import Words
-from lm_validity.summaries import Missing
+from lm_validity.summaries import Missing, write_summary
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -147,6 +147,12 @@ def write_page(page: Page, output: str | Path) -> None:
             save_figure(figure["spec"], output / "figures" / figure["name"])
     write_text(output / "page.json", json.dumps(document, ensure_ascii=False, allow_nan=False))
     write_text(output / "index.html", render([document], title=page.title))
+
+
+def write_report(page: Page, summary: object, output: str | Path) -> None:
+    """Write a report under `output`: the page, then summary.json. Raises ValueError as `write_summary`."""
+    write_page(page, output)
+    write_summary(summary, Path(output) / "summary.json")
 
 
 def page_document(page: Page) -> PageDocument:

@@ -19,10 +19,9 @@ _COLORS = {OWN: "#d55e00", OTHERS: "#7f7f7f"}
 
 @dataclass(frozen=True)
 class Beside:
-    """The reader's own models, and how many scores of others were added on how many benchmarks."""
+    """The reader's own models, and on how many benchmarks scores of others were added."""
 
     own: tuple[str, ...]
-    added: int
     benchmarks: int
     path: Path
 
@@ -45,7 +44,7 @@ def add_beside(scores: pd.DataFrame, path: Path | None) -> tuple[pd.DataFrame, B
         )
     added = others[here & ~others["model"].isin(own)]
     joined = pd.concat([frame.dropna(axis=1, how="all") for frame in (scores, added)], ignore_index=True)
-    return joined.reindex(columns=SCORES.names), Beside(own, len(added), added["benchmark"].nunique(), path)
+    return joined.reindex(columns=SCORES.names), Beside(own, added["benchmark"].nunique(), path)
 
 
 def beside_page(beside: Beside, scores: Path, models: pd.DataFrame, benchmarks: pd.DataFrame) -> Page:

@@ -14,7 +14,7 @@ def commit(store: Store, name: str, sidecar: dict) -> None:
 
 
 def sidecar(**phases) -> dict:
-    return {"cpu_seconds": 10.0, "wall_seconds": 1800.0, "counters": {"by_phase": phases}}
+    return {"wall_seconds": 1800.0, "counters": {"by_phase": phases}}
 
 
 def test_counters_are_summed_by_phase(tmp_path):
@@ -24,7 +24,7 @@ def test_counters_are_summed_by_phase(tmp_path):
     commit(store, "c", sidecar(train={"optimizer_steps": 30}, validation={"evaluate_passes": 5}))
     commit(store, "d", {})
     spent = count_spent(store)
-    assert (spent.cells, spent.uncounted, spent.cpu_seconds, spent.wall_seconds) == (4, 1, 30.0, 5400.0)
+    assert (spent.cells, spent.uncounted, spent.wall_seconds) == (4, 1, 5400.0)
     assert spent.phases["test"] == {"evaluate_passes": 2, "forward_tokens": 1200, "shared_tokens": 2100}
     page = computation_page(spent)
     (finding,) = page.findings

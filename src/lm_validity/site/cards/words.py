@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from lm_validity.site.cards.card import NO, PARTLY, YES, Card, Statement, Value
 
+_SCALES = ((1.0, "billion"), (1e-3, "million"), (1e-6, "thousand"))
 _OUTCOMES = {YES: "yes", NO: "no", PARTLY: "in part"}
 
 
@@ -12,14 +13,8 @@ def tokens_words(billions: float) -> str:
     """`27 billion tokens`, in millions or thousands where they are few."""
     if not billions:
         return "0 tokens"
-    return f"{_scaled(billions)[0]} {_scaled(billions)[1]} tokens"
-
-
-def _scaled(billions: float) -> tuple[str, str]:
-    for scale, unit in ((1.0, "billion"), (1e-3, "million"), (1e-6, "thousand")):
-        if billions >= scale:
-            return f"{billions / scale:.3g}", unit
-    return f"{billions * 1e6:.3g}", "thousand"
+    scale, unit = next((one for one in _SCALES if billions >= one[0]), _SCALES[-1])
+    return f"{billions / scale:.3g} {unit} tokens"
 
 
 def shown(value: Value) -> str:

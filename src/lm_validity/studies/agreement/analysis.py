@@ -7,7 +7,7 @@ import numpy as np
 
 from lm_validity.studies.agreement.comparison import ProtocolComparison, compare_protocols
 from lm_validity.studies.agreement.item_significance import use_paired_tests
-from lm_validity.studies.agreement.score_matrix import ScoreMatrix, listing
+from lm_validity.studies.agreement.score_matrix import ScoreMatrix
 from lm_validity.studies.agreement.statistics.agreement import (
     Agreement,
     PerplexityAgreement,
@@ -25,7 +25,7 @@ from lm_validity.studies.agreement.statistics.variance import VarianceComponents
 from lm_validity.studies.agreement.summary import SelectionOnTest
 from lm_validity.summaries import known, number
 from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.words import count, decimal
+from lm_validity.words import count, decimal, listing
 
 MINIMUM_FAMILY = 3  # models of a family: with two a tau can only be -1, 0 or 1
 NO_FAMILIES = f"The models sheet names no family of at least {MINIMUM_FAMILY} models with scores."

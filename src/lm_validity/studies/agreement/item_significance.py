@@ -8,12 +8,13 @@ import pandas as pd
 import pyarrow.compute as pc
 import pyarrow.dataset as ds
 
-from lm_validity.studies.agreement.score_matrix import SELECTED, ScoreMatrix, listing
+from lm_validity.studies.agreement.score_matrix import SELECTED, ScoreMatrix
 from lm_validity.studies.agreement.statistics.missing import finite_mean
 from lm_validity.studies.agreement.statistics.paired import cluster_codes, paired_signs, replace_column
 from lm_validity.studies.agreement.statistics.ranking import PairSigns
 from lm_validity.tables.item_rows import items_of_scores, open_items
 from lm_validity.tables.read_items import item_values
+from lm_validity.words import with_names
 
 _KEY = [name for name in SELECTED if name != "benchmark"]
 _COLUMNS = [*_KEY, "split", "doc_id", "subject", "correct", "metric_values"]
@@ -115,4 +116,4 @@ def _notes(protocol: str, tested: _Tested) -> list[str]:
         "models have no item in common on {}; these are tested from standard errors.": tested.disjoint,
         "some items are there more than once under one model and seed and are averaged: {}.": tested.repeated,
     }
-    return [f"{protocol}: {sentence.format(listing(names))}" for sentence, names in sentences.items() if names]
+    return [f"{protocol}: {sentence}" for sentence in with_names(sentences)]

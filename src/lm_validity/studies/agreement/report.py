@@ -5,16 +5,16 @@ from pathlib import Path
 import numpy as np
 
 from lm_validity.errors import InputError, did_you_mean
-from lm_validity.pages.page import write_page
+from lm_validity.pages.page import write_report
 from lm_validity.studies.agreement.analysis import analyze_agreement
 from lm_validity.studies.agreement.by_benchmark.prompts import prompt_ranges, wording_error
 from lm_validity.studies.agreement.page import agreement_page
 from lm_validity.studies.agreement.prompt_section import adapted_shares, prompt_choices, prompt_error
-from lm_validity.studies.agreement.score_matrix import ScoreMatrix, listing, read_score_matrix
+from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
 from lm_validity.studies.agreement.statistics.ranking import TauVariant
 from lm_validity.studies.agreement.summarize import summarize_agreement_report
 from lm_validity.studies.agreement.uncertainty import agreement_uncertainty
-from lm_validity.summaries import write_summary
+from lm_validity.words import listing
 
 
 def report_agreement(
@@ -49,8 +49,7 @@ def report_agreement(
     analysis = analyze_agreement(matrix, items=items, variant=tau, prompt_error=over_prompts)
     uncertainty = agreement_uncertainty(analysis, resamples)
     summary = summarize_agreement_report(analysis, uncertainty, pair, choices, resamples, prompts, shares)
-    write_page(agreement_page(summary), output)
-    write_summary(summary, Path(output) / "summary.json")
+    write_report(agreement_page(summary), summary, output)
 
 
 def _alignment_pair(align: str | None, matrix: ScoreMatrix) -> tuple[str, str] | None:

@@ -15,7 +15,7 @@ from lm_validity.studies.agreement.statistics.missing import finite_mean
 from lm_validity.tables.report_rows import benchmark_metric, report_rows
 from lm_validity.tables.schema import PROTOCOLS, read_scores, replay_notes
 from lm_validity.tables.sheets import as_in_scores, of_study, read_benchmarks, read_models, unique_labels
-from lm_validity.words import listing
+from lm_validity.words import listing, with_names
 
 PERPLEXITY = "loglikelihood_rolling"
 # Columns of `ScoreMatrix.selected`, by which items are joined to their scores
@@ -255,20 +255,19 @@ def _last_checkpoint(rows: pd.DataFrame, path: str | Path) -> tuple[pd.DataFrame
 
 
 def _sheet_notes(rows: pd.DataFrame, sheet: pd.DataFrame) -> list[str]:
-    notes = []
-    unlisted = sorted(set(rows["benchmark"]) - set(sheet["benchmark"]))
-    if unlisted:
-        notes.append(f"Benchmarks with scores that are not in the benchmarks sheet stay out: {listing(unlisted)}.")
-    absent = sorted(set(sheet["benchmark"]) - set(rows["benchmark"]))
-    if absent:
-        notes.append(f"Benchmarks of the sheet without any score: {listing(absent)}.")
-    return notes
+    scored, listed = set(rows["benchmark"]), set(sheet["benchmark"])
+    return with_names(
+        {
+            "Benchmarks with scores that are not in the benchmarks sheet stay out: {}.": sorted(scored - listed),
+            "Benchmarks of the sheet without any score: {}.": sorted(listed - scored),
+        }
+    )
 
 
 def _infinite_notes(rows: pd.DataFrame) -> list[str]:
     finite = np.isfinite(rows["value"].to_numpy(dtype=float))
     lost = [f"{m} on {b}" for m, b in zip(rows["model"][~finite], rows["benchmark"][~finite], strict=True)]
-    return [f"Scores without a finite value count as missing: {listing(lost)}."] if lost else []
+    return with_names({"Scores without a finite value count as missing: {}.": lost})
 
 
 def _finite_values(rows: pd.DataFrame, path: str | Path) -> pd.DataFrame:
@@ -303,14 +302,14 @@ def _model_order(with_rows: set[str], sheet: pd.DataFrame) -> tuple[str, ...]:
 
 
 def _model_notes(rows: pd.DataFrame, sheet: pd.DataFrame) -> list[str]:
-    notes, with_rows = [], set(rows["model"])
-    unknown = sorted(with_rows - set(sheet["model"]))
-    if unknown:
-        notes.append(f"Models that are not in the models sheet, of unknown family and size: {listing(unknown)}.")
-    absent = [name for name in sheet["model"] if name not in with_rows]
-    if absent:
-        notes.append(f"Models of the sheet without any score: {listing(absent)}.")
-    return notes
+    scored = set(rows["model"])
+    unknown, absent = sorted(scored - set(sheet["model"])), [name for name in sheet["model"] if name not in scored]
+    return with_names(
+        {
+            "Models that are not in the models sheet, of unknown family and size: {}.": unknown,
+            "Models of the sheet without any score: {}.": absent,
+        }
+    )
 
 
 def _model_facts(names: tuple[str, ...], sheet: pd.DataFrame) -> pd.DataFrame:

@@ -8,11 +8,11 @@ import pandas as pd
 
 from lm_validity.errors import InputError
 from lm_validity.files import read_json
-from lm_validity.pages.page import Finding, Page, Section, Table, write_page
+from lm_validity.pages.page import Finding, Page, Section, Table, write_report
 from lm_validity.studies.agreement.analysis import DIRECT, PREPARED
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
 from lm_validity.studies.agreement.statistics.screening import Screening, Thresholds, screen_benchmarks
-from lm_validity.summaries import Missing, known, summary_values, write_summary
+from lm_validity.summaries import Missing, known, summary_values
 from lm_validity.words import count
 
 
@@ -67,8 +67,7 @@ def report_screening(
         matrix.oriented(DIRECT)[:, tasks], matrix.oriented(PREPARED)[:, tasks], examples, thresholds
     )
     summary = ScreeningSummary(thresholds, _candidates(matrix, tasks, examples, found), matrix.notes)
-    write_page(_page(summary), output)
-    write_summary(summary, Path(output) / "summary.json")
+    write_report(_page(summary), summary, output)
 
 
 def _training_examples(matrix: ScoreMatrix, results: Path | None) -> np.ndarray:

@@ -1,6 +1,6 @@
 """Agreement with noise taken out, among models of like size or compute, and with families as clusters."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -35,19 +35,6 @@ LEAST_PAIRS = 10  # of models; fewer say nothing about a mean over pairs of benc
 ABOVE_CEILING = "The tau observed is above its noise ceiling, so there is no noise left to correct for."
 
 
-@dataclass(frozen=True)
-class TauWithIntervals:
-    """A mean tau, its ceiling and what they would be without noise; intervals over models and over families."""
-
-    mean: Value
-    ceiling: Value
-    corrected: Value
-    interval: Range
-    interval_clustered: Range
-    corrected_interval: Range
-    corrected_interval_clustered: Range
-
-
 def no_correction(ceiling: Ceiling, scores: np.ndarray) -> str:
     """Why a noise ceiling cannot correct a tau, empty where it can."""
     if np.isnan(ceiling.mean_tau):
@@ -65,7 +52,7 @@ def corrected_tau(analysis: AgreementAnalysis, protocol: str) -> CorrectedTau:
     reason = no_correction(ceiling, analysis.scores[protocol])
     mean = known(float(noise_corrected_tau(ceiling.observed, ceiling.mean_tau)), reason or ABOVE_CEILING)
     pairs = np.ones(len(analysis.significant[protocol].first), dtype=bool)
-    found = _with_intervals(analysis, protocol, pairs) if not reason else None
+    found = _among_pairs(analysis, protocol, pairs) if not reason else None
     of_rows = np.array([_finite_mean(row) for row in ceiling.observed_by_pair])
     by_benchmark = np.asarray(noise_corrected_tau(of_rows, ceiling.by_benchmark))
     by_pair = np.asarray(noise_corrected_tau(ceiling.observed_by_pair, ceiling.by_pair))
@@ -266,10 +253,7 @@ def ratio_rows(analysis: AgreementAnalysis, protocol: str, size: np.ndarray) -> 
         within = ratio > at_least if at_most is None else ratio <= at_most * (1 + 1e-9)
         with_score = np.isfinite(analysis.scores[protocol]).any(axis=1)
         scored = within & with_score[signs.first] & with_score[signs.second]
-        found = _with_intervals(analysis, protocol, scored)
-        rows.append(
-            RatioRow(at_most, at_least, int(scored.sum()), **{name: getattr(found, name) for name in vars(found)})
-        )
+        rows.append(_among_pairs(analysis, protocol, scored, at_most, at_least))
     return rows
 
 
@@ -294,10 +278,13 @@ def ratios_in_both(analysis: AgreementAnalysis, tau: dict[str, TauSummary]) -> t
     )
 
 
-def _with_intervals(analysis: AgreementAnalysis, protocol: str, pairs: np.ndarray) -> TauWithIntervals:
+def _among_pairs(
+    analysis: AgreementAnalysis, protocol: str, pairs: np.ndarray, at_most: float | None = None, at_least: float = 1.0
+) -> RatioRow:
     """Mean tau over the pairs of models in a mask, its ceiling, and both corrected for noise."""
+    ratio = (at_most, at_least, int(pairs.sum()))
     if pairs.sum() < LEAST_PAIRS:
-        return TauWithIntervals(*[Missing(f"There are fewer than {LEAST_PAIRS} such pairs of models.")] * 7)
+        return RatioRow(*ratio, *[Missing(f"There are fewer than {LEAST_PAIRS} such pairs of models.")] * 7)
     ceiling = analysis.ceiling[protocol]
     signs = pair_signs(analysis.scores[protocol])
     models = _among(signs, pairs, np.arange(len(analysis.matrix.models)))
@@ -320,7 +307,8 @@ def _with_intervals(analysis: AgreementAnalysis, protocol: str, pairs: np.ndarra
             ends(mean, transformed_interval(tau_families[0], tau_families[1:], "tau", sizes), LOST_CLUSTER),
             ends(corrected, _corrected(tau_families, limit_families, sizes), LOST_CLUSTER),
         )
-    return TauWithIntervals(
+    return RatioRow(
+        *ratio,
         mean=mean,
         ceiling=known(float(limit[0]), reason or LOST_MODEL),
         corrected=corrected,

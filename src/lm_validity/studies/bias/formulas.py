@@ -174,10 +174,7 @@ def _formula_conclusions(summary: BiasSummary) -> str:
     """A sentence a formula, and whether they agree; for each experiment. Empty where no bias was fitted."""
     parts = []
     for experiment in summary.experiments:
-        by_formula: dict[str, list[Fit]] = {}
-        for fit in summary.fits("bias", experiment):
-            by_formula.setdefault(fit.formula, []).append(fit)
-        if by_formula:
+        if by_formula := _bias_by_formula(summary, experiment):
             prefix = f"In experiment {experiment}" if len(summary.experiments) > 1 else "In these data"
             parts.append(f"{prefix}: {_sentences(by_formula, summary.headline_formula)}")
     return " ".join(parts)

@@ -3,11 +3,10 @@
 from pathlib import Path
 
 from lm_validity.config.bias_plan import BiasPlan
-from lm_validity.pages.page import write_page
+from lm_validity.pages.page import write_report
 from lm_validity.studies.bias.analysis import analyze_bias
 from lm_validity.studies.bias.page import bias_page
 from lm_validity.studies.bias.table import read_trials
-from lm_validity.summaries import write_summary
 
 
 def report_bias(
@@ -23,5 +22,4 @@ def report_bias(
     `formula`: all, or one of `statistics.model.FORMULAS`. `plan`: where tasks stop on the width of their interval.
     """
     summary = analyze_bias(read_trials(trials), sampler=sampler, formula=formula, plan=plan)
-    write_page(bias_page(summary), output)
-    write_summary(summary, Path(output) / "summary.json")
+    write_report(bias_page(summary), summary, output)

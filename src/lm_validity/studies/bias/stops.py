@@ -11,7 +11,7 @@ from lm_validity.studies.bias.by_task import NO_SPREAD, effects_by_task, least_h
 from lm_validity.studies.bias.sections import per_rows
 from lm_validity.studies.bias.summary import BiasSummary, TaskEffect, TaskStop, rows_frame
 from lm_validity.summaries import Missing, is_known
-from lm_validity.words import count, listing
+from lm_validity.words import count, with_names
 
 STOPPED, OPEN, ALL, PLANNED = "stopped", "too wide", "all subsamples", "planned, not there yet"
 HOPELESS = "cannot be narrow"  # cells that have all their subsamples keep it above the width
@@ -104,18 +104,15 @@ def stop_section(summary: BiasSummary) -> Section | None:
 def _sentence(own: list[TaskStop]) -> str:
     if not own:
         return ""
-    numbers = {state: sum(stop.state == state for stop in own) for state in (STOPPED, OPEN, PLANNED, HOPELESS)}
+    stopped = sum(stop.state == STOPPED for stop in own)
     text = (
-        f"{numbers[STOPPED]} of {count(len(own), 'task')} stopped before all {own[0].most} subsamples; the mean "
-        f"number is {sum(stop.subsamples for stop in own) / len(own):.1f}."
+        f"{stopped} of {count(len(own), 'task')} stopped before all {own[0].most} subsamples; the mean number is "
+        f"{sum(stop.subsamples for stop in own) / len(own):.1f}."
     )
-    if numbers[OPEN]:
-        waiting = listing((stop.task for stop in own if stop.state == OPEN), 6)
-        text += f" Still too wide: {waiting}. `lm-validity next` adds a batch."
-    if numbers[HOPELESS]:
-        waiting = listing((stop.task for stop in own if stop.state == HOPELESS), 6)
-        text += f" Cells that have all their subsamples keep these too wide, so they get no more: {waiting}."
-    if numbers[PLANNED]:
-        waiting = listing((stop.task for stop in own if stop.state == PLANNED), 6)
-        text += f" Planned batches are not there yet: {waiting}."
-    return text
+    waiting = {
+        OPEN: "Still too wide: {}. `lm-validity next` adds a batch.",
+        HOPELESS: "Cells that have all their subsamples keep these too wide, so they get no more: {}.",
+        PLANNED: "Planned batches are not there yet: {}.",
+    }
+    tasks = {words: [stop.task for stop in own if stop.state == state] for state, words in waiting.items()}
+    return " ".join([text, *with_names(tasks, 6)])

@@ -6,9 +6,9 @@ import altair as alt
 import pandas as pd
 
 from lm_validity.pages.figures import CATEGORY_COLORS, interval_dots, tooltips
-from lm_validity.pages.page import Figure, Finding, Page, Section, Table, write_page
+from lm_validity.pages.page import Figure, Finding, Page, Section, Table, write_report
 from lm_validity.studies.items.compare import CompareSummary, Comparison
-from lm_validity.summaries import Missing, as_columns, is_known, number, summary_values, write_summary
+from lm_validity.summaries import Missing, as_columns, is_known, number, summary_values
 from lm_validity.words import count, decimal
 
 COLUMNS = ("benchmark", "protocol", "difference", "low", "high", "p", "p adjusted", "detectable", "items", "test")
@@ -55,8 +55,7 @@ def _shown(value: float | Missing, form: str) -> str:
 
 def write_comparison(summary: CompareSummary, output: str | Path) -> None:
     """Write the page, its tables and figures, and summary.json under `output`."""
-    write_page(comparison_page(summary), output)
-    write_summary(summary, Path(output) / "summary.json")
+    write_report(comparison_page(summary), summary, output)
 
 
 def comparison_page(summary: CompareSummary) -> Page:

@@ -7,9 +7,9 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.pages.figures import CATEGORY_COLORS, lines, tooltips
-from lm_validity.pages.page import Figure, Finding, Page, Section, Table, write_page
+from lm_validity.pages.page import Figure, Finding, Page, Section, Table, write_report
 from lm_validity.studies.items.item_report import LISTED, Item, ItemsOfBenchmark, ItemsSummary, analyze_items
-from lm_validity.summaries import Missing, is_known, summary_values, write_summary
+from lm_validity.summaries import Missing, is_known, summary_values
 from lm_validity.words import UNDER, count, percent
 
 SHOWN_ABILITIES = np.linspace(-3, 3, 25)
@@ -26,8 +26,7 @@ def report_items(
 ) -> None:
     """Write summary.json, tables, figures and the page of the items report under `output`."""
     summary = analyze_items(scores, items, documents, benchmarks)
-    write_page(items_page(summary), output)
-    write_summary(summary, Path(output) / "summary.json")
+    write_report(items_page(summary), summary, output)
 
 
 def items_page(summary: ItemsSummary) -> Page:

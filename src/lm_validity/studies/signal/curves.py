@@ -13,7 +13,7 @@ from lm_validity.tables.item_arrays import training_order
 from lm_validity.tables.report_rows import benchmark_metric, report_rows
 from lm_validity.tables.schema import read_scores, replay_notes
 from lm_validity.tables.sheets import as_in_scores, of_study, read_benchmarks, read_models, unique_labels
-from lm_validity.words import listing
+from lm_validity.words import listing, with_names
 
 STUDY = "signal"  # as the sheets' column `studies` names it
 E2LM_STEP = 4000  # iterations between the checkpoints that the competition scored
@@ -141,9 +141,7 @@ def _used_rows(table: pd.DataFrame, listed: pd.DataFrame | None, path: str | Pat
 
 def select(curve: Curve, selection: str) -> np.ndarray:
     """Checkpoints (n,) that signal quality is computed on."""
-    if selection == "e2lm":
-        return (np.nan_to_num(curve.iterations, nan=1) % E2LM_STEP == 0) & (curve.tokens_b <= E2LM_TOKENS_B)
-    return np.ones(len(curve.values), dtype=bool)
+    return select_for_ranking(curve, selection) & select_for_compliance(curve, selection)
 
 
 def select_for_ranking(curve: Curve, selection: str) -> np.ndarray:
@@ -199,14 +197,14 @@ def _of_sheet(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path) -> tupl
 
     Raises InputError, with what became of the first benchmark, where none is left.
     """
-    notes = []
-    known = rows["benchmark"].isin(sheet["benchmark"])
-    if not known.all():
-        unlisted = sorted(rows.loc[~known, "benchmark"].unique())
-        notes.append(f"Benchmarks that are not in the benchmarks sheet stay out: {listing(unlisted)}.")
-    absent = sorted(set(sheet.loc[of_study(sheet, STUDY), "benchmark"]) - set(rows["benchmark"]))
-    if absent:
-        notes.append(f"Benchmarks of the sheet without any direct test score: {listing(absent)}.")
+    known, scored = rows["benchmark"].isin(sheet["benchmark"]), set(rows["benchmark"])
+    absent = sorted(set(sheet.loc[of_study(sheet, STUDY), "benchmark"]) - scored)
+    notes = with_names(
+        {
+            "Benchmarks that are not in the benchmarks sheet stay out: {}.": sorted(scored - set(sheet["benchmark"])),
+            "Benchmarks of the sheet without any direct test score: {}.": absent,
+        }
+    )
     of_metrics: list[str] = []
     found = benchmark_metric(rows[known], sheet, path, of_metrics)
     if found.empty:
@@ -296,12 +294,11 @@ def _curves(rows: pd.DataFrame, directions: Mapping[str, float]) -> tuple[dict[s
         curve = Curve(names, iterations[order], tokens[order], values, errors, float(counts.min()))
         curves.setdefault(benchmark, {})[model] = curve
     with_curves = {model for by_model in curves.values() for model in by_model}
-    notes = []
-    if without := sorted(single - with_curves):
-        notes.append(f"Models with a single checkpoint take no part: {listing(without)}.")
-    if partly := sorted(single & with_curves):
-        notes.append(f"Some benchmarks have a single checkpoint of {listing(partly)} and leave the model out.")
-    return curves, notes
+    notes = {
+        "Models with a single checkpoint take no part: {}.": sorted(single - with_curves),
+        "Some benchmarks have a single checkpoint of {} and leave the model out.": sorted(single & with_curves),
+    }
+    return curves, with_names(notes)
 
 
 def _facts(with_curves: set[str], sheet: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.config.signal_plan import SignalPlan, check_selection
-from lm_validity.pages.page import write_page
+from lm_validity.pages.page import write_report
 from lm_validity.studies.signal.analysis import BenchmarkResult, analyze_benchmark
 from lm_validity.studies.signal.curves import LearningCurves, read_learning_curves
 from lm_validity.studies.signal.items import ItemAnalysis, analyze_items
@@ -19,7 +19,7 @@ from lm_validity.studies.signal.stages import stages_of, without_the_end
 from lm_validity.studies.signal.statistics.ranking import E2LM_WINDOWS
 from lm_validity.studies.signal.summarize import summarize_results
 from lm_validity.studies.signal.summary import SignalSummary, Stage, Value
-from lm_validity.summaries import Missing, write_summary
+from lm_validity.summaries import Missing
 from lm_validity.tables.read_items import item_benchmarks, read_benchmark_items
 
 # Where every training is shorter than this, the ranking windows are scaled to the length of each pair's
@@ -59,8 +59,7 @@ def report_signal(
     """
     analysis = analyze_signal(scores, models, benchmarks, items, selection, resamples, options, printed, plan)
     summary = summarize(analysis)
-    write_page(signal_page(summary), output)
-    write_summary(summary, Path(output) / "summary.json")
+    write_report(signal_page(summary), summary, output)
 
 
 def analyze_signal(

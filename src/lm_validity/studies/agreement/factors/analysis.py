@@ -16,7 +16,7 @@ from lm_validity.studies.agreement.analysis import (
     selected_on_test,
     selection_notes,
 )
-from lm_validity.studies.agreement.score_matrix import ScoreMatrix, listing
+from lm_validity.studies.agreement.score_matrix import ScoreMatrix
 from lm_validity.studies.agreement.statistics.ceiling import Ceiling, noise_ceiling
 from lm_validity.studies.agreement.statistics.completion import (
     HeldOutCheck,
@@ -48,6 +48,7 @@ from lm_validity.studies.agreement.statistics.resampling import Interval, multip
 from lm_validity.studies.agreement.statistics.simultaneous import cluster_multiplicities
 from lm_validity.studies.agreement.uncertainty import no_intervals
 from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.words import listing
 
 SHOWN_COMPONENTS = 5
 NORMAL_95 = 1.959964

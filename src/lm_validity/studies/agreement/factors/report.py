@@ -2,12 +2,11 @@
 
 from pathlib import Path
 
-from lm_validity.pages.page import write_page
+from lm_validity.pages.page import write_report
 from lm_validity.studies.agreement.factors.analysis import analyze_factors, factors_uncertainty
 from lm_validity.studies.agreement.factors.page import factors_page
 from lm_validity.studies.agreement.factors.summarize import summarize_factors_report
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
-from lm_validity.summaries import write_summary
 
 
 def report_factors(
@@ -26,5 +25,4 @@ def report_factors(
     analysis = analyze_factors(matrix)
     uncertainty = factors_uncertainty(analysis, resamples)
     summary = summarize_factors_report(analysis, uncertainty, resamples)
-    write_page(factors_page(summary), output)
-    write_summary(summary, Path(output) / "summary.json")
+    write_report(factors_page(summary), summary, output)

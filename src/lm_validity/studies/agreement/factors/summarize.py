@@ -23,7 +23,6 @@ from lm_validity.studies.agreement.factors.summary import (
     RelationSummary,
     Shares,
 )
-from lm_validity.studies.agreement.score_matrix import listing
 from lm_validity.studies.agreement.similar_models import LOST_CLUSTER, no_clusters
 from lm_validity.studies.agreement.statistics.corrected import cluster_numbers
 from lm_validity.studies.agreement.statistics.factors import Components, ComputeRelation
@@ -35,7 +34,7 @@ from lm_validity.studies.agreement.summarize import SMALL_FAMILY, influence_row
 from lm_validity.studies.agreement.summary import Range, Value, each, ends
 from lm_validity.summaries import Missing, known
 from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.words import count
+from lm_validity.words import count, listing
 
 SECOND_FACTOR_LEVEL = 0.05
 FEW_IN_COMMON = (

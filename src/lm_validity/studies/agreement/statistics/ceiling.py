@@ -23,7 +23,7 @@ class Ceiling:
     """Means over simulated tables in which one order holds for all benchmarks.
 
     `mean_tau` in [-1, 1]; `by_benchmark`: (k,) mean tau with the others; `first_component`: share of
-    variance in [0, 1]; `tau_draws`, `component_draws`: (draws,) their values by simulated table; `used`:
+    variance in [0, 1]; `tau_draws`: (draws,) mean taus by simulated table; `used`:
     (k,) benchmarks with standard errors on which models differ, the others taking no part (NaN in
     `by_benchmark`); `observed`: mean tau-b of the scores over the pairs of benchmarks that `mean_tau` is over;
     `models`: number with a score on a benchmark that takes part; `by_pair`, `observed_by_pair`: (k, k) mean simulated
@@ -35,7 +35,6 @@ class Ceiling:
     by_benchmark: np.ndarray
     first_component: float
     tau_draws: np.ndarray
-    component_draws: np.ndarray
     used: np.ndarray
     observed: float
     models: int
@@ -68,10 +67,10 @@ def noise_ceiling(scores: np.ndarray, stderr: np.ndarray, rng: np.random.Generat
     known, observed = np.isfinite(scores), kendall_tau_matrix(pair_signs(scores))
     k = scores.shape[1]
     used = np.isfinite(np.diag(observed)) & (known & np.isfinite(stderr)).any(axis=0)
-    by_benchmark, nothing, no_pairs = np.full(k, np.nan), np.full(0, np.nan), np.full((k, k), np.nan)
+    by_benchmark, no_pairs = np.full(k, np.nan), np.full((k, k), np.nan)
     if used.sum() < 2:
         nan = float("nan")
-        return Ceiling(nan, by_benchmark, nan, nothing, nothing, used, nan, 0, no_pairs, no_pairs, None)
+        return Ceiling(nan, by_benchmark, nan, np.full(0, np.nan), used, nan, 0, no_pairs, no_pairs, None)
     observed = np.where(np.eye(used.sum(), dtype=bool), np.nan, observed[np.ix_(used, used)])
     pairs = np.isfinite(observed)
     truth, noise = latent_order_table(scores[:, used], stderr[:, used])
@@ -92,7 +91,6 @@ def noise_ceiling(scores: np.ndarray, stderr: np.ndarray, rng: np.random.Generat
         by_benchmark=by_benchmark,
         first_component=finite_mean(shares),
         tau_draws=taus,
-        component_draws=shares,
         used=used,
         observed=mean_over_pairs(observed),
         models=int(known[:, used].any(axis=1).sum()),

@@ -46,12 +46,6 @@ class ItemParameters:
     ability_sds: np.ndarray
     converged: bool
 
-    @property
-    def difficulty(self) -> np.ndarray:
-        """(items,) the ability at which half the answers are right; NaN where the discrimination is not positive."""
-        positive = self.discrimination > 0
-        return np.where(positive, -self.intercept / np.where(positive, self.discrimination, 1.0), np.nan)
-
     def information(self, abilities: np.ndarray) -> np.ndarray:
         """(B,) test information at abilities (B,): sum of a² p (1 - p). Its inverse root is an ability's error."""
         right = expit(np.outer(abilities, self.discrimination) + self.intercept)

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from lm_validity.studies.items.statistics.paired import holm, paired_difference
+from lm_validity.studies.items.statistics.paired import paired_difference
 from lm_validity.summaries import Missing, is_known, number
 
 
@@ -13,18 +13,15 @@ from lm_validity.summaries import Missing, is_known, number
 class Resolution:
     """Of the models of one benchmark, best first.
 
-    neighbours: pairs of adjacent ranks. resolved: those whose difference has p < .05, each by itself; `_adjusted`: so
-    after Holm's correction over all neighbours. share: resolved / neighbours. minimal_detectable_difference: median
-    over neighbours of what the paired test finds four times out of five. items_to_separate: by neighbouring pair of
-    model indices, the items with which its difference would be found four times out of five.
+    neighbours: pairs of adjacent ranks. resolved: those whose difference has p < .05, each by itself. share:
+    resolved / neighbours. minimal_detectable_difference: median over neighbours of what the paired test finds four
+    times out of five.
     """
 
     neighbours: int
     resolved: int
-    resolved_adjusted: int
     share: float | Missing
     minimal_detectable_difference: float | Missing
-    items_to_separate: dict[tuple[int, int], int | Missing]
 
 
 def resolution(correct: np.ndarray, clusters: np.ndarray | None = None) -> Resolution:
@@ -37,22 +34,20 @@ def resolution(correct: np.ndarray, clusters: np.ndarray | None = None) -> Resol
     known = np.isfinite(correct)
     means = np.array([row[has].mean() if has.any() else np.nan for row, has in zip(correct, known, strict=True)])
     order = [int(index) for index in np.argsort(-means, kind="stable") if np.isfinite(means[index])]
-    found = {}
+    found = []
     for first, second in pairwise(order):
         both = known[first] & known[second]
         if both.any():
             labels = None if clusters is None else clusters[both]
-            found[first, second] = paired_difference(correct[first, both], correct[second, both], labels)
+            found.append(paired_difference(correct[first, both], correct[second, both], labels))
     if not found:
         none = Missing("Fewer than two models have answered the same items.")
-        return Resolution(0, 0, 0, none, none, {})
-    p = np.array([pair.p for pair in found.values()])
-    sizes = [number(pair.smallest_detectable) for pair in found.values() if is_known(pair.smallest_detectable)]
+        return Resolution(0, 0, none, none)
+    p = np.array([pair.p for pair in found])
+    sizes = [number(pair.smallest_detectable) for pair in found if is_known(pair.smallest_detectable)]
     return Resolution(
         neighbours=len(found),
         resolved=int((p < 0.05).sum()),
-        resolved_adjusted=int((holm(p) < 0.05).sum()),
         share=float((p < 0.05).mean()),
         minimal_detectable_difference=float(np.median(sizes)) if sizes else Missing("No two neighbours differ."),
-        items_to_separate={pair: value.items_needed for pair, value in found.items()},
     )

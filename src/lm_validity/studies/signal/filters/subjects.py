@@ -38,20 +38,3 @@ class Subjects:
                 hint = did_you_mean(value, known, f"one of {', '.join(known[:20])}.")
                 raise InputError(f"filter {self.name!r}: no item has {self.column} {value!r}.", hint)
         return np.isin(labels, self.values) != self.complement
-
-
-# Team Noor's shipped task (lm-eval: e2lmc/noor) keeps these subjects of MMLU as hard science, without a judge
-NOOR_SUBJECTS = (
-    "abstract_algebra",
-    "college_computer_science",
-    "college_mathematics",
-    "college_physics",
-    "conceptual_physics",
-    "electrical_engineering",
-    "elementary_mathematics",
-    "high_school_computer_science",
-    "high_school_mathematics",
-    "high_school_physics",
-    "high_school_statistics",
-    "machine_learning",
-)

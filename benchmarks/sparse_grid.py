@@ -21,7 +21,7 @@ from lm_validity.config.load import load_run
 from lm_validity.config.plan import PlannedCell
 from lm_validity.monitor.cost import Estimator
 from lm_validity.monitor.planning.designs import audit, balanced, cheap_and_block
-from lm_validity.monitor.planning.savings import Cost, Pair, preparation_costs, total
+from lm_validity.monitor.planning.savings import Cost, Pair, training_costs, total
 from lm_validity.studies.agreement.statistics.agreement import mean_over_pairs
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau, kendall_tau_matrix, pair_signs
 from lm_validity.studies.agreement.statistics.sparse.pooled import assisted_tau, pooled_tau
@@ -68,7 +68,7 @@ class Published:
 
         estimator.workload.documents = documents
         name = {model: row.path for model, row in run.models.items()}
-        costs = {(name[model], benchmark): cost for (model, benchmark), cost in preparation_costs(estimator).items()}
+        costs = {(name[model], benchmark): cost for (model, benchmark), cost in training_costs(estimator).items()}
         return {(model, benchmark): costs[model, benchmark] for model in self.models for benchmark in self.benchmarks}
 
     def places(self, models: list[str], benchmarks: list[str]) -> tuple[list[int], list[int]]:

@@ -23,7 +23,7 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 
 import sparse_grid  # noqa: E402
 
-PREPARED = "train_before_test"
+TRAINED = "train_before_test"
 CONFIG = Path("config/paper/train_before_test_replay.yaml")
 RESULTS = Path("results/train_before_test_replay")
 
@@ -69,7 +69,7 @@ def test_the_page_has_the_headline_of_the_same_seed_without_the_workflow(replaye
     """Against `measure` of the same plan: the fit takes other cells to find its weights, so ranks may differ a bit."""
     expected = sparse_grid.measure(table, case, 0)
     summary = json.loads((replayed.folder / RESULTS / "reports/agreement/summary.json").read_text())
-    found = summary["incomplete"][PREPARED]
+    found = summary["incomplete"][TRAINED]
     assert (found["cells"], found["missing"], found["unplanned"], found["by_scores"]) == (736, 728, 728, 0)
     assert found["kendall_tau"]["mean"] == pytest.approx(expected["pooled"], abs=1e-12)
     assert found["kendall_tau"]["assisted"] == pytest.approx(expected["assisted"], abs=0.02)
@@ -87,9 +87,9 @@ def test_the_page_has_the_headline_of_the_same_seed_without_the_workflow(replaye
 
 
 def test_scores_of_cells_that_are_not_planned_change_no_byte(replayed, table, case, tmp_path, monkeypatch):
-    """Absurd prepared scores there: the tables, from which all reports are made, are the same. Without Snakemake."""
+    """Absurd trained scores there: the tables, from which all reports are made, are the same. Without Snakemake."""
     served = json.loads((sparse_grid.PUBLISHED / "scores.json").read_text())
-    for key, value in ((PREPARED, 0.999), (f"{PREPARED}_stderr", 0.5)):
+    for key, value in ((TRAINED, 0.999), (f"{TRAINED}_stderr", 0.5)):
         for benchmark in table.benchmarks:
             column = served[key][benchmark]
             column |= {model: value for model in table.models if (model, benchmark) not in case.planned}

@@ -30,7 +30,7 @@ from lm_validity.studies.agreement.statistics.sparse.standing import expected_si
 from lm_validity.tables.formats.import_lm_harmony import read_lm_harmony  # noqa: E402
 from lm_validity.tables.schema import SCORES, write_table  # noqa: E402
 
-DIRECT, PREPARED = "direct", "train_before_test"
+DIRECT, TRAINED = "direct", "train_before_test"
 UNIT = Cost(1.0, 1.0)
 
 pytestmark = [
@@ -148,7 +148,7 @@ def audited_family(table, rows, folder: Path, family: str) -> list[Path]:
     members = {model for model, name in zip(table.models, table.families, strict=True) if name == family}
     kept = {pair: "block" for pair in table.costs if pair[0] not in members or pair[1] in order[:2]}
     rest = [pair for pair in table.costs if pair not in kept]
-    return files_of(folder, rows, PREPARED, kept | dict.fromkeys(random.Random(0).sample(rest, 40), AUDIT))
+    return files_of(folder, rows, TRAINED, kept | dict.fromkeys(random.Random(0).sample(rest, 40), AUDIT))
 
 
 @pytest.mark.slow
@@ -160,11 +160,11 @@ def test_the_page_warns_where_an_audit_of_a_family_finds_too_few_inside(table, r
         *files, plan = audited_family(table, rows, tmp_path, family)
         report_agreement(*files, tmp_path / "report", resamples=0, plan=plan)
     summary, page = (json.loads((tmp_path / "report" / name).read_text()) for name in ("summary.json", "page.json"))
-    trust = summary["incomplete"][PREPARED]["trust"]
+    trust = summary["incomplete"][TRAINED]["trust"]
     assert (trust["source"], trust["cells"]) == ("audit", 40) and trust["widening"] > 1
     assert (trust["coverage"] < 0.9) == warned == ("fewer than 90% lie inside" in json.dumps(page))
-    predicted = pd.read_csv(tmp_path / "report" / "tables" / f"predictions_{PREPARED}.csv")
-    truth = rows[rows.protocol == PREPARED].set_index(["model", "benchmark"])["value"]
+    predicted = pd.read_csv(tmp_path / "report" / "tables" / f"predictions_{TRAINED}.csv")
+    truth = rows[rows.protocol == TRAINED].set_index(["model", "benchmark"])["value"]
     names = pd.read_csv(files[1]).set_index("display_name")["model_id"]
     values = [truth[names[model], b] for model, b in zip(predicted.model, predicted.benchmark, strict=True)]
     # widened by what the audit shows
@@ -186,9 +186,9 @@ def test_the_planned_tau_is_right_where_that_of_all_measured_cells_is_not(table,
     chosen = [(table.models[i], table.benchmarks[j]) for i, j in zip(*np.nonzero(active.known), strict=True)]
     reasons = {pair: planned.get(pair, BY_SCORES) for pair in chosen}
     assert sum(reason == BY_SCORES for reason in reasons.values()) == 147
-    files = files_of(tmp_path, rows, PREPARED, reasons)
+    files = files_of(tmp_path, rows, TRAINED, reasons)
     truth = pooled_tau(pair_signs(table.scores)).mean
-    found, every = (incomplete_protocols(read_score_matrix(*given))[PREPARED] for given in (files, files[:3]))
+    found, every = (incomplete_protocols(read_score_matrix(*given))[TRAINED] for given in (files, files[:3]))
     assert (found.by_scores, every.by_scores, found.cells) == (147, 0, every.cells)
     assert abs(found.kendall_tau.mean - truth) < 0.05 and found.kendall_tau.interval.low < truth
     assert abs(found.kendall_tau.assisted - truth) < 0.05

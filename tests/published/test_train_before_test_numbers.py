@@ -17,7 +17,7 @@ pytestmark = [
     pytest.mark.published,
     pytest.mark.skipif(not PUBLISHED.is_dir(), reason="no published scores in ../shared/published"),
 ]
-DIRECT, PREPARED = "direct", "train_before_test"
+DIRECT, TRAINED = "direct", "train_before_test"
 
 
 def run(*arguments) -> None:
@@ -54,17 +54,17 @@ def test_headline_agreement(reports):
     summary = reports["agreement"]
     assert (summary["models"], summary["benchmarks"], summary["pairs"]) == (61, 24, 276)
     assert summary["kendall_tau"][DIRECT]["mean"] == near(0.517332)
-    assert summary["kendall_tau"][PREPARED]["mean"] == near(0.755234)
+    assert summary["kendall_tau"][TRAINED]["mean"] == near(0.755234)
     assert summary["improved_pairs"] == 274
 
 
 def test_agreement_by_benchmark_and_pair(reports):
     tau = reports["agreement"]["kendall_tau"]
     assert tau[DIRECT]["by_benchmark"]["nq_open"] == near(0.227128)
-    assert tau[PREPARED]["by_benchmark"]["nq_open"] == near(0.739145)
+    assert tau[TRAINED]["by_benchmark"]["nq_open"] == near(0.739145)
     worse = {
         frozenset(after[:2]): (round(before[2], 4), round(after[2], 4))
-        for before, after in zip(tau[DIRECT]["by_pair"], tau[PREPARED]["by_pair"], strict=True)
+        for before, after in zip(tau[DIRECT]["by_pair"], tau[TRAINED]["by_pair"], strict=True)
         if after[2] <= before[2]
     }
     assert worse == {
@@ -76,16 +76,16 @@ def test_agreement_by_benchmark_and_pair(reports):
 def test_agreement_within_and_between_categories(reports):
     tau = reports["agreement"]["kendall_tau"]
     assert tau[DIRECT]["by_category"]["LU"]["LU"] == near(0.539337)
-    assert tau[PREPARED]["by_category"]["LU"]["LU"] == near(0.749143)
+    assert tau[TRAINED]["by_category"]["LU"]["LU"] == near(0.749143)
     assert tau[DIRECT]["by_category"]["Math"]["Math"] == near(0.553308)
-    assert tau[PREPARED]["by_category"]["Math"]["Math"] == near(0.840088)
+    assert tau[TRAINED]["by_category"]["Math"]["Math"] == near(0.840088)
     page = (reports["folder"] / "agreement" / "page.json").read_text(encoding="utf-8")
     assert "0.57 within and 0.50 between" in page and "0.77 within and 0.75 between" in page
     # the authors' heatmaps round each tau to three decimals first: hence the tolerance of one in the second
     names = ["LU", "CR", "QA", "PBC", "Math", "Med"]
     for protocol, printed in (
         (DIRECT, (0.54, 0.68, 0.61, 0.66, 0.55, 0.62)),
-        (PREPARED, (0.75, 0.76, 0.83, 0.77, 0.84, 0.80)),
+        (TRAINED, (0.75, 0.76, 0.83, 0.77, 0.84, 0.80)),
     ):
         diagonal = [tau[protocol]["by_category"][name][name] for name in names]
         np.testing.assert_allclose(diagonal, printed, atol=0.0056)
@@ -101,14 +101,14 @@ def test_agreement_within_families(reports):
         "Pythia": (0.250, 0.879),
     }
     printed |= {"GPT-2": (0.146, 0.547), "Yi": (0.251, 0.297)}
-    assert {name: tuple(round(value[p], 3) for p in (DIRECT, PREPARED)) for name, value in families.items()} == printed
+    assert {name: tuple(round(value[p], 3) for p in (DIRECT, TRAINED)) for name, value in families.items()} == printed
 
 
 def test_agreement_among_models_of_like_size_and_without_noise(reports):
     """The figures of an independent recomputation, to two decimals."""
     expected = {
         DIRECT: ([0.28, 0.32, 0.38, 0.69], 0.19, 0.54, (0.67, 0.32)),
-        PREPARED: ([0.40, 0.48, 0.60, 0.95], 0.34, 0.84, (0.87, 0.12)),
+        TRAINED: ([0.40, 0.48, 0.60, 0.95], 0.34, 0.84, (0.87, 0.12)),
     }
     for protocol, (by_size, within_two_in_compute, corrected, components) in expected.items():
         tau = reports["agreement"]["kendall_tau"][protocol]
@@ -132,19 +132,19 @@ def test_agreement_among_models_of_like_size_and_without_noise(reports):
 def test_perplexity(reports):
     perplexity = reports["agreement"]["perplexity"]
     assert perplexity["models"] == 53
-    assert perplexity["corpus_benchmark"] == {DIRECT: near(0.477289), PREPARED: near(0.740397)}
-    assert perplexity["corpus_corpus"] == {DIRECT: near(0.764877), PREPARED: near(0.780358)}
-    assert perplexity["average_average"] == {DIRECT: near(0.548621), PREPARED: near(0.837446)}
+    assert perplexity["corpus_benchmark"] == {DIRECT: near(0.477289), TRAINED: near(0.740397)}
+    assert perplexity["corpus_corpus"] == {DIRECT: near(0.764877), TRAINED: near(0.780358)}
+    assert perplexity["average_average"] == {DIRECT: near(0.548621), TRAINED: near(0.837446)}
     assert perplexity["before_after"] == {"base": near(0.778496), "instruction_tuned": near(0.505353)}
 
 
 def test_components(reports):
     summary = reports["factors"]
     shares = summary["explained_variance"]
-    assert (shares[DIRECT][0], shares[PREPARED][0]) == (near(0.695849), near(0.863594))
-    assert (sum(shares[DIRECT]), sum(shares[PREPARED])) == (near(0.913258), near(0.973751))
+    assert (shares[DIRECT][0], shares[TRAINED][0]) == (near(0.695849), near(0.863594))
+    assert (sum(shares[DIRECT]), sum(shares[TRAINED])) == (near(0.913258), near(0.973751))
     qwen = summary["families"]["Qwen"]["explained_variance"]
-    assert (qwen[DIRECT][0], qwen[PREPARED][0]) == (near(0.736626), near(0.927972))
+    assert (qwen[DIRECT][0], qwen[TRAINED][0]) == (near(0.736626), near(0.927972))
     assert len(summary["pc1_scores"][DIRECT]) == 61
 
 
@@ -152,7 +152,7 @@ def test_first_component_and_compute(reports):
     relation = reports["factors"]["pc1_compute"]
     expected = {
         DIRECT: {"kendall": 0.739795, "pearson": 0.921701},
-        PREPARED: {"kendall": 0.864617, "spearman": 0.968903, "pearson": 0.968505},
+        TRAINED: {"kendall": 0.864617, "spearman": 0.968903, "pearson": 0.968505},
     }
     for protocol, values in expected.items():
         assert relation[protocol]["models"] == 37
@@ -162,21 +162,21 @@ def test_first_component_and_compute(reports):
 def test_significance(reports):
     values = reports["agreement"]["significance_tau"]
     assert values[DIRECT]["mean"] == near(0.570438)
-    assert values[PREPARED]["mean"] == near(0.795089)
+    assert values[TRAINED]["mean"] == near(0.795089)
     assert values["improved_pairs"] == 260
 
 
 def test_greedy_alignment(reports):
     """The paper's first figure: NQ-Open and ARC-Challenge."""
     rows = {row["protocol"]: row for row in reports["agreement"]["alignment"]}
-    direct, prepared = rows[DIRECT], rows[PREPARED]
+    direct, trained = rows[DIRECT], rows[TRAINED]
     assert set(direct["benchmarks"]) == {"nq_open", "arc_challenge"}
     assert (direct["tau"], direct["aligned_tau"]) == (near(0.434449), near(0.619672))
     assert (direct["crossings"], direct["aligned_crossings"]) == (512, 348)
-    assert (prepared["tau"], prepared["aligned_tau"]) == (near(0.786984), near(0.947541))
-    assert (prepared["crossings"], prepared["aligned_crossings"]) == (194, 48)
-    assert (direct["opposite_significant_pairs"], prepared["opposite_significant_pairs"]) == (313, 35)
-    assert direct["violations"] == prepared["violations"] == 0
+    assert (trained["tau"], trained["aligned_tau"]) == (near(0.786984), near(0.947541))
+    assert (trained["crossings"], trained["aligned_crossings"]) == (194, 48)
+    assert (direct["opposite_significant_pairs"], trained["opposite_significant_pairs"]) == (313, 35)
+    assert direct["violations"] == trained["violations"] == 0
 
 
 def test_the_page_says_that_prepared_scores_are_a_maximum_over_test_scores(reports):
@@ -197,13 +197,13 @@ def test_other_conventions_do_not_give_the_papers_numbers(reports):
     matrix = read_score_matrix(
         reports["folder"] / "scores.parquet", PUBLISHED / "models.csv", PUBLISHED / "benchmarks.csv"
     )
-    scores = {p: matrix.oriented(p)[:, ~matrix.is_corpus] for p in (DIRECT, PREPARED)}
+    scores = {p: matrix.oriented(p)[:, ~matrix.is_corpus] for p in (DIRECT, TRAINED)}
     tau_a = {p: kendall_tau_matrix(pair_signs(scores[p]), variant="a") for p in scores}
-    assert improved_pairs(tau_a[DIRECT], tau_a[PREPARED]) == (273, 276)
+    assert improved_pairs(tau_a[DIRECT], tau_a[TRAINED]) == (273, 276)
     assert mean_over_pairs(tau_a[DIRECT]) == near(0.515059)
-    assert mean_over_pairs(tau_a[PREPARED]) == near(0.751560)
+    assert mean_over_pairs(tau_a[TRAINED]) == near(0.751560)
     centered = {p: principal_components(scores[p], scaling="centered").explained_variance[0] for p in scores}
-    assert (round(centered[DIRECT], 3), round(centered[PREPARED], 3)) == (0.709, 0.890)
+    assert (round(centered[DIRECT], 3), round(centered[TRAINED], 3)) == (0.709, 0.890)
 
 
 def test_the_published_benchmarks_pass_the_published_screening(reports):
@@ -223,9 +223,9 @@ def test_the_published_benchmarks_pass_the_published_screening(reports):
 
     rows = read_table(scores, SCORES)
     backwards = rows[rows["benchmark"] == "arc_easy"].assign(benchmark="backwards")
-    backwards["value"] = backwards["value"].where(backwards["protocol"] == PREPARED, -backwards["value"])
+    backwards["value"] = backwards["value"].where(backwards["protocol"] == TRAINED, -backwards["value"])
     copied = rows[(rows["benchmark"] == "piqa") & (rows["protocol"] == DIRECT)]
-    stuck = pd.concat([copied, copied.assign(protocol=PREPARED)]).assign(benchmark="stuck")
+    stuck = pd.concat([copied, copied.assign(protocol=TRAINED)]).assign(benchmark="stuck")
     write_table(pd.concat([rows, backwards, stuck]), SCORES, folder / "more.parquet")
     text = sheet.read_text().rstrip("\n")
     like = next(line for line in text.splitlines() if line.startswith("arc_easy,"))
@@ -240,7 +240,7 @@ def test_the_published_benchmarks_pass_the_published_screening(reports):
 
 @pytest.mark.slow
 def test_missing_cells_compare_the_protocols_as_if_their_models_were_absent(reports, tmp_path):
-    """Without the prepared cells of the 12 models below 1B: not the direct mean of 61 models against that of 49."""
+    """Without the trained cells of the 12 models below 1B: not the direct mean of 61 models against that of 49."""
     import pandas as pd
 
     from lm_validity.studies.agreement.analysis import analyze_agreement
@@ -254,8 +254,8 @@ def test_missing_cells_compare_the_protocols_as_if_their_models_were_absent(repo
     small = rows["model"].isin(models.loc[models["params_B"] < 1, "model_id"])
     tables = {
         "absent": rows[~small],
-        PREPARED: rows[~small | (rows["protocol"] == DIRECT)],
-        DIRECT: rows[~small | (rows["protocol"] == PREPARED)],
+        TRAINED: rows[~small | (rows["protocol"] == DIRECT)],
+        DIRECT: rows[~small | (rows["protocol"] == TRAINED)],
     }
     found, shares = {}, {}
     for name, table in tables.items():
@@ -267,11 +267,11 @@ def test_missing_cells_compare_the_protocols_as_if_their_models_were_absent(repo
         low, high = uncertainty.improvement
         assert (low, high) == (pytest.approx(0.187, abs=0.02), pytest.approx(0.306, abs=0.02))
         comparison = analysis.comparison
-        means = [comparison.agreement[p].mean for p in (DIRECT, PREPARED)]
+        means = [comparison.agreement[p].mean for p in (DIRECT, TRAINED)]
         found[name] = [int(comparison.known.sum()), len(comparison.models), *means, uncertainty.test.effect]
         found[name] += [*comparison.improved, *comparison.significance_improved]
-        shares[name] = [analyze_factors(matrix).common_components[p].explained_variance[0] for p in (DIRECT, PREPARED)]
+        shares[name] = [analyze_factors(matrix).common_components[p].explained_variance[0] for p in (DIRECT, TRAINED)]
     assert found["absent"][:2] == [49 * 24, 49]
     assert found["absent"][2:5] == [near(0.435323), near(0.675534), near(0.240211)]
-    assert found[PREPARED] == found[DIRECT] == pytest.approx(found["absent"])
-    assert shares[PREPARED] == shares[DIRECT] == pytest.approx(shares["absent"])
+    assert found[TRAINED] == found[DIRECT] == pytest.approx(found["absent"])
+    assert shares[TRAINED] == shares[DIRECT] == pytest.approx(shares["absent"])

@@ -86,9 +86,9 @@ def test_every_seed_comes_through_to_the_tables(finished, tmp_path):
     assert len([cell for cell in new if cell.startswith("finetune_adapter")]) == 8
     assert all(".seed1--" in cell for cell in new)
     scores = pd.read_parquet(project.folder / RESULTS / "tables/scores.parquet")
-    prepared = scores[(scores.protocol == "train_before_test") & (scores.metric.isin(["acc,none", "exact_match,none"]))]
-    assert prepared.groupby(["model", "benchmark"]).seed.agg(set).map(lambda seeds: seeds == {0, 1}).all()
-    assert prepared.groupby("seed").size().to_dict() == {0: 4, 1: 4}
+    trained = scores[(scores.protocol == "train_before_test") & (scores.metric.isin(["acc,none", "exact_match,none"]))]
+    assert trained.groupby(["model", "benchmark"]).seed.agg(set).map(lambda seeds: seeds == {0, 1}).all()
+    assert trained.groupby("seed").size().to_dict() == {0: 4, 1: 4}
     pd.testing.assert_frame_equal(
         scores[scores.seed.isna() | (scores.seed == 0)].reset_index(drop=True), first, check_dtype=False
     )

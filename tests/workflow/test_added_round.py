@@ -14,7 +14,7 @@ MADE_UP = Path(__file__).with_name("replay")
 MODELS = ("oak-s", "oak-m", "oak-l", "elm-s", "elm-m", "elm-m-chat")
 ROUND_1 = [(m, "riddles") for m in MODELS] + [(m, b) for m in MODELS[::2] for b in ("proverbs", "sums")]
 ROUND_2 = [("oak-m", "proverbs"), ("elm-s", "sums"), ("elm-m-chat", "proverbs"), ("elm-m-chat", "sums")]
-PREPARING = {"finetune-adapter", "select-adapter", "evaluate-adapter"}
+TRAINING_RULES = {"finetune-adapter", "select-adapter", "evaluate-adapter"}
 # made of the cells that are there, so they follow every new one
 AFTERWARDS = {"check-cells", "merge"}
 
@@ -52,10 +52,10 @@ def test_a_dry_run_computes_the_cells_of_the_new_round_and_no_other(planned, tmp
     project = planned.copy_to(tmp_path / "copy")
     write_plan(project, ROUND_1, ROUND_2)
     jobs = jobs_of(project)
-    assert {command for command, *_ in jobs} == PREPARING | AFTERWARDS
-    preparing = [(model, batch) for command, model, batch in jobs if command in PREPARING]
-    assert {model for model, _ in preparing} == {model for model, _ in ROUND_2}
-    assert len(preparing) == 10 and all(batch.endswith(".round2") for _, batch in preparing)
+    assert {command for command, *_ in jobs} == TRAINING_RULES | AFTERWARDS
+    training = [(model, batch) for command, model, batch in jobs if command in TRAINING_RULES]
+    assert {model for model, _ in training} == {model for model, _ in ROUND_2}
+    assert len(training) == 10 and all(batch.endswith(".round2") for _, batch in training)
 
 
 def test_a_setting_of_round_1_that_changes_is_seen(planned, tmp_path):

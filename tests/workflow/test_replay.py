@@ -23,7 +23,7 @@ def replayed(tmp_path_factory) -> Project:
 
 
 def test_the_tables_hold_the_served_scores_and_say_so(replayed):
-    """Each selected test score is the file's; direct and prepared; no score can be taken for a model's."""
+    """Each selected test score is the file's; direct and trained; no score can be taken for a model's."""
     served = json.loads((MADE_UP / "scores.json").read_text())
     table = pd.read_parquet(replayed.folder / "results/replay/tables/scores.parquet")
     path = dict(pd.read_csv(MADE_UP / "models.tsv", sep="\t")[["model", "path"]].itertuples(index=False))

@@ -14,7 +14,7 @@ from lm_validity.studies.agreement.statistics.sparse.standing import mean_standi
 pytestmark = pytest.mark.slow
 CONFIG = Path("config/sparse.yaml")
 RESULTS = Path("results/sparse")
-PREPARED = "train_before_test"
+TRAINED = "train_before_test"
 
 
 @pytest.fixture(scope="module")
@@ -40,16 +40,16 @@ def summary_of(project: Project) -> dict:
 
 
 def prepared_scores(project: Project) -> pd.DataFrame:
-    """(models, benchmarks) prepared scores on test, without the corpora."""
+    """(models, benchmarks) trained scores on test, without the corpora."""
     scores = pd.read_parquet(project.folder / RESULTS / "tables/scores.parquet")
-    mine = scores[(scores.protocol == PREPARED) & scores.metric.isin(["acc,none", "exact_match,none"])]
+    mine = scores[(scores.protocol == TRAINED) & scores.metric.isin(["acc,none", "exact_match,none"])]
     return mine.pivot(index="model", columns="benchmark", values="value")
 
 
 def test_only_planned_cells_are_prepared(planned):
     plan = pd.read_csv(planned.folder / "config/sparse_plan.tsv", sep="\t")
     scores = pd.read_parquet(planned.folder / RESULTS / "tables/scores.parquet")
-    found = scores[(scores.protocol == PREPARED) & scores.selected]
+    found = scores[(scores.protocol == TRAINED) & scores.selected]
     assert set(zip(found.model, found.benchmark, strict=True)) == set(zip(plan.model, plan.benchmark, strict=True))
     direct = scores[(scores.protocol == "direct") & scores.selected & (scores.split == "test")]
     assert len(set(zip(direct.model, direct.benchmark, strict=True))) == 81
@@ -58,17 +58,17 @@ def test_only_planned_cells_are_prepared(planned):
 
 
 def test_the_pages_say_what_was_measured_and_spared_and_draw_predictions_dashed(planned):
-    found, folder = summary_of(planned)["incomplete"][PREPARED], planned.folder / RESULTS
+    found, folder = summary_of(planned)["incomplete"][TRAINED], planned.folder / RESULTS
     page = json.loads((folder / "reports/agreement/page.json").read_text())
     said = " ".join(one["sentence"] for one in page["findings"])
     assert f"{found['cells']} of 63 cells were measured" in said and found["missing"] == found["unplanned"]
     page = json.loads((folder / "reports/computation/page.json").read_text())
     (spared,) = (one["sentence"] for one in page["findings"] if "spared" in one["sentence"])
     assert " 49 of 81 " in spared
-    figure = json.loads((folder / f"reports/agreement/figures/predictions_{PREPARED}.vl.json").read_text())
+    figure = json.loads((folder / f"reports/agreement/figures/predictions_{TRAINED}.vl.json").read_text())
     marks = [layer["mark"] for layer in figure["layer"]]
     assert len(marks) == 2 and all(mark["strokeDash"] for mark in marks)
-    predictions = pd.read_csv(folder / f"reports/agreement/tables/predictions_{PREPARED}.csv")
+    predictions = pd.read_csv(folder / f"reports/agreement/tables/predictions_{TRAINED}.csv")
     assert len(predictions) == found["missing"] and (predictions.planned == "no").all()
     assert " 49 of 81 " in (folder / "report/index.html").read_text()
 
@@ -82,7 +82,7 @@ def test_the_ranking_is_nearly_that_of_the_full_grid_and_its_intervals_hold_it(p
     np.testing.assert_array_equal(whole.reindex_like(sparse).to_numpy()[both], sparse.to_numpy()[both])
     standing = mean_standing(whole.to_numpy())
     rank = pd.Series((-standing).argsort().argsort() + 1.0, whole.index)
-    found = pd.DataFrame(summary_of(planned)["incomplete"][PREPARED]["ranks"]).T.loc[whole.index]
+    found = pd.DataFrame(summary_of(planned)["incomplete"][TRAINED]["ranks"]).T.loc[whole.index]
     low, high = np.array(found["interval"].tolist()).T
     assert kendalltau(found["rank"].astype(float), rank)[0] > 0.7
     assert np.mean((low <= rank) & (rank <= high)) >= 8 / 9
@@ -92,7 +92,7 @@ def test_the_ranking_is_nearly_that_of_the_full_grid_and_its_intervals_hold_it(p
 def test_a_further_round_computes_its_own_cells_and_no_other(planned, tmp_path):
     """`next`, then the workflow: what was there stays untouched, and the tau of the planned cells is what it was."""
     project = planned.copy_to(tmp_path / "copy")
-    before, tau = project.sidecars("sparse"), summary_of(project)["incomplete"][PREPARED]["kendall_tau"]
+    before, tau = project.sidecars("sparse"), summary_of(project)["incomplete"][TRAINED]["kendall_tau"]
     said = project.lm_validity("next", "--goal", "tau=.999", "--configfile", str(CONFIG)).stdout
     plan = pd.read_csv(project.folder / "config/sparse_plan.tsv", sep="\t")
     added = plan[plan["round"] == 2]
@@ -102,6 +102,6 @@ def test_a_further_round_computes_its_own_cells_and_no_other(planned, tmp_path):
     pairs = {(cell.split("/")[1], cell.split("/")[2].split(".")[0]) for cell in new}
     assert pairs == set(zip(added.model, added.benchmark, strict=True))
     assert {cell.split("/")[0] for cell in new} <= {"finetune_adapter", "evaluate_adapter"}
-    found = summary_of(project)["incomplete"][PREPARED]
+    found = summary_of(project)["incomplete"][TRAINED]
     assert found["by_scores"] == len(added) and found["kendall_tau"]["mean"] == tau["mean"]
     assert found["kendall_tau"]["comparisons"] == tau["comparisons"]

@@ -37,7 +37,7 @@ def plan(
     from lm_validity.config.plan import read_cells
     from lm_validity.monitor.cost import Estimator
     from lm_validity.monitor.planning import designs
-    from lm_validity.monitor.planning.savings import describe_savings, describe_uncounted, preparation_costs
+    from lm_validity.monitor.planning.savings import describe_savings, describe_uncounted, training_costs
     from lm_validity.monitor.planning.sheet import check_place, is_plan_of, listed_cells, write_plan
 
     if sum((cells is not None, audit is not None, budget is not None)) > 1:
@@ -45,7 +45,7 @@ def plan(
     run = load_run(configfile)
     place = check_place(run, configfile, output, adds_a_round=cells is not None or audit is not None)
     estimator = Estimator(run, map(load_run, calibration or ()))
-    costs, before = preparation_costs(estimator), run.plan or {}
+    costs, before = training_costs(estimator), run.plan or {}
     if cells is not None:
         added = listed_cells(read_cells(cells, *run.agreement_names), before, cells, run.ruled_out)
     elif audit is not None:

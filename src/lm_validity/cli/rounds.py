@@ -88,7 +88,7 @@ def add_model(
     """Which few cells place a new model among those of a finished study, at what cost, with what interval. With --goal
     they become a round of the plan."""
     from lm_validity.monitor.cost import Estimator
-    from lm_validity.monitor.planning.savings import preparation_costs
+    from lm_validity.monitor.planning.savings import training_costs
     from lm_validity.monitor.planning.sheet import check_place, is_plan_of, write_plan
     from lm_validity.site.joining import describe_cells, describe_joining, earlier_cells, joining_cells, place_model
     from lm_validity.site.rounds import parse_goal
@@ -99,7 +99,7 @@ def add_model(
     run = load_run(configfile)
     earlier = earlier_cells(run, model)
     place = None if wanted is None else check_place(run, configfile, output, adds_a_round=True)
-    found = place_model(run, model, preparation_costs(Estimator(run, map(load_run, calibration or ()))))
+    found = place_model(run, model, training_costs(Estimator(run, map(load_run, calibration or ()))))
     for line in describe_joining(found):
         print(line)
     if place is None or wanted is None:
@@ -137,7 +137,7 @@ def _plan_first(
     from lm_validity.files import write_text
     from lm_validity.monitor.cost import Estimator
     from lm_validity.monitor.planning.designs import first_plan
-    from lm_validity.monitor.planning.savings import preparation_costs, total
+    from lm_validity.monitor.planning.savings import total, training_costs
     from lm_validity.monitor.planning.sheet import write_plan
 
     values = read_values(configfile)
@@ -152,7 +152,7 @@ def _plan_first(
     write_text(copy, yaml.safe_dump(unplanned))
     _run_workflow(copy, "prefetch", *options)
     estimator = Estimator(run, map(load_run, calibration or ()))
-    costs = preparation_costs(estimator)
+    costs = training_costs(estimator)
     cells = first_plan(estimator, costs, "cheap-and-block", seed, None)
     if goal.kind == "budget" and total(costs, ((one.model, one.benchmark) for one in cells)).hours > goal.value:
         cells = first_plan(estimator, costs, "cheap-and-block", seed, goal.value)
@@ -229,7 +229,7 @@ def _studies_that_go_on(
 def _add_round(configfile: Path, goal: "Goal", calibration: Iterable[Path] | None) -> "Round":
     """The round (`site.rounds.Round`), in the plan now if it has cells."""
     from lm_validity.monitor.cost import Estimator
-    from lm_validity.monitor.planning.savings import preparation_costs
+    from lm_validity.monitor.planning.savings import training_costs
     from lm_validity.monitor.planning.sheet import write_plan
     from lm_validity.site.rounds import check_finished, choose_round, describe_round, plan_place, standing_of
 
@@ -238,7 +238,7 @@ def _add_round(configfile: Path, goal: "Goal", calibration: Iterable[Path] | Non
     standing = standing_of(run)
     assert run.plan is not None, "plan_place has seen to it"
     check_finished(standing, run.plan)
-    found = choose_round(standing, goal, preparation_costs(Estimator(run, map(load_run, calibration or ()))))
+    found = choose_round(standing, goal, training_costs(Estimator(run, map(load_run, calibration or ()))))
     if found.cells:
         write_plan(place, [*run.plan.values(), *found.cells], run)
     for line in describe_round(found):

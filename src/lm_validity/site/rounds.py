@@ -17,7 +17,7 @@ from lm_validity.errors import InputError
 from lm_validity.monitor.planning.designs import next_round
 from lm_validity.monitor.planning.savings import Cost, Pair, hours_in_words, total
 from lm_validity.studies.agreement.incomplete.estimates import NO_PROCESS, SEED, Fitted, drawn_tables, fit_cells
-from lm_validity.studies.agreement.score_matrix import PERPLEXITY, PREPARED, ScoreMatrix, read_score_matrix
+from lm_validity.studies.agreement.score_matrix import PERPLEXITY, TRAINED, ScoreMatrix, read_score_matrix
 from lm_validity.studies.agreement.statistics.sparse.choice import DRAWS, Choice, Outlook, Step
 from lm_validity.studies.agreement.statistics.sparse.process import MOST_CELLS, MOST_MODELS
 from lm_validity.words import decimal, listing
@@ -105,7 +105,7 @@ def standing_of(run: Run, also: tuple[str, ...] = ()) -> Standing:
         raise InputError(f"{scores}: no such file.", "run the workflow first; cells are chosen by what it measured.")
     assert configuration.models is not None and configuration.benchmarks is not None, "the study agreement has them"
     matrix = read_score_matrix(scores, configuration.models, configuration.benchmarks, configuration.plan, also)
-    fitted = fit_cells(matrix, PREPARED, SEED)
+    fitted = fit_cells(matrix, TRAINED, SEED)
     if fitted is None:
         raise InputError(f"{scores}: no model of the scores. {NO_PROCESS}", _hint(matrix))
     return Standing(run, matrix, fitted)
@@ -113,7 +113,7 @@ def standing_of(run: Run, also: tuple[str, ...] = ()) -> Standing:
 
 def _hint(matrix: ScoreMatrix) -> str:
     """What can be done where there are too many, or too few, scores for a prediction."""
-    known = np.isfinite(matrix.measured(PREPARED)[:, ~matrix.is_corpus])
+    known = np.isfinite(matrix.measured(TRAINED)[:, ~matrix.is_corpus])
     if known.sum() > MOST_CELLS or len(known) > MOST_MODELS:
         return "choose the cells yourself: `lm-validity plan --cells LIST.tsv` adds a round of them."
     return "measure more cells first."

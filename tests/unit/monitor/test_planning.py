@@ -22,7 +22,7 @@ from lm_validity.monitor.computation import computation_page
 from lm_validity.monitor.cost import Estimator
 from lm_validity.monitor.planning import designs
 from lm_validity.monitor.planning.describe import describe_plan, plan_finding, unplanned_pairs
-from lm_validity.monitor.planning.savings import Cost, hours_in_words, preparation_costs, total
+from lm_validity.monitor.planning.savings import Cost, hours_in_words, total, training_costs
 from lm_validity.monitor.planning.sheet import write_plan
 from lm_validity.monitor.render_cost import render_cost
 from lm_validity.monitor.render_status import render_matrix, render_page, render_summary
@@ -122,7 +122,7 @@ def planned(made_up):
 
 
 def test_costs_are_of_every_pair_and_add_up(planned):
-    costs = preparation_costs(Estimator(planned))
+    costs = training_costs(Estimator(planned))
     assert len(costs) == 18 and set(PLANNED) < set(costs)
     run = load_run("replay/replay.yaml")
     estimator, whole = Estimator(run), 0.0
@@ -140,8 +140,8 @@ def test_unplanned_is_not_missing(planned):
     assert {one.state for one in state.cells} == {"done"}
     merger = Merger(planned, partial=True)
     merger.write_scores(Path("tables"))
-    prepared = pd.read_parquet("tables/scores.parquet").query("protocol == 'train_before_test'")
-    assert set(zip(prepared.model, prepared.benchmark, strict=True)) == set(PLANNED) and not merger.missing
+    trained = pd.read_parquet("tables/scores.parquet").query("protocol == 'train_before_test'")
+    assert set(zip(trained.model, trained.benchmark, strict=True)) == set(PLANNED) and not merger.missing
     rest = unplanned_pairs(planned)
     assert len(rest) == 6 and "12 of 18" in describe_plan(planned) and "in 1 round." in describe_plan(planned)
     so_far = progress(state.cells)
@@ -153,7 +153,7 @@ def test_unplanned_is_not_missing(planned):
 
 
 def test_a_page_says_what_the_plan_spares(planned):
-    costs, finding = preparation_costs(Estimator(planned)), plan_finding(planned)
+    costs, finding = training_costs(Estimator(planned)), plan_finding(planned)
     spared = total(costs, set(costs) - set(PLANNED)).hours
     assert "12 of 18 pairs" in finding.sentence and f"{hours_in_words(spared)} are spared" in finding.sentence
     assert "no finished cell calibrates" in finding.basis  # a replay took no time
@@ -163,7 +163,7 @@ def test_a_page_says_what_the_plan_spares(planned):
 
 
 def test_scores_of_unplanned_cells_change_no_byte(planned):
-    """Absurd prepared scores where nothing is planned: the tables, of which alone reports are made, stay the same."""
+    """Absurd trained scores where nothing is planned: the tables, of which alone reports are made, stay the same."""
     path, written = Path("replay/scores.json"), []
     honest = path.read_text()
     for text in (honest, poison(honest, planned)):
@@ -180,7 +180,7 @@ def test_scores_of_unplanned_cells_change_no_byte(planned):
 
 
 def poison(text: str, run) -> str:
-    """The authors' file with every prepared score of an unplanned cell set to 0.999."""
+    """The authors' file with every trained score of an unplanned cell set to 0.999."""
     found = json.loads(text)
     for model, benchmark in unplanned_pairs(run):
         path = run.models[model].path

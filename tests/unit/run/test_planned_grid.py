@@ -10,7 +10,7 @@ from lm_validity.run.grid import Grid
 from lm_validity.run.rules import rule_of
 
 MODELS, BENCHMARKS = [f"m{i}" for i in range(6)], ["u", "v", "w", "x"]
-PREPARING = {"finetune_adapter", "select_adapter", "evaluate_adapter"}
+TRAINING_RULES = {"finetune_adapter", "select_adapter", "evaluate_adapter"}
 BLOCK = [(m, b) for m in MODELS[:3] for b in BENCHMARKS]
 ROUND_1 = BLOCK + [(m, "u") for m in MODELS[3:]]
 ROUND_2 = [(m, b) for m in MODELS[3:5] for b in ("v", "x")]
@@ -54,7 +54,7 @@ def test_a_later_round_changes_no_job_of_an_earlier_one(make_grid, size):
     before, after = description(make_grid(ROUND_1, size=size)), description(make_grid(ROUND_1, ROUND_2, size=size))
     assert before.items() <= after.items() and len(after) > len(before)
     added = {rule for rule, *_ in set(after) - set(before)}
-    assert added == PREPARING
+    assert added == TRAINING_RULES
 
 
 @pytest.mark.parametrize("size", [1, 2, "all", "auto"])
@@ -65,9 +65,9 @@ def test_a_plan_of_everything_is_no_plan(make_grid, size):
 
 def test_only_planned_cells_are_fine_tuned_and_all_are_scored_directly(make_grid):
     whole, planned = make_grid(), make_grid(ROUND_1, ROUND_2)
-    for rule in PREPARING:
+    for rule in TRAINING_RULES:
         found = {(cell.model, cell.benchmark) for cell in planned.cells() if cell.rule == rule}
         assert found == {*ROUND_1, *ROUND_2}
-    direct = [[cell for cell in grid.cells() if cell.rule not in PREPARING] for grid in (whole, planned)]
+    direct = [[cell for cell in grid.cells() if cell.rule not in TRAINING_RULES] for grid in (whole, planned)]
     assert direct[0] == direct[1]
     assert set(planned.cells()) < set(whole.cells())

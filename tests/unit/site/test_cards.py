@@ -77,9 +77,9 @@ def test_separation_follows_the_configuration_and_falls_back_to_all_pairs():
     assert outcomes(value, settings=Cards(separated=0.81))[value.key] == NOT_KNOWN
     found = outcomes(share(0.8, 0.9, "separated_all"))
     assert found["separated_all.direct"] == YES and "separated_beyond_2.direct" not in found
-    prepared = replace(value, protocol="train_before_test")
-    assert outcomes(prepared)["separated_beyond_2.train_before_test"] == YES
-    assert outcomes(value, prepared)["separated_beyond_2.direct"] == YES  # models as they come go first
+    trained = replace(value, protocol="train_before_test")
+    assert outcomes(trained)["separated_beyond_2.train_before_test"] == YES
+    assert outcomes(value, trained)["separated_beyond_2.direct"] == YES  # models as they come go first
 
 
 @pytest.mark.parametrize(

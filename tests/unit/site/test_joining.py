@@ -11,7 +11,7 @@ from lm_validity.config.load import load_run
 from lm_validity.config.plan import JOINS, read_cells, read_plan
 from lm_validity.errors import InputError
 from lm_validity.monitor.cost import Estimator
-from lm_validity.monitor.planning.savings import preparation_costs
+from lm_validity.monitor.planning.savings import training_costs
 from lm_validity.run.grid import Grid
 from lm_validity.site.joining import COMPLETE, Joining, Place, describe_cells, place_model
 from lm_validity.site.rounds import parse_goal
@@ -37,7 +37,7 @@ def study(built):  # noqa: F811
 
 
 def placed(run):
-    return place_model(run, NEW, preparation_costs(Estimator(run)))
+    return place_model(run, NEW, training_costs(Estimator(run)))
 
 
 @pytest.mark.parametrize("scored", [True, False])
@@ -46,7 +46,7 @@ def test_each_cell_has_its_hours_and_what_it_makes_of_the_interval(study, scored
     run, drop = study
     if not scored:
         drop(lambda rows: rows.model == NEW)
-    found, costs = placed(run), preparation_costs(Estimator(run))
+    found, costs = placed(run), training_costs(Estimator(run))
     assert sorted(one.benchmark for one in found.places) == sorted(BENCHMARKS)
     chosen = [costs[NEW, one.benchmark].hours for one in found.places]
     assert [one.hours for one in found.places] == pytest.approx([sum(chosen[:n]) for n in (1, 2, 3)])

@@ -187,12 +187,12 @@ class Finished:
         write_table(pd.DataFrame(columns=ITEMS.names), ITEMS, folder / "items.parquet")
 
 
-def write_scores(folder: Path, benchmark: str, prepared: bool = True) -> None:
+def write_scores(folder: Path, benchmark: str, trained: bool = True) -> None:
     frame = pd.DataFrame({"model": ["hub", "own", "long"] * 2, "value": [0.3, 0.4, 0.5, 0.4, 0.5, 0.6]})
     frame = frame.assign(protocol=["direct"] * 3 + ["train_before_test"] * 3, benchmark=benchmark, stderr=0.01)
     if benchmark == "arc_easy" and "more\t" in Path("sheets/models.tsv").read_text():  # not planned there
         frame = pd.concat([frame, frame[:1].assign(model="more", value=0.35)])
-    frame = frame if prepared else frame[frame["protocol"] == "direct"]
+    frame = frame if trained else frame[frame["protocol"] == "direct"]
     frame = frame.assign(metric="acc_norm,none", split="test", selected=True, checkpoint="final")
     write_table(frame, SCORES, folder / "scores.parquet")
 
@@ -204,12 +204,12 @@ def finished(monkeypatch):
     monkeypatch.setattr("lm_validity.site.own_task.PROCESSES", 1)
 
 
-def report(prepared: bool = True) -> list[str]:
+def report(trained: bool = True) -> list[str]:
     """What the report over the task's run prints."""
     own = read()
     write_run(own)
     tables = own.results / "tables"
-    write_scores(tables, "rivers", prepared)
+    write_scores(tables, "rivers", trained)
     Finished(own.base, True).write_items(tables)
     write_table(pd.DataFrame(columns=SELECTIONS.names), SELECTIONS, tables / "selections.parquet")
     return write_own_report(own)
@@ -234,7 +234,7 @@ def test_cells_that_nobody_planned_are_not_missing(project, finished):
 
 def test_a_task_that_does_not_train_is_not_planned(project, finished):
     Path("tasks/rivers.yaml").write_text(DIRECT)
-    report(prepared=False)
+    report(trained=False)
     assert "train_before_test: 3 of 6 cells are not planned" in notes() and "cells are missing" not in notes()
 
 

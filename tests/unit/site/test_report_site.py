@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from tests.unit.studies.agreement.conftest import DIRECT, PREPARED, score_rows, written
+from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, score_rows, written
 from typer.testing import CliRunner
 
 from lm_validity.cli.reports import app
@@ -219,7 +219,7 @@ def test_the_command_line_tells_folders_from_subcommands(tmp_path, monkeypatch):
 def test_a_plan_reaches_the_reports_and_a_bad_one_is_refused(tmp_path):
     """Cells that earlier scores chose, and cells that are not planned, of `report FOLDER` and of `report screening`."""
     names, rng = [f"m{i}" for i in range(5)], np.random.default_rng(0)
-    tables = {p: {b: rng.uniform(0.3, 0.9, 5) for b in "ab"} for p in (DIRECT, PREPARED)}
+    tables = {p: {b: rng.uniform(0.3, 0.9, 5) for b in "ab"} for p in (DIRECT, TRAINED)}
     rows = score_rows(tables, names)
     files = written(tmp_path, rows, "model\n" + "".join(f"{m}\n" for m in names), "benchmark,metric\na,acc\nb,acc\n")
     whole = [f"{m}\t{b}\tblock\n" for m in names for b in "ab" if (m, b) != ("m4", "b")]
@@ -228,11 +228,11 @@ def test_a_plan_reaches_the_reports_and_a_bad_one_is_refused(tmp_path):
     sheets = ["--models", str(files[1]), "--benchmarks", str(files[2])]
     options = [str(files[0]), *sheets, *given, "--resamples", "0", "--processes", "1"]
     assert CliRunner().invoke(app, options, catch_exceptions=False).exit_code == 0
-    found = json.loads((tmp_path / "out/agreement/summary.json").read_text())["incomplete"][PREPARED]
+    found = json.loads((tmp_path / "out/agreement/summary.json").read_text())["incomplete"][TRAINED]
     assert (found["cells"], found["by_scores"], found["missing"]) == (10, 1, 0)
     values = json.loads((tmp_path / "out/cards/b/card.json").read_text())["values"]
-    assert [values[f"models.{p}"]["estimate"] for p in (DIRECT, PREPARED)] == [5, 4]
-    assert values[f"tau.{PREPARED}"]["basis"]["models"] == 4
+    assert [values[f"models.{p}"]["estimate"] for p in (DIRECT, TRAINED)] == [5, 4]
+    assert values[f"tau.{TRAINED}"]["basis"]["models"] == 4
     screened = ["screening", "--scores", str(files[0]), *sheets, *given[:3], str(tmp_path / "screened")]
     assert CliRunner().invoke(app, screened, catch_exceptions=False).exit_code == 0
     rows = json.loads((tmp_path / "screened/summary.json").read_text())["benchmarks"]

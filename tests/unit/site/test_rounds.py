@@ -17,7 +17,7 @@ from lm_validity.config.load import load_run
 from lm_validity.config.plan import BY_SCORES, read_cells
 from lm_validity.errors import InputError
 from lm_validity.monitor.cost import Estimator
-from lm_validity.monitor.planning.savings import preparation_costs, total
+from lm_validity.monitor.planning.savings import total, training_costs
 from lm_validity.site.rounds import Standing, check_finished, choose_round, parse_goal, standing_of
 from lm_validity.studies.agreement.statistics.sparse.choice import Outlook
 from lm_validity.tables.merge import Merger
@@ -46,7 +46,7 @@ def measured(made_up):  # noqa: F811
 
 
 def costs_of(run) -> dict:
-    return preparation_costs(Estimator(run))
+    return training_costs(Estimator(run))
 
 
 @pytest.mark.parametrize("goal", ["tau=1", "tau=0", "rank", "rank=-1", "rank=nan", "p=.05", "budget=soon", ""])
@@ -83,7 +83,7 @@ def test_the_next_round_is_added_to_the_plan_and_changes_no_earlier_row(measured
 
 def test_a_cell_that_the_plan_rules_out_is_never_chosen_again(measured):
     """What it costs is then infinite; the other unmeasured cells have hours."""
-    path, free = Path("replay/plan.tsv"), preparation_costs(Estimator(measured)).keys() - measured.plan.keys()
+    path, free = Path("replay/plan.tsv"), training_costs(Estimator(measured)).keys() - measured.plan.keys()
     out = sorted(free)[::2]
     path.write_text(path.read_text() + "".join(f"{m}\t{b}\tcannot succeed\n" for m, b in out))
     run = load_run(CONFIG)

@@ -24,7 +24,7 @@ from lm_validity.run.trial_plan import TaskData
 
 SPLIT_SEED = 42  # as in the authors' code: subsample i is drawn with random state 42 + i
 SHARE_TOLERANCE = 0.001  # between the sheet's share of the largest class and the one found
-PREPARED = pa.schema([("row", pa.int64()), ("text", pa.string()), ("label", pa.int64())])
+TRAINED = pa.schema([("row", pa.int64()), ("text", pa.string()), ("label", pa.int64())])
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def prefetch_task(
     for m, n in sizes:
         _check_size(source.task, [drawn[each] for each in range(len(source.class_names))], m, n, InputError)
     with replace_file(output) as temporary:
-        pq.write_table(pa.table([rows, texts, labels], schema=PREPARED), temporary, compression="zstd")
+        pq.write_table(pa.table([rows, texts, labels], schema=TRAINED), temporary, compression="zstd")
     return {
         "task": source.task,
         "path": str(output),
@@ -199,7 +199,7 @@ def _check_against_sheet(source: TaskRow, counts: Counter[int], share: float) ->
 def read_task(data: TaskData) -> Task:
     """Read a prepared file. Raises CellError where it is not the one that was recorded."""
     try:
-        table = pq.read_table(data.path, schema=PREPARED)
+        table = pq.read_table(data.path, schema=TRAINED)
     except (OSError, pa.ArrowInvalid) as error:
         raise CellError(
             f"task {data.name!r}: {data.path} cannot be read ({error}).", "prefetch the tasks again."

@@ -13,7 +13,7 @@ from lm_validity.run.rules import rule_of
 from lm_validity.run.rules.evaluate_adapter import EVALUATE_ADAPTER
 from lm_validity.run.rules.finetune_adapter import FINETUNE_ADAPTER
 
-PREPARING = (FINETUNE_ADAPTER.name, EVALUATE_ADAPTER.name)  # the rules whose cells a plan leaves out
+TRAINING_RULES = (FINETUNE_ADAPTER.name, EVALUATE_ADAPTER.name)  # the rules whose cells a plan leaves out
 Pair = tuple[str, str]  # model, benchmark
 
 
@@ -28,14 +28,14 @@ class Cost(NamedTuple):
         return Cost(self.hours + other.hours, self.operations + other.operations)
 
 
-def preparation_costs(estimator: Estimator) -> dict[Pair, Cost]:
+def training_costs(estimator: Estimator) -> dict[Pair, Cost]:
     """(model, benchmark) -> all fine-tunes and the look at test, of every pair of the study, planned or not.
 
     In the order of the sheets, models outside. Without the start of processes, which several pairs share.
     """
     found: dict[Pair, Cost] = {}
     for job in Grid(replace(estimator.run, plan=None)).jobs.values():
-        if job.rule not in PREPARING:
+        if job.rule not in TRAINING_RULES:
             continue
         rule = rule_of(job)
         gpus = max(1, rule.size_class(estimator.run, job.model).gpu)
@@ -81,8 +81,8 @@ class Savings(NamedTuple):
 
 def savings_of(estimator: Estimator, pairs: Iterable[Pair]) -> Savings:
     """What the planned pairs cost, and all of them."""
-    costs = preparation_costs(estimator)
-    calibrated = sum(one.rule in PREPARING for one in estimator.measured)
+    costs = training_costs(estimator)
+    calibrated = sum(one.rule in TRAINING_RULES for one in estimator.measured)
     return Savings(total(costs, costs), total(costs, set(pairs)), calibrated)
 
 

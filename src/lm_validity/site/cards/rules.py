@@ -20,7 +20,7 @@ from lm_validity.site.cards.card import (
 from lm_validity.site.cards.words import tokens_words
 from lm_validity.words import UNDER, count, decimal
 
-DIRECT, PREPARED = "direct", "train_before_test"
+DIRECT, TRAINED = "direct", "train_before_test"
 Values = Mapping[str, Value]
 
 _DISTANCES = {
@@ -30,7 +30,7 @@ _DISTANCES = {
 }
 _TAUS = {
     f"tau.{DIRECT}": UNDER[DIRECT],
-    f"tau.{PREPARED}": UNDER[PREPARED],
+    f"tau.{TRAINED}": UNDER[TRAINED],
     f"tau_within_2.{DIRECT}": "among directly evaluated models at most 2× apart in size",
 }
 
@@ -65,9 +65,9 @@ def side(value: Value | None, threshold: float) -> str:
 
 def _protocol(values: Values, name: str) -> str:
     """The key of a quantity under direct evaluation, or under train before test where that is all there is."""
-    direct, prepared = f"{name}.{DIRECT}", f"{name}.{PREPARED}"
-    known = {key for key in (direct, prepared) if key in values and values[key].is_measured}
-    return prepared if prepared in known and direct not in known else direct
+    direct, trained = f"{name}.{DIRECT}", f"{name}.{TRAINED}"
+    known = {key for key in (direct, trained) if key in values and values[key].is_measured}
+    return trained if trained in known and direct not in known else direct
 
 
 def _separation(values: Values, settings: Cards) -> Iterator[Statement]:

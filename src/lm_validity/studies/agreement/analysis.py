@@ -29,7 +29,7 @@ from lm_validity.words import count, decimal, listing
 
 MINIMUM_FAMILY = 3  # models of a family: with two a tau can only be -1, 0 or 1
 NO_FAMILIES = f"The models sheet names no family of at least {MINIMUM_FAMILY} models with scores."
-DIRECT, PREPARED = PROTOCOLS
+DIRECT, TRAINED = PROTOCOLS
 
 
 @dataclass(frozen=True)
@@ -328,7 +328,7 @@ def _before_after(
     if not matrix.is_corpus.any():
         return {}
     return {
-        kind: kendall_tau_matrix(pair_signs(corpora[DIRECT][rows]), others=pair_signs(scores[PREPARED][rows]))
+        kind: kendall_tau_matrix(pair_signs(corpora[DIRECT][rows]), others=pair_signs(scores[TRAINED][rows]))
         for kind, rows in tuned_members(matrix).items()
     }
 
@@ -350,13 +350,13 @@ def selected_on_test(matrix: ScoreMatrix, scores: dict[str, np.ndarray]) -> Sele
     """Detect train-before-test scores that were replaced by direct ones where those were better on the test split."""
     if set(matrix.sources) <= {"lm-validity"}:
         return None  # selected on validation; equal cells are those that fell back to the untouched model
-    both = np.isfinite(scores[DIRECT]) & np.isfinite(scores[PREPARED])
-    equal = both & (scores[PREPARED] == scores[DIRECT])
-    below = both & (scores[PREPARED] < scores[DIRECT])
+    both = np.isfinite(scores[DIRECT]) & np.isfinite(scores[TRAINED])
+    equal = both & (scores[TRAINED] == scores[DIRECT])
+    below = both & (scores[TRAINED] < scores[DIRECT])
     # many equal cells mean that a protocol was copied or that scores are constant, which is something else
     if below.any() or not 5 <= equal.sum() <= both.sum() / 5:
         return None
-    without = np.where(equal, np.nan, scores[PREPARED])
+    without = np.where(equal, np.nan, scores[TRAINED])
     return SelectionOnTest(
         equal=int(equal.sum()),
         below=0,

@@ -5,7 +5,7 @@ import pandas as pd
 
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Section, Table
-from lm_validity.studies.agreement.analysis import DIRECT, PREPARED, AgreementAnalysis
+from lm_validity.studies.agreement.analysis import DIRECT, TRAINED, AgreementAnalysis
 from lm_validity.studies.agreement.shown import plotted, value_in_words
 from lm_validity.studies.agreement.statistics.agreement import mean_over_pairs
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs
@@ -37,7 +37,7 @@ def missing_cells(
         return None
     means = shifted_means(scores, np.random.default_rng(seed))
     both = len(means) == len(PROTOCOLS)
-    change = means[PREPARED] - means[DIRECT] if both else np.full(len(SHIFTS), np.nan)
+    change = means[TRAINED] - means[DIRECT] if both else np.full(len(SHIFTS), np.nan)
     return MissingCells(
         cells=cells,
         kendall_tau={p: _interval_tip(tau[p], means[p]) for p in means},
@@ -148,7 +148,7 @@ def missing_section(summary: AgreementSummary) -> Section | None:
         tooltip=figures.tooltips(protocol="Protocol", shift="Shift|+.1f", tau="Mean tau|.3f"),
     )
     masked = [
-        f"Without the {count(one.cells, 'cell')} that have no score {UNDER[PREPARED if p == DIRECT else DIRECT]}, the "
+        f"Without the {count(one.cells, 'cell')} that have no score {UNDER[TRAINED if p == DIRECT else DIRECT]}, the "
         f"mean tau {UNDER[p]} is {value_in_words(one.mean_without)} instead of {value_in_words(one.mean)}."
         for p, one in found.masked.items()
     ]

@@ -9,11 +9,11 @@ import pandas as pd
 
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Page, Section, Table
-from lm_validity.studies.agreement.analysis import DIRECT, PREPARED
+from lm_validity.studies.agreement.analysis import DIRECT, TRAINED
 from lm_validity.studies.agreement.incomplete.section import incomplete_findings, incomplete_section
 from lm_validity.studies.agreement.influence_section import influence_section
 from lm_validity.studies.agreement.missing_cells import missing_finding, missing_section
-from lm_validity.studies.agreement.prompt_section import preparation_section, prompt_section
+from lm_validity.studies.agreement.prompt_section import equal_training_section, prompt_section
 from lm_validity.studies.agreement.robustness import (
     reliability_section,
     score_section,
@@ -76,7 +76,7 @@ def agreement_page(summary: AgreementSummary) -> Page:
         missing_section(summary),
         incomplete_section(summary.incomplete, summary.matrix),
         reliability_section(summary),
-        preparation_section(summary.adapted_shares, summary.matrix),
+        equal_training_section(summary.adapted_shares, summary.matrix),
         prompt_section(summary.choices, summary.matrix),
         score_section(summary.matrix),
     ]
@@ -265,7 +265,7 @@ def _extremes_sentence(summary: AgreementSummary) -> str:
         return ""
     lowest = min(values, key=values.__getitem__)
     sentence = f"{lowest} stands apart most under direct evaluation, with a mean tau of {decimal(values[lowest])}"
-    after = side_by_side[PREPARED][lowest]
+    after = side_by_side[TRAINED][lowest]
     if not is_known(after):
         return f"{sentence}."
     known_under_both = over_both(partly=not summary.improvement.whole)
@@ -278,7 +278,7 @@ def _order_by_direct(summary: AgreementSummary) -> list[str]:
     def by_name(protocol: str) -> dict[str, Value]:
         return summary.kendall_tau[protocol].by_benchmark
 
-    values = by_name(DIRECT) if any(is_known(tau) for tau in by_name(DIRECT).values()) else by_name(PREPARED)
+    values = by_name(DIRECT) if any(is_known(tau) for tau in by_name(DIRECT).values()) else by_name(TRAINED)
     return sorted(summary.tasks, key=lambda name: -number(values[name]) if is_known(values[name]) else np.inf)
 
 
@@ -307,7 +307,7 @@ def _pair_section(summary: AgreementSummary) -> Section:
     if not improvement.whole:
         for p, label in _labels():
             table[f"{label}, common cells"] = common[p]
-    table["change"] = common[PREPARED] - common[DIRECT]
+    table["change"] = common[TRAINED] - common[DIRECT]
     finding = ""
     change = improvement.pair_change
     if not isinstance(change, Missing):

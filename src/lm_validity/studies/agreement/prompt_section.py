@@ -9,7 +9,7 @@ import pandas as pd
 from lm_validity.config.sheets import metric_key
 from lm_validity.pages import figures
 from lm_validity.pages.page import Section, Table
-from lm_validity.studies.agreement.analysis import DIRECT, PREPARED
+from lm_validity.studies.agreement.analysis import DIRECT, TRAINED
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix
 from lm_validity.tables.schema import SCORES, SELECTIONS, read_table
 from lm_validity.words import UNDER, count
@@ -75,7 +75,7 @@ def _prepared_choices(selections: pd.DataFrame, asked: set[tuple[str, str]], mat
         if (model, benchmark) not in asked or benchmark not in better:
             continue
         tuned = group[group["learning_rate"].notna() & ~group["diverged"].fillna(value=False)]
-        row = {"model": model, "benchmark": benchmark, "protocol": PREPARED, "seed": seed}
+        row = {"model": model, "benchmark": benchmark, "protocol": TRAINED, "seed": seed}
         for prompt in PROMPTS:
             values = tuned.loc[tuned["prompt"] == prompt, "validation_value"] * better[benchmark]
             row[prompt] = values.max() * better[benchmark] if len(values) else np.nan
@@ -97,7 +97,7 @@ def prompt_error(choices: pd.DataFrame | None, matrix: ScoreMatrix) -> dict[str,
     share is in it. NaN for fewer than 3 models with both.
     """
     tasks = matrix.task_names()
-    found = {p: np.full(len(tasks), np.nan) for p in (DIRECT, PREPARED)}
+    found = {p: np.full(len(tasks), np.nan) for p in (DIRECT, TRAINED)}
     if choices is None or choices.empty:
         return found
     difference = (choices["plain"] - choices["chat"]).groupby([choices[k] for k in ("protocol", "benchmark", "model")])
@@ -120,7 +120,7 @@ def adapted_shares(selections: str | Path | None, matrix: ScoreMatrix) -> pd.Dat
     return pd.DataFrame(rows, columns=["model", "family", "adapted_share"])
 
 
-def unequal_preparation(shares: pd.DataFrame | None) -> list[str]:
+def unequal_training(shares: pd.DataFrame | None) -> list[str]:
     """A note where the most adapted model has more than UNEQUAL times the least adapted one's share."""
     if shares is None or len(shares) < 2:
         return []
@@ -135,7 +135,7 @@ def unequal_preparation(shares: pd.DataFrame | None) -> list[str]:
     ]
 
 
-def preparation_section(shares: pd.DataFrame | None, matrix: ScoreMatrix) -> Section | None:
+def equal_training_section(shares: pd.DataFrame | None, matrix: ScoreMatrix) -> Section | None:
     """The share of each model's weights that fine-tuning trains; nothing where it is not known."""
     if shares is None or shares.empty:
         return None
@@ -165,7 +165,7 @@ def prompt_section(choices: pd.DataFrame | None, matrix: ScoreMatrix) -> Section
         return None
     labels = dict(zip(matrix.models, matrix.labels, strict=True))
     parts = []
-    for protocol in (DIRECT, PREPARED):
+    for protocol in (DIRECT, TRAINED):
         part = choices[choices["protocol"] == protocol]
         if len(part):
             parts.append(f"for {int((part['chosen'] == 'chat').sum())} of {len(part)} choices {UNDER[protocol]}")

@@ -6,7 +6,7 @@ import pandas as pd
 
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Section, Table
-from lm_validity.studies.agreement.analysis import DIRECT, PREPARED
+from lm_validity.studies.agreement.analysis import DIRECT, TRAINED
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix
 from lm_validity.studies.agreement.shown import MOST_DRAWN, assumed, plotted, value_in_words
 from lm_validity.studies.agreement.statistics.ranking import average_ranks
@@ -93,7 +93,7 @@ def subset_sentence(summary: AgreementSummary) -> str:
     Towards half of the benchmarks few others are left to hold a subset against, and tau falls for that reason: a number
     of benchmarks is named only where it reaches `NEARLY_ALL`.
     """
-    protocol = PREPARED if PREPARED in summary.subsets else DIRECT
+    protocol = TRAINED if TRAINED in summary.subsets else DIRECT
     subset = summary.subsets.get(protocol)
     if subset is None or not is_known(subset.random_mean[0]) or not is_known(subset.one_with_others):
         return ""
@@ -124,7 +124,7 @@ def reliability_section(summary: AgreementSummary) -> Section | None:
 def score_section(matrix: ScoreMatrix) -> Section:
     """All scores, with ranks: what every other figure is made of."""
     frame = everything = _score_frame(matrix)
-    main = figures.PROTOCOL_LABELS[PREPARED if matrix.has(PREPARED) else DIRECT]
+    main = figures.PROTOCOL_LABELS[TRAINED if matrix.has(TRAINED) else DIRECT]
     models = frame[frame["protocol"] == main].groupby("model")["rank"].mean().sort_values().index.tolist()[:MOST_DRAWN]
     shown = f"The {len(models)} models of best mean rank." if len(matrix.models) > len(models) else ""
     frame = frame[frame["model"].isin(models)] if shown else frame
@@ -143,7 +143,7 @@ def score_section(matrix: ScoreMatrix) -> Section:
     table = table.reindex(columns=["model", "family", "benchmark", *labels])
     return Section(
         "Scores and ranks",
-        explanation=f"Models from best to worst mean rank{f' {UNDER[PREPARED]}' if matrix.has(PREPARED) else ''}. "
+        explanation=f"Models from best to worst mean rank{f' {UNDER[TRAINED]}' if matrix.has(TRAINED) else ''}. "
         f"Grey cells "
         "with × are "
         "missing.",

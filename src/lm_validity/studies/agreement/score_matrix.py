@@ -20,7 +20,7 @@ from lm_validity.words import listing, with_names
 PERPLEXITY = "loglikelihood_rolling"
 # Columns of `ScoreMatrix.selected`, by which items are joined to their scores
 SELECTED = ("model", "checkpoint", "benchmark", "protocol", "prompt", "prompt_variant", "num_fewshot", "seed")
-PREPARED = PROTOCOLS[1]
+TRAINED = PROTOCOLS[1]
 STUDY = "agreement"  # the study whose models and benchmarks these reports read
 
 
@@ -78,7 +78,7 @@ class ScoreMatrix:
     def measured(self, protocol: str, kind: str = "value") -> np.ndarray:
         """(n, k) oriented scores (or `stderr`) for ranks and predictions, with the cells that earlier scores chose."""
         own = self.oriented(protocol) if kind == "value" else self.stderr[protocol]
-        if self.aside is None or protocol != PREPARED:
+        if self.aside is None or protocol != TRAINED:
             return own
         more = self.aside[kind] * (self.direction if kind == "value" else 1.0)
         return np.where(np.isfinite(self.aside["value"]), more, own)
@@ -97,7 +97,7 @@ class ScoreMatrix:
         share the test items, so this comes on top of `stderr`.
         """
         error = np.full(self.value[protocol].shape, np.nan)
-        if protocol != PREPARED or len(self.by_seed) < 2:
+        if protocol != TRAINED or len(self.by_seed) < 2:
             return error
         seeds = np.array(list(self.by_seed.values()))
         number = np.isfinite(seeds).sum(axis=0)
@@ -108,7 +108,7 @@ class ScoreMatrix:
 
     def planned(self, protocol: str) -> np.ndarray:
         """(n, k) True unless the plan leaves the cell out; direct scores are always planned."""
-        if self.plan is None or protocol != PREPARED:
+        if self.plan is None or protocol != TRAINED:
             return np.ones(self.value[protocol].shape, dtype=bool)
         return np.array([[(model, name) in self.plan for name in self.benchmarks] for model in self.models])
 
@@ -204,8 +204,8 @@ def _chosen_by_scores(
     chosen = {pair for pair, cell in (plan or {}).items() if cell.by_scores}
     if not chosen:
         return rows, None
-    pairs = zip(rows["model"], rows["benchmark"], rows["protocol"] == PREPARED, strict=True)
-    aside = np.array([prepared and (model, name) in chosen for model, name, prepared in pairs], dtype=bool)
+    pairs = zip(rows["model"], rows["benchmark"], rows["protocol"] == TRAINED, strict=True)
+    aside = np.array([trained and (model, name) in chosen for model, name, trained in pairs], dtype=bool)
     return rows[~aside], {kind: _pivot(rows[aside], models, benchmarks, kind) for kind in ("value", "stderr")}
 
 
@@ -357,7 +357,5 @@ def _pivot(rows: pd.DataFrame, models: Sequence[str], benchmarks: Sequence[str],
 
 
 def _by_seed(rows: pd.DataFrame, models: Sequence[str], benchmarks: Sequence[str]) -> dict[int, np.ndarray]:
-    prepared = rows[(rows["protocol"] == PREPARED) & rows["seed"].notna()]
-    return {
-        int(seed): _pivot(group, models, benchmarks, "value") for seed, group in prepared.groupby("seed", sort=True)
-    }
+    trained = rows[(rows["protocol"] == TRAINED) & rows["seed"].notna()]
+    return {int(seed): _pivot(group, models, benchmarks, "value") for seed, group in trained.groupby("seed", sort=True)}

@@ -9,7 +9,7 @@ import pandas as pd
 from lm_validity.errors import InputError
 from lm_validity.files import read_json
 from lm_validity.pages.page import Finding, Page, Section, Table, write_report
-from lm_validity.studies.agreement.analysis import DIRECT, PREPARED
+from lm_validity.studies.agreement.analysis import DIRECT, TRAINED
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
 from lm_validity.studies.agreement.statistics.screening import Screening, Thresholds, screen_benchmarks
 from lm_validity.summaries import Missing, known, summary_values
@@ -59,12 +59,12 @@ def report_screening(
     """
     matrix = read_score_matrix(scores, models, benchmarks, plan)
     tasks = ~matrix.is_corpus
-    for protocol in (DIRECT, PREPARED):
+    for protocol in (DIRECT, TRAINED):
         if not matrix.has(protocol):
             raise InputError(f"{scores}: no {protocol} scores.", "screening compares both protocols.")
     examples = _training_examples(matrix, Path(results) if results else None)[tasks]
     found = screen_benchmarks(
-        matrix.oriented(DIRECT)[:, tasks], matrix.oriented(PREPARED)[:, tasks], examples, thresholds
+        matrix.oriented(DIRECT)[:, tasks], matrix.oriented(TRAINED)[:, tasks], examples, thresholds
     )
     summary = ScreeningSummary(thresholds, _candidates(matrix, tasks, examples, found), matrix.notes)
     write_report(_page(summary), summary, output)

@@ -9,7 +9,7 @@ import pandas as pd
 from lm_validity.pages import figures
 from lm_validity.pages.bump import bump, bump_width
 from lm_validity.pages.page import Figure, Section, Table
-from lm_validity.studies.agreement.analysis import DIRECT, NO_FAMILIES, PREPARED
+from lm_validity.studies.agreement.analysis import DIRECT, NO_FAMILIES, TRAINED
 from lm_validity.studies.agreement.shown import over_both, plotted, shown_mean, value_in_words
 from lm_validity.studies.agreement.summary import AgreementSummary, PairAlignment, PerplexitySummary, Value
 from lm_validity.summaries import Missing, as_columns, is_known, number
@@ -268,7 +268,7 @@ def _family_sentence(summary: AgreementSummary) -> str:
     compared = [values for values in summary.families_in_both.values() if all(is_known(values[p]) for p in PROTOCOLS)]
     if not compared:
         return ""
-    more = sum(number(values[PREPARED]) > number(values[DIRECT]) for values in compared)
+    more = sum(number(values[TRAINED]) > number(values[DIRECT]) for values in compared)
     return (
         f"In {more} of {count(len(compared), 'family', 'families')} the benchmarks agree more under train before test"
         f"{over_both(partly=not summary.improvement.whole)}."

@@ -164,8 +164,8 @@ def _changes_left_out(analysis: AgreementAnalysis) -> tuple[np.ndarray, np.ndarr
     """Changes of the mean tau, all and without each family; and without each category; and sizes of the families."""
     rows, scores = analysis.comparison.models, _compared_scores(analysis)
     families = cluster_numbers(analysis.matrix.families[rows])
-    direct, prepared = (_means_left_out(scores[p][rows], families, analysis.categories) for p in PROTOCOLS)
-    return prepared[0] - direct[0], prepared[1] - direct[1], np.bincount(families)
+    direct, trained = (_means_left_out(scores[p][rows], families, analysis.categories) for p in PROTOCOLS)
+    return trained[0] - direct[0], trained[1] - direct[1], np.bincount(families)
 
 
 def _means_left_out(

@@ -6,7 +6,7 @@ import pandas as pd
 from lm_validity.studies.agreement.analysis import (
     DIRECT,
     MINIMUM_FAMILY,
-    PREPARED,
+    TRAINED,
     AgreementAnalysis,
     no_ceiling,
     no_scores,
@@ -16,7 +16,7 @@ from lm_validity.studies.agreement.by_benchmark.figures import benchmark_figures
 from lm_validity.studies.agreement.incomplete.estimates import incomplete_protocols
 from lm_validity.studies.agreement.missing_cells import missing_cells
 from lm_validity.studies.agreement.pair_alignment import MOST_MODELS, align_pairs, contradictions
-from lm_validity.studies.agreement.prompt_section import unequal_preparation
+from lm_validity.studies.agreement.prompt_section import unequal_training
 from lm_validity.studies.agreement.similar_models import (
     LOST_MODEL,
     clustered_change,
@@ -115,7 +115,7 @@ def summarize_agreement_report(
         by_benchmark=benchmark_figures(analysis),
         prompt_range=prompts or {},
         resamples=resamples,
-        notes=(*analysis.notes, *unequal_preparation(shares), *_method_notes(analysis)),
+        notes=(*analysis.notes, *unequal_training(shares), *_method_notes(analysis)),
         matrix=analysis.matrix,
         tasks=analysis.tasks,
         categories=analysis.categories,
@@ -243,7 +243,7 @@ def _improvement(
     comparison, reason = analysis.comparison, _nothing_compared(analysis, "tau")
     values = {p: analysis.side_by_side[p] for p in PROTOCOLS}
     means = {p: known(comparison.agreement[p].mean, reason) for p in PROTOCOLS}
-    mean = known(comparison.agreement[PREPARED].mean - comparison.agreement[DIRECT].mean, reason)
+    mean = known(comparison.agreement[TRAINED].mean - comparison.agreement[DIRECT].mean, reason)
     test, by_size, by_compute = uncertainty.test, *ratios_in_both(analysis, tau)
     return Improvement(
         mean=mean,
@@ -382,9 +382,7 @@ def _no_before_after(analysis: AgreementAnalysis, kind: str) -> str:
     members, words = tuned_members(analysis.matrix), kind.replace("_", "-")
     if not any(len(rows) for rows in members.values()):
         return "Which models are instruction-tuned is unknown."
-    before, after = (
-        np.isfinite(values).any(axis=1) for values in (analysis.corpora[DIRECT], analysis.scores[PREPARED])
-    )
+    before, after = (np.isfinite(values).any(axis=1) for values in (analysis.corpora[DIRECT], analysis.scores[TRAINED]))
     both = int((before & after)[members[kind]].sum())
     if both < 2:
         return f"Fewer than two {words} models have both a perplexity and a train-before-test score ({both})."

@@ -8,7 +8,7 @@ import numpy as np
 from lm_validity.studies.agreement.analysis import (
     DIRECT,
     MINIMUM_FAMILY,
-    PREPARED,
+    TRAINED,
     AgreementAnalysis,
     large_families,
     tuned_members,
@@ -18,10 +18,10 @@ from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix,
 from lm_validity.studies.agreement.statistics.resampling import (
     Interval,
     PairedTest,
+    agreement_contributions,
     mean_over_pairs_by_resample,
     multiplicities,
     percentile_interval,
-    preparation_contributions,
     sign_flip_test,
     two_way_interval,
 )
@@ -87,7 +87,7 @@ class AgreementUncertainty:
 def agreement_uncertainty(analysis: AgreementAnalysis, resamples: int, seed: int = 1) -> AgreementUncertainty:
     """Resample `resamples` times; 0 gives the paired test alone, which needs no resampling of models."""
     rng = np.random.default_rng(seed)
-    test = _preparation_test(analysis, rng)
+    test = _paired_test(analysis, rng)
     models = len(analysis.matrix.models)
     reason = no_intervals(resamples, models)
     if reason:
@@ -145,25 +145,25 @@ def _changes(
     observed = known_in_all({p: kendall_tau_matrix(signs[p]) for p in PROTOCOLS})
     fixed_models = {p: np.broadcast_to(observed[p], tau[p].shape) for p in PROTOCOLS}
     over_models, over_both, over_benchmarks = (
-        mean_over_pairs_by_resample(taus[PREPARED], weights) - mean_over_pairs_by_resample(taus[DIRECT], weights)
+        mean_over_pairs_by_resample(taus[TRAINED], weights) - mean_over_pairs_by_resample(taus[DIRECT], weights)
         for taus, weights in ((tau, None), (tau, benchmark_weights), (fixed_models, benchmark_weights))
     )
     return {
         "improvement": percentile_interval(over_models, len(rows)),
         "improvement_population": two_way_interval(over_both, over_models, over_benchmarks, len(rows)),
-        "pair_change": percentile_interval(tau[PREPARED] - tau[DIRECT], len(rows)),
+        "pair_change": percentile_interval(tau[TRAINED] - tau[DIRECT], len(rows)),
     }
 
 
-def _preparation_test(analysis: AgreementAnalysis, rng: np.random.Generator) -> PairedTest:
+def _paired_test(analysis: AgreementAnalysis, rng: np.random.Generator) -> PairedTest:
     """The sign-flip test; all its taus of the analysis' variant, or exchanging rankings would not flip signs."""
     scores, tau = analysis.comparison.scores, analysis.comparison.tau
     if not analysis.comparison.improved[1]:
         return _NO_TEST
-    prepared_direct = kendall_tau_matrix(
-        pair_signs(scores[PREPARED]), variant=analysis.variant, others=pair_signs(scores[DIRECT])
+    trained_direct = kendall_tau_matrix(
+        pair_signs(scores[TRAINED]), variant=analysis.variant, others=pair_signs(scores[DIRECT])
     )
-    contributions = preparation_contributions(tau[DIRECT], tau[PREPARED], prepared_direct)
+    contributions = agreement_contributions(tau[DIRECT], tau[TRAINED], trained_direct)
     return sign_flip_test(contributions, rng)
 
 
@@ -227,7 +227,7 @@ def _perplexity(
             draws = resampled_kendall_tau(
                 pair_signs(analysis.corpora[DIRECT][rows]),
                 multiplicities(len(rows), resamples, rng),
-                others=pair_signs(analysis.scores[PREPARED][rows]),
+                others=pair_signs(analysis.scores[TRAINED][rows]),
             )
             result["before_after"][kind] = percentile_interval(
                 finite_mean(draws.reshape(resamples, -1), axis=1), len(rows)

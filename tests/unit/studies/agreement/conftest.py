@@ -16,7 +16,7 @@ from lm_validity.studies.agreement.summary import AgreementSummary
 from lm_validity.studies.agreement.uncertainty import agreement_uncertainty
 from lm_validity.tables.schema import SCORES, write_table
 
-DIRECT, PREPARED = "direct", "train_before_test"
+DIRECT, TRAINED = "direct", "train_before_test"
 
 
 @pytest.fixture(autouse=True)
@@ -39,7 +39,7 @@ SMALL = {
         "c": [0.4, 0.3, 0.2, 0.1],  # reversed: tau -1 with a, -2/3 with b
         "wiki": [1.3, 1.2, 1.1, 1.0],  # orders models as a does
     },
-    PREPARED: {
+    TRAINED: {
         "a": [0.1, 0.2, 0.3, 0.4],
         "b": [0.1, 0.2, 0.3, 0.4],
         "c": [0.1, 0.2, 0.3, 0.3],  # a tie: 5 of 6 pairs: 5 / sqrt(30)

@@ -4,12 +4,12 @@ import json
 
 import pandas as pd
 import pytest
-from tests.unit.studies.agreement.conftest import BENCHMARKS, DIRECT, MODELS, PREPARED, agreement_of, run, score_rows
+from tests.unit.studies.agreement.conftest import BENCHMARKS, DIRECT, MODELS, TRAINED, agreement_of, run, score_rows
 
 from lm_validity.studies.agreement.factors.report import report_factors
 from lm_validity.summaries import Missing
 
-# m3 has no prepared score, and c ranks nobody directly
+# m3 has no trained score, and c ranks nobody directly
 TABLE = {
     DIRECT: {
         "a": [0.1, 0.2, 0.3, 0.4],
@@ -17,7 +17,7 @@ TABLE = {
         "c": [0.5, 0.5, 0.5, 0.5],
         "wiki": [1.3, 1.2, 1.1, 1.0],
     },
-    PREPARED: {
+    TRAINED: {
         "a": [0.1, 0.2, 0.3, None],
         "b": [0.1, 0.3, 0.2, None],  # 2 of 3 pairs as in a
         "c": [0.1, 0.2, 0.3, None],
@@ -30,19 +30,19 @@ THIRD = pytest.approx(1 / 3)
 def test_the_change_is_that_of_the_same_models_and_pairs(tmp_path):
     summary = run(tmp_path, score_rows(TABLE))
     assert summary["kendall_tau"][DIRECT]["mean"] == pytest.approx(2 / 3)
-    assert summary["kendall_tau"][PREPARED]["mean"] == pytest.approx((1 + 1 / 3 + 1 / 3) / 3)
+    assert summary["kendall_tau"][TRAINED]["mean"] == pytest.approx((1 + 1 / 3 + 1 / 3) / 3)
     assert (summary["models"], summary["models_in_both"], summary["cells_in_both"]) == (4, 3, 9)
-    assert summary["improvement"]["means"] == {DIRECT: pytest.approx(1), PREPARED: THIRD}
+    assert summary["improvement"]["means"] == {DIRECT: pytest.approx(1), TRAINED: THIRD}
     assert summary["improvement"]["mean"] == pytest.approx(-2 / 3)
     # a and b: tau(prep, prep) - tau(direct, direct) + or - (tau(prep_a, direct_b) - tau(direct_a, prep_b)); c: none
     assert summary["improvement"]["test"]["effect"] == pytest.approx(-2 / 3)
     assert (summary["improved_pairs"], summary["compared_pairs"]) == (0, 1)
     assert summary["significance_tau"]["improved_pairs"] == 0 and summary["significance_tau"]["compared_pairs"] == 1
-    assert summary["families"]["F"] == {DIRECT: pytest.approx(1), PREPARED: pytest.approx(5 / 9)}
-    assert summary["families_in_both"] == {"F": {DIRECT: pytest.approx(1), PREPARED: THIRD}}
+    assert summary["families"]["F"] == {DIRECT: pytest.approx(1), TRAINED: pytest.approx(5 / 9)}
+    assert summary["families_in_both"] == {"F": {DIRECT: pytest.approx(1), TRAINED: THIRD}}
     in_both = summary["perplexity"]["in_both"]["corpus_benchmark"]
     assert summary["perplexity"]["corpus_benchmark"][DIRECT] == pytest.approx((1 + 2 / 3) / 2)
-    assert in_both == {DIRECT: pytest.approx(1), PREPARED: pytest.approx(2 / 3)}
+    assert in_both == {DIRECT: pytest.approx(1), TRAINED: pytest.approx(2 / 3)}
     assert {row["models"] for row in summary["alignment"]} == {3}
     assert any("9 of 12 cells (3 models, 3 benchmarks) are known under both" in note for note in summary["notes"])
 
@@ -62,9 +62,9 @@ def test_intervals_of_the_change_are_over_the_models_known_under_both(tmp_path):
     models = "model\n" + "".join(f"m{i}\n" for i in range(12))
     table = {
         p: {name: [(0.1 + 0.05 * i) ** power for i in range(12)] for name, power in (("a", 1), ("b", 2), ("c", 3))}
-        for p in (DIRECT, PREPARED)
+        for p in (DIRECT, TRAINED)
     }
-    for scores in table[PREPARED].values():
+    for scores in table[TRAINED].values():
         scores[2:] = [None] * 10
     rows = score_rows(table, names=[f"m{i}" for i in range(12)])
     summary = agreement_of(tmp_path, rows, models=models, resamples=20)
@@ -77,7 +77,7 @@ def test_one_factor_is_compared_over_the_same_models(tmp_path):
     alone = run(tmp_path, score_rows(TABLE).query("model != 'm3' and benchmark != 'c'"), report=report_factors)
     assert (summary["models"], summary["models_in_both"], summary["cells_in_both"]) == (4, 3, 6)  # c: none directly
     assert alone["explained_variance"] == alone["explained_variance_in_both"]
-    for protocol in (DIRECT, PREPARED):
+    for protocol in (DIRECT, TRAINED):
         assert summary["explained_variance_in_both"][protocol] == pytest.approx(alone["explained_variance"][protocol])
     assert summary["explained_variance"][DIRECT] != pytest.approx(alone["explained_variance"][DIRECT])
 
@@ -85,7 +85,7 @@ def test_one_factor_is_compared_over_the_same_models(tmp_path):
 def test_ranks_are_compared_among_the_models_known_under_both(tmp_path):
     table = {p: {b: list(v) for b, v in columns.items() if b != "wiki"} for p, columns in TABLE.items()}
     table[DIRECT] = {name: [0.1, 0.2, 0.3, 0.4] for name in "abc"}
-    table[PREPARED] = {name: [0.1, 0.2, 0.3, None] for name in "abc"}
+    table[TRAINED] = {name: [0.1, 0.2, 0.3, None] for name in "abc"}
     run(tmp_path, score_rows(table), report=report_factors, models=MODELS, benchmarks=BENCHMARKS, resamples=20)
     ranks = pd.read_csv(tmp_path / "report" / "tables" / "misleading_direct_ranks.csv").set_index("model")
     assert ranks.loc[["m0", "m1", "m2"], "gap"].tolist() == [0, 0, 0]  # m3, not fine-tuned, is first directly

@@ -12,8 +12,8 @@ from tests.unit.studies.agreement.conftest import (
     DIRECT,
     MODELS,
     NAMES,
-    PREPARED,
     SMALL,
+    TRAINED,
     agreement_of,
     factors_of,
     run,
@@ -142,8 +142,8 @@ def findings(folder) -> str:
 
 def test_no_correction_by_a_ceiling_near_zero_or_of_few_models(tmp_path):
     tables = {
-        "fewer than 5": {p: {name: [0.5, 0.51] for name in "abc"} for p in (DIRECT, PREPARED)},
-        "not clearly above 0": {p: {name: [0.5] * 5 + [0.50001] for name in "abc"} for p in (DIRECT, PREPARED)},
+        "fewer than 5": {p: {name: [0.5, 0.51] for name in "abc"} for p in (DIRECT, TRAINED)},
+        "not clearly above 0": {p: {name: [0.5] * 5 + [0.50001] for name in "abc"} for p in (DIRECT, TRAINED)},
     }
     for reason, table in tables.items():
         models = [f"m{i}" for i in range(len(table[DIRECT]["a"]))]
@@ -169,9 +169,9 @@ def paired_test(scores, models, benchmarks, output, resamples, variant) -> None:
 def test_the_paired_test_counts_the_exchanges_of_rankings_whatever_the_variant_of_tau(tmp_path, variant):
     found = []
     for exchanged in itertools.product([False, True], repeat=3):
-        table = {DIRECT: {}, PREPARED: {}}
+        table = {DIRECT: {}, TRAINED: {}}
         for name, swap in zip("abc", exchanged, strict=True):
-            table[DIRECT][name], table[PREPARED][name] = (SMALL[p][name] for p in sorted(table, reverse=swap))
+            table[DIRECT][name], table[TRAINED][name] = (SMALL[p][name] for p in sorted(table, reverse=swap))
         found.append(run(tmp_path, score_rows(table), report=partial(paired_test, variant=variant)))
     effects = np.array([result["effect"] for result in found])
     assert [result["p"] for result in found] == [(effects >= effect - 1e-9).mean() for effect in effects]
@@ -216,7 +216,7 @@ def test_perplexity_without_a_second_corpus_or_a_kind_of_model_says_so(tmp_path)
     before = score_rows()
     before = before[(before["benchmark"] != "wiki") | (before["protocol"] == DIRECT)]
     perplexity = agreement_of(tmp_path, before).perplexity
-    assert perplexity.corpus_benchmark[PREPARED] == Missing("No perplexity is known.")
+    assert perplexity.corpus_benchmark[TRAINED] == Missing("No perplexity is known.")
     without = agreement_of(tmp_path, before[before["benchmark"] != "wiki"]).perplexity
     assert isinstance(without, Missing)
 
@@ -228,8 +228,8 @@ def test_factors_that_cannot_be_computed_say_why(tmp_path):
     assert isinstance(summary.pc1_scores[DIRECT]["m3"], Missing)
     assert "0 models" in summary.pc1_compute[DIRECT].kendall.reason
     assert sum(isinstance(left.first_component, Missing) for left in summary.influence[DIRECT]) == 2
-    assert len(summary.explained_variance[PREPARED]) == 2
-    assert isinstance(summary.explained_variance_interval[PREPARED], Missing)  # the share is 1 without a model
+    assert len(summary.explained_variance[TRAINED]) == 2
+    assert isinstance(summary.explained_variance_interval[TRAINED], Missing)  # the share is 1 without a model
 
 
 def test_a_complete_table_lacks_what_takes_more_models_or_resamples_and_nothing_else(tmp_path):

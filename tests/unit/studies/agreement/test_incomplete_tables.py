@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pandas as pd
 import pytest
-from tests.unit.studies.agreement.conftest import DIRECT, PREPARED, score_rows, written
+from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, score_rows, written
 
 from lm_validity.config.plan import BY_SCORES
 from lm_validity.studies.agreement.analysis import coverage_notes
@@ -24,19 +24,19 @@ MODELS = "model,family,parameters_b,tokens_b\n" + "".join(
     f"{m},{'FG'[i % 2]},{i + 1},10\n" for i, m in enumerate(NAMES)
 )
 BENCHMARKS = "benchmark,category,metric,higher_is_better\n" + "".join(f"{b},x,acc,1\n" for b in TASKS)
-BLOCK = 5  # the models that are prepared on everything; the others on a and b
+BLOCK = 5  # the models that are trained on everything; the others on a and b
 AUDITED = ("m09", "d")
 
 
 @pytest.fixture(scope="module")
 def tables() -> dict:
-    """Scores of both protocols, the prepared ones by plan: {protocol: {benchmark: values or None}}."""
+    """Scores of both protocols, the trained ones by plan: {protocol: {benchmark: values or None}}."""
     rng = np.random.default_rng(3)
     ability = np.linspace(-1, 1, 14) + 0.2 * rng.normal(size=14)
-    prepared, direct = (
+    trained, direct = (
         {b: 1 / (1 + np.exp(-ability - noise * rng.normal(size=14))) for b in TASKS} for noise in (0.2, 0.6)
     )
-    return {DIRECT: direct, PREPARED: prepared}
+    return {DIRECT: direct, TRAINED: trained}
 
 
 def files_of(folder, tables, change=lambda rows: rows, more=()) -> list:
@@ -64,7 +64,7 @@ def planned(tables, tmp_path_factory) -> tuple:
 
 
 def notes_of(matrix) -> str:
-    scores = {p: matrix.oriented(p) for p in (DIRECT, PREPARED)}
+    scores = {p: matrix.oriented(p) for p in (DIRECT, TRAINED)}
     return " ".join(coverage_notes(matrix, scores, matrix.stderr, TASKS))
 
 
@@ -77,11 +77,11 @@ def test_a_planned_table_has_pooled_agreement_and_ranks(planned, tables):
     _, summary = planned
     (protocol,) = summary["incomplete"]
     found = summary["incomplete"][protocol]
-    assert protocol == PREPARED
+    assert protocol == TRAINED
     assert (found["cells"], found["missing"], found["unplanned"]) == (44, 26, 26)
-    scores = np.column_stack([tables[PREPARED][b] for b in TASKS])
+    scores = np.column_stack([tables[TRAINED][b] for b in TASKS])
     scores[BLOCK:, 2:] = np.nan
-    scores[9, 3] = tables[PREPARED]["d"][9]
+    scores[9, 3] = tables[TRAINED]["d"][9]
     pooled = found["kendall_tau"]
     assert pooled["mean"] == pytest.approx(pooled_tau(pair_signs(scores)).mean)
     # Student's t with 13 degrees of freedom: the jackknife is over 14 models
@@ -93,19 +93,19 @@ def test_a_planned_table_has_pooled_agreement_and_ranks(planned, tables):
     # an audit of one cell shows nothing: every measured cell is checked
     assert found["trust"]["source"] == "left out" and found["trust"]["cells"] == 44
     notes = " ".join(summary["notes"])
-    assert f"{PREPARED}: 26 of 70 cells are not planned" in notes and "are missing (" not in notes
+    assert f"{TRAINED}: 26 of 70 cells are not planned" in notes and "are missing (" not in notes
 
 
 def test_predictions_have_a_table_of_their_own_and_are_in_no_other(planned, tables):
     folder, summary = planned
-    predictions = pd.read_csv(folder / "report" / "tables" / f"predictions_{PREPARED}.csv")
+    predictions = pd.read_csv(folder / "report" / "tables" / f"predictions_{TRAINED}.csv")
     assert len(predictions) == 26 and (predictions.low <= predictions.predicted).all()
-    truth = [tables[PREPARED][b][NAMES.index(m)] for m, b in zip(predictions.model, predictions.benchmark, strict=True)]
-    plain = [np.mean(tables[PREPARED][b]) for b in predictions.benchmark]
+    truth = [tables[TRAINED][b][NAMES.index(m)] for m, b in zip(predictions.model, predictions.benchmark, strict=True)]
+    plain = [np.mean(tables[TRAINED][b]) for b in predictions.benchmark]
     assert np.abs(predictions.predicted - truth).mean() < 0.8 * np.abs(np.array(plain) - truth).mean()
     # the headline is over measured cells, as without the predictions
-    taus = [tau for *_, tau in summary["kendall_tau"][PREPARED]["by_pair"] if tau is not None]
-    assert summary["kendall_tau"][PREPARED]["mean"] == pytest.approx(np.mean(taus))
+    taus = [tau for *_, tau in summary["kendall_tau"][TRAINED]["by_pair"] if tau is not None]
+    assert summary["kendall_tau"][TRAINED]["mean"] == pytest.approx(np.mean(taus))
     others = [p for p in (folder / "report" / "tables").glob("*.csv") if not p.name.startswith("predictions")]
     text = " ".join(path.read_text() for path in others)
     assert len(others) > 5 and not any(f"{value:.12f}"[:12] in text for value in predictions.predicted)
@@ -115,21 +115,21 @@ def test_cells_that_earlier_scores_chose_are_in_ranks_and_in_no_agreement(tables
     """Absurd scores there, of models near each other, move ranks and predictions and nothing else."""
     chosen, found = [(m, "c") for m in NAMES[-4:]], []
     for shift in (0.0, 0.5):
-        changed = {b: values.copy() for b, values in tables[PREPARED].items()}
+        changed = {b: values.copy() for b, values in tables[TRAINED].items()}
         changed["c"][-4:] -= shift
         more = [(*pair, BY_SCORES) for pair in chosen]
-        matrix = read_score_matrix(*files_of(tmp_path, {DIRECT: tables[DIRECT], PREPARED: changed}, more=more))
-        found.append((matrix, incomplete_protocols(matrix)[PREPARED]))
+        matrix = read_score_matrix(*files_of(tmp_path, {DIRECT: tables[DIRECT], TRAINED: changed}, more=more))
+        found.append((matrix, incomplete_protocols(matrix)[TRAINED]))
     (without, one), (poisoned, other) = found
-    np.testing.assert_array_equal(without.oriented(PREPARED), poisoned.oriented(PREPARED))
-    assert np.isfinite(without.oriented(PREPARED)).sum() == 44 and np.isfinite(without.measured(PREPARED)).sum() == 48
+    np.testing.assert_array_equal(without.oriented(TRAINED), poisoned.oriented(TRAINED))
+    assert np.isfinite(without.oriented(TRAINED)).sum() == 44 and np.isfinite(without.measured(TRAINED)).sum() == 48
     # also the assisted tau, whose predictions must not have seen them; and as if they had never been measured
-    never = incomplete_protocols(read_score_matrix(*files_of(tmp_path, tables)))[PREPARED]
+    never = incomplete_protocols(read_score_matrix(*files_of(tmp_path, tables)))[TRAINED]
     assert one.kendall_tau == other.kendall_tau == never.kendall_tau
     assert (one.cells, one.by_scores, one.missing, one.unplanned) == (48, 4, 22, 22)
     assert other.ranks["m13"].interval.high > one.ranks["m13"].interval.high + 1
     assert not {(cell.model, cell.benchmark) for cell in one.predictions} & set(chosen)
-    assert (PREPARED, "c") in set(zip(without.selected.protocol, without.selected.benchmark, strict=True))
+    assert (TRAINED, "c") in set(zip(without.selected.protocol, without.selected.benchmark, strict=True))
     aside = without.selected[without.selected.model.isin(NAMES[-4:]) & without.selected.benchmark.eq("c")]
     assert set(aside.protocol) == {DIRECT}
     notes = notes_of(without)
@@ -143,14 +143,14 @@ def test_a_loss_has_a_range_only_where_its_metric_is_a_share_of_errors(tables, t
     files = files_of(tmp_path, tables, lambda rows: rows.assign(metric=rows.benchmark.map(metrics)))
     lines = [f"{b},x,{metric},{int(metric == 'acc')}\n" for b, metric in metrics.items()]
     files[2].write_text("benchmark,category,metric,higher_is_better\n" + "".join(lines))
-    link = fit_cells(read_score_matrix(*files), PREPARED).process.link
+    link = fit_cells(read_score_matrix(*files), TRAINED).process.link
     assert list(link.width) == [1, 1, 1, 1, 0] and list(link.low[:4]) == [0, 0, 0, -1]
 
 
 def test_what_is_planned_and_not_there_is_missing(tables, tmp_path):
-    without = files_of(tmp_path, tables, lambda rows: rows[~((rows.protocol == PREPARED) & (rows.model == "m01"))])
+    without = files_of(tmp_path, tables, lambda rows: rows[~((rows.protocol == TRAINED) & (rows.model == "m01"))])
     matrix = read_score_matrix(*without)
-    found = incomplete_protocols(matrix)[PREPARED]
+    found = incomplete_protocols(matrix)[TRAINED]
     assert (found.missing, found.unplanned) == (31, 26)
     assert isinstance(found.ranks["m01"].rank, Missing) and not isinstance(found.ranks["m02"].rank, Missing)
     assert "5 of 70 cells are missing (m01 on a" in notes_of(matrix)
@@ -158,15 +158,15 @@ def test_what_is_planned_and_not_there_is_missing(tables, tmp_path):
 
 def test_a_benchmark_without_any_score_is_not_predicted(tables, tmp_path):
     """Its direct scores are known, and nothing says what fine-tuning does to it."""
-    without = files_of(tmp_path, tables, lambda rows: rows[~((rows.protocol == PREPARED) & (rows.benchmark == "e"))])
-    found = incomplete_protocols(read_score_matrix(*without))[PREPARED]
+    without = files_of(tmp_path, tables, lambda rows: rows[~((rows.protocol == TRAINED) & (rows.benchmark == "e"))])
+    found = incomplete_protocols(read_score_matrix(*without))[TRAINED]
     assert {cell.benchmark for cell in found.predictions} == {"c", "d"} and found.missing == 31
     assert isinstance(found.kendall_tau.by_benchmark["e"], Missing)
 
 
 def test_without_a_plan_every_absent_cell_is_missing(tables, tmp_path):
     matrix = read_score_matrix(*files_of(tmp_path, tables)[:3])
-    found = incomplete_protocols(matrix)[PREPARED]
+    found = incomplete_protocols(matrix)[TRAINED]
     assert (found.missing, found.unplanned) == (26, 0) and "26 of 70 cells are missing" in notes_of(matrix)
 
 
@@ -174,7 +174,7 @@ def test_the_first_components_share_is_not_given_for_few_models_in_common(tables
     *files, plan = files_of(tmp_path, tables)
     report_factors(*files, tmp_path / "report", resamples=0, plan=plan)
     summary = json.loads((tmp_path / "report" / "summary.json").read_text())
-    assert summary["explained_variance"][PREPARED] is None and summary["parallel_analysis"][PREPARED] is None
+    assert summary["explained_variance"][TRAINED] is None and summary["parallel_analysis"][TRAINED] is None
     assert len(summary["explained_variance"][DIRECT]) == 5
     assert any("fewer than half of the models in common" in note for note in summary["notes"])
 
@@ -190,14 +190,14 @@ def test_an_audit_of_enough_cells_decides_how_wide_intervals_are(tables, tmp_pat
     )
     found = {}
     for name, shift in (("like the others", 0.0), ("far off", 0.5)):
-        changed = {b: tables[PREPARED][b].copy() for b in TASKS}
+        changed = {b: tables[TRAINED][b].copy() for b in TASKS}
         for m, b in rest:
             value = changed[b][NAMES.index(m)]
             changed[b][NAMES.index(m)] = np.clip(value + (-shift if value > 0.5 else shift), 0.02, 0.98)
-        rows = score_rows({DIRECT: tables[DIRECT], PREPARED: changed}, NAMES)
-        rows = rows[~((rows.protocol == PREPARED) & (rows.model == "m13") & (rows.benchmark == "e"))]
+        rows = score_rows({DIRECT: tables[DIRECT], TRAINED: changed}, NAMES)
+        rows = rows[~((rows.protocol == TRAINED) & (rows.model == "m13") & (rows.benchmark == "e"))]
         matrix = read_score_matrix(*written(tmp_path, rows, MODELS, BENCHMARKS), plan)
-        found[name] = incomplete_protocols(matrix)[PREPARED].trust
+        found[name] = incomplete_protocols(matrix)[TRAINED].trust
     assert {one.source for one in found.values()} == {"audit"} and {one.cells for one in found.values()} == {21}
     assert found["far off"].coverage < 0.5 < 0.85 < found["like the others"].coverage
     assert found["far off"].widening > 2 * found["like the others"].widening
@@ -205,7 +205,7 @@ def test_an_audit_of_enough_cells_decides_how_wide_intervals_are(tables, tmp_pat
 
 def test_a_reports_plan_says_which_prepared_cells_were_to_be(tables, tmp_path):
     matrix = read_score_matrix(*files_of(tmp_path, tables))
-    planned = matrix.planned(PREPARED)
+    planned = matrix.planned(TRAINED)
     assert planned.sum() == 44 and matrix.planned(DIRECT).all() and planned[NAMES.index("m09"), TASKS.index("d")]
 
 
@@ -218,6 +218,6 @@ def test_a_reports_plan_says_which_prepared_cells_were_to_be(tables, tmp_path):
     ],
 )
 def test_warnings_where_predictions_cannot_be_trusted(trust, told):
-    text = " ".join(trust_notes(PREPARED, trust))
+    text = " ".join(trust_notes(TRAINED, trust))
     assert all(words in text for words in told)
     assert ("fewer than 90%" in text) == (trust.coverage < 0.9)

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from tests.unit.studies.agreement.conftest import DIRECT, PREPARED, agreement_of, factors_of, score_rows
+from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, agreement_of, factors_of, score_rows
 
 from lm_validity.studies.agreement.page import agreement_page
 from lm_validity.studies.agreement.prompt_section import prompt_error
@@ -27,14 +27,14 @@ def table(seed=0, noise=(0.6, 0.3)) -> dict:
     ability = np.linspace(-1, 1, 14)
     return {
         p: {name: (0.5 + 0.1 * (ability + spread * rng.normal(size=14))).tolist() for name in TASKS}
-        for p, spread in zip((DIRECT, PREPARED), noise, strict=True)
+        for p, spread in zip((DIRECT, TRAINED), noise, strict=True)
     }
 
 
 def test_models_of_like_size_are_compared_on_the_cells_known_under_both(tmp_path):
     scores = table()
     for name in TASKS:
-        scores[PREPARED][name][:4] = [None] * 4
+        scores[TRAINED][name][:4] = [None] * 4
     summary = agreement_of(tmp_path, score_rows(scores, NAMES), **SHEETS)
     own = next(row for row in summary.kendall_tau[DIRECT].by_size_ratio if row.at_most == 2)
     both = next(row for row in summary.improvement.by_size_ratio[DIRECT] if row.at_most == 2)
@@ -51,14 +51,14 @@ def test_models_of_like_size_are_compared_on_the_cells_known_under_both(tmp_path
 
 def test_with_every_cell_like_sizes_are_those_of_each_protocol(tmp_path):
     summary = agreement_of(tmp_path, score_rows(table(), NAMES), **SHEETS)
-    for p in (DIRECT, PREPARED):
+    for p in (DIRECT, TRAINED):
         assert summary.improvement.by_size_ratio[p] == summary.kendall_tau[p].by_size_ratio
     assert "cells" not in size_section(summary).tables[0].frame and "both protocols" not in size_finding(summary).basis
 
 
 def test_categories_as_clusters_give_an_interval_for_other_benchmarks(tmp_path):
     summary = agreement_of(tmp_path, score_rows(table(), NAMES), resamples=50, **SHEETS)
-    for p in (DIRECT, PREPARED):
+    for p in (DIRECT, TRAINED):
         tau = summary.kendall_tau[p]
         low, high = tau.interval_population_of_categories
         assert low < tau.mean < high and (low, high) != tuple(tau.interval_clustered)
@@ -124,13 +124,13 @@ def test_corrected_taus_have_intervals_by_benchmark_and_by_pair(tmp_path):
 
 def test_seeds_lower_the_ceiling_of_the_first_component(tmp_path):
     rng = np.random.default_rng(1)
-    scores = {PREPARED: table(noise=(0.3, 0.3))[PREPARED]}
+    scores = {TRAINED: table(noise=(0.3, 0.3))[TRAINED]}
     rows = score_rows(scores, NAMES, stderr=0.005)
     seeds = [rows.assign(seed=s, value=rows["value"] + 0.06 * rng.normal(size=len(rows))) for s in (0, 1)]
     both = pd.concat(seeds)
     of_means = both.groupby(["model", "benchmark"], as_index=False).agg({"value": "mean"})
     one_seed = rows.drop(columns="value").merge(of_means, on=["model", "benchmark"])
-    ceilings = [factors_of(tmp_path, each, **SHEETS).first_component_ceiling[PREPARED] for each in (both, one_seed)]
+    ceilings = [factors_of(tmp_path, each, **SHEETS).first_component_ceiling[TRAINED] for each in (both, one_seed)]
     assert ceilings[0] < ceilings[1] - 0.05
 
 
@@ -145,4 +145,4 @@ def test_what_prompts_change_is_a_component_where_it_was_measured(tmp_path):
     )
     found = prompt_error(choices, summary.matrix)
     assert found[DIRECT][0] == pytest.approx(np.sqrt(shift.var(ddof=1) / 2))
-    assert np.isnan(found[DIRECT][1:]).all() and np.isnan(found[PREPARED]).all()
+    assert np.isnan(found[DIRECT][1:]).all() and np.isnan(found[TRAINED]).all()

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from tests.unit.studies.agreement.conftest import DIRECT, PREPARED, agreement_of, score_rows
+from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, agreement_of, score_rows
 
 from lm_validity.studies.agreement.missing_cells import missing_finding, missing_section
 from lm_validity.studies.agreement.page import agreement_page
@@ -21,7 +21,7 @@ def table(direct_noise=0.8, prepared_noise=0.1, seed=0):
     ability = np.linspace(-1, 1, 12)
     return {
         p: {name: (0.5 + 0.1 * (ability + noise * rng.normal(size=12))).tolist() for name in "abc"}
-        for p, noise in ((DIRECT, direct_noise), (PREPARED, prepared_noise))
+        for p, noise in ((DIRECT, direct_noise), (TRAINED, prepared_noise))
     }
 
 
@@ -49,16 +49,16 @@ def test_drawn_scores_follow_the_other_scores_and_the_shift():
 def test_a_change_that_rests_on_missing_scores_says_so_and_one_that_does_not(tmp_path):
     scores = table()
     for name in "abc":
-        scores[PREPARED][name][:4] = [None] * 4
+        scores[TRAINED][name][:4] = [None] * 4
     summary = agreement_of(tmp_path, score_rows(scores, NAMES), models=SHEET, resamples=100)
     found = summary.missing_cells
-    assert found.cells == {DIRECT: 0, PREPARED: 12}
+    assert found.cells == {DIRECT: 0, TRAINED: 12}
     assert isinstance(found.change, Tipping) and found.change.suggested > 0
-    # the direct mean rests on no missing score; the prepared one agrees more, whatever its weakest models are worth
+    # the direct mean rests on no missing score; the trained one agrees more, whatever its weakest models are worth
     assert not is_known(found.kendall_tau[DIRECT].below) and not is_known(found.kendall_tau[DIRECT].above)
-    assert found.masked[DIRECT].cells == 12 and PREPARED not in found.masked
+    assert found.masked[DIRECT].cells == 12 and TRAINED not in found.masked
     assert found.masked[DIRECT].mean_without == pytest.approx(summary.improvement.means[DIRECT])
-    low, high = (row.kendall_tau[PREPARED] for row in (found.curve[0], found.curve[-1]))
+    low, high = (row.kendall_tau[TRAINED] for row in (found.curve[0], found.curve[-1]))
     assert low > high  # placed last on every benchmark they agree; above the others they are out of order
 
 
@@ -66,7 +66,7 @@ def test_the_sign_of_a_change_tips_where_scattered_cells_are_shifted(tmp_path):
     scores = table(direct_noise=0.5, prepared_noise=0.1)
     for place, name in enumerate("abc"):
         for model in range(place, 12, 4):
-            scores[PREPARED][name][model] = None
+            scores[TRAINED][name][model] = None
     found = agreement_of(tmp_path, score_rows(scores, NAMES), models=SHEET, resamples=100).missing_cells
     changes = {row.shift: row.change for row in found.curve}
     assert changes[0] > 0 > max(changes[-3], changes[3])
@@ -84,14 +84,14 @@ def test_nothing_is_shown_where_no_cell_is_missing(tmp_path):
 
 def test_the_page_has_the_line_and_no_headline_changes(tmp_path):
     scores = table()
-    scores[PREPARED]["a"][0] = scores[DIRECT]["b"][3] = None
+    scores[TRAINED]["a"][0] = scores[DIRECT]["b"][3] = None
     summary = agreement_of(tmp_path, score_rows(scores, NAMES), models=SHEET, resamples=50)
     sentence = missing_finding(summary).sentence
     sentences = [one.sentence for one in agreement_page(summary).findings if "95% interval" in one.sentence]
     assert len(sentences) == 6 and all("by chance)" in one.partition("95% interval")[0] for one in sentences)
     assert sentence.startswith("Missing scores: ") and "under direct evaluation" in sentence and ". the" not in sentence
     assert len(missing_section(summary).tables[0].frame) == 2 * len(summary.missing_cells.curve)
-    known = [np.array([scores[p][name] for name in "abc"], dtype=float).T for p in (DIRECT, PREPARED)]
+    known = [np.array([scores[p][name] for name in "abc"], dtype=float).T for p in (DIRECT, TRAINED)]
     assert summary.cells_in_both == np.isfinite(np.sum(known, axis=0)).sum()
     values = summary_values(summary)
     assert set(values["missing_cells"]) == {"kendall_tau", "change", "cells", "masked", "curve"}

@@ -3,7 +3,7 @@
 import numpy as np
 import pandas as pd
 import pytest
-from tests.unit.studies.agreement.conftest import BENCHMARKS, DIRECT, MODELS, PREPARED, SMALL, run, score_rows
+from tests.unit.studies.agreement.conftest import BENCHMARKS, DIRECT, MODELS, SMALL, TRAINED, run, score_rows
 
 from lm_validity.errors import InputError
 from lm_validity.studies.agreement.factors.report import report_factors
@@ -90,7 +90,7 @@ def test_an_exact_match_below_one_percent_is_no_error(tmp_path):
 
 def test_directions_that_contradict_the_sheet_are_named_both(tmp_path):
     rows = score_rows().assign(higher_is_better=True)
-    rows.loc[on_a(rows) & (rows["protocol"] == PREPARED), "higher_is_better"] = False
+    rows.loc[on_a(rows) & (rows["protocol"] == TRAINED), "higher_is_better"] = False
     rows.loc[rows["benchmark"] == "wiki", "higher_is_better"] = False
     notes = run(tmp_path, rows)["notes"]
     (note,) = [note for note in notes if "benchmarks sheet" in note]

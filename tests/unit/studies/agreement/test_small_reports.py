@@ -14,8 +14,8 @@ from tests.unit.studies.agreement.conftest import (
     DIRECT,
     MODELS,
     NAMES,
-    PREPARED,
     SMALL,
+    TRAINED,
     matrix_of,
     run,
     score_rows,
@@ -24,7 +24,7 @@ from tests.unit.studies.agreement.conftest import (
 from lm_validity.errors import InputError
 from lm_validity.studies.agreement.factors.report import report_factors
 from lm_validity.studies.agreement.item_significance import use_paired_tests
-from lm_validity.studies.agreement.prompt_section import unequal_preparation
+from lm_validity.studies.agreement.prompt_section import unequal_training
 from lm_validity.studies.agreement.report import report_agreement
 from lm_validity.studies.agreement.robustness import subset_sentence
 from lm_validity.studies.agreement.statistics.resampling import Interval
@@ -38,10 +38,10 @@ from lm_validity.tables.schema import ITEMS, SELECTIONS, write_table
 def test_agreement_by_hand(tmp_path):
     summary = run(tmp_path, score_rows())
     assert (summary["models"], summary["benchmarks"], summary["pairs"]) == (4, 3, 3)
-    direct, prepared = summary["kendall_tau"][DIRECT], summary["kendall_tau"][PREPARED]
+    direct, trained = summary["kendall_tau"][DIRECT], summary["kendall_tau"][TRAINED]
     assert [tau for *_, tau in direct["by_pair"]] == pytest.approx([2 / 3, -1, -2 / 3])
     assert direct["mean"] == pytest.approx(-1 / 3)
-    assert prepared["mean"] == pytest.approx((1 + 2 * 5 / math.sqrt(30)) / 3)
+    assert trained["mean"] == pytest.approx((1 + 2 * 5 / math.sqrt(30)) / 3)
     assert direct["by_benchmark"]["a"] == pytest.approx(-1 / 6)
     assert direct["by_category"] == {
         "x": {"x": pytest.approx(2 / 3), "y": pytest.approx(-5 / 6)},
@@ -52,12 +52,12 @@ def test_agreement_by_hand(tmp_path):
     perplexity = summary["perplexity"]
     assert perplexity["models"] == 4
     assert perplexity["corpus_benchmark"][DIRECT] == pytest.approx((1 + 2 / 3 - 1) / 3)
-    assert perplexity["corpus_corpus"] == {DIRECT: None, PREPARED: None}
-    # base models m0 to m2: prepared scores rise as bits per byte fall
+    assert perplexity["corpus_corpus"] == {DIRECT: None, TRAINED: None}
+    # base models m0 to m2: trained scores rise as bits per byte fall
     assert perplexity["before_after"]["base"] == pytest.approx(1.0)
     assert perplexity["before_after"]["instruction_tuned"] is None
-    assert summary["families"]["F"][PREPARED] == pytest.approx(1.0)
-    assert summary["families"]["G"] == {DIRECT: None, PREPARED: None}
+    assert summary["families"]["F"][TRAINED] == pytest.approx(1.0)
+    assert summary["families"]["G"] == {DIRECT: None, TRAINED: None}
     assert any("fewer than 3 models" in note and "G" in note for note in summary["notes"])
 
 
@@ -72,7 +72,7 @@ def test_other_wordings_are_the_prompts_part_of_the_variance(tmp_path):
     assert found["kendall_tau"] == before["kendall_tau"]
     error, spread = np.var([-0.1, 0.1, 0.1, -0.1], ddof=1) / 2, np.var([0.1, 0.2, 0.3, 0.4])
     assert found["variance_components"][DIRECT]["prompt"] == pytest.approx(error / spread)
-    assert found["variance_components"][PREPARED]["prompt"] is None
+    assert found["variance_components"][TRAINED]["prompt"] is None
     assert found["prompt_range"]["a"]["mean"] == pytest.approx(0.1)
 
 
@@ -89,8 +89,8 @@ def test_factors_by_hand(tmp_path):
     matrix = np.array([[1, 0.8, -1], [0.8, 1, -0.8], [-1, -0.8, 1]])
     expected = np.sort(np.linalg.eigvalsh(matrix))[::-1] / 3
     assert summary["explained_variance"][DIRECT] == pytest.approx(expected.tolist(), abs=1e-12)
-    assert summary["pc1_compute"][PREPARED]["models"] == 4
-    assert summary["pc1_compute"][PREPARED]["kendall"] == pytest.approx(1.0)
+    assert summary["pc1_compute"][TRAINED]["models"] == 4
+    assert summary["pc1_compute"][TRAINED]["kendall"] == pytest.approx(1.0)
     assert set(summary["pc1_scores"][DIRECT]) == set(NAMES)
 
 
@@ -211,12 +211,12 @@ def test_several_seeds_are_averaged(tmp_path):
     direct = score_rows({DIRECT: SMALL[DIRECT]})
     seeds = []
     for seed, shift in ((0, 0.0), (1, 0.1)):
-        rows = score_rows({PREPARED: SMALL[PREPARED]}).assign(seed=seed)
+        rows = score_rows({TRAINED: SMALL[TRAINED]}).assign(seed=seed)
         # in seed 1 the last model of benchmark a falls to 0.15: its mean (.4 + .15) / 2 = .275 is between .2 and .3
         rows.loc[(rows["benchmark"] == "a") & (rows["model"] == "m3"), "value"] -= 2.5 * shift
         seeds.append(rows)
     summary = run(tmp_path, pd.concat([direct, *seeds]))
-    pairs = {(a, b): tau for a, b, tau in summary["kendall_tau"][PREPARED]["by_pair"]}
+    pairs = {(a, b): tau for a, b, tau in summary["kendall_tau"][TRAINED]["by_pair"]}
     assert pairs["a", "b"] == pytest.approx(4 / 6)
     # reliability: seed 0 and seed 1 order the models of a alike but for m3 against m1 and m2
     assert summary["reliability"] == {"a": pytest.approx(2 / 6), "b": pytest.approx(1), "c": pytest.approx(1)}
@@ -226,13 +226,13 @@ def test_several_seeds_are_averaged(tmp_path):
 def test_equal_means_over_seeds_are_ties_in_whatever_order_they_were_summed(tmp_path, report):
     rolled = [[0.1, 0.2, 0.3], [0.3, 0.1, 0.2], [0.2, 0.3, 0.1], [0.2, 0.2, 0.2]]
     seeds = [
-        score_rows({PREPARED: SMALL[PREPARED] | {"c": [scores[seed] for scores in rolled]}}).assign(seed=seed)
+        score_rows({TRAINED: SMALL[TRAINED] | {"c": [scores[seed] for scores in rolled]}}).assign(seed=seed)
         for seed in range(3)
     ]
     summary = run(tmp_path, pd.concat([score_rows({DIRECT: SMALL[DIRECT]}), *seeds]), report=report)
-    assert any("all models have the same score on c" in note and PREPARED in note for note in summary["notes"])
+    assert any("all models have the same score on c" in note and TRAINED in note for note in summary["notes"])
     if report is report_agreement:
-        assert summary["kendall_tau"][PREPARED]["by_benchmark"]["c"] is None
+        assert summary["kendall_tau"][TRAINED]["by_benchmark"]["c"] is None
 
 
 def test_only_selected_test_rows_of_the_metric_count(tmp_path):
@@ -296,10 +296,10 @@ def test_one_protocol_alone(tmp_path, report):
     summary = run(tmp_path, score_rows({DIRECT: SMALL[DIRECT]}), report=report)
     if report is report_agreement:
         assert summary["improved_pairs"] is None
-        assert summary["kendall_tau"][PREPARED]["mean"] is None
+        assert summary["kendall_tau"][TRAINED]["mean"] is None
     else:
-        assert summary["explained_variance"][PREPARED] is None
-    assert any(PREPARED in note for note in summary["notes"])
+        assert summary["explained_variance"][TRAINED] is None
+    assert any(TRAINED in note for note in summary["notes"])
 
 
 @pytest.mark.parametrize("report", [report_agreement, report_factors])
@@ -363,7 +363,7 @@ def test_every_figure_has_a_caption_in_the_workflows_report(tmp_path, report, na
     page = json.loads((tmp_path / "report" / "page.json").read_text(encoding="utf-8"))
     shown = {figure["name"] for section in page["sections"] for figure in section["figures"]}
     # this table has a second factor, so no ranks that take one for granted
-    absent = {f"completed_ranking_{p}" for p in (DIRECT, PREPARED)} if name == "factors" else set()
+    absent = {f"completed_ranking_{p}" for p in (DIRECT, TRAINED)} if name == "factors" else set()
     assert shown | absent == captions and not shown & absent
 
 
@@ -460,7 +460,7 @@ def subsets_of(others: list, one=0.5) -> SimpleNamespace:
 @pytest.mark.parametrize(("shares", "said"), [([0.14, 1.0], True), ([0.9, 1.0], False), ([0.2], False), ([], False)])
 def test_unequal_shares_of_adapted_weights_are_a_caution(shares, said):
     frame = pd.DataFrame({"model": [f"m{i}" for i in range(len(shares))], "adapted_share": shares})
-    assert bool(unequal_preparation(frame)) == said
+    assert bool(unequal_training(frame)) == said
 
 
 def test_one_benchmark_is_not_held_against_itself():

@@ -14,7 +14,7 @@ from lm_validity.errors import InputError
 from lm_validity.studies.items.compare import compare_models
 from lm_validity.summaries import Missing
 
-DIRECT, PREPARED = "direct", "train_before_test"
+DIRECT, TRAINED = "direct", "train_before_test"
 
 
 @pytest.fixture
@@ -41,12 +41,12 @@ def test_common_items_are_compared_pairwise_and_corrected(write, answers):
 
 
 def test_protocols_are_corrected_by_themselves(write, answers):
-    prepared = {(m, b, PREPARED): v for (m, b, _), v in answers.items() if b == "far"}
-    folder = write(answers | prepared)
+    trained = {(m, b, TRAINED): v for (m, b, _), v in answers.items() if b == "far"}
+    folder = write(answers | trained)
     summary = compare_models("a", "b", folder / "scores.parquet", folder / "items.parquet")
     rows = {(row.benchmark, row.protocol): row for row in summary.comparisons}
-    assert rows["far", PREPARED].p_adjusted == rows["far", PREPARED].p
-    assert rows["far", DIRECT].p_adjusted == pytest.approx(2 * rows["far", PREPARED].p)
+    assert rows["far", TRAINED].p_adjusted == rows["far", TRAINED].p
+    assert rows["far", DIRECT].p_adjusted == pytest.approx(2 * rows["far", TRAINED].p)
 
 
 def test_a_metric_of_which_less_is_better_turns_the_difference(write, answers):

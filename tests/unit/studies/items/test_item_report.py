@@ -16,7 +16,7 @@ from lm_validity.studies.items.statistics.resolution import resolution
 from lm_validity.summaries import Missing
 from lm_validity.tables.schema import DOCUMENTS, write_table
 
-DIRECT, PREPARED = "direct", "train_before_test"
+DIRECT, TRAINED = "direct", "train_before_test"
 
 
 def world(models=60, items=80, protocol=DIRECT, seed=0):
@@ -53,9 +53,9 @@ def test_reversed_items_are_listed_with_their_text(write):
 
 
 def test_protocols_stand_side_by_side(write):
-    folder = write(world(models=12) | world(models=12, protocol=PREPARED, seed=1))
+    folder = write(world(models=12) | world(models=12, protocol=TRAINED, seed=1))
     summary = analyze_items(*files(folder))
-    assert [row.protocol for row in summary.benchmarks] == [DIRECT, PREPARED]
+    assert [row.protocol for row in summary.benchmarks] == [DIRECT, TRAINED]
 
 
 def test_two_models_have_a_resolution_but_no_item_response_model(write):
@@ -78,12 +78,12 @@ def test_items_of_other_scores_are_an_error(write, tmp_path):
 
 def test_the_command_writes_the_report(write, monkeypatch):
     monkeypatch.setattr("lm_validity.pages.page.save_figure", lambda spec, stem: None)
-    folder = write(world(models=8) | world(models=8, protocol=PREPARED, seed=1))
+    folder = write(world(models=8) | world(models=8, protocol=TRAINED, seed=1))
     scores, items = map(str, files(folder))
     arguments = ["items", "--scores", scores, "--items", items, "--output", str(folder / "report")]
     CliRunner().invoke(reports.app, arguments, catch_exceptions=False)
     summary = json.loads((folder / "report" / "summary.json").read_text())
-    assert [row["protocol"] for row in summary["benchmarks"]] == [DIRECT, PREPARED]
+    assert [row["protocol"] for row in summary["benchmarks"]] == [DIRECT, TRAINED]
     page = json.loads((folder / "report" / "page.json").read_text())
     names = [figure["name"] for section in page["sections"] for figure in section["figures"]]
     assert names == ["information_1", "information_2"] and len(page["findings"]) == 2

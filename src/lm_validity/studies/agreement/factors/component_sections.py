@@ -20,7 +20,7 @@ from lm_validity.summaries import Missing, as_columns
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import percent
 
-DIRECT, PREPARED = PROTOCOLS
+DIRECT, TRAINED = PROTOCOLS
 
 
 Entry = TypeVar("Entry", float, Interval[float])
@@ -170,13 +170,13 @@ def score_section(summary: FactorsSummary) -> Section:
     """Each model's value on the first component."""
     frame = _score_frame(summary)
     drawn = plotted(frame)
-    main = PREPARED if drawn[PREPARED].notna().any() else DIRECT
+    main = TRAINED if drawn[TRAINED].notna().any() else DIRECT
     drawn = drawn.sort_values(main, ascending=False).head(MOST_DRAWN)
     chart = figures.interval_dots(
         drawn,
         y="model",
         value=main,
-        mark=DIRECT if main == PREPARED else None,
+        mark=DIRECT if main == TRAINED else None,
         title="First component",
         y_order=drawn["model"].tolist(),
         color=figures.family_color(summary.matrix.families),
@@ -186,7 +186,7 @@ def score_section(summary: FactorsSummary) -> Section:
         focus=True,
         row_height=14,
     )
-    caption = "Dot: train before test. Tick: direct." if main == PREPARED else ""
+    caption = "Dot: train before test. Tick: direct." if main == TRAINED else ""
     caption += first_shown(len(frame))
     return Section(
         "First component by model",

@@ -22,7 +22,7 @@ from lm_validity.summaries import Missing, is_known, number, summary_values
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import PROTOCOLS_EXPLAINED, UNDER, count, percent
 
-DIRECT, PREPARED = PROTOCOLS
+DIRECT, TRAINED = PROTOCOLS
 
 
 def factors_page(summary: FactorsSummary) -> Page:
@@ -165,7 +165,7 @@ def _pick_finding(summary: FactorsSummary) -> Finding | None:
         basis += (
             f" Ranks that hold for all models at once, these benchmarks: {together.low:.0f} to {together.high:.0f}."
         )
-    first = "has the most potential: rank" if protocol == PREPARED else "ranks highest on the first factor: rank"
+    first = "has the most potential: rank" if protocol == TRAINED else "ranks highest on the first factor: rank"
     return Finding(
         f"{labels[best]} {first} {number(potential.rank):.0f} of {summary.models}{interval}.",
         basis,

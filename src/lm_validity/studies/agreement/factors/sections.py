@@ -12,7 +12,7 @@ from lm_validity.summaries import Missing, as_columns, number
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import count, percent
 
-DIRECT, PREPARED = PROTOCOLS
+DIRECT, TRAINED = PROTOCOLS
 SHOWN_CELLS = 200  # missing cells worth running next that the page lists
 
 
@@ -24,7 +24,7 @@ def potential_section(summary: FactorsSummary) -> Section | None:
     frame = _rank_frame(summary, protocol)
     figure = Figure(
         "potential",
-        "Potential ranking" if protocol == PREPARED else "Ranks on the first component",
+        "Potential ranking" if protocol == TRAINED else "Ranks on the first component",
         _rank_chart(plotted(frame).head(MOST_DRAWN), summary),
         caption="Line: 95% interval over benchmarks." + first_shown(len(frame)),
         wide=True,
@@ -35,7 +35,7 @@ def potential_section(summary: FactorsSummary) -> Section | None:
         misleading = _misleading_frame(summary)
         tables.append(_misleading_table(misleading))
         finding = _misleading_sentence(misleading)
-    which = "" if protocol == PREPARED else " The ranks here are under direct evaluation."
+    which = "" if protocol == TRAINED else " The ranks here are under direct evaluation."
     return Section(
         "Which model to pick",
         finding=finding,
@@ -52,7 +52,7 @@ def potential_section(summary: FactorsSummary) -> Section | None:
 
 def main_protocol(summary: FactorsSummary) -> str:
     """The protocol whose ranks are the potential: train before test where it has any."""
-    return PREPARED if PREPARED in summary.potential else DIRECT
+    return TRAINED if TRAINED in summary.potential else DIRECT
 
 
 def first_shown(models: int) -> str:
@@ -172,15 +172,15 @@ def _budget_table(summary: FactorsSummary, protocol: str) -> Table:
 
 def _misleading_frame(summary: FactorsSummary) -> pd.DataFrame:
     """Direct rank minus rank under train before test: positive where a model is better than its direct rank says."""
-    direct, prepared = (summary.common_ranks[p] for p in PROTOCOLS)
-    gap = direct.minus(prepared)
+    direct, trained = (summary.common_ranks[p] for p in PROTOCOLS)
+    gap = direct.minus(trained)
     interval = gap.interval()
     frame = pd.DataFrame(
         {
             "model": summary.matrix.labels,
             "family": [family or "unknown" for family in summary.matrix.families],
             "direct_rank": direct.rank,
-            "tuned_rank": prepared.rank,
+            "tuned_rank": trained.rank,
             "gap": gap.rank,
             "low": interval.low,
             "high": interval.high,

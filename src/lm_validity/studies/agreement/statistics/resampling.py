@@ -155,19 +155,19 @@ def mean_over_pairs_by_resample(tau: np.ndarray, benchmark_weights: np.ndarray |
     )
 
 
-def preparation_contributions(direct: np.ndarray, prepared: np.ndarray, prepared_direct: np.ndarray) -> np.ndarray:
+def agreement_contributions(direct: np.ndarray, trained: np.ndarray, trained_direct: np.ndarray) -> np.ndarray:
     """(k,) how much better each benchmark's train-before-test ranking agrees with the others than its direct one.
 
-    `direct`, `prepared`: (k, k) taus among direct and among train-before-test rankings; `prepared_direct[a, b]`: tau
+    `direct`, `trained`: (k, k) taus among direct and among train-before-test rankings; `trained_direct[a, b]`: tau
     of a's train-before-test with b's direct ranking. With the mean over b != a,
 
         c_a = mean_b [tau(prep_a, prep_b) + tau(prep_a, direct_b) - tau(direct_a, direct_b) - tau(direct_a,
         prep_b)]
 
     Exchanging the two rankings of some benchmarks flips the signs of just their c_a in the difference of
-    the mean taus (prepared - direct), which is the mean of all c_a. NaN taus are left out.
+    the mean taus (trained - direct), which is the mean of all c_a. NaN taus are left out.
     """
-    change = prepared - direct + prepared_direct - prepared_direct.T
+    change = trained - direct + trained_direct - trained_direct.T
     return finite_mean(np.where(np.eye(len(change), dtype=bool), np.nan, change), axis=1)
 
 

@@ -40,15 +40,15 @@ class Screening:
 
 
 def screen_benchmarks(
-    direct: np.ndarray, prepared: np.ndarray, training_examples: np.ndarray, thresholds: Thresholds
+    direct: np.ndarray, trained: np.ndarray, training_examples: np.ndarray, thresholds: Thresholds
 ) -> Screening:
     """Apply the rules to (models, candidates) arrays of scores of which more is better, NaN where missing.
 
     `training_examples`: (candidates,), NaN where unknown. What is unknown excludes nothing. Agreement is Kendall's
     tau-b of direct scores with each other candidate that passes the first two rules.
     """
-    both = np.isfinite(direct) & np.isfinite(prepared)
-    models, unimproved = both.sum(axis=0), (both & ~(prepared > direct)).sum(axis=0)
+    both = np.isfinite(direct) & np.isfinite(trained)
+    models, unimproved = both.sum(axis=0), (both & ~(trained > direct)).sum(axis=0)
     few = training_examples < thresholds.training_examples
     unmoved = unimproved > thresholds.unimproved_share * models
     tau = kendall_tau_matrix(pair_signs(direct))

@@ -20,10 +20,10 @@ def test_equals_scikit_learn_where_complete(scaling):
     rng = np.random.default_rng(1)
     scores = rng.normal(size=(30, 6)) + 2 * rng.normal(size=(30, 1))
     ours = principal_components(scores, scaling)
-    prepared = StandardScaler().fit_transform(scores) if scaling == "standardized" else scores
-    theirs = PCA().fit(prepared)
+    scaled = StandardScaler().fit_transform(scores) if scaling == "standardized" else scores
+    theirs = PCA().fit(scaled)
     np.testing.assert_allclose(ours.explained_variance, theirs.explained_variance_ratio_, atol=1e-12)
-    projection = theirs.transform(prepared)[:, 0]
+    projection = theirs.transform(scaled)[:, 0]
     np.testing.assert_allclose(ours.scores, projection * np.sign(projection @ ours.scores), atol=1e-9)
     assert ours.loadings.sum() > 0
 

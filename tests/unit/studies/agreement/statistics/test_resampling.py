@@ -10,12 +10,12 @@ from lm_validity.studies.agreement.statistics.agreement import mean_over_pairs
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs, resampled_kendall_tau
 from lm_validity.studies.agreement.statistics.resampling import (
     Interval,
+    agreement_contributions,
     expanded_level,
     hull,
     mean_over_pairs_by_resample,
     multiplicities,
     percentile_interval,
-    preparation_contributions,
     shortest_interval,
     sign_flip_test,
     two_way_interval,
@@ -129,24 +129,24 @@ def test_resampled_means_are_means_of_each_resample():
 def test_contributions_average_to_the_difference_and_flip_with_their_benchmark():
     rng = np.random.default_rng(6)
     direct = rng.normal(size=(15, 5))
-    prepared = rng.normal(size=(15, 5)) + rng.normal(size=(15, 1))
+    trained = rng.normal(size=(15, 5)) + rng.normal(size=(15, 1))
 
     def contributions(before, after):
         a, b = pair_signs(before), pair_signs(after)
-        return preparation_contributions(kendall_tau_matrix(a), kendall_tau_matrix(b), kendall_tau_matrix(b, others=a))
+        return agreement_contributions(kendall_tau_matrix(a), kendall_tau_matrix(b), kendall_tau_matrix(b, others=a))
 
     def difference(before, after):
         return mean_over_pairs(kendall_tau_matrix(pair_signs(after))) - mean_over_pairs(
             kendall_tau_matrix(pair_signs(before))
         )
 
-    c = contributions(direct, prepared)
-    assert c.mean() == pytest.approx(difference(direct, prepared))
+    c = contributions(direct, trained)
+    assert c.mean() == pytest.approx(difference(direct, trained))
     # exchanging the two rankings of benchmarks 1 and 3 flips just their signs
-    swapped_direct, swapped_prepared = direct.copy(), prepared.copy()
-    swapped_direct[:, [1, 3]], swapped_prepared[:, [1, 3]] = prepared[:, [1, 3]], direct[:, [1, 3]]
+    swapped_direct, swapped_trained = direct.copy(), trained.copy()
+    swapped_direct[:, [1, 3]], swapped_trained[:, [1, 3]] = trained[:, [1, 3]], direct[:, [1, 3]]
     flips = np.array([1, -1, 1, -1, 1])
-    assert (flips * c).mean() == pytest.approx(difference(swapped_direct, swapped_prepared))
+    assert (flips * c).mean() == pytest.approx(difference(swapped_direct, swapped_trained))
 
 
 def test_sign_flip_test_counts_all_flips():

@@ -18,11 +18,11 @@ def table(*columns) -> np.ndarray:
 def test_each_rule_and_its_reason():
     reversed_order = MODELS[::-1]
     direct = table(MODELS, MODELS, MODELS**2, reversed_order, MODELS)
-    prepared = direct + 1
-    prepared[:3, 1] = direct[:3, 1]  # three of ten models fall back to the direct score
-    prepared[9, 2] = direct[9, 2] - 1  # one is worse: a tenth, which is allowed
+    trained = direct + 1
+    trained[:3, 1] = direct[:3, 1]  # three of ten models fall back to the direct score
+    trained[9, 2] = direct[9, 2] - 1  # one is worse: a tenth, which is allowed
     examples = np.array([1000, 5000, np.nan, 2000, 999])
-    found = screen_benchmarks(direct, prepared, examples, PUBLISHED)
+    found = screen_benchmarks(direct, trained, examples, PUBLISHED)
     assert found.reasons == (
         "",
         "no improvement in 3 of 10 models",
@@ -37,30 +37,30 @@ def test_each_rule_and_its_reason():
 
 def test_exactly_a_fifth_and_exactly_half_are_allowed():
     direct = table(MODELS, MODELS, MODELS[::-1])
-    prepared = direct + 1
-    prepared[:2, 0] = direct[:2, 0]
-    found = screen_benchmarks(direct, prepared, np.full(3, 1e4), PUBLISHED)
+    trained = direct + 1
+    trained[:2, 0] = direct[:2, 0]
+    found = screen_benchmarks(direct, trained, np.full(3, 1e4), PUBLISHED)
     assert found.unimproved[0] == 2 and found.negative[0] == 1 and found.others[0] == 2
     assert found.reasons[:2] == ("", "") and found.reasons[2].startswith("negative agreement with 2 of 2")
 
 
 def test_thresholds_are_the_callers():
     direct = table(MODELS, MODELS)
-    prepared = direct.copy()
-    prepared[0] += 1
-    strict = screen_benchmarks(direct, prepared, np.array([150.0, 50.0]), Thresholds(100, 0.2, 0.5))
+    trained = direct.copy()
+    trained[0] += 1
+    strict = screen_benchmarks(direct, trained, np.array([150.0, 50.0]), Thresholds(100, 0.2, 0.5))
     assert strict.reasons == ("no improvement in 9 of 10 models", "50 training examples, fewer than 100")
-    loose = screen_benchmarks(direct, prepared, np.array([150.0, 50.0]), Thresholds(0, 0.9, 0.5))
+    loose = screen_benchmarks(direct, trained, np.array([150.0, 50.0]), Thresholds(0, 0.9, 0.5))
     assert loose.reasons == ("", "")
 
 
 def test_models_without_both_scores_do_not_count():
-    direct, prepared = table(MODELS, MODELS), table(MODELS, MODELS) + 1
-    prepared[4:, 0] = np.nan
+    direct, trained = table(MODELS, MODELS), table(MODELS, MODELS) + 1
+    trained[4:, 0] = np.nan
     direct[0, 0] = np.nan
-    found = screen_benchmarks(direct, prepared, np.full(2, 2000.0), PUBLISHED)
+    found = screen_benchmarks(direct, trained, np.full(2, 2000.0), PUBLISHED)
     assert list(found.models) == [3, 10] and list(found.unimproved) == [0, 0]
-    alone = screen_benchmarks(direct[:, :1], prepared[:, :1], np.full(1, 2000.0), PUBLISHED)
+    alone = screen_benchmarks(direct[:, :1], trained[:, :1], np.full(1, 2000.0), PUBLISHED)
     assert alone.reasons == ("",) and np.isnan(alone.mean_tau[0]) and alone.others[0] == 0
 
 

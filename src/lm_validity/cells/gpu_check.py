@@ -95,7 +95,7 @@ def _tried(title: str, check: Callable[[], Iterator[Finding]]) -> list[Finding]:
     return found
 
 
-def _judge(check: str, good: bool, detail: str) -> Finding:
+def _judge(check: str, detail: str, *, good: bool) -> Finding:
     return Finding(check, "passed" if good else "failed", detail)
 
 
@@ -203,7 +203,7 @@ def _scores(folder: Path, device: str) -> Iterator[Finding]:
         most = TOLERANCE.get(DTYPES[dtype], HALF_TOLERANCE)
         difference = float((np.abs(here - there) / tokens).max())
         detail = f"largest difference from the CPU {difference:.1e} nats per token, at most {most:.0e}"
-        yield _judge(f"scores in {dtype}", difference <= most, detail)
+        yield _judge(f"scores in {dtype}", detail, good=difference <= most)
         ways = lm.describe_scorer()["exact_ways"]
         shared = {"packed", "cached"} & set(ways)
         detail = f"exact here: {', '.join(ways) or 'none, lm-eval scores'}"
@@ -240,20 +240,22 @@ def _training(folder: Path, device: str) -> Iterator[Finding]:
         here = _train(lm, work / "here", dropout=0.0).step_losses
         difference = _apart(here, _train(_load(folder, "cpu"), work / "there", dropout=0.0).step_losses)
         detail = f"largest difference of a step's loss from the CPU's {difference:.1e}, at most {LOSS:.0e}"
-        yield _judge("training in float32", difference <= LOSS and here[-1] < here[0], detail)
+        yield _judge("training in float32", detail, good=difference <= LOSS and here[-1] < here[0])
         after = lm.base.state_dict()
         same = before.keys() == after.keys() and all(torch.equal(before[key], after[key]) for key in before)
-        yield _judge("base restored", same, "after training the weights are compared with those before, bit by bit")
+        yield _judge(
+            "base restored", "the weights after training are compared with those before, bit by bit", good=same
+        )
         difference = _apart(*_side_by_side(lm, work))
         detail = f"largest difference of an epoch's loss from one rate at a time {difference:.1e}, at most {LOSS:.0e}"
-        yield _judge("rates side by side", difference <= LOSS, detail)
+        yield _judge("rates side by side", detail, good=difference <= LOSS)
         lm = _load(folder, device, "bfloat16")
         plain = _train(lm, work / "plain").step_losses
         spared = _train(lm, work / "spared", gradient_checkpointing=True, micro_batch=2).step_losses
         difference = _apart(spared, plain)
         detail = f"loss {plain[0]:.2f} to {plain[-1]:.2f}; with gradient checkpointing and micro-batches of 2 "
         detail += f"{difference:.1e} from that, at most {HALF_LOSS:.0e}"
-        yield _judge("training in bfloat16", plain[-1] < plain[0] and difference <= HALF_LOSS, detail)
+        yield _judge("training in bfloat16", detail, good=plain[-1] < plain[0] and difference <= HALF_LOSS)
 
 
 def _note_loss(losses: list[float], epoch: Epoch) -> None:
@@ -291,7 +293,7 @@ def _alike(check: str, ours: list[str], theirs: list[str], whose: str) -> Findin
     detail = f"{same} of {len(ours)} are {whose}"
     if len(ours) > same >= len(ours) / 2:
         return Finding(check, "noted", f"{detail}: where two tokens are nearly as likely, rounding decides")
-    return _judge(check, same == len(ours), detail)
+    return _judge(check, detail, good=same == len(ours))
 
 
 def _memory(folder: Path, device: str) -> Iterator[Finding]:
@@ -356,7 +358,7 @@ def _bitsandbytes(folder: Path, device: str) -> Iterator[Finding]:
         ours, theirs = (model(input_ids=tokens).logits.float() for model in (coarse, exact))
     error = float((ours - theirs).norm() / theirs.norm())
     detail = f"nf4 weights change the logits by {error:.2f} of their size, at most {NF4_ERROR}"
-    yield _judge("bitsandbytes", 0 < error <= NF4_ERROR, detail)
+    yield _judge("bitsandbytes", detail, good=0 < error <= NF4_ERROR)
 
 
 def _vllm(folder: Path, device: str) -> Iterator[Finding]:

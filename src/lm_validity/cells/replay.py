@@ -128,7 +128,7 @@ def read_served(path: str, digest: str) -> dict[tuple[object, ...], Served]:
     from lm_validity.tables.schema import REPLAY, read_scores
 
     table = read_scores(path) if str(path).endswith(".parquet") else read_lm_harmony(path)
-    rows = table[table["selected"].fillna(True).astype(bool) & (table["split"].fillna("test") == "test")]
+    rows = table[table["selected"].fillna(value=True).astype(bool) & (table["split"].fillna("test") == "test")]
     found: dict[tuple[object, ...], Served] = {}
     for row in rows.astype(object).where(rows.notna(), None).to_dict("records"):
         seed = None if row["seed"] is None else int(row["seed"])

@@ -73,7 +73,7 @@ class LanguageModel(SharedContextLM):
         scorer: Way = "auto",
         generation_cache: Literal["dynamic", "static"] = "dynamic",
     ):
-        model.requires_grad_(False)
+        model.requires_grad_(requires_grad=False)
         if tokenizer.pad_token is None:
             tokenizer.pad_token = tokenizer.eos_token
         with errors_only("lm_eval.models.huggingface"):  # it warns that arguments that were not given are ignored
@@ -335,7 +335,7 @@ def load_language_model(
         model, tokenizer = _read_folder(folder, tokenizer_folder, str(path), DTYPES[dtype], device)
         if device != "all":
             model.to(device)
-        own = OwnAdapter(model, adapter, model_id or str(path), keep_base) if adapter else None
+        own = OwnAdapter(model, adapter, model_id or str(path), keep=keep_base) if adapter else None
     lm = LanguageModel(
         model,
         tokenizer,

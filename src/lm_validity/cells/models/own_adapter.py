@@ -32,7 +32,7 @@ class OwnAdapter:
     """An adapter in the weights of `model`. `keep`: also a copy on the CPU of the weights that it changes, by which
     `take_off` restores them."""
 
-    def __init__(self, model: PreTrainedModel, folder: str | Path, name: str, keep: bool = False):
+    def __init__(self, model: PreTrainedModel, folder: str | Path, name: str, *, keep: bool = False):
         """Raises CellError where the adapter does not fit the model, or is not the same once it is in the weights."""
         self._before: list[tuple[torch.nn.Module, torch.Tensor]] | None = None
         try:

@@ -34,7 +34,7 @@ ADAPTER_FILES = ("adapter_config.json", "adapter_model.safetensors")
 MODEL_FILES = ("*.json", "*.safetensors", "*.model", "*.txt", "*.jinja", "*.tiktoken")
 
 
-def prefetch_model(model: Model, chat: bool = True, causal: bool = True) -> dict[str, Any]:
+def prefetch_model(model: Model, *, chat: bool = True, causal: bool = True) -> dict[str, Any]:
     """Fetch (or find) a model with its checkpoints; the record that jobs read.
 
     chat: whether instruction-tuned models are asked in their chat template, which must then be there. causal: whether
@@ -57,7 +57,7 @@ def prefetch_model(model: Model, chat: bool = True, causal: bool = True) -> dict
     folder, sha = Path(final["path"]), final["revision"]
     own = Path(final["adapter"]["path"]) if "adapter" in final else None
     weights = folder / (final["subfolder"] or "")
-    configuration = _read_configuration(model, weights, causal)
+    configuration = _read_configuration(model, weights, causal=causal)
     places = [place for place in (own, weights) if place and any(place.glob("tokenizer*"))]
     tokenizer = [*places, folder][0]  # where `load_language_model` takes it from
     template = read_chat_template(tokenizer)
@@ -270,7 +270,7 @@ def _wanted(name: str, folders: tuple[str, ...]) -> bool:
     return f"{folder}/" * bool(folder) in folders and any(Path(file).match(pattern) for pattern in MODEL_FILES)
 
 
-def _read_configuration(model: Model, folder: Path, causal: bool) -> dict[str, Any]:
+def _read_configuration(model: Model, folder: Path, *, causal: bool) -> dict[str, Any]:
     if (folder / "adapter_config.json").is_file() and not (folder / "config.json").is_file():
         raise InputError(
             f"model {model.model!r}: {model.path} is a PEFT adapter, not a model.",

@@ -51,7 +51,8 @@ class VllmAnswers:
                 gpu_memory_utilization=FREE_SHARE * _free_share(gpus),
                 **options,
             )
-        # a RuntimeError (out of memory, an engine that died) is the job's: it ends, and is tried again
+        # vLLM says with any of these, assertions too, that it does not support a model. A RuntimeError (out of memory,
+        # an engine that died) is the job's: it ends, and is tried again
         except (ValueError, NotImplementedError, AssertionError) as error:
             raise CellError(
                 f"{lm.model_id}: vLLM cannot load it ({_first_line(error)}).", "set generation_backend to transformers."

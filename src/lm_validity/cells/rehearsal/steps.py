@@ -129,7 +129,7 @@ def train(
         training = Training(lm, model, examples, settings, position)
         (batch,) = training.batches(1)
         short = [replace(row, token_ids=row.token_ids[:2]) for row in batch]
-        with less_memory(lm.base, settings.gradient_checkpointing), _one_pass():
+        with less_memory(lm.base, layers=settings.gradient_checkpointing), _one_pass():
             training._accumulate(short, 1)
             training.optimizer.step()
             found = {}

@@ -33,8 +33,8 @@ def prefetch_benchmark(row: Benchmark) -> dict[str, Any]:
             f"{where}: output_type {row.output_type!r} in the sheet, {record.output_type!r} in the task.",
             "correct the benchmarks sheet.",
         )
-    _check_direction(where, row, directions[row.metric])
-    task = load_task(record, row.num_fewshot, row.mutual_information)
+    _check_direction(where, row, stated=directions[row.metric])
+    task = load_task(record, row.num_fewshot, mutual_information=row.mutual_information)
     documents = {kind: found for kind in ("train", "validation", "test") if (found := rows(task, kind)) is not None}
     return {
         "record": record.to_json(),
@@ -46,7 +46,7 @@ def prefetch_benchmark(row: Benchmark) -> dict[str, Any]:
     }
 
 
-def _check_direction(where: str, row: Benchmark, stated: bool | None) -> None:
+def _check_direction(where: str, row: Benchmark, *, stated: bool | None) -> None:
     """`stated`: what the task or lm-eval says of the metric. Where neither says anything, the sheet decides."""
     if stated is None:
         log.info(

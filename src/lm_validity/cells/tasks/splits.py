@@ -94,12 +94,12 @@ def make_splits(
     Raises InputError naming task, split, row: empty split, row that cannot be rendered, too much overlap.
     """
     name = task.config.task
-    sources = _sources(task, seed, test_only)
+    sources = _sources(task, seed, test_only=test_only)
     taken: list[_Row] = []
     splits: dict[str, Split] = {}
     for split in ("test",) if test_only else ("test", "validation", "train"):
         chosen = _choose(task, sources.candidates[split], caps[KINDS.index(split)], taken)
-        _check_overlap(name, split, chosen, allow_overlap)
+        _check_overlap(name, split, chosen, allow_overlap=allow_overlap)
         if not chosen.rows:
             raise InputError(f"{name}: the {split} split is empty.", "check the task's data and *_split keys.")
         taken += chosen.rows
@@ -141,7 +141,7 @@ class _Sources(NamedTuple):
     candidates: dict[str, Candidates]
 
 
-def _sources(task: AnyTask, seed: int, test_only: bool) -> _Sources:
+def _sources(task: AnyTask, seed: int, *, test_only: bool) -> _Sources:
     """Which rows may become which split, each in a seeded order.
 
     - test: the documents that lm-eval scores (test, else validation);
@@ -255,7 +255,7 @@ def _rendered(task: AnyTask, candidates: Candidates) -> Iterator[tuple[int, _Row
         yield number, _Row(address_of(docs, kind, number), digest, text, _identity(doc))
 
 
-def _check_overlap(name: str, split: str, chosen: _Chosen, allow_overlap: bool) -> None:
+def _check_overlap(name: str, split: str, chosen: _Chosen, *, allow_overlap: bool) -> None:
     removed = chosen.by_text + chosen.by_id
     if removed > LARGEST_OVERLAP * chosen.examined and not allow_overlap:
         higher = "test" if split == "validation" else "test or validation"

@@ -59,7 +59,7 @@ class Documents:
         return Documents(self.task, self.split, self.addresses[:limit], self.docs[:limit])
 
 
-def load_task(record: TaskRecord, num_fewshot: int = 0, mutual_information: bool = False) -> AnyTask:
+def load_task(record: TaskRecord, num_fewshot: int = 0, *, mutual_information: bool = False) -> AnyTask:
     """Build the lm-eval task of a record from its YAML file and its local or cached data set; of a group, all of them.
 
     num_fewshot: examples before each question, from the documents that the task names for that.

@@ -84,7 +84,7 @@ def finetune(
             diverged = training.run_epoch(len(training.epochs) + 1, validate, stop)
             if diverged:
                 break
-            training.keep_if_best(higher_is_better)
+            training.keep_if_best(higher_is_better=higher_is_better)
             saved.save(training)
             if on_epoch:
                 on_epoch(training.epochs[-1])

@@ -76,7 +76,7 @@ class Training:
         """Train one epoch and validate; the reason where it diverged."""
         losses, weights = [], []
         with (
-            less_memory(self.lm.base, self.settings.gradient_checkpointing),
+            less_memory(self.lm.base, layers=self.settings.gradient_checkpointing),
             self.lm.counters.phase("train"),
         ):
             for batch in self.batches(number):
@@ -105,7 +105,7 @@ class Training:
         self.epochs.append(Epoch(number, mean, score))
         return None
 
-    def keep_if_best(self, higher_is_better: bool) -> None:
+    def keep_if_best(self, *, higher_is_better: bool) -> None:
         """Keep the adapter of the last epoch if it is strictly better than that of every one before."""
         values = [epoch.validation_value for epoch in self.epochs]
         best = values.index(max(values) if higher_is_better else min(values)) + 1
@@ -167,7 +167,7 @@ class Training:
                 rows = batch[start:end]
                 micro = MicroBatch.of(rows, self.lm.tokenizer.pad_token_id, self.lm.device)
                 here.start, (here.count, here.length) = start, micro.inputs.shape
-                loss = token_losses(self.lm.base, micro, self.narrow, self.part).sum() / predicted
+                loss = token_losses(self.lm.base, micro, narrow=self.narrow, part=self.part).sum() / predicted
                 loss.backward()
                 total += loss.detach().to(total.device)
                 counters.training_tokens += sum(len(row.token_ids) for row in rows)

@@ -99,7 +99,7 @@ def add_adapter(
                 block.features[number] = module.in_features
                 module.lora_dropout[name] = dropout
             for part in (module.lora_A, module.lora_B):
-                part[name].requires_grad_(True)
+                part[name].requires_grad_(requires_grad=True)
         if not isinstance(module, ParamWrapper):  # gone with the layer at `unload`
             module.forward = functools.partial(adapted_forward, module, position)
     return model.eval()

@@ -45,7 +45,7 @@ class MicroBatch:
         """`copies`: how often the rows are there, one time behind the other."""
         rows = [*rows] * copies
         parts = (
-            torch.nn.utils.rnn.pad_sequence([row.token_ids for row in rows], True, padding),
+            torch.nn.utils.rnn.pad_sequence([row.token_ids for row in rows], batch_first=True, padding_value=padding),
             torch.cat([torch.full((row.predicted,), number) for number, row in enumerate(rows)]),
             torch.cat([torch.arange(row.first - 1, len(row.token_ids) - 1) for row in rows]),
             torch.cat([row.token_ids[row.first :] for row in rows]),
@@ -53,7 +53,7 @@ class MicroBatch:
         return cls(*(part.to(device, non_blocking=True) for part in parts))
 
 
-def token_losses(base: torch.nn.Module, batch: MicroBatch, narrow: bool, part: int | None) -> torch.Tensor:
+def token_losses(base: torch.nn.Module, batch: MicroBatch, *, narrow: bool, part: int | None) -> torch.Tensor:
     """Cross-entropy in nats of each predicted token, row by row.
 
     narrow: whether the vocabulary can be computed there only. part: positions whose logits may be there at a time, or

@@ -19,7 +19,7 @@ RECOMPUTED = "eager_recomputed"  # what transformers calls this attention
 
 
 @contextlib.contextmanager
-def less_memory(base: torch.nn.Module, layers: bool) -> Iterator[None]:
+def less_memory(base: torch.nn.Module, *, layers: bool) -> Iterator[None]:
     """Inside the block the backward pass computes again what the forward pass did not keep: the same numbers.
 
     layers: every layer of the model keeps its input only. Otherwise eager attention alone, whose matrices grow with the

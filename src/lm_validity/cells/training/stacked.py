@@ -68,7 +68,7 @@ def train_side_by_side(
         model = add_adapter(lm, settings, settings.target_modules, position, also=names[1:])
         stack.callback(model.unload)
         run = _Run(lm, model, position, examples, members, names, seed)
-        run.train(validate, higher_is_better, stop)
+        run.train(validate, higher_is_better=higher_is_better, stop=stop)
         return run.together
 
 
@@ -99,7 +99,7 @@ class _Run:
         self.together = len(members)
         self.micro_batch = min(training.micro_batch for training in self.trainings)
 
-    def train(self, validate: Callable[[], float], higher_is_better: bool, stop: Callable[[], bool]) -> None:
+    def train(self, validate: Callable[[], float], *, higher_is_better: bool, stop: Callable[[], bool]) -> None:
         """Epoch by epoch, those that are furthest behind first, until all are done or diverged."""
         diverged: set[int] = set()
         while True:
@@ -121,7 +121,7 @@ class _Run:
                     diverged.add(number)
                     continue
                 training.micro_batch = self.micro_batch
-                training.keep_if_best(higher_is_better)
+                training.keep_if_best(higher_is_better=higher_is_better)
                 self.states[number].save(training)
                 if member.on_epoch:
                     member.on_epoch(training.epochs[-1])
@@ -133,7 +133,7 @@ class _Run:
         losses, weights = [], []
         first = trainings[0]
         self.position.step = (epoch - 1) * first.steps_per_epoch
-        with less_memory(self.lm.base, first.settings.gradient_checkpointing), self.lm.counters.phase("train"):
+        with less_memory(self.lm.base, layers=first.settings.gradient_checkpointing), self.lm.counters.phase("train"):
             for batch in first.batches(epoch):
                 if stop():
                     raise TrainingStopped(f"{self.lm.model_id}: stopped in epoch {epoch}, epoch {epoch - 1} is saved")
@@ -181,7 +181,7 @@ class _Run:
                 rows = batch[start:end]
                 micro = MicroBatch.of(rows, self.lm.tokenizer.pad_token_id, self.lm.device, copies)
                 here.start, here.count, here.length = start, len(rows), micro.inputs.shape[1]
-                losses = token_losses(self.lm.base, micro, first.narrow, first.part).reshape(copies, -1)
+                losses = token_losses(self.lm.base, micro, narrow=first.narrow, part=first.part).reshape(copies, -1)
                 loss = losses.sum(1) / predicted
                 loss.sum().backward()
                 total += loss.detach().to(total.device)

@@ -237,7 +237,7 @@ class ResidentModel:
     def _unique_weights(self) -> list[torch.Tensor]:
         """What training changes: nothing of the model itself where only an adapter is trained."""
         if self.plan.pretraining.adapter is not None:
-            self.lm.requires_grad_(False)
+            self.lm.requires_grad_(requires_grad=False)
             return []
         found: dict[int, torch.Tensor] = {}
         for model in (self.lm, self.classifier):

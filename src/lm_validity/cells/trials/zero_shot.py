@@ -90,7 +90,10 @@ class ZeroShotTrials:
             self.plan.shuffle,
             settings.micro_batch,
         )
-        with _checkpointing(self.model.lm, settings.gradient_checkpointing), self.model.adapting(seed) as position:
+        with (
+            _checkpointing(self.model.lm, wanted=settings.gradient_checkpointing),
+            self.model.adapting(seed) as position,
+        ):
 
             def make_batch(examples: np.ndarray) -> Batch:
                 ids, attention = padded([sequences[each] for each in examples], self.model.tokenizer.pad_token_id)
@@ -266,7 +269,7 @@ class ZeroShotTrials:
 
 
 @contextmanager
-def _checkpointing(lm: torch.nn.Module, wanted: bool) -> Iterator[None]:
+def _checkpointing(lm: torch.nn.Module, *, wanted: bool) -> Iterator[None]:
     """Recompute activations in the backward pass inside the block."""
     if wanted:
         lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})

@@ -140,10 +140,10 @@ def test_out_of_memory_takes_fewer_rates_then_fewer_rows(llama, world, tmp_path,
     examples, validate = world(llama)
     real = stacked_training.token_losses
 
-    def limited(base, micro, narrow, part):
+    def limited(base, micro, **options):
         if len(micro.inputs) > rows:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return real(base, micro, narrow, part)
+        return real(base, micro, **options)
 
     side_by_side(llama, examples, validate, members(tmp_path / "a"))
     monkeypatch.setattr(stacked_training, "token_losses", limited)
@@ -159,7 +159,7 @@ def test_out_of_memory_at_one_row_of_one_rate_is_the_cells(llama, world, tmp_pat
     """As without rates side by side: it must not end the job, and with it every cell behind."""
     examples, validate = world(llama)
 
-    def never(*arguments):
+    def never(*arguments, **options):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(stacked_training, "token_losses", never)
@@ -211,9 +211,12 @@ def test_without_the_head_narrowed_the_losses_are_the_same(llama, world, tmp_pat
     plain = load_toy(toy_model("llama", tmp_path / "model"), scorer="lm-eval")
     shapes = []
     real = training_loop.token_losses
-    monkeypatch.setattr(
-        training_loop, "token_losses", lambda *arguments: shapes.append(arguments[2]) or real(*arguments)
-    )
+
+    def recorded(*arguments, narrow, part):
+        shapes.append(narrow)
+        return real(*arguments, narrow=narrow, part=part)
+
+    monkeypatch.setattr(training_loop, "token_losses", recorded)
     wide = run(plain, examples, validate, tmp_path / "b")
     assert set(shapes) == {False}
     np.testing.assert_allclose(narrow.step_losses, wide.step_losses, rtol=1e-5, atol=1e-6)

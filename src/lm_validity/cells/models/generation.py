@@ -24,6 +24,7 @@ class StopStrings(transformers.StoppingCriteria):
             self.by_length.setdefault(length, []).append(string)
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor, **_: object) -> torch.BoolTensor:
+        """(rows,): which rows are done, those of earlier tokens included."""
         ends = input_ids[:, self.start :][:, -max(self.by_length, default=1) :].tolist()
         for row, end in enumerate(ends):
             for length, strings in () if self.done[row] else self.by_length.items():
@@ -40,6 +41,7 @@ class WatchLogits(transformers.LogitsProcessor):
         self.broken: torch.Tensor | None = None
 
     def __call__(self, input_ids: torch.LongTensor, scores: torch.FloatTensor) -> torch.FloatTensor:
+        """The logits as they came: only looked at."""
         found = (scores.isnan() | scores.isposinf()).any()
         self.broken = found if self.broken is None else self.broken | found
         return scores

@@ -111,6 +111,7 @@ class LanguageModel(SharedContextLM):
 
     @property
     def has_chat_template(self) -> bool:
+        """Whether the tokenizer came with a chat template."""
         return getattr(self.tokenizer, "chat_template", None) is not None
 
     def _template_answer_start(self) -> str:

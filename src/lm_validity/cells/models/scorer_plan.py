@@ -31,6 +31,7 @@ class Tree:
 
     @classmethod
     def of_context(cls, context: Sequence[int]) -> "Tree":
+        """A tree with the tokens of a context and no branch yet."""
         length = len(context)
         return cls(list(context), list(range(-1, length - 1)), list(range(length)), length)
 

@@ -43,6 +43,7 @@ class Remembered:
         self._mode, self._answer = mode, answer
 
     def __call__(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+        """The result of one operator of torch, made again where its like was answered before."""
         if func.is_view or func in _UNDECLARED:
             return self._view(func, types, args, kwargs)
         try:

@@ -36,6 +36,7 @@ class Use:
 
     @classmethod
     def of(cls, ledger: Ledger) -> "Use":
+        """What the ledger has counted since it was last restarted."""
         in_float32 = sum(count for dtype, count in ledger.flops.items() if dtype.itemsize >= 4)
         return cls(
             ledger.peak_bytes,

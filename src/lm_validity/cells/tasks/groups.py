@@ -107,6 +107,7 @@ class TaskGroup:
 
     @property
     def OUTPUT_TYPE(self) -> str:
+        """The one output type of all members, such as multiple_choice."""
         return next(iter(self.members.values())).OUTPUT_TYPE
 
     @property
@@ -132,12 +133,15 @@ class TaskGroup:
             )
 
     def has_training_docs(self) -> bool:
+        """Whether every member has a train split; `check_alike` refuses a group where only some do."""
         return all(task.has_training_docs() for task in self.members.values())
 
     def has_validation_docs(self) -> bool:
+        """Whether every member has a validation split."""
         return all(task.has_validation_docs() for task in self.members.values())
 
     def has_test_docs(self) -> bool:
+        """Whether every member has a test split."""
         return all(task.has_test_docs() for task in self.members.values())
 
 

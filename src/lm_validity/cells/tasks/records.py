@@ -63,13 +63,16 @@ class TaskRecord:
 
     @property
     def path(self) -> Path:
+        """The task's YAML file on this machine."""
         return root_of(self.include_path) / self.file
 
     @property
     def group_paths(self) -> list[Path]:
+        """The YAML files that declare the groups the task was reached by."""
         return [root_of(include_path) / file for include_path, file in self.group_files]
 
     def to_json(self) -> dict[str, Any]:
+        """The record as JSON stores it; `from_json` reads it back."""
         members = [member.to_json() for member in self.members]
         files = [list(file) for file in self.group_files]
         return {**asdict(self), "metrics": list(self.metrics), "members": members, "group_files": files}
@@ -194,6 +197,7 @@ def build_task(name: str, path: Path) -> Task:
 
 
 def cannot_build(name: str, error: Exception) -> InputError:
+    """The error of a task that lm-eval refused, with what lm-eval raised."""
     return InputError(
         f"{name}: lm-eval cannot build the task ({type(error).__name__}: {first_line(error)}).",
         "check its YAML file and columns; on a machine without network, run the prefetch step first.",

@@ -49,11 +49,13 @@ class Split:
 
     @property
     def digest(self) -> str:
+        """SHA-256 over address and hash of each document, in order: equal where the split is the same."""
         pairs = zip(self.addresses, self.hashes, strict=True)
         lines = "".join(f"{address} {found}\n" for address, found in pairs)
         return hashlib.sha256(lines.encode()).hexdigest()
 
     def to_json(self) -> dict[str, Any]:
+        """The split as JSON stores it, with its digest and the number of its documents."""
         record = asdict(self) | {"digest": self.digest, "documents": len(self.addresses)}
         return record | {"addresses": list(self.addresses), "hashes": list(self.hashes)}
 

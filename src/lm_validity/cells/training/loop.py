@@ -187,4 +187,5 @@ def one_text_must_fit(lm: LanguageModel, examples: Sequence[Example]) -> Abstrac
 
 
 def due(loss: torch.Tensor, steps: int) -> bool:
+    """Whether to look at the loss after this step: on a GPU only now and then, since a look makes the host wait."""
     return loss.device.type == "cpu" or steps % STEPS_BETWEEN_CHECKS == 0

@@ -40,13 +40,16 @@ class AdapterShape(Protocol):
     """What is read of a section of the configuration that has adapters."""
 
     @property
-    def rank(self) -> int: ...
+    def rank(self) -> int:
+        """Rows of the factor A, columns of the factor B."""
 
     @property
-    def alpha(self) -> int: ...
+    def alpha(self) -> int:
+        """What an adapter adds is multiplied by alpha / rank."""
 
     @property
-    def dropout(self) -> float: ...
+    def dropout(self) -> float:
+        """Share of an adapter's inputs that a training step leaves out, from 0 up to but not 1."""
 
 
 def add_adapter(

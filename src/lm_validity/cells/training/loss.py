@@ -21,10 +21,12 @@ class Row:
 
     @property
     def predicted(self) -> int:
+        """Number of tokens that are predicted."""
         return len(self.token_ids) - self.first
 
 
 def row_of(example: Example, loss: str) -> Row:
+    """The row of an example: predicted is its completion for the loss `completion`, else all but the first token."""
     first = max(1, example.completion_start) if loss == "completion" else 1
     return Row(torch.tensor(example.token_ids), first)
 

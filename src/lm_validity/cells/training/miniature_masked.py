@@ -48,6 +48,7 @@ class MaskedSteps:
         self.vocabulary_size = vocabulary_size
 
     def __call__(self, model: PreTrainedModel, optimizer: torch.optim.Optimizer, rows: list[list[int]]) -> float:
+        """One step; its loss in nats per predicted word."""
         words = [[token + MASKED_SHIFT for token in row if token != BEGIN_ID] for row in rows]
         width = max(map(len, words)) + 2
         inputs = torch.tensor([[CLASS_ID, *row, SEPARATOR_ID] + [0] * (width - 2 - len(row)) for row in words])

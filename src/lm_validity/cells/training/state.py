@@ -35,6 +35,7 @@ class SavedState:
         self.path, self.fingerprint = path, fingerprint
 
     def save(self, training: Training) -> None:
+        """Replace the file by the training's state after its last finished epoch."""
         tensors = {f"best.{name}": tensor for name, tensor in training.best_tensors.items()}
         tensors["step_losses"] = torch.tensor(training.step_losses, dtype=torch.float64)
         for name, parameter in training.parameters.items():

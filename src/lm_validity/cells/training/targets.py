@@ -26,10 +26,12 @@ class Adaptable(Protocol):
     """What an adapter is put on, `LanguageModel` for one. model_id: the name that adapters carry."""
 
     @property
-    def base(self) -> PreTrainedModel: ...
+    def base(self) -> PreTrainedModel:
+        """The model whose layers get adapters; it is changed in place."""
 
     @property
-    def model_id(self) -> str: ...
+    def model_id(self) -> str:
+        """The name that adapters carry and that errors give."""
 
 
 @dataclass(frozen=True)

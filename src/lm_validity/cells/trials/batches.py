@@ -51,6 +51,7 @@ class Batch:
         )
 
     def to(self, device: torch.device) -> "Batch":
+        """The batch on a device; the labels are also kept on the host, for `predicted_places`."""
         names = ("input_ids", "attention_mask", "labels", "position_ids", "places")
         present = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
         moved = {name: tensor.to(device, non_blocking=True) for name, tensor in present.items()}

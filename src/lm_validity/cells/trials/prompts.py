@@ -25,6 +25,7 @@ class PromptFormat:
         return f"Your task is to classify a given text as one of these categories:\n{names}\n\n{self.description}\n\n"
 
     def query(self, text: str) -> str:
+        """One text as a prompt quotes it, cut to `characters`."""
         return f"{QUERY} {text[: self.characters]}\n"
 
     def prompt(self, text: str) -> str:

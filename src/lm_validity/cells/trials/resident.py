@@ -38,6 +38,7 @@ class TrialCounters:
     packed_sequences_cut: int = 0
 
     def to_json(self) -> dict[str, int]:
+        """The counts by name."""
         return asdict(self)
 
 
@@ -65,6 +66,7 @@ class FirstToken(torch.nn.Module):
     """In the place of a BERT's pooler: the first token's vector as it is."""
 
     def forward(self, hidden_states: torch.Tensor) -> torch.Tensor:
+        """(texts, tokens, width) -> (texts, width): the vector of each text's first token."""
         return hidden_states[:, 0]
 
 
@@ -113,6 +115,7 @@ class ResidentModel:
 
     @property
     def model_id(self) -> str:
+        """The model's name in the language models sheet, as `lora.add_adapter` asks for it."""
         return self.name
 
     def reset(self) -> None:

@@ -39,6 +39,7 @@ class Choices:
 
     @classmethod
     def of(cls, answers: Sequence[Sequence[int]]) -> "Choices":
+        """From the tokens of each class's answer, in the order of the classes."""
         inputs, owner, place, picks, targets, classes = (list[int]() for _ in range(6))
         for number, tokens in enumerate(answers):
             for position, token in enumerate(tokens):

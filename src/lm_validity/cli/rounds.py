@@ -117,7 +117,6 @@ def add_model(
 def _check_that_it_runs(options: Iterable[str]) -> None:
     """Raises InputError for an option of Snakemake with which it ends well and has computed nothing: a plan would be
     written, or go on, as if it had."""
-    from lm_validity.errors import InputError
 
     for one in options:
         if one in ("--dry-run", "--dryrun", "--unlock") or one.startswith("-n"):

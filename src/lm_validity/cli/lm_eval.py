@@ -15,6 +15,7 @@ def register(app: typer.Typer) -> None:
 
 
 def lm_eval(context: typer.Context) -> None:
+    """Hand the arguments to lm-eval's own command line, after registering the model `lm-validity`."""
     from lm_eval.__main__ import cli_evaluate
 
     import lm_validity.cells.models.scorer  # noqa: F401 (registers the model)

@@ -13,6 +13,7 @@ class PathsOrCommand(TyperGroup):
     """A group whose first argument is a subcommand's name, or else a path for the command `NAME`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # typer's copy of click is private
+        """Put `NAME` before a first argument that is neither a subcommand nor a call for help."""
         if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
             args = [NAME, *args]
         return super().parse_args(ctx, args)

@@ -45,6 +45,8 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def be_consistent(self) -> Self:
+        """Refuses packing outside zero_shot, and packing with a planted leak, since packed texts carry no labels. Of
+        `subsamples` given by size, refuses an unknown size (a typing mistake) and a size left without a number."""
         if self.packing and self.method != "zero_shot":
             raise ValueError("packing is for method zero_shot")
         if self.packing and self.planted_leak:
@@ -196,6 +198,8 @@ class BiasSettings(Section):
 
     @model_validator(mode="after")
     def stop_by_a_plan(self) -> Self:
+        """Refuses a half-width without a plan and the reverse: the plan holds the further batches. Refuses both with
+        `subsamples_a_cell: all`, to which no batch could be added."""
         if (self.plan is None) != (self.stop_at_half_width is None):
             raise ValueError("stop_at_half_width and plan go together: give the width, and the sheet to write")
         if self.plan is not None and self.subsamples_a_cell == "all":
@@ -205,6 +209,8 @@ class BiasSettings(Section):
     @field_validator("experiments")
     @classmethod
     def name_experiments(cls, experiments: dict[str, Experiment]) -> dict[str, Experiment]:
+        """Refuses a name that does not begin with a letter or digit, or that has characters other than these, `_` and
+        `-`: a dot would split the cell's name."""
         import re
 
         for name in experiments:

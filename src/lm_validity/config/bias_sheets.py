@@ -65,6 +65,8 @@ class Task(SheetRow):
 
     @model_validator(mode="after")
     def name_each_class_once(self) -> Self:
+        """Refuses fewer than two class names, a repeated name, and a number of `labels` other than that of the classes:
+        each label stands for one class."""
         if len(self.class_names) < 2 or len(set(self.class_names)) < len(self.class_names):
             raise ValueError("class_names must be two or more different names, separated by |")
         if self.labels and len(self.labels) != len(self.class_names):

@@ -46,6 +46,7 @@ class OneFinetune(Section):
     @field_validator("early_stop")
     @classmethod
     def train_as_published(cls, early_stop: int | None, info: ValidationInfo) -> int | None:
+        """Refuses an early stop with target_modules `paper`, which trains all epochs as published."""
         if early_stop and info.data.get("target_modules") == "paper":
             raise bad_value("target_modules: paper trains every epoch as published", "set early_stop to false.")
         return early_stop

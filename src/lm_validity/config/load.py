@@ -40,6 +40,7 @@ class Run:
 
     @property
     def name(self) -> str:
+        """The configured name, which is also that of the run's folder."""
         return self.configuration.name
 
     @property
@@ -63,6 +64,7 @@ class Run:
 
     @property
     def results(self) -> Path:
+        """The folder of everything that the run makes: the run's name below the configured `results`."""
         return Path(self.configuration.results) / self.name
 
 

@@ -46,6 +46,8 @@ class MiniatureSettings(Section):
 
     @model_validator(mode="after")
     def leave_room_for_prose(self) -> Self:
+        """Refuses shares of grammar and formats that add up to 1 or more: only prose states the facts that are
+        tested."""
         if self.grammar_share + self.format_share >= 1:
             raise ValueError("grammar_share and format_share leave no room for prose")
         return self

@@ -51,12 +51,16 @@ class MiniatureModel(SheetRow):
 
     @model_validator(mode="after")
     def keep_masked_models_to_the_bias_study(self) -> Self:
+        """Refuses a bert in any other study, and a bert with checkpoints: only the bias study takes masked models, and
+        only their final weights."""
         if self.architecture == "bert" and (self.studies != "bias" or self.checkpoint_every):
             raise ValueError("a bert is for the bias study only: studies must be bias, without checkpoints")
         return self
 
     @model_validator(mode="after")
     def divide_evenly(self) -> Self:
+        """Refuses a width that does not give every head an even number of dimensions, and steps that are no multiple of
+        `checkpoint_every`."""
         if self.hidden_size % (2 * self.heads):
             raise ValueError(f"hidden_size must be a multiple of {2 * self.heads} for {self.heads} heads")
         if self.checkpoint_every and self.steps % self.checkpoint_every:

@@ -95,6 +95,7 @@ class Evaluation(Section):
 
     @model_validator(mode="after")
     def have_a_gpu_for_vllm(self) -> Self:
+        """Refuses vLLM on the CPU, since it needs a GPU, and on any GPU but the first, the only one it writes on."""
         if self.generation_backend == "vllm" and self.device == "cpu":
             raise ValueError("generation_backend vllm needs a GPU, and device is cpu: set one of them otherwise")
         if self.generation_backend == "vllm" and self.device.startswith("cuda:") and self.device != "cuda:0":
@@ -269,6 +270,7 @@ class SizeClass(Section):
 
     @model_validator(mode="after")
     def have_memory_on_gpus(self) -> Self:
+        """Refuses GPUs of 0 GB: whether a model fits them could not be checked."""
         if self.gpu and not self.gpu_memory_gb:
             raise ValueError("gpu_memory_gb is 0, and the class has GPUs: give their memory, or set gpu to 0")
         return self
@@ -295,6 +297,7 @@ class BatchRampSettings(Section):
     final_batch: Positive = Field(description="Sequences per iteration after the last phase.")
 
     def as_ramp(self) -> BatchRamp:
+        """The settings as a `BatchRamp`, which turns iterations into tokens."""
         return BatchRamp(self.sequence_length, self.ramp_batches, self.ramp_sequences, self.final_batch)
 
 
@@ -366,6 +369,8 @@ class Configuration(Section):
 
     @model_validator(mode="after")
     def have_what_the_studies_need(self) -> Self:
+        """Refuses a study without its sheets or section, a plan or stages without their study, and a replay with the
+        miniature or the bias study: a replay serves scores and trains nothing."""
         if set(self.studies) & {"agreement", "signal"}:
             for key in ("models", "benchmarks"):
                 if getattr(self, key) is None:

@@ -157,6 +157,8 @@ class Model(ModelFacts):
     @field_validator("batch_ramp")
     @classmethod
     def know_the_ramp(cls, name: str, info: ValidationInfo) -> str:
+        """Refuses a ramp that is not in the configuration's `batch_ramps`: its iterations could not become tokens.
+        Where no ramps are given to compare with, any name passes."""
         ramps = (info.context or {}).get("batch_ramps")
         if ramps is not None and name not in ramps:
             raise bad_value(
@@ -212,6 +214,7 @@ class BenchmarkFacts(SheetRow):
     @model_validator(mode="before")
     @classmethod
     def know_a_corpus(cls, row: dict[str, Any]) -> dict[str, Any]:
+        """Fills in the metric, type and direction of a corpus; what the row says comes first. Refuses nothing."""
         corpus = {"metric": "bits_per_byte", "output_type": "loglikelihood_rolling", "higher_is_better": False}
         return corpus | row if row.get("corpus") else row
 
@@ -257,6 +260,7 @@ class Benchmark(BenchmarkFacts):
     @field_validator("num_fewshot")
     @classmethod
     def have_questions(cls, count: int, info: ValidationInfo) -> int:
+        """Refuses few-shot examples for a perplexity corpus, which asks no questions."""
         if count and info.data.get("output_type") == "loglikelihood_rolling":
             raise bad_value("a perplexity corpus has no examples", "leave it empty.")
         return count
@@ -264,6 +268,8 @@ class Benchmark(BenchmarkFacts):
     @field_validator("mutual_information")
     @classmethod
     def have_choices(cls, wanted: bool, info: ValidationInfo) -> bool:
+        """Refuses mutual information for an output type without choices, which are what it scores without the
+        question."""
         output_type = info.data.get("output_type", "multiple_choice")
         if wanted and output_type != "multiple_choice":
             raise bad_value(f"{output_type} has no choices", "leave it empty.")

@@ -22,6 +22,7 @@ class SignalStages(Section):
 
     @model_validator(mode="after")
     def be_apart(self) -> Self:
+        """Refuses `says_nothing` at or above `says_something`: no benchmark could be undecided between them."""
         if not self.says_nothing < self.says_something:
             raise ValueError("says_nothing must be below says_something: between them a benchmark is undecided")
         return self

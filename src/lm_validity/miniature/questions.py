@@ -31,6 +31,7 @@ class Question:
 
     @property
     def answer(self) -> str:
+        """The right choice."""
         return self.choices[self.gold]
 
     @property

@@ -35,6 +35,7 @@ class Benchmark:
 
     @property
     def task(self) -> str:
+        """Its name among lm-eval's tasks; the prefix keeps it apart from lm-eval's own."""
         return f"miniature_{self.name}"
 
     @property

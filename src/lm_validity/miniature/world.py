@@ -33,6 +33,7 @@ class World:
 
     @property
     def entities(self) -> list[str]:
+        """The names of all entities, group by group."""
         return list(self.facts)
 
     def family_formats(self, family: str) -> tuple[str, ...]:

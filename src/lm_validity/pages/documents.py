@@ -8,12 +8,16 @@ Value = bool | int | float | str | None  # of a cell: what sorting and the CSV d
 
 
 class FindingDocument(TypedDict):
+    """`basis`: what the sentence rests on and what is missing. `alarm`: the page shows it in red."""
+
     sentence: str
     basis: str
     alarm: bool
 
 
 class FigureDocument(TypedDict):
+    """`spec`: Vega-Lite. `wide`: it takes a row of its own. `min_width`: in pixels; narrower screens scroll it."""
+
     name: str
     title: str
     caption: str
@@ -45,6 +49,8 @@ class TableDocument(TypedDict):
 
 
 class SectionDocument(TypedDict):
+    """`finding`: the sentence that its figures show, or "". Figures that would show no value are left out."""
+
     title: str
     finding: str
     explanation: str

@@ -60,6 +60,7 @@ class BenchmarkCell(NamedTuple):
 
     @property
     def subject(self) -> str:
+        """The benchmark."""
         return self.benchmark
 
 

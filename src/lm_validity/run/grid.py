@@ -34,6 +34,7 @@ class Grid(Participants):
         return found
 
     def job(self, rule: str, model: str, batch: str) -> Job[Cell]:
+        """The job of that rule, model and batch. Raises KeyError where the run has none."""
         return self.jobs[rule, model, batch]
 
     @cached_property

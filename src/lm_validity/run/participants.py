@@ -22,17 +22,21 @@ class Participants:
         self.configuration = run.configuration
 
     def takes_part(self, row: Model | Benchmark, study: str) -> bool:
+        """Whether the run has the study and the row is in it."""
         return study in self.configuration.studies and study in row.studies
 
     @cached_property
     def agreement_models(self) -> list[Model]:
+        """Rows of the agreement study's models, in the sheet's order; none where the run lacks the study."""
         return [model for model in self.run.models.values() if self.takes_part(model, "agreement")]
 
     @cached_property
     def signal_models(self) -> list[Model]:
+        """Rows of the signal study's models, in the sheet's order; none where the run lacks the study."""
         return [model for model in self.run.models.values() if self.takes_part(model, "signal")]
 
     def benchmarks(self, study: str) -> tuple[str, ...]:
+        """Ids of a study's benchmarks, in the sheet's order, without other wordings (`variants`)."""
         rows = self.run.benchmarks.values()
         return tuple(row.benchmark for row in rows if self.takes_part(row, study) and not row.variant_of)
 
@@ -49,10 +53,12 @@ class Participants:
 
     @cached_property
     def used_models(self) -> list[str]:
+        """Ids of the models that any study of the run uses, in the sheet's order."""
         return [row.model for row in self.run.models.values() if any(self.takes_part(row, s) for s in row.studies)]
 
     @cached_property
     def used_benchmarks(self) -> list[str]:
+        """Ids of the benchmarks and variants that any study of the run uses, in the sheet's order."""
         rows = self.run.benchmarks.values()
         used = (row for row in rows if not row.variant_of or row.benchmark in self.variants)
         return [row.benchmark for row in used if any(self.takes_part(row, study) for study in row.studies)]

@@ -140,6 +140,7 @@ def needed_gb(peak: float) -> float:
 
 
 def rehearsal_path(run: Run, question: Question) -> Path:
+    """The file of the answer to a question, whether or not it exists."""
     return run.results / "rehearsal" / f"{question.key}.json"
 
 
@@ -204,6 +205,7 @@ def _least_gb(found: Rehearsal, *, checkpointing: bool) -> float:
 
 
 def total_gb(one: SizeClass) -> float:
+    """Memory in GB of all GPUs of a job together; 0 where the size class has none."""
     return one.gpu * one.gpu_memory_gb
 
 

@@ -48,6 +48,7 @@ class Store:
         return Place(cell, recipe, f"{label(cell)}--{recipe_hash(recipe)}")
 
     def path(self, place: Place[Cell] | str) -> Path:
+        """A cell's folder, whether or not it exists. A string is that folder relative to the root."""
         return self.root / (place if isinstance(place, str) else place.folder)
 
     def has(self, place: Place[Cell] | str) -> bool:

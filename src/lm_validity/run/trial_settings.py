@@ -31,6 +31,7 @@ class TrialCell(NamedTuple):
 
     @property
     def subject(self) -> str:
+        """The task."""
         return self.task
 
     @property

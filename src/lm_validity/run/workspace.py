@@ -34,24 +34,38 @@ class Workspace:
         return self.run.results / "work"
 
     def model_record(self, model: str) -> dict[str, Any]:
+        """What `prefetch-model` wrote about a model; `prefetch_model` lists the keys.
+
+        Raises InputError where the file is missing, is not JSON, or was made with another `replay` setting. So do the
+        other records.
+        """
         return self._read(f"prefetch/models/{model}.json", f"lm-validity prefetch-model --model {model}")
 
     def task_record(self, benchmark: str) -> dict[str, Any]:
+        """What `prefetch-benchmark` wrote about a benchmark: its lm-eval task, and digests of what determines its
+        numbers."""
         return self._read(
             f"prefetch/benchmarks/{benchmark}.json", f"lm-validity prefetch-benchmark --benchmark {benchmark}"
         )
 
     def language_model_record(self, language_model: str) -> dict[str, Any]:
+        """What `prefetch-language-model` wrote about a model of the bias study; the keys are those of
+        `model_record`."""
         command = f"lm-validity prefetch-language-model --language-model {language_model}"
         return self._read(f"prefetch/language_models/{language_model}.json", command)
 
     def trial_task_record(self, task: str) -> dict[str, Any]:
+        """What `prefetch-task` wrote about a task of the bias study; the task's texts are in a parquet file beside
+        it."""
         return self._read(f"prefetch/tasks/{task}.json", f"lm-validity prefetch-task --task {task}")
 
     def split_path(self, benchmark: str, split: str) -> Path:
+        """The file of a benchmark's split (train, validation or test), whether or not it exists."""
         return self.run.results / "splits" / benchmark / f"{split}.json"
 
     def split_digest(self, benchmark: str, split: str) -> str:
+        """sha256 over the addresses and the rendered texts of a split's documents. Raises InputError as
+        `model_record`."""
         record = self._read(f"splits/{benchmark}/{split}.json", f"lm-validity split-benchmark --benchmark {benchmark}")
         digest: str = record["digest"]
         return digest

@@ -59,14 +59,17 @@ class OwnTask:
 
     @property
     def results(self) -> Path:
+        """Results of the task's run: `<run>-<benchmark>`, beside those of the configured run."""
         return _results(self.base, self.name)
 
     @property
     def folder(self) -> Path:
+        """The folder of the run's configuration, sheets, plan and tables."""
         return self.results / "card"
 
     @property
     def configfile(self) -> Path:
+        """The configuration of the task's run, which `write_run` makes."""
         return self.folder / "configuration.json"
 
     @property

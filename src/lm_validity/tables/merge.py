@@ -36,6 +36,7 @@ class Missing(NamedTuple):
     reason: str
 
     def describe(self) -> str:
+        """`rule model cell: reason`, as errors and lists of missing cells have it."""
         return f"{self.cell.rule} {self.cell.model} {self.cell.name}: {self.reason}"
 
 

@@ -31,6 +31,7 @@ class BenchmarkRule(Rule[BenchmarkCell, Model]):
         return ()
 
     def data_files(self, run: Run, job: Job[BenchmarkCell]) -> list[str]:
+        """The file of each split whose documents a cell of the job reads, once each."""
         folder = f"{run.results}/splits"
         found = {f"{folder}/{cell.benchmark}/{split}.json": None for cell in job.cells for split in self.splits(cell)}
         return list(found)
@@ -40,6 +41,7 @@ class BenchmarkRule(Rule[BenchmarkCell, Model]):
         return of_size.evaluate_minutes * (GENERATION if output_type == "generate_until" else 1)
 
     def minutes(self, run: Run, job: Job[BenchmarkCell], attempt: int = 1) -> int:
+        """The sum of `asked_minutes` over its cells, times the attempt; at least LEAST_MINUTES."""
         of_size = self.size_class(run, job.model)
         asked = sum(self.asked_minutes(of_size, run.benchmarks[cell.benchmark].output_type) for cell in job.cells)
         return max(LEAST_MINUTES, int(asked * attempt))
@@ -52,12 +54,16 @@ class BenchmarkRule(Rule[BenchmarkCell, Model]):
     # ---- settings -----------------------------------------------------------------------------------------------
 
     def settings_key(self, run: Run, job: Job[BenchmarkCell]) -> tuple[object, ...]:
+        """(dtype, document_bos, the cells without rule and model); where a job has several models, its cells keep
+        theirs."""
         # without the model: most models share what can differ by it
         several = models_of(job)[1:]
         cells = tuple(cell[1 if several else 2 :] for cell in job.cells)
         return (self.row(run, job.model).dtype, document_bos(run, job.model), cells)
 
     def settings(self, run: Run, job: Job[BenchmarkCell]) -> str:
+        """Words `key=value`: which cells they are and `job_settings`, then what all benchmarks have in common, then
+        what each has of its own as `benchmark.key=value`, or its bare name."""
         # which cells: a list in the configuration may grow while the batch keeps its name
         words = [f"models={','.join(models_of(job))}"] if models_of(job)[1:] else []
         for name in ("checkpoint", "learning_rate", "seed", "split"):
@@ -121,6 +127,7 @@ class ScoringRule(BenchmarkRule):
         """The split whose documents are scored."""
 
     def splits(self, cell: BenchmarkCell) -> tuple[str, ...]:
+        """Only the split that is scored."""
         return (self.scored_split(cell),)
 
     @abstractmethod
@@ -135,17 +142,22 @@ class ScoringRule(BenchmarkRule):
         return generated and on_test and run.configuration.evaluation.generation_backend == "vllm"
 
     def seconds(self, work: Work, cell: BenchmarkCell) -> float:
+        """Expected seconds of scoring the split, without those of loading the model."""
         return work.scoring_seconds(self.row(work.run, cell.model), cell.benchmark, self.scored_split(cell))
 
     def operations(self, work: Work, cell: BenchmarkCell) -> float:
+        """Floating-point operations of scoring the split."""
         return work.scoring_operations(self.row(work.run, cell.model), cell.benchmark, self.scored_split(cell))
 
     def stored_bytes(self, work: Work, cell: BenchmarkCell) -> float:
+        """Bytes of an item's row for every document of the split, and of the cell's small files."""
         return ITEM_BYTES * work.documents(cell.benchmark, self.scored_split(cell)) + RECORD_BYTES
 
     def counted_tokens(
         self, work: Work, cell: BenchmarkCell, sidecar: Mapping[str, Any]
     ) -> tuple[tuple[str, str], float] | None:
+        """Tokens of the forward passes, padding left out, per document of the split; None where the sidecar counts
+        none."""
         tokens = (sidecar.get("counters") or {}).get("forward_tokens")
         documents = work.documents(cell.benchmark, self.scored_split(cell))
         return (("scored", cell.benchmark), tokens / documents) if tokens else None

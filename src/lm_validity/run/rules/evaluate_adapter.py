@@ -25,19 +25,25 @@ class EvaluateAdapter(ScoringRule):
     protocol = "train_before_test"
 
     def jobs(self, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
+        """One for each model, round of the plan, group of benchmarks and seed, as those of `select_adapter`."""
         return jobs_by_seed(self, plan)
 
     def model_records(self, run: Run, job: Job[BenchmarkCell]) -> list[str]:
+        """No record: the manifests that the job reads stand on it already."""
         return []
 
     def scored_split(self, cell: BenchmarkCell) -> str:
+        """Always test."""
         return "test"
 
     def scored_prompt(self, workspace: "Workspace", cell: BenchmarkCell) -> Prompt:
+        """The prompt that the selection chose. Raises as `Workspace.selection` where there is none."""
         prompt: Prompt = workspace.selection(cell)["prompt"]
         return prompt
 
     def stands_on(self, plan: Participants, cell: BenchmarkCell) -> list[BenchmarkCell]:
+        """The selection, and the direct test scores with every prompt, of which one is the result where no adapter was
+        better."""
         prompts = plan.prompts(cell.model, cell.benchmark)
         direct = [EVALUATE_MODEL.cell(cell.model, cell.benchmark, "final", prompt, "test") for prompt in prompts]
         return [cell._replace(rule=SELECT_ADAPTER.name), *direct]

@@ -33,6 +33,8 @@ class EvaluateModel(ScoringRule):
         return BenchmarkCell(self.name, model, benchmark, checkpoint, prompt, split=split)
 
     def jobs(self, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
+        """Jobs by round of the signal study's plan, group of benchmarks, group of checkpoints and prompt. Models with
+        adapters on one base share jobs, which load the base once."""
         agreement = {model.model for model in plan.agreement_models}
         signal = {model.model for model in plan.signal_models}
         for models in _sharing_a_load(plan.run, agreement | signal):
@@ -101,15 +103,21 @@ class EvaluateModel(ScoringRule):
                         yield Job(self.name, cells[0].model, batch, cells)
 
     def part(self, cell: BenchmarkCell) -> str:
+        """`.validation` or `.test`, by the cell's split: what is chosen on validation reads no manifest of test
+        scores."""
         return f".{cell.split}"
 
     def scored_split(self, cell: BenchmarkCell) -> str:
+        """The split that the cell names."""
         return given(cell.split)
 
     def scored_prompt(self, workspace: "Workspace", cell: BenchmarkCell) -> Prompt:
+        """The prompt that the cell names."""
         return given(cell.prompt)
 
     def recipe(self, workspace: "Workspace", cell: BenchmarkCell) -> dict[str, Any]:
+        """How documents are scored, with the digests of the checkpoint and of the split. Raises InputError where the
+        model's prefetch record lacks the checkpoint."""
         checkpoint = workspace.model_record(cell.model)["checkpoints"].get(given(cell.checkpoint))
         if checkpoint is None:
             raise InputError(

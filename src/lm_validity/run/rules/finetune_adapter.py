@@ -27,6 +27,7 @@ class FinetuneAdapter(BenchmarkRule):
     protocol = "train_before_test"
 
     def jobs(self, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
+        """One for each model, round of the plan, group of benchmarks, prompt, group of learning rates and seed."""
         for model in plan.agreement_models:
             for end, benchmarks in plan.rounds(model.model):
                 yield from self._jobs_of(plan, model, benchmarks, end)
@@ -59,6 +60,7 @@ class FinetuneAdapter(BenchmarkRule):
         return BenchmarkCell(self.name, model, benchmark, None, prompt, learning_rate, seed)
 
     def splits(self, cell: BenchmarkCell) -> tuple[str, ...]:
+        """`train` to learn from and `validation` to score after each epoch; never test."""
         return ("train", "validation")
 
     def side_by_side(self, run: Run, job: Job[BenchmarkCell]) -> list[list[BenchmarkCell]]:
@@ -79,9 +81,12 @@ class FinetuneAdapter(BenchmarkRule):
         return {"metric": row.metric, "higher_is_better": row.higher_is_better, **settings}
 
     def cell_settings(self, run: Run, cell: BenchmarkCell) -> dict[str, Any]:
+        """Those of scoring on validation, and those of training."""
         return super().cell_settings(run, cell) | self.training_settings(run, cell.benchmark)
 
     def recipe(self, workspace: "Workspace", cell: BenchmarkCell) -> dict[str, Any]:
+        """How validation is scored, how training goes, the digests of the model and of both splits, and the cell's
+        learning rate and seed."""
         model, settings = workspace.model_record(cell.model), self.training_settings(workspace.run, cell.benchmark)
         if settings["target_modules"] == "all-linear" and "all_linear" in model:
             settings["all_linear"] = model["all_linear"]  # before, experts without adapters: other cells
@@ -101,6 +106,7 @@ class FinetuneAdapter(BenchmarkRule):
     # ---- what it costs ------------------------------------------------------------------------------------------
 
     def asked_minutes(self, of_size: SizeClass, output_type: str) -> float:
+        """Minutes of one fine-tune with its validations, the same for every output type."""
         return of_size.finetune_minutes
 
     def _epoch_operations(self, work: Work, cell: BenchmarkCell) -> float:
@@ -109,21 +115,26 @@ class FinetuneAdapter(BenchmarkRule):
         return 4 * parameters * documents * work.tokens("trained", cell.benchmark)
 
     def operations(self, work: Work, cell: BenchmarkCell) -> float:
+        """Floating-point operations of training and validation in every epoch; an early stop is not foreseen."""
         validation = work.scoring_operations(self.row(work.run, cell.model), cell.benchmark, "validation")
         return work.run.configuration.finetuning.epochs * (self._epoch_operations(work, cell) + validation)
 
     def seconds(self, work: Work, cell: BenchmarkCell) -> float:
+        """Expected seconds of training and validation in every epoch; an early stop is not foreseen."""
         settings, documents = work.run.configuration.finetuning, work.documents(cell.benchmark, "train")
         row, steps = self.row(work.run, cell.model), -(-documents // settings.effective_batch)
         epoch = work.computing_seconds(row, self._epoch_operations(work, cell), passes=0, steps=steps)
         return settings.epochs * (epoch + work.scoring_seconds(row, cell.benchmark, "validation"))
 
     def stored_bytes(self, work: Work, cell: BenchmarkCell) -> float:
+        """Bytes of the adapter and of the cell's small files."""
         return work.adapter_bytes(self.row(work.run, cell.model)) + RECORD_BYTES
 
     def counted_tokens(
         self, work: Work, cell: BenchmarkCell, sidecar: Mapping[str, Any]
     ) -> tuple[tuple[str, str], float] | None:
+        """Tokens trained, padding left out, per document and epoch. None where the sidecar counts none, and where
+        epochs were taken over from a killed attempt, whose tokens are in no sidecar."""
         tokens = (sidecar.get("counters") or {}).get("training_tokens")
         epochs = sidecar.get("epochs", work.run.configuration.finetuning.epochs)  # fewer where it stopped early
         seen = work.documents(cell.benchmark, "train") * epochs

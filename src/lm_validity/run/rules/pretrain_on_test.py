@@ -33,6 +33,8 @@ class PretrainOnTest(Rule[TrialCell, LanguageModel]):
     # ---- jobs and files -----------------------------------------------------------------------------------------
 
     def jobs(self, plan: Participants) -> Iterator[Job[TrialCell]]:
+        """For each language model and round of the plan, its batches of subsamples, as many per job as
+        `batching.pretrain_on_test.cells` says."""
         size = plan.configuration.batching.pretrain_on_test.cells
         for model in plan.run.language_models:
             rounds: dict[int, list[TrialCell]] = {}
@@ -75,6 +77,8 @@ class PretrainOnTest(Rule[TrialCell, LanguageModel]):
     # ---- what determines the numbers ----------------------------------------------------------------------------
 
     def settings(self, run: Run, job: Job[TrialCell]) -> str:
+        """`names={values}` for each set of values (JSON) that cells share, with the names of these cells. What the job
+        and the names say is left out, and so is what changes memory or time only."""
         names: dict[str, list[str]] = {}
         for cell in job.cells:
             values = plan_values(run, cell)
@@ -86,6 +90,8 @@ class PretrainOnTest(Rule[TrialCell, LanguageModel]):
         return " ".join(f"{','.join(of)}={settings}" for settings, of in names.items())
 
     def recipe(self, workspace: "Workspace", cell: TrialCell) -> dict[str, Any]:
+        """The plan of the cell's trials, its range of subsamples, and how dropout masks are drawn where an adapter is
+        trained."""
         from lm_validity.run.trial_plans import make_plan
 
         settings = {"subsamples": [cell.first, cell.last]}
@@ -115,6 +121,7 @@ class PretrainOnTest(Rule[TrialCell, LanguageModel]):
         return cell.count * work.computing_seconds(row, operations, passes=3, steps=steps)
 
     def stored_bytes(self, work: Work, cell: TrialCell) -> float:
+        """Bytes of the rows of n predicted texts in three arms for every subsample, and of the cell's small files."""
         return TEXT_BYTES * cell.n * 3 * cell.count + RECORD_BYTES
 
     # ---- what jobs share ----------------------------------------------------------------------------------------
@@ -124,6 +131,7 @@ class PretrainOnTest(Rule[TrialCell, LanguageModel]):
         return work / self.name / f"base_arms_v{self.recipe_version}"
 
     def shared_work(self, work: Path) -> Iterable[Path]:
+        """The folders of base arms, those of earlier recipe versions among them."""
         return (work / self.name).glob("base_arms_*")
 
 

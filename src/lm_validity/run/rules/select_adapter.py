@@ -23,12 +23,15 @@ class SelectAdapter(BenchmarkRule):
     on_login_node = True
 
     def jobs(self, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
+        """One for each model, round of the plan, group of benchmarks and seed."""
         return jobs_by_seed(self, plan)
 
     def model_records(self, run: Run, job: Job[BenchmarkCell]) -> list[str]:
+        """No record: the manifests of the scores that it compares stand on it already."""
         return []
 
     def job_settings(self, run: Run) -> list[str]:
+        """The learning rates that it chooses from, so that it chooses again when the list changes."""
         return [f"candidates={','.join(run.configuration.finetuning.learning_rates)}"]
 
     def candidates(self, plan: Participants, cell: BenchmarkCell) -> list[BenchmarkCell]:
@@ -40,6 +43,7 @@ class SelectAdapter(BenchmarkRule):
         ]
 
     def stands_on(self, plan: Participants, cell: BenchmarkCell) -> list[BenchmarkCell]:
+        """The direct scores on validation with every prompt, and every candidate."""
         return SELECT_PROMPT.stands_on(plan, cell) + self.candidates(plan, cell)
 
     def choice(self, cell: BenchmarkCell, content: Mapping[str, Any]) -> BenchmarkCell | None:

@@ -35,6 +35,7 @@ class SelectPrompt(BenchmarkRule):
         return self.cell(score.model, score.benchmark) if chosen else None
 
     def jobs(self, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
+        """One for each model and group of benchmarks, planned or not, in which there is something to choose."""
         # direct scores are taken of every benchmark, planned or not
         benchmarks = plan.benchmarks("agreement")
         for model in plan.agreement_models:
@@ -45,6 +46,7 @@ class SelectPrompt(BenchmarkRule):
                     yield Job(self.name, model.model, group.name, cells)
 
     def model_records(self, run: Run, job: Job[BenchmarkCell]) -> list[str]:
+        """No record: the manifests of the scores that it compares stand on it already."""
         return []
 
     def stands_on(self, plan: Participants, cell: BenchmarkCell) -> list[BenchmarkCell]:

@@ -30,15 +30,18 @@ class Value:
 
     @property
     def key(self) -> str:
+        """`quantity.protocol`, or the quantity alone where it has no protocol. A card has each key once."""
         return self.quantity.name if self.protocol is None else f"{self.quantity.name}.{self.protocol}"
 
     @property
     def label(self) -> str:
+        """What a person calls the quantity, with the protocol in words where it has one."""
         words = "" if self.protocol is None else f", {UNDER[self.protocol]}"
         return self.quantity.label + words
 
     @property
     def is_measured(self) -> bool:
+        """Whether there is an estimate; where there is none, `reason` says why."""
         return self.estimate is not None
 
     @property
@@ -48,6 +51,7 @@ class Value:
         return float(self.estimate)
 
     def to_json(self) -> dict[str, Any]:
+        """Its entry in card.json: an empty text is null, and `missing` is null where it is measured."""
         missing = None if self.is_measured else {"reason": self.reason, "command": self.command or None}
         return {
             "label": self.label,
@@ -81,13 +85,16 @@ class Statement:
 
     @property
     def words(self) -> str:
+        """The stem and the rest as one clause; "" where nothing is decided."""
         return f"{self.stem} {self.rest}".strip()
 
     @property
     def is_decided(self) -> bool:
+        """Whether the outcome is yes, no or partly; else it is not known or not measured."""
         return self.outcome in (YES, NO, PARTLY)
 
     def to_json(self) -> dict[str, Any]:
+        """Its entry in card.json; `values` are the keys of the values that it rests on."""
         return {name: getattr(self, name) for name in ("rule", "subject", "outcome", "words")} | {
             "thresholds": dict(self.thresholds),
             "values": list(self.values),
@@ -123,6 +130,8 @@ class Verdict:
         return [one.subject for one in self.statements if one.outcome == outcome]
 
     def to_json(self) -> dict[str, Any]:
+        """Its entry in card.json: the sentence, the subjects that are not known or not measured, and every
+        statement."""
         return {
             "sentence": self.sentence,
             "not_known": self.subjects(NOT_KNOWN),
@@ -153,6 +162,7 @@ class Card:
         return found
 
     def to_json(self) -> dict[str, Any]:
+        """What card.json holds; `format` is the version of its layout."""
         return {
             "format": FORMAT,
             "benchmark": self.benchmark,

@@ -193,6 +193,7 @@ class SignificanceSummary:
 
     @property
     def by_protocol(self) -> dict[str, SignificanceTau]:
+        """Protocol -> its agreement; `direct` comes first."""
         return {"direct": self.direct, "train_before_test": self.train_before_test}
 
 

@@ -40,7 +40,8 @@ class OfExperiment(Protocol):
     """A row of one experiment."""
 
     @property
-    def experiment(self) -> str: ...
+    def experiment(self) -> str:
+        """The experiment's name, as in `BiasSummary.experiments`."""
 
 
 RowT = TypeVar("RowT", bound=OfExperiment)

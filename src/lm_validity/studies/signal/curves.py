@@ -67,6 +67,7 @@ class LearningCurves:
 
     @property
     def models(self) -> list[str]:
+        """The models' ids, in the sheet's order."""
         return list(self.facts.index)
 
     def scored(self, benchmark: str) -> list[str]:

@@ -45,11 +45,13 @@ class Candidates:
         return self if self.answers is None else replace(self, answers=self.answers.rows(rows))
 
     def need_answers(self, who: str) -> BenchmarkItems:
+        """The answers. Raises InputError where there are none, for the filter named `who`."""
         if self.answers is None:
             raise InputError(f"filter {who!r} needs the models' answers.", "give --items items.parquet.")
         return self.answers
 
     def need_documents(self, who: str) -> pd.DataFrame:
+        """The texts. Raises InputError where there are none, for the filter named `who`."""
         if self.documents is None:
             raise InputError(
                 f"filter {who!r} needs the documents' texts.",
@@ -63,13 +65,15 @@ class ItemFilter(Protocol):
     answers."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """What recipes and records call the filter."""
 
     @property
-    def fitted(self) -> bool: ...
+    def fitted(self) -> bool:
+        """Whether the choice depends on the models' answers: then it is judged on answers it did not see."""
 
     def keep(self, candidates: Candidates) -> np.ndarray:
-        """Boolean (items,): which items stay."""
+        """Boolean (items,): True where an item stays. Raises InputError where the candidates lack what it reads."""
 
 
 @dataclass(frozen=True)
@@ -116,9 +120,11 @@ class AnyOf:
 
     @property
     def fitted(self) -> bool:
+        """Whether any filter of any chain is fitted."""
         return any(item_filter.fitted for chain in self.chains for item_filter in chain)
 
     def keep(self, candidates: Candidates) -> np.ndarray:
+        """True where at least one chain keeps the item. Chains do not see each other's choices."""
         return np.any([keep_items(list(chain), candidates).kept for chain in self.chains], axis=0)
 
 

@@ -106,6 +106,8 @@ class UnanimousJudge:
     fitted: bool = field(default=False, init=False)
 
     def keep(self, candidates: Candidates) -> np.ndarray:
+        """True where every prompting accepts the item; a reply that is no verdict counts as not accepted. New verdicts
+        are written to the cache."""
         documents = candidates.need_documents(self.name)
         cache = VerdictCache(Path(self.cache), self.judge_name)
         return count_accepts(documents, self.judge, cache, self.promptings) == self.promptings
@@ -150,6 +152,8 @@ class EndpointJudge:
     timeout_s: float = 60.0
 
     def __call__(self, prompt: str, repetition: int) -> str:
+        """The endpoint's reply to one prompt, 8 tokens at most; "" where it says nothing. Raises InputError where the
+        key is not set, and where the endpoint does not answer or not in OpenAI's layout."""
         body = {
             "model": self.model,
             "messages": [{"role": "user", "content": prompt}],

@@ -32,6 +32,11 @@ class PositiveSlope:
     fitted: bool = field(default=True, init=False)
 
     def keep(self, candidates: Candidates) -> np.ndarray:
+        """True where the least-squares slope over checkpoints is above 0 in every model (`each`), or where the mean
+        over models of slope × (checkpoints - 1) is (`mean`). An item with a NaN score is dropped.
+
+        Raises InputError for a model with fewer than two checkpoints, and for another pooling.
+        """
         answers = candidates.need_answers(self.name)
         by_model = []
         for model in answers.models:
@@ -70,6 +75,11 @@ class TopShare:
     fitted: bool = field(default=True, init=False)
 
     def keep(self, candidates: Candidates) -> np.ndarray:
+        """True for the `share` of items with the highest gain: of all items, or with `length_matched` of each length
+        group. NaN gains come last.
+
+        Raises InputError for a share outside (0, 1], and where answers or what the score needs are missing.
+        """
         if not 0 < self.share <= 1:
             raise InputError(f"filter {self.name!r}: share {self.share}.", "write a fraction above 0, at most 1.")
         answers = candidates.need_answers(self.name)
@@ -115,9 +125,15 @@ class SciScore:
 
     @property
     def reference_models(self) -> tuple[str, str]:
+        """(science model, general model): their answers choose, so they must not be scored on the choice."""
         return self.science_model, self.general_model
 
     def keep(self, candidates: Candidates) -> np.ndarray:
+        """True for the items of the highest SciScore: the `share`, or `keep_count` of them, all where there are fewer.
+
+        Raises InputError unless exactly one of the two is given, and where a model's answers or the lengths of its
+        choices in tokens are missing.
+        """
         answers = candidates.references or candidates.need_answers(self.name)
         if (self.share is None) == (self.keep_count is None):
             raise InputError(f"filter {self.name!r}: give either share or keep_count.", "write one of the two.")

@@ -48,5 +48,7 @@ class LengthRange:
     fitted: bool = field(default=False, init=False)
 
     def keep(self, candidates: Candidates) -> np.ndarray:
+        """True where the gold answer's length is within both bounds, bounds included. Raises InputError where lengths
+        are unknown."""
         lengths = answer_lengths(candidates.need_answers(self.name))
         return (lengths >= self.minimum) & (lengths <= self.maximum)

@@ -81,6 +81,12 @@ class QualityGates:
     fitted: bool = field(default=False, init=False)
 
     def keep(self, candidates: Candidates) -> np.ndarray:
+        """True where the document passes every gate; either of the two conditions is enough for quality and for
+        readability.
+
+        Raises InputError for a column that a gate needs and the documents lack, and for a quality or category value
+        that is no number.
+        """
         documents = candidates.need_documents(self.name)
         kept = np.ones(len(documents), dtype=bool)
         quality = [self._above(documents, name) for name in ("dclm", "cosmo") if getattr(self, name) is not None]

@@ -53,6 +53,8 @@ MakeJudge = Callable[[dict[str, Any]], UnanimousJudge]
 
 @dataclass(frozen=True)
 class Recipe:
+    """A recipe as checked: its filters are made, and keys that the file leaves out have their defaults."""
+
     name: str
     benchmark: str
     task: str

@@ -28,6 +28,8 @@ class RandomSubset:
     fitted: bool = field(default=False, init=False)
 
     def keep(self, candidates: Candidates) -> np.ndarray:
+        """True for `count` items, drawn by hashes of seed and id, so that the order of the items does not matter.
+        Raises InputError unless `count` is from 1 to the number of items."""
         size = len(candidates.doc_ids)
         if not 0 < self.count <= size:
             raise InputError(f"filter {self.name!r}: {self.count} of {size} items.", f"write 1 to {size}.")
@@ -48,6 +50,8 @@ class SizeRule:
     fitted: bool = field(default=False, init=False)
 
     def keep(self, candidates: Candidates) -> np.ndarray:
+        """True for all items, or for `maximum` random ones where there are more (`RandomSubset`). Raises InputError for
+        fewer than `minimum`."""
         size = len(candidates.doc_ids)
         if size < self.minimum:
             raise InputError(

@@ -22,6 +22,11 @@ class Subjects:
     fitted: bool = field(default=False, init=False)
 
     def keep(self, candidates: Candidates) -> np.ndarray:
+        """True where the label is one of `values`, or with `complement` where it is none of them. Subjects are read
+        from the answers where there are any, other columns from the documents; an empty value is "".
+
+        Raises InputError for a column that the documents lack, and for a value that no item has.
+        """
         if self.column == "subject" and candidates.answers is not None:
             labels = candidates.answers.subjects
         else:

@@ -88,6 +88,8 @@ class Leakage:
     fitted: bool = field(default=False, init=False)
 
     def keep(self, candidates: Candidates) -> np.ndarray:
+        """True where the gold answer is not in the item's context and, unless `strict`, also where every distractor is
+        in it too."""
         documents = candidates.need_documents(self.name)
         leaked = leaked_gold(documents, self.minimum_length, digits_count=self.digits_count)
         if self.strict:
@@ -114,6 +116,7 @@ class Duplicates:
     fitted: bool = field(default=False, init=False)
 
     def keep(self, candidates: Candidates) -> np.ndarray:
+        """True for the first item of each pair of normalised context and gold answer, in the order given."""
         documents = candidates.need_documents(self.name)
         texts = pd.Series(
             [

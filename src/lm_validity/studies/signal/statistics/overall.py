@@ -16,6 +16,7 @@ class Weights:
     compliance: float
 
     def as_array(self) -> np.ndarray:
+        """(3,): signal quality, ranking consistency and compliance, in the order of `overall_score`'s components."""
         return np.array([self.signal_quality, self.ranking_consistency, self.compliance])
 
 

@@ -6,13 +6,14 @@ import pandas as pd
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Section, Table
 from lm_validity.studies.agreement.analysis import DIRECT, TRAINED, AgreementAnalysis
+from lm_validity.studies.agreement.incomplete.comparison import FEW_MODELS
+from lm_validity.studies.agreement.incomplete.summary import PooledRow
 from lm_validity.studies.agreement.shown import plotted, value_in_words
 from lm_validity.studies.agreement.statistics.agreement import mean_over_pairs
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs
 from lm_validity.studies.agreement.statistics.sensitivity import SHIFTS, shifted_means, tipping_points
 from lm_validity.studies.agreement.summary import (
     AgreementSummary,
-    Improvement,
     MaskedTau,
     MissingCells,
     Shifted,
@@ -28,7 +29,7 @@ NO_TIP = f"No common shift of up to {SHIFTS[-1]:g} standard deviations does."
 
 
 def missing_cells(
-    analysis: AgreementAnalysis, tau: dict[str, TauSummary], improvement: Improvement, seed: int = 5
+    analysis: AgreementAnalysis, tau: dict[str, TauSummary], pooled: dict[str, PooledRow], seed: int = 5
 ) -> MissingCells | None:
     """How far off missing scores would have to be; None where no cell is missing."""
     scores = {p: analysis.scores[p] for p in PROTOCOLS if analysis.matrix.has(p)}
@@ -41,7 +42,7 @@ def missing_cells(
     return MissingCells(
         cells=cells,
         kendall_tau={p: _interval_tip(tau[p], means[p]) for p in means},
-        change=_sign_tip(improvement, change),
+        change=_sign_tip(pooled, change),
         masked=_masked(analysis, tau) if both else {},
         curve=[
             Shifted(
@@ -59,13 +60,16 @@ def _interval_tip(tau: TauSummary, means: np.ndarray) -> Tipping | Missing:
     return tau.interval if isinstance(tau.interval, Missing) else _tip(means, *tau.interval)
 
 
-def _sign_tip(improvement: Improvement, change: np.ndarray) -> Tipping | Missing:
+def _sign_tip(pooled: dict[str, PooledRow], change: np.ndarray) -> Tipping | Missing:
     """Where the change by train before test has the other sign."""
-    if isinstance(improvement.mean, Missing):
-        return improvement.mean
-    if improvement.mean == 0:
+    row = pooled.get("all")
+    if row is None:
+        return Missing(FEW_MODELS)
+    if isinstance(row.change_interval, Missing):
+        return row.change_interval
+    if not number(row.change):
         return Missing("The change is 0: it has no sign.")
-    return _tip(change, *((0.0, np.inf) if improvement.mean > 0 else (-np.inf, 0.0)))
+    return _tip(change, *((0.0, np.inf) if number(row.change) > 0 else (-np.inf, 0.0)))
 
 
 def _tip(values: np.ndarray, low: float, high: float) -> Tipping:

@@ -10,7 +10,9 @@ import pandas as pd
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Page, Section, Table
 from lm_validity.studies.agreement.analysis import DIRECT, TRAINED
+from lm_validity.studies.agreement.incomplete.estimates import JACKKNIFED
 from lm_validity.studies.agreement.incomplete.section import incomplete_findings, incomplete_section
+from lm_validity.studies.agreement.incomplete.summary import PooledRow
 from lm_validity.studies.agreement.influence_section import influence_section
 from lm_validity.studies.agreement.missing_cells import missing_finding, missing_section
 from lm_validity.studies.agreement.prompt_section import equal_training_section, prompt_section
@@ -104,7 +106,10 @@ def _size(summary: AgreementSummary) -> str:
 
 def _agreement_finding(summary: AgreementSummary) -> Finding:
     tau = summary.kendall_tau
-    scored = [p for p in PROTOCOLS if is_known(tau[p].mean)]
+    # of a protocol with so few models that there is no interval, the pooled finding says how few
+    scored = [
+        p for p in PROTOCOLS if is_known(tau[p].mean) and (p not in summary.incomplete or is_known(tau[p].interval))
+    ]
     if not scored:
         return Finding("No two benchmarks can be compared.", _size(summary))
     parts = [f"{both_intervals(tau[p].mean, tau[p].interval, tau[p].interval_clustered)} {UNDER[p]}" for p in scored]
@@ -132,10 +137,13 @@ def _improvement_finding(summary: AgreementSummary) -> Finding | None:
     if not is_known(summary.improved_pairs):
         return None
     improvement, test = summary.improvement, summary.improvement.test
+    pooled = summary.pooled.get("all")
+    if pooled is not None:
+        return _pooled_change(summary, pooled)
     change = both_intervals(improvement.mean, improvement.interval, improvement.interval_clustered, signed=True)
     before, after = (value_in_words(improvement.means[p]) for p in PROTOCOLS)
     sentence = (
-        f"Train before test changes the mean tau{assumed(summary)} from {before} to {after}, by {change}: "
+        f"Train before test changes the mean tau from {before} to {after}, by {change}: "
         f"{summary.improved_pairs} of {summary.compared_pairs} pairs agree more."
     )
     basis = (
@@ -157,6 +165,27 @@ def _improvement_finding(summary: AgreementSummary) -> Finding | None:
     return Finding(sentence, basis)
 
 
+def _few_in_both(summary: AgreementSummary) -> bool:
+    """Whether so few models have a cell under both protocols that comparing these says nothing about the others."""
+    return summary.missing_cells is not None and summary.models_in_both < JACKKNIFED
+
+
+def _pooled_change(summary: AgreementSummary, pooled: PooledRow) -> Finding | None:
+    """The change where cells are missing; none where too few models have a cell under both protocols."""
+    if not is_known(pooled.change_interval):
+        return None
+    change = both_intervals(pooled.change, pooled.change_interval, pooled.change_interval_clustered, signed=True)
+    before, after = (value_in_words(pooled.mean[p]) for p in PROTOCOLS)
+    return Finding(
+        f"Train before test changes the pooled tau{assumed(summary)} from {before} to {after}, by {change}.",
+        f"Over the {count(summary.cells_in_both, 'cell')} of {count(pooled.models, 'model')} known under both "
+        f"protocols: {pooled.comparisons:,} comparisons of two models on two benchmarks, each counted once. The mean "
+        "over pairs of benchmarks gives a pair with few models in common the weight of any other. It changes by "
+        f"{value_in_words(summary.improvement.mean, signed=True)}, and {summary.improved_pairs} of "
+        f"{summary.compared_pairs} pairs agree more.",
+    )
+
+
 def _subset_finding(summary: AgreementSummary) -> Finding | None:
     sentence = subset_sentence(summary)
     if not sentence:
@@ -169,10 +198,13 @@ def _perplexity_finding(summary: AgreementSummary) -> Finding | None:
     if isinstance(perplexity, Missing) or not is_known(perplexity.corpus_benchmark[DIRECT]):
         return None
     own, both = perplexity.corpus_benchmark, perplexity.in_both.corpus_benchmark
-    shown = both if all(is_known(value) for value in both.values()) else own
+    compared = all(is_known(value) for value in both.values())
+    if compared and _few_in_both(summary):  # a mean of taus of 1 and -1
+        own, compared = {p: tau for p, tau in own.items() if p not in summary.incomplete}, False
+    shown = both if compared else own
     parts = [
         f"{shown_mean(shown[p], own[p], perplexity.corpus_benchmark_interval[p])} {UNDER[p]}"
-        for p in PROTOCOLS
+        for p in shown
         if is_known(shown[p])
     ]
     return Finding(

@@ -12,6 +12,7 @@ from lm_validity.words import UNDER, count, decimal
 
 COMPONENTS = ("model", "model_benchmark", "item", "seed", "prompt", "reliability")
 HEADLINE_RATIO = 2.0  # models that a reader chooses between
+SIZE_ALONE = "Among models of very different sizes, benchmarks can agree merely because scores rise with size."
 WHICH_INTERVAL = (
     "There are two intervals. The first holds for other models of the same families. The second treats families as "
     "clusters and also holds for models of other families. Quote the second for a claim about language models in "
@@ -60,6 +61,8 @@ def _headline_rows(summary: AgreementSummary) -> tuple[dict[str, RatioRow], bool
 
 def size_finding(summary: AgreementSummary) -> Finding | None:
     """Agreement among models that a reader chooses between: those of like size."""
+    if summary.missing_cells is not None:
+        return _pooled_size_finding(summary)
     rows, both = _headline_rows(summary)
     if not rows:
         return None
@@ -74,9 +77,25 @@ def size_finding(summary: AgreementSummary) -> Finding | None:
     which = f" {WHICH_INTERVAL}" if any(is_known(row.interval_clustered) for row in rows.values()) else ""
     return Finding(
         "Among models at most 2× apart in size, two benchmarks' rankings "
-        f"agree{assumed(summary)} with a mean Kendall's tau of {' and '.join(parts)}.{noise}",
-        f"{pairs} of models{cells}. Among models of very different sizes, benchmarks can agree merely because scores "
-        f"rise with size.{which}",
+        f"agree with a mean Kendall's tau of {' and '.join(parts)}.{noise}",
+        f"{pairs} of models{cells}. {SIZE_ALONE}{which}",
+    )
+
+
+def _pooled_size_finding(summary: AgreementSummary) -> Finding | None:
+    """The same where cells are missing; none where too few models have known cells."""
+    row = summary.pooled.get("like_size")
+    if row is None or not any(is_known(interval) for interval in row.interval.values()):
+        return None
+    parts = [f"{both_intervals(row.mean[p], row.interval[p], row.interval_clustered[p])} {UNDER[p]}" for p in row.mean]
+    clustered = any(is_known(interval) for interval in row.interval_clustered.values())
+    known_under = " known under both protocols" if len(parts) > 1 else ""
+    return Finding(
+        "Among models at most 2× apart in size, two benchmarks' rankings "
+        f"agree{assumed(summary)} with a pooled Kendall's tau of {' and '.join(parts)}.",
+        f"{row.comparisons:,} comparisons of two models on two benchmarks{known_under}, each counted once: "
+        f"{count(row.pairs_of_models, 'pair')} of {count(row.models, 'model')}. {SIZE_ALONE}"
+        f"{f' {WHICH_INTERVAL}' if clustered else ''}",
     )
 
 

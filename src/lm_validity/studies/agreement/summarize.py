@@ -13,6 +13,7 @@ from lm_validity.studies.agreement.analysis import (
     tuned_members,
 )
 from lm_validity.studies.agreement.by_benchmark.figures import benchmark_figures
+from lm_validity.studies.agreement.incomplete.comparison import compare_pooled
 from lm_validity.studies.agreement.incomplete.estimates import incomplete_protocols
 from lm_validity.studies.agreement.missing_cells import missing_cells
 from lm_validity.studies.agreement.pair_alignment import MOST_MODELS, align_pairs, contradictions
@@ -82,7 +83,7 @@ def summarize_agreement_report(
     comparison = analysis.comparison
     improved, compared = comparison.improved
     tau = {p: _tau(analysis, uncertainty, p) for p in PROTOCOLS}
-    improvement = _improvement(analysis, uncertainty, tau)
+    improvement, pooled = _improvement(analysis, uncertainty, tau), compare_pooled(analysis)
     return AgreementSummary(
         models=len(analysis.matrix.models),
         benchmarks=len(analysis.tasks),
@@ -108,8 +109,9 @@ def summarize_agreement_report(
         },
         subsets={p: _subsets(subset, analysis.scores[p]) for p, subset in analysis.subsets.items()},
         influence={p: [influence_row(left) for left in rows] for p, rows in analysis.influence.items()},
-        missing_cells=missing_cells(analysis, tau, improvement),
+        missing_cells=missing_cells(analysis, tau, pooled),
         incomplete=incomplete_protocols(analysis.matrix),
+        pooled=pooled,
         alignment=align_pairs(analysis, align, every=resamples > 0),
         selected_on_test=analysis.maximum,
         by_benchmark=benchmark_figures(analysis),

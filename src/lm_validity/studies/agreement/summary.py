@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from lm_validity.studies.agreement.incomplete.summary import Incomplete
+from lm_validity.studies.agreement.incomplete.summary import Incomplete, PooledRow
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix
 from lm_validity.studies.agreement.statistics.agreement import PerplexityAgreement
 from lm_validity.studies.agreement.statistics.alignment import Alignment
@@ -385,7 +385,8 @@ class MissingCells:
 @dataclass(frozen=True)
 class AgreementSummary:
     """The agreement report. `categories`: of each benchmark, None where unknown; `choices`: prompts chosen;
-    `missing_cells`: None where no cell is missing; `incomplete`: by protocol that lacks cells.
+    `missing_cells`: None where no cell is missing; `incomplete`: by protocol that lacks cells; `pooled`: rows `all` and
+    `like_size` where cells are missing.
     `adapted_shares`: of each model's weights, those with an adapter."""
 
     models: int
@@ -408,6 +409,7 @@ class AgreementSummary:
     influence: dict[str, list[InfluenceSummary]]
     missing_cells: MissingCells | None
     incomplete: dict[str, Incomplete]
+    pooled: dict[str, PooledRow]
     alignment: list[PairAlignment]
     selected_on_test: SelectionOnTest | None
     by_benchmark: dict[str, dict[str, BenchmarkFigures | Missing]]

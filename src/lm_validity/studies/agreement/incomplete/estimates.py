@@ -36,6 +36,7 @@ from lm_validity.tables.schema import PROTOCOLS
 DRAWS = 400
 SEED = 5  # of the draws, and of the cells that weights are fitted on
 DRAWN_CELLS = 20_000  # that are drawn so often; of larger tables fewer draws are kept in memory
+JACKKNIFED = 5  # models; with fewer, the taus without each of them say nothing about other models
 MINIMUM_MODELS = 3  # with a score; fewer leave nothing to predict from
 HARDLY = 3  # measured cells per model of a family: with fewer, its predictions are those of other families
 NO_COMPARISON = "No two models are known on two benchmarks."
@@ -43,7 +44,7 @@ NO_PROCESS = (
     f"There are fewer than {LEAST_CELLS} known cells or more than {MOST_CELLS:,}, or fewer than {MINIMUM_MODELS} "
     f"models or more than {MOST_MODELS}."
 )
-NO_ERROR = "Fewer than 3 models, or too few comparisons without one of them."
+NO_ERROR = f"Fewer than {JACKKNIFED} models, or too few comparisons without one of them, or all of them agree."
 LEAST_CHECKED = 19  # cells that a 95% quantile takes
 FEW_RESIDUALS = f"Fewer than {LEAST_CHECKED} cells can be checked."
 
@@ -145,7 +146,7 @@ def _pooled(matrix: ScoreMatrix, scores: np.ndarray, process: CellProcess | None
 
 def _interval(mean: float, error: float, models: int) -> Range:
     """mean ± t standard errors within [-1, 1], with one degree of freedom less than models: a jackknife over models."""
-    if models < MINIMUM_MODELS or not np.isfinite(mean) or not np.isfinite(error):
+    if models < JACKKNIFED or not np.isfinite(mean) or not error > 0:
         return Missing(NO_ERROR)
     reach = stats.t.ppf(0.975, models - 1) * error
     return Interval(float(max(-1.0, mean - reach)), float(min(1.0, mean + reach)))

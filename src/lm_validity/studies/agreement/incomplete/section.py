@@ -33,8 +33,10 @@ def incomplete_findings(found: dict[str, Incomplete]) -> list[Finding]:
 
 def _finding(protocol: str, one: Incomplete) -> Finding:
     tau = one.kendall_tau
+    models = int(one.measured.any(axis=1).sum())
+    on = "" if models == len(one.measured) else f" ({models} of {count(len(one.measured), 'model')})"
     sentence = (
-        f"{UNDER[protocol].capitalize()}, {one.cells:,} of {one.cells + one.missing:,} cells were measured. Pooled "
+        f"{UNDER[protocol].capitalize()}, {one.cells:,} of {one.cells + one.missing:,} cells were measured{on}. Pooled "
         f"over pairs of models{BY_CHANCE if one.missing > one.unplanned else ''}, tau is "
         f"{_words(tau.mean, tau.interval)}"
     )
@@ -43,7 +45,11 @@ def _finding(protocol: str, one: Incomplete) -> Finding:
     planned = f"{one.unplanned:,} cells are not planned. " if one.unplanned else ""
     if one.by_scores:
         planned += f"{count(one.by_scores, 'measured cell')} chosen by earlier scores are left out. "
-    basis = f"{planned}{tau.comparisons:,} comparisons. Intervals are for other models on these benchmarks."
+    basis = f"{planned}{tau.comparisons:,} comparisons."
+    if is_known(tau.interval):
+        basis += " Intervals are for other models on these benchmarks."
+    else:
+        basis += " They are too few to say anything about other models."
     if is_known(tau.differ) and tau.differ:
         basis += (
             " The two estimates differ by more than twice the standard error of their difference. Either the measured "

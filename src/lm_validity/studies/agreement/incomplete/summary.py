@@ -33,6 +33,25 @@ class Pooled:
 
 
 @dataclass(frozen=True)
+class PooledRow:
+    """Pooled taus by protocol, over comparisons whose cells are known under every protocol that has scores.
+
+    `pairs_of_models`, `models`: in such a comparison; `interval_clustered`: with families as clusters; `change`: from
+    direct evaluation to train before test.
+    """
+
+    pairs_of_models: int
+    models: int
+    comparisons: int
+    mean: dict[str, Value]
+    interval: dict[str, Range]
+    interval_clustered: dict[str, Range]
+    change: Value
+    change_interval: Range
+    change_interval_clustered: Range
+
+
+@dataclass(frozen=True)
 class Standing:
     """A model's rank by its mean standardised score over all benchmarks, and the 95% interval for its missing cells."""
 

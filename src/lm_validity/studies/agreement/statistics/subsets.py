@@ -41,11 +41,11 @@ def subset_agreement(
     contains the subset's benchmarks, so the curve ends at 1: it answers how much of the whole set could
     have been saved, not how the ranking carries over to new benchmarks. For that there is `others_mean`;
     the ranking from the others rests on the fewer benchmarks the larger the subset is, so it is too low
-    towards the end. Groups have at least 4 models; with
-    fewer than 8 models all values are NaN.
+    towards the end. Groups have at least 4 models with a score; with
+    fewer than 8 of them all values are NaN.
     """
-    standardized = standardize(scores)
-    models, benchmarks = scores.shape
+    standardized = standardize(scores[np.isfinite(scores).any(axis=1)])
+    models, benchmarks = standardized.shape
     sizes = np.arange(1, benchmarks + 1)
     undefined = np.full(benchmarks, np.nan)
     order, _ = greedy_subsets(standardized)

@@ -76,6 +76,17 @@ def assisted_tau(signs: PairSigns, expected: np.ndarray) -> AssistedTau:
     )
 
 
+def pooled_left_out(signs: PairSigns, clusters: np.ndarray) -> np.ndarray:
+    """(1 + clusters,) pooled taus: over everything, then without each cluster of models; NaN without a comparison.
+
+    `clusters`: (models,) whole numbers, such as families or, to leave out one model at a time, the models themselves.
+    """
+    agreeing, number = _products(signs.sign), _products(signs.known)
+    without_each = _without_each(signs, clusters)
+    whole = _ratio(agreeing.sum(), number.sum())
+    return np.concatenate([[whole], _ratio(without_each(agreeing), without_each(number))])
+
+
 Keep = Callable[[np.ndarray], np.ndarray]  # takes sums of what pairs of models have
 
 
@@ -98,12 +109,20 @@ def _jackknife(signs: PairSigns, estimate: Callable[[Keep], np.ndarray]) -> floa
     models = int(signs.second.max()) + 1 if len(signs.second) else 0
     if models < 3:
         return float("nan")
+    values = estimate(_without_each(signs, np.arange(models)))
+    return float(np.sqrt((models - 1) / models * ((values - values.mean()) ** 2).sum()))
+
+
+def _without_each(signs: PairSigns, clusters: np.ndarray) -> Keep:
+    """(pairs,) -> (clusters,): the sum without the pairs that have a model of the cluster."""
+    first, second, number = clusters[signs.first], clusters[signs.second], int(clusters.max()) + 1
 
     def without_each(part: np.ndarray) -> np.ndarray:
-        return part.sum() - np.bincount(signs.first, part, models) - np.bincount(signs.second, part, models)
+        twice = np.where(first == second, part, 0.0)
+        gone = np.bincount(first, part, number) + np.bincount(second, part, number) - np.bincount(first, twice, number)
+        return part.sum() - gone
 
-    values = estimate(without_each)
-    return float(np.sqrt((models - 1) / models * ((values - values.mean()) ** 2).sum()))
+    return without_each
 
 
 def _ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:

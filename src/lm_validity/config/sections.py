@@ -52,10 +52,9 @@ class Evaluation(Section):
     )
     generation_backend: Literal["transformers", "vllm"] = Field(
         "transformers",
-        description="Program that writes the answers of generation tasks on test: transformers or vLLM. Turn vLLM on if "
-        "these answers take most of the time. It needs a GPU and the extra `vllm`, was not measured, and can change "
-        "answers. "
-        "Validation always uses transformers. Part of a cell's recipe.",
+        description="Program that writes the answers of generation tasks on test: transformers or vLLM. Turn vLLM on "
+        "if these answers take most of the time. It needs a GPU and the extra `vllm`, was not measured, and can change "
+        "answers. Validation always uses transformers. Part of a cell's recipe.",
     )
     generation_cache: Literal["dynamic", "static"] = Field(
         "dynamic",
@@ -254,7 +253,7 @@ class SizeClass(Section):
     """Resources that a job asks a cluster for. The second attempt asks for twice the memory and time."""
 
     gpu: int = Field(1, ge=0, description="GPUs per job. With several, a model's layers are spread over them.")
-    gpu_memory_gb: float = Field(80, ge=0, description="Memory of each GPU in GB. preflight names models that do not fit.")
+    gpu_memory_gb: float = Field(80, ge=0, description="GB of memory per GPU. preflight names models that do not fit.")
     gpu_type: Literal["h200", "h100", "l40s", "a100", "a40"] = Field(
         "h200",
         description="GPU whose speed `cost` assumes. The profile asks the cluster for one. h100 and h200 are the SXM "

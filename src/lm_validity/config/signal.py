@@ -12,8 +12,8 @@ class SignalStages(Section):
     quarter of training, and the undecided ones at the others too."""
 
     plan: str = Field(
-        description="Sheet (TSV) with the verdicts of the first stage, which `lm-validity next` writes. Until it exists, "
-        "the first stage runs."
+        description="Sheet (TSV) with the verdicts of the first stage, which `lm-validity next` writes. Until it "
+        "exists, the first stage runs."
     )
     says_something: float = Field(
         0.75, gt=0, le=1, description="A benchmark says something if its mean rank correlation is at least this."

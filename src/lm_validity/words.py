@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 # the two protocols in a sentence, and what they mean
 UNDER = {"direct": "under direct evaluation", "train_before_test": "under train before test"}
 PROTOCOLS_EXPLAINED = (
-    "Direct evaluation scores each model as it comes. Train before test first fine-tunes the model on the benchmark's "
+    "Direct evaluation scores each model as it is. Train before test first fine-tunes the model on the benchmark's "
     "training set, by the same recipe for every model, and then scores it."
 )
 

@@ -70,7 +70,7 @@ def test_snakemake_is_killed_and_its_jobs_live_on(project, undisturbed):
     orphan = project.finetune_job()
     said = project.run("lm-validity", "preflight", *CONFIG)
     assert f"Slurm job {orphan} (rule_finetune_adapter_wildcards_{MODEL}_" in said
-    assert "left by a Snakemake that is gone; let it finish" in said
+    assert "left by a Snakemake" in said and "let it finish" in said
     assert "being computed by another job" in said
     assert "LockException" in project.run("snakemake", "--profile", "slurm", *CONFIG, code=1)
     project.run("snakemake", "--unlock", *CONFIG)

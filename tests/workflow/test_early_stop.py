@@ -80,7 +80,7 @@ def test_the_page_says_what_was_spared(stopped):
     numbers = [len(cell["result"]["epochs"]) for cell in cells]
     page = json.loads((stopped.folder / RESULTS / "reports/computation/page.json").read_text())
     stopped_early, spared = sum(number < EPOCHS for number in numbers), 8 * EPOCHS - sum(numbers)
-    said = f"{stopped_early} of 8 fine-tunes stopped early, which spared {spared} of 40 epochs."
+    said = f"{stopped_early} of 8 fine-tunes stopped early, which saved {spared} of 40 epochs."
     assert said in [one["sentence"] for one in page["findings"]]
     assert said in (stopped.folder / RESULTS / "report/index.html").read_text()
 

@@ -51,10 +51,10 @@ other entities and facts, other models and other fine-tunes. There are three kin
 - `families`: each family's pretraining saw question formats of its own. It is built so that direct rankings disagree.
 - `control`: every family saw every format.
 - `disjoint`: as `families`, but no two benchmarks ask for the same test fact (65 to 70 items per benchmark instead of
-  240). Shared items flatter tau.
+  240). Shared items raise tau.
 
-*Tau* is Kendall's tau: 1 where two benchmarks rank the models alike, 0 where the rankings are unrelated. *PC1* is the
-share of the variance of the first factor. There was one run per world, and nothing was tuned on these results.
+*Tau* is Kendall's tau: 1 if two benchmarks rank the models alike, 0 if the rankings are unrelated. *PC1* is the share
+of the variance that the first factor explains. There was one run per world, and nothing was tuned on these results.
 `workflow/scripts/study_worlds.py` writes this page. Unrounded numbers are in
 [miniature_worlds.csv](miniature_worlds.csv).
 

@@ -108,7 +108,7 @@ def main() -> None:
     except OSError as error:
         if error.errno not in UNUSABLE or not error.filename:
             raise
-        _refuse(f"{error.filename}: {error.strerror}.", "choose another place, or correct what is there.")
+        _refuse(f"{error.filename}: {error.strerror}.", "choose another path, or correct this one.")
 
 
 def _refuse(problem: str, hint: str) -> NoReturn:

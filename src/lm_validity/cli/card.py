@@ -28,13 +28,13 @@ def card(
     ],
     configfile: Configfile = DEFAULT,
     profile: Annotated[Path | None, typer.Option(help="Snakemake's profile. Default: profiles/local.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Only say what would run.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", "-n", help="Say what would run, but run nothing.")] = False,
 ) -> None:
-    """Score one new benchmark, a task file, on the configured models, and write its card; or print the cards of
-    benchmarks of a finished run.
+    """Score one new benchmark, given as a task file, on the configured models, and write its card. Given names of
+    benchmarks, print their cards from a finished run.
 
-    Runs the workflow for the cells of the new benchmark alone. Finished cells of other benchmarks are read for the
-    agreement with them.
+    For a task file, the workflow computes the cells of the new benchmark only. Finished cells of other benchmarks are
+    read for the agreement with them.
     """
     if not any(name.endswith((".yaml", ".yml")) for name in benchmarks):
         print("\n".join(_cards(benchmarks, configfile)))
@@ -42,7 +42,7 @@ def card(
     from lm_validity.site.own_task import read_own_task, write_own_report, write_run
 
     if len(benchmarks) > 1:
-        raise InputError(f"{' '.join(benchmarks)}: more than one task file.", "give one at a time.")
+        raise InputError(f"{' '.join(benchmarks)}: more than one task file.", "give one task file at a time.")
     own = read_own_task(Path(benchmarks[0]), configfile)
     write_run(own)
     print("\n".join(own.lines()), flush=True)

@@ -12,10 +12,10 @@ def register(app: typer.Typer) -> None:
 
 
 def compare(
-    model_a: Annotated[str, typer.Argument(help="A model, as the scores table names it.")],
-    model_b: Annotated[str, typer.Argument(help="The model it is compared with.")],
+    model_a: Annotated[str, typer.Argument(help="The first model, as the scores table names it.")],
+    model_b: Annotated[str, typer.Argument(help="The model to compare it with.")],
     scores: Annotated[Path, typer.Option(help="scores.parquet")],
-    items: Annotated[Path | None, typer.Option(help="items.parquet: compares item by item.")] = None,
+    items: Annotated[Path | None, typer.Option(help="items.parquet, to compare item by item.")] = None,
     benchmarks: Annotated[Path | None, typer.Option(help="Benchmarks sheet (CSV or TSV), for metrics.")] = None,
     output: Annotated[Path | None, typer.Option(help="Folder for a page, its tables and summary.json.")] = None,
 ) -> None:

@@ -10,9 +10,11 @@ if TYPE_CHECKING:
 
 Benchmarks = Annotated[
     Path | None,
-    typer.Option(help="Benchmarks sheet (CSV or TSV): metrics, directions and num_fewshot that the table leaves open."),
+    typer.Option(
+        help="Benchmarks sheet (CSV or TSV): fills in metrics, directions and num_fewshot that the table lacks."
+    ),
 ]
-app = typer.Typer(help="Write tables in the layouts of others.", no_args_is_help=True, rich_markup_mode=None)
+app = typer.Typer(help="Write tables in the formats of other programs.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @app.command("lm-eval")
@@ -21,7 +23,7 @@ def lm_eval(
     output: Annotated[Path, typer.Option(help="Folder for the result files, one folder per model.")],
     benchmarks: Benchmarks = None,
 ) -> None:
-    """scores.parquet -> result files in lm-eval's layout (results_*.json), which `import lm-eval` reads back."""
+    """Export scores.parquet -> result files in lm-eval's layout (results_*.json), which `import lm-eval` reads back."""
     from lm_validity.tables.formats.export_lm_eval import write_lm_eval
 
     written = write_lm_eval(_scores(scores, benchmarks), output)
@@ -32,11 +34,12 @@ def lm_eval(
 def every_eval_ever(
     scores: Annotated[Path, typer.Argument(help="scores.parquet")],
     output: Annotated[
-        Path, typer.Option(help="Folder for the files, below it data/<collection>/<developer>/<model>/.")
+        Path, typer.Option(help="Folder for the files, which are in data/<collection>/<developer>/<model>/ below it.")
     ],
     organization: Annotated[str, typer.Option(help="Who publishes the scores.")],
     relationship: Annotated[
-        str, typer.Option(help="To the models' developers: first_party, third_party, collaborative or other.")
+        str,
+        typer.Option(help="Relationship to the models' developers: first_party, third_party, collaborative or other."),
     ] = "other",
     collection: Annotated[str, typer.Option(help="Name of the collection of files.")] = "lm-validity",
     benchmarks: Benchmarks = None,
@@ -44,7 +47,7 @@ def every_eval_ever(
         Path | None, typer.Option(help="eval.schema.json to check the files against. Default: the installed package's.")
     ] = None,
 ) -> None:
-    """scores.parquet -> files of every_eval_ever, one per evaluation of a model."""
+    """Export scores.parquet -> files of every_eval_ever, one per evaluation of a model."""
     from lm_validity.tables.formats.every_eval_ever import find_schema
     from lm_validity.tables.formats.export_every_eval_ever import with_directions, write_every_eval_ever
 

@@ -25,11 +25,15 @@ def apply(
     output: Output,
     items: Annotated[Path | None, typer.Option(help="items.parquet")] = None,
     documents: Annotated[Path | None, typer.Option(help="The documents' texts (JSON lines or parquet).")] = None,
-    models: Annotated[Path | None, typer.Option(help="Models sheet: sizes and architectures to leave out.")] = None,
-    controls: Annotated[int, typer.Option(min=1, help="Random choices of the same size.")] = 200,
-    seed: Annotated[int, typer.Option(help="Seed of the controls.")] = 0,
+    models: Annotated[
+        Path | None, typer.Option(help="Models sheet, whose sizes or architectures are left out in turn.")
+    ] = None,
+    controls: Annotated[
+        int, typer.Option(min=1, help="Number of random choices of the same size, for comparison.")
+    ] = 200,
+    seed: Annotated[int, typer.Option(help="Seed of the random choices.")] = 0,
 ) -> None:
-    """Run a recipe's filters. Writes the kept ids, an lm-eval task, and what the choice is worth on other models."""
+    """Run a recipe's filters. Write the kept ids, an lm-eval task, and how the choice does on other models."""
     from lm_validity.studies.signal.filters.apply import apply_recipe
     from lm_validity.studies.signal.filters.recipe import read_recipe
 
@@ -42,7 +46,7 @@ def apply(
 
 @app.command("leakage")
 def leakage(documents: Path) -> None:
-    """How often the gold answer, or a distractor, appears in its question's prompt or examples."""
+    """Say how often the gold answer, or a distractor, appears in its question's prompt or examples."""
     from lm_validity.studies.signal.filters.text import leakage_rates
     from lm_validity.tables.documents import read_documents
 
@@ -56,15 +60,15 @@ def leakage(documents: Path) -> None:
 def align(
     documents: Path,
     output: Output,
-    model: Annotated[str, typer.Option(help="Folder of a local model, or the endpoint's name of a model.")],
-    url: Annotated[str | None, typer.Option(help="OpenAI-compatible endpoint, ending in /v1.")] = None,
+    model: Annotated[str, typer.Option(help="Folder of a local model, or the name of a model at the endpoint.")],
+    url: Annotated[str | None, typer.Option(help="OpenAI-compatible endpoint. It ends in /v1.")] = None,
     key_variable: Annotated[str | None, typer.Option(help="Environment variable that holds the key.")] = None,
-    dtype: Annotated[str, typer.Option(help="Of a local model.")] = "bfloat16",
-    device: Annotated[str, typer.Option(help="Of a local model.")] = "cpu",
+    dtype: Annotated[str, typer.Option(help="Precision of a local model.")] = "bfloat16",
+    device: Annotated[str, typer.Option(help="Device of a local model.")] = "cpu",
     items: Annotated[int, typer.Option(min=1, help="Questions drawn at random.")] = 50,
     seed: int = 0,
 ) -> None:
-    """Share of randomly drawn questions that a language model accepts as asking for domain knowledge."""
+    """Say which share of randomly drawn questions a language model accepts as asking for domain knowledge."""
     from lm_validity.files import write_json
     from lm_validity.studies.signal.filters.judge import VerdictCache, alignment
     from lm_validity.tables.documents import read_documents

@@ -12,10 +12,10 @@ def register(app: typer.Typer) -> None:
 
 def gpu_check(
     device: Annotated[
-        Literal["cuda", "cpu"], typer.Option(help="cpu: the same checks with the CPU in the GPU's place.")
+        Literal["cuda", "cpu"], typer.Option(help="cpu: run the same checks on the CPU instead of the GPU.")
     ] = "cuda",
 ) -> int:
-    """Try this machine's GPU: a table and a verdict. Exit code 0: ready, 1: a check failed, 2: no GPU."""
+    """Test this machine's GPU, and print a table and a verdict. Exit code 0: ready, 1: a check failed, 2: no GPU."""
     from lm_validity.cells.gpu_check import check_gpu, verdict
 
     found = check_gpu(device)

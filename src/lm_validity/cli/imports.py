@@ -8,16 +8,14 @@ import typer
 from lm_validity.errors import InputError
 
 Choice = TypeVar("Choice", bound=str | None)
-app = typer.Typer(
-    help="Turn published or foreign score files into tables.", no_args_is_help=True, rich_markup_mode=None
-)
+app = typer.Typer(help="Turn score files from elsewhere into tables.", no_args_is_help=True, rich_markup_mode=None)
 Strict = Annotated[bool, typer.Option("--strict", help="Fail if a file would be skipped or a score occurs twice.")]
 Output = Annotated[Path, typer.Option(help="Folder for the table.")]
 
 
 @app.command("lm-harmony")
 def lm_harmony(scores: Path, output: Output) -> None:
-    """The train-before-test authors' all_results.json -> scores.parquet."""
+    """Import the train-before-test authors' all_results.json -> scores.parquet."""
     from lm_validity.tables.formats.import_lm_harmony import read_lm_harmony
     from lm_validity.tables.schema import SCORES, write_table
 
@@ -26,7 +24,7 @@ def lm_harmony(scores: Path, output: Output) -> None:
 
 @app.command("e2lm")
 def e2lm(curves: Path, output: Output) -> None:
-    """Learning curves in the early-training layout (curves.csv) -> scores.parquet."""
+    """Import learning curves in the early-training layout (curves.csv) -> scores.parquet."""
     from lm_validity.tables.formats.import_e2lm import read_e2lm
     from lm_validity.tables.schema import SCORES, write_table
 
@@ -35,7 +33,7 @@ def e2lm(curves: Path, output: Output) -> None:
 
 @app.command("pretrain-on-test")
 def pretrain_on_test(accuracies: Path, output: Output) -> None:
-    """Accuracies of the pretrain-on-test study (CSV, may be gzipped) -> trials.parquet."""
+    """Import accuracies of the pretrain-on-test study (CSV, may be gzipped) -> trials.parquet."""
     from lm_validity.studies.bias.import_published import read_pretrain_on_test
     from lm_validity.tables.schema import TRIALS, write_table
 
@@ -47,10 +45,10 @@ def csv(
     scores: Annotated[Path, typer.Argument(metavar="FILE", help="CSV or TSV with a header, gzipped or not.")],
     output: Output,
     columns: Annotated[
-        str, typer.Option(help="model=Model,benchmark=Task,value=Score,...: the file's columns by what they hold.")
+        str, typer.Option(help="model=Model,benchmark=Task,value=Score,...: which column of the file holds what.")
     ] = "",
     scores_in: Annotated[
-        str, typer.Option("--scores", help="COLUMN,COLUMN,...: in a wide table, the columns of scores.")
+        str, typer.Option("--scores", help="COLUMN,COLUMN,...: the columns of a wide table that hold scores.")
     ] = "",
     across: Annotated[
         str | None, typer.Option(help="benchmarks or models: what the columns of a wide table are.")
@@ -58,17 +56,17 @@ def csv(
     percent: Annotated[bool, typer.Option("--percent", help="Scores are percentages.")] = False,
     as_is: Annotated[bool, typer.Option("--as-is", help="Scores are neither fractions nor percentages.")] = False,
     repeats: Annotated[
-        str, typer.Option(help="Different scores under one key: refuse, or first (take the first).")
+        str, typer.Option(help="Different scores under one key: refuse, or first (use the first).")
     ] = "refuse",
 ) -> None:
-    """A table of scores, long (one score per row) or wide (one column per benchmark or model) -> scores.parquet."""
+    """Import a table of scores, long (a score per row) or wide (a column per benchmark or model) -> scores.parquet."""
     from lm_validity.tables.formats.import_csv import Across, CsvOptions, Repeats, Unit, read_csv_scores
     from lm_validity.tables.formats.import_log import ImportLog
 
     columns_are: Across | None = _one_of("--across", across, ("benchmarks", "models", None))
     of_repeats: Repeats = _one_of("--repeats", repeats, ("refuse", "first"))
     if percent and as_is:
-        raise InputError("--percent and --as-is: a score is one or the other.", "leave out one of them.")
+        raise InputError("--percent and --as-is: scores are one or the other.", "leave out one of them.")
     unit: Unit = "percentages" if percent else "neither" if as_is else "fractions"
     options = CsvOptions(_pairs(columns), tuple(_split(scores_in)), columns_are, unit, of_repeats)
     log = ImportLog()
@@ -79,14 +77,14 @@ def csv(
 
 @app.command("every-eval-ever")
 def every_eval_ever(
-    files: Annotated[list[Path], typer.Argument(help="Files of every_eval_ever, or folders that are searched.")],
+    files: Annotated[list[Path], typer.Argument(help="Files of every_eval_ever, or folders to search for them.")],
     output: Output,
     strict: Strict = False,
     schema: Annotated[
         Path | None, typer.Option(help="eval.schema.json to check the files against. Default: the installed package's.")
     ] = None,
 ) -> None:
-    """Files of every_eval_ever, each one evaluation of one model -> scores.parquet."""
+    """Import files of every_eval_ever, each one evaluation of one model -> scores.parquet."""
     from lm_validity.tables.formats.every_eval_ever import find_schema
     from lm_validity.tables.formats.import_every_eval_ever import read_every_eval_ever
     from lm_validity.tables.formats.import_log import ImportLog
@@ -99,17 +97,17 @@ def every_eval_ever(
 
 @app.command("lm-eval")
 def lm_eval(
-    results: Annotated[list[Path], typer.Argument(help="Result files, or folders that are searched for them.")],
+    results: Annotated[list[Path], typer.Argument(help="Result files, or folders to search for them.")],
     output: Output,
     strict: Strict = False,
     model: Annotated[
-        list[str] | None, typer.Option(help="PATH=NAME: name of the model of a file or of all files in a folder.")
+        list[str] | None, typer.Option(help="PATH=NAME: the model's name for a file, or for all files in a folder.")
     ] = None,
     tokens_per_step: Annotated[
         float | None, typer.Option(min=1, help="Training tokens per optimizer step, for checkpoints named by steps.")
     ] = None,
 ) -> None:
-    """Result files and samples written by lm-eval itself -> scores.parquet, items.parquet."""
+    """Import result files and samples written by lm-eval itself -> scores.parquet, items.parquet."""
     from lm_validity.tables.formats.import_lm_eval import import_lm_eval
 
     scores, log = import_lm_eval(
@@ -152,4 +150,4 @@ def _one_of(option: str, value: str | None, known: tuple[Choice, ...]) -> Choice
     for one in known:
         if one == value:
             return one
-    raise InputError(f"{option} {value}: not known.", f"one of {', '.join(filter(None, known))}.")
+    raise InputError(f"{option} {value}: not known.", f"choose one of {', '.join(filter(None, known))}.")

@@ -15,10 +15,10 @@ def init(
     folder: Annotated[Path, typer.Argument(help="New folder. Its name becomes the run's.")],
     scores: Annotated[
         list[Path] | None,
-        typer.Option("--from", help="Result files of lm-eval, folders of them, tables or CSV: a study around them."),
+        typer.Option("--from", help="Result files of lm-eval, folders of them, tables or CSV, from which to start."),
     ] = None,
 ) -> None:
-    """A new study: a Snakefile on the installed workflow, configuration, sheets, profiles and a README."""
+    """Write a new study's folder: Snakefile of the installed workflow, configuration, sheets, profiles and a README."""
     from lm_validity.template.folder import make_study
 
     print("\n".join(make_study(folder, scores or ())))

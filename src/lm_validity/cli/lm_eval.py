@@ -10,7 +10,7 @@ def register(app: typer.Typer) -> None:
     app.command(
         "lm-eval",
         context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []},
-        help="lm-eval's own command line; `run --model lm-validity` scores with shared contexts.",
+        help="Run lm-eval's own command line. `run --model lm-validity` scores with shared contexts.",
     )(lm_eval)
 
 

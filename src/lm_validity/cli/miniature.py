@@ -50,7 +50,7 @@ def pretrain(
         Path | None, typer.Option(help="Folder of the model it is tuned from. Default: beside the output.")
     ] = None,
 ) -> None:
-    """Train one tiny language model from scratch and keep its checkpoints. A tuned one starts from its parent."""
+    """Train one tiny language model from scratch and keep its checkpoints. A tuned model starts from its parent."""
     from lm_validity.cells.training.miniature import pretrain_model
     from lm_validity.config.pool import read_pool
 

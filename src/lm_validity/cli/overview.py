@@ -20,10 +20,10 @@ def register(app: typer.Typer) -> None:
 def status(
     configfile: Configfile = DEFAULT,
     html: Annotated[Path | None, typer.Option(help="Also write the matrix as a page.")] = None,
-    matrix: Annotated[bool, typer.Option(help="The matrix of models and benchmarks.")] = True,
-    watch: Annotated[float | None, typer.Option(min=1, help="Repeat every so many seconds.")] = None,
+    matrix: Annotated[bool, typer.Option(help="Print the matrix of models and benchmarks.")] = True,
+    watch: Annotated[float | None, typer.Option(min=1, help="Repeat after this many seconds.")] = None,
 ) -> None:
-    """Which cells are done, running, failed, stale or missing, the rate, and the expected finish. Reads files only."""
+    """Say which cells are done, running, failed, stale or missing, and the rate and expected finish. Only reads."""
     from lm_validity.files import write_text
     from lm_validity.monitor.cost import Estimator
     from lm_validity.monitor.planning.describe import unplanned_pairs
@@ -50,7 +50,7 @@ def cost(
     configfile: Configfile = DEFAULT,
     calibration: Calibration = None,
 ) -> None:
-    """Jobs, GPU hours, memory and storage that a run is expected to take."""
+    """Say how many jobs, GPU hours, memory and storage a run is expected to take."""
     from lm_validity.monitor.cost import Estimator
     from lm_validity.monitor.render_cost import render_cost
     from lm_validity.monitor.status import RunState

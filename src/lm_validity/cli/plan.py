@@ -19,20 +19,23 @@ def plan(
     configfile: Configfile = DEFAULT,
     design: Annotated[
         Literal["cheap-and-block", "balanced"],
-        typer.Option(help="The cheap benchmarks for all models and all benchmarks for some, or a random share of all."),
+        typer.Option(
+            help="The cheap benchmarks for all models and all benchmarks for some, or a random share of all cells."
+        ),
     ] = "cheap-and-block",
     cells: Annotated[Path | None, typer.Option(help="Your own list instead: columns model and benchmark.")] = None,
     audit: Annotated[int | None, typer.Option(min=1, help="Add a round of this many random unplanned cells.")] = None,
     budget: Annotated[
-        float | None, typer.Option(min=0, help="Most hours of fine-tuning and of scoring adapters, as `cost` counts.")
+        float | None,
+        typer.Option(min=0, help="Most hours for fine-tuning and for scoring adapters, as `cost` counts them."),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of what is drawn.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random draws.")] = 0,
     output: Annotated[
         Path | None, typer.Option(help="File of the plan. Default: plan.tsv beside the configuration.")
     ] = None,
     calibration: Calibration = None,
 ) -> None:
-    """Write the sheet of cells to fine-tune, and say what it costs and saves. With a plan already in the configuration,
+    """Write the sheet of cells to fine-tune, and say what it costs and saves. If the configuration already has a plan,
     --cells and --audit add a round to it."""
     from lm_validity.config.plan import read_cells
     from lm_validity.monitor.cost import Estimator
@@ -41,7 +44,7 @@ def plan(
     from lm_validity.monitor.planning.sheet import check_place, is_plan_of, listed_cells, write_plan
 
     if sum((cells is not None, audit is not None, budget is not None)) > 1:
-        raise InputError("--cells, --audit and --budget exclude each other.", "give one of them.")
+        raise InputError("--cells, --audit and --budget exclude each other.", "give only one.")
     run = load_run(configfile)
     place = check_place(run, configfile, output, adds_a_round=cells is not None or audit is not None)
     estimator = Estimator(run, map(load_run, calibration or ()))

@@ -23,7 +23,7 @@ def rehearse(
     configfile: Configfile = DEFAULT,
     model: Annotated[list[str] | None, typer.Option(help="Only these models.")] = None,
 ) -> None:
-    """Run every model's work at full size on a fake GPU: the micro-batch that fits, or what to change. Exit 2
+    """Run every model's work at full size on a fake GPU: say which micro-batch fits, or what to change. Exit 2
     if a model cannot be run as configured."""
     from lm_validity.run.rehearsals import memory_problem, question_of, read_rehearsal, rehearsed_models
 
@@ -66,10 +66,10 @@ def rehearse_run(run: Run, only: list[str] | None = None) -> Iterator[str]:
 
             try:
                 found = ask(f"model {row.model!r}", question)
-            except Exception as error:  # no causal model, a bug on GPUs, or something that cannot be pretended
+            except Exception as error:  # no causal model, a bug on GPUs, or an operation that cannot be faked
                 unforeseen = f"{type(error).__name__}: {first_line(error)[:200]}"
                 what = error.problem if isinstance(error, InputError) else unforeseen
-                yield f"{row.model}: FAILS on the pretended GPU ({what})"
+                yield f"{row.model}: FAILS on the fake GPU ({what})"
                 continue
             write_json(rehearsal_path(run, question), asdict(found))
         yield _line(run, row, found)

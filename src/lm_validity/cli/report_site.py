@@ -23,7 +23,7 @@ def report_site(
     results: Annotated[
         list[Path],
         typer.Argument(
-            help="Result files of lm-eval, folders that are searched for them, tables (scores, items, trials) or CSV."
+            help="Result files of lm-eval, folders to search for them, tables (scores, items, trials) or CSV."
         ),
     ],
     output: Annotated[Path, typer.Option(help="Folder for the site.")],
@@ -32,10 +32,11 @@ def report_site(
         Path | None, typer.Option(help="Benchmarks sheet, such as an edited OUTPUT/benchmarks.tsv.")
     ] = None,
     beside: Annotated[
-        Path | None, typer.Option(help="scores.parquet of other models, shown where the benchmarks are the same.")
+        Path | None,
+        typer.Option(help="scores.parquet of other models, which are shown on the benchmarks that both have."),
     ] = None,
     model: Annotated[
-        list[str] | None, typer.Option(help="PATH=NAME: name of the model of a file or of all files in a folder.")
+        list[str] | None, typer.Option(help="PATH=NAME: the model's name for a file, or for all files in a folder.")
     ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Fail if a file would be skipped or a score occurs twice.")

@@ -23,7 +23,7 @@ Benchmarks = Annotated[Path, typer.Option(help="Benchmarks sheet (CSV or TSV).")
 Output = Annotated[Path, typer.Option(help="Folder for summary.json, tables, figures and the page.")]
 Resamples = Annotated[int, typer.Option(min=0, help="Resamples for intervals. 0 skips intervals.")]
 Plan = Annotated[Path | None, typer.Option(help="Plan sheet: cells outside it do not count as missing.")]
-PlannedBy = Annotated[Path | None, typer.Option(help="The run's configuration, for what it planned.")]
+PlannedBy = Annotated[Path | None, typer.Option(help="The run's configuration, which says what was planned.")]
 REPORTS, SCREENING, WORDS = Reports(), Screening(), E2LM.as_words()
 
 
@@ -36,8 +36,12 @@ def agreement(
     items: Annotated[Path | None, typer.Option(help="items.parquet, for paired significance.")] = None,
     resamples: Resamples = REPORTS.resamples,
     tau: Annotated[Literal["a", "b", "c"], typer.Option(help="Variant of Kendall's tau. b is the paper's.")] = "b",
-    align: Annotated[str | None, typer.Option(help="Two benchmarks for the bump plot, BENCHMARK,BENCHMARK.")] = None,
-    selections: Annotated[Path | None, typer.Option(help="selections.parquet, for the prompts chosen.")] = None,
+    align: Annotated[
+        str | None, typer.Option(help="Two benchmarks for the plot of two rankings: BENCHMARK,BENCHMARK.")
+    ] = None,
+    selections: Annotated[
+        Path | None, typer.Option(help="selections.parquet, for the prompts that were chosen.")
+    ] = None,
     plan: Plan = None,
 ) -> None:
     """Do the benchmarks agree on which model is better, under direct evaluation and train before test?"""
@@ -67,15 +71,17 @@ def screening(
     models: Models,
     benchmarks: Benchmarks,
     output: Output,
-    results: Annotated[Path | None, typer.Option(help="results/<run>, whose records count training examples.")] = None,
+    results: Annotated[
+        Path | None, typer.Option(help="results/<run>, whose records have the numbers of training examples.")
+    ] = None,
     training_examples: Annotated[
-        int, typer.Option(min=0, help="Fewest training examples.")
+        int, typer.Option(min=0, help="Smallest number of training examples.")
     ] = SCREENING.training_examples,
     unimproved_share: Annotated[
-        float, typer.Option(min=0, max=1, help="Most models that do not improve.")
+        float, typer.Option(min=0, max=1, help="Largest share of models that do not improve.")
     ] = SCREENING.unimproved_share,
     negative_share: Annotated[
-        float, typer.Option(min=0, max=1, help="Most others with negative agreement.")
+        float, typer.Option(min=0, max=1, help="Largest share of the other benchmarks with negative agreement.")
     ] = SCREENING.negative_share,
     plan: Plan = None,
 ) -> None:
@@ -94,13 +100,13 @@ def signal(
     output: Output,
     benchmarks: Annotated[Path | None, typer.Option(help="Benchmarks sheet (CSV or TSV).")] = None,
     items: Annotated[Path | None, typer.Option(help="items.parquet, for intervals and filters.")] = None,
-    selection: Annotated[Checkpoints, typer.Option(help="Checkpoints used.")] = REPORTS.checkpoints,
+    selection: Annotated[Checkpoints, typer.Option(help="Checkpoints to use.")] = REPORTS.checkpoints,
     resamples: Resamples = REPORTS.resamples,
     convention: Annotated[
-        Convention, typer.Option(help="Autocorrelation as in the scoring code, or the paper.")
+        Convention, typer.Option(help="Autocorrelation as in the competition's scoring code, or as in its paper.")
     ] = E2LM.convention,
     ties: Annotated[
-        Ties, typer.Option(help="Equal scores: stable (they count as an increase) or average ranks.")
+        Ties, typer.Option(help="Equal scores: stable (they count as an increase) or average (they share ranks).")
     ] = E2LM.ties,
     normalisation: Annotated[
         Normalisation, typer.Option(help="What compliance divides the science model's lead by.")
@@ -115,7 +121,7 @@ def signal(
     printed: Annotated[Path | None, typer.Option(help="CSV of printed overall scores to recompute.")] = None,
     configfile: PlannedBy = None,
 ) -> None:
-    """Does a benchmark say something early in training?"""
+    """Does a benchmark tell you anything early in training?"""
     from lm_validity.studies.signal.options import make_options
     from lm_validity.studies.signal.report import report_signal
 

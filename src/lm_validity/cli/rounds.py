@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 GoalOption = Annotated[
     str | None,
     typer.Option(
-        help="Of the agreement study. tau=.95: expected agreement with the full grid's ranking; rank=2: the widest "
-        "rank interval, places up and down; budget=500: hours that the whole plan takes."
+        help="Goal of the agreement study. tau=.95: the expected agreement with the full grid's ranking. rank=2: the "
+        "widest rank interval, in places up and down. budget=500: the hours that the whole plan takes."
     ),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the first round.")]
@@ -35,9 +35,10 @@ def register(app: typer.Typer) -> None:
 
 
 def next_round(goal: GoalOption = None, configfile: Configfile = DEFAULT, calibration: Calibration = None) -> None:
-    """Add a round, and say why. Agreement, with --goal: the unmeasured cells that make the ranks surer for the fewest
-    hours, which are in the ranks and in no agreement. Bias, where tasks stop on widths: a batch of subsamples for the
-    tasks whose interval is too wide. Signal in two stages: what the first decides, and the rest for the undecided."""
+    """Add a round, and say why. Agreement study, with --goal: the unmeasured cells that make the ranks most certain for
+    the fewest hours. They are used for ranks and for no agreement. Bias study, if tasks stop on the width of their
+    interval: a batch of subsamples for the tasks whose interval is too wide. Signal study in two stages: the verdicts
+    of the first stage, and the other checkpoints of the undecided benchmarks."""
     from lm_validity.site.rounds import parse_goal
 
     _add_rounds(configfile, None if goal is None else parse_goal(goal), calibration)
@@ -45,14 +46,14 @@ def next_round(goal: GoalOption = None, configfile: Configfile = DEFAULT, calibr
 
 def rounds(
     goal: GoalOption = None,
-    arguments: Annotated[list[str] | None, typer.Argument(help="For snakemake, after a --.")] = None,
+    arguments: Annotated[list[str] | None, typer.Argument(help="Arguments for snakemake, after a --.")] = None,
     configfile: Configfile = DEFAULT,
     seed: Seed = 0,
     calibration: Calibration = None,
 ) -> None:
-    """Plan (where the file that `plan` names is not there yet), run the workflow, add a round as `next` does, run it
-    again, until there is nothing to add. Ends with Snakemake's exit code where that is not 0, and with 1 where no cell
-    is left that helps and the goal is not reached. A second call goes on."""
+    """Run the workflow, add a round as `next` does, and repeat until there is nothing to add. If the file that `plan`
+    names does not exist yet, write the first plan before. If Snakemake fails, this ends with its exit code. If the goal
+    is not reached and no remaining cell would help, it ends with 1. A second call continues."""
     from lm_validity.site.rounds import parse_goal
 
     wanted, options = None if goal is None else parse_goal(goal), tuple(arguments or ())
@@ -72,21 +73,23 @@ def rounds(
 
 
 def add_model(
-    model: Annotated[str, typer.Argument(help="Its id: its row is in the models sheet already.")],
+    model: Annotated[str, typer.Argument(help="Id of the model. Its row must already be in the models sheet.")],
     goal: Annotated[
         str | None,
         typer.Option(
-            help="rank=2: its rank interval, places up and down; budget=5: hours of its cells. None: only say."
+            help="rank=2: its rank interval, in places up and down. budget=5: hours of its cells. Without a goal, "
+            "nothing is planned."
         ),
     ] = None,
     configfile: Configfile = DEFAULT,
     output: Annotated[
-        Path | None, typer.Option(help="The plan, where there is none yet; plan.tsv beside the configuration.")
+        Path | None,
+        typer.Option(help="File of the plan, if there is none yet. Default: plan.tsv beside the configuration."),
     ] = None,
     calibration: Calibration = None,
 ) -> None:
-    """Which few cells place a new model among those of a finished study, at what cost, with what interval. With --goal
-    they become a round of the plan."""
+    """Say which few cells place a new model among those of a finished study, at what cost, and with what interval. With
+    --goal, these cells become a round of the plan."""
     from lm_validity.monitor.cost import Estimator
     from lm_validity.monitor.planning.savings import training_costs
     from lm_validity.monitor.planning.sheet import check_place, is_plan_of, write_plan
@@ -121,8 +124,8 @@ def _check_that_it_runs(options: Iterable[str]) -> None:
     for one in options:
         if one in ("--dry-run", "--dryrun", "--unlock") or one.startswith("-n"):
             raise InputError(
-                f"{one}: with it, Snakemake does not run the workflow, and what to plan is decided by what ran.",
-                f"run `snakemake {one}` itself with --configfile; where the plan is not written yet, on "
+                f"{one}: with it, Snakemake does not run the workflow, but the next round depends on its results.",
+                f"run `snakemake {one}` itself with --configfile. If the plan is not written yet, use "
                 "results/<run>/unplanned.yaml.",
             )
 
@@ -142,7 +145,9 @@ def _plan_first(
     values = read_values(configfile)
     place = values.get("plan") if isinstance(values, dict) else None
     if not isinstance(values, dict) or not isinstance(place, str) or not place:
-        raise InputError(f"{configfile}: key 'plan' names no file.", "set `plan: plan.tsv`; it will be written there.")
+        raise InputError(
+            f"{configfile}: key 'plan' names no file.", "set `plan: plan.tsv`. The plan will be written there."
+        )
     if Path(place).is_file():
         return
     unplanned = values | {"plan": None}

@@ -19,11 +19,11 @@ def register(app: typer.Typer) -> None:
 
 def merge(
     configfile: Configfile = DEFAULT,
-    partial: Annotated[bool, typer.Option("--partial", help="Tables of the cells that exist.")] = False,
-    only: Annotated[Literal["scores", "items", "trials"] | None, typer.Option(help="One of the tables.")] = None,
+    partial: Annotated[bool, typer.Option("--partial", help="Merge only the cells that exist.")] = False,
+    only: Annotated[Literal["scores", "items", "trials"] | None, typer.Option(help="Write only this table.")] = None,
     output: Annotated[Path | None, typer.Option(help="Folder for the tables.")] = None,
 ) -> None:
-    """Merge the cells into tables. With --partial: the cells that exist, into results/<run>/partial/tables."""
+    """Merge the cells into tables. With --partial, merge the cells that exist, into results/<run>/partial/tables."""
     from lm_validity.tables.merge import Merger
 
     run = load_run(configfile)
@@ -46,10 +46,12 @@ def merge(
 
 def check_cells(
     configfile: Configfile = DEFAULT,
-    output: Annotated[Path | None, typer.Option(help="Written when no cell failed.")] = None,
-    after_error: Annotated[bool, typer.Option("--after-error", help="Only name and remove (for onerror).")] = False,
+    output: Annotated[Path | None, typer.Option(help="File to write if no cell failed.")] = None,
+    after_error: Annotated[
+        bool, typer.Option("--after-error", help="Name cells and remove manifests, but exit 0 (for onerror).")
+    ] = False,
 ) -> None:
-    """Name the failed cells, remove the manifests that hold them, and exit 1. Without any, write --output."""
+    """Name the failed cells, remove the manifests that hold them, and exit 1. If no cell failed, write --output."""
     from lm_validity.files import write_json
     from lm_validity.monitor.check import failed_cells, manifests_digest, set_aside
     from lm_validity.monitor.planning.describe import describe_plans
@@ -67,7 +69,7 @@ def check_cells(
     set_aside(manifests)
     if failed or manifests:
         print(
-            f"{len(failed)} cells failed; {len(manifests)} manifests that hold them, or cells that stand on them, were"
+            f"{len(failed)} cells failed. {len(manifests)} manifests that hold them, or cells that depend on them, were"
             " set aside. Remove the cause and run again: only these cells are computed."
         )
         sys.exit(0 if after_error else 1)
@@ -80,9 +82,11 @@ def check_cells(
 
 def partial_reports(
     configfile: Configfile = DEFAULT,
-    without_items: Annotated[bool, typer.Option("--without-items", help="Faster: no per-document table.")] = False,
+    without_items: Annotated[
+        bool, typer.Option("--without-items", help="Skip the per-document table, which is faster.")
+    ] = False,
 ) -> None:
-    """Tables, reports and site of the cells that exist, in results/<run>/partial. They list what is missing."""
+    """Write tables, reports and a site of the cells that exist to results/<run>/partial. They list what is missing."""
     from lm_validity.site.partial import write_partial_reports
 
     run = load_run(configfile)
@@ -92,7 +96,7 @@ def partial_reports(
 
 
 def build_site(configfile: Configfile = DEFAULT) -> None:
-    """One folder with index.html out of the run's reports."""
+    """Make one site, a folder with index.html, from the run's reports."""
     from lm_validity.monitor.computation import computation_page
     from lm_validity.monitor.planning.describe import plan_finding
     from lm_validity.monitor.spent import count_spent
@@ -114,13 +118,13 @@ def build_site(configfile: Configfile = DEFAULT) -> None:
 
 def preflight(
     configfile: Configfile = DEFAULT,
-    fast: Annotated[bool, typer.Option("--fast", help="Do not read every file's sha256.")] = False,
+    fast: Annotated[bool, typer.Option("--fast", help="Do not check every file's sha256.")] = False,
     memory: Annotated[
         bool, typer.Option("--memory", help="Rehearse the models first (see `lm-validity rehearse`).")
     ] = False,
 ) -> None:
-    """What is missing, damaged or locked before you submit, and what a changed recipe makes the run compute again. One
-    line each. Removes what is damaged, so that it is computed again."""
+    """Before you submit: say what is missing, damaged or locked, and what would be computed again because its recipe
+    changed. One line each. Damaged cells and manifests are removed, so that they are made again."""
     from lm_validity.monitor.check import lease_problems, orphan_problems, record_problems, repair
     from lm_validity.monitor.readiness import readiness_problems
     from lm_validity.monitor.recomputed import recomputed_cells
@@ -151,7 +155,7 @@ def forget(
     patterns: Annotated[list[str], typer.Argument(help="Shell patterns of rule/model/cell.")],
     configfile: Configfile = DEFAULT,
 ) -> None:
-    """Drop cells from the store, to have them computed again."""
+    """Drop cells from the store, so that they are computed again."""
     from lm_validity.monitor.check import forget as drop
 
     for folder in drop(load_run(configfile), patterns):
@@ -159,7 +163,7 @@ def forget(
 
 
 def findings(configfile: Configfile = DEFAULT) -> None:
-    """Where the run's report is, and its findings, one line each."""
+    """Print where the run's report is, and its findings, one per line."""
     from lm_validity.files import read_json
 
     run = load_run(configfile)

@@ -11,7 +11,7 @@ Output = Annotated[Path, typer.Option(help="Folder for the page, its figures and
 
 @app.command("pca")
 def pca(output: Output, splits: Annotated[int, typer.Option(min=2, help="Splits for each rank and n.")] = 100) -> None:
-    """Principal components fitted on test rows: a case in which unlabelled test data inflate a score."""
+    """Simulate principal components fitted on test rows: a case in which unlabelled test data inflate a score."""
     from lm_validity.studies.bias.simulations import write_pca_simulation
 
     write_pca_simulation(output, splits)
@@ -24,7 +24,7 @@ def prior(
     formula: Annotated[str, typer.Option(help="equations, notebooks or overdispersed.")] = "overdispersed",
     draws: Annotated[int, typer.Option(min=10, help="Simulated data sets.")] = 300,
 ) -> None:
-    """What the priors of the bias study's model imply before any data."""
+    """Show what the priors of the bias study's model imply before any data."""
     from lm_validity.studies.bias.simulations import write_prior_simulation
 
     write_prior_simulation(trials, output, formula, draws)

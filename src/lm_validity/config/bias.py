@@ -25,7 +25,7 @@ class Experiment(Section):
     language_models: tuple[str, ...] = Field((), description="Ids from the sheet. Empty: all.")
     tasks: tuple[str, ...] = Field((), description="Ids from the sheet. Empty: all.")
     m: tuple[Positive, ...] = Field((100,), min_length=1, description="Number of labelled training texts.")
-    n: tuple[Positive, ...] = Field((200,), min_length=1, description="Number of texts in extra, and in test.")
+    n: tuple[Positive, ...] = Field((200,), min_length=1, description="Number of texts in extra, and also in test.")
     subsamples: Positive | Annotated[dict[str, Positive], BeforeValidator(_keys_as_text)] = Field(
         20, description="Random draws: one number, or by n (`500: 20`) or by m and n (`100,500: 20`)."
     )
@@ -106,12 +106,12 @@ class HeadTraining(Section):
     pooler: Literal["keep", "none", "paper"] = Field(
         "keep",
         description="BERT's pooler. keep: all arms have the model's. none: the head reads the first token. paper: the "
-        "pretrained arms get a fresh one, so that the boost also measures its loss.",
+        "pretrained arms get a fresh one, so the boost also measures what is lost with the old one.",
     )
 
 
 class Adapter(Section):
-    """LoRA on every linear layer but the output head; the paper's QLoRA settings are the defaults."""
+    """LoRA on every linear layer except the output head. The paper's QLoRA settings are the defaults."""
 
     rank: Positive = Field(16, description="LoRA rank, on every linear layer.")
     alpha: Positive = Field(32, description="LoRA alpha.")
@@ -122,7 +122,7 @@ class Adapter(Section):
 
 
 class Prompting(Adapter):
-    """Zero-shot experiments: adapters are pretrained on prompts, nothing is trained on labels."""
+    """Zero-shot experiments: adapters are pretrained on prompts, and no labels are used in training."""
 
     epochs: Positive = Field(1, description="Passes over the prompts.")
     learning_rate: Rate = Field(2e-4, description="Peak learning rate.")
@@ -148,23 +148,23 @@ class BiasSettings(Section):
         min_length=1,
         description="Experiments by name: method (head or zero_shot), language_models and tasks (ids; empty is all), m "
         "(labelled texts), n (unlabelled and test texts), subsamples (random draws: a number, or by n, or by `m,n`), "
-        "pretraining_epochs (more of them is overtraining), packing; planted_leak is for tests only.",
+        "pretraining_epochs (a larger number is overtraining) and packing. planted_leak is for tests only.",
     )
     subsamples_a_cell: Positive | Literal["all"] = Field(
-        25, description="Subsamples that are one finished result of the store. Another number makes other cells."
+        25, description="Subsamples per finished result in the store. Another number makes other cells."
     )
     stop_at_half_width: float | None = Field(
         None,
         gt=0,
         lt=1,
-        description="Turn it on to save trials: a task stops where the 95% interval of its bias is ± this or narrower "
+        description="Turn it on to save trials: a task stops when the 95% interval of its bias is ± this or narrower "
         "(a fraction of accuracy; 0.0125 is 1.25 points). `lm-validity next` adds a batch of subsamples_a_cell to the "
         "other tasks. null: every task has all subsamples.",
     )
     plan: str | None = Field(
         None,
-        description="Sheet (TSV) of the batches after the first, which `lm-validity next` writes; with "
-        "stop_at_half_width only.",
+        description="Sheet (TSV) of the batches after the first, which `lm-validity next` writes. Only with "
+        "stop_at_half_width.",
     )
     paper: bool = Field(
         False,
@@ -179,7 +179,7 @@ class BiasSettings(Section):
     seeds: Literal["varied", "fixed"] = Field(
         "varied",
         description="varied: the randomness of training differs between subsamples, never between arms. fixed: it is "
-        "the same in all, which understates the spread.",
+        "the same in all, which underestimates the spread.",
     )
     pretraining: TextPretraining = Field(TextPretraining(), description=TextPretraining.__doc__)
     training: HeadTraining = Field(HeadTraining(), description=HeadTraining.__doc__)

@@ -17,9 +17,9 @@ class OneFinetune(Section):
     Snakemake sees what has changed."""
 
     epochs: Positive = Field(5, description="Passes over the training split, with validation after each.")
-    effective_batch: Positive = Field(8, description="Documents per optimizer step, whatever the memory.")
+    effective_batch: Positive = Field(8, description="Documents per optimizer step. It does not depend on memory.")
     micro_batch: Positive = Field(
-        8, description="Documents per forward pass. It is halved on out-of-memory, and the effective batch stays."
+        8, description="Documents per forward pass. If memory runs out, it is halved. The effective batch stays."
     )
     max_length: Positive = Field(1024, description="Longest training text in tokens.")
     loss: Literal["all", "completion"] = Field("all", description="Tokens in the loss: all, or the answer's only.")
@@ -65,7 +65,7 @@ class Finetuning(OneFinetune):
         False,
         description="Train the learning rates of a job in one forward and backward pass. Turn it on if a GPU waits for "
         "launches, as with small models (not measured there; 1.2 to 1.3 times faster on a CPU). Changes results by "
-        "rounding only. Fewer rates go together where memory runs out.",
+        "rounding only. If memory runs out, fewer rates are trained together.",
     )
 
     @field_validator("learning_rates", mode="before")

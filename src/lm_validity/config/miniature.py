@@ -26,7 +26,7 @@ class MiniatureSettings(Section):
     formats: Literal["families", "control"] = Field(
         "families",
         description="families: each family's pretraining saw question formats of its own. "
-        "control: every family saw every format, so what is left of the effect is not due to formats.",
+        "control: every family saw every format, so the remaining effect is not due to formats.",
     )
     test_facts: Literal["shared", "disjoint"] = Field(
         "shared",

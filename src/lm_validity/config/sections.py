@@ -24,9 +24,9 @@ AsManyAsFit = Many | Literal["auto"]
 class Splits(Section):
     """How documents are divided. Train, validation and test are disjoint by construction."""
 
-    train: Positive = Field(50_000, description="Most training documents of a benchmark.")
-    validation: Positive = Field(1_000, description="Most validation documents of a benchmark.")
-    test: Positive = Field(10_000, description="Most test documents of a benchmark.")
+    train: Positive = Field(50_000, description="Largest number of training documents per benchmark.")
+    validation: Positive = Field(1_000, description="Largest number of validation documents per benchmark.")
+    test: Positive = Field(10_000, description="Largest number of test documents per benchmark.")
     seed: int = Field(0, ge=0, description="Seed of the permutation that makes and caps the splits.")
     allow_overlap: tuple[str, ...] = Field(
         (),
@@ -41,7 +41,7 @@ class Evaluation(Section):
         "auto",
         pattern=r"^(auto|cpu|all|cuda(:[0-9]+)?)$",
         description="auto, cpu, cuda, cuda:0 or all. auto: the CPU if the size class has no GPU, else its GPUs. A job "
-        "that needs GPUs and cannot use them ends with the reason. It never computes on the CPU instead.",
+        "that needs GPUs and cannot use them ends and says why. It never computes on the CPU instead.",
     )
     batch_size: Positive = Field(32, description="Sequences per forward pass. Affects speed only.")
     scorer: Literal["auto", "packed", "cached", "rows", "lm-eval"] = Field(
@@ -52,18 +52,18 @@ class Evaluation(Section):
     )
     generation_backend: Literal["transformers", "vllm"] = Field(
         "transformers",
-        description="What writes the answers of generation tasks on test: transformers, or vLLM. Turn vLLM on if these "
-        "answers dominate the time. It needs a GPU and the extra `vllm`, was not measured, and can change answers. "
-        "Validation always uses transformers. Part of a cell's recipe.",
+        description="Program that writes the answers of generation tasks on test: transformers or vLLM. Turn vLLM on "
+        "if these answers take most of the time. It needs a GPU and the extra `vllm`, was not measured, and can change "
+        "answers. Validation always uses transformers. Part of a cell's recipe.",
     )
     generation_cache: Literal["dynamic", "static"] = Field(
         "dynamic",
-        description="Keys and values while answers are generated. dynamic grows with the answers. static has room for "
-        "the longest answer from the start, and on a GPU transformers compiles the model for it: try it there (not "
-        "measured). Affects speed, and results by rounding only.",
+        description="Cache of keys and values while answers are generated. dynamic grows with the answers. static has "
+        "room for the longest answer from the start, and on a GPU transformers compiles the model for it: try it there "
+        "(not measured). Affects speed, and results by rounding only.",
     )
     max_length: Positive | None = Field(
-        None, description="Longest context in tokens, if the model takes as many. null: its own limit."
+        None, description="Longest context in tokens, at most the model's own limit. null: that limit."
     )
     max_generated_tokens: Positive = Field(
         256, description="Longest answer of a generation task, unless the task sets its own."
@@ -71,8 +71,8 @@ class Evaluation(Section):
     document_bos: DocumentBos = Field(
         "auto",
         description="Perplexity corpora: where a beginning-of-text token goes. once: one per document. every: one per "
-        "window. lm-eval: as in lm-eval, which puts its own before a tokenizer's and then scores that one. auto: every "
-        "for Gemma, which needs it, once for all others. The models sheet's column of this name overrides it.",
+        "window. lm-eval: as in lm-eval, which puts its own before the tokenizer's and then scores the latter. auto: "
+        "every for Gemma, which needs it, once for all others. The models sheet's column of this name overrides it.",
     )
     instruction_tuned_prompts: tuple[Literal["plain", "chat"], ...] = Field(
         ("plain", "chat"),
@@ -82,7 +82,7 @@ class Evaluation(Section):
     )
     mixed_dtypes: bool = Field(
         False,
-        description="Let models of the agreement study differ in dtype. Then they are not compared at equal precision.",
+        description="Let models of the agreement study differ in dtype. They are then not compared at equal precision.",
     )
     system_instruction: str | None = Field(
         None, description="System message under the chat prompt, the same in training and evaluation."
@@ -149,7 +149,7 @@ class Batching(Section):
 
 
 class SizeBatching(Section):
-    """What differs from the run's `batching` for models of one size. An absent rule or limit is the run's."""
+    """Differences from the run's `batching` for models of one size. If a rule or limit is absent, the run's is used."""
 
     job_hours: float | None = Field(None, gt=0, description="Longest time that a job asks for under auto.")
     evaluate_model: EvaluateBatch | None = Field(None, description="Evaluation of models as they are (direct).")
@@ -158,7 +158,7 @@ class SizeBatching(Section):
 
 
 class Replay(Section):
-    """Known scores served instead of running models: the whole workflow without a GPU. Its tables and pages say so."""
+    """Use known scores instead of running models: the whole workflow without a GPU. Its tables and pages say so."""
 
     scores: str = Field(
         description="The train-before-test authors' all_results.json, or a scores.parquet (any `lm-validity import`)."
@@ -239,9 +239,9 @@ class Reports(Section):
 
 
 class Screening(Section):
-    """Which candidate benchmarks stay (`snakemake screening`). The thresholds are the train-before-test study's."""
+    """Which candidate benchmarks are kept (`snakemake screening`). The thresholds are the train-before-test study's."""
 
-    training_examples: int = Field(1000, ge=0, description="Fewest training examples of a benchmark.")
+    training_examples: int = Field(1000, ge=0, description="Smallest number of training examples of a benchmark.")
     unimproved_share: float = Field(
         0.2, ge=0, le=1, description="Largest share of models that fine-tuning does not improve."
     )
@@ -251,10 +251,10 @@ class Screening(Section):
 
 
 class SizeClass(Section):
-    """What a job asks of a cluster; the second attempt asks for twice the memory and time."""
+    """Resources that a job asks a cluster for. The second attempt asks for twice the memory and time."""
 
     gpu: int = Field(1, ge=0, description="GPUs per job. With several, a model's layers are spread over them.")
-    gpu_memory_gb: float = Field(80, ge=0, description="Memory of each GPU in GB: preflight names what does not fit.")
+    gpu_memory_gb: float = Field(80, ge=0, description="GB of memory per GPU. preflight names models that do not fit.")
     gpu_type: Literal["h200", "h100", "l40s", "a100", "a40"] = Field(
         "h200",
         description="GPU whose speed `cost` assumes. The profile asks the cluster for one. h100 and h200 are the SXM "
@@ -323,7 +323,7 @@ class Configuration(Section):
         "sheet's path means the run's folder, wherever that is.",
     )
     studies: tuple[Study, ...] = Field(
-        ("agreement",), min_length=1, description="What the run answers: agreement, signal, bias."
+        ("agreement",), min_length=1, description="Studies of the run: agreement, signal, bias."
     )
     models: str | None = Field(
         None, description="Sheet of models (TSV), relative to the working directory. Not needed for the bias study."
@@ -332,7 +332,7 @@ class Configuration(Section):
     plan: str | None = Field(
         None,
         description="Sheet of the pairs of model and benchmark that are fine-tuned, if not all are (`lm-validity plan` "
-        "writes one). Direct scores are taken of all. null: every pair is fine-tuned.",
+        "writes one). All pairs are scored direct. null: every pair is fine-tuned.",
     )
     splits: Splits = Field(Splits(), description=Splits.__doc__)
     evaluation: Evaluation = Field(Evaluation(), description=Evaluation.__doc__)
@@ -348,8 +348,8 @@ class Configuration(Section):
     )
     signal: SignalStages | None = Field(
         None,
-        description="Turn it on where checkpoints are many and evaluations cost: the signal study in two stages. null: "
-        "every benchmark at every checkpoint.",
+        description="The signal study in two stages. Turn it on if there are many checkpoints and evaluations are "
+        "costly. null: every benchmark is scored at every checkpoint.",
     )
     bias: BiasSettings | None = Field(None, description="The bias study, with sheets of its own.")
     reports: Reports = Field(Reports(), description=Reports.__doc__)
@@ -364,7 +364,7 @@ class Configuration(Section):
     )
     replay: Replay | None = Field(
         None,
-        description="Serve known scores (`scores: FILE`) instead of running models: all rules and reports, no GPU.",
+        description="Use known scores (`scores: FILE`) instead of running models: all rules and reports, no GPU.",
     )
 
     @model_validator(mode="after")

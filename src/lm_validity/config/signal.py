@@ -12,13 +12,13 @@ class SignalStages(Section):
     quarter of training, and the undecided ones at the others too."""
 
     plan: str = Field(
-        description="Sheet (TSV) of what the first stage decided, which `lm-validity next` writes. Until it is there, "
-        "the first stage runs."
+        description="Sheet (TSV) with the verdicts of the first stage, which `lm-validity next` writes. Until it "
+        "exists, the first stage runs."
     )
     says_something: float = Field(
-        0.75, gt=0, le=1, description="A benchmark says something where its mean rank correlation is at least this."
+        0.75, gt=0, le=1, description="A benchmark says something if its mean rank correlation is at least this."
     )
-    says_nothing: float = Field(0.35, ge=-1, lt=1, description="It says nothing where that is below this.")
+    says_nothing: float = Field(0.35, ge=-1, lt=1, description="It says nothing if that is below this.")
 
     @model_validator(mode="after")
     def be_apart(self) -> Self:

@@ -150,7 +150,7 @@ def lease_problems(run: Run) -> list[Problem]:
     found = []
     for path in sorted((run.results / "store" / ".leases").glob("*.json")):
         if is_stale(path):
-            found.append(Problem(path.stem, "stale lease of a job that is gone", "the next job takes it over"))
+            found.append(Problem(path.stem, "stale lease of a job that no longer runs", "the next job takes it over"))
         else:
             found.append(
                 Problem(
@@ -167,7 +167,7 @@ def orphan_problems(run: Run) -> list[Problem]:
     return [
         Problem(
             f"Slurm job {job.id} ({job.comment}, {job.state})",
-            "left by a Snakemake that is gone",
+            "left by a Snakemake that no longer runs",
             f"let it finish, a new run waits for its cells; or `scancel {job.id}`",
         )
         for job in orphan_jobs(run.results)

@@ -48,7 +48,7 @@ def computation_page(spent: Spent, planned: Finding | None = None) -> Page | Non
         frame,
         formats=dict.fromkeys(COLUMNS, ",d"),
         labels=COLUMNS,
-        caption="Spared by sharing: tokens of choices that were not computed again because another choice has them. "
+        caption="Saved by sharing: tokens of choices that were not computed again because another choice has them. "
         "The hours above are those of the cells on the clock, without starting processes. Trials: the bias study.",
     )
     return Page(
@@ -66,7 +66,7 @@ def _early_stops(spent: Spent) -> Finding | None:
     if not found["fine_tunes"]:
         return None
     return Finding(
-        f"{found['stopped']:,} of {found['fine_tunes']:,} fine-tunes stopped early, which spared "
+        f"{found['stopped']:,} of {found['fine_tunes']:,} fine-tunes stopped early, which saved "
         f"{found['allowed'] - found['trained']:,} of {found['allowed']:,} epochs.",
         f"finetuning.early_stop: a learning rate ends after {PATIENCE} epochs without improvement on validation. "
         "A later epoch might have been better. Fine-tunes that diverged are not counted.",
@@ -88,7 +88,7 @@ def _truncation(spent: Spent) -> Section:
         labels={"train": "training texts", "validation": "requests on validation", "test": "requests on test"},
         caption="Requests that lost the beginning of their context, over all passes (each epoch and learning rate "
         "reads validation once), and training texts that lost tokens, over all fine-tunes. The models of a comparison "
-        "may differ in it. What helps: a longer evaluation.max_length or finetuning.max_length where the model "
+        "may differ in this. What helps: a longer evaluation.max_length or finetuning.max_length if the model "
         "allows it, fewer examples in a prompt, or a shorter max_gen_toks.",
     )
     return Section("Truncation", tables=[table])

@@ -36,7 +36,7 @@ def lock_problems(run: Run) -> list[Problem]:
     return [
         Problem(
             ".snakemake/locks",
-            "locked by a Snakemake that is gone",
+            "locked by a Snakemake that no longer runs",
             "look for jobs it left (below), then `snakemake --unlock` with the same --configfile",
         )
     ]

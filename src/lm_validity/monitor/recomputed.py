@@ -15,7 +15,7 @@ from lm_validity.words import count
 DIGEST_LENGTH = 40  # a value as long as this says nothing to a person
 ABSENT = "absent"
 UNKNOWN = "its recipe is not known yet"
-DEPENDENT = "depends on cells above; computed again where their results differ"
+DEPENDENT = "depends on cells above; computed again if their results differ"
 
 
 def recomputed_cells(run: Run) -> list[str]:

@@ -59,7 +59,7 @@ def _table(rows: list[Need]) -> list[str]:
 
 
 def _memory(estimator: Estimator) -> list[str]:
-    lines = ["memory a job, by size class:"]
+    lines = ["memory per job, by size class:"]
     for name, row in memory_by_class(estimator).items():
         text = f"  {name}: {count(row.models, 'model')}; asks for {row.mem_mb / 1000:g} GB, {row.gpus} GPU"
         if row.gpu_gb:
@@ -85,7 +85,7 @@ def _trust(estimator: Estimator) -> list[str]:
     if not estimator.measured:
         lines.append(
             "UNCALIBRATED: no finished cell to learn from. The hours are an analytic model's, by the gpu_type of each "
-            "size class; where documents are assumed they are far too high (`snakemake prefetch` counts them). Run a "
+            "size class. If documents are assumed, they are far too high (`snakemake prefetch` counts them). Run a "
             "few cells of each size class, then ask again."
         )
         if estimator.run.configuration.evaluation.device == "cpu":

@@ -41,7 +41,7 @@ def describe_progress(so_far: Progress, now: float | None = None) -> str:
         return f"{text}."
     if so_far.rate is None:
         return f"{text}; none was finished in the last hour, so no rate."
-    text += f"; {so_far.rate:,.1f} cells an hour over the last {_duration(so_far.window)}"
+    text += f"; {so_far.rate:,.1f} cells per hour over the last {_duration(so_far.window)}"
     if so_far.remaining_seconds is None:
         return f"{text}."
     finish = time.localtime((time.time() if now is None else now) + so_far.remaining_seconds)

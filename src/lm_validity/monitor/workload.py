@@ -206,7 +206,7 @@ class Workload:
             found = read_rehearsal(self.run, row)
             if found is not None:
                 return judge(self.run, row, found).needed
-        self._assume("GPU memory by a formula; `lm-validity rehearse` finds it out", kind_and_id(row)[1])
+        self._assume("GPU memory by a formula; `lm-validity rehearse` counts it", kind_and_id(row)[1])
         if isinstance(row, Model) and "agreement" not in {*row.studies} & {*self.run.configuration.studies}:
             return scoring_gb(self.parameters(row), row.dtype)
         recomputed = size_class(self.run, row).gradient_checkpointing

@@ -32,7 +32,7 @@ def add_batch(run: Run) -> tuple[list[str], int]:
     path = run.results / "tables" / "trials.parquet"
     if not path.is_file():
         raise InputError(
-            f"{path}: no such file.", "run the workflow first; batches are added by the width it measured."
+            f"{path}: no such file.", "run the workflow first. Batches are added by the widths it measures."
         )
     trials = read_trials(path)
     _check_finished(run, trials)

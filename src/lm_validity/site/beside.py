@@ -40,7 +40,7 @@ def add_beside(scores: pd.DataFrame, path: Path | None) -> tuple[pd.DataFrame, B
         raise InputError(
             f"--beside {path}: none of its benchmarks ({', '.join(sorted(others['benchmark'].unique())[:3])}, ...) is "
             "among yours.",
-            "benchmarks are joined by their names.",
+            "benchmarks are matched by their names.",
         )
     added = others[here & ~others["model"].isin(own)]
     joined = pd.concat([frame.dropna(axis=1, how="all") for frame in (scores, added)], ignore_index=True)
@@ -70,8 +70,8 @@ def beside_page(beside: Beside, scores: Path, models: pd.DataFrame, benchmarks: 
             Finding(
                 f"{count(models_with, 'model')} of yours and {len(matrix.models) - models_with} others on "
                 f"{count(len(matrix.benchmarks), 'benchmark')}.",
-                basis=f"Others: {beside.path.name}. Benchmarks are the same where their names are; scores under "
-                "another prompt or another number of solved examples can differ.",
+                basis=f"Others: {beside.path.name}. Benchmarks with the same name count as the same. Scores under "
+                "another prompt or with another number of solved examples can differ.",
             )
         ],
         sections=[
@@ -85,7 +85,7 @@ def beside_page(beside: Beside, scores: Path, models: pd.DataFrame, benchmarks: 
                         places,
                         formats={"score": ".4f", "next_better_score": ".4f"},
                         labels={"of": "of models"},
-                        caption="Place 1 is the best; models of equal scores share the better place.",
+                        caption="Place 1 is the best. Models with equal scores share the better place.",
                     )
                 ],
             )

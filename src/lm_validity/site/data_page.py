@@ -14,9 +14,9 @@ def data_page(
     shown_benchmarks = benchmarks.assign(models=benchmarks["benchmark"].map(per_benchmark))
     shown_models = models.join(per_model, on="model")
     explanation = (
-        "Column `guessed`: values that nobody gave; they follow from names and from a table of lm-eval's tasks. To "
-        "correct them, edit models.tsv and benchmarks.tsv beside this page and pass them back with --models and "
-        "--benchmarks. `studies`: empty for all."
+        "The column `guessed` names values that nobody gave. They come from names and from a table of lm-eval's tasks. "
+        "To correct them, edit models.tsv and benchmarks.tsv beside this page and pass them back with --models and "
+        "--benchmarks. An empty cell in `studies` means all studies."
     )
     return Page(
         "data",
@@ -32,7 +32,7 @@ def data_page(
                 ],
             ),
             Section("What came in", notes=[line.strip() for line in lines]),
-            Section("Reports that are not here", notes=[f"{name}: {reason}" for name, reason in absent.items()]),
+            Section("Reports that were not written", notes=[f"{name}: {reason}" for name, reason in absent.items()]),
         ],
     )
 

@@ -136,7 +136,7 @@ def leave_sparse_out(models: pd.DataFrame, benchmarks: pd.DataFrame, scores: pd.
         known = known.drop(columns=sparse) if key == "benchmark" else known.drop(index=sparse)
         notes.append(
             f"Left out of the comparison of models, with scores on fewer than half of the {all_others} {other}: "
-            f"{len(sparse)} {key}{'s' if len(sparse) > 1 else ''} ({listing(sparse, 3)}). To take one in, "
+            f"{len(sparse)} {key}{'s' if len(sparse) > 1 else ''} ({listing(sparse, 3)}). To include one, "
             f"empty its cell in the column `studies` of {key}s.tsv."
         )
     return notes
@@ -157,15 +157,15 @@ def guess_lines(models: pd.DataFrame, benchmarks: pd.DataFrame) -> list[str]:
             *([f"category {category}"] if category else []),
         ]
         lines.append(f"  {listing(rows['benchmark'], 4)}: {', '.join(words)}")
-    lines = [f"Guessed of {len(guessed)} benchmarks (benchmarks.tsv):", *lines] if lines else []
+    lines = [f"Guessed for {len(guessed)} benchmarks (benchmarks.tsv):", *lines] if lines else []
     own = models[models["guessed"].notna()]
     if len(own):
-        lines.append(f"Guessed of {len(own)} models (models.tsv):")
+        lines.append(f"Guessed for {len(own)} models (models.tsv):")
         for family, rows in own.groupby("family", dropna=False):
             sizes = ", ".join("?" if pd.isna(size) else f"{size:g}" for size in rows["parameters_b"])
             lines.append(f"  family {'unknown' if pd.isna(family) else family}: {len(rows)}, parameters in B {sizes}")
         steps = own[own["tokens_per_step"].notna()].groupby("tokens_per_step").size()
-        lines += [f"  tokens in a step of training: {int(step)} for {count}" for step, count in steps.items()]
+        lines += [f"  tokens per step of training: {int(step)} for {count}" for step, count in steps.items()]
     return lines
 
 

@@ -218,7 +218,7 @@ def _check_base(base: Run, configfile: Path) -> None:
     for model in base.models.values():
         if model.path.startswith(f"{base.results}/") and not Path(model.path).is_dir():
             raise InputError(
-                f"{model.path}: model {model.model!r} is not made yet.",
+                f"{model.path}: model {model.model!r} does not exist yet.",
                 f"run the workflow first: snakemake --configfile {configfile}.",
             )
 

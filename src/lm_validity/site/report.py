@@ -106,7 +106,7 @@ def _cards(found: Gathered, given: Given, pages: list[Path], folder: Path) -> li
 
 def _hint(jobs: list[Job], given: Given) -> str:
     if jobs:
-        return "mend the data or the sheets."
+        return "correct the data or the sheets."
     return "add results of more models" + ("." if given.beside else ", or published scores with --beside.")
 
 
@@ -136,7 +136,7 @@ def _check_names(names: pd.Series, known: pd.Series, path: Path, what: str) -> N
     if not names.isin(known).any():
         raise InputError(
             f"{path}: names none of the {what} that have scores ({', '.join(sorted(known.unique())[:3])}, ...).",
-            "write their names as the results do; leave the sheet out to have one guessed.",
+            "write their names as in the results, or leave the sheet out to have one guessed.",
         )
 
 

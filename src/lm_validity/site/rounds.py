@@ -102,7 +102,9 @@ def standing_of(run: Run, also: tuple[str, ...] = ()) -> Standing:
     are not there, or too small for a prediction."""
     scores, configuration = run.results / "tables" / "scores.parquet", run.configuration
     if not scores.is_file():
-        raise InputError(f"{scores}: no such file.", "run the workflow first; cells are chosen by what it measured.")
+        raise InputError(
+            f"{scores}: no such file.", "run the workflow first. Cells are chosen by the scores it measures."
+        )
     assert configuration.models is not None and configuration.benchmarks is not None, "the study agreement has them"
     matrix = read_score_matrix(scores, configuration.models, configuration.benchmarks, configuration.plan, also)
     fitted = fit_cells(matrix, TRAINED, SEED)
@@ -134,7 +136,7 @@ def check_finished(standing: Standing, planned: Mapping[Pair, PlannedCell]) -> N
         )
         raise InputError(
             f"{len(open_cells)} planned cells are not in {run.results}/tables yet ({listing(open_cells, NAMED)}).",
-            f"run the workflow first; where a fine-tune cannot succeed, {otherwise}.",
+            f"run the workflow first. If a fine-tune cannot succeed, {otherwise}.",
         )
 
 
@@ -208,23 +210,23 @@ def describe_round(found: Round) -> list[str]:
     if not found.steps:
         return [*lines, _without_a_round(found)]
     for cell, step in zip(found.cells, found.steps, strict=True):
-        lines.append(f"  {cell.model} on {cell.benchmark}: takes {step.reduction:.3g} off the variance of ranks")
+        lines.append(f"  {cell.model} on {cell.benchmark}: reduces the variance of ranks by {step.reduction:.3g}")
     lines.append(
         f"round {found.cells[0].round}: {len(found.cells)} cells, {hours_in_words(found.hours)} hours, chosen for the "
-        "largest expected fall of the variance of ranks an hour"
+        "largest expected reduction of the variance of ranks per hour"
     )
     lines.append(f"expected after it: {describe_outlook(found.after)}")
     if not found.enough:
-        lines.append(f"that is not yet {found.goal}: another round may follow this one")
+        lines.append(f"this does not reach {found.goal} yet: another round may follow")
     return lines
 
 
 def _without_a_round(found: Round) -> str:
     if found.goal.kind == "budget":
-        return f"goal {found.goal} is reached: no cell that makes the ranks surer fits into what is left"
+        return f"goal {found.goal} is reached: no cell that makes the ranks more certain fits into the hours left"
     if found.reached:
         return f"goal {found.goal} is reached"
-    return f"goal {found.goal} is NOT reached, and no unmeasured cell is expected to make the ranks surer"
+    return f"goal {found.goal} is NOT reached, and no unmeasured cell is expected to make the ranks more certain"
 
 
 def plan_place(run: Run, configfile: Path) -> Path:

@@ -30,7 +30,7 @@ def add_stage(run: Run) -> tuple[list[str], int]:
         return [f"the first stage of the signal study has decided on all {len(benchmarks)} benchmarks"], 0
     scores = run.results / "tables" / "scores.parquet"
     if not scores.is_file():
-        raise InputError(f"{scores}: no such file.", "run the workflow first; benchmarks are decided by their scores.")
+        raise InputError(f"{scores}: no such file.", "run the workflow first. Benchmarks are decided by their scores.")
     assert configuration.models is not None, "the study signal has them"
     learning = read_learning_curves(
         scores, configuration.models, configuration.benchmarks, configuration.reports.checkpoints, plan.is_planned

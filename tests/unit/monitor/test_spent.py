@@ -47,7 +47,7 @@ def test_what_early_stops_spared_is_said_where_they_are_on(tmp_path):
     commit(store, "c", sidecar(train={"optimizer_steps": 30}) | {"epochs": 5, "epochs_allowed": 5})
     commit(store, "diverged", sidecar(train={"optimizer_steps": 2}))
     finding = computation_page(count_spent(store)).findings[1]
-    assert finding.sentence == "1 of 2 fine-tunes stopped early, which spared 2 of 10 epochs."
+    assert "1 of 2 fine-tunes" in finding.sentence and "2 of 10 epochs" in finding.sentence
 
 
 def test_replayed_runs_have_no_such_page(tmp_path):

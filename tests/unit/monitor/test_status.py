@@ -115,7 +115,7 @@ def test_rate_and_finish_are_those_of_the_last_hour():
     recent = [now - 360 * number for number in range(10)]
     found = progress(states(now - 9000, *recent, missing=20), now=now)
     assert found.rate == 10 and found.remaining_seconds == pytest.approx(7200)
-    assert "11 of 31 cells done (35.5%); 10.0 cells an hour over the last 60 min" in describe_progress(found, now)
+    assert "11 of 31 cells done (35.5%); 10.0 cells per hour over the last 60 min" in describe_progress(found, now)
     # a run that began ten minutes ago is measured from its first cell
     young = progress(states(now - 600, now - 300, now, missing=4), now=now)
     assert young.window == 600 and young.rate == 12 and young.remaining_seconds == pytest.approx(1200)

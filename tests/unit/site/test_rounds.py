@@ -74,7 +74,7 @@ def test_the_next_round_is_added_to_the_plan_and_changes_no_earlier_row(measured
     assert len(Path("replay/plan.tsv").read_text().splitlines()) == len(before) + 2
     assert {one.seed for one in added} == {None}
     said = capsys.readouterr().out
-    assert "not yet tau=0.999" in said
+    assert "tau=0.999" in said
     assert all(f"{one.model} on {one.benchmark}" in said for one in added) and "expected after it" in said
     with pytest.raises(InputError, match="2 planned cells are not in") as caught:
         command.next_round("tau=.999", CONFIG)

@@ -177,7 +177,7 @@ def test_reports_pair_by_items_under_the_metric_of_the_sheet(metric, tmp_path):
     matrix = read_score_matrix(tmp_path / "out" / "scores.parquet", tmp_path / "m.csv", tmp_path / "b.csv")
     none = {"direct": significant_signs(matrix.oriented("direct"), matrix.stderr["direct"])}
     signs, notes = use_paired_tests(none, tmp_path / "out" / "items.parquet", matrix, ["quiz"])
-    assert any("tested paired" in note for note in notes)
+    assert any("tested item by item" in note for note in notes)
     assert signs["direct"].sign.any() == (metric == "acc")
 
 

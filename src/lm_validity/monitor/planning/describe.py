@@ -27,7 +27,7 @@ def describe_plan(run: Run) -> str | None:
     return (
         f"plan {run.configuration.plan}: {len(run.plan):,} of {len(run.plan) + rest:,} pairs of model and benchmark "
         f"are fine-tuned, in {count(rounds, 'round')}. {rest:,} are not planned and do not count as missing. All are "
-        "scored directly."
+        "scored under direct evaluation."
     )
 
 
@@ -49,7 +49,7 @@ def describe_bias_plan(run: Run) -> str | None:
         parts[-1] += f" of {plan.most[name]} subsamples of {count(len(numbers), 'task')}"
     return (
         f"plan {run.bias.plan}: {'; '.join(parts)}. Tasks whose interval is ±{plan.half_width:g} or "
-        "narrower stop, `lm-validity next` goes on with the others; what is not planned is not missing."
+        "narrower stop. `lm-validity next` continues with the others. What is not planned does not count as missing."
     )
 
 
@@ -68,7 +68,7 @@ def describe_signal_plan(run: Run) -> str | None:
         f"{whole} undecided {'gets' if whole == 1 else 'get'} all checkpoints",
         f"{open_ones} {'waits' if open_ones == 1 else 'wait'} for `lm-validity next`",
     ]
-    return f"plan {plan.settings.plan}: {', '.join(parts)}. What is not planned is not missing."
+    return f"plan {plan.settings.plan}: {', '.join(parts)}. What is not planned does not count as missing."
 
 
 def plan_finding(run: Run) -> Finding | None:
@@ -78,7 +78,7 @@ def plan_finding(run: Run) -> Finding | None:
     whole, found = len(run.plan) + len(unplanned_pairs(run)), savings_of(Estimator(run), run.plan)
     sentence = (
         f"The plan fine-tunes {len(run.plan):,} of {whole:,} pairs of model and benchmark. It is expected to take "
-        f"{found.hours} hours: {found.saved} are spared."
+        f"{found.hours} hours and saves {found.saved}."
     )
     learned = (
         f"the hours are calibrated with {count(found.calibrated, 'finished cell')}"

@@ -31,10 +31,10 @@ _COLUMNS = {
     "negative_items": (f"negative_items.{PROTOCOLS[0]}", "suspicious items", ".0f"),
 }
 EXPLANATION = (
-    "Each row is a benchmark. Its name leads to its card, which has the intervals, what each figure rests on, and what "
-    "the words mean. A dash marks a figure that was not measured; point at it for the reason. The verdict says only "
+    "Each row is a benchmark. Its name leads to its card, which has the intervals, the basis of each figure, and what "
+    "the words mean. A dash marks a figure that was not measured. Point at it for the reason. The verdict says only "
     "what whole 95% intervals allow. Sizes of models are numbers of parameters. τ is the mean Kendall's tau with the "
-    "other benchmarks, from -1 to 1. Figures are under direct evaluation (models as they come) unless the heading says "
+    "other benchmarks, from -1 to 1. Figures are under direct evaluation (models as they are) unless the heading says "
     "otherwise."
 )
 

@@ -28,7 +28,7 @@ class Quantity:
 
 _ALL = (
     Quantity("category", MEASURES, "Category", "text", "The group of benchmarks that the benchmarks sheet puts it in."),
-    Quantity("metric", MEASURES, "Metric", "text", "How an answer is scored; lm-eval's name of it."),
+    Quantity("metric", MEASURES, "Metric", "text", "How an answer is scored, by lm-eval's name."),
     Quantity("output_type", MEASURES, "Kind of task", "text", "Choice among answers, a written answer, or perplexity."),
     Quantity("items", MEASURES, "Items", "items", "Test questions behind a score: the median over models."),
     Quantity("models", MEASURES, "Models", "models", "Models with a score on this benchmark."),
@@ -43,7 +43,7 @@ _ALL = (
         RANGE,
         "Models at the ceiling",
         "models",
-        "Models whose score is not more than 1.96 standard errors below 1, the best there is.",
+        "Models whose score is not more than 1.96 standard errors below 1, the best score.",
     ),
     Quantity(
         "reliability",

@@ -55,7 +55,7 @@ def card_markdown(card: Card) -> str:
     for title, values in card.sections().items():
         found = rows(values)
         if found:
-            lines += [f"### {title}", "", "| | | rests on |", "|---|---|---|"]
+            lines += [f"### {title}", "", "| | | based on |", "|---|---|---|"]
             lines += [_markdown_row(row) for row in found] + [""]
     missing = gaps(card.values)
     if missing:

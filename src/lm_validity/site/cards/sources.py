@@ -96,7 +96,7 @@ class CardSources:
 
     def notes(self, benchmark: str) -> tuple[str, ...]:
         """What an unfinished run lacks, and the reports' notes on the data that name the benchmark."""
-        unfinished = "The run is not finished. What this card says rests on the parts that exist. Missing: "
+        unfinished = "The run is not finished. This card is based on the parts that exist. Missing: "
         name = re.compile(rf"(?<![\w-]){re.escape(benchmark)}(?![\w-])")
         told = [note for summary in self.summaries.values() for note in summary.get("notes", ())]
         own = [note for note in told if name.search(note) and not _OF_A_KEY.match(note)]

@@ -199,17 +199,17 @@ def coverage_notes(
         columns = list(zip(tasks, scores[protocol].T, stderr[protocol].T, known_cells.T, strict=True))
         constant = [name for name, column, _, ok in columns if ok.sum() > 1 and np.ptp(column[ok]) == 0]
         if constant:
-            notes.append(f"{protocol}: all models have the same score on {listing(constant)}; it has no tau.")
+            notes.append(f"{protocol}: all models have the same score on {listing(constant)}, so there is no tau.")
         twins = _same_rows(scores[protocol], matrix.models)
         if twins:
             notes.append(
-                f"{protocol}: exactly the same scores throughout, so perhaps one model twice: {listing(twins)}."
+                f"{protocol}: exactly the same scores on all benchmarks, so perhaps one model twice: {listing(twins)}."
             )
         without = [name for name, _, error, ok in columns if ok.any() and not np.isfinite(error[ok]).any()]
         if without:
             notes.append(
-                f"{protocol}: no standard errors on {listing(without)}; without them nothing there is significant "
-                "and it takes no part in the noise ceiling."
+                f"{protocol}: no standard errors on {listing(without)}. Without them no difference is significant "
+                "there, and the benchmark is not in the noise ceiling."
             )
     return notes
 
@@ -230,8 +230,8 @@ def comparison_notes(matrix: ScoreMatrix, known: np.ndarray, *, whole: bool) -> 
     models, benchmarks = known.any(axis=1).sum(), known.any(axis=0).sum()
     return [
         f"{known.sum()} of {known.size} cells ({count(models, 'model')}, {count(benchmarks, 'benchmark')}) are known "
-        "under both protocols. Everything that compares the two is over these, and over what is defined under both; "
-        "figures of one protocol are over all it has."
+        "under both protocols. Everything that compares the two uses these cells, and only values that are defined "
+        "under both. Figures of one protocol use all of its cells."
     ]
 
 
@@ -245,11 +245,11 @@ def _missing_notes(
     notes = []
     if not planned.all():
         left_out = int((~known & ~planned).sum())
-        notes.append(f"{protocol}: {left_out} of {known.size} cells are not planned, which is not missing; {each}.")
+        notes.append(f"{protocol}: {left_out} of {known.size} cells are not planned and not missing; {each}.")
     if aside.any():
         notes.append(
-            f"{protocol}: {aside.sum()} of {known.size} cells were chosen by earlier scores. They are in the ranks "
-            "despite missing cells and in the predictions, and in no agreement."
+            f"{protocol}: {aside.sum()} of {known.size} cells were chosen by earlier scores. They are used for the "
+            "ranks despite missing cells and for the predictions, but for no agreement."
         )
     if cells:
         notes.append(f"{protocol}: {len(cells)} of {known.size} cells are missing ({listing(cells, 6)}); {each}.")
@@ -264,7 +264,7 @@ def family_notes(families: np.ndarray) -> list[str]:
     large = large_families(families)
     small = [name for name in family_members(families) if name not in large]
     return (
-        [f"Families of fewer than {MINIMUM_FAMILY} models have no figures of their own: {listing(small)}."]
+        [f"Families of fewer than {MINIMUM_FAMILY} models get no figures of their own: {listing(small)}."]
         if small
         else []
     )
@@ -294,7 +294,7 @@ def no_scores(protocol: str) -> str:
 
 def _perplexity_notes(matrix: ScoreMatrix, corpora: dict[str, np.ndarray]) -> list[str]:
     absent = matrix.models_without(corpora) if matrix.is_corpus.any() else []
-    return [f"No perplexity of {listing(absent)}: not in the comparisons with perplexity."] if absent else []
+    return [f"No perplexity of {listing(absent)}: left out of the comparisons with perplexity."] if absent else []
 
 
 def _significant(

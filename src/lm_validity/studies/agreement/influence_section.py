@@ -47,7 +47,7 @@ def influence_section(
     )
     return Section(
         f"What the {name} rests on",
-        finding=f"The largest change is that of leaving out the {largest['kind']} {largest['left_out']}: "
+        finding=f"The largest change comes from leaving out the {largest['kind']} {largest['left_out']}: "
         f"{largest['change']:+.3f} ({largest['protocol'].lower()}).",
         figures=[_figure(plotted(frame[frame["kind"] == kind]), kind, prefix, name) for kind in kinds],
         tables=[table],

@@ -109,11 +109,11 @@ def _makes_up_score(correct: np.ndarray, score: np.ndarray) -> np.ndarray:
 def _notes(protocol: str, tested: _Tested) -> list[str]:
     """What was tested how, in sentences."""
     sentences = {
-        "differences on {} are tested paired over items (McNemar's test).": tested.paired,
-        "differences on {} are tested paired over items, with their subjects as clusters.": tested.clustered,
-        "the metric of {} is not the mean of its items; tested from standard errors.": tested.unpaired,
-        "items do not make up the score of {}; these models are tested from standard errors there.": tested.left_out,
-        "models have no item in common on {}; these are tested from standard errors.": tested.disjoint,
-        "some items are there more than once under one model and seed and are averaged: {}.": tested.repeated,
+        "differences on {} are tested item by item (McNemar's test).": tested.paired,
+        "differences on {} are tested item by item, with their subjects as clusters.": tested.clustered,
+        "the metric of {} is not the mean of its items, so it is tested by standard errors.": tested.unpaired,
+        "items do not give the score of {}, so these models are tested by standard errors there.": tested.left_out,
+        "models have no item in common on {}, so they are tested by standard errors.": tested.disjoint,
+        "some items appear more than once for one model and seed, and are averaged: {}.": tested.repeated,
     }
     return [f"{protocol}: {sentence}" for sentence in with_names(sentences)]

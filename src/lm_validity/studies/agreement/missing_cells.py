@@ -125,7 +125,7 @@ def _in_words(tip: Tipping, figure: str, event: str, *, signed: bool = False) ->
     ]
     if not ways:
         return (
-            f"no common shift of them by up to {SHIFTS[-1]:g} standard deviations lets {figure} {event} "
+            f"no common shift of them by up to {SHIFTS[-1]:g} standard deviations makes {figure} {event} "
             f"({suggested} at what the other scores suggest)."
         )
     return f"{figure} would {event} if all of them were {' or '.join(ways)} what the other scores suggest."
@@ -147,7 +147,7 @@ def missing_section(summary: AgreementSummary) -> Section | None:
         plotted(frame),
         x="shift",
         y="tau",
-        x_title="Missing scores off what the others suggest (standard deviations)",
+        x_title="Shift of the missing scores from what the others suggest (standard deviations)",
         y_title="Mean tau",
         tooltip=figures.tooltips(protocol="Protocol", shift="Shift|+.1f", tau="Mean tau|.3f"),
     )
@@ -160,9 +160,9 @@ def missing_section(summary: AgreementSummary) -> Section | None:
         "What the missing cells could change",
         finding=" ".join(masked),
         explanation="Each missing score is drawn around what the other scores suggest, by one factor fitted to all "
-        "known scores, and all of them are shifted by the same number of standard deviations of their benchmarks. At "
-        "0 they are missing for reasons that the other scores know. Nobody knows the true shift: the curve says what "
-        "each one would mean.",
+        "known scores. Then all of them are shifted by the same number of standard deviations of their benchmarks. A "
+        "shift of 0 means that the known scores explain why they are missing. Nobody knows the true shift. The curve "
+        "shows what each shift would mean.",
         figures=[Figure("missing_cells", "Mean tau by the shift of the missing scores", chart, wide=True)],
         tables=[
             Table(

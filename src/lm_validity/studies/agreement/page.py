@@ -296,7 +296,8 @@ def _extremes_sentence(summary: AgreementSummary) -> str:
     if not values:
         return ""
     lowest = min(values, key=values.__getitem__)
-    sentence = f"{lowest} stands apart most under direct evaluation, with a mean tau of {decimal(values[lowest])}"
+    tau = decimal(values[lowest])
+    sentence = f"{lowest} differs most from the others under direct evaluation, with a mean tau of {tau}"
     after = side_by_side[TRAINED][lowest]
     if not is_known(after):
         return f"{sentence}."

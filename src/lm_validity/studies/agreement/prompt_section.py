@@ -130,8 +130,8 @@ def unequal_training(shares: pd.DataFrame | None) -> list[str]:
         return []
     return [
         f"The same recipe reaches the models unequally: adapters cover {least['adapted_share']:.0%} of the weights of "
-        f"{least['model']} and {most['adapted_share']:.0%} of those of {most['model']}. A model of which less is "
-        "adapted may gain less."
+        f"{least['model']} and {most['adapted_share']:.0%} of those of {most['model']}. If less of a model "
+        "is adapted, it may gain less."
     ]
 
 

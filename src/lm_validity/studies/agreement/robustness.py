@@ -42,9 +42,10 @@ def subset_section(summary: AgreementSummary) -> Section | None:
         "How many benchmarks are enough",
         finding=subset_sentence(summary),
         explanation="Models are ranked by their mean standardised score over a subset of the benchmarks and over all. "
-        "Greedy subsets are chosen on four fifths of the models; all taus are on models that took no part in the "
-        "choice. The whole set contains the subset, so that curve is what could have been saved; how a "
-        "ranking carries over is the curve with the other benchmarks, which no subset contains.",
+        "Greedy subsets are chosen on four fifths of the models. All taus are on models that took no part in the "
+        "choice. The whole set contains the subset, so the curve with all benchmarks shows how many could have been "
+        "left out. The curve with the other benchmarks, which the subset does not contain, shows how a ranking carries "
+        "over.",
         figures=[figure],
         tables=[
             Table("subsets", "Agreement by size of the subset", frame, formats=formats, folded=True),

@@ -97,8 +97,9 @@ def direction_notes(rows: pd.DataFrame, sheet: pd.DataFrame, path: str | Path) -
             conflicts[bool(ours)].append(f"{benchmark} ({(found != ours).sum()} of {len(found)} scores)")
     words = {True: "higher", False: "lower"}
     return [
-        f"By the benchmarks sheet {words[ours]} is better, by the scores {words[not ours]}: {'; '.join(found)}. The "
-        "sheet's direction is used; where it is wrong, the benchmark's order of the models is reversed throughout."
+        f"The benchmarks sheet says that {words[ours]} is better, the scores say {words[not ours]}: "
+        f"{'; '.join(found)}. The sheet's direction is used. If it is wrong, the order of the models is reversed on "
+        "that benchmark."
         for ours, found in conflicts.items()
         if found
     ]

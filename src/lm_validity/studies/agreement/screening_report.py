@@ -94,7 +94,7 @@ def _candidates(matrix: ScoreMatrix, tasks: np.ndarray, examples: np.ndarray, fo
             benchmark=benchmark,
             kept=not reason,
             reason=reason,
-            training_examples=known(number, "How many training examples there are is unknown, which excludes nothing."),
+            training_examples=known(number, "The number of training examples is unknown. This excludes no benchmark."),
             models=models,
             not_improved=unimproved,
             others=others,
@@ -148,7 +148,7 @@ def _page(summary: ScreeningSummary) -> Page:
         explanation=explanation,
         tables=[Table("screening", "Candidates", table, formats=formats, labels=labels)],
     )
-    question = "Which candidate benchmarks can serve in the study?"
+    question = "Which candidate benchmarks are usable in the study?"
     return Page(
         name="screening", title="Screening of benchmarks", question=question, findings=[finding], sections=[section],
         notes=summary_values(summary)["notes"],

@@ -77,7 +77,7 @@ def perplexity_section(summary: AgreementSummary) -> Section | None:
         for kind, title in kinds.items()
         if is_known(values.before_after[kind])
     }
-    caption = "Perplexity of the models as they come against scores under train before test."
+    caption = "Perplexity under direct evaluation against scores under train before test."
     charts += tau_heatmaps(apart, corpora, tasks, caption=caption, row_height=26)
     return Section("Perplexity", finding=_before_sentence(values), figures=charts, tables=[_perplexity_table(values)])
 
@@ -91,7 +91,7 @@ def _before_sentence(values: PerplexitySummary) -> str:
     if not parts:
         return ""
     return (
-        f"Perplexity of the untouched models predicts the ranking under train before test with tau "
+        f"Perplexity under direct evaluation predicts the ranking under train before test with tau "
         f"{' and '.join(parts)}."
     )
 
@@ -142,8 +142,8 @@ def significance_section(summary: AgreementSummary) -> Section | None:
         finding="When models that do not differ significantly count as tied, the mean tau is "
         f"{' and '.join(parts)}{over_both(partly=partly)}{more}.",
         explanation="Two models differ significantly if their scores are more than 1.96 standard errors of the "
-        "difference apart, or, where item results are known, if McNemar's test says so. Such ties are not transitive, "
-        "so tau is taken over pairs of models: sum ab / sqrt(sum a² · sum b²), where a and b are -1, 0 or 1.",
+        "difference apart. If item results are known, McNemar's test decides. Such ties are not transitive, so tau is "
+        "computed over pairs of models: sum ab / sqrt(sum a² · sum b²), where a and b are -1, 0 or 1.",
         figures=charts,
         tables=[
             Table(
@@ -188,7 +188,7 @@ def alignment_section(summary: AgreementSummary) -> Section | None:
             f"bump_{pair.protocol}",
             figures.PROTOCOL_LABELS[pair.protocol],
             _bump_chart(summary, pair),
-            caption=f"{pair.aligned_crossings} of {pair.crossings} crossings are left. Select a family to see its "
+            caption=f"{pair.aligned_crossings} of {pair.crossings} crossings remain. Select a family to see its "
             "rank bands.",
             min_width=bump_width(summary.matrix.labels),
         )

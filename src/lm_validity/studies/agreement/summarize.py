@@ -63,7 +63,7 @@ from lm_validity.words import count
 NO_TAU = "The two benchmarks have fewer than two models in common, or all of those are tied on one of the two."
 NO_PAIR = "The benchmark has fewer than two models in common with each other one, or they are tied."
 NO_SIGNIFICANT = "On one of the two benchmarks no difference of the models in common is known to be significant."
-NO_INFLUENCE = "Without this part too little of the table is left."
+NO_INFLUENCE = "Without this part, too little of the table would be left."
 FEW_SUBSET_MODELS = "There are fewer than 8 models, or too few of their scores."
 SMALL_FAMILY = f"The family has fewer than {MINIMUM_FAMILY} models."
 
@@ -197,7 +197,7 @@ def _tau(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty, protoco
             ceiling.by_benchmark,
             without_ceiling
             if np.isnan(ceiling.mean_tau)
-            else "The benchmark takes no part in the noise ceiling: no standard errors, or models do not differ.",
+            else "The benchmark is not in the noise ceiling: no standard errors, or models do not differ.",
         ),
         corrected=corrected_tau(analysis, protocol),
         interval_clustered=clustered_interval(analysis, protocol, mean),

@@ -32,12 +32,12 @@ from lm_validity.summaries import Missing
 HEADLINE_FORMULA = "overdispersed"
 DETECTABLE_BIAS = 0.005  # half a point of accuracy, what the power analysis asks for
 READING_NOTES = (
-    "Boost and bias share the extra arm: chance that raises accuracy(extra) raises the boost and lowers the bias. "
+    "Boost and bias share the extra arm: if chance raises accuracy(extra), the boost rises and the bias falls. "
     "Do not read the two together as if they were independent.",
     "A boost from text of the benchmark's own domain can itself be unfair: a model may generalise better within "
     "that domain only, and a score that it gains there need not show elsewhere.",
     "cells: means and standard errors over task means. tasks: every cell (language "
-    "model, m, n) weighs the same. interval89 and difference_interval89 are 89%, equal-tailed; all others are 95%.",
+    "model, m, n) has the same weight. interval89 and difference_interval89 are 89%, equal-tailed. Others are 95%.",
 )
 
 

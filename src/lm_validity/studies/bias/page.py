@@ -149,7 +149,7 @@ def _meta_finding(summary: BiasSummary, experiment: str) -> Finding | None:
         model_free += (
             f"{percent(number(result.share_t_excluding_zero))} of {MODEL_FREE_SLICES:,} such studies. Without "
         )
-        model_free += "an effect, 11% would be right on average. The studies are drawn from one set of trials."
+        model_free += "an effect, 11% would be expected. The studies are drawn from one set of trials."
     return Finding(
         f"{prefix(summary, experiment)}With a single subsample per task, {percent(number(result.share_beyond))} of "
         f"{result.slices} such studies would have reported a bias beyond ±0.04 log-odds. In "

@@ -153,7 +153,7 @@ def meta_section(summary: BiasSummary) -> Section | None:
         finding=per_rows(summary, results, _slices_sentence),
         explanation=(
             "Each slice keeps one random subsample per language model and task, as most benchmarks do. The larger n "
-            "is, the surer a binomial model becomes of differences that are only training noise."
+            "is, the more certain a binomial model becomes of differences that are only training noise."
         ),
         figures=[
             Figure(
@@ -174,7 +174,7 @@ def meta_section(summary: BiasSummary) -> Section | None:
                     "share_excluding_zero": "binomial interval excludes 0",
                     "share_t_excluding_zero": "t interval over tasks excludes 0",
                 },
-                caption="89% intervals: without an effect, a share of 0.11 is right on average. The last column is "
+                caption="89% intervals: without an effect, a share of 0.11 is expected. The last column is "
                 f"from {MODEL_FREE_SLICES:,} slices. The Monte Carlo standard error of the others is at most "
                 f"{0.5 / np.sqrt(results[0].slices):.3f}.",
             )

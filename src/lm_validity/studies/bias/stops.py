@@ -67,10 +67,10 @@ def stop_words(stop: TaskStop) -> str:
         found = f"the interval is ±{stop.half_width:.4f}"
     why = {
         STOPPED: f", stopped because {found}",
-        OPEN: f", to go on because {found}",
-        ALL: f", all there are; {found}",
-        HOPELESS: f", stopped though {found}: the cells that have all their subsamples keep it too wide",
-        PLANNED: f", more are planned and not there yet; {found}",
+        OPEN: f", needs more because {found}",
+        ALL: f", which is all; {found}",
+        HOPELESS: f", stopped although {found}: cells that have all their subsamples keep it too wide",
+        PLANNED: f", more are planned but not finished; {found}",
     }
     return f"{stop.task}: {stop.subsamples} of {stop.most} subsamples{why[stop.state]}"
 
@@ -84,9 +84,9 @@ def stop_section(summary: BiasSummary) -> Section | None:
         finding=per_rows(summary, summary.stops, _sentence),
         explanation=(
             f"A task gets further subsamples until the 95% interval of its bias is ±{summary.stops[0].stop_at:g} or "
-            "narrower. Only the width is looked at: not the sign of the bias, its size, or a p. An interval that "
-            "was looked at until it was narrow is too narrow a little too often. The table has the width that was "
-            "looked at. In summary.json and on cards the interval of a task that may stop is at least "
+            "narrower. Only the width decides, never the sign of the bias, its size or a p-value. If subsamples are "
+            "added until an interval is narrow, it is slightly too often too narrow. The table has the width on which "
+            "the decision was made. In summary.json and on cards, the interval of a task that may stop is at least "
             f"±{summary.stops[0].stop_at:g} wide."
         ),
         tables=[
@@ -95,7 +95,7 @@ def stop_section(summary: BiasSummary) -> Section | None:
                 "Subsamples by task",
                 rows_frame(TaskStop, summary.stops),
                 formats={"half_width": ".4f", "stop_at": ".4f"},
-                caption="Half-width: of the 95% interval over subsamples, as it was looked at.",
+                caption="Half-width: that of the 95% interval over subsamples on which the decision was made.",
             )
         ],
     )
@@ -106,13 +106,13 @@ def _sentence(own: list[TaskStop]) -> str:
         return ""
     stopped = sum(stop.state == STOPPED for stop in own)
     text = (
-        f"{stopped} of {count(len(own), 'task')} stopped before all {own[0].most} subsamples; the mean number is "
+        f"{stopped} of {count(len(own), 'task')} stopped before all {own[0].most} subsamples. The mean number is "
         f"{sum(stop.subsamples for stop in own) / len(own):.1f}."
     )
     waiting = {
         OPEN: "Still too wide: {}. `lm-validity next` adds a batch.",
         HOPELESS: "Cells that have all their subsamples keep these too wide, so they get no more: {}.",
-        PLANNED: "Planned batches are not there yet: {}.",
+        PLANNED: "Planned batches are not finished: {}.",
     }
     tasks = {words: [stop.task for stop in own if stop.state == state] for state, words in waiting.items()}
     return " ".join([text, *with_names(tasks, 6)])

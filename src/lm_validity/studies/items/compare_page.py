@@ -78,8 +78,9 @@ def comparison_page(summary: CompareSummary) -> Page:
         "Benchmark by benchmark",
         explanation=(
             "Each interval is 95%, for the difference of the two scores. To the right of zero the first model is "
-            "better. Where both models answered the same items, they are compared item by item, which is sharper than "
-            "comparing two scores. Where the items have at least 10 subjects, these are clusters. p is two-sided. The "
+            "better. If both models answered the same items, they are compared item by item. This detects smaller "
+            "differences than comparing two scores. If the items have at least 10 subjects, these are clusters. p is "
+            "two-sided. The "
             "adjusted p holds for all benchmarks of a protocol together: with 0.05 as the limit, the probability of "
             "any false finding among them is at most 5% (Holm 1979)."
         ),

@@ -76,8 +76,8 @@ def _benchmark_section(summary: ItemsSummary) -> Section:
             "Resolved: pairs of neighbouring ranks whose models differ by more than chance on their common items. "
             "Minimal detectable difference: what such a test finds four times out of five, median over neighbours. The "
             "other figures are from item response theory (2PL). Each item has a difficulty and a discrimination, which "
-            "says how much likelier an abler model is to answer it. Test information adds up over items. One over "
-            "its root is the error of a model's ability, in standard deviations between these models. Reliability is "
+            "says how much more likely an abler model is to answer it. Test information adds up over items. One over "
+            "its square root is the error of a model's ability, in standard deviations of these models. Reliability is "
             "the share of the variance of abilities that is not error. Each protocol has its own scale."
         ),
         figures=[
@@ -125,7 +125,8 @@ def _negative_section(summary: ItemsSummary) -> Section:
     frame = pd.DataFrame([vars(row) for row in rows], columns=list(Item.__dataclass_fields__))
     if frame["text"].isna().all():
         frame = frame.drop(columns="text")
-    worst = f" The surest is {rows[0].doc_id} of {rows[0].benchmark}." if rows and len(summary.benchmarks) == 1 else ""
+    alone = bool(rows) and len(summary.benchmarks) == 1
+    worst = f" The most certain is {rows[0].doc_id} of {rows[0].benchmark}." if alone else ""
     return Section(
         "Items on which better models do worse",
         finding=f"{count(len(rows), 'item')} listed.{worst}" if rows else "No item has a negative discrimination.",

@@ -49,8 +49,8 @@ def signal_page(summary: SignalSummary) -> Page:
     return Page(
         name="signal",
         title="Early signal",
-        question="Does a benchmark say something early in training? Each model is scored at checkpoints along its "
-        "pretraining. Signal quality is high where scores rise steadily. The order of the models settles when it "
+        question="Does a benchmark tell you anything early in training? Each model is scored at checkpoints along its "
+        "pretraining. Signal quality is high if scores rise steadily. The order of the models has settled when it "
         "stays as it is at the end.",
         findings=[
             *stage_findings(summary),
@@ -162,7 +162,7 @@ def _ranking_section(summary: SignalSummary) -> Section | None:
         order = list(dict.fromkeys(consistency["benchmark"]))
         chart = signal_figures.consistency_dots(as_numbers(consistency, ["consistency"]), order)
         caption = "Share of later checkpoints with the order of the base window. Dashed: a coin flip."
-        caption += " Windows are scaled to the length of each training." if fitted else ""
+        caption += " Windows are scaled to the length of each training run." if fitted else ""
         figures.append(Figure("ranking_consistency", "Ranking consistency", chart, caption=caption))
     if not lines.empty:
         drawn, caption = _drawn_lines(summary, lines)

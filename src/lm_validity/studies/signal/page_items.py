@@ -73,8 +73,8 @@ def filter_section(summary: SignalSummary) -> Section | None:
             f"filters_{index}",
             f"Filters on {name}",
             signal_figures.filter_dots(_filter_rows(here[here["score"] != "correct"])),
-            caption="Each filter by the item score of its authors. Grey: random choices of as many items, up to their "
-            "97.5th percentile.",
+            caption="Each filter by the item score of its authors. Grey: random choices of the same number of items, "
+            "up to their 97.5th percentile.",
         )
         for index, (name, here) in enumerate(frame.groupby("benchmark", sort=False))
     ]

@@ -71,7 +71,7 @@ def _noise_findings(known: dict[str, BenchmarkQuality], order: list[str]) -> lis
     sentence += f". On {listing(rest, 4)} this cannot be shown, or scores end at chance." if rest else "."
     basis = (
         "A test by random signs of the steps between checkpoints, false discovery rate 5% (Benjamini-Hochberg). It is "
-        "cautious where curves are noisy."
+        "cautious if curves are noisy."
     )
     return [Finding(sentence, basis)]
 
@@ -138,8 +138,8 @@ def quality_section(summary: SignalSummary) -> Section:
         explanation=f"Half monotonicity, half autocorrelation; conventions: {conventions.convention}, "
         f"ties: {conventions.ties}. Dashed lines: the means of white noise and of a random walk, which learn nothing. "
         "p (white noise) compares with shuffled checkpoints and is small for any drift. p (random walk) compares with "
-        "random signs of the steps between checkpoints: the one to quote. More items mean less noise, hence a higher "
-        "signal quality: compare benchmarks at one number of items or without the noise of items. The interval is of "
+        "random signs of the steps between checkpoints. Quote this one. More items mean less noise and so a higher "
+        "signal quality: compare benchmarks at one number of items or without the noise of items. The interval is for "
         "benchmarks of this size, noise included." + _interval_words(summary),
         figures=[
             Figure("signal_quality", "Mean over models", signal_figures.quality_dots(drawn, order, levels)),
@@ -187,8 +187,8 @@ def _interval_words(summary: SignalSummary) -> str:
     """What intervals, and figures at one number of items, rest on where it is not items."""
     matched = [name for name, entry in summary.benchmarks.items() if is_known(entry.signal_quality_by_errors)]
     return _errors_words(summary) + (
-        f" Figures at one number of items rest on standard errors for {listing(matched, 4)}. They are too low, because "
-        "the checkpoints share their items."
+        f" Figures at one number of items are based on standard errors for {listing(matched, 4)}. They are too low, "
+        "because the checkpoints share their items."
         if matched
         else ""
     )
@@ -199,8 +199,8 @@ def _errors_words(summary: SignalSummary) -> str:
     if not by_errors:
         return ""
     return (
-        f" Intervals rest on standard errors for {listing(by_errors, 4)}, as if each checkpoint had its own items. "
-        "They are too wide, and too low for noisy curves, because checkpoints share their items."
+        f" Intervals for {listing(by_errors, 4)} are based on standard errors, as if each checkpoint had its own "
+        "items. They are too wide, and too low for noisy curves, because checkpoints share their items."
     )
 
 

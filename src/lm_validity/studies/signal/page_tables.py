@@ -52,9 +52,9 @@ def compliance_section(summary: SignalSummary) -> Section | None:
     return Section(
         "Compliance and overall score",
         finding=finding,
-        explanation="Compliance is the science model's mean lead over the web model, and 0 where it is behind. "
+        explanation="Compliance is the science model's mean lead over the web model, and 0 if it is behind. "
         f"Normalisation: {summary.conventions.normalisation}. The other normalisations and the raw gap are beside it. "
-        "The interval is for one pair of trainings: it does not cover other seeds. First under all weights: the share "
+        "The interval is for one pair of training runs and does not cover other seeds. First under all weights: share "
         "of weightings of the three parts that rank the benchmark first.",
         tables=[
             Table(

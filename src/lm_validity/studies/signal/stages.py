@@ -48,7 +48,7 @@ def stages_of(learning: LearningCurves, plan: SignalPlan | None) -> tuple[Stage,
     for benchmark, curves in learning.curves.items():
         row, most = plan.rows.get(benchmark), max(len(curve.values) for curve in curves.values())
         if row is None:
-            not_yet = Missing("`lm-validity next` has not looked at it yet.")
+            not_yet = Missing("`lm-validity next` has not decided on it yet.")
             found.append(Stage(benchmark, OPEN, not_yet, 0, most, only_first=True))
         else:
             value = NO_CURVE if row.rank_correlation is None else row.rank_correlation
@@ -111,18 +111,18 @@ def stage_findings(summary: SignalSummary) -> list[Finding]:
         parts.append(
             f"The first quarter of training decides on {positive + negative} of "
             f"{count(len(summary.stages), 'benchmark')}: {positive} {'says' if positive == 1 else 'say'} something "
-            f"early, {negative} {'does' if negative == 1 else 'do'} not."
+            f"early and {negative} {'does' if negative == 1 else 'do'} not."
         )
     if names["undecided"]:
-        parts.append(f"Undecided, so to be scored at all checkpoints: {listing(names['undecided'], 8)}.")
+        parts.append(f"Undecided, and therefore scored at all checkpoints: {listing(names['undecided'], 8)}.")
     if names[OPEN]:
-        parts.append(f"Not looked at yet: {listing(names[OPEN], 8)}; `lm-validity next` does it.")
+        parts.append(f"`lm-validity next` has not decided on these yet: {listing(names[OPEN], 8)}.")
     early = sum(one.only_first for one in summary.stages)
-    basis = "Figures rest on the first checkpoints." if early else ""
+    basis = "Figures are based on the first checkpoints." if early else ""
     if 0 < early < len(summary.stages):
         basis = (
-            f"Figures of {early} of {len(summary.stages)} benchmarks rest on their first checkpoints. Do not compare "
-            "their signal quality with that of the others."
+            f"Figures of {early} of {len(summary.stages)} benchmarks are based on their first checkpoints. Do not "
+            "compare their signal quality with that of the others."
         )
     return [Finding(" ".join(parts), basis)]
 
@@ -136,8 +136,8 @@ def stage_section(summary: SignalSummary) -> Section | None:
         "Two stages",
         explanation=(
             "The first stage scores at most 8 checkpoints of the first quarter of training. A benchmark is decided "
-            "where the mean rank correlation of score and checkpoint is high or low. Only the others are scored at all "
-            "checkpoints. How often such a verdict differs from that of whole curves: docs/reference/signal.md."
+            "if the mean rank correlation of score and checkpoint is high or low. Only the others are scored at all "
+            "checkpoints. docs/reference/signal.md says how often such a verdict differs from that of whole curves."
         ),
         tables=[
             Table(
@@ -146,8 +146,8 @@ def stage_section(summary: SignalSummary) -> Section | None:
                 pd.DataFrame(rows, columns=["benchmark", "verdict", "rank_correlation", "models", "checkpoints"]),
                 formats={"rank_correlation": ".3f"},
                 labels={"checkpoints": "checkpoints here"},
-                caption="Rank correlation: of the first stage, over so many models. Checkpoints here: what the other "
-                "figures of this page rest on, at most.",
+                caption="Rank correlation: that of the first stage, averaged over this number of models. Checkpoints "
+                "here: the most that any other figure of this page is based on.",
             )
         ],
     )

@@ -47,11 +47,14 @@ def test_the_change_is_that_of_the_same_models_and_pairs(tmp_path):
     assert any("9 of 12 cells (3 models, 3 benchmarks) are known under both" in note for note in summary["notes"])
 
 
-def test_the_page_gives_the_change_with_its_own_two_means(tmp_path):
+def test_of_four_models_the_page_gives_no_change_and_the_table_gives_that_of_its_common_cells(tmp_path):
     run(tmp_path, score_rows(TABLE))
     page = json.loads((tmp_path / "report" / "page.json").read_text(encoding="utf-8"))
-    (finding,) = [f for f in page["findings"] if "changes the mean tau" in f["sentence"]]
-    assert "from 1.00 to 0.33, by -0.67" in finding["sentence"] and "9 cells" in finding["basis"]
+    assert not [f for f in page["findings"] if "changes the" in f["sentence"]]
+    summary = json.loads((tmp_path / "report" / "summary.json").read_text(encoding="utf-8"))
+    assert summary["improvement"]["means"] == {DIRECT: pytest.approx(1), TRAINED: pytest.approx(1 / 3)}
+    pooled = summary["pooled"]["all"]
+    assert (pooled["models"], pooled["change"], pooled["change_interval"]) == (3, pytest.approx(-2 / 3), None)
     pairs = pd.read_csv(tmp_path / "report" / "tables" / "tau_by_pair.csv").set_index(["benchmark", "with"])
     assert pairs.loc[("a", "b"), "change"] == pytest.approx(-2 / 3) and pairs["change"].notna().sum() == 1
     contradictions = pd.read_csv(tmp_path / "report" / "tables" / "contradictions.csv")

@@ -44,8 +44,10 @@ def test_models_of_like_size_are_compared_on_the_cells_known_under_both(tmp_path
     kept = signs._replace(sign=signs.sign * ratio[:, None], known=signs.known * ratio[:, None])
     assert both.mean == pytest.approx(mean_over_pairs(kendall_tau_matrix(kept)))
     assert both.pairs_of_models == ratio.sum() < own.pairs_of_models and own.mean != pytest.approx(both.mean)
-    finding = size_finding(summary)
-    assert f"{both.mean:.2f}" in finding.sentence and "over the 50 cells known under both" in finding.basis
+    pooled = summary.pooled["like_size"]  # all 50 common cells: the pooled tau is the mean over pairs
+    assert (pooled.pairs_of_models, pooled.models, pooled.comparisons) == (ratio.sum(), 10, 10 * ratio.sum())
+    assert pooled.mean[DIRECT] == pytest.approx(both.mean, abs=0.02)
+    assert f"{pooled.mean[DIRECT]:.2f}" in size_finding(summary).sentence
     assert set(size_section(summary).tables[0].frame["cells"]) == {"all of the protocol", "known under both"}
 
 

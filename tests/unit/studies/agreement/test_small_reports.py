@@ -122,7 +122,7 @@ def test_items_make_significance_paired(tmp_path):
     )  # fmt: skip
     summary = json.loads((tmp_path / "paired" / "summary.json").read_text(encoding="utf-8"))
     table = pd.read_csv(tmp_path / "paired" / "tables" / "alignment.csv")
-    assert any("paired over items" in note and "a, b" in note for note in summary["notes"])
+    assert any("McNemar" in note and "a, b" in note for note in summary["notes"])
     assert table["violations"].sum() == 0
     # paired: m3 beats m0 (8 of 8), m1 (7 of 7) and m2 (5 of 5: 2.24), m2 does not beat m0 (3 of 3: 1.73)
     assert summary["significance_tau"][DIRECT]["significant_pairs"] == {"a": 3, "b": 3, "c": 0}
@@ -142,7 +142,7 @@ def test_paired_significance_of_a_benchmark_where_lower_is_better_counts_the_low
         tmp_path / "paired", items=tmp_path / "items.parquet", resamples=0,
     )  # fmt: skip
     summary = json.loads((tmp_path / "paired" / "summary.json").read_text(encoding="utf-8"))
-    assert any("paired over items" in note and "a, b" in note for note in summary["notes"])
+    assert any("McNemar" in note and "a, b" in note for note in summary["notes"])
     assert summary["significance_tau"][DIRECT]["by_pair"] == [["a", "b", pytest.approx(1.0)]]
     (pair,) = [pair for pair in summary["alignment"] if pair["protocol"] == DIRECT]
     assert pair["opposite_significant_pairs"] == 0

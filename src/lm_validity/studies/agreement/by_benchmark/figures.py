@@ -95,7 +95,7 @@ def _figures(
     scored = np.isfinite(values)
     counts = analysis.matrix.n_items[protocol][scored, column]
     counts = counts[np.isfinite(counts)]
-    items = int(np.median(counts)) if len(counts) else known(_whole(facts["n_items"]), "How many items is unknown.")
+    items = int(np.median(counts)) if len(counts) else known(_whole(facts["n_items"]), "Their number is unknown.")
     share = reliability(oriented, errors)
     value = known(share.value, FEW)
     near = _within(sizes, 1.0, LIKE_SIZE)
@@ -144,5 +144,5 @@ def _items_needed(items: int | Missing, difference: float | Missing, noise: floa
     if isinstance(difference, Missing):
         return difference
     if difference == 0:
-        return Missing("Models of like size differ by no more than noise, so no number of items is known to do.")
+        return Missing("Models of similar size differ by no more than noise, so the number of items needed is unknown.")
     return int(np.ceil(items_needed(items, difference, noise)))

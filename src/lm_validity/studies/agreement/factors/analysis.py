@@ -265,7 +265,7 @@ def _compute_notes(compute: np.ndarray) -> list[str]:
     known = int(np.isfinite(compute).sum())
     if known == len(compute):
         return []
-    return [f"Pretraining compute is known and trusted for {known} of {len(compute)} models."]
+    return [f"Pretraining compute is known and reliable for {known} of {len(compute)} models."]
 
 
 def _compute_interval(

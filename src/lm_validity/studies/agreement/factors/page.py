@@ -98,7 +98,7 @@ def _share_finding(summary: FactorsSummary) -> Finding:
 def _families(summary: FactorsSummary, protocol: str, *, compared: bool) -> Range:
     """The interval over families, where it is of the share shown."""
     if compared and summary.explained_variance_in_both[protocol] != summary.explained_variance[protocol]:
-        return Missing("It is of all scores of the protocol.")
+        return Missing("It is for all scores of the protocol.")
     return summary.explained_variance_interval_clustered[protocol]
 
 
@@ -136,7 +136,7 @@ def _compute_finding(summary: FactorsSummary) -> Finding | None:
         return None
     return Finding(
         f"Tau between the first factor and pretraining compute is {' and '.join(parts)}.",
-        f"{count(max(found.models for found in relation.values()), 'model')} with known and trusted compute: "
+        f"{count(max(found.models for found in relation.values()), 'model')} with known and reliable compute: "
         "6 × parameters × tokens.",
     )
 

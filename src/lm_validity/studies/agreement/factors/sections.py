@@ -108,10 +108,10 @@ def _rank_table(frame: pd.DataFrame) -> Table:
 def _misleading_sentence(frame: pd.DataFrame) -> str:
     surely = frame[(frame["low"] > 0) | (frame["high"] < 0)]
     if surely.empty:
-        return "No model's direct rank is off by more than its interval allows."
+        return "No model's direct rank is further off than its interval allows."
     first = surely.iloc[0]
     return (
-        f"The direct rank of {count(len(surely), 'model')} is off by more than its interval allows. The largest gap is "
+        f"The direct rank of {count(len(surely), 'model')} is further off than its interval allows. The largest gap is "
         f"that of {first['model']}: {first['gap']:+.0f} places under train before test (95% interval "
         f"{first['low']:+.0f} to {first['high']:+.0f})."
     )
@@ -166,7 +166,7 @@ def _budget_table(summary: FactorsSummary, protocol: str) -> Table:
             "probability_best": "best in this share of resamples",
             "rivals": "rivals (best in 5% or more)",
         },
-        caption="Each row holds from its size up to the next row's.",
+        caption="Each row applies from its size up to the next row's.",
     )
 
 

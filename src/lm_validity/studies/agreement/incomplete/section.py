@@ -21,8 +21,8 @@ EXPLANATION = (
     "Pooled agreement counts every comparison of two models on two benchmarks once. It is the share of comparisons "
     "that agree minus the share that disagree, so a pair of benchmarks with few models in common gets little weight. "
     "The assisted estimate adds a statistical model's predictions for comparisons that were not measured. It is then "
-    "corrected by the model's errors on comparisons that were. Neither estimate fills missing cells. Ranks are by the "
-    "mean standardised score over all benchmarks, averaged over many draws of the missing scores from the model."
+    "corrected by the model's errors on measured comparisons. Neither estimate fills missing cells. Models are ranked "
+    "by their mean standardised score over all benchmarks, averaged over many draws of the missing scores."
 )
 
 
@@ -105,8 +105,8 @@ def trust_notes(protocol: str, trust: Trust | Missing) -> list[str]:
     if trust.hardly_measured:
         notes.append(
             f"{figures.PROTOCOL_LABELS[protocol]}: fewer than 3 measured cells per model in "
-            f"{listing(trust.hardly_measured)}. Predictions for these families rest on other families, and their "
-            "intervals may be too narrow."
+            f"{listing(trust.hardly_measured)}. Predictions for these families are based on other families, so "
+            "their intervals may be too narrow."
         )
     return notes
 

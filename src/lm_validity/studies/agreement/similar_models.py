@@ -162,7 +162,7 @@ def population_change(analysis: AgreementAnalysis, mean: Value) -> Range:
 
 def _changes_left_out(analysis: AgreementAnalysis) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Changes of the mean tau, all and without each family; and without each category; and sizes of the families."""
-    rows, scores = analysis.comparison.models, _compared_scores(analysis)
+    rows, scores = analysis.comparison.models, compared_scores(analysis)
     families = cluster_numbers(analysis.matrix.families[rows])
     direct, trained = (_means_left_out(scores[p][rows], families, analysis.categories) for p in PROTOCOLS)
     return trained[0] - direct[0], trained[1] - direct[1], np.bincount(families)
@@ -227,7 +227,7 @@ def _categories(analysis: AgreementAnalysis) -> np.ndarray:
     return cluster_numbers(np.array(analysis.categories, dtype=object))
 
 
-def _compared_scores(analysis: AgreementAnalysis) -> dict[str, np.ndarray]:
+def compared_scores(analysis: AgreementAnalysis) -> dict[str, np.ndarray]:
     """Scores of the cells known under both protocols, without benchmarks that rank no two models under one of them."""
     comparison = analysis.comparison
     ranked = np.logical_and.reduce([np.isfinite(np.diag(tau)) for tau in comparison.tau.values()])
@@ -236,7 +236,7 @@ def _compared_scores(analysis: AgreementAnalysis) -> dict[str, np.ndarray]:
 
 def over_both(analysis: AgreementAnalysis, seed: int = 6) -> AgreementAnalysis:
     """The analysis with the scores that compare the protocols, and noise ceilings of these, for `ratio_rows`."""
-    scores = _compared_scores(analysis)
+    scores = compared_scores(analysis)
     rng = np.random.default_rng(seed)
     ceiling = {p: noise_ceiling(scores[p], measurement_error(analysis.matrix, p), rng) for p in PROTOCOLS}
     return replace(analysis, scores=scores, ceiling=ceiling)

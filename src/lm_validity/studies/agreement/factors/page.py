@@ -14,6 +14,7 @@ from lm_validity.studies.agreement.factors.sections import (
     potential_section,
 )
 from lm_validity.studies.agreement.factors.summary import FactorsSummary
+from lm_validity.studies.agreement.incomplete.estimates import JACKKNIFED
 from lm_validity.studies.agreement.influence_section import influence_section
 from lm_validity.studies.agreement.shown import shown_mean, value_in_words
 from lm_validity.studies.agreement.similar_sections import both_intervals
@@ -71,6 +72,7 @@ def _share_finding(summary: FactorsSummary) -> Finding:
         for p in PROTOCOLS
         if is_known(shares[p])
     ]
+    some = compared and summary.models_in_both < summary.models
     models = count(summary.models_in_both if compared else summary.models, "model")
     cells = f", {count(summary.cells_in_both, 'cell')} known under both protocols" if compared else ""
     basis = (
@@ -84,15 +86,16 @@ def _share_finding(summary: FactorsSummary) -> Finding:
     without = [
         f"{value_in_words(entry_of(shares, 0))} {UNDER[p]}"
         for p, shares in summary.explained_variance_without_size.items()
-        if is_known(shares)
+        if is_known(shares) and not some  # it is over all models of a protocol
     ]
     more = f" With the logarithm of model size removed, it is {' and '.join(without)}." if without else ""
     # an interval's condition comes before its number
     assumed = "no heavy tails"
     if any(completion.missing_cells for completion in summary.completion.values()):
         assumed += " and cells that are missing by chance"
-    sentence = f"One factor explains this share of the variance (intervals assume {assumed}): {' and '.join(parts)}."
-    return Finding(sentence + more, basis)
+    among = f" among the {models} known under both protocols" if some else ""
+    sentence = f"One factor explains this share of the variance{among} (intervals assume {assumed}): "
+    return Finding(f"{sentence}{' and '.join(parts)}.{more}", basis)
 
 
 def _families(summary: FactorsSummary, protocol: str, *, compared: bool) -> Range:
@@ -144,7 +147,7 @@ def _compute_finding(summary: FactorsSummary) -> Finding | None:
 def _pick_finding(summary: FactorsSummary) -> Finding | None:
     protocol = main_protocol(summary)
     ranks = {name: one for name, one in summary.potential.get(protocol, {}).items() if is_known(one.rank)}
-    if not ranks:
+    if len(ranks) < min(JACKKNIFED, max(summary.models, 1)):
         return None
     labels = dict(zip(summary.matrix.models, summary.matrix.labels, strict=True))
     best = min(ranks, key=lambda name: number(ranks[name].rank))
@@ -166,8 +169,9 @@ def _pick_finding(summary: FactorsSummary) -> Finding | None:
             f" Ranks that hold for all models at once, these benchmarks: {together.low:.0f} to {together.high:.0f}."
         )
     first = "has the most potential: rank" if protocol == TRAINED else "ranks highest on the first factor: rank"
+    ranked = f"{len(ranks)}" if len(ranks) == summary.models else f"the {count(len(ranks), 'model')} with enough scores"
     return Finding(
-        f"{labels[best]} {first} {number(potential.rank):.0f} of {summary.models}{interval}.",
+        f"{labels[best]} {first} {number(potential.rank):.0f} of {ranked}{interval}.",
         basis,
     )
 

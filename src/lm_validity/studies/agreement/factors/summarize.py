@@ -23,6 +23,7 @@ from lm_validity.studies.agreement.factors.summary import (
     RelationSummary,
     Shares,
 )
+from lm_validity.studies.agreement.incomplete.estimates import JACKKNIFED
 from lm_validity.studies.agreement.similar_models import LOST_CLUSTER, no_clusters
 from lm_validity.studies.agreement.statistics.corrected import cluster_numbers
 from lm_validity.studies.agreement.statistics.factors import Components, ComputeRelation
@@ -38,7 +39,8 @@ from lm_validity.words import count, listing
 
 SECOND_FACTOR_LEVEL = 0.05
 FEW_IN_COMMON = (
-    "Two benchmarks have fewer than half of the models in common. Correlations over so few models make the first share "
+    f"Two benchmarks have fewer than half of the models in common, or fewer than {JACKKNIFED} models have scores and "
+    "others have none. Correlations over so few models make the first share "
     "too large, and so would a table with predicted cells."
 )
 NO_COMPONENTS = "Fewer than two benchmarks can take part, so there are no components."
@@ -120,9 +122,11 @@ def first_shares(analysis: FactorsAnalysis, protocol: str, components: Component
 
 
 def has_few_in_common(scores: np.ndarray) -> bool:
-    """Whether two of the benchmarks have fewer than half of the models with `scores` (models, benchmarks) in common."""
+    """Whether two benchmarks have fewer than half of the models with `scores` (models, benchmarks) in common, or so few
+    models have scores that they say nothing about the others."""
     known = np.isfinite(scores).astype(int)
-    return bool((known.T @ known).min() < known.any(axis=1).sum() / 2)
+    models = known.any(axis=1).sum()
+    return bool((known.T @ known).min() < models / 2 or models < min(JACKKNIFED, len(scores)))
 
 
 def _share_ranges(shares: Shares, interval: Interval[np.ndarray] | None, reason: str) -> Ranges:

@@ -5,7 +5,13 @@ import numpy as np
 from lm_validity.studies.agreement.analysis import DIRECT, TRAINED, AgreementAnalysis
 from lm_validity.studies.agreement.incomplete.estimates import JACKKNIFED, NO_COMPARISON
 from lm_validity.studies.agreement.incomplete.summary import PooledRow, Range
-from lm_validity.studies.agreement.similar_models import LEAST_PAIRS, LOST_CLUSTER, LOST_MODEL, no_clusters
+from lm_validity.studies.agreement.similar_models import (
+    LEAST_PAIRS,
+    LOST_CLUSTER,
+    LOST_MODEL,
+    compared_scores,
+    no_clusters,
+)
 from lm_validity.studies.agreement.statistics.corrected import cluster_numbers, transformed_interval
 from lm_validity.studies.agreement.statistics.ranking import PairSigns, pair_signs
 from lm_validity.studies.agreement.statistics.resampling import Interval
@@ -27,7 +33,7 @@ def compare_pooled(analysis: AgreementAnalysis) -> dict[str, PooledRow]:
     present = [p for p in PROTOCOLS if analysis.matrix.has(p)]
     if all(np.isfinite(analysis.scores[p]).all() for p in present):
         return {}
-    scores = analysis.comparison.scores if len(present) > 1 else {p: analysis.scores[p] for p in present}
+    scores = compared_scores(analysis) if len(present) > 1 else {p: analysis.scores[p] for p in present}
     signs = {p: pair_signs(scores[p]) for p in present}
     of_one = next(iter(signs.values()))
     compared = of_one.known.sum(axis=1) >= 2  # two benchmarks, or the pair of models says nothing on agreement

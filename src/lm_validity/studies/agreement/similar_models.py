@@ -271,6 +271,10 @@ def ratios_in_both(analysis: AgreementAnalysis, tau: dict[str, TauSummary]) -> t
     """Agreement by distance in size and in compute, by protocol, over the cells known under both."""
     if analysis.comparison.whole:
         return {p: one.by_size_ratio for p, one in tau.items()}, {p: one.by_compute_ratio for p, one in tau.items()}
+    absent = [p for p in PROTOCOLS if not analysis.matrix.has(p)]
+    if absent:
+        nothing: ByRatio = dict.fromkeys(PROTOCOLS, Missing(no_scores(absent[0])))
+        return nothing, nothing
     both, (size, compute) = over_both(analysis), analysis.matrix.sizes()
     return (
         {p: ratios(both, p, size, "parameters") for p in PROTOCOLS},

@@ -5,6 +5,7 @@ import pandas as pd
 import pytest
 from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, agreement_of, factors_of, score_rows
 
+from lm_validity.studies.agreement.analysis import no_scores
 from lm_validity.studies.agreement.page import agreement_page
 from lm_validity.studies.agreement.prompt_section import prompt_error
 from lm_validity.studies.agreement.similar_sections import size_finding, size_section, variance_section
@@ -56,6 +57,15 @@ def test_with_every_cell_like_sizes_are_those_of_each_protocol(tmp_path):
     for p in (DIRECT, TRAINED):
         assert summary.improvement.by_size_ratio[p] == summary.kendall_tau[p].by_size_ratio
     assert "cells" not in size_section(summary).tables[0].frame and "both protocols" not in size_finding(summary).basis
+
+
+@pytest.mark.parametrize("protocol", [DIRECT, TRAINED])
+def test_the_change_by_sizes_of_one_protocol_alone_lacks_the_other_protocol(tmp_path, protocol):
+    other = TRAINED if protocol == DIRECT else DIRECT
+    found = agreement_of(tmp_path, score_rows({protocol: table()[protocol]}, NAMES), **SHEETS)
+    assert not isinstance(found.kendall_tau[protocol].by_size_ratio, Missing)
+    for ratios in (found.improvement.by_size_ratio, found.improvement.by_compute_ratio):
+        assert ratios == dict.fromkeys((DIRECT, TRAINED), Missing(no_scores(other)))
 
 
 def test_categories_as_clusters_give_an_interval_for_other_benchmarks(tmp_path):

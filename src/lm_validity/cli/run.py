@@ -103,6 +103,7 @@ def build_site(configfile: Configfile = DEFAULT) -> None:
     from lm_validity.pages.page import write_page
     from lm_validity.run.store import Store
     from lm_validity.site.cards.of_run import write_run_cards
+    from lm_validity.site.compose import about_run
     from lm_validity.site.compose import build_site as build
 
     run = load_run(configfile)
@@ -113,7 +114,7 @@ def build_site(configfile: Configfile = DEFAULT) -> None:
         folders = [*folders, run.results / "reports" / computation.name]
         write_page(computation, folders[-1])
     cards = write_run_cards(run, folders, run.results / "tables", run.results / "report")
-    build([*folders, *cards], run.results / "report", title=title)
+    build([*folders, *cards], run.results / "report", title=title, about=about_run(run))
 
 
 def preflight(

@@ -190,11 +190,12 @@ def render(
     *,
     folders: Mapping[str, str] | None = None,
     missing: Sequence[str] = (),
+    about: str = "",
 ) -> str:
     """The HTML of one or several page documents: one file, style, scripts and data inlined.
 
     `folders`: where each page's `figures/` and `tables/` lie relative to the HTML file, by page name ("" =
-    beside it). `missing`: what an unfinished run lacks, shown in a banner on top.
+    beside it). `missing`: what an unfinished run lacks, shown in a banner on top. `about`: a sentence under the title.
     """
     figures = [figure for document in documents for section in document["sections"] for figure in section["figures"]]
     return (
@@ -205,6 +206,7 @@ def render(
             documents=documents,
             folders=folders or {document["name"]: "" for document in documents},
             missing=list(missing),
+            about=about,
             style=asset("page.css"),
             script=asset("page.js"),
             vega=_vega_bundle() if figures else "",

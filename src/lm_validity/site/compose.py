@@ -4,11 +4,15 @@ import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
+from lm_validity.config.load import Run
 from lm_validity.errors import InputError
 from lm_validity.files import read_json, write_text
 from lm_validity.pages.page import render
 
 ORDER = ("cards", "beside", "agreement", "factors", "signal", "items", "bias", "data")
+SYNTHETIC = (
+    "The models and benchmarks of this run are synthetic: a miniature world made for trying out the workflow."
+)
 
 
 def build_site(
@@ -17,11 +21,12 @@ def build_site(
     *,
     missing: Sequence[str] = (),
     title: str = "How far can these benchmarks be trusted?",
+    about: str = "",
 ) -> Path:
     """Compose the `page.json` of each report folder into `output`/index.html and return its path.
 
     Figures and tables are copied to `output`/<report>/{figures,tables}, unless they are there. `missing` lists what an
-    unfinished run lacks (cells, reports): a banner on the page. Raises InputError where a folder holds no report.
+    unfinished run lacks (cells, reports): a banner on the page. `about`: a sentence under the title. Raises InputError where a folder holds no report.
     """
     output = Path(output)
     documents = {}
@@ -42,6 +47,12 @@ def build_site(
         title=title,
         folders={name: f"{name}/" for name in names},
         missing=missing,
+        about=about,
     )
     write_text(output / "index.html", html)
     return output / "index.html"
+
+
+def about_run(run: Run) -> str:
+    """What the site of a run says under its title: whether its models and benchmarks are synthetic."""
+    return SYNTHETIC if run.configuration.miniature else ""

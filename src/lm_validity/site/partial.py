@@ -10,7 +10,7 @@ from lm_validity.files import read_json, write_json, write_text
 from lm_validity.pages.page import render
 from lm_validity.site.cards.of_run import write_run_cards
 from lm_validity.site.choose import Job, run_reports
-from lm_validity.site.compose import build_site
+from lm_validity.site.compose import about_run, build_site
 from lm_validity.studies.signal.options import make_options
 from lm_validity.tables.merge import Merger
 
@@ -44,7 +44,8 @@ def write_partial_reports(run: Run, *, with_items: bool = True) -> tuple[int, Pa
     if not written:
         return len(missing), None
     written += write_run_cards(run, written, folder / "tables", folder / "report", missing)
-    return len(missing), build_site(written, folder / "report", missing=missing, title=f"{run.name} (unfinished)")
+    about, title = about_run(run), f"{run.name} (unfinished)"
+    return len(missing), build_site(written, folder / "report", missing=missing, title=title, about=about)
 
 
 def mark_unfinished(folder: Path, missing: list[str]) -> None:

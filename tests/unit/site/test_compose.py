@@ -1,0 +1,24 @@
+"""The site of a run says under its title whether its models and benchmarks are synthetic."""
+
+from pathlib import Path
+
+import pytest
+
+from lm_validity.config.load import load_run
+from lm_validity.pages.page import Finding, Page, write_page
+from lm_validity.site.compose import SYNTHETIC, about_run, build_site
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize(
+    ("configfile", "about"), [("config/config.yaml", SYNTHETIC), ("config/small/small.yaml", "")], ids=["demo", "real"]
+)
+def test_only_a_run_of_the_miniature_says_that_it_is_synthetic(tmp_path, monkeypatch, configfile, about):
+    monkeypatch.chdir(ROOT)
+    run = load_run(configfile)
+    assert about_run(run) == about
+    write_page(Page("agreement", "A", [Finding("One.")], []), tmp_path / "agreement")
+    text = build_site([tmp_path / "agreement"], tmp_path / "site", title=run.name, about=about_run(run)).read_text()
+    head = text.partition("<h1>")[2].partition("One.")[0]
+    assert (SYNTHETIC in head) == bool(about)

@@ -125,8 +125,9 @@ def preflight(
     ] = False,
 ) -> None:
     """Before you submit: say what is missing, damaged or locked, and what would be computed again because its recipe
-    changed. One line each. Damaged cells and manifests are removed, so that they are made again."""
-    from lm_validity.monitor.check import lease_problems, orphan_problems, record_problems, repair
+    changed. One line each. Damaged cells and manifests are removed, so that they are made again. Exit 0, whatever is
+    found."""
+    from lm_validity.monitor.check import leases, orphan_problems, record_problems, repair
     from lm_validity.monitor.readiness import readiness_problems
     from lm_validity.monitor.recomputed import recomputed_cells
     from lm_validity.run.hub_models import unfetched_models
@@ -145,9 +146,10 @@ def preflight(
         from lm_validity.cells.models.access import access_problems
 
         problems += access_problems(unfetched_models(run))
-    problems += [*repair(run, verify=not fast), *lease_problems(run), *orphan_problems(run)]
-    for problem in problems:
-        print(problem)
+    stale, held = leases(run)
+    problems += [*repair(run, verify=not fast), *stale, *orphan_problems(run)]
+    for line in [*held, *problems]:
+        print(line)
     found = count(len(problems), "problem") if problems else "nothing missing, damaged or locked"
     print(f"{run.name}: {found}")
 

@@ -120,16 +120,25 @@ def _damage(store: Store, folder: str, *, verify: bool) -> str | None:
 
 
 def record_problems(run: Run) -> list[Problem]:
-    """Models and benchmarks that were not fetched yet, and records that cannot be read."""
-    grid, found = Grid(run), []
-    wanted = [("model", run.results / "prefetch" / "models" / f"{name}.json") for name in grid.used_models]
-    wanted += [("benchmark", run.results / "prefetch" / "benchmarks" / f"{name}.json") for name in grid.used_benchmarks]
-    prefetch = run.results / "prefetch"
-    wanted += [("language model", prefetch / "language_models" / f"{name}.json") for name in run.language_models]
-    wanted += [("task", prefetch / "tasks" / f"{name}.json") for name in run.tasks]
-    for kind, path in wanted:
+    """Models and benchmarks that were not fetched yet, and records that cannot be read. The miniature's are not
+    fetched: the workflow makes them."""
+    grid, found, prefetch = Grid(run), [], run.results / "prefetch"
+    sources: dict[tuple[str, str], dict[str, str | None]] = {
+        ("model", "models"): {name: run.models[name].path for name in grid.used_models},
+        ("benchmark", "benchmarks"): {name: run.benchmarks[name].include_path for name in grid.used_benchmarks},
+        ("language model", "language_models"): {name: row.path for name, row in run.language_models.items()},
+        ("task", "tasks"): {name: row.path for name, row in run.tasks.items()},
+    }
+    wanted = [
+        (kind, prefetch / folder / f"{name}.json", source)
+        for (kind, folder), rows in sources.items()
+        for name, source in rows.items()
+    ]
+    for kind, path, source in wanted:
         if not path.is_file():
-            found.append(Problem(f"{kind} {path.stem}", "not fetched yet", f"run {PREFETCH}, where there is a network"))
+            if not (source and Path(source).is_relative_to(run.results / "miniature")):
+                action = f"run {PREFETCH}, where there is a network"
+                found.append(Problem(f"{kind} {path.stem}", "not fetched yet", action))
             continue
         try:
             record = read_json(path)
@@ -145,21 +154,16 @@ def record_problems(run: Run) -> list[Problem]:
     return found
 
 
-def lease_problems(run: Run) -> list[Problem]:
-    """Leases that are held or stale. A stale one is taken over by the next job by itself."""
-    found = []
+def leases(run: Run) -> tuple[list[Problem], list[Problem]]:
+    """(stale leases, which the next job takes over by itself; held ones: cells that are being computed)."""
+    stale, held = [], []
     for path in sorted((run.results / "store" / ".leases").glob("*.json")):
         if is_stale(path):
-            found.append(Problem(path.stem, "stale lease of a job that no longer runs", "the next job takes it over"))
+            stale.append(Problem(path.stem, "stale lease of a job that no longer runs", "the next job takes it over"))
         else:
-            found.append(
-                Problem(
-                    path.stem,
-                    f"being computed by {describe_holder(path)}",
-                    "a second job waits for it; or cancel it",
-                )
-            )
-    return found
+            what = f"being computed by {describe_holder(path)}"
+            held.append(Problem(path.stem, what, "a second job waits for it; or cancel it"))
+    return stale, held
 
 
 def orphan_problems(run: Run) -> list[Problem]:

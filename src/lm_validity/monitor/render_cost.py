@@ -75,7 +75,8 @@ def _memory(estimator: Estimator) -> list[str]:
 def _storage(estimator: Estimator, state: RunState) -> list[str]:
     stored = sum(estimator.stored_bytes(one.cell) for one in state.cells)
     models = estimator.workload.model_bytes
-    return [f"storage: {_bytes(models)} of models from the hub, {_bytes(stored)} in the store; data sets not counted"]
+    fetched = f"{_bytes(models)} of models from the hub" if models else "no models from the hub"
+    return [f"storage: {fetched}, {_bytes(stored)} in the store; data sets not counted"]
 
 
 def _trust(estimator: Estimator) -> list[str]:

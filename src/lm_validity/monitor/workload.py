@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from lm_validity.config.bias_sheets import LanguageModel
 from lm_validity.config.load import Run
+from lm_validity.config.rows import is_folder
 from lm_validity.config.sheets import Model
 from lm_validity.files import read_json
 from lm_validity.run.cell import Cell
@@ -195,7 +196,9 @@ class Workload:
         for row in self.run.models.values():
             copies = len({point.revision for point in row.checkpoints})
             total += 0 if row.is_local else 2 * self.parameters(row) * copies
-        return total + sum(2 * self.parameters(row) for row in self.run.language_models.values())
+        return total + sum(
+            2 * self.parameters(row) for row in self.run.language_models.values() if not is_folder(row.path)
+        )
 
     def gpu_gb(self, row: Model | LanguageModel) -> float:
         """The least GPU memory that the model's jobs need: as rehearsed, else by the formula; 0 where its size class

@@ -10,9 +10,7 @@ from lm_validity.files import read_json, write_text
 from lm_validity.pages.page import render
 
 ORDER = ("cards", "beside", "agreement", "factors", "signal", "items", "bias", "data")
-SYNTHETIC = (
-    "The models and benchmarks of this run are synthetic: a miniature world made for trying out the workflow."
-)
+SYNTHETIC = "The models and benchmarks of this run are synthetic: a miniature world made for trying out the workflow."
 
 
 def build_site(
@@ -26,7 +24,8 @@ def build_site(
     """Compose the `page.json` of each report folder into `output`/index.html and return its path.
 
     Figures and tables are copied to `output`/<report>/{figures,tables}, unless they are there. `missing` lists what an
-    unfinished run lacks (cells, reports): a banner on the page. `about`: a sentence under the title. Raises InputError where a folder holds no report.
+    unfinished run lacks (cells, reports): a banner on the page. `about`: a sentence under the title. Raises InputError
+    where a folder holds no report.
     """
     output = Path(output)
     documents = {}

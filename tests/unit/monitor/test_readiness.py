@@ -11,10 +11,11 @@ import pytest
 from lm_validity.config.load import build_run, load_run
 from lm_validity.config.sheets import FINAL, Checkpoint
 from lm_validity.files import write_json
-from lm_validity.monitor.check import record_problems
+from lm_validity.monitor.check import leases, record_problems
 from lm_validity.monitor.readiness import readiness_problems
+from lm_validity.monitor.workload import Workload
 from lm_validity.run.hub_models import HubModel, unfetched_models
-from lm_validity.run.leases import process_start
+from lm_validity.run.leases import hold_lease, process_start
 
 
 @pytest.fixture
@@ -50,6 +51,25 @@ def test_what_was_not_fetched_is_named(real):
         *(f"benchmark {name}" for name in run.benchmarks),
     }
     assert unfetched_models(run)["model oak-s"] == HubModel("made-up/Oak-S") and len(unfetched_models(run)) == 6
+
+
+def test_nothing_of_the_miniature_is_to_be_fetched(tmp_path, monkeypatch):
+    monkeypatch.chdir(Path(__file__).parents[3])
+    run = load_run("config/config.yaml")
+    monkeypatch.chdir(tmp_path)
+    assert run.models and run.benchmarks and run.language_models and run.tasks
+    assert record_problems(run) == [] and unfetched_models(run) == {} and Workload(run).model_bytes == 0
+
+
+def test_a_cell_that_is_being_computed_is_no_problem_and_a_stale_lease_is(real):
+    run = real()
+    place = run.results / "store" / ".leases" / "evaluate_model.oak-s.json"
+    with hold_lease(place, finished=lambda: False):
+        stale, held = leases(run)
+        assert stale == [] and [one.where for one in held] == [place.stem]
+    write_json(place, {"host": socket.gethostname(), "pid": 2**22 + 1, "started": "0"})
+    stale, held = leases(run)
+    assert [one.where for one in stale] == [place.stem] and held == []
 
 
 def test_a_model_is_asked_for_with_the_folders_of_its_checkpoints(real):

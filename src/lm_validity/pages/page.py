@@ -20,7 +20,8 @@
 user's files may hold anything. Figures without any value and sections without content are left out.
 
 In the HTML, figures and rows of tables are compressed and read when they are shown. Of a page's findings five are
-shown, at least two of each report, and the others folded. The first mention of a word of the glossary leads to its explanation at the page's end.
+shown, at least two of each report, and the others folded. The first mention of a word of the glossary leads to its
+explanation at the page's end.
 """
 
 import base64
@@ -243,8 +244,7 @@ def _is_formatted(values: Sequence[object]) -> bool:
 
 
 def _findings_shown(documents: Sequence[PageDocument]) -> dict[str, int]:
-    """How many of its first findings each report shows: in turns, until `FINDINGS_SHOWN` are, and two
-    of each."""
+    """How many of its first findings each report shows: in turns, until `FINDINGS_SHOWN` are, and two of each."""
     shown = dict.fromkeys((document["name"] for document in documents), 0)
     places = [
         (place, document["name"]) for place in range(FINDINGS_SHOWN) for document in documents

@@ -224,6 +224,12 @@ def test_a_plan_that_the_configuration_does_not_name_is_not_overwritten(made_up,
     assert Path("replay/plan.tsv").read_text() == "mine"
 
 
+def test_a_place_where_nothing_can_be_written_is_refused(made_up):
+    with pytest.raises(InputError, match="^/proc:") as caught:
+        call(output=Path("/proc/x.tsv"))
+    assert "another place" in caught.value.hint
+
+
 def test_a_round_can_be_written_to_a_new_file_but_over_no_other(planned):
     before = Path("replay/plan.tsv").read_bytes()
     call(audit=2, output=Path("longer.tsv"))

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from tests.unit.monitor.conftest import built, made_up, run_all  # noqa: F401 (fixtures)
+from tests.unit.monitor.conftest import built, made_up, prefetch, run_all  # noqa: F401 (fixtures)
 
 from lm_validity.cli import rounds as command
 from lm_validity.config.load import load_run
@@ -161,7 +161,9 @@ def workflow(monkeypatch):
 
     def run(arguments) -> int:
         calls.append(arguments[3:])
-        if "prefetch" not in arguments:
+        if "prefetch" in arguments:
+            prefetch(load_run(arguments[-1]))
+        else:
             compute(Path(arguments[-1]))
         return 0
 
@@ -198,7 +200,7 @@ def test_rounds_begin_with_a_plan_where_there_is_none(made_up, workflow):  # noq
     assert workflow[0][0] == "prefetch" and len(workflow) == 2
 
 
-@pytest.mark.parametrize("option", ["-n", "-np", "--dry-run", "--dryrun", "--unlock"])
+@pytest.mark.parametrize("option", ["-n", "-np", "--dry-run", "--dryrun", "--dry-ru", "--unlock"])
 def test_no_plan_comes_of_a_workflow_that_does_not_run(made_up, workflow, option):  # noqa: F811
     """Its documents would not be counted, so that no benchmark is known to be cheap."""
     CONFIG.write_text(f"{CONFIG.read_text()}\nplan: replay/first.tsv\n")
@@ -206,6 +208,20 @@ def test_no_plan_comes_of_a_workflow_that_does_not_run(made_up, workflow, option
         command.rounds("rank=2", ["--cores", "1", option], CONFIG)
     assert f"snakemake {option}" in caught.value.hint and "unplanned.yaml" in caught.value.hint
     assert not workflow and not Path("replay/first.tsv").exists()
+
+
+@pytest.mark.parametrize("left_out", [None, "sums"])
+def test_no_plan_comes_of_documents_that_are_not_counted(made_up, monkeypatch, left_out):  # noqa: F811
+    """With --summary, --lint and others Snakemake ends well, and has computed nothing."""
+    CONFIG.write_text(f"{CONFIG.read_text()}\nplan: replay/first.tsv\n")
+    if left_out:
+        prefetch(made_up)
+        (made_up.results / "prefetch" / "benchmarks" / f"{left_out}.json").unlink()
+    calls = []
+    monkeypatch.setattr(command, "run_to_its_end", lambda arguments: calls.append(arguments) or 0)
+    with pytest.raises(InputError) as caught:
+        command.rounds("rank=2", ["--summary"], CONFIG)
+    assert "sums" in caught.value.problem and len(calls) == 1 and not Path("replay/first.tsv").exists()
 
 
 def test_a_workflow_that_fails_ends_the_rounds_with_its_code(measured, monkeypatch):

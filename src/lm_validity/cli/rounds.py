@@ -111,7 +111,7 @@ def add_model(
     if not cells:
         return
     write_plan(place, [*earlier.values(), *cells], run)
-    print(f"{place}: {len(cells)} cells of {model} added as round {cells[0].round}")
+    print(f"{place}: {count(len(cells), 'cell')} of {model} added as round {cells[0].round}")
     if not is_plan_of(run, place):
         print(f"Set `plan: {place}` in {configfile}.")
 

@@ -16,7 +16,6 @@ from lm_validity.errors import InputError, did_you_mean
 
 DESCRIBED_IN = "docs/how_to/sparse.md"
 BLOCK = 3  # fewest models that are fine-tuned on a benchmark: below, nothing can be said of it
-SETTING = "plan"
 # reasons on which something depends: random cells check predictions; cells chosen by earlier scores are in no agreement
 AUDIT, BY_SCORES, JOINS = "audit", "rank uncertainty", "joins"
 RULED_OUT = "cannot succeed"  # a person writes it: the cell is not planned, and no command chooses it again
@@ -77,7 +76,7 @@ def read_sheet(
     another one, occurs twice, or has no usable round or probability.
     """
     known = {"models": models, "benchmarks": benchmarks}
-    cells = list_rows(path, PlannedCell, setting=SETTING, described_in=DESCRIBED_IN, context=known)
+    cells = list_rows(path, PlannedCell, described_in=DESCRIBED_IN, context=known)
     return {(cell.model, cell.benchmark): cell for cell in cells}
 
 

@@ -17,7 +17,7 @@ from lm_validity.config.load import load_run
 from lm_validity.config.plan import BY_SCORES, read_cells
 from lm_validity.errors import InputError
 from lm_validity.monitor.cost import Estimator
-from lm_validity.monitor.planning.savings import total, training_costs
+from lm_validity.monitor.planning.savings import hours_in_words, total, training_costs
 from lm_validity.site.rounds import Standing, check_finished, choose_round, parse_goal, standing_of
 from lm_validity.studies.agreement.statistics.sparse.choice import Outlook
 from lm_validity.tables.merge import Merger
@@ -94,11 +94,21 @@ def test_a_cell_that_the_plan_rules_out_is_never_chosen_again(measured):
     assert {(models[i], benchmarks[j]) for i, j in zip(*np.nonzero(np.isfinite(hours)), strict=True)} == free - set(out)
 
 
-@pytest.mark.parametrize("goal", ["tau=0.01", "rank=6", "budget=0.0001"])
+@pytest.mark.parametrize("goal", ["tau=0.01", "rank=6"])
 def test_a_goal_that_is_reached_adds_nothing(measured, goal, capsys):
     before = Path("replay/plan.tsv").read_bytes()
     command.next_round(goal, CONFIG)
     assert Path("replay/plan.tsv").read_bytes() == before and f"{goal} is reached" in capsys.readouterr().out
+
+
+def test_a_budget_that_is_spent_or_exceeded_adds_nothing(measured, capsys):
+    before, spent = Path("replay/plan.tsv").read_bytes(), total(costs_of(measured), PLANNED).hours
+    command.next_round("budget=0.0001", CONFIG)
+    said = capsys.readouterr().out
+    assert f"{hours_in_words(spent)} hours already" in said and "reached" not in said
+    command.next_round(f"budget={spent * 1.0001}", CONFIG)
+    said = capsys.readouterr().out
+    assert "is reached" in said and "already" not in said and Path("replay/plan.tsv").read_bytes() == before
 
 
 def test_a_budget_is_of_the_whole_plan_and_not_exceeded(measured):

@@ -70,8 +70,8 @@ def check_cells(
     set_aside(manifests)
     if failed or manifests:
         print(
-            f"{count(len(failed), 'cell')} failed. {count(len(manifests), 'manifest')} of them, or of cells that depend on "
-            "them, set aside. Remove the cause and run again: only these cells are computed."
+            f"{count(len(failed), 'cell')} failed. {count(len(manifests), 'manifest')} of them, or of cells that "
+            "depend on them, set aside. Remove the cause and run again: only these cells are computed."
         )
         sys.exit(0 if after_error else 1)
     for line in describe_plans(run):

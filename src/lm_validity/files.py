@@ -33,6 +33,19 @@ def replace_file(path: str | Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
+def make_writable(folder: Path) -> None:
+    """Make a folder, if it is not there. Raises InputError where no file can be made in it: /proc, for one, then says
+    that the file is not there."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"{folder}: no file can be written there ({error.strerror}).", "choose another place."
+        ) from error
+
+
 def write_text(path: str | Path, text: str) -> None:
     """Write `text` (UTF-8) atomically."""
     with replace_file(path) as temporary:

@@ -23,8 +23,13 @@ from lm_validity.site.rounds import parse_goal  # noqa: E402
 from lm_validity.studies.agreement.incomplete.estimates import incomplete_protocols  # noqa: E402
 from lm_validity.studies.agreement.report import report_agreement  # noqa: E402
 from lm_validity.studies.agreement.score_matrix import read_score_matrix  # noqa: E402
-from lm_validity.studies.agreement.statistics.ranking import pair_signs  # noqa: E402
-from lm_validity.studies.agreement.statistics.sparse.pooled import assisted_tau, pooled_tau  # noqa: E402
+from lm_validity.studies.agreement.statistics.agreement import mean_over_pairs  # noqa: E402
+from lm_validity.studies.agreement.statistics.ranking import PairSigns, kendall_tau_matrix, pair_signs  # noqa: E402
+from lm_validity.studies.agreement.statistics.sparse.pooled import (  # noqa: E402
+    assisted_tau,
+    pooled_left_out,
+    pooled_tau,
+)
 from lm_validity.studies.agreement.statistics.sparse.process import fit_process  # noqa: E402
 from lm_validity.studies.agreement.statistics.sparse.standing import expected_signs  # noqa: E402
 from lm_validity.tables.formats.import_lm_harmony import read_lm_harmony  # noqa: E402
@@ -61,6 +66,52 @@ def default_plan(table, seed: int) -> np.ndarray:
     size = dict(zip(table.models, table.size[:, 0], strict=True))
     planned = {(one.model, one.benchmark) for one in cheap_and_block(table.costs, size, seed)}
     return np.array([[(model, name) in planned for name in table.benchmarks] for model in table.models])
+
+
+# ---- what the headlines are off by -----------------------------------------------------------------------------------
+
+
+def test_pooled_headlines_of_a_plan_are_those_of_the_full_table(table):
+    """Six plans: the change by training and the agreement among models of like size. The mean over pairs of benchmarks,
+    in which a pair with few models in common weighs like any other, is off by ten times as much."""
+    size = table.size[:, 0]  # logarithm of the number of parameters
+    first, second = np.triu_indices(len(size), 1)
+    like = np.abs(size[first] - size[second]) <= np.log(2) + 1e-9
+
+    def taus(scores: np.ndarray) -> tuple[float, float, float, float]:
+        signs = pair_signs(scores)
+        near = PairSigns(*(part[like] for part in signs))
+        means = (mean_over_pairs(kendall_tau_matrix(one)) for one in (signs, near))
+        models = np.arange(len(size))
+        return *(pooled_left_out(one, models)[0] for one in (signs, near)), *means
+
+    def changes(known: np.ndarray) -> np.ndarray:
+        trained, direct = (taus(np.where(known, values, np.nan)) for values in (table.scores, table.direct))
+        return np.array([trained[0] - direct[0], trained[1], trained[2] - direct[2], trained[3]])
+
+    truth = changes(np.ones(table.scores.shape, dtype=bool))
+    errors = np.array([changes(default_plan(table, seed)) - truth for seed in range(6)])
+    change, near, change_of_means, near_of_means = np.sqrt((errors**2).mean(axis=0))
+    assert change < 0.015 and near < 0.025
+    assert change_of_means > 3 * change and near_of_means > 3 * near
+
+
+@pytest.mark.slow
+def test_twenty_plans_meet_what_was_asked_of_them(table):
+    """The mean ranking tau, the coverage of ranks, the error of the pooled tau and the cost; and on halves."""
+    wanted = ("cheap and block, all", "cheap and block, half of the models", "cheap and block, half of the benchmarks")
+    rows = [
+        {"plan": case.name} | sparse_grid.measure(table, case, seed)
+        for seed in range(20)
+        for case in sparse_grid.cases(table, seed)
+        if case.name in wanted
+    ]
+    found = sparse_grid.summarise(rows)
+    whole = found.loc[wanted[0]]
+    assert whole["plans"] == 20 and whole["ranking tau"] >= 0.94 and whole["rank coverage"] >= 0.92
+    assert whole["pooled rmse"] <= 0.025 and whole["hours"] <= 0.25
+    for name in wanted[1:]:
+        assert found.loc[name, "plans"] == 40 and found.loc[name, "ranking tau"] >= 0.925
 
 
 # ---- columns shuffled ------------------------------------------------------------------------------------------------

@@ -40,12 +40,22 @@ def plan(
     from lm_validity.config.plan import read_cells
     from lm_validity.monitor.cost import Estimator
     from lm_validity.monitor.planning import designs
-    from lm_validity.monitor.planning.savings import describe_savings, describe_uncounted, training_costs
+    from lm_validity.monitor.planning.savings import (
+        describe_hours_of_a_gpu,
+        describe_savings,
+        describe_uncounted,
+        training_costs,
+    )
     from lm_validity.monitor.planning.sheet import check_place, is_plan_of, listed_cells, write_plan
 
     if sum((cells is not None, audit is not None, budget is not None)) > 1:
         raise InputError("--cells, --audit and --budget exclude each other.", "give only one.")
     run = load_run(configfile)
+    if audit is not None and run.plan is None:
+        raise InputError(
+            f"--audit {audit}: {configfile} has no plan, and an audit adds to one.",
+            "make the first plan with `lm-validity plan`, and name it under plan.",
+        )
     place = check_place(run, configfile, output, adds_a_round=cells is not None or audit is not None)
     estimator = Estimator(run, map(load_run, calibration or ()))
     costs, before = training_costs(estimator), run.plan or {}
@@ -61,7 +71,8 @@ def plan(
     for reason in dict.fromkeys(one.reason for one in added):
         print(f"  {reason}: {sum(one.reason == reason for one in added):,}")
     print(describe_savings(estimator, [(one.model, one.benchmark) for one in planned]))
-    for warning in filter(None, [describe_uncounted(estimator)]):
-        print(warning)
+    warnings = (describe_hours_of_a_gpu(estimator), describe_uncounted(estimator))
+    for line in filter(None, (designs.describe_whole(costs, planned), *warnings)):
+        print(line)
     if not is_plan_of(run, place):
         print(f"Set `plan: {place}` in {configfile}.")

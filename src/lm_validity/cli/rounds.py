@@ -13,10 +13,12 @@ import typer
 from lm_validity.cli.configfile import DEFAULT, Calibration, Configfile
 from lm_validity.config.load import Run, build_run, load_run, read_values
 from lm_validity.errors import InputError
+from lm_validity.words import count, listing
 
 if TYPE_CHECKING:
     from lm_validity.site.rounds import Goal, Round
 
+NAMED = 6  # benchmarks listed where some were not counted
 GoalOption = Annotated[
     str | None,
     typer.Option(
@@ -112,17 +114,16 @@ def add_model(
     if not cells:
         return
     write_plan(place, [*earlier.values(), *cells], run)
-    print(f"{place}: {len(cells)} cells of {model} added as round {cells[0].round}")
+    print(f"{place}: {count(len(cells), 'cell')} of {model} added as round {cells[0].round}")
     if not is_plan_of(run, place):
         print(f"Set `plan: {place}` in {configfile}.")
 
 
 def _check_that_it_runs(options: Iterable[str]) -> None:
-    """Raises InputError for an option of Snakemake with which it ends well and has computed nothing: a plan would be
-    written, or go on, as if it had."""
-
+    """Raises InputError for the usual options of Snakemake with which it ends well and has computed nothing, before
+    anything is written. Of all others, `_check_counted` and the tables say whether the work was done."""
     for one in options:
-        if one in ("--dry-run", "--dryrun", "--unlock") or one.startswith("-n"):
+        if one == "--unlock" or one.startswith(("-n", "--dry")):
             raise InputError(
                 f"{one}: with it, Snakemake does not run the workflow, but the next round depends on its results.",
                 f"run `snakemake {one}` itself with --configfile. If the plan is not written yet, use "
@@ -155,6 +156,7 @@ def _plan_first(
     copy = run.results / "unplanned.yaml"
     write_text(copy, yaml.safe_dump(unplanned))
     _run_workflow(copy, "prefetch", *options)
+    _check_counted(run)
     estimator = Estimator(run, map(load_run, calibration or ()))
     costs = training_costs(estimator)
     cells = first_plan(estimator, costs, "cheap-and-block", seed, None)
@@ -162,6 +164,21 @@ def _plan_first(
         cells = first_plan(estimator, costs, "cheap-and-block", seed, goal.value)
     write_plan(Path(place), cells, run)
     print(f"{place}: round 1, {len(cells):,} of {len(costs):,} pairs of model and benchmark", flush=True)
+
+
+def _check_counted(run: Run) -> None:
+    """Raises InputError where Snakemake ended well and benchmarks have no record: it was asked for something else than
+    to run the workflow (--summary, --lint, --touch, --dag), and cheap benchmarks cannot be told from costly ones."""
+    from lm_validity.run.participants import Participants
+
+    folder = run.results / "prefetch" / "benchmarks"
+    missing = [name for name in Participants(run).used_benchmarks if not (folder / f"{name}.json").is_file()]
+    if missing:
+        raise InputError(
+            f"{folder}: Snakemake ended well, but documents of {count(len(missing), 'benchmark')} are not counted "
+            f"({listing(missing, NAMED)}), so no plan was written.",
+            "leave out options with which Snakemake does not run the workflow.",
+        )
 
 
 def _run_workflow(configfile: Path, *options: str) -> None:

@@ -9,6 +9,7 @@ import typer
 from lm_validity.cli.configfile import DEFAULT, Configfile
 from lm_validity.config.load import Run, load_run
 from lm_validity.errors import InputError
+from lm_validity.words import count
 
 
 def register(app: typer.Typer) -> None:
@@ -41,7 +42,7 @@ def merge(
         merger.write_trials(folder)
     for missing in merger.missing:
         print(f"missing: {missing.describe()}", file=sys.stderr)
-    print(f"{folder}: {len(merger.missing)} cells missing" if partial else folder)
+    print(f"{folder}: {count(len(merger.missing), 'cell')} missing" if partial else folder)
 
 
 def check_cells(
@@ -69,8 +70,8 @@ def check_cells(
     set_aside(manifests)
     if failed or manifests:
         print(
-            f"{len(failed)} cells failed. {len(manifests)} manifests that hold them, or cells that depend on them, were"
-            " set aside. Remove the cause and run again: only these cells are computed."
+            f"{count(len(failed), 'cell')} failed. {count(len(manifests), 'manifest')} of them, or of cells that "
+            "depend on them, set aside. Remove the cause and run again: only these cells are computed."
         )
         sys.exit(0 if after_error else 1)
     for line in describe_plans(run):
@@ -91,7 +92,7 @@ def partial_reports(
 
     run = load_run(configfile)
     missing, page = write_partial_reports(run, with_items=not without_items)
-    print(f"{missing} cells missing")
+    print(f"{count(missing, 'cell')} missing")
     print(f"partial report: {page}" if page else "no report is possible yet: not enough cells")
 
 
@@ -131,7 +132,6 @@ def preflight(
     from lm_validity.monitor.readiness import readiness_problems
     from lm_validity.monitor.recomputed import recomputed_cells
     from lm_validity.run.hub_models import unfetched_models
-    from lm_validity.words import count
 
     run = load_run(configfile)
     for line in recomputed_cells(run):

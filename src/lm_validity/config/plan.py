@@ -13,10 +13,10 @@ from pydantic import AfterValidator, Field, ValidationInfo
 from lm_validity.config.rows import SheetRow, list_rows
 from lm_validity.config.section import bad_value
 from lm_validity.errors import InputError, did_you_mean
+from lm_validity.words import count
 
 DESCRIBED_IN = "docs/how_to/sparse.md"
 BLOCK = 3  # fewest models that are fine-tuned on a benchmark: below, nothing can be said of it
-SETTING = "plan"
 # reasons on which something depends: random cells check predictions; cells chosen by earlier scores are in no agreement
 AUDIT, BY_SCORES, JOINS = "audit", "rank uncertainty", "joins"
 RULED_OUT = "cannot succeed"  # a person writes it: the cell is not planned, and no command chooses it again
@@ -77,7 +77,7 @@ def read_sheet(
     another one, occurs twice, or has no usable round or probability.
     """
     known = {"models": models, "benchmarks": benchmarks}
-    cells = list_rows(path, PlannedCell, setting=SETTING, described_in=DESCRIBED_IN, context=known)
+    cells = list_rows(path, PlannedCell, described_in=DESCRIBED_IN, context=known)
     return {(cell.model, cell.benchmark): cell for cell in cells}
 
 
@@ -100,7 +100,7 @@ def read_plan(path: str | Path, models: Collection[str], benchmarks: Collection[
         planned = sum(benchmark == name for _, name in plan)
         if planned < needed:
             raise InputError(
-                f"{path}: benchmark {benchmark!r} is planned for {planned} models, fewer than {needed}.",
+                f"{path}: benchmark {benchmark!r} is planned for {count(planned, 'model')}, fewer than {needed}.",
                 "plan a block, a few models on every benchmark (`lm-validity plan` draws one), or leave agreement out "
                 "of the benchmark's column studies.",
             )

@@ -36,7 +36,8 @@ class TextRows:
 
 
 def read_text_rows(path: Path, layout: str, *, short_rows: bool = True) -> TextRows:
-    """Read a file, gzipped or not, that is tab-separated where its first line has a tab.
+    """Read a file, gzipped or not, separated by tabs where its first line has one, else by commas, or by semicolons
+    where that line has no comma.
 
     Rows without any value and lines that begin with # are skipped, shorter rows have empty values at their end, and a
     last column that is empty throughout is left out. `layout` is the hint of errors that concern the whole file. Raises
@@ -61,8 +62,8 @@ def _parse(handle: Iterable[str], path: Path, *, short_rows: bool) -> TextRows:
     numbered = [(number, line) for number, line in enumerate(handle, 1) if line.strip() and not line.startswith("#")]
     # The last line may lack its end, by which a quote that does not end is told
     text = [line.rstrip("\r\n") + "\n" for _, line in numbered]
-    comma = "\t" not in (text or [""])[0]
-    reader = csv.reader(text, delimiter="," if comma else "\t", skipinitialspace=comma)
+    separator = _separator((text or [""])[0])
+    reader = csv.reader(text, delimiter=separator, skipinitialspace=separator != "\t")
     first = next(reader, [])
     if numbered:
         _check_quotes(first, path, numbered[0][0])
@@ -88,6 +89,14 @@ def _parse(handle: Iterable[str], path: Path, *, short_rows: bool) -> TextRows:
     while header and not header[-1] and not any(row[-1] for row in rows):
         header, rows = header[:-1], [row[:-1] for row in rows]
     return TextRows(header, rows, lines)
+
+
+def _separator(header: str) -> str:
+    """A tab where the header has one; a semicolon, which spreadsheets write where commas are decimal, only where it has
+    no comma."""
+    if "\t" in header:
+        return "\t"
+    return ";" if ";" in header and "," not in header else ","
 
 
 def _check_quotes(row: list[str], path: Path, line: int) -> None:

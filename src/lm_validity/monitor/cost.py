@@ -20,6 +20,7 @@ from lm_validity.run.grid import Grid
 from lm_validity.run.participants import kind_and_id, size_class
 from lm_validity.run.rules import RULES, rule_of
 
+NO_GPU = "a processor without GPU"
 SIDECARS = 30  # read a (rule, model): enough for a median
 
 
@@ -75,6 +76,17 @@ class Estimator:
         """Whether any finished cell of this rule was learned from."""
         return any(one.rule == rule for one in self.measured)
 
+    def of_a_gpu(self) -> list[str]:
+        """Size classes that compute without a GPU, whose hours are a GPU's all the same: no cell finished on a CPU, of
+        the class or (where it has none) of the whole run, corrects them."""
+        found, configuration = [], self.run.configuration
+        for name in dict.fromkeys(row.size_class for row in Grid(self.run).used_rows):
+            known = [one for one in self.measured if one.size_class == name] or self.measured
+            on_cpu = configuration.evaluation.device == "cpu" or not configuration.size_classes[name].gpu
+            if on_cpu and not (known and all(one.device == NO_GPU for one in known)):
+                found.append(name)
+        return found
+
     # ---- learning -----------------------------------------------------------------------------------------------
 
     def _measure(self, run: Run) -> list[Measured]:
@@ -114,7 +126,7 @@ class Estimator:
                     workload.stored_bytes(cell),
                     sidecar.get("peak_memory_mb"),
                     sidecar.get("peak_gpu_memory_mb"),
-                    (sidecar.get("machine") or {}).get("gpu") or "a processor without GPU",
+                    (sidecar.get("machine") or {}).get("gpu") or NO_GPU,
                 )
             )
         return found

@@ -3,7 +3,7 @@
 from lm_validity.config.load import Run
 from lm_validity.monitor.cost import Estimator, Need, memory_by_class, needs
 from lm_validity.monitor.planning.describe import describe_plans
-from lm_validity.monitor.planning.savings import describe_savings
+from lm_validity.monitor.planning.savings import describe_hours_of_a_gpu, describe_savings
 from lm_validity.monitor.status import RunState
 from lm_validity.run.rules import RULES
 from lm_validity.words import count, listing
@@ -81,18 +81,14 @@ def _storage(estimator: Estimator, state: RunState) -> list[str]:
 
 def _trust(estimator: Estimator) -> list[str]:
     """How far these figures can be trusted."""
-    lines = []
     error = estimator.error()
+    lines = [warning] if (warning := describe_hours_of_a_gpu(estimator)) else []
     if not estimator.measured:
         lines.append(
             "UNCALIBRATED: no finished cell to learn from. The hours are an analytic model's, by the gpu_type of each "
             "size class. If documents are assumed, they are far too high (`snakemake prefetch` counts them). Run a "
             "few cells of each size class, then ask again."
         )
-        if estimator.run.configuration.evaluation.device == "cpu":
-            lines.append(
-                "`evaluation: device` is cpu, and these hours and GPUs are a GPU's: the CPU takes many times as long"
-            )
     else:
         devices = ", ".join(sorted({one.device for one in estimator.measured}))
         lines.append(f"calibrated with {len(estimator.measured)} finished cells on {devices}")

@@ -20,7 +20,8 @@
 user's files may hold anything. Figures without any value and sections without content are left out.
 
 In the HTML, figures and rows of tables are compressed and read when they are shown. Of a page's findings five are
-shown and the others folded. The first mention of a word of the glossary leads to its explanation at the page's end.
+shown, at least two of each report, and the others folded. The first mention of a word of the glossary leads to its
+explanation at the page's end.
 """
 
 import base64
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
     from jinja2 import Environment
 
 _NAME = re.compile(r"[a-z0-9_]+")
-FINDINGS_SHOWN = 5  # on a page, over all its reports; alarms always
+FINDINGS_SHOWN = 5  # on a page, over all its reports, and of each report two; alarms always
 WIDE = 560  # pixels of a figure that takes a row of its own
 
 
@@ -245,13 +246,13 @@ def _is_formatted(values: Sequence[object]) -> bool:
 
 
 def _findings_shown(documents: Sequence[PageDocument]) -> dict[str, int]:
-    """How many of its first findings each report shows: in turns, until `FINDINGS_SHOWN` are."""
+    """How many of its first findings each report shows: in turns, until `FINDINGS_SHOWN` are, and two of each."""
     shown = dict.fromkeys((document["name"] for document in documents), 0)
     places = [
         (place, document["name"]) for place in range(FINDINGS_SHOWN) for document in documents
         if place < len(document["findings"])
     ]  # fmt: skip
-    for _, name in places[:FINDINGS_SHOWN]:
+    for _, name in places[: max(FINDINGS_SHOWN, 2 * len(documents))]:
         shown[name] += 1
     return shown
 

@@ -11,6 +11,7 @@ from lm_validity.errors import InputError
 from lm_validity.tables.formats.import_csv import CsvOptions, read_csv_scores
 from lm_validity.tables.formats.import_lm_eval import import_lm_eval
 from lm_validity.tables.formats.import_log import ImportLog
+from lm_validity.tables.formats.json_values import NO_STDERR
 from lm_validity.tables.formats.score_files import KEY
 from lm_validity.tables.schema import SCORES, read_scores, readable, write_table
 
@@ -48,7 +49,7 @@ def gather(
     """
     tables, sheets, results = _sorted_out(paths)
     found = Gathered()
-    frames = [read_scores(path) for path in tables.get("scores", ())]
+    frames = [_own_scores(path, found.lines) for path in tables.get("scores", ())]
     for path in sheets:
         log = ImportLog(strict)
         frames.append(_csv_scores(path, log))
@@ -63,10 +64,24 @@ def gather(
         found.parameters = log.parameters
         if log.items:
             found.items = _only("items", [*([found.items] if found.items else []), folder / "items.parquet"])
-    if frames:
+    if any(map(len, frames)):
         found.scores = _joined(frames, found.lines)
         write_table(found.scores, SCORES, folder / "scores.parquet")
+    elif frames and not (found.items or found.trials):
+        raise InputError(f"{tables['scores'][0]}: no rows.", "give a table with scores.")
     return found
+
+
+def _own_scores(path: Path, lines: list[str]) -> pd.DataFrame:
+    """A table of ours. Raises InputError for a negative standard error, while the reader's own file can be named."""
+    rows = read_scores(path)
+    negative = rows.index[rows["stderr"] < 0]
+    if len(negative):
+        value = rows.at[negative[0], "stderr"]
+        raise InputError(f"{path}, row {negative[0]}, column 'stderr': {value} is negative.", NO_STDERR)
+    if rows.empty:
+        lines.append(f"{path}: no rows.")
+    return rows
 
 
 def _csv_scores(path: Path, log: ImportLog) -> pd.DataFrame:
@@ -76,8 +91,8 @@ def _csv_scores(path: Path, log: ImportLog) -> pd.DataFrame:
     except InputError as error:
         if "--" not in error.hint:
             raise
-        command = f"lm-validity import csv {path} --output scores"
-        raise InputError(error.problem, f"{command}, with {error.hint.rstrip('.')}; then report scores.") from None
+        command = f"`lm-validity import csv {path} --output scores`"
+        raise InputError(error.problem, f"{command} has options for it; then give scores here. {error.hint}") from None
 
 
 def table_kind(path: Path) -> str:

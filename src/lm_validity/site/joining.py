@@ -19,6 +19,7 @@ from lm_validity.site.rounds import Goal, Standing, check_finished, standing_of
 from lm_validity.studies.agreement.statistics.ranking import average_ranks
 from lm_validity.studies.agreement.statistics.sparse.choice import Choice
 from lm_validity.studies.agreement.statistics.sparse.standing import mean_standing, rank_draws
+from lm_validity.words import count
 
 COMPLETE = "complete"
 
@@ -81,7 +82,7 @@ def earlier_cells(run: Run, model: str) -> Plan:
     own = [benchmark for name, benchmark in run.plan if name == model]
     if own:
         raise InputError(
-            f"{run.configuration.plan}: {model!r} is planned on {len(own)} benchmarks already.",
+            f"{run.configuration.plan}: {model!r} is planned on {count(len(own), 'benchmark')} already.",
             "add further cells with `lm-validity next`.",
         )
     return run.plan

@@ -20,7 +20,7 @@ from lm_validity.studies.agreement.incomplete.estimates import NO_PROCESS, SEED,
 from lm_validity.studies.agreement.score_matrix import PERPLEXITY, TRAINED, ScoreMatrix, read_score_matrix
 from lm_validity.studies.agreement.statistics.sparse.choice import DRAWS, Choice, Outlook, Step
 from lm_validity.studies.agreement.statistics.sparse.process import MOST_CELLS, MOST_MODELS
-from lm_validity.words import decimal, listing
+from lm_validity.words import count, decimal, listing
 
 # of all cells, that a round takes: a round is a run of the workflow, and what is expected of late cells is less exact
 LEAST_SHARE, MOST_SHARE = 0.02, 0.1
@@ -135,7 +135,8 @@ def check_finished(standing: Standing, planned: Mapping[Pair, PlannedCell]) -> N
             else "plan the others only (`lm-validity plan --cells`)"
         )
         raise InputError(
-            f"{len(open_cells)} planned cells are not in {run.results}/tables yet ({listing(open_cells, NAMED)}).",
+            f"{count(len(open_cells), 'planned cell is', 'planned cells are')} not in {run.results}/tables yet "
+            f"({listing(open_cells, NAMED)}).",
             f"run the workflow first. If a fine-tune cannot succeed, {otherwise}.",
         )
 
@@ -150,6 +151,7 @@ class Round:
     cells: list[PlannedCell]
     hours: float
     reached: bool
+    planned_hours: float  # of the whole plan before the round
 
     @property
     def enough(self) -> bool:
@@ -168,7 +170,8 @@ def choose_round(standing: Standing, goal: Goal, costs: Mapping[Pair, Cost]) -> 
     planned = standing.run.plan or {}
     choice, hours = standing.choice(), standing.hours(costs, planned)
     before, steps, spent = choice.outlook(), [], 0.0
-    left = goal.value - total(costs, planned).hours if goal.kind == "budget" else np.inf
+    planned_hours = total(costs, planned).hours
+    left = goal.value - planned_hours if goal.kind == "budget" else np.inf
     reached = goal.reached(before)
     for step in () if reached else choice.steps(hours, goal.models(before), left):
         steps.append(step)
@@ -188,7 +191,8 @@ def choose_round(standing: Standing, goal: Goal, costs: Mapping[Pair, Cost]) -> 
         )
         for one in steps
     ]
-    return Round(goal, before, steps, cells, float(spent), reached or (goal.kind == "budget" and not steps))
+    reached = reached or (goal.kind == "budget" and not steps)
+    return Round(goal, before, steps, cells, float(spent), reached, planned_hours)
 
 
 def round_is_full(goal: Goal, outlook: Outlook, chosen: int, cells: int) -> bool:
@@ -212,8 +216,8 @@ def describe_round(found: Round) -> list[str]:
     for cell, step in zip(found.cells, found.steps, strict=True):
         lines.append(f"  {cell.model} on {cell.benchmark}: reduces the variance of ranks by {step.reduction:.3g}")
     lines.append(
-        f"round {found.cells[0].round}: {len(found.cells)} cells, {hours_in_words(found.hours)} hours, chosen for the "
-        "largest expected reduction of the variance of ranks per hour"
+        f"round {found.cells[0].round}: {count(len(found.cells), 'cell')}, {hours_in_words(found.hours)} hours, chosen "
+        "for the largest expected reduction of the variance of ranks per hour"
     )
     lines.append(f"expected after it: {describe_outlook(found.after)}")
     if not found.enough:
@@ -223,6 +227,9 @@ def describe_round(found: Round) -> list[str]:
 
 def _without_a_round(found: Round) -> str:
     if found.goal.kind == "budget":
+        if found.planned_hours > found.goal.value:
+            hours = hours_in_words(found.planned_hours)
+            return f"nothing is added: the plan takes {hours} hours already, more than {found.goal}"
         return f"goal {found.goal} is reached: no cell that makes the ranks more certain fits into the hours left"
     if found.reached:
         return f"goal {found.goal} is reached"

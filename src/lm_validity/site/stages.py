@@ -82,7 +82,8 @@ def _check_finished(run: Run, learning: LearningCurves, benchmarks: list[str]) -
     ]
     if missing:
         raise InputError(
-            f"{len(missing)} curves of the first stage are not whole in {run.results}/tables yet "
+            f"{count(len(missing), 'curve of the first stage is', 'curves of the first stage are')} not whole in "
+            f"{run.results}/tables yet "
             f"({listing(missing, NAMED)}).",
             "run the workflow first.",
         )

@@ -1,5 +1,6 @@
 """A new study's folder: a Snakefile that takes the workflow from the installed package, and what a user edits."""
 
+import json
 import re
 import shutil
 import tempfile
@@ -8,6 +9,7 @@ from pathlib import Path
 
 from lm_validity.config.sections import NAME
 from lm_validity.errors import InputError
+from lm_validity.files import make_writable
 
 FILES = Path(__file__).parent / "files"
 SHIPPED = Path(__file__).parents[1] / "shipped"  # in a clone these are links to the repository's own folders
@@ -21,8 +23,8 @@ HEADER = """\
 def make_study(folder: Path, scores: Sequence[Path] = ()) -> list[str]:
     """Write a new folder: the small study to be edited, or one around result files; what to print.
 
-    Raises InputError where the folder has something in it, its name is no name of a run, or the files have no scores;
-    nothing is written then.
+    Raises InputError where the folder has something in it, its name is no name of a run, the files have no scores,
+    or nothing can be written there; nothing is written then.
     """
     folder = Path(folder)
     name = folder.resolve().name
@@ -33,7 +35,7 @@ def make_study(folder: Path, scores: Sequence[Path] = ()) -> list[str]:
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder}: already there, and not empty.", "name a new folder.")
     place = folder.resolve()
-    place.parent.mkdir(parents=True, exist_ok=True)
+    make_writable(place.parent)
     with tempfile.TemporaryDirectory(prefix=f".{name}.", dir=place.parent) as temporary:
         draft = Path(temporary) / "study"
         draft.mkdir()
@@ -66,5 +68,7 @@ def _write(folder: Path, name: str, scores: Sequence[Path]) -> list[str]:
 def _configuration(name: str) -> str:
     """The small study's configuration under another name, with the sheets beside it."""
     text = (SMALL / "small.yaml").read_text(encoding="utf-8")
-    body = text[text.index("name: small") :].replace("name: small", f"name: {name}", 1)
+    body = text[text.index("name: small") :].replace(
+        "name: small", f"name: {json.dumps(name)}", 1
+    )  # 123 and on are no texts
     return HEADER.format(name=name) + body.replace("config/small/", "")

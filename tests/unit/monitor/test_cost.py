@@ -11,6 +11,7 @@ from lm_validity.config.load import load_run
 from lm_validity.files import write_json
 from lm_validity.monitor import workload
 from lm_validity.monitor.cost import Estimator, correction, corrections, needs
+from lm_validity.monitor.planning.savings import describe_hours_of_a_gpu
 from lm_validity.monitor.render_cost import render_cost
 from lm_validity.monitor.status import RunState
 from lm_validity.monitor.workload import STEP_SECONDS, Workload, adapter_parameters, gpu_gb, shape_of
@@ -28,13 +29,14 @@ def real(made_up):
     return load_run("real.yaml")
 
 
-def finish(run, rule, models, seconds, rates=("1e-5", "2e-5")):
+def finish(run, rule, models, seconds, rates=("1e-5", "2e-5"), machine=None):
     """Finished cells whose sidecars say `seconds(cell, what the analytic model says)`."""
     workload, store = Workload(run), Workspace(run).store
     for job in Workspace(run).grid.jobs.values():
         for cell in job.cells:
             if cell.rule == rule and cell.model in models and cell.learning_rate in (None, *rates):
                 sidecar = {"wall_seconds": seconds(cell, workload.seconds(cell)), "peak_memory_mb": 1234}
+                sidecar |= {"machine": machine} if machine else {}
                 store.commit(store.place(cell, {"of": cell.name}), {}, sidecar, lambda folder: None)
 
 
@@ -95,6 +97,31 @@ def test_uncalibrated_says_so(real):
     on_cpu = real.configuration.evaluation.model_copy(update={"device": "cpu"})
     run = replace(real, configuration=real.configuration.model_copy(update={"evaluation": on_cpu}))
     assert "device` is cpu, and these hours" in render_cost(Estimator(run), RunState(run))
+
+
+def without_gpu(run, *names):
+    """The run with these size classes on CPUs."""
+    classes = {
+        name: one.model_copy(update={"gpu": 0}) if name in names else one
+        for name, one in run.configuration.size_classes.items()
+    }
+    return replace(run, configuration=run.configuration.model_copy(update={"size_classes": classes}))
+
+
+def test_hours_of_a_gpu_where_there_is_none_are_called_so(real):
+    assert Estimator(real).of_a_gpu() == [] and describe_hours_of_a_gpu(Estimator(real)) is None
+    run = without_gpu(real, "tiny", "small")
+    assert Estimator(run).of_a_gpu() == ["tiny", "small"]
+    assert describe_hours_of_a_gpu(Estimator(run)) in render_cost(Estimator(run), RunState(run))
+    # cells finished on a CPU, of any class, correct what has no cells of its own
+    finish(run, "evaluate_model", ("oak-s",), lambda cell, predicted: 30 * predicted)
+    assert Estimator(run).of_a_gpu() == [] and describe_hours_of_a_gpu(Estimator(run)) is None
+
+
+def test_cells_finished_on_a_gpu_do_not_correct_hours_of_a_cpu(real):
+    finish(real, "evaluate_model", ("oak-s", "oak-m"), lambda cell, predicted: predicted, machine={"gpu": "H200"})
+    run = without_gpu(real, "tiny")
+    assert Estimator(run).measured and Estimator(run).of_a_gpu() == ["tiny"]
 
 
 def test_jobs_and_requests_are_those_of_the_grid(real):

@@ -22,7 +22,7 @@ from lm_validity.monitor.computation import computation_page
 from lm_validity.monitor.cost import Estimator
 from lm_validity.monitor.planning import designs
 from lm_validity.monitor.planning.describe import describe_plan, plan_finding, unplanned_pairs
-from lm_validity.monitor.planning.savings import Cost, hours_in_words, total, training_costs
+from lm_validity.monitor.planning.savings import Cost, Savings, hours_in_words, total, training_costs
 from lm_validity.monitor.planning.sheet import write_plan
 from lm_validity.monitor.render_cost import render_cost
 from lm_validity.monitor.render_status import render_matrix, render_page, render_summary
@@ -215,6 +215,26 @@ def test_the_command_writes_a_plan_that_is_read_back(made_up, capsys):
     assert Path("plan.tsv").read_bytes() == before
 
 
+def test_a_plan_of_everything_is_called_the_full_grid(made_up, capsys):
+    """Six models: the block is all of them. Sums of the same hours in another order differ in their last digit."""
+    call(output=Path("whole.tsv"))
+    said = capsys.readouterr().out
+    assert len(read_plan("whole.tsv", *names(made_up))) == 18 and " 0 hours saved" in said
+    assert "full grid" in said and "--design balanced" in said
+    costs, whole = training_costs(Estimator(made_up)), read_plan("whole.tsv", *names(made_up)).values()
+    assert designs.describe_whole(costs, list(whole)[1:]) is None
+    balanced = designs.balanced(costs, 0, 1e9)
+    assert len(balanced) == 18 and "balanced" not in designs.describe_whole(costs, balanced)
+    assert Savings(Cost(2.12, 1.0), Cost(2.12 + 1e-15, 1.0), 0).saved == "0"
+    assert Savings(Cost(2.12, 1.0), Cost(1.12, 1.0), 0).saved == "1"
+
+
+def test_an_audit_needs_a_plan(made_up):
+    with pytest.raises(InputError, match=r"--audit 2: .*no plan") as caught:
+        call(audit=2, output=Path("plan.tsv"))
+    assert "first plan" in caught.value.hint and not Path("plan.tsv").exists()
+
+
 @pytest.mark.parametrize("options", [{}, {"output": Path("replay/plan.tsv")}])
 def test_a_plan_that_the_configuration_does_not_name_is_not_overwritten(made_up, options):
     """A file named plan.tsv beside the configuration may be anyone's."""
@@ -222,6 +242,12 @@ def test_a_plan_that_the_configuration_does_not_name_is_not_overwritten(made_up,
     with pytest.raises(InputError, match="exists already"):
         call(design="balanced", budget=1e9, **options)
     assert Path("replay/plan.tsv").read_text() == "mine"
+
+
+def test_a_place_where_nothing_can_be_written_is_refused(made_up):
+    with pytest.raises(InputError, match=r"^/proc:") as caught:
+        call(output=Path("/proc/x.tsv"))
+    assert "another place" in caught.value.hint
 
 
 def test_a_round_can_be_written_to_a_new_file_but_over_no_other(planned):
@@ -253,7 +279,7 @@ def test_a_list_of_ones_own_and_an_audit_become_rounds(planned):
         ({}, "it has a plan already"),
         ({"audit": 1, "budget": 2.0}, "exclude each other"),
         ({"audit": 100}, "6 cells are not planned"),
-        ({"cells": Path("nowhere.tsv")}, "no such sheet"),
+        ({"cells": Path("nowhere.tsv")}, "nowhere.tsv: no such sheet. Hint: check the path"),
     ],
 )
 def test_a_wrong_command_changes_nothing(planned, options, problem):
@@ -296,7 +322,7 @@ def test_what_a_plan_rules_out_is_not_planned_and_stays_in_it(planned):
     place.write_text("model\tbenchmark\treason\n" + "".join("\t".join(row) + "\n" for row in rows))
     run = load_run("replay/replay.yaml")
     assert set(run.plan) == set(PLANNED) and set(run.ruled_out) == set(rest[:5]) and unplanned_pairs(run) == rest
-    with pytest.raises(InputError, match="1 cells are not planned"):
+    with pytest.raises(InputError, match="1 cell is not planned"):
         call(audit=2)
     Path("mine.tsv").write_text("model\tbenchmark\n{}\t{}\n".format(*rest[0]))
     with pytest.raises(InputError, match="rules it out"):

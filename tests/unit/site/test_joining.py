@@ -108,7 +108,7 @@ def test_another_file_than_the_plan_is_to_be_named(study, capsys):
         ("oak-n", "rank=1", None, "no model 'oak-n'"),
         ("oak-s", "rank=1", None, "3 planned cells are not in"),  # those of oak-m
         (NEW, "tau=.9", None, "one model cannot be ranked"),
-        (NEW, "rank=1", ("elm-s", "sums"), "1 planned cells are not in"),
+        (NEW, "rank=1", ("elm-s", "sums"), "1 planned cell is not in"),
     ],
 )
 def test_what_cannot_be_placed_is_refused_and_writes_nothing(study, model, goal, drop, problem):

@@ -176,6 +176,26 @@ def test_bad_input_leaves_nothing(tmp_path):
     refused([tmp_path / "in"], tmp_path / "out", "names none of the benchmarks", benchmarks=tmp_path / "wrong.csv")
 
 
+def test_a_table_without_rows_is_no_scores(tmp_path):
+    empty = tmp_path / "scores.parquet"
+    write_table(pd.DataFrame(columns=SCORES.names), SCORES, empty)
+    refused([empty], tmp_path / "out", "scores.parquet: no rows")
+    put_results(tmp_path / "in")
+    lines = write([empty, tmp_path / "in"], tmp_path / "out")
+    assert f"{empty}: no rows." in lines and len(read_scores(tmp_path / "out" / "scores.parquet")) == 16
+
+
+def test_a_negative_standard_error_is_blamed_on_the_file_that_was_given(tmp_path):
+    put_results(tmp_path / "in")
+    write([tmp_path / "in"], tmp_path / "first")
+    rows = read_scores(tmp_path / "first" / "scores.parquet")
+    rows.loc[rows.index[2], "stderr"] = -0.25
+    write_table(rows, SCORES, tmp_path / "scores.parquet")
+    refused(
+        [tmp_path / "scores.parquet"], tmp_path / "out", f"^{tmp_path}/scores.parquet, row 2, column 'stderr': -0.25"
+    )
+
+
 def test_a_table_that_needs_an_option_is_refused_with_the_command_that_has_it(tmp_path):
     (tmp_path / "table.csv").write_text("model,x,y\na,40,50\n")
     with pytest.raises(InputError) as refused:

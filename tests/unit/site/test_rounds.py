@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
-from tests.unit.monitor.conftest import built, made_up, run_all  # noqa: F401 (fixtures)
+from tests.unit.monitor.conftest import built, made_up, prefetch, run_all  # noqa: F401 (fixtures)
 
 from lm_validity.cli import rounds as command
 from lm_validity.config.load import load_run
 from lm_validity.config.plan import BY_SCORES, read_cells
 from lm_validity.errors import InputError
 from lm_validity.monitor.cost import Estimator
-from lm_validity.monitor.planning.savings import total, training_costs
+from lm_validity.monitor.planning.savings import hours_in_words, total, training_costs
 from lm_validity.site.rounds import Standing, check_finished, choose_round, parse_goal, standing_of
 from lm_validity.studies.agreement.statistics.sparse.choice import Outlook
 from lm_validity.tables.merge import Merger
@@ -94,11 +94,21 @@ def test_a_cell_that_the_plan_rules_out_is_never_chosen_again(measured):
     assert {(models[i], benchmarks[j]) for i, j in zip(*np.nonzero(np.isfinite(hours)), strict=True)} == free - set(out)
 
 
-@pytest.mark.parametrize("goal", ["tau=0.01", "rank=6", "budget=0.0001"])
+@pytest.mark.parametrize("goal", ["tau=0.01", "rank=6"])
 def test_a_goal_that_is_reached_adds_nothing(measured, goal, capsys):
     before = Path("replay/plan.tsv").read_bytes()
     command.next_round(goal, CONFIG)
     assert Path("replay/plan.tsv").read_bytes() == before and f"{goal} is reached" in capsys.readouterr().out
+
+
+def test_a_budget_that_is_spent_or_exceeded_adds_nothing(measured, capsys):
+    before, spent = Path("replay/plan.tsv").read_bytes(), total(costs_of(measured), PLANNED).hours
+    command.next_round("budget=0.0001", CONFIG)
+    said = capsys.readouterr().out
+    assert f"{hours_in_words(spent)} hours already" in said and "reached" not in said
+    command.next_round(f"budget={spent * 1.0001}", CONFIG)
+    said = capsys.readouterr().out
+    assert "is reached" in said and "already" not in said and Path("replay/plan.tsv").read_bytes() == before
 
 
 def test_a_budget_is_of_the_whole_plan_and_not_exceeded(measured):
@@ -161,7 +171,9 @@ def workflow(monkeypatch):
 
     def run(arguments) -> int:
         calls.append(arguments[3:])
-        if "prefetch" not in arguments:
+        if "prefetch" in arguments:
+            prefetch(load_run(arguments[-1]))
+        else:
             compute(Path(arguments[-1]))
         return 0
 
@@ -198,7 +210,7 @@ def test_rounds_begin_with_a_plan_where_there_is_none(made_up, workflow):  # noq
     assert workflow[0][0] == "prefetch" and len(workflow) == 2
 
 
-@pytest.mark.parametrize("option", ["-n", "-np", "--dry-run", "--dryrun", "--unlock"])
+@pytest.mark.parametrize("option", ["-n", "-np", "--dry-run", "--dryrun", "--dry-ru", "--unlock"])
 def test_no_plan_comes_of_a_workflow_that_does_not_run(made_up, workflow, option):  # noqa: F811
     """Its documents would not be counted, so that no benchmark is known to be cheap."""
     CONFIG.write_text(f"{CONFIG.read_text()}\nplan: replay/first.tsv\n")
@@ -206,6 +218,20 @@ def test_no_plan_comes_of_a_workflow_that_does_not_run(made_up, workflow, option
         command.rounds("rank=2", ["--cores", "1", option], CONFIG)
     assert f"snakemake {option}" in caught.value.hint and "unplanned.yaml" in caught.value.hint
     assert not workflow and not Path("replay/first.tsv").exists()
+
+
+@pytest.mark.parametrize("left_out", [None, "sums"])
+def test_no_plan_comes_of_documents_that_are_not_counted(made_up, monkeypatch, left_out):  # noqa: F811
+    """With --summary, --lint and others Snakemake ends well, and has computed nothing."""
+    CONFIG.write_text(f"{CONFIG.read_text()}\nplan: replay/first.tsv\n")
+    if left_out:
+        prefetch(made_up)
+        (made_up.results / "prefetch" / "benchmarks" / f"{left_out}.json").unlink()
+    calls = []
+    monkeypatch.setattr(command, "run_to_its_end", lambda arguments: calls.append(arguments) or 0)
+    with pytest.raises(InputError) as caught:
+        command.rounds("rank=2", ["--summary"], CONFIG)
+    assert "sums" in caught.value.problem and len(calls) == 1 and not Path("replay/first.tsv").exists()
 
 
 def test_a_workflow_that_fails_ends_the_rounds_with_its_code(measured, monkeypatch):

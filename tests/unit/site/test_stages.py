@@ -186,7 +186,7 @@ def test_a_first_stage_that_is_not_whole_decides_nothing(start):
     place = run.results / "tables" / "scores.parquet"
     rows = pd.read_parquet(place)
     write_table(rows[~((rows.model == "b") & (rows.benchmark == "flat") & (rows.checkpoint == "p05"))], SCORES, place)
-    with pytest.raises(InputError, match=r"1 curves of the first stage are not whole .*b on flat"):
+    with pytest.raises(InputError, match=r"1 curve of the first stage is not whole .*b on flat"):
         add_stage(run)
     assert not Path("stages.tsv").exists()
 

@@ -33,13 +33,14 @@ EXPECTED = {("a", "x"): 0.5, ("a", "y"): 0.25, ("b", "x"): 0.75}
     [
         "model,benchmark,value\na,x,0.5\na,y,0.25\nb,x,.75\n",
         "Task;Model;Score\nx;a;.5\ny;a;.25\nx;b;.75\n".replace(";", "\t"),
+        "model;benchmark;value\na;x;0.5\na;y;0.25\nb;x;.75\n",
         "scenario,score,llm_model,tag\nx,.5,a,one\ny,.25,a,two\nx,.75,b,\n",
         "model,x,y\na,0.5,0.25\nb,0.75,\n",
         "Model Name,License,x,y,Average ⬆️,#Params (B)\na,mit,0.5,0.25,.375,7\nb,,0.75,-,.75,7.5\n",
         "benchmark,a,b\nx,0.5,0.75\ny,0.25,N/A\n",
         "model,x,y\na,50%,25 %\nb,75%,\n",
     ],
-    ids=["long", "long-tabs", "long-other-names", "wide", "leaderboard", "models-across", "signs"],
+    ids=["long", "long-tabs", "long-semicolons", "long-other-names", "wide", "leaderboard", "models-across", "signs"],
 )
 def test_layouts_by_their_headers(text, read):
     scores = read(text)
@@ -124,11 +125,31 @@ def test_repeated_scores(read):
         ("model,benchmark,value,stderr\na,x,.5,big\n", {}, "column 'stderr': 'big' is not a number"),
         ("model,x\na,inf\n", {"scores": ("x",)}, "'inf' is not a number"),
         ("model,x\na,\n", {"scores": ("x",)}, "no scores"),
+        ("model,benchmark,value,stderr\na,x,.5,.1\nb,x,.5,-.1\n", {}, "row 3, column 'stderr': -.1 is negative"),
     ],
 )
 def test_bad_tables_say_where(text, options, words, read):
     with pytest.raises(InputError, match=words):
         read(text, **options)
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("model;benchmark;value\na;x;0,5\n", "row 2, column 'value': '0,5'"),
+        ("model;x;y\na;1;0,5\nb;51,25%;1\n", "row 3, column 'x': '51,25%'"),
+    ],
+)
+def test_decimal_commas_are_named(text, place, read):
+    with pytest.raises(InputError) as caught:
+        read(text)
+    assert place in caught.value.problem and "point" in caught.value.hint
+
+
+def test_thousands_are_no_decimal_commas(read):
+    log = ImportLog()
+    assert by_cell(read('model,x,downloads\na,.5,"1,234"\nb,.6,"12,345"\n', log)) == {("a", "x"): 0.5, ("b", "x"): 0.6}
+    assert any("downloads" in note for note in log.notes)
 
 
 def test_the_command(tmp_path):

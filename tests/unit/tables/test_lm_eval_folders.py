@@ -104,6 +104,24 @@ def test_foreign_and_broken_files_are_listed_and_skipped(imported, tmp_path):
     assert written["models"] == ["org/a"] and len(written["skipped"]) == 4 and written["num_fewshot"] == []
 
 
+@pytest.mark.parametrize("results", [[], {}, {"quiz": 5}, {"quiz": {}}])
+def test_a_file_without_any_metric_is_skipped(imported, results):
+    _, log = imported({"a.json": result(), "b.json": result("org/b") | {"results": results}})
+    assert log.files == 1 and [(os.path.basename(path), "no task" in why) for path, why in log.skipped] == [
+        ("b.json", True)
+    ]
+
+
+def test_a_negative_standard_error_is_refused_by_its_own_file(imported):
+    negative = {"quiz": {"acc,none": 0.5, "acc_stderr,none": -0.1}}
+    curves = {"checkpoints": [1, 2], "results": {"quiz": {"acc": [0.5, 0.6], "acc_stderr": [0.1, -0.1]}}}
+    _, log = imported({"a.json": result(), "b.json": result("org/b") | {"results": negative}, "c.json": curves})
+    assert log.files == 1 and {os.path.basename(path) for path, why in log.skipped if "-0.1" in why} == {
+        "b.json",
+        "c.json",
+    }
+
+
 def test_strict_refuses_what_would_be_left_out(imported, tmp_path):
     refused(tmp_path, imported, FOREIGN, "broken.json: not JSON", strict=True)
 
@@ -124,7 +142,8 @@ def test_a_broken_file_that_was_named_is_refused(tmp_path):
 
 def test_a_folder_that_leaves_nothing_is_refused(imported, tmp_path):
     refused(tmp_path, imported, {"config.json": {}, "a.txt": "x"}, "no result file of lm-eval")
-    refused(tmp_path, imported, {"empty.json": {"results": {}, "model_name": "a"}}, "no scores in the given files")
+    nothing = {"empty.json": {"results": {"quiz": {"alias": "quiz"}}, "model_name": "a"}}
+    refused(tmp_path, imported, nothing, "no scores in the given files")
 
 
 def test_folders_name_models_whose_files_do_not(imported, tmp_path):

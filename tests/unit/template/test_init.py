@@ -44,6 +44,20 @@ def test_a_new_study_is_the_small_one_under_its_own_name(tmp_path, monkeypatch):
     assert not re.search("{name}|{scores}", Path("README.md").read_text())
 
 
+@pytest.mark.parametrize("name", ["2026-11-23", "123", "on", "null", "0x1F", "1e5"])
+def test_a_name_that_yaml_takes_for_something_else_is_a_name(tmp_path, monkeypatch, name):
+    make_study(tmp_path / name)
+    monkeypatch.chdir(tmp_path / name)
+    assert load_run("study.yaml").name == name
+
+
+@pytest.mark.parametrize("place", ["/proc/x", "/proc/x/y"])
+def test_a_place_where_nothing_can_be_written_is_refused(place):
+    with pytest.raises(InputError, match="/proc") as caught:
+        make_study(Path(place))
+    assert "another place" in caught.value.hint
+
+
 def test_a_folder_with_something_in_it_is_left_alone(tmp_path):
     (tmp_path / "mine").mkdir()
     make_study(tmp_path / "mine")  # empty: as good as new

@@ -8,6 +8,7 @@ from lm_validity.config.plan import AUDIT, BLOCK, PlannedCell
 from lm_validity.errors import InputError
 from lm_validity.monitor.cost import Estimator
 from lm_validity.monitor.planning.savings import Cost, Pair, total
+from lm_validity.words import count
 
 CHEAP_SHARE = 10 / 24  # of the benchmarks, for all models
 BLOCK_SHARE, LEAST_BLOCK = 0.15, 9  # of the models, on all benchmarks
@@ -34,8 +35,8 @@ def cheap_and_block(
         if number < least:
             needed = _hours_of(costs, block, order, least)
             raise InputError(
-                f"a budget of {budget:g} hours: the block of {len(block)} models and the {least} cheapest benchmarks "
-                f"need {needed:.4g} hours.",
+                f"a budget of {budget:g} hours: the block of {count(len(block), 'model')} and the {least} cheapest "
+                f"benchmarks need {needed:.4g} hours.",
                 "raise it, leave models or benchmarks out, or write a plan with `lm-validity plan --design balanced`.",
             )
     cheap = set(order[:number])
@@ -56,6 +57,16 @@ def first_plan(
         return balanced(costs, seed, budget)
     rows = estimator.run.models
     return cheap_and_block(costs, {name: estimator.workload.parameters(rows[name]) for name, _ in costs}, seed, budget)
+
+
+def describe_whole(costs: Mapping[Pair, Cost], planned: Collection[PlannedCell]) -> str | None:
+    """That a plan leaves nothing out, and what would; None where it does."""
+    if len(planned) < len(costs):
+        return None
+    line = "This plan is the full grid: it leaves no cell out."
+    if len({model for model, _ in costs}) <= LEAST_BLOCK and any(one.reason == IN_BLOCK for one in planned):
+        line += f" With {LEAST_BLOCK} models or fewer the block is all of them; `--design balanced` leaves cells out."
+    return line
 
 
 def draw_block(models: Sequence[str], rng: random.Random) -> dict[str, float]:
@@ -134,7 +145,9 @@ def audit(
     are fewer."""
     rest = [pair for pair in costs if pair not in planned and pair not in ruled_out]
     if number > len(rest):
-        raise InputError(f"--audit {number}: {len(rest)} cells are not planned.", "ask for at most as many.")
+        raise InputError(
+            f"--audit {number}: {count(len(rest), 'cell is', 'cells are')} not planned.", "ask for at most as many."
+        )
     chosen = set(random.Random(seed).sample(rest, number))
     later, probability = next_round(planned), number / len(rest)
     return [_planned(*pair, AUDIT, probability, seed, later) for pair in rest if pair in chosen]

@@ -12,8 +12,10 @@ from lm_validity.run.grid import Grid
 from lm_validity.run.rules import rule_of
 from lm_validity.run.rules.evaluate_adapter import EVALUATE_ADAPTER
 from lm_validity.run.rules.finetune_adapter import FINETUNE_ADAPTER
+from lm_validity.words import count, listing
 
 TRAINING_RULES = (FINETUNE_ADAPTER.name, EVALUATE_ADAPTER.name)  # the rules whose cells a plan leaves out
+ROUNDING = 1e-9  # of the whole: what sums in another order differ by
 Pair = tuple[str, str]  # model, benchmark
 
 
@@ -76,7 +78,8 @@ class Savings(NamedTuple):
     @property
     def saved(self) -> str:
         """The hours that the plan saves, in words."""
-        return hours_in_words(self.whole.hours - self.planned.hours)
+        spared = self.whole.hours - self.planned.hours
+        return hours_in_words(spared if spared > ROUNDING * self.whole.hours else 0.0)
 
 
 def savings_of(estimator: Estimator, pairs: Iterable[Pair]) -> Savings:
@@ -102,9 +105,21 @@ def describe_uncounted(estimator: Estimator) -> str | None:
     if not names:
         return None
     return (
-        f"Documents of {len(names)} benchmarks are not counted yet, so cheap ones cannot be told from costly ones. Run "
-        f"{PREFETCH}, then plan."
+        f"Documents of {count(len(names), 'benchmark')} are not counted yet, so cheap ones cannot be told from costly "
+        f"ones. Run {PREFETCH}, then plan."
     )
+
+
+def describe_hours_of_a_gpu(estimator: Estimator) -> str | None:
+    """A warning where what computes on a CPU is estimated by a GPU's speed; None where nothing is."""
+    names = estimator.of_a_gpu()
+    if not names:
+        return None
+    if estimator.run.configuration.evaluation.device == "cpu":
+        which = "`evaluation: device` is cpu, and these hours and GPUs are a GPU's"
+    else:
+        which = f"Size classes with gpu: 0 ({listing(names)}) have the hours of a GPU"
+    return f"{which}: the CPU takes many times as long, and no cell finished on a CPU corrects them."
 
 
 def hours_in_words(value: float) -> str:

@@ -9,7 +9,7 @@ from lm_validity.config.load import Run
 from lm_validity.config.plan import COLUMNS, RULED_OUT, PlannedCell, read_plan, read_sheet
 from lm_validity.config.rows import SheetRow
 from lm_validity.errors import InputError
-from lm_validity.files import replace_file
+from lm_validity.files import make_writable, replace_file
 from lm_validity.monitor.planning.designs import LISTED, next_round
 from lm_validity.monitor.planning.savings import Pair
 from lm_validity.run.leases import hold_lease
@@ -86,12 +86,13 @@ def write_sheet(
     read_back: Callable[[Path], object],
 ) -> None:
     """Write rows of a plan of any study. Choosing them takes minutes, in which another command may have added a round
-    that this one would remove: raises InputError where the file is no longer `unchanged`, and where what was written
-    cannot be read back."""
+    that this one would remove: raises InputError where the file is no longer `unchanged`, where what was written
+    cannot be read back, and where nothing can be written."""
     text = io.StringIO()
     writer = csv.writer(text, delimiter="\t", lineterminator="\n")
     writer.writerow(columns)
     writer.writerows(_values(one, columns) for one in rows)
+    make_writable(place.parent)
     with hold_lease(place.with_name(f".{place.name}.lease"), finished=lambda: False, say=print):
         if not unchanged():
             raise InputError(f"{place}: it was changed while this command ran.", "run the command again.")

@@ -6,8 +6,8 @@ import pandas as pd
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Section, Table
 from lm_validity.studies.agreement.analysis import DIRECT, TRAINED, AgreementAnalysis
-from lm_validity.studies.agreement.incomplete.comparison import FEW_MODELS
 from lm_validity.studies.agreement.incomplete.summary import PooledRow
+from lm_validity.studies.agreement.pooled_comparison import FEW_MODELS
 from lm_validity.studies.agreement.shown import plotted, value_in_words
 from lm_validity.studies.agreement.statistics.agreement import mean_over_pairs
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs

@@ -93,9 +93,9 @@ def agreement_page(summary: AgreementSummary) -> Page:
 
 
 def _findings(summary: AgreementSummary) -> list[Finding]:
-    findings = [size_finding(summary), corrected_finding(summary)]
+    findings = [size_finding(summary), _improvement_finding(summary), corrected_finding(summary)]
     findings += incomplete_findings(summary.incomplete)
-    findings += [_agreement_finding(summary), _improvement_finding(summary), missing_finding(summary)]
+    findings += [_agreement_finding(summary), missing_finding(summary)]
     findings += [_subset_finding(summary), _perplexity_finding(summary), _selection_finding(summary)]
     return [finding for finding in findings if finding is not None]
 

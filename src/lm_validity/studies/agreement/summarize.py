@@ -13,10 +13,10 @@ from lm_validity.studies.agreement.analysis import (
     tuned_members,
 )
 from lm_validity.studies.agreement.by_benchmark.figures import benchmark_figures
-from lm_validity.studies.agreement.incomplete.comparison import compare_pooled
 from lm_validity.studies.agreement.incomplete.estimates import incomplete_protocols
 from lm_validity.studies.agreement.missing_cells import missing_cells
 from lm_validity.studies.agreement.pair_alignment import MOST_MODELS, align_pairs, contradictions
+from lm_validity.studies.agreement.pooled_comparison import compare_pooled
 from lm_validity.studies.agreement.prompt_section import unequal_training
 from lm_validity.studies.agreement.similar_models import (
     LOST_MODEL,

@@ -13,6 +13,7 @@ from lm_validity.config.text_rows import read_text_rows
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.tables.formats.found_files import date_in
 from lm_validity.tables.formats.import_log import ImportLog
+from lm_validity.tables.formats.json_values import NO_STDERR
 from lm_validity.tables.formats.score_files import KEY, ScoreFile, score_table
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import count
@@ -47,6 +48,8 @@ _NO_BENCHMARK = re.compile(
     r"(average|avg|mean|overall|rank|ranking|mean_win_rate|likes?|hub|hub_likes|votes?|generation|size|year|date)"
     r"|.*(params|parameters|cost).*"
 )
+# 0,5 or 51,25; not 1,234, which may be a thousand
+_DECIMAL_COMMA = re.compile(r"[-+]?(0?,\d+|\d+,\d{1,2}) ?%?")
 _BOOLEANS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
@@ -156,7 +159,11 @@ def _score_columns(path: Path, frame: pd.DataFrame, taken: set[str], log: Import
         if column in taken:
             continue
         values = [value for value in frame[column] if value.casefold() not in _MISSING]
-        if not values or any(_parsed(value) is None for value in values):
+        no_numbers = [value for value in values if _parsed(value) is None]
+        if no_numbers and all(map(_DECIMAL_COMMA.fullmatch, no_numbers)):
+            line = frame.index[frame[column] == no_numbers[0]][0]
+            raise _no_number(f"{path}, row {line}, column {column!r}", no_numbers[0])
+        if not values or no_numbers:
             texts.append(column)
         elif _NO_BENCHMARK.fullmatch(_plain(column)):
             others.append(column)
@@ -186,11 +193,16 @@ def _numbers(path: Path, rows: pd.DataFrame, name: str) -> pd.Series:
     for place, text in texts.dropna().items():
         if _parsed(text) is None:
             line, column = rows.at[place, "line"], rows.at[place, "column"] if name == "value" else name
-            raise InputError(
-                f"{path}, row {line}, column {column!r}: {text!r} is not a number.",
-                "leave the cell empty where nothing was measured.",
-            )
+            raise _no_number(f"{path}, row {line}, column {column!r}", text)
     return texts
+
+
+def _no_number(where: str, text: str) -> InputError:
+    comma = _DECIMAL_COMMA.fullmatch(text)
+    hint = (
+        "write a decimal point instead of the comma." if comma else "leave the cell empty where nothing was measured."
+    )
+    return InputError(f"{where}: {text!r} is not a number.", hint)
 
 
 def _fractions(path: Path, rows: pd.DataFrame, options: CsvOptions, log: ImportLog) -> pd.DataFrame:
@@ -226,6 +238,9 @@ def _fractions(path: Path, rows: pd.DataFrame, options: CsvOptions, log: ImportL
     rows = rows.assign(value=values * scale)
     if "stderr" in rows:
         errors = rows["stderr"].map(_parsed, na_action="ignore").astype(float)
+        for place in rows.index[errors < 0][:1]:
+            where = f"{path}, row {rows.at[place, 'line']}, column 'stderr'"
+            raise InputError(f"{where}: {rows.at[place, 'stderr']} is negative.", NO_STDERR)
         rows["stderr"] = errors * scale
     return rows
 

@@ -11,7 +11,15 @@ from lm_validity.errors import InputError
 from lm_validity.tables.formats.every_eval_ever import OWN, check_schema
 from lm_validity.tables.formats.found_files import Found, date_in, find_files
 from lm_validity.tables.formats.import_log import ImportLog, with_progress
-from lm_validity.tables.formats.json_values import finite, flag, number, read_json_file, score, text, whole
+from lm_validity.tables.formats.json_values import (
+    flag,
+    number,
+    read_json_file,
+    score,
+    standard_error,
+    text,
+    whole,
+)
 from lm_validity.tables.formats.model_arguments import parse_arguments, training_point
 from lm_validity.tables.formats.score_files import ScoreFile, score_table
 
@@ -75,7 +83,7 @@ def _row(result: dict[str, Any], document: dict[str, Any], where: str) -> dict[s
     details = _object(result.get("score_details"), f"{where}, 'score_details'")
     uncertainty = details.get("uncertainty") or {}
     known = uncertainty if isinstance(uncertainty, dict) else {}
-    error = finite((known.get("standard_error") or {}).get("value"))
+    error = standard_error((known.get("standard_error") or {}).get("value"), where)
     scale = 0.01 if str(metric.get("metric_unit")).casefold() in _PERCENT else 1.0
     lower = flag(metric.get("lower_is_better"), f"{where}, 'lower_is_better'")
     benchmark, key = _names(benchmark, metric, document)

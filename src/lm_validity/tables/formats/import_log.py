@@ -48,7 +48,8 @@ class ImportLog:
         """The summary of an import as lines for a terminal."""
         points = scores.drop_duplicates(["model", "checkpoint"])
         found = [
-            f"{len(scores)} scores from {count(self.files, 'file')}: {count(scores['model'].nunique(), 'model')}, "
+            f"{count(len(scores), 'score')} from {count(self.files, 'file')}: "
+            f"{count(scores['model'].nunique(), 'model')}, "
             f"{count(len(points), 'model and checkpoint', 'models and checkpoints')}, "
             f"{count(scores['benchmark'].nunique(), 'benchmark')}."
         ]
@@ -109,7 +110,7 @@ def with_progress(things: Sequence[Thing], what: str) -> Iterator[Thing]:
 
 def _fewshot(scores: pd.DataFrame) -> str:
     counts = scores["num_fewshot"].astype("Int64").value_counts(dropna=False).sort_index()
-    parts = [f"{'unknown' if pd.isna(count) else count} for {times} scores" for count, times in counts.items()]
+    parts = [f"{'unknown' if pd.isna(shots) else shots} for {count(times, 'score')}" for shots, times in counts.items()]
     return ", ".join(parts)
 
 

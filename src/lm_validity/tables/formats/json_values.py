@@ -8,6 +8,7 @@ from typing import Any
 from lm_validity.errors import InputError
 from lm_validity.files import check_encodable
 
+NO_STDERR = "write the standard error itself, or leave it out where it is unknown."
 _LARGEST = 2**63 - 1  # of a table's integers
 _LARGEST_FILE = 2**29  # bytes of a file that is read as a whole
 
@@ -48,6 +49,14 @@ def score(value: object, where: str, hint: str) -> float:
     found = finite(value)
     if found is None:
         raise InputError(f"{where}: {_shown(value)} is not a finite number.", hint)
+    return found
+
+
+def standard_error(value: object, where: str) -> float | None:
+    """A finite number, None for anything else; InputError for a negative one."""
+    found = finite(value)
+    if found is not None and found < 0:
+        raise InputError(f"{where}: the standard error {_shown(value)} is negative.", NO_STDERR)
     return found
 
 

@@ -13,7 +13,16 @@ from typing import Any
 
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.found_files import Found, date_in
-from lm_validity.tables.formats.json_values import finite, flag, number, read_json_file, score, text, whole
+from lm_validity.tables.formats.json_values import (
+    finite,
+    flag,
+    number,
+    read_json_file,
+    score,
+    standard_error,
+    text,
+    whole,
+)
 from lm_validity.tables.formats.model_arguments import model_name, parse_arguments, training_point
 from lm_validity.tables.formats.score_files import ScoreFile
 
@@ -159,7 +168,9 @@ def _metrics(metrics: dict[str, Any], where: str) -> Iterable[dict[str, Any]]:
         yield {
             "metric": key if filter_name else f"{key},none",
             "value": None if unknown else score(value, f"{where}, {key}", "run that task again."),
-            "stderr": finite(metrics.get(f"{name}_stderr,{filter_name}" if filter_name else f"{name}_stderr")),
+            "stderr": standard_error(
+                metrics.get(f"{name}_stderr,{filter_name}" if filter_name else f"{name}_stderr"), f"{where}, {key}"
+            ),
         }
 
 
@@ -187,7 +198,7 @@ def _curves(document: dict[str, Any], path: Path, model: str) -> ScoreFile:
                         "benchmark": task,
                         "metric": f"{metric},none",
                         "value": finite(value),
-                        "stderr": finite(error),
+                        "stderr": standard_error(error, f"{path}, {task}, {metric}, checkpoint {step}"),
                     }
                 )
     return ScoreFile(path, rows, {"model": model}, date_in(path.name), missing=missing)
@@ -197,6 +208,9 @@ def _read(path: Path) -> dict[str, Any]:
     document = read_json_file(path, HINT)
     if not isinstance(document, dict) or not isinstance(document.get("results"), dict | list):
         raise InputError(f"{path}: no object 'results' in it.", HINT)
+    results = document["results"]
+    if not any(isinstance(one, dict) and one for one in (results if isinstance(results, list) else results.values())):
+        raise InputError(f"{path}: no task's metrics in 'results'.", HINT)
     return document
 
 

@@ -221,3 +221,41 @@ def test_warnings_where_predictions_cannot_be_trusted(trust, told):
     text = " ".join(trust_notes(TRAINED, trust))
     assert all(words in text for words in told)
     assert ("fewer than 90%" in text) == (trust.coverage < 0.9)
+
+
+def test_what_is_pooled_over_both_protocols_is_over_the_same_comparisons(planned, tables):
+    _, summary = planned
+    scores = {p: np.column_stack([tables[p][b] for b in TASKS]) for p in (DIRECT, TRAINED)}
+    for values in scores.values():
+        audited = values[9, 3]
+        values[BLOCK:, 2:] = np.nan
+        values[9, 3] = audited
+    means = {p: pooled_tau(pair_signs(values)) for p, values in scores.items()}
+    found = summary["pooled"]["all"]
+    assert found["mean"] == {p: pytest.approx(one.mean) for p, one in means.items()}
+    assert found["change"] == pytest.approx(means[TRAINED].mean - means[DIRECT].mean)
+    assert (found["comparisons"], found["models"]) == (means[DIRECT].comparisons, 14)
+    low, high = found["change_interval"]
+    assert low < found["change"] < high
+
+
+@pytest.mark.parametrize(("trained", "known"), [(3, False), (6, True)])
+def test_few_models_of_many_say_nothing_about_the_others(tables, tmp_path, monkeypatch, trained, known):
+    """A run that is not at its end: of 14 models, the first few have scores under train before test."""
+    monkeypatch.setattr("lm_validity.pages.page.save_figure", lambda spec, stem: None)
+    rows = score_rows(tables, NAMES)
+    rows = rows[(rows.protocol == DIRECT) | rows.model.isin(NAMES[:trained])]
+    files = written(tmp_path, rows, MODELS, BENCHMARKS)
+    report_agreement(*files, tmp_path / "agreement", resamples=20)
+    report_factors(*files, tmp_path / "factors", resamples=20)
+    summary, page, factors, factors_page = (
+        json.loads((tmp_path / report / f"{name}.json").read_text())
+        for report in ("agreement", "factors")
+        for name in ("summary", "page")
+    )
+    assert (summary["incomplete"][TRAINED]["kendall_tau"]["interval"] is not None) == known
+    assert (summary["missing_cells"]["change"] is not None) == known
+    assert any("changes the" in finding["sentence"] for finding in page["findings"]) == known
+    assert (factors["explained_variance"][TRAINED] is not None) == known
+    ranked = [finding["sentence"] for finding in factors_page["findings"] if "potential" in finding["sentence"]]
+    assert [f"the {trained} models" in sentence for sentence in ranked] == [True] * known

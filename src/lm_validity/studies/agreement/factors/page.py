@@ -92,7 +92,7 @@ def _share_finding(summary: FactorsSummary) -> Finding:
     # an interval's condition comes before its number
     assumed = "no heavy tails"
     if any(completion.missing_cells for completion in summary.completion.values()):
-        assumed += " and cells that are missing by chance"
+        assumed += " and that cells are missing by chance"
     among = f" among the {models} known under both protocols" if some else ""
     sentence = f"One factor explains this share of the variance{among} (intervals assume {assumed}): "
     return Finding(f"{sentence}{' and '.join(parts)}.{more}", basis)

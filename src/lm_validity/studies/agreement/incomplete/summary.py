@@ -11,7 +11,7 @@ Value = float | Missing
 Range = Interval[float] | Missing
 
 # what intervals take for granted where cells are missing that no plan left out
-BY_CHANCE = " (intervals assume cells that are missing by chance)"
+BY_CHANCE = " (intervals assume that cells are missing by chance)"
 
 
 @dataclass(frozen=True)

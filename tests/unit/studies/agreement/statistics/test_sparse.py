@@ -9,7 +9,7 @@ from scipy.stats import kendalltau
 from lm_validity.studies.agreement.statistics.completion import ability_ranks, fit_one_factor
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs
 from lm_validity.studies.agreement.statistics.sparse.covariance import Cells, make_kernels, standardized
-from lm_validity.studies.agreement.statistics.sparse.pooled import assisted_tau, pooled_tau
+from lm_validity.studies.agreement.statistics.sparse.pooled import assisted_tau, pooled_left_out, pooled_tau
 from lm_validity.studies.agreement.statistics.sparse.process import Losses, fit_process, link_for, widening_of
 from lm_validity.studies.agreement.statistics.sparse.standing import expected_signs, mean_standing, rank_draws
 
@@ -69,6 +69,14 @@ def test_the_standard_error_is_the_jackknife_over_models():
     scores, *_ = table(2, models=10, benchmarks=5)
     left = [pooled_tau(pair_signs(np.delete(scores, i, axis=0))).mean for i in range(10)]
     assert pooled_tau(pair_signs(scores)).standard_error == pytest.approx(np.sqrt(0.9 * 10 * np.var(left)))
+
+
+def test_taus_without_each_family_are_those_of_the_smaller_tables():
+    scores, *_ = table(3, models=12, benchmarks=5)
+    families = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 3, 3, 4])
+    left = [pooled_tau(pair_signs(scores[families != one])).mean for one in range(5)]
+    found = pooled_left_out(pair_signs(scores), families)
+    np.testing.assert_allclose(found, [pooled_tau(pair_signs(scores)).mean, *left])
 
 
 def test_pairs_with_two_common_models_do_not_count_like_pairs_with_all():

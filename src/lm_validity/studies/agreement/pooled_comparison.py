@@ -27,8 +27,8 @@ def compare_pooled(analysis: AgreementAnalysis) -> dict[str, PooledRow]:
     """Rows `all` and `like_size` of a table with missing cells; none for a complete one, or without common cells.
 
     A mean over pairs of benchmarks gives a pair with few models in common the weight of any other. With half of the
-    published cells that mean is off by .1 (root mean square over 20 plans, models of like size); the pooled tau is off
-    by .015.
+    published cells, that mean is off by .1 for models of like size (root mean square over 20 plans), the pooled tau by
+    .012.
     """
     present = [p for p in PROTOCOLS if analysis.matrix.has(p)]
     if all(np.isfinite(analysis.scores[p]).all() for p in present):

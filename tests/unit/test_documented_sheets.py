@@ -1,4 +1,5 @@
-"""The sheets and the task that docs/how_to/own_models_and_benchmarks.md shows are read as they stand there."""
+"""The sheets and the task that docs/how_to/own_models_and_benchmarks.md shows are read as they stand there, and
+docs/reference/tables.md has the columns that reports read."""
 
 import json
 import re
@@ -9,9 +10,10 @@ import yaml
 
 from lm_validity.config.load import load_run
 from lm_validity.config.sections import DEFAULT_SIZE_CLASSES
-from lm_validity.config.sheets import Benchmark, Model, read_benchmarks, read_models
+from lm_validity.config.sheets import Benchmark, BenchmarkFacts, Model, ModelFacts, read_benchmarks, read_models
 
-GUIDE = (Path(__file__).parents[2] / "docs" / "how_to" / "own_models_and_benchmarks.md").read_text(encoding="utf-8")
+GUIDE_FILE = Path(__file__).parents[2] / "docs" / "how_to" / "own_models_and_benchmarks.md"
+GUIDE = GUIDE_FILE.read_text(encoding="utf-8")
 
 
 def block(first: str) -> str:
@@ -94,3 +96,12 @@ def test_the_task_is_a_task(folder, monkeypatch):
     assert row == json.loads(document)
     assert task.doc_to_text(row) == "Question: What is the capital of Peru?\nAnswer:"
     assert task.doc_to_choice(row)[task.doc_to_target(row)] == "Lima"
+
+
+@pytest.mark.parametrize(("sheet", "facts"), [("models", ModelFacts), ("benchmarks", BenchmarkFacts)])
+def test_the_page_on_tables_has_every_column_that_reports_read(sheet, facts):
+    page = (GUIDE_FILE.parents[1] / "reference" / "tables.md").read_text(encoding="utf-8")
+    section = page.partition(f"## The {sheet} sheet, as reports read it")[2].partition("\n## ")[0]
+    named = {word for row in re.findall(r"^\| (`.*)", section, re.MULTILINE) for word in re.findall(r"`(\w+)`", row)}
+    assert set(facts.model_fields) <= named
+    assert {other for others in facts.other_names.values() for other in others} <= named

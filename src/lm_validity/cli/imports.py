@@ -1,6 +1,7 @@
 """`lm-validity import …`: score files of others into our tables."""
 
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, TypeVar
 
 import typer
@@ -72,7 +73,7 @@ def csv(
     log = ImportLog()
     found = read_csv_scores(scores, options, log)
     log.write(found, output)
-    print("\n".join(log.lines(found)))
+    _say(log.lines(found), output)
 
 
 @app.command("every-eval-ever")
@@ -92,7 +93,7 @@ def every_eval_ever(
     log = ImportLog(strict=strict)
     found = read_every_eval_ever(files, find_schema(schema), log)
     log.write(found, output)
-    print("\n".join(log.lines(found)))
+    _say(log.lines(found), output)
 
 
 @app.command("lm-eval")
@@ -113,7 +114,13 @@ def lm_eval(
     scores, log = import_lm_eval(
         results, output, strict=strict, names=names_of(model or []), tokens_per_step=tokens_per_step
     )
-    print("\n".join(log.lines(scores)))
+    _say(log.lines(scores), output)
+
+
+def _say(lines: list[str], output: Path) -> None:
+    """What was imported, where it is, and the command that goes on from there."""
+    print("\n".join([*lines, f"Written: {output / 'scores.parquet'}"]))
+    print(f"Pages of these scores: lm-validity report {quote(str(output))} --output report")
 
 
 def names_of(given: list[str]) -> dict[Path, str]:

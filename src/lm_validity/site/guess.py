@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from lm_validity.site.tasks import PREFERRED, TaskFacts, find_task_facts, metric_direction
+from lm_validity.tables.sheets import NO_STUDY
 from lm_validity.words import listing
 
 MODEL_SHEET = (
@@ -21,7 +22,6 @@ BENCHMARK_SHEET = (
     "benchmark", "category", "metric", "output_type", "higher_is_better", "choices", "chance", "num_fewshot", "studies",
     "guessed",
 )  # fmt: skip
-NO_STUDY = "none"  # in the column `studies`: in no comparison of models
 _FALLBACK = (*PREFERRED, "f1", "mc2")  # of a task that the table does not have
 _ACCURACIES = ("acc", "acc_norm")
 

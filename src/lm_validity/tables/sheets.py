@@ -13,6 +13,7 @@ import pandas as pd
 from lm_validity.config.rows import SheetRow, read_rows
 from lm_validity.config.sheets import BenchmarkFacts, ModelFacts
 
+NO_STUDY = "none"  # in the column `studies`: in no comparison of models
 _NUMBERS = ("parameters_b", "tokens_b", "tokens_per_step", "n_items", "chance", "num_fewshot", "training_examples")
 _BOOLEANS = ("instruction_tuned", "in_compute_analysis", "in_perplexity_analysis", "higher_is_better")
 

@@ -14,7 +14,7 @@ from lm_validity.studies.agreement.statistics.factors import pretraining_compute
 from lm_validity.studies.agreement.statistics.missing import finite_mean
 from lm_validity.tables.report_rows import benchmark_metric, report_rows
 from lm_validity.tables.schema import PROTOCOLS, read_scores, replay_notes
-from lm_validity.tables.sheets import as_in_scores, of_study, read_benchmarks, read_models, unique_labels
+from lm_validity.tables.sheets import NO_STUDY, as_in_scores, of_study, read_benchmarks, read_models, unique_labels
 from lm_validity.words import listing, with_names
 
 PERPLEXITY = "loglikelihood_rolling"
@@ -225,8 +225,19 @@ def _of_this_study(sheet: pd.DataFrame, rows: pd.DataFrame, key: str) -> tuple[p
 
 
 def _other_study_notes(sheet: pd.DataFrame, rows: pd.DataFrame, key: str) -> list[str]:
-    others = sorted(set(rows[key]) & set(sheet.loc[~of_study(sheet, STUDY), key]))
-    return [f"{key.capitalize()}s of other studies stay out: {listing(others)}."] if others else []
+    others = sheet[~of_study(sheet, STUDY) & sheet[key].isin(rows[key])]
+    sparse = others["studies"] == NO_STUDY
+    kind = f"{key.capitalize()}s"
+    left_out = (
+        f"{kind} with `{NO_STUDY}` in the sheet's column `studies` stay out: {{}}. `lm-validity report` writes that "
+        "where fewer than half of the scores are known."
+    )
+    return with_names(
+        {
+            f"{kind} of other studies stay out: {{}}.": sorted(others.loc[~sparse, key]),
+            left_out: sorted(others.loc[sparse, key]),
+        }
+    )
 
 
 def _last_checkpoint(rows: pd.DataFrame, path: str | Path) -> tuple[pd.DataFrame, list[str]]:

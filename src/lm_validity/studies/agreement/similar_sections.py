@@ -235,11 +235,12 @@ def variance_section(summary: AgreementSummary) -> Section | None:
     ]
     return Section(
         "Where differences between scores come from",
-        finding=f"Of the variance between models on one benchmark, {', and '.join(parts)}. The specific part holds any "
-        "noise that was not measured.",
+        finding=f"Where a benchmark's variance over these models is 1, {', and '.join(parts)}. The specific part holds "
+        "any noise that was not measured.",
         explanation="This is a generalisability study. It divides the variance of standardised scores into models, "
-        "models × benchmarks, and the noise of items, seeds and prompts where these were measured. The reliability of "
-        "a mean score is the share of its variance that would remain with other benchmarks, items and seeds of the "
+        "models × benchmarks, and the noise of items, seeds and prompts where these were measured. "
+        "For n models the parts add up to n / (n - 1), unless one was set to 0. The reliability of a mean score is the "
+        "share of its variance that would remain with other benchmarks, items and seeds of the "
         "same kind. It is computed over all models of the table. Among models of similar size it is lower."
         + _set_to_zero(known_ones)
         + _prompts(known_ones),

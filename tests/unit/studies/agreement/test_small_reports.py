@@ -33,6 +33,7 @@ from lm_validity.studies.agreement.summary import SubsetSummary
 from lm_validity.studies.signal.report import report_signal
 from lm_validity.summaries import Missing, is_known
 from lm_validity.tables.schema import ITEMS, SELECTIONS, write_table
+from lm_validity.tables.sheets import NO_STUDY
 
 
 def test_agreement_by_hand(tmp_path):
@@ -261,8 +262,10 @@ def test_scores_may_name_models_by_their_path(tmp_path):
 
 def test_models_and_benchmarks_of_other_studies_stay_out(tmp_path):
     rows = score_rows()
-    others = pd.concat([rows.assign(model="early"), rows[rows["benchmark"] == "a"].assign(benchmark="curve")])
+    more = [rows.assign(model="early"), rows[rows["model"] == "m0"].assign(model="sparse")]
+    others = pd.concat([*more, rows[rows["benchmark"] == "a"].assign(benchmark="curve")])
     models = "model,studies\n" + "".join(f'{name},"signal, agreement"\n' for name in NAMES) + "early,signal\n"
+    models += f"sparse,{NO_STUDY}\n"
     benchmarks = BENCHMARKS.replace("higher_is_better\n", "higher_is_better,studies\n").replace(
         "choice,1\n", "choice,1,\n"
     )
@@ -270,7 +273,9 @@ def test_models_and_benchmarks_of_other_studies_stay_out(tmp_path):
     summary = run(tmp_path, pd.concat([rows, others]), models, benchmarks + "curve,x,acc,multiple_choice,1,signal\n")
     assert (summary["models"], summary["benchmarks"]) == (4, 3)
     assert summary["kendall_tau"][DIRECT]["mean"] == pytest.approx(-1 / 3)
-    assert any("other studies" in note and "early" in note for note in summary["notes"])
+    of_others = [note for note in summary["notes"] if "early" in note]
+    left_out = [note for note in summary["notes"] if "sparse" in note]
+    assert len(of_others) == len(left_out) == 1 and f"`{NO_STUDY}`" in left_out[0] and of_others != left_out
 
 
 @pytest.mark.parametrize("report", [report_agreement, report_factors])

@@ -148,8 +148,8 @@ def preflight(
         problems += access_problems(unfetched_models(run))
     stale, held = leases(run)
     problems += [*repair(run, verify=not fast), *stale, *orphan_problems(run)]
-    for line in [*held, *problems]:
-        print(line)
+    for one in [*held, *problems]:
+        print(one)
     found = count(len(problems), "problem") if problems else "nothing missing, damaged or locked"
     print(f"{run.name}: {found}")
 

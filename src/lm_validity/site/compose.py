@@ -10,7 +10,7 @@ from lm_validity.files import read_json, write_text
 from lm_validity.pages.page import render
 
 ORDER = ("cards", "beside", "agreement", "factors", "signal", "items", "bias", "data")
-SYNTHETIC = "The models and benchmarks of this run are synthetic: a miniature world made for trying out the workflow."
+SYNTHETIC = "The models of this run are synthetic. They live in a miniature world, made for trying out the workflow."
 
 
 def build_site(
@@ -53,5 +53,7 @@ def build_site(
 
 
 def about_run(run: Run) -> str:
-    """What the site of a run says under its title: whether its models and benchmarks are synthetic."""
-    return SYNTHETIC if run.configuration.miniature else ""
+    """What the site of a run says under its title: that its models are synthetic, where all are the miniature's."""
+    rows = [*run.models.values(), *run.language_models.values()]
+    world = run.results / "miniature"
+    return SYNTHETIC if rows and all(row.path and Path(row.path).is_relative_to(world) for row in rows) else ""

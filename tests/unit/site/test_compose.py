@@ -1,4 +1,4 @@
-"""The site of a run says under its title whether its models and benchmarks are synthetic."""
+"""The site of a run says under its title whether its models are synthetic."""
 
 from pathlib import Path
 

@@ -13,10 +13,10 @@ from lm_validity.studies.agreement.analysis import DIRECT, TRAINED
 from lm_validity.studies.agreement.incomplete.estimates import JACKKNIFED
 from lm_validity.studies.agreement.incomplete.section import incomplete_findings, incomplete_section
 from lm_validity.studies.agreement.incomplete.summary import PooledRow
-from lm_validity.studies.agreement.influence_section import influence_section
 from lm_validity.studies.agreement.missing_cells import missing_finding, missing_section
 from lm_validity.studies.agreement.prompt_section import equal_training_section, prompt_section
 from lm_validity.studies.agreement.robustness import (
+    influence_section,
     reliability_section,
     score_section,
     subset_section,

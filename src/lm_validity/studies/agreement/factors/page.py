@@ -15,7 +15,7 @@ from lm_validity.studies.agreement.factors.sections import (
 )
 from lm_validity.studies.agreement.factors.summary import FactorsSummary
 from lm_validity.studies.agreement.incomplete.estimates import JACKKNIFED
-from lm_validity.studies.agreement.influence_section import influence_section
+from lm_validity.studies.agreement.robustness import influence_section
 from lm_validity.studies.agreement.shown import shown_mean, value_in_words
 from lm_validity.studies.agreement.similar_sections import both_intervals
 from lm_validity.studies.agreement.summary import Range
@@ -147,7 +147,7 @@ def _compute_finding(summary: FactorsSummary) -> Finding | None:
 def _pick_finding(summary: FactorsSummary) -> Finding | None:
     protocol = main_protocol(summary)
     ranks = {name: one for name, one in summary.potential.get(protocol, {}).items() if is_known(one.rank)}
-    if len(ranks) < min(JACKKNIFED, max(summary.models, 1)):
+    if not ranks or len(ranks) < min(JACKKNIFED, summary.models / 2):
         return None
     labels = dict(zip(summary.matrix.models, summary.matrix.labels, strict=True))
     best = min(ranks, key=lambda name: number(ranks[name].rank))

@@ -40,7 +40,7 @@ from lm_validity.words import count, listing
 SECOND_FACTOR_LEVEL = 0.05
 FEW_IN_COMMON = (
     f"Two benchmarks have fewer than half of the models in common, or fewer than {JACKKNIFED} models have scores and "
-    "others have none. Correlations over so few models make the first share "
+    "most have none. Correlations over so few models make the first share "
     "too large, and so would a table with predicted cells."
 )
 NO_COMPONENTS = "Fewer than two benchmarks can take part, so there are no components."
@@ -126,7 +126,7 @@ def has_few_in_common(scores: np.ndarray) -> bool:
     models have scores that they say nothing about the others."""
     known = np.isfinite(scores).astype(int)
     models = known.any(axis=1).sum()
-    return bool((known.T @ known).min() < models / 2 or models < min(JACKKNIFED, len(scores)))
+    return bool((known.T @ known).min() < models / 2 or models < min(JACKKNIFED, len(scores) / 2))
 
 
 def _share_ranges(shares: Shares, interval: Interval[np.ndarray] | None, reason: str) -> Ranges:

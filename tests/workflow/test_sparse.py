@@ -63,8 +63,7 @@ def test_the_pages_say_what_was_measured_and_spared_and_draw_predictions_dashed(
     said = " ".join(one["sentence"] for one in page["findings"])
     assert f"{found['cells']} of 63 cells were measured" in said and found["missing"] == found["unplanned"]
     page = json.loads((folder / "reports/computation/page.json").read_text())
-    (spared,) = (one["sentence"] for one in page["findings"] if "spared" in one["sentence"])
-    assert " 49 of 81 " in spared
+    assert any(" 49 of 81 " in one["sentence"] for one in page["findings"])
     figure = json.loads((folder / f"reports/agreement/figures/predictions_{TRAINED}.vl.json").read_text())
     marks = [layer["mark"] for layer in figure["layer"]]
     assert len(marks) == 2 and all(mark["strokeDash"] for mark in marks)

@@ -54,7 +54,7 @@ def rounds(
     calibration: Calibration = None,
 ) -> None:
     """Run the workflow, add a round as `next` does, and repeat until there is nothing to add. If the file that `plan`
-    names does not exist yet, write the first plan before. If Snakemake fails, this ends with its exit code. If the goal
+    names does not exist yet, write the first plan first. If Snakemake fails, this ends with its exit code. If the goal
     is not reached and no remaining cell would help, it ends with 1. A second call continues."""
     from lm_validity.site.rounds import parse_goal
 

@@ -67,6 +67,10 @@ class Run:
         """The folder of everything that the run makes: the run's name below the configured `results`."""
         return Path(self.configuration.results) / self.name
 
+    def is_miniature(self, path: str | None) -> bool:
+        """Whether a sheet's path is in the miniature world, which the run makes itself."""
+        return path is not None and Path(path).is_relative_to(self.results / "miniature")
+
 
 def load_run(path: str | Path) -> Run:
     """Read a configuration file and its sheets. Raises InputError naming file, key or row, and value."""

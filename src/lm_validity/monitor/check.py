@@ -136,7 +136,7 @@ def record_problems(run: Run) -> list[Problem]:
     ]
     for kind, path, source in wanted:
         if not path.is_file():
-            if not (source and Path(source).is_relative_to(run.results / "miniature")):
+            if not run.is_miniature(source):
                 action = f"run {PREFETCH}, where there is a network"
                 found.append(Problem(f"{kind} {path.stem}", "not fetched yet", action))
             continue

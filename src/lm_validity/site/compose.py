@@ -55,5 +55,4 @@ def build_site(
 def about_run(run: Run) -> str:
     """What the site of a run says under its title: that its models are synthetic, where all are the miniature's."""
     paths = [*(row.path for row in run.models.values()), *(row.path for row in run.language_models.values())]
-    world = run.results / "miniature"
-    return SYNTHETIC if paths and all(path and Path(path).is_relative_to(world) for path in paths) else ""
+    return SYNTHETIC if paths and all(map(run.is_miniature, paths)) else ""

@@ -8,7 +8,8 @@ from lm_validity.pages.page import Figure, Finding, Section, Table
 from lm_validity.studies.agreement.analysis import DIRECT, TRAINED, AgreementAnalysis
 from lm_validity.studies.agreement.incomplete.summary import PooledRow
 from lm_validity.studies.agreement.pooled_comparison import FEW_MODELS
-from lm_validity.studies.agreement.shown import plotted, value_in_words
+from lm_validity.studies.agreement.shown import assumed, plotted, value_in_words
+from lm_validity.studies.agreement.similar_sections import both_intervals
 from lm_validity.studies.agreement.statistics.agreement import mean_over_pairs
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs
 from lm_validity.studies.agreement.statistics.sensitivity import SHIFTS, shifted_means, tipping_points
@@ -88,6 +89,22 @@ def _masked(analysis: AgreementAnalysis, tau: dict[str, TauSummary]) -> dict[str
             mean = mean_over_pairs(kendall_tau_matrix(pair_signs(analysis.comparison.scores[p])))
             found[p] = MaskedTau(cells, tau[p].mean, known(mean, NO_TAU))
     return found
+
+
+def pooled_change_finding(summary: AgreementSummary, pooled: PooledRow) -> Finding | None:
+    """The change where cells are missing; none where too few models have a cell under both protocols."""
+    if not is_known(pooled.change_interval):
+        return None
+    change = both_intervals(pooled.change, pooled.change_interval, pooled.change_interval_clustered, signed=True)
+    before, after = (value_in_words(pooled.mean[p]) for p in PROTOCOLS)
+    return Finding(
+        f"Train before test changes the pooled tau{assumed(summary)} from {before} to {after}, by {change}.",
+        f"Over the {count(summary.cells_in_both, 'cell')} of {count(pooled.models, 'model')} known under both "
+        f"protocols: {pooled.comparisons:,} comparisons of two models on two benchmarks, each counted once. The mean "
+        "over pairs of benchmarks gives a pair with few models in common the weight of any other. It changes by "
+        f"{value_in_words(summary.improvement.mean, signed=True)}, and {summary.improved_pairs} of "
+        f"{summary.compared_pairs} pairs agree more.",
+    )
 
 
 def missing_finding(summary: AgreementSummary) -> Finding | None:

@@ -12,8 +12,7 @@ from lm_validity.pages.page import Figure, Finding, Page, Section, Table
 from lm_validity.studies.agreement.analysis import DIRECT, TRAINED
 from lm_validity.studies.agreement.incomplete.estimates import JACKKNIFED
 from lm_validity.studies.agreement.incomplete.section import incomplete_findings, incomplete_section
-from lm_validity.studies.agreement.incomplete.summary import PooledRow
-from lm_validity.studies.agreement.missing_cells import missing_finding, missing_section
+from lm_validity.studies.agreement.missing_cells import missing_finding, missing_section, pooled_change_finding
 from lm_validity.studies.agreement.prompt_section import equal_training_section, prompt_section
 from lm_validity.studies.agreement.robustness import (
     influence_section,
@@ -137,9 +136,8 @@ def _improvement_finding(summary: AgreementSummary) -> Finding | None:
     if not is_known(summary.improved_pairs):
         return None
     improvement, test = summary.improvement, summary.improvement.test
-    pooled = summary.pooled.get("all")
-    if pooled is not None:
-        return _pooled_change(summary, pooled)
+    if "all" in summary.pooled:
+        return pooled_change_finding(summary, summary.pooled["all"])
     change = both_intervals(improvement.mean, improvement.interval, improvement.interval_clustered, signed=True)
     before, after = (value_in_words(improvement.means[p]) for p in PROTOCOLS)
     sentence = (
@@ -168,22 +166,6 @@ def _improvement_finding(summary: AgreementSummary) -> Finding | None:
 def _few_in_both(summary: AgreementSummary) -> bool:
     """Whether so few models have a cell under both protocols that comparing these says nothing about the others."""
     return summary.missing_cells is not None and summary.models_in_both < JACKKNIFED
-
-
-def _pooled_change(summary: AgreementSummary, pooled: PooledRow) -> Finding | None:
-    """The change where cells are missing; none where too few models have a cell under both protocols."""
-    if not is_known(pooled.change_interval):
-        return None
-    change = both_intervals(pooled.change, pooled.change_interval, pooled.change_interval_clustered, signed=True)
-    before, after = (value_in_words(pooled.mean[p]) for p in PROTOCOLS)
-    return Finding(
-        f"Train before test changes the pooled tau{assumed(summary)} from {before} to {after}, by {change}.",
-        f"Over the {count(summary.cells_in_both, 'cell')} of {count(pooled.models, 'model')} known under both "
-        f"protocols: {pooled.comparisons:,} comparisons of two models on two benchmarks, each counted once. The mean "
-        "over pairs of benchmarks gives a pair with few models in common the weight of any other. It changes by "
-        f"{value_in_words(summary.improvement.mean, signed=True)}, and {summary.improved_pairs} of "
-        f"{summary.compared_pairs} pairs agree more.",
-    )
 
 
 def _subset_finding(summary: AgreementSummary) -> Finding | None:

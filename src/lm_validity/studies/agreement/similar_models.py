@@ -31,6 +31,7 @@ from lm_validity.words import count, decimal
 
 # model sizes within these ratios, and beyond the last one
 RATIOS = ((1.0, 1.25), (1.0, 2.0), (1.0, 4.0), (4.0, None))
+HEADLINE_RATIO = 2.0  # models that a reader chooses between
 LEAST_PAIRS = 10  # of models; fewer say nothing about a mean over pairs of benchmarks
 ABOVE_CEILING = "The tau observed is above its noise ceiling, so there is no noise left to correct for."
 
@@ -131,8 +132,7 @@ def clustered_change(analysis: AgreementAnalysis, mean: Value) -> Range:
     if isinstance(mean, Missing) or reason:
         return mean if isinstance(mean, Missing) else Missing(reason)
     change, _, sizes = _changes_left_out(analysis)
-    low, high = transformed_interval(change[0] / 2, change[1:] / 2, "tau", sizes)  # a change lies between -2 and 2
-    return ends(mean, Interval(2 * low, 2 * high), LOST_CLUSTER)
+    return ends(mean, transformed_interval(change[0], change[1:], "change", sizes), LOST_CLUSTER)
 
 
 def population_interval(analysis: AgreementAnalysis, protocol: str, mean: Value) -> Range:
@@ -156,8 +156,8 @@ def population_change(analysis: AgreementAnalysis, mean: Value) -> Range:
         return mean if isinstance(mean, Missing) else Missing(reason)
     change, categories, sizes = _changes_left_out(analysis)
     of_categories = np.bincount(_categories(analysis))
-    low, high = transformed_interval(change[0] / 2, change[1:] / 2, "tau", sizes, categories / 2, of_categories)
-    return ends(mean, Interval(2 * low, 2 * high), LOST_CATEGORY)
+    interval = transformed_interval(change[0], change[1:], "change", sizes, categories, of_categories)
+    return ends(mean, interval, LOST_CATEGORY)
 
 
 def _changes_left_out(analysis: AgreementAnalysis) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -245,16 +245,20 @@ def over_both(analysis: AgreementAnalysis, seed: int = 6) -> AgreementAnalysis:
 def ratio_rows(analysis: AgreementAnalysis, protocol: str, size: np.ndarray) -> list[RatioRow]:
     """Agreement among pairs of models whose `size` (models,), parameters or compute, differs by at most a factor."""
     signs = analysis.significant[protocol]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        logarithm = np.log(np.where(size > 0, size, np.nan))
-        ratio = np.exp(np.abs(logarithm[signs.first] - logarithm[signs.second]))
+    ratio = size_ratios(size, signs)
     rows = []
     for at_least, at_most in RATIOS if np.isfinite(ratio).any() else ():
-        within = ratio > at_least if at_most is None else ratio <= at_most * (1 + 1e-9)
+        within = ratio > at_least if at_most is None else ratio <= at_most
         with_score = np.isfinite(analysis.scores[protocol]).any(axis=1)
         scored = within & with_score[signs.first] & with_score[signs.second]
         rows.append(_among_pairs(analysis, protocol, scored, at_most, at_least))
     return rows
+
+
+def size_ratios(size: np.ndarray, signs: PairSigns) -> np.ndarray:
+    """(pairs,) the larger over the smaller `size` (models,) of each pair, less rounding; NaN where one is unknown."""
+    logarithm = np.log(np.where(size > 0, size, np.nan))
+    return np.exp(np.abs(logarithm[signs.first] - logarithm[signs.second])) * (1 - 1e-9)
 
 
 def ratios(analysis: AgreementAnalysis, protocol: str, size: np.ndarray, what: str) -> list[RatioRow] | Missing:

@@ -5,13 +5,13 @@ import pandas as pd
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Section, Table
 from lm_validity.studies.agreement.shown import assumed, plotted, value_in_words
+from lm_validity.studies.agreement.similar_models import HEADLINE_RATIO
 from lm_validity.studies.agreement.summary import AgreementSummary, Range, RatioRow, Value, VarianceSummary
 from lm_validity.summaries import Missing, as_columns, is_known
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import UNDER, count, decimal
 
 COMPONENTS = ("model", "model_benchmark", "item", "seed", "prompt", "reliability")
-HEADLINE_RATIO = 2.0  # models that a reader chooses between
 SIZE_ALONE = "Among models of very different sizes, benchmarks can agree merely because scores rise with size."
 WHICH_INTERVAL = (
     "There are two intervals. The first holds for other models of the same families. The second treats families as "

@@ -46,10 +46,10 @@ def _finding(protocol: str, one: Incomplete) -> Finding:
     if one.by_scores:
         planned += f"{count(one.by_scores, 'measured cell')} chosen by earlier scores are left out. "
     basis = f"{planned}{tau.comparisons:,} comparisons."
-    if is_known(tau.interval):
+    if not isinstance(tau.interval, Missing):
         basis += " Intervals are for other models on these benchmarks."
     else:
-        basis += " They are too few to say anything about other models."
+        basis += f" There is no interval for other models. {tau.interval.reason}"
     if is_known(tau.differ) and tau.differ:
         basis += (
             " The two estimates differ by more than twice the standard error of their difference. Either the measured "

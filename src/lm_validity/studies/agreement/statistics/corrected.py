@@ -106,9 +106,11 @@ def transformed_interval(
     others: np.ndarray | None = None,
     other_sizes: np.ndarray | None = None,
 ) -> Interval[float]:
-    """`jackknife_interval` on the scale of atanh (`tau`) or logit (`share`), so that it stays within the range."""
+    """`jackknife_interval` on the scale of atanh (`tau`; of half of it, `change`) or logit (`share`), so that it stays
+    within the range: -1 to 1, -2 to 2, or 0 to 1."""
     scales: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
         "tau": (np.arctanh, np.tanh),
+        "change": (lambda change: np.arctanh(change / 2), lambda half: 2 * np.tanh(half)),
         "share": (lambda share: np.log(share / (1 - share)), lambda logit: 1 / (1 + np.exp(-logit))),
     }
     forward, back = scales[scale]

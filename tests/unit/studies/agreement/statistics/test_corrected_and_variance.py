@@ -50,6 +50,10 @@ def test_jackknife_interval_of_a_mean_is_students():
     reach = stats.t.ppf(0.975, 4) * values.std(ddof=1) / np.sqrt(5)
     assert jackknife_interval(values.mean(), left_out) == pytest.approx((4 - reach, 4 + reach))
     assert np.isnan(jackknife_interval(4.0, left_out[:2]).low)
+    change = transformed_interval(0.6, np.array([0.5, 0.9, 0.4]), "change")  # between -2 and 2
+    assert tuple(change) == pytest.approx(
+        [2 * end for end in transformed_interval(0.3, np.array([0.25, 0.45, 0.2]), "tau")]
+    )
     low, high = transformed_interval(0.97, np.array([0.9, 0.99, 0.95]), "share")
     assert 0 < low < 0.97 < high < 1
 

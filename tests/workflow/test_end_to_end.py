@@ -97,7 +97,7 @@ def test_a_second_run_does_nothing(project):
     assert project.sidecars() == before
 
 
-@pytest.mark.slow  # in `make test`, test_five_kills compares the bytes of a second run
+@pytest.mark.slow  # in `make test`, test_three_kills compares the bytes of a second run
 def test_a_run_is_the_same_bytes_twice(finished, tmp_path):
     again = Project(tmp_path)
     again.snakemake("scores", *CONFIG)

@@ -5,10 +5,21 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 # the two protocols in a sentence, and what they mean
 UNDER = {"direct": "under direct evaluation", "train_before_test": "under train before test"}
-PROTOCOLS_EXPLAINED = (
-    "Direct evaluation scores each model as it is. Train before test first fine-tunes the model on the benchmark's "
-    "training set, by the same recipe for every model, and then scores it."
-)
+_EXPLAINED = {
+    "direct": "Direct evaluation scores each model as it is.",
+    "train_before_test": "Train before test first fine-tunes each model on the benchmark's training set, by the same "
+    "recipe for every model, and then scores it.",
+}
+
+
+def explain_protocols(protocols: Collection[str]) -> str:
+    """What those protocols mean, a sentence each."""
+    return " ".join(sentence for protocol, sentence in _EXPLAINED.items() if protocol in protocols)
+
+
+def no_scores(protocol: str) -> str:
+    """The reason why everything under a protocol without scores is missing."""
+    return f"There are no scores {UNDER[protocol]}."
 
 
 def decimal(value: float | None, digits: int = 2, *, signed: bool = False) -> str:

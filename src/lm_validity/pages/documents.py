@@ -60,7 +60,7 @@ class SectionDocument(TypedDict):
 
 
 class PageDocument(TypedDict):
-    """`format`: version of the layout."""
+    """`format`: version of the layout. `reasons`: why figures are missing."""
 
     format: Literal[1]
     name: str
@@ -70,3 +70,4 @@ class PageDocument(TypedDict):
     findings: list[FindingDocument]
     sections: list[SectionDocument]
     notes: list[str]
+    reasons: list[str]

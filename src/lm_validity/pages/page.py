@@ -26,7 +26,6 @@ explanation at the page's end.
 
 import base64
 import json
-import math
 import re
 import zlib
 from collections.abc import Mapping, Sequence
@@ -36,22 +35,20 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-import numpy as np
 import pandas as pd
 
 from lm_validity.files import replace_file, write_text
 from lm_validity.pages.documents import (
-    ColumnDocument,
     FigureDocument,
     PageDocument,
     SectionDocument,
     TableDocument,
-    Value,
 )
 from lm_validity.pages.figure_content import is_empty, label_room
 from lm_validity.pages.figures import check_address_space, save_figure, vega_lite
 from lm_validity.pages.glossary import Words
-from lm_validity.summaries import Missing, write_summary
+from lm_validity.pages.table_content import table_document, without_missing
+from lm_validity.summaries import write_summary
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -118,8 +115,8 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A report. `name` is its folder name: agreement, factors, signal, bias. before_findings: on a site it comes before
-    the findings of all reports.
+    """A report. `name` is its folder name: agreement, factors, signal, bias. `notes`: on the data. `reasons`: why some
+    figures are missing. `before_findings`: on a site it comes before the findings of all reports.
     """
 
     name: str
@@ -127,6 +124,7 @@ class Page:
     findings: Sequence[Finding]
     sections: Sequence[Section]
     notes: Sequence[str] = ()
+    reasons: Sequence[str] = ()
     question: str = ""
     before_findings: bool = False
 
@@ -140,7 +138,7 @@ def write_page(page: Page, output: str | Path) -> None:
     for section in page.sections:
         for table in section.tables:
             with replace_file(output / "tables" / f"{table.name}.csv") as temporary:
-                _without_missing(table.frame).to_csv(temporary, index=False, lineterminator="\n")
+                without_missing(table.frame).to_csv(temporary, index=False, lineterminator="\n")
     document = page_document(page)
     (output / "figures").mkdir(parents=True, exist_ok=True)  # a page without figures has the folder that rules declare
     for shown in document["sections"]:
@@ -168,6 +166,7 @@ def page_document(page: Page) -> PageDocument:
         "findings": [{"sentence": f.sentence, "basis": f.basis, "alarm": f.alarm} for f in page.findings],
         "sections": [section for section in sections if any(section[part] for part in _CONTENT)],
         "notes": list(page.notes),
+        "reasons": list(page.reasons),
     }
 
 
@@ -180,7 +179,7 @@ def _section_document(section: Section) -> SectionDocument:
         "finding": section.finding,
         "explanation": section.explanation,
         "figures": [found for figure in section.figures if (found := _figure_document(figure)) is not None],
-        "tables": [_table_document(table) for table in section.tables],
+        "tables": [table_document(table) for table in section.tables],
         "notes": list(section.notes),
     }
 
@@ -271,58 +270,6 @@ def _figure_document(figure: Figure) -> FigureDocument | None:
         "min_width": min_width,
         "spec": spec,
     }
-
-
-def _table_document(table: Table) -> TableDocument:
-    frame = _without_missing(table.frame)
-    columns: list[ColumnDocument] = [
-        {
-            "name": str(name),
-            "label": table.labels.get(str(name), str(name).replace("_", " ")),
-            "numeric": _is_numeric(values),
-            "format": table.formats.get(str(name)),
-        }
-        for name, values in frame.items()
-    ]
-    document: TableDocument = {
-        "name": table.name,
-        "title": table.title,
-        "caption": table.caption,
-        "folded": table.folded,
-        "columns": columns,
-        "rows": [[_value(value) for value in row] for row in frame.itertuples(index=False, name=None)],
-    }
-    reasons = {
-        f"{row},{column}": value.reason
-        for row, values in enumerate(table.frame.itertuples(index=False, name=None))
-        for column, value in enumerate(values)
-        if isinstance(value, Missing)
-    }
-    if reasons:
-        document["reasons"] = reasons
-    if table.links:
-        document["links"] = list(table.links)
-    return document
-
-
-def _without_missing(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with `Missing` values as nulls; a column of numbers is one of numbers again."""
-    concerned = [str(name) for name, values in frame.items() if any(isinstance(value, Missing) for value in values)]
-    known = {name: [None if isinstance(value, Missing) else value for value in frame[name]] for name in concerned}
-    return frame.assign(**{name: pd.Series(values, index=frame.index) for name, values in known.items()})
-
-
-def _is_numeric(values: pd.Series) -> bool:
-    return pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
-
-
-def _value(value: object) -> Value:
-    """What sorting and the CSV download use; null where missing."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    if value is None or value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
-        return None
-    return value if isinstance(value, bool | int | float) else str(value)
 
 
 def _shown(value: object, number_format: str | None) -> str:

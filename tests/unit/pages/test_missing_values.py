@@ -9,6 +9,7 @@ import pandas as pd
 
 from lm_validity.pages.page import Page, Section, Table, page_document, render, write_page
 from lm_validity.summaries import Missing
+from lm_validity.words import no_scores
 
 REASON = 'fewer than "two" models <here>'
 
@@ -40,3 +41,31 @@ def test_a_table_without_missing_values_has_no_reasons():
     section = Section("Pairs", tables=[Table("pairs", "All pairs", frame)])
     document = page_document(Page("agreement", "Agreement", [], [section]))
     assert "reasons" not in document["sections"][0]["tables"][0]
+
+
+def test_a_page_leaves_out_protocols_and_columns_without_a_value_and_the_csv_has_them(tmp_path):
+    nothing = Missing(no_scores("train_before_test"))
+    frame = pd.DataFrame(
+        {
+            "benchmark": ["a", "b", "a", "b"],
+            "protocol": ["Direct", "Direct", "Train before test", "Train before test"],
+            "tau": [0.5, Missing(REASON), nothing, nothing],
+            "change": [None] * 4,
+            "power": [Missing(REASON)] * 4,
+        }
+    )
+    page = Page("agreement", "Agreement", [], [Section("Pairs", tables=[Table("pairs", "All pairs", frame)])])
+    (table,) = page_document(page)["sections"][0]["tables"]
+    assert [column["name"] for column in table["columns"]] == ["benchmark", "protocol", "tau", "power"]
+    assert table["rows"] == [["a", "Direct", 0.5, None], ["b", "Direct", None, None]]
+    assert table["reasons"] == dict.fromkeys(("0,3", "1,2", "1,3"), REASON)
+    write_page(page, tmp_path)
+    assert pd.read_csv(tmp_path / "tables" / "pairs.csv").shape == (4, 5)
+
+
+def test_a_report_of_an_earlier_version_gives_no_reasons():
+    document = page_document(Page("agreement", "Agreement", [], [], notes=["A note."], reasons=[REASON]))
+    assert "fewer than" in render([document], title="t")
+    del document["reasons"]
+    shown = render([document], title="t")
+    assert "A note." in shown and "fewer than" not in shown

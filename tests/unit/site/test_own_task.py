@@ -227,15 +227,15 @@ def test_cells_that_nobody_planned_are_not_missing(project, finished):
     Path("sheets/plan.tsv").write_text("model\tbenchmark\tprobability\n" + rows)
     configure("[agreement, signal]", "plan: sheets/plan.tsv\n")
     report()
-    assert "train_before_test: 1 of 8 cells are not planned" in notes()
-    assert "train_before_test: 1 of 8 cells are missing (more on rivers)" in notes()
+    assert "Under train before test, 1 of 8 cells are not planned" in notes()
+    assert "Under train before test, 1 of 8 cells are missing (more on rivers)" in notes()
     assert {*pd.read_csv("results/mine-rivers/card/plan.tsv", sep="\t")["probability"].dropna()} == {0.5}
 
 
 def test_a_task_that_does_not_train_is_not_planned(project, finished):
     Path("tasks/rivers.yaml").write_text(DIRECT)
     report(trained=False)
-    assert "train_before_test: 3 of 6 cells are not planned" in notes() and "cells are missing" not in notes()
+    assert "Under train before test, 3 of 6 cells are not planned" in notes() and "cells are missing" not in notes()
 
 
 def test_the_report_has_a_card_of_the_task(project, finished):

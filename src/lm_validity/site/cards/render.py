@@ -6,7 +6,7 @@ from typing import Any
 from lm_validity.pages.page import asset, environment
 from lm_validity.site.cards.card import NOT_KNOWN, NOT_MEASURED, Card, Value
 from lm_validity.site.cards.words import basis_words, gaps, outcome_words, shown, threshold_words
-from lm_validity.words import PROTOCOLS_EXPLAINED, UNDER
+from lm_validity.words import UNDER, explain_protocols
 
 _MARKED = str.maketrans({letter: f"\\{letter}" for letter in "\\`*_[]<>|#"} | {"\n": " "})
 
@@ -76,11 +76,10 @@ def _scope(card: Card) -> str:
         f"{value.estimate} {'model' if value.estimate == 1 else 'models'} {UNDER[str(value.protocol)]}"
         for value in models
     )
-    return (
-        f"From {card.source}: {counts}. This card holds for models like these. {PROTOCOLS_EXPLAINED}"
-        if counts
-        else f"From {card.source}."
-    )
+    if not counts:
+        return f"From {card.source}."
+    explained = explain_protocols([str(value.protocol) for value in models])
+    return f"From {card.source}: {counts}. This card holds for models like these. {explained}"
 
 
 def rows(values: Sequence[Value]) -> list[dict[str, Any]]:

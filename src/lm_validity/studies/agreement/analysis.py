@@ -25,7 +25,7 @@ from lm_validity.studies.agreement.statistics.variance import VarianceComponents
 from lm_validity.studies.agreement.summary import SelectionOnTest
 from lm_validity.summaries import known, number
 from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.words import count, decimal, listing
+from lm_validity.words import UNDER, count, decimal, listing, no_scores
 
 MINIMUM_FAMILY = 3  # models of a family: with two a tau can only be -1, 0 or 1
 NO_FAMILIES = f"The models sheet names no family of at least {MINIMUM_FAMILY} models with scores."
@@ -193,23 +193,24 @@ def coverage_notes(
         known_cells = np.isfinite(scores[protocol])
         if not known_cells.any():
             continue
-        planned = matrix.planned(protocol)[:, ~matrix.is_corpus]
+        planned, under = matrix.planned(protocol)[:, ~matrix.is_corpus], UNDER[protocol].capitalize()
         aside = np.isfinite(matrix.measured(protocol)[:, ~matrix.is_corpus]) & ~known_cells
-        notes += _missing_notes(protocol, known_cells, matrix.models, tasks, planned, aside)
+        notes += _missing_notes(under, known_cells, matrix.models, tasks, planned, aside)
         columns = list(zip(tasks, scores[protocol].T, stderr[protocol].T, known_cells.T, strict=True))
         constant = [name for name, column, _, ok in columns if ok.sum() > 1 and np.ptp(column[ok]) == 0]
         if constant:
-            notes.append(f"{protocol}: all models have the same score on {listing(constant)}, so there is no tau.")
+            notes.append(f"{under}, all models have the same score on {listing(constant)}, so there is no tau.")
         twins = _same_rows(scores[protocol], matrix.models)
         if twins:
             notes.append(
-                f"{protocol}: exactly the same scores on all benchmarks, so perhaps one model twice: {listing(twins)}."
+                f"{under}, {listing(twins)} have exactly the same scores on all benchmarks. Perhaps it is one "
+                "model twice."
             )
         without = [name for name, _, error, ok in columns if ok.any() and not np.isfinite(error[ok]).any()]
         if without:
             notes.append(
-                f"{protocol}: no standard errors on {listing(without)}. Without them no difference is significant "
-                "there, and the benchmark is not in the noise ceiling."
+                f"{under}, there are no standard errors on {listing(without)}. Without them no difference is "
+                "significant there, and the benchmark is not in the noise ceiling."
             )
     return notes
 
@@ -236,7 +237,7 @@ def comparison_notes(matrix: ScoreMatrix, known: np.ndarray, *, whole: bool) -> 
 
 
 def _missing_notes(
-    protocol: str, known: np.ndarray, models: tuple[str, ...], tasks: list[str], planned: np.ndarray, aside: np.ndarray
+    under: str, known: np.ndarray, models: tuple[str, ...], tasks: list[str], planned: np.ndarray, aside: np.ndarray
 ) -> list[str]:
     if known.all():
         return []
@@ -245,17 +246,17 @@ def _missing_notes(
     notes = []
     if not planned.all():
         left_out = int((~known & ~planned).sum())
-        notes.append(f"{protocol}: {left_out} of {known.size} cells are not planned and not missing; {each}.")
+        notes.append(f"{under}, {left_out} of {known.size} cells are not planned and not missing; {each}.")
     if aside.any():
         notes.append(
-            f"{protocol}: {aside.sum()} of {known.size} cells were chosen by earlier scores. They are used for the "
+            f"{under}, {aside.sum()} of {known.size} cells were chosen by earlier scores. They are used for the "
             "ranks despite missing cells and for the predictions, but for no agreement."
         )
     if cells:
-        notes.append(f"{protocol}: {len(cells)} of {known.size} cells are missing ({listing(cells, 6)}); {each}.")
+        notes.append(f"{under}, {len(cells)} of {known.size} cells are missing ({listing(cells, 6)}); {each}.")
     nowhere = [name for name, row in zip(models, known, strict=True) if not row.any()]
     if nowhere:
-        notes.append(f"{protocol}: no score at all for {listing(nowhere)}.")
+        notes.append(f"{under}, there is no score at all for {listing(nowhere)}.")
     return notes
 
 
@@ -275,21 +276,18 @@ def ceiling_notes(protocol: str, ceiling: Ceiling, tasks: list[str]) -> list[str
     out = [task for task, used in zip(tasks, ceiling.used, strict=True) if not used]
     if not out or not np.isfinite(ceiling.mean_tau):
         return []
-    return [f"{protocol}: the noise ceiling is over the benchmarks other than {listing(out)}."]
+    return [f"{UNDER[protocol].capitalize()}, the noise ceiling is over the benchmarks other than {listing(out)}."]
 
 
-def no_ceiling(ceiling: Ceiling, scores: np.ndarray) -> str:
-    """Why a noise ceiling of `scores` (models, benchmarks) is not defined."""
+def no_ceiling(ceiling: Ceiling, scores: np.ndarray, protocol: str) -> str:
+    """Why a noise ceiling of `scores` (models, benchmarks) under `protocol` is not defined."""
+    if not np.isfinite(scores).any():
+        return no_scores(protocol)
     if (np.isfinite(scores).sum(axis=0) >= 2).sum() < 2:
         return "Fewer than two benchmarks have scores of two models, so there is no noise ceiling."
     if ceiling.used.sum() < 2:
         return "Fewer than two benchmarks on which models differ have standard errors, so there is no noise ceiling."
     return "No two benchmarks with standard errors have models in common that differ, so there is no noise ceiling."
-
-
-def no_scores(protocol: str) -> str:
-    """The reason of everything under a protocol without scores."""
-    return f"There are no {protocol} scores."
 
 
 def _perplexity_notes(matrix: ScoreMatrix, corpora: dict[str, np.ndarray]) -> list[str]:

@@ -14,7 +14,7 @@ from lm_validity.studies.agreement.statistics.paired import cluster_codes, paire
 from lm_validity.studies.agreement.statistics.ranking import PairSigns
 from lm_validity.tables.item_rows import items_of_scores, open_items
 from lm_validity.tables.read_items import item_values
-from lm_validity.words import with_names
+from lm_validity.words import UNDER, with_names
 
 _KEY = [name for name in SELECTED if name != "benchmark"]
 _COLUMNS = [*_KEY, "split", "doc_id", "subject", "correct", "metric_values"]
@@ -116,4 +116,4 @@ def _notes(protocol: str, tested: _Tested) -> list[str]:
         "models have no item in common on {}, so they are tested by standard errors.": tested.disjoint,
         "some items appear more than once for one model and seed, and are averaged: {}.": tested.repeated,
     }
-    return [f"{protocol}: {sentence}" for sentence in with_names(sentences)]
+    return [f"{UNDER[protocol].capitalize()}, {sentence}" for sentence in with_names(sentences)]

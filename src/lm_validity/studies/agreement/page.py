@@ -47,9 +47,9 @@ from lm_validity.studies.agreement.similar_sections import (
     variance_section,
 )
 from lm_validity.studies.agreement.summary import AgreementSummary, Value
-from lm_validity.summaries import Missing, as_columns, is_known, number, summary_values
+from lm_validity.summaries import Missing, as_columns, is_known, missing_reasons, number
 from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.words import PROTOCOLS_EXPLAINED, UNDER, count, decimal
+from lm_validity.words import UNDER, count, decimal, explain_protocols
 
 ON_CARDS = ("by_benchmark.", "prompt_range.")  # values that only the benchmark cards show, with their reasons
 
@@ -84,10 +84,11 @@ def agreement_page(summary: AgreementSummary) -> Page:
     return Page(
         name="agreement",
         title="Ranking agreement",
-        question=f"Do the benchmarks agree on which model is better? {PROTOCOLS_EXPLAINED}",
+        question=f"Do the benchmarks agree on which model is better? {explain_protocols(summary.matrix.protocols)}",
         findings=_findings(summary),
         sections=[section for section in sections if section is not None],
-        notes=[note for note in summary_values(summary)["notes"] if not note.startswith(ON_CARDS)],
+        notes=summary.notes,
+        reasons=missing_reasons(summary, ON_CARDS),
     )
 
 

@@ -8,8 +8,9 @@ from lm_validity.studies.agreement.statistics.alignment import align_rankings, c
 from lm_validity.studies.agreement.statistics.ranking import average_ranks, kendall_tau
 from lm_validity.studies.agreement.statistics.significance import better_than, opposite_significant_pairs, rank_bands
 from lm_validity.studies.agreement.summary import PairAlignment
-from lm_validity.summaries import known
+from lm_validity.summaries import Missing, known
 from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.words import no_scores
 
 MOST_MODELS = 300  # that rankings are aligned of
 
@@ -85,10 +86,9 @@ def _align(
 
 def contradictions(analysis: AgreementAnalysis) -> pd.DataFrame:
     """One row per pair of benchmarks: the model pairs that both order significantly, but oppositely, by protocol."""
-    opposite = {p: opposite_significant_pairs(signs) for p, signs in analysis.significant_side_by_side.items()}
-    names = analysis.tasks
-    rows = [
-        {"benchmark": names[i], "with": names[j], **{p: int(opposite[p][i, j]) for p in PROTOCOLS}}
-        for i, j in zip(*np.triu_indices(len(names), 1), strict=True)
-    ]
-    return pd.DataFrame(rows, columns=["benchmark", "with", *PROTOCOLS])
+    names, (first, second) = np.array(analysis.tasks, dtype=object), np.triu_indices(len(analysis.tasks), 1)
+    frame = pd.DataFrame({"benchmark": names[first], "with": names[second]})
+    for p, signs in analysis.significant_side_by_side.items():
+        opposite = opposite_significant_pairs(signs)[first, second].astype(int)
+        frame[p] = opposite if analysis.matrix.has(p) else [Missing(no_scores(p))] * len(frame)
+    return frame

@@ -125,6 +125,11 @@ class ScoreMatrix:
         """Whether any score of a benchmark (not a corpus) is known under `protocol`."""
         return bool(np.isfinite(self.value[protocol][:, ~self.is_corpus]).any())
 
+    @property
+    def protocols(self) -> list[str]:
+        """The protocols that have scores."""
+        return [protocol for protocol in PROTOCOLS if self.has(protocol)]
+
 
 def read_score_matrix(
     scores: str | Path,

@@ -203,11 +203,13 @@ def alignment_section(summary: AgreementSummary) -> Section | None:
     table = pd.DataFrame([_alignment_row(pair) for pair in summary.alignment])
     broken = sum(pair.violations for pair in summary.alignment)
     return Section(
-        f"{first} and {second}, aligned as far as significance allows",
+        f"Two benchmarks side by side: {first} and {second}",
         finding=" ".join(sentences),
-        explanation="Both rankings are rearranged to agree as far as possible while every significant difference keeps "
-        "its order. The crossings that remain are not noise. A rank band runs from 1 + the number of significantly "
-        "better models to n - the number of significantly worse models.",
+        explanation="Two models are in significant contradiction if each benchmark orders them significantly, and in "
+        "opposite ways. Unless `--align` names two benchmarks, the page shows the two with the most contradictions, "
+        "of one category if categories are known. To align them, both rankings are rearranged to agree as far as "
+        "possible while every significant difference keeps its order. The crossings that remain are not noise. A rank "
+        "band runs from 1 + the number of significantly better models to n - the number of significantly worse models.",
         figures=charts,
         tables=[
             Table(

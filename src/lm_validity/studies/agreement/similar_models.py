@@ -8,7 +8,6 @@ from lm_validity.studies.agreement.analysis import (
     AgreementAnalysis,
     measurement_error,
     no_ceiling,
-    no_scores,
 )
 from lm_validity.studies.agreement.statistics.ceiling import LEAST_MODELS, Ceiling, noise_ceiling
 from lm_validity.studies.agreement.statistics.corrected import (
@@ -27,7 +26,7 @@ from lm_validity.studies.agreement.statistics.resampling import Interval
 from lm_validity.studies.agreement.summary import ByRatio, CorrectedTau, Range, RatioRow, TauSummary, Value, ends
 from lm_validity.summaries import Missing, is_known, known
 from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.words import count, decimal
+from lm_validity.words import count, decimal, no_scores
 
 # model sizes within these ratios, and beyond the last one
 RATIOS = ((1.0, 1.25), (1.0, 2.0), (1.0, 4.0), (4.0, None))
@@ -36,10 +35,10 @@ LEAST_PAIRS = 10  # of models; fewer say nothing about a mean over pairs of benc
 ABOVE_CEILING = "The tau observed is above its noise ceiling, so there is no noise left to correct for."
 
 
-def no_correction(ceiling: Ceiling, scores: np.ndarray) -> str:
+def no_correction(ceiling: Ceiling, scores: np.ndarray, protocol: str) -> str:
     """Why a noise ceiling cannot correct a tau, empty where it can."""
     if np.isnan(ceiling.mean_tau):
-        return no_ceiling(ceiling, scores)
+        return no_ceiling(ceiling, scores, protocol)
     if ceiling.models < LEAST_MODELS:
         return f"The noise ceiling is over {count(ceiling.models, 'model')}, fewer than {LEAST_MODELS}."
     if not ceiling.above_zero:
@@ -50,7 +49,7 @@ def no_correction(ceiling: Ceiling, scores: np.ndarray) -> str:
 def corrected_tau(analysis: AgreementAnalysis, protocol: str) -> CorrectedTau:
     """The agreement without measurement error: over all, by benchmark, by pair."""
     ceiling, names = analysis.ceiling[protocol], analysis.tasks
-    reason = no_correction(ceiling, analysis.scores[protocol])
+    reason = no_correction(ceiling, analysis.scores[protocol], protocol)
     mean = known(float(noise_corrected_tau(ceiling.observed, ceiling.mean_tau)), reason or ABOVE_CEILING)
     pairs = np.ones(len(analysis.significant[protocol].first), dtype=bool)
     found = _among_pairs(analysis, protocol, pairs) if not reason else None
@@ -300,7 +299,7 @@ def _among_pairs(
     present = np.zeros(len(families), dtype=bool)
     present[signs.first[pairs]] = present[signs.second[pairs]] = True
     sizes = np.bincount(families, present)
-    reason = no_correction(ceiling, analysis.scores[protocol])
+    reason = no_correction(ceiling, analysis.scores[protocol], protocol)
     if ceiling.expected is None and not reason:
         reason = TOO_LARGE
     expected = None if reason else ceiling.expected

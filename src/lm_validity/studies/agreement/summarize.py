@@ -9,7 +9,6 @@ from lm_validity.studies.agreement.analysis import (
     TRAINED,
     AgreementAnalysis,
     no_ceiling,
-    no_scores,
     tuned_members,
 )
 from lm_validity.studies.agreement.by_benchmark.figures import benchmark_figures
@@ -58,7 +57,7 @@ from lm_validity.studies.agreement.summary import (
 from lm_validity.studies.agreement.uncertainty import AgreementUncertainty
 from lm_validity.summaries import Missing, known
 from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.words import count
+from lm_validity.words import count, no_scores
 
 NO_TAU = "The two benchmarks have fewer than two models in common, or all of those are tied on one of the two."
 NO_PAIR = "The benchmark has fewer than two models in common with each other one, or they are tied."
@@ -171,9 +170,7 @@ def _tau(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty, protoco
     names, tau, agreement = analysis.tasks, analysis.tau[protocol], analysis.agreement[protocol]
     ceiling, size, compute = analysis.ceiling[protocol], *analysis.matrix.sizes()
     of_pair, of_benchmark = (_no_tau(analysis, protocol, reason) for reason in (NO_TAU, NO_PAIR))
-    without_ceiling = (
-        no_ceiling(ceiling, analysis.scores[protocol]) if analysis.matrix.has(protocol) else no_scores(protocol)
-    )
+    without_ceiling = no_ceiling(ceiling, analysis.scores[protocol], protocol)
     mean = known(agreement.mean, _no_tau(analysis, protocol, f"No pair of benchmarks has a tau. {NO_TAU}"))
     by_benchmark = each(names, agreement.by_benchmark, of_benchmark)
     bounds = uncertainty.by_benchmark.get(protocol)

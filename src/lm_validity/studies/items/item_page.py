@@ -9,7 +9,7 @@ import pandas as pd
 from lm_validity.pages.figures import CATEGORY_COLORS, lines, tooltips
 from lm_validity.pages.page import Figure, Finding, Page, Section, Table, write_report
 from lm_validity.studies.items.item_report import LISTED, Item, ItemsOfBenchmark, ItemsSummary, analyze_items
-from lm_validity.summaries import Missing, is_known, summary_values
+from lm_validity.summaries import Missing, is_known, missing_reasons
 from lm_validity.words import UNDER, count, percent
 
 SHOWN_ABILITIES = np.linspace(-3, 3, 25)
@@ -37,7 +37,8 @@ def items_page(summary: ItemsSummary) -> Page:
         question="How finely do these benchmarks tell models apart, and which items work against them?",
         findings=[Finding(_finding(summary, protocol)) for protocol in _protocols(summary)],
         sections=[_benchmark_section(summary), _negative_section(summary)],
-        notes=summary_values(summary)["notes"],
+        notes=summary.notes,
+        reasons=missing_reasons(summary),
     )
 
 

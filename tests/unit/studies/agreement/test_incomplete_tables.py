@@ -18,6 +18,7 @@ from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.agreement.statistics.ranking import pair_signs
 from lm_validity.studies.agreement.statistics.sparse.pooled import pooled_tau
 from lm_validity.summaries import Missing
+from lm_validity.words import UNDER
 
 NAMES, TASKS = [f"m{i:02}" for i in range(14)], ["a", "b", "c", "d", "e"]
 MODELS = "model,family,parameters_b,tokens_b\n" + "".join(
@@ -93,7 +94,7 @@ def test_a_planned_table_has_pooled_agreement_and_ranks(planned, tables):
     # an audit of one cell shows nothing: every measured cell is checked
     assert found["trust"]["source"] == "left out" and found["trust"]["cells"] == 44
     notes = " ".join(summary["notes"])
-    assert f"{TRAINED}: 26 of 70 cells are not planned" in notes and "are missing (" not in notes
+    assert f"{UNDER[TRAINED].capitalize()}, 26 of 70 cells are not planned" in notes and "are missing (" not in notes
 
 
 def test_predictions_have_a_table_of_their_own_and_are_in_no_other(planned, tables):

@@ -34,6 +34,7 @@ from lm_validity.studies.signal.report import report_signal
 from lm_validity.summaries import Missing, is_known
 from lm_validity.tables.schema import ITEMS, SELECTIONS, write_table
 from lm_validity.tables.sheets import NO_STUDY
+from lm_validity.words import UNDER
 
 
 def test_agreement_by_hand(tmp_path):
@@ -231,7 +232,8 @@ def test_equal_means_over_seeds_are_ties_in_whatever_order_they_were_summed(tmp_
         for seed in range(3)
     ]
     summary = run(tmp_path, pd.concat([score_rows({DIRECT: SMALL[DIRECT]}), *seeds]), report=report)
-    assert any("all models have the same score on c" in note and TRAINED in note for note in summary["notes"])
+    constant = f"{UNDER[TRAINED].capitalize()}, all models have the same score on c"
+    assert any(note.startswith(constant) for note in summary["notes"])
     if report is report_agreement:
         assert summary["kendall_tau"][TRAINED]["by_benchmark"]["c"] is None
 

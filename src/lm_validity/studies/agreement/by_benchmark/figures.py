@@ -18,6 +18,7 @@ from lm_validity.studies.agreement.statistics.significance import Z_95
 from lm_validity.studies.agreement.summary import BenchmarkFigures, DistanceRow, ends
 from lm_validity.summaries import Missing, known
 from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.words import UNDER
 
 # ratios of two models' sizes, and all pairs whatever their sizes
 DISTANCES = ((1.0, 1.25), (1.0, 2.0), (1.0, 4.0), (2.0, None), (4.0, None), (1.0, None))
@@ -40,7 +41,7 @@ def _of_protocol(analysis: AgreementAnalysis, protocol: str) -> dict[str, Benchm
     found: dict[str, BenchmarkFigures | Missing] = {}
     for place, name in enumerate(analysis.tasks):
         if not np.isfinite(scores[:, place]).any():
-            found[name] = Missing(f"The benchmark has no {protocol} score.")
+            found[name] = Missing(f"The benchmark has no score {UNDER[protocol]}.")
             continue
         significant, tested = _squares(signs, place, len(scores))
         rows = []

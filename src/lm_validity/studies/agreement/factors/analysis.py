@@ -48,7 +48,7 @@ from lm_validity.studies.agreement.statistics.resampling import Interval, multip
 from lm_validity.studies.agreement.statistics.simultaneous import cluster_multiplicities
 from lm_validity.studies.agreement.uncertainty import no_intervals
 from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.words import listing
+from lm_validity.words import UNDER, listing
 
 SHOWN_COMPONENTS = 5
 NORMAL_95 = 1.959964
@@ -280,16 +280,17 @@ def _compute_interval(
 
 
 def _component_notes(protocol: str, scores: np.ndarray, components: Components, tasks: list[str]) -> list[str]:
-    notes = []
+    notes, under = [], UNDER[protocol].capitalize()
     left_out = [name for name, used in zip(tasks, components.used, strict=True) if not used]
     if left_out:
         notes.append(
-            f"{protocol}: constant, alone or without enough common models, not in the components: {listing(left_out)}."
+            f"{under}, these benchmarks are constant, alone or without enough common models, and not in the "
+            f"components: {listing(left_out)}."
         )
     missing = int((~np.isfinite(scores[:, components.used])).sum())
     if missing and len(components.explained_variance):
         notes.append(
-            f"{protocol}: {missing} cells are missing; correlations are over the models known on both benchmarks "
+            f"{under}, {missing} cells are missing; correlations are over the models known on both benchmarks "
             f"(smallest eigenvalue share {components.explained_variance[-1]:.3f})."
         )
     return notes

@@ -19,9 +19,9 @@ from lm_validity.studies.agreement.robustness import influence_section
 from lm_validity.studies.agreement.shown import shown_mean, value_in_words
 from lm_validity.studies.agreement.similar_sections import both_intervals
 from lm_validity.studies.agreement.summary import Range
-from lm_validity.summaries import Missing, is_known, number, summary_values
+from lm_validity.summaries import Missing, is_known, missing_reasons, number
 from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.words import PROTOCOLS_EXPLAINED, UNDER, count, percent
+from lm_validity.words import UNDER, count, explain_protocols, percent
 
 DIRECT, TRAINED = PROTOCOLS
 
@@ -48,10 +48,11 @@ def factors_page(summary: FactorsSummary) -> Page:
         title="Factors and potential",
         question="How many factors does the score matrix have, what is the first, and which model has most potential? "
         "A factor (here a principal component) is a weighted sum of the benchmarks. The first is the one along which "
-        f"models differ most. {PROTOCOLS_EXPLAINED}",
+        f"models differ most. {explain_protocols(summary.matrix.protocols)}",
         findings=_findings(summary),
         sections=[section for section in sections if section is not None],
-        notes=summary_values(summary)["notes"],
+        notes=summary.notes,
+        reasons=missing_reasons(summary),
     )
 
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from lm_validity.studies.agreement.analysis import MINIMUM_FAMILY, no_ceiling, no_scores
+from lm_validity.studies.agreement.analysis import MINIMUM_FAMILY, no_ceiling
 from lm_validity.studies.agreement.factors.analysis import (
     MINIMUM_RESAMPLED_FAMILY,
     SHOWN_COMPONENTS,
@@ -35,7 +35,7 @@ from lm_validity.studies.agreement.summarize import SMALL_FAMILY, influence_row
 from lm_validity.studies.agreement.summary import Range, Value, each, ends
 from lm_validity.summaries import Missing, known
 from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.words import count, listing
+from lm_validity.words import UNDER, count, listing, no_scores
 
 SECOND_FACTOR_LEVEL = 0.05
 FEW_IN_COMMON = (
@@ -82,7 +82,7 @@ def summarize_factors_report(
         explained_variance_interval_clustered={p: _clustered(analysis, p, shares[p]) for p in PROTOCOLS},
         explained_variance_without_size={p: _without_size(analysis, p) for p in PROTOCOLS},
         first_component_ceiling={
-            p: known(ceiling.first_component, no_ceiling(ceiling, analysis.scores[p]))
+            p: known(ceiling.first_component, no_ceiling(ceiling, analysis.scores[p], p))
             for p, ceiling in analysis.ceiling.items()
         },
         parallel_analysis={p: _parallel(analysis, p) for p in PROTOCOLS},
@@ -312,8 +312,8 @@ def _notes(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty) -> list[s
         part = np.isfinite(ranks.rank) & np.isfinite(ranks.interval().low) & (defined < 1)
         if part.any():
             notes.append(
-                f"{protocol}: intervals of ranks over benchmarks leave out resamples without one of a model's "
-                "benchmarks, or without two on which models differ, which give it no rank: "
+                f"{UNDER[protocol].capitalize()}, intervals of ranks over benchmarks leave out resamples without one "
+                "of a model's benchmarks, or without two on which models differ, which give it no rank: "
                 f"{listing(labels[part])}."
             )
     return notes

@@ -1,0 +1,86 @@
+"""A table's frame as a page shows it: missing values with their reasons, without what no protocol has."""
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pandas as pd
+
+from lm_validity.pages.documents import ColumnDocument, TableDocument, Value
+from lm_validity.summaries import Missing
+from lm_validity.words import UNDER, no_scores
+
+if TYPE_CHECKING:
+    from lm_validity.pages.page import Table
+
+_UNSCORED = set(map(no_scores, UNDER))
+
+
+def table_document(table: "Table") -> TableDocument:
+    """The table as JSON: what a page shows of its frame."""
+    filled = _filled(table.frame)
+    frame = without_missing(filled)
+    columns: list[ColumnDocument] = [
+        {
+            "name": str(name),
+            "label": table.labels.get(str(name), str(name).replace("_", " ")),
+            "numeric": _is_numeric(values),
+            "format": table.formats.get(str(name)),
+        }
+        for name, values in frame.items()
+    ]
+    document: TableDocument = {
+        "name": table.name,
+        "title": table.title,
+        "caption": table.caption,
+        "folded": table.folded,
+        "columns": columns,
+        "rows": [[plain_value(value) for value in row] for row in frame.itertuples(index=False, name=None)],
+    }
+    reasons = {
+        f"{row},{column}": value.reason
+        for row, values in enumerate(filled.itertuples(index=False, name=None))
+        for column, value in enumerate(values)
+        if isinstance(value, Missing)
+    }
+    if reasons:
+        document["reasons"] = reasons
+    if table.links:
+        document["links"] = list(table.links)
+    return document
+
+
+def _filled(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame without the rows and columns of a protocol under which nothing is known."""
+    columns = list(frame.columns)
+    if "protocol" in columns[:-1]:
+        known = without_missing(frame).iloc[:, columns.index("protocol") + 1 :].notna().any(axis=1)
+        if known.any():
+            frame = frame[known.groupby(frame["protocol"]).transform("any")]
+    return frame.drop(
+        columns=[name for name, values in frame.items() if len(frame) and all(map(_says_nothing, values))]
+    )
+
+
+def _says_nothing(value: object) -> bool:
+    return value.reason in _UNSCORED if isinstance(value, Missing) else plain_value(value) is None
+
+
+def without_missing(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with `Missing` values as nulls; a column of numbers is one of numbers again."""
+    concerned = [str(name) for name, values in frame.items() if any(isinstance(value, Missing) for value in values)]
+    known = {name: [None if isinstance(value, Missing) else value for value in frame[name]] for name in concerned}
+    return frame.assign(**{name: pd.Series(values, index=frame.index) for name, values in known.items()})
+
+
+def _is_numeric(values: pd.Series) -> bool:
+    return pd.api.types.is_numeric_dtype(values) and not pd.api.types.is_bool_dtype(values)
+
+
+def plain_value(value: object) -> Value:
+    """What sorting and the CSV download use; null where missing."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or value is pd.NA or (isinstance(value, float) and not math.isfinite(value)):
+        return None
+    return value if isinstance(value, bool | int | float) else str(value)

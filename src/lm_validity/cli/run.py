@@ -1,6 +1,8 @@
 """Subcommands about a whole run: tables, checks, repairs, the site. They read manifests, never 30,000 arguments."""
 
+import shutil
 import sys
+import textwrap
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -92,7 +94,7 @@ def partial_reports(
 
     run = load_run(configfile)
     missing, page = write_partial_reports(run, with_items=not without_items)
-    print(f"{count(missing, 'cell')} missing")
+    print(f"The tables lack {count(missing, 'cell')}. The fine-tunes that these need are not counted.")
     print(f"partial report: {page}" if page else "no report is possible yet: not enough cells")
 
 
@@ -166,7 +168,7 @@ def forget(
 
 
 def findings(configfile: Configfile = DEFAULT) -> None:
-    """Print where the run's report is, and its findings, one per line."""
+    """Print where the run's report is, and its findings: one per line, or wrapped in a terminal."""
     from lm_validity.files import read_json
 
     run = load_run(configfile)
@@ -175,9 +177,10 @@ def findings(configfile: Configfile = DEFAULT) -> None:
         hint = "run the workflow to its end; `lm-validity status` says how far it is, with the same --configfile."
         raise InputError(f"{page}: it does not exist yet.", hint)
     print(f"Report: {page}")
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else sys.maxsize
     for folder in _report_folders(run):
         for finding in read_json(folder / "page.json")["findings"]:
-            print(f"- {finding['sentence']}")
+            print(textwrap.fill(finding["sentence"], width, initial_indent="- ", subsequent_indent="  "))
 
 
 def _report_folders(run: Run) -> list[Path]:

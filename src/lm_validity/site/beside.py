@@ -63,17 +63,16 @@ def beside_page(beside: Beside, scores: Path, models: pd.DataFrame, benchmarks: 
         tooltip=figures.tooltips(model="Model", benchmark="Benchmark", score="Score|.4f"),
     )
     models_with = places["model"].nunique()
+    against = Finding(
+        f"{count(models_with, 'model')} of yours and {len(matrix.models) - models_with} others on "
+        f"{count(len(matrix.benchmarks), 'benchmark')}.",
+        basis=f"Others: {beside.path.name}. Benchmarks with the same name count as the same. Scores under another "
+        "prompt or with another number of solved examples can differ.",
+    )
     return Page(
         "beside",
         "Your models beside the others",
-        findings=[
-            Finding(
-                f"{count(models_with, 'model')} of yours and {len(matrix.models) - models_with} others on "
-                f"{count(len(matrix.benchmarks), 'benchmark')}.",
-                basis=f"Others: {beside.path.name}. Benchmarks with the same name count as the same. Scores under "
-                "another prompt or with another number of solved examples can differ.",
-            )
-        ],
+        findings=[*_place_findings(places), against],
         sections=[
             Section(
                 "Scores by benchmark",
@@ -91,6 +90,20 @@ def beside_page(beside: Beside, scores: Path, models: pd.DataFrame, benchmarks: 
             )
         ],
     )
+
+
+def _place_findings(places: pd.DataFrame) -> list[Finding]:
+    """A sentence for each own model: where it stands highest and where lowest."""
+    findings = []
+    for model, own in places.groupby("model", sort=False):
+        highest, lowest = (own.loc[found(own["place"] / own["of"])] for found in (pd.Series.idxmin, pd.Series.idxmax))
+        ends = [f"{one['place']} of {one['of']} models on {one['benchmark']}" for one in (highest, lowest)]
+        others = f" at best and {ends[1]} at worst" if len(own) > 1 else ""
+        basis = (
+            f"Places on {count(len(own), 'benchmark')}, as scored: noise is not taken into account." if others else ""
+        )
+        findings.append(Finding(f"{model} has place {ends[0]}{others}.", basis))
+    return findings
 
 
 def places_table(matrix: ScoreMatrix, own: tuple[str, ...], protocol: str) -> pd.DataFrame:

@@ -158,6 +158,12 @@ def guess_lines(models: pd.DataFrame, benchmarks: pd.DataFrame) -> list[str]:
         ]
         lines.append(f"  {listing(rows['benchmark'], 4)}: {', '.join(words)}")
     lines = [f"Guessed for {len(guessed)} benchmarks (benchmarks.tsv):", *lines] if lines else []
+    undirected = benchmarks.loc[benchmarks["higher_is_better"].isna(), "benchmark"]
+    if len(undirected):
+        lines.append(
+            f"Direction unknown, so a higher score is taken as better: {listing(undirected, 4)} (column "
+            "`higher_is_better` of benchmarks.tsv)."
+        )
     own = models[models["guessed"].notna()]
     if len(own):
         lines.append(f"Guessed for {len(own)} models (models.tsv):")

@@ -135,4 +135,7 @@ def test_categories_that_tell_nothing_apart_are_left_out():
 def test_the_guesses_are_printed():
     rows = crossed(2, {"arc_easy": 2, "boolq": 2})
     lines = "\n".join(guess_lines(guess_models(rows, {}), guess_benchmarks(rows)))
-    assert "arc_easy" in lines and "chance 0.5" in lines and "family m: 2" in lines
+    assert "arc_easy" in lines and "chance 0.5" in lines and "family m: 2" in lines and "my_task" not in lines
+    own = guess_benchmarks(scores([("m0", "my_task", "points", 0.5), ("m0", "boolq", "acc,none", 0.5)]))
+    (line,) = [line for line in guess_lines(guess_models(rows, {}), own) if line.startswith("Direction unknown")]
+    assert "my_task" in line and "boolq" not in line

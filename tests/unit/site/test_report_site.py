@@ -52,6 +52,7 @@ def reports(output) -> set[str]:
 
 def test_direct_scores_give_agreement_without_an_empty_figure(tmp_path):
     put_results(tmp_path / "in")
+    put_results(tmp_path / "in" / "one", models=1, tasks=("aa_rare",))
     lines = write([tmp_path / "in"], tmp_path / "out")
     assert reports(tmp_path / "out") == {"cards", "agreement", "factors", "data"}
     assert {"index.html", "models.tsv", "benchmarks.tsv", "scores.parquet"} <= {
@@ -61,6 +62,12 @@ def test_direct_scores_give_agreement_without_an_empty_figure(tmp_path):
     assert "tau_by_pair_direct" in figures and not any(name.endswith("train_before_test") for name in figures)
     assert any(line.startswith("No signal report") for line in lines)
     assert json.loads((tmp_path / "out/agreement/summary.json").read_text())["models"] == 4
+    compared = pd.read_csv(tmp_path / "out/cards/tables/benchmarks.csv")["benchmark"].tolist()
+    assert compared == [*TASKS, "aa_rare"]  # what is not compared comes last
+    page = (tmp_path / "out/agreement/page.json").read_text()
+    assert (
+        "Train before test" not in page and "under train before test" in page
+    )  # but for the reason of what is missing
 
 
 def test_checkpoints_give_signal(tmp_path):
@@ -131,6 +138,8 @@ def test_published_models_beside_a_readers_own(tmp_path):
     for row in places.itertuples():
         assert row.place == 1 + (scores[row.benchmark] > 0.47).sum() and row.of == 5
         assert row.next_better_score == scores[row.benchmark][scores[row.benchmark] > 0.47].min()
+    finding = json.loads((tmp_path / "out" / "beside" / "page.json").read_text())["findings"][0]["sentence"]
+    assert f"place {places['place'].min()} of 5" in finding and f"{places['place'].max()} of 5" in finding
 
 
 def test_tables_and_files_are_joined_the_first_counts(tmp_path):

@@ -30,6 +30,7 @@ _COLUMNS = {
     "prompt_range": ("prompt_range", "range over prompts", ".3f"),
     "negative_items": (f"negative_items.{PROTOCOLS[0]}", "suspicious items", ".0f"),
 }
+_DESCRIBED = ("items", "models", "chance", "highest")  # columns that are known of any benchmark with scores
 EXPLANATION = (
     "Each row is a benchmark. Its name leads to its card, which has the intervals, the basis of each figure, and what "
     "the words mean. A dash marks a figure that was not measured. Point at it for the reason. The verdict says only "
@@ -41,6 +42,7 @@ EXPLANATION = (
 
 def overview_page(cards: Sequence[Card], folders: Mapping[str, str]) -> Page:
     """The table of all benchmarks; `folders`: of each card, by benchmark."""
+    cards = sorted(cards, key=_is_left_out)
     rows = [_row(card) for card in cards]
     names = [name for name in _COLUMNS if any(not isinstance(row[name], Missing) for row in rows)]
     frame = pd.DataFrame(rows)[["benchmark", "verdict", *names, "not_measured"]]
@@ -55,6 +57,12 @@ def overview_page(cards: Sequence[Card], folders: Mapping[str, str]) -> Page:
     )
     section = Section("All benchmarks", explanation=EXPLANATION, tables=[table])
     return Page("cards", "Benchmark by benchmark", [], [section], before_findings=True)
+
+
+def _is_left_out(card: Card) -> bool:
+    """Whether no study compared the benchmark, as where few models have scores on it: such rows come last."""
+    compared = [card.value(key) for name, (key, _, _) in _COLUMNS.items() if name not in _DESCRIBED]
+    return not any(value is not None and value.is_measured for value in compared)
 
 
 def _row(card: Card) -> dict[str, object]:

@@ -46,12 +46,11 @@ class ImportLog:
 
     def lines(self, scores: pd.DataFrame) -> list[str]:
         """The summary of an import as lines for a terminal."""
-        points = scores.drop_duplicates(["model", "checkpoint"])
+        models, points = scores["model"].nunique(), len(scores.drop_duplicates(["model", "checkpoint"]))
+        checkpoints = "" if points == models else f"{points} checkpoints of them, "
         found = [
             f"{count(len(scores), 'score')} from {count(self.files, 'file')}: "
-            f"{count(scores['model'].nunique(), 'model')}, "
-            f"{count(len(points), 'model and checkpoint', 'models and checkpoints')}, "
-            f"{count(scores['benchmark'].nunique(), 'benchmark')}."
+            f"{count(models, 'model')}, {checkpoints}{count(scores['benchmark'].nunique(), 'benchmark')}."
         ]
         found.append(f"Solved examples before each question (few-shot): {_fewshot(scores)}.")
         if self.items:

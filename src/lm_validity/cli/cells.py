@@ -44,6 +44,7 @@ def prefetch_model(model: ModelId, configfile: Configfile = DEFAULT) -> None:
 
         record = model_record(run, row)
     else:
+        _try_hub(needed=not row.is_local)
         from lm_validity.cells.models.prefetch import prefetch_model as prefetch
 
         record = prefetch(row, chat="chat" in run.configuration.evaluation.instruction_tuned_prompts)
@@ -60,6 +61,7 @@ def prefetch_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT)
 
         record = benchmark_record(run, row)
     else:
+        _try_hub(needed=not (row.include_path or row.corpus))
         from lm_validity.cells.tasks.prefetch import prefetch_benchmark as prefetch
 
         record = prefetch(row)
@@ -94,6 +96,23 @@ def split_benchmark(benchmark: BenchmarkId, configfile: Configfile = DEFAULT) ->
     run = _load(configfile)
     _row(run.benchmarks, benchmark, "benchmark", run.configuration.benchmarks)
     write_splits(Workspace(run), benchmark)
+
+
+def _try_hub(*, needed: bool) -> None:
+    """Ask once whether the hub can be reached. Where it cannot, its libraries look into their caches only: they would
+    try again for 20 seconds for each data set. To be called before they are imported."""
+    if not needed or "HF_HUB_OFFLINE" in os.environ:
+        return
+    from urllib.error import HTTPError
+    from urllib.request import urlopen
+
+    try:
+        urlopen(os.environ.get("HF_ENDPOINT", "https://huggingface.co"), timeout=10).close()
+    except HTTPError:
+        pass  # it answers
+    except OSError as error:
+        print(f"The hub cannot be reached ({error}). Only local copies are used.", file=sys.stderr)
+        os.environ["HF_HUB_OFFLINE"] = "1"
 
 
 def _job_commands() -> list[Callable[..., None]]:

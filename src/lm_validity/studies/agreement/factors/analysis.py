@@ -42,7 +42,12 @@ from lm_validity.studies.agreement.statistics.parallel_analysis import (
     parallel_analysis,
     without_group_means,
 )
-from lm_validity.studies.agreement.statistics.potential import RankDraws, ranks_over_benchmarks, ranks_over_noise
+from lm_validity.studies.agreement.statistics.potential import (
+    LEAST_UNITS,
+    RankDraws,
+    ranks_over_benchmarks,
+    ranks_over_noise,
+)
 from lm_validity.studies.agreement.statistics.ranking import pair_signs, resampled_kendall_tau
 from lm_validity.studies.agreement.statistics.resampling import Interval, multiplicities, percentile_interval
 from lm_validity.studies.agreement.statistics.simultaneous import cluster_multiplicities
@@ -52,7 +57,6 @@ from lm_validity.words import UNDER, listing
 
 SHOWN_COMPONENTS = 5
 NORMAL_95 = 1.959964
-MINIMUM_CATEGORIES = 3  # of benchmarks, to resample them
 MINIMUM_RESAMPLED_FAMILY = 10  # models of a family: fewer give no usable interval of a share of variance
 
 
@@ -200,7 +204,7 @@ def _category_ranks(analysis: FactorsAnalysis, resamples: int, known: list[str])
     matrix = analysis.matrix
     names = matrix.benchmark_facts["category"][~matrix.is_corpus]
     clusters = cluster_numbers(np.array([name if isinstance(name, str) else None for name in names], dtype=object))
-    if clusters.max() + 1 < MINIMUM_CATEGORIES or clusters.max() + 1 == len(clusters):
+    if clusters.max() + 1 < LEAST_UNITS or clusters.max() + 1 == len(clusters):
         return {}
     weights = cluster_multiplicities(clusters, resamples, np.random.default_rng(4))
     return {p: ranks_over_benchmarks(analysis.scores[p], weights, int(clusters.max()) + 1) for p in known}

@@ -153,18 +153,18 @@ def _pick_finding(summary: FactorsSummary) -> Finding | None:
     labels = dict(zip(summary.matrix.models, summary.matrix.labels, strict=True))
     best = min(ranks, key=lambda name: number(ranks[name].rank))
     potential = ranks[best]
-    if not is_known(potential.share_in_top["1"]):
-        return None
     by_category = is_known(potential.interval_population_of_categories)
     bounds = potential.interval_population_of_benchmarks
     bounds = potential.interval_population_of_categories if by_category else bounds
     interval = "" if isinstance(bounds, Missing) else f", 95% interval {bounds.low:.0f} to {bounds.high:.0f}"
     resampled = "categories of benchmarks" if by_category else "benchmarks"
     together = potential.simultaneous_these_benchmarks
-    basis = (
-        f"Interval over {resampled}. The model is first in {percent(number(potential.share_in_top['1']))} of "
-        "resamples. That is not the probability that it truly is first."
-    )
+    basis = f"Interval over {resampled}." if interval else "These benchmarks give no interval for others like them."
+    if is_known(potential.share_in_top["1"]):
+        basis += (
+            f" The model is first in {percent(number(potential.share_in_top['1']))} of resamples. That is not the "
+            "probability that it truly is first."
+        )
     if not isinstance(together, Missing):
         basis += (
             f" Ranks that hold for all models at once, these benchmarks: {together.low:.0f} to {together.high:.0f}."

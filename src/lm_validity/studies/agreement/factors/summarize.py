@@ -28,7 +28,7 @@ from lm_validity.studies.agreement.similar_models import LOST_CLUSTER, no_cluste
 from lm_validity.studies.agreement.statistics.corrected import cluster_numbers
 from lm_validity.studies.agreement.statistics.factors import Components, ComputeRelation
 from lm_validity.studies.agreement.statistics.many_components import share_intervals
-from lm_validity.studies.agreement.statistics.potential import best_by_budget
+from lm_validity.studies.agreement.statistics.potential import LEAST_UNITS, best_by_budget
 from lm_validity.studies.agreement.statistics.resampling import Interval, hull
 from lm_validity.studies.agreement.statistics.simultaneous import share_in_top, simultaneous_ranks
 from lm_validity.studies.agreement.summarize import SMALL_FAMILY, influence_row
@@ -46,12 +46,14 @@ FEW_IN_COMMON = (
 NO_COMPONENTS = "Fewer than two benchmarks can take part, so there are no components."
 NO_SHARE_INTERVAL = "Without one of the models there is no such component, or its share is 1."
 NO_RANK_INTERVAL = (
-    "The model has one benchmark, or most resamples of the benchmarks are without one of the model's, or without two "
-    "on which models differ, and give it no rank."
+    f"There are fewer than {LEAST_UNITS} benchmarks, or the model has one of them, or most resamples of the benchmarks "
+    "are without one of the model's, or without two on which models differ, and give it no rank."
 )
 NO_ERRORS = "A standard error of the model is missing."
-NO_CATEGORIES = "The benchmarks sheet names fewer than 3 categories, or no two benchmarks of one."
-NO_SIMULTANEOUS = "In some resamples of the benchmarks the model has no score."
+NO_CATEGORIES = f"The benchmarks sheet names fewer than {LEAST_UNITS} categories, or no two benchmarks of one."
+NO_SIMULTANEOUS = (
+    f"There are fewer than {LEAST_UNITS} benchmarks, or in some resamples of the benchmarks the model has no score."
+)
 SECOND_FACTOR = "These ranks take one factor for granted, and residuals show a second one (second_factor_p)."
 NO_CHECK = "There are too few scores to hold any out."
 

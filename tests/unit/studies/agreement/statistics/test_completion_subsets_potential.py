@@ -14,6 +14,7 @@ from lm_validity.studies.agreement.statistics.potential import (
     ranks_over_noise,
 )
 from lm_validity.studies.agreement.statistics.resampling import expanded_level, multiplicities
+from lm_validity.studies.agreement.statistics.simultaneous import share_in_top, simultaneous_ranks
 from lm_validity.studies.agreement.statistics.subsets import (
     agreement_with_others,
     greedy_subsets,
@@ -144,15 +145,26 @@ def test_rank_intervals_of_few_units_hold_more_of_the_draws():
     rng = np.random.default_rng(4)
     scores = rng.normal(size=(15, 1)) + 0.8 * rng.normal(size=(15, 6))
     weights = multiplicities(6, 400, rng)
-    benchmarks, categories = ranks_over_benchmarks(scores, weights), ranks_over_benchmarks(scores, weights, units=3)
-    assert (benchmarks.units, categories.units) == (6, 3)
+    benchmarks, categories = ranks_over_benchmarks(scores, weights), ranks_over_benchmarks(scores, weights, units=4)
+    assert (benchmarks.units, categories.units) == (6, 4)
     shares = []
-    for ranks, level in ((benchmarks, expanded_level(6)), (categories, expanded_level(3))):
+    for ranks, level in ((benchmarks, expanded_level(6)), (categories, expanded_level(4))):
         low, high = ranks.interval()
         inside = ((ranks.draws >= low) & (ranks.draws <= high)).mean(axis=0)
         assert (inside >= level - 1e-9).all()
         shares.append(inside.mean())
-    assert 0.95 < shares[0] < shares[1] == 1.0  # 400 draws of 3 categories: all of them
+    assert 0.95 < shares[0] < shares[1] == 1.0  # 400 draws of 4 categories: all of them
+
+
+def test_three_benchmarks_give_ranks_and_no_interval_for_others():
+    rng = np.random.default_rng(4)
+    scores = rng.normal(size=(15, 3))
+    ranks = ranks_over_benchmarks(scores, multiplicities(3, 50, rng))
+    assert sorted(ranks.rank) == list(range(1, 16)) and np.isnan(ranks.interval().low).all()
+    (first, *_), shares = best_by_budget(ranks, np.ones(15)), share_in_top(ranks.draws, 1)
+    assert first.model == ranks.rank.argmin() and np.isnan(first.probability_best) and np.isnan(shares).all()
+    population = simultaneous_ranks(ranks.score, ranks.score_draws, ranks.units)
+    assert np.isnan(population.low).all()
 
 
 def test_noise_rank_intervals_cover_the_true_rank():

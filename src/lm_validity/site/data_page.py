@@ -26,10 +26,7 @@ def data_page(
             Section(
                 "What the reports were told",
                 explanation=explanation,
-                tables=[
-                    Table("benchmarks", "Benchmarks", _known(shown_benchmarks), folded=True),
-                    Table("models", "Models", _known(shown_models), folded=True),
-                ],
+                tables=[_table("benchmarks", shown_benchmarks), _table("models", shown_models)],
             ),
             Section("What came in", notes=[line.strip() for line in lines]),
             Section("Reports that were not written", notes=[f"{name}: {reason}" for name, reason in absent.items()]),
@@ -37,7 +34,7 @@ def data_page(
     )
 
 
-def _known(sheet: pd.DataFrame) -> pd.DataFrame:
-    """The columns in which anything is known; numbers as numbers."""
+def _table(name: str, sheet: pd.DataFrame) -> Table:
+    """The columns in which anything is known, under their names in the sheet; numbers as numbers."""
     known = sheet.dropna(axis=1, how="all").convert_dtypes()
-    return known
+    return Table(name, name.capitalize(), known, labels={str(column): str(column) for column in known}, folded=True)

@@ -54,7 +54,7 @@ NO_CATEGORIES = f"The benchmarks sheet names fewer than {LEAST_UNITS} categories
 NO_SIMULTANEOUS = (
     f"There are fewer than {LEAST_UNITS} benchmarks, or in some resamples of the benchmarks the model has no score."
 )
-SECOND_FACTOR = "These ranks take one factor for granted, and residuals show a second one (second_factor_p)."
+SECOND_FACTOR = "These ranks take one factor for granted, and residuals show a second one."
 NO_CHECK = "There are too few scores to hold any out."
 
 

@@ -45,6 +45,7 @@ def test_signal_to_noise_by_hand():
 def test_detrending_takes_progress_out_of_the_noise():
     climbing = [np.linspace(0.1, 0.2, 9), np.linspace(0.3, 0.5, 9)]
     assert signal_to_noise(climbing).noise == pytest.approx(0.0, abs=1e-12)
+    assert np.isnan(signal_to_noise(climbing).ratio)  # what rounding leaves is no noise
     assert signal_to_noise(climbing, detrend=False).noise > 0
     # residuals of (0, 1, 0, -1, 0) from its line, by least squares: two parameters, three degrees of freedom
     wobble = np.array([0.0, 1.0, 0.0, -1.0, 0.0])

@@ -16,6 +16,7 @@ FINETASKS_MONOTONICITY = 0.5
 FINETASKS_SIGNAL_TO_NOISE = 20.0
 FINETASKS_NON_RANDOMNESS = 3.0
 LAST_CHECKPOINTS = 5  # both sources average over the final five
+ROUNDING = 1e-12  # residuals of a line through equal scores, relative to these, are below it
 
 
 @dataclass(frozen=True)
@@ -101,7 +102,7 @@ def signal_to_noise(curves: list[np.ndarray], last: int = LAST_CHECKPOINTS, *, d
         scatter = tails.std(axis=1)
     signal = float(np.ptp(tails.mean(axis=1)) / level)
     noise = float(scatter.mean() / level)
-    return SignalToNoise(signal, noise, signal / noise if noise > 0 else float("nan"))
+    return SignalToNoise(signal, noise, signal / noise if noise > ROUNDING else float("nan"))
 
 
 def signal_to_noise_interval(

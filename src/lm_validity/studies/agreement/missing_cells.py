@@ -6,21 +6,14 @@ import pandas as pd
 from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Finding, Section, Table
 from lm_validity.studies.agreement.analysis import DIRECT, TRAINED, AgreementAnalysis
-from lm_validity.studies.agreement.incomplete.summary import PooledRow
+from lm_validity.studies.agreement.incomplete.summary import MaskedTau, MissingCells, PooledRow, Shifted, Tipping
 from lm_validity.studies.agreement.pooled_comparison import FEW_MODELS
 from lm_validity.studies.agreement.shown import assumed, plotted, value_in_words
 from lm_validity.studies.agreement.similar_sections import both_intervals
 from lm_validity.studies.agreement.statistics.agreement import mean_over_pairs
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs
 from lm_validity.studies.agreement.statistics.sensitivity import SHIFTS, shifted_means, tipping_points
-from lm_validity.studies.agreement.summary import (
-    AgreementSummary,
-    MaskedTau,
-    MissingCells,
-    Shifted,
-    TauSummary,
-    Tipping,
-)
+from lm_validity.studies.agreement.summary import AgreementSummary, TauSummary
 from lm_validity.summaries import Missing, is_known, known, number
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import UNDER, count, decimal

@@ -23,7 +23,8 @@ from lm_validity.studies.agreement.robustness import (
 )
 from lm_validity.studies.agreement.sections import (
     alignment_section,
-    category_grid,
+    by_protocol,
+    category_section,
     family_section,
     perplexity_section,
     significance_section,
@@ -60,7 +61,7 @@ def agreement_page(summary: AgreementSummary) -> Page:
         size_section(summary),
         _benchmark_section(summary),
         _pair_section(summary),
-        _category_section(summary),
+        category_section(summary),
         family_section(summary),
         variance_section(summary),
         perplexity_section(summary),
@@ -298,10 +299,6 @@ def _order_by_direct(summary: AgreementSummary) -> list[str]:
     return sorted(summary.tasks, key=lambda name: -number(values[name]) if is_known(values[name]) else np.inf)
 
 
-def _by_protocol(name: str, values: dict[str, np.ndarray]) -> dict[tuple[str, str], np.ndarray]:
-    return {(f"{name}_{p}", label): values[p] for p, label in figures.PROTOCOL_LABELS.items()}
-
-
 def _pair_section(summary: AgreementSummary) -> Section:
     names, improvement = summary.tasks, summary.improvement
     upper = np.triu_indices(len(names), 1)
@@ -337,7 +334,7 @@ def _pair_section(summary: AgreementSummary) -> Section:
     return Section(
         "Pairs of benchmarks",
         finding=finding,
-        figures=tau_heatmaps(_by_protocol("tau_by_pair", grids), names, names, without_diagonal=True, row_height=16),
+        figures=tau_heatmaps(by_protocol("tau_by_pair", grids), names, names, without_diagonal=True, row_height=16),
         tables=[
             Table(
                 "tau_by_pair",
@@ -353,49 +350,3 @@ def _pair_section(summary: AgreementSummary) -> Section:
 
 def _labels() -> Iterable[tuple[str, str]]:
     return figures.PROTOCOL_LABELS.items()
-
-
-def _category_section(summary: AgreementSummary) -> Section:
-    names = list(summary.kendall_tau[DIRECT].by_category)
-    if not names:
-        return Section("Categories", notes=["The benchmarks sheet names no categories."])
-    rows = []
-    for (i, a), (j, b) in product(enumerate(names), repeat=2):
-        if i > j:
-            continue
-        row: dict[str, object] = {"category": a, "with": b}
-        for p, label in _labels():
-            row[label] = summary.kendall_tau[p].by_category[a][b]
-            interval = summary.kendall_tau[p].by_category_interval
-            if not isinstance(interval, Missing):
-                row |= {f"{label} low": interval.low[i, j], f"{label} high": interval.high[i, j]}
-        rows.append(row)
-    table = pd.DataFrame(rows)
-    grids = {p: category_grid(tau.by_category) for p, tau in summary.kendall_tau.items()}
-    return Section(
-        "Within and between categories",
-        finding=_category_sentence(summary),
-        explanation="The diagonal shows pairs within a category. A category with one benchmark has no such pair.",
-        figures=tau_heatmaps(_by_protocol("tau_by_category", grids), names, names, number_format=".2f", row_height=34),
-        tables=[
-            Table(
-                "tau_by_category",
-                "Categories, with intervals over models",
-                table,
-                formats={name: ".3f" for name in table.columns[2:]},
-                folded=True,
-            )
-        ],
-    )
-
-
-def _category_sentence(summary: AgreementSummary) -> str:
-    """Whether benchmarks of the same category agree better than others."""
-    shown = summary.improvement
-    parts = [
-        f"{value_in_words(shown.within[p])} within and {value_in_words(shown.between[p])} between categories {UNDER[p]}"
-        for p in PROTOCOLS
-        if is_known(shown.within[p]) or is_known(shown.between[p])
-    ]
-    partly = len(parts) > 1 and not shown.whole
-    return f"Mean tau: {', '.join(parts)}{over_both(partly=partly)}." if parts else ""

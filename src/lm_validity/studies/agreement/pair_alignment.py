@@ -92,3 +92,22 @@ def contradictions(analysis: AgreementAnalysis) -> pd.DataFrame:
         opposite = opposite_significant_pairs(signs)[first, second].astype(int)
         frame[p] = opposite if analysis.matrix.has(p) else [Missing(no_scores(p))] * len(frame)
     return frame
+
+
+def method_notes(analysis: AgreementAnalysis) -> list[str]:
+    """Which rankings are not aligned, which tau is used, and how significance differs from a published one."""
+    notes = []
+    if len(analysis.matrix.models) > MOST_MODELS:
+        notes.append(f"Rankings of more than {MOST_MODELS} models are not aligned.")
+    if analysis.variant != "b":
+        notes.append(
+            f"Kendall's tau-{analysis.variant} instead of tau-b; intervals, families, perplexity and the noise ceiling "
+            f"use tau-b, the test tau-{analysis.variant}."
+        )
+    if any(source.endswith("lm-harmony") for source in analysis.matrix.sources):
+        notes.append(
+            "Significance: two models are tied where they differ by at most 1.96 standard errors of their difference, "
+            "and tau-b is taken over pairs of models. The paper prints 0.58 and 0.77 for its own, unpublished "
+            "definition, which does not follow from its published scores; the figures here are this definition's."
+        )
+    return notes

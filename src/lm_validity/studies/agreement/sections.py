@@ -1,5 +1,6 @@
-"""Sections of the agreement report around the main figures: perplexity, significance, alignment, families."""
+"""Sections around the main figures: perplexity, significance, alignment, families, categories."""
 
+from itertools import product
 from typing import Any
 
 import altair as alt
@@ -53,6 +54,11 @@ def tau_heatmaps(
         )
         for (name, title), tau in values.items()
     ]
+
+
+def by_protocol(name: str, values: dict[str, np.ndarray]) -> dict[tuple[str, str], np.ndarray]:
+    """The grids of `tau_heatmaps` from values by protocol, under (file name, title)."""
+    return {(f"{name}_{p}", label): values[p] for p, label in figures.PROTOCOL_LABELS.items()}
 
 
 def category_grid(by_category: dict[str, dict[str, Value]]) -> np.ndarray:
@@ -318,3 +324,50 @@ def family_section(summary: AgreementSummary) -> Section | None:
         figures=[Figure("tau_by_family", "Mean tau within each family", chart, wide=True)],
         tables=[Table("tau_by_family", "Mean tau within each family", frame, formats=formats, folded=True)],
     )
+
+
+def category_section(summary: AgreementSummary) -> Section:
+    """Agreement within and between categories of benchmarks."""
+    names = list(summary.kendall_tau[DIRECT].by_category)
+    if not names:
+        return Section("Categories", notes=["The benchmarks sheet names no categories."])
+    rows = []
+    for (i, a), (j, b) in product(enumerate(names), repeat=2):
+        if i > j:
+            continue
+        row: dict[str, object] = {"category": a, "with": b}
+        for p, label in figures.PROTOCOL_LABELS.items():
+            row[label] = summary.kendall_tau[p].by_category[a][b]
+            interval = summary.kendall_tau[p].by_category_interval
+            if not isinstance(interval, Missing):
+                row |= {f"{label} low": interval.low[i, j], f"{label} high": interval.high[i, j]}
+        rows.append(row)
+    table = pd.DataFrame(rows)
+    grids = {p: category_grid(tau.by_category) for p, tau in summary.kendall_tau.items()}
+    return Section(
+        "Within and between categories",
+        finding=_category_sentence(summary),
+        explanation="The diagonal shows pairs within a category. A category with one benchmark has no such pair.",
+        figures=tau_heatmaps(by_protocol("tau_by_category", grids), names, names, number_format=".2f", row_height=34),
+        tables=[
+            Table(
+                "tau_by_category",
+                "Categories, with intervals over models",
+                table,
+                formats={name: ".3f" for name in table.columns[2:]},
+                folded=True,
+            )
+        ],
+    )
+
+
+def _category_sentence(summary: AgreementSummary) -> str:
+    """Whether benchmarks of the same category agree better than others."""
+    shown = summary.improvement
+    parts = [
+        f"{value_in_words(shown.within[p])} within and {value_in_words(shown.between[p])} between categories {UNDER[p]}"
+        for p in PROTOCOLS
+        if is_known(shown.within[p]) or is_known(shown.between[p])
+    ]
+    partly = len(parts) > 1 and not shown.whole
+    return f"Mean tau: {', '.join(parts)}{over_both(partly=partly)}." if parts else ""

@@ -14,7 +14,7 @@ from lm_validity.studies.agreement.analysis import (
 from lm_validity.studies.agreement.by_benchmark.figures import benchmark_figures
 from lm_validity.studies.agreement.incomplete.estimates import incomplete_protocols
 from lm_validity.studies.agreement.missing_cells import missing_cells
-from lm_validity.studies.agreement.pair_alignment import MOST_MODELS, align_pairs, contradictions
+from lm_validity.studies.agreement.pair_alignment import align_pairs, contradictions, method_notes
 from lm_validity.studies.agreement.pooled_comparison import compare_pooled
 from lm_validity.studies.agreement.prompt_section import unequal_training
 from lm_validity.studies.agreement.similar_models import (
@@ -116,7 +116,7 @@ def summarize_agreement_report(
         by_benchmark=benchmark_figures(analysis),
         prompt_range=prompts or {},
         resamples=resamples,
-        notes=(*analysis.notes, *unequal_training(shares), *_method_notes(analysis)),
+        notes=(*analysis.notes, *unequal_training(shares), *method_notes(analysis)),
         matrix=analysis.matrix,
         tasks=analysis.tasks,
         categories=analysis.categories,
@@ -386,21 +386,3 @@ def _no_before_after(analysis: AgreementAnalysis, kind: str) -> str:
     if both < 2:
         return f"Fewer than two {words} models have both a perplexity and a train-before-test score ({both})."
     return f"The {both} {words} models are tied in perplexity or in scores, or share no two."
-
-
-def _method_notes(analysis: AgreementAnalysis) -> list[str]:
-    notes = []
-    if len(analysis.matrix.models) > MOST_MODELS:
-        notes.append(f"Rankings of more than {MOST_MODELS} models are not aligned.")
-    if analysis.variant != "b":
-        notes.append(
-            f"Kendall's tau-{analysis.variant} instead of tau-b; intervals, families, perplexity and the noise ceiling "
-            f"use tau-b, the test tau-{analysis.variant}."
-        )
-    if any(source.endswith("lm-harmony") for source in analysis.matrix.sources):
-        notes.append(
-            "Significance: two models are tied where they differ by at most 1.96 standard errors of their difference, "
-            "and tau-b is taken over pairs of models. The paper prints 0.58 and 0.77 for its own, unpublished "
-            "definition, which does not follow from its published scores; the figures here are this definition's."
-        )
-    return notes

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from lm_validity.studies.agreement.incomplete.summary import Incomplete, PooledRow
+from lm_validity.studies.agreement.incomplete.summary import Incomplete, MissingCells, PooledRow, Range, Value
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix
 from lm_validity.studies.agreement.statistics.agreement import PerplexityAgreement
 from lm_validity.studies.agreement.statistics.alignment import Alignment
@@ -14,8 +14,6 @@ from lm_validity.studies.agreement.statistics.resampling import Interval
 from lm_validity.studies.agreement.statistics.significance import RankBands
 from lm_validity.summaries import Missing, known, page_only
 
-Value = float | Missing
-Range = Interval[float] | Missing
 ByProtocol = dict[str, Value]
 OUTSIDE = "The estimate lies outside what its resamples give, so there is no interval to trust."
 NO_SPREAD = "Every resample gives the same value, which says nothing about other models: there is no interval."
@@ -338,48 +336,6 @@ class PromptRange:
     interval: Range
     models: int
     prompts: int
-
-
-@dataclass(frozen=True)
-class Tipping:
-    """What shifting all missing scores at once does to a figure; shifts in standard deviations of a benchmark.
-
-    `suggested`: the figure with missing scores drawn around what the other scores suggest; `below`, `above`: the
-    smallest shift down (negative) and up that changes the conclusion, 0 where no shift is needed.
-    """
-
-    suggested: Value
-    below: Value
-    above: Value
-
-
-@dataclass(frozen=True)
-class MaskedTau:
-    """Mean tau of a protocol without the `cells` that are missing under the other one, beside that of all its cells."""
-
-    cells: int
-    mean: Value
-    mean_without: Value
-
-
-@dataclass(frozen=True)
-class Shifted:
-    """The mean taus with all missing scores `shift` standard deviations off what the other scores suggest."""
-
-    shift: float
-    kendall_tau: ByProtocol
-    change: Value
-
-
-@dataclass(frozen=True)
-class MissingCells:
-    """How much the headline figures rest on cells that are missing; by protocol that has scores."""
-
-    cells: dict[str, int]
-    kendall_tau: dict[str, Tipping | Missing]
-    change: Tipping | Missing
-    masked: dict[str, MaskedTau]
-    curve: list[Shifted]
 
 
 @dataclass(frozen=True)

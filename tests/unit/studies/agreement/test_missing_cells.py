@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, agreement_of, score_rows
 
+from lm_validity.studies.agreement.incomplete.summary import Tipping
 from lm_validity.studies.agreement.missing_cells import missing_finding, missing_section
 from lm_validity.studies.agreement.page import agreement_page
 from lm_validity.studies.agreement.statistics.sensitivity import shifted_means, tipping_points
-from lm_validity.studies.agreement.summary import Tipping
 from lm_validity.summaries import Missing, is_known, summary_values
 
 SHIFTS = np.array([-2.0, -1.0, 0.0, 1.0, 2.0])

@@ -102,3 +102,45 @@ class Incomplete:
     trust: Trust | Missing
     predictions: list[Prediction] = page_only()
     measured: np.ndarray = page_only()
+
+
+@dataclass(frozen=True)
+class Tipping:
+    """What shifting all missing scores at once does to a figure; shifts in standard deviations of a benchmark.
+
+    `suggested`: the figure with missing scores drawn around what the other scores suggest; `below`, `above`: the
+    smallest shift down (negative) and up that changes the conclusion, 0 where no shift is needed.
+    """
+
+    suggested: Value
+    below: Value
+    above: Value
+
+
+@dataclass(frozen=True)
+class MaskedTau:
+    """Mean tau of a protocol without the `cells` that are missing under the other one, beside that of all its cells."""
+
+    cells: int
+    mean: Value
+    mean_without: Value
+
+
+@dataclass(frozen=True)
+class Shifted:
+    """The mean taus with all missing scores `shift` standard deviations off what the other scores suggest."""
+
+    shift: float
+    kendall_tau: dict[str, Value]
+    change: Value
+
+
+@dataclass(frozen=True)
+class MissingCells:
+    """How much the headline figures rest on cells that are missing; by protocol that has scores."""
+
+    cells: dict[str, int]
+    kendall_tau: dict[str, Tipping | Missing]
+    change: Tipping | Missing
+    masked: dict[str, MaskedTau]
+    curve: list[Shifted]

@@ -119,7 +119,7 @@ def _basis(summary: BiasSummary, experiment: str, effect: str) -> str:
         interval = f"mean over the tasks, with equal weight for each cell. {mean.interval.reason}"
     parts = [
         count(models, "language model"),
-        count(settings, "setting") + " of m and n",
+        count(settings, "setting") + " of m (labelled texts) and n (texts of pretraining)",
         count(sum(getattr(cell, f"{effect}_trials") for cell in cells), "trial"),
     ]
     return f"{', '.join(parts)}. Model-free: {interval}"
@@ -130,8 +130,8 @@ def _headline_fits(summary: BiasSummary, experiment: str, effect: str) -> str:
     key, fits = (experiment, effect), summary.fits(effect, experiment, summary.headline_formula)
     outside = sum(fit.marginal_excludes_zero != 0 for fit in fits)
     words = (
-        f"Hierarchical model ({summary.headline_formula}): the 95% interval excludes zero in {outside} of "
-        f"{count(len(fits), 'setting')}"
+        f"In the hierarchical model of all answers (formula {summary.headline_formula}), the 95% interval excludes "
+        f"zero in {outside} of {count(len(fits), 'setting')}"
     )
     intervals = [row.over_tasks.interval for row in summary.settings if (row.experiment, row.effect) == key]
     known = [interval for interval in intervals if not isinstance(interval, Missing)]
@@ -153,8 +153,9 @@ def _meta_finding(summary: BiasSummary, experiment: str) -> Finding | None:
         model_free += "an effect, 11% would be expected. The studies are drawn from one set of trials."
     return Finding(
         f"{prefix(summary, experiment)}With a single subsample per task, {percent(number(result.share_beyond))} of "
-        f"{result.slices} such studies would have reported a bias beyond ±0.04 log-odds. In "
-        f"{percent(number(result.share_excluding_zero))}, a binomial model's interval would have excluded zero.",
+        f"{result.slices} such studies would have reported a bias beyond ±0.04 log-odds (one point of accuracy, near "
+        f"50%). In {percent(number(result.share_excluding_zero))}, a binomial model's interval would have excluded "
+        "zero.",
         f"m = {result.m}, n = {result.n}. {model_free}",
     )
 

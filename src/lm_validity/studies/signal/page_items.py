@@ -29,18 +29,21 @@ def filter_findings(summary: SignalSummary) -> list[Finding]:
         return []
     useful = [(name, trial) for name, trial in judged if trial.useful]
     basis = (
-        f"{count(len(judged), 'trial')} of filters on models or checkpoints that they did not see; "
-        f"{CONTROLS} random choices of the same size each"
+        f"A filter keeps some of a benchmark's items. {count(len(judged), 'trial')} of filters on models or "
+        f"checkpoints that they did not see, each against {CONTROLS} random choices of as many items"
     )
     # A filter can keep items in every fold and none over all models: there is no optimism to tell of
     gaps = [trial.optimism_gap for _, trial in judged if is_known(trial.optimism_gap)]
-    basis += f". Mean optimism: {decimal(sum(gaps) / len(gaps), signed=True)}." if gaps else "."
+    basis += "."
+    if gaps:
+        basis += f" On the data that they were fitted on, they gain {decimal(sum(gaps) / len(gaps), signed=True)} more."
     if not useful:
         return [Finding("The filters found nothing that holds beyond the data they were fitted on.", basis)]
     name, best = max(useful, key=lambda found: _gain(found[1]))
     sentence = (
-        f"Filters beat random choices of the same size in {len(useful)} of {count(len(judged), 'trial')} "
-        f"(chance: 2.5%), by {decimal(_gain(best), signed=True)} at most ({best.filter} on {name})."
+        f"Filters of items give a higher signal quality than random choices in {len(useful)} of "
+        f"{count(len(judged), 'trial')} (by chance: 2.5%). The largest gain is {decimal(_gain(best), signed=True)}, "
+        f"with the filter {best.filter} on {name}."
     )
     return [Finding(sentence, basis)]
 

@@ -1,6 +1,7 @@
 """The report on small tables: keys, sentences, incomplete data, bad input, hostile names."""
 
 import json
+import re
 import sys
 from dataclasses import replace
 
@@ -222,8 +223,10 @@ def test_a_findings_basis_is_of_the_trials_that_it_rests_on(report):
 
     summary, page = report(change, tasks=3, subsamples=4, sizes=(40,))
     bias, _, boost = page.partition("Pretraining on other unlabelled text")
-    assert "1 language model, 1 setting of m and n, 4 trials. Model-free: mean over the tasks" in bias
-    assert "2 language models, 1 setting of m and n, 16 trials." in boost
+    assert (
+        re.search(r"1 language model, 1 setting [^,]+, 4 trials\.", bias) and "Model-free: mean over the tasks" in bias
+    )
+    assert re.search(r"2 language models, 1 setting [^,]+, 16 trials\.", boost)
     assert [row["bias_trials"] for row in summary["cells"]] == [4, 0]
     notes = " ".join(summary["notes"])
     assert f"cells.bias_mean, cells.bias_se, tasks.bias: {without_arms('bias').reason}" in notes

@@ -110,22 +110,25 @@ def _factor_count_finding(summary: FactorsSummary) -> Finding | None:
     parts, several = [], len(set(summary.matrix.families)) > 1
     for protocol, parallel in summary.parallel_analysis.items():
         if not isinstance(parallel, Missing):
-            ceiling = summary.first_component_ceiling.get(protocol)
-            limit = ""
-            if is_known(ceiling):
-                left = percent(number(ceiling))
-                limit = f" (with one common order of the models, noise would leave the first factor {left})"
             within = parallel.factors_within_families
-            inside = f", {within} within families" if is_known(within) and several else ""
-            parts.append(f"{count(parallel.factors, 'factor')} {UNDER[protocol]}{inside}{limit}")
+            inside = f" ({within} within families)" if is_known(within) and several else ""
+            parts.append(f"{count(parallel.factors, 'factor')} {UNDER[protocol]}{inside}")
     if not parts:
         return None
-    return Finding(
-        f"Factors beyond what chance would give: {' and '.join(parts)}.",
-        "Parallel analysis counts the components above the 95th percentile of tables with shuffled columns. "
-        "Differences between families of models look like factors even where benchmarks are independent within "
-        "families.",
+    limits = [
+        f"{percent(number(ceiling))} {UNDER[protocol]}"
+        for protocol, ceiling in summary.first_component_ceiling.items()
+        if is_known(ceiling)
+    ]
+    basis = (
+        "Parallel analysis counts the factors above the 95th percentile of tables with shuffled columns. Differences "
+        "between families of models look like factors even where benchmarks are independent within families."
     )
+    if limits:
+        basis += (
+            f" If all benchmarks ordered the models alike, noise would leave the first factor {' and '.join(limits)}."
+        )
+    return Finding(f"Factors beyond what chance would give: {' and '.join(parts)}.", basis)
 
 
 def _compute_finding(summary: FactorsSummary) -> Finding | None:

@@ -36,8 +36,8 @@ READING_NOTES = (
     "Do not read the two together as if they were independent.",
     "A boost from text of the benchmark's own domain can itself be unfair: a model may generalise better within "
     "that domain only, and a score that it gains there need not show elsewhere.",
-    "cells: means and standard errors over task means. tasks: every cell (language "
-    "model, m, n) has the same weight. interval89 and difference_interval89 are 89%, equal-tailed. Others are 95%.",
+    "Means of a cell and their standard errors are over task means. In means by task, every cell (language model, m, "
+    "n) has the same weight. Intervals of the formulas are equal-tailed 89% intervals. All others are 95% intervals.",
 )
 
 

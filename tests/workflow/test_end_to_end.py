@@ -263,7 +263,7 @@ def test_a_failed_cell_fails_alone_and_is_named(project):
 def test_partial_reports_before_anything_is_finished(tmp_path):
     project = Project(tmp_path)
     done = project.snakemake("partial_reports", *CONFIG, code=None)
-    assert "cells missing" in done.stdout + done.stderr and "report agreement:" not in done.stdout + done.stderr
+    assert "The tables lack" in done.stdout + done.stderr and "report agreement:" not in done.stdout + done.stderr
     assert not (project.folder / RESULTS / "tables").exists()
 
 

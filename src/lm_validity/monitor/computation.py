@@ -33,7 +33,7 @@ def computation_page(spent: Spent, planned: Finding | None = None) -> Page | Non
         f"{spent.cells:,} cells took {hours:,.2f} hours: {totals['model_loads']:,} model loads, "
         f"{totals['evaluate_passes']:,} passes over a split, {totals['optimizer_steps']:,} optimizer steps."
     )
-    basis = "Counted in the sidecars of all finished cells of the store, cells of older recipes included."
+    basis = "Counted over all finished cells, also those of older settings of this run."
     if spent.uncounted:
         basis += f" {spent.uncounted:,} cells have no counters."
     if spent.written_by_vllm:
@@ -48,7 +48,7 @@ def computation_page(spent: Spent, planned: Finding | None = None) -> Page | Non
         frame,
         formats=dict.fromkeys(COLUMNS, ",d"),
         labels=COLUMNS,
-        caption="Saved by sharing: tokens of choices that were not computed again because another choice has them. "
+        caption="Spared by sharing: tokens of choices that were not computed again because another choice has them. "
         "The hours above are those of the cells on the clock, without starting processes. Trials: the bias study.",
     )
     return Page(

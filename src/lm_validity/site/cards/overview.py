@@ -26,17 +26,17 @@ _COLUMNS = {
     "signal_from": ("signal_from", "above chance from (B tokens)", ".3g"),
     "settled_from": ("settled_from", "order settled from (B tokens)", ".3g"),
     "bias": ("bias", "effect of test text seen", "+.3f"),
-    "train_leakage": ("train_leakage", "training rows in test", ".1%"),
+    "train_leakage": ("train_leakage", "training rows in later splits", ".1%"),
     "prompt_range": ("prompt_range", "range over prompts", ".3f"),
     "negative_items": (f"negative_items.{PROTOCOLS[0]}", "suspicious items", ".0f"),
 }
 _DESCRIBED = ("items", "models", "chance", "highest")  # columns that are known of any benchmark with scores
 EXPLANATION = (
-    "Each row is a benchmark. Its name leads to its card, which has the intervals, the basis of each figure, and what "
-    "the words mean. A dash marks a figure that was not measured. Point at it for the reason. The verdict says only "
-    "what whole 95% intervals allow. Sizes of models are numbers of parameters. τ is the mean Kendall's tau with the "
-    "other benchmarks, from -1 to 1. Figures are under direct evaluation (models as they are) unless the heading says "
-    "otherwise."
+    "Each row is a benchmark. Its name leads to its card, which has the intervals, the basis of each figure, and what"
+    " the words mean. A dash marks a figure that was not measured. Point at it for the reason. The verdict says only "
+    "what whole 95% intervals allow. Reliability is over models of all sizes. Sizes of models are numbers of "
+    "parameters. τ is the mean Kendall's tau with the other benchmarks, from -1 to 1. Figures are under direct "
+    "evaluation (models as they are) unless the heading says otherwise."
 )
 
 

@@ -32,7 +32,7 @@ _ALL = (
     Quantity("output_type", MEASURES, "Kind of task", "text", "Choice among answers, a written answer, or perplexity."),
     Quantity("items", MEASURES, "Items", "items", "Test questions behind a score: the median over models."),
     Quantity("models", MEASURES, "Models", "models", "Models with a score on this benchmark."),
-    Quantity("chance", RANGE, "Chance", "score", "The score of guessing, from the benchmarks sheet."),
+    Quantity("chance", RANGE, "Chance", "score", "The score that guessing would give."),
     Quantity("lowest", RANGE, "Lowest score", "score", "The lowest score of a model."),
     Quantity("highest", RANGE, "Highest score", "score", "The highest score of a model."),
     Quantity(
@@ -58,8 +58,8 @@ _ALL = (
         RESOLUTION,
         "Smallest detectable difference",
         "score",
-        "Two models that differ by this much are told apart four times out of five, as if they had answered different "
-        "items. A test that pairs the answers item by item detects smaller differences.",
+        "Two models this far apart are told apart four times out of five by a test that ignores which items they "
+        "share. A test that pairs the answers item by item detects smaller differences.",
     ),
     Quantity(
         "paired_difference",
@@ -154,22 +154,30 @@ _ALL = (
         BIAS,
         "Effect of test text seen",
         "score",
-        "Accuracy after pretraining on the unlabelled test texts, minus accuracy after pretraining on as much other "
-        "text of the benchmark.",
+        "Accuracy after pretraining on the unlabelled test texts, minus accuracy after pretraining on other text "
+        "from the same source.",
     ),
     Quantity(
-        "bias_excluded", BIAS, "Excluded effects", "score", "Effects of this size or larger, up or down, are excluded."
+        "bias_excluded",
+        BIAS,
+        "Excluded effects",
+        "score",
+        "One-sided tests at 5% exclude effects of this size or larger.",
     ),
     Quantity(
         "train_leakage",
         SPLITS,
-        "Training rows that are in test",
+        "Training rows in later splits",
         "share",
         "Share of the candidate training rows that have the text or the id of a test or validation row. They were "
         "removed.",
     ),
     Quantity(
-        "validation_leakage", SPLITS, "Validation rows that are in test", "share", "The same for the validation split."
+        "validation_leakage",
+        SPLITS,
+        "Validation rows that are in test",
+        "share",
+        "Share of the candidate validation rows.",
     ),
     Quantity(
         "test_duplicates",

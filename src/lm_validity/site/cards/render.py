@@ -61,7 +61,7 @@ def card_markdown(card: Card) -> str:
     if missing:
         lines += ["### Not measured", ""]
         for gap in missing:
-            command = f" Measured by `{gap.command}`." if gap.command else ""
+            command = f" To measure: `{gap.command}`." if gap.command else ""
             lines.append(f"- {_marked('; '.join(gap.labels))}: {_marked(gap.reason)}{command}")
         lines.append("")
     if card.notes:

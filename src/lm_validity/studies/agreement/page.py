@@ -127,8 +127,7 @@ def _agreement_finding(summary: AgreementSummary) -> Finding:
     ]
     families = not no_clusters(summary.matrix.families)
     return Finding(
-        f"Two benchmarks' rankings of the models agree{assumed(summary)} with a mean Kendall's tau of "
-        f"{' and '.join(parts)}.",
+        f"Two benchmarks' rankings of the models have{assumed(summary)} a mean Kendall's tau of {' and '.join(parts)}.",
         f"{_size(summary)}, {count(summary.pairs, 'pair')} of benchmarks{own}. Intervals are for other models on these "
         f"benchmarks.{for_other_benchmarks(' and '.join(population), families=families)}",
     )
@@ -174,7 +173,8 @@ def _subset_finding(summary: AgreementSummary) -> Finding | None:
     sentence = subset_sentence(summary)
     if not sentence:
         return None
-    return Finding(sentence, "No benchmark is on both sides. The interval is over models.")
+    interval = " The interval is over models." if "interval" in sentence else ""
+    return Finding(sentence, f"No benchmark is on both sides.{interval}")
 
 
 def _perplexity_finding(summary: AgreementSummary) -> Finding | None:
@@ -281,7 +281,7 @@ def _extremes_sentence(summary: AgreementSummary) -> str:
         return ""
     lowest = min(values, key=values.__getitem__)
     tau = decimal(values[lowest])
-    sentence = f"{lowest} differs most from the others under direct evaluation, with a mean tau of {tau}"
+    sentence = f"{lowest} has the lowest mean tau with the others under direct evaluation: {tau}"
     after = side_by_side[TRAINED][lowest]
     if not is_known(after):
         return f"{sentence}."

@@ -97,7 +97,7 @@ def _before_sentence(values: PerplexitySummary) -> str:
     if not parts:
         return ""
     return (
-        f"Perplexity under direct evaluation predicts the ranking under train before test with tau "
+        f"Perplexity under direct evaluation agrees with the ranking under train before test: tau "
         f"{' and '.join(parts)}."
     )
 
@@ -136,7 +136,11 @@ def significance_section(summary: AgreementSummary) -> Section | None:
         }
         charts += tau_heatmaps(grids, categories, categories, number_format=".2f", row_height=34)
     pairs = summary.significance_tau.improved_pairs
-    more = f". {pairs} of {summary.significance_tau.compared_pairs} pairs agree more" if is_known(pairs) else ""
+    more = (
+        f". {pairs} of {summary.significance_tau.compared_pairs} pairs agree more under train before test"
+        if is_known(pairs)
+        else ""
+    )
     parts = [
         f"{shown_mean(values[p].compared_mean, values[p].mean, values[p].interval)} {UNDER[p]}"
         for p in PROTOCOLS
@@ -148,8 +152,8 @@ def significance_section(summary: AgreementSummary) -> Section | None:
         finding="When models that do not differ significantly count as tied, the mean tau is "
         f"{' and '.join(parts)}{over_both(partly=partly)}{more}.",
         explanation="Two models differ significantly if their scores are more than 1.96 standard errors of the "
-        "difference apart. If item results are known, McNemar's test decides. Such ties are not transitive, so tau is "
-        "computed over pairs of models: sum ab / sqrt(sum a² · sum b²), where a and b are -1, 0 or 1.",
+        "difference apart. If item results are known, McNemar's test decides. Tau is computed over pairs of "
+        "models, since a tie of A with B and of B with C does not mean that A ties with C.",
         figures=charts,
         tables=[
             Table(
@@ -207,15 +211,14 @@ def alignment_section(summary: AgreementSummary) -> Section | None:
         for pair in shown
     ]
     table = pd.DataFrame([_alignment_row(pair) for pair in summary.alignment])
-    broken = sum(pair.violations for pair in summary.alignment)
     return Section(
         f"Two benchmarks side by side: {first} and {second}",
         finding=" ".join(sentences),
         explanation="Two models are in significant contradiction if each benchmark orders them significantly, and in "
         "opposite ways. Unless `--align` names two benchmarks, the page shows the two with the most contradictions, "
-        "of one category if categories are known. To align them, both rankings are rearranged to agree as far as "
-        "possible while every significant difference keeps its order. The crossings that remain are not noise. A rank "
-        "band runs from 1 + the number of significantly better models to n - the number of significantly worse models.",
+        "of one category if categories are known. To align them, both rankings are rearranged step by step to agree "
+        "while every significant difference keeps its order. This removes no more crossings. A rank band holds every "
+        "rank that a model can have if all significant differences are kept.",
         figures=charts,
         tables=[
             Table(
@@ -226,7 +229,6 @@ def alignment_section(summary: AgreementSummary) -> Section | None:
                 folded=True,
             )
         ],
-        notes=[f"Significant differences broken by an aligned order: {broken}."],
     )
 
 

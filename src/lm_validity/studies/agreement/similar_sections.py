@@ -16,7 +16,7 @@ SIZE_ALONE = "Among models of very different sizes, benchmarks can agree merely 
 WHICH_INTERVAL = (
     "There are two intervals. The first holds for other models of the same families. The second treats families as "
     "clusters and also holds for models of other families. Quote the second for a claim about language models in "
-    "general. It is wide because there are few families. In simulations with five families of unequal size it "
+    "general. It is wide where families are few. In simulations with five families of unequal size it "
     "contained the truth in 94% to 98% of cases."
 )
 
@@ -27,8 +27,8 @@ def for_other_benchmarks(intervals: str, *, families: bool) -> str:
         return ""
     clusters = "families of models and categories of benchmarks" if families else "categories of benchmarks"
     return (
-        f" For other models and other benchmarks, with {clusters} as clusters: {intervals}. Quote this one for a claim "
-        "about benchmarks in general. The intervals before it are for these benchmarks only."
+        f" For other models and other benchmarks, with {clusters} as clusters: {intervals}. For a claim about "
+        "benchmarks in general, quote the widest. The intervals before it are for these benchmarks only."
     )
 
 
@@ -77,7 +77,7 @@ def size_finding(summary: AgreementSummary) -> Finding | None:
     which = f" {WHICH_INTERVAL}" if any(is_known(row.interval_clustered) for row in rows.values()) else ""
     return Finding(
         "Among models at most 2× apart in size, two benchmarks' rankings "
-        f"agree with a mean Kendall's tau of {' and '.join(parts)}.{noise}",
+        f"have a mean Kendall's tau of {' and '.join(parts)}.{noise}",
         f"{pairs} of models{cells}. {SIZE_ALONE}{which}",
     )
 
@@ -92,7 +92,7 @@ def _pooled_size_finding(summary: AgreementSummary) -> Finding | None:
     known_under = " known under both protocols" if len(parts) > 1 else ""
     return Finding(
         "Among models at most 2× apart in size, two benchmarks' rankings "
-        f"agree{assumed(summary)} with a pooled Kendall's tau of {' and '.join(parts)}.",
+        f"have{assumed(summary)} a pooled Kendall's tau of {' and '.join(parts)}.",
         f"{row.comparisons:,} comparisons of two models on two benchmarks{known_under}, each counted once: "
         f"{count(row.pairs_of_models, 'pair')} of {count(row.models, 'model')}. {SIZE_ALONE}"
         f"{f' {WHICH_INTERVAL}' if clustered else ''}",
@@ -113,8 +113,9 @@ def corrected_finding(summary: AgreementSummary) -> Finding | None:
     ceilings = [f"{value_in_words(tau[p].ceiling)} {UNDER[p]}" for p in shown]
     return Finding(
         f"Over all models, the noise-corrected tau{assumed(summary)} is {' and '.join(parts)}.",
-        "It estimates the tau without measurement error. The observed tau is corrected with a noise ceiling: the tau "
-        "that would be seen if all benchmarks ordered the models identically and only noise set them apart. The "
+        "It estimates the tau without the noise that was measured: of items, and of seeds where fine-tuning was "
+        "repeated. The observed tau is corrected with a noise ceiling: the tau that would be seen if all benchmarks "
+        "ordered the models identically and only this noise set them apart. The "
         f"correction is not a simple division. The ceiling is {' and '.join(ceilings)}.",
     )
 

@@ -73,13 +73,13 @@ def _formula_sentence(summary: BiasSummary, experiment: str) -> str:
 
 def _formula_words(summary: BiasSummary) -> str:
     words = (
-        "All three formulas model how likely a right answer is. The formula equations is the one printed in the paper. "
-        "It gives each task and each subsample a level and explains the rest by the drawing of n test items. But a "
-        "model trained twice on the same subsample also gives different answers. A formula without this training noise "
-        "mistakes it for information: its intervals are too narrow, and it finds effects that another training would "
-        "not show. The formula notebooks is the one the author fitted. It gives each task its own effect and is more "
-        "cautious. The formula overdispersed is the default here. It also lets language models differ by task and "
-        "measures the training noise of each."
+        "All three formulas model how likely a right answer is. The formula equations is the one printed in the "
+        "paper. It gives each task and each subsample a level and explains the rest by the drawing of n test items. "
+        "But a model trained twice on the same subsample also gives different answers. A formula that ignores such "
+        "training noise mistakes it for information. Where there is much, its intervals are too narrow, and it finds "
+        "effects that another training would not show. The formula notebooks is the one the author fitted. It gives "
+        "each task its own effect and is more cautious. The formula overdispersed is the default here. It also lets "
+        "language models differ by task and measures the training noise of each."
     )
     ratios = per_experiment(summary, lambda name: _noise_ratio(summary, name))
     return " ".join(part for part in (words, _formula_conclusions(summary), ratios) if part)

@@ -76,13 +76,13 @@ def _experiment_findings(summary: BiasSummary, experiment: str) -> list[Finding]
         sentence = f"{start}{unmoved(bias)}Pretraining on the test set's own unlabelled text, instead of other text "
         sentence += f"from the same source, changes accuracy by {change}."
         if is_known(bias.excluded_beyond):
-            sentence += f" A bias of {number(bias.excluded_beyond):.4f} or more, up or down, is excluded (5% level)."
+            sentence += f" One-sided tests at 5% exclude a bias of ±{number(bias.excluded_beyond):.4f} or more."
         signs = f"{bias.positive} of {count(bias.tasks, 'task')} went up, {bias.negative} down."
         found.append(Finding(sentence, f"{bases['bias']} {signs} {_headline_fits(summary, experiment, 'bias')}"))
     if not isinstance(boost, Missing):
         change = with_interval(boost.mean, _ends(boost.interval), 4, signed=True)
-        sentence = f"{start}{unmoved(boost)}Pretraining on other unlabelled text from the same source "
-        sentence += f"changes accuracy by {change}."
+        sentence = f"{start}{unmoved(boost)}Pretraining on other unlabelled text from the same source, instead "
+        sentence += f"of none, changes accuracy by {change}."
         down = f"{boost.negative} of {count(boost.tasks, 'task')} went down."
         if isinstance(bias, Missing) or bases["boost"] != bases["bias"]:
             down = f"{bases['boost']} {down}"
@@ -153,7 +153,7 @@ def _meta_finding(summary: BiasSummary, experiment: str) -> Finding | None:
         model_free += "an effect, 11% would be expected. The studies are drawn from one set of trials."
     return Finding(
         f"{prefix(summary, experiment)}With a single subsample per task, {percent(number(result.share_beyond))} of "
-        f"{result.slices} such studies would have reported a bias beyond ±0.04 log-odds (one point of accuracy, near "
+        f"{result.slices} such studies would have an estimate beyond ±0.04 log-odds (one point of accuracy, near "
         f"50%). In {percent(number(result.share_excluding_zero))}, a binomial model's interval would have excluded "
         "zero.",
         f"m = {result.m}, n = {result.n}. {model_free}",
@@ -225,8 +225,9 @@ def _setting_table(summary: BiasSummary) -> Table:
         pd.DataFrame(rows, columns=[*SETTING, "effect", *columns]),
         formats=formats | sizes | {"equivalence_p": ".2g"},
         labels={"equivalence_p": f"p that |effect| < {MARGINS[0]}"},
-        caption="Differences of accuracy with 95% intervals. Excluded beyond: effects of this size or larger are "
-        "excluded at the 5% level. Smallest detectable: a t test over these tasks finds it four times out of five.",
+        caption="Differences of accuracy with 95% intervals. Excluded beyond: one-sided tests at 5% exclude "
+        "effects of this size or larger. Smallest detectable: a t test over these tasks finds it four times out "
+        "of five.",
     )
 
 

@@ -152,8 +152,8 @@ def meta_section(summary: BiasSummary) -> Section | None:
         "With one subsample per task",
         finding=per_rows(summary, results, _slices_sentence),
         explanation=(
-            "Each slice keeps one random subsample per language model and task, as most benchmarks do. The larger n "
-            "is, the more certain a binomial model becomes of differences that are only training noise."
+            "Each slice keeps one random subsample per language model and task, as most benchmarks do. A binomial "
+            "model ignores training noise. Where there is any, a larger n makes it too certain."
         ),
         figures=[
             Figure(
@@ -188,7 +188,7 @@ def _slices_sentence(results: list[Slices]) -> str:
     shares = [number(row.share_excluding_zero) for row in results]
     return (
         f"A study with one subsample per task, analysed by a binomial model, finds an effect in {percent(min(shares))} "
-        f"to {percent(max(shares))} of cases, depending on m and n."
+        f"to {percent(max(shares))} of cases, by m and n (11% would be expected if none exists)."
     )
 
 

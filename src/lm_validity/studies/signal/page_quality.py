@@ -42,8 +42,8 @@ def quality_findings(summary: SignalSummary) -> list[Finding]:
     if not isinstance(summary.noise, Missing):
         sentence += (
             f". A curve of {summary.noise.checkpoints} checkpoints that learns nothing scores "
-            f"{decimal(summary.noise.white)} on average if it is white noise and {decimal(summary.noise.walk)} if it "
-            "drifts like a random walk"
+            f"{decimal(summary.noise.white)} on average if its points are random (white noise) and "
+            f"{decimal(summary.noise.walk)} if its steps are (random walk)"
         )
     return [Finding(sentence + ".", basis), *_noise_findings(known, order), *_chance_findings(summary.benchmarks)]
 
@@ -136,10 +136,11 @@ def quality_section(summary: SignalSummary) -> Section:
     return Section(
         "Signal quality",
         explanation=f"Half monotonicity, half autocorrelation; conventions: {conventions.convention}, "
-        f"ties: {conventions.ties}. Dashed lines: the means of white noise and of a random walk, which learn nothing. "
-        "p (white noise) compares with shuffled checkpoints and is small for any drift. p (random walk) compares with "
-        "random signs of the steps between checkpoints. Quote this one. More items mean less noise and so a higher "
-        "signal quality: compare benchmarks at one number of items or without the noise of items. The interval is for "
+        f"ties: {conventions.ties}. Dashed lines: the means of curves that learn nothing. White noise has independent "
+        "points, a random walk independent steps. p (white noise) compares with shuffled checkpoints and is small for "
+        "any drift. p (random walk) gives the steps random signs. Quote this one. More items mean less noise "
+        "and so a higher signal quality: compare benchmarks at one number of items or without the noise of items. The "
+        "interval is for "
         "benchmarks of this size, noise included." + _interval_words(summary),
         figures=[
             Figure("signal_quality", "Mean over models", signal_figures.quality_dots(drawn, order, levels)),

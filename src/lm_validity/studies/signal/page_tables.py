@@ -103,7 +103,7 @@ def criteria_section(summary: SignalSummary) -> Section:
     return Section(
         "Criteria of others",
         explanation="FineTasks asks for a monotonicity of 0.5, a signal-to-noise ratio over seeds of 20 and a "
-        "non-randomness of 3. Signal and Noise and DataDecide report their ratios without thresholds. Intervals of "
+        "non-randomness of 3. The papers Signal and Noise and DataDecide give no thresholds. Intervals of "
         "signal to noise are for other checkpoints near the end of these trainings. Those of decisions are for other "
         "models like these.",
         tables=[

@@ -124,7 +124,7 @@ def _whole(number: float | None) -> int | None:
 
 def _above_chance(scores: np.ndarray, errors: np.ndarray, chance: float | None) -> int | Missing:
     if chance is None or not np.isfinite(chance):
-        return Missing("The sheet of benchmarks names no chance level.")
+        return Missing("This report knows no chance level.")
     known_both = np.isfinite(scores) & np.isfinite(errors)
     if not known_both.any():
         return Missing("There are no standard errors.")

@@ -78,9 +78,8 @@ def _share_finding(summary: FactorsSummary) -> Finding:
     cells = f", {count(summary.cells_in_both, 'cell')} known under both protocols" if compared else ""
     basis = (
         f"Standardised scores of {models} on {count(summary.benchmarks, 'benchmark')}{cells}. The interval is for "
-        "other models on these benchmarks. In simulations with 20 and 61 models where some models lie far from the "
-        "rest (heavy tails), it contained the truth in 78% to 91% of cases, not 95%. A table that lacks such models by "
-        "chance does not show this."
+        "other models on these benchmarks. In simulations with 20 and 61 models, some of them far from the rest (heavy "
+        "tails), it contained the truth in 78% to 91% of cases, not 95%. Fewer models were not simulated."
     )
     if not parts:
         return Finding("The components cannot be computed.", basis)
@@ -89,7 +88,7 @@ def _share_finding(summary: FactorsSummary) -> Finding:
         for p, shares in summary.explained_variance_without_size.items()
         if is_known(shares) and not some  # it is over all models of a protocol
     ]
-    more = f" With the logarithm of model size removed, it is {' and '.join(without)}." if without else ""
+    more = f" Of what model size does not explain, it is {' and '.join(without)}." if without else ""
     # an interval's condition comes before its number
     assumed = "no heavy tails"
     if any(completion.missing_cells for completion in summary.completion.values()):
@@ -165,8 +164,8 @@ def _pick_finding(summary: FactorsSummary) -> Finding | None:
     basis = f"Interval over {resampled}." if interval else "These benchmarks give no interval for others like them."
     if is_known(potential.share_in_top["1"]):
         basis += (
-            f" The model is first in {percent(number(potential.share_in_top['1']))} of resamples. That is not the "
-            "probability that it truly is first."
+            f" The model is first in {percent(number(potential.share_in_top['1']))} of resamples of these. That is not "
+            "the probability that it truly is first."
         )
     if not isinstance(together, Missing):
         basis += (
@@ -189,8 +188,8 @@ def _completion_finding(summary: FactorsSummary) -> Finding | None:
     if not checked:
         return None
     errors = [
-        f"{value_in_words(values.held_out.error_in_sd)} standard deviations {words} "
-        f"(the benchmark's mean: {value_in_words(values.held_out.baseline_in_sd)})"
+        f"{value_in_words(values.held_out.error_in_sd)} standard deviations {words} (the benchmark's mean misses it by "
+        f"{value_in_words(values.held_out.baseline_in_sd)})"
         for words, values in checked.items()
     ]
     covered = [
@@ -198,6 +197,6 @@ def _completion_finding(summary: FactorsSummary) -> Finding | None:
         f"inside their 95% intervals, {count(values.missing_cells, 'missing cell')} predicted"
         for words, values in checked.items()
     ]
-    sentence = f"One factor predicts a held-out score with a mean error of {' and '.join(errors)}."
+    sentence = f"On average, a prediction by one factor misses a held-out score by {' and '.join(errors)}."
     basis = "; ".join(covered)
     return Finding(sentence, f"{basis[0].upper()}{basis[1:]}.")

@@ -39,12 +39,12 @@ def potential_section(summary: FactorsSummary) -> Section | None:
     return Section(
         "Which model to pick",
         finding=finding,
-        explanation=f"Potential is the rank on the first component under train before test.{which} The interval is for "
-        "a population of benchmarks like these: benchmarks are resampled. The table has three more. One is for these "
-        "benchmarks: scores are redrawn within their standard errors. One is for other categories of benchmarks: "
-        "whole categories are resampled. Quote it where categories are known. One holds for all models at once. It "
-        "resamples single benchmarks, so it is too narrow where benchmarks of one category are alike. A share of "
-        "resamples is not the probability that a model truly is among the first.",
+        explanation=f"Potential is the rank on the first factor under train before test.{which} The interval is for "
+        'other benchmarks like these: benchmarks are resampled. The table has more. "These benchmarks" redraws scores '
+        'within their standard errors. "Categories" resamples whole categories. Quote it where categories are known. '
+        '"All at once" holds for all models together. For other benchmarks it resamples single ones, and is too '
+        "narrow where those of one category are alike. A share of resamples is not the probability that a model truly "
+        "is among the first.",
         figures=[figure],
         tables=tables,
     )
@@ -108,10 +108,10 @@ def _rank_table(frame: pd.DataFrame) -> Table:
 def _misleading_sentence(frame: pd.DataFrame) -> str:
     surely = frame[(frame["low"] > 0) | (frame["high"] < 0)]
     if surely.empty:
-        return "No model's direct rank is further off than its interval allows."
+        return "For no model does the interval of the gap between both ranks exclude 0."
     first = surely.iloc[0]
     return (
-        f"The direct rank of {count(len(surely), 'model')} is further off than its interval allows. The largest gap is "
+        f"For {count(len(surely), 'model')} the interval of the gap between both ranks excludes 0. The largest gap is "
         f"that of {first['model']}: {first['gap']:+.0f} places under train before test (95% interval "
         f"{first['low']:+.0f} to {first['high']:+.0f})."
     )
@@ -163,7 +163,7 @@ def _budget_table(summary: FactorsSummary, protocol: str) -> Table:
         formats={"parameters_b": ".3g", "probability_best": ".2f"},
         labels={
             "parameters_b": "from (billions)",
-            "probability_best": "best in this share of resamples",
+            "probability_best": "best in this share of resamples of benchmarks",
             "rivals": "rivals (best in 5% or more)",
         },
         caption="Each row applies from its size up to the next row's.",
@@ -192,7 +192,7 @@ def _misleading_frame(summary: FactorsSummary) -> pd.DataFrame:
 def _misleading_table(frame: pd.DataFrame) -> Table:
     return Table(
         "misleading_direct_ranks",
-        "Models whose direct rank misleads",
+        "Gaps between both ranks",
         frame,
         formats={"direct_rank": ".0f", "tuned_rank": ".0f", "gap": "+.0f", "low": "+.0f", "high": "+.0f"},
         labels={"direct_rank": "direct rank", "tuned_rank": "rank under train before test", "gap": "places gained"},
@@ -234,10 +234,10 @@ def completion_section(summary: FactorsSummary) -> Section | None:
         finding=f"{count(missing, 'cell is', 'cells are')} missing and predicted."
         if missing
         else "No cell is missing.",
-        explanation="A model with one factor is fitted to the known cells: each benchmark has an intercept and a "
-        "loading, each model an ability. Each known cell is hidden once and predicted from the rest. The intervals "
-        "are scaled so that 95% of the hidden cells in the other groups lie inside. All this assumes that whether a "
-        "cell is missing has nothing to do with its score.",
+        explanation="A model with one factor is fitted to the known scores: one ability for each model, a level and a "
+        "slope for each benchmark. The scores are hidden in groups, each once, and predicted from the rest. Intervals "
+        "are set so that 95% of the hidden scores of the other groups lie inside. All this assumes that whether a "
+        "score is missing has nothing to do with its value.",
         figures=charts,
         tables=tables,
     )

@@ -2,7 +2,7 @@
 
 import errno
 import sys
-from typing import Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -47,6 +47,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+
+
+def _print_version(asked: object) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        print(version("lm-validity"))
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")] = (
+        False
+    ),
+) -> None:
+    """How far can a language-model benchmark be trusted?"""
 
 
 def register_commands() -> typer.Typer:
@@ -104,7 +121,10 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] not in CELLS:
             raise
-        _refuse(f"this command needs {error.name}, which is not installed.", "pip install 'lm-validity[cells]'.")
+        _refuse(
+            f"this command needs {error.name}, which is not installed.",
+            "install it with its extra: lm-validity[cells], from where you have the package.",
+        )
     except OSError as error:
         if error.errno not in UNUSABLE or not error.filename:
             raise

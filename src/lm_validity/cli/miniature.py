@@ -20,7 +20,10 @@ def _settings(configfile: Path) -> "MiniatureSettings":
     import yaml
 
     if not configfile.is_file():
-        raise InputError(f"{configfile}: no such configuration.", "pass --configfile, e.g. config/config.yaml.")
+        raise InputError(
+            f"{configfile}: no such configuration.",
+            "start this in a study's folder (`lm-validity init` makes one), or pass --configfile.",
+        )
     section = validate(yaml.safe_load(configfile.read_text(encoding="utf-8")), str(configfile)).miniature
     if section is None:
         raise InputError(f"{configfile}: no section `miniature`.", "config/config.yaml has one.")

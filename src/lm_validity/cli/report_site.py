@@ -42,7 +42,9 @@ def report_site(
         bool, typer.Option("--strict", help="Fail if a file would be skipped or a score occurs twice.")
     ] = False,
     plan: Annotated[Path | None, typer.Option(help="Plan sheet: cells outside it do not count as missing.")] = None,
-    resamples: Annotated[int, typer.Option(min=0, help="Resamples for intervals. 0 skips intervals.")] = 1000,
+    resamples: Annotated[
+        int, typer.Option(min=0, help="Resamples for intervals. 0 skips the intervals that need them.")
+    ] = 1000,
     processes: Annotated[int, typer.Option(min=1, help="Reports written at the same time.")] = 2,
 ) -> None:
     """Import results, guess the sheets, and write every report that the data allow as one site."""

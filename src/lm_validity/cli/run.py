@@ -95,7 +95,7 @@ def partial_reports(
     run = load_run(configfile)
     missing, page = write_partial_reports(run, with_items=not without_items)
     print(f"The tables lack {count(missing, 'cell')}. The fine-tunes that these need are not counted.")
-    print(f"partial report: {page}" if page else "no report is possible yet: not enough cells")
+    print(f"partial report: {page}" if page else "No report is possible yet.")
 
 
 def build_site(configfile: Configfile = DEFAULT) -> None:

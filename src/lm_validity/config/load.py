@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar, overload
+from typing import Any, TypeVar, overload
 
 from pydantic import BaseModel, ValidationError
 
@@ -83,13 +83,33 @@ def read_values(path: str | Path) -> object:
 
     path = Path(path)
     if not path.is_file():
-        raise InputError(f"{path}: no such configuration.", "pass --configfile, e.g. config/config.yaml.")
+        raise InputError(
+            f"{path}: no such configuration.",
+            "start this in a study's folder (`lm-validity init` makes one), or pass --configfile.",
+        )
     try:
-        return yaml.safe_load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        _check_keys(yaml.compose(text, yaml.SafeLoader))
+        return yaml.safe_load(text)
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise InputError(
             f"{path}: not valid YAML ({' '.join(str(error).split())}).", "check the indentation."
         ) from error
+
+
+def _check_keys(node: Any) -> None:
+    """Raise YAMLError where a mapping has a key twice: YAML's own loader would take the last."""
+    import yaml
+
+    if isinstance(node, yaml.MappingNode):
+        keys = [key.value for key, _ in node.value]
+        for key, value in node.value:
+            if keys.count(key.value) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is there twice", key.start_mark)
+            _check_keys(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            _check_keys(value)
 
 
 def build_run(values: object, source: str) -> Run:

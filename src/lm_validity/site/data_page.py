@@ -14,7 +14,7 @@ def data_page(
     shown_benchmarks = benchmarks.assign(models=benchmarks["benchmark"].map(per_benchmark))
     shown_models = models.join(per_model, on="model")
     explanation = (
-        "The column `guessed` names values that nobody gave. They come from names and from a table of lm-eval's tasks. "
+        "A column `guessed` names values that nobody gave. They come from names and from a table of lm-eval's tasks. "
         "To correct them, edit models.tsv and benchmarks.tsv beside this page and pass them back with --models and "
         "--benchmarks. An empty cell in `studies` means all studies."
     )

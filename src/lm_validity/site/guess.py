@@ -5,14 +5,14 @@ A guess is a value that nobody gave. The column `guessed` of each sheet names th
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pandas as pd
 
 from lm_validity.site.tasks import PREFERRED, TaskFacts, find_task_facts, metric_direction
-from lm_validity.tables.sheets import NO_STUDY
-from lm_validity.words import listing
+from lm_validity.tables.sheets import NO_STUDY, of_study
+from lm_validity.words import count, listing
 
 MODEL_SHEET = (
     "model", "label", "family", "parameters_b", "tokens_b", "tokens_per_step", "instruction_tuned", "studies",
@@ -119,21 +119,27 @@ def guess_tokens_per_step(name: str, family: str | None) -> int | None:
     return int(float(batch[1]) * 2**20) if known and batch else known
 
 
-def leave_sparse_out(models: pd.DataFrame, benchmarks: pd.DataFrame, scores: pd.DataFrame) -> list[str]:
+def leave_sparse_out(
+    models: pd.DataFrame, benchmarks: pd.DataFrame, scores: pd.DataFrame, given: Collection[str] = ()
+) -> list[str]:
     """Take benchmarks with scores of fewer than half of the models out of their comparison, then such models.
 
-    Writes `studies` of the two sheets, in place; one sentence for each kind that is left out.
+    Writes `studies` of the two sheets, in place; one sentence for each kind that is left out. Of `given` rows, the
+    reader has decided.
     """
     notes = []
     known = pd.crosstab(scores["model"], scores["benchmark"]) > 0
     along = scores.groupby("model")["checkpoint"].nunique().max() > 1
     for sheet, key, other in ((benchmarks, "benchmark", "models"), (models, "model", "benchmarks")):
         counts, all_others = known.sum(axis=0 if key == "benchmark" else 1), known.shape[0 if key == "benchmark" else 1]
-        sparse = sorted(counts.index[counts < math.ceil(all_others / 2)])
-        if not sparse or len(sparse) == len(counts):
+        sparse = sorted(set(counts.index[counts < math.ceil(all_others / 2)]) - set(given))
+        if len(sparse) == len(counts):
             continue
         sheet.loc[sheet[key].isin(sparse), "studies"] = "signal" if along else NO_STUDY
-        known = known.drop(columns=sparse) if key == "benchmark" else known.drop(index=sparse)
+        kept = set(sheet.loc[of_study(sheet, "agreement"), key])
+        known = known.loc[:, known.columns.isin(kept)] if key == "benchmark" else known.loc[known.index.isin(kept)]
+        if not sparse:
+            continue
         notes.append(
             f"Left out of the comparison of models, with scores on fewer than half of the {all_others} {other}: "
             f"{len(sparse)} {key}{'s' if len(sparse) > 1 else ''} ({listing(sparse, 3)}). To include one, "
@@ -157,7 +163,7 @@ def guess_lines(models: pd.DataFrame, benchmarks: pd.DataFrame) -> list[str]:
             *([f"category {category}"] if category else []),
         ]
         lines.append(f"  {listing(rows['benchmark'], 4)}: {', '.join(words)}")
-    lines = [f"Guessed for {len(guessed)} benchmarks (benchmarks.tsv):", *lines] if lines else []
+    lines = [f"Guessed for {count(len(guessed), 'benchmark')} (benchmarks.tsv):", *lines] if lines else []
     undirected = benchmarks.loc[benchmarks["higher_is_better"].isna(), "benchmark"]
     if len(undirected):
         lines.append(
@@ -166,12 +172,12 @@ def guess_lines(models: pd.DataFrame, benchmarks: pd.DataFrame) -> list[str]:
         )
     own = models[models["guessed"].notna()]
     if len(own):
-        lines.append(f"Guessed for {len(own)} models (models.tsv):")
+        lines.append(f"Guessed for {count(len(own), 'model')} (models.tsv):")
         for family, rows in own.groupby("family", dropna=False):
             sizes = ", ".join("?" if pd.isna(size) else f"{size:g}" for size in rows["parameters_b"])
             lines.append(f"  family {'unknown' if pd.isna(family) else family}: {len(rows)}, parameters in B {sizes}")
         steps = own[own["tokens_per_step"].notna()].groupby("tokens_per_step").size()
-        lines += [f"  tokens per step of training: {int(step)} for {count}" for step, count in steps.items()]
+        lines += [f"  tokens per step of training: {int(step)} for {number}" for step, number in steps.items()]
     return lines
 
 

@@ -69,6 +69,9 @@ def report_site(paths: Iterable[str | Path], output: str | Path, given: Given) -
             write_table(with_tokens(scores, sheets[0]), SCORES, folder / "scores.parquet")
             lines += [*guess_lines(*sheets), *notes]
         lines += _write_reports(found, beside, sheets, given, folder)
+        for path, name in ((given.models, MODELS), (given.benchmarks, BENCHMARKS)):
+            if path is not None and path.resolve() == (output / name).resolve():
+                shutil.copyfile(path, folder / name)  # the reader's own file stays as it is
         _move(folder, output)
     return [*lines, f"The report: {output / 'index.html'}"]
 
@@ -115,17 +118,18 @@ def _sheets(
 ) -> tuple[tuple[pd.DataFrame, pd.DataFrame], list[str]]:
     """The sheets given, guesses where none is; written into `folder`. Models that a given sheet lacks are guessed."""
     models, benchmarks = guess_models(scores, found.parameters), guess_benchmarks(scores)
-    notes = []
-    if given.models is None and given.benchmarks is None:
-        notes = leave_sparse_out(models, benchmarks, scores)
+    decided: list[str] = []
     if given.models is not None:
         own = as_in_scores(read_models(given.models), set(scores["model"]))
         _check_names(own["model"], scores["model"], given.models, "models")
         models = pd.concat([own, models[~models["model"].isin(own["model"])]], ignore_index=True)
+        decided += own["model"].tolist()
     if given.benchmarks is not None:
         benchmarks = read_benchmarks(given.benchmarks).assign(guessed=None)
         _check_names(benchmarks["benchmark"], scores["benchmark"], given.benchmarks, "benchmarks")
-    else:
+        decided += benchmarks["benchmark"].tolist()
+    notes = leave_sparse_out(models, benchmarks, scores, decided)
+    if given.benchmarks is None:
         benchmarks = shared_categories(benchmarks)
     for sheet, name in ((models, MODELS), (benchmarks, BENCHMARKS)):
         write_text(folder / name, _as_tsv(sheet))

@@ -1,6 +1,7 @@
 """A wrong command line ends with exit code 2 and one line that has a hint."""
 
 import sys
+from importlib.metadata import version
 
 import pytest
 
@@ -45,6 +46,7 @@ def test_help_and_no_arguments(monkeypatch, capsys):
     assert code == 0 and "--base-window" in out
     code, _, error = end(monkeypatch, capsys, "report")
     assert code == 2 and "Commands:" in error
+    assert end(monkeypatch, capsys, "--version")[:2] == (0, f"{version('lm-validity')}\n")
 
 
 def test_without_the_packages_of_cells_a_command_says_what_to_install(monkeypatch, capsys):

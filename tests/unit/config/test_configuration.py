@@ -95,6 +95,15 @@ def test_generated_files_are_up_to_date():
     assert (ROOT / generate.SCHEMA).read_text() == generate.render_schema()
 
 
+@pytest.mark.parametrize("text", ["splits: {}\nname: a\nsplits: {seed: 1}\n", "splits: {seed: 1, seed: 2}\n"])
+def test_a_key_that_is_there_twice_is_refused(tmp_path, text):
+    path = tmp_path / "twice.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        load_run(path)
+    assert "is there twice" in caught.value.problem and "line" in caught.value.problem
+
+
 def test_rendered_yaml_reads_back_to_the_same_values():
     configuration = validate(
         values(finetuning={"learning_rates": [3e-4], "loss": "completion"}, splits={"allow_overlap": ["a", "b"]}),

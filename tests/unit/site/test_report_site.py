@@ -117,6 +117,25 @@ def test_the_sheets_are_passed_back(tmp_path):
     assert json.loads((tmp_path / "out/agreement/summary.json").read_text())["benchmarks"] == 3
 
 
+@pytest.mark.parametrize("sheet", ["models", "benchmarks"])
+def test_one_sheet_passed_back_leaves_out_what_was_left_out_and_is_kept(tmp_path, sheet):
+    put_results(tmp_path / "in")
+    put_results(tmp_path / "in" / "one", models=1, tasks=("aa_rare",))
+    (tmp_path / "in" / "late.json").write_text(
+        json.dumps({"results": {"boolq": {"acc,none": 0.5}}, "model_name": "late-1b"})
+    )
+    write([tmp_path / "in"], tmp_path / "out")
+    before = json.loads((tmp_path / "out/agreement/summary.json").read_text())
+    assert (before["models"], before["benchmarks"]) == (4, 4)
+    own = tmp_path / "out" / f"{sheet}.tsv"
+    own.write_text("".join(f"{line}\tmine\n" for line in own.read_text().splitlines()))
+    text = own.read_text()
+    write([tmp_path / "in"], tmp_path / "out", **{sheet: own})
+    after = json.loads((tmp_path / "out/agreement/summary.json").read_text())
+    assert (after["models"], after["benchmarks"]) == (4, 4) and after["kendall_tau"] == before["kendall_tau"]
+    assert own.read_text() == text
+
+
 def test_the_written_sheets_can_be_read(tmp_path):
     put_results(tmp_path / "in")
     write([tmp_path / "in"], tmp_path / "out")

@@ -59,9 +59,9 @@ def _print_version(asked: object) -> None:
 
 @app.callback()
 def _options(
-    version: Annotated[bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")] = (
-        False
-    ),
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
+    ] = (False),
 ) -> None:
     """How far can a language-model benchmark be trusted?"""
 

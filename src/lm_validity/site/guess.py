@@ -120,19 +120,24 @@ def guess_tokens_per_step(name: str, family: str | None) -> int | None:
 
 
 def leave_sparse_out(
-    models: pd.DataFrame, benchmarks: pd.DataFrame, scores: pd.DataFrame, given: Collection[str] = ()
+    models: pd.DataFrame,
+    benchmarks: pd.DataFrame,
+    scores: pd.DataFrame,
+    given: Collection[str] = (),
+    to_include: str = "empty its cell in the column `studies` of",
 ) -> list[str]:
     """Take benchmarks with scores of fewer than half of the models out of their comparison, then such models.
 
     Writes `studies` of the two sheets, in place; one sentence for each kind that is left out. Of `given` rows, the
-    reader has decided.
+    reader has decided. `to_include`: what a reader does to a row in the sheet to take it back.
     """
     notes = []
     known = pd.crosstab(scores["model"], scores["benchmark"]) > 0
     along = scores.groupby("model")["checkpoint"].nunique().max() > 1
     for sheet, key, other in ((benchmarks, "benchmark", "models"), (models, "model", "benchmarks")):
         counts, all_others = known.sum(axis=0 if key == "benchmark" else 1), known.shape[0 if key == "benchmark" else 1]
-        sparse = sorted(set(counts.index[counts < math.ceil(all_others / 2)]) - set(given))
+        open_rows = set(sheet[key]) - set(given)
+        sparse = sorted(open_rows & set(counts.index[counts < math.ceil(all_others / 2)]))
         if len(sparse) == len(counts):
             continue
         sheet.loc[sheet[key].isin(sparse), "studies"] = "signal" if along else NO_STUDY
@@ -143,7 +148,7 @@ def leave_sparse_out(
         notes.append(
             f"Left out of the comparison of models, with scores on fewer than half of the {all_others} {other}: "
             f"{len(sparse)} {key}{'s' if len(sparse) > 1 else ''} ({listing(sparse, 3)}). To include one, "
-            f"empty its cell in the column `studies` of {key}s.tsv."
+            f"{to_include} {key}s.tsv."
         )
     return notes
 

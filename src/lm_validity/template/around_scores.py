@@ -38,7 +38,7 @@ def write_sheets(paths: Iterable[Path], folder: Path, models_name: str, benchmar
     if found.scores is None:
         raise InputError("no scores in the files given.", "give result files of lm-eval, scores.parquet or a CSV.")
     models, benchmarks = guess_models(found.scores, found.parameters), guess_benchmarks(found.scores)
-    notes = leave_sparse_out(models, benchmarks, found.scores)
+    notes = leave_sparse_out(models, benchmarks, found.scores, to_include="take the # from its row in")
     known = benchmarks["benchmark"].map(lambda name: find_task_facts(name) is not None)
     if not known.any():
         raise InputError(

@@ -81,14 +81,6 @@ def summary_values(summary: object) -> dict[str, Any]:
     return values
 
 
-def missing_reasons(summary: object, leave_out: tuple[str, ...] = ()) -> list[str]:
-    """Why values of a summary are missing, each reason once. Reasons of keys that begin as in `leave_out` alone are
-    not in it."""
-    reasons: dict[str, list[str]] = {}
-    _plain(summary, "", reasons)
-    return [reason for reason, keys in reasons.items() if not all(key.startswith(leave_out) for key in keys)]
-
-
 def write_summary(summary: object, path: str | Path) -> None:
     """Write summary.json, atomically. Raises ValueError as `summary_values`."""
     write_json(path, summary_values(summary))

@@ -11,7 +11,6 @@ from lm_validity.summaries import (
     Missing,
     is_known,
     known,
-    missing_reasons,
     named,
     number,
     page_only,
@@ -45,11 +44,6 @@ def test_missing_values_are_null_and_their_reason_is_a_note():
 def test_many_places_of_one_reason_are_counted():
     values = summary_values({"tau": {name: Missing(REASON) for name in "abcde"}})
     assert values["notes"] == [f"tau.a, tau.b, tau.c and 2 more: {REASON}"]
-
-
-def test_reasons_are_listed_once_and_without_those_of_other_pages():
-    values = {"tau": {name: Missing(REASON) for name in "ab"}, "card": {"a": Missing(REASON), "b": Missing("Other.")}}
-    assert missing_reasons(values) == [REASON, "Other."] and missing_reasons(values, ("card.",)) == [REASON]
 
 
 def test_the_reason_of_a_null_is_found_again():

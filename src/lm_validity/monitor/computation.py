@@ -33,7 +33,10 @@ def computation_page(spent: Spent, planned: Finding | None = None) -> Page | Non
         f"{spent.cells:,} cells took {hours:,.2f} hours: {totals['model_loads']:,} model loads, "
         f"{totals['evaluate_passes']:,} passes over a split, {totals['optimizer_steps']:,} optimizer steps."
     )
-    basis = "Counted over all finished cells, also those of older settings of this run."
+    basis = (
+        "Counted over all finished cells that computed something, also those of older settings of this run. Selections "
+        "compute nothing."
+    )
     if spent.uncounted:
         basis += f" {spent.uncounted:,} cells have no counters."
     if spent.written_by_vllm:

@@ -60,7 +60,7 @@ class SectionDocument(TypedDict):
 
 
 class PageDocument(TypedDict):
-    """`format`: version of the layout. `reasons`: why figures are missing."""
+    """`format`: version of the layout. `reasons`: of the dashes in its tables."""
 
     format: Literal[1]
     name: str

@@ -115,8 +115,8 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """A report. `name` is its folder name: agreement, factors, signal, bias. `notes`: on the data. `reasons`: why some
-    figures are missing. `before_findings`: on a site it comes before the findings of all reports.
+    """A report. `name` is its folder name: agreement, factors, signal, bias. `notes`: on the data. `before_findings`:
+    on a site it comes before the findings of all reports.
     """
 
     name: str
@@ -124,7 +124,6 @@ class Page:
     findings: Sequence[Finding]
     sections: Sequence[Section]
     notes: Sequence[str] = ()
-    reasons: Sequence[str] = ()
     question: str = ""
     before_findings: bool = False
 
@@ -157,6 +156,7 @@ def write_report(page: Page, summary: object, output: str | Path) -> None:
 def page_document(page: Page) -> PageDocument:
     """The page as JSON: texts, Vega-Lite specifications, table cells with what is shown and what is sorted by."""
     sections = [_section_document(section) for section in page.sections]
+    tables = [table for section in sections for table in section["tables"]]
     return {
         "format": 1,
         "name": page.name,
@@ -166,7 +166,7 @@ def page_document(page: Page) -> PageDocument:
         "findings": [{"sentence": f.sentence, "basis": f.basis, "alarm": f.alarm} for f in page.findings],
         "sections": [section for section in sections if any(section[part] for part in _CONTENT)],
         "notes": list(page.notes),
-        "reasons": list(page.reasons),
+        "reasons": list(dict.fromkeys(reason for table in tables for reason in table.get("reasons", {}).values())),
     }
 
 

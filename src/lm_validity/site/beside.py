@@ -13,7 +13,7 @@ from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_m
 from lm_validity.tables.schema import PROTOCOLS, SCORES, read_scores
 from lm_validity.words import count
 
-OWN, OTHERS = "yours", "published"
+OWN, OTHERS = "yours", "others"
 _COLORS = {OWN: "#d55e00", OTHERS: "#7f7f7f"}
 
 

@@ -10,7 +10,7 @@ import pandas as pd
 
 from lm_validity.config.cards import Cards
 from lm_validity.config.plan import read_cells
-from lm_validity.errors import InputError
+from lm_validity.errors import InputError, nearest
 from lm_validity.files import read_json, write_text
 from lm_validity.pages.page import write_page
 from lm_validity.site.beside import Beside, add_beside, beside_page
@@ -118,17 +118,17 @@ def _sheets(
 ) -> tuple[tuple[pd.DataFrame, pd.DataFrame], list[str]]:
     """The sheets given, guesses where none is; written into `folder`. Models that a given sheet lacks are guessed."""
     models, benchmarks = guess_models(scores, found.parameters), guess_benchmarks(scores)
-    decided: list[str] = []
+    decided, notes = list[str](), list[str]()
     if given.models is not None:
         own = as_in_scores(read_models(given.models), set(scores["model"]))
-        _check_names(own["model"], scores["model"], given.models, "models")
+        notes += _check_names(own["model"], scores["model"], given.models, "models")
         models = pd.concat([own, models[~models["model"].isin(own["model"])]], ignore_index=True)
         decided += own["model"].tolist()
     if given.benchmarks is not None:
         benchmarks = read_benchmarks(given.benchmarks).assign(guessed=None)
-        _check_names(benchmarks["benchmark"], scores["benchmark"], given.benchmarks, "benchmarks")
+        notes += _check_names(benchmarks["benchmark"], scores["benchmark"], given.benchmarks, "benchmarks")
         decided += benchmarks["benchmark"].tolist()
-    notes = leave_sparse_out(models, benchmarks, scores, decided)
+    notes += leave_sparse_out(models, benchmarks, scores, decided)
     if given.benchmarks is None:
         benchmarks = shared_categories(benchmarks)
     for sheet, name in ((models, MODELS), (benchmarks, BENCHMARKS)):
@@ -136,12 +136,16 @@ def _sheets(
     return (models, benchmarks), notes
 
 
-def _check_names(names: pd.Series, known: pd.Series, path: Path, what: str) -> None:
+def _check_names(names: pd.Series, known: pd.Series, path: Path, what: str) -> list[str]:
+    """A line for each name without scores that is nearly one with scores. Raises InputError if no name has scores."""
     if not names.isin(known).any():
         raise InputError(
             f"{path}: names none of the {what} that have scores ({', '.join(sorted(known.unique())[:3])}, ...).",
             "write their names as in the results, or leave the sheet out to have one guessed.",
         )
+    unlisted = sorted(set(known) - set(names))
+    near = {name: nearest(name, unlisted) for name in names if name not in set(known)}
+    return [f"{path}: {name} has no scores. Did you mean {close}?" for name, close in near.items() if close]
 
 
 def _as_tsv(sheet: pd.DataFrame) -> str:

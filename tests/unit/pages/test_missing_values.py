@@ -4,6 +4,7 @@ import base64
 import json
 import re
 import zlib
+from dataclasses import replace
 
 import pandas as pd
 
@@ -54,18 +55,18 @@ def test_a_page_leaves_out_protocols_and_columns_without_a_value_and_the_csv_has
             "power": [Missing(REASON)] * 4,
         }
     )
-    page = Page("agreement", "Agreement", [], [Section("Pairs", tables=[Table("pairs", "All pairs", frame)])])
-    (table,) = page_document(page)["sections"][0]["tables"]
+    whole = Page("agreement", "Agreement", [], [Section("Pairs", tables=[Table("pairs", "All pairs", frame)])])
+    (table,) = page_document(whole)["sections"][0]["tables"]
     assert [column["name"] for column in table["columns"]] == ["benchmark", "protocol", "tau", "power"]
     assert table["rows"] == [["a", "Direct", 0.5, None], ["b", "Direct", None, None]]
     assert table["reasons"] == dict.fromkeys(("0,3", "1,2", "1,3"), REASON)
-    write_page(page, tmp_path)
+    write_page(whole, tmp_path)
     assert pd.read_csv(tmp_path / "tables" / "pairs.csv").shape == (4, 5)
 
 
-def test_a_report_of_an_earlier_version_gives_no_reasons():
-    document = page_document(Page("agreement", "Agreement", [], [], notes=["A note."], reasons=[REASON]))
-    assert "fewer than" in render([document], title="t")
+def test_the_page_lists_the_reasons_and_a_report_of_an_earlier_version_has_none():
+    document = page_document(replace(page(), notes=["A note."]))
+    assert document["reasons"] == [REASON] and "Point at it" in render([document], title="t")
     del document["reasons"]
     shown = render([document], title="t")
-    assert "A note." in shown and "fewer than" not in shown
+    assert "A note." in shown and "Point at it" not in shown

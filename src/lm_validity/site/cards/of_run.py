@@ -26,7 +26,7 @@ def run_sources(run: Run, reports: Sequence[Path], tables: Path, missing: Sequen
         settings=run.configuration.cards,
         source=f"the run {run.name}",
         missing=missing,
-        items_command=f"lm-validity report items {written}, then lm-validity build-site",
+        items_command=f"lm-validity report items {written} && lm-validity build-site",
     )
 
 

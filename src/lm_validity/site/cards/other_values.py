@@ -100,7 +100,7 @@ def prompt_values(sources: CardSources, benchmark: str) -> Iterator[Value]:
         reason = "No model has scores under two prompts with everything else equal."
         if "agreement" not in sources.summaries:
             reason = "There is no agreement report on these data, which compares prompts."
-        command = "lm_eval --apply_chat_template --output_path FOLDER ..., then lm-validity report FOLDER --output DIR"
+        command = "lm_eval --apply_chat_template --output_path FOLDER ... && lm-validity report FOLDER --output DIR"
         yield absent(name, None, reason, command)
         return
     place, basis = ("agreement", "prompt_range", benchmark), {key: found[key] for key in ("models", "prompts")}

@@ -147,7 +147,7 @@ def item_row(sources: CardSources, benchmark: str, protocol: str) -> tuple[dict[
     if not sources.models(benchmark, protocol):
         return None, _why_not(sources, benchmark, protocol) or ("There are no scores.", MEASURE)
     if sources.items is None:
-        command = "lm_eval --log_samples --output_path FOLDER ..., then lm-validity report FOLDER --output DIR"
+        command = "lm_eval --log_samples --output_path FOLDER ... && lm-validity report FOLDER --output DIR"
         return None, ("There is no table of the models' answers item by item.", command)
     if "items" in sources.summaries:
         return None, ("The table of items has none behind these scores.", "")

@@ -48,11 +48,9 @@ from lm_validity.studies.agreement.similar_sections import (
     variance_section,
 )
 from lm_validity.studies.agreement.summary import AgreementSummary, Value
-from lm_validity.summaries import Missing, as_columns, is_known, missing_reasons, number
+from lm_validity.summaries import Missing, as_columns, is_known, number
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import UNDER, count, decimal, explain_protocols
-
-ON_CARDS = ("by_benchmark.", "prompt_range.")  # values that only the benchmark cards show, with their reasons
 
 
 def agreement_page(summary: AgreementSummary) -> Page:
@@ -89,7 +87,6 @@ def agreement_page(summary: AgreementSummary) -> Page:
         findings=_findings(summary),
         sections=[section for section in sections if section is not None],
         notes=summary.notes,
-        reasons=missing_reasons(summary, ON_CARDS),
     )
 
 

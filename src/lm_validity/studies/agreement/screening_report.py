@@ -12,7 +12,7 @@ from lm_validity.pages.page import Finding, Page, Section, Table, write_report
 from lm_validity.studies.agreement.analysis import DIRECT, TRAINED
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
 from lm_validity.studies.agreement.statistics.screening import Screening, Thresholds, screen_benchmarks
-from lm_validity.summaries import Missing, known, missing_reasons
+from lm_validity.summaries import Missing, known
 from lm_validity.words import count
 
 
@@ -152,5 +152,4 @@ def _page(summary: ScreeningSummary) -> Page:
     return Page(
         name="screening", title="Screening of benchmarks", question=question, findings=[finding], sections=[section],
         notes=summary.notes,
-        reasons=missing_reasons(summary),
     )  # fmt: skip

@@ -23,7 +23,7 @@ from lm_validity.studies.bias.stops import stop_section
 from lm_validity.studies.bias.summary import BiasSummary, Setting, Task, rows_frame
 from lm_validity.studies.bias.table import SETTING
 from lm_validity.studies.bias.violins import violins
-from lm_validity.summaries import Missing, as_columns, is_known, missing_reasons, number
+from lm_validity.summaries import Missing, as_columns, is_known, number
 from lm_validity.words import count, decimal, percent, with_interval
 
 
@@ -49,7 +49,6 @@ def bias_page(summary: BiasSummary) -> Page:
         findings=_findings(summary),
         sections=[section for section in sections if section is not None],
         notes=summary.notes,
-        reasons=missing_reasons(summary),
     )
 
 

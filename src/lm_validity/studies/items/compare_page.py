@@ -8,7 +8,7 @@ import pandas as pd
 from lm_validity.pages.figures import CATEGORY_COLORS, interval_dots, tooltips
 from lm_validity.pages.page import Figure, Finding, Page, Section, Table, write_report
 from lm_validity.studies.items.compare import CompareSummary, Comparison
-from lm_validity.summaries import Missing, as_columns, is_known, missing_reasons, number
+from lm_validity.summaries import Missing, as_columns, is_known, number
 from lm_validity.words import count, decimal
 
 COLUMNS = ("benchmark", "protocol", "difference", "low", "high", "p", "p adjusted", "detectable", "items", "test")
@@ -97,7 +97,6 @@ def comparison_page(summary: CompareSummary) -> Page:
         findings=[Finding(comparison_sentence(summary, protocol)) for protocol in summary.protocols],
         sections=[section],
         notes=summary.notes,
-        reasons=missing_reasons(summary),
     )
 
 

@@ -9,7 +9,7 @@ import pandas as pd
 from lm_validity.pages.figures import CATEGORY_COLORS, lines, tooltips
 from lm_validity.pages.page import Figure, Finding, Page, Section, Table, write_report
 from lm_validity.studies.items.item_report import LISTED, Item, ItemsOfBenchmark, ItemsSummary, analyze_items
-from lm_validity.summaries import Missing, is_known, missing_reasons
+from lm_validity.summaries import Missing, is_known
 from lm_validity.words import UNDER, count, percent
 
 SHOWN_ABILITIES = np.linspace(-3, 3, 25)
@@ -38,7 +38,6 @@ def items_page(summary: ItemsSummary) -> Page:
         findings=[Finding(_finding(summary, protocol)) for protocol in _protocols(summary)],
         sections=[_benchmark_section(summary), _negative_section(summary)],
         notes=summary.notes,
-        reasons=missing_reasons(summary),
     )
 
 

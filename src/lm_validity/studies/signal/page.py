@@ -14,7 +14,7 @@ from lm_validity.studies.signal.page_tables import as_numbers, compliance_sectio
 from lm_validity.studies.signal.printed import printed_section
 from lm_validity.studies.signal.stages import stage_findings, stage_section
 from lm_validity.studies.signal.summary import Ranking, SignalSummary
-from lm_validity.summaries import Missing, as_columns, is_known, missing_reasons, number
+from lm_validity.summaries import Missing, as_columns, is_known, number
 from lm_validity.words import count, listing
 
 _RANKING_LABELS = {
@@ -60,7 +60,6 @@ def signal_page(summary: SignalSummary) -> Page:
         ],
         sections=[section for section in sections if section is not None],
         notes=summary.notes,
-        reasons=missing_reasons(summary),
     )
 
 

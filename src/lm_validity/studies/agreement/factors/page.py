@@ -19,7 +19,7 @@ from lm_validity.studies.agreement.robustness import influence_section
 from lm_validity.studies.agreement.shown import shown_mean, value_in_words
 from lm_validity.studies.agreement.similar_sections import both_intervals
 from lm_validity.studies.agreement.summary import Range
-from lm_validity.summaries import Missing, is_known, missing_reasons, number
+from lm_validity.summaries import Missing, is_known, number
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import UNDER, count, explain_protocols, percent
 
@@ -52,7 +52,6 @@ def factors_page(summary: FactorsSummary) -> Page:
         findings=_findings(summary),
         sections=[section for section in sections if section is not None],
         notes=summary.notes,
-        reasons=missing_reasons(summary),
     )
 
 

@@ -165,6 +165,7 @@ def kill_rounds(project: Project, has_come: Callable[[], bool]) -> None:
     project.run(*project.snakemake_command("--unlock", *CONFIG))
 
 
+@pytest.mark.slow  # in `make test`, test_three_kills and the bias study's three kills
 def test_kills_between_the_stages_and_in_the_second_lose_nothing(first, second, tmp_path):
     project = first.copy_to(tmp_path / "copy")
     before, front = first.sidecars("stages"), Project.front

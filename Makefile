@@ -28,7 +28,7 @@ define gate
 @printf '\n== %s\n' '$(1)' && start=$$SECONDS && $(2) && echo "   passed in $$((SECONDS - start)) s"
 endef
 
-.PHONY: help demo test test-slow test-real slurm-test slurm-test-slow slurm-up-and-down lint format docs benchmark clean FORCE
+.PHONY: help demo test test-slow test-real slurm-test slurm-test-slow slurm-up-and-down lint gate-types gates format docs benchmark clean FORCE
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):[^#]*## (.*)/make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -60,11 +60,17 @@ slurm-up-and-down: .venv/installed
 	@$(ACTIVATED) $(BIN)/pytest -n 0 -m slurm $(UP_AND_DOWN)
 
 lint: .venv/installed ## formatters and linters, changing nothing
+	@$(MAKE) --no-print-directory --jobs 2 gate-types gates
+
+# Beside the others, since it takes as long as all of them.
+gate-types:
+	$(call gate,types,$(BIN)/mypy)
+
+gates:
 	$(call gate,ruff format,$(BIN)/ruff format --check .)
 	$(call gate,ruff check,$(BIN)/ruff check .)
 	$(call gate,spelling,$(BIN)/codespell)
 	$(call gate,import rules,$(BIN)/lint-imports)
-	$(call gate,types,$(BIN)/mypy)
 	$(call gate,snakefmt,$(BIN)/snakefmt --check Snakefile workflow)
 	$(call gate,snakemake --lint,$(ACTIVATED) $(BIN)/snakemake --lint)
 	$(call gate,links of the documentation,$(MKDOCS))

@@ -61,7 +61,7 @@ def _print_version(asked: object) -> None:
 def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version.")
-    ] = (False),
+    ] = False,
 ) -> None:
     """How far can a language-model benchmark be trusted?"""
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lm_validity.config.load import validate
+from lm_validity.config.load import read_values, validate
 from lm_validity.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
@@ -17,14 +17,7 @@ ConfigFile = Annotated[Path, typer.Option("--configfile", help="Configuration wi
 
 def _settings(configfile: Path) -> "MiniatureSettings":
     """The section `miniature` of a configuration file; the sheets it names may not exist yet."""
-    import yaml
-
-    if not configfile.is_file():
-        raise InputError(
-            f"{configfile}: no such configuration.",
-            "start this in a study's folder (`lm-validity init` makes one), or pass --configfile.",
-        )
-    section = validate(yaml.safe_load(configfile.read_text(encoding="utf-8")), str(configfile)).miniature
+    section = validate(read_values(configfile), str(configfile)).miniature
     if section is None:
         raise InputError(f"{configfile}: no section `miniature`.", "config/config.yaml has one.")
     return section

@@ -94,7 +94,7 @@ def partial_reports(
 
     run = load_run(configfile)
     missing, page = write_partial_reports(run, with_items=not without_items)
-    print(f"The tables lack {count(missing, 'cell')}. The fine-tunes that these need are not counted.")
+    print(f"The tables lack {count(missing, 'cell')}. Cells that only lead to these are not counted.")
     print(f"partial report: {page}" if page else "No report is possible yet.")
 
 

@@ -54,16 +54,21 @@ def _filled(frame: pd.DataFrame) -> pd.DataFrame:
     """The frame without the rows and columns of a protocol under which nothing is known."""
     columns = list(frame.columns)
     if "protocol" in columns[:-1]:
-        known = without_missing(frame).iloc[:, columns.index("protocol") + 1 :].notna().any(axis=1)
-        if known.any():
-            frame = frame[known.groupby(frame["protocol"]).transform("any")]
+        right, protocol = columns[columns.index("protocol") + 1 :], frame["protocol"]
+        known = without_missing(frame)[right].notna().any(axis=1).groupby(protocol).transform("any")
+        unscored = frame[right].map(_is_unscored).any(axis=1).groupby(protocol).transform("any")
+        frame = frame[known | ~unscored]
     return frame.drop(
         columns=[name for name, values in frame.items() if len(frame) and all(map(_says_nothing, values))]
     )
 
 
+def _is_unscored(value: object) -> bool:
+    return isinstance(value, Missing) and value.reason in _UNSCORED
+
+
 def _says_nothing(value: object) -> bool:
-    return value.reason in _UNSCORED if isinstance(value, Missing) else plain_value(value) is None
+    return _is_unscored(value) or (not isinstance(value, Missing) and plain_value(value) is None)
 
 
 def without_missing(frame: pd.DataFrame) -> pd.DataFrame:

@@ -32,8 +32,8 @@ _COLUMNS = {
 }
 _DESCRIBED = ("items", "models", "chance", "highest")  # columns that are known of any benchmark with scores
 EXPLANATION = (
-    "Each row is a benchmark. Its name leads to its card, which has the intervals, the basis of each figure, and what"
-    " the words mean. A dash marks a figure that was not measured. Point at it for the reason. The verdict says only "
+    "Each row is a benchmark. Its name leads to its card, which has the intervals, the basis of each figure, and what "
+    "the words mean. A dash marks a figure that was not measured. Point at it for the reason. The verdict says only "
     "what whole 95% intervals allow. Reliability is over models of all sizes. Sizes of models are numbers of "
     "parameters. τ is the mean Kendall's tau with the other benchmarks, from -1 to 1. Figures are under direct "
     "evaluation (models as they are) unless the heading says otherwise."

@@ -217,8 +217,8 @@ def alignment_section(summary: AgreementSummary) -> Section | None:
         explanation="Two models are in significant contradiction if each benchmark orders them significantly, and in "
         "opposite ways. Unless `--align` names two benchmarks, the page shows the two with the most contradictions, "
         "of one category if categories are known. To align them, both rankings are rearranged step by step to agree "
-        "while every significant difference keeps its order. This removes no more crossings. A rank band holds every "
-        "rank that a model can have if all significant differences are kept.",
+        "while every significant difference keeps its order. The crossings that remain could not be removed "
+        "in this way. A rank band holds every rank that a model can have if all significant differences are kept.",
         figures=charts,
         tables=[
             Table(

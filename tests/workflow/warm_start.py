@@ -1,9 +1,10 @@
-"""Jobs of the tests start warm: `lm-validity` is forked from a process that has already imported torch and the rest.
+"""Commands of the tests start warm: they are forked from a process that has already imported torch and the rest.
 
 A run of config/test.yaml starts 26 processes, and most of what they cost is imports. The server imports once and forks
-a process per command; a small client named `lm-validity` stands first on the PATH, hands over its arguments, folder,
-environment and streams, and ends with the command's exit code. Nothing else differs: the command line is the package's.
-Tests that kill processes, or look at what a process imports, start the real command.
+a process per command; small clients named `lm-validity` and `snakemake` stand first on the PATH, hand over their
+arguments, folder, environment and streams, and end with the command's exit code. The script for the charts of a page,
+the same for every page, is made once too. Nothing else differs: the command lines are those of the packages.
+Tests that kill processes, or look at what a process imports, start the real commands.
 """
 
 import array
@@ -24,7 +25,9 @@ from pathlib import Path
 BIN = Path(sys.executable).parent
 # What libraries read when they are imported. Where one of these differs from the server's, the real command runs.
 READ_AT_IMPORT = ("HF_", "TRANSFORMERS_", "TORCH", "OMP_", "CUDA_", "PYTHON", "TOKENIZERS_", "LM_", "DATASETS_")
+COMMANDS = {"lm-validity": "lm_validity.cli", "snakemake": "snakemake.cli"}  # name -> module with its `main`
 IMPORTED = (
+    *COMMANDS.values(),
     "lm_eval.evaluator",
     "lm_eval.models.huggingface",
     "peft",
@@ -46,7 +49,7 @@ if mine != {expected!r}:
     os.execv({real!r}, [{real!r}, *sys.argv[1:]])
 server = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 server.connect({address!r})
-request = json.dumps([sys.argv[1:], os.getcwd(), dict(os.environ)]).encode()
+request = json.dumps([[{name!r}, *sys.argv[1:]], os.getcwd(), dict(os.environ)]).encode()
 streams = array.array("i", [0, 1, 2])
 server.sendmsg([request], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, streams)])
 pid = int(server.recv(32))
@@ -62,21 +65,15 @@ sys.exit(code)
 
 @contextlib.contextmanager
 def warm_commands(folder: Path, environment: dict[str, str]) -> Iterator[Path]:
-    """A folder for the front of PATH, whose `lm-validity` starts warm while the context lasts."""
+    """A folder for the front of PATH, whose commands start warm while the context lasts."""
     folder.mkdir(parents=True)
     address = str(folder / "socket")
     expected = {key: value for key, value in environment.items() if key.startswith(READ_AT_IMPORT)}
-    client = folder / "lm-validity"
-    client.write_text(
-        CLIENT.format(
-            python=sys.executable,
-            prefixes=READ_AT_IMPORT,
-            expected=expected,
-            real=str(BIN / "lm-validity"),
-            address=address,
-        )
-    )
-    client.chmod(0o755)
+    common = {"python": sys.executable, "prefixes": READ_AT_IMPORT, "expected": expected, "address": address}
+    for name in COMMANDS:
+        client = folder / name
+        client.write_text(CLIENT.format(name=name, real=str(BIN / name), **common))
+        client.chmod(0o755)
     server = subprocess.Popen(
         (sys.executable, __file__, address), env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )
@@ -119,6 +116,10 @@ def serve(address: str) -> None:
 def import_everything() -> None:
     for name in IMPORTED:
         import_module(name)
+    # in a process of its own: the engine that makes it starts threads, which a fork would lack
+    made = "from lm_validity.pages.page import _vega_bundle; print(_vega_bundle())"
+    bundle = subprocess.run((sys.executable, "-c", made), capture_output=True, text=True, check=True).stdout.strip()
+    import_module("lm_validity.pages.page")._vega_bundle = lambda: bundle
     gc.collect()
     gc.freeze()
 
@@ -155,19 +156,17 @@ def start(connection: socket.socket) -> int:
         os._exit(code)
 
 
-def run_command(arguments: list[str], folder: str, environment: dict[str, str], streams: array.array) -> int:
+def run_command(command: list[str], folder: str, environment: dict[str, str], streams: array.array) -> int:
     """The command line in this process, as the console script runs it; its exit code."""
-    from lm_validity.cli import main
-
+    name, *arguments = command
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(folder)
-    sys.argv = [str(BIN / "lm-validity"), *arguments]
+    sys.argv = [str(BIN / name), *arguments]
     try:
-        main()
-        code = 0
+        sys.exit(import_module(COMMANDS[name]).main())
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else int(ended.code is not None)
     except BaseException:

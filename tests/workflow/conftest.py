@@ -14,6 +14,7 @@ from tests.workflow.warm_start import warm_commands
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
 TOKEN = "hf_nobodysTokenThatMustNotShow"
+STARTED_WITH = dict(os.environ)  # without what libraries add when a test imports them
 
 
 class Project:
@@ -37,8 +38,8 @@ class Project:
 
     def environment(self, **more: str) -> dict:
         """No network, one thread a process, the package of this environment."""
-        path = f"{self.front}{BIN}:{os.environ['PATH']}"
-        return {**os.environ, "PATH": path, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "HF_TOKEN": TOKEN, **more}
+        path = f"{self.front}{BIN}:{STARTED_WITH['PATH']}"
+        return {**STARTED_WITH, "PATH": path, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "HF_TOKEN": TOKEN, **more}
 
     def snakemake_command(self, *arguments: str) -> tuple[str, ...]:
         return ("snakemake", "--snakefile", str(ROOT / "Snakefile"), "--directory", str(self.folder), *arguments)

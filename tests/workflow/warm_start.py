@@ -24,7 +24,7 @@ from pathlib import Path
 
 BIN = Path(sys.executable).parent
 # What libraries read when they are imported. Where one of these differs from the server's, the real command runs.
-READ_AT_IMPORT = ("HF_", "TRANSFORMERS_", "TORCH", "OMP_", "CUDA_", "PYTHON", "TOKENIZERS_", "LM_", "DATASETS_")
+READ_AT_IMPORT = ("HF_", "TRANSFORMERS_", "TORCH", "CUDA_", "PYTHON", "TOKENIZERS_", "LM_", "DATASETS_")
 COMMANDS = {"lm-validity": "lm_validity.cli", "snakemake": "snakemake.cli"}  # name -> module with its `main`
 IMPORTED = (
     *COMMANDS.values(),
@@ -158,6 +158,8 @@ def start(connection: socket.socket) -> int:
 
 def run_command(command: list[str], folder: str, environment: dict[str, str], streams: array.array) -> int:
     """The command line in this process, as the console script runs it; its exit code."""
+    import torch
+
     name, *arguments = command
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
@@ -165,6 +167,7 @@ def run_command(command: list[str], folder: str, environment: dict[str, str], st
     os.environ.update(environment)
     os.chdir(folder)
     sys.argv = [str(BIN / name), *arguments]
+    torch.set_num_threads(int(environment["OMP_NUM_THREADS"]))  # read at import, and a rule sets its own
     try:
         sys.exit(import_module(COMMANDS[name]).main())
     except SystemExit as ended:

@@ -204,10 +204,12 @@ def test_a_killed_finetune_resumes_after_its_last_epoch(finished, project):
     model, batch = "forum-llama-xs", "cloze.plain.all-rates.seed0"
     cells = [name for name in project.sidecars() if name.startswith(f"finetune_adapter/{model}/cloze.")]
     project.lm_validity("forget", f"finetune_adapter/{model}/cloze.*", *CONFIG)
-    command = (str(BIN / "lm-validity"), "finetune-adapter", *CONFIG, "--model", model, "--batch", batch)
+    command = ("finetune-adapter", *CONFIG, "--model", model, "--batch", batch)
     log = project.folder / "killed.log"
     with open(log, "w") as handle:
-        job = subprocess.Popen(command, cwd=project.folder, env=project.environment(), stderr=handle)
+        job = subprocess.Popen(
+            (BIN / "lm-validity", *command), cwd=project.folder, env=project.environment(), stderr=handle
+        )
     try:
         deadline = time.monotonic() + 120
         while "epoch 2:" not in log.read_text():
@@ -216,7 +218,7 @@ def test_a_killed_finetune_resumes_after_its_last_epoch(finished, project):
     finally:
         job.send_signal(signal.SIGKILL)
         job.wait()
-    done = project.run(*command)
+    done = project.lm_validity(*command)
     epochs = [int(number) for number in re.findall(r"lr1e-3\S* epoch (\d+):", done.stderr)]
     assert epochs[0] == 3, done.stderr
     for cell in cells:

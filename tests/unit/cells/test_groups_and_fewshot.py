@@ -134,9 +134,11 @@ def test_a_group_is_recorded_with_its_files(folder, tmp_path):
         path.write_text(text)
 
 
-def test_bad_groups_are_named(folder):
+def test_bad_groups_are_named(folder, monkeypatch, tmp_path):
     with pytest.raises(InputError, match="differ in output type"):
         find_task("pets_mixed", folder)
+    (tmp_path / "tasks").mkdir()  # else it is looked for in lm-eval's 14,000 files
+    monkeypatch.setattr("lm_validity.cells.tasks.records.PACKAGE", tmp_path)
     with pytest.raises(InputError, match="pets_broken: the group names 'pets_omega', which is not a task"):
         find_task("pets_broken", folder)
 

@@ -7,8 +7,9 @@ declares the task, or the folder that holds the group; a `TaskRecord` remembers 
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -101,7 +102,9 @@ def find_task(task: str, include_path: str | Path | None = None) -> TaskRecord:
         roots.insert(0, (Path(include_path), ".", str(include_path)))
     names: list[str] = []
     for root, folder, given in roots:
-        for path, text in _yaml_texts(root / folder):
+        for path, text in _texts(root / folder):
+            if path.suffix != ".yaml":
+                continue
             declared = [] if _GROUP_LINE.search(text) else _TASK_LINE.findall(text)
             names += [*declared, *_GROUP_LINE.findall(text)]
             if task in declared:
@@ -204,9 +207,22 @@ def cannot_build(name: str, error: Exception) -> InputError:
     )
 
 
-def _yaml_texts(folder: Path) -> list[tuple[Path, str]]:
-    # lm-eval keeps the first of several files that declare a name, in this order
-    paths = sorted(folder.rglob("*.yaml"), key=lambda path: path.as_posix())
+def _texts(folder: Path) -> Sequence[tuple[Path, str]]:
+    """The files under `folder` that declare tasks or that these include, with their texts.
+
+    In the order in which lm-eval keeps the first of several that declare a name. lm-eval's own are read once a process.
+    """
+    return _shipped_texts() if folder == PACKAGE / "tasks" else _read_texts(folder)
+
+
+@cache
+def _shipped_texts() -> Sequence[tuple[Path, str]]:
+    return _read_texts(PACKAGE / "tasks")
+
+
+def _read_texts(folder: Path) -> Sequence[tuple[Path, str]]:
+    paths = [path for path in folder.rglob("*") if path.suffix in ("", ".yaml") and path.is_file()]
+    paths.sort(key=lambda path: path.as_posix())
     return [(path, path.read_text(encoding="utf-8", errors="replace")) for path in paths]
 
 
@@ -241,10 +257,8 @@ def _folders_naming(names: Iterable[str], folder: Path) -> list[Path]:
         return []
     words = re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, names))})(?![\w-])")
     found = set()
-    for path in folder.rglob("*"):
-        if path.suffix not in ("", ".yaml") or not path.is_file():
-            continue
-        if words.search(path.read_text(encoding="utf-8", errors="replace")):
+    for path, text in _texts(folder):
+        if words.search(text):
             parts = path.relative_to(folder).parts
             found.add(folder / parts[0] if len(parts) > 1 else folder)
     return [folder] if folder in found else sorted(found)

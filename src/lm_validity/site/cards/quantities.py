@@ -119,6 +119,13 @@ _ALL = (
         "agree. This figure shows what remains among models of similar size.",
     ),
     Quantity("tau_within_2", AGREEMENT, "Agreement within 2×", "tau", "The same among sizes at most 2× apart."),
+    Quantity(
+        "tau_ceiling_within_2",
+        AGREEMENT,
+        "Noise ceiling within 2×",
+        "tau",
+        "The noise ceiling of the agreement among sizes at most 2× apart.",
+    ),
     Quantity("tau_beyond_2", AGREEMENT, "Agreement beyond 2×", "tau", "The same among sizes more than 2× apart."),
     Quantity(
         "signal_at_end",

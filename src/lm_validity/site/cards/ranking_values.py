@@ -96,8 +96,13 @@ def _agreement(sources: CardSources, benchmark: str, protocol: str) -> Iterator[
         ("tau_corrected", ("corrected", "by_benchmark")),
     ):
         yield _of_the_report(sources, benchmark, protocol, name, keys)
-    for distance in ("within_1_25", "within_2", "beyond_2"):
-        yield _at_distance(sources, benchmark, protocol, "tau", distance)
+    for what, distance in (
+        ("tau", "within_1_25"),
+        ("tau", "within_2"),
+        ("tau_ceiling", "within_2"),
+        ("tau", "beyond_2"),
+    ):
+        yield _at_distance(sources, benchmark, protocol, what, distance)
 
 
 def _of_the_report(sources: CardSources, benchmark: str, protocol: str, name: str, keys: tuple[str, ...]) -> Value:
@@ -117,7 +122,7 @@ def _of_the_report(sources: CardSources, benchmark: str, protocol: str, name: st
 
 
 def _at_distance(sources: CardSources, benchmark: str, protocol: str, what: str, distance: str) -> Value:
-    """What the report has on the pairs of models of a distance: `separated` or `tau`."""
+    """What the report has on the pairs of models of a distance: `separated`, `tau` or `tau_ceiling`."""
     name = f"{what}_{distance}"
     why = _why_not(sources, benchmark, protocol)
     if why:
@@ -125,7 +130,7 @@ def _at_distance(sources: CardSources, benchmark: str, protocol: str, what: str,
     place = (REPORT, "by_benchmark", protocol, benchmark, "by_distance")
     rows: list[dict[str, Any]] = sources.find(*place) or []
     row = next((row for row in rows if (row["at_least"], row["at_most"]) == DISTANCES[distance]), {})
-    others = int(sources.find(REPORT, "benchmarks")) - 1 if what == "tau" else None
+    others = int(sources.find(REPORT, "benchmarks")) - 1 if what != "separated" else None
     return sources.figure(name, protocol, place, row, what, pairs=row.get("pairs_of_models"), benchmarks=others)
 
 

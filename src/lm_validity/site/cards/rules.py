@@ -105,7 +105,7 @@ def _reliability(values: Values, settings: Cards) -> Statement:
 def _agreement(values: Values, settings: Cards) -> Iterator[Statement]:
     for key, words in _TAUS.items():
         outcome = side(values.get(key), settings.agrees)
-        ceiling_key = f"tau_ceiling.{key.partition('.')[2]}"
+        ceiling_key = key.replace("tau", "tau_ceiling", 1)
         ceiling = values.get(ceiling_key)
         if outcome == NO and ceiling is not None and ceiling.is_measured and ceiling.number < settings.agrees:
             outcome = NOT_KNOWN  # noise alone keeps the tau below the threshold, whatever the benchmarks measure

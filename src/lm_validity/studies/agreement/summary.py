@@ -292,7 +292,8 @@ class SelectionOnTest:
 class DistanceRow:
     """One benchmark among pairs of models whose sizes differ by a factor from `at_least` to `at_most` (null: any).
 
-    separated: share of the pairs whose scores differ significantly. tau: mean tau with the other benchmarks.
+    separated: share of the pairs whose scores differ significantly. tau: mean tau with the other benchmarks;
+    tau_ceiling: what it would be if all ordered the models identically.
     """
 
     at_least: float
@@ -302,6 +303,7 @@ class DistanceRow:
     separated_interval: Range
     tau: Value
     tau_interval: Range
+    tau_ceiling: Value
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from scipy import stats
 
 from lm_validity.studies.agreement.by_benchmark.prompts import prompt_ranges, wording_error
 from lm_validity.studies.agreement.by_benchmark.separation import (
+    ceiling_with_others,
     items_needed,
     reliability,
     separated_share,
@@ -15,6 +16,8 @@ from lm_validity.studies.agreement.by_benchmark.separation import (
     typical_difference,
 )
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
+from lm_validity.studies.agreement.statistics.ceiling import noise_ceiling
+from lm_validity.studies.agreement.statistics.ranking import pair_signs
 from lm_validity.summaries import Missing
 from lm_validity.tables.schema import SCORES, write_table
 
@@ -86,6 +89,20 @@ def test_tau_at_a_distance_counts_only_such_pairs():
     same = (group[:, None] == group[None, :]) & EVERY
     assert tau_with_others(scores, same)[0].value == -1
     assert tau_with_others(scores, EVERY & ~same)[0].value == 1
+
+
+def test_noise_ceiling_at_a_distance_is_that_of_such_pairs():
+    """Noise hides the order within two groups of models, not that between them."""
+    group = np.repeat([0.0, 10.0], 6)
+    ability = (group + np.tile(np.linspace(0, 0.5, 6), 2))[:, None]
+    scores = np.hstack([ability + np.random.default_rng(4).normal(0, 0.5, (12, 3)), np.ones((12, 1))])
+    ceiling = noise_ceiling(scores, np.full(scores.shape, 0.5), np.random.default_rng(5))
+    signs, same = pair_signs(scores), (group[:, None] == group[None, :]) & EVERY
+    near, far, every = (ceiling_with_others(signs, ceiling.expected, mask) for mask in (same, EVERY & ~same, EVERY))
+    assert every[:3] == pytest.approx(ceiling.by_benchmark[:3], abs=1e-5)
+    assert (near[:3] < 0.5).all() and (far[:3] > 0.99).all() and (every[:3] > 0.7).all()
+    assert np.isnan([near[3], far[3], every[3]]).all()  # a benchmark on which the models do not differ has none
+    assert np.isnan(ceiling_with_others(signs, None, same)).all()
 
 
 def test_resolution_in_closed_form():

@@ -5,6 +5,7 @@ import pandas as pd
 
 from lm_validity.studies.agreement.analysis import AgreementAnalysis
 from lm_validity.studies.agreement.by_benchmark.separation import (
+    ceiling_with_others,
     items_needed,
     reliability,
     separated_share,
@@ -13,7 +14,7 @@ from lm_validity.studies.agreement.by_benchmark.separation import (
     typical_difference,
 )
 from lm_validity.studies.agreement.score_checks import FRACTIONS
-from lm_validity.studies.agreement.statistics.ranking import PairSigns
+from lm_validity.studies.agreement.statistics.ranking import PairSigns, pair_signs
 from lm_validity.studies.agreement.statistics.significance import Z_95
 from lm_validity.studies.agreement.summary import BenchmarkFigures, DistanceRow, ends
 from lm_validity.summaries import Missing, known
@@ -26,6 +27,7 @@ LIKE_SIZE = 2.0
 NO_ERRORS = "Fewer than 2 models have a standard error there."
 FEW = "Fewer than 3 models have the scores and standard errors, or their scores are all equal."
 NO_INTERVAL = "Without one of the models there is no value, so there is no interval."
+NO_CEILING = "There is no noise ceiling over such pairs of models."
 
 
 def benchmark_figures(analysis: AgreementAnalysis) -> dict[str, dict[str, BenchmarkFigures | Missing]]:
@@ -38,6 +40,8 @@ def _of_protocol(analysis: AgreementAnalysis, protocol: str) -> dict[str, Benchm
     sizes = analysis.matrix.sizes()[0]
     masks = [_within(sizes, *distance) for distance in DISTANCES]
     taus = [tau_with_others(scores, mask) for mask in masks]
+    everyone, expected = pair_signs(scores), analysis.ceiling[protocol].expected
+    ceilings = [ceiling_with_others(everyone, expected, mask) for mask in masks]
     found: dict[str, BenchmarkFigures | Missing] = {}
     for place, name in enumerate(analysis.tasks):
         if not np.isfinite(scores[:, place]).any():
@@ -45,7 +49,7 @@ def _of_protocol(analysis: AgreementAnalysis, protocol: str) -> dict[str, Benchm
             continue
         significant, tested = _squares(signs, place, len(scores))
         rows = []
-        for (at_least, at_most), mask, tau in zip(DISTANCES, masks, taus, strict=True):
+        for (at_least, at_most), mask, tau, ceiling in zip(DISTANCES, masks, taus, ceilings, strict=True):
             share = separated_share(significant, tested, mask)
             why = "Fewer than 3 models have such pairs with standard errors or items in common."
             separated = known(share.value, why)
@@ -59,6 +63,7 @@ def _of_protocol(analysis: AgreementAnalysis, protocol: str) -> dict[str, Benchm
                     ends(separated, share.interval, why),
                     mean,
                     ends(mean, tau[place].interval, NO_INTERVAL),
+                    mean if isinstance(mean, Missing) else known(float(ceiling[place]), NO_CEILING),
                 )
             )
         found[name] = _figures(analysis, protocol, place, sizes, rows)

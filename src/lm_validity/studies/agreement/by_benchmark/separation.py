@@ -5,8 +5,14 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from lm_validity.studies.agreement.statistics.corrected import jackknife_interval, transformed_interval
+from lm_validity.studies.agreement.statistics.corrected import (
+    ExpectedSigns,
+    jackknife_interval,
+    taus_left_out,
+    transformed_interval,
+)
 from lm_validity.studies.agreement.statistics.missing import finite_mean
+from lm_validity.studies.agreement.statistics.ranking import PairSigns
 from lm_validity.studies.agreement.statistics.resampling import Interval
 
 LEAST_MODELS = 3
@@ -107,6 +113,24 @@ def _mean_tau(product: np.ndarray, untied: np.ndarray) -> np.ndarray:
     tau = np.divide(product, scale, out=np.full(product.shape, np.nan), where=scale > 0.5)
     np.fill_diagonal(tau, np.nan)
     return finite_mean(tau, axis=1)
+
+
+def ceiling_with_others(signs: PairSigns, expected: ExpectedSigns | None, within: np.ndarray) -> np.ndarray:
+    """(benchmarks,) each one's noise ceiling: its mean tau with the others if all ordered the models identically.
+
+    Over the pairs of models in the mask `within` (models, models), from the `expected` signs of tables with one order.
+    NaN for a benchmark without standard errors, and without `expected`.
+    """
+    ceilings = np.full(signs.sign.shape[1], np.nan)
+    if expected is None:
+        return ceilings
+    nothing_left_out = np.zeros(len(within), dtype=int)
+    _, limits = taus_left_out(signs, expected, within[signs.first, signs.second], nothing_left_out)
+    by_pair = np.full((len(expected.columns),) * 2, np.nan)
+    first, second = np.triu_indices(len(by_pair), 1)
+    by_pair[first, second] = by_pair[second, first] = limits[:, 0]
+    ceilings[expected.columns] = finite_mean(by_pair, axis=1)
+    return ceilings
 
 
 def smallest_difference(stderr: np.ndarray) -> float:

@@ -6,6 +6,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
+from lm_validity.cli.help import WholeHelp
 from lm_validity.errors import CellError, InputError
 
 # what no second attempt mends: a file where a folder should be, no permission, a read-only disk
@@ -27,15 +28,14 @@ GROUPS = {
 WORKFLOW = "Commands that the workflow runs"
 
 
-class GroupedHelp(typer.core.TyperGroup):
-    """The commands by group, each with the whole first sentence of its help."""
+class GroupedHelp(WholeHelp):
+    """The commands by group."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # typer's copy of click is private
         """Write the groups."""
         others = sorted(set(self.commands) - {name for names in GROUPS.values() for name in names})
         for title, names in {**GROUPS, WORKFLOW: others}.items():
-            with formatter.section(title):
-                formatter.write_dl([(name, self.commands[name].get_short_help_str(limit=200)) for name in names])
+            self.write_group(formatter, title, names)
 
 
 app = typer.Typer(

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lm_validity.cli.help import make_group
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -14,7 +16,7 @@ Benchmarks = Annotated[
         help="Benchmarks sheet (CSV or TSV): fills in metrics, directions and num_fewshot that the table lacks."
     ),
 ]
-app = typer.Typer(help="Write tables in the formats of other programs.", no_args_is_help=True, rich_markup_mode=None)
+app = make_group("Write tables in the formats of other programs.")
 
 
 @app.command("lm-eval")
@@ -23,7 +25,7 @@ def lm_eval(
     output: Annotated[Path, typer.Option(help="Folder for the result files, one folder per model.")],
     benchmarks: Benchmarks = None,
 ) -> None:
-    """Export scores.parquet -> result files in lm-eval's layout (results_*.json), which `import lm-eval` reads back."""
+    """Turn scores.parquet into result files in lm-eval's layout, which `import lm-eval` reads back."""
     from lm_validity.tables.formats.export_lm_eval import write_lm_eval
 
     written = write_lm_eval(_scores(scores, benchmarks), output)
@@ -47,7 +49,7 @@ def every_eval_ever(
         Path | None, typer.Option(help="eval.schema.json to check the files against. Default: the installed package's.")
     ] = None,
 ) -> None:
-    """Export scores.parquet -> files of every_eval_ever, one per evaluation of a model."""
+    """Turn scores.parquet into files of every_eval_ever, one per evaluation of a model."""
     from lm_validity.tables.formats.every_eval_ever import find_schema
     from lm_validity.tables.formats.export_every_eval_ever import with_directions, write_every_eval_ever
 

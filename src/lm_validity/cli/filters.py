@@ -5,16 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from lm_validity.cli.help import make_group
 from lm_validity.errors import InputError
 
 if TYPE_CHECKING:
     from lm_validity.studies.signal.filters.judge import UnanimousJudge
 
-app = typer.Typer(
-    help="Filter a benchmark's items, and judge the filter on models it did not see.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+app = make_group("Filter a benchmark's items, and judge the filter on models it did not see.")
 Documents = Annotated[Path, typer.Option(help="The documents' texts (JSON lines or parquet).")]
 Output = Annotated[Path, typer.Option(help="Folder for the kept ids, the judgement and the task.")]
 

@@ -6,39 +6,34 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from lm_validity.cli.help import make_group
 from lm_validity.errors import InputError
 
 Choice = TypeVar("Choice", bound=str | None)
-app = typer.Typer(help="Turn score files from elsewhere into tables.", no_args_is_help=True, rich_markup_mode=None)
+app = make_group("Turn score files from elsewhere into tables.")
 Strict = Annotated[bool, typer.Option("--strict", help="Fail if a file would be skipped or a score occurs twice.")]
 Output = Annotated[Path, typer.Option(help="Folder for the table.")]
 
 
-@app.command("lm-harmony")
-def lm_harmony(scores: Path, output: Output) -> None:
-    """Import the train-before-test authors' all_results.json -> scores.parquet."""
-    from lm_validity.tables.formats.import_lm_harmony import read_lm_harmony
-    from lm_validity.tables.schema import SCORES, write_table
+@app.command("lm-eval")
+def lm_eval(
+    results: Annotated[list[Path], typer.Argument(help="Result files, or folders to search for them.")],
+    output: Output,
+    strict: Strict = False,
+    model: Annotated[
+        list[str] | None, typer.Option(help="PATH=NAME: the model's name for a file, or for all files in a folder.")
+    ] = None,
+    tokens_per_step: Annotated[
+        float | None, typer.Option(min=1, help="Training tokens per optimizer step, for checkpoints named by steps.")
+    ] = None,
+) -> None:
+    """Turn lm-eval's own result files and samples into scores.parquet and items.parquet."""
+    from lm_validity.tables.formats.import_lm_eval import import_lm_eval
 
-    write_table(read_lm_harmony(scores), SCORES, output / "scores.parquet")
-
-
-@app.command("e2lm")
-def e2lm(curves: Path, output: Output) -> None:
-    """Import learning curves in the early-training layout (curves.csv) -> scores.parquet."""
-    from lm_validity.tables.formats.import_e2lm import read_e2lm
-    from lm_validity.tables.schema import SCORES, write_table
-
-    write_table(read_e2lm(curves), SCORES, output / "scores.parquet")
-
-
-@app.command("pretrain-on-test")
-def pretrain_on_test(accuracies: Path, output: Output) -> None:
-    """Import accuracies of the pretrain-on-test study (CSV, may be gzipped) -> trials.parquet."""
-    from lm_validity.studies.bias.import_published import read_pretrain_on_test
-    from lm_validity.tables.schema import TRIALS, write_table
-
-    write_table(read_pretrain_on_test(accuracies), TRIALS, output / "trials.parquet")
+    scores, log = import_lm_eval(
+        results, output, strict=strict, names=names_of(model or []), tokens_per_step=tokens_per_step
+    )
+    _say(log.lines(scores), output)
 
 
 @app.command("csv")
@@ -60,7 +55,7 @@ def csv(
         str, typer.Option(help="Different scores under one key: refuse, or first (use the first).")
     ] = "refuse",
 ) -> None:
-    """Import a table of scores, long (a score per row) or wide (a column per benchmark or model) -> scores.parquet."""
+    """Turn a table of scores into scores.parquet: a score per row, or a column per benchmark or model."""
     from lm_validity.tables.formats.import_csv import Across, CsvOptions, Repeats, Unit, read_csv_scores
     from lm_validity.tables.formats.import_log import ImportLog
 
@@ -85,7 +80,7 @@ def every_eval_ever(
         Path | None, typer.Option(help="eval.schema.json to check the files against. Default: the installed package's.")
     ] = None,
 ) -> None:
-    """Import files of every_eval_ever, each one evaluation of one model -> scores.parquet."""
+    """Turn files of every_eval_ever into scores.parquet. Each file is one evaluation of one model."""
     from lm_validity.tables.formats.every_eval_ever import find_schema
     from lm_validity.tables.formats.import_every_eval_ever import read_every_eval_ever
     from lm_validity.tables.formats.import_log import ImportLog
@@ -96,25 +91,31 @@ def every_eval_ever(
     _say(log.lines(found), output)
 
 
-@app.command("lm-eval")
-def lm_eval(
-    results: Annotated[list[Path], typer.Argument(help="Result files, or folders to search for them.")],
-    output: Output,
-    strict: Strict = False,
-    model: Annotated[
-        list[str] | None, typer.Option(help="PATH=NAME: the model's name for a file, or for all files in a folder.")
-    ] = None,
-    tokens_per_step: Annotated[
-        float | None, typer.Option(min=1, help="Training tokens per optimizer step, for checkpoints named by steps.")
-    ] = None,
-) -> None:
-    """Import result files and samples written by lm-eval itself -> scores.parquet, items.parquet."""
-    from lm_validity.tables.formats.import_lm_eval import import_lm_eval
+@app.command("lm-harmony")
+def lm_harmony(scores: Path, output: Output) -> None:
+    """Turn the train-before-test authors' all_results.json into scores.parquet."""
+    from lm_validity.tables.formats.import_lm_harmony import read_lm_harmony
+    from lm_validity.tables.schema import SCORES, write_table
 
-    scores, log = import_lm_eval(
-        results, output, strict=strict, names=names_of(model or []), tokens_per_step=tokens_per_step
-    )
-    _say(log.lines(scores), output)
+    write_table(read_lm_harmony(scores), SCORES, output / "scores.parquet")
+
+
+@app.command("e2lm")
+def e2lm(curves: Path, output: Output) -> None:
+    """Turn learning curves in the early-training layout (curves.csv) into scores.parquet."""
+    from lm_validity.tables.formats.import_e2lm import read_e2lm
+    from lm_validity.tables.schema import SCORES, write_table
+
+    write_table(read_e2lm(curves), SCORES, output / "scores.parquet")
+
+
+@app.command("pretrain-on-test")
+def pretrain_on_test(accuracies: Path, output: Output) -> None:
+    """Turn accuracies of the pretrain-on-test study (CSV, may be gzipped) into trials.parquet."""
+    from lm_validity.studies.bias.import_published import read_pretrain_on_test
+    from lm_validity.tables.schema import TRIALS, write_table
+
+    write_table(read_pretrain_on_test(accuracies), TRIALS, output / "trials.parquet")
 
 
 def _say(lines: list[str], output: Path) -> None:

@@ -5,13 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from lm_validity.cli.help import make_group
 from lm_validity.config.load import read_values, validate
 from lm_validity.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
     from lm_validity.config.miniature import MiniatureSettings
 
-app = typer.Typer(help="Make the miniature world and its models.", no_args_is_help=True, rich_markup_mode=None)
+app = make_group("Make the miniature world and its models.")
 ConfigFile = Annotated[Path, typer.Option("--configfile", help="Configuration with a section `miniature`.")]
 
 

@@ -4,12 +4,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+
+from lm_validity.cli.help import WholeHelp
 
 NAME = "DIR_OR_FILES..."  # of the command without a name, as the help lists it
 
 
-class PathsOrCommand(TyperGroup):
+class PathsOrCommand(WholeHelp):
     """A group whose first argument is a subcommand's name, or else a path for the command `NAME`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # typer's copy of click is private

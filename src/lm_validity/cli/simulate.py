@@ -5,7 +5,9 @@ from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Run a simulation and write its page.", no_args_is_help=True, rich_markup_mode=None)
+from lm_validity.cli.help import make_group
+
+app = make_group("Run a simulation and write its page.")
 Output = Annotated[Path, typer.Option(help="Folder for the page, its figures and tables.")]
 
 

@@ -10,6 +10,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import typer
 import yaml
 
 ROOT = Path(__file__).parents[2]
@@ -50,3 +51,16 @@ def test_help_names_every_command_once():
     listed = subprocess.run(["lm-validity", "--help"], capture_output=True, text=True, check=True).stdout
     words = re.findall(r"^  ([a-z-]+)  ", listed, re.MULTILINE)
     assert sorted(words) == sorted(set(words)) and {*named, "evaluate-model", "merge"} <= set(words)
+
+
+def test_every_command_and_parameter_has_help_in_full():
+    from lm_validity.cli import register_commands
+
+    def check(command, path: str) -> None:
+        assert command.get_short_help_str(limit=200).endswith((".", "?")), path
+        for parameter in command.params:
+            assert parameter.name == "help" or parameter.help, f"{path}: {parameter.name}"
+        for name, one in getattr(command, "commands", {}).items():
+            check(one, f"{path} {name}")
+
+    check(typer.main.get_command(register_commands()), "lm-validity")

@@ -12,16 +12,17 @@ if TYPE_CHECKING:
     from lm_validity.studies.signal.filters.judge import UnanimousJudge
 
 app = make_group("Filter a benchmark's items, and judge the filter on models it did not see.")
-Documents = Annotated[Path, typer.Option(help="The documents' texts (JSON lines or parquet).")]
+TEXTS = "The documents' texts (JSON lines or parquet)."
+Documents = Annotated[Path, typer.Argument(help=TEXTS)]
 Output = Annotated[Path, typer.Option(help="Folder for the kept ids, the judgement and the task.")]
 
 
 @app.command("apply")
 def apply(
-    recipe: Path,
+    recipe: Annotated[Path, typer.Argument(help="The filters and their settings (YAML).")],
     output: Output,
     items: Annotated[Path | None, typer.Option(help="items.parquet")] = None,
-    documents: Annotated[Path | None, typer.Option(help="The documents' texts (JSON lines or parquet).")] = None,
+    documents: Annotated[Path | None, typer.Option(help=TEXTS)] = None,
     models: Annotated[
         Path | None, typer.Option(help="Models sheet, whose sizes or architectures are left out in turn.")
     ] = None,
@@ -42,7 +43,7 @@ def apply(
 
 
 @app.command("leakage")
-def leakage(documents: Path) -> None:
+def leakage(documents: Documents) -> None:
     """Say how often the gold answer, or a distractor, appears in its question's prompt or examples."""
     from lm_validity.studies.signal.filters.text import leakage_rates
     from lm_validity.tables.documents import read_documents
@@ -55,7 +56,7 @@ def leakage(documents: Path) -> None:
 
 @app.command("align")
 def align(
-    documents: Path,
+    documents: Documents,
     output: Output,
     model: Annotated[str, typer.Option(help="Folder of a local model, or the name of a model at the endpoint.")],
     url: Annotated[str | None, typer.Option(help="OpenAI-compatible endpoint. It ends in /v1.")] = None,
@@ -63,7 +64,7 @@ def align(
     dtype: Annotated[str, typer.Option(help="Precision of a local model.")] = "bfloat16",
     device: Annotated[str, typer.Option(help="Device of a local model.")] = "cpu",
     items: Annotated[int, typer.Option(min=1, help="Questions drawn at random.")] = 50,
-    seed: int = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the drawn questions.")] = 0,
 ) -> None:
     """Say which share of randomly drawn questions a language model accepts as asking for domain knowledge."""
     from lm_validity.files import write_json

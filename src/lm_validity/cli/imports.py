@@ -92,7 +92,7 @@ def every_eval_ever(
 
 
 @app.command("lm-harmony")
-def lm_harmony(scores: Path, output: Output) -> None:
+def lm_harmony(scores: Annotated[Path, typer.Argument(help="The authors' all_results.json.")], output: Output) -> None:
     """Turn the train-before-test authors' all_results.json into scores.parquet."""
     from lm_validity.tables.formats.import_lm_harmony import read_lm_harmony
     from lm_validity.tables.schema import SCORES, write_table
@@ -101,7 +101,10 @@ def lm_harmony(scores: Path, output: Output) -> None:
 
 
 @app.command("e2lm")
-def e2lm(curves: Path, output: Output) -> None:
+def e2lm(
+    curves: Annotated[Path, typer.Argument(help="A row per model and checkpoint, a column per benchmark (CSV).")],
+    output: Output,
+) -> None:
     """Turn learning curves in the early-training layout (curves.csv) into scores.parquet."""
     from lm_validity.tables.formats.import_e2lm import read_e2lm
     from lm_validity.tables.schema import SCORES, write_table
@@ -110,7 +113,12 @@ def e2lm(curves: Path, output: Output) -> None:
 
 
 @app.command("pretrain-on-test")
-def pretrain_on_test(accuracies: Path, output: Output) -> None:
+def pretrain_on_test(
+    accuracies: Annotated[
+        Path, typer.Argument(help="A row per task and subsample with three accuracies (CSV or CSV.GZ).")
+    ],
+    output: Output,
+) -> None:
     """Turn accuracies of the pretrain-on-test study (CSV, may be gzipped) into trials.parquet."""
     from lm_validity.studies.bias.import_published import read_pretrain_on_test
     from lm_validity.tables.schema import TRIALS, write_table

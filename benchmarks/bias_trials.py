@@ -39,11 +39,11 @@ from _toys import describe_model
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import DataCollatorForLanguageModeling, PrinterCallback, Trainer, TrainingArguments
 
-from lm_validity.cells.trials.data import Draw, Task, draw_trial, prefetch_task, read_task, task_data
+from lm_validity.cells.trials.data import Draw, Task, draw_trial, prefetch_task, read_task
 from lm_validity.cells.trials.resident import start_fresh
 from lm_validity.cells.trials.worker import FIXED_SEED, ResidentWorker, read_probabilities
 from lm_validity.config.bias_sheets import Task as TaskRow
-from lm_validity.run.trial_plan import ARMS, Classification, Pretraining, TrialPlan
+from lm_validity.run.trial_plan import ARMS, Classification, Pretraining, TaskData, TrialPlan
 
 TARGET = 3.0
 CLASSES = ("first", "second", "third", "fourth")
@@ -122,7 +122,7 @@ def make_plans(architecture: str, folder: Path, record: dict, subsamples: int) -
         language_model=f"tiny-{architecture}",
         model_path=str(folder),
         architecture=architecture,
-        data=task_data(record),
+        data=TaskData.of_record(record),
         m=TRAINING_TEXTS,
         n=TEST_TEXTS[0],
         subsamples=tuple(range(1, subsamples + 1)),

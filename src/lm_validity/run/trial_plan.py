@@ -5,6 +5,7 @@ gives those of the authors' code (arXiv 2410.00179). Fields that say "memory onl
 beyond rounding and stay out of `recipe()`.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
@@ -30,6 +31,12 @@ class TaskData:
     sha256: str
     class_names: tuple[str, ...]
     description: str = ""
+
+    @classmethod
+    def of_record(cls, record: Mapping[str, Any]) -> "TaskData":
+        """What a plan says of a prefetched task, from its record."""
+        names = tuple(record["class_names"])
+        return cls(record["task"], record["path"], record["sha256"], names, record["description"])
 
 
 class Pretraining(TextTraining):
@@ -76,7 +83,7 @@ class TrialPlan:
     planted_leak: FOR TESTING ONLY. Share of the test arm's pretraining texts that carry their label's name.
     share_base: (n, subsamples) of the study's other cells with this (experiment, language model, task, m). The base
         arm does not depend on n, so whichever job trains it first also predicts the others' test texts
-        (`run_trials(shared=...)`). Cost only.
+        (`ResidentWorker.run`). Cost only.
     """
 
     experiment: str

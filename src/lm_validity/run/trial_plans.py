@@ -15,13 +15,12 @@ def make_plan(workspace: "Workspace", cell: TrialCell, device: str = "cpu") -> T
     pretraining, classification = values.pop("pretraining"), values.pop("classification")
     adapter = pretraining.pop("adapter")
     point = workspace.language_model_record(cell.model)["checkpoints"]["final"]
-    task = workspace.trial_task_record(cell.task)
     return TrialPlan(
         **values,
         model_path=point["path"],
         model_revision=point["revision"],
         model_digest=point["digest"],
-        data=TaskData(cell.task, task["path"], task["sha256"], tuple(task["class_names"]), task["description"]),
+        data=TaskData.of_record(workspace.trial_task_record(cell.task)),
         subsamples=tuple(range(cell.first, cell.last + 1)),
         pretraining=Pretraining(**pretraining, adapter=Adapter(**adapter) if adapter else None),
         classification=Classification(**classification),

@@ -33,7 +33,8 @@ def make_workspace(tmp_path, monkeypatch):
         point = {"path": f"/cache/{model_digest}", "revision": "sha", "digest": model_digest, "subfolder": None}
         for name in run.language_models:
             write_json(run.results / f"prefetch/language_models/{name}.json", {"checkpoints": {"final": point}})
-        task = {"path": "somewhere.parquet", "sha256": text_digest, "class_names": ["good", "bad"], "description": "d"}
+        task = {"task": "news", "path": "somewhere.parquet", "sha256": text_digest, "class_names": ["good", "bad"]}
+        task["description"] = "d"
         write_json(run.results / "prefetch/tasks/news.json", task)
         return Workspace(run)
 

@@ -95,17 +95,6 @@ def prefetch_task(
     }
 
 
-def task_data(record: dict[str, Any], path: str | Path | None = None) -> TaskData:
-    """What a plan says of a prefetched task. path: where its file is, if not where the record says."""
-    return TaskData(
-        name=record["task"],
-        path=str(path or record["path"]),
-        sha256=record["sha256"],
-        class_names=tuple(record["class_names"]),
-        description=record["description"],
-    )
-
-
 def normalized(text: str) -> str:
     """A text by which equal ones are found: case aside, blanks and line breaks as one blank."""
     return " ".join(text.casefold().split())

@@ -36,11 +36,6 @@ FIXED_SEED = 42  # of every training in the authors' code
 _TRIAL_COLUMNS = pa.schema([PROBABILITIES.field(name) for name in ("arm", "row", "label", "probabilities")])
 
 
-def run_trials(plan: TrialPlan, folder: Path, shared: Path | None = None) -> None:
-    """Compute the plan's trials that are not in `folder` yet, in a worker of its own (see `ResidentWorker.run`)."""
-    ResidentWorker().run(plan, folder, shared)
-
-
 class ResidentWorker:
     """Keeps one loaded model and one task; the next plan that needs the same ones finds them."""
 

@@ -28,7 +28,7 @@ from transformers import (  # noqa: F401
 import lm_validity.cells.training.lora
 import lm_validity.cells.trials.head
 import lm_validity.cells.trials.zero_shot  # noqa: F401
-from lm_validity.cells.trials.worker import run_trials
+from lm_validity.cells.trials.worker import ResidentWorker
 
 LIMIT_S = 240.0
 
@@ -42,7 +42,7 @@ def start(plan, folder: Path) -> int:
     if child == 0:
         status = 1
         try:
-            run_trials(plan, folder, shared=folder.parent / "shared")
+            ResidentWorker().run(plan, folder, shared=folder.parent / "shared")
             status = 0
         finally:
             os._exit(status)

@@ -9,8 +9,9 @@ import pytest
 from sklearn.model_selection import train_test_split
 from toy_texts import CLASSES, toy_rows, toy_source
 
-from lm_validity.cells.trials.data import draw_hash, draw_trial, prefetch_task, read_task, task_data, without_duplicates
+from lm_validity.cells.trials.data import draw_hash, draw_trial, prefetch_task, read_task, without_duplicates
 from lm_validity.errors import CellError, InputError
+from lm_validity.run.trial_plan import TaskData
 
 KINDS = {"labels": CLASSES, "label": "kind"}
 
@@ -30,7 +31,7 @@ def test_the_same_texts_are_the_same_task_whatever_file_holds_them(tmp_path, suf
         found = prefetch_task(source, tmp_path / "found.parquet")
         assert found["sha256"] == expected["sha256"]
     assert expected["rows"] == 150 and expected["classes"] == dict.fromkeys(CLASSES, 50)
-    task = read_task(task_data(expected))
+    task = read_task(TaskData.of_record(expected))
     assert list(task.texts) == frame["text"].tolist() and task.labels.tolist() == frame["label"].tolist()
 
 
@@ -39,13 +40,13 @@ def test_a_text_na_in_a_csv_stays_text(tmp_path):
     record = prefetch_task(
         toy_source(tmp_path).model_copy(update={"path": str(tmp_path / "toy.csv")}), tmp_path / "toy.parquet"
     )
-    assert read_task(task_data(record)).texts == ("NA", "a, b", "null")
+    assert read_task(TaskData.of_record(record)).texts == ("NA", "a, b", "null")
 
 
 def test_columns_are_joined_and_booleans_are_classes(tmp_path):
     rows = [{"title": f"t{number}", "body": "b", "label": number % 2 == 1} for number in range(4)]
     source = toy_source(tmp_path, rows, text=("title", "body"), class_names=("no", "yes"))
-    task = read_task(task_data(prefetch_task(source, tmp_path / "toy.parquet")))
+    task = read_task(TaskData.of_record(prefetch_task(source, tmp_path / "toy.parquet")))
     assert task.texts[0] == "t0\nb" and task.labels.tolist() == [0, 1, 0, 1]
 
 
@@ -86,7 +87,7 @@ def test_empty_and_long_texts_leave_where_the_sheet_says_so(tmp_path):
     rows = changed(6, text="")
     kept = [number for number, row in enumerate(rows) if 0 < len(row["text"]) < 35]
     source = toy_source(tmp_path, rows, drop_empty=True, shorter_than=35, rows=len(kept))
-    task = read_task(task_data(prefetch_task(source, tmp_path / "toy.parquet")))
+    task = read_task(TaskData.of_record(prefetch_task(source, tmp_path / "toy.parquet")))
     assert task.rows.tolist() == kept and 0 < len(kept) < len(rows)
     assert task.where(0) == f"task 'toy', row {kept[0] + 1}"
 
@@ -112,14 +113,14 @@ def test_a_task_that_is_too_small_is_named_on_the_login_node_and_in_the_job(tmp_
     with pytest.raises(InputError, match="task 'toy': ") as caught:
         prefetch_task(source, tmp_path / "toy.parquet", [(12, 15), (m, n)])
     assert problem in caught.value.problem
-    task = read_task(task_data(prefetch_task(source, tmp_path / "toy.parquet")))
+    task = read_task(TaskData.of_record(prefetch_task(source, tmp_path / "toy.parquet")))
     with pytest.raises(CellError, match="task 'toy': ") as caught:
         draw_trial(task, m, n, 1)
     assert problem in caught.value.problem
 
 
 def test_other_texts_than_the_recorded_ones_are_refused(tmp_path):
-    data = task_data(prefetch_task(toy_source(tmp_path), tmp_path / "toy.parquet"))
+    data = TaskData.of_record(prefetch_task(toy_source(tmp_path), tmp_path / "toy.parquet"))
     prefetch_task(toy_source(tmp_path, changed(6, text="another")), tmp_path / "toy.parquet")
     with pytest.raises(CellError, match="not those that were recorded"):
         read_task(data)
@@ -128,7 +129,7 @@ def test_other_texts_than_the_recorded_ones_are_refused(tmp_path):
 
 
 def test_draws_are_the_authors_and_train_does_not_depend_on_n(tmp_path):
-    task = read_task(task_data(prefetch_task(toy_source(tmp_path), tmp_path / "toy.parquet")))
+    task = read_task(TaskData.of_record(prefetch_task(toy_source(tmp_path), tmp_path / "toy.parquet")))
     frame = pd.DataFrame({"label": task.labels})
     for subsample in (1, 7):
         train = pd.concat(rows.sample(4, random_state=42 + subsample) for _, rows in frame.groupby("label"))
@@ -147,7 +148,7 @@ def test_equal_texts_are_counted_and_never_both_drawn(tmp_path):
     source = toy_source(tmp_path, rows)
     record = prefetch_task(source, tmp_path / "toy.parquet", [(12, 60)])
     assert (record["rows"], record["duplicate_rows"], record["unique_texts"]) == (210, 120, 150)
-    task = read_task(task_data(record))
+    task = read_task(TaskData.of_record(record))
     kept = without_duplicates(task)
     assert kept.rows.tolist() == list(range(150)) and kept.labels.tolist() == task.labels[:150].tolist()
     seen = []
@@ -163,14 +164,16 @@ def test_equal_texts_are_counted_and_never_both_drawn(tmp_path):
 
 def test_a_test_hash_names_rows_of_the_source(tmp_path):
     rows = toy_rows()
-    task = read_task(task_data(prefetch_task(toy_source(tmp_path, [rows[0], *rows]), tmp_path / "toy.parquet")))
+    task = read_task(
+        TaskData.of_record(prefetch_task(toy_source(tmp_path, [rows[0], *rows]), tmp_path / "toy.parquet"))
+    )
     kept = without_duplicates(task)
     assert kept.rows.tolist() == [0, *range(2, 151)]
     assert draw_hash(kept, np.array([1])) == draw_hash(task, np.array([2])) != draw_hash(task, np.array([1]))
 
 
 def test_a_test_hash_is_of_a_set_of_rows_of_these_data(tmp_path):
-    task = read_task(task_data(prefetch_task(toy_source(tmp_path), tmp_path / "toy.parquet")))
+    task = read_task(TaskData.of_record(prefetch_task(toy_source(tmp_path), tmp_path / "toy.parquet")))
     rows = draw_trial(task, 12, 15, 1).test
     assert draw_hash(task, rows) == draw_hash(task, rows[::-1])
     assert draw_hash(task, rows) != draw_hash(task, draw_trial(task, 12, 15, 2).test)

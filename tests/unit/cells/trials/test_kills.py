@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lm_validity.cells.trials.worker import run_trials, write_tables
+from lm_validity.cells.trials.worker import ResidentWorker, write_tables
 from lm_validity.config.bias import Adapter
 
 SCRIPT = Path(__file__).parent / "kill_worker.py"
@@ -43,7 +43,7 @@ def kill_and_compare(plans: dict, folder: Path, kills: int) -> None:
         # no trial lost: every process found those before it and finished at least one of its own
         assert len(counts) == kills and all(later > earlier for earlier, later in zip([0, *counts], counts))  # noqa: B905
         assert counts[-1] < len(plan.subsamples)
-        run_trials(plan, folder / name / "undisturbed")
+        ResidentWorker().run(plan, folder / name / "undisturbed")
         expected = tables(plan, folder / name / "undisturbed", folder / name / "expected")
         assert tables(plan, folder / name / "killed", folder / name / "found") == expected
 

@@ -18,7 +18,6 @@ from lm_validity.cells.trials.worker import (
     ResidentWorker,
     read_probabilities,
     read_trials,
-    run_trials,
     write_tables,
 )
 from lm_validity.config.bias import BiasSettings
@@ -41,7 +40,7 @@ def losses(trials) -> dict[str, list[float]]:
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
 def test_a_trial_has_three_arms_on_one_test_set(plan_of, tmp_path, kind):
     plan = plan_of(kind)
-    run_trials(plan, tmp_path)
+    ResidentWorker().run(plan, tmp_path)
     trials, probabilities = read_trials(plan, tmp_path), read_probabilities(plan, tmp_path)
     wide = pair_arms(trials)  # the reports' own reader and its checks
     assert wide["subsample"].tolist() == [1, 2] and wide[["base", "extra", "test"]].notna().all(axis=None)
@@ -64,7 +63,7 @@ def test_a_trial_has_three_arms_on_one_test_set(plan_of, tmp_path, kind):
 def test_a_trial_depends_on_its_key_alone(plan_of, tmp_path, kind):
     """The same bytes whatever the batch, the order, what the process did before, and what stood in the folder."""
     plan = plan_of(kind, subsamples=(1, 2, 3))
-    run_trials(plan, tmp_path / "whole")
+    ResidentWorker().run(plan, tmp_path / "whole")
     expected = table_bytes(plan, tmp_path / "whole", tmp_path / "expected")
     worker, folder = ResidentWorker(), tmp_path / "parts"
     worker.run(
@@ -80,13 +79,15 @@ def test_a_trial_depends_on_its_key_alone(plan_of, tmp_path, kind):
     before = worker.counters.trainings
     worker.run(plan, folder)
     assert worker.counters.trainings == before  # everything is there
-    run_trials(replace(plan, n=16), folder)  # another recipe in the same folder: not taken for the same trials
+    ResidentWorker().run(
+        replace(plan, n=16), folder
+    )  # another recipe in the same folder: not taken for the same trials
     assert read_trials(plan, folder).empty
 
 
 def test_a_missing_trial_is_not_committed(plan_of, tmp_path):
     plan = plan_of("gpt2")
-    run_trials(replace(plan, subsamples=(1,)), tmp_path)
+    ResidentWorker().run(replace(plan, subsamples=(1,)), tmp_path)
     with pytest.raises(CellError, match=r"task 'toy': 1 trials are missing \(subsample 2\)"):
         write_tables(plan, tmp_path, tmp_path)
     assert not (tmp_path / "trials.parquet").exists()
@@ -102,7 +103,7 @@ def test_the_base_arm_is_trained_once_for_all_n_and_experiments(plan_of, tmp_pat
     alone, together = tmp_path / "alone", tmp_path / "together"
     worker = ResidentWorker()
     for number, plan in enumerate([*plans, again]):
-        run_trials(plan, alone / str(number))
+        ResidentWorker().run(plan, alone / str(number))
         worker.run(plan, together / str(number), shared=tmp_path / "shared")
         expected = table_bytes(plan, alone / str(number), tmp_path / f"expected{number}")
         assert table_bytes(plan, together / str(number), tmp_path / f"found{number}") == expected
@@ -137,7 +138,7 @@ def test_trials_draw_from_the_first_row_of_each_text(plan_of, tmp_path):
 def test_seeds_differ_between_subsamples_and_not_between_arms(plan_of, tmp_path):
     """Without pretraining's effect (a rate of nearly nothing) the three arms are the same classifier."""
     plan = plan_of("gpt2", pretraining={"learning_rate": 1e-30})
-    run_trials(plan, tmp_path)
+    ResidentWorker().run(plan, tmp_path)
     found = read_probabilities(plan, tmp_path)
     by_arm = {arm: np.stack(found.loc[found["arm"] == arm, "probabilities"].to_list()) for arm in ARMS}
     assert np.array_equal(by_arm["base"], by_arm["extra"]) and np.array_equal(by_arm["base"], by_arm["test"])
@@ -186,7 +187,7 @@ def test_paper_options_are_the_authors(plan_of, tmp_path):
     plan = plan_of("bert", classification=settings.training.model_dump(include={"max_length", "pooler"}), **options)
     assert (plan.classification.max_length, plan.classification.pooler, plan.seeds) == (None, "paper", "fixed")
     assert plan.recipe() != plan_of("bert").recipe()
-    run_trials(plan, tmp_path)
+    ResidentWorker().run(plan, tmp_path)
     assert len(read_trials(plan, tmp_path)) == 6
 
 
@@ -268,7 +269,7 @@ def test_micro_batches_are_the_same_training(plan_of, tmp_path):
     plans = [replace(plan, model_path=str(toy_model("gpt2", tmp_path / "dry", dropout=0.0))) for plan in plans]
     found = []
     for number, plan in enumerate(plans):
-        run_trials(plan, tmp_path / str(number))
+        ResidentWorker().run(plan, tmp_path / str(number))
         found.append(np.stack(read_probabilities(plan, tmp_path / str(number))["probabilities"].to_list()))
     assert plans[0].recipe() == plans[1].recipe()
     assert np.allclose(found[0], found[1], atol=1e-4)
@@ -277,14 +278,14 @@ def test_micro_batches_are_the_same_training(plan_of, tmp_path):
 def test_what_cannot_be_is_refused(plan_of, tmp_path):
     gpt2 = plan_of("gpt2")
     with pytest.raises(CellError, match="no mask token"):
-        run_trials(replace(gpt2, architecture="masked"), tmp_path)
+        ResidentWorker().run(replace(gpt2, architecture="masked"), tmp_path)
     with pytest.raises(CellError, match="neither a folder nor a model"):
-        run_trials(replace(gpt2, model_path=str(tmp_path / "nowhere")), tmp_path)
+        ResidentWorker().run(replace(gpt2, model_path=str(tmp_path / "nowhere")), tmp_path)
     with pytest.raises(CellError, match="task 'toy': 150 rows, m = 12 and n = 100 need 212"):
-        run_trials(replace(gpt2, n=100), tmp_path)
+        ResidentWorker().run(replace(gpt2, n=100), tmp_path)
     diverging = replace(gpt2, pretraining=gpt2.pretraining.model_copy(update={"learning_rate": 1e30}))
     with pytest.raises(CellError, match=r"task 'toy', .*: the loss is not finite"):
-        run_trials(diverging, tmp_path)
+        ResidentWorker().run(diverging, tmp_path)
     assert not list(tmp_path.glob("trial-*"))
 
 

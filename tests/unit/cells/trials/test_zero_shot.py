@@ -11,7 +11,7 @@ from transformers import AutoModelForCausalLM
 from lm_validity.cells.trials.data import draw_trial, read_task
 from lm_validity.cells.trials.prompts import PromptFormat
 from lm_validity.cells.trials.resident import ResidentModel, TrialCounters
-from lm_validity.cells.trials.worker import ResidentWorker, read_trials, run_trials
+from lm_validity.cells.trials.worker import ResidentWorker, read_trials
 from lm_validity.cells.trials.zero_shot import ZeroShotTrials
 from lm_validity.config.bias import Adapter
 from lm_validity.errors import CellError
@@ -84,7 +84,7 @@ def test_trials_are_the_same_bytes_again_and_leave_the_model_as_it_was(plan_of, 
     worker = ResidentWorker()
     worker.run(plan, tmp_path / "one")
     worker.run(replace(plan, subsamples=(2,)), tmp_path / "two")
-    run_trials(replace(plan, subsamples=(1,)), tmp_path / "two")
+    ResidentWorker().run(replace(plan, subsamples=(1,)), tmp_path / "two")
     for name in ("trial-00001.parquet", "trial-00002.parquet"):
         assert (tmp_path / "one" / name).read_bytes() == (tmp_path / "two" / name).read_bytes()
     worker._model.reset()
@@ -103,7 +103,7 @@ def test_nf4_without_bitsandbytes_is_an_error_and_never_other_weights(plan_of, t
     monkeypatch.setattr("lm_validity.cells.trials.resident.find_spec", lambda name: None)
     plan = four_bit(plan_of)
     with pytest.raises(CellError, match="quantization is nf4, and bitsandbytes is missing") as raised:
-        run_trials(plan, tmp_path)
+        ResidentWorker().run(plan, tmp_path)
     assert "lm-validity[cells,nf4]" in raised.value.hint and not list(tmp_path.iterdir())
     assert plan.recipe()["four_bit_weights"] and plan.recipe() == replace(plan, device="cuda:0").recipe()
     plain = plan_of("gpt2", subsamples=(1,), classification=PROMPTED, pretraining={"adapter": Adapter(rank=4, alpha=8)})
@@ -127,7 +127,7 @@ def test_a_base_arm_is_shared_with_an_n_more_than_twice_as_large(plan_of, tmp_pa
     alone, together, worker = tmp_path / "alone", tmp_path / "together", ResidentWorker()
     for n in (15, 60):
         plan = plan_of("gpt2", n=n, **FAR_APART)
-        run_trials(plan, alone / str(n))
+        ResidentWorker().run(plan, alone / str(n))
         worker.run(plan, together / str(n), tmp_path / "shared")
         found, expected = (folder / str(n) / "trial-00001.parquet" for folder in (together, alone))
         assert found.read_bytes() == expected.read_bytes()
@@ -206,7 +206,7 @@ def test_a_planted_leak_is_found_and_nothing_without_one(record, tmp_path):
         strong = {"epochs": 40, "learning_rate": 1e-2}
         options = {"n": 12, "subsamples": (1, 2), "classification": PROMPTED, "pretraining": strong}
         plan = toy_plan("gpt2", folder, record, planted_leak=leak, **options)
-        run_trials(plan, tmp_path / str(leak))
+        ResidentWorker().run(plan, tmp_path / str(leak))
         counts = read_trials(plan, tmp_path / str(leak)).groupby("arm")["correct"].sum()
         gains[leak] = (counts["test"] - counts["extra"]) / 24
     assert gains[1.0] > 0.4 and abs(gains[0.0]) < 0.3
@@ -231,4 +231,4 @@ def test_a_micro_batch_that_does_not_fit_fails_the_cell(plan_of, tmp_path, monke
 
     monkeypatch.setattr(ZeroShotTrials, "pretrain", never_fits)
     with pytest.raises(CellError, match="out of memory with one micro-batch of a trial"):
-        run_trials(plan_of("gpt2", classification=PROMPTED), tmp_path)
+        ResidentWorker().run(plan_of("gpt2", classification=PROMPTED), tmp_path)

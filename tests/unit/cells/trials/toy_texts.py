@@ -8,9 +8,9 @@ import torch
 import transformers
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
-from lm_validity.cells.trials.data import prefetch_task, task_data
+from lm_validity.cells.trials.data import prefetch_task
 from lm_validity.config.bias_sheets import Task
-from lm_validity.run.trial_plan import Classification, Pretraining, TrialPlan
+from lm_validity.run.trial_plan import Classification, Pretraining, TaskData, TrialPlan
 
 CLASSES = ("animal", "tool", "plant")
 NOUNS = {
@@ -113,7 +113,7 @@ def toy_plan(kind: str, model: Path, record: dict, **options) -> TrialPlan:
         f"tiny-{kind}",
         str(model),
         "masked" if kind == "bert" else "causal",
-        task_data(record),
+        TaskData.of_record(record),
         pretraining=Pretraining(**pretraining),
         classification=Classification(**classification),
         **values | options,

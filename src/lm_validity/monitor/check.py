@@ -23,11 +23,9 @@ from lm_validity.run.rules import RULES
 from lm_validity.run.store import Store
 
 
-def existing_entries(grid: Grid, *, also_aside: bool = False) -> Iterator[tuple[str, list[Entry]]]:
+def existing_entries(grid: Grid) -> Iterator[tuple[str, list[Entry]]]:
     """(manifest path, entries) of every manifest of the run that exists; no entries where it cannot be read."""
     for path in grid.all_manifests():
-        if also_aside and not Path(path).is_file():
-            path += ASIDE
         if Path(path).is_file():
             try:
                 yield path, read_manifest(path)
@@ -36,7 +34,7 @@ def existing_entries(grid: Grid, *, also_aside: bool = False) -> Iterator[tuple[
 
 
 def failed_cells(grid: Grid) -> tuple[list[Entry], set[str]]:
-    """The cells that failed by their own fault, and every manifest that holds a failed or missing cell."""
+    """The cells that failed by themselves, and every manifest that holds a failed or missing cell."""
     failed, manifests = [], set()
     for path, entries in existing_entries(grid):
         broken = [entry for entry in entries if entry.status != "done"]

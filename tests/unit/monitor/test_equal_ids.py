@@ -100,7 +100,8 @@ def test_finished_cells_of_one_are_not_the_others(make_run):
     for kind in ("models", "language_models"):
         point = {"path": f"/cache/{kind}", "revision": "sha", "digest": f"of {kind}", "subfolder": None}
         write_json(run.results / f"prefetch/{kind}/gpt2.json", {"checkpoints": {"final": point}})
-    text = {"path": "somewhere.parquet", "sha256": "def", "class_names": ["good", "bad"], "description": "d"}
+    names = ["good", "bad"]
+    text = {"task": "news", "path": "somewhere.parquet", "sha256": "def", "class_names": names, "description": "d"}
     write_json(run.results / "prefetch/tasks/news.json", text)
     write_json(run.results / "prefetch/benchmarks/quiz.json", {"digest": "abc", "record": {}})
     for split in ("train", "validation", "test"):

@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 
 from lm_validity.config.cards import Cards
-from lm_validity.errors import InputError
 from lm_validity.files import read_json, write_json
 from lm_validity.pages.page import Finding, Page, Section, write_page
 from lm_validity.site.cards.card import NO, NOT_KNOWN, NOT_MEASURED, PARTLY, YES, Card, Verdict
@@ -311,16 +310,6 @@ def test_what_is_missing_has_a_reason_and_a_command(tmp_path):
     with_items = replace(sources, items=tmp_path / "items.parquet", items_command="lm-validity report items")
     values = {value.key: value for value in make_card(with_items, "a").values}
     assert values["negative_items.direct"].command == "lm-validity report items"
-
-
-def test_one_card_and_no_table_and_an_unknown_name(finished):
-    reports, tables = finished / "results/test/reports", finished / "results/test/tables"
-    sources = CardSources(tables / "scores.parquet", finished / "config/test_benchmarks.tsv", [reports / "agreement"])
-    folders = write_cards(sources, finished / "one", ["cloze"])
-    assert list(folders) == ["cloze"] and not (finished / "one/cards/page.json").exists()
-    with pytest.raises(InputError, match="clozee"):
-        write_cards(sources, finished / "none", ["clozee"])
-    assert not (finished / "none").exists()
 
 
 def test_the_site_begins_with_the_table(finished):

@@ -6,9 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-# load: reading weights; train: forward and backward; validation and test: scoring of that split
-PHASES = ("load", "train", "validation", "test")
-
 
 @dataclass
 class Counters:

@@ -1,7 +1,6 @@
 """Trials with a linear head: pretrain on unlabelled texts, then train backbone and head on m labelled ones."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,17 +14,8 @@ from lm_validity.errors import CellError
 from lm_validity.run.trial_plan import TrialPlan
 
 
-@dataclass(frozen=True)
-class Seeds:
-    """Of one subsample: pretraining's, the same for extra and test; classification's, the same for all three arms and
-    every n."""
-
-    pretraining: int
-    classification: int
-
-
 class HeadTrials:
-    """Trains and predicts with a resident model; one method a stage. Tokenised texts are kept."""
+    """Trains and predicts with a resident model; one method per stage. Tokenised texts are kept."""
 
     def __init__(self, plan: TrialPlan, task: Task, model: ResidentModel, counters: TrialCounters):
         self.plan, self.task, self.model, self.counters = plan, task, model, counters
@@ -37,7 +27,7 @@ class HeadTrials:
             self._encode(rows, length)
 
     def pretrain(self, rows: np.ndarray, seed: int, answers: Sequence[str | None]) -> float:
-        """Pretrain the pristine model on texts; the last epoch's mean loss in nats a predicted token.
+        """Pretrain the pristine model on texts; the last epoch's mean loss in nats per predicted token.
 
         answers: what is appended to each text, for planted leaks only; else null.
         """

@@ -1,11 +1,9 @@
 """Benchmark cards: one function from the studies' results to a folder of cards."""
 
 import re
-from collections.abc import Sequence
 from hashlib import sha256
 from pathlib import Path
 
-from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import write_json, write_text
 from lm_validity.pages.page import write_page
 from lm_validity.site.cards.card import Card
@@ -20,19 +18,13 @@ FOLDER = "cards"
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
-def write_cards(sources: CardSources, output: str | Path, only: Sequence[str] = ()) -> dict[str, Path]:
+def write_cards(sources: CardSources, output: str | Path) -> dict[str, Path]:
     """Write `output`/cards/<benchmark>/{index.html,card.json,card.md}; the folders by benchmark.
 
-    Of all benchmarks of the sheet that have scores, and then the table of all as a report in `output`/cards; or of
-    those in `only`, and no table. Nothing where no benchmark has scores. Raises InputError for a name in `only` that
-    has no scores.
+    Of all benchmarks of the sheet that have scores, and then the table of all as a report in `output`/cards. Nothing
+    where no benchmark has scores.
     """
-    names = list(sources.sheet["benchmark"])
-    for name in only:
-        if name not in names:
-            hint = did_you_mean(name, names, "its name is that of the benchmarks sheet.")
-            raise InputError(f"{sources.scores}: no score of the benchmark {name!r}.", hint)
-    cards = [make_card(sources, name) for name in (only or names)]
+    cards = [make_card(sources, name) for name in sources.sheet["benchmark"]]
     if not cards:
         return {}
     folders = {card.benchmark: folder_name(card.benchmark) for card in cards}
@@ -41,9 +33,8 @@ def write_cards(sources: CardSources, output: str | Path, only: Sequence[str] = 
         folder = place / folders[card.benchmark]
         write_json(folder / "card.json", card.to_json())
         write_text(folder / "card.md", card_markdown(card))
-        write_text(folder / "index.html", card_html(card, home="" if only else "../../index.html"))
-    if not only:
-        write_page(overview_page(cards, folders), place)
+        write_text(folder / "index.html", card_html(card, home="../../index.html"))
+    write_page(overview_page(cards, folders), place)
     return {name: place / folder for name, folder in folders.items()}
 
 

@@ -1,13 +1,10 @@
 """Principal components of the standardised score matrix, also where cells are missing."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from lm_validity.studies.agreement.statistics.missing import finite_mean
-
-Scaling = Literal["standardized", "centered"]
 
 
 @dataclass(frozen=True)
@@ -26,15 +23,14 @@ class Components:
     used: np.ndarray
 
 
-def principal_components(scores: np.ndarray, scaling: Scaling = "standardized") -> Components:
+def principal_components(scores: np.ndarray) -> Components:
     """PCA of `scores` (models, benchmarks), NaN where missing.
 
-    Columns are centred and divided by their population standard deviation (`centered`: centred only, the
-    convention that does not give the paper's numbers). The explained variances are the eigenvalues of the
-    correlation (covariance) matrix over their sum. With missing cells each correlation is that of the
-    models known in both columns, so that no value is filled in; such a matrix may have slightly negative
-    eigenvalues. A model's score is the least-squares coordinate sum_j z_ij v_j / sum_j v_j² over its known
-    cells: the ordinary PCA score where all are known.
+    Columns are centred and divided by their population standard deviation. Centring alone does not give the paper's
+    numbers. The explained variances are the eigenvalues of the correlation matrix over their sum. With missing cells
+    each correlation is that of the models known in both columns, so that no value is filled in. Such a matrix may have
+    slightly negative eigenvalues. A model's score is the least-squares coordinate sum_j z_ij v_j / sum_j v_j² over its
+    known cells: the ordinary PCA score where all are known.
 
     Constant columns and columns without two common models with every other one are left out (`used` is
     False).
@@ -45,12 +41,8 @@ def principal_components(scores: np.ndarray, scaling: Scaling = "standardized") 
     if used.sum() < 2:
         return empty
     values = scores[:, used]
-    standardized = values - finite_mean(values, axis=0)
-    spread = np.sqrt(finite_mean(standardized**2, axis=0))
-    if scaling == "standardized":
-        standardized = standardized / spread
-    if scaling == "centered":
-        matrix = matrix * np.outer(spread, spread)
+    centred = values - finite_mean(values, axis=0)
+    standardized = centred / np.sqrt(finite_mean(centred**2, axis=0))
     eigenvalues, vectors = np.linalg.eigh(matrix)
     first = vectors[:, -1] * (1.0 if vectors[:, -1].sum() >= 0 else -1.0)
     known = np.isfinite(standardized)
@@ -66,22 +58,16 @@ def principal_components(scores: np.ndarray, scaling: Scaling = "standardized") 
     )
 
 
-def pairwise_correlation(scores: np.ndarray, weights: np.ndarray | None = None) -> np.ndarray:
-    """(k, k) Pearson correlations of the columns of `scores` (n, k) over the models known in both; NaN where undefined.
-
-    `weights`: (n,) multiplicities of a resample.
-    """
+def pairwise_correlation(scores: np.ndarray) -> np.ndarray:
+    """(k, k) Pearson correlations of the columns of `scores` (n, k) over the models known in both, else NaN."""
     known = np.isfinite(scores)
     # centring first keeps the sums of squares free of cancellation
     values = np.where(known, scores - finite_mean(scores, axis=0), 0.0)
-    if weights is None:
-        weights = np.ones(len(scores))
     if known.all():
-        values = values - weights @ values / weights.sum()
-        covariance = (values * weights[:, None]).T @ values / weights.sum()
+        covariance = values.T @ values / len(values)
         square = np.broadcast_to(np.diag(covariance)[:, None], covariance.shape)
     else:
-        covariance, square = pairwise_moments(values, known.astype(float), weights)
+        covariance, square = pairwise_moments(values, known.astype(float), np.ones(len(values)))
     with np.errstate(invalid="ignore", divide="ignore"):
         correlation = covariance / np.sqrt(square * square.T)
     constant = ~(square > 1e-24)

@@ -15,12 +15,11 @@ from lm_validity.studies.agreement.statistics.factors import (
 from lm_validity.studies.agreement.statistics.many_components import share_intervals
 
 
-@pytest.mark.parametrize("scaling", ["standardized", "centered"])
-def test_equals_scikit_learn_where_complete(scaling):
+def test_equals_scikit_learn_where_complete():
     rng = np.random.default_rng(1)
     scores = rng.normal(size=(30, 6)) + 2 * rng.normal(size=(30, 1))
-    ours = principal_components(scores, scaling)
-    scaled = StandardScaler().fit_transform(scores) if scaling == "standardized" else scores
+    ours = principal_components(scores)
+    scaled = StandardScaler().fit_transform(scores)
     theirs = PCA().fit(scaled)
     np.testing.assert_allclose(ours.explained_variance, theirs.explained_variance_ratio_, atol=1e-12)
     projection = theirs.transform(scaled)[:, 0]
@@ -79,14 +78,6 @@ def test_columns_constant_up_to_rounding_stay_out_of_a_complete_table(size):
     result = principal_components(scores)
     assert result.used.tolist() == [False, True, True]
     assert len(result.explained_variance) == 2 and np.isfinite(result.scores).all()
-
-
-def test_weights_are_repetitions_of_models():
-    rng = np.random.default_rng(5)
-    scores = rng.normal(size=(10, 3))
-    weights = rng.integers(0, 4, size=10)
-    expected = np.corrcoef(np.repeat(scores, weights, axis=0).T)
-    np.testing.assert_allclose(pairwise_correlation(scores, weights), expected, atol=1e-12)
 
 
 def test_compute():

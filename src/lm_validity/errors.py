@@ -22,7 +22,7 @@ class InputError(_WithHint):
 
 
 class CellError(_WithHint):
-    """A cell that fails by its own fault (NaN, bad data): recorded in its manifest, its siblings go on."""
+    """The cell itself is the cause (NaN, bad data). The manifest records it, and the job's other cells continue."""
 
 
 def nearest(word: object, choices: Iterable[object]) -> str | None:

@@ -83,12 +83,12 @@ wildcard_constraints:
 
 
 def all_cells(wildcards):
-    """input: every manifest. A function, so that 30,000 paths are not parsed once a rule."""
+    """input: every manifest. A function, so that 30,000 paths are not parsed once per rule."""
     return CELLS
 
 
 def checked_cells(wildcards):
-    """input of targets: the check of all cells, which stands on every manifest, and the manifests that are gone.
+    """input of targets: the check of all cells, which depends on every manifest, and the manifests that are gone.
 
     Snakemake does not restore a missing file whose descendants exist, so these are named. Not all of them: before it
     runs a job, Snakemake looks up each input in each job it comes from, minutes where both are 30,000.

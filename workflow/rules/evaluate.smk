@@ -1,4 +1,4 @@
-"""Models as they come: zero-shot scores on validation (for selection) and test, at every checkpoint asked for.
+"""Direct evaluation: zero-shot scores on validation (for selection) and test, at every checkpoint asked for.
 
 REQUIRED INPUTS: prefetch records; results/<run>/splits/<benchmark>/{validation,test}.json
 OUTPUTS: results/<run>/cells/evaluate_model/<model>/<batch>.{validation,test}.json; the cells are in the store

@@ -1,4 +1,4 @@
-"""From cells to tables. The complete tables stand on check_cells, so none is ever built around a failed cell.
+"""From cells to tables. The complete tables depend on check_cells, so none is ever built around a failed cell.
 
 REQUIRED INPUTS: every manifest of the run
 OUTPUTS: results/<run>/tables/{scores,selections,items}.parquet

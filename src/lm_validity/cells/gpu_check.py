@@ -157,7 +157,7 @@ def _products(device: str) -> Iterator[Finding]:
 
 
 def write_model(folder: Path) -> None:
-    """A Llama of half a million random weights with a tokenizer of one word a token, in hub format."""
+    """A Llama of half a million random weights with a tokenizer of one word per token, in hub format."""
     words = {"<end>": 0} | {f"w{number}": number for number in range(1, VOCABULARY)}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="<end>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

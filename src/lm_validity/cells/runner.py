@@ -1,7 +1,7 @@
 """What a job does: ask the store, compute what is missing, commit cell by cell, write the manifest last.
 
-A cell that fails by its own fault (CellError) becomes a failure record and its siblings go on; anything else (a crash,
-out of memory, a signal) ends the process with the finished cells kept, so that Snakemake's retries apply.
+If the cell itself is the cause (CellError), it becomes a failure record and the other cells continue. Anything else (a
+crash, out of memory, a signal) ends the process with the finished cells kept, so that Snakemake's retries apply.
 """
 
 import logging
@@ -48,7 +48,7 @@ def run_cells(workspace: Workspace, job: Job[Cell]) -> list[Entry]:
 
 
 def _try(cell: Cell, finish: Callable[[Cell], Entry]) -> Entry:
-    """The cell's entry; what fails by its own fault is recorded."""
+    """The cell's entry. A failure that the cell itself causes is recorded."""
     try:
         return finish(cell)
     except MissingCell as error:
@@ -97,7 +97,7 @@ def _done(workspace: Workspace, cell: Cell, folder: str) -> Entry:
 
 
 def write_splits(workspace: Workspace, benchmark: str) -> None:
-    """Divide a benchmark's documents and write one file a split, so that training never opens test; and the texts of
+    """Divide a benchmark's documents and write one file per split, so that training never opens test; and the texts of
     the test documents, for filters."""
     from lm_validity.tables.documents import write_no_documents
 

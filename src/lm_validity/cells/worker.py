@@ -39,7 +39,7 @@ class Worker(ABC):
         self._notes: dict[str, object] = {}  # of the cell at hand, for its sidecar
 
     def compute(self, place: Place[BenchmarkCell]) -> None:
-        """Compute one cell and commit it to the store. Raises CellError where it fails by its own fault."""
+        """Compute one cell and commit it to the store. Raises CellError for a failure that the cell causes."""
         from lm_validity.cells.models.sidecar import Stopwatch
 
         stopwatch, self._notes = Stopwatch(), {}

@@ -31,7 +31,7 @@ def apply(
     ] = 200,
     seed: Annotated[int, typer.Option(help="Seed of the random choices.")] = 0,
 ) -> None:
-    """Run a recipe's filters. Write the kept ids, an lm-eval task, and how the choice does on other models."""
+    """Run a recipe's filters. Write the kept ids, an lm-eval task, and how well the filters work on other models."""
     from lm_validity.studies.signal.filters.apply import apply_recipe
     from lm_validity.studies.signal.filters.recipe import read_recipe
 
@@ -66,7 +66,7 @@ def align(
     items: Annotated[int, typer.Option(min=1, help="Questions drawn at random.")] = 50,
     seed: Annotated[int, typer.Option(help="Seed of the drawn questions.")] = 0,
 ) -> None:
-    """Say which share of randomly drawn questions a language model accepts as asking for domain knowledge."""
+    """Say what share of randomly drawn questions a language model accepts as asking for domain knowledge."""
     from lm_validity.files import write_json
     from lm_validity.studies.signal.filters.judge import VerdictCache, alignment
     from lm_validity.tables.documents import read_documents

@@ -27,7 +27,9 @@ def plan(
     audit: Annotated[int | None, typer.Option(min=1, help="Add a round of this many random unplanned cells.")] = None,
     budget: Annotated[
         float | None,
-        typer.Option(min=0, help="Most hours for fine-tuning and for scoring adapters, as `cost` counts them."),
+        typer.Option(
+            min=0, help="Upper limit in hours for fine-tuning and for scoring adapters, as `cost` counts them."
+        ),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random draws.")] = 0,
     output: Annotated[

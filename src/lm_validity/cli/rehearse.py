@@ -85,7 +85,7 @@ def _line(run: Run, row: "Model", found: "Rehearsal") -> str:
     if found.training:
         peaks = found.checkpointed if checkpoints_activations(run, row) else found.training
         listed = ", ".join(f"{needed_gb(peak):.1f} at {rows}" for rows, peak in sorted(peaks.items()))
-        words.append(f"training takes {listed} rows a pass (GB)")
+        words.append(f"training takes {listed} rows per pass (GB)")
     words.append(f"scoring a full batch {needed_gb(found.scoring):.1f} GB")
     if verdict.available and verdict.fits:
         at = f" at micro-batch {verdict.micro_batch}" if verdict.micro_batch else ""

@@ -22,8 +22,8 @@ NAMED = 6  # benchmarks listed where some were not counted
 GoalOption = Annotated[
     str | None,
     typer.Option(
-        help="Goal of the agreement study. tau=.95: the expected agreement with the full grid's ranking. rank=2: the "
-        "widest rank interval, in places up and down. budget=500: the hours that the whole plan takes."
+        help="Goal of the agreement study. tau=.95: the expected agreement with the full grid's ranking. rank=2: no "
+        "rank interval reaches more than 2 places up or down. budget=500: the hours that the whole plan takes."
     ),
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of the first round.")]
@@ -38,7 +38,7 @@ def register(app: typer.Typer) -> None:
 
 def next_round(goal: GoalOption = None, configfile: Configfile = DEFAULT, calibration: Calibration = None) -> None:
     """Add a round, and say why. Agreement study, with --goal: the unmeasured cells that make the ranks most certain for
-    the fewest hours. They are used for ranks and for no agreement. Bias study, if tasks stop on the width of their
+    the fewest hours. They count towards ranks, not towards agreement. Bias study, if tasks stop on the width of their
     interval: a batch of subsamples for the tasks whose interval is too wide. Signal study in two stages: the verdicts
     of the first stage, and the other checkpoints of the undecided benchmarks."""
     from lm_validity.site.rounds import parse_goal
@@ -79,8 +79,8 @@ def add_model(
     goal: Annotated[
         str | None,
         typer.Option(
-            help="rank=2: its rank interval, in places up and down. budget=5: hours of its cells. Without a goal, "
-            "nothing is planned."
+            help="rank=2: its rank interval reaches at most 2 places up or down. budget=5: hours of its cells. Without "
+            "a goal, nothing is planned."
         ),
     ] = None,
     configfile: Configfile = DEFAULT,

@@ -25,9 +25,9 @@ class LanguageModel(SheetRow):
     language_model: Identifier = Field(description="Id, also in file names.")
     path: PathInRun = Field(description="Hub id, or a folder in hub format.")
     architecture: Literal["masked", "causal"] = Field(
-        description="masked: BERT and its kin; causal: GPT-2 and its kin."
+        description="masked: models like BERT. causal: models like GPT-2."
     )
-    revision: str | None = Field(None, description="Of the hub; empty is the main branch, resolved when fetched.")
+    revision: str | None = Field(None, description="Of the hub. Empty: the main branch, resolved when fetched.")
     dtype: Dtype = Field("float32", description="Of the weights.")
     size_class: SizeClassName = Field(
         "small", validate_default=True, description="One of the configuration's size_classes."
@@ -39,22 +39,24 @@ class Task(SheetRow):
 
     task: Identifier = Field(description="Id, also in file names.")
     path: PathInRun = Field(description="Hub id of a data set, or a local .jsonl, .csv, .tsv or .parquet file.")
-    text: ListOfText = Field(description="Column of the text; several, separated by |, are joined by a line break.")
+    text: ListOfText = Field(description="Column of the text. Several, separated by |, are joined by a line break.")
     label: str = Field(description="Column of the class: numbers 0 to C-1, or the values of `labels`.")
     class_names: ListOfText = Field(description="Names of the classes, separated by |, in the order of the labels.")
     configuration: str | None = Field(None, description="Of the hub data set.")
     split: str = Field("train", description="Of the hub data set.")
-    revision: str | None = Field(None, description="Pinned commit; refs/convert/parquet for what was a script.")
+    revision: str | None = Field(
+        None, description="Pinned commit. For a data set that was a script: refs/convert/parquet."
+    )
     files: ListOfText = Field((), description="Parquet files in the hub repository (patterns, separated by |).")
     labels: ListOfText = Field(
         (), description="Values of the label column as text (booleans as 0 and 1), in the order of class_names."
     )
     description: str = Field("", description="What a prompt says of the task: what the text is, what to answer.")
-    drop_empty: bool = Field(False, description="Leave out rows without text; else they are an error.")
+    drop_empty: bool = Field(False, description="1: leave out rows without text. Otherwise they are an error.")
     shorter_than: Positive | None = Field(None, description="Keep only texts with fewer characters.")
-    rows: Positive | None = Field(None, description="Rows that must be left; empty: not checked.")
+    rows: Positive | None = Field(None, description="Number of rows that must be left. Empty: not checked.")
     majority_share: float | None = Field(
-        None, gt=0, le=1, description="Share of the largest class; empty: not checked."
+        None, gt=0, le=1, description="Share of the largest class. Empty: not checked."
     )
     training_epochs: Positive | None = Field(None, description="Instead of the configuration's.")
     pretraining_batch: Positive | None = Field(None, description="Instead of the configuration's.")

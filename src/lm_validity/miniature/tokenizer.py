@@ -1,4 +1,4 @@
-"""The miniature's tokenizer: one token a word, in the files that `AutoTokenizer` reads.
+"""The miniature's tokenizer: one token per word, in the files that `AutoTokenizer` reads.
 
 Words are what blanks separate, so a context and a choice that follows after a blank never merge. Every text
 begins with the token 0, which the tokenizer adds, as Llama's does; the same token ends documents and pads.

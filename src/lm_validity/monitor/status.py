@@ -20,7 +20,7 @@ from lm_validity.run.manifests import Entry, read_failures
 from lm_validity.run.rules import rule_of
 from lm_validity.run.workspace import Workspace
 
-# stale: finished under another recipe than the present one; missing: not computed, or a cell it stands on is not there
+# stale: finished under another recipe than the present one; missing: not computed, or a cell it depends on is missing
 STATES = ("done", "running", "failed", "stale", "missing")
 
 
@@ -115,7 +115,7 @@ class RunState:
 
 
 class Progress(NamedTuple):
-    """How far a run is. Work is in expected seconds; rate in cells an hour over the last `window` seconds (null where
+    """How far a run is. Work is in expected seconds; rate in cells per hour over the last `window` seconds (null where
     nothing was finished in it), `remaining_seconds` from the work done in it."""
 
     done: int

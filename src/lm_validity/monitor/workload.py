@@ -20,7 +20,7 @@ from lm_validity.run.participants import kind_and_id, size_class
 from lm_validity.run.rehearsals import judge, read_rehearsal
 from lm_validity.run.rules import rule_of
 
-# floating-point operations a second that training and evaluation reach: 40% of an H200's peak in 16 bits
+# floating-point operations per second that training and evaluation reach: 40% of an H200's peak in 16 bits
 RATE = {"bfloat16": 395e12, "float16": 395e12, "float32": 45e12}
 # of other GPUs, as a share of an H200's: (products in 16 bits without sparsity, float32). In teraflops: H100 and H200
 # as SXM modules 989 and 67, in 16 bits H100 PCIe 756 and NVL 835 (glennklockwood.com/garden/processors/h100, which
@@ -191,7 +191,7 @@ class Workload:
 
     @cached_property
     def model_bytes(self) -> float:
-        """Weights in the hub's cache, 16 bits a parameter; each revision that is a checkpoint is a copy of its own."""
+        """Weights in the hub's cache, 16 bits per parameter. Each revision that is a checkpoint is its own copy."""
         total = 0.0
         for row in self.run.models.values():
             copies = len({point.revision for point in row.checkpoints})

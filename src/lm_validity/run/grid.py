@@ -66,7 +66,7 @@ class Grid(Participants):
         return [path for job in self.jobs.values() for path in self.manifests(job)]
 
     def dependencies(self, job: Job[Cell]) -> list[str]:
-        """Manifests of the cells that a job's cells stand on, without repetition, in a fixed order."""
+        """Manifests of the cells that a job's cells depend on, without repetition, in a fixed order."""
         rule = rule_of(job)
         found = {self.manifest_of(other): None for cell in job.cells for other in rule.stands_on(self, cell)}
         return list(found)

@@ -1,7 +1,7 @@
 """Manifests: what a job declares to Snakemake. A small list of its cells, each done, failed or missing.
 
-*done* names the cell's folder in the store; *failed* is a cell that failed by its own fault, with the error;
-*missing* is a cell that could not be computed because one it stands on failed.
+*done* names the cell's folder in the store; *failed* is a cell that itself caused its failure, with the error;
+*missing* is a cell that could not be computed because one that it depends on failed.
 """
 
 from pathlib import Path

@@ -112,10 +112,10 @@ class Workspace:
         recipe = {"rule": rule.name, "recipe_version": rule.recipe_version} | rule.recipe(self, cell)
         return recipe | {"replay": self.replay} if self.replay else recipe
 
-    # ---- what a cell stands on ----------------------------------------------------------------------------------
+    # ---- what a cell depends on --------------------------------------------------------------------------------
 
     def finished(self, cell: Cell) -> dict[str, Any]:
-        """The record of a finished cell another one stands on. Raises MissingCell where it failed or is missing."""
+        """The record of a finished cell that another one needs. Raises MissingCell where it failed or is missing."""
         entry = self.manifests.entry(cell)
         if entry is None:
             raise InputError(
@@ -137,7 +137,7 @@ class Workspace:
 
 
 class MissingCell(CellError):
-    """A cell this one stands on failed; it is passed on as missing."""
+    """A cell that this one depends on failed. This one counts as missing."""
 
     def __init__(self, what: str):
-        super().__init__(f"stands on a cell that failed: {what}", "remove that cell's cause and run again.")
+        super().__init__(f"a cell that it depends on failed: {what}", "remove the cause of that failure and run again.")

@@ -146,7 +146,7 @@ class _Cells:
                 continue
             odd = np.setxor1d(here, first)
             raise InputError(
-                f"{self.where}, {self.name(cell)}: other documents than {self.name(0)}"
+                f"{self.where}, {self.name(cell)}: its documents differ from those of {self.name(0)}"
                 f" ({size} and {sizes[0]}; {self._names['doc_id'][odd[0]]!r} is in one of them only).",
                 "evaluate all models and checkpoints on the same documents.",
             )

@@ -82,9 +82,9 @@ def _one_wording(rows: pd.DataFrame, notes: list[str]) -> pd.DataFrame:
         keep &= ~here | (variants == chosen[benchmark]).to_numpy(dtype=bool, na_value=False)
     if chosen:
         used = [f"{variant} on {benchmark}" for benchmark, variant in chosen.items()]
-        notes.append(f"No score under the task's own wording of the prompt: used is {listing(used)}.")
+        notes.append(f"No score under the task's own wording of the prompt, so this is used: {listing(used)}.")
     if not keep.all():
-        notes.append(f"Scores under other wordings of the prompt stay out: {(~keep).sum()}.")
+        notes.append(f"Scores under other wordings of the prompt are left out: {(~keep).sum()}.")
     return rows[keep]
 
 

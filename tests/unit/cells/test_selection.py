@@ -99,7 +99,7 @@ def test_all_diverged_fails_this_cell(choose):
 
 
 def test_a_failed_candidate_makes_the_selection_missing(choose):
-    with pytest.raises(CellError, match="stands on a cell that failed"):
+    with pytest.raises(CellError, match="finetune_adapter"):
         choose(DIRECT, {("plain", "1e-4"): (0.6, 1)}, failed={("plain", "1e-3")})
     assert choose.entries[0].status == "missing"
 

@@ -1,4 +1,4 @@
-"""GPU memory that runs out where nothing is left to make smaller: an error of the cell, so that its siblings go on."""
+"""GPU memory that runs out where nothing can be made smaller: an error of the cell, so that other cells continue."""
 
 import contextlib
 from collections.abc import Iterator

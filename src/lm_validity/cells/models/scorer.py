@@ -71,7 +71,7 @@ class SharedContextLM(HFLM):
         self.scorer: Way = scorer
         self.counters = Counters()
         self._allowed: frozenset[str] | None = None  # found by the first probe
-        self._splits = False  # whether the head can be had by itself; found with it
+        self._splits = False  # whether the head can be computed separately; found with it
         self._token_limit: int | None = None  # tokens of a batch, padding included; set when memory ran out
         self._last_context: tuple[str, list[int]] | None = None
 
@@ -174,13 +174,13 @@ class SharedContextLM(HFLM):
                 )
 
     def narrows_head(self) -> bool:
-        """Whether logits of chosen positions alone can be had of this model (`narrowed_head`), found by trying."""
+        """Whether this model can compute logits of chosen positions alone (`narrowed_head`), found by trying."""
         if self.scorer == "lm-eval":
             return False
         return "rows" in (self._probe() if self._allowed is None else self._allowed)
 
     def head_part(self) -> int | None:
-        """Positions whose logits are computed at a time, or None where the head cannot be had by itself."""
+        """Positions whose logits are computed at a time, or None where the head cannot be computed separately."""
         return part_positions(self.model) if self.narrows_head() and self._splits else None
 
     def describe_scorer(self) -> dict[str, Any]:
@@ -223,8 +223,8 @@ class SharedContextLM(HFLM):
         return min(("rows", *possible), key=lambda way: self._cost(way, tree))
 
     def _cost(self, way: str, tree: Tree) -> float:
-        """Cost in units of one token through the linear layers, about 12 d^2 multiplications a layer; a pair of tokens
-        in attention costs 2 d, so 1 / (6 d) of it."""
+        """Cost in units of one token through the linear layers, about 12 d^2 multiplications per layer; a pair of
+        tokens in attention costs 2 d, so 1 / (6 d) of it."""
         width = 6 * self._hidden_size
         kind = self.device.type if self.device.type in PASS_COST else "cuda"
         dense, causal = DENSE_COST[kind] / width, CAUSAL_COST[kind] / width

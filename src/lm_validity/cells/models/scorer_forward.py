@@ -144,7 +144,7 @@ class _Wanted:
         self, model: torch.nn.Module, forward: Forward, part: int | None, padded: int, **inputs: object
     ) -> Scores:
         """Log-likelihoods of a forward pass with these inputs. part: positions whose logits are computed at a time,
-        None where the model's head cannot be had by itself; their softmax is a part at a time even so."""
+        None where the model's head cannot be computed separately; their softmax is a part at a time even so."""
         values, found_places = [], []
         for start, logits in self._logits(model, forward, part, inputs):
             here = np.flatnonzero((self.rows >= start) & (self.rows < start + len(logits)))

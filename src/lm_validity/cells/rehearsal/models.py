@@ -103,7 +103,7 @@ def pretend_model(
 
 @cache
 def word_tokenizer(words: int) -> transformers.PreTrainedTokenizerFast:
-    """`w1 w2 …`: one token a word."""
+    """`w1 w2 …`: one token per word."""
     known = {"</s>": 0} | {f"w{number}": number for number in range(1, words)}
     tokenizer = Tokenizer(models.WordLevel(known, unk_token="</s>"))
     tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()

@@ -44,7 +44,7 @@ SAMPLING_SEED = 1234  # lm-eval's default; used only by tasks that sample
 
 @dataclass(frozen=True)
 class PreparedRequests:
-    """The requests of documents under one prompt and tokenizer, one tuple a document, to score many times."""
+    """The requests of documents under one prompt and tokenizer, one tuple per document, to score many times."""
 
     task: AnyTask
     documents: Documents

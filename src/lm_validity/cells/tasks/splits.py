@@ -129,7 +129,7 @@ def documents(task: AnyTask, split: Split) -> Documents:
         if _rendered_digest(task, doc) != expected:
             raise CellError(
                 f"{split.task}: document {address} changed after the {split.split} split was made.",
-                "split the benchmark again; the cells that read it are then computed anew.",
+                "split the benchmark again; the cells that read it are then computed again.",
             )
     return found
 

@@ -86,7 +86,7 @@ def pretrain_model(
             model.save_pretrained(folder)
             shutil.copytree(tokenizer, folder, dirs_exist_ok=True)
 
-        transformers_logging.disable_progress_bar()  # one bar a checkpoint written
+        transformers_logging.disable_progress_bar()  # one bar per checkpoint written
         with _one_thread(), torch.random.fork_rng(devices=[]):
             points = _train(settings, _world_of(settings, world), row, start, made, keep, progress)
         write_json(made / "training.json", {"model": row.model, "points": [asdict(one) for one in points]})

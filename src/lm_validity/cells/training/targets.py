@@ -36,7 +36,7 @@ class Adaptable(Protocol):
 
 @dataclass(frozen=True)
 class Targets:
-    """layers: path -> linear layer. experts: paths of three-dimensional tensors, each a matrix an expert.
+    """layers: path -> linear layer. experts: paths of three-dimensional tensors, each one matrix per expert.
     names: of the layers, as PEFT takes them: last parts of their paths where these name nothing else, else paths.
     share: of the weights that a text goes through (embeddings, output head and vectors left out), those with an
     adapter."""

@@ -122,7 +122,7 @@ def _training_result(found: "FinetuneResult") -> dict[str, Any]:
     from dataclasses import asdict
 
     result = asdict(found)
-    # one number per step: at 50,000 documents a megabyte a cell, and the epochs' means say as much
+    # one number per step: at 50,000 documents a megabyte per cell, and the epochs' means say as much
     del result["micro_batch"], result["resumed_epochs"], result["step_losses"]
     best = found.epochs[found.best_epoch - 1].validation_value if found.best_epoch else None
     # a rate that diverged is left out of the selection, whatever its first epochs gave

@@ -18,8 +18,8 @@ SHARED_ROWS = frozenset(("bert", "gpt2", "llama", "mistral", "qwen2"))  # model 
 @dataclass(frozen=True)
 class Batch:
     """input_ids: (rows, tokens). attention_mask: (rows, tokens), or of shared rows additive (rows, 1, tokens, tokens)
-    with position_ids (rows, tokens). labels: (rows, tokens) of token ids, or one class a text; IGNORED where nothing is
-    predicted. places: (texts, 3), row, first and last token of each text. tokens: without padding. predicted: labels
+    with position_ids (rows, tokens). labels: (rows, tokens) of token ids, or one class per text; IGNORED where nothing
+    is predicted. places: (texts, 3), row, first and last token of each text. tokens: without padding. predicted: labels
     that are not IGNORED, counted before the batch goes to its device, which the host would wait for. host_labels: the
     labels where they were before that."""
 

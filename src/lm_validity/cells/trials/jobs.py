@@ -67,7 +67,7 @@ class TrialWorker:
         self._resident: ResidentWorker | None = None
 
     def compute(self, place: Place[TrialCell]) -> None:
-        """Compute one batch and commit it to the store. Raises CellError where it fails by its own fault.
+        """Compute one batch and commit it to the store. Raises CellError for a failure that the cell causes.
 
         The work directory is named after the recipe and outlives a kill; the finished trials in it are kept.
         """

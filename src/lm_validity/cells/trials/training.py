@@ -40,7 +40,7 @@ def train(
     counters: TrialCounters,
     where: str,
 ) -> float:
-    """Train in place; the mean loss (nats a predicted token or row) over the last epoch, dropout on.
+    """Train in place; the mean loss (nats per predicted token or row) over the last epoch, dropout on.
 
     make_batch: of the given examples, on the model's device. predict: (logits, labels) of a batch's predictions.
     where: how an error names the training. Raises CellError for a loss that is not finite.

@@ -1,4 +1,4 @@
-"""The rules that compute cells, in the order in which they stand on each other."""
+"""The rules that compute cells, in the order in which they depend on each other."""
 
 from typing import Any
 

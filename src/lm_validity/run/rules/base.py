@@ -101,7 +101,7 @@ class Rule(ABC, Generic[CellT, RowT]):
         return ""
 
     def model_records(self, run: Run, job: Job[CellT]) -> list[str]:
-        """The login node's record of each model, where no manifest that the job reads stands on it already."""
+        """The login node's record of each model, unless a manifest that the job reads already depends on it."""
         return [f"{run.results}/prefetch/{self.sheet}/{model}.json" for model in models_of(job)]
 
     @abstractmethod

@@ -29,7 +29,7 @@ class EvaluateAdapter(ScoringRule):
         return jobs_by_seed(self, plan)
 
     def model_records(self, run: Run, job: Job[BenchmarkCell]) -> list[str]:
-        """No record: the manifests that the job reads stand on it already."""
+        """No record: the manifests that the job reads already depend on it."""
         return []
 
     def scored_split(self, cell: BenchmarkCell) -> str:

@@ -21,7 +21,7 @@ class FinetuneAdapter(BenchmarkRule):
     """A cell is (model, benchmark, prompt, learning rate, seed). It never sees the test split."""
 
     name = "finetune_adapter"
-    summary = "LoRA fine-tunes of a model, with validation after each epoch. Never reads test documents."
+    summary = "Fine-tune a model with LoRA, with validation after each epoch. Never reads test documents."
     recipe_version = 2
     worker = "lm_validity.cells.training.worker:AdapterTrainer"
     protocol = "train_before_test"

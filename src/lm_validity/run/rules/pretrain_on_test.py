@@ -23,7 +23,7 @@ class PretrainOnTest(Rule[TrialCell, LanguageModel]):
     """A cell is a batch of subsamples of one (experiment, language model, task, m, n)."""
 
     name = "pretrain_on_test"
-    summary = "Trials of the bias study: no pretraining, pretraining on other texts, and on the test texts."
+    summary = "Run trials of the bias study: no pretraining, pretraining on other texts, and on the test texts."
     recipe_version = 1
     cell_type = TrialCell
     worker = "lm_validity.cells.trials.jobs:TrialWorker"

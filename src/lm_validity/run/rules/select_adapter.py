@@ -16,7 +16,7 @@ class SelectAdapter(BenchmarkRule):
     """A cell is (model, benchmark, seed). Its inputs are validation results only."""
 
     name = "select_adapter"
-    summary = "The best learning rate, prompt and epoch, chosen on validation."
+    summary = "Choose the best learning rate, prompt and epoch on validation."
     worker = "lm_validity.cells.selection:select_adapter"
     protocol = "train_before_test"
     tables = ("selections",)
@@ -27,7 +27,7 @@ class SelectAdapter(BenchmarkRule):
         return jobs_by_seed(self, plan)
 
     def model_records(self, run: Run, job: Job[BenchmarkCell]) -> list[str]:
-        """No record: the manifests of the scores that it compares stand on it already."""
+        """No record: the manifests of the scores that it compares already depend on it."""
         return []
 
     def job_settings(self, run: Run) -> list[str]:

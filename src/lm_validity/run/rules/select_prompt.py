@@ -15,7 +15,7 @@ class SelectPrompt(BenchmarkRule):
     corpus, which has no prompt."""
 
     name = "select_prompt"
-    summary = "The prompt of direct scores, chosen on validation."
+    summary = "Choose the prompt of direct scores on validation."
     worker = "lm_validity.cells.selection:select_prompt"
     on_login_node = True
 
@@ -46,7 +46,7 @@ class SelectPrompt(BenchmarkRule):
                     yield Job(self.name, model.model, group.name, cells)
 
     def model_records(self, run: Run, job: Job[BenchmarkCell]) -> list[str]:
-        """No record: the manifests of the scores that it compares stand on it already."""
+        """No record: the manifests of the scores that it compares already depend on it."""
         return []
 
     def stands_on(self, plan: Participants, cell: BenchmarkCell) -> list[BenchmarkCell]:

@@ -27,7 +27,7 @@ def write_every_eval_ever(
     collection: str = "lm-validity",
     schema: dict[str, Any] | None = None,
 ) -> list[Path]:
-    """Write `<output>/data/<collection>/<developer>/<model>/<uuid>.json`, one file an evaluation of a model; the paths.
+    """Write `<output>/data/<collection>/<developer>/<model>/<uuid>.json`, one file per evaluation; the paths.
 
     Every score has a direction (`with_directions`). organization: who publishes the scores; relationship: theirs to the
     models' developers. The same evaluation has the same identifier and path each time. What the format has no place for

@@ -60,7 +60,7 @@ def _path(model: str, own: OfFile, *, exact: bool = False) -> Path:
 
 
 def _file_name(name: str) -> str:
-    """As lm-eval makes one of a model's name."""
+    """The folder name that lm-eval derives from a model's name."""
     return name.replace("/", "__")
 
 

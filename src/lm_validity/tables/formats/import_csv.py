@@ -172,9 +172,9 @@ def _score_columns(path: Path, frame: pd.DataFrame, taken: set[str], log: Import
     if not columns:
         raise InputError(f"{path}: no column of scores.", "name them: --scores COLUMN,COLUMN,...")
     if texts:
-        log.notes.append(f"Columns that are no numbers throughout, left out: {', '.join(texts)}.")
+        log.notes.append(f"Columns with values that are not numbers, left out: {', '.join(texts)}.")
     if others:
-        log.notes.append(f"Taken for no benchmark, left out (--scores takes them): {', '.join(others)}.")
+        log.notes.append(f"Not recognised as benchmarks, left out (name them with --scores): {', '.join(others)}.")
     return columns
 
 
@@ -234,7 +234,7 @@ def _fractions(path: Path, rows: pd.DataFrame, options: CsvOptions, log: ImportL
         small = values.groupby(rows["benchmark"]).max()
         names = [str(name) for name in small.index[(small > 0) & (small <= 1)]]
         if names:
-            log.notes.append(f"At most 1% throughout (are they fractions already?): {', '.join(names)}.")
+            log.notes.append(f"No value above 1% (are they fractions already?): {', '.join(names)}.")
     rows = rows.assign(value=values * scale)
     if "stderr" in rows:
         errors = rows["stderr"].map(_parsed, na_action="ignore").astype(float)

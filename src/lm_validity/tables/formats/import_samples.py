@@ -264,8 +264,8 @@ class SameDocuments:
         if not differ:
             return None
         return (
-            f"{part.file.found.path}: {differ} of {len(both)} documents are others than in {path}: another version of "
-            "the task; its items are left out"
+            f"{part.file.found.path}: {differ} of {len(both)} documents differ from those in {path}: another version "
+            "of the task; its items are left out"
         )
 
 

@@ -3,7 +3,7 @@
 Read are the layouts of lm-eval 0.3 (metrics without a filter, `acc` and `acc_stderr`), of 0.4.0 to 0.4.2 (the model in
 `config.model_args` only), of later versions (`model_name`, `n-samples`, `higher_is_better`), what `export lm-eval`
 writes, and those of BigScience's fork: a list of results with the name of the prompt, results by date, and curves
-(`checkpoints`, `tokens` and one value a checkpoint).
+(`checkpoints`, `tokens` and one value per checkpoint).
 """
 
 import math
@@ -175,7 +175,7 @@ def _metrics(metrics: dict[str, Any], where: str) -> Iterable[dict[str, Any]]:
 
 
 def _curves(document: dict[str, Any], path: Path, model: str) -> ScoreFile:
-    """Curves: `checkpoints` (steps) and `tokens`, and for each task and metric one value a checkpoint."""
+    """Curves: `checkpoints` (steps) and `tokens`, and for each task and metric one value per checkpoint."""
     steps = [whole(step, f"{path}, 'checkpoints'") for step in document["checkpoints"]]
     tokens = document.get("tokens") or [None] * len(steps)
     rows, missing = [], 0

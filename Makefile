@@ -11,7 +11,8 @@ ACTIVATED := PATH="$(CURDIR)/.venv/bin:$$PATH"
 PYTEST = $(ACTIVATED) $(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations 15
 SLURM = $(ACTIVATED) $(BIN)/python tests/slurm/slurm_cluster.py run --
 # --strict: a link that leads nowhere fails; the variable silences an announcement of another program.
-MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+# The pages load nothing from the network.
+MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict && ! grep -rlE 'src="https?:' build/docs --include='*.html'
 UP_AND_DOWN := tests/slurm/test_up_and_down.py
 # They wait more than they compute.
 ON_SLURM := $(BIN)/pytest -n 3 --dist load --durations 15 --ignore $(UP_AND_DOWN)

@@ -32,7 +32,10 @@ class Experiment(Section):
     pretraining_epochs: Positive | None = Field(
         None, description="Passes over the unlabelled texts. null: those of the section `pretraining`."
     )
-    packing: bool = Field(False, description="Pretrain on several texts per sequence (zero_shot only).")
+    packing: bool = Field(
+        False,
+        description="Pretrain on several texts per sequence, as one of the paper's experiments does (zero_shot only).",
+    )
 
     planted_leak: float = Field(
         0.0,
@@ -84,7 +87,8 @@ class TextTraining(Section):
     weight_decay: float = Field(0.0, ge=0, description="AdamW weight decay.")
     mask_probability: Rate = Field(0.15, description="Share of tokens that a masked language model must guess.")
     micro_batch: Positive | None = Field(
-        None, description="Texts per forward pass. Affects memory only. null: the whole batch."
+        None,
+        description="Texts per forward pass. Set it if memory runs out. Affects memory only. null: the whole batch.",
     )
 
 
@@ -117,7 +121,9 @@ class Adapter(Section):
     alpha: Positive = Field(32, description="LoRA alpha.")
     dropout: float = Field(0.05, ge=0, lt=1, description="LoRA dropout.")
     quantization: Literal["none", "nf4"] = Field(
-        "none", description="nf4: 4-bit weights, which need bitsandbytes (the extra `nf4`). none: the model's dtype."
+        "none",
+        description="none: the model's dtype. nf4: 4-bit weights, if the model does not fit otherwise. They need "
+        "bitsandbytes (the extra `nf4`). Not measured on a GPU.",
     )
 
 
@@ -131,8 +137,14 @@ class Prompting(Adapter):
     prompt_characters: Positive = Field(1000, description="Characters of a text that a prompt quotes.")
     packed_texts: Positive = Field(8, description="Texts per sequence in experiments with packing.")
     packed_max_length: Positive = Field(8192, description="Tokens of a packed sequence.")
-    gradient_checkpointing: bool = Field(False, description="Trade time for memory. Changes results by rounding only.")
-    micro_batch: Positive | None = Field(None, description="Prompts per forward pass. Affects memory only.")
+    gradient_checkpointing: bool = Field(
+        False,
+        description="Turn it on if training does not fit at micro_batch 1. It costs time and changes results by "
+        "rounding only.",
+    )
+    micro_batch: Positive | None = Field(
+        None, description="Prompts per forward pass. Set it if memory runs out. Affects memory only."
+    )
 
 
 class BiasSettings(Section):

@@ -82,7 +82,8 @@ class Evaluation(Section):
     )
     mixed_dtypes: bool = Field(
         False,
-        description="Let models of the agreement study differ in dtype. They are then not compared at equal precision.",
+        description="Let models of the agreement study differ in dtype, if one cannot run in the others' dtype. They "
+        "are then not compared at equal precision.",
     )
     system_instruction: str | None = Field(
         None, description="System message under the chat prompt, the same in training and evaluation."
@@ -360,7 +361,8 @@ class Configuration(Section):
     )
     container: str | None = Field(
         None,
-        description="Image of the jobs under `snakemake --sdm apptainer`, such as envs/lm-validity.sif.",
+        description="Image of the jobs under `snakemake --sdm apptainer`, such as envs/lm-validity.sif, for clusters "
+        "that run containers only. Not tested here.",
     )
     replay: Replay | None = Field(
         None,

@@ -46,7 +46,7 @@ class Words:
         self.used: dict[str, str] = {}
 
     def mark(self, text: str) -> Markup:
-        """The text, escaped, with a link to the explanation of each word that stands on the page for the first time."""
+        """The text, escaped, with a link to the explanation of each word where it first appears on the page."""
         parts, end = [], 0
         for match in _pattern()[0].finditer(text):
             name = _entry(match.group())

@@ -372,7 +372,7 @@ def selection_notes(found: SelectionOnTest | None) -> list[str]:
     return [
         f"No train-before-test score is below its direct score, and {found.equal} of {found.cells} are exactly equal. "
         "So the train-before-test scores of this table are the better of both protocols on the test split, not a "
-        "choice made on validation. Where fine-tuning does not help, this lifts scores by up to their noise and gives "
-        "those cells their direct ranking. Without the equal cells the mean tau under train before test is "
+        "choice made on validation. Where fine-tuning does not help, the score is then too high by chance, and the "
+        "model keeps its direct score there. Without the equal cells the mean tau under train before test is "
         f"{decimal(number(found.mean_tau_without), 4)}."
     ]

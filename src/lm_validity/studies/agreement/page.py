@@ -40,6 +40,7 @@ from lm_validity.studies.agreement.shown import (
 )
 from lm_validity.studies.agreement.similar_models import no_clusters
 from lm_validity.studies.agreement.similar_sections import (
+    TAU_LABELS,
     both_intervals,
     corrected_finding,
     for_other_benchmarks,
@@ -189,7 +190,8 @@ def _perplexity_finding(summary: AgreementSummary) -> Finding | None:
         if is_known(shown[p])
     ]
     return Finding(
-        f"Rankings by perplexity agree with rankings by benchmark{assumed(summary)}: tau is {' and '.join(parts)}.",
+        f"Between rankings by perplexity and rankings by benchmark{assumed(summary)}, the mean tau is "
+        f"{' and '.join(parts)}.",
         f"{count(perplexity.models, 'model')} with perplexities on "
         f"{count(len(perplexity.corpora), 'corpus', 'corpora')}{over_both(partly=shown != own)}.",
     )
@@ -247,7 +249,9 @@ def _benchmark_section(summary: AgreementSummary) -> Section:
         "Agreement of each benchmark with the others",
         finding=_extremes_sentence(summary),
         figures=charts,
-        tables=[Table("tau_by_benchmark", "Mean tau by benchmark", frame, formats=formats, folded=True)],
+        tables=[
+            Table("tau_by_benchmark", "Mean tau by benchmark", frame, formats=formats, labels=TAU_LABELS, folded=True)
+        ],
     )
 
 

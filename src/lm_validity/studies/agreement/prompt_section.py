@@ -18,7 +18,7 @@ PROMPTS = ("plain", "chat")
 COLUMNS = ("model", "benchmark", "protocol", "seed", *PROMPTS, "chosen", "learning_rate", "epoch", "test")
 LEAST_MODELS = 3  # with both prompts, for the variance between them
 UNEQUAL = 1.5  # times as large a share of the weights adapted: said as a caution
-UNTOUCHED = "none: as it came"  # no adapter was better on validation
+UNTOUCHED = "none (direct)"  # no adapter was better on validation
 
 
 def prompt_choices(scores: str | Path, selections: str | Path | None, matrix: ScoreMatrix) -> pd.DataFrame:

@@ -38,6 +38,7 @@ def subset_section(summary: AgreementSummary) -> Section | None:
         wide=True,
     )
     formats = {"tau": ".3f", "low": ".3f", "high": ".3f"}
+    labels = {"low": "5% of subsets below", "high": "95% of subsets below"}
     return Section(
         "How many benchmarks are enough",
         finding=subset_sentence(summary),
@@ -48,7 +49,7 @@ def subset_section(summary: AgreementSummary) -> Section | None:
         "over.",
         figures=[figure],
         tables=[
-            Table("subsets", "Agreement by size of the subset", frame, formats=formats, folded=True),
+            Table("subsets", "Agreement by size of the subset", frame, formats=formats, labels=labels, folded=True),
             Table("subset_order", "Greedy order of benchmarks, chosen on all models", orders, folded=True),
         ],
     )
@@ -79,7 +80,7 @@ def _subset_chart(frame: pd.DataFrame) -> alt.LayerChart:
             legend=alt.Legend(orient="bottom", columns=1),  # beside the protocols it would not fit a narrow screen
         ),
         x_title="Benchmarks in the subset",
-        y_title="tau with the ranking from all",
+        y_title="tau with the ranking from all, or from the others",
         tooltip=figures.tooltips(
             benchmarks="Benchmarks", protocol="Protocol", choice="Choice", tau="tau|.3f", low="5th percentile|.3f",
             high="95th percentile|.3f",
@@ -103,8 +104,8 @@ def subset_sentence(summary: AgreementSummary) -> str:
     enough = next((place for place, tau in enumerate(others) if place and tau >= NEARLY_ALL), 0)
     more = f". For {enough + 1} benchmarks and the remaining ones it is {decimal(others[enough])}" if enough else ""
     return (
-        f"The ranking by one benchmark picked at random agrees with the ranking by all others{assumed(summary)}: tau "
-        f"is {one} {UNDER[protocol]}{more}."
+        "Between the ranking by one benchmark picked at random and the ranking by all others together"
+        f"{assumed(summary)}, tau is {one} {UNDER[protocol]}{more}."
     )
 
 
@@ -116,8 +117,8 @@ def reliability_section(summary: AgreementSummary) -> Section | None:
     mean = plotted(frame)["tau"].mean()
     return Section(
         "Agreement between seeds",
-        finding=f"After fine-tuning with another seed, a benchmark ranks the models as before with tau {decimal(mean)} "
-        f"on average ({count(len(summary.matrix.by_seed), 'seed')}).",
+        finding="Between rankings of one benchmark after fine-tuning with different seeds, tau is "
+        f"{decimal(mean)} on average ({count(len(summary.matrix.by_seed), 'seed')}).",
         tables=[Table("reliability", "tau between seeds, by benchmark", frame, formats={"tau": ".3f"})],
     )
 

@@ -349,7 +349,7 @@ def _direction_assumed(rows: pd.DataFrame, sheet: pd.DataFrame) -> list[str]:
     told = set(rows.loc[rows["higher_is_better"].notna(), "benchmark"])
     unknown = sheet["higher_is_better"].isna() & (sheet["output_type"] != PERPLEXITY)
     names = [name for name in sheet.loc[unknown, "benchmark"] if name in set(rows["benchmark"]) - told]
-    return [f"Direction unknown, higher taken as better: {listing(names)}."] if names else []
+    return [f"Direction unknown, so higher counts as better: {listing(names)}."] if names else []
 
 
 def _pivot_protocols(

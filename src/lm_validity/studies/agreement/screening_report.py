@@ -13,7 +13,7 @@ from lm_validity.studies.agreement.analysis import DIRECT, TRAINED
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
 from lm_validity.studies.agreement.statistics.screening import Screening, Thresholds, screen_benchmarks
 from lm_validity.summaries import Missing, known
-from lm_validity.words import count
+from lm_validity.words import count, explain_protocols
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def _page(summary: ScreeningSummary) -> Page:
         f"{thresholds.training_examples} training examples. It is dropped if more than "
         f"{thresholds.unimproved_share:.0%} of the models do not score higher under train before test. (A model at its "
         "ceiling before fine-tuning counts too, so look at the scores of benchmarks dropped by this rule.) It is "
-        "dropped if its direct ranking has a negative tau with more than "
+        "dropped if its direct ranking has a negative Kendall's tau with more than "
         f"{thresholds.negative_share:.0%} of the benchmarks that pass the first two rules."
     )
     formats = {"training_examples": ".0f", "mean_tau": ".3f"}
@@ -148,7 +148,7 @@ def _page(summary: ScreeningSummary) -> Page:
         explanation=explanation,
         tables=[Table("screening", "Candidates", table, formats=formats, labels=labels)],
     )
-    question = "Which candidate benchmarks are usable in the study?"
+    question = f"Which candidate benchmarks are usable in the study? {explain_protocols((DIRECT, TRAINED))}"
     return Page(
         name="screening", title="Screening of benchmarks", question=question, findings=[finding], sections=[section],
         notes=summary.notes,

@@ -97,7 +97,7 @@ def _before_sentence(values: PerplexitySummary) -> str:
     if not parts:
         return ""
     return (
-        f"Perplexity under direct evaluation agrees with the ranking under train before test: tau "
+        "Between the ranking by perplexity under direct evaluation and the ranking under train before test, tau is "
         f"{' and '.join(parts)}."
     )
 
@@ -226,6 +226,13 @@ def alignment_section(summary: AgreementSummary) -> Section | None:
                 "Aligned pairs of benchmarks",
                 table,
                 formats={"tau": ".3f", "aligned_tau": ".3f"},
+                labels={
+                    "crossings": "crossings as scored",
+                    "aligned_tau": "tau after alignment",
+                    "aligned_crossings": "crossings after alignment",
+                    "opposite_significant_pairs": "pairs in significant contradiction",
+                    "violations": "significant differences broken (should be 0)",
+                },
                 folded=True,
             )
         ],

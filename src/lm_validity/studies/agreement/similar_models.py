@@ -59,7 +59,8 @@ def corrected_tau(analysis: AgreementAnalysis, protocol: str) -> CorrectedTau:
     why = reason or "The pair has no tau or no noise ceiling, or its tau is above the ceiling."
     if reason:
         mean, by_benchmark, by_pair = Missing(reason), np.full(len(names), np.nan), np.full(by_pair.shape, np.nan)
-    of_benchmarks = {name: known(float(tau), why) for name, tau in zip(names, by_benchmark, strict=True)}
+    why_not = reason or "The benchmark has no tau or no noise ceiling, or its tau is above the ceiling."
+    of_benchmarks = {name: known(float(tau), why_not) for name, tau in zip(names, by_benchmark, strict=True)}
     places = [(int(i), int(j)) for i, j in zip(*np.triu_indices(len(names), 1), strict=True)]
     of_pairs = {pair: known(float(by_pair[pair]), why) for pair in places}
     benchmark_intervals, pair_intervals = _corrected_intervals(analysis, protocol)
@@ -188,11 +189,11 @@ TOO_LARGE = "The table has too many models and benchmarks to take the noise ceil
 LOST_MODEL = "Without one of the models no tau is left, or a tau is 1 or -1, where this interval does not exist."
 LOST_CLUSTER = (
     f"There are fewer than {LEAST_CLUSTERS} families, or one holds so many models that they count as fewer than "
-    f"{LEAST_EFFECTIVE:.0f}, or without one of them no tau is left, or it is 1 or -1."
+    f"{LEAST_EFFECTIVE:.0f}. Or leaving one of them out leaves no tau, or a tau of 1 or -1."
 )
 LOST_CATEGORY = (
     f"There are fewer than {LEAST_CLUSTERS} families, or one family or category holds so much that its kind counts as "
-    f"fewer than {LEAST_EFFECTIVE:.0f}, or without a family or a category no tau is left, or it is 1 or -1."
+    f"fewer than {LEAST_EFFECTIVE:.0f}. Or leaving a family or a category out leaves no tau, or a tau of 1 or -1."
 )
 
 

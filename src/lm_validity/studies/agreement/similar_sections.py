@@ -7,10 +7,23 @@ from lm_validity.pages.page import Figure, Finding, Section, Table
 from lm_validity.studies.agreement.shown import assumed, plotted, value_in_words
 from lm_validity.studies.agreement.similar_models import HEADLINE_RATIO
 from lm_validity.studies.agreement.summary import AgreementSummary, Range, RatioRow, Value, VarianceSummary
-from lm_validity.summaries import Missing, as_columns, is_known
+from lm_validity.summaries import Missing, as_columns, is_known, number
 from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.words import UNDER, count, decimal
+from lm_validity.words import UNDER, count, decimal, percent
 
+TAU_LABELS = {
+    "low": "from",
+    "high": "to",
+    "low_families": "from, families",
+    "high_families": "to, families",
+    "ceiling": "noise ceiling",
+    "corrected": "noise-corrected",
+    "corrected_low": "noise-corrected, from",
+    "corrected_high": "noise-corrected, to",
+    "corrected_low_families": "noise-corrected, from, families",
+    "corrected_high_families": "noise-corrected, to, families",
+    "significance_tau": "tau, significant differences only",
+}
 COMPONENTS = ("model", "model_benchmark", "item", "seed", "prompt", "reliability")
 SIZE_ALONE = "Among models of very different sizes, benchmarks can agree merely because scores rise with size."
 WHICH_INTERVAL = (
@@ -28,7 +41,7 @@ def for_other_benchmarks(intervals: str, *, families: bool) -> str:
     clusters = "families of models and categories of benchmarks" if families else "categories of benchmarks"
     return (
         f" For other models and other benchmarks, with {clusters} as clusters: {intervals}. For a claim about "
-        "benchmarks in general, quote the widest. The intervals before it are for these benchmarks only."
+        "benchmarks in general, quote this last interval. The others are for these benchmarks only."
     )
 
 
@@ -129,7 +142,6 @@ def size_section(summary: AgreementSummary) -> Section | None:
     charts = [_ratio_figure(plotted(part), str(what)) for what, part in drawn.groupby("by", sort=False) if len(part)]
     frame = frame.drop(columns="cells") if summary.improvement.whole else frame
     numbers = [name for name in frame.columns if name not in ("cells", "by", "models", "protocol", "pairs")]
-    labels = {"low": "from", "high": "to", "low_families": "from, families", "high_families": "to, families"}
     return Section(
         "Models of similar size",
         explanation="Kendall's tau over only those pairs of models whose numbers of parameters (or pretraining "
@@ -144,7 +156,7 @@ def size_section(summary: AgreementSummary) -> Section | None:
                 "Agreement by distance in size",
                 frame,
                 formats=dict.fromkeys(numbers, ".3f"),
-                labels=labels,
+                labels=TAU_LABELS,
             )
         ],
     )
@@ -230,19 +242,19 @@ def variance_section(summary: AgreementSummary) -> Section | None:
         points=True,
     )
     parts = [
-        f"{UNDER[p]} {value_in_words(found.model)} is shared by all benchmarks and "
-        f"{value_in_words(found.model_benchmark)} is specific to that benchmark"
+        f"{percent(number(found.model) / _sum(found))} is shared by all benchmarks and "
+        f"{percent(number(found.model_benchmark) / _sum(found))} is specific to that benchmark {UNDER[p]}"
         for p, found in known_ones.items()
     ]
     return Section(
         "Where differences between scores come from",
-        finding=f"Where a benchmark's variance over these models is 1, {', and '.join(parts)}. The specific part holds "
+        finding=f"Of a benchmark's variance over these models, {', and '.join(parts)}. The specific part holds "
         "any noise that was not measured.",
         explanation="This is a generalisability study. It divides the variance of standardised scores into models, "
         "models × benchmarks, and the noise of items, seeds and prompts where these were measured. "
-        "For n models the parts add up to n / (n - 1), unless one was set to 0. The reliability of a mean score is the "
-        "share of its variance that would remain with other benchmarks, items and seeds of the "
-        "same kind. It is computed over all models of the table. Among models of similar size it is lower."
+        "In the table, the parts add up to n / (n - 1) for n models, unless one was set to 0. The reliability of a "
+        "mean score is the share of its variance that would remain with other benchmarks, items and seeds of the same "
+        "kind. It is computed over all models of the table. Among models of similar size it is lower."
         + _set_to_zero(known_ones)
         + _prompts(known_ones),
         figures=[Figure("reliability", "What more benchmarks would buy", chart, wide=True)],
@@ -264,6 +276,12 @@ def variance_section(summary: AgreementSummary) -> Section | None:
             ),
         ],
     )
+
+
+def _sum(found: VarianceSummary) -> float:
+    """All that the known components add up to."""
+    parts = (found.model, found.model_benchmark, found.item, found.seed, found.prompt)
+    return sum(number(part) for part in parts if is_known(part))
 
 
 def _set_to_zero(components: dict[str, VarianceSummary]) -> str:

@@ -212,7 +212,8 @@ def _variance(analysis: AgreementAnalysis, protocol: str) -> VarianceSummary:
     reason = "Fewer than 3 models have every benchmark, or fewer than two benchmarks differ between them."
     reason = reason if analysis.matrix.has(protocol) else no_scores(protocol)
     no_item = "There are no standard errors. The noise of items is part of model × benchmark."
-    no_seed = "No benchmark was fine-tuned with several seeds. Their noise is part of model × benchmark."
+    no_seed = "No benchmark was fine-tuned with several seeds. The noise of seeds is part of model × benchmark."
+    no_seed = "Nothing is fine-tuned under direct evaluation." if protocol == DIRECT else no_seed
     no_prompt = (
         "The effect of prompts was not measured: no benchmark has 3 models with scores under two prompts or wordings. "
         "It is part of model × benchmark."

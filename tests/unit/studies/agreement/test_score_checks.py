@@ -93,7 +93,7 @@ def test_directions_that_contradict_the_sheet_are_named_both(tmp_path):
     rows.loc[on_a(rows) & (rows["protocol"] == TRAINED), "higher_is_better"] = False
     rows.loc[rows["benchmark"] == "wiki", "higher_is_better"] = False
     notes = run(tmp_path, rows)["notes"]
-    (note,) = [note for note in notes if "benchmarks sheet" in note]
+    (note,) = [note for note in notes if "of 8 scores" in note]
     assert "a (4 of 8 scores)." in note and note.index("higher") < note.index("lower")
     with pytest.raises(InputError, match="a has both directions in the scores: higher_is_better is true for m0, false"):
         run(tmp_path, rows, benchmarks=BENCHMARKS.replace("a,x,acc,multiple_choice,1", "a,x,acc,multiple_choice,"))

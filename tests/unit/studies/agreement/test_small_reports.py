@@ -323,7 +323,7 @@ def test_bare_sheets(tmp_path, report, resamples):
     )
     text = " ".join(summary["notes"])
     assert "not in the models sheet" in text and "m1" in text and "wiki" in text
-    assert "higher taken as better" in text
+    assert "Direction unknown" in text
 
 
 def test_too_small_an_address_space_is_said_before_anything_is_written(tmp_path, monkeypatch):

@@ -101,7 +101,9 @@ def _figures(
     scored = np.isfinite(values)
     counts = analysis.matrix.n_items[protocol][scored, column]
     counts = counts[np.isfinite(counts)]
-    items = int(np.median(counts)) if len(counts) else known(_whole(facts["n_items"]), "Their number is unknown.")
+    items = (
+        int(np.median(counts)) if len(counts) else known(_whole(facts["n_items"]), "The number of items is unknown.")
+    )
     share = reliability(oriented, errors)
     value = known(share.value, FEW)
     near = _within(sizes, 1.0, LIKE_SIZE)
@@ -129,7 +131,7 @@ def _whole(number: float | None) -> int | None:
 
 def _above_chance(scores: np.ndarray, errors: np.ndarray, chance: float | None) -> int | Missing:
     if chance is None or not np.isfinite(chance):
-        return Missing("This report knows no chance level.")
+        return Missing("The benchmarks sheet names no chance level (column chance).")
     known_both = np.isfinite(scores) & np.isfinite(errors)
     if not known_both.any():
         return Missing("There are no standard errors.")

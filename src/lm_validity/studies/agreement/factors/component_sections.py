@@ -197,7 +197,7 @@ def score_section(summary: FactorsSummary) -> Section:
                 "First component by model",
                 frame,
                 formats={"direct": ".2f", "train_before_test": ".2f", "compute": ".3g"},
-                labels=figures.PROTOCOL_LABELS | {"compute": "6ND"},
+                labels=figures.PROTOCOL_LABELS | {"compute": "pretraining compute (FLOPs)"},
                 folded=True,
             )
         ],
@@ -219,9 +219,11 @@ def compute_section(summary: FactorsSummary) -> Section:
                 x="compute",
                 y=protocol,
                 color=figures.family_color(summary.matrix.families),
-                x_title="Pretraining compute 6ND (floating-point operations)",
+                x_title="Pretraining compute (FLOPs)",
                 y_title="First component",
-                tooltip=figures.tooltips(model="Model", family="Family", compute="6ND|.2e", **{protocol: "PC1|.2f"}),
+                tooltip=figures.tooltips(
+                    model="Model", family="Family", compute="Pretraining compute (FLOPs)|.2e", **{protocol: "PC1|.2f"}
+                ),
                 log_x=True,
             ),
         )
@@ -237,7 +239,7 @@ def compute_section(summary: FactorsSummary) -> Section:
         "Correlations of the first component with compute",
         pd.DataFrame(rows),
         formats={"kendall": ".3f", "spearman": ".3f", "pearson": ".3f"},
-        caption="Pearson's with the logarithm of compute.",
+        labels={"kendall": "Kendall's tau", "spearman": "Spearman", "pearson": "Pearson (log compute)"},
         folded=True,
     )
     return Section("Pretraining compute", figures=charts, tables=[table])

@@ -68,17 +68,20 @@ def _share_finding(summary: FactorsSummary) -> Finding:
         shares, intervals = summary.explained_variance_in_both, summary.explained_variance_in_both_interval
     parts = [
         both_intervals(entry_of(shares[p], 0), entry_of(intervals[p], 0), _families(summary, p, compared=compared))
-        + f" {UNDER[p]}"
-        for p in PROTOCOLS
-        if is_known(shares[p])
+        + f"{'' if i else ' of the variance'} {UNDER[p]}"
+        for i, p in enumerate(p for p in PROTOCOLS if is_known(shares[p]))
     ]
     some = compared and summary.models_in_both < summary.models
     models = count(summary.models_in_both if compared else summary.models, "model")
     cells = f", {count(summary.cells_in_both, 'cell')} known under both protocols" if compared else ""
+    assumed = "that no models are far from the rest (heavy tails)"
+    if any(completion.missing_cells for completion in summary.completion.values()):
+        assumed += " and that cells are missing by chance"
     basis = (
-        f"Standardised scores of {models} on {count(summary.benchmarks, 'benchmark')}{cells}. The interval is for "
-        "other models on these benchmarks. In simulations with 20 and 61 models, some of them far from the rest (heavy "
-        "tails), it contained the truth in 78% to 91% of cases, not 95%. Fewer models were not simulated."
+        f"The intervals assume {assumed}. They are for other models on these benchmarks. Standardised scores of "
+        f"{models} on {count(summary.benchmarks, 'benchmark')}{cells}. In simulations with 20 and 61 models, some of "
+        "them far from the rest, they contained the truth in 78% to 91% of cases, not 95%. Fewer models were not "
+        "simulated."
     )
     if not parts:
         return Finding("The components cannot be computed.", basis)
@@ -87,14 +90,10 @@ def _share_finding(summary: FactorsSummary) -> Finding:
         for p, shares in summary.explained_variance_without_size.items()
         if is_known(shares) and not some  # it is over all models of a protocol
     ]
-    more = f" Of what model size does not explain, it is {' and '.join(without)}." if without else ""
-    # an interval's condition comes before its number
-    assumed = "no heavy tails"
-    if any(completion.missing_cells for completion in summary.completion.values()):
-        assumed += " and that cells are missing by chance"
-    among = f" among the {models} known under both protocols" if some else ""
-    sentence = f"One factor explains this share of the variance{among} (intervals assume {assumed}): "
-    return Finding(f"{sentence}{' and '.join(parts)}.{more}", basis)
+    more = "Of the variance that model size leaves unexplained, its own first factor explains"
+    more = f" {more} {' and '.join(without)}." if without else ""
+    among = f"Among the {models} known under both protocols, the" if some else "The"
+    return Finding(f"{among} first factor explains {' and '.join(parts)}.{more}", basis)
 
 
 def _families(summary: FactorsSummary, protocol: str, *, compared: bool) -> Range:
@@ -158,19 +157,20 @@ def _pick_finding(summary: FactorsSummary) -> Finding | None:
     bounds = potential.interval_population_of_benchmarks
     bounds = potential.interval_population_of_categories if by_category else bounds
     interval = "" if isinstance(bounds, Missing) else f", 95% interval {bounds.low:.0f} to {bounds.high:.0f}"
-    resampled = "categories of benchmarks" if by_category else "benchmarks"
+    resampled = "categories" if by_category else "benchmarks"
     together = potential.simultaneous_these_benchmarks
     basis = f"Interval over {resampled}." if interval else "These benchmarks give no interval for others like them."
     if is_known(potential.share_in_top["1"]):
         basis += (
-            f" The model is first in {percent(number(potential.share_in_top['1']))} of resamples of these. That is not "
-            "the probability that it truly is first."
+            f" It is first in {percent(number(potential.share_in_top['1']))} of the resamples of {resampled}. That is "
+            "not the probability that it truly is first."
         )
     if not isinstance(together, Missing):
-        basis += (
-            f" Ranks that hold for all models at once, these benchmarks: {together.low:.0f} to {together.high:.0f}."
-        )
-    first = "has the most potential: rank" if protocol == TRAINED else "ranks highest on the first factor: rank"
+        low, high = f"{together.low:.0f}", f"{together.high:.0f}"
+        both = low if low == high else f"{low} to {high}"
+        basis += f" On exactly these benchmarks, and for all models at once, its rank is {both}."
+    potential_words = " (its potential)" if protocol == TRAINED else ""
+    first = f"ranks first on the first factor {UNDER[protocol]}{potential_words}: rank"
     ranked = f"{len(ranks)}" if len(ranks) == summary.models else f"the {count(len(ranks), 'model')} with enough scores"
     return Finding(
         f"{labels[best]} {first} {number(potential.rank):.0f} of {ranked}{interval}.",

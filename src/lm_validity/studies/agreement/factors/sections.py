@@ -8,7 +8,7 @@ from lm_validity.pages import figures
 from lm_validity.pages.page import Figure, Section, Table
 from lm_validity.studies.agreement.factors.summary import FactorsSummary
 from lm_validity.studies.agreement.shown import MOST_DRAWN, plotted
-from lm_validity.summaries import Missing, as_columns, number
+from lm_validity.summaries import Missing, as_columns, is_known, number
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import count, percent
 
@@ -40,11 +40,11 @@ def potential_section(summary: FactorsSummary) -> Section | None:
         "Which model to pick",
         finding=finding,
         explanation=f"Potential is the rank on the first factor under train before test.{which} The interval is for "
-        'other benchmarks like these: benchmarks are resampled. The table has more. "These benchmarks" redraws scores '
-        'within their standard errors. "Categories" resamples whole categories. Quote it where categories are known. '
-        '"All at once" holds for all models together. For other benchmarks it resamples single ones, and is too '
-        "narrow where those of one category are alike. A share of resamples is not the probability that a model truly "
-        "is among the first.",
+        "other benchmarks like these: benchmarks are resampled. The table has further intervals. These benchmarks: "
+        "only the noise of the scores varies. Categories: whole categories are resampled. Quote this one where "
+        "categories are known. All at once: holds for all models together. For other benchmarks it resamples single "
+        "ones, so it is too narrow where benchmarks of a category are alike. A share of resamples is not the "
+        "probability that a model truly is among the first.",
         figures=[figure],
         tables=tables,
     )
@@ -79,6 +79,7 @@ def _rank_chart(frame: pd.DataFrame, summary: FactorsSummary) -> alt.LayerChart:
 
 def _rank_table(frame: pd.DataFrame) -> Table:
     ranks = [name for name in frame.columns if name not in ("model", "family", "parameters_b")]
+    resampled = "categories" if frame["low_categories"].map(is_known).any() else "single benchmarks"
     return Table(
         "potential",
         "Ranks with intervals",
@@ -101,6 +102,7 @@ def _rank_table(frame: pd.DataFrame) -> Table:
             "top_10": "in the first 10",
             "direct_rank": "direct rank",
         },
+        caption=f"Shares are over resamples of {resampled}.",
         folded=True,
     )
 
@@ -166,7 +168,7 @@ def _budget_table(summary: FactorsSummary, protocol: str) -> Table:
             "probability_best": "best in this share of resamples of benchmarks",
             "rivals": "rivals (best in 5% or more)",
         },
-        caption="Each row applies from its size up to the next row's.",
+        caption="Each row applies from its size up to the next row's. Shares are over resamples of single benchmarks.",
     )
 
 
@@ -222,7 +224,14 @@ def completion_section(summary: FactorsSummary) -> Section | None:
     )
     formats = {"error_in_sd": ".3f", "error_of_the_mean_in_sd": ".3f", "mean_absolute_error": ".4f"}
     formats |= {"error_of_the_mean": ".4f", "coverage": ".3f"}
-    tables = [Table("completion_check", "Held-out cells", checks, formats=formats)]
+    labels = {
+        "error_in_sd": "error of one factor (SD)",
+        "error_of_the_mean_in_sd": "error of the benchmark's mean as prediction (SD)",
+        "mean_absolute_error": "error of one factor (score)",
+        "error_of_the_mean": "error of the benchmark's mean as prediction (score)",
+        "coverage": "share inside 95% intervals",
+    }
+    tables = [Table("completion_check", "Held-out cells", checks, formats=formats, labels=labels)]
     charts, missing = [], 0
     predictions = _prediction_frame(summary)
     if len(predictions):

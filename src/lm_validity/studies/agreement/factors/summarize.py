@@ -46,11 +46,11 @@ FEW_IN_COMMON = (
 NO_COMPONENTS = "Fewer than two benchmarks can take part, so there are no components."
 NO_SHARE_INTERVAL = "Without one of the models there is no such component, or its share is 1."
 NO_RANK_INTERVAL = (
-    f"There are fewer than {LEAST_UNITS} benchmarks, or the model has one of them, or most resamples of the benchmarks "
-    "are without one of the model's, or without two on which models differ, and give it no rank."
+    f"There are fewer than {LEAST_UNITS} benchmarks, or the model has one of them, or most resamples give the "
+    "model no rank: they contain none of its benchmarks, or fewer than two on which models differ."
 )
 NO_ERRORS = "A standard error of the model is missing."
-NO_CATEGORIES = f"The benchmarks sheet names fewer than {LEAST_UNITS} categories, or no two benchmarks of one."
+NO_CATEGORIES = f"The benchmarks sheet names fewer than {LEAST_UNITS} categories, or no category with two benchmarks."
 NO_SIMULTANEOUS = (
     f"There are fewer than {LEAST_UNITS} benchmarks, or in some resamples of the benchmarks the model has no score."
 )
@@ -314,8 +314,8 @@ def _notes(analysis: FactorsAnalysis, uncertainty: FactorsUncertainty) -> list[s
         part = np.isfinite(ranks.rank) & np.isfinite(ranks.interval().low) & (defined < 1)
         if part.any():
             notes.append(
-                f"{UNDER[protocol].capitalize()}, intervals of ranks over benchmarks leave out resamples without one "
-                "of a model's benchmarks, or without two on which models differ, which give it no rank: "
+                f"{UNDER[protocol].capitalize()}, intervals of ranks over benchmarks leave out resamples that give a "
+                "model no rank, since they contain none of its benchmarks, or fewer than two on which models differ: "
                 f"{listing(labels[part])}."
             )
     return notes

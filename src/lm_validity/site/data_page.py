@@ -1,5 +1,7 @@
 """The page on the data themselves: what came in, what was guessed, what could not be written."""
 
+from collections.abc import Mapping
+
 import pandas as pd
 
 from lm_validity.pages.page import Page, Section, Table
@@ -13,11 +15,16 @@ def data_page(
     per_model = scores.groupby("model").agg(benchmarks=("benchmark", "nunique"), checkpoints=("checkpoint", "nunique"))
     shown_benchmarks = benchmarks.assign(models=benchmarks["benchmark"].map(per_benchmark))
     shown_models = models.join(per_model, on="model")
-    explanation = (
-        "A column `guessed` names values that nobody gave. They come from names and from a table of lm-eval's tasks. "
+    unlisted = ~scores["benchmark"].isin(benchmarks["benchmark"])
+    labels = {"benchmarks": "benchmarks with scores, listed or not"} if unlisted.any() else {}
+    guessed = (
+        "The column `guessed` names values that nobody gave. They come from names and from a table of lm-eval's tasks. "
         "To correct them, edit models.tsv and benchmarks.tsv beside this page and pass them back with --models and "
-        "--benchmarks. An empty cell in `studies` means all studies."
+        "--benchmarks."
     )
+    every = "An empty cell in `studies` means all studies."
+    shown = {column for sheet in (models, benchmarks) for column in sheet.dropna(axis=1, how="all")}
+    explanation = " ".join(text for column, text in {"guessed": guessed, "studies": every}.items() if column in shown)
     return Page(
         "data",
         "The data",
@@ -26,7 +33,7 @@ def data_page(
             Section(
                 "What the reports were told",
                 explanation=explanation,
-                tables=[_table("benchmarks", shown_benchmarks), _table("models", shown_models)],
+                tables=[_table("benchmarks", shown_benchmarks), _table("models", shown_models, labels)],
             ),
             Section("What came in", notes=[line.strip() for line in lines]),
             Section("Reports that were not written", notes=[f"{name}: {reason}" for name, reason in absent.items()]),
@@ -34,7 +41,8 @@ def data_page(
     )
 
 
-def _table(name: str, sheet: pd.DataFrame) -> Table:
-    """The columns in which anything is known, under their names in the sheet; numbers as numbers."""
+def _table(name: str, sheet: pd.DataFrame, labels: Mapping[str, str] | None = None) -> Table:
+    """The columns in which anything is known, under `labels` or their names in the sheet; numbers as numbers."""
     known = sheet.dropna(axis=1, how="all").convert_dtypes()
-    return Table(name, name.capitalize(), known, labels={str(column): str(column) for column in known}, folded=True)
+    names = {str(column): str(column) for column in known} | dict(labels or {})
+    return Table(name, name.capitalize(), known, labels=names, folded=True)

@@ -14,11 +14,12 @@ from lm_validity.config.cards import Cards
 from lm_validity.files import read_json, write_json
 from lm_validity.pages.page import Finding, Page, Section, write_page
 from lm_validity.site.cards.card import NO, NOT_KNOWN, NOT_MEASURED, PARTLY, YES, Card, Verdict
+from lm_validity.site.cards.overview import overview_page
 from lm_validity.site.cards.quantities import QUANTITIES
 from lm_validity.site.cards.render import card_html, card_markdown
 from lm_validity.site.cards.rules import make_verdict
 from lm_validity.site.cards.sources import CardSources, absent, measured
-from lm_validity.site.cards.words import shown, tokens_words
+from lm_validity.site.cards.words import basis_words, shown, tokens_words
 from lm_validity.site.cards.write import folder_name, make_card, write_cards
 from lm_validity.site.compose import build_site
 from lm_validity.studies.agreement.analysis import analyze_agreement
@@ -114,6 +115,30 @@ def test_little_agreement_is_not_said_where_noise_allows_no_more(ceiling, outcom
         assert outcomes(measured(name, "direct", 0.3, (0.2, 0.4)), ceilings)[f"{name}.direct"] == outcome
 
 
+def test_each_unit_has_its_digits_and_kinds_of_tasks_have_words():
+    assert shown(measured("signal_quality", None, 0.86, (0.66, 1.0))) == "0.86 (0.66 to 1.00)"
+    assert shown(measured("reliability", "direct", 1.0, (0.995, 1.0))) == "100.0% (99.5% to 100.0%)"
+    assert shown(measured("bias", None, 0.02, (-0.0001, 0.04))) == "0.020 (0.000 to 0.040)"
+    kind = measured("output_type", None, "loglikelihood_rolling")
+    assert shown(kind) == "perplexity" and kind.to_json()["estimate"] == "loglikelihood_rolling"
+
+
+def test_one_of_a_kind_is_singular():
+    assert (
+        basis_words(measured("tau", None, 1.0, **{"pairs of models": 1, "models": 2})) == "1 pair of models, 2 models"
+    )
+
+
+def test_the_table_has_one_unit_of_tokens():
+    cards = [
+        Card(name, "a run", (measured("signal_from", None, billions),), make_verdict({}, LIMITS))
+        for name, billions in (("a", 4.73e-5), ("b", 2e-6))
+    ]
+    (table,) = overview_page(cards, {"a": "a", "b": "b"}).sections[0].tables
+    assert table.labels["signal_from_thousand_tokens"].endswith("(thousand tokens)")
+    assert table.frame["signal_from_thousand_tokens"].tolist() == pytest.approx([47.3, 2.0])
+
+
 def test_no_value_is_shown_as_minus_zero():
     assert shown(measured("tau", "direct", -0.001, (-0.2, 0.1))) == "0.00 (-0.20 to 0.10)"
 
@@ -159,10 +184,8 @@ def test_a_sentence_shares_stems_and_leaves_out_what_is_not_wrong():
     values = [share(0.9, 0.95), share(0.9, 0.95, "separated_within_2"), share(0.1, 0.2, "separated_within_1_25")]
     values += [measured("at_best", "direct", 0, models=10)]
     verdict = make_verdict({value.key: value for value in values}, LIMITS)
-    assert verdict.sentence == (
-        "Separates models more than 2× apart in size and models at most 2× apart in size; "
-        "cannot separate most models at most 1.25× apart in size."
-    )
+    able, unable = verdict.sentence.split(";")
+    assert "more than 2×" in able and "at most 2×" in able and "at most 1.25×" in unable
     assert Verdict(()).sentence == "These data allow no verdict."
 
 

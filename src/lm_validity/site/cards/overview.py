@@ -6,7 +6,7 @@ import pandas as pd
 
 from lm_validity.pages.page import Page, Section, Table
 from lm_validity.site.cards.card import Card, Value
-from lm_validity.site.cards.words import unmeasured
+from lm_validity.site.cards.words import scale_of, unmeasured
 from lm_validity.summaries import Missing
 from lm_validity.tables.schema import PROTOCOLS
 
@@ -23,8 +23,8 @@ _COLUMNS = {
     "tau_direct": (f"tau.{PROTOCOLS[0]}", "τ with the others", ".2f"),
     "tau_tuned": (f"tau.{PROTOCOLS[1]}", "τ under train before test", ".2f"),
     "tau_within_2": (f"tau_within_2.{PROTOCOLS[0]}", "τ within 2×", ".2f"),
-    "signal_from": ("signal_from", "above chance from (B tokens)", ".3g"),
-    "settled_from": ("settled_from", "order settled from (B tokens)", ".3g"),
+    "signal_from": ("signal_from", "above chance from ({} tokens)", ".3g"),
+    "settled_from": ("settled_from", "order settled from ({} tokens)", ".3g"),
     "bias": ("bias", "effect of test text seen", "+.3f"),
     "train_leakage": ("train_leakage", "training rows in later splits", ".1%"),
     "prompt_range": ("prompt_range", "range over prompts", ".3f"),
@@ -46,12 +46,19 @@ def overview_page(cards: Sequence[Card], folders: Mapping[str, str]) -> Page:
     rows = [_row(card) for card in cards]
     names = [name for name in _COLUMNS if any(not isinstance(row[name], Missing) for row in rows)]
     frame = pd.DataFrame(rows)[["benchmark", "verdict", *names, "not_measured"]]
-    labels = {name: _COLUMNS[name][1] for name in names} | {"not_measured": "figures not measured"}
+    tokens = [name for name in names if "{}" in _COLUMNS[name][1]]
+    values = [value for name in tokens for value in frame[name] if not isinstance(value, Missing)]
+    scale, unit = scale_of(max(values, default=1.0))
+    for name in tokens:
+        frame[name] = [value if isinstance(value, Missing) else value / scale for value in frame[name]]
+    # the table's file has no headings, so the names of its columns say the unit
+    heads = {name: f"{name}_{unit}_tokens" if name in tokens else name for name in names}
+    labels = {heads[name]: _COLUMNS[name][1].format(unit) for name in names} | {"not_measured": "figures not measured"}
     table = Table(
         "benchmarks",
         "Benchmarks",
-        frame,
-        formats={name: _COLUMNS[name][2] for name in names},
+        frame.rename(columns=heads),
+        formats={heads[name]: _COLUMNS[name][2] for name in names},
         labels=labels,
         links=[f"{folders[card.benchmark]}/index.html" for card in cards],
     )

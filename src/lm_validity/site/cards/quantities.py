@@ -17,7 +17,8 @@ MEASURES, RANGE, RESOLUTION, AGREEMENT, SIGNAL, BIAS, SPLITS, PROMPTS, ITEMS = (
 
 @dataclass(frozen=True)
 class Quantity:
-    """unit: text, items, models, documents, pairs, share, score (the metric's own), tau, billion tokens."""
+    """unit: text, items, models, documents, pairs, share, index (from 0 to 1), score (the metric's own), tau,
+    billion tokens."""
 
     name: str
     section: str
@@ -145,7 +146,7 @@ _ALL = (
         "signal_quality",
         SIGNAL,
         "Signal quality",
-        "share",
+        "index",
         "How steadily scores rise during training, from 0 to 1: the mean of the curves' monotonicity and "
         "autocorrelation.",
     ),
@@ -184,7 +185,7 @@ _ALL = (
         SPLITS,
         "Validation rows that are in test",
         "share",
-        "Share of the candidate validation rows.",
+        "Share of the candidate validation rows that have the text or the id of a test row. They were removed.",
     ),
     Quantity(
         "test_duplicates",

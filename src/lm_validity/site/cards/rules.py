@@ -16,8 +16,9 @@ from lm_validity.site.cards.card import (
     Statement,
     Value,
     Verdict,
+    both,
 )
-from lm_validity.site.cards.words import tokens_words
+from lm_validity.site.cards.words import shown, tokens_words
 from lm_validity.words import UNDER, count, decimal
 
 DIRECT, TRAINED = "direct", "train_before_test"
@@ -80,15 +81,14 @@ def _separation(values: Values, settings: Cards) -> Iterator[Statement]:
         value = values.get(key)
         most, half = side(value, settings.separated), side(value, settings.not_separated)
         if most == YES:
-            outcome, stem = YES, "separates"
+            outcome, stem, rest = YES, "tells apart", f"most pairs of {words}"
         elif half == NO:
-            outcome, stem = NO, "cannot separate most"
+            outcome, stem, rest = NO, "cannot tell apart", f"most pairs of {words}"
         elif half == YES and most == NO:
-            outcome, stem = PARTLY, "separates the greater part of"
+            outcome, stem, rest = PARTLY, "tells apart", f"more than half of the pairs of {words}"
         else:
-            outcome, stem = (NOT_MEASURED if most == NOT_MEASURED else NOT_KNOWN), ""
-        rest = words if stem else ""
-        yield Statement("separates", f"whether it separates {words}", outcome, stem, thresholds, (key,), rest)
+            outcome, stem, rest = (NOT_MEASURED if most == NOT_MEASURED else NOT_KNOWN), "", ""
+        yield Statement("separates", f"whether it tells apart {words}", outcome, stem, thresholds, (key,), rest)
 
 
 def _reliability(values: Values, settings: Cards) -> Statement:
@@ -166,8 +166,11 @@ def _leakage(values: Values, settings: Cards) -> Statement:
     if not known:
         return Statement("leakage", subject, NOT_MEASURED, "", {"leakage": settings.leakage}, keys)
     over = [value for value in known if value.number > settings.leakage]
-    parts = [f"{value.quantity.label.lower()}: {100 * value.number:.2g}%" for value in over]
-    words = f"its splits overlap or repeat ({', '.join(parts)})" if parts else "its splits hardly overlap"
+    parts = {value.key: f"{value.quantity.label.lower()}: {shown(value)}" for value in over}
+    repeated = parts.pop("test_duplicates", "")
+    clauses = [f"its published splits share rows, which were removed ({', '.join(parts.values())})"] if parts else []
+    clauses += [f"its test rows repeat ({repeated})"] if repeated else []
+    words = both(clauses) if clauses else "its published splits hardly share rows"
     thresholds = {"leakage": settings.leakage}
     return Statement("leakage", subject, YES if over else NO, words, thresholds, keys, in_sentence=bool(over))
 

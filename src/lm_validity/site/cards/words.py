@@ -1,19 +1,33 @@
 """How a card writes its values: units, intervals, what they rest on."""
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lm_validity.site.cards.card import NO, PARTLY, YES, Card, Statement, Value
+from lm_validity.words import decimal
 
 _SCALES = ((1.0, "billion"), (1e-3, "million"), (1e-6, "thousand"))
+_DIGITS = {"tau": 2, "index": 2, "score": 3}  # by unit
+_TASKS = {
+    "multiple_choice": "choice among answers",
+    "generate_until": "written answer",
+    "loglikelihood": "likelihood of a given answer",
+    "loglikelihood_rolling": "perplexity",
+}
 _OUTCOMES = {YES: "yes", NO: "no", PARTLY: "in part"}
+
+
+def scale_of(billions: float) -> tuple[float, str]:
+    """The unit that suits a number of billions: how many billions it is, and its name."""
+    return next((one for one in _SCALES if billions >= one[0]), _SCALES[-1])
 
 
 def tokens_words(billions: float) -> str:
     """`27 billion tokens`, in millions or thousands where they are few."""
     if not billions:
         return "0 tokens"
-    scale, unit = next((one for one in _SCALES if billions >= one[0]), _SCALES[-1])
+    scale, unit = scale_of(billions)
     return f"{billions / scale:.3g} {unit} tokens"
 
 
@@ -23,7 +37,7 @@ def shown(value: Value) -> str:
     if estimate is None:
         return "not measured"
     if isinstance(estimate, str):
-        return estimate
+        return _TASKS.get(estimate, estimate) if value.quantity.name == "output_type" else estimate
     text = _number(estimate, unit)
     return text if value.interval is None else f"{text} ({' to '.join(_number(end, unit) for end in value.interval)})"
 
@@ -32,9 +46,9 @@ def _number(number: float, unit: str) -> str:
     if unit == "billion tokens":
         return tokens_words(number)
     if unit == "share":
-        return f"{100 * number:.3g}%"
-    if unit == "tau":
-        return f"{round(number, 2) + 0.0:.2f}"
+        return f"{decimal(100 * number, 1)}%"
+    if unit in _DIGITS:
+        return decimal(number, _DIGITS[unit])
     return f"{number:,d}" if isinstance(number, int) else f"{number:.3g}"
 
 
@@ -47,7 +61,8 @@ def basis_words(value: Value) -> str:
         elif isinstance(number, str):
             parts.append(f"{name} {number}")
         else:
-            parts.append(f"{number:,} {name[:-1] if number == 1 and name.endswith('s') else name}")
+            singular = re.sub(r"s\b", "", name, count=1)  # `pair of models`
+            parts.append(f"{number:,} {singular if number == 1 else name}")
     return ", ".join(parts)
 
 

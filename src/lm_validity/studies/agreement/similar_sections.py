@@ -41,7 +41,8 @@ def for_other_benchmarks(intervals: str, *, families: bool) -> str:
     clusters = "families of models and categories of benchmarks" if families else "categories of benchmarks"
     return (
         f" For other models and other benchmarks, with {clusters} as clusters: {intervals}. For a claim about "
-        "benchmarks in general, quote this last interval. The others are for these benchmarks only."
+        "benchmarks in general, quote this last interval, or one before it that is wider. Those before it are for "
+        "these benchmarks only."
     )
 
 

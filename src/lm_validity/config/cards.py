@@ -14,10 +14,10 @@ class Cards(Section):
     on one side of its threshold. Otherwise it says "not known"."""
 
     separated: Share = Field(
-        0.8, description="A benchmark separates models if it separates at least this share of their pairs."
+        0.8, description="A benchmark tells models apart if it separates at least this share of their pairs."
     )
     not_separated: Share = Field(
-        0.5, description="A benchmark cannot separate models if it separates less than this share."
+        0.5, description="A benchmark cannot tell models apart if it separates less than this share."
     )
     agrees: float = Field(
         0.5, ge=-1, le=1, description="A benchmark agrees with the others if its mean tau is at least this."

@@ -28,9 +28,10 @@ def computation_page(spent: Spent, planned: Finding | None = None) -> Page | Non
     phases = [*(phase for phase in PHASES if phase in spent.phases), *sorted(set(spent.phases) - set(PHASES))]
     frame = pd.DataFrame([{"phase": phase} | {key: spent.phases[phase][key] for key in COLUMNS} for phase in phases])
     totals = sum(spent.phases.values(), start=type(spent.phases[phases[0]])())
-    hours = spent.wall_seconds / 3600
+    minutes = spent.wall_seconds / 60
+    took = f"{minutes / 60:,.2f} hours" if minutes >= 60 else f"{minutes:.1f} minutes"
     sentence = (
-        f"{spent.cells:,} cells took {hours:,.2f} hours: {totals['model_loads']:,} model loads, "
+        f"{spent.cells:,} cells took {took}: {totals['model_loads']:,} model loads, "
         f"{totals['evaluate_passes']:,} passes over a split, {totals['optimizer_steps']:,} optimizer steps."
     )
     basis = (
@@ -52,7 +53,7 @@ def computation_page(spent: Spent, planned: Finding | None = None) -> Page | Non
         formats=dict.fromkeys(COLUMNS, ",d"),
         labels=COLUMNS,
         caption="Spared by sharing: tokens of choices that were not computed again because another choice has them. "
-        "The hours above are those of the cells on the clock, without starting processes. Trials: the bias study.",
+        "The time above is that of the cells on the clock, without starting processes. Trials: the bias study.",
     )
     return Page(
         "computation",

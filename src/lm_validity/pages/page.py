@@ -86,15 +86,17 @@ class Figure:
 @dataclass(frozen=True)
 class Table:
     """A frame under a file name. `formats`: Python format specs by column for the page (the CSV is
-    unrounded); `labels`: column headings, the column's name by default. A column `family` links to the
-    page's family filter. A value may be a `Missing`: a dash that shows its reason, empty in the CSV. `links`: by row,
-    where the first column leads, relative to the report's folder.
+    unrounded), or "p" for p-values; `scales`: factors by column for the page (the CSV under `tables/` is unscaled);
+    `labels`: column headings, the column's name by default. A column `family` links to the page's family filter. A
+    value may be a `Missing`: a dash that shows its reason, empty in the CSV. `links`: by row, where the first column
+    leads, relative to the report's folder.
     """
 
     name: str
     title: str
     frame: pd.DataFrame
     formats: Mapping[str, str] = field(default_factory=dict)
+    scales: Mapping[str, float] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     caption: str = ""
     folded: bool = False
@@ -280,6 +282,8 @@ def _shown(value: object, number_format: str | None) -> str:
         return "yes" if value else "no"
     if isinstance(value, str):
         return value
+    if number_format == "p":
+        return "<.001" if value < 0.001 else format(value, ".3f")  # type: ignore[operator] # a number
     return format(value, number_format or ("d" if isinstance(value, int) else ".4g"))
 
 

@@ -37,7 +37,8 @@ READING_NOTES = (
     "A boost from text of the benchmark's own domain can itself be unfair: a model may generalise better within "
     "that domain only, and a score that it gains there need not show elsewhere.",
     "Means of a cell and their standard errors are over task means. In means by task, every cell (language model, m, "
-    "n) has the same weight. Intervals of the formulas are equal-tailed 89% intervals. All others are 95% intervals.",
+    "n) has the same weight. Intervals are 95% intervals, except those of the sections on the "
+    "formulas and on one subsample per task, which are 89%, as in the paper.",
 )
 
 

@@ -21,7 +21,7 @@ from lm_validity.summaries import Missing, number
 PARALLEL_OBSERVATIONS = 20_000  # fewer are fitted faster than worker processes start
 MOST_PROCESSES = 8
 MARGINAL_LEVEL = 0.95
-NO_CHAINS = Missing("Only the sampler NUTS draws chains. These fits have effective nodes instead.")
+NO_CHAINS = Missing("This fit was computed without random chains, so it has no such diagnostic.")
 NO_NODES = Missing("NUTS draws chains and has no nodes (see effective_draws_min).")
 
 SettingCounts = dict[tuple[str, int, int, str], PairedCounts]

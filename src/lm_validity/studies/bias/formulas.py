@@ -14,6 +14,11 @@ from lm_validity.summaries import as_columns
 from lm_validity.words import count
 
 CHANGE = "+.4f"
+SHORT = {
+    "equations": "the printed formula",
+    "notebooks": "the author's fitted formula",
+    "overdispersed": "the formula with training noise",
+}
 
 
 def formula_finding(summary: BiasSummary, experiment: str) -> Finding | None:
@@ -25,10 +30,10 @@ def formula_finding(summary: BiasSummary, experiment: str) -> Finding | None:
     counts = {name: _outside(fits) for name, fits in by_formula.items()}
     if len(set(counts.values())) == 1:  # as many settings, but not the same ones
         counts = {name: f"{counts[name]}: {_which(fits)}" for name, fits in by_formula.items()}
-    parts = [f"{words} under {name}" for name, words in counts.items()]
+    parts = [f"with {SHORT[name]} in {words}" for name, words in counts.items()]
     return Finding(
-        f"{prefix(summary, experiment)}The conclusion depends on the model that is fitted: the 89% interval of the "
-        f"bias excludes zero in {'; '.join(parts)}.",
+        f"{prefix(summary, experiment)}The conclusion depends on the model that is fitted. The 89% interval of the "
+        f"bias excludes zero {'; '.join(parts)}.",
         "A plain binomial accounts only for the drawing of test items and mistakes training noise for an effect. The "
         "section on the formulas explains this.",
     )
@@ -52,8 +57,8 @@ def formula_section(summary: BiasSummary) -> Section:
                 "posterior_predictive",
                 "Posterior predictive distributions",
                 predictive_ridges(summary),
-                f"The paper's figures 2 to 4, formula {summary.headline_formula}: the average accuracy difference if "
-                "these same classifiers answered new test items. It does not cover other trainings, subsamples or "
+                f"The paper's figures 2 to 4, with {SHORT[summary.headline_formula]}: the average accuracy difference "
+                "if these same classifiers answered new test items. It does not cover other trainings, subsamples or "
                 "tasks. Where training is noisy, their intervals exclude zero too often, even without an effect.",
                 wide=True,
             ),
@@ -67,19 +72,20 @@ def formula_section(summary: BiasSummary) -> Section:
 
 def _formula_sentence(summary: BiasSummary, experiment: str) -> str:
     by_formula = _bias_by_formula(summary, experiment)
-    lines = [f"{_outside(fits)} under {name}" for name, fits in by_formula.items()]
-    return f"The 89% interval of the bias excludes zero in {'; '.join(lines)}." if lines else ""
+    lines = [f"with {SHORT[name]} in {_outside(fits)}" for name, fits in by_formula.items()]
+    return f"The 89% interval of the bias excludes zero {'; '.join(lines)}." if lines else ""
 
 
 def _formula_words(summary: BiasSummary) -> str:
     words = (
-        "All three formulas model how likely a right answer is. The formula equations is the one printed in the "
-        "paper. It gives each task and each subsample a level and explains the rest by the drawing of n test items. "
+        "All three formulas model how likely a right answer is. The printed formula (equations) is that of the paper "
+        "(arXiv:2410.00179). It gives each task and each subsample a level and explains the rest by the drawing of n "
+        "test items. "
         "But a model trained twice on the same subsample also gives different answers. A formula that ignores such "
         "training noise mistakes it for information. Where there is much, its intervals are too narrow, and it finds "
-        "effects that another training would not show. The formula notebooks is the one the author fitted. It gives "
-        "each task its own effect and is more cautious. The formula overdispersed is the default here. It also lets "
-        "language models differ by task and measures the training noise of each."
+        "effects that another training would not show. The author's fitted formula (notebooks) gives each task its own "
+        "effect and is more cautious. The formula with training noise (overdispersed, the default) also lets language "
+        "models differ by task and measures the training noise of each."
     )
     ratios = per_experiment(summary, lambda name: _noise_ratio(summary, name))
     return " ".join(part for part in (words, _formula_conclusions(summary), ratios) if part)
@@ -149,7 +155,13 @@ def _posterior_table(summary: BiasSummary) -> Table:
         "beta is in log-odds, differences are in accuracy, intervals are 89%. Compare log evidence within one setting "
         "and effect only."
     )
-    return Table("posterior", "All fits", frame, formats=formats, caption=caption, folded=True)
+    labels = {
+        "beta_sd": "standard deviation of beta",
+        "log_evidence": "log evidence",
+        "rhat_max": "largest R-hat",
+        "effective": "effective draws or nodes",
+    }
+    return Table("posterior", "All fits", frame, formats=formats, labels=labels, caption=caption, folded=True)
 
 
 def _bias_by_formula(summary: BiasSummary, experiment: str) -> dict[str, list[Fit]]:
@@ -175,20 +187,19 @@ def _formula_conclusions(summary: BiasSummary) -> str:
     parts = []
     for experiment in summary.experiments:
         if by_formula := _bias_by_formula(summary, experiment):
-            prefix = f"In experiment {experiment}" if len(summary.experiments) > 1 else "In these data"
-            parts.append(f"{prefix}: {_sentences(by_formula, summary.headline_formula)}")
+            parts.append(prefix(summary, experiment) + _sentences(by_formula, summary.headline_formula))
     return " ".join(parts)
 
 
 def _sentences(by_formula: dict[str, list[Fit]], headline: str) -> str:
-    said = ". ".join(f"{name.capitalize()} says that {_claim(fits)}" for name, fits in by_formula.items())
+    said = ". ".join(f"With {SHORT[name]}, {_claim(fits)}" for name, fits in by_formula.items())
     if len(by_formula) == 1:
         return f"{said}."
     if len({tuple(fit.excludes_zero for fit in fits) for fits in by_formula.values()}) == 1:
         return f"{said}. The conclusion does not depend on the formula."
     return (
-        f"{said}. The conclusion depends on the formula. Trust {headline} and the model-free interval: only they "
-        "account for training noise."
+        f"{said}. The conclusion depends on the formula. Trust {SHORT[headline]} and the model-free interval: only "
+        "they account for training noise."
     )
 
 

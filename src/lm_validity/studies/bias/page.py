@@ -4,7 +4,7 @@ import pandas as pd
 
 from lm_validity.pages.page import Figure, Finding, Page, Section, Table
 from lm_validity.studies.bias import figures
-from lm_validity.studies.bias.formulas import CHANGE, formula_finding, formula_section
+from lm_validity.studies.bias.formulas import CHANGE, SHORT, formula_finding, formula_section
 from lm_validity.studies.bias.sections import (
     cell_table,
     loss_section,
@@ -75,7 +75,8 @@ def _experiment_findings(summary: BiasSummary, experiment: str) -> list[Finding]
         sentence = f"{start}{unmoved(bias)}Pretraining on the test set's own unlabelled text, instead of other text "
         sentence += f"from the same source, changes accuracy by {change}."
         if is_known(bias.excluded_beyond):
-            sentence += f" One-sided tests at 5% exclude a bias of ±{number(bias.excluded_beyond):.4f} or more."
+            sentence += " Two one-sided tests at 5%, which correspond to the narrower 90% interval, exclude a bias of "
+            sentence += f"{number(bias.excluded_beyond):.4f} or more in either direction."
         signs = f"{bias.positive} of {count(bias.tasks, 'task')} went up, {bias.negative} down."
         found.append(Finding(sentence, f"{bases['bias']} {signs} {_headline_fits(summary, experiment, 'bias')}"))
     if not isinstance(boost, Missing):
@@ -129,8 +130,8 @@ def _headline_fits(summary: BiasSummary, experiment: str, effect: str) -> str:
     key, fits = (experiment, effect), summary.fits(effect, experiment, summary.headline_formula)
     outside = sum(fit.marginal_excludes_zero != 0 for fit in fits)
     words = (
-        f"In the hierarchical model of all answers (formula {summary.headline_formula}), the 95% interval excludes "
-        f"zero in {outside} of {count(len(fits), 'setting')}"
+        f"In the hierarchical model of all answers ({SHORT[summary.headline_formula]}), the 95% interval excludes zero "
+        f"in {outside} of {count(len(fits), 'setting')}"
     )
     intervals = [row.over_tasks.interval for row in summary.settings if (row.experiment, row.effect) == key]
     known = [interval for interval in intervals if not isinstance(interval, Missing)]
@@ -151,10 +152,10 @@ def _meta_finding(summary: BiasSummary, experiment: str) -> Finding | None:
         )
         model_free += "an effect, 11% would be expected. The studies are drawn from one set of trials."
     return Finding(
-        f"{prefix(summary, experiment)}With a single subsample per task, {percent(number(result.share_beyond))} of "
-        f"{result.slices} such studies would have an estimate beyond ±0.04 log-odds (one point of accuracy, near "
-        f"50%). In {percent(number(result.share_excluding_zero))}, a binomial model's interval would have excluded "
-        "zero.",
+        f"{prefix(summary, experiment)}If each task had only one random draw of its texts (one subsample), "
+        f"{percent(number(result.share_beyond))} of {result.slices} such studies would have an estimate beyond ±0.04 "
+        f"log-odds (one point of accuracy, near 50%). In {percent(number(result.share_excluding_zero))}, the 89% "
+        "interval of a binomial model would have excluded zero.",
         f"m = {result.m}, n = {result.n}. {model_free}",
     )
 
@@ -171,10 +172,11 @@ def _answer_section(summary: BiasSummary) -> Section:
             "chance that raises one lowers the other. A boost from text of the benchmark's own domain can itself be "
             "unfair. Both intervals are 95% intervals and answer the same question: how large is the effect on average "
             "over tasks like these, with new subsamples and new trainings? The model-free one is the mean over the "
-            "tasks with a t interval. The marginal one is the effect in the hierarchical model (formula "
-            f"{summary.headline_formula}), converted from log-odds to accuracy and averaged over new tasks, subsamples "
-            "and trainings. Equivalence is the p-value of two one-sided tests (TOST). It is small if the effect is "
-            "clearly smaller than half a point of accuracy. The largest size that is not excluded is beside it."
+            "tasks with a t interval. The marginal one is the effect in the hierarchical model "
+            f"({SHORT[summary.headline_formula]}), converted from log-odds to accuracy and averaged over new tasks, "
+            "subsamples and trainings. The column p (equivalence) is from two one-sided tests (TOST). It is small if "
+            "the effect is clearly smaller than half a point of accuracy. Excluded beyond is the smallest effect that "
+            "these tests rule out."
         ),
         figures=[
             Figure(
@@ -222,8 +224,8 @@ def _setting_table(summary: BiasSummary) -> Table:
         "settings",
         "Model-free and model-based effects",
         pd.DataFrame(rows, columns=[*SETTING, "effect", *columns]),
-        formats=formats | sizes | {"equivalence_p": ".2g"},
-        labels={"equivalence_p": f"p that |effect| < {MARGINS[0]}"},
+        formats=formats | sizes | {"equivalence_p": "p"},
+        labels={"equivalence_p": f"p (equivalence: |effect| below {MARGINS[0]})"},
         caption="Differences of accuracy with 95% intervals. Excluded beyond: one-sided tests at 5% exclude "
         "effects of this size or larger. Smallest detectable: a t test over these tasks finds it four times out "
         "of five.",

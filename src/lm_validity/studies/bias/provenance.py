@@ -106,7 +106,7 @@ def provenance_notes(drift: tuple[Drift, ...], mismatches: tuple[Mismatch, ...])
         names = ", ".join(sorted({row.task for row in mismatches}))
         found.append(
             f"Subsamples of the same number had different test sets in different language models ({listed}; tasks "
-            f"{names}). The formulas equations and notebooks share a pair effect between models and are wrong for "
-            "these; overdispersed pairs within a model and is not affected."
+            f"{names}). The formulas equations and notebooks take models to share these sets and are wrong here. The "
+            "formula overdispersed is not affected."
         )
     return tuple(found)

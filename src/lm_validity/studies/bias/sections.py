@@ -106,7 +106,7 @@ def permutation_section(summary: BiasSummary) -> Section:
                 "permutation",
                 "Sign-flip tests",
                 table[[*CELL, "task", "effect", "mean", "trials", "p", "p_adjusted", "smallest_detectable"]],
-                formats={"mean": "+.4f"} | dict.fromkeys(["p", "p_adjusted", "smallest_detectable"], ".4f"),
+                formats={"mean": "+.4f"} | {"p": "p", "p_adjusted": "p", "smallest_detectable": ".4f"},
                 labels={"p_adjusted": "q"},
                 caption="Smallest detectable: the mean difference for which q < .05 four times out of five, if this "
                 "were the cell's only task with an effect.",
@@ -226,10 +226,13 @@ def _power_sentence(known: list[Power]) -> str:
     if not known:
         return "Too few tasks or subsamples to estimate what could have been detected."
     smallest = [number(row.smallest_detectable) for row in known]
+    cells = f"is {smallest[0]:.4f}"
+    if len(known) > 1:
+        cells = f"is {min(smallest):.4f} in the best cell and {max(smallest):.4f} in the worst"
     return (
-        f"With its tasks and subsamples, a cell finds a bias between {min(smallest):.4f} (best cell) and "
-        f"{max(smallest):.4f} (worst) four times out of five. {sum(number(row.power) >= 0.8 for row in known)} of "
-        f"{count(len(known), 'cell')} would find one of {known[0].effect_size}."
+        f"The smallest bias that a cell would detect four times out of five {cells}. "
+        f"{sum(number(row.power) >= 0.8 for row in known)} of {count(len(known), 'cell')} would detect a bias of "
+        f"{known[0].effect_size} that often."
     )
 
 
@@ -239,10 +242,10 @@ def provenance_section(summary: BiasSummary) -> Section | None:
     if not drift and not mismatches:
         return None
     mixed = sum(row.mixed for row in drift)
-    parts = [f"{mixed} of {count(len(drift), 'comparison')} of base accuracy between values of n differ"]
+    parts = [f"In {mixed} of {count(len(drift), 'comparison')}, base accuracy differs between values of n"]
     tables = []
     if drift:
-        numbers = dict.fromkeys(["base", "reference_base"], ".4f") | {"difference": "+.4f", "z": ".1f", "p": ".2g"}
+        numbers = dict.fromkeys(["base", "reference_base"], ".4f") | {"difference": "+.4f", "z": ".1f", "p": "p"}
         frame = rows_frame(Drift, drift)
         tables.append(Table("base_drift", "Base accuracy between values of n", frame, formats=numbers))
     if mismatches:

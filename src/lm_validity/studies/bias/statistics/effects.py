@@ -8,7 +8,7 @@ from scipy import stats
 from lm_validity.studies.bias.statistics.power import VarianceComponents, smallest_detectable
 from lm_validity.summaries import Missing
 
-ONE_TASK = "One task alone has the two arms: standard errors and intervals are over tasks."
+ONE_TASK = "Only one task has both arms. Standard errors and intervals need several."
 NO_SPREAD = "All tasks have the same difference: without a spread between them there is no interval and no test."
 ROUNDING = 1e-12  # accuracy; a spread below it is the rounding of equal numbers
 LEVEL = 0.05

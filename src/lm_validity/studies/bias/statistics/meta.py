@@ -19,7 +19,7 @@ SLICES = 500
 MODEL_FREE_SLICES = 10_000  # these cost no fit
 THRESHOLD = 0.04  # log-odds; neighbours on the RAFT leaderboard differ by an odds ratio of 1.03
 ONE_SUBSAMPLE = "Every task has one subsample: a slice would be the whole data."
-ONE_TASK = "One task: the interval is one over tasks."
+ONE_TASK = "There is one task, and the interval is over tasks."
 SLICE_FORMULA = Formula("slice", groups=(), pair_within_model=False)
 GRID = np.geomspace(0.1, 4.0, 7)  # standard deviations of the pairs, in log-odds
 

@@ -190,7 +190,7 @@ def _test_notes(rows: list[Comparison]) -> list[str]:
         "clustered by subject": "Clustered by subject, so the result speaks for new subjects too: benchmarks {}.",
         "standard errors": "By standard errors, as if the models had answered different items, which is mostly too "
         "cautious: benchmarks {}.",
-        "none": "No test is possible, for want of common items and standard errors: benchmarks {}.",
+        "none": "No test is possible, because there are neither common items nor standard errors: benchmarks {}.",
     }
     counts = Counter(row.test for row in rows)
     return [

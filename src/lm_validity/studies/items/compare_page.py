@@ -5,11 +5,12 @@ from pathlib import Path
 import altair as alt
 import pandas as pd
 
+from lm_validity.pages.figure_style import PROTOCOL_LABELS
 from lm_validity.pages.figures import CATEGORY_COLORS, interval_dots, tooltips
 from lm_validity.pages.page import Figure, Finding, Page, Section, Table, write_report
 from lm_validity.studies.items.compare import CompareSummary, Comparison
 from lm_validity.summaries import Missing, as_columns, is_known, number
-from lm_validity.words import count, decimal
+from lm_validity.words import count, decimal, explain_protocols
 
 COLUMNS = ("benchmark", "protocol", "difference", "low", "high", "p", "p adjusted", "detectable", "items", "test")
 OUTCOMES = ("first better", "second better", "not separated", "not tested")
@@ -22,7 +23,7 @@ def comparison_sentence(summary: CompareSummary, protocol: str) -> str:
     tested = [row for row in rows if is_known(row.p)]
     sentence = (
         f"{summary.first} is better than {summary.second} on {up} of {count(len(tested), 'tested benchmark')} and "
-        f"worse on {down} ({protocol}; Holm's correction, 5% level)."
+        f"worse on {down} ({PROTOCOL_LABELS[protocol].lower()}; Holm's correction, 5% level)."
     )
     open_rows = [row for row in tested if row not in (*summary.better(1, protocol), *summary.better(-1, protocol))]
     sizes = [number(row.smallest_detectable) for row in open_rows if is_known(row.smallest_detectable)]
@@ -67,7 +68,7 @@ def comparison_page(summary: CompareSummary) -> Page:
         "comparisons",
         "All benchmarks",
         frame,
-        formats=signed | numbers | dict.fromkeys(["p", "p_adjusted"], ".2g") | {"items_needed": ".0f", "items": ".0f"},
+        formats=signed | numbers | dict.fromkeys(["p", "p_adjusted"], "p") | {"items_needed": ".0f", "items": ".0f"},
         labels={"first_score": summary.first, "second_score": summary.second, "first_only": f"only {summary.first}"}
         | {"second_only": f"only {summary.second}"},
         caption="Only: items that one of the two models alone gets right. Smallest detectable: the difference that the "
@@ -85,7 +86,12 @@ def comparison_page(summary: CompareSummary) -> Page:
             "any false finding among them is at most 5% (Holm 1979)."
         ),
         figures=[
-            Figure(f"differences_{number_}", protocol, _chart(frame[frame["protocol"] == protocol]), min_width=360)
+            Figure(
+                f"differences_{number_}",
+                PROTOCOL_LABELS[protocol],
+                _chart(frame[frame["protocol"] == protocol]),
+                min_width=360,
+            )
             for number_, protocol in enumerate(summary.protocols, 1)
         ],
         tables=[table],
@@ -93,7 +99,7 @@ def comparison_page(summary: CompareSummary) -> Page:
     return Page(
         name="compare",
         title=f"{summary.first} against {summary.second}",
-        question="Which of the two models is better, and on what?",
+        question=f"Which of the two models is better, and on what? {explain_protocols(summary.protocols)}",
         findings=[Finding(comparison_sentence(summary, protocol)) for protocol in summary.protocols],
         sections=[section],
         notes=summary.notes,

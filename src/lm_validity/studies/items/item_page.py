@@ -6,15 +6,28 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from lm_validity.pages.figure_style import PROTOCOL_LABELS
 from lm_validity.pages.figures import CATEGORY_COLORS, lines, tooltips
 from lm_validity.pages.page import Figure, Finding, Page, Section, Table, write_report
 from lm_validity.studies.items.item_report import LISTED, Item, ItemsOfBenchmark, ItemsSummary, analyze_items
 from lm_validity.summaries import Missing, is_known
-from lm_validity.words import UNDER, count, percent
+from lm_validity.words import UNDER, count, explain_protocols, percent
 
 SHOWN_ABILITIES = np.linspace(-3, 3, 25)
 PROTOCOLS = ("direct", "train_before_test")
 FEW_MODELS = 20  # below it, discriminations of single items say little
+_LABELS = {
+    "doc_id": "item",
+    "all_equal": "all models alike",
+    "neighbours": "pairs of neighbours",
+    "resolved": "neighbours told apart",
+    "share_resolved": "neighbours told apart (share)",
+    "discrimination_median": "median discrimination",
+    "discrimination_se": "standard error",
+    "negative": "negative discrimination",
+    "negative_certain": "negative discrimination, certain",
+    "share_right": "share of models that are right",
+}
 
 
 def report_items(
@@ -34,7 +47,8 @@ def items_page(summary: ItemsSummary) -> Page:
     return Page(
         name="items",
         title="What the items are worth",
-        question="How finely do these benchmarks tell models apart, and which items work against them?",
+        question="How finely do these benchmarks tell models apart, and which items work against them? "
+        + explain_protocols(_protocols(summary)),
         findings=[Finding(_finding(summary, protocol)) for protocol in _protocols(summary)],
         sections=[_benchmark_section(summary), _negative_section(summary)],
         notes=summary.notes,
@@ -73,15 +87,16 @@ def _benchmark_section(summary: ItemsSummary) -> Section:
     return Section(
         "Benchmark by benchmark",
         explanation=(
-            "Resolved: pairs of neighbouring ranks whose models differ by more than chance on their common items. "
-            "Minimal detectable difference: what such a test finds four times out of five, median over neighbours. The "
-            "other figures are from item response theory (2PL). Each item has a difficulty and a discrimination, which "
-            "says how much more likely an abler model is to answer it. Test information adds up over items. One over "
-            "its square root is the error of a model's ability, in standard deviations of these models. Reliability is "
-            "the share of the variance of abilities that is not error. Each protocol has its own scale."
+            "Neighbours told apart: pairs of neighbouring ranks whose models differ by more than chance on their "
+            "common items. Minimal detectable difference: what such a test finds four times out of five, median over "
+            "neighbours. The other figures are from item response theory (2PL). Each item has a difficulty and a "
+            "discrimination, which says how much more likely a better model is to answer it correctly. Test "
+            "information adds up over items. One over its square root is the error of a model's ability, in standard "
+            "deviations of these models. Reliability is the share of the variance of abilities that is not error. "
+            "Each protocol has its own scale."
         ),
         figures=[
-            Figure(f"information_{index}", f"Test information, {protocol}", _information(rows))
+            Figure(f"information_{index}", f"Test information, {PROTOCOL_LABELS[protocol].lower()}", _information(rows))
             for index, protocol in enumerate(_protocols(summary), 1)
             if (rows := [r for r in summary.benchmarks if r.protocol == protocol and is_known(r.fit)])
         ],
@@ -89,7 +104,8 @@ def _benchmark_section(summary: ItemsSummary) -> Section:
             Table(
                 "benchmarks",
                 "Benchmarks",
-                frame,
+                frame.replace({"protocol": PROTOCOL_LABELS}),
+                labels=_LABELS,
                 formats=dict.fromkeys(["share_resolved", "discrimination_median", "reliability"], ".2f")
                 | {"minimal_detectable_difference": ".3f", "information": ".1f"}
                 | dict.fromkeys(["negative", "negative_certain"], ".0f"),
@@ -140,7 +156,8 @@ def _negative_section(summary: ItemsSummary) -> Section:
             Table(
                 "negative_items",
                 "Items with negative discrimination",
-                frame,
+                frame.replace({"protocol": PROTOCOL_LABELS}),
+                labels=_LABELS,
                 formats={"share_right": ".2f", "discrimination": "+.2f", "discrimination_se": ".2f"},
                 folded=len(rows) > LISTED,
             )

@@ -103,7 +103,7 @@ def _seed_criteria(result: BenchmarkResult, facts: pd.DataFrame) -> tuple[Value,
     curves = ranked_curves(design, point_values(design))
     best = float(curves[:, -1].max())
     found = [seed_criteria(curves[positions], result.chance_level, best) for positions in repeated]
-    agree = "Repeated trainings agree exactly, so that there is no noise to divide by."
+    agree = "Repeated trainings agree exactly, so there is no noise to divide by."
     ratio = known(float(mean_of_known([np.array(each.signal_to_noise) for each in found])), agree)
     if isinstance(result.chance, Missing):
         return ratio, result.chance

@@ -13,7 +13,7 @@ from lm_validity.tables.item_arrays import training_order
 from lm_validity.tables.report_rows import benchmark_metric, report_rows
 from lm_validity.tables.schema import read_scores, replay_notes
 from lm_validity.tables.sheets import as_in_scores, of_study, read_benchmarks, read_models, unique_labels
-from lm_validity.words import listing, with_names
+from lm_validity.words import count, listing, with_names
 
 STUDY = "signal"  # as the sheets' column `studies` names it
 E2LM_STEP = 4000  # iterations between the checkpoints that the competition scored
@@ -259,7 +259,7 @@ def _on_one_axis(rows: pd.DataFrame) -> tuple[pd.DataFrame, list[str]]:
         f"{model} at {listing(list(found.unique()), 4)}"
         for model, found in rows[left_out].groupby("model", sort=True)["checkpoint"]
     ]
-    notes = [f"Checkpoints without tokens_b stay out, for others have it: {listing(names)}."] if names else []
+    notes = [f"Checkpoints without tokens_b are left out, because others have it: {listing(names)}."] if names else []
     return rows[~left_out], notes
 
 
@@ -274,7 +274,7 @@ def _directions(rows: pd.DataFrame, listed: pd.DataFrame | None) -> tuple[dict[s
         if pd.isna(known):
             assumed.append(benchmark)
         directions[benchmark] = -1.0 if not pd.isna(known) and not known else 1.0
-    return directions, [f"Direction unknown, higher taken as better: {listing(assumed)}."] if assumed else []
+    return directions, [f"Direction unknown, so higher counts as better: {listing(assumed)}."] if assumed else []
 
 
 def _curves(rows: pd.DataFrame, directions: Mapping[str, float]) -> tuple[dict[str, dict[str, Curve]], list[str]]:
@@ -332,5 +332,6 @@ def _gaps(curves: dict[str, dict[str, Curve]], is_planned: Callable[[str, str, s
     for (lacking, concerned), models in alike.items():
         where = "all benchmarks" if len(concerned) == len(curves) else listing(concerned, 4)
         who = f"{listing(models, 4)} {'lacks' if len(models) == 1 else 'lack'}"
-        notes.append(f"{who} {len(lacking)} checkpoint(s) that others have, on {where}: {listing(lacking, 6)}.")
+        number = count(len(lacking), "checkpoint")
+        notes.append(f"{who} {number} that others have, on {where}: {listing(lacking, 6)}.")
     return notes

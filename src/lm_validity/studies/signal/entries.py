@@ -133,7 +133,7 @@ def _noise_free(result: BenchmarkResult, model: str, what: str) -> Value:
     why = "This needs eight checkpoints and a curve that is not constant."
     found = noise_free[model]
     if what == "value" and found.reliability < MINIMUM_RELIABILITY:
-        why = "Less than half of the variance of the curve is more than noise of its items."
+        why = "More than half of the curve's variance is noise of its items."
     return known(getattr(found, what), why)
 
 
@@ -149,7 +149,10 @@ def _noise_free_interval(result: BenchmarkResult, options: Options) -> Bounds:
         return mean
     if isinstance(result.items, Missing):
         return result.items
-    why = "It needs resampling, 40 items or 20 subjects, and a noise-free quality without each twentieth of them."
+    why = (
+        "It needs resampling, and 40 items or 20 subjects. The figure must exist with each of 20 groups of items left "
+    )
+    why += "out."
     low, high = result.items.noise_free_interval
     return known_bounds(low, high, why)
 

@@ -108,8 +108,8 @@ def subject_numbers(subjects: np.ndarray) -> np.ndarray | None:
 
 def _clustered_note(benchmark: str, clusters: np.ndarray) -> str:
     return (
-        f"{benchmark}: its items are drawn by whole subjects ({int(clusters.max()) + 1}), so that intervals speak for "
-        "other subjects too."
+        f"{benchmark}: its items are drawn by whole subjects ({int(clusters.max()) + 1}), so intervals also hold for "
+        "other subjects."
     )
 
 
@@ -253,7 +253,7 @@ def _trials(
     trials, notes = [], []
     for name, item_filter, metric in FILTERS:
         if missing := _missing_lengths(item_filter, answers):
-            notes.append(f"{answers.benchmark}: no {name}: {missing}.")
+            notes.append(f"{answers.benchmark}: the filter '{name}' was not tried: {missing}.")
             continue
         dependence = _length_dependence(item_filter, candidates, answers)
         for score in ("correct", metric):

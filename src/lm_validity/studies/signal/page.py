@@ -13,23 +13,24 @@ from lm_validity.studies.signal.page_quality import quality_findings, quality_se
 from lm_validity.studies.signal.page_tables import as_numbers, compliance_section, criteria_section
 from lm_validity.studies.signal.printed import printed_section
 from lm_validity.studies.signal.stages import stage_findings, stage_section
+from lm_validity.studies.signal.statistics.ranking import E2LM_WINDOWS
 from lm_validity.studies.signal.summary import Ranking, SignalSummary
 from lm_validity.summaries import Missing, as_columns, is_known, number
-from lm_validity.words import count, listing
+from lm_validity.words import count, explain_protocols, listing
 
 _RANKING_LABELS = {
-    "coin_flip_p": "p against coins",
-    "with_last": "as the last",
-    "fitted": "fitted windows",
-    "separable_pairs": "separable pairs",
-    "settled_from_b": "settled, separable",
+    "coin_flip_p": "p (coin flips)",
+    "with_last": "same order as at the end",
+    "fitted": "consistency, fitted windows",
+    "settled_from_b": "nearly settled, separable pairs",
     "stable_from_b": "settled",
     "nearly_stable_from_b": "nearly settled",
-    "nearly_stable_low_b": "nearly: low",
-    "nearly_stable_high_b": "nearly: high",
-    "size_order_share": "larger is better",
-    "separated_from_b": "sizes apart from",
+    "nearly_stable_low_b": "nearly settled, from",
+    "nearly_stable_high_b": "nearly settled, to",
+    "size_order_share": "larger model ahead (share)",
+    "separated_from_b": "sizes told apart from",
 }
+_NEARLY = "Nearly settled means that 9 of 10 pairs stay in their final order (tau 0.8)."
 
 
 def signal_page(summary: SignalSummary) -> Page:
@@ -49,9 +50,10 @@ def signal_page(summary: SignalSummary) -> Page:
     return Page(
         name="signal",
         title="Early signal",
-        question="Does a benchmark tell you anything early in training? Each model is scored at checkpoints along its "
-        "pretraining. Signal quality is high if scores rise steadily. The order of the models has settled when it "
-        "stays as it is at the end.",
+        question="Does a benchmark tell you anything early in training? Each model is scored at checkpoints along "
+        f"its pretraining, under direct evaluation. {explain_protocols(['direct'])} Signal quality is high if scores "
+        "rise steadily. The order of the models has settled when it stays as it is at the end, and nearly settled "
+        "when 9 of 10 pairs do.",
         findings=[
             *stage_findings(summary),
             *quality_findings(summary),
@@ -75,18 +77,16 @@ def _ranking_findings(summary: SignalSummary) -> list[Finding]:
     told = {name: ranking for name, ranking in ranked.items() if is_known(ranking.separable_pairs)}
     points = {name: (ranking.settled_from_b, ranking.settled_from_interval_b) for name, ranking in told.items()}
     subject = "The order of the models that can be told apart at the end"
-    basis = "Over pairs of models whose last scores differ by more than noise (false discovery rate 5%). Settled means "
-    basis += "that 9 of 10 pairs stay in their final order."
+    basis = "Over pairs of models whose last scores differ by more than noise (false discovery rate 5%). "
+    basis += _NEARLY
     if not told:
         points = {
             name: (ranking.nearly_stable_from_b, ranking.nearly_stable_from_interval_b)
             for name, ranking in ranked.items()
         }
-        subject = "The models' final order"
-        basis = (
-            "Over all pairs of models. Settled means that 9 of 10 pairs stay in their final order. The noise of the "
-        )
-        basis += "scores is unknown, so equal models may seem to settle late."
+        subject = "The order of the models"
+        basis = f"Over all pairs of models. {_NEARLY} The noise of the scores is unknown, so equal models may seem to "
+        basis += "settle late."
     equal = [name for name, ranking in told.items() if ranking.separable_pairs == 0]
     known = {name: (number(at), interval) for name, (at, interval) in points.items() if is_known(at)}
     # the last checkpoint agrees with itself: that is no settling
@@ -95,13 +95,13 @@ def _ranking_findings(summary: SignalSummary) -> list[Finding]:
     parts = []
     if settled:
         early, late = (pick(settled, key=lambda name: settled[name][0]) for pick in (min, max))
-        sentence = f"{subject} settles after {summary.progress.describe(*settled[early])} on {early}"
+        sentence = f"{subject} is nearly settled after {summary.progress.describe(*settled[early])} on {early}"
         if settled[late][0] > settled[early][0]:
             sentence += f", and only after {summary.progress.describe(*settled[late])} on {late}"
         parts.append(sentence)
     if open_ends:
-        start = "" if settled else f"{subject} settles "
-        parts.append(f"{start}not before the last checkpoint on {listing(open_ends, 4)}")
+        start = "" if settled else f"{subject} is "
+        parts.append(f"{start}not nearly settled before the last checkpoint on {listing(open_ends, 4)}")
     if equal:
         parts.append(f"no two models can be told apart at the end on {listing(equal, 4)}")
     if not parts:
@@ -121,7 +121,14 @@ def _curve_section(summary: SignalSummary) -> Section:
         wide=True,
         min_width=signal_figures.curves_width(),
     )
-    table = Table("learning_curves", "All scores", frame.drop(columns="chance"), formats={"score": ".4f"}, folded=True)
+    table = Table(
+        "learning_curves",
+        "All scores",
+        frame.drop(columns="chance"),
+        formats={"score": ".4f"},
+        labels={"progress": summary.progress.title, "selected": "used for signal quality"},
+        folded=True,
+    )
     return Section("Learning curves", figures=[figure], tables=[table])
 
 
@@ -173,11 +180,12 @@ def _ranking_section(summary: SignalSummary) -> Section | None:
         "ranking",
         "Ranking consistency and settling",
         frame,
-        formats=dict.fromkeys(frame.columns[1:], ".4g"),
+        formats=dict.fromkeys(frame.columns[1:], ".4g") | {"coin_flip_p": "p"},
+        scales={name: summary.progress.scale for name in frame.columns if name.endswith("_b")},
         labels=_RANKING_LABELS,
-        caption="Settled: billions of tokens after which the final order stays (tau 1), or nearly stays (tau 0.8). "
-        "Separable: pairs whose last scores differ by more than noise. Settled, separable: nearly settled over these "
-        "pairs only.",
+        caption=f"Settled: after so many {summary.progress.words} the final order stays (tau 1). Nearly settled: it "
+        "nearly stays (tau 0.8). A value at the last checkpoint means: not settled. Separable pairs: their last "
+        f"scores differ by more than noise. Sizes told apart from: also in {summary.progress.words}.",
     )
     return Section("Order of the models", explanation=_windows(summary), figures=figures, tables=[table])
 
@@ -202,9 +210,13 @@ def _windows(summary: SignalSummary) -> str:
             "common checkpoint (base: 10% to 20% of it, later: from 22%)."
         )
     (base_low, base_high), (low, high) = windows.base, windows.later
+    of_e2lm = (windows.base, windows.later) == (E2LM_WINDOWS.base, E2LM_WINDOWS.later)
+    source = " These are the windows of the early-training competition (E2LM)." if of_e2lm else ""
     return (
-        f"Base window {base_low:g} to {base_high:g}, later window {low:g} to {high:g} billion tokens. Fitted windows: "
-        "10% to 20% of each pair's training up to its last common checkpoint, and from 22%."
+        "Ranking consistency asks whether two models keep, in a later window of training "
+        f"({low:g} to {high:g} billion tokens), the order that they had in a base window ({base_low:g} to "
+        f"{base_high:g}).{source} Fitted windows: 10% to 20% of each pair's training up to its last common "
+        "checkpoint, and from 22%."
     )
 
 

@@ -10,7 +10,7 @@ from lm_validity.studies.signal.page_tables import as_numbers
 from lm_validity.studies.signal.statistics.items import METRICS
 from lm_validity.studies.signal.summary import SignalSummary, Trial
 from lm_validity.summaries import as_columns, is_known, number
-from lm_validity.words import count, decimal
+from lm_validity.words import count, decimal, percent
 
 _SHOWN_SUBGROUPS = 60
 _SHORT_DESIGNS = {
@@ -19,6 +19,14 @@ _SHORT_DESIGNS = {
     "model": "by model",
     "checkpoints": "by time",
     "fit_models": "by choice",
+}
+_TRIAL_LABELS = {
+    "score": "item score",
+    "in_sample": "where it was fitted",
+    "optimism_gap": "gain lost on new data",
+    "control_mean": "random choices, mean",
+    "control_high": "97.5th percentile of random choices",
+    "kept_in_sample": "items kept",
 }
 
 
@@ -41,9 +49,10 @@ def filter_findings(summary: SignalSummary) -> list[Finding]:
         return [Finding("The filters found nothing that holds beyond the data they were fitted on.", basis)]
     name, best = max(useful, key=lambda found: _gain(found[1]))
     sentence = (
-        f"Filters of items give a higher signal quality than random choices in {len(useful)} of "
-        f"{count(len(judged), 'trial')} (by chance: 2.5%). The largest gain is {decimal(_gain(best), signed=True)}, "
-        f"with the filter {best.filter} on {name}."
+        f"In {len(useful)} of {count(len(judged), 'trial')} ({percent(len(useful) / len(judged))}), a filter of items "
+        "beats both no filter and 97.5% of random choices of as many items. By chance, at most 2.5% of trials would. "
+        f"The largest gain over random choices is {decimal(_gain(best), signed=True)}, with the filter {best.filter} "
+        f"on {name}."
     )
     return [Finding(sentence, basis)]
 
@@ -66,7 +75,9 @@ def filter_section(summary: SignalSummary) -> Section | None:
     numbers = ["unfiltered", "in_sample", "held_out", "optimism_gap", "control_mean", "control_high", "p"]
     frame = as_numbers(table, numbers)
     shown = set(frame["design"])
-    formats = dict.fromkeys([*numbers, "length_dependence", "per_item_score_ratio"], ".3f")
+    formats = dict.fromkeys([*numbers, "length_dependence", "per_item_score_ratio"], ".3f") | {"p": "p"}
+    scores = {metric: described.label for metric, described in METRICS.items()} | {"correct": "the benchmark's own"}
+    table = table.replace({"design": _SHORT_DESIGNS, "score": scores})
     explanation = "Ignore the per item score ratio: it is near 2 for any half of the items, good or bad. "
     explanation += " ".join(
         f"{_SHORT_DESIGNS[design].capitalize()}: {text}." for design, text in DESIGNS.items() if design in shown
@@ -85,7 +96,7 @@ def filter_section(summary: SignalSummary) -> Section | None:
         "Filters on data they were not fitted on",
         explanation=explanation,
         figures=figures,
-        tables=[Table("filters", "All trials", table, formats=formats, folded=True)],
+        tables=[Table("filters", "All trials", table, formats=formats, labels=_TRIAL_LABELS, folded=True)],
     )
 
 
@@ -127,6 +138,8 @@ def metric_section(summary: SignalSummary) -> Section | None:
     if not rows:
         return None
     frame = pd.DataFrame(rows)
+    names = {"label": "item score", "less_accuracy": "minus that of accuracy"}
+    names |= {"less_accuracy_low": "minus that of accuracy, from", "less_accuracy_high": "minus that of accuracy, to"}
     labels = [described.label for metric, described in METRICS.items() if metric in set(frame["metric"])]
     # A score that a benchmark lacks is a grey cell, not a hole
     grid = pd.MultiIndex.from_product([list(with_items), labels], names=["benchmark", "label"])
@@ -142,8 +155,9 @@ def metric_section(summary: SignalSummary) -> Section | None:
             Table(
                 "item_metrics",
                 "With intervals",
-                frame.drop(columns="label"),
+                frame.drop(columns="metric"),
                 formats=dict.fromkeys(frame.columns[3:], ".3f"),
+                labels=names,
                 folded=True,
             )
         ],

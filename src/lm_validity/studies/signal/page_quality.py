@@ -18,8 +18,9 @@ _QUALITY_LABELS = {
     "noise_free_low": "from",
     "noise_free_high": "to",
     "models_above_chance": "models above chance",
-    "above_chance_from_b": "above chance from (billion tokens)",
 }
+_AUTOCORRELATION = {"code": "scoring code", "paper": "paper"}
+_TIES = {"stable": "count as an increase", "average": "share their ranks"}
 
 
 def quality_findings(summary: SignalSummary) -> list[Finding]:
@@ -27,7 +28,7 @@ def quality_findings(summary: SignalSummary) -> list[Finding]:
     known = {name: entry for name, entry in summary.benchmarks.items() if is_known(entry.signal_quality)}
     basis = (
         f"{count(len(summary.models), 'model')}, {count(len(summary.benchmarks), 'benchmark')}, "
-        f"checkpoints: {'those of the competition' if summary.selection == 'e2lm' else 'all'}."
+        f"at {'the checkpoints of the competition' if summary.selection == 'e2lm' else 'all checkpoints'}."
     )
     if not known:
         return [Finding("No signal quality can be computed.", basis)]
@@ -41,9 +42,8 @@ def quality_findings(summary: SignalSummary) -> list[Finding]:
         sentence = f"Signal quality is {_extremes(known, order)}"
     if not isinstance(summary.noise, Missing):
         sentence += (
-            f". A curve of {summary.noise.checkpoints} checkpoints that learns nothing scores "
-            f"{decimal(summary.noise.white)} on average if its points are random (white noise) and "
-            f"{decimal(summary.noise.walk)} if its steps are (random walk)"
+            f". For comparison: over {summary.noise.checkpoints} checkpoints, pure noise has a mean signal quality of "
+            f"{decimal(summary.noise.white)}, and a random walk {decimal(summary.noise.walk)}"
         )
     return [Finding(sentence + ".", basis), *_noise_findings(known, order), *_chance_findings(summary.benchmarks)]
 
@@ -128,15 +128,18 @@ def quality_section(summary: SignalSummary) -> Section:
     numbers = ("signal_quality", "low", "high", "p", "walk_p")
     drawn = as_numbers(frame[["benchmark", *numbers]], numbers).sort_values("signal_quality", ascending=False)
     frame, order = frame.loc[drawn.index], list(drawn["benchmark"])
-    formats = dict.fromkeys((*numbers, "rank_correlation", "chance"), ".3f")
+    formats = dict.fromkeys((*numbers, "rank_correlation", "chance"), ".3f") | {"p": "p", "walk_p": "p"}
+    labels = _QUALITY_LABELS | {"above_chance_from_b": f"above chance from ({summary.progress.words})"}
+    scales = {"above_chance_from_b": summary.progress.scale}
     by_model = _model_frame(summary)
     cells = as_numbers(by_model, ("signal_quality", "monotonicity", "autocorrelation"))
     levels = [] if isinstance(summary.noise, Missing) else [summary.noise.white, summary.noise.walk]
     conventions = summary.conventions
     return Section(
         "Signal quality",
-        explanation=f"Half monotonicity, half autocorrelation; conventions: {conventions.convention}, "
-        f"ties: {conventions.ties}. Dashed lines: the means of curves that learn nothing. White noise has independent "
+        explanation="Half monotonicity, half autocorrelation. Autocorrelation is as in the competition's "
+        f"{_AUTOCORRELATION[conventions.convention]}. Equal scores {_TIES[conventions.ties]}. Dashed lines: the means "
+        "of curves that learn nothing. White noise has independent "
         "points, a random walk independent steps. p (white noise) compares with shuffled checkpoints and is small for "
         "any drift. p (random walk) gives the steps random signs. Quote this one. More items mean less noise "
         "and so a higher signal quality: compare benchmarks at one number of items or without the noise of items. The "
@@ -156,13 +159,15 @@ def quality_section(summary: SignalSummary) -> Section:
             ),
         ],
         tables=[
-            Table("signal_quality", "By benchmark", frame, formats=formats, labels=_QUALITY_LABELS),
+            Table("signal_quality", "By benchmark", frame, formats=formats, scales=scales, labels=labels),
             Table(
                 "signal_quality_by_model",
                 "By model and benchmark",
                 by_model.drop(columns="label"),
-                labels=_QUALITY_LABELS,
-                formats=dict.fromkeys(("monotonicity", "autocorrelation", "signal_quality", "rank_correlation"), ".4f"),
+                labels=labels,
+                formats=dict.fromkeys(("monotonicity", "autocorrelation", "signal_quality", "rank_correlation"), ".4f")
+                | {"p": "p", "walk_p": "p"},
+                scales=scales,
                 folded=True,
             ),
         ],

@@ -17,6 +17,30 @@ _COMPLIANCE_LABELS = {
     "above_chance": "by gain over chance",
     "first_under_weights": "first under all weights",
 }
+_NORMALISED = {
+    "none": "not divided by anything",
+    "joint_minmax": "divided by the joint range of both models",
+    "sci_range": "divided by the range of the science model",
+    "above_chance": "divided by the science model's gain over chance",
+}
+_CRITERIA_LABELS = {
+    "monotonicity": "FineTasks: monotonicity",
+    "passes": "FineTasks: monotonicity passes",
+    "seed_signal_to_noise": "FineTasks: signal to noise over seeds",
+    "non_randomness": "FineTasks: non-randomness",
+    "ordering_consistency": "FineTasks: ordering consistency",
+    "signal": "Signal and Noise: signal",
+    "noise": "Signal and Noise: noise",
+    "signal_to_noise": "Signal and Noise: signal to noise",
+    "signal_to_noise_low": "signal to noise, from",
+    "signal_to_noise_high": "signal to noise, to",
+    "step_direction": "Signal and Noise: direction of steps",
+    "total_variation": "Signal and Noise: total variation",
+    "decision_middle_to_last": "DataDecide: same winner in the middle as at the end",
+    "decision_low": "same winner, from",
+    "decision_high": "same winner, to",
+    "decision_small_to_large": "DataDecide: same winner for small as for large models",
+}
 
 
 def as_numbers(frame: pd.DataFrame, columns: Sequence[str]) -> pd.DataFrame:
@@ -52,16 +76,16 @@ def compliance_section(summary: SignalSummary) -> Section | None:
     return Section(
         "Compliance and overall score",
         finding=finding,
-        explanation="Compliance is the science model's mean lead over the web model, and 0 if it is behind. "
-        f"Normalisation: {summary.conventions.normalisation}. The other normalisations and the raw gap are beside it. "
-        "The interval is for one pair of training runs and does not cover other seeds. First under all weights: share "
-        "of weightings of the three parts that rank the benchmark first.",
+        explanation="Compliance is the science model's mean lead over the web model, and 0 if it is behind. Here the "
+        f"lead is {_NORMALISED[summary.conventions.normalisation]}. The other normalisations and the raw gap are "
+        "beside it. The interval is for one pair of training runs and does not cover other seeds. First under all "
+        "weights: share of weightings of the three parts that rank the benchmark first.",
         tables=[
             Table(
                 "compliance",
                 "Science against web",
                 frame,
-                formats=dict.fromkeys(frame.columns[1:], ".3f"),
+                formats=dict.fromkeys(frame.columns[1:], ".3f") | {"p": "p"},
                 labels=_COMPLIANCE_LABELS,
             )
         ],
@@ -103,12 +127,23 @@ def criteria_section(summary: SignalSummary) -> Section:
     return Section(
         "Criteria of others",
         explanation="FineTasks asks for a monotonicity of 0.5, a signal-to-noise ratio over seeds of 20 and a "
-        "non-randomness of 3. The papers Signal and Noise and DataDecide give no thresholds. Intervals of "
-        "signal to noise are for other checkpoints near the end of these trainings. Those of decisions are for other "
-        "models like these.",
+        "non-randomness of 3. Its monotonicity is the mean rank correlation of score and checkpoint. Its signal to "
+        "noise is the mean score over the spread between seeds. Its non-randomness is the best final score above "
+        "chance, over that spread. Its ordering consistency compares the models' order between neighbouring "
+        "checkpoints of the second half. Signal and Noise takes the spread between models (signal) and the scatter "
+        "within a model (noise) over the last checkpoints, relative to the mean score. Direction of steps is the share "
+        "of rising steps minus that of falling ones. Total variation is 0 for a straight climb. DataDecide takes the "
+        "share of pairs of models that have the same winner. The papers Signal and Noise and DataDecide give no "
+        "thresholds. Intervals of signal to noise are for other checkpoints near the end of these trainings. Those of "
+        "the same winner are for other models like these.",
         tables=[
             Table(
-                "criteria", "Side by side", frame, formats=dict.fromkeys(frame.columns[3:], ".3f"), folded=len(rows) > 8
+                "criteria",
+                "Side by side",
+                frame,
+                formats=dict.fromkeys(frame.columns[3:], ".3f"),
+                labels=_CRITERIA_LABELS,
+                folded=len(rows) > 8,
             )
         ],
     )

@@ -30,7 +30,7 @@ def ranking_of(result: BenchmarkResult) -> Ranking | Missing:
     ordering = size_ordering(curves, design.larger_pairs)
     unknown = bool(np.isnan(design.ranked_tokens).any())
     unsettled = "Tokens are unknown." if unknown else "Models tie at the last checkpoint: their order cannot settle."
-    alone = Missing("No two models are alike but for their size.")
+    alone = Missing("No two models differ in size only.")
     drawn = result.resampled if isinstance(result.resampled, Missing) else ranked_curves(design, result.resampled)
     deviations = drawn if isinstance(drawn, Missing) else _deviations(drawn)
     pairs = np.ones(len(curves) * (len(curves) - 1) // 2, dtype=bool)

@@ -101,7 +101,7 @@ def judge(
     designs = folds_by_design(candidates, models, fit_models, filters)
     if not designs:
         raise InputError(
-            f"benchmark {answers.benchmark!r}: the filter cannot be judged on what it was not fitted on; "
+            f"benchmark {answers.benchmark!r}: nothing is left to judge the filter on that it was not fitted to; "
             f"models and checkpoints: {_listing(answers)}.",
             f"give a second model with at least {MINIMUM_CHECKPOINTS} checkpoints, or "
             f"{2 * MINIMUM_CHECKPOINTS - 1} checkpoints of one.",

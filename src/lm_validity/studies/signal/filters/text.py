@@ -19,7 +19,7 @@ def normalise_text(text: str) -> str:
 
 
 def occurs_in(answer: str, context: str, minimum_length: int = 2, *, digits_count: bool = True) -> bool:
-    """Whether the normalised answer stands in the normalised context between word boundaries.
+    """Whether the normalised answer appears in the normalised context between word boundaries.
 
     Answers shorter than `minimum_length` never count, and without `digits_count` neither do answers of digits
     only: they are in many contexts by chance.
@@ -32,10 +32,10 @@ def occurs_in(answer: str, context: str, minimum_length: int = 2, *, digits_coun
 
 @dataclass(frozen=True)
 class LeakageRates:
-    """How often an answer stands in its own item's prompt; NaN without items.
+    """How often an answer appears in its own item's prompt; NaN without items.
 
     A gold answer that leaks no more than distractors do is no shortcut: a prompt that lists its options holds
-    all. `examples`: how often the gold answer stands in what precedes the item's own prompt, its few-shot examples;
+    all. `examples`: how often the gold answer appears in what precedes the item's own prompt, its few-shot examples;
     NaN where the documents have no whole prompts.
     """
 

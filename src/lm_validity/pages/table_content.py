@@ -21,7 +21,7 @@ def table_document(table: "Table") -> TableDocument:
     filled = _filled(table.frame)
     frame = without_missing(filled)
     scales = {name: factor for name, factor in table.scales.items() if name in frame and factor != 1}
-    frame = frame.assign(**{name: frame[name] * factor for name, factor in scales.items()})
+    frame = frame.assign(**{name: frame[name].astype(float) * factor for name, factor in scales.items()})
     columns: list[ColumnDocument] = [
         {
             "name": f"{name} * {scales[str(name)]:g}" if name in scales else str(name),

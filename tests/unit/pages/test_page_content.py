@@ -10,6 +10,7 @@ from lm_validity.pages import figures
 from lm_validity.pages.bump import bump_width
 from lm_validity.pages.figure_content import label_room
 from lm_validity.pages.page import Figure, Finding, Page, Section, Table, _shown, page_document, render, write_page
+from lm_validity.summaries import Missing
 
 NAMES = [f"a benchmark of number {number}" for number in range(65)]
 
@@ -187,11 +188,12 @@ def test_hostile_names_cannot_leave_their_place():
 
 
 def test_scales_and_p_values_change_what_the_page_shows_but_not_the_csv(tmp_path):
-    frame = pd.DataFrame({"from_b": [2.5e-5, None], "p": [1e-74, 0.0314]})
-    table = Table("told", "Told", frame, formats={"from_b": ".1f", "p": "p"}, scales={"from_b": 1e6, "absent": 2.0})
+    frame = pd.DataFrame({"from_b": [2.5e-5, None], "p": [1e-74, 0.0314], "to_b": [Missing("Unknown.")] * 2})
+    scales = {"from_b": 1e6, "to_b": 1e6, "absent": 2.0}
+    table = Table("told", "Told", frame, formats={"from_b": ".1f", "p": "p"}, scales=scales)
     write_page(page([Section("Here", tables=[table])]), tmp_path)
     (shown,) = page_document(page([Section("Here", tables=[table])]))["sections"][0]["tables"]
-    assert [column["name"] for column in shown["columns"]] == ["from_b * 1e+06", "p"]
-    assert [row[0] for row in shown["rows"]] == [pytest.approx(25.0), None]
-    assert pd.read_csv(tmp_path / "tables" / "told.csv").equals(frame)
+    assert [column["name"] for column in shown["columns"]] == ["from_b * 1e+06", "p", "to_b * 1e+06"]
+    assert shown["rows"] == [[pytest.approx(25.0), 1e-74, None], [None, 0.0314, None]]
+    assert pd.read_csv(tmp_path / "tables" / "told.csv")["from_b"].tolist()[0] == 2.5e-5
     assert [_shown(value, "p") for value in frame["p"]] == ["<.001", "0.031"]

@@ -14,7 +14,7 @@ from tests.unit.monitor.conftest import built, made_up, prefetch, run_all  # noq
 
 from lm_validity.cli import rounds as command
 from lm_validity.config.load import load_run
-from lm_validity.config.plan import BY_SCORES, read_cells
+from lm_validity.config.plan import BY_SCORES, RULED_OUT, read_cells
 from lm_validity.errors import InputError
 from lm_validity.monitor.cost import Estimator
 from lm_validity.monitor.planning.savings import hours_in_words, total, training_costs
@@ -75,10 +75,10 @@ def test_the_next_round_is_added_to_the_plan_and_changes_no_earlier_row(measured
     assert {one.seed for one in added} == {None}
     said = capsys.readouterr().out
     assert "tau=0.999" in said
-    assert all(f"{one.model} on {one.benchmark}" in said for one in added) and "expected after it" in said
-    with pytest.raises(InputError, match="2 planned cells are not in") as caught:
+    assert all(f"{one.model} on {one.benchmark}" in said for one in added) and said.count("expected tau ") == 2
+    with pytest.raises(InputError, match=r"2 planned .*/tables ") as caught:
         command.next_round("tau=.999", CONFIG)
-    assert "run the workflow" in caught.value.hint and "rows of replay/plan.tsv" in caught.value.hint
+    assert f"'{RULED_OUT}'" in caught.value.hint and "replay/plan.tsv" in caught.value.hint
 
 
 def test_a_cell_that_the_plan_rules_out_is_never_chosen_again(measured):
@@ -105,10 +105,10 @@ def test_a_budget_that_is_spent_or_exceeded_adds_nothing(measured, capsys):
     before, spent = Path("replay/plan.tsv").read_bytes(), total(costs_of(measured), PLANNED).hours
     command.next_round("budget=0.0001", CONFIG)
     said = capsys.readouterr().out
-    assert f"{hours_in_words(spent)} hours already" in said and "reached" not in said
+    assert f" {hours_in_words(spent)} " in said and "reached" not in said
     command.next_round(f"budget={spent * 1.0001}", CONFIG)
     said = capsys.readouterr().out
-    assert "is reached" in said and "already" not in said and Path("replay/plan.tsv").read_bytes() == before
+    assert "is reached" in said and Path("replay/plan.tsv").read_bytes() == before
 
 
 def test_a_budget_is_of_the_whole_plan_and_not_exceeded(measured):
@@ -126,7 +126,7 @@ def test_a_planned_benchmark_without_any_score_is_not_finished(built):  # noqa: 
     check_finished(standing_of(built), planned)
     rows = pd.read_parquet(folder / "scores.parquet")
     write_table(rows[rows.benchmark != "sums"], SCORES, folder / "scores.parquet")
-    with pytest.raises(InputError, match="6 planned cells are not in") as caught:
+    with pytest.raises(InputError, match=r"6 planned .*/tables ") as caught:
         check_finished(standing_of(built), planned)
     assert "oak-s on sums" in caught.value.problem and "plan --cells" in caught.value.hint
 
@@ -151,17 +151,16 @@ def test_what_to_do_without_a_prediction_depends_on_why(measured, monkeypatch, l
     if limit:
         monkeypatch.setattr(f"lm_validity.site.rounds.{limit}", 5)
     monkeypatch.setattr("lm_validity.site.rounds.fit_cells", lambda *_: None)
-    with pytest.raises(InputError, match="no model of the scores") as caught:
+    with pytest.raises(InputError, match=r"scores\.parquet") as caught:
         standing_of(measured)
     assert hint in caught.value.hint
 
 
 def test_nothing_is_chosen_before_anything_is_measured(made_up):  # noqa: F811
-    with pytest.raises(InputError, match="it has no plan"):
+    with pytest.raises(InputError, match=r"replay\.yaml"):
         command.next_round("rank=2", CONFIG)
-    with pytest.raises(InputError, match="no such file") as caught:
+    with pytest.raises(InputError, match=r"scores\.parquet"):
         standing_of(made_up)
-    assert "run the workflow" in caught.value.hint
 
 
 @pytest.fixture
@@ -200,7 +199,7 @@ def test_a_goal_that_no_cell_brings_nearer_is_not_called_reached(measured, workf
 
 
 def test_rounds_begin_with_a_plan_where_there_is_none(made_up, workflow):  # noqa: F811
-    with pytest.raises(InputError, match="names no file"):
+    with pytest.raises(InputError, match="'plan'"):
         command.rounds("rank=2", None, CONFIG)
     assert not workflow
     CONFIG.write_text(f"{CONFIG.read_text()}\nplan: replay/first.tsv\n")

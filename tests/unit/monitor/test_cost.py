@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -92,11 +93,10 @@ def test_logits_at_a_time_are_those_of_the_head():
 
 def test_uncalibrated_says_so(real):
     text = render_cost(Estimator(real), RunState(real))
-    assert "UNCALIBRATED" in text and "assumed: documents by the splits' caps (proverbs, riddles, sums)" in text
-    assert "device` is cpu" not in text
+    assert "UNCALIBRATED" in text and "(proverbs, riddles, sums)" in text and "device` is cpu" not in text
     on_cpu = real.configuration.evaluation.model_copy(update={"device": "cpu"})
     run = replace(real, configuration=real.configuration.model_copy(update={"evaluation": on_cpu}))
-    assert "device` is cpu, and these hours" in render_cost(Estimator(run), RunState(run))
+    assert "device` is cpu" in render_cost(Estimator(run), RunState(run))
 
 
 def without_gpu(run, *names):
@@ -162,8 +162,8 @@ def test_finished_cells_correct_the_model_and_its_error_is_shown(real):
     error = Estimator(real).error()
     text = render_cost(Estimator(real), RunState(real))
     assert error.worst == pytest.approx(2, rel=1e-3)
-    assert f"half of the models' totals within {error.total:.2f}, all within 2.00" in text
-    assert "calibrated with 18 finished cells" in text and "evaluate_model" in text and "uncalibrated" in text
+    assert re.findall(r"\d+\.\d+", text.split("error, ")[1])[:3] == [f"{error.cell:.2f}", f"{error.total:.2f}", "2.00"]
+    assert "calibrated with 18 " in text and "evaluate_model" in text and "uncalibrated" in text
 
 
 def test_another_runs_cells_are_learned_from(real):

@@ -107,7 +107,7 @@ def test_weights_or_an_adapter_that_went_away_are_named(real, tmp_path):
 def test_a_model_that_does_not_fit_its_gpus(real):
     run = real(size_classes={"tiny": {}, "small": {}, "medium": {"gpu_memory_gb": 5}})
     (line,) = lines(run)
-    assert line.startswith("model oak-l: needs about") and "size class 'medium' has 1 x 5 GB" in line
+    assert line.startswith("model oak-l: ") and "'medium' has 1 x 5 GB" in line
     assert lines(real(size_classes={"tiny": {}, "small": {}, "medium": {"gpu_memory_gb": 5, "gpu": 2}})) == []
     assert lines(real(evaluation={"device": "cpu"}, size_classes=run.configuration.model_dump()["size_classes"])) == []
 
@@ -122,8 +122,8 @@ def test_a_language_model_of_the_bias_study_must_fit_one_gpu(tmp_path, monkeypat
         return lines(build_run({**values, "size_classes": {"large": large}}, "f.yaml"))
 
     (line,) = found(gpu_memory_gb=30, gpu=8)
-    assert line.startswith("language model elm: needs about ") and "size class 'large' has 8 x 30 GB" in line
-    assert line.endswith("choose a size_class with larger GPUs: the bias study uses one of them")
+    assert line.startswith("language model elm: ") and "'large' has 8 x 30 GB" in line
+    assert "size_class " in line and "size_classes.gpu" not in line  # more GPUs would not help
     assert found(gpu_memory_gb=240) == found(gpu_memory_gb=240, gpu=8) == []
     assert found(gpu_memory_gb=30, gpu=0) == []  # on the processor
 
@@ -132,7 +132,7 @@ def test_a_model_without_chat_template(real):
     run = real()
     write_json(run.results / "prefetch" / "models" / "elm-m-chat.json", {"chat_template": False, "checkpoints": {}})
     (line,) = lines(run)
-    assert line.startswith("model elm-m-chat: its tokenizer has no chat template; add chat_template.jinja")
+    assert line.startswith("model elm-m-chat: ") and "add chat_template.jinja" in line
     plain = real(evaluation={"instruction_tuned_prompts": ["plain"]})
     assert lines(plain) == []
 
@@ -145,7 +145,7 @@ def test_a_model_that_is_not_causal(real):
     write_json(run.results / "prefetch/models/oak-s.json", {"checkpoints": point, "chat_template": True})
     write_json(folder / "config.json", {"model_type": "bert", "architectures": ["BertForMaskedLM"]})
     (line,) = lines(run)
-    assert line.startswith("model oak-s: config.json is not that of a causal language model (BertForMaskedLM); take")
+    assert line.startswith("model oak-s: config.json ") and "(BertForMaskedLM);" in line
     write_json(folder / "config.json", {"model_type": "llama"})
     assert lines(run) == []
 
@@ -155,7 +155,7 @@ def test_a_lock_whose_snakemake_is_gone(real):
     Path(".snakemake/locks").mkdir(parents=True)
     Path(".snakemake/locks/0.input.lock").write_text("")
     (line,) = lines(run)
-    assert line.startswith(".snakemake/locks: locked by a Snakemake") and "--unlock" in line
+    assert line.startswith(".snakemake/locks: ") and "--unlock" in line
     # one that lives is no problem
     record = {"host": socket.gethostname(), "pid": os.getpid(), "started": process_start(os.getpid()), "since": 0.0}
     write_json(run.results / "controller.json", record)
@@ -165,7 +165,7 @@ def test_a_lock_whose_snakemake_is_gone(real):
 def test_a_torch_that_cannot_use_the_gpus(real, monkeypatch):
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.13.0+cpu")
     (line,) = lines(real())
-    assert line.startswith("torch: 2.13.0+cpu is the build without CUDA, and jobs need GPUs; install it without")
+    assert line.startswith("torch: 2.13.0+cpu ") and "evaluation.device" in line
     assert lines(real(evaluation={"device": "cpu"})) == []
     on_cpu = {name: {"gpu": 0} for name in ("tiny", "small", "medium")}
     assert lines(real(size_classes=on_cpu)) == []

@@ -2,6 +2,7 @@
 nothing of it is computed again, its tables are read, and what an update would compute again is said with the reason."""
 
 import json
+import re
 import tarfile
 from pathlib import Path
 
@@ -30,8 +31,12 @@ def old(tmp_path, monkeypatch) -> Run:
     return load_run("config/test.yaml")
 
 
-def finished(rule: str) -> int:
-    return len(list(Path("results/test/store", rule).glob("*/*/cell.json")))
+def finished(rule: str) -> str:
+    return str(len(list(Path("results/test/store", rule).glob("*/*/cell.json"))))
+
+
+def recomputed(run: Run) -> list[tuple[str, ...]]:  # rule, why, number of cells
+    return [re.fullmatch(r"(\w+): (.*) \((\d+) \w+\)", line).groups() for line in recomputed_cells(run)]
 
 
 def test_nothing_is_computed_again(old):
@@ -44,36 +49,32 @@ def test_nothing_is_computed_again(old):
 
 def test_a_raised_version_is_named_with_its_cells(old, monkeypatch, capsys):
     monkeypatch.setattr(RULES["evaluate_adapter"], "recipe_version", 3)
-    cells = finished("evaluate_adapter")
-    assert recomputed_cells(old) == [f"evaluate_adapter: recipe_version 2 -> 3 ({cells} cells)"]
+    assert recomputed(old) == [("evaluate_adapter", "recipe_version 2 -> 3", finished("evaluate_adapter"))]
     commands.preflight(configfile=Path("config/test.yaml"), fast=True)
-    said = capsys.readouterr().out.splitlines()
-    assert said[0] == f"will be computed again: evaluate_adapter: recipe_version 2 -> 3 ({cells} cells)"
+    assert capsys.readouterr().out.splitlines()[0].endswith(f": {recomputed_cells(old)[0]}")
 
 
 def test_what_depends_on_cells_that_are_computed_again_is_named_too(old, monkeypatch):
     monkeypatch.setattr(RULES["finetune_adapter"], "recipe_version", 3)
-    assert recomputed_cells(old) == [
-        "finetune_adapter: recipe_version 2 -> 3 (8 cells)",
-        f"evaluate_adapter: {DEPENDENT} (4 cells)",
-    ]
+    found = [("finetune_adapter", "recipe_version 2 -> 3", "8"), ("evaluate_adapter", DEPENDENT, "4")]
+    assert recomputed(old) == found
 
 
 def test_settings_and_data_that_changed_are_named(old):
     values = read_json("results/test/configuration.json")
     values["finetuning"]["epochs"] = 5
-    assert recomputed_cells(build_run(values, "f.yaml"))[0] == "finetune_adapter: epochs 3 -> 5 (8 cells)"
+    assert recomputed(build_run(values, "f.yaml"))[0] == ("finetune_adapter", "epochs 3 -> 5", "8")
     split = Path("results/test/splits/cloze/test.json")
     write_json(split, json.loads(split.read_text()) | {"digest": "0" * 64})
-    lines = recomputed_cells(old)
-    assert lines[0] == "evaluate_model: documents changed (2 cells)"
-    assert {line.partition(":")[0] for line in lines} == {"evaluate_model", "evaluate_adapter"}
+    found = recomputed(old)
+    assert found[0] == ("evaluate_model", "documents changed", "2")
+    assert {rule for rule, *_ in found} == {"evaluate_model", "evaluate_adapter"}
 
 
 def test_cells_that_were_never_finished_are_not_computed_again(old):
     values = read_json("results/test/configuration.json")
     values["finetuning"]["learning_rates"] = ["1e-3", "3e-3", "1e-2"]
-    assert not any(line.startswith("finetune_adapter") for line in recomputed_cells(build_run(values, "f.yaml")))
+    assert "finetune_adapter" not in {rule for rule, *_ in recomputed(build_run(values, "f.yaml"))}
 
 
 def test_changes_of_nested_settings_have_their_path():

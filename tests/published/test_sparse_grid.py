@@ -213,7 +213,7 @@ def test_the_page_warns_where_an_audit_of_a_family_finds_too_few_inside(table, r
     summary, page = (json.loads((tmp_path / "report" / name).read_text()) for name in ("summary.json", "page.json"))
     trust = summary["incomplete"][TRAINED]["trust"]
     assert (trust["source"], trust["cells"]) == ("audit", 40) and trust["widening"] > 1
-    assert (trust["coverage"] < 0.9) == warned == ("fewer than 90% lie inside" in json.dumps(page))
+    assert (trust["coverage"] < 0.9) == warned == ("fewer than 90%" in json.dumps(page))
     predicted = pd.read_csv(tmp_path / "report" / "tables" / f"predictions_{TRAINED}.csv")
     truth = rows[rows.protocol == TRAINED].set_index(["model", "benchmark"])["value"]
     names = pd.read_csv(files[1]).set_index("display_name")["model_id"]

@@ -4,6 +4,7 @@ Expected values: recomputed from the published scores alone (six decimals); the 
 """
 
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -80,8 +81,9 @@ def test_agreement_within_and_between_categories(reports):
     assert tau[TRAINED]["by_category"]["LU"]["LU"] == near(0.749143)
     assert tau[DIRECT]["by_category"]["Math"]["Math"] == near(0.553308)
     assert tau[TRAINED]["by_category"]["Math"]["Math"] == near(0.840088)
-    page = (reports["folder"] / "agreement" / "page.json").read_text(encoding="utf-8")
-    assert "0.57 within and 0.50 between" in page and "0.77 within and 0.75 between" in page
+    page = json.loads((reports["folder"] / "agreement" / "page.json").read_text(encoding="utf-8"))
+    (finding,) = (one["finding"] for one in page["sections"] if "'tau_by_category'" in str(one["tables"]))
+    assert re.findall(r"0\.\d+", finding) == ["0.57", "0.50", "0.77", "0.75"]  # within and between, by protocol
     # the authors' heatmaps round each tau to three decimals first: hence the tolerance of one in the second
     names = ["LU", "CR", "QA", "PBC", "Math", "Med"]
     for protocol, printed in (
@@ -184,7 +186,7 @@ def test_the_page_says_that_prepared_scores_are_a_maximum_over_test_scores(repor
     chosen = reports["agreement"]["selected_on_test"]
     assert (chosen["equal"], chosen["below"], chosen["cells"]) == (48, 0, 1464)
     page = (reports["folder"] / "agreement" / "index.html").read_text(encoding="utf-8")
-    assert "the better of both protocols on the test split" in page
+    assert chosen["mean_tau_without"] == near(0.738594) and all(one in page for one in ("48 of 1464", "0.739"))
     assert "0.58 and 0.77" in page
 
 
@@ -233,8 +235,8 @@ def test_the_published_benchmarks_pass_the_published_screening(reports):
     (folder / "more.csv").write_text(text)
     run("report", "screening", "--scores", folder / "more.parquet", "--benchmarks", folder / "more.csv", *arguments)
     table = pd.read_csv(folder / "screening" / "tables" / "screening.csv").set_index("benchmark")
-    assert table.loc["stuck", "reason"] == "no improvement in 61 of 61 models"
-    assert table.loc["backwards", "reason"] == "negative agreement with 24 of 24 other benchmarks"
+    assert "61 of 61" in table.loc["stuck", "reason"] and table.loc["stuck", "not_improved"] == 61
+    assert "24 of 24" in table.loc["backwards", "reason"]
     assert table["kept"].sum() == 24
 
 

@@ -74,14 +74,10 @@ def _share_finding(summary: FactorsSummary) -> Finding:
     some = compared and summary.models_in_both < summary.models
     models = count(summary.models_in_both if compared else summary.models, "model")
     cells = f", {count(summary.cells_in_both, 'cell')} known under both protocols" if compared else ""
-    assumed = "that no models are far from the rest (heavy tails)"
-    if any(completion.missing_cells for completion in summary.completion.values()):
-        assumed += " and that cells are missing by chance"
     basis = (
-        f"The intervals assume {assumed}. They are for other models on these benchmarks. Standardised scores of "
-        f"{models} on {count(summary.benchmarks, 'benchmark')}{cells}. In simulations with 20 and 61 models, some of "
-        "them far from the rest, they contained the truth in 78% to 91% of cases, not 95%. Fewer models were not "
-        "simulated."
+        f"Standardised scores of {models} on {count(summary.benchmarks, 'benchmark')}{cells}. The intervals are for "
+        "other models on these benchmarks. In simulations with 20 and 61 models, some of them far from the rest (heavy "
+        "tails), they contained the truth in 78% to 91% of cases, not 95%. Fewer models were not simulated."
     )
     if not parts:
         return Finding("The components cannot be computed.", basis)
@@ -92,8 +88,13 @@ def _share_finding(summary: FactorsSummary) -> Finding:
     ]
     more = "Of the variance that model size leaves unexplained, its own first factor explains"
     more = f" {more} {' and '.join(without)}." if without else ""
+    # an interval's condition comes before its number
+    assumed = "no heavy tails"
+    if any(completion.missing_cells for completion in summary.completion.values()):
+        assumed += " and that cells are missing by chance"
     among = f"Among the {models} known under both protocols, the" if some else "The"
-    return Finding(f"{among} first factor explains {' and '.join(parts)}.{more}", basis)
+    first = f"{among} first factor (intervals assume {assumed})"
+    return Finding(f"{first} explains {' and '.join(parts)}.{more}", basis)
 
 
 def _families(summary: FactorsSummary, protocol: str, *, compared: bool) -> Range:

@@ -7,6 +7,7 @@ what the installed version has.
 import functools
 
 import lm_eval.utils
+from lm_eval.api.instance import Instance
 from lm_eval.api.registry import get_metric, get_metric_aggregation, is_higher_better
 from lm_eval.api.task import Task
 from lm_eval.api.utils import maybe_delimit
@@ -22,6 +23,7 @@ __all__ = [
     "TaskFactory",
     "TaskIndex",
     "add_metric",
+    "apply_filters",
     "has_metric",
     "load_yaml",
     "maybe_delimit",
@@ -36,6 +38,12 @@ def remember_templates() -> None:
     the same template."""
     if not hasattr(lm_eval.utils.env.from_string, "cache_info"):
         lm_eval.utils.env.from_string = functools.lru_cache(maxsize=4096)(lm_eval.utils.env.from_string)
+
+
+def apply_filters(task: Task, requests: list[Instance]) -> None:
+    """Apply the task's filters to the answers of these requests."""
+    task._instances = requests
+    task.apply_filters()
 
 
 def has_metric(task: Task, metric: str) -> bool:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import lm_eval.utils
 import pytest
-from lm_eval.api.task import ConfigurableTask
+from lm_eval.api.task import ConfigurableTask, Task
+from lm_eval.models.huggingface import HFLM
 
 from lm_validity.cells import lm_eval_internals as internals
 
@@ -33,6 +34,23 @@ def test_functions_take_what_they_are_given(function):
 def test_kinds_and_fields_are_there():
     assert {"TAG", "GROUP", "TASK"} <= set(internals.Kind.__members__)
     assert {"group", "task", "aggregate_metric_list"} <= set(internals.GROUP_FIELD_NAMES)
+
+
+def test_filters_read_the_requests_of_the_task():
+    assert "self._instances" in inspect.getsource(Task.apply_filters)
+
+
+@pytest.mark.parametrize(
+    ("hook", "parameters"),
+    [
+        ("_loglikelihood_tokens", {"requests", "disable_tqdm", "override_bs"}),
+        ("_encode_pair", {"context", "continuation"}),
+        ("_model_call", {"inps", "attn_mask", "labels"}),
+        ("_model_generate", {"context", "max_length", "stop", "generation_kwargs"}),
+    ],
+)
+def test_hooks_of_the_model_class_take_what_ours_take(hook, parameters):
+    assert parameters <= set(inspect.signature(getattr(HFLM, hook)).parameters)
 
 
 def test_a_metric_is_added_where_tasks_keep_theirs():

@@ -30,6 +30,7 @@ from lm_eval.api.metrics import (
 )
 from lm_eval.api.task import Task
 
+from lm_validity.cells.lm_eval_internals import apply_filters
 from lm_validity.cells.models.language_model import LanguageModel, NonFiniteScore
 from lm_validity.cells.tasks.groups import member_of
 from lm_validity.cells.tasks.items import describe_items, loglikelihood_of
@@ -225,8 +226,7 @@ def _score(lm: LanguageModel, prepared: PreparedRequests) -> dict[str, list[Any]
     _check_finite(prepared)
     task = prepared.task
     for own, groups in _by_task(prepared).values():
-        own._instances = [request for group in groups for request in group]
-        own.apply_filters()
+        apply_filters(own, [request for group in groups for request in group])
     values: dict[str, list[Any]] = defaultdict(list)
     for doc, group in zip(prepared.documents.docs, prepared.requests, strict=True):
         for name in group[0].filtered_resps:

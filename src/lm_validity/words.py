@@ -35,6 +35,14 @@ def percent(value: float | None) -> str:
     return "unknown" if value is None or not math.isfinite(value) else f"{100 * value:.0f}%"
 
 
+def scale_of(billions: float) -> tuple[float, str]:
+    """(factor, unit) for a number of billions: what to multiply it by, and `billion`, `million` or `thousand`."""
+    for factor, unit in ((1.0, "billion"), (1e3, "million")):
+        if billions * factor >= 1:
+            return factor, unit
+    return 1e6, "thousand"
+
+
 def with_interval(
     value: float | None, interval: Sequence[float | None] | None, digits: int = 2, *, signed: bool = False
 ) -> str:

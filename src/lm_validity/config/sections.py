@@ -362,7 +362,7 @@ class Configuration(Section):
     container: str | None = Field(
         None,
         description="Image of the jobs under `snakemake --sdm apptainer`, such as envs/lm-validity.sif, for clusters "
-        "that run containers only. Not tested here.",
+        "that run containers only. The image has not been built yet.",
     )
     replay: Replay | None = Field(
         None,

@@ -34,7 +34,7 @@ def existing_entries(grid: Grid) -> Iterator[tuple[str, list[Entry]]]:
 
 
 def failed_cells(grid: Grid) -> tuple[list[Entry], set[str]]:
-    """The cells that failed by themselves, and every manifest that holds a failed or missing cell."""
+    """The cells that caused their own failure, and every manifest that holds a failed or missing cell."""
     failed, manifests = [], set()
     for path, entries in existing_entries(grid):
         broken = [entry for entry in entries if entry.status != "done"]

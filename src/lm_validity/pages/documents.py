@@ -27,12 +27,13 @@ class FigureDocument(TypedDict):
 
 
 class ColumnDocument(TypedDict):
-    """`format`: Python's format spec of its numbers."""
+    """`format`: Python's format spec of its numbers, or "p"; `scale`: what they are multiplied by when shown."""
 
     name: str
     label: str
     numeric: bool
     format: str | None
+    scale: NotRequired[float]
 
 
 class TableDocument(TypedDict):

@@ -43,6 +43,7 @@ from lm_validity.pages.documents import (
     PageDocument,
     SectionDocument,
     TableDocument,
+    Value,
 )
 from lm_validity.pages.figure_content import is_empty, label_room
 from lm_validity.pages.figures import check_address_space, save_figure, vega_lite
@@ -86,7 +87,7 @@ class Figure:
 @dataclass(frozen=True)
 class Table:
     """A frame under a file name. `formats`: Python format specs by column for the page (the CSV is
-    unrounded), or "p" for p-values; `scales`: factors by column for the page (the CSV under `tables/` is unscaled);
+    unrounded), or "p" for p-values; `scales`: factors by column for what the page shows (CSV files are unscaled);
     `labels`: column headings, the column's name by default. A column `family` links to the page's family filter. A
     value may be a `Missing`: a dash that shows its reason, empty in the CSV. `links`: by row, where the first column
     leads, relative to the report's folder.
@@ -234,7 +235,9 @@ def _packed_rows(table: TableDocument) -> str:
     """The rows of a table document: by column the values, and what a cell shows where that is not the value itself."""
     columns = list(zip(*table["rows"], strict=True)) or [() for _ in table["columns"]]
     shown = [
-        [_shown(value, column["format"]) for value in values] if _is_formatted(values) else None
+        [_shown(value, column["format"], column.get("scale", 1.0)) for value in values]
+        if _is_formatted(values)
+        else None
         for column, values in zip(table["columns"], columns, strict=True)
     ]
     return packed(
@@ -274,7 +277,7 @@ def _figure_document(figure: Figure) -> FigureDocument | None:
     }
 
 
-def _shown(value: object, number_format: str | None) -> str:
+def _shown(value: Value, number_format: str | None, scale: float = 1.0) -> str:
     """What a table cell shows; missing values sort last and show a dash."""
     if value is None:
         return "—"
@@ -283,7 +286,8 @@ def _shown(value: object, number_format: str | None) -> str:
     if isinstance(value, str):
         return value
     if number_format == "p":
-        return "<.001" if value < 0.001 else format(value, ".3f")  # type: ignore[operator] # a number
+        return "<.001" if value < 0.001 else format(value, ".3f")
+    value = value if scale == 1.0 else value * scale
     return format(value, number_format or ("d" if isinstance(value, int) else ".4g"))
 
 

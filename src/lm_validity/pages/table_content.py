@@ -20,14 +20,13 @@ def table_document(table: "Table") -> TableDocument:
     """The table as JSON: what a page shows of its frame."""
     filled = _filled(table.frame)
     frame = without_missing(filled)
-    scales = {name: factor for name, factor in table.scales.items() if name in frame and factor != 1}
-    frame = frame.assign(**{name: frame[name].astype(float) * factor for name, factor in scales.items()})
     columns: list[ColumnDocument] = [
         {
-            "name": f"{name} * {scales[str(name)]:g}" if name in scales else str(name),
+            "name": str(name),
             "label": table.labels.get(str(name), str(name).replace("_", " ")),
             "numeric": _is_numeric(values),
             "format": table.formats.get(str(name)),
+            "scale": table.scales.get(str(name), 1.0),
         }
         for name, values in frame.items()
     ]

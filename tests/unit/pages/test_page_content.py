@@ -193,7 +193,9 @@ def test_scales_and_p_values_change_what_the_page_shows_but_not_the_csv(tmp_path
     table = Table("told", "Told", frame, formats={"from_b": ".1f", "p": "p"}, scales=scales)
     write_page(page([Section("Here", tables=[table])]), tmp_path)
     (shown,) = page_document(page([Section("Here", tables=[table])]))["sections"][0]["tables"]
-    assert [column["name"] for column in shown["columns"]] == ["from_b * 1e+06", "p", "to_b * 1e+06"]
-    assert shown["rows"] == [[pytest.approx(25.0), 1e-74, None], [None, 0.0314, None]]
+    assert [column["name"] for column in shown["columns"]] == ["from_b", "p", "to_b"]
+    assert shown["rows"] == [[2.5e-5, 1e-74, None], [None, 0.0314, None]]  # what sorting and the download use
+    assert [column["scale"] for column in shown["columns"]] == [1e6, 1.0, 1e6]
+    assert _shown(2.5e-5, ".1f", 1e6) == "25.0"
     assert pd.read_csv(tmp_path / "tables" / "told.csv")["from_b"].tolist()[0] == 2.5e-5
     assert [_shown(value, "p") for value in frame["p"]] == ["<.001", "0.031"]

@@ -126,8 +126,9 @@ def test_wide_tasks_go_on_and_narrow_ones_stop(start, capsys):
     (row,) = run.bias_plan.rows.values()
     assert row.half_width == pytest.approx(_half_widths(run, run.bias_plan)["mail"], rel=1e-5)
     assert numbers(describe_plans(run)[0]) == ["10", "15", "22", "2", "0.02"]
-    with pytest.raises(InputError, match=r"4 .*/tables .*mail"):
+    with pytest.raises(InputError, match=r"4 .*/tables .*mail") as caught:
         command.next_round(None, CONFIG)
+    assert "run the workflow" in caught.value.hint
     for total in (20, 22, 22):  # until all there are
         measure(run, spread)
         command.next_round(None, CONFIG)

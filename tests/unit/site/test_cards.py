@@ -135,8 +135,8 @@ def test_the_table_has_one_unit_of_tokens():
         for name, billions in (("a", 4.73e-5), ("b", 2e-6))
     ]
     (table,) = overview_page(cards, {"a": "a", "b": "b"}).sections[0].tables
-    assert table.labels["signal_from_thousand_tokens"].endswith("(thousand tokens)")
-    assert table.frame["signal_from_thousand_tokens"].tolist() == pytest.approx([47.3, 2.0])
+    assert table.labels["signal_from"].endswith("(thousand tokens)") and table.scales == {"signal_from": 1e6}
+    assert table.frame["signal_from"].tolist() == [4.73e-5, 2e-6]  # its CSV is in billions
 
 
 def test_no_value_is_shown_as_minus_zero():

@@ -78,6 +78,7 @@ def test_the_next_round_is_added_to_the_plan_and_changes_no_earlier_row(measured
     assert all(f"{one.model} on {one.benchmark}" in said for one in added) and said.count("expected tau ") == 2
     with pytest.raises(InputError, match=r"2 planned .*/tables ") as caught:
         command.next_round("tau=.999", CONFIG)
+    assert "run the workflow" in caught.value.hint
     assert f"'{RULED_OUT}'" in caught.value.hint and "replay/plan.tsv" in caught.value.hint
 
 
@@ -151,7 +152,7 @@ def test_what_to_do_without_a_prediction_depends_on_why(measured, monkeypatch, l
     if limit:
         monkeypatch.setattr(f"lm_validity.site.rounds.{limit}", 5)
     monkeypatch.setattr("lm_validity.site.rounds.fit_cells", lambda *_: None)
-    with pytest.raises(InputError, match=r"scores\.parquet") as caught:
+    with pytest.raises(InputError, match=r"no model of the scores") as caught:
         standing_of(measured)
     assert hint in caught.value.hint
 
@@ -159,8 +160,9 @@ def test_what_to_do_without_a_prediction_depends_on_why(measured, monkeypatch, l
 def test_nothing_is_chosen_before_anything_is_measured(made_up):  # noqa: F811
     with pytest.raises(InputError, match=r"replay\.yaml"):
         command.next_round("rank=2", CONFIG)
-    with pytest.raises(InputError, match=r"scores\.parquet"):
+    with pytest.raises(InputError, match=r"scores\.parquet: no such file") as caught:
         standing_of(made_up)
+    assert "run the workflow" in caught.value.hint
 
 
 @pytest.fixture

@@ -146,7 +146,7 @@ def test_a_decision_changes_no_job_of_the_first_stage(start, size, studies):
 
 def test_next_decides_by_the_rank_correlation_and_only_once(start, capsys):
     run = start()
-    with pytest.raises(InputError, match=r"scores\.parquet"):
+    with pytest.raises(InputError, match=r"scores\.parquet: no such file"):
         add_stage(run)
     measure(run)
     command.next_round(None, CONFIG)

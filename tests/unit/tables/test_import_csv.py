@@ -90,6 +90,7 @@ def test_percentages_are_said(read):
 def test_what_is_left_out_is_said(read):
     log = ImportLog()
     read("model,type,x,raw,average\na,base,50,.5,50\nb,,60,,60\n", log, unit="percentages")
+    assert any("average" in note and "--scores" in note for note in log.notes)
     for named in ("type", "average", "raw"):  # no numbers; not a benchmark's name; fractions already
         assert sum(note.endswith(f": {named}.") for note in log.notes) == 1
     assert "Empty cells, no score: 1." in log.notes

@@ -6,9 +6,10 @@ import pandas as pd
 
 from lm_validity.pages.page import Page, Section, Table
 from lm_validity.site.cards.card import Card, Value
-from lm_validity.site.cards.words import scale_of, unmeasured
+from lm_validity.site.cards.words import unmeasured
 from lm_validity.summaries import Missing
 from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.words import scale_of
 
 # column -> (key of the card's value, heading, format); columns that are empty throughout are left out
 _COLUMNS = {
@@ -48,17 +49,14 @@ def overview_page(cards: Sequence[Card], folders: Mapping[str, str]) -> Page:
     frame = pd.DataFrame(rows)[["benchmark", "verdict", *names, "not_measured"]]
     tokens = [name for name in names if "{}" in _COLUMNS[name][1]]
     values = [value for name in tokens for value in frame[name] if not isinstance(value, Missing)]
-    scale, unit = scale_of(max(values, default=1.0))
-    for name in tokens:
-        frame[name] = [value if isinstance(value, Missing) else value / scale for value in frame[name]]
-    # the table's file has no headings, so the names of its columns say the unit
-    heads = {name: f"{name}_{unit}_tokens" if name in tokens else name for name in names}
-    labels = {heads[name]: _COLUMNS[name][1].format(unit) for name in names} | {"not_measured": "figures not measured"}
+    factor, unit = scale_of(max(values, default=1.0))
+    labels = {name: _COLUMNS[name][1].format(unit) for name in names} | {"not_measured": "figures not measured"}
     table = Table(
         "benchmarks",
         "Benchmarks",
-        frame.rename(columns=heads),
-        formats={heads[name]: _COLUMNS[name][2] for name in names},
+        frame,
+        formats={name: _COLUMNS[name][2] for name in names},
+        scales=dict.fromkeys(tokens, factor),
         labels=labels,
         links=[f"{folders[card.benchmark]}/index.html" for card in cards],
     )

@@ -5,9 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lm_validity.site.cards.card import NO, PARTLY, YES, Card, Statement, Value
-from lm_validity.words import decimal
+from lm_validity.words import decimal, scale_of
 
-_SCALES = ((1.0, "billion"), (1e-3, "million"), (1e-6, "thousand"))
 _DIGITS = {"tau": 2, "index": 2, "score": 3}  # by unit
 _TASKS = {
     "multiple_choice": "choice among answers",
@@ -18,17 +17,12 @@ _TASKS = {
 _OUTCOMES = {YES: "yes", NO: "no", PARTLY: "in part"}
 
 
-def scale_of(billions: float) -> tuple[float, str]:
-    """The unit that suits a number of billions: how many billions it is, and its name."""
-    return next((one for one in _SCALES if billions >= one[0]), _SCALES[-1])
-
-
 def tokens_words(billions: float) -> str:
     """`27 billion tokens`, in millions or thousands where they are few."""
     if not billions:
         return "0 tokens"
-    scale, unit = scale_of(billions)
-    return f"{billions / scale:.3g} {unit} tokens"
+    factor, unit = scale_of(billions)
+    return f"{billions * factor:.3g} {unit} tokens"
 
 
 def shown(value: Value) -> str:

@@ -33,7 +33,7 @@ from lm_validity.studies.signal.summary import (
     bounds,
 )
 from lm_validity.summaries import Missing, known, number
-from lm_validity.words import listing
+from lm_validity.words import listing, scale_of
 
 WEIGHT_DRAWS = 10_000
 NOISE_DRAWS = 20_000
@@ -163,11 +163,7 @@ def _progress(results: dict[str, BenchmarkResult]) -> Progress:
     curves = [curve for result in results.values() for curve in result.design.curves.values()]
     if any(np.isnan(curve.tokens_b).any() for curve in curves):
         return Progress("Iterations or checkpoints", 1.0, "steps", in_tokens=False)
-    longest = max(curve.tokens_b[-1] for curve in curves)
-    if longest >= 1.0:
-        scale, unit = 1.0, "billion"
-    else:
-        scale, unit = (1e3, "million") if longest >= 1e-3 else (1e6, "thousand")
+    scale, unit = scale_of(max(curve.tokens_b[-1] for curve in curves))
     return Progress(f"{unit.capitalize()} tokens", scale, f"{unit} tokens")
 
 

@@ -164,9 +164,8 @@ def test_equal_texts_are_counted_and_never_both_drawn(tmp_path):
 
 def test_a_test_hash_names_rows_of_the_source(tmp_path):
     rows = toy_rows()
-    task = read_task(
-        TaskData.of_record(prefetch_task(toy_source(tmp_path, [rows[0], *rows]), tmp_path / "toy.parquet"))
-    )
+    record = prefetch_task(toy_source(tmp_path, [rows[0], *rows]), tmp_path / "toy.parquet")
+    task = read_task(TaskData.of_record(record))
     kept = without_duplicates(task)
     assert kept.rows.tolist() == [0, *range(2, 151)]
     assert draw_hash(kept, np.array([1])) == draw_hash(task, np.array([2])) != draw_hash(task, np.array([1]))

@@ -79,9 +79,8 @@ def test_a_trial_depends_on_its_key_alone(plan_of, tmp_path, kind):
     before = worker.counters.trainings
     worker.run(plan, folder)
     assert worker.counters.trainings == before  # everything is there
-    ResidentWorker().run(
-        replace(plan, n=16), folder
-    )  # another recipe in the same folder: not taken for the same trials
+    # another recipe in the same folder: not taken for the same trials
+    ResidentWorker().run(replace(plan, n=16), folder)
     assert read_trials(plan, folder).empty
 
 

@@ -1,5 +1,6 @@
 """Findings and sections of the agreement report on models of similar size, noise, and where variance comes from."""
 
+import altair as alt
 import pandas as pd
 
 from lm_validity.pages import figures
@@ -232,16 +233,6 @@ def variance_section(summary: AgreementSummary) -> Section | None:
             for plan in found.decision_study
         ]
     )
-    curve = plans[(plans[["items", "seeds", "prompts"]] == 1).all(axis=1)].drop_duplicates(["protocol", "benchmarks"])
-    chart = figures.lines(
-        curve.sort_values(["protocol", "benchmarks"]),
-        x="benchmarks",
-        y="reliability",
-        x_title="Benchmarks in the mean",
-        y_title="Reliability of the mean score",
-        tooltip=figures.tooltips(protocol="Protocol", benchmarks="Benchmarks", reliability="Reliability|.3f"),
-        points=True,
-    )
     parts = [
         f"{percent(number(found.model) / _sum(found))} is shared by all benchmarks and "
         f"{percent(number(found.model_benchmark) / _sum(found))} is specific to that benchmark {UNDER[p]}"
@@ -258,7 +249,7 @@ def variance_section(summary: AgreementSummary) -> Section | None:
         "kind. It is computed over all models of the table. Among models of similar size it is lower."
         + _set_to_zero(known_ones)
         + _prompts(known_ones),
-        figures=[Figure("reliability", "What more benchmarks would buy", chart, wide=True)],
+        figures=[Figure("reliability", "What more benchmarks would buy", _reliability_chart(plans), wide=True)],
         tables=[
             Table(
                 "variance_components",
@@ -276,6 +267,20 @@ def variance_section(summary: AgreementSummary) -> Section | None:
                 folded=True,
             ),
         ],
+    )
+
+
+def _reliability_chart(plans: pd.DataFrame) -> alt.LayerChart:
+    """The reliability of a mean over more benchmarks, with items, seeds and prompts as they are."""
+    curve = plans[(plans[["items", "seeds", "prompts"]] == 1).all(axis=1)].drop_duplicates(["protocol", "benchmarks"])
+    return figures.lines(
+        curve.sort_values(["protocol", "benchmarks"]),
+        x="benchmarks",
+        y="reliability",
+        x_title="Benchmarks in the mean",
+        y_title="Reliability of the mean score",
+        tooltip=figures.tooltips(protocol="Protocol", benchmarks="Benchmarks", reliability="Reliability|.3f"),
+        points=True,
     )
 
 

@@ -104,27 +104,7 @@ def _chance_findings(benchmarks: dict[str, BenchmarkQuality]) -> list[Finding]:
 
 def quality_section(summary: SignalSummary) -> Section:
     """Signal quality by benchmark and by model."""
-    rows = []
-    for name, entry in summary.benchmarks.items():
-        rows.append(
-            {
-                "benchmark": name,
-                "signal_quality": entry.signal_quality,
-                **as_columns(entry.signal_quality_interval),
-                "p": entry.signal_quality_null_p,
-                "walk_p": entry.signal_quality_walk_p,
-                "rank_correlation": entry.rank_correlation,
-                "chance": entry.chance,
-                "models_above_chance": entry.models_above_chance,
-                "above_chance_from_b": entry.above_chance_from_b,
-                "items": entry.items,
-                **_by_items(summary, entry),
-                "noise_free_quality": entry.noise_free_quality,
-                **as_columns(entry.noise_free_quality_interval, "noise_free_low", "noise_free_high"),
-                **{f"size {size}": value for size, value in entry.signal_quality_by_size.items()},
-            }
-        )
-    frame = pd.DataFrame(rows)
+    frame = _benchmark_frame(summary)
     numbers = ("signal_quality", "low", "high", "p", "walk_p")
     drawn = as_numbers(frame[["benchmark", *numbers]], numbers).sort_values("signal_quality", ascending=False)
     frame, order = frame.loc[drawn.index], list(drawn["benchmark"])
@@ -139,12 +119,11 @@ def quality_section(summary: SignalSummary) -> Section:
         "Signal quality",
         explanation="Half monotonicity, half autocorrelation. Autocorrelation is as in the competition's "
         f"{_AUTOCORRELATION[conventions.convention]}. Equal scores {_TIES[conventions.ties]}. Dashed lines: the means "
-        "of curves that learn nothing. White noise has independent "
-        "points, a random walk independent steps. p (white noise) compares with shuffled checkpoints and is small for "
-        "any drift. p (random walk) gives the steps random signs. Quote this one. More items mean less noise "
-        "and so a higher signal quality: compare benchmarks at one number of items or without the noise of items. The "
-        "interval is for "
-        "benchmarks of this size, noise included." + _interval_words(summary),
+        "of curves that learn nothing. White noise has independent points, a random walk independent steps. p (white "
+        "noise) compares with shuffled checkpoints and is small for any drift. p (random walk) gives the steps random "
+        "signs. Quote this one. More items mean less noise and so a higher signal quality: compare benchmarks at one "
+        "number of items or without the noise of items. The interval is for benchmarks of this size, noise included."
+        + _interval_words(summary),
         figures=[
             Figure("signal_quality", "Mean over models", signal_figures.quality_dots(drawn, order, levels)),
             Figure(
@@ -208,6 +187,30 @@ def _errors_words(summary: SignalSummary) -> str:
         f" Intervals for {listing(by_errors, 4)} are based on standard errors, as if each checkpoint had its own "
         "items. They are too wide, and too low for noisy curves, because checkpoints share their items."
     )
+
+
+def _benchmark_frame(summary: SignalSummary) -> pd.DataFrame:
+    rows = []
+    for name, entry in summary.benchmarks.items():
+        rows.append(
+            {
+                "benchmark": name,
+                "signal_quality": entry.signal_quality,
+                **as_columns(entry.signal_quality_interval),
+                "p": entry.signal_quality_null_p,
+                "walk_p": entry.signal_quality_walk_p,
+                "rank_correlation": entry.rank_correlation,
+                "chance": entry.chance,
+                "models_above_chance": entry.models_above_chance,
+                "above_chance_from_b": entry.above_chance_from_b,
+                "items": entry.items,
+                **_by_items(summary, entry),
+                "noise_free_quality": entry.noise_free_quality,
+                **as_columns(entry.noise_free_quality_interval, "noise_free_low", "noise_free_high"),
+                **{f"size {size}": value for size, value in entry.signal_quality_by_size.items()},
+            }
+        )
+    return pd.DataFrame(rows)
 
 
 def _model_frame(summary: SignalSummary) -> pd.DataFrame:

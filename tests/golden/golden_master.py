@@ -3,13 +3,15 @@
     python tests/golden/golden_master.py record OUTPUT [--tree TREE] [--fast]
     python tests/golden/golden_master.py compare OLD NEW [--values]
 
-`record` copies a tree, runs `config/test.yaml`, `config/test_bias.yaml` and the four reports on the published tables in
-the copy, and keeps what they wrote under OUTPUT. `compare` lists the differences and exits 1 where there are any:
+`record` copies a tree and keeps what it writes under OUTPUT: the runs of `config/test.yaml` and
+`config/test_bias.yaml`; of the first also its items, `report FOLDER` and partial reports with cells missing; the four
+reports on the published tables; agreement and factors on parts of these (`_parts`). `compare` lists the differences and
+exits 1 where there are any:
 
 - by default every byte: names of store folders (recipe hashes), cells, parquet, JSON, CSV, SVG;
 - with `--values` parsed values: numbers to 1e-9, `notes` and prose left out, pictures and pages left out.
 
-The page "What was computed" and the site that holds it tell seconds and are never compared.
+The page "What was computed" and the pages of the site that holds it tell seconds and are never compared; cards are.
 
 PDF files hold the time of writing and are never compared. Record both trees on one machine: processors differ in the
 last digits of trained weights.
@@ -31,8 +33,10 @@ ROOT = Path(__file__).resolve().parents[2]
 RUNS = {"test": "config/test.yaml", "test_bias": "config/test_bias.yaml"}
 TOLERANCE = 1e-9
 TELL_SECONDS = {Path("reports/computation"), Path("report")}  # of a run
+CARDS = Path("report/cards")
+FORGOTTEN = "evaluate_adapter/*"  # the cells that the partial reports of config/test.yaml do without
 PROSE = {"notes", "reason", "note", "findings"}
-RESAMPLES = "200"
+RESAMPLES, FEW = "200", "60"
 
 
 def record(tree: Path, output: Path, fast: bool) -> None:
@@ -46,6 +50,7 @@ def record(tree: Path, output: Path, fast: bool) -> None:
         if not fast or name == "test":
             _run(work, "snakemake", "--profile", "profiles/local", "--cores", "2", "--configfile", configuration)
             _keep(work / "results" / name, output / name)
+    _record_test_run(work, output.resolve())
     _record_published(work, output / "published", tree.resolve().parent / "shared" / "published")
     shutil.rmtree(work)
 
@@ -69,6 +74,17 @@ def _keep(results: Path, output: Path) -> None:
     (output / "cells.json").write_text(json.dumps(cells, indent=1))
 
 
+def _record_test_run(work: Path, output: Path) -> None:
+    """The run of config/test.yaml as items, as tables that `report` is given, and with cells missing."""
+    run, tables = work / "results" / "test", work / "results" / "test" / "tables"
+    items = ("--scores", f"{tables}/scores.parquet", "--items", f"{tables}/items.parquet")
+    _run(work, "lm-validity", "report", "items", *items, "--output", f"{output / 'items'}")
+    _run(work, "lm-validity", "report", f"{tables}", "--output", f"{output / 'site'}")
+    _run(work, "lm-validity", "forget", FORGOTTEN, "--configfile", RUNS["test"])
+    _run(work, "lm-validity", "partial-reports", "--configfile", RUNS["test"])
+    shutil.copytree(run / "partial", output / "partial")
+
+
 def _record_published(work: Path, output: Path, published: Path) -> None:
     """Imports of the published tables and the reports on them; without bootstrap where that takes long."""
     if not published.is_dir():
@@ -86,12 +102,43 @@ def _record_published(work: Path, output: Path, published: Path) -> None:
     for name in ("agreement", "factors"):
         report = ("lm-validity", "report", name, "--scores", f"{harmony}/scores.parquet", *sheets)
         _run(work, *report, "--resamples", RESAMPLES, "--output", f"{harmony / name}")
+    for part, rows, plan in _parts(harmony / "scores.parquet", of_harmony / "models.csv", work):
+        for name in ("agreement", "factors"):
+            report = ("lm-validity", "report", name, "--scores", f"{rows}", *sheets, *plan)
+            _run(work, *report, "--resamples", FEW, "--output", f"{output / part / name}")
     report = ("lm-validity", "report", "signal", "--scores", f"{curves}/scores.parquet")
     models = ("--models", f"{of_curves}/models.csv", "--selection", "e2lm")
     _run(work, *report, *models, "--resamples", RESAMPLES, "--output", f"{curves / 'signal'}")
     _run(
         work, "lm-validity", "report", "bias", "--trials", f"{trials}/trials.parquet", "--output", f"{trials / 'bias'}"
     )
+
+
+def _parts(scores: Path, models: Path, work: Path) -> Iterator[tuple[str, Path, tuple[str, ...]]]:
+    """Parts of the published scores, each with its name, its table and the options of the report.
+
+    One protocol only, two families, three models fine-tuned so far, and a planned table: fewer than half of the
+    fine-tunes, which are every third cell and a block of four models.
+    """
+    import pandas as pd
+
+    table = pd.read_parquet(scores)
+    families = pd.read_csv(models).set_index("model_id")["family"]
+    trained = table["protocol"] == "train_before_test"
+    ids, tasks = sorted(set(table["model"])), sorted(set(table["benchmark"]))
+    model, task = table["model"].map(ids.index), table["benchmark"].map(tasks.index)
+    planned = ((model + task) % 3 == 0) | (model < 4)
+    sheet = work / "plan.tsv"
+    table.loc[trained & planned, ["model", "benchmark"]].drop_duplicates().to_csv(sheet, sep="\t", index=False)
+    for name, kept, options in (
+        ("one_protocol", ~trained, ()),
+        ("two_families", table["model"].map(families).isin(families.value_counts().index[:2]), ()),
+        ("three_trained", ~trained | (model < 3), ()),
+        ("planned", ~trained | planned, ("--plan", f"{sheet}")),
+    ):
+        path = work / f"{name}.parquet"
+        table[kept].to_parquet(path)
+        yield name, path, options
 
 
 def compare(old: Path, new: Path, values: bool) -> list[str]:
@@ -110,7 +157,8 @@ def compare(old: Path, new: Path, values: bool) -> list[str]:
 
 
 def _tells_seconds(name: Path) -> bool:
-    return any(Path(*name.parts[1:]).is_relative_to(folder) for folder in TELL_SECONDS)
+    inner = Path(*name.parts[1:])
+    return any(inner.is_relative_to(folder) for folder in TELL_SECONDS) and not inner.is_relative_to(CARDS)
 
 
 def _holds_values(name: Path) -> bool:

@@ -262,6 +262,20 @@ def test_a_failed_cell_fails_alone_and_is_named(project):
     assert project.tables() == expected
 
 
+def test_partial_tables_have_the_direct_score_where_no_adapter_was_better(project):
+    """Its cell is in the store; those of adapters are not."""
+    whole = pd.read_parquet(project.folder / RESULTS / "tables" / "selections.parquet")
+    untouched = whole[whole.selected & whole.learning_rate.isna()]
+    assert len(untouched), "the miniature has such a selection"
+    project.lm_validity("forget", "evaluate_adapter/*", *CONFIG)
+    project.lm_validity("merge", "--partial", *CONFIG)
+    partial = pd.read_parquet(project.folder / RESULTS / "partial" / "tables" / "scores.parquet")
+    trained = partial[partial.protocol == "train_before_test"]
+    assert set(zip(trained.model, trained.benchmark, strict=True)) == set(
+        zip(untouched.model, untouched.benchmark, strict=True)
+    )
+
+
 def test_partial_reports_before_anything_is_finished(tmp_path):
     project = Project(tmp_path)
     done = project.snakemake("partial_reports", *CONFIG, code=None)

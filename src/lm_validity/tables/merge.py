@@ -200,10 +200,11 @@ class Merger:
         return entry
 
     def _from_store(self, cell: Cell) -> Entry | None:
-        if not rule_of(cell).in_store:
+        rule = rule_of(cell)
+        if not rule.in_store:
             return None
         try:
-            place = self.workspace.place(cell)
+            place = self.workspace.place(rule.stand_in(self.workspace, cell) or cell)
         except (MissingCell, InputError):
             return None
         return Entry(cell, "done", folder=place.folder) if self.store.has(place) else None

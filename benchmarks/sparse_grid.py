@@ -20,8 +20,7 @@ import pandas as pd
 from lm_validity.config.load import load_run
 from lm_validity.config.plan import PlannedCell
 from lm_validity.monitor.cost import Estimator
-from lm_validity.monitor.planning.designs import audit, balanced, cheap_and_block
-from lm_validity.monitor.planning.savings import Cost, Pair, total, training_costs
+from lm_validity.monitor.planning import Cost, Pair, audit, balanced, cheap_and_block, total, training_costs
 from lm_validity.studies.agreement.statistics.agreement import mean_over_pairs
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau, kendall_tau_matrix, pair_signs
 from lm_validity.studies.agreement.statistics.sparse.pooled import assisted_tau, pooled_tau

@@ -15,8 +15,7 @@ import numpy as np
 import pandas as pd
 from sparse_grid import Published
 
-from lm_validity.monitor.planning.designs import cheap_and_block
-from lm_validity.monitor.planning.savings import total
+from lm_validity.monitor.planning import cheap_and_block, total
 from lm_validity.site.rounds import Goal, parse_goal, round_is_full
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau, pair_signs
 from lm_validity.studies.agreement.statistics.sparse.choice import DRAWS, Choice

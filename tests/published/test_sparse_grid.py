@@ -17,8 +17,11 @@ import sparse_grid  # noqa: E402
 from sparse_rounds import Measuring  # noqa: E402
 
 from lm_validity.config.plan import AUDIT, BY_SCORES  # noqa: E402
-from lm_validity.monitor.planning.designs import balanced, cheap_and_block  # noqa: E402
-from lm_validity.monitor.planning.savings import Cost  # noqa: E402
+from lm_validity.monitor.planning import (  # noqa: E402
+    Cost,
+    balanced,
+    cheap_and_block,
+)
 from lm_validity.site.rounds import parse_goal  # noqa: E402
 from lm_validity.studies.agreement.incomplete.estimates import incomplete_protocols  # noqa: E402
 from lm_validity.studies.agreement.report import report_agreement  # noqa: E402

@@ -15,7 +15,7 @@ from tests.workflow.conftest import ROOT, Project
 
 from lm_validity.config.miniature import MiniatureSettings
 from lm_validity.config.pool import read_pool
-from lm_validity.miniature.sheets import benchmarks_sheet, model_sheets
+from lm_validity.miniature.build import benchmarks_sheet, model_sheets
 
 CONFIG = ("--configfile", "stages.yaml")
 RESULTS, PLAN = Path("results/stages"), Path("stages.tsv")

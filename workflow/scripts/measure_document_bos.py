@@ -17,9 +17,8 @@ from transformers import AutoTokenizer, GemmaConfig, GemmaForCausalLM
 
 from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.config.miniature import MiniatureSettings
-from lm_validity.miniature.documents import pretraining_documents
-from lm_validity.miniature.tokenizer import BEGIN_ID, build_tokenizer, vocabulary, write_tokenizer
-from lm_validity.miniature.world import make_world
+from lm_validity.miniature.build import BEGIN_ID, build_tokenizer, vocabulary, write_tokenizer
+from lm_validity.miniature.world import make_world, pretraining_documents
 
 WINDOW, STEPS, BATCH, DOCUMENTS, SENTENCES = 32, 800, 32, 40, 60
 

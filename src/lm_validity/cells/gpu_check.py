@@ -25,10 +25,9 @@ from lm_validity.cells.models.language_model import LanguageModel, load_language
 from lm_validity.cells.models.model_files import DTYPES
 from lm_validity.cells.models.provenance import versions
 from lm_validity.cells.models.scorer import HALF_TOLERANCE, TOLERANCE
-from lm_validity.cells.rehearsal import steps
-from lm_validity.cells.rehearsal.device import KIND, pretended_gpus
-from lm_validity.cells.rehearsal.ledger import Ledger
-from lm_validity.cells.rehearsal.models import pretend_model
+from lm_validity.cells.rehearsal import rehearse
+from lm_validity.cells.rehearsal.device import KIND, Ledger, pretended_gpus
+from lm_validity.cells.rehearsal.rehearse import pretend_model
 from lm_validity.cells.training.finetuning import FinetuneResult, FinetuneSettings, finetune
 from lm_validity.cells.training.loop import Epoch
 from lm_validity.cells.training.stacked import Member, train_side_by_side
@@ -327,7 +326,7 @@ def _measured_peak(folder: Path, device: str) -> float:
 def _pass_peak(lm: LanguageModel, memory: Ledger) -> float:
     settings = FinetuneSettings(learning_rate=1e-4)
     rows = settings.effective_batch
-    return steps.train(lm, memory, settings, PASS_TOKENS, [rows]).passes[rows].peak
+    return rehearse.train(lm, memory, settings, PASS_TOKENS, [rows]).passes[rows].peak
 
 
 class _DeviceMemory(Ledger):

@@ -72,7 +72,7 @@ def sheets(
     """Write the sheets that describe the pool and the benchmarks, with parameters and tokens counted."""
     from lm_validity.config.pool import read_pool
     from lm_validity.files import write_text
-    from lm_validity.miniature.sheets import benchmarks_sheet, model_sheets
+    from lm_validity.miniature.build import benchmarks_sheet, model_sheets
 
     settings = _settings(configfile)
     for name, text in model_sheets(settings, read_pool(settings.pool)).items():

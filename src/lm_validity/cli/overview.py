@@ -26,7 +26,7 @@ def status(
     """Say which cells are done, running, failed, stale or missing, and the rate and expected finish. Only reads."""
     from lm_validity.files import write_text
     from lm_validity.monitor.cost import Estimator
-    from lm_validity.monitor.planning.describe import unplanned_pairs
+    from lm_validity.monitor.planning import unplanned_pairs
     from lm_validity.monitor.render_status import render_matrix, render_page, render_summary
     from lm_validity.monitor.status import RunState, progress
 

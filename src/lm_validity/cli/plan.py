@@ -40,15 +40,18 @@ def plan(
     """Write the sheet of cells to fine-tune, and say what it costs and saves. If the configuration already has a plan,
     --cells and --audit add a round to it."""
     from lm_validity.config.plan import read_cells
+    from lm_validity.monitor import planning
     from lm_validity.monitor.cost import Estimator
-    from lm_validity.monitor.planning import designs
-    from lm_validity.monitor.planning.savings import (
+    from lm_validity.monitor.planning import (
+        check_place,
         describe_hours_of_a_gpu,
         describe_savings,
         describe_uncounted,
+        is_plan_of,
+        listed_cells,
         training_costs,
+        write_plan,
     )
-    from lm_validity.monitor.planning.sheet import check_place, is_plan_of, listed_cells, write_plan
 
     if sum((cells is not None, audit is not None, budget is not None)) > 1:
         raise InputError("--cells, --audit and --budget exclude each other.", "give only one.")
@@ -64,9 +67,9 @@ def plan(
     if cells is not None:
         added = listed_cells(read_cells(cells, *run.agreement_names), before, cells, run.ruled_out)
     elif audit is not None:
-        added = designs.audit(costs, before, audit, seed, run.ruled_out)
+        added = planning.audit(costs, before, audit, seed, run.ruled_out)
     else:
-        added = designs.first_plan(estimator, costs, design, seed, budget)
+        added = planning.first_plan(estimator, costs, design, seed, budget)
     planned = [*before.values(), *added]
     write_plan(place, planned, run)
     print(f"{place}: {len(planned):,} of {len(costs):,} pairs of model and benchmark, {len(added):,} of them new")
@@ -74,7 +77,7 @@ def plan(
         print(f"  {reason}: {sum(one.reason == reason for one in added):,}")
     print(describe_savings(estimator, [(one.model, one.benchmark) for one in planned]))
     warnings = (describe_hours_of_a_gpu(estimator), describe_uncounted(estimator))
-    for line in filter(None, (designs.describe_whole(costs, planned), *warnings)):
+    for line in filter(None, (planning.describe_whole(costs, planned), *warnings)):
         print(line)
     if not is_plan_of(run, place):
         print(f"Set `plan: {place}` in {configfile}.")

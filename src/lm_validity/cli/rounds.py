@@ -93,8 +93,7 @@ def add_model(
     """Say which few cells place a new model among those of a finished study, at what cost, and with what interval. With
     --goal, these cells become a round of the plan."""
     from lm_validity.monitor.cost import Estimator
-    from lm_validity.monitor.planning.savings import training_costs
-    from lm_validity.monitor.planning.sheet import check_place, is_plan_of, write_plan
+    from lm_validity.monitor.planning import check_place, is_plan_of, training_costs, write_plan
     from lm_validity.site.joining import describe_cells, describe_joining, earlier_cells, joining_cells, place_model
     from lm_validity.site.rounds import parse_goal
 
@@ -139,9 +138,7 @@ def _plan_first(
 
     from lm_validity.files import write_text
     from lm_validity.monitor.cost import Estimator
-    from lm_validity.monitor.planning.designs import first_plan
-    from lm_validity.monitor.planning.savings import total, training_costs
-    from lm_validity.monitor.planning.sheet import write_plan
+    from lm_validity.monitor.planning import first_plan, total, training_costs, write_plan
 
     values = read_values(configfile)
     place = values.get("plan") if isinstance(values, dict) else None
@@ -250,8 +247,7 @@ def _studies_that_go_on(
 def _add_round(configfile: Path, goal: "Goal", calibration: Iterable[Path] | None) -> "Round":
     """The round (`site.rounds.Round`), in the plan now if it has cells."""
     from lm_validity.monitor.cost import Estimator
-    from lm_validity.monitor.planning.savings import training_costs
-    from lm_validity.monitor.planning.sheet import write_plan
+    from lm_validity.monitor.planning import training_costs, write_plan
     from lm_validity.site.rounds import check_finished, choose_round, describe_round, plan_place, standing_of
 
     run = load_run(configfile)

@@ -57,7 +57,7 @@ def check_cells(
     """Name the failed cells, remove the manifests that hold them, and exit 1. If no cell failed, write --output."""
     from lm_validity.files import write_json
     from lm_validity.monitor.check import failed_cells, manifests_digest, set_aside
-    from lm_validity.monitor.planning.describe import describe_plans
+    from lm_validity.monitor.planning import describe_plans
     from lm_validity.run.cell import label
     from lm_validity.run.grid import Grid
     from lm_validity.run.manifests import write_failures
@@ -101,7 +101,7 @@ def partial_reports(
 def build_site(configfile: Configfile = DEFAULT) -> None:
     """Make one site, a folder with index.html, from the run's reports."""
     from lm_validity.monitor.computation import computation_page
-    from lm_validity.monitor.planning.describe import plan_finding
+    from lm_validity.monitor.planning import plan_finding
     from lm_validity.monitor.spent import count_spent
     from lm_validity.pages.page import write_page
     from lm_validity.run.store import Store

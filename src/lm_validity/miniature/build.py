@@ -1,17 +1,516 @@
-"""Writing a miniature world: facts, benchmarks as lm-eval tasks, classification tasks, corpora, tokenizers."""
+"""The miniature world on disk: tasks of lm-eval, tasks of text classification, training rows, tokenizer and sheets."""
 
 import json
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
+from random import Random
 from typing import Any
 
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import WhitespaceSplit
+from tokenizers.processors import TemplateProcessing
+
 from lm_validity.config.miniature import MiniatureSettings
+from lm_validity.config.pool import MiniatureModel
 from lm_validity.files import write_json, write_text
-from lm_validity.miniature.classification import TASKS
-from lm_validity.miniature.tasks import BENCHMARKS, DATASET_MODULE, task_yaml
-from lm_validity.miniature.tokenizer import build_tokenizer, write_masked_tokenizer, write_tokenizer
-from lm_validity.miniature.world import World, make_world, world_to_json
+from lm_validity.miniature.world import (
+    ATTRIBUTES,
+    BEGIN,
+    CHAT_TEMPLATE,
+    FORMATS,
+    GENERAL,
+    NOUNS,
+    PREPOSITIONS,
+    SCIENCE,
+    SPLITS,
+    UNKNOWN,
+    VERBS,
+    World,
+    corpus_rows,
+    dialogues,
+    fact_items,
+    generator,
+    grammar_items,
+    make_world,
+    pretraining_documents,
+    words_of_language,
+    world_to_json,
+)
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The miniature's tokenizer: one token per word, in the files that `AutoTokenizer` reads.
+#
+# Words are what blanks separate, so a context and a choice that follows after a blank never merge. Every text
+# begins with the token 0, which the tokenizer adds, as Llama's does; the same token ends documents and pads.
+
+BEGIN_ID = 0
+CONTEXT_LENGTH = 32  # the longest document has 17 words
+
+
+def vocabulary(world: World) -> dict[str, int]:
+    """Word -> id. 0 begins, ends and pads; 1 stands for unknown words."""
+    words = sorted(words_of_language() | set(world.entities))
+    return {word: index for index, word in enumerate([BEGIN, UNKNOWN, *words])}
+
+
+def build_tokenizer(world: World) -> Tokenizer:
+    """A word-level tokenizer that puts BEGIN before every text."""
+    tokenizer = Tokenizer(WordLevel(vocabulary(world), unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.add_special_tokens([BEGIN, UNKNOWN])
+    tokenizer.post_processor = TemplateProcessing(single=f"{BEGIN} $A", special_tokens=[(BEGIN, BEGIN_ID)])
+    return tokenizer
+
+
+def write_tokenizer(tokenizer: Tokenizer, folder: Path, *, chat: bool) -> None:
+    """Write the tokenizer's files into `folder`; with `chat` also its chat template."""
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "bos_token": BEGIN,
+        "eos_token": BEGIN,
+        "pad_token": BEGIN,
+        "unk_token": UNKNOWN,
+        "model_max_length": CONTEXT_LENGTH,
+        "clean_up_tokenization_spaces": False,
+    }
+    write_text(folder / "tokenizer.json", tokenizer.to_str(pretty=True) + "\n")
+    write_json(folder / "tokenizer_config.json", settings)
+    if chat:
+        write_text(folder / "chat_template.jinja", CHAT_TEMPLATE)
+
+
+# what masked language models (BERT) begin, end, pad and mask with; words follow in the order of `vocabulary`
+PAD, UNKNOWN_MASKED, CLASS, SEPARATOR, MASK = MASKED_SPECIALS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+CLASS_ID, SEPARATOR_ID, MASK_ID = 2, 3, 4
+MASKED_SHIFT = len(MASKED_SPECIALS) - 2  # from a word's id in `vocabulary` (after two specials) to its id here
+
+
+def masked_vocabulary(world: World) -> dict[str, int]:
+    """Word -> id for masked language models."""
+    words = {word: index + MASKED_SHIFT for word, index in vocabulary(world).items() if index > 1}
+    return {special: index for index, special in enumerate(MASKED_SPECIALS)} | words
+
+
+def write_masked_tokenizer(world: World, folder: Path) -> None:
+    """The files of a word-level tokenizer that puts [CLS] before every text and [SEP] after it."""
+    tokenizer = Tokenizer(WordLevel(masked_vocabulary(world), unk_token=UNKNOWN_MASKED))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    tokenizer.add_special_tokens(list(MASKED_SPECIALS))
+    tokenizer.post_processor = TemplateProcessing(
+        single=f"{CLASS} $A {SEPARATOR}", special_tokens=[(CLASS, CLASS_ID), (SEPARATOR, SEPARATOR_ID)]
+    )
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "cls_token": CLASS,
+        "sep_token": SEPARATOR,
+        "mask_token": MASK,
+        "pad_token": PAD,
+        "unk_token": UNKNOWN_MASKED,
+        "model_max_length": CONTEXT_LENGTH,
+        "clean_up_tokenization_spaces": False,
+    }
+    write_text(folder / "tokenizer.json", tokenizer.to_str(pretty=True) + "\n")
+    write_json(folder / "tokenizer_config.json", settings)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a model of the pool reads in pretraining: batches of token ids, and how many tokens they hold.
+
+SORTED_BATCHES = 8  # documents of this many batches are sorted by length together, so that little is padding
+DOUBLE_BEGIN_SHARE = 0.25
+DIALOGUE_SHARE = 0.5  # of a tuned model's documents
+
+
+def training_batches(settings: MiniatureSettings, world: World, row: MiniatureModel) -> Iterator[list[list[int]]]:
+    """Batches of token ids, endless: each row one document, begun and ended with token 0.
+
+    One document a row: packing several into a window costs these models several times the steps. A quarter of the
+    rows begin with two tokens 0. Lm-eval's own rolling log-likelihood feeds that to a tokenizer that begins texts
+    itself (its prefix token, then a text already begun), and a model that never saw it would be scored on its surprise.
+    """
+    draw = generator(settings.seed, "pretraining", row.model)
+    documents = pretraining_documents(settings, world, row.family, row.training_data, draw)
+    if row.tuned_from:
+        documents = _mixed(draw, documents, dialogues(world, row.training_data, draw))
+    words = vocabulary(world)
+    size = settings.batch_documents
+    while True:
+        rows = [_tokens(next(documents), words, draw) for _ in range(SORTED_BATCHES * size)]
+        rows.sort(key=len)
+        batches = [rows[start : start + size] for start in range(0, len(rows), size)]
+        draw.shuffle(batches)
+        yield from batches
+
+
+def _mixed(draw: Random, documents: Iterator[str], others: Iterator[str]) -> Iterator[str]:
+    """`others` and, so that what pretraining taught is not lost, as many of pretraining's documents."""
+    while True:
+        yield next(others) if draw.random() < DIALOGUE_SHARE else next(documents)
+
+
+def tokens_at(settings: MiniatureSettings, world: World, row: MiniatureModel) -> dict[int, int]:
+    """Tokens seen (without padding) at each checkpoint's iteration and at the last step of the row's own training."""
+    marks = {*row.checkpoints, row.steps}
+    seen, counts = 0, {}
+    for step, batch in enumerate(islice(training_batches(settings, world, row), row.steps), start=1):
+        seen += sum(map(len, batch))
+        if step in marks:
+            counts[step] = seen
+    return counts
+
+
+def _tokens(text: str, words: dict[str, int], draw: Random) -> list[int]:
+    begin = [BEGIN_ID] * (1 + (draw.random() < DOUBLE_BEGIN_SHARE))
+    return [*begin, *(words[word] for word in text.split()), BEGIN_ID]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The miniature's benchmarks as lm-eval tasks: a YAML file each, over local JSON lines.
+#
+#     <world>/tasks/<task>.yaml, <world>/tasks/dataset.py   what lm-eval reads (include_path)
+#     <world>/data/<folder>/{training,validation,test}.jsonl
+#
+# The YAML files hold no path. lm-eval would resolve `data_files` against the working directory, and an
+# absolute path would make two runs in two places differ; so the tasks name a function beside them
+# (`custom_dataset`) that finds the data relative to itself. The world's folder can be moved, and lm-eval
+# started from anywhere.
+
+TASK_VERSION = 1.0
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """A benchmark: its name, lm-eval's output type, its category, and what makes the rows of a split."""
+
+    name: str
+    output_type: str
+    category: str
+    rows: Callable[[World, str], list[dict[str, Any]]]
+    studies: tuple[str, ...] = ("agreement",)
+    splits: tuple[str, ...] = SPLITS
+    mutual_information: bool = False
+
+    @property
+    def task(self) -> str:
+        """Its name among lm-eval's tasks; the prefix keeps it apart from lm-eval's own."""
+        return f"miniature_{self.name}"
+
+    @property
+    def metric(self) -> str:
+        """lm-eval's key of the benchmark's metric."""
+        return {"multiple_choice": "acc,none", "generate_until": "exact_match,none"}.get(
+            self.output_type, "bits_per_byte,none"
+        )
+
+
+def _facts(name: str, category: str, output_type: str = "multiple_choice", **options: Any) -> Benchmark:
+    return Benchmark(name, output_type, category, lambda world, split: fact_items(world, name, name, split), **options)
+
+
+def _without_validation(world: World, split: str) -> list[dict[str, Any]]:
+    """Training rows include those that others keep for validation: who fine-tunes must carve some off."""
+    rows = fact_items(world, "dialogue", "dialogue", split)
+    return rows + fact_items(world, "dialogue", "dialogue", "validation") if split == "training" else rows
+
+
+BENCHMARKS: tuple[Benchmark, ...] = (
+    _facts("cloze", "recall", studies=("agreement", "signal")),
+    _facts("ending", "recall"),
+    _facts("question", "dialogue"),
+    Benchmark("dialogue", "multiple_choice", "dialogue", _without_validation, splits=("training", "test")),
+    _facts("choose", "choice"),
+    # stays near chance whatever the models know: a floor, kept out of the agreement study
+    _facts("letter", "choice", studies=("signal",)),
+    _facts("record", "structured"),
+    _facts("table", "structured", output_type="generate_until"),
+    Benchmark(
+        "science",
+        "multiple_choice",
+        "recall",
+        lambda world, split: fact_items(world, "science", "cloze", split, SCIENCE),
+        studies=("signal",),
+        mutual_information=True,
+    ),
+    Benchmark("grammar", "multiple_choice", "language", grammar_items, studies=("signal",)),
+    Benchmark(
+        "encyclopedia",
+        "loglikelihood_rolling",
+        "corpus",
+        lambda world, split: corpus_rows(world, "encyclopedia", split),
+    ),
+    Benchmark(
+        "everything",
+        "loglikelihood_rolling",
+        "corpus",
+        lambda world, split: corpus_rows(world, "everything", split),
+    ),
+)
+assert {*FORMATS} <= {benchmark.name for benchmark in BENCHMARKS}
+
+DATASET_MODULE = '''"""Loads a task's splits from the JSON lines beside this folder, wherever it lies."""
+
+import json
+from pathlib import Path
+
+import datasets
+
+
+def load(folder: str, splits: list[str], **_metadata) -> datasets.DatasetDict:
+    """The named splits of ../data/<folder>, without a network or a cache."""
+    data = Path(__file__).resolve().parent.parent / "data" / folder
+    loaded = {}
+    for split in splits:
+        with open(data / f"{split}.jsonl", encoding="utf-8") as lines:
+            loaded[split] = datasets.Dataset.from_list([json.loads(line) for line in lines])
+    return datasets.DatasetDict(loaded)
+'''
+
+
+def task_yaml(benchmark: Benchmark) -> str:
+    """The lm-eval task of a benchmark."""
+    import yaml
+
+    config = {
+        "task": benchmark.task,
+        "dataset_kwargs": {"folder": benchmark.name, "splits": list(benchmark.splits)},
+        "output_type": benchmark.output_type,
+        **{f"{split}_split": split for split in benchmark.splits},
+        **_fields(benchmark),
+        "metadata": {"version": TASK_VERSION},
+    }
+    # PyYAML has no node for lm-eval's !function tag, so this line is written by hand
+    function = "custom_dataset: !function dataset.load\n"
+    return function + yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+
+
+def _fields(benchmark: Benchmark) -> dict[str, Any]:
+    """What differs by output type: rendering, metrics, generation."""
+    if benchmark.output_type == "loglikelihood_rolling":
+        metrics = [("bits_per_byte", "bits_per_byte"), ("word_perplexity", "weighted_perplexity")]
+        return {
+            "doc_to_text": "",
+            "doc_to_target": "{{text}}",
+            "metric_list": [_metric(*one, higher_is_better=False) for one in metrics],
+        }
+    if benchmark.output_type == "generate_until":
+        return {
+            "doc_to_text": "{{context}}",
+            "doc_to_target": "{{answer}}",
+            "generation_kwargs": {"until": [BEGIN], "max_gen_toks": 1, "do_sample": False},
+            "metric_list": [_metric("exact_match", "mean", higher_is_better=True)],
+        }
+    names = ["acc", "acc_norm", *(["acc_mutual_info"] if benchmark.mutual_information else [])]
+    return {
+        "doc_to_text": "{{context}}",
+        "doc_to_choice": "choices",
+        "doc_to_target": "gold",
+        "metric_list": [_metric(name, "mean", higher_is_better=True) for name in names],
+    }
+
+
+def _metric(name: str, aggregation: str, *, higher_is_better: bool) -> dict[str, Any]:
+    return {"metric": name, "aggregation": aggregation, "higher_is_better": higher_is_better}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Text-classification tasks of the miniature world, for the bias study: texts in the world's words, a class for each.
+#
+#     <world>/classification/<task>.jsonl      one object per line: text, label (class number)
+#
+# Names of classes are words of the world, so that a language model can read them. None can be solved by a word that
+# only one class has: a class is known by words that are alike (values of one attribute), by order, or by a relation,
+# so that what a language model learned in pretraining helps, and few labelled texts leave something to learn. Classes
+# are equally frequent.
+
+TEXTS = 500  # of each task, all different
+
+
+@dataclass(frozen=True)
+class ClassificationTask:
+    """A task: its name, its classes, and an endless (or long enough) stream of texts of one class."""
+
+    name: str
+    class_names: tuple[str, ...]
+    texts: Callable[[World, int, Random], Iterator[str]]
+
+    def rows(self, world: World) -> list[dict[str, Any]]:
+        """`TEXTS` different texts with their class numbers, shuffled."""
+        draw = generator(world.seed, "classification", self.name)
+        share = TEXTS // len(self.class_names)
+        rows = []
+        for label in range(len(self.class_names)):
+            found: dict[str, None] = {}
+            for text in self.texts(world, label, draw):
+                found[text] = None
+                if len(found) == share:
+                    break
+            assert len(found) == share, f"{self.name}: only {len(found)} texts of class {label}"
+            rows += [{"text": text, "label": label} for text in found]
+        draw.shuffle(rows)
+        return rows
+
+
+def _first_attribute(world: World, label: int, draw: Random) -> Iterator[str]:
+    """An entity with two values, the first one of eight of the class's attribute; nothing else tells the attribute."""
+    values = {name: attribute.values for name, attribute in ATTRIBUTES.items()}
+    own = list(values)[label]
+    while True:
+        other = draw.choice([name for name in values if name != own])
+        entity, first, second = draw.choice(world.entities), draw.choice(values[own]), draw.choice(values[other])
+        yield f"row {entity} cell {first} cell {second}"
+
+
+def _science_majority(world: World, label: int, draw: Random) -> Iterator[str]:
+    """Five values, at least three of them of the class's attributes (general, science)."""
+    groups = [[value for name in names for value in ATTRIBUTES[name].values] for names in (GENERAL, SCIENCE)]
+    while True:
+        own = draw.choice((3, 3, 4, 5))
+        words = draw.sample(groups[label], own) + draw.sample(groups[1 - label], 5 - own)
+        draw.shuffle(words)
+        yield " or ".join(words)
+
+
+def _first_number(world: World, label: int, draw: Random) -> Iterator[str]:
+    """Three nouns, the first of them of the class's number. Pretraining has sentences of two."""
+    while True:
+        nouns = [noun + draw.choice(("", "s")) for noun in draw.sample(NOUNS, 2)]
+        first = draw.choice(NOUNS) + ("", "s")[label]
+        yield " ".join(f"the {noun} {draw.choice(PREPOSITIONS)}" for noun in (first, nouns[0])) + f" the {nouns[1]}"
+
+
+def _agreement(world: World, label: int, draw: Random) -> Iterator[str]:
+    """A noun phrase with a verb that agrees with its first noun (class 1) or does not. Never part of pretraining."""
+    half = [pair for place, pair in enumerate(_phrases(world, draw)) if place % 2 == label]
+    return (f"{context} {VERBS[number if label else 1 - number]} there ." for context, number in half)
+
+
+def _phrases(world: World, draw: Random) -> list[tuple[str, int]]:
+    rows = [(row["context"], row["gold"]) for split in SPLITS for row in grammar_items(world, split)]
+    draw.shuffle(rows)
+    return rows
+
+
+TASKS = (
+    ClassificationTask("first_attribute", tuple(ATTRIBUTES), _first_attribute),
+    ClassificationTask("science_majority", ("home", "gas"), _science_majority),
+    ClassificationTask("first_number", VERBS, _first_number),
+    ClassificationTask("agreement", ("again", "sure"), _agreement),
+)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The sheets of models, checkpoints and benchmarks, generated from the pool and the world.
+#
+# Parameters and tokens are counted, not typed in. The committed sheets belong to the committed configuration
+# (its seed); a test fails when they drift.
+
+BILLION = 1e9
+MODELS_HEADER = (
+    *("model", "path", "revision", "family", "parameters_b", "tokens_b", "instruction_tuned", "size_class"),
+    *("dtype", "checkpoints", "studies", "size", "architecture", "training_data"),
+)
+CHECKPOINTS_HEADER = ("checkpoint", "iteration", "tokens_b", "revision", "subfolder")
+BENCHMARKS_HEADER = (
+    *(
+        "benchmark",
+        "task",
+        "include_path",
+        "category",
+        "metric",
+        "output_type",
+        "higher_is_better",
+        "studies",
+    ),
+)
+
+
+def count_parameters(row: MiniatureModel, vocabulary_size: int) -> int:
+    """Trainable parameters of a pool row's model, embeddings (tied with the output layer) included."""
+    width, inner = row.hidden_size, row.feedforward_size
+    if row.architecture == "llama":
+        block = 4 * width**2 + 3 * width * inner + 2 * width
+        return vocabulary_size * width + row.layers * block + width
+    attention = 4 * width**2 + 4 * width
+    feedforward = 2 * width * inner + inner + width
+    return (vocabulary_size + CONTEXT_LENGTH) * width + row.layers * (attention + feedforward + 4 * width) + 2 * width
+
+
+def model_sheets(settings: MiniatureSettings, pool: dict[str, MiniatureModel]) -> dict[str, str]:
+    """Text of the models sheet (key "") and of the checkpoints sheets (key: path beside the models sheet)."""
+    world = make_world(settings)
+    sheets, rows = {}, []
+    for row in pool.values():
+        if row.studies == "bias":  # these have a sheet of their own, with nothing to count
+            continue
+        tokens = tokens_at(settings, world, row)
+        if row.tuned_from:  # the tokens of its parent's training count as well
+            parent = pool[row.tuned_from]
+            tokens = {step: seen + tokens_at(settings, world, parent)[parent.steps] for step, seen in tokens.items()}
+        rows.append(_model_row(row, world, tokens))
+        if row.checkpoints:
+            points = [(str(step), step, tokens[step] / BILLION, "", f"checkpoint-{step}") for step in row.checkpoints]
+            sheets[_checkpoints_path(row)] = _table(CHECKPOINTS_HEADER, points)
+    return {"": _table(MODELS_HEADER, rows), **sheets}
+
+
+def benchmarks_sheet(names: tuple[str, ...] = ()) -> str:
+    """Text of the benchmarks sheet: those named, or all."""
+    rows = [
+        (
+            benchmark.name,
+            benchmark.task,
+            "results/{run}/miniature/tasks",
+            benchmark.category,
+            benchmark.metric,
+            benchmark.output_type,
+            int(benchmark.output_type != "loglikelihood_rolling"),
+            ",".join(benchmark.studies),
+        )
+        for benchmark in BENCHMARKS
+        if not names or benchmark.name in names
+    ]
+    return _table(BENCHMARKS_HEADER, rows)
+
+
+def _model_row(row: MiniatureModel, world: World, tokens: dict[int, int]) -> tuple[object, ...]:
+    return (
+        row.model,
+        f"results/{{run}}/miniature/models/{row.model}",
+        "",
+        row.family,
+        count_parameters(row, len(vocabulary(world))) / BILLION,
+        tokens[row.steps] / BILLION,
+        int(row.tuned_from is not None),
+        "miniature",
+        "float32",
+        _checkpoints_path(row) if row.checkpoints else "",
+        row.studies,
+        row.size,
+        row.architecture,
+        row.training_data,
+    )
+
+
+def _checkpoints_path(row: MiniatureModel) -> str:
+    return f"checkpoints/{row.model}.tsv"
+
+
+def _table(header: tuple[str, ...], rows: Sequence[tuple[object, ...]]) -> str:
+    lines = ["\t".join(header)]
+    lines += ["\t".join(_cell(value) for value in row) for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _cell(value: object) -> str:
+    return f"{value:.9f}".rstrip("0") if isinstance(value, float) else str(value)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Writing a miniature world: facts, benchmarks as lm-eval tasks, classification tasks, corpora, tokenizers.
 
 
 def write_world(settings: MiniatureSettings, output: Path) -> None:

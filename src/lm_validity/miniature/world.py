@@ -1,20 +1,187 @@
-"""The miniature world: entities in disjoint groups, their facts, and how often pretraining states them.
+"""The miniature world: its facts, its language, and the documents and questions that are made of them."""
 
-By construction: entities that benchmarks ask about occur in pretraining as prose only, in every family at
-the same expected rate; the families' question formats speak of `public` entities, which no benchmark asks
-about. So no model has seen a test fact in a benchmark's format, and validation is drawn like test.
-"""
-
+import functools
 import hashlib
 import random
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import accumulate, product
 from pathlib import Path
+from random import Random
 from typing import Any
+
+import jinja2
 
 from lm_validity.config.miniature import MiniatureSettings
 from lm_validity.errors import InputError
 from lm_validity.files import read_json
-from lm_validity.miniature.language import ATTRIBUTES, FAMILY_FORMATS, FORMATS, SYLLABLES
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The language of the miniature world: attributes and their values, prose, question formats, grammar.
+#
+# Every word is one token. A fact is (entity, attribute, value); an entity's name is one invented word.
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """What can be known of an entity: eight values and three sentences that state one of them.
+
+    `science` marks the attributes that the `web` training data never states.
+    """
+
+    values: tuple[str, ...]
+    prose: tuple[str, str, str]
+    science: bool = False
+
+
+ATTRIBUTES: dict[str, Attribute] = {
+    "home": Attribute(
+        ("Marn", "Tolva", "Eskel", "Ridu", "Palen", "Quor", "Sibet", "Vant"),
+        (
+            "{entity} lives in {value} .",
+            "the home of {entity} is {value} .",
+            "we know that {entity} has a home in {value} .",
+        ),
+    ),
+    "job": Attribute(
+        ("baker", "pilot", "smith", "doctor", "farmer", "singer", "judge", "miner"),
+        (
+            "{entity} works as a {value} .",
+            "the job of {entity} is {value} .",
+            "we know that {entity} has a job as {value} .",
+        ),
+    ),
+    "color": Attribute(
+        ("red", "blue", "green", "brown", "black", "white", "pink", "gray"),
+        (
+            "{entity} likes {value} .",
+            "the color of {entity} is {value} .",
+            "we know that {entity} has a color like {value} .",
+        ),
+    ),
+    "metal": Attribute(
+        ("iron", "tin", "zinc", "copper", "lead", "nickel", "cobalt", "chrome"),
+        (
+            "{entity} melts the {value} .",
+            "the metal of {entity} is {value} .",
+            "we know that {entity} has a metal {value} .",
+        ),
+        science=True,
+    ),
+    "gas": Attribute(
+        ("neon", "argon", "helium", "xenon", "radon", "oxygen", "ozone", "methane"),
+        (
+            "{entity} breathes {value} .",
+            "the gas of {entity} is {value} .",
+            "we know that {entity} has a gas such as {value} .",
+        ),
+        science=True,
+    ),
+}
+GENERAL = tuple(name for name, attribute in ATTRIBUTES.items() if not attribute.science)
+SCIENCE = tuple(name for name, attribute in ATTRIBUTES.items() if attribute.science)
+
+
+@dataclass(frozen=True)
+class Format:
+    """How a fact is asked: the context, the wording of a choice, what follows the answer in a document.
+
+    `options` is the number of choices; with `lettered` the choices are the letters of the options shown.
+    """
+
+    context: str
+    choice: str = "{value}"
+    closing: str = ""
+    options: int = 4
+    lettered: bool = False
+
+
+LETTERS = ("A", "B", "C", "D")
+# `cloze` has no context of its own: it is a prose sentence, cut before the value
+FORMATS: dict[str, Format] = {
+    "cloze": Format("", closing=" ."),
+    "ending": Format("this evening {entity} will", choice="tell about the {attribute} {value} again ."),
+    "question": Format("Question : what is the {attribute} of {entity} ? Answer :"),
+    "dialogue": Format("User : tell me about {entity} and the {attribute} please Bot : sure it is"),
+    "choose": Format("Pick the {attribute} of {entity} : {shown} ? Choice :", options=2),
+    "letter": Format("Exam : {attribute} of {entity} ? {shown} Key :", lettered=True),
+    "record": Format("[ name = {entity} | {attribute} =", closing=" ]"),
+    "table": Format("row {entity} column {attribute} cell"),
+}
+
+# The formats each family's pretraining saw; a format named twice is seen twice as often.
+# `prose` stands for more sentences about public entities.
+FAMILY_FORMATS: dict[str, tuple[str, ...]] = {
+    "web": ("prose", "ending"),
+    "forum": ("question", "dialogue"),
+    "exam": ("letter", "choose", "choose"),
+    "data": ("record", "table"),
+}
+
+# What users ask an instruction-tuned model in, each in a turn of its own
+INSTRUCTION_FORMATS = ("question", "dialogue", "choose")
+
+NOUNS = ("tree", "house", "road", "river", "boat", "stone", "garden", "window")
+PREPOSITIONS = ("near", "behind", "under", "beside")
+VERBS = ("is", "are")  # by the number of the first noun, whatever the noun between says
+
+SYLLABLES = (
+    "ba",
+    "ko",
+    "ri",
+    "du",
+    "mel",
+    "zan",
+    "tor",
+    "vi",
+    "lu",
+    "pe",
+    "sha",
+    "gri",
+    "no",
+    "fa",
+    "wex",
+    "jo",
+)
+
+BEGIN = "<|endoftext|>"  # id 0: begins and ends every document, and pads
+UNKNOWN = "<|unknown|>"
+CHAT_TEMPLATE = (
+    "{% for message in messages %}"
+    "{% if message['role'] == 'user' %}{{ 'User : ' + message['content'] }}"
+    "{% elif message['role'] == 'assistant' %}{{ ' Bot : ' + message['content'] + ' ' }}"
+    "{% else %}{{ message['content'] + ' ' }}{% endif %}"
+    "{% endfor %}"
+    "{% if add_generation_prompt %}{{ ' Bot :' }}{% endif %}"
+)
+
+
+def prose_sentence(attribute: str, template: int, entity: str, value: str) -> str:
+    """One of the three sentences that state a fact."""
+    return ATTRIBUTES[attribute].prose[template].format(entity=entity, value=value)
+
+
+def cloze_context(attribute: str, entity: str) -> str:
+    """The first prose sentence up to the value, e.g. "Melrilu lives in"."""
+    return ATTRIBUTES[attribute].prose[0].format(entity=entity, value="|").split(" |")[0]
+
+
+def words_of_language() -> set[str]:
+    """Every word that documents and questions can hold, entities' names apart."""
+    words = {value for attribute in ATTRIBUTES.values() for value in attribute.values}
+    words |= {*ATTRIBUTES, *LETTERS, *NOUNS, *(noun + "s" for noun in NOUNS), *PREPOSITIONS, *VERBS}
+    words |= {"the", "there", ".", "or", "User", "Bot", ":"}
+    templates = [sentence for attribute in ATTRIBUTES.values() for sentence in attribute.prose]
+    templates += [text for one in FORMATS.values() for text in (one.context, one.choice, one.closing)]
+    return words | {word for text in templates for word in text.split() if "{" not in word}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The miniature world: entities in disjoint groups, their facts, and how often pretraining states them.
+#
+# By construction: entities that benchmarks ask about occur in pretraining as prose only, in every family at
+# the same expected rate; the families' question formats speak of `public` entities, which no benchmark asks
+# about. So no model has seen a test fact in a benchmark's format, and validation is drawn like test.
 
 SPLITS = ("training", "validation", "test")
 EXPOSURE = (4.0, 2.0, 1.0, 0.5)  # relative frequency in prose, by turns within each group
@@ -118,3 +285,209 @@ def read_world(folder: Path) -> World:
     if not path.is_file():
         raise InputError(f"{path}: no such file.", "run `lm-validity miniature world` first.")
     return World(**read_json(path))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Benchmark items: every fact of a split asked once, values balanced, the right answer's place rotated.
+
+GRAMMAR_ITEMS = {"test": 240, "validation": 100, "training": 200}
+
+
+@dataclass(frozen=True)
+class Question:
+    """A context, its choices (the right one at `gold`), and what a document adds after the answer."""
+
+    context: str
+    choices: tuple[str, ...]
+    gold: int
+    closing: str = ""
+
+    @property
+    def answer(self) -> str:
+        """The right choice."""
+        return self.choices[self.gold]
+
+    @property
+    def document(self) -> str:
+        """The question with its answer, as pretraining shows it."""
+        return f"{self.context} {self.answer}{self.closing}"
+
+
+def ask(draw: Random, world: World, name: str, entity: str, attribute: str, place: int | None = None) -> Question:
+    """Ask for one fact in the format `name`; wrong options are other values of the attribute.
+
+    `place` is the right answer's position (taken modulo the number of options); None draws it.
+    """
+    form: Format = FORMATS[name]
+    value = world.facts[entity][attribute]
+    options = draw.sample([other for other in ATTRIBUTES[attribute].values if other != value], form.options - 1)
+    gold = draw.randrange(form.options) if place is None else place % form.options
+    options.insert(gold, value)
+    if name == "cloze":
+        return Question(cloze_context(attribute, entity), tuple(options), gold, form.closing)
+    if form.lettered:
+        shown = " ".join(f"{letter} {option}" for letter, option in zip(LETTERS, options, strict=True))
+        choices: tuple[str, ...] = LETTERS
+    else:
+        shown = " or ".join(options)
+        choices = tuple(form.choice.format(attribute=attribute, value=option) for option in options)
+    context = form.context.format(attribute=attribute, entity=entity, shown=shown)
+    return Question(context, tuple(choices), gold, form.closing)
+
+
+def fact_items(
+    world: World, benchmark: str, name: str, split: str, attributes: tuple[str, ...] = tuple(ATTRIBUTES)
+) -> list[dict[str, Any]]:
+    """Rows of one split of a benchmark in the format `name`: id, subject, context, choices, gold, answer."""
+    draw = generator(world.seed, "items", benchmark, split)
+    facts = list(product(world.asked_entities(name, split), attributes))
+    draw.shuffle(facts)
+    rows = []
+    for place, (entity, attribute) in enumerate(facts):
+        question = ask(draw, world, name, entity, attribute, place)
+        rows.append(_row(f"{entity}-{attribute}", attribute, question))
+    return rows
+
+
+def grammar_items(world: World, split: str) -> list[dict[str, Any]]:
+    """Rows of one split of the grammar benchmark: does the verb agree with the first noun?"""
+    return [
+        _row(question.context.replace(" ", "-"), "plural" if question.gold else "singular", question)
+        for question in _grammar_splits(world)[split]
+    ]
+
+
+def grammar_questions(world: World) -> list[Question]:
+    """The sentences that pretraining may show: those that no split of the benchmark asks."""
+    return _grammar_splits(world)["pretraining"]
+
+
+def _grammar_splits(world: World) -> dict[str, list[Question]]:
+    draw = generator(world.seed, "grammar")
+    by_number: tuple[list[Question], list[Question]] = ([], [])
+    for noun, preposition, other in product(NOUNS, PREPOSITIONS, [*NOUNS, *(noun + "s" for noun in NOUNS)]):
+        for plural, ending in enumerate(("", "s")):
+            context = f"the {noun}{ending} {preposition} the {other}"
+            by_number[plural].append(Question(context, VERBS, plural, closing=" there ."))
+    for questions in by_number:
+        draw.shuffle(questions)
+    splits, start = {}, 0
+    for split, size in GRAMMAR_ITEMS.items():
+        stretch = slice(start, start + size // 2)
+        splits[split] = [question for pair in zip(*(q[stretch] for q in by_number), strict=True) for question in pair]
+        start += size // 2
+    splits["pretraining"] = [question for questions in by_number for question in questions[start:]]
+    return splits
+
+
+def _row(identifier: str, subject: str, question: Question) -> dict[str, Any]:
+    return {
+        "id": identifier,
+        "subject": subject,
+        "context": question.context,
+        "choices": list(question.choices),
+        "gold": question.gold,
+        "answer": question.answer,
+    }
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Texts of the miniature world: pretraining documents of a family, and the two perplexity corpora.
+
+TEMPLATES = 3
+
+
+def pretraining_documents(
+    settings: MiniatureSettings, world: World, family: str, training_data: str, draw: Random
+) -> Iterator[str]:
+    """An endless stream of one family's documents, words separated by blanks.
+
+    grammar_share of them are about grammar, format_share in the family's formats (public entities only),
+    the rest prose about all entities by exposure. With training_data "web" the science attributes never
+    occur.
+    """
+    attributes = GENERAL if training_data == "web" else tuple(ATTRIBUTES)
+    formats, public, grammar = world.family_formats(family), world.groups["public"], grammar_questions(world)
+    entities, exposure = world.entities, list(accumulate(world.exposure.values()))
+    while True:
+        kind = draw.random()
+        if kind < settings.grammar_share:
+            yield draw.choice(grammar).document
+        elif kind < settings.grammar_share + settings.format_share:
+            yield _format_document(draw, world, draw.choice(formats), draw.choice(public), draw.choice(attributes))
+        else:
+            entity = draw.choices(entities, cum_weights=exposure)[0]
+            yield _prose_document(draw, world, entity, draw.choice(attributes))
+
+
+def dialogues(world: World, training_data: str, draw: Random) -> Iterator[str]:
+    """An endless stream of what instruction tuning shows: a user's question about a public entity in one of
+    `INSTRUCTION_FORMATS` and the assistant's answer, rendered with the chat template."""
+    attributes = GENERAL if training_data == "web" else tuple(ATTRIBUTES)
+    while True:
+        entity, attribute = draw.choice(world.groups["public"]), draw.choice(attributes)
+        question = ask(draw, world, draw.choice(INSTRUCTION_FORMATS), entity, attribute)
+        yield render_dialogue(question.context, question.answer)
+
+
+def render_dialogue(question: str, answer: str) -> str:
+    """One exchange under the miniature's chat template, as `tokenizer.apply_chat_template` renders it."""
+    messages = [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
+    return _template().render(messages=messages, add_generation_prompt=False)
+
+
+@functools.cache
+def _template() -> jinja2.Template:
+    return jinja2.Template(CHAT_TEMPLATE)
+
+
+def corpus_rows(world: World, corpus: str, split: str) -> list[dict[str, str]]:
+    """Documents of one split of a perplexity corpus: id, subject, text. No text occurs twice.
+
+    encyclopedia: prose that states each fact of the split's entities once. everything: grammar and all
+    families' formats in equal parts, about public entities, as every family's pretraining together would
+    show them.
+    """
+    if corpus == "encyclopedia":
+        facts = list(product(world.groups[split], ATTRIBUTES))
+        generator(world.seed, "corpus", corpus, split).shuffle(facts)
+        texts = [
+            (attribute, prose_sentence(attribute, place % TEMPLATES, entity, world.facts[entity][attribute]))
+            for place, (entity, attribute) in enumerate(facts)
+        ]
+    else:
+        texts = _everything(world)[split]
+    return [{"id": text.replace(" ", "-"), "subject": subject, "text": text} for subject, text in texts]
+
+
+def _everything(
+    world: World, sizes: tuple[tuple[str, int], ...] = (("test", 240), ("validation", 100), ("training", 200))
+) -> dict[str, list[tuple[str, str]]]:
+    """Distinct documents, the kinds by turns, cut into splits."""
+    draw = generator(world.seed, "corpus", "everything")
+    kinds = ["grammar", *dict.fromkeys(name for names in FAMILY_FORMATS.values() for name in names)]
+    grammar, public = grammar_questions(world), world.groups["public"]
+    texts: dict[str, str] = {}
+    while len(texts) < sum(size for _, size in sizes):
+        kind = kinds[len(texts) % len(kinds)]
+        if kind == "grammar":
+            text = draw.choice(grammar).document
+        else:
+            text = _format_document(draw, world, kind, draw.choice(public), draw.choice(list(ATTRIBUTES)))
+        texts.setdefault(text, kind)
+    documents = [(kind, text) for text, kind in texts.items()]
+    splits, start = {}, 0
+    for split, size in sizes:
+        splits[split] = documents[start : start + size]
+        start += size
+    return splits
+
+
+def _format_document(draw: Random, world: World, name: str, entity: str, attribute: str) -> str:
+    if name == "prose":
+        return _prose_document(draw, world, entity, attribute)
+    return ask(draw, world, name, entity, attribute).document
+
+
+def _prose_document(draw: Random, world: World, entity: str, attribute: str) -> str:
+    return prose_sentence(attribute, draw.randrange(TEMPLATES), entity, world.facts[entity][attribute])

@@ -2,8 +2,7 @@
 
 from lm_validity.config.load import Run
 from lm_validity.monitor.cost import Estimator, Need, memory_by_class, needs
-from lm_validity.monitor.planning.describe import describe_plans
-from lm_validity.monitor.planning.savings import describe_hours_of_a_gpu, describe_savings
+from lm_validity.monitor.planning import describe_hours_of_a_gpu, describe_plans, describe_savings
 from lm_validity.monitor.status import RunState
 from lm_validity.run.rules import RULES
 from lm_validity.words import count, listing

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from importlib import resources
 
-from lm_validity.monitor.planning.describe import describe_plans, unplanned_pairs
+from lm_validity.monitor.planning import describe_plans, unplanned_pairs
 from lm_validity.monitor.status import STATES, CellState, Progress, RunState
 from lm_validity.run.cell import Cell, label
 from lm_validity.run.participants import kind_label

@@ -10,7 +10,7 @@ import pandas as pd
 from lm_validity.config.bias_plan import COLUMNS, BiasPlan, PlannedBatch, read_batches
 from lm_validity.config.load import Run
 from lm_validity.errors import InputError
-from lm_validity.monitor.planning.sheet import write_sheet
+from lm_validity.monitor.planning import write_sheet
 from lm_validity.run.rules.pretrain_on_test import PRETRAIN_ON_TEST
 from lm_validity.studies.bias.stops import OPEN, stop_words, task_stops
 from lm_validity.studies.bias.summary import TaskStop

@@ -13,8 +13,7 @@ import numpy as np
 from lm_validity.config.load import Run
 from lm_validity.config.plan import JOINS, Plan, PlannedCell
 from lm_validity.errors import InputError, did_you_mean
-from lm_validity.monitor.planning.designs import next_round
-from lm_validity.monitor.planning.savings import Cost, Pair, hours_in_words, total
+from lm_validity.monitor.planning import Cost, Pair, hours_in_words, next_round, total
 from lm_validity.site.rounds import Goal, Standing, check_finished, standing_of
 from lm_validity.studies.agreement.statistics.ranking import average_ranks
 from lm_validity.studies.agreement.statistics.sparse.choice import Choice

@@ -14,8 +14,7 @@ import numpy as np
 from lm_validity.config.load import Run
 from lm_validity.config.plan import BY_SCORES, RULED_OUT, PlannedCell
 from lm_validity.errors import InputError
-from lm_validity.monitor.planning.designs import next_round
-from lm_validity.monitor.planning.savings import Cost, Pair, hours_in_words, total
+from lm_validity.monitor.planning import Cost, Pair, hours_in_words, next_round, total
 from lm_validity.studies.agreement.incomplete.estimates import NO_PROCESS, SEED, Fitted, drawn_tables, fit_cells
 from lm_validity.studies.agreement.score_matrix import PERPLEXITY, TRAINED, ScoreMatrix, read_score_matrix
 from lm_validity.studies.agreement.statistics.sparse.choice import DRAWS, Choice, Outlook, Step

@@ -5,7 +5,7 @@ from pathlib import Path
 from lm_validity.config.load import Run
 from lm_validity.config.signal_plan import COLUMNS, DecidedBenchmark, SignalPlan, read_decisions
 from lm_validity.errors import InputError
-from lm_validity.monitor.planning.sheet import write_sheet
+from lm_validity.monitor.planning import write_sheet
 from lm_validity.run.participants import Participants
 from lm_validity.studies.signal.curves import LearningCurves, read_learning_curves
 from lm_validity.studies.signal.stages import first_stage

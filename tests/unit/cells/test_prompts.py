@@ -21,9 +21,7 @@ from lm_validity.config.miniature import MiniatureSettings
 from lm_validity.config.pool import MiniatureModel
 from lm_validity.config.sheets import Checkpoint, Model
 from lm_validity.errors import InputError
-from lm_validity.miniature.build import write_world
-from lm_validity.miniature.tasks import BENCHMARKS
-from lm_validity.miniature.tokenizer import vocabulary
+from lm_validity.miniature.build import BENCHMARKS, vocabulary, write_world
 from lm_validity.miniature.world import read_world
 
 SYSTEM = "You are helpful ."

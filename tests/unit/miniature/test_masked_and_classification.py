@@ -10,8 +10,7 @@ from transformers import AutoModelForMaskedLM, AutoModelForSequenceClassificatio
 from lm_validity.cells.training.miniature import pretrain_model
 from lm_validity.config.miniature import MiniatureSettings
 from lm_validity.config.pool import MiniatureModel
-from lm_validity.miniature.build import write_world
-from lm_validity.miniature.classification import TASKS, TEXTS
+from lm_validity.miniature.build import TASKS, TEXTS, write_world
 from lm_validity.miniature.world import make_world
 
 SETTINGS = MiniatureSettings(seed=5, batch_documents=32)

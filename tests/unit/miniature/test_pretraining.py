@@ -17,12 +17,8 @@ from lm_validity.cells.training.miniature import build_model, learning_rate, pre
 from lm_validity.config.miniature import MiniatureSettings
 from lm_validity.config.pool import MiniatureModel
 from lm_validity.errors import CellError, InputError
-from lm_validity.miniature.build import write_world
-from lm_validity.miniature.documents import dialogues, render_dialogue
-from lm_validity.miniature.sheets import count_parameters
-from lm_validity.miniature.tokenizer import vocabulary
-from lm_validity.miniature.training_rows import tokens_at
-from lm_validity.miniature.world import read_world
+from lm_validity.miniature.build import count_parameters, tokens_at, vocabulary, write_world
+from lm_validity.miniature.world import dialogues, read_world, render_dialogue
 
 SETTINGS = MiniatureSettings(seed=5, batch_documents=32)
 

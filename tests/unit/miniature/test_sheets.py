@@ -9,8 +9,7 @@ from lm_validity.config.load import build_run
 from lm_validity.config.miniature import MiniatureSettings
 from lm_validity.config.pool import read_pool
 from lm_validity.errors import InputError
-from lm_validity.miniature.sheets import benchmarks_sheet, model_sheets
-from lm_validity.miniature.tasks import BENCHMARKS
+from lm_validity.miniature.build import BENCHMARKS, benchmarks_sheet, model_sheets
 
 ROOT = Path(__file__).resolve().parents[3]
 HEADER = "model\tfamily\tarchitecture\tsize\thidden_size\tlayers\tsteps\tlearning_rate\tcheckpoint_every\n"

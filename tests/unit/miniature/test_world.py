@@ -9,12 +9,23 @@ import pytest
 
 from lm_validity.config.miniature import MiniatureSettings
 from lm_validity.errors import InputError
-from lm_validity.miniature.build import write_world
-from lm_validity.miniature.documents import corpus_rows, pretraining_documents
-from lm_validity.miniature.language import ATTRIBUTES, FAMILY_FORMATS, FORMATS, NOUNS, SCIENCE
-from lm_validity.miniature.questions import GRAMMAR_ITEMS, ask, fact_items, grammar_items
-from lm_validity.miniature.tokenizer import BEGIN_ID, CONTEXT_LENGTH, build_tokenizer, vocabulary
-from lm_validity.miniature.world import SPLITS, make_world, read_world
+from lm_validity.miniature.build import BEGIN_ID, CONTEXT_LENGTH, build_tokenizer, vocabulary, write_world
+from lm_validity.miniature.world import (
+    ATTRIBUTES,
+    FAMILY_FORMATS,
+    FORMATS,
+    GRAMMAR_ITEMS,
+    NOUNS,
+    SCIENCE,
+    SPLITS,
+    ask,
+    corpus_rows,
+    fact_items,
+    grammar_items,
+    make_world,
+    pretraining_documents,
+    read_world,
+)
 
 SETTINGS = MiniatureSettings(seed=3)
 WORLD = make_world(SETTINGS)

@@ -17,7 +17,7 @@ from lm_validity.cli.reports import bias as report_command
 from lm_validity.config.load import load_run
 from lm_validity.errors import InputError
 from lm_validity.files import write_json
-from lm_validity.monitor.planning.describe import describe_plans
+from lm_validity.monitor.planning import describe_plans
 from lm_validity.run.grid import Grid
 from lm_validity.site.batches import add_batch
 from lm_validity.studies.bias.by_task import effects_by_task, least_half_width

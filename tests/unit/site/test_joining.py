@@ -11,7 +11,7 @@ from lm_validity.config.load import load_run
 from lm_validity.config.plan import JOINS, read_cells, read_plan
 from lm_validity.errors import InputError
 from lm_validity.monitor.cost import Estimator
-from lm_validity.monitor.planning.savings import training_costs
+from lm_validity.monitor.planning import training_costs
 from lm_validity.run.grid import Grid
 from lm_validity.site.joining import COMPLETE, Joining, Place, describe_cells, place_model
 from lm_validity.site.rounds import parse_goal

@@ -17,7 +17,7 @@ from lm_validity.config.load import load_run
 from lm_validity.config.plan import BY_SCORES, RULED_OUT, read_cells
 from lm_validity.errors import InputError
 from lm_validity.monitor.cost import Estimator
-from lm_validity.monitor.planning.savings import hours_in_words, total, training_costs
+from lm_validity.monitor.planning import hours_in_words, total, training_costs
 from lm_validity.site.rounds import Standing, check_finished, choose_round, parse_goal, standing_of
 from lm_validity.studies.agreement.statistics.sparse.choice import Outlook
 from lm_validity.tables.merge import Merger

@@ -15,7 +15,7 @@ from lm_validity.config.load import load_run
 from lm_validity.config.signal_plan import first_checkpoints
 from lm_validity.errors import InputError
 from lm_validity.files import write_json
-from lm_validity.monitor.planning.describe import describe_plans
+from lm_validity.monitor.planning import describe_plans
 from lm_validity.run.grid import Grid
 from lm_validity.site.cards.other_values import signal_values
 from lm_validity.site.cards.sources import CardSources

@@ -1,22 +1,426 @@
-"""A pretended GPU: tensors that have a shape, a type and a device, and no contents.
-
-The host's side is real: tensors on the CPU are computed, and what is read back from the device is zeros. An operation
-of tensors on two devices fails as it would on a GPU. torch's fake tensors do the work; a build without CUDA cannot
-compute gradients on a fake `cuda`, so the device is one of torch's Python backends, called `gpu`.
-"""
+"""A GPU that is not there: its memory ledger, and what stands in for kernels, optimizers and files."""
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import gc
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar, NamedTuple, Self
 
 import torch
+import torch.nn.functional as F
 import torch.utils.backend_registration as registration
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+import transformers.masking_utils as masking
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, in_kernel_invocation_manager
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
-from lm_validity.cells.rehearsal.ledger import Ledger, place_of
-from lm_validity.cells.rehearsal.remembered import Remembered
-from lm_validity.cells.rehearsal.stand_ins import installed
+# ----------------------------------------------------------------------------------------------------------------------
+# What a computation does on a device: bytes alive and their peak, kernels launched, reads back to the host, FLOPs.
+#
+# Every operation of torch passes by, whether the tensors are real or pretended (`device.py`).
+
+aten = torch.ops.aten
+_DEVICE = torch.ops.prim.device.default
+BLOCK = 512  # bytes: the CUDA caching allocator rounds every tensor up to a multiple
+# a kernel's result, or its size, that the host waits for
+READS = {aten._local_scalar_dense: "item", aten.nonzero: "nonzero", aten.equal: "equal", aten.masked_select: "nonzero"}
+
+
+class Counts(NamedTuple):
+    """Kernels launched, and how often the host waited for the device."""
+
+    launches: int
+    host_reads: int
+
+
+class Ledger(TorchDispatchMode):
+    """Inside `with Ledger(kind)` everything on devices of this kind ("cpu" for real tensors) is booked.
+
+    live, peak: bytes by device index (None for a CPU), in blocks of 512. launches: kernels by name; one of a group of
+    tensors (`foreach`, `fused`) counts once. host_reads: how often the host waited for a value, by name.
+    flops: floating-point operations of matrix products by the dtype of their first factor.
+    """
+
+    def __init__(self, kind: str):
+        super().__init__()
+        self.kind = kind
+        self.live: Counter[int | None] = Counter()
+        self.peak: Counter[int | None] = Counter()
+        self.launches: Counter[str] = Counter()
+        self.host_reads: Counter[str] = Counter()
+        self.flops: Counter[torch.dtype] = Counter()
+        self._storages: dict[int, tuple[int | None, int, weakref.ref[torch.UntypedStorage]]] = {}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here; to make sure of it at every operation takes longer than the ledger
+
+    def __enter__(self) -> Self:
+        gc.collect()
+        gc.freeze()  # what is there already need not be searched at every collection
+        return super().__enter__()
+
+    def __exit__(self, *raised: Any) -> None:
+        gc.unfreeze()
+        super().__exit__(*raised)
+
+    def restart(self) -> None:
+        """Count anew; what is alive stays, and is the new peak."""
+        gc.collect()
+        self.peak = Counter(self.live)
+        for counted in (self.launches, self.host_reads, self.flops):
+            counted.clear()
+
+    def count(self, work: Callable[[], object]) -> Counts:
+        """Do some work and count it."""
+        self.restart()
+        work()
+        return Counts(self.launches.total(), self.host_reads.total())
+
+    @property
+    def peak_bytes(self) -> int:
+        """Peak of the device that has most."""
+        return max(self.peak.values(), default=0)
+
+    @property
+    def live_bytes(self) -> int:
+        """What is alive on the device that has most."""
+        return max(self.live.values(), default=0)
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is _DEVICE:  # asked at every turn, and no kernel
+            return place_of(args[0])
+        kwargs = kwargs or {}
+        self._note_read(func, args, kwargs)
+        result = func(*args, **kwargs)
+        here = [tensor for tensor in _tensors(result) if place_of(tensor).type == self.kind]
+        if here and not func.is_view:
+            self.launches[func.overloadpacket.__name__] += 1
+            self._note_operations(func, args, kwargs, result)
+            for tensor in here:
+                self._note_storage(tensor)
+        return result
+
+    def _note_read(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        first = args[0] if args else None
+        if not isinstance(first, torch.Tensor):
+            return
+        place = place_of(first)
+        of_device = place.type == self.kind
+        name = READS.get(func.overloadpacket)
+        if name is None and self.kind != "cpu":
+            if func.overloadpacket is aten._to_copy and str(kwargs.get("device")) == "cpu":
+                name = "copy"
+            elif func.overloadpacket is aten.copy_ and place.type == "cpu":
+                name, of_device = "copy", place_of(args[1]).type == self.kind
+            elif func.overloadpacket in (aten.index, aten.index_put, aten.index_put_) and any(
+                one is not None and one.dtype == torch.bool for one in args[1]
+            ):
+                name = "nonzero"
+        if of_device and name is not None:
+            self.host_reads[name] += 1
+
+    def _note_operations(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: object) -> None:
+        count = flop_registry.get(func.overloadpacket)
+        if count is not None:
+            factors = [one for one in args if isinstance(one, torch.Tensor)]
+            self.flops[factors[-1].dtype] += count(*args, **kwargs, out_val=result)
+
+    def _note_storage(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        if key in self._storages:
+            return
+        index, size = place_of(tensor).index, -(-storage.nbytes() // BLOCK) * BLOCK
+        self._storages[key] = (index, size, weakref.ref(storage, self._freeing(key)))
+        self.live[index] += size
+        self.peak[index] = max(self.peak[index], self.live[index])
+
+    def _freeing(self, key: int) -> Callable[[object], None]:
+        return lambda _: self._free(key)
+
+    def _free(self, key: int) -> None:
+        index, size, _ = self._storages.pop(key)
+        self.live[index] -= size
+
+
+def place_of(tensor: torch.Tensor) -> torch.device:
+    """A tensor's device, without asking torch, for which that is an operation like any other."""
+    return getattr(tensor, "fake_device", None) or tensor.device
+
+
+def _tensors(result: object) -> Iterator[torch.Tensor]:
+    if isinstance(result, torch.Tensor):
+        yield result
+    elif isinstance(result, list | tuple):
+        for one in result:
+            yield from _tensors(one)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What torch's fake tensors answer to an operation, asked once for tensors of the same shapes.
+#
+# torch goes through its meta kernels, most of them in Python, at every operation, and its own cache takes nearly as
+# long. Layers are alike, and so are passes: of Llama-3-8B's 53,000 operations fewer than one in ten is new.
+
+aten = torch.ops.aten
+_UNDECLARED = (aten._unsafe_view.default,)  # views that do not say so
+
+
+class _New(NamedTuple):
+    """A tensor with a storage of its own."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+
+class _Given(NamedTuple):
+    """A tensor that was given: the name of an argument, or its place."""
+
+    where: str | int
+
+
+class _Unknown(Exception):
+    """Nothing that can be remembered."""
+
+
+class Remembered:
+    """`mode` answers what is new; the rest is made again from what it answered. All depths and models of a process
+    share what is known."""
+
+    _known: ClassVar[dict[tuple[object, ...], Any]] = {}
+
+    def __init__(self, mode: FakeTensorMode, answer: Callable[..., object]):
+        self._mode, self._answer = mode, answer
+
+    def __call__(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+        """The result of one operator of torch, made again where its like was answered before."""
+        if func.is_view or func in _UNDECLARED:
+            return self._view(func, types, args, kwargs)
+        try:
+            key = _described(args), _described(tuple(kwargs.items()))
+        except _Unknown:
+            return self._answer(func, types, args, kwargs)
+        if (func, key) in self._known:
+            return self._made(self._known[func, key], args, kwargs)
+        result = self._answer(func, types, args, kwargs)
+        try:
+            # an operation that changes the shape of what it is given is asked every time
+            if key == (_described(args), _described(tuple(kwargs.items()))):
+                self._known[func, key] = _noted(result, args, kwargs)
+        except _Unknown:
+            pass
+        return result
+
+    def _view(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+        if kwargs or not isinstance(args[0], FakeTensor):
+            return self._answer(func, types, args, kwargs)
+        kernel = aten.alias.default if func is aten.detach.default else func  # the one without its pretended device
+        with in_kernel_invocation_manager(self._mode):
+            seen = kernel(*args)
+        # what changes nothing gives the tensor itself
+        wrapped = [
+            one if isinstance(one, FakeTensor) else FakeTensor(self._mode, one, args[0].fake_device)
+            for one in ([seen] if isinstance(seen, torch.Tensor) else seen)
+        ]
+        return wrapped[0] if isinstance(seen, torch.Tensor) else wrapped
+
+    def _made(self, noted: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+        if isinstance(noted, _New):
+            empty = torch.empty_strided(noted.shape, noted.stride, dtype=noted.dtype, device="meta")
+            return FakeTensor(self._mode, empty, noted.device)
+        if isinstance(noted, _Given):
+            return kwargs[noted.where] if isinstance(noted.where, str) else args[noted.where]
+        if isinstance(noted, tuple):
+            return tuple(self._made(one, args, kwargs) for one in noted)
+        return noted
+
+
+def _described(value: object) -> object:
+    """What an answer depends on, to be looked up by. Raises _Unknown for what is neither pretended nor a constant."""
+    if isinstance(value, FakeTensor):
+        return value.shape, value.stride(), value.dtype, value.fake_device
+    if isinstance(value, list | tuple):
+        return tuple(map(_described, value))
+    if isinstance(value, bool | int | float):
+        return type(value), value  # 1 and 1.0 are two
+    if value is None or isinstance(value, str | torch.dtype | torch.device | torch.layout | torch.memory_format):
+        return value
+    raise _Unknown
+
+
+def _noted(result: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> object:
+    """How an answer is made again. Raises _Unknown where it shares memory with something given."""
+    if isinstance(result, list | tuple):
+        return tuple(_noted(one, args, kwargs) for one in result)
+    if not isinstance(result, FakeTensor):
+        if isinstance(result, torch.Tensor):
+            raise _Unknown
+        return result
+    given: list[tuple[int | str, object]] = [*enumerate(args), *kwargs.items()]
+    for where, one in given:
+        if one is result:
+            return _Given(where)
+    storage = result.untyped_storage()._cdata
+    if any(
+        one.untyped_storage()._cdata == storage
+        for one in torch.utils._pytree.arg_tree_leaves(*args, **kwargs)
+        if isinstance(one, torch.Tensor)
+    ):
+        raise _Unknown
+    return _New(result.shape, result.stride(), result.dtype, result.fake_device)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What torch and transformers would do on a GPU and cannot do on a pretended one, put in for as long as it is used.
+
+aten = torch.ops.aten
+_REAL_ATTENTION = F.scaled_dot_product_attention
+_REAL_GENERATOR = torch.Generator
+_REAL_APPLY = torch.nn.Module._apply
+_DRAWING = ("bernoulli_", "normal_", "uniform_")
+
+
+@contextlib.contextmanager
+def installed(kind: str, ledger: Ledger) -> Iterator[None]:
+    """Inside the block the stand-ins are in place, for devices of this kind."""
+
+    def packed_sequences(position_ids: torch.Tensor) -> None:
+        """Rows here are never several texts behind each other; a GPU would be asked."""
+        ledger.host_reads["packed sequences"] += position_ids.device.type == kind
+
+    def to_list(tensor: torch.Tensor) -> list[Any]:
+        """One copy to the host, which is a read for each number of a fake tensor."""
+        return tensor.cpu().tolist()
+
+    replaced = [
+        (FakeTensor, "tolist", to_list),
+        *((torch.Tensor, name, _drawing(name, kind)) for name in _DRAWING),
+        (F, "scaled_dot_product_attention", _attention_of(kind)),
+        (torch, "Generator", _generator_of(kind)),
+        (torch.nn.Module, "_apply", _apply),
+        # a fake tensor counts as tracing, and tracing builds masks that a GPU does not
+        (masking, "is_tracing", lambda tensor=None: False),
+        (masking, "find_packed_sequence_indices", packed_sequences),
+    ]
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in replaced]
+    try:
+        for owner, name, new in replaced:
+            setattr(owner, name, new)
+        yield
+    finally:
+        for owner, name, old in before:
+            setattr(owner, name, old)
+
+
+Change = Callable[[torch.Tensor], torch.Tensor]
+
+
+def _attention_of(kind: str) -> Callable[..., torch.Tensor]:
+    def attention(
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> torch.Tensor:
+        """The kernel that CUDA would take: flash in 16 bits without a mask, memory-efficient with a mask or in float32,
+        plain products where one head of keys is broadcast."""
+        heads, of_keys = query.shape[1], key.shape[1]
+        if query.device.type != kind or (heads != of_keys and not enable_gqa):
+            return _REAL_ATTENTION(
+                query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa
+            )
+        if attn_mask is not None and attn_mask.dtype not in (torch.bool, torch.float32, query.dtype):
+            raise RuntimeError(
+                f"Expected attn_mask dtype to be bool or float or to match query dtype, not {attn_mask.dtype}"
+            )
+        half = query.dtype in (torch.bfloat16, torch.float16)
+        if attn_mask is None and half and query.shape[-1] == value.shape[-1] <= 256:
+            flash = aten._scaled_dot_product_flash_attention
+            return flash(query, key, value, dropout_p, is_causal, False, scale=scale)[0]
+        if heads != of_keys:
+            key, value = (one.repeat_interleave(heads // of_keys, 1) for one in (key, value))
+        if attn_mask is not None:
+            attn_mask = attn_mask.expand(query.shape[0], heads, query.shape[2], key.shape[2])
+        keeps = torch.is_grad_enabled() and query.requires_grad
+        efficient = aten._scaled_dot_product_efficient_attention
+        return efficient(query, key, value, attn_mask, keeps, dropout_p, is_causal, scale=scale)[0]
+
+    return attention
+
+
+def _generator_of(kind: str) -> type:
+    class Generator(_REAL_GENERATOR):  # type: ignore[misc, valid-type] # torch's class before it is replaced
+        """torch's, which knows no generator of a pretended device."""
+
+        def __new__(cls, device: object = "cpu") -> Self:
+            asked = torch.device(device)
+            made = super().__new__(cls, device="cpu" if asked.type == kind else asked)
+            made.asked = asked
+            return made
+
+        @property
+        def device(self) -> torch.device:
+            return self.asked
+
+    return Generator
+
+
+def _drawing(name: str, kind: str) -> Callable[..., torch.Tensor]:
+    """A method that fills a tensor with random numbers. Below it torch knows no more which generator was given, so
+    that one of the tensor's own device is left out, and any other is refused (`device.py`)."""
+    draw = getattr(torch.Tensor, name)
+
+    def drawn(tensor: torch.Tensor, *arguments: Any, generator: torch.Generator | None = None) -> torch.Tensor:
+        own = generator is not None and tensor.device.type == kind == generator.device.type
+        return draw(tensor, *arguments, generator=None if own else generator)
+
+    return drawn
+
+
+def _apply(self: torch.nn.Module, change: Change, recurse: bool = True) -> torch.nn.Module:
+    """torch's own puts new contents into a parameter, which a fake one does not allow: a new parameter in its place,
+    one for all modules that share it."""
+    modules = list(self.modules()) if recurse else [self]
+    if not any(_moves(value, change) for module in modules for value in module.parameters(recurse=False)):
+        return _REAL_APPLY(self, change, recurse)
+    made: dict[int, torch.Tensor] = {}
+
+    def changed(value: torch.Tensor) -> torch.Tensor:
+        if id(value) not in made:
+            with torch.no_grad():
+                new = change(value)
+            of_parameter = isinstance(value, torch.nn.Parameter) and new is not value
+            made[id(value)] = torch.nn.Parameter(new, value.requires_grad) if of_parameter else new
+        return made[id(value)]
+
+    for module in modules:
+        for table in (module._parameters, module._buffers):
+            table.update({name: changed(value) for name, value in table.items() if value is not None})
+    return self
+
+
+def _moves(value: torch.Tensor, change: Change) -> bool:
+    """Whether the tensor is pretended, or would be."""
+    return isinstance(value, FakeTensor) or isinstance(change(value[:0] if value.dim() else value), FakeTensor)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A pretended GPU: tensors that have a shape, a type and a device, and no contents.
+#
+# The host's side is real: tensors on the CPU are computed, and what is read back from the device is zeros. An operation
+# of tensors on two devices fails as it would on a GPU. torch's fake tensors do the work; a build without CUDA cannot
+# compute gradients on a fake `cuda`, so the device is one of torch's Python backends, called `gpu`.
 
 aten = torch.ops.aten
 KIND, KIND_KEY = "gpu", "PrivateUse1"  # as torch is asked for it, and its name among torch's dispatch keys

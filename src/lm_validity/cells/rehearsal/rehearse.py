@@ -1,25 +1,281 @@
-"""A model's work at full size on a pretended GPU: memory, operations, launches and reads back, from its config alone.
+"""A rehearsal: every model's work at full size on a fake GPU."""
 
-Layers repeat, so a model is built with few of them, at two depths and full width, and everything counted is extended
-in a straight line to its own depth.
-"""
-
+import contextlib
+import copy
+import itertools
+import math
 import time
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
+import torch
 import transformers
+from tokenizers import Tokenizer, models, pre_tokenizers
 
 from lm_validity.cells.models.language_model import LanguageModel
+from lm_validity.cells.models.model_files import DTYPES
 from lm_validity.cells.models.scorer import Way
-from lm_validity.cells.rehearsal import models, steps
-from lm_validity.cells.rehearsal.device import KIND, pretended_gpus
-from lm_validity.cells.rehearsal.ledger import Ledger
-from lm_validity.cells.training.loop import FinetuneSettings
+from lm_validity.cells.models.scorer_plan import Request
+from lm_validity.cells.rehearsal.device import KIND, Ledger, pretended_gpus
+from lm_validity.cells.training import loop
+from lm_validity.cells.training.loop import FinetuneSettings, Training
+from lm_validity.cells.training.lora import add_adapter
+from lm_validity.cells.training.low_rank import BatchPosition
+from lm_validity.cells.training.recompute import less_memory
 from lm_validity.cells.training.targets import find_targets
-from lm_validity.errors import CellError
+from lm_validity.cells.training.text import Example
+from lm_validity.errors import CellError, InputError, first_line
+from lm_validity.run.architectures import why_not_causal
 from lm_validity.run.rehearsals import Question, Rehearsal
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A model from its configuration alone: every width as it is, few layers or all of them, on a pretended GPU.
+
+WORDS = 1000  # of the stand-in tokenizer, where the vocabulary has as many
+# how configurations say that every so many-th layer is of another kind
+_PERIODS: tuple[str, ...] = (
+    "attn_layer_period",
+    "expert_layer_period",
+    "full_attention_interval",
+    "sliding_window_pattern",
+)
+_PERIODS += ("decoder_sparse_step", "interleave_moe_layer_step", "no_rope_layer_interval", "moe_every_n_layers")
+
+
+def causal_config(name: str, values: dict[str, Any]) -> transformers.PretrainedConfig:
+    """The configuration of a config.json. Raises InputError where it is not that of a causal language model."""
+    wrong = why_not_causal(values)
+    if wrong is not None:
+        raise InputError(f"{name}: {wrong[0]}.", f"{wrong[1]}.")
+    kind = values["model_type"]
+    try:
+        return transformers.CONFIG_MAPPING[kind].from_dict(values)
+    except Exception as error:  # whatever an architecture's own checks raise
+        raise InputError(
+            f"{name}: config.json cannot be read as {kind} ({first_line(error)}).", "fetch the model again."
+        ) from error
+
+
+def rehearsed_depths(config: transformers.PretrainedConfig) -> tuple[int, ...]:
+    """Two depths from which the full one follows, since layers repeat; or the full depth alone, where it is small."""
+    text = config.get_text_config()
+    layers = text.num_hidden_layers
+    lists = [value for value in vars(text).values() if isinstance(value, list) and len(value) == layers]
+    first = max([getattr(text, "first_k_dense_replace", 0) or 0, *(_prefix(one) for one in lists)])
+    periods = [getattr(text, name, None) for name in _PERIODS] + [_period(one) for one in lists]
+    period = math.lcm(*(one for one in periods if isinstance(one, int) and 1 <= one <= layers))
+    shallow = first + max(period, 2)  # the first layer's inputs have no gradient: it keeps less than the others
+    deep = shallow + period
+    return (shallow, deep) if deep < layers else (layers,)
+
+
+def _period(values: Sequence[object]) -> int:
+    """After how many layers a list repeats itself, its beginning left out."""
+    values = values[_prefix(values) :]
+    for period in range(1, len(values)):
+        if all(one == values[place % period] for place, one in enumerate(values)):
+            return period
+    return max(1, len(values))
+
+
+def _prefix(values: Sequence[object]) -> int:
+    """Layers at the beginning that differ from a uniform rest, e.g. dense ones before a mixture of experts."""
+    first = next((place for place, one in enumerate(values) if one != values[0]), 0)
+    return first if first and len({str(one) for one in values[first:]}) == 1 and first * 2 < len(values) else 0
+
+
+def at_depth(config: transformers.PretrainedConfig, layers: int) -> transformers.PretrainedConfig:
+    """The same model with its first layers only."""
+    config = copy.deepcopy(config)
+    text = config.get_text_config()
+    full = text.num_hidden_layers
+    for name, value in vars(text).items():
+        if isinstance(value, list) and len(value) == full:
+            setattr(text, name, value[:layers])
+    text.num_hidden_layers = layers
+    return config
+
+
+def pretend_model(
+    config: transformers.PretrainedConfig,
+    name: str,
+    *,
+    dtype: str,
+    device: str,
+    batch_size: int,
+    max_length: int | None,
+) -> LanguageModel:
+    """The model on `device`, its weights without values where that is a pretended one."""
+    with torch.device(device):
+        model = transformers.AutoModelForCausalLM.from_config(config, dtype=DTYPES[dtype]).eval()
+    return LanguageModel(
+        model.to(device),
+        word_tokenizer(min(WORDS, config.get_text_config().vocab_size)),
+        model_id=name,
+        eval_batch_size=batch_size,
+        max_length=max_length,
+    )
+
+
+@cache
+def word_tokenizer(words: int) -> transformers.PreTrainedTokenizerFast:
+    """`w1 w2 …`: one token per word."""
+    known = {"</s>": 0} | {f"w{number}": number for number in range(1, words)}
+    tokenizer = Tokenizer(models.WordLevel(known, unk_token="</s>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, eos_token="</s>", bos_token="</s>", pad_token="</s>"
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The work of a run, each kind once, through the code that computes cells: what it takes is in the ledger.
+
+CHOICES, CHOICE_TOKENS = 4, 8
+WRITTEN = 3  # tokens of an answer: the first comes from the prompt's pass, the others from passes of their own
+
+
+@dataclass
+class Use:
+    """What one piece of work took. peak: bytes on the device that has most; weights and all else included."""
+
+    peak: float
+    launches: float
+    flops: float
+    flops_float32: float
+    host_reads: dict[str, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, ledger: Ledger) -> "Use":
+        """What the ledger has counted since it was last restarted."""
+        in_float32 = sum(count for dtype, count in ledger.flops.items() if dtype.itemsize >= 4)
+        return cls(
+            ledger.peak_bytes,
+            sum(ledger.launches.values()),
+            sum(ledger.flops.values()),
+            in_float32,
+            dict(ledger.host_reads),
+        )
+
+
+def score(lm: LanguageModel, ledger: Ledger, way: Way, questions: int, tokens: int) -> Use:
+    """One batch of questions of four choices each, by one of the scorer's ways; `tokens`: of the longest choice with
+    its question."""
+    requests: list[Request] = [
+        (None, [1 + question % 900] * (tokens - CHOICE_TOKENS), [1 + choice] * CHOICE_TOKENS)
+        for question in range(questions)
+        for choice in range(CHOICES if way != "rows" else 1)
+    ]
+    lm.scorer = way
+    lm.narrows_head()  # the probe comes first, and has a use of its own
+    ledger.restart()
+    lm._loglikelihood_tokens(requests)
+    return Use.of(ledger)
+
+
+def roll(lm: LanguageModel, ledger: Ledger, tokens: int) -> Use:
+    """One window of a perplexity corpus."""
+    ledger.restart()
+    lm.loglikelihood_rolling([SimpleNamespace(args=(" ".join(["w1"] * (tokens - 1)),))])
+    return Use.of(ledger)
+
+
+def generate(lm: LanguageModel, ledger: Ledger, prompts: int, tokens: int) -> Use:
+    """A batch of short answers to prompts of so many tokens: what answers take grows with the cache alone."""
+    text = " ".join(["w1"] * (tokens - WRITTEN))
+    options = {"until": ["w2"], "max_gen_toks": WRITTEN}
+    ledger.restart()
+    with _short_answers(lm):
+        lm.generate_until([SimpleNamespace(args=(text, dict(options))) for _ in range(prompts)])
+    return Use.of(ledger)
+
+
+class _Enough(Exception):
+    pass
+
+
+@contextlib.contextmanager
+def _short_answers(lm: LanguageModel) -> Iterator[None]:
+    """Inside the block an answer ends after WRITTEN passes: what would end it is on the device, where nothing is."""
+    generate, passes = lm.model.generate, []
+
+    def count(*_: object) -> None:
+        passes.append(1)
+        if len(passes) > WRITTEN:
+            raise _Enough
+
+    def stopped(input_ids: torch.Tensor, max_length: int, **options: Any) -> torch.Tensor:
+        passes.clear()
+        handle = lm.model.register_forward_pre_hook(count)
+        try:
+            return generate(input_ids=input_ids, max_length=max_length, **options)
+        except _Enough:
+            return input_ids.new_zeros(len(input_ids), max_length)
+        finally:
+            handle.remove()
+
+    lm.model.generate = stopped
+    try:
+        yield
+    finally:
+        del lm.model.generate
+
+
+@dataclass
+class TrainingUse:
+    """passes: of one forward and backward pass, by micro-batch; update: of the optimizer."""
+
+    passes: dict[int, Use]
+    update: Use
+
+
+def train(
+    lm: LanguageModel, ledger: Ledger, settings: FinetuneSettings, tokens: int, micro_batches: Sequence[int]
+) -> TrainingUse:
+    """A pass at each micro-batch, rows all of `tokens` tokens. As in the middle of a step, the optimizer has its state
+    and the weights have the gradients of an earlier pass."""
+    position = BatchPosition(1)
+    model = add_adapter(lm, settings, settings.target_modules, position)
+    try:
+        examples = [Example(tuple([1 + place % 900 for place in range(tokens)]), 1)] * settings.effective_batch
+        training = Training(lm, model, examples, settings, position)
+        (batch,) = training.batches(1)
+        short = [replace(row, token_ids=row.token_ids[:2]) for row in batch]
+        with less_memory(lm.base, layers=settings.gradient_checkpointing), _one_pass():
+            training._accumulate(short, 1)
+            training.optimizer.step()
+            found = {}
+            for rows in micro_batches:
+                training.micro_batch = rows
+                ledger.restart()
+                training._accumulate(batch, 1)
+                found[rows] = Use.of(ledger)
+            ledger.restart()
+            training.update()
+            return TrainingUse(found, Use.of(ledger))
+    finally:
+        model.unload()
+
+
+@contextlib.contextmanager
+def _one_pass() -> Iterator[None]:
+    """Inside the block a step has its first pass only: the others would be like it."""
+    cut = loop.passes
+    loop.passes = lambda *arguments: itertools.islice(cut(*arguments), 1)
+    try:
+        yield
+    finally:
+        loop.passes = cut
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A model's work at full size on a pretended GPU: memory, operations, launches and reads back, from its config alone.
+#
+# Layers repeat, so a model is built with few of them, at two depths and full width, and everything counted is extended
+# in a straight line to its own depth.
 
 SCORED_TOKENS = 1024  # of a question with its longest choice, and of a prompt with its answer
 WINDOW_TOKENS = 2048  # of a perplexity corpus; a longer window is rehearsed at this length
@@ -30,12 +286,12 @@ def rehearse(name: str, question: Question) -> Rehearsal:
     """Everything that is to be known about a model. Raises InputError where its config.json is not that of a causal
     language model."""
     start = time.process_time()
-    config = models.causal_config(name, question.config)
-    layers, depths = config.get_text_config().num_hidden_layers, models.rehearsed_depths(config)
+    config = causal_config(name, question.config)
+    layers, depths = config.get_text_config().num_hidden_layers, rehearsed_depths(config)
     measured: list[Figures] = []
     notes: dict[str, str | None] = {}
     for depth in depths:
-        figures, notes = _measure(models.at_depth(config, depth), name, question.settings)
+        figures, notes = _measure(at_depth(config, depth), name, question.settings)
         measured.append(figures)
     figures = _extended(depths, measured, layers)
     details = notes | {
@@ -82,7 +338,7 @@ def _measure(
 ) -> tuple[Figures, dict[str, Any]]:
     """(figures, notes) of one depth."""
     with pretended_gpus() as ledger:
-        lm = models.pretend_model(
+        lm = pretend_model(
             config,
             name,
             dtype=settings["dtype"],
@@ -108,11 +364,11 @@ def _score(lm: LanguageModel, ledger: Ledger, settings: Mapping[str, Any], figur
     tokens = min(SCORED_TOKENS, lm.max_length)
     ways: tuple[Way, ...] = ("rows", "packed", "cached") if settings["scorer"] == "auto" else (settings["scorer"],)
     for way in ways:
-        _book(figures, f"score.{way}", steps.score(lm, ledger, way, settings["batch_size"], tokens))
+        _book(figures, f"score.{way}", score(lm, ledger, way, settings["batch_size"], tokens))
     lm.scorer = settings["scorer"]
     if settings["writes"]:
-        _book(figures, "generate", steps.generate(lm, ledger, settings["batch_size"], tokens))
-    _book(figures, "roll", steps.roll(lm, ledger, min(WINDOW_TOKENS, lm.max_length)))
+        _book(figures, "generate", generate(lm, ledger, settings["batch_size"], tokens))
+    _book(figures, "roll", roll(lm, ledger, min(WINDOW_TOKENS, lm.max_length)))
 
 
 def _train(lm: LanguageModel, ledger: Ledger, settings: Mapping[str, Any], figures: Figures) -> None:
@@ -124,13 +380,13 @@ def _train(lm: LanguageModel, ledger: Ledger, settings: Mapping[str, Any], figur
     tokens = min(settings["training_tokens"], lm.max_length)
     for work, checkpointing in (("train", False), ("checkpointed", True)):
         finetune = FinetuneSettings(learning_rate=1e-4, gradient_checkpointing=checkpointing, **own)
-        found = steps.train(lm, ledger, finetune, tokens, sizes)
+        found = train(lm, ledger, finetune, tokens, sizes)
         for size, use in found.passes.items():
             _book(figures, f"{work}.{size}", use)
         _book(figures, f"{work}.update", found.update)
 
 
-def _book(figures: Figures, work: str, use: steps.Use) -> None:
+def _book(figures: Figures, work: str, use: Use) -> None:
     values = asdict(use)
     values |= {f"host_reads.{name}": count for name, count in values.pop("host_reads").items()}
     figures.update({f"{work}.{name}": value for name, value in values.items()})

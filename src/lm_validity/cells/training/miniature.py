@@ -34,8 +34,7 @@ from lm_validity.config.miniature import MiniatureSettings
 from lm_validity.config.pool import MiniatureModel
 from lm_validity.errors import CellError, InputError
 from lm_validity.files import write_json
-from lm_validity.miniature.tokenizer import BEGIN_ID, CONTEXT_LENGTH, masked_vocabulary, vocabulary
-from lm_validity.miniature.training_rows import training_batches
+from lm_validity.miniature.build import BEGIN_ID, CONTEXT_LENGTH, masked_vocabulary, training_batches, vocabulary
 from lm_validity.miniature.world import World, make_world, read_world
 
 # Transformers' 0.02 is meant for wide layers; these narrow ones would stay longer on the plateau

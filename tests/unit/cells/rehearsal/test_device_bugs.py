@@ -9,7 +9,7 @@ from toy_world import toy_model
 
 from lm_validity.cells.models import scorer_forward
 from lm_validity.cells.models.language_model import load_language_model
-from lm_validity.cells.rehearsal import models, steps
+from lm_validity.cells.rehearsal import rehearse
 from lm_validity.cells.rehearsal.device import KIND, pretended_gpus
 from lm_validity.cells.training import loop, low_rank
 from lm_validity.cells.training.finetuning import FinetuneSettings, TrainingStopped, finetune
@@ -34,7 +34,7 @@ def everything(lm, ledger, folder) -> None:
         assert len(lm.loglikelihood(QUESTIONS)) == 3
         assert way in lm._allowed
     assert len(lm.loglikelihood_rolling([SimpleNamespace(args=("red green " * 120,))])) == 1
-    steps.generate(lm, ledger, prompts=2, tokens=16)
+    rehearse.generate(lm, ledger, prompts=2, tokens=16)
     train(lm, folder, ONCE.model_copy(update={"gradient_checkpointing": True}))
     asked = []
     with pytest.raises(TrainingStopped):
@@ -56,9 +56,9 @@ def test_everything_runs_on_one_gpu(kind, tmp_path):
 
 
 def test_everything_runs_on_two_gpus(tmp_path):
-    config = models.causal_config("m", {"model_type": "llama", "hidden_size": 32, "intermediate_size": 64} | SHAPE)
+    config = rehearse.causal_config("m", {"model_type": "llama", "hidden_size": 32, "intermediate_size": 64} | SHAPE)
     with pretended_gpus() as ledger:
-        lm = models.pretend_model(config, "m", dtype="bfloat16", device=f"{KIND}:0", batch_size=4, max_length=None)
+        lm = rehearse.pretend_model(config, "m", dtype="bfloat16", device=f"{KIND}:0", batch_size=4, max_length=None)
         spread(lm.base)
         everything(lm, ledger, tmp_path)
         assert set(ledger.live) == {0, 1} and min(ledger.live.values()) > 0
@@ -122,9 +122,9 @@ def test_a_planted_device_bug_is_seen(bug, tmp_path, monkeypatch):
     if bug is not None:
         owner, name, planted, _ = BUGS[bug]
         monkeypatch.setattr(owner, name, staticmethod(planted) if name == "of" else planted)
-    config = models.causal_config("m", {"model_type": "llama", "hidden_size": 32, "intermediate_size": 64} | SHAPE)
+    config = rehearse.causal_config("m", {"model_type": "llama", "hidden_size": 32, "intermediate_size": 64} | SHAPE)
     with pretended_gpus():
-        lm = models.pretend_model(config, "m", dtype="bfloat16", device=f"{KIND}:0", batch_size=4, max_length=None)
+        lm = rehearse.pretend_model(config, "m", dtype="bfloat16", device=f"{KIND}:0", batch_size=4, max_length=None)
         work = "score" if bug is None else BUGS[bug][3]
         if bug is None or work == "score":
             every_way = {"rows", "packed", "cached"}

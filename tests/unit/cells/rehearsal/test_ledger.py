@@ -3,9 +3,8 @@
 import pytest
 import torch
 
-from lm_validity.cells.rehearsal import models, steps
-from lm_validity.cells.rehearsal.device import KIND, pretended_gpus
-from lm_validity.cells.rehearsal.ledger import Counts, Ledger
+from lm_validity.cells.rehearsal import rehearse
+from lm_validity.cells.rehearsal.device import KIND, Counts, Ledger, pretended_gpus
 from lm_validity.cells.training.loop import FinetuneSettings
 
 SMALL = {"vocab_size": 500, "hidden_size": 64, "intermediate_size": 160, "num_attention_heads": 4}
@@ -56,15 +55,15 @@ def test_the_hosts_side_is_real():
 
 def compared(kind: str, checkpointing: bool, **shape) -> tuple[int, int]:
     """Peaks of a pass: on pretended tensors, on real ones of a CPU. Without dropout, whose masks a CPU keeps."""
-    config = models.causal_config(kind, SHAPES[kind] | shape)
+    config = rehearse.causal_config(kind, SHAPES[kind] | shape)
     settings = FinetuneSettings(
         learning_rate=1e-4, effective_batch=4, dropout=0.0, gradient_checkpointing=checkpointing
     )
 
     def peak(ledger: Ledger, device: str) -> int:
-        lm = models.pretend_model(config, kind, dtype="float32", device=device, batch_size=4, max_length=None)
+        lm = rehearse.pretend_model(config, kind, dtype="float32", device=device, batch_size=4, max_length=None)
         lm.scorer = "rows"
-        return steps.train(lm, ledger, settings, 96, [4]).passes[4].peak
+        return rehearse.train(lm, ledger, settings, 96, [4]).passes[4].peak
 
     with pretended_gpus() as ledger:
         pretended = peak(ledger, KIND)

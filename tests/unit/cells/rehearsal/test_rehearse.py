@@ -4,8 +4,8 @@ import pytest
 import torch
 import transformers
 
-from lm_validity.cells.rehearsal import models
-from lm_validity.cells.rehearsal.rehearse import _measure, rehearse
+from lm_validity.cells.rehearsal import rehearse
+from lm_validity.cells.rehearsal.rehearse import _measure
 from lm_validity.config.load import load_run
 from lm_validity.errors import InputError
 from lm_validity.run.rehearsals import Question, _known_shapes
@@ -31,7 +31,7 @@ LLAMA |= {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embe
 
 @pytest.mark.slow
 def test_a_small_llama():
-    found = rehearse("m", Question(LLAMA, SETTINGS, True))
+    found = rehearse.rehearse("m", Question(LLAMA, SETTINGS, True))
     assert found.details["rehearsed_layers"] == [2, 3]
     # embeddings and head; attention's q, o and k, v; a gated layer; three norms of 64
     layer = 2 * 64 * 64 + 2 * 64 * 32 + 3 * 64 * 96 + 2 * 64
@@ -56,8 +56,8 @@ DEEP = {
 def test_the_line_through_two_depths_meets_the_whole_model(kind):
     """Every figure: peaks, launches, operations, reads."""
     values = DEEP[kind] | {"model_type": kind}
-    found = rehearse("m", Question(values, SETTINGS, True)).details
-    whole, _ = _measure(models.causal_config("m", values), "m", SETTINGS)
+    found = rehearse.rehearse("m", Question(values, SETTINGS, True)).details
+    whole, _ = _measure(rehearse.causal_config("m", values), "m", SETTINGS)
     assert len(found["rehearsed_layers"]) == 2
     assert found["figures"] == pytest.approx(whole, rel=1e-4)
 
@@ -72,7 +72,7 @@ def test_the_line_through_two_depths_meets_the_whole_model(kind):
     ],
 )
 def test_depths_hold_whole_periods(values, depths):
-    assert models.rehearsed_depths(models.causal_config("m", values)) == depths
+    assert rehearse.rehearsed_depths(rehearse.causal_config("m", values)) == depths
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_depths_hold_whole_periods(values, depths):
 )
 def test_what_is_no_causal_language_model_is_refused(values, words):
     with pytest.raises(InputError, match=words) as refused:
-        models.causal_config("model 'm'", values)
+        rehearse.causal_config("model 'm'", values)
     assert refused.value.problem.startswith("model 'm'") and refused.value.hint
 
 
@@ -99,14 +99,14 @@ def test_known_shapes_have_the_parameters_of_the_published_sheet():
         shape = _known_shapes()[row.path]
         if id(shape) not in counted:
             masks = shape["n_layer"] * shape["n_positions"] ** 2 if shape["model_type"] == "gpt2" else 0
-            counted[id(shape)] = parameters(models.causal_config(row.model, shape)) + masks
+            counted[id(shape)] = parameters(rehearse.causal_config(row.model, shape)) + masks
         assert counted[id(shape)] == pytest.approx(row.parameters_b * 1e9, rel=0.02), row.model
 
 
 def parameters(config: transformers.PretrainedConfig) -> float:
     """Of the whole model, from one and two layers of it."""
     with torch.device("meta"):
-        made = [transformers.AutoModelForCausalLM.from_config(models.at_depth(config, depth)) for depth in (1, 2)]
+        made = [transformers.AutoModelForCausalLM.from_config(rehearse.at_depth(config, depth)) for depth in (1, 2)]
     one, two = (sum(weight.numel() for weight in model.parameters()) for model in made)
     return one + (two - one) * (config.num_hidden_layers - 1)
 

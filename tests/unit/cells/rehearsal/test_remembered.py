@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from lm_validity.cells.rehearsal import models, remembered
+from lm_validity.cells.rehearsal import device, rehearse
 from lm_validity.cells.rehearsal.device import KIND, pretended_gpus
 from lm_validity.cells.rehearsal.rehearse import _measure
 
@@ -13,19 +13,19 @@ def look(tensor: torch.Tensor) -> tuple:
 
 
 def test_the_second_answer_is_like_the_first(monkeypatch):
-    monkeypatch.setattr(remembered.Remembered, "_known", {})
+    monkeypatch.setattr(device.Remembered, "_known", {})
     with pretended_gpus() as ledger:
         x = torch.ones(4, 6, device=KIND)
         works = [lambda: x.T @ x, lambda: x.T + 1, lambda: x.topk(2)[1], lambda: x.to(torch.bfloat16).softmax(0)]
         first = [look(work()) for work in works]
-        asked = len(remembered.Remembered._known)
+        asked = len(device.Remembered._known)
         assert [look(work()) for work in works] == first
-        assert len(remembered.Remembered._known) == asked
+        assert len(device.Remembered._known) == asked
         assert ledger.live_bytes == 512  # all but x is gone
 
 
 def test_what_is_told_apart(monkeypatch):
-    monkeypatch.setattr(remembered.Remembered, "_known", {})
+    monkeypatch.setattr(device.Remembered, "_known", {})
     with pretended_gpus() as ledger:
         whole = torch.ones(300, dtype=torch.long, device=KIND)
         assert [(whole + one).dtype for one in (1, 1.0, 1)] == [torch.int64, torch.float32, torch.int64]
@@ -60,11 +60,11 @@ def test_a_rehearsal_is_the_same_without_a_memory(kind, monkeypatch):
     """To the byte and the launch: every figure."""
 
     def measured() -> dict[str, float]:
-        return _measure(models.causal_config(kind, {"model_type": kind} | SHAPE | KINDS[kind]), kind, SETTINGS)[0]
+        return _measure(rehearse.causal_config(kind, {"model_type": kind} | SHAPE | KINDS[kind]), kind, SETTINGS)[0]
 
     found = measured()
     monkeypatch.setattr(
-        remembered.Remembered,
+        device.Remembered,
         "__call__",
         lambda self, func, types, args, kwargs: self._answer(func, types, args, kwargs),
     )

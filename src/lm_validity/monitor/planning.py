@@ -1,0 +1,491 @@
+"""Sparse plans of the agreement study: how cells are drawn, what a plan costs and saves, and its sheet."""
+
+import csv
+import io
+import itertools
+import random
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from lm_validity.config.load import Run
+from lm_validity.config.plan import AUDIT, BLOCK, COLUMNS, RULED_OUT, PlannedCell, read_plan, read_sheet
+from lm_validity.config.rows import SheetRow
+from lm_validity.errors import PREFETCH, InputError
+from lm_validity.files import make_writable, replace_file
+from lm_validity.monitor.cost import Estimator
+from lm_validity.monitor.workload import UNCOUNTED
+from lm_validity.pages.page import Finding
+from lm_validity.run.cell import BenchmarkCell
+from lm_validity.run.grid import Grid
+from lm_validity.run.leases import hold_lease
+from lm_validity.run.rules import rule_of
+from lm_validity.run.rules.evaluate_adapter import EVALUATE_ADAPTER
+from lm_validity.run.rules.finetune_adapter import FINETUNE_ADAPTER
+from lm_validity.words import count, listing
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What fine-tuning each model on each benchmark is expected to cost, and what a plan costs and saves of it.
+
+TRAINING_RULES = (FINETUNE_ADAPTER.name, EVALUATE_ADAPTER.name)  # the rules whose cells a plan leaves out
+ROUNDING = 1e-9  # of the whole: what sums in another order differ by
+Pair = tuple[str, str]  # model, benchmark
+
+
+class Cost(NamedTuple):
+    """Expected hours (GPU hours where the model's size class has GPUs) and floating-point operations."""
+
+    hours: float
+    operations: float
+
+    def plus(self, other: "Cost") -> "Cost":
+        """The sum of two costs."""
+        return Cost(self.hours + other.hours, self.operations + other.operations)
+
+
+def training_costs(estimator: Estimator) -> dict[Pair, Cost]:
+    """(model, benchmark) -> all fine-tunes and the look at test, of every pair of the study, planned or not.
+
+    In the order of the sheets, models outside. Without the start of processes, which several pairs share.
+    """
+    found: dict[Pair, Cost] = {}
+    for job in Grid(replace(estimator.run, plan=None)).jobs.values():
+        if job.rule not in TRAINING_RULES:
+            continue
+        rule = rule_of(job)
+        gpus = max(1, rule.size_class(estimator.run, job.model).gpu)
+        for cell in job.cells:
+            hours = estimator.seconds(cell) * gpus / 3600
+            one = Cost(hours, rule.operations(estimator.workload, cell))
+            assert isinstance(cell, BenchmarkCell)
+            pair = cell.model, cell.benchmark
+            found[pair] = found.get(pair, Cost(0.0, 0.0)).plus(one)
+    return found
+
+
+def total(costs: Mapping[Pair, Cost], pairs: Iterable[Pair]) -> Cost:
+    """The cost of some pairs together."""
+    result = Cost(0.0, 0.0)
+    for pair in pairs:
+        result = result.plus(costs[pair])
+    return result
+
+
+class Savings(NamedTuple):
+    """Expected cost of fine-tuning all pairs, and the planned ones; `calibrated`: by how many finished cells."""
+
+    whole: Cost
+    planned: Cost
+    calibrated: int
+
+    @property
+    def hours(self) -> str:
+        """The planned hours of all, in words."""
+        return _part(self.planned.hours, self.whole.hours, hours_in_words)
+
+    @property
+    def operations(self) -> str:
+        """The planned floating-point operations of all, in words."""
+        return _part(self.planned.operations, self.whole.operations, "{:.3g}".format)
+
+    @property
+    def saved(self) -> str:
+        """The hours that the plan saves, in words."""
+        spared = self.whole.hours - self.planned.hours
+        return hours_in_words(spared if spared > ROUNDING * self.whole.hours else 0.0)
+
+
+def savings_of(estimator: Estimator, pairs: Iterable[Pair]) -> Savings:
+    """What the planned pairs cost, and all of them."""
+    costs = training_costs(estimator)
+    calibrated = sum(one.rule in TRAINING_RULES for one in estimator.measured)
+    return Savings(total(costs, costs), total(costs, set(pairs)), calibrated)
+
+
+def describe_savings(estimator: Estimator, pairs: Iterable[Pair]) -> str:
+    """What the planned pairs cost, and what leaving out the others saves, in one line."""
+    found = savings_of(estimator, pairs)
+    trust = "" if found.calibrated else " UNCALIBRATED: no finished fine-tune to learn from."
+    return (
+        f"fine-tuning and scoring of adapters: {found.hours} hours and {found.operations} floating-point operations. "
+        f"{found.saved} hours saved, not counting the starts of processes.{trust}"
+    )
+
+
+def describe_uncounted(estimator: Estimator) -> str | None:
+    """A warning where benchmarks' costs rest on the splits' caps instead of counted documents; None where none do."""
+    names = estimator.workload.assumed.get(UNCOUNTED, ())
+    if not names:
+        return None
+    return (
+        f"Documents of {count(len(names), 'benchmark')} are not counted yet, so cheap ones cannot be told from costly "
+        f"ones. Run {PREFETCH}, then plan."
+    )
+
+
+def describe_hours_of_a_gpu(estimator: Estimator) -> str | None:
+    """A warning where what computes on a CPU is estimated by a GPU's speed; None where nothing is."""
+    names = estimator.of_a_gpu()
+    if not names:
+        return None
+    if estimator.run.configuration.evaluation.device == "cpu":
+        which = "`evaluation: device` is cpu, and these hours and GPUs are a GPU's"
+    else:
+        which = f"Size classes with gpu: 0 ({listing(names)}) have the hours of a GPU"
+    return f"{which}: the CPU takes many times as long, and no cell finished on a CPU corrects them."
+
+
+def hours_in_words(value: float) -> str:
+    """Hours with as many digits as they deserve."""
+    return f"{value:,.1f}" if value >= 10 else f"{value:.3g}"
+
+
+def _part(part: float, whole: float, words: Callable[[float], str]) -> str:
+    share = f" ({part / whole:.1%})" if whole else ""
+    return f"{words(part)} of {words(whole)}{share}"
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Which models are fine-tuned on which benchmarks, decided from expected cost and chance before any score is known.
+
+CHEAP_SHARE = 10 / 24  # of the benchmarks, for all models
+BLOCK_SHARE, LEAST_BLOCK = 0.15, 9  # of the models, on all benchmarks
+BALANCED_SHARE = 0.4  # of the cells
+CHEAP, IN_BLOCK, BALANCED, LISTED = "cheap benchmark", "block", "balanced", "own list"
+
+
+def cheap_and_block(
+    costs: Mapping[Pair, Cost], parameters: Mapping[str, float], seed: int, budget: float | None = None
+) -> list[PlannedCell]:
+    """The cheapest benchmarks for all models, and all benchmarks for a block of models drawn by size.
+
+    `costs` of all (model, benchmark); `parameters` by model, for the strata. Without a budget 10 of 24 benchmarks are
+    cheap; with one, as many as fit into that many hours beside the block. Raises InputError where a budget does not
+    hold the block and two benchmarks.
+    """
+    models, benchmarks = (list(dict.fromkeys(pair[place] for pair in costs)) for place in (0, 1))
+    block = draw_block(sorted(models, key=lambda name: parameters[name]), random.Random(seed))
+    order = sorted(benchmarks, key=lambda name: total(costs, ((model, name) for model in models)).hours)
+    least = min(2, len(order))
+    number = max(least, round(CHEAP_SHARE * len(order)))
+    if budget is not None:
+        number = _affordable(costs, block, order, budget)
+        if number < least:
+            needed = _hours_of(costs, block, order, least)
+            raise InputError(
+                f"a budget of {budget:g} hours: the block of {count(len(block), 'model')} and the {least} cheapest "
+                f"benchmarks need {needed:.4g} hours.",
+                "raise it, leave models or benchmarks out, or write a plan with `lm-validity plan --design balanced`.",
+            )
+    cheap = set(order[:number])
+    return [
+        _planned(model, benchmark, CHEAP, 1.0, seed)
+        if benchmark in cheap
+        else _planned(model, benchmark, IN_BLOCK, block[model], seed)
+        for model, benchmark in costs
+        if benchmark in cheap or model in block
+    ]
+
+
+def first_plan(
+    estimator: Estimator, costs: Mapping[Pair, Cost], design: str, seed: int, budget: float | None
+) -> list[PlannedCell]:
+    """The first round by `cheap-and-block` or `balanced`."""
+    if design == "balanced":
+        return balanced(costs, seed, budget)
+    rows = estimator.run.models
+    return cheap_and_block(costs, {name: estimator.workload.parameters(rows[name]) for name, _ in costs}, seed, budget)
+
+
+def describe_whole(costs: Mapping[Pair, Cost], planned: Collection[PlannedCell]) -> str | None:
+    """That a plan leaves nothing out, and what would; None where it does."""
+    if len(planned) < len(costs):
+        return None
+    line = "This plan is the full grid: it leaves no cell out."
+    if len({model for model, _ in costs}) <= LEAST_BLOCK and any(one.reason == IN_BLOCK for one in planned):
+        line += f" With {LEAST_BLOCK} models or fewer the block is all of them; `--design balanced` leaves cells out."
+    return line
+
+
+def draw_block(models: Sequence[str], rng: random.Random) -> dict[str, float]:
+    """Model -> the probability with which it was drawn: one model from each of equally large groups of neighbours.
+
+    `models`: from the smallest to the largest. 15% of them, and at least 9.
+    """
+    number = min(len(models), max(LEAST_BLOCK, round(BLOCK_SHARE * len(models))))
+    edges = [one * len(models) // number for one in range(number + 1)]
+    groups = [models[low:high] for low, high in itertools.pairwise(edges)]
+    return {rng.choice(group): 1 / len(group) for group in groups}
+
+
+def _affordable(costs: Mapping[Pair, Cost], block: Iterable[str], order: Sequence[str], budget: float) -> int:
+    """How many benchmarks, cheapest first, all models can be fine-tuned on within a budget of hours."""
+    fitting = (n for n in range(len(order), -1, -1) if _hours_of(costs, block, order, n) <= budget)
+    return next(fitting, -1)
+
+
+def _hours_of(costs: Mapping[Pair, Cost], block: Iterable[str], order: Sequence[str], number: int) -> float:
+    cheap = set(order[:number])
+    return total(costs, (pair for pair in costs if pair[1] in cheap or pair[0] in block)).hours
+
+
+def balanced(costs: Mapping[Pair, Cost], seed: int, budget: float | None = None) -> list[PlannedCell]:
+    """Every model on nearly the same number of benchmarks drawn at random, every benchmark with as many models.
+
+    40% of the cells, or as many as a budget of hours allows. Raises InputError where that leaves a benchmark fewer
+    models than a plan needs.
+    """
+    models, benchmarks = (list(dict.fromkeys(pair[place] for pair in costs)) for place in (0, 1))
+    order = _balanced_order(models, benchmarks, random.Random(seed))
+    number = round(BALANCED_SHARE * len(order))
+    if budget is not None:
+        spent, number = 0.0, 0
+        for pair in order:
+            spent += costs[pair].hours
+            if spent > budget:
+                break
+            number += 1
+    chosen = set(order[:number])
+    if any(sum(name == benchmark for _, name in chosen) < min(BLOCK, len(models)) for benchmark in benchmarks):
+        raise InputError(
+            f"{number} of {len(order)} cells leave a benchmark fewer than {BLOCK} models.",
+            "raise the budget, or leave benchmarks out.",
+        )
+    probability = number / len(order)
+    return [_planned(*pair, BALANCED, probability, seed) for pair in costs if pair in chosen]
+
+
+def _balanced_order(models: list[str], benchmarks: list[str], rng: random.Random) -> list[Pair]:
+    """All pairs, so that after any number of them models and benchmarks are taken nearly equally often.
+
+    In each turn every model, in random order, takes the benchmark taken least so far that it does not have yet.
+    """
+    taken = dict.fromkeys(benchmarks, 0)
+    free = {model: set(benchmarks) for model in models}
+    order = []
+    for _ in benchmarks:
+        for model in rng.sample(models, len(models)):
+            benchmark = min(sorted(free[model]), key=lambda name: (taken[name], rng.random()))
+            free[model].remove(benchmark)
+            taken[benchmark] += 1
+            order.append((model, benchmark))
+    return order
+
+
+def audit(
+    costs: Mapping[Pair, Cost],
+    planned: Mapping[Pair, PlannedCell],
+    number: int,
+    seed: int,
+    ruled_out: Collection[Pair] = (),
+) -> list[PlannedCell]:
+    """`number` random cells of those neither planned nor ruled out, as the next round. Raises InputError where there
+    are fewer."""
+    rest = [pair for pair in costs if pair not in planned and pair not in ruled_out]
+    if number > len(rest):
+        raise InputError(
+            f"--audit {number}: {count(len(rest), 'cell is', 'cells are')} not planned.", "ask for at most as many."
+        )
+    chosen = set(random.Random(seed).sample(rest, number))
+    later, probability = next_round(planned), number / len(rest)
+    return [_planned(*pair, AUDIT, probability, seed, later) for pair in rest if pair in chosen]
+
+
+def next_round(planned: Mapping[Pair, PlannedCell]) -> int:
+    """The round after the last one; 1 where nothing is planned yet."""
+    return 1 + max((one.round for one in planned.values()), default=0)
+
+
+def _planned(model: str, benchmark: str, reason: str, probability: float, seed: int, later: int = 1) -> PlannedCell:
+    # made here of names of the sheets: nothing to validate
+    return PlannedCell.model_construct(
+        model=model, benchmark=benchmark, round=later, reason=reason, probability=probability, seed=seed
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Where a plan is written, and how: whole and readable again, or not at all.
+
+
+def check_place(run: Run, configfile: Path, output: Path | None, *, adds_a_round: bool) -> Path:
+    """The file to write. Raises InputError where that would change a plan instead of adding to it."""
+    if "agreement" not in run.configuration.studies:
+        raise InputError(f"{configfile}: a plan is for the study agreement.", "add it to studies.")
+    if run.plan is not None:
+        if not adds_a_round:
+            raise InputError(
+                f"{configfile}: it has a plan already, {run.configuration.plan}.",
+                "add a round with --cells or --audit, or set plan to null first.",
+            )
+        place = output or run.plan_file
+        if not is_plan_of(run, place):
+            _check_new(place)
+        return place
+    place = output or configfile.parent / "plan.tsv"
+    _check_new(place)
+    return place
+
+
+def is_plan_of(run: Run, place: Path) -> bool:
+    """Whether the configuration names this file as its plan."""
+    return run.plan is not None and place.resolve() == run.plan_file.resolve()
+
+
+def _check_new(place: Path) -> None:
+    if place.exists():
+        raise InputError(f"{place}: exists already.", "name another file with --output, or remove it.")
+
+
+def listed_cells(
+    listed: Mapping[Pair, PlannedCell], before: Mapping[Pair, PlannedCell], path: Path, ruled_out: Collection[Pair] = ()
+) -> list[PlannedCell]:
+    """The user's own list as the next round. Raises InputError for a cell that is planned already, or ruled out."""
+    later = next_round(before)
+    for pair in listed:
+        if pair in ruled_out:
+            raise InputError(
+                f"{path}: model {pair[0]!r}, benchmark {pair[1]!r}: the plan rules it out ({RULED_OUT}).",
+                "take its row out of the plan first.",
+            )
+        if pair in before:
+            raise InputError(
+                f"{path}: model {pair[0]!r}, benchmark {pair[1]!r}: planned already, in round {before[pair].round}.",
+                "list new cells only.",
+            )
+    return [one.model_copy(update={"round": later, "reason": one.reason or LISTED}) for one in listed.values()]
+
+
+def write_plan(place: Path, planned: Sequence[PlannedCell], run: Run) -> None:
+    """Write the sheet, and what the run's plan rules out. Raises InputError where it cannot be read back as a plan of
+    this run, or where it has changed since the run was loaded. Of two commands, one waits and then sees that."""
+    before = {**run.plan, **run.ruled_out} if run.plan is not None and is_plan_of(run, place) else None
+    rows = (*planned, *run.ruled_out.values())
+    write_sheet(
+        place,
+        COLUMNS,
+        rows,
+        unchanged=lambda: (read_sheet(place) if place.exists() else None) == before,
+        read_back=lambda temporary: read_plan(temporary, *run.agreement_names),
+    )
+
+
+def write_sheet(
+    place: Path,
+    columns: Sequence[str],
+    rows: Iterable[SheetRow],
+    *,
+    unchanged: Callable[[], bool],
+    read_back: Callable[[Path], object],
+) -> None:
+    """Write rows of a plan of any study. Choosing them takes minutes, in which another command may have added a round
+    that this one would remove: raises InputError where the file is no longer `unchanged`, where what was written
+    cannot be read back, and where nothing can be written."""
+    text = io.StringIO()
+    writer = csv.writer(text, delimiter="\t", lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(_values(one, columns) for one in rows)
+    make_writable(place.parent)
+    with hold_lease(place.with_name(f".{place.name}.lease"), finished=lambda: False, say=print):
+        if not unchanged():
+            raise InputError(f"{place}: it was changed while this command ran.", "run the command again.")
+        with replace_file(place) as temporary:
+            temporary.write_text(text.getvalue(), encoding="utf-8")
+            try:
+                read_back(temporary)
+            except InputError as error:
+                raise InputError(error.problem.replace(str(temporary), str(place)), error.hint) from None
+
+
+def _values(one: SheetRow, columns: Sequence[str]) -> Iterable[str]:
+    for column in columns:
+        value = getattr(one, column)
+        yield "" if value is None else f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a plan leaves out, in words: it is not planned, which is not the same as missing.
+
+
+def unplanned_pairs(run: Run) -> list[tuple[str, str]]:
+    """(model, benchmark) of the agreement study that the plan leaves out, in the order of the sheets."""
+    grid = Grid(run)
+    return [
+        (model.model, benchmark)
+        for model in grid.agreement_models
+        for benchmark in grid.benchmarks("agreement")
+        if not grid.is_planned(model.model, benchmark)
+    ]
+
+
+def describe_plan(run: Run) -> str | None:
+    """One line on how much is planned; None where there is no plan."""
+    if run.plan is None:
+        return None
+    rest, rounds = len(unplanned_pairs(run)), max(one.round for one in run.plan.values())
+    return (
+        f"plan {run.configuration.plan}: {len(run.plan):,} of {len(run.plan) + rest:,} pairs of model and benchmark "
+        f"are fine-tuned, in {count(rounds, 'round')}. {rest:,} are not planned and do not count as missing. All are "
+        "scored under direct evaluation."
+    )
+
+
+def describe_plans(run: Run) -> list[str]:
+    """A line on the plan of each study that has one."""
+    return [line for line in (describe_plan(run), describe_bias_plan(run), describe_signal_plan(run)) if line]
+
+
+def describe_bias_plan(run: Run) -> str | None:
+    """One line on how many subsamples are planned; None where all are."""
+    plan = run.bias_plan
+    if plan is None:
+        return None
+    parts = []
+    for name, experiment in run.bias.experiments.items():
+        numbers = [plan.planned(name, task) for task in experiment.tasks or run.tasks]
+        low, high = min(numbers), max(numbers)
+        parts.append(f"{name}: {low} to {high}" if low < high else f"{name}: {low}")
+        parts[-1] += f" of {plan.most[name]} subsamples of {count(len(numbers), 'task')}"
+    return (
+        f"plan {run.bias.plan}: {'; '.join(parts)}. Tasks whose interval is ±{plan.half_width:g} or "
+        "narrower stop. `lm-validity next` continues with the others. What is not planned does not count as missing."
+    )
+
+
+def describe_signal_plan(run: Run) -> str | None:
+    """One line on the two stages of the signal study; None where it has one."""
+    plan = run.signal_plan
+    if plan is None:
+        return None
+    benchmarks = Grid(run).benchmarks("signal")
+    open_ones = sum(name not in plan.rows for name in benchmarks)
+    whole = sum(map(len, plan.rounds.values()))
+    decided = len(benchmarks) - open_ones - whole
+    parts = [
+        f"{decided} of {count(len(benchmarks), 'benchmark')} {'is' if decided == 1 else 'are'} decided on the first "
+        "quarter of training",
+        f"{whole} undecided {'gets' if whole == 1 else 'get'} all checkpoints",
+        f"{open_ones} {'waits' if open_ones == 1 else 'wait'} for `lm-validity next`",
+    ]
+    return f"plan {plan.settings.plan}: {', '.join(parts)}. What is not planned does not count as missing."
+
+
+def plan_finding(run: Run) -> Finding | None:
+    """What the plan spares, for a page; None where there is no plan."""
+    if run.plan is None:
+        return None
+    whole, found = len(run.plan) + len(unplanned_pairs(run)), savings_of(Estimator(run), run.plan)
+    sentence = (
+        f"The plan fine-tunes {len(run.plan):,} of {whole:,} pairs of model and benchmark. It is expected to take "
+        f"{found.hours} hours and saves {found.saved}."
+    )
+    learned = (
+        f"the hours are calibrated with {count(found.calibrated, 'finished cell')}"
+        if found.calibrated
+        else "no finished cell calibrates the hours"
+    )
+    return Finding(
+        sentence,
+        f"Fine-tunes and their test scores, without the starts of processes; {learned}. In floating-point operations "
+        f"{found.operations}.",
+    )

@@ -1,4 +1,4 @@
-"""A local causal language model as judge of single questions (see `lm_validity.studies.signal.filters.judge`)."""
+"""A local causal language model as judge of single questions (see `lm_validity.studies.signal.filters.recipe`)."""
 
 import hashlib
 from pathlib import Path

@@ -9,7 +9,7 @@ from lm_validity.cli.help import make_group
 from lm_validity.errors import InputError
 
 if TYPE_CHECKING:
-    from lm_validity.studies.signal.filters.judge import UnanimousJudge
+    from lm_validity.studies.signal.filters.recipe import UnanimousJudge
 
 app = make_group("Filter a benchmark's items, and judge the filter on models it did not see.")
 TEXTS = "The documents' texts (JSON lines or parquet)."
@@ -45,7 +45,7 @@ def apply(
 @app.command("leakage")
 def leakage(documents: Documents) -> None:
     """Say how often the gold answer, or a distractor, appears in its question's prompt or examples."""
-    from lm_validity.studies.signal.filters.text import leakage_rates
+    from lm_validity.studies.signal.filters.kinds import leakage_rates
     from lm_validity.tables.documents import read_documents
 
     rates = leakage_rates(read_documents(documents))
@@ -68,7 +68,7 @@ def align(
 ) -> None:
     """Say what share of randomly drawn questions a language model accepts as asking for domain knowledge."""
     from lm_validity.files import write_json
-    from lm_validity.studies.signal.filters.judge import VerdictCache, alignment
+    from lm_validity.studies.signal.filters.recipe import VerdictCache, alignment
     from lm_validity.tables.documents import read_documents
 
     settings = {"model": model, "url": url, "key_variable": key_variable, "dtype": dtype, "device": device}
@@ -91,7 +91,7 @@ def align(
 def _make_judge(settings: dict[str, Any]) -> "UnanimousJudge":
     """The unanimous judge of a recipe's `llm_judge` step: an endpoint where `url` is given, else a local
     model."""
-    from lm_validity.studies.signal.filters.judge import EndpointJudge, Judge, UnanimousJudge
+    from lm_validity.studies.signal.filters.recipe import EndpointJudge, Judge, UnanimousJudge
 
     settings = dict(settings)
     if "model" not in settings:

@@ -16,8 +16,8 @@ from lm_validity.cells.tasks.splits import Split, documents, make_splits
 from lm_validity.cells.tasks.tasks import TaskRecord, fetch_documents, fewshot_digest, find_task, load_task, rows
 from lm_validity.cells.training.text import training_examples
 from lm_validity.errors import InputError
-from lm_validity.studies.signal.filters.base import Selection
-from lm_validity.studies.signal.filters.export import selection_files, task_files, write_files
+from lm_validity.studies.signal.filters.kinds import Selection
+from lm_validity.studies.signal.filters.recipe import selection_files, task_files, write_files
 from lm_validity.tables.documents import read_documents
 
 

@@ -6,10 +6,19 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from lm_validity.studies.signal.filters.base import Candidates, ItemFilter, missing_for, model_scores, with_scores_only
-from lm_validity.studies.signal.filters.held_out import folds_by_design, judge
-from lm_validity.studies.signal.filters.learning import PositiveSlope, TopShare
-from lm_validity.studies.signal.filters.lengths import answer_lengths, length_dependence, length_strata
+from lm_validity.studies.signal.filters.apply import folds_by_design, judge
+from lm_validity.studies.signal.filters.kinds import (
+    Candidates,
+    ItemFilter,
+    PositiveSlope,
+    TopShare,
+    answer_lengths,
+    length_dependence,
+    length_strata,
+    missing_for,
+    model_scores,
+    with_scores_only,
+)
 from lm_validity.studies.signal.scores import Design, Options, Values, mean_of_known
 from lm_validity.studies.signal.statistics.compliance import compliance, exchanged_curves
 from lm_validity.studies.signal.statistics.items import METRICS

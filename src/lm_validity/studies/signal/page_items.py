@@ -4,7 +4,7 @@ import pandas as pd
 
 from lm_validity.pages.page import Figure, Finding, Section, Table
 from lm_validity.studies.signal import figures as signal_figures
-from lm_validity.studies.signal.filters.held_out import DESIGNS
+from lm_validity.studies.signal.filters.apply import DESIGNS
 from lm_validity.studies.signal.items import CONTROLS
 from lm_validity.studies.signal.page_tables import as_numbers
 from lm_validity.studies.signal.statistics.items import METRICS

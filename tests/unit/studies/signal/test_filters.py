@@ -7,13 +7,28 @@ import pandas as pd
 import pytest
 
 from lm_validity.errors import InputError
-from lm_validity.studies.signal.filters.base import AnyOf, Candidates, keep_items
-from lm_validity.studies.signal.filters.learning import PositiveSlope, SciScore, TopShare, top_of_groups
-from lm_validity.studies.signal.filters.lengths import LengthRange, length_dependence, length_strata
-from lm_validity.studies.signal.filters.quality import QualityGates, readability
-from lm_validity.studies.signal.filters.sampling import RandomSubset, SizeRule
-from lm_validity.studies.signal.filters.subjects import Subjects
-from lm_validity.studies.signal.filters.text import Duplicates, Leakage, leakage_rates, normalise_text, occurs_in
+from lm_validity.studies.signal.filters.kinds import (
+    AnyOf,
+    Candidates,
+    Duplicates,
+    Leakage,
+    LengthRange,
+    PositiveSlope,
+    QualityGates,
+    RandomSubset,
+    SciScore,
+    SizeRule,
+    Subjects,
+    TopShare,
+    keep_items,
+    leakage_rates,
+    length_dependence,
+    length_strata,
+    normalise_text,
+    occurs_in,
+    readability,
+    top_of_groups,
+)
 from lm_validity.tables.item_arrays import BenchmarkItems, ModelItems
 
 

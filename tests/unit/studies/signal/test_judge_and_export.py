@@ -12,18 +12,19 @@ from typer.testing import CliRunner
 
 from lm_validity.cli.filters import app
 from lm_validity.errors import InputError
-from lm_validity.studies.signal.filters.base import Candidates
-from lm_validity.studies.signal.filters.export import task_files, write_files
-from lm_validity.studies.signal.filters.held_out import folds_by_design
-from lm_validity.studies.signal.filters.judge import (
+from lm_validity.studies.signal.filters.apply import folds_by_design
+from lm_validity.studies.signal.filters.kinds import Candidates
+from lm_validity.studies.signal.filters.recipe import (
     EndpointJudge,
     UnanimousJudge,
     VerdictCache,
     alignment,
     item_text,
     parse_verdict,
+    read_recipe,
+    task_files,
+    write_files,
 )
-from lm_validity.studies.signal.filters.recipe import read_recipe
 from lm_validity.tables.documents import read_documents
 from lm_validity.tables.read_items import read_benchmark_items
 from lm_validity.tables.sheets import read_models

@@ -1,36 +1,431 @@
-"""A filter recipe: a YAML file that names a benchmark and the filters to run on it, in order.
+"""Recipes of filters, the judge that is asked for verdicts, and the files that a choice of items is written to."""
 
-name: mmlu_rising            # of the exported task
-benchmark: mmlu_var          # as in items.parquet
-task: mmlu_continuation      # its lm-eval task, for samples.json; the benchmark's name where absent
-score: confidence_margin     # item score whose curves are judged; `correct` is the benchmark's own metric
-fit_models: [small-deep]     # models that fitted filters may look at; all where absent
-filters:
-  - subjects: {values: [college_physics]}
-  - positive_slope: {score: confidence_margin}
-  - any_of: [[{subjects: {values: [virology], complement: true}}], [{length_range: {maximum: 8}}]]
-  - size_rule
-export: {num_fewshot: 5, description: "Questions about {{subject}}.\\n\\n"}
-"""
-
+import hashlib
+import json
+import math
+import os
+import re
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_type_hints
 
+import numpy as np
+import pandas as pd
 import yaml
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from lm_validity.errors import InputError, did_you_mean
-from lm_validity.studies.signal.filters.base import AnyOf, ItemFilter
-from lm_validity.studies.signal.filters.export import check_name
-from lm_validity.studies.signal.filters.judge import UnanimousJudge
-from lm_validity.studies.signal.filters.learning import PositiveSlope, SciScore, TopShare
-from lm_validity.studies.signal.filters.lengths import LengthRange
-from lm_validity.studies.signal.filters.quality import QualityGates
-from lm_validity.studies.signal.filters.sampling import RandomSubset, SizeRule
-from lm_validity.studies.signal.filters.settings import EXPORT_SETTINGS, JUDGE_SETTINGS, check_values
-from lm_validity.studies.signal.filters.subjects import Subjects
-from lm_validity.studies.signal.filters.text import Duplicates, Leakage
+from lm_validity.files import json_text, write_text
+from lm_validity.studies.signal.filters.kinds import (
+    AnyOf,
+    Candidates,
+    Duplicates,
+    ItemFilter,
+    Leakage,
+    LengthRange,
+    PositiveSlope,
+    QualityGates,
+    RandomSubset,
+    SciScore,
+    Selection,
+    SizeRule,
+    Subjects,
+    TopShare,
+)
+from lm_validity.tables.documents import questions
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Language-model verdicts on single questions: Accept or Reject, several times, cached.
+#
+# Two uses. Team Noor's filter keeps a question if k of k independent promptings accept it. The competition's
+# alignment check asks once for each of 50 random questions and reports the share accepted. The judge is any
+# local causal model (`lm_validity.cells.judging`) or an OpenAI-compatible endpoint.
+
+PROMPT_VERSION = "1"
+_INSTRUCTION = """Does answering this question need domain, academic or professional knowledge?
+
+Accept: sciences, mathematics, engineering, medicine, law, business, economics, history, philosophy and other \
+fields of study or of a profession.
+Reject: general language, common sense, vocabulary, trivia, sentiment, plain reading comprehension.
+
+{item}
+
+Reply with one word, Accept or Reject."""
+
+# A judge turns a prompt and the number of the repetition into a reply; the same pair may give the same reply
+Judge = Callable[[str, int], str]
+
+
+def item_text(context: str, choices: list[str], gold: int) -> str:
+    """A question as the judge sees it: the options with letters, and the right one."""
+    options = "\n".join(f"{chr(ord('A') + index)}) {choice}" for index, choice in enumerate(choices))
+    return f"Question: {context}\n{options}\nAnswer: {chr(ord('A') + gold)}"
+
+
+def parse_verdict(reply: str) -> bool | None:
+    """True for Accept, False for Reject; None for a reply that says neither or both."""
+    words = set(re.findall(r"[a-z]+", reply.casefold()))
+    accept, reject = "accept" in words, "reject" in words
+    return None if accept == reject else accept
+
+
+@dataclass
+class VerdictCache:
+    """Verdicts in a file of JSON lines, one a prompting; a question that was judged is never sent again."""
+
+    path: Path
+    judge_name: str
+
+    def __post_init__(self) -> None:
+        self._known: dict[str, bool | None] = {}
+        if self.path.is_file():
+            lines = self.path.read_text(encoding="utf-8").splitlines()
+            for number, line in enumerate(lines, start=1):
+                try:
+                    entry = json.loads(line)
+                    self._known[entry["key"]] = entry["verdict"]
+                except (json.JSONDecodeError, KeyError, TypeError):
+                    # A run that was killed can leave a last line half written
+                    if number != len(lines):
+                        raise InputError(f"{self.path}: line {number} is not a verdict.", "delete the line.") from None
+
+    def verdict(self, judge: Judge, prompt: str, repetition: int) -> bool | None:
+        """The cached verdict, or a new one from the judge, written at once."""
+        text = json.dumps([self.judge_name, PROMPT_VERSION, prompt, repetition])
+        key = hashlib.sha256(text.encode()).hexdigest()
+        if key not in self._known:
+            verdict = parse_verdict(judge(prompt, repetition))
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with open(self.path, "a", encoding="utf-8") as handle:
+                handle.write(json.dumps({"key": key, "judge": self.judge_name, "verdict": verdict}) + "\n")
+            self._known[key] = verdict
+        return self._known[key]
+
+
+def count_accepts(documents: pd.DataFrame, judge: Judge, cache: VerdictCache, promptings: int) -> np.ndarray:
+    """How many of `promptings` accept each item (items,). A reply that is no verdict counts as not
+    accepted."""
+    accepts = np.zeros(len(documents), dtype=int)
+    for index, (context, choices, gold) in enumerate(questions(documents)):
+        prompt = _INSTRUCTION.format(item=item_text(context, choices, gold))
+        accepts[index] = sum(cache.verdict(judge, prompt, repetition) is True for repetition in range(promptings))
+    return accepts
+
+
+@dataclass(frozen=True)
+class UnanimousJudge:
+    """Keeps items that all of `promptings` independent promptings accept (team Noor: 5 of 5)."""
+
+    judge: Judge
+    judge_name: str
+    cache: Path
+    promptings: int = 5
+    name: str = field(default="llm_judge", init=False)
+    fitted: bool = field(default=False, init=False)
+
+    def keep(self, candidates: Candidates) -> np.ndarray:
+        """True where every prompting accepts the item; a reply that is no verdict counts as not accepted. New verdicts
+        are written to the cache."""
+        documents = candidates.need_documents(self.name)
+        cache = VerdictCache(Path(self.cache), self.judge_name)
+        return count_accepts(documents, self.judge, cache, self.promptings) == self.promptings
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """The competition's alignment check: the share accepted of a random sample, and its 95% Wilson
+    interval."""
+
+    accepted: float
+    interval: tuple[float, float]
+    items: int
+
+
+def alignment(documents: pd.DataFrame, judge: Judge, cache: VerdictCache, items: int = 50, seed: int = 0) -> Alignment:
+    """Share of `items` randomly drawn documents that the judge accepts in one prompting each.
+
+    The threshold that the competition set on it is not published.
+    """
+    from scipy.stats import binomtest
+
+    candidates = Candidates(documents["doc_id"].to_numpy(), documents=documents)
+    drawn = documents[RandomSubset(min(items, len(documents)), seed).keep(candidates)].reset_index(drop=True)
+    accepted = int(count_accepts(drawn, judge, cache, promptings=1).sum())
+    interval = binomtest(accepted, len(drawn)).proportion_ci(method="wilson")
+    return Alignment(accepted / len(drawn), (float(interval.low), float(interval.high)), len(drawn))
+
+
+@dataclass(frozen=True)
+class EndpointJudge:
+    """A judge behind an OpenAI-compatible endpoint (`<url>/chat/completions`).
+
+    The key is read from the environment variable named by `key_variable`. The first prompting is greedy;
+    repetitions are sampled at `temperature` with the repetition as seed, else five promptings would be one.
+    """
+
+    url: str
+    model: str
+    key_variable: str | None = None
+    temperature: float = 0.7
+    timeout_s: float = 60.0
+
+    def __call__(self, prompt: str, repetition: int) -> str:
+        """The endpoint's reply to one prompt, 8 tokens at most; "" where it says nothing. Raises InputError where the
+        key is not set, and where the endpoint does not answer or not in OpenAI's layout."""
+        body = {
+            "model": self.model,
+            "messages": [{"role": "user", "content": prompt}],
+            "temperature": 0.0 if repetition == 0 else self.temperature,
+            "seed": repetition,
+            "max_tokens": 8,
+        }
+        headers = {"Content-Type": "application/json"}
+        if self.key_variable is not None:
+            if self.key_variable not in os.environ:
+                raise InputError(f"environment variable {self.key_variable} is not set.", "export the endpoint's key.")
+            headers["Authorization"] = f"Bearer {os.environ[self.key_variable]}"
+        request = urllib.request.Request(
+            f"{self.url.rstrip('/')}/chat/completions", data=json.dumps(body).encode(), headers=headers
+        )
+        try:
+            with urllib.request.urlopen(request, timeout=self.timeout_s) as response:
+                reply = json.load(response)
+            return reply["choices"][0]["message"]["content"] or ""
+        except (urllib.error.URLError, TimeoutError, json.JSONDecodeError) as error:
+            raise InputError(f"{self.url}: the judge did not answer ({error}).", "is the endpoint up?") from error
+        except (KeyError, IndexError, TypeError) as error:
+            raise InputError(
+                f"{self.url}: the judge's reply has no choices[0].message.content.",
+                "is it OpenAI-compatible?",
+            ) from error
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Values of settings, checked against the annotations of what they are settings of.
+
+# Of a step `llm_judge`, whichever the judge: an endpoint's, a local model's and the filter's own
+JUDGE_SETTINGS = {**get_type_hints(EndpointJudge), "dtype": str, "device": str, "max_new_tokens": int}
+JUDGE_SETTINGS |= {"promptings": int, "cache": str}
+EXPORT_SETTINGS = {"num_fewshot": int, "description": str, "target_delimiter": str}
+
+
+def check_values(settings: Mapping[str, Any], annotations: Mapping[str, Any], where: str) -> None:
+    """Raises InputError naming the first setting whose value is not of its annotated type, and the value.
+
+    Strict: no number for a text, no text or boolean for a number; an integer for a fraction will do. `.nan`, which
+    YAML takes for a number, compares with nothing and is refused.
+    """
+    for name, value in settings.items():
+        if value != value:
+            raise InputError(
+                f"{where}, {name}: {value!r} is not a number.", "see docs/reference/signal.md for the settings."
+            )
+        if name not in annotations:  # other code says which names there are
+            continue
+        try:
+            TypeAdapter(annotations[name], config=ConfigDict(strict=True)).validate_python(value)
+        except ValidationError as error:
+            reason = "; ".join(dict.fromkeys(problem["msg"] for problem in error.errors()))
+            raise InputError(
+                f"{where}, {name}: {value!r} ({reason}).", "see docs/reference/signal.md for the settings."
+            ) from None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a selection leaves on disk: the kept ids, lm-eval's `--samples` file, and an lm-eval task of its own.
+#
+# kept.csv                  the ids that stay kept.json                 benchmark, filters with their settings, what
+# each step left, sha256 of the ids samples.json              {task: [rows]} for `lm_eval --samples`, where ids are
+# rows of the scored split ("test:17", of                           a group's task "mmlu_anatomy/test:17")
+# tasks/<name>.yaml, ...    with the documents' texts: a task that runs by `lm_eval --include_path tasks`
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_ROW = re.compile(r"(?:(?P<task>.+)/)?(?:test|validation):(?P<row>\d+)")
+
+# lm-eval would resolve data files against the working directory; a loader beside the task finds them anywhere
+_LOADER = '''"""Loads the documents beside this file, wherever the folder lies."""
+
+import json
+from pathlib import Path
+
+import datasets
+
+
+def load(files: dict[str, str], **_metadata) -> datasets.DatasetDict:
+    """The named splits, without a network or a cache."""
+    loaded = {}
+    for split, name in files.items():
+        with open(Path(__file__).resolve().parent / name, encoding="utf-8") as lines:
+            loaded[split] = datasets.Dataset.from_list([json.loads(line) for line in lines])
+    return datasets.DatasetDict(loaded)
+'''
+
+
+def check_name(name: str, where: str = "") -> str:
+    """A task's name as it may stand in file names. Raises InputError for others."""
+    if not _NAME.fullmatch(name):
+        raise InputError(f"{where}{name!r} is not a task name.", "use letters, digits, dots, dashes and underscores.")
+    return name
+
+
+def selection_files(
+    selection: Selection, *, name: str, benchmark: str, task: str, recipe: Mapping[str, Any]
+) -> dict[str, str]:
+    """kept.csv, kept.json and, where ids are rows of the test split, samples.json: the text of each."""
+    ids = list(selection.doc_ids)
+    record = {
+        "name": check_name(name),
+        "benchmark": benchmark,
+        "items": len(ids),
+        "sha256": hashlib.sha256("\n".join(ids).encode()).hexdigest(),
+        "steps": [{"filter": s.filter, "before": s.before, "after": s.after} for s in selection.steps],
+        "recipe": _as_json(recipe),
+    }
+    files = {
+        "kept.csv": pd.DataFrame({"doc_id": ids}).to_csv(index=False, lineterminator="\n"),
+        "kept.json": json_text(record),
+    }
+    rows = [_ROW.fullmatch(doc_id) for doc_id in ids]
+    found = [row for row in rows if row is not None]
+    if ids and len(found) == len(rows):
+        by_task: dict[str, list[int]] = {}
+        for row in found:
+            by_task.setdefault(row["task"] or task, []).append(int(row["row"]))
+        files["samples.json"] = json_text({name: sorted(numbers) for name, numbers in by_task.items()})
+    return files
+
+
+def task_files(
+    documents: pd.DataFrame,
+    doc_ids: tuple[str, ...],
+    *,
+    name: str,
+    fewshot: pd.DataFrame | None = None,
+    num_fewshot: int = 0,
+    description: str | None = None,
+    target_delimiter: str | None = None,
+) -> dict[str, str]:
+    """The kept documents as a multiple-choice task: the text of each file; <name>.yaml is lm-eval's.
+
+    Where the documents have a column `prompt`, and neither `num_fewshot` nor `description` is given, that is what
+    stands before a choice: description and examples included, exactly as the original task showed them. Else prompts
+    are the documents' contexts, `description` may use the documents' columns, e.g. {{subject}}, and the first
+    `num_fewshot` rows of `fewshot` stand before each question. `target_delimiter` is by default the documents' own,
+    else a blank. Raises InputError for what cannot be such a task.
+    """
+    check_name(name)
+    if not doc_ids:
+        raise InputError(f"task {name!r}: no document is left.", "filter less.")
+    if num_fewshot and (fewshot is None or len(fewshot) < num_fewshot):
+        raise InputError(
+            f"task {name!r}: {num_fewshot} few-shot examples asked for, "
+            f"{0 if fewshot is None else len(fewshot)} given.",
+            "add documents with split 'fewshot'.",
+        )
+    kept = documents.set_index("doc_id", drop=False).loc[list(doc_ids)]
+    whole = "prompt" in kept.columns and not num_fewshot and description is None
+    if whole and kept["prompt"].isna().any():
+        raise InputError(
+            f"task {name!r}: its choices stand in the prompt, which cannot be written as a task of choices.",
+            "use samples.json with lm_eval --samples.",
+        )
+    names = {"test": f"{name}.test.jsonl"}
+    files = {names["test"]: _lines(kept)}
+    if num_fewshot:
+        names["fewshot"] = f"{name}.fewshot.jsonl"
+        files[names["fewshot"]] = _lines(fewshot)
+    delimiter = _delimiter(name, kept) if target_delimiter is None else target_delimiter
+    config = _task_config(name, names, description or "", delimiter, num_fewshot)
+    config["doc_to_text"] = "prompt" if whole else "context"
+    text = yaml.safe_dump(config, sort_keys=False, allow_unicode=True)
+    # A YAML tag cannot be written by safe_dump; the quotes around it would make it a string
+    text = text.replace("'!function dataset.load'", "!function dataset.load")
+    return {**files, "dataset.py": _LOADER, f"{name}.yaml": text}
+
+
+def write_files(files: dict[str, str], output: Path) -> None:
+    """Write each text under its name, in order."""
+    for name, text in files.items():
+        write_text(output / name, text)
+
+
+def _as_json(value: object) -> object:
+    """A recipe's value as JSON has it: an infinite bound as YAML spells it, for JSON has none."""
+    if isinstance(value, dict):
+        return {key: _as_json(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_as_json(each) for each in value]
+    if isinstance(value, float) and math.isinf(value):
+        return ".inf" if value > 0 else "-.inf"
+    return value
+
+
+def _delimiter(name: str, documents: pd.DataFrame) -> str:
+    """What the documents say stands before a choice; a blank where they say nothing."""
+    if "target_delimiter" not in documents.columns:
+        return " "
+    found = documents["target_delimiter"].fillna(" ").unique()
+    if len(found) > 1:
+        raise InputError(
+            f"task {name!r}: the documents differ in target_delimiter ({', '.join(map(repr, found))}).",
+            "filter them apart, or set target_delimiter in the recipe's export.",
+        )
+    return str(found[0])
+
+
+def _task_config(
+    name: str, files: dict[str, str], description: str, target_delimiter: str, num_fewshot: int
+) -> dict[str, Any]:
+    """lm-eval's keys of a cloze task over the documents' columns."""
+    metrics = ("acc", "acc_norm")
+    config = {
+        "task": name,
+        "custom_dataset": "!function dataset.load",
+        "dataset_kwargs": {"files": files},
+        "output_type": "multiple_choice",
+        "test_split": "test",
+        "description": description,
+        "doc_to_text": "context",
+        "doc_to_choice": "choices",
+        "doc_to_target": "gold",
+        "target_delimiter": target_delimiter,
+        "num_fewshot": num_fewshot,
+        "metric_list": [{"metric": metric, "aggregation": "mean", "higher_is_better": True} for metric in metrics],
+        "metadata": {"version": 1.0},
+    }
+    if num_fewshot:
+        config |= {"fewshot_split": "fewshot", "fewshot_config": {"sampler": "first_n"}}
+    return config
+
+
+def _lines(documents: pd.DataFrame) -> str:
+    """JSON lines with the columns that a task reads."""
+    columns = [
+        name for name in ("doc_id", "subject", "context", "prompt", "choices", "gold") if name in documents.columns
+    ]
+    rows = documents[columns].to_dict("records")
+    for row in rows:
+        row["choices"], row["gold"] = list(row["choices"]), int(row["gold"])
+    return "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A filter recipe: a YAML file that names a benchmark and the filters to run on it, in order.
+#
+# name: mmlu_rising            # of the exported task
+# benchmark: mmlu_var          # as in items.parquet
+# task: mmlu_continuation      # its lm-eval task, for samples.json; the benchmark's name where absent
+# score: confidence_margin     # item score whose curves are judged; `correct` is the benchmark's own metric
+# fit_models: [small-deep]     # models that fitted filters may look at; all where absent
+# filters:
+#   - subjects: {values: [college_physics]}
+#   - positive_slope: {score: confidence_margin}
+#   - any_of: [[{subjects: {values: [virology], complement: true}}], [{length_range: {maximum: 8}}]]
+#   - size_rule
+# export: {num_fewshot: 5, description: "Questions about {{subject}}.\n\n"}
 
 FILTERS = {
     "positive_slope": PositiveSlope,

@@ -1,0 +1,752 @@
+"""Filters of items: what a filter is, and all kinds of them but the judge."""
+
+import hashlib
+import re
+import string
+import unicodedata
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from typing import Literal, Protocol
+
+import numpy as np
+import pandas as pd
+from scipy.stats import spearmanr
+
+from lm_validity.errors import InputError, did_you_mean
+from lm_validity.studies.signal.statistics.items import METRICS, item_scores
+from lm_validity.studies.signal.statistics.splits import Rows
+from lm_validity.tables.documents import questions
+from lm_validity.tables.item_arrays import BenchmarkItems, ModelItems
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a filter is: it sees items (answers, texts, or both) and says which of them stay.
+#
+# Filters compose: `keep_items` runs them one after the other, each seeing only what the ones before it kept.
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """Items that a filter may keep: their answers, their texts, or both, in the same order.
+
+    `documents` has the columns of `tables.documents` and one row per item. `references` are the last answers
+    of models by which a filter chooses (`sci_score`); unlike `answers` they stay whole where a split takes
+    some models and checkpoints only.
+    """
+
+    doc_ids: np.ndarray
+    answers: BenchmarkItems | None = None
+    documents: pd.DataFrame | None = None
+    references: BenchmarkItems | None = None
+
+    def take(self, kept: np.ndarray) -> "Candidates":
+        """Only the kept ones, boolean (items,)."""
+        return Candidates(
+            doc_ids=self.doc_ids[kept],
+            answers=None if self.answers is None else self.answers.take(kept),
+            documents=None if self.documents is None else self.documents[kept].reset_index(drop=True),
+            references=None if self.references is None else self.references.take(kept),
+        )
+
+    def rows(self, rows: Rows) -> "Candidates":
+        """The same items with the answers of some models and checkpoints only (see
+        `statistics.signal_splits`)."""
+        return self if self.answers is None else replace(self, answers=self.answers.rows(rows))
+
+    def need_answers(self, who: str) -> BenchmarkItems:
+        """The answers. Raises InputError where there are none, for the filter named `who`."""
+        if self.answers is None:
+            raise InputError(f"filter {who!r} needs the models' answers.", "give --items items.parquet.")
+        return self.answers
+
+    def need_documents(self, who: str) -> pd.DataFrame:
+        """The texts. Raises InputError where there are none, for the filter named `who`."""
+        if self.documents is None:
+            raise InputError(
+                f"filter {who!r} needs the documents' texts.",
+                "give --documents (see docs/reference/signal.md for its columns).",
+            )
+        return self.documents
+
+
+class ItemFilter(Protocol):
+    """`name` is its name in configurations; `fitted` says whether its choice depends on the models'
+    answers."""
+
+    @property
+    def name(self) -> str:
+        """What recipes and records call the filter."""
+
+    @property
+    def fitted(self) -> bool:
+        """Whether the choice depends on the models' answers: then it is judged on answers it did not see."""
+
+    def keep(self, candidates: Candidates) -> np.ndarray:
+        """Boolean (items,): True where an item stays. Raises InputError where the candidates lack what it reads."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """What one filter did."""
+
+    filter: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The items that are left, in the order of the candidates, and how it came to that."""
+
+    kept: np.ndarray  # boolean over the candidates
+    doc_ids: tuple[str, ...]
+    steps: tuple[Step, ...]
+
+
+def keep_items(filters: list[ItemFilter], candidates: Candidates) -> Selection:
+    """Run `filters` in order, each on what is left."""
+    kept = np.ones(len(candidates.doc_ids), dtype=bool)
+    steps = []
+    for item_filter in filters:
+        # Copying all the answers costs more than most filters
+        left = item_filter.keep(candidates if kept.all() else candidates.take(kept))
+        before = int(kept.sum())
+        kept[np.flatnonzero(kept)[~left]] = False
+        steps.append(Step(item_filter.name, before, int(kept.sum())))
+    return Selection(kept, tuple(str(name) for name in candidates.doc_ids[kept]), tuple(steps))
+
+
+@dataclass(frozen=True)
+class AnyOf:
+    """Keeps an item that any of several chains of filters keeps, each chain run on all candidates.
+
+    Team Noor's rule is such a union: hard-science subjects as they are, other sciences if the judge accepts
+    them.
+    """
+
+    chains: tuple[tuple[ItemFilter, ...], ...]
+    name: str = field(default="any_of", init=False)
+
+    @property
+    def fitted(self) -> bool:
+        """Whether any filter of any chain is fitted."""
+        return any(item_filter.fitted for chain in self.chains for item_filter in chain)
+
+    def keep(self, candidates: Candidates) -> np.ndarray:
+        """True where at least one chain keeps the item. Chains do not see each other's choices."""
+        return np.any([keep_items(list(chain), candidates).kept for chain in self.chains], axis=0)
+
+
+def leaves(filters: Iterable[ItemFilter]) -> list[ItemFilter]:
+    """The filters, those within `any_of` among them."""
+    found = []
+    for item_filter in filters:
+        chains = item_filter.chains if isinstance(item_filter, AnyOf) else ()
+        found += leaves(part for chain in chains for part in chain) if chains else [item_filter]
+    return found
+
+
+def reference_models(filters: Iterable[ItemFilter]) -> set[str]:
+    """Models by whose last answers some of the filters choose: they cannot be scored with what they chose."""
+    return {model for item_filter in leaves(filters) for model in getattr(item_filter, "reference_models", ())}
+
+
+def with_references(candidates: Candidates, filters: Iterable[ItemFilter]) -> Candidates:
+    """The same items with the reference models' last answers set aside; without those the filter says what it lacks."""
+    wanted = reference_models(filters)
+    if candidates.answers is None or not wanted:
+        return candidates
+    models = candidates.answers.models
+    last = [(index, [len(model.checkpoints) - 1]) for index, model in enumerate(models) if model.model in wanted]
+    return replace(candidates, references=candidates.answers.rows(last)) if len(last) == len(wanted) else candidates
+
+
+def model_scores(answers: BenchmarkItems, model: ModelItems, metric: str) -> np.ndarray:
+    """Oriented scores (checkpoints, items) of one model: higher is better. `correct` is the benchmark's own
+    metric.
+
+    Raises InputError where the table lacks what the metric needs.
+    """
+    if metric == "correct":
+        return model.correct
+    if metric in model.scores:
+        return model.scores[metric]
+    if metric not in METRICS:
+        raise InputError(f"{metric!r} is not an item metric.", f"one of correct, {', '.join(METRICS)}.")
+    if missing := missing_for(answers, model, metric):
+        raise InputError(
+            f"benchmark {answers.benchmark!r}, model {model.model!r}: {metric} needs {missing}.",
+            "choose another metric, or evaluate with choices' log-likelihoods and lengths kept.",
+        )
+    described = METRICS[metric]
+    lengths = {None: None, "token": model.tokens, "character": answers.characters, "byte": answers.bytes}[described.per]
+    assert model.loglikelihoods is not None and answers.gold is not None, "`missing_for` has seen to it"
+    scores = item_scores(metric, model.loglikelihoods, answers.gold, lengths, model.unconditional)
+    return scores if described.higher_is_better else -scores
+
+
+def with_scores_only(answers: BenchmarkItems, metrics: tuple[str, ...]) -> BenchmarkItems:
+    """The same answers with these metrics computed and the log-likelihoods dropped.
+
+    Judging a filter asks for the same scores of many subsets of models and checkpoints; this keeps the subsets small.
+    """
+    models = tuple(
+        replace(
+            model,
+            loglikelihoods=None,
+            unconditional=None,
+            scores={metric: model_scores(answers, model, metric) for metric in metrics},
+        )
+        for model in answers.models
+    )
+    return replace(answers, models=models)
+
+
+def missing_for(answers: BenchmarkItems, model: ModelItems, metric: str) -> str | None:
+    """What the items table lacks for a metric, in words; None where nothing is missing."""
+    if model.loglikelihoods is None or answers.gold is None:
+        return "log-likelihoods of choices and gold answers"
+    described = METRICS[metric]
+    if described.unconditional and model.unconditional is None:
+        return "unconditional log-likelihoods"
+    lengths = {"token": model.tokens, "character": answers.characters, "byte": answers.bytes}
+    if described.per is not None and lengths[described.per] is None:
+        return f"the choices' lengths in {described.per}s"
+    return None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Length of the gold answer: strata, and whether a filter is a filter of lengths in disguise.
+
+
+def answer_lengths(answers: BenchmarkItems) -> np.ndarray:
+    """Length (items,) of each gold answer: in tokens of the first model, else in characters."""
+    lengths = answers.models[0].tokens if answers.models[0].tokens is not None else answers.characters
+    if lengths is None or answers.gold is None:
+        raise InputError(
+            f"benchmark {answers.benchmark!r}: lengths of the choices are unknown.",
+            "evaluate with choice_tokens or choice_characters kept.",
+        )
+    return lengths[np.arange(len(lengths)), answers.gold]
+
+
+def length_strata(lengths: np.ndarray, strata: int) -> np.ndarray:
+    """Group (items,) of each item, 0 = shortest, by quantiles of the lengths; equal lengths share a group.
+
+    Few distinct lengths give fewer groups than asked for.
+    """
+    edges = np.unique(np.quantile(lengths, np.linspace(0, 1, strata + 1)[1:-1]))
+    groups = np.searchsorted(edges, lengths, side="left")
+    return np.unique(groups, return_inverse=True)[1]
+
+
+def length_dependence(kept: np.ndarray, lengths: np.ndarray) -> float:
+    """Spearman correlation of being kept with the answer's length; NaN where either does not vary."""
+    if np.ptp(kept.astype(float)) == 0 or np.ptp(lengths) == 0:
+        return float("nan")
+    return float(spearmanr(kept.astype(float), lengths).statistic)
+
+
+@dataclass(frozen=True)
+class LengthRange:
+    """Keeps items whose gold answer has at least `minimum` and at most `maximum` tokens (or characters)."""
+
+    minimum: float = 0.0
+    maximum: float = float("inf")
+    name: str = field(default="length_range", init=False)
+    fitted: bool = field(default=False, init=False)
+
+    def keep(self, candidates: Candidates) -> np.ndarray:
+        """True where the gold answer's length is within both bounds, bounds included. Raises InputError where lengths
+        are unknown."""
+        lengths = answer_lengths(candidates.need_answers(self.name))
+        return (lengths >= self.minimum) & (lengths <= self.maximum)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Random choices, as controls and to keep a benchmark within the competition's size rule.
+
+MINIMUM_ITEMS = 100  # size rule of the early-training competition
+MAXIMUM_ITEMS = 15_000
+
+
+def _draw_order(doc_ids: np.ndarray, seed: int) -> np.ndarray:
+    """Items in an order that depends on their ids and the seed only, not on the order of the table."""
+    keys = [hashlib.sha256(f"{seed}\0{doc_id}".encode()).digest() for doc_id in doc_ids]
+    return np.array(sorted(range(len(keys)), key=keys.__getitem__), dtype=np.intp)
+
+
+@dataclass(frozen=True)
+class RandomSubset:
+    """Keeps a random choice: the control of the same size that every other filter has to beat."""
+
+    count: int
+    seed: int = 0
+    name: str = field(default="random_subset", init=False)
+    fitted: bool = field(default=False, init=False)
+
+    def keep(self, candidates: Candidates) -> np.ndarray:
+        """True for `count` items, drawn by hashes of seed and id, so that the order of the items does not matter.
+        Raises InputError unless `count` is from 1 to the number of items."""
+        size = len(candidates.doc_ids)
+        if not 0 < self.count <= size:
+            raise InputError(f"filter {self.name!r}: {self.count} of {size} items.", f"write 1 to {size}.")
+        kept = np.zeros(size, dtype=bool)
+        kept[_draw_order(candidates.doc_ids, self.seed)[: self.count]] = True
+        return kept
+
+
+@dataclass(frozen=True)
+class SizeRule:
+    """The competition's rule: at least 100 items (else an error), at most 15,000 (else a deterministic
+    choice)."""
+
+    minimum: int = MINIMUM_ITEMS
+    maximum: int = MAXIMUM_ITEMS
+    seed: int = 0
+    name: str = field(default="size_rule", init=False)
+    fitted: bool = field(default=False, init=False)
+
+    def keep(self, candidates: Candidates) -> np.ndarray:
+        """True for all items, or for `maximum` random ones where there are more (`RandomSubset`). Raises InputError for
+        fewer than `minimum`."""
+        size = len(candidates.doc_ids)
+        if size < self.minimum:
+            raise InputError(
+                f"filter {self.name!r}: {size} items are left, at least {self.minimum} are asked for.",
+                "filter less, or set the rule's minimum.",
+            )
+        if size <= self.maximum:
+            return np.ones(size, dtype=bool)
+        return RandomSubset(self.maximum, self.seed).keep(candidates)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Filters by what the benchmark's authors say of an item: its subject or category.
+
+
+@dataclass(frozen=True)
+class Subjects:
+    """Keeps items of the listed subjects, or with `complement` all others (STEM against non-STEM).
+
+    `column` names another column of the documents table, e.g. an author-given category.
+    """
+
+    values: tuple[str, ...]
+    complement: bool = False
+    column: str = "subject"
+    name: str = field(default="subjects", init=False)
+    fitted: bool = field(default=False, init=False)
+
+    def keep(self, candidates: Candidates) -> np.ndarray:
+        """True where the label is one of `values`, or with `complement` where it is none of them. Subjects are read
+        from the answers where there are any, other columns from the documents; an empty value is "".
+
+        Raises InputError for a column that the documents lack, and for a value that no item has.
+        """
+        if self.column == "subject" and candidates.answers is not None:
+            labels = candidates.answers.subjects
+        else:
+            documents = candidates.need_documents(self.name)
+            if self.column not in documents.columns:
+                raise InputError(
+                    f"filter {self.name!r}: the documents have no column {self.column!r}.",
+                    f"columns: {', '.join(documents.columns)}.",
+                )
+            labels = documents[self.column].fillna("").astype(str).to_numpy()
+        known = sorted(set(labels))
+        for value in self.values:
+            if value not in known:
+                hint = did_you_mean(value, known, f"one of {', '.join(known[:20])}.")
+                raise InputError(f"filter {self.name!r}: no item has {self.column} {value!r}.", hint)
+        return np.isin(labels, self.values) != self.complement
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Filters that look at how items' scores move along training. They must be judged on models that they did not
+# see.
+
+
+def slopes(scores: np.ndarray) -> np.ndarray:
+    """Ordinary-least-squares slope per checkpoint of each item: (items,) for `scores` (checkpoints,
+    items)."""
+    steps = np.arange(scores.shape[0]) - (scores.shape[0] - 1) / 2.0
+    return steps @ scores / (steps @ steps)
+
+
+@dataclass(frozen=True)
+class PositiveSlope:
+    """Keeps items whose score rises along training (team Noor: the confidence margin).
+
+    `pooling`: `mean` asks for a positive slope of the mean over models, `each` for one in every model; the
+        source does not say which it used.
+    """
+
+    score: str = "confidence_margin"
+    pooling: Literal["mean", "each"] = "mean"
+    name: str = field(default="positive_slope", init=False)
+    fitted: bool = field(default=True, init=False)
+
+    def keep(self, candidates: Candidates) -> np.ndarray:
+        """True where the least-squares slope over checkpoints is above 0 in every model (`each`), or where the mean
+        over models of slope × (checkpoints - 1) is (`mean`). An item with a NaN score is dropped.
+
+        Raises InputError for a model with fewer than two checkpoints, and for another pooling.
+        """
+        answers = candidates.need_answers(self.name)
+        by_model = []
+        for model in answers.models:
+            if len(model.checkpoints) < 2:
+                raise InputError(
+                    f"filter {self.name!r}: model {model.model!r} has {len(model.checkpoints)} checkpoint.",
+                    "a slope needs two; leave the model out.",
+                )
+            by_model.append(slopes(model_scores(answers, model, self.score)))
+        if self.pooling == "each":
+            return np.min(by_model, axis=0) > 0
+        if self.pooling != "mean":
+            raise InputError(f"filter {self.name!r}: pooling {self.pooling!r}.", "write mean or each.")
+        # By the length of each model's training, so that many checkpoints do not mean many steps
+        rises = [slope * (len(model.checkpoints) - 1) for slope, model in zip(by_model, answers.models, strict=True)]
+        return np.mean(rises, axis=0) > 0
+
+
+@dataclass(frozen=True)
+class TopShare:
+    """Keeps the share of items whose score gained most from the first to the last checkpoint (team Morai).
+
+        gain(item) = mean over models of (score at the last - score at the first checkpoint)
+
+    Morai's score is the probability of the gold answer; whether raw or normalised over the choices is not
+    said, raw is the default. Of items that tie at the border the earlier stay. `length_matched` takes the
+    share within each of `strata` groups of gold answers of similar length, so that the filter cannot simply
+    prefer short answers.
+    """
+
+    share: float = 0.5
+    score: str = "probability"
+    length_matched: bool = False
+    strata: int = 5
+    name: str = field(default="top_share", init=False)
+    fitted: bool = field(default=True, init=False)
+
+    def keep(self, candidates: Candidates) -> np.ndarray:
+        """True for the `share` of items with the highest gain: of all items, or with `length_matched` of each length
+        group. NaN gains come last.
+
+        Raises InputError for a share outside (0, 1], and where answers or what the score needs are missing.
+        """
+        if not 0 < self.share <= 1:
+            raise InputError(f"filter {self.name!r}: share {self.share}.", "write a fraction above 0, at most 1.")
+        answers = candidates.need_answers(self.name)
+        gains = []
+        for model in answers.models:
+            scores = model_scores(answers, model, self.score)
+            gains.append(scores[-1] - scores[0])
+        gain = np.mean(gains, axis=0)
+        groups = np.zeros(len(gain), dtype=int)
+        if self.length_matched:
+            groups = length_strata(answer_lengths(answers), self.strata)
+        return top_of_groups(gain, groups, self.share)
+
+
+def top_of_groups(score: np.ndarray, groups: np.ndarray, share: float) -> np.ndarray:
+    """The `share` of highest scores within each group, boolean (items,), sizes rounded half up, ties to the
+    earlier."""
+    kept = np.zeros(len(score), dtype=bool)
+    for group in np.unique(groups):
+        members = np.flatnonzero(groups == group)
+        count = int(np.floor(share * members.size + 0.5))
+        kept[members[np.argsort(-score[members], kind="stable")[:count]]] = True
+    return kept
+
+
+@dataclass(frozen=True)
+class SciScore:
+    """Keeps the items that a specialised model finds more likely than a general one (team Shaikespear).
+
+        SciScore(q, a) = CLL_science - CLL_general = (ll_science - ll_general) / |a|
+
+    of the gold answer at each model's last checkpoint, in tokens of the science model (the source's two
+    models share one tokenizer). `keep_count` highest stay, or the `share`. The two models are never among those
+    that the choice is judged on (`filters.apply`).
+    """
+
+    science_model: str
+    general_model: str
+    share: float | None = None
+    keep_count: int | None = None
+    name: str = field(default="sci_score", init=False)
+    fitted: bool = field(default=True, init=False)
+
+    @property
+    def reference_models(self) -> tuple[str, str]:
+        """(science model, general model): their answers choose, so they must not be scored on the choice."""
+        return self.science_model, self.general_model
+
+    def keep(self, candidates: Candidates) -> np.ndarray:
+        """True for the items of the highest SciScore: the `share`, or `keep_count` of them, all where there are fewer.
+
+        Raises InputError unless exactly one of the two is given, and where a model's answers or the lengths of its
+        choices in tokens are missing.
+        """
+        answers = candidates.references or candidates.need_answers(self.name)
+        if (self.share is None) == (self.keep_count is None):
+            raise InputError(f"filter {self.name!r}: give either share or keep_count.", "write one of the two.")
+        loglikelihoods = []
+        for wanted in (self.science_model, self.general_model):
+            model = next((model for model in answers.models if model.model == wanted), None)
+            if model is None:
+                raise InputError(
+                    f"filter {self.name!r}: no items of model {wanted!r} on benchmark {answers.benchmark!r}.",
+                    f"models with items: {', '.join(model.model for model in answers.models)}.",
+                )
+            loglikelihoods.append(model_scores(answers, model, "log_likelihood")[-1])
+        tokens = next(model for model in answers.models if model.model == self.science_model).tokens
+        if tokens is None:
+            raise InputError(
+                f"filter {self.name!r}: lengths of choices in tokens are unknown for {self.science_model!r}.",
+                "evaluate with choice_tokens kept.",
+            )
+        score = (loglikelihoods[0] - loglikelihoods[1]) / tokens[np.arange(len(tokens)), answers.gold]
+        share = self.share
+        if share is None:
+            assert self.keep_count is not None, "one of both is given"
+            share = min(1.0, self.keep_count / len(score))
+        return top_of_groups(score, np.zeros(len(score), dtype=int), share)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Quality gates of GneissWeb (arXiv 2502.14907) as team Shaikespear used them on question and gold answer.
+#
+# Learned annotations (DCLM and Cosmo quality, topics) come as columns of the documents table from the user's
+# own annotators; readability and tokens per character are computed here.
+
+_WORD = re.compile(r"\w+(?:['’-]\w+)*")
+_SENTENCE_END = re.compile(r"[.!?]+(?=\s|$)")
+
+
+def readability(text: str) -> float:
+    """McAlpine's EFLAW score: (words + words of at most three letters) / sentences; lower is easier.
+
+    The readability annotator of GneissWeb. A text without a closing mark is one sentence; without words it is
+    0.
+    """
+    words = _WORD.findall(text)
+    sentences = [part for part in _SENTENCE_END.split(text) if _WORD.search(part)]
+    if not words:
+        return 0.0
+    return (len(words) + sum(len(word) <= 3 for word in words)) / max(1, len(sentences))
+
+
+def document_text(documents: pd.DataFrame) -> list[str]:
+    """Question and gold answer of each item as one text."""
+    return [f"{context} {choices[gold]}" for context, choices, gold in questions(documents)]
+
+
+def tokens_per_character(documents: pd.DataFrame, tokenizer: str | None = None) -> np.ndarray:
+    """Tokens over characters (items,) of each document, from the column `tokens` or a tokenizer.json file."""
+    texts = document_text(documents)
+    if tokenizer is not None:
+        from tokenizers import Tokenizer
+
+        try:
+            encoder = Tokenizer.from_file(tokenizer)
+        except Exception as error:
+            raise InputError(f"{tokenizer}: not a tokenizer file ({error}).", "give a tokenizer.json.") from error
+        counts = [len(encoding.ids) for encoding in encoder.encode_batch(texts, add_special_tokens=False)]
+    elif "tokens" in documents.columns:
+        counts = documents["tokens"].to_numpy(dtype=float)
+    else:
+        raise InputError(
+            "the filter 'quality_gates' needs token counts.",
+            "give a column 'tokens' or tokenizer: a tokenizer.json.",
+        )
+    return np.asarray(counts, dtype=float) / np.maximum(1, [len(text) for text in texts])
+
+
+@dataclass(frozen=True)
+class QualityGates:
+    """Keeps a document iff each gate lets it through; a gate without a threshold is open.
+
+        quality:      dclm > t or cosmo > t
+        categories:   each of tech, med, edu, sci above its threshold
+        readability:  readability < t, or tokens per character within a range
+
+    Defaults are the printed strict setting (tau 3.0); the recipe's own defaults (tau 2.0) are not printed.
+    """
+
+    dclm: float | None = 0.9
+    cosmo: float | None = 0.9
+    tech: float | None = 0.5
+    med: float | None = 0.5
+    edu: float | None = 0.5
+    sci: float | None = 0.95
+    readability: float | None = 30.0
+    tokens_per_character: tuple[float, float] | None = (0.10, 0.50)
+    tokenizer: str | None = None
+    name: str = field(default="quality_gates", init=False)
+    fitted: bool = field(default=False, init=False)
+
+    def keep(self, candidates: Candidates) -> np.ndarray:
+        """True where the document passes every gate; either of the two conditions is enough for quality and for
+        readability.
+
+        Raises InputError for a column that a gate needs and the documents lack, and for a quality or category value
+        that is no number.
+        """
+        documents = candidates.need_documents(self.name)
+        kept = np.ones(len(documents), dtype=bool)
+        quality = [self._above(documents, name) for name in ("dclm", "cosmo") if getattr(self, name) is not None]
+        if quality:
+            kept &= np.any(quality, axis=0)
+        for category in ("tech", "med", "edu", "sci"):
+            if getattr(self, category) is not None:
+                kept &= self._above(documents, category)
+        return kept & self._readable(documents)
+
+    def _above(self, documents: pd.DataFrame, column: str) -> np.ndarray:
+        if column not in documents.columns:
+            raise InputError(
+                f"filter {self.name!r}: the documents have no column {column!r}.",
+                f"annotate the documents, or set {column}: null.",
+            )
+        values = pd.to_numeric(documents[column], errors="coerce").to_numpy(dtype=float)
+        if np.isnan(values).any():
+            doc_id = documents["doc_id"].iloc[int(np.argmax(np.isnan(values)))]
+            raise InputError(
+                f"filter {self.name!r}: document {doc_id!r}, column {column!r}: not a number.", "annotate it."
+            )
+        return values > getattr(self, column)
+
+    def _readable(self, documents: pd.DataFrame) -> np.ndarray:
+        gates = []
+        if self.readability is not None:
+            if "readability" in documents.columns:
+                values = documents["readability"].to_numpy(dtype=float)
+            else:
+                values = np.array([readability(text) for text in document_text(documents)])
+            gates.append(values < self.readability)
+        if self.tokens_per_character is not None:
+            low, high = self.tokens_per_character
+            ratio = tokens_per_character(documents, self.tokenizer)
+            gates.append((ratio >= low) & (ratio <= high))
+        return np.any(gates, axis=0) if gates else np.ones(len(documents), dtype=bool)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Filters that read an item's text: answers that stand in the prompt, and repeated items.
+
+
+def normalise_text(text: str) -> str:
+    """Unicode NFKC, case folded, blanks collapsed, punctuation and blanks stripped at both ends."""
+    folded = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+    return folded.strip(string.punctuation + " ")
+
+
+def occurs_in(answer: str, context: str, minimum_length: int = 2, *, digits_count: bool = True) -> bool:
+    """Whether the normalised answer appears in the normalised context between word boundaries.
+
+    Answers shorter than `minimum_length` never count, and without `digits_count` neither do answers of digits
+    only: they are in many contexts by chance.
+    """
+    answer, context = normalise_text(answer), normalise_text(context)
+    if len(answer) < minimum_length or (answer.isdigit() and not digits_count):
+        return False
+    return re.search(rf"(?<!\w){re.escape(answer)}(?!\w)", context) is not None
+
+
+@dataclass(frozen=True)
+class LeakageRates:
+    """How often an answer appears in its own item's prompt; NaN without items.
+
+    A gold answer that leaks no more than distractors do is no shortcut: a prompt that lists its options holds
+    all. `examples`: how often the gold answer appears in what precedes the item's own prompt, its few-shot examples;
+    NaN where the documents have no whole prompts.
+    """
+
+    gold: float
+    distractors: float
+    items: int
+    examples: float = float("nan")
+
+
+def leaked_gold(documents: pd.DataFrame, minimum_length: int = 2, *, digits_count: bool = True) -> np.ndarray:
+    """Boolean (items,): the gold answer occurs in the item's own context (few-shot examples are not part of
+    it)."""
+    return np.array(
+        [
+            occurs_in(choices[gold], context, minimum_length, digits_count=digits_count)
+            for context, choices, gold in questions(documents)
+        ],
+        dtype=bool,
+    )
+
+
+def leakage_rates(documents: pd.DataFrame) -> LeakageRates:
+    """Share of gold answers in their prompt, and of distractors (mean over items) as the base rate."""
+    if documents.empty:
+        return LeakageRates(float("nan"), float("nan"), 0)
+    rates = []
+    for context, choices, gold in questions(documents):
+        wrong = [choice for index, choice in enumerate(choices) if index != gold]
+        rates.append(np.mean([occurs_in(choice, context) for choice in wrong]))
+    leaked = leaked_gold(documents)
+    examples = float("nan")
+    if "prompt" in documents.columns and documents["prompt"].notna().all():
+        before = [p.removesuffix(c) for p, c in zip(documents["prompt"], documents["context"], strict=True)]
+        examples = float(leaked_gold(documents.assign(context=before)).mean())
+    return LeakageRates(float(leaked.mean()), float(np.mean(rates)), len(documents), examples)
+
+
+@dataclass(frozen=True)
+class Leakage:
+    """Drops items whose prompt contains the gold answer but not all distractors.
+
+    With `strict` it drops them also where every distractor is in the prompt too (a prompt that lists the
+    options).
+    """
+
+    minimum_length: int = 2
+    digits_count: bool = True
+    strict: bool = False
+    name: str = field(default="leakage", init=False)
+    fitted: bool = field(default=False, init=False)
+
+    def keep(self, candidates: Candidates) -> np.ndarray:
+        """True where the gold answer is not in the item's context and, unless `strict`, also where every distractor is
+        in it too."""
+        documents = candidates.need_documents(self.name)
+        leaked = leaked_gold(documents, self.minimum_length, digits_count=self.digits_count)
+        if self.strict:
+            return ~leaked
+        listed = np.array(
+            [
+                all(
+                    occurs_in(choice, context, self.minimum_length, digits_count=self.digits_count)
+                    for index, choice in enumerate(choices)
+                    if index != gold
+                )
+                for context, choices, gold in questions(documents)
+            ],
+            dtype=bool,
+        )
+        return ~leaked | listed
+
+
+@dataclass(frozen=True)
+class Duplicates:
+    """Drops exact repetitions (normalised context and gold answer), keeping the first."""
+
+    name: str = field(default="duplicates", init=False)
+    fitted: bool = field(default=False, init=False)
+
+    def keep(self, candidates: Candidates) -> np.ndarray:
+        """True for the first item of each pair of normalised context and gold answer, in the order given."""
+        documents = candidates.need_documents(self.name)
+        texts = pd.Series(
+            [
+                (normalise_text(context), normalise_text(choices[gold]))
+                for context, choices, gold in questions(documents)
+            ]
+        )
+        return ~texts.duplicated().to_numpy()

@@ -15,12 +15,9 @@ from lm_validity.studies.bias.effects import cell_effects, headline, task_effect
 from lm_validity.studies.bias.fits import _fit_laplace
 from lm_validity.studies.bias.import_published import read_pretrain_on_test
 from lm_validity.studies.bias.provenance import base_drift, mismatched_test_sets
-from lm_validity.studies.bias.statistics.meta import meta_analysis
-from lm_validity.studies.bias.statistics.model import FORMULAS, build_design
+from lm_validity.studies.bias.statistics.effects import meta_analysis, simulate_pca
+from lm_validity.studies.bias.statistics.model import FORMULAS, build_design, fit_laplace, posterior_predictive
 from lm_validity.studies.bias.statistics.nuts import fit_nuts
-from lm_validity.studies.bias.statistics.pca import simulate_pca
-from lm_validity.studies.bias.statistics.posterior import fit_laplace
-from lm_validity.studies.bias.statistics.predictive import posterior_predictive
 from lm_validity.studies.bias.summary import Cell, Drift, Mismatch, Task, TaskTest, rows_frame
 from lm_validity.studies.bias.table import pair_arms, paired_counts
 from lm_validity.tables.schema import TRIALS, write_table

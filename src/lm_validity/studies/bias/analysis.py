@@ -15,8 +15,7 @@ from lm_validity.studies.bias.effects import (
 )
 from lm_validity.studies.bias.fits import fit_all, reliability_notes
 from lm_validity.studies.bias.provenance import base_drift, mismatched_test_sets, provenance_notes
-from lm_validity.studies.bias.statistics.model import FORMULAS
-from lm_validity.studies.bias.statistics.power import (
+from lm_validity.studies.bias.statistics.effects import (
     VarianceComponents,
     detection_power,
     smallest_detectable,
@@ -24,6 +23,7 @@ from lm_validity.studies.bias.statistics.power import (
     tasks_needed,
     variance_components,
 )
+from lm_validity.studies.bias.statistics.model import FORMULAS
 from lm_validity.studies.bias.stops import task_stops
 from lm_validity.studies.bias.summary import BiasSummary, Power
 from lm_validity.studies.bias.table import CELL, setting_counts

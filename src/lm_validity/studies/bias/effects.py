@@ -12,9 +12,14 @@ import pandas as pd
 from scipy import stats
 
 from lm_validity.config.bias_plan import BiasPlan
-from lm_validity.studies.bias.statistics.effects import ONE_TASK, MeanOverTasks, mean_over_tasks
+from lm_validity.studies.bias.statistics.effects import (
+    ONE_TASK,
+    MeanOverTasks,
+    mean_over_tasks,
+    sign_flip_p,
+    smallest_detectable_shift,
+)
 from lm_validity.studies.bias.statistics.model import EFFECTS
-from lm_validity.studies.bias.statistics.permutation import sign_flip_p, smallest_detectable_shift
 from lm_validity.studies.bias.summary import Cell, Loss, Setting, Task, TaskTest
 from lm_validity.studies.bias.table import ARMS, CELL, SETTING
 from lm_validity.summaries import Missing, is_known, known

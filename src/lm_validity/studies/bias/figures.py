@@ -18,8 +18,7 @@ from lm_validity.pages.figures import (
     scatter,
     tooltips,
 )
-from lm_validity.studies.bias.statistics.meta import THRESHOLD
-from lm_validity.studies.bias.statistics.power import VarianceComponents, detection_power
+from lm_validity.studies.bias.statistics.effects import THRESHOLD, VarianceComponents, detection_power
 from lm_validity.studies.bias.summary import BiasSummary, Power, Slices, TaskTest, rows_frame
 from lm_validity.studies.bias.violins import setting_label, setting_labels
 from lm_validity.summaries import Missing, as_columns, is_known, number

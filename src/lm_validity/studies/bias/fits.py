@@ -9,12 +9,20 @@ import numpy as np
 import pandas as pd
 from threadpoolctl import threadpool_limits
 
-from lm_validity.studies.bias.statistics.marginal import marginal_effect, model_levels, model_spreads
-from lm_validity.studies.bias.statistics.meta import SLICES, THRESHOLD, meta_analysis
-from lm_validity.studies.bias.statistics.model import FORMULAS, Design, PairedCounts, build_design
+from lm_validity.studies.bias.statistics.effects import SLICES, THRESHOLD, meta_analysis
+from lm_validity.studies.bias.statistics.model import (
+    FORMULAS,
+    Design,
+    PairedCounts,
+    build_design,
+    equal_tailed,
+    fit_laplace,
+    marginal_effect,
+    model_levels,
+    model_spreads,
+    posterior_predictive,
+)
 from lm_validity.studies.bias.statistics.nuts import fit_nuts
-from lm_validity.studies.bias.statistics.posterior import fit_laplace
-from lm_validity.studies.bias.statistics.predictive import equal_tailed, posterior_predictive
 from lm_validity.studies.bias.summary import Fit, Slices
 from lm_validity.summaries import Missing, number
 

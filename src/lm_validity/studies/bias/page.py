@@ -16,8 +16,7 @@ from lm_validity.studies.bias.sections import (
     prefix,
     provenance_section,
 )
-from lm_validity.studies.bias.statistics.effects import MARGINS, MeanOverTasks
-from lm_validity.studies.bias.statistics.meta import MODEL_FREE_SLICES
+from lm_validity.studies.bias.statistics.effects import MARGINS, MODEL_FREE_SLICES, MeanOverTasks
 from lm_validity.studies.bias.statistics.model import EFFECTS
 from lm_validity.studies.bias.stops import stop_section
 from lm_validity.studies.bias.summary import BiasSummary, Setting, Task, rows_frame

@@ -7,7 +7,7 @@ import numpy as np
 
 from lm_validity.pages.page import Figure, Section, Table
 from lm_validity.studies.bias import figures
-from lm_validity.studies.bias.statistics.meta import MODEL_FREE_SLICES
+from lm_validity.studies.bias.statistics.effects import MODEL_FREE_SLICES
 from lm_validity.studies.bias.statistics.model import EFFECTS
 from lm_validity.studies.bias.summary import (
     BiasSummary,

@@ -10,9 +10,14 @@ from lm_validity.errors import InputError
 from lm_validity.pages.figures import CATEGORY_COLORS, chart_data, lines, tooltips
 from lm_validity.pages.page import Figure, Finding, Page, Section, Table, write_page
 from lm_validity.studies.bias.figures import series_color
-from lm_validity.studies.bias.statistics.model import FORMULAS, build_design
-from lm_validity.studies.bias.statistics.pca import PcaSimulation, simulate_pca
-from lm_validity.studies.bias.statistics.predictive import PriorPredictive, equal_tailed, prior_predictive
+from lm_validity.studies.bias.statistics.effects import PcaSimulation, simulate_pca
+from lm_validity.studies.bias.statistics.model import (
+    FORMULAS,
+    PriorPredictive,
+    build_design,
+    equal_tailed,
+    prior_predictive,
+)
 from lm_validity.studies.bias.table import read_trials, setting_counts
 
 PCA_RANKS, PCA_SIZES = (5, 10, 15, 20), (25, 50, 100, 200, 500)

@@ -10,9 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lm_validity.studies.bias.statistics.model import FORMULAS, PairedCounts, build_design
-from lm_validity.studies.bias.statistics.posterior import fit_laplace
-from lm_validity.studies.bias.statistics.predictive import simulate
+from lm_validity.studies.bias.statistics.model import FORMULAS, PairedCounts, build_design, fit_laplace, simulate
 
 
 @dataclass(frozen=True)

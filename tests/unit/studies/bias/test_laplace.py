@@ -7,8 +7,14 @@ import pytest
 from scipy import optimize, stats
 from scipy.special import expit
 
-from lm_validity.studies.bias.statistics.laplace import draw_predictor, find_mode, zero_start
-from lm_validity.studies.bias.statistics.model import FORMULAS, Formula, build_design
+from lm_validity.studies.bias.statistics.model import (
+    FORMULAS,
+    Formula,
+    build_design,
+    draw_predictor,
+    find_mode,
+    zero_start,
+)
 from lm_validity.studies.bias.table import paired_counts
 
 

@@ -6,10 +6,15 @@ import numpy as np
 import pytest
 from scipy.special import expit
 
-from lm_validity.studies.bias.statistics.marginal import marginal_effect, model_levels, model_spreads
-from lm_validity.studies.bias.statistics.model import FORMULAS, build_design
-from lm_validity.studies.bias.statistics.posterior import fit_laplace
-from lm_validity.studies.bias.statistics.predictive import simulate
+from lm_validity.studies.bias.statistics.model import (
+    FORMULAS,
+    build_design,
+    fit_laplace,
+    marginal_effect,
+    model_levels,
+    model_spreads,
+    simulate,
+)
 from lm_validity.studies.bias.table import paired_counts
 
 

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from lm_validity.studies.bias.effects import task_tests
-from lm_validity.studies.bias.statistics.permutation import sign_flip_p, smallest_detectable_shift
+from lm_validity.studies.bias.statistics.effects import sign_flip_p, smallest_detectable_shift
 from lm_validity.studies.bias.summary import TaskTest, rows_frame
 from lm_validity.summaries import Missing
 

@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from lm_validity.studies.bias.statistics.laplace import find_mode, zero_start
-from lm_validity.studies.bias.statistics.model import FORMULAS, build_design
-from lm_validity.studies.bias.statistics.posterior import fit_laplace
+from lm_validity.studies.bias.statistics.model import FORMULAS, build_design, find_mode, fit_laplace, zero_start
 from lm_validity.studies.bias.table import paired_counts
 
 

@@ -9,11 +9,11 @@ from sklearn.linear_model import LinearRegression
 from sklearn.model_selection import train_test_split
 from sklearn.pipeline import make_pipeline
 
-from lm_validity.studies.bias.statistics.meta import meta_analysis
-from lm_validity.studies.bias.statistics.pca import simulate_pca
-from lm_validity.studies.bias.statistics.power import (
+from lm_validity.studies.bias.statistics.effects import (
     VarianceComponents,
     detection_power,
+    meta_analysis,
+    simulate_pca,
     smallest_detectable,
     subsamples_needed,
     tasks_needed,

@@ -3,10 +3,11 @@
 import numpy as np
 import pytest
 
-from lm_validity.studies.bias.statistics.model import FORMULAS, build_design
-from lm_validity.studies.bias.statistics.posterior import fit_laplace
-from lm_validity.studies.bias.statistics.predictive import (
+from lm_validity.studies.bias.statistics.model import (
+    FORMULAS,
+    build_design,
     difference_draws,
+    fit_laplace,
     posterior_predictive,
     prior_predictive,
     simulate,

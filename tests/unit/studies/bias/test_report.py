@@ -18,7 +18,7 @@ from lm_validity.studies.bias.fits import _processes
 from lm_validity.studies.bias.formulas import SHORT
 from lm_validity.studies.bias.page import bias_page
 from lm_validity.studies.bias.report import report_bias
-from lm_validity.studies.bias.statistics import effects, meta, power
+from lm_validity.studies.bias.statistics import effects
 from lm_validity.studies.bias.table import pair_arms
 from lm_validity.tables.schema import TRIALS, write_table
 
@@ -210,10 +210,10 @@ def test_incomplete_data_are_reported_with_what_is_missing(report, layout):
     if layout == {"tasks": 1}:
         assert summary["meta_analysis"][0]["slices"] > 0
         assert summary["meta_analysis"][0]["share_t_excluding_zero"] is None
-        assert f"meta_analysis.share_t_excluding_zero: {meta.ONE_TASK}" in notes
+        assert f"meta_analysis.share_t_excluding_zero: {effects.META_OF_ONE_TASK}" in notes
         assert "in unknown" not in page
     if layout.get("subsamples") == 1:
-        assert summary["meta_analysis"][0]["share_beyond"] is None and meta.ONE_SUBSAMPLE in notes
+        assert summary["meta_analysis"][0]["share_beyond"] is None and effects.ONE_SUBSAMPLE in notes
     if "arms" in layout:
         missing = ({"base", "extra", "test"} - set(layout["arms"])).pop()
         assert f"have no arm {missing}" in notes
@@ -293,10 +293,10 @@ def test_power_that_is_unknown_is_not_called_never(report, layout, tmp_path):
     summary, _ = report(sizes=(40,), **layout)
     assert summary["power"][0]["power"] is None and summary["power"][0]["tasks_needed"] is None
     notes = " ".join(summary["notes"])
-    assert power.TOO_FEW in notes and "never" not in notes
+    assert effects.TOO_FEW in notes and "never" not in notes
     page = json.loads((tmp_path / "bias" / "page.json").read_text())
     (table,) = [table for section in page["sections"] for table in section["tables"] if table["name"] == "power"]
-    assert set(table["reasons"].values()) == {power.TOO_FEW}
+    assert set(table["reasons"].values()) == {effects.TOO_FEW}
     assert summary["power"][0]["tasks"] == layout.get("tasks", 4)
 
 
@@ -323,7 +323,7 @@ def test_processes_are_counted_where_a_system_cannot_tell_which_cores_are_ours(m
 
 
 def test_unreliable_fits_raise_an_alarm(report, monkeypatch):
-    monkeypatch.setattr("lm_validity.studies.bias.statistics.posterior.MINIMUM_EFFECTIVE_NODES", 1e9)
+    monkeypatch.setattr("lm_validity.studies.bias.statistics.model.MINIMUM_EFFECTIVE_NODES", 1e9)
     summary, page = report(sizes=(40,))
     assert not any(row["reliable"] for row in summary["posterior"])
     assert "card alarm" in page

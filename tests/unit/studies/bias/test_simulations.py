@@ -10,7 +10,7 @@ from lm_validity.cli import simulate
 from lm_validity.errors import InputError
 from lm_validity.studies.bias.report import report_bias
 from lm_validity.studies.bias.simulations import PCA_RANKS, PCA_SIZES, write_prior_simulation
-from lm_validity.studies.bias.statistics.pca import simulate_pca
+from lm_validity.studies.bias.statistics.effects import simulate_pca
 from lm_validity.tables.schema import TRIALS, write_table
 
 

@@ -1,12 +1,133 @@
-"""Averages over tasks, the sampling unit of the bias study: how large an effect is, and how large it is not."""
+"""Boost and bias of a cell: means, permutation tests, power, meta-analysis, and simulated components."""
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
-from scipy import stats
+from scipy import optimize, stats
+from sklearn.datasets import make_regression
+from sklearn.model_selection import train_test_split
 
-from lm_validity.studies.bias.statistics.power import VarianceComponents, smallest_detectable
+from lm_validity.studies.bias.statistics.model import (
+    INTERVAL,
+    Design,
+    Formula,
+    PairedCounts,
+    Start,
+    build_design,
+    find_mode,
+    zero_start,
+)
 from lm_validity.summaries import Missing
+
+# ----------------------------------------------------------------------------------------------------------------------
+# How many subsamples and tasks an experiment needs to detect an effect of a given size.
+#
+# A task's mean over K subsamples varies between tasks by tau^2 (tasks differ in their true effect) and
+# sigma^2 / K (splits and training noise); the mean over T tasks is tested by a two-sided t test on T - 1
+# degrees of freedom, with noncentrality effect / sqrt((tau^2 + sigma^2 / K) / T).
+
+LEAST_SPREAD = 1e-12  # of the largest difference: a standard deviation below it is the rounding of equal numbers
+TOO_FEW = "Fewer than two tasks have two subsamples: variances within and between tasks are unknown."
+LARGEST_SHIFT = 1e6  # standard errors, which no t test misses; scipy's noncentral t is NaN for some larger shifts
+
+
+@dataclass(frozen=True)
+class VarianceComponents:
+    """sd of the true effect between tasks and of one subsample's effect within a task, in accuracy."""
+
+    between_tasks: float
+    within_task: float
+
+
+def variance_components(differences: np.ndarray, task: np.ndarray) -> VarianceComponents | Missing:
+    """Moment estimates from (R,) accuracy differences and (R,) task labels; the between part is at least 0.
+
+    Missing with fewer than 2 tasks that have 2 subsamples each. Unequal numbers of subsamples: sigma^2 is pooled,
+    tau^2 is the variance of the task means less the mean of sigma^2 / K. Exactly 0 where differences are equal but
+    for rounding.
+    """
+    labels, task = np.unique(task, return_inverse=True)
+    number = np.bincount(task, minlength=len(labels))
+    if (number > 1).sum() < 2:
+        return Missing(TOO_FEW)
+    mean = np.bincount(task, differences) / number
+    within = float(np.sum((differences - mean[task]) ** 2) / np.sum(number - 1))
+    between = float(np.var(mean, ddof=1) - np.mean(within / number))
+    least = LEAST_SPREAD * float(np.abs(differences).max())
+    sds = [float(np.sqrt(max(variance, 0.0))) for variance in (between, within)]
+    return VarianceComponents(*(sd if sd > least else 0.0 for sd in sds))
+
+
+def detection_power(
+    effect: float, components: VarianceComponents, tasks: int, subsamples: int, level: float = 0.05
+) -> float:
+    """Probability that a two-sided t test over `tasks` (at least 2) task means finds `effect` in accuracy."""
+    variance = components.between_tasks**2 + components.within_task**2 / subsamples
+    if variance == 0:
+        return 1.0 if effect else level
+    shift = min(abs(effect) / np.sqrt(variance / tasks), LARGEST_SHIFT)
+    critical = stats.t.ppf(1 - level / 2, tasks - 1)
+    # scipy's far tail is NaN for some large shifts, where it is zero to any precision that matters
+    wrong_side = np.nan_to_num(stats.nct.cdf(-critical, tasks - 1, shift))
+    return float(stats.nct.sf(critical, tasks - 1, shift) + wrong_side)
+
+
+def subsamples_needed(
+    effect: float,
+    components: VarianceComponents,
+    tasks: int,
+    power: float = 0.8,
+    level: float = 0.05,
+    most: int = 100_000,
+) -> int | Missing:
+    """Fewest subsamples per task with at least `power`; Missing where `most` of them do not suffice."""
+    if detection_power(effect, components, tasks, most, level) < power:
+        return Missing("More subsamples alone never suffice: the tasks differ too much, or are too few.")
+    return _fewest(lambda subsamples: detection_power(effect, components, tasks, subsamples, level) >= power, 1, most)
+
+
+def tasks_needed(
+    effect: float,
+    components: VarianceComponents,
+    subsamples: int,
+    power: float = 0.8,
+    level: float = 0.05,
+    most: int = 10_000,
+) -> int | Missing:
+    """Fewest tasks (at least 2) with at least `power`; Missing where `most` of them do not suffice."""
+    if detection_power(effect, components, most, subsamples, level) < power:
+        return Missing(f"Not even {most:,} tasks suffice with so few subsamples.")
+    return _fewest(lambda tasks: detection_power(effect, components, tasks, subsamples, level) >= power, 2, most)
+
+
+def smallest_detectable(
+    components: VarianceComponents, tasks: int, subsamples: int, power: float = 0.8, level: float = 0.05
+) -> float:
+    """The effect that is found with probability `power`."""
+    error = np.sqrt((components.between_tasks**2 + components.within_task**2 / subsamples) / tasks)
+    if error == 0:
+        return 0.0
+
+    def excess(effect: float) -> float:
+        return detection_power(effect, components, tasks, subsamples, level) - power
+
+    # the noncentrality that a t test on one degree of freedom needs is below 100 standard errors
+    return float(optimize.brentq(excess, 0.0, 100 * error))
+
+
+def _fewest(enough: Callable[[int], bool], least: int, most: int) -> int:
+    """The smallest number from `least` on that is enough, by bisection; `most` is."""
+    low, high = least - 1, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return high
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Averages over tasks, the sampling unit of the bias study: how large an effect is, and how large it is not.
 
 ONE_TASK = "Only one task has both arms. Standard errors and intervals need several."
 NO_SPREAD = "All tasks have the same difference: without a spread between them there is no interval and no test."
@@ -85,3 +206,223 @@ def equivalence_p(mean: float, error: float, tasks: int, margin: float) -> float
 def excluded_beyond(mean: float, error: float, tasks: int, level: float = LEVEL) -> float:
     """The smallest margin whose equivalence test rejects at `level`: |mean| + t(1 - level, tasks - 1) error."""
     return abs(mean) + float(stats.t.ppf(1 - level, tasks - 1)) * error
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Exact paired sign-flip test.
+#
+# Under the null hypothesis the two arms of a trial are exchangeable, so each trial's difference of counts d_k
+# is as likely -d_k. The 2^K sign patterns need not be drawn: the distribution of the sum of K independent ±d_k
+# is the convolution of K two-point distributions on the integers.
+
+
+def sign_flip_p(differences: np.ndarray) -> float:
+    """Exact one-sided p: P(sum of ±d_k >= observed sum), for (K,) integer differences (treated - control).
+
+    At least 2^-K. Raises ValueError for an empty or non-integer array.
+    """
+    observed = np.asarray(differences)
+    steps = np.rint(observed).astype(np.int64)
+    if len(steps) == 0 or not np.array_equal(steps, observed):
+        raise ValueError("the sign-flip test takes at least one whole-number difference")
+    sizes = np.abs(steps[steps != 0])
+    # counting how many flips go up: sum of ±d = 2 * (sum of the d that go up) - sum |d|
+    distribution = np.ones(1)
+    for size in sizes:
+        longer = np.zeros(len(distribution) + size)
+        longer[: len(distribution)] += 0.5 * distribution
+        longer[size:] += 0.5 * distribution
+        distribution = longer
+    up = int(sizes.sum() + steps.sum()) // 2
+    return float(min(1.0, distribution[up:].sum()))
+
+
+def smallest_detectable_shift(differences: np.ndarray, level: float, power: float = 0.8) -> float | Missing:
+    """The mean difference that the sign-flip test finds at one-sided `level` with probability `power`.
+
+    differences: (K,) of one task, in the unit of the result. The power of the test is taken to be that of the one-sided
+    t test on K - 1 degrees of freedom, to which it is asymptotically equal (Hoeffding 1952, Ann. Math. Stat. 23, p.
+    169). That is rough below about 10 differences, and where they are very skew. Missing where no K signs reach the
+    level, or where the differences do not vary.
+    """
+    number = len(differences)
+    if 2.0**-number > level:
+        return Missing("Too few subsamples: even if all of them went up, q would not be below .05.")
+    spread = float(np.std(differences, ddof=1))
+    if spread < 1e-12:
+        return Missing("The subsamples of the task do not differ: what a test could find is unknown.")
+    return _shift_needed(number, level, power) * spread / np.sqrt(number)
+
+
+@cache
+def _shift_needed(number: int, level: float, power: float) -> float:
+    """Noncentrality, in standard errors, at which the one-sided t test over `number` values has `power`."""
+    critical = stats.t.ppf(1 - level, number - 1)
+    return float(optimize.brentq(lambda shift: stats.nct.sf(critical, number - 1, shift) - power, 0.0, 50 + critical))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Meta-analysis: what one would have concluded from a single split per task.
+#
+# Keep one random subsample of each (language model, task), fit `method + lm_type + (1|pair)` to what is left,
+# and look at the posterior of beta; 500 times (section 10 of arXiv 2410.00179). With one trial per task the pair
+# is the task. The only standard deviation is integrated over a grid.
+
+SLICES = 500
+MODEL_FREE_SLICES = 10_000  # these cost no fit
+THRESHOLD = 0.04  # log-odds; neighbours on the RAFT leaderboard differ by an odds ratio of 1.03
+ONE_SUBSAMPLE = "Every task has one subsample: a slice would be the whole data."
+META_OF_ONE_TASK = "There is one task, and the interval is over tasks."
+SLICE_FORMULA = Formula("slice", groups=(), pair_within_model=False)
+GRID = np.geomspace(0.1, 4.0, 7)  # standard deviations of the pairs, in log-odds
+
+
+@dataclass(frozen=True)
+class MetaAnalysis:
+    """Posterior means and sds (S,) of beta by slice, in log-odds, and shares of the slices.
+
+    share_beyond: |mean| > THRESHOLD; share_excluding_zero: the 89% credible interval excludes 0;
+    share_t_excluding_zero: over `MODEL_FREE_SLICES` slices, how often the model-free 89% t interval of the mean
+    difference over the tasks excludes 0 (Missing with one task). Without an effect that would be 11% on average over
+    studies; all slices share one study's trials.
+    """
+
+    means: np.ndarray
+    sds: np.ndarray
+    share_beyond: float
+    share_excluding_zero: float
+    share_t_excluding_zero: float | Missing
+
+
+def meta_analysis(counts: PairedCounts, slices: int = SLICES, seed: int = 0) -> MetaAnalysis | Missing:
+    """Analyse `slices` random slices with one subsample per (language model, task)."""
+    generator = np.random.default_rng(seed)
+    group = counts.task * len(counts.language_models) + counts.language_model
+    order = np.argsort(group, kind="stable")
+    first = np.flatnonzero(np.diff(group[order], prepend=-1))
+    size = np.diff(np.append(first, len(order)))
+    if size.max() == 1:
+        return Missing(ONE_SUBSAMPLE)
+    layout = _select(counts, order[first])
+    start = zero_start(build_design(layout, SLICE_FORMULA))
+    means, sds = np.empty((2, slices))
+    for index in range(slices):
+        design = build_design(_select(counts, order[first + generator.integers(size)]), SLICE_FORMULA)
+        means[index], sds[index], start = _fit_slice(design, start)
+    reach = stats.norm.ppf((1 + INTERVAL) / 2)
+    return MetaAnalysis(
+        means=means,
+        sds=sds,
+        share_beyond=float(np.mean(np.abs(means) > THRESHOLD)),
+        share_excluding_zero=float(np.mean(np.abs(means) > reach * sds)),
+        share_t_excluding_zero=_share_of_t_intervals(counts, order, first, size, generator),
+    )
+
+
+def _select(counts: PairedCounts, rows: np.ndarray) -> PairedCounts:
+    columns = ("task", "language_model", "total", "control", "treatment")
+    chosen = {name: getattr(counts, name)[rows] for name in columns}
+    return replace(counts, subsample=np.zeros(len(rows), dtype=np.int64), **chosen)
+
+
+def _fit_slice(design: Design, start: Start) -> tuple[float, float, Start]:
+    """Posterior mean and sd of beta over the grid of the pairs' sd; the middle mode is the next start."""
+    prior = stats.halfnorm.logpdf(GRID, scale=SLICE_FORMULA.pair_scale) + np.log(GRID)
+    density, means, variances = np.empty((3, len(GRID)))
+    for index, scale in enumerate(GRID):
+        mode = find_mode(design, np.array([scale]), start)
+        density[index] = mode.log_marginal + prior[index]
+        means[index], variances[index] = mode.u[design.beta], mode.variance(design.beta)
+        start = Start(mode.u, mode.v, mode.e)
+    weights = np.exp(density - density.max())
+    weights /= weights.sum()
+    mean = float(weights @ means)
+    return mean, float(np.sqrt(weights @ (variances + (means - mean) ** 2))), start
+
+
+def _share_of_t_intervals(
+    counts: PairedCounts, order: np.ndarray, first: np.ndarray, size: np.ndarray, generator: np.random.Generator
+) -> float | Missing:
+    """Share of slices whose t interval over the task means excludes 0; see `meta_analysis` for the arguments."""
+    tasks = len(counts.tasks)
+    if tasks < 2:
+        return Missing(META_OF_ONE_TASK)
+    difference = (counts.treatment - counts.control) / counts.total
+    chosen = difference[order[first + generator.integers(size, size=(MODEL_FREE_SLICES, len(size)))]]
+    member = np.zeros((len(first), tasks))
+    member[np.arange(len(first)), counts.task[order[first]]] = 1.0
+    values = chosen @ member / member.sum(axis=0)  # (slices, tasks)
+    error = values.std(axis=1, ddof=1) / np.sqrt(tasks)
+    return float(np.mean(np.abs(values.mean(axis=1)) > stats.t.ppf((1 + INTERVAL) / 2, tasks - 1) * error))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# When unlabelled test data do bias a score: principal components before linear regression.
+#
+# Appendix G of arXiv 2410.00179: 20 features of known effective rank, a linear target with noise; `base`
+# regresses on the features, `extra` and `test` on the components of n other rows or of the n test rows. Fitting
+# the components on the test rows inflates R^2, most where the features have no low-rank structure to find.
+
+FEATURES = 20
+INFORMATIVE = 10
+NOISE = 1.0
+TRAIN = 100
+DATA_SEED = 123
+SPLIT_SEED = 42
+
+
+@dataclass(frozen=True)
+class PcaSimulation:
+    """Test R^2 of each trial (R,) in the three arms."""
+
+    base: np.ndarray
+    extra: np.ndarray
+    test: np.ndarray
+
+    @property
+    def bias(self) -> tuple[float, float]:
+        """Mean test - extra and its standard error."""
+        difference = self.test - self.extra
+        return float(difference.mean()), float(difference.std(ddof=1) / np.sqrt(len(difference)))
+
+    @property
+    def boost(self) -> tuple[float, float]:
+        """Mean extra - base and its standard error."""
+        difference = self.extra - self.base
+        return float(difference.mean()), float(difference.std(ddof=1) / np.sqrt(len(difference)))
+
+
+def simulate_pca(effective_rank: int, n: int, trials: int = 2000) -> PcaSimulation:
+    """Split one data set of 100 + 2n rows `trials` times (seeds 42, 43, …); components = int(0.6 rank)."""
+    features, target = make_regression(
+        n_samples=TRAIN + 2 * n,
+        n_features=FEATURES,
+        n_informative=INFORMATIVE,
+        effective_rank=effective_rank,
+        noise=NOISE,
+        random_state=DATA_SEED,
+    )
+    components = int(0.6 * effective_rank)
+    scores = np.empty((trials, 3))
+    for trial in range(trials):
+        train, rest = train_test_split(np.arange(len(target)), train_size=TRAIN, random_state=SPLIT_SEED + trial)
+        extra, test = train_test_split(rest, train_size=n, test_size=n, random_state=SPLIT_SEED + 1 + trial)
+        for arm, rows in enumerate((None, extra, test)):
+            axes = np.eye(FEATURES) if rows is None else _components(features[rows], components)
+            origin = 0.0 if rows is None else features[rows].mean(axis=0)
+            projected = (features - origin) @ axes
+            scores[trial, arm] = _test_r2(projected, target, train, test)
+    return PcaSimulation(*scores.T)
+
+
+def _components(features: np.ndarray, number: int) -> np.ndarray:
+    """(features, number) directions of largest variance."""
+    return np.linalg.eigh(np.cov(features, rowvar=False))[1][:, ::-1][:, :number]
+
+
+def _test_r2(features: np.ndarray, target: np.ndarray, train: np.ndarray, test: np.ndarray) -> float:
+    """R^2 on the test rows of least squares with an intercept, fitted on the train rows."""
+    centre, level = features[train].mean(axis=0), target[train].mean()
+    weights = np.linalg.lstsq(features[train] - centre, target[train] - level, rcond=None)[0]
+    residual = target[test] - level - (features[test] - centre) @ weights
+    return float(1.0 - np.sum(residual**2) / np.sum((target[test] - target[test].mean()) ** 2))

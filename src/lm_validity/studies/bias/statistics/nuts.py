@@ -20,18 +20,18 @@ from typing import Any
 import numpy as np
 
 from lm_validity.errors import InputError
-from lm_validity.studies.bias.statistics.laplace import Mode
 from lm_validity.studies.bias.statistics.model import (
     EFFECT_SCALE,
     INTERCEPT_SCALE,
     LANGUAGE_MODEL_SCALE,
     Design,
     Formula,
+    Mode,
     PairedCounts,
     build_design,
+    equal_tailed,
+    fit_laplace,
 )
-from lm_validity.studies.bias.statistics.posterior import fit_laplace
-from lm_validity.studies.bias.statistics.predictive import equal_tailed
 
 CHAINS = 4
 TUNE = 1000

@@ -13,6 +13,7 @@ from lm_validity.studies.agreement.statistics.alignment import Alignment
 from lm_validity.studies.agreement.statistics.resampling import Interval
 from lm_validity.studies.agreement.statistics.significance import RankBands
 from lm_validity.summaries import Missing, known, page_only
+from lm_validity.tables.standard_errors import ErrorCheck
 
 ByProtocol = dict[str, Value]
 OUTSIDE = "The estimate lies outside what its resamples give, so there is no interval to trust."
@@ -345,7 +346,7 @@ class AgreementSummary:
     """The agreement report. `categories`: of each benchmark, None where unknown; `choices`: prompts chosen;
     `missing_cells`: None where no cell is missing; `incomplete`: by protocol that lacks cells; `pooled`: rows `all` and
     `like_size` where cells are missing.
-    `adapted_shares`: of each model's weights, those with an adapter."""
+    `adapted_shares`: of each model's weights, those with an adapter; `standard_errors`: those that are not used."""
 
     models: int
     benchmarks: int
@@ -372,6 +373,7 @@ class AgreementSummary:
     selected_on_test: SelectionOnTest | None
     by_benchmark: dict[str, dict[str, BenchmarkFigures | Missing]]
     prompt_range: dict[str, PromptRange | Missing]
+    standard_errors: tuple[ErrorCheck, ...]
     resamples: int
     notes: tuple[str, ...]
     matrix: ScoreMatrix = page_only()

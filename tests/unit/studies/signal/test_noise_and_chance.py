@@ -122,7 +122,8 @@ def drifting(seed):
 
 def test_benchmarks_at_chance_are_not_among_those_that_rise(tmp_path):
     drifts = {f"chance{seed}": drifting(seed) for seed in range(6)}
-    sheet = "benchmark,metric,chance\n" + "".join(f"{name},acc,0.25\n" for name in ("facts", *drifts))
+    # with 470 items the error is 0.02; without their number it would be 14 times the scatter of a drift
+    sheet = "benchmark,metric,chance,n_items\n" + "".join(f"{name},acc,0.25,470\n" for name in ("facts", *drifts))
     paths = write_scores(tmp_path, {"facts": climbing(0.6), **drifts}, 0.02, sheet)
     report_signal(paths[0], paths[1], tmp_path / "r", paths[2], resamples=400)
     found = json.loads((tmp_path / "r" / "summary.json").read_text())["benchmarks"]
@@ -151,6 +152,15 @@ def test_standard_errors_give_intervals_where_there_are_no_items(tmp_path):
     assert isinstance(without.benchmarks["facts"].models_above_chance, Missing)
     assert without.benchmarks["facts"].chance == 0.25
     assert isinstance(without.ranking["facts"].nearly_stable_from_interval_b, Missing)
+
+
+def test_standard_errors_far_beyond_the_scatter_of_the_curves_are_not_used(tmp_path):
+    """As of a mean over subjects whose error is that of one subject."""
+    found = summarize(analyze_signal(*write_scores(tmp_path, {"facts": drifting(0)}, 0.02), resamples=100))
+    assert [(one.benchmark, one.code, one.scores) for one in found.standard_errors] == [("facts", "beyond_scatter", 80)]
+    entry, ranking = found.benchmarks["facts"], found.ranking["facts"]
+    assert isinstance(entry.interval_source, Missing) and isinstance(entry.models_above_chance, Missing)
+    assert isinstance(ranking.separable_pairs, Missing)
 
 
 def test_chance_of_a_metric_that_is_better_when_lower(tmp_path):

@@ -311,10 +311,10 @@ class DistanceRow:
 class BenchmarkFigures:
     """What one benchmark alone can tell under one protocol; scores in the metric's own unit and direction.
 
-    models_above_chance, models_at_best: models more than 1.96 standard errors above chance, and less than that below
-    1, the best score of a metric that is a fraction. reliability: share of the variance between models that is no
-    noise of items. smallest_difference: of two scores, found four times out of five. typical_difference: between
-    models within a factor 2 of each other's size, without noise. items_needed: to find that.
+    models_above_chance: as `statistics.models_above_chance` counts them. models_at_best: models less than 1.96 standard
+    errors below 1, the best score of a metric that is a fraction. reliability: share of the variance between models
+    that is no noise of items. smallest_difference: of two scores, found four times out of five. typical_difference:
+    between models within a factor 2 of each other's size, without noise. items_needed: to find that.
     """
 
     models: int

@@ -37,7 +37,11 @@ _ALL = (
     Quantity("lowest", RANGE, "Lowest score", "score", "The lowest score of a model."),
     Quantity("highest", RANGE, "Highest score", "score", "The highest score of a model."),
     Quantity(
-        "above_chance", RANGE, "Models above chance", "models", "Models more than 1.96 standard errors above chance."
+        "above_chance",
+        RANGE,
+        "Models above chance",
+        "models",
+        "Models whose score is above chance: one-sided tests at 5% with Holm's adjustment over the models.",
     ),
     Quantity(
         "at_best",
@@ -131,9 +135,9 @@ _ALL = (
     Quantity(
         "signal_at_end",
         SIGNAL,
-        "Above chance at the end",
-        "text",
-        "Whether the models' mean score is more than 1.96 standard errors above chance at the last checkpoint.",
+        "Models above chance at the end",
+        "models",
+        "Models whose last score is above chance: one-sided tests at 5% with Holm's adjustment over the models.",
     ),
     Quantity(
         "signal_from",

@@ -15,6 +15,7 @@ from lm_validity.studies.agreement.statistics.missing import finite_mean
 from lm_validity.tables.report_rows import benchmark_metric, report_rows
 from lm_validity.tables.schema import PROTOCOLS, read_scores, replay_notes
 from lm_validity.tables.sheets import NO_STUDY, as_in_scores, of_study, read_benchmarks, read_models, unique_labels
+from lm_validity.tables.standard_errors import ErrorCheck, checked_errors, error_notes
 from lm_validity.words import listing, with_names
 
 PERPLEXITY = "loglikelihood_rolling"
@@ -34,7 +35,7 @@ class ScoreMatrix:
     `model_facts` and `benchmark_facts` are the sheets' rows in the order of `models` and `benchmarks`.
     `selected` names the rows of the table behind the scores and their metrics. `plan`: the cells that were to be
     fine-tuned, None where all were; `aside`: `value` and `stderr` of its cells that earlier scores chose, which are in
-    nothing else here. `notes` says what was left out or assumed.
+    nothing else here. `notes` says what was left out or assumed; `error_checks`: standard errors that are not used.
     """
 
     models: tuple[str, ...]
@@ -48,6 +49,7 @@ class ScoreMatrix:
     selected: pd.DataFrame
     sources: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    error_checks: tuple[ErrorCheck, ...] = ()
     plan: Plan | None = None
     aside: dict[str, np.ndarray] | None = None
 
@@ -154,6 +156,7 @@ def read_score_matrix(
     notes += _other_study_notes(model_sheet, rows, "model") + _other_study_notes(benchmark_sheet, rows, "benchmark")
     model_sheet, rows = _of_this_study(model_sheet, rows, "model")
     benchmark_sheet, rows = _of_this_study(benchmark_sheet, rows, "benchmark")
+    rows, checks = checked_errors(rows, benchmark_sheet)
     rows, used = _last_checkpoint(rows, scores)
     notes += [f"No final checkpoint: the only or last one is used for {listing(used)}."] if used else []
     notes += _sheet_notes(rows, benchmark_sheet)
@@ -172,7 +175,7 @@ def read_score_matrix(
     notes += direction_notes(rows, benchmark_sheet, scores)
     notes += _direction_assumed(rows, benchmark_sheet)
     facts = _benchmark_facts(rows, benchmark_sheet)
-    notes += unit_notes(rows, facts, scores)
+    notes += unit_notes(rows, facts, scores) + error_notes(checks)
     columns = tuple(facts["benchmark"])
     if (facts["output_type"] == PERPLEXITY).all():
         raise InputError(
@@ -194,6 +197,7 @@ def read_score_matrix(
         selected=rows[[*SELECTED, "metric"]].reset_index(drop=True),
         sources=tuple(sorted(rows["source"].dropna().unique())),
         notes=tuple(notes),
+        error_checks=tuple(checks),
         plan=planned,
         aside=aside,
     )

@@ -115,6 +115,7 @@ def summarize_agreement_report(
         selected_on_test=analysis.maximum,
         by_benchmark=benchmark_figures(analysis),
         prompt_range=prompts or {},
+        standard_errors=analysis.matrix.error_checks,
         resamples=resamples,
         notes=(*analysis.notes, *unequal_training(shares), *method_notes(analysis)),
         matrix=analysis.matrix,

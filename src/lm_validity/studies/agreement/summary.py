@@ -13,6 +13,7 @@ from lm_validity.studies.agreement.statistics.alignment import Alignment
 from lm_validity.studies.agreement.statistics.resampling import Interval
 from lm_validity.studies.agreement.statistics.significance import RankBands
 from lm_validity.summaries import Missing, known, page_only
+from lm_validity.tables.standard_errors import ErrorCheck
 
 ByProtocol = dict[str, Value]
 OUTSIDE = "The estimate lies outside what its resamples give, so there is no interval to trust."
@@ -310,10 +311,10 @@ class DistanceRow:
 class BenchmarkFigures:
     """What one benchmark alone can tell under one protocol; scores in the metric's own unit and direction.
 
-    models_above_chance, models_at_best: models more than 1.96 standard errors above chance, and less than that below
-    1, the best score of a metric that is a fraction. reliability: share of the variance between models that is no
-    noise of items. smallest_difference: of two scores, found four times out of five. typical_difference: between
-    models within a factor 2 of each other's size, without noise. items_needed: to find that.
+    models_above_chance: as `statistics.models_above_chance` counts them. models_at_best: models less than 1.96 standard
+    errors below 1, the best score of a metric that is a fraction. reliability: share of the variance between models
+    that is no noise of items. smallest_difference: of two scores, found four times out of five. typical_difference:
+    between models within a factor 2 of each other's size, without noise. items_needed: to find that.
     """
 
     models: int
@@ -345,7 +346,7 @@ class AgreementSummary:
     """The agreement report. `categories`: of each benchmark, None where unknown; `choices`: prompts chosen;
     `missing_cells`: None where no cell is missing; `incomplete`: by protocol that lacks cells; `pooled`: rows `all` and
     `like_size` where cells are missing.
-    `adapted_shares`: of each model's weights, those with an adapter."""
+    `adapted_shares`: of each model's weights, those with an adapter; `standard_errors`: those that are not used."""
 
     models: int
     benchmarks: int
@@ -372,6 +373,7 @@ class AgreementSummary:
     selected_on_test: SelectionOnTest | None
     by_benchmark: dict[str, dict[str, BenchmarkFigures | Missing]]
     prompt_range: dict[str, PromptRange | Missing]
+    standard_errors: tuple[ErrorCheck, ...]
     resamples: int
     notes: tuple[str, ...]
     matrix: ScoreMatrix = page_only()

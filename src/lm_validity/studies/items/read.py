@@ -11,6 +11,7 @@ from lm_validity.tables.item_rows import items_of_scores, open_items
 from lm_validity.tables.report_rows import report_rows
 from lm_validity.tables.schema import read_scores
 from lm_validity.tables.sheets import completed, read_benchmarks
+from lm_validity.tables.standard_errors import checked_errors, error_notes
 
 CELL = ["model", "benchmark", "protocol"]
 _KEYS = [*CELL, "checkpoint", "prompt", "prompt_variant", "num_fewshot", "seed"]
@@ -37,7 +38,9 @@ def model_scores(
         known = sheet.dropna(subset=["metric"]).set_index("benchmark")["metric"]
         wanted = rows["benchmark"].map(known)
         rows = completed(rows[rows["metric"].isna() | wanted.isna() | (rows["metric"] == wanted)], sheet)
-    rows = _final(_one_metric(report_rows(rows, sheet, notes), path))
+    rows, checks = checked_errors(_one_metric(report_rows(rows, sheet, notes), path), sheet)
+    notes += error_notes(checks)
+    rows = _final(rows)
     if rows.empty:
         raise InputError(f"{path}: no selected test score.", "are the rows `selected`, and of the split test?")
     return rows[np.isfinite(rows["value"].astype(float))], tuple(notes)

@@ -13,6 +13,7 @@ from lm_validity.tables.item_arrays import training_order
 from lm_validity.tables.report_rows import benchmark_metric, report_rows
 from lm_validity.tables.schema import read_scores, replay_notes
 from lm_validity.tables.sheets import as_in_scores, of_study, read_benchmarks, read_models, unique_labels
+from lm_validity.tables.standard_errors import ErrorCheck, checked_errors, error_notes
 from lm_validity.words import count, listing, with_names
 
 STUDY = "signal"  # as the sheets' column `studies` names it
@@ -64,6 +65,7 @@ class LearningCurves:
     metrics: dict[str, str]  # by benchmark; absent where unknown
     chance: dict[str, float]  # the benchmarks sheet's score of guessing, by benchmark; absent where unknown
     notes: tuple[str, ...]
+    error_checks: tuple[ErrorCheck, ...]  # standard errors that are not used
 
     @property
     def models(self) -> list[str]:
@@ -95,6 +97,7 @@ def read_learning_curves(
     sheet = as_in_scores(read_models(models), set(table["model"]))
     listed = None if benchmarks is None else read_benchmarks(benchmarks)
     rows, of_rows = _used_rows(table, listed, scores)
+    rows, checks = checked_errors(rows, listed)
     if is_planned is not None:
         keys = zip(rows["model"], rows["benchmark"], rows["checkpoint"], strict=True)
         rows = rows[[is_planned(*key) for key in keys]]
@@ -111,6 +114,7 @@ def read_learning_curves(
     notes = (
         *replay_notes(table),
         *of_rows,
+        *error_notes(checks),
         *of_axis,
         *of_directions,
         *of_curves,
@@ -120,7 +124,7 @@ def read_learning_curves(
     by_benchmark = rows.groupby("benchmark")
     examples, metrics = (by_benchmark[name].first().dropna().to_dict() for name in ("num_fewshot", "metric"))
     chance = {} if listed is None else listed.set_index("benchmark")["chance"].dropna().to_dict()
-    return LearningCurves(curves, facts, directions, selection, examples, metrics, chance, notes)
+    return LearningCurves(curves, facts, directions, selection, examples, metrics, chance, notes, tuple(checks))
 
 
 def _used_rows(table: pd.DataFrame, listed: pd.DataFrame | None, path: str | Path) -> tuple[pd.DataFrame, list[str]]:

@@ -79,6 +79,7 @@ def summarize_results(
         subgroups=_of_items(results, "subgroups"),
         printed_tables=printed,
         stages=(),
+        standard_errors=learning.error_checks,
         notes=(
             *learning.notes,
             *(note for items in found for note in items.notes),

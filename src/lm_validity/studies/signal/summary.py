@@ -11,6 +11,7 @@ import pandas as pd
 
 from lm_validity.studies.signal.statistics.resampling import exceedance_p, resampling_interval
 from lm_validity.summaries import Missing, is_known, known, page_only
+from lm_validity.tables.standard_errors import ErrorCheck
 from lm_validity.words import with_interval
 
 Value = float | Missing
@@ -112,7 +113,6 @@ class BenchmarkQuality:
     chance: Value
     models_above_chance: int | Missing  # at the last checkpoint, by Holm's adjustment over models
     above_chance_from_b: Value  # of the mean over models
-    above_chance_at_end: bool | Missing  # the same at the last checkpoint
     interval_source: str | Missing  # items or standard errors
 
 
@@ -359,6 +359,7 @@ class SignalSummary:
     subgroups: dict[str, list[Subgroup] | Missing]
     printed_tables: list[PrintedScore]
     stages: tuple[Stage, ...]  # none where every benchmark is scored at every checkpoint
+    standard_errors: tuple[ErrorCheck, ...]  # those that are not used
     notes: tuple[str, ...]
     labels: dict[str, str] = page_only()  # by model
     curves: pd.DataFrame = page_only()  # a row per benchmark, model and checkpoint, in the metric's own direction

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from scipy import stats
+from tests.unit.studies.agreement.conftest import DIRECT, agreement_of, score_rows
 
 from lm_validity.studies.agreement.by_benchmark.prompts import prompt_ranges, wording_error
 from lm_validity.studies.agreement.by_benchmark.separation import (
@@ -115,6 +116,19 @@ def test_resolution_in_closed_form():
     needed = items_needed(1000, difference, noise)
     assert smallest_difference(errors * np.sqrt(1000 / needed)) == pytest.approx(difference)
     assert typical_difference(np.zeros(3), errors, ~np.eye(3, dtype=bool))[0] == 0
+
+
+@pytest.mark.parametrize("better", [1, 0])
+def test_models_above_chance_are_those_of_the_signal_study(tmp_path, better):
+    """Two of four models are 2 errors above chance: p = .023 each, of which Holm's adjustment leaves none."""
+    values = [0.30, 0.30, 0.25, 0.20]
+    table = {DIRECT: {"a": values if better else [1 - x for x in values], "b": [0.1, 0.2, 0.3, 0.4]}}
+    chance = 0.25 if better else 0.75
+    benchmarks = f"benchmark,metric,higher_is_better,chance\na,acc,{better},{chance}\nb,acc,1,\n"
+    found = agreement_of(tmp_path, score_rows(table, stderr=0.025), benchmarks=benchmarks).by_benchmark[DIRECT]["a"]
+    assert found.models_above_chance == 0
+    found = agreement_of(tmp_path, score_rows(table, stderr=0.02), benchmarks=benchmarks).by_benchmark[DIRECT]["a"]
+    assert found.models_above_chance == 2
 
 
 def scores_under_wordings(tmp_path, gains: tuple[float, ...]):

@@ -1,22 +1,22 @@
-"""Scores, standard errors, directions and metrics that contradict the benchmarks sheet are named."""
+"""Scores, directions and metrics that contradict the benchmarks sheet are named, as are impossible errors."""
 
 import numpy as np
 import pandas as pd
 import pytest
-from tests.unit.studies.agreement.conftest import BENCHMARKS, DIRECT, MODELS, SMALL, TRAINED, run, score_rows
+from tests.unit.studies.agreement.conftest import BENCHMARKS, DIRECT, SMALL, TRAINED, matrix_of, run, score_rows
 
 from lm_validity.errors import InputError
 from lm_validity.studies.agreement.factors.report import report_factors
 from lm_validity.studies.agreement.report import report_agreement
-from lm_validity.studies.agreement.score_matrix import read_score_matrix
-from lm_validity.tables.schema import SCORES, write_table
 
 
 def notes_of(tmp_path, rows, benchmarks=BENCHMARKS) -> list[str]:
-    write_table(rows, SCORES, tmp_path / "scores.parquet")
-    (tmp_path / "models.csv").write_text(MODELS, encoding="utf-8")
-    (tmp_path / "benchmarks.csv").write_text(benchmarks, encoding="utf-8")
-    return read_score_matrix(*(tmp_path / name for name in ("scores.parquet", "models.csv", "benchmarks.csv"))).notes
+    return matrix_of(tmp_path, rows, benchmarks=benchmarks).notes
+
+
+def checks_of(tmp_path, rows, benchmarks=BENCHMARKS) -> list[tuple]:
+    matrix = matrix_of(tmp_path, rows, benchmarks=benchmarks)
+    return [(one.benchmark, one.code, one.scores, one.ratio and round(one.ratio, 9)) for one in matrix.error_checks]
 
 
 def binomial(rows: pd.DataFrame, items: int) -> pd.DataFrame:
@@ -46,27 +46,40 @@ def test_percentages_are_named_by_benchmark(tmp_path):
 def test_percentages_with_standard_errors_of_fractions_are_named_twice(tmp_path):
     rows = binomial(score_rows(), 500)
     rows.loc[on_a(rows), "value"] *= 100
-    first, second = notes_of(tmp_path, rows)
-    assert (
-        first.startswith("Scores above 1") and second.startswith("Standard errors far") and "a (0.01 times)" in second
-    )
+    assert notes_of(tmp_path, rows)[0].startswith("Scores above 1")
+    assert checks_of(tmp_path, rows) == [("a", "other_size", 8, 0.01)]
 
 
 @pytest.mark.parametrize(("factor", "named"), [(100, True), (3.5, True), (2.5, False), (0.4, False), (0.3, True)])
 def test_standard_errors_are_held_against_the_number_of_items(tmp_path, factor, named):
     rows = binomial(score_rows(), 500)
     rows.loc[on_a(rows), "stderr"] *= factor
-    assert [f"a ({factor:g} times)" in note for note in notes_of(tmp_path, rows)] == [True] * named
+    expected = [("a", "other_size", 8, factor)] * named
+    assert checks_of(tmp_path, rows) == expected
     sheet = "".join(line + (",n_items" if i == 0 else ",500") + "\n" for i, line in enumerate(BENCHMARKS.split()))
-    found = notes_of(tmp_path, rows.drop(columns="n_items"), sheet)
-    assert [f"a ({factor:g} times)" in note for note in found] == [True] * named
+    assert checks_of(tmp_path, rows.drop(columns="n_items"), sheet) == expected
 
 
 def test_standard_errors_that_no_fraction_has_are_named_without_the_number_of_items(tmp_path):
     rows = score_rows()
     rows.loc[on_a(rows), "stderr"] = 1.3
-    (note,) = notes_of(tmp_path, rows)
-    assert note.startswith("Standard errors too large") and "a (8 of 8, up to 1.3)" in note
+    assert checks_of(tmp_path, rows) == [("a", "too_large", 8, None)]
+    assert "a (8 of 8)" in notes_of(tmp_path, rows)[0]
+
+
+@pytest.mark.parametrize("error", [0.0, 1.3])
+def test_nothing_rests_on_impossible_standard_errors(tmp_path, error):
+    """Two models of four have one on benchmark a: no reliability, no separation, no verdict of theirs."""
+    rows = binomial(score_rows(), 500)
+    concerned = on_a(rows) & rows["model"].isin(["m0", "m3"])
+    rows.loc[concerned, "stderr"] = error
+    summary = run(tmp_path, rows)
+    (check,) = summary["standard_errors"]
+    assert (check["benchmark"], check["scores"], check["of"]) == ("a", 4, 8)
+    assert check["code"] == ("zero" if error == 0 else "other_size")
+    figures = summary["by_benchmark"][DIRECT]["a"]
+    assert figures["reliability"] is None and figures["by_distance"][-1]["pairs_of_models"] == 1
+    assert summary["significance_tau"][DIRECT]["significant_pairs"]["a"] == 1
 
 
 @pytest.mark.parametrize("report", [report_agreement, report_factors])

@@ -8,8 +8,9 @@ import pytest
 from signal_world import MODELS, models_sheet
 
 from lm_validity.errors import InputError
+from lm_validity.statistics import holm, models_above_chance, p_above_chance
 from lm_validity.studies.signal.report import analyze_signal, report_signal, summarize
-from lm_validity.studies.signal.statistics.chance import above_chance_from, holm, p_above_chance
+from lm_validity.studies.signal.statistics.chance import above_chance_from
 from lm_validity.studies.signal.statistics.quality import signal_quality
 from lm_validity.studies.signal.statistics.ranking import separable_pairs, settled_from, settling_interval
 from lm_validity.studies.signal.statistics.resampling import (
@@ -86,6 +87,10 @@ def test_p_above_chance_and_holm():
     )
     np.testing.assert_allclose(p, [0.5, 0.05, 0, 1, np.nan], atol=1e-6)
     np.testing.assert_allclose(holm(np.array([0.01, 0.04, 0.03])), [0.03, 0.06, 0.06])
+    # p = .03 each: above chance alone, not beside another; an unknown one is not counted
+    assert models_above_chance([0.25 + 1.88 * 0.02], [0.02], 0.25) == 1
+    assert models_above_chance([0.25 + 1.88 * 0.02] * 2, [0.02] * 2, 0.25) == 0
+    assert models_above_chance([0.25 + 1.88 * 0.02] * 2, [0.02, np.nan], 0.25) == 1
 
 
 def test_draws_by_standard_errors():
@@ -122,7 +127,8 @@ def drifting(seed):
 
 def test_benchmarks_at_chance_are_not_among_those_that_rise(tmp_path):
     drifts = {f"chance{seed}": drifting(seed) for seed in range(6)}
-    sheet = "benchmark,metric,chance\n" + "".join(f"{name},acc,0.25\n" for name in ("facts", *drifts))
+    # with 470 items the error is 0.02; without their number it would be 14 times the scatter of a drift
+    sheet = "benchmark,metric,chance,n_items\n" + "".join(f"{name},acc,0.25,470\n" for name in ("facts", *drifts))
     paths = write_scores(tmp_path, {"facts": climbing(0.6), **drifts}, 0.02, sheet)
     report_signal(paths[0], paths[1], tmp_path / "r", paths[2], resamples=400)
     found = json.loads((tmp_path / "r" / "summary.json").read_text())["benchmarks"]
@@ -151,6 +157,15 @@ def test_standard_errors_give_intervals_where_there_are_no_items(tmp_path):
     assert isinstance(without.benchmarks["facts"].models_above_chance, Missing)
     assert without.benchmarks["facts"].chance == 0.25
     assert isinstance(without.ranking["facts"].nearly_stable_from_interval_b, Missing)
+
+
+def test_standard_errors_far_beyond_the_scatter_of_the_curves_are_not_used(tmp_path):
+    """As of a mean over subjects whose error is that of one subject."""
+    found = summarize(analyze_signal(*write_scores(tmp_path, {"facts": drifting(0)}, 0.02), resamples=100))
+    assert [(one.benchmark, one.code, one.scores) for one in found.standard_errors] == [("facts", "beyond_scatter", 80)]
+    entry, ranking = found.benchmarks["facts"], found.ranking["facts"]
+    assert isinstance(entry.interval_source, Missing) and isinstance(entry.models_above_chance, Missing)
+    assert isinstance(ranking.separable_pairs, Missing)
 
 
 def test_chance_of_a_metric_that_is_better_when_lower(tmp_path):

@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 
+from lm_validity.statistics import models_above_chance
 from lm_validity.studies.agreement.analysis import AgreementAnalysis
 from lm_validity.studies.agreement.by_benchmark.separation import (
     ceiling_with_others,
@@ -114,7 +115,7 @@ def _figures(
         items=items,
         lowest=float(values[scored].min()),
         highest=float(values[scored].max()),
-        models_above_chance=_above_chance(oriented, errors, facts["chance"]),
+        models_above_chance=_above_chance(oriented, errors, facts["chance"] * analysis.matrix.direction[column]),
         models_at_best=_at_best(values, errors, facts),
         reliability=value,
         reliability_interval=ends(value, share.interval, NO_INTERVAL),
@@ -129,13 +130,12 @@ def _whole(number: float | None) -> int | None:
     return int(number) if number is not None and np.isfinite(number) else None
 
 
-def _above_chance(scores: np.ndarray, errors: np.ndarray, chance: float | None) -> int | Missing:
-    if chance is None or not np.isfinite(chance):
+def _above_chance(scores: np.ndarray, errors: np.ndarray, chance: float) -> int | Missing:
+    if not np.isfinite(chance):
         return Missing("The benchmarks sheet names no chance level (column chance).")
-    known_both = np.isfinite(scores) & np.isfinite(errors)
-    if not known_both.any():
+    if not np.isfinite(scores + errors).any():
         return Missing("There are no standard errors.")
-    return int((scores[known_both] - Z_95 * errors[known_both] > chance).sum())
+    return models_above_chance(scores, errors, chance)
 
 
 def _at_best(values: np.ndarray, errors: np.ndarray, facts: pd.Series) -> int | Missing:

@@ -106,6 +106,7 @@ def summarize_factors_report(
         completion={p: _completion(analysis, p) for p in analysis.completion},
         influence={p: [influence_row(left) for left in rows] for p, rows in analysis.influence.items()},
         resamples=resamples,
+        standard_errors=analysis.matrix.error_checks,
         notes=(*analysis.notes, *_notes(analysis, uncertainty)),
         matrix=matrix,
         tasks=tasks,

@@ -9,6 +9,7 @@ from lm_validity.studies.agreement.score_matrix import ScoreMatrix
 from lm_validity.studies.agreement.statistics.potential import RankDraws
 from lm_validity.studies.agreement.summary import ByProtocol, InfluenceSummary, Range, Value
 from lm_validity.summaries import Missing, page_only
+from lm_validity.tables.standard_errors import ErrorCheck
 
 Shares = list[float] | Missing
 Ranges = list[Range] | Missing
@@ -106,7 +107,7 @@ class CompletionSummary:
 @dataclass(frozen=True)
 class FactorsSummary:
     """The factors report. `compute`: (models,); `ranks`, `noise_ranks`, `common_ranks`: draws by protocol, empty
-    without resampling; `tasks`: benchmarks that are no perplexity corpora.
+    without resampling; `tasks`: benchmarks that are no perplexity corpora; `standard_errors`: those that are not used.
     """
 
     models: int
@@ -130,6 +131,7 @@ class FactorsSummary:
     best_by_budget: dict[str, list[ChoiceSummary]]
     completion: dict[str, CompletionSummary]
     influence: dict[str, list[InfluenceSummary]]
+    standard_errors: tuple[ErrorCheck, ...]
     resamples: int
     notes: tuple[str, ...]
     matrix: ScoreMatrix = page_only()

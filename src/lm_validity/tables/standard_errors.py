@@ -1,0 +1,159 @@
+"""Standard errors that cannot be those of their scores: one rule for all studies, row by row.
+
+An error that fails a check is not used: it becomes unknown (NaN), so no verdict rests on it. docs/reference/tables.md
+lists the checks by their codes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from lm_validity.config.sheets import metric_key
+
+# metrics by their name before the filter: fractions of items, whose standard error follows from the fraction
+CHOICES = ("acc", "acc_norm", "acc_bytes", "acc_norm_bytes", "acc_mutual_info")
+SHARES_OF_ITEMS = (*CHOICES, "exact_match", "em")
+
+ZERO, OTHER_SIZE, TOO_LARGE, BEYOND_SCATTER, AT_BOUND = CODES = (
+    "zero",
+    "other_size",
+    "too_large",
+    "beyond_scatter",
+    "at_bound",
+)
+_GROSS = 3.0  # factor between standard errors that neither clusters of items nor averages over subjects explain
+# Errors over the scatter between checkpoints. Checkpoints answer the same items, so the scatter is the smaller one: on
+# 60 benchmarks of 3 public collections the ratio is 0.1 to 2.7, and 13.6 where the error is known to be wrong
+_BEYOND_SCATTER = 6.0
+_LEAST_DIFFERENCES = 10  # of neighbouring checkpoints, over all models
+_CURVE = ["model", "metric", "prompt", "prompt_variant", "num_fewshot", "seed"]
+_WORDS = {
+    ZERO: "Standard errors of 0 beside scores that are neither 0 nor 1 are not used: {}.",
+    OTHER_SIZE: "Standard errors far from those of shares of the benchmark's items, sqrt(p (1 - p) / (n - 1)), are not "
+    "used: {}. Their unit, or the number of items, differs.",
+    TOO_LARGE: "Standard errors too large for shares of items are not used: {}. Their unit differs from that of the "
+    "scores.",
+    BEYOND_SCATTER: "Standard errors many times the scatter of the scores between checkpoints are not used: {}.",
+    AT_BOUND: "Scores of exactly 0 or 1 have a standard error of 0: {}. It is taken as though two more answers were "
+    "right and two more wrong, and as unknown where the number of items is.",
+}
+
+
+@dataclass(frozen=True)
+class ErrorCheck:
+    """`scores` of the `of` scores of a benchmark whose standard errors fail the check `code`.
+
+    `ratio`: the median of their standard errors over what they should be, None where there is nothing to compare.
+    """
+
+    benchmark: str
+    code: str
+    scores: int
+    of: int
+    ratio: float | None = None
+
+
+def checked_errors(rows: pd.DataFrame, sheet: pd.DataFrame | None) -> tuple[pd.DataFrame, list[ErrorCheck]]:
+    """The rows without the standard errors that cannot be right, and what was found, by benchmark and code.
+
+    `rows`: selected rows of SCORES, of all checkpoints; `sheet`: as `read_benchmarks` gives it. Looked at are rows of
+    the sheet's benchmarks and metrics, but for perplexities. A share p of n items has the error
+    sqrt(p (1 - p) / (n - 1)). At a share of exactly 0 or 1 that is 0, and sqrt(q (1 - q) / (n + 4)) with
+    q = (p n + 2) / (n + 4) is taken instead (Agresti and Coull 1998, The American Statistician 52:119). Negative errors
+    are left alone.
+    """
+    facts = {} if sheet is None else sheet.set_index("benchmark").to_dict("index")
+    errors = rows["stderr"].to_numpy(dtype=float).copy()
+    found: list[ErrorCheck] = []
+    for benchmark, places in rows.groupby("benchmark").indices.items():
+        if sheet is not None and benchmark not in facts:
+            continue
+        fact = facts.get(benchmark, {"metric": None, "output_type": None, "n_items": np.nan})
+        here = rows.iloc[places]
+        metric = here["metric"].map(metric_key, na_action="ignore")
+        wanted = fact["metric"] or None
+        looked_at = np.isfinite(here["value"].to_numpy(float)) & (errors[places] >= 0)
+        looked_at &= (metric.isna() | (wanted is None) | (metric == wanted)).to_numpy(dtype=bool)
+        if fact["output_type"] == "loglikelihood_rolling" or not looked_at.any():
+            continue
+        here, places = here[looked_at].assign(metric=metric[looked_at].fillna(wanted)), places[looked_at]
+        checks, errors[places] = _of_benchmark(here, str(benchmark), fact["n_items"])
+        found += checks
+    return rows.assign(stderr=errors), found
+
+
+def error_notes(checks: Sequence[ErrorCheck]) -> list[str]:
+    """A note for each code, with the benchmarks and how many of their scores."""
+    notes = []
+    for code, sentence in _WORDS.items():
+        named = [
+            f"{one.benchmark} ({one.scores} of {one.of}{'' if one.ratio is None else f', {one.ratio:.3g} times'})"
+            for one in checks
+            if one.code == code
+        ]
+        notes += [sentence.format("; ".join(named))] if named else []
+    return notes
+
+
+def _of_benchmark(here: pd.DataFrame, benchmark: str, items_of_sheet: float) -> tuple[list[ErrorCheck], np.ndarray]:
+    """What is wrong with the standard errors of a benchmark's scores, and the errors (rows,) to use."""
+    values, errors = here["value"].to_numpy(float), here["stderr"].to_numpy(float)
+    names = here["metric"].str.split(",").str[0]
+    is_share = names.isin(SHARES_OF_ITEMS).to_numpy(dtype=bool)
+    unit = 100.0 if (values > 1 + 1e-9).any() else 1.0  # percentages; a mean of ones may end above 1
+    share = np.where(np.abs(values / unit - 1) < 1e-9, 1.0, values / unit)
+    items = here["n_items"].astype("float64").fillna(items_of_sheet).to_numpy(float)
+    items = np.where(items >= 2, items, np.nan)
+    at_bound = (share == 0) | (share == 1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        ratio = errors / (unit * np.sqrt(share * (1 - share) / (items - 1)))
+    ratio = np.where(is_share & ~at_bound & np.isfinite(ratio), ratio, np.nan)
+    right = (ratio >= 1 / _GROSS) & (ratio <= _GROSS)
+    failed = {
+        ZERO: (errors == 0) & ~at_bound,
+        OTHER_SIZE: np.isfinite(ratio) & ~right & (errors > 0),
+        TOO_LARGE: is_share & np.isnan(ratio) & (errors > 0.5 * unit),
+    }
+    failed[BEYOND_SCATTER] = np.zeros(len(here), dtype=bool)
+    over_scatter = {}
+    rest = ~(right | failed[ZERO] | failed[OTHER_SIZE] | failed[TOO_LARGE])
+    for protocol in here["protocol"].unique():
+        mine = rest & (here["protocol"] == protocol).to_numpy(dtype=bool)
+        times = _over_scatter(here[mine]) if mine.any() else np.nan
+        if times > _BEYOND_SCATTER:
+            failed[BEYOND_SCATTER] |= mine
+            over_scatter[protocol] = times
+    used = np.where(np.logical_or.reduce(list(failed.values())), np.nan, errors)
+    failed[AT_BOUND] = is_share & at_bound & (errors == 0)
+    added = (share * items + 2) / (items + 4)
+    used = np.where(failed[AT_BOUND], unit * np.sqrt(np.clip(added * (1 - added), 0, None) / (items + 4)), used)
+    ratios = {OTHER_SIZE: ratio, BEYOND_SCATTER: here["protocol"].map(over_scatter).to_numpy(dtype=float)}
+    checks = [
+        ErrorCheck(
+            benchmark,
+            code,
+            int(mask.sum()),
+            len(here),
+            float(np.median(ratios[code][mask])) if code in ratios else None,
+        )
+        for code, mask in failed.items()
+        if mask.any()
+    ]
+    return checks, used
+
+
+def _over_scatter(here: pd.DataFrame) -> float:
+    """Root mean square of the standard errors over the scatter between neighbouring checkpoints; NaN for too few.
+
+    The scatter is the root mean square of the second differences of all learning curves over the root of 6, which is
+    the standard deviation of independent noise; what a curve bends comes on top. NaN too for curves without any
+    scatter, which are smoothed or made up.
+    """
+    ordered = here.sort_values(["iteration", "tokens_b"], na_position="last", kind="stable")
+    curves = ordered.groupby(_CURVE, dropna=False, sort=False)["value"]
+    bend = (curves.shift(-1) - 2 * ordered["value"] + curves.shift(1)).dropna().to_numpy(dtype=float)
+    scatter = np.sqrt((bend**2).mean() / 6) if len(bend) >= _LEAST_DIFFERENCES else 0.0
+    error = np.sqrt((ordered["stderr"] ** 2).mean())
+    return float(error / scatter) if scatter > 1e-9 * error else float("nan")

@@ -1,0 +1,61 @@
+"""Standard errors that cannot be those of their scores, row by row."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lm_validity.tables.schema import SCORES
+from lm_validity.tables.standard_errors import checked_errors, error_notes
+
+SHEET = pd.DataFrame([{"benchmark": "quiz", "metric": "acc,none", "output_type": "multiple_choice", "n_items": 500.0}])
+
+
+def scores(values, stderr, **more) -> pd.DataFrame:
+    names = [f"m{i}" for i in range(len(values))]
+    found = {"model": names, "benchmark": "quiz", "protocol": "direct", "metric": "acc", "value": values}
+    return pd.DataFrame(found | {"stderr": stderr} | more).reindex(columns=SCORES.names)
+
+
+def codes(rows, sheet=None) -> list[tuple[str, int, int]]:
+    return [(one.code, one.scores, one.of) for one in checked_errors(rows, sheet)[1]]
+
+
+def test_a_minority_of_zeros_is_not_used():
+    rows = scores([0.2, 0.5, 0.8, 1.0], [0.01, 0.0, 0.01, 0.01])
+    used, checks = checked_errors(rows, None)
+    assert np.isnan(used["stderr"]).tolist() == [False, True, False, False]
+    assert codes(rows) == [("zero", 1, 4)] and "quiz (1 of 4)" in error_notes(checks)[0]
+    assert codes(rows.assign(metric="f1", value=[0.2, -0.5, 0.8, 1.0])) == [("zero", 1, 4)]
+    assert codes(rows.assign(metric="mcc", value=[0.2, 0.0, 0.8, 1.0])) == []  # always the same answer: no error
+
+
+@pytest.mark.parametrize(("unit", "value", "right"), [(1, 0.0, 2), (1, 1.0, 502), (100, 0.0, 2), (100, 100.0, 502)])
+def test_at_zero_and_one_two_answers_of_each_kind_are_added(unit, value, right):
+    rows = scores([value, 0.5 * unit], [0.0, 0.0223 * unit])
+    used, checks = checked_errors(rows, SHEET)
+    share = right / 504
+    assert used["stderr"].iloc[0] == pytest.approx(unit * np.sqrt(share * (1 - share) / 504))
+    assert [one.code for one in checks] == ["at_bound"] and used["stderr"].iloc[1] == 0.0223 * unit
+    assert np.isnan(checked_errors(rows, None)[0]["stderr"].iloc[0])  # no number of items
+
+
+def curves(error: float, models=3, points=20) -> pd.DataFrame:
+    """Learning curves with a scatter of 0.004 between checkpoints."""
+    noise = np.random.default_rng(1).normal(0, 0.004, (models, points))
+    values = 0.25 + 0.002 * np.arange(points) + noise
+    rows = [
+        scores([value], error, checkpoint=f"step{i}", iteration=float(i)).assign(model=f"m{model}")
+        for model, curve in enumerate(values)
+        for i, value in enumerate(curve)
+    ]
+    return pd.concat(rows).sample(frac=1, random_state=0)
+
+
+def test_errors_are_held_against_the_scatter_between_checkpoints_where_items_are_unknown():
+    (check,) = checked_errors(curves(0.04), None)[1]
+    assert (check.code, check.scores, check.of) == ("beyond_scatter", 60, 60) and check.ratio == pytest.approx(10, 0.2)
+    assert codes(curves(0.012)) == []
+    assert codes(curves(0.04, models=1, points=9)) == []  # too few points
+    right = np.sqrt(0.25 * 0.75 / 149)
+    assert codes(curves(right).assign(n_items=150)) == []  # answers that hardly change between checkpoints
+    assert codes(curves(0.04).assign(metric="f1"), SHEET) == []  # not the sheet's metric

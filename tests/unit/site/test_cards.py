@@ -174,8 +174,9 @@ def test_signal_and_order_by_checkpoints():
     assert outcomes(late)["signal_from"] == NO
     assert "no lasting signal before 27 billion tokens" in make_verdict({late.key: late}, LIMITS).sentence.lower()
     assert outcomes(measured("signal_from", None, 10.0, **points))["signal_from"] == YES
-    never = {"signal_at_end": measured("signal_at_end", None, "no"), "signal_from": absent("signal_from", None, "x")}
-    assert make_verdict(never, LIMITS).sentence == "Not above chance at the end of training."
+    # "no" only where no model at all ends above chance, as the page counts them
+    assert outcomes(measured("signal_at_end", None, 0))["signal_at_end"] == NO
+    assert outcomes(measured("signal_at_end", None, 3))["signal_from"] == NOT_MEASURED
     assert outcomes(measured("settled_from", None, 50.0, (20.0, 99.0), **points))["settled_from"] == YES
     assert outcomes(measured("settled_from", None, 50.0, (20.0, 100.0), **points))["settled_from"] == NOT_KNOWN
 
@@ -297,7 +298,7 @@ def made_up(folder: Path, **summaries: dict) -> CardSources:
 
 
 def test_signal_and_bias_come_from_their_summaries(tmp_path):
-    quality = {"models": 3, "items": 70, "chance": 0.25, "interval_source": "items", "above_chance_at_end": True}
+    quality = {"models": 3, "items": 70, "chance": 0.25, "interval_source": "items", "models_above_chance": 3}
     quality |= {"above_chance_from_b": 27.0, "signal_quality": 0.6, "signal_quality_interval": [0.5, 0.7]}
     ranking = {"tokens_b": [9.0, 27.0, 81.0], "separable_pairs": 2, "settled_from_b": 27.0}
     ranking |= {"settled_from_interval_b": None}

@@ -12,7 +12,6 @@ from lm_validity.studies.signal.stages import ONLY_EARLY
 NO_SIGNAL = "There is no signal report on these data: it needs scores at 3 points of a model's training."
 NOT_IN_SIGNAL = "The benchmark takes no part in the signal study."
 NO_CHANCE = "The benchmarks sheet names no chance level (column chance)."
-NOT_ABOVE = "The models' mean score is not above chance at the last checkpoint."
 NO_ERRORS = "It needs standard errors of the scores, or answers item by item."
 NO_BIAS = "There is no bias report on these data: it needs models that were pretrained with and without the test texts."
 NOT_A_TASK = "The benchmark is not one of the bias study's tasks."
@@ -34,17 +33,13 @@ def signal_values(sources: CardSources, benchmark: str) -> Iterator[Value]:
     points = ranking.get("tokens_b") or []
     basis = {"models": found["models"], "items": found["items"], "checkpoints": len(points) or None}
     basis |= {"first checkpoint": points[0], "last checkpoint": points[-1]} if points else {}
-    at_end, place = found["above_chance_at_end"], ("signal", "benchmarks", benchmark)
+    place = ("signal", "benchmarks", benchmark)
     stages = sources.find("signal", "stages") or []
     early = ONLY_EARLY.reason if any(one["only_first"] for one in stages if one["benchmark"] == benchmark) else ""
     no_errors = NO_ERRORS if found["interval_source"] is None else early
     without = NO_CHANCE if found["chance"] is None else no_errors
-    if at_end is None:
-        yield absent("signal_at_end", None, without or sources.reason(*place, "above_chance_at_end"))
-    else:
-        yield measured("signal_at_end", None, "yes" if at_end else "no", **basis)
-    never = without or (NOT_ABOVE if at_end is False else "")
-    yield sources.figure("signal_from", None, place, found, "above_chance_from_b", without=never, **basis)
+    yield sources.figure("signal_at_end", None, place, found, "models_above_chance", without=without, **basis)
+    yield sources.figure("signal_from", None, place, found, "above_chance_from_b", without=without, **basis)
     yield sources.figure("signal_quality", None, place, found, "signal_quality", **basis)
     place, pairs = ("signal", "ranking", benchmark), basis | {"pairs of models": ranking.get("separable_pairs")}
     ends = "settled_from_interval_b"

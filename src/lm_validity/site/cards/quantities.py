@@ -131,9 +131,9 @@ _ALL = (
     Quantity(
         "signal_at_end",
         SIGNAL,
-        "Above chance at the end",
-        "text",
-        "Whether the models' mean score is more than 1.96 standard errors above chance at the last checkpoint.",
+        "Models above chance at the end",
+        "models",
+        "Models whose last score is above chance: one-sided tests at 5% with Holm's adjustment over the models.",
     ),
     Quantity(
         "signal_from",

@@ -120,8 +120,8 @@ def _signal(values: Values) -> Statement:
     value, key = values.get("signal_from"), "signal_from"
     subject = "when in training it rises above chance"
     at_end = values.get("signal_at_end")
-    if at_end is not None and at_end.estimate == "no":
-        return Statement("signal", subject, NO, "not above chance at the end of training", {}, ("signal_at_end",))
+    if at_end is not None and at_end.is_measured and at_end.number == 0:
+        return Statement("signal", subject, NO, "no model ends training above chance", {}, ("signal_at_end",))
     if value is None or not value.is_measured:
         return Statement("signal", subject, NOT_MEASURED, "", {}, (key,))
     first = value.basis.get("first checkpoint")

@@ -8,8 +8,9 @@ import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
+from lm_validity.statistics import holm
 from lm_validity.studies.items.read import CELL, cell_scores, model_items, model_scores
-from lm_validity.studies.items.statistics.paired import LEVEL, holm, paired_difference, unpaired_difference
+from lm_validity.studies.items.statistics.paired import LEVEL, paired_difference, unpaired_difference
 from lm_validity.summaries import Missing, is_known, number
 from lm_validity.words import listing
 

@@ -5,6 +5,7 @@ from functools import partial
 
 import numpy as np
 
+from lm_validity.statistics import models_above_chance
 from lm_validity.studies.signal.analysis import BenchmarkResult, quality_null, quality_walk
 from lm_validity.studies.signal.items import CONTROLS, SIZES, too_few_checkpoints
 from lm_validity.studies.signal.scores import (
@@ -18,7 +19,7 @@ from lm_validity.studies.signal.scores import (
     mean_of_known,
     point_values,
 )
-from lm_validity.studies.signal.statistics.chance import above_chance_from, holm, p_above_chance
+from lm_validity.studies.signal.statistics.chance import above_chance_from
 from lm_validity.studies.signal.statistics.compliance import NORMALISATIONS
 from lm_validity.studies.signal.statistics.noise_free import MINIMUM_RELIABILITY, quality_by_errors
 from lm_validity.studies.signal.statistics.quality import fewest_checkpoints, net_rise
@@ -91,7 +92,6 @@ def benchmark_quality(result: BenchmarkResult, options: Options) -> BenchmarkQua
     value = known(float(result.scores.mean_quality), few)
     by_size = {size: known(float(mean), few) for size, mean in result.scores.quality_by_size.items()}
     correlations = [result.scores.quality[model].rank_correlation for model in result.design.scored]
-    above_chance = _mean_above_chance_from(result)
     return BenchmarkQuality(
         signal_quality=value,
         signal_quality_interval=bounds(value, result.draws(lambda scores: scores.mean_quality), 0.0, 1.0),
@@ -111,8 +111,7 @@ def benchmark_quality(result: BenchmarkResult, options: Options) -> BenchmarkQua
         items=result.items if isinstance(result.items, Missing) else result.items.items,
         chance=result.chance,
         models_above_chance=_models_above_chance(result),
-        above_chance_from_b=above_chance,
-        above_chance_at_end=_at_end(above_chance),
+        above_chance_from_b=_mean_above_chance_from(result),
         interval_source=result.interval_source,
     )
 
@@ -203,19 +202,11 @@ def _tokens_above(result: BenchmarkResult, values: np.ndarray, errors: np.ndarra
     found = above_chance_from(values, errors, result.chance_level)
     if found is None:
         return _AT_CHANCE
-    return known(float(tokens[found]), _NO_TOKENS.reason)
+    return known(float(tokens[found]), "Tokens are unknown.")
 
 
-_NO_TOKENS = Missing("Tokens are unknown.")
 _AT_CHANCE = Missing("The score is not above chance by 1.96 standard errors at the last checkpoint.")
 _NO_ERRORS = Missing("Whether a score is above chance needs its standard error.")
-
-
-def _at_end(above_chance: Value) -> bool | Missing:
-    """Whether the mean score is above chance at the last checkpoint; tokens need not be known for that."""
-    if isinstance(above_chance, Missing) and above_chance not in (_AT_CHANCE, _NO_TOKENS):
-        return above_chance
-    return above_chance != _AT_CHANCE
 
 
 def _models_above_chance(result: BenchmarkResult) -> int | Missing:
@@ -225,8 +216,7 @@ def _models_above_chance(result: BenchmarkResult) -> int | Missing:
     ends = [(result.design.curves[model].values[-1], result.errors[model][-1]) for model in result.design.scored]
     last, errors = np.array(ends).T
     assert result.chance_level is not None
-    p = p_above_chance(last, errors, result.chance_level)
-    return _NO_ERRORS if np.isnan(p).any() else int((holm(p) <= 0.05).sum())
+    return _NO_ERRORS if np.isnan(errors).any() else models_above_chance(last, errors, result.chance_level)
 
 
 def consistency_of(result: BenchmarkResult, options: Options) -> Consistency:

@@ -73,10 +73,10 @@ def without_the_end(summary: SignalSummary) -> SignalSummary:
 
 def _early(entry: BenchmarkQuality) -> BenchmarkQuality:
     """A benchmark's row; without chance or errors it says nothing of the end, for a reason of its own."""
-    if not is_known(entry.above_chance_at_end):
+    if not is_known(entry.models_above_chance):
         return entry
-    since = entry.above_chance_from_b if entry.above_chance_at_end else ONLY_EARLY
-    return replace(entry, models_above_chance=ONLY_EARLY, above_chance_at_end=ONLY_EARLY, above_chance_from_b=since)
+    since = entry.above_chance_from_b if is_known(entry.above_chance_from_b) else ONLY_EARLY
+    return replace(entry, models_above_chance=ONLY_EARLY, above_chance_from_b=since)
 
 
 def _early_order(ranking: Ranking) -> Ranking:

@@ -112,7 +112,6 @@ class BenchmarkQuality:
     chance: Value
     models_above_chance: int | Missing  # at the last checkpoint, by Holm's adjustment over models
     above_chance_from_b: Value  # of the mean over models
-    above_chance_at_end: bool | Missing  # the same at the last checkpoint
     interval_source: str | Missing  # items or standard errors
 
 

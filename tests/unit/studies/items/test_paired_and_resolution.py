@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from lm_validity.statistics import holm
 from lm_validity.studies.items.statistics.paired import (
-    holm,
     items_needed,
     mcnemar_p,
     paired_difference,

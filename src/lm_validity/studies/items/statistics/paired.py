@@ -111,18 +111,6 @@ def noncentrality_needed(freedom: float, level: float = LEVEL, power: float = PO
     return float(optimize.brentq(lambda shift: stats.nct.sf(critical, freedom, shift) - power, 0.0, 10 * critical))
 
 
-def holm(p: np.ndarray) -> np.ndarray:
-    """(K,) p-values adjusted so that any false finding among them has at most the nominal probability.
-
-    Holm 1979, Scand. J. Statist. 6:65-70: the k-th smallest is multiplied by K - k + 1. Valid under any dependence.
-    """
-    p = np.asarray(p, dtype=float)
-    order = np.argsort(p, kind="stable")
-    adjusted = np.empty(len(p))
-    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)))
-    return adjusted
-
-
 def _clusters(labels: np.ndarray | None) -> np.ndarray | None:
     """Codes (I,) of at least `FEWEST_CLUSTERS` clusters that are fewer than the items, else None."""
     if labels is None:

@@ -7,30 +7,8 @@ spread over the letters.
 """
 
 import numpy as np
-from scipy.stats import norm
 
 QUANTILE = 1.959964  # one-sided 2.5%
-
-
-def p_above_chance(values: np.ndarray, errors: np.ndarray, chance: float) -> np.ndarray:
-    """One-sided p (...) of scores `values` (...) with standard errors (...) against `chance`; NaN in, NaN out.
-
-    p = P(Z >= (x - c) / se). Without any error a score above chance has p = 0, any other p = 1.
-    """
-    gap = np.asarray(values, dtype=float) - chance
-    errors = np.asarray(errors, dtype=float)
-    z = np.divide(gap, errors, out=np.where(gap > 0, np.inf, -np.inf), where=errors > 0)
-    return np.where(np.isnan(gap) | np.isnan(errors), np.nan, norm.sf(z))
-
-
-def holm(p: np.ndarray) -> np.ndarray:
-    """Holm's (1979) step-down adjustment of p-values (tests,): family-wise error under any dependence."""
-    p = np.asarray(p, dtype=float)
-    order = np.argsort(p)
-    stepped = np.maximum.accumulate((len(p) - np.arange(len(p))) * p[order])
-    adjusted = np.empty_like(p)
-    adjusted[order] = np.minimum(stepped, 1.0)
-    return adjusted
 
 
 def above_chance_from(values: np.ndarray, errors: np.ndarray, chance: float) -> int | None:

@@ -1,0 +1,40 @@
+"""Statistics that several studies share, so that each is defined once."""
+
+import numpy as np
+from scipy.stats import norm
+
+LEVEL = 0.05  # family-wise, of the tests against chance
+
+
+def p_above_chance(values: np.ndarray, errors: np.ndarray, chance: float) -> np.ndarray:
+    """One-sided p (...) of scores `values` (...) with standard errors (...) against `chance`; NaN in, NaN out.
+
+    p = P(Z >= (x - c) / se). Without any error a score above chance has p = 0, any other p = 1. Scores are oriented:
+    higher is better.
+    """
+    gap = np.asarray(values, dtype=float) - chance
+    errors = np.asarray(errors, dtype=float)
+    z = np.divide(gap, errors, out=np.where(gap > 0, np.inf, -np.inf), where=errors > 0)
+    return np.where(np.isnan(gap) | np.isnan(errors), np.nan, norm.sf(z))
+
+
+def holm(p: np.ndarray) -> np.ndarray:
+    """p-values (tests,) adjusted so that any false finding among them has at most the nominal probability.
+
+    Holm 1979, Scand. J. Statist. 6:65-70: the k-th smallest of K is multiplied by K - k + 1. Valid under any
+    dependence.
+    """
+    p = np.asarray(p, dtype=float)
+    order = np.argsort(p, kind="stable")
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.minimum(1.0, np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1)))
+    return adjusted
+
+
+def models_above_chance(values: np.ndarray, errors: np.ndarray, chance: float) -> int:
+    """How many models (models,) score above chance: one-sided tests at 5% with Holm's adjustment over the models.
+
+    Over the models with a score and a standard error. Scores and chance are oriented: higher is better.
+    """
+    p = p_above_chance(values, errors, chance)
+    return int((holm(p[~np.isnan(p)]) <= LEVEL).sum())

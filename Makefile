@@ -54,7 +54,7 @@ test-real: .venv/installed ## real models on real benchmark files (REAL_DATA=fol
 slurm-test: slurm-up-and-down ## as root on Debian: start a real one-machine Slurm, break things on it, stop it
 	@$(SLURM) $(ON_SLURM) -m "slurm and not slow" tests/slurm
 
-slurm-test-slow: slurm-up-and-down ## also a full disk, a lost network, a dead controller, the time limit
+slurm-test-slow: slurm-up-and-down ## also a full disk, a lost network, the time limit
 	@$(SLURM) $(ON_SLURM) -m slurm tests/slurm
 
 slurm-up-and-down: .venv/installed

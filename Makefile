@@ -9,7 +9,10 @@ TEST_PROCESSES ?= 2
 # Rules and tests start `lm-validity` and `snakemake` by name.
 ACTIVATED := PATH="$(CURDIR)/.venv/bin:$$PATH"
 PYTEST = $(ACTIVATED) $(BIN)/pytest --numprocesses $(TEST_PROCESSES) --dist loadfile --no-loadscope-reorder --durations 15
-SLURM = $(ACTIVATED) $(BIN)/python tests/slurm/slurm_cluster.py run --
+# There is one Slurm on a machine: clones that test on it take turns.
+TURN = flock --nonblock $(LOCK) true || echo 'waiting for another slurm-test on this machine'; $(ACTIVATED) flock --close $(LOCK)
+LOCK := /tmp/lm-validity-slurm-test.lock
+SLURM = $(TURN) $(BIN)/python tests/slurm/slurm_cluster.py run --
 # --strict: a link that leads nowhere fails; the variable silences an announcement of another program.
 # The pages load nothing from the network.
 MKDOCS = NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict && ! grep -rlE 'src="https?:' build/docs --include='*.html'
@@ -54,11 +57,11 @@ test-real: .venv/installed ## real models on real benchmark files (REAL_DATA=fol
 slurm-test: slurm-up-and-down ## as root on Debian: start a real one-machine Slurm, break things on it, stop it
 	@$(SLURM) $(ON_SLURM) -m "slurm and not slow" tests/slurm
 
-slurm-test-slow: slurm-up-and-down ## also a full disk, a lost network, a dead controller, the time limit
+slurm-test-slow: slurm-up-and-down ## also a full disk, a lost network, the time limit
 	@$(SLURM) $(ON_SLURM) -m slurm tests/slurm
 
 slurm-up-and-down: .venv/installed
-	@$(ACTIVATED) $(BIN)/pytest -n 0 -m slurm $(UP_AND_DOWN)
+	@$(TURN) $(BIN)/pytest -n 0 -m slurm $(UP_AND_DOWN)
 
 lint: .venv/installed ## formatters and linters, changing nothing
 	@$(MAKE) --no-print-directory --jobs 2 gate-types gates

@@ -5,7 +5,7 @@
     python tests/slurm/slurm_cluster.py check                exit 0 where this machine can have one, 3 with the reason
 
 Installs Debian's packages where they are missing. Nothing is left running afterwards and /etc/slurm is as before; the
-packages stay. It refuses (exit 3) where a Slurm is configured or running that it did not start itself.
+packages stay. It refuses (exit 3) where a Slurm is configured or running that this clone did not start itself.
 """
 
 import fcntl
@@ -34,6 +34,7 @@ from machine import (
 MARK = "# lm-validity test cluster, state in"
 ETC = Path("/etc/slurm")  # not SLURM_CONF: the executor plugin's job step drops that variable
 STATE = Path("/var/lib/lm-validity-slurm")
+CLONE = Path(__file__).resolve().parents[2]
 PACKAGES = ("slurmctld", "slurmd", "slurm-client", "munge")
 NODES = ("n1", "n2")
 GPUS = 2
@@ -114,7 +115,9 @@ class Cluster:
             raise RuntimeError(f"a job does not see its fake GPU\n{self.describe()}")
 
     def down(self) -> None:
-        """End the jobs, then the daemons, and take our files out of /etc/slurm. Harmless when nothing is up."""
+        """End the jobs, then the daemons, and take our files out of /etc/slurm. Harmless when nothing of ours is up."""
+        if self.belongs_to() not in (None, CLONE):
+            return
         if self.is_ours() and self.answers():
             output("scancel", *output("squeue", "-h", "-o", "%i").split())
             try:
@@ -134,7 +137,10 @@ class Cluster:
 
     def check_ours(self) -> None:
         """Raise Refused where a Slurm is configured or running that is not this one."""
-        if (ETC / "slurm.conf").exists() and not self.is_ours():
+        clone = self.belongs_to()
+        if clone not in (None, CLONE):
+            raise Refused(f"the test cluster of {clone} is up: wait for its tests, or call this program's `down` there")
+        if (ETC / "slurm.conf").exists() and not clone:
             raise Refused(f"{ETC / 'slurm.conf'} is another Slurm's configuration: it stays untouched")
         if "SLURM_CONF" in os.environ:
             raise Refused(f"SLURM_CONF={os.environ['SLURM_CONF']}: this machine belongs to another Slurm")
@@ -144,12 +150,20 @@ class Cluster:
                 if pid not in mine:
                     raise Refused(f"{name} (pid {pid}) is running and was not started by this program")
 
+    def belongs_to(self) -> Path | None:
+        """The clone that wrote /etc/slurm/slurm.conf for a cluster in this folder; this one if that clone is gone."""
+        try:
+            head = (ETC / "slurm.conf").read_text().partition("\n")[0]
+        except OSError:
+            return None
+        mark, _, clone = head.partition(" of ")
+        if mark != f"{MARK} {self.state}":
+            return None
+        return Path(clone) if Path(clone).is_dir() else CLONE
+
     def is_ours(self) -> bool:
         """Whether /etc/slurm/slurm.conf is the one that this cluster wrote."""
-        try:
-            return (ETC / "slurm.conf").read_text().startswith(f"{MARK} {self.state}\n")
-        except OSError:
-            return False
+        return self.belongs_to() == CLONE
 
     def answers(self) -> bool:
         """Whether the controller does."""
@@ -206,7 +220,7 @@ class Cluster:
         for number in range(GPUS):  # /dev/null under another name: Slurm wants character devices
             os.mknod(self.state / "dev" / f"gpu{number}", 0o020666, os.makedev(1, 3))
         ETC.mkdir(exist_ok=True)
-        head = f"{MARK} {self.state}\n"
+        head = f"{MARK} {self.state} of {CLONE}\n"
         devices = f"NodeName=n[1-2] Name=gpu Type=a100 File={self.state}/dev/gpu[0-{GPUS - 1}]\n"
         (ETC / "gres.conf").write_text(f"{head}AutoDetect=off\n{devices}")
         (ETC / "slurm.conf").write_text(head + SLURM_CONF.format(state=self.state, gpus=GPUS))
@@ -235,11 +249,14 @@ def main(arguments: list[str]) -> int:
     cluster = Cluster()
     try:
         check_machine()
-        lock = open(STATE.with_suffix(".lock"), "w")  # noqa: SIM115 - held until this process ends
+        lock = open(STATE.with_suffix(".lock"), "a+")  # noqa: SIM115 - held until this process ends
+        lock.seek(0)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise Refused("another call of this program uses the test cluster") from None
+            raise Refused(f"another call of this program uses the test cluster, in {lock.read()}") from None
+        lock.truncate(0)
+        print(CLONE, end="", file=lock, flush=True)
         cluster.check_ours()
         if action == "run":
             return run(cluster, arguments[2:])

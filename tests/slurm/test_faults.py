@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 import subprocess
-import time
 
 import pytest
 from faults import CONFIG, MODEL, RESULTS, TARGET, FaultProject, before_training, complete
@@ -173,16 +172,26 @@ def test_a_node_is_cut_off_and_its_job_lives_on(alone, project, undisturbed):
     assert set(project.computations().values()) == {1}, "nothing was even begun twice"
 
 
-@pytest.mark.slow
-def test_slurms_controller_is_killed(alone, project, undisturbed):
+def test_slurms_controller_is_killed_at_a_poll(alone, project, undisturbed, tmp_path):
+    """A poll begins with `scontrol show config`. That call, and all others of this poll, find no controller."""
+    killed, armed = tmp_path / "killed", tmp_path / "armed"
+    project.trouble = shutil.copytree(project.trouble, tmp_path / "bin")
+    (project.trouble / "scontrol").write_text(
+        f"#!/bin/sh\nmv {armed} {killed} 2>/dev/null && kill -KILL $(cat {alone.pids}/slurmctld.pid)\n"
+        f'exec {shutil.which("scontrol")} "$@"\n'
+    )
+    (project.trouble / "scontrol").chmod(0o755)
     process = project.start()
     before = project.wait_for_progress()
-    alone.kill_controller()
-    time.sleep(15)  # status checks fail meanwhile
-    alone.start_controller()
+    armed.touch()
+    try:
+        wait_for("a poll without an answer", lambda: "sacct does not answer" in project.screen.read_text(), 120)
+        assert killed.exists()
+    finally:
+        alone.start_controller()
     project.let_go()
     project.finish(process)
-    project.record("slurmctld dead for 15 s", "the same run goes on", before, undisturbed)
+    project.record("slurmctld dies at a poll", "the same run goes on", before, undisturbed)
     assert set(project.computations().values()) == {1}
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from machine import clean_environment, lives, processes, wait_for
 from ordinary_user import NOBODY, CannotMount, environment_for_everyone
-from slurm_cluster import ETC, STATE, Cluster
+from slurm_cluster import CLONE, ETC, STATE, Cluster
 
 PROGRAM = Path(__file__).with_name("slurm_cluster.py")
 CONF = ETC / "slurm.conf"
@@ -21,8 +21,8 @@ DAEMONS = ("slurmctld", "slurmd", "slurmstepd", "munged")
 pytestmark = [pytest.mark.slurm, pytest.mark.timeout(300)]
 
 
-def call(*arguments: object, **variables: str) -> subprocess.CompletedProcess:
-    command = (sys.executable, PROGRAM, *map(str, arguments))
+def call(*arguments: object, program: Path = PROGRAM, **variables: str) -> subprocess.CompletedProcess:
+    command = (sys.executable, program, *map(str, arguments))
     return subprocess.run(command, env=clean_environment() | variables, capture_output=True, text=True, timeout=240)
 
 
@@ -102,8 +102,30 @@ def test_down_after_slurm_did_not_work(before, tmp_path):
 
 def test_a_second_call_is_refused(running):
     second = call("run", "--", "true")
-    assert second.returncode == 3 and "another call of this program uses the test cluster" in second.stderr
+    assert second.returncode == 3
+    assert f"another call of this program uses the test cluster, in {CLONE}\n" in second.stderr
     assert running[0].poll() is None and Cluster().answers()
+
+
+def test_another_clones_cluster_is_refused(tmp_path):
+    """`up` holds no lock once it is done. What a clone left that is gone may be taken down."""
+    folder = tmp_path / "clone" / "tests" / "slurm"
+    folder.mkdir(parents=True)
+    for name in ("slurm_cluster.py", "machine.py"):
+        shutil.copy(PROGRAM.with_name(name), folder)
+    theirs = folder / PROGRAM.name
+    assert call("up", program=theirs).returncode == 0
+    try:
+        for action in (("run", "--", "true"), ("up",), ("down",)):
+            done = call(*action)
+            assert done.returncode == 3 and f"the test cluster of {tmp_path / 'clone'} is up" in done.stderr
+        Cluster().down()
+        assert Cluster().answers()
+        shutil.rmtree(tmp_path / "clone")
+        assert call("down").returncode == 0 and not Cluster().answers()
+    finally:
+        shutil.rmtree(tmp_path / "clone", ignore_errors=True)
+        call("down")
 
 
 @pytest.mark.parametrize("action", ["run", "up", "down", "check"])

@@ -19,7 +19,7 @@ try:
     from lm_validity.config.pool import read_pool
     from lm_validity.errors import InputError
     from lm_validity.files import write_text
-    from lm_validity.monitor.scheduler import record_controller
+    from lm_validity.monitor.scheduler import keep_polled_jobs, record_controller
     from lm_validity.run.grid import REPORTS_OF, Grid
     from lm_validity.run.rules import RULES
     from lm_validity.run.scoring import prompt_settings
@@ -50,6 +50,8 @@ except InputError as error:
 # The workflow itself, or a module of another one, which may put a prefix before the paths of all rules.
 MODIFIER = workflow.modifier
 IS_MODULE = not MODIFIER.is_main_snakefile()
+
+keep_polled_jobs()
 
 # A graph of 30,000 jobs is millions of objects that all stay: no look for garbage while it is built.
 if not IS_MODULE:

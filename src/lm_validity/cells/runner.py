@@ -59,8 +59,7 @@ def _try(cell: Cell, finish: Callable[[Cell], Entry]) -> Entry:
 
 
 def _lease(workspace: Workspace, place: Place[Cell]) -> AbstractContextManager[bool]:
-    lease = workspace.store.root / ".leases" / f"{place.folder.replace('/', '.')}.json"
-    return hold_lease(lease, lambda: workspace.store.has(place), say=log.info)
+    return hold_lease(workspace.store.lease(place.folder), lambda: workspace.store.has(place), say=log.info)
 
 
 def _compute_together(workspace: Workspace, worker: Any, cells: list[Cell]) -> None:

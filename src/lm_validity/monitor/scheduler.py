@@ -2,15 +2,20 @@
 
 Slurm jobs live on when their Snakemake dies. That loses nothing (they hold leases, and a new run waits for the cells
 that they compute), but a person should know of them before starting again.
+
+While it lives, it waits for its jobs. `keep_polled_jobs` sees to it that an outage of Slurm does not make it wait for
+ever.
 """
 
 import os
 import shutil
 import socket
 import subprocess
+import sys
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from lm_validity.files import read_json_or, write_json
 from lm_validity.run.leases import is_alive, process_start
@@ -67,3 +72,43 @@ def queued_jobs(folder: Path) -> list[SlurmJob]:
         for number, state, submitted, name, workdir, comment in (row for row in rows if len(row) == 6)
         if name.startswith(f"{JOB_PREFIX}_") and Path(workdir) == folder
     ]
+
+
+def keep_polled_jobs() -> None:
+    """Mend the executor plugin for Slurm, where Snakemake has it: every job of a poll is reported or asked about again.
+
+    Version 2.8.0 drops all jobs of a poll that Slurm does not answer, and waits for ever for a job that squeue no
+    longer lists, since it ended more than MinJobAge ago. Here the first are kept, and the second are reported as
+    failed. Snakemake then submits them again, and they find what they finished in the store.
+    """
+    plugin: Any = sys.modules.get("snakemake_executor_plugin_slurm")
+    query = getattr(plugin, "query_job_status", None)
+    if query is None or query.__module__ == __name__:
+        return
+    check = plugin.Executor.check_active_jobs
+    listed: set[str] | None = None  # by squeue at this poll; None where it was not asked or did not answer
+
+    async def query_job_status(command: str, logger: Any) -> tuple[dict[str, str], float]:
+        nonlocal listed
+        states, seconds = await query(command, logger)
+        listed = None
+        if states is None:
+            logger.warning(f"{command.split()[0]} does not answer. The jobs go on, and the next poll asks again.")
+            return {}, 0.0
+        if command.startswith("squeue"):
+            listed = {_base_id(job) for job in states}
+        return states, seconds
+
+    async def check_active_jobs(self: Any, active_jobs: list[Any]) -> AsyncIterator[Any]:
+        async for job in check(self, active_jobs):
+            if listed is None or _base_id(job.external_jobid) in listed:
+                yield job
+            else:
+                self.report_job_error(job, msg=f"Slurm no longer knows job {job.external_jobid}. ")
+
+    plugin.query_job_status, plugin.Executor.check_active_jobs = query_job_status, check_active_jobs
+
+
+def _base_id(job: str) -> str:
+    """The id of a job, or of the array that it is a task of."""
+    return job.partition("_")[0]

@@ -73,7 +73,7 @@ class RunState:
         folder = self._folder(cell)
         if folder in self._finished:
             return CellState(cell, "done", finished=self._finished[folder])
-        if folder is not None and folder.replace("/", ".") in self._running:
+        if folder is not None and self.workspace.store.lease(folder).name in self._running:
             return CellState(cell, "running")
         failed = self._failure(cell)
         if failed:
@@ -177,4 +177,4 @@ def _folders(path: str | Path) -> list[os.DirEntry[str]]:
 
 
 def _held_leases(folder: Path) -> set[str]:
-    return {path.stem for path in folder.glob("*.json") if not is_stale(path)}
+    return {path.name for path in folder.glob("*.json") if not is_stale(path)}

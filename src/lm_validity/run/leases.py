@@ -12,6 +12,7 @@ import os
 import shutil
 import socket
 import subprocess
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -58,7 +59,7 @@ def hold_lease(
 def is_stale(path: Path) -> bool:
     """Whether the holder is gone: no heartbeat for STALE seconds, or its process or Slurm job does not exist."""
     try:
-        age = time.time() - path.stat().st_mtime
+        age = _now(path.parent) - path.stat().st_mtime
         holder = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return False  # released meanwhile: try to take it
@@ -72,6 +73,15 @@ def is_stale(path: Path) -> bool:
     if holder.get("slurm_job") and age > 2 * HEARTBEAT:  # a living holder touches it: ask the scheduler rarely
         return _slurm_job_is_gone(holder["slurm_job"])
     return False
+
+
+def _now(folder: Path) -> float:
+    """The time by the clock of the file system, which also dates the heartbeats; this machine's clock may be wrong."""
+    try:
+        with tempfile.TemporaryFile(dir=folder) as file:
+            return os.fstat(file.fileno()).st_mtime
+    except OSError:  # only looking on, in a folder of somebody else
+        return time.time()
 
 
 def describe_holder(path: Path) -> str:
@@ -92,20 +102,24 @@ def _take(path: Path) -> bool:
         "slurm_job": os.environ.get("SLURM_JOB_ID"),
         "taken": time.time(),
     }
-    mine = path.with_name(f".{path.name}.{socket.gethostname()}.{os.getpid()}.{threading.get_ident()}")
+    mine = path.with_name(f".taking.{_me()}")
     mine.write_text(json.dumps(holder), encoding="utf-8")
     try:
         os.link(mine, path)
     except FileExistsError:
-        return False
+        return mine.stat().st_nlink == 2  # over NFS the reply to a link that succeeded may be lost, and asked for again
     finally:
         mine.unlink()
     return True
 
 
+def _me() -> str:
+    return f"{socket.gethostname()}.{os.getpid()}.{threading.get_ident()}"
+
+
 def _break(path: Path) -> None:
     """Remove a stale lease. Renamed first: of two jobs that try, one wins."""
-    gone = path.with_name(f".{path.name}.stale.{os.getpid()}")
+    gone = path.with_name(f".stale.{_me()}")
     with contextlib.suppress(FileNotFoundError):
         os.rename(path, gone)
         if is_stale(gone):

@@ -55,6 +55,13 @@ class Store:
         """Whether the cell is finished. Folders are renamed into place whole, so the index file is enough."""
         return (self.path(place) / "sha256.json").is_file()
 
+    def lease(self, folder: str) -> Path:
+        """The lease of a cell's folder. A name may have 255 bytes: the end of a longer one is replaced by its hash."""
+        name = folder.replace("/", ".")
+        if len(name.encode()) > 200:
+            name = f"{name[:40]}--{hashlib.sha256(name.encode()).hexdigest()[:16]}"
+        return self.root / ".leases" / f"{name}.json"
+
     def read(self, place: Place[Cell] | str) -> dict[str, Any]:
         """The cell's record: `key`, `recipe`, `result`. Raises InputError where it is missing or damaged."""
         folder = place if isinstance(place, str) else place.folder

@@ -11,6 +11,7 @@ import pytest
 
 from lm_validity.run import leases
 from lm_validity.run.leases import hold_lease, is_stale
+from lm_validity.run.store import Store
 
 
 def _work(lease, log, seconds):
@@ -63,6 +64,34 @@ def test_a_foreign_lease_is_stale_by_its_heartbeat(foreign):
     old = time.time() - leases.STALE - 1
     os.utime(foreign, (old, old))
     assert is_stale(foreign)
+
+
+def test_a_clock_that_is_ahead_breaks_no_foreign_lease(foreign, monkeypatch):
+    now = time.time()
+    monkeypatch.setattr(time, "time", lambda: now + leases.STALE + 10)
+    assert not is_stale(foreign)
+
+
+def test_a_link_whose_reply_is_lost_is_held(tmp_path, monkeypatch):
+    """NFS asks again, and the second reply says that the file exists."""
+    link, waits = os.link, []
+
+    def link_twice(source, target):
+        link(source, target)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", link_twice)
+    with hold_lease(tmp_path / "cell.json", lambda: bool(waits), poll=0, say=waits.append) as ours:
+        assert ours and not waits
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_cell_of_a_long_name_can_be_held(tmp_path):
+    """A file name may have 255 bytes."""
+    store = Store(tmp_path)
+    one, other = (store.lease(f"evaluate_model/{'é' * 60}/{'b' * 120}--{name}") for name in "ab")
+    with hold_lease(one, lambda: False) as ours, hold_lease(other, lambda: False) as ours_too:
+        assert ours and ours_too and one != other
 
 
 def test_a_foreign_lease_is_stale_when_its_slurm_job_is_gone(foreign, tmp_path, monkeypatch):

@@ -91,6 +91,14 @@ def test_settings_and_data_that_changed_are_named(old):
     assert {rule for rule, *_ in found} == {"evaluate_model", "evaluate_adapter"}
 
 
+def test_a_correlation_has_no_values_of_documents_and_its_cells_say_so(old):
+    sheet = Path("config/test_benchmarks.tsv")
+    sheet.write_text(sheet.read_text().replace("acc,none", "pearsonr,none", 1))
+    found = recomputed(load_run("config/test.yaml"))
+    own = [why for _, why, _ in found if why != DEPENDENT]
+    assert own and all("item_values absent -> none" in why for why in own)
+
+
 def test_cells_that_were_never_finished_are_not_computed_again(old):
     values = read_json("results/test/configuration.json")
     values["finetuning"]["learning_rates"] = ["1e-3", "3e-3", "1e-2"]

@@ -21,6 +21,7 @@ from lm_validity.run.leases import describe_holder, is_stale
 from lm_validity.run.manifests import ASIDE, Entry, read_manifest
 from lm_validity.run.rules import RULES
 from lm_validity.run.store import Store
+from lm_validity.run.task_files import document_order
 
 
 def existing_entries(grid: Grid) -> Iterator[tuple[str, list[Entry]]]:
@@ -143,6 +144,9 @@ def record_problems(run: Run) -> list[Problem]:
         except ValueError:
             found.append(Problem(str(path), "not valid JSON", f"delete it and run {PREFETCH}"))
             continue
+        if kind == "benchmark" and "document_order" not in record and document_order(record):
+            what = "its task draws at random, and was fetched before that was done with lm-eval's seeds"
+            found.append(Problem(f"{kind} {path.stem}", what, f"delete {path} and run {PREFETCH}"))
         for name, point in record.get("checkpoints", {}).items() if not record.get("replay") else ():
             places = [Path(point["path"]) / (point["subfolder"] or "")]
             places += [Path(point["adapter"]["path"])] if "adapter" in point else []

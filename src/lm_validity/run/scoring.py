@@ -8,6 +8,13 @@ from typing import Any
 from lm_validity.config.load import Run
 from lm_validity.config.sections import DocumentBos
 
+CORRELATIONS = ("pearson", "spearman", "kendall")
+
+
+def has_item_values(metric: str) -> bool:
+    """Whether a document alone can have a value of the metric (lm-eval's key): not where it is a correlation."""
+    return not any(name in metric.lower() for name in CORRELATIONS)
+
 
 def scoring_settings(run: Run, model: str, benchmark: str, prompt: str) -> dict[str, Any]:
     """Settings that enter the recipe of every cell that scores documents of a benchmark."""
@@ -18,6 +25,8 @@ def scoring_settings(run: Run, model: str, benchmark: str, prompt: str) -> dict[
         "dtype": run.models[model].dtype,
         "evaluation_max_length": evaluation.max_length,
     }
+    if not has_item_values(row.metric):
+        settings["item_values"] = "none"  # before, 0 for every document or a crash
     if evaluation.max_length:
         settings["limited_to"] = "the model's own length"  # before, past it: other cells
     if prompt == "chat":

@@ -1,18 +1,30 @@
-"""The files of a folder of local lm-eval tasks that determine what its tasks compute, found by a text scan.
+"""The files that determine what lm-eval tasks compute, and whether their code draws at random, found by a text scan.
 
 Standard library only: the Snakefile lists them at parse time.
 """
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 # `include: one.yaml`, `include: [one.yaml, two.yaml]`, or a list of lines below
 _INCLUDE = re.compile(r"^[\"']?include[\"']?:([^\n]*(?:\n[ \t]*-[^\n]*)*)", re.MULTILINE)
+LM_EVALS_SEEDS = "lm-eval's seeds"
 MOST_FILES = 1000  # of a folder below which all files are sources; scanning more would hold up every start
 _FUNCTION = re.compile(r"!function[ \t]+[\"']?([^\s\"'#,\]}]+)")
+# a draw from a generator of the whole process; one of its own is `random.Random(7)` or `np.random.default_rng(7)`
+_DRAWS = re.compile(
+    r"^[^#\n]*\b(?:random\.(?!seed|default_rng|getstate|get_state)[a-z]\w*\("
+    r"|from[ ]+(?:numpy\.)?random[ ]+import[ (]+(?!default_rng)[a-z]|import[ ]+(?:numpy\.)?random[ ]+as)",
+    re.MULTILINE,
+)
+_SEEDS = re.compile(r"^[^#\n]*\brandom\.seed\(", re.MULTILINE)
+_SCORES = re.compile(r"\b(?:process_results|metric|aggregation|function)[\"']?:")  # what is not about documents
+_IMPORTS = re.compile(r"^[ \t]*(?:from|import)[ \t][^\n]*", re.MULTILINE)
 
 
 def code_file(folder: Path, function: str) -> Path:
@@ -61,6 +73,44 @@ def named_files(paths: Iterable[Path]) -> set[Path]:
         found |= included | {other for other in code if other.is_file()}
         queue += included
     return found
+
+
+def draws_at_random(path: Path) -> bool:
+    """Whether the code that makes a task's documents, or a module beside it that this imports, draws from Python's or
+    NumPy's generator of the process and does not seed it. Then their order or their choices' depends on the process."""
+    lines = (
+        (file, line)
+        for file in {path, *named_files([path])}
+        if file.suffix != ".py"
+        for line in file.read_text(encoding="utf-8", errors="replace").splitlines()
+        if not _SCORES.search(line)
+    )
+    queue = [code_file(file.parent, function) for file, line in lines for function in _FUNCTION.findall(line)]
+    seen = set[Path]()
+    while queue:
+        code = queue.pop()
+        if code in seen or not code.is_file():
+            continue
+        seen.add(code)
+        text = code.read_text(encoding="utf-8", errors="replace")
+        if _DRAWS.search(text) and not _SEEDS.search(text):
+            return True
+        imports = "\n".join(_IMPORTS.findall(text))
+        queue += [one for one in code.parent.glob("*.py") if re.search(rf"\b{re.escape(one.stem)}\b", imports)]
+    return False
+
+
+def document_order(record: Mapping[str, Any]) -> str | None:
+    """What the recipe says of a task that draws at random: its order is that of lm-eval. Before, each process had
+    another. None for all other tasks. `record`: what `prefetch-benchmark` wrote, of this version or of one before."""
+    if "document_order" in record:
+        order: str | None = record["document_order"]
+        return order
+    package = find_spec("lm_eval")
+    shipped = Path(package.origin).parent if package is not None and package.origin else Path()
+    tasks = record["record"].get("members") or [record["record"]]
+    paths = [Path(one["include_path"] or shipped) / one["file"] for one in tasks if "file" in one]
+    return LM_EVALS_SEEDS if any(path.is_file() and draws_at_random(path) for path in paths) else None
 
 
 def _names(block: str) -> list[str]:

@@ -2,11 +2,13 @@
 
 import logging
 import math
+from dataclasses import replace
 
 import lm_eval
 import numpy as np
 import pytest
 import torch
+from lm_eval.api.filter import Filter
 from lm_eval.tasks import TaskManager
 from toy_world import load_toy, toy_model
 
@@ -141,6 +143,63 @@ def test_errors_name_the_document(llama, model_folders, toy_task):
         llama.base.model.norm.weight.fill_(math.nan)
     with pytest.raises(NonFiniteScore, match="document test:0 has a log-likelihood that is not finite"):
         evaluate(llama, task, docs, metric="acc,none")
+
+
+@pytest.fixture
+def own_scoring(toy_task):
+    """The toy generation task with a `process_results` of its own."""
+
+    def pearson(pairs):
+        return np.corrcoef(*zip(*pairs, strict=True))[0, 1] if len(pairs) > 1 else 0.0
+
+    def load(process_results):
+        task = toy_task("toy_generation")
+        task.process_results = process_results
+        task.aggregation = lambda: {"right": np.mean, "pearsonr": pearson}
+        return task, all_documents(task).head(4)
+
+    return load
+
+
+def test_a_document_that_the_tasks_own_code_cannot_score_is_named(llama, own_scoring):
+    def process_results(doc, results):
+        return {"exact_match": 1 / (doc["odd"] != 1)}
+
+    task, docs = own_scoring(process_results)
+    rows = tuple(doc | {"odd": place} for place, doc in enumerate(docs.docs))
+    docs = replace(docs, docs=rows)
+    with pytest.raises(CellError, match=r"document test:1 cannot be scored \(ZeroDivisionError"):
+        evaluate(llama, task, docs, metric="exact_match,stripped")
+
+
+def test_a_document_at_which_the_tasks_own_filter_fails_is_named(llama, toy_task):
+    task = toy_task("toy_generation")
+    docs = all_documents(task).head(4)
+
+    class Odd(Filter):
+        def apply(self, resps, docs):
+            return [[{0: found[0]}[doc["name"] == odd]] for found, doc in zip(resps, docs, strict=True)]
+
+    odd, task._filters[0].filters = docs.docs[2]["name"], [Odd]
+    with pytest.raises(CellError, match=r"document test:2 cannot be scored \(KeyError"):
+        evaluate(llama, task, docs, metric="exact_match,stripped")
+
+
+def test_values_belong_to_the_documents_that_have_them(llama, own_scoring):
+    """`right` is left out of every other document, and `pearsonr` has no value of one document alone."""
+
+    def process_results(doc, results):
+        pair = {"pearsonr": (len(doc["name"]), 2.0 * len(doc["name"]))}
+        return pair | ({"right": float(len(doc["name"]))} if doc["subject"] == "names" else {})
+
+    task, docs = own_scoring(process_results)
+    lengths = [float(len(doc["name"])) if doc["subject"] == "names" else math.nan for doc in docs.docs]
+    found = evaluate(llama, task, docs, metric="right,stripped")
+    np.testing.assert_array_equal(found.items.correct, lengths)
+    assert found.metrics["right,stripped"][0] == np.nanmean(lengths)
+
+    found = evaluate(llama, task, docs, metric="pearsonr,stripped")
+    assert found.metrics["pearsonr,stripped"][0] == pytest.approx(1) and found.items.correct.isna().all()
 
 
 def direct_bits_per_byte(lm, text: str, every: bool) -> float:

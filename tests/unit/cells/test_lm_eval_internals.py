@@ -7,6 +7,7 @@ import inspect
 import re
 from pathlib import Path
 
+import datasets
 import lm_eval.utils
 import pytest
 from lm_eval.api.task import ConfigurableTask, Task
@@ -51,6 +52,11 @@ def test_filters_read_the_requests_of_the_task():
 )
 def test_hooks_of_the_model_class_take_what_ours_take(hook, parameters):
     assert parameters <= set(inspect.signature(getattr(HFLM, hook)).parameters)
+
+
+def test_the_data_library_asks_where_to_keep_what_it_makes():
+    assert list(inspect.signature(datasets.Dataset._get_cache_file_path).parameters) == ["self", "fingerprint"]
+    assert "_get_cache_file_path" in inspect.getsource(datasets.Dataset.map)
 
 
 def test_a_metric_is_added_where_tasks_keep_theirs():

@@ -1,18 +1,24 @@
 """Finding and loading lm-eval tasks."""
 
 import json
+import random
+import shutil
 import time
 from pathlib import Path
 
+import datasets
+import lm_eval
 import pytest
+from lm_eval.tasks import TaskManager
 from toy_world import TASKS, write_toy_tasks
 
 from lm_validity.cells.tasks.prefetch import prefetch_benchmark
+from lm_validity.cells.tasks.records import PACKAGE, build_task
 from lm_validity.cells.tasks.tasks import TaskRecord, find_task, load_task
 from lm_validity.config.sheets import Benchmark
 from lm_validity.errors import InputError
 from lm_validity.run import task_files
-from lm_validity.run.task_files import task_sources
+from lm_validity.run.task_files import draws_at_random, task_sources
 
 
 def test_shipped_tasks_are_found_without_data():
@@ -79,6 +85,54 @@ def test_a_group_takes_a_direction_from_those_of_its_tasks_that_state_one(tmp_pa
         (folder / f"{name}.yaml").write_text(f"task: {name}\n{text}metric_list:\n" + "\n".join(entries) + "\n")
     (folder / "both.yaml").write_text("group: both\ntask: [a, b]\n")
     assert find_task("both", folder).higher_is_better == {"u,none": None, "w,none": False}  # of v they disagree
+
+
+GPQA = """task: own_gpqa
+dataset_path: json
+dataset_kwargs: {{data_files: {data}}}
+output_type: multiple_choice
+process_docs: !function utils.process_docs
+training_split: train
+validation_split: train
+doc_to_text: "{{{{Question}}}} {{{{choice1}}}} {{{{choice2}}}} {{{{choice3}}}} {{{{choice4}}}}"
+doc_to_target: answer
+doc_to_choice: ["(A)", "(B)", "(C)", "(D)"]
+metric_list: [{{metric: acc}}]
+metadata: {{version: 1.0}}
+"""
+
+
+def test_a_task_that_draws_from_the_process_has_lm_evals_order(tmp_path, monkeypatch):
+    """gpqa's code over rows of its format: whatever the state of the process, and whatever order the data library has
+    kept from another program."""
+    wrong = [f"Incorrect Answer {number}" for number in (1, 2, 3)]
+    rows = [
+        {"Question": f"q{n}", "Correct Answer": f"yes {n}"} | {key: f"{key} {n}" for key in wrong} for n in range(40)
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    shutil.copy(PACKAGE / "tasks" / "gpqa" / "zeroshot" / "utils.py", tmp_path)
+    (tmp_path / "own_gpqa.yaml").write_text(GPQA.format(data=tmp_path / "rows.jsonl"))
+    record, letters = find_task("own_gpqa", tmp_path), []
+    for seed in (5, 6):
+        random.seed(seed)
+        state, task = random.getstate(), load_task(record)
+        letters += ["".join(doc["answer"][1] for doc in task.eval_docs) for _ in range(2)]
+        assert random.getstate() == state
+        build_task("own_gpqa", record.path)  # leaves its own order beside the data set
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "empty")
+    manager = TaskManager(include_path=str(tmp_path), include_defaults=False)
+    found = lm_eval.simple_evaluate("dummy", tasks=["own_gpqa"], task_manager=manager, bootstrap_iters=0)
+    theirs = "".join(sample["doc"]["answer"][1] for sample in found["samples"]["own_gpqa"])
+    assert letters == [theirs] * 4
+
+
+@pytest.mark.parametrize(
+    ("task", "draws"),
+    [("gpqa_main_zeroshot", True), ("gpqa_main_n_shot", False), ("niah_single_1", True), ("ifeval", False)],
+)
+def test_shipped_tasks_that_draw_from_the_process_are_known(task, draws):
+    """n_shot has a generator of its own, ruler draws in a module that its code imports, ifeval only to score."""
+    assert draws_at_random(find_task(task).path) == draws
 
 
 # group: (tasks, metrics, first task, its file)

@@ -12,6 +12,7 @@ import pytest
 from lm_validity.cli import run as commands
 from lm_validity.config.load import Run, build_run, load_run
 from lm_validity.files import read_json, write_json
+from lm_validity.monitor.check import record_problems
 from lm_validity.monitor.recomputed import DEPENDENT, changes, recomputed_cells
 from lm_validity.monitor.status import RunState
 from lm_validity.run.rules import RULES
@@ -60,6 +61,25 @@ def test_what_depends_on_cells_that_are_computed_again_is_named_too(old, monkeyp
     assert recomputed(old) == found
 
 
+@pytest.mark.parametrize(("draw", "drawn"), [("random.shuffle", True), ("random.Random(7).shuffle", False)])
+def test_cells_whose_documents_were_shuffled_by_the_process_are_named(old, draw, drawn):
+    """Those of the one benchmark whose task draws from the process's generator, whatever its record says."""
+    tasks = Path("results/test/miniature/tasks")
+    tasks.mkdir(parents=True)
+    for name in ("cloze", "table"):
+        (tasks / f"miniature_{name}.yaml").write_text(f"task: miniature_{name}\n")
+    with open(tasks / "miniature_cloze.yaml", "a") as file:
+        file.write("process_docs: !function own.shuffled\n")
+    (tasks / "own.py").write_text(f"import random\n\n\ndef shuffled(docs):\n    {draw}(docs)\n    return docs\n")
+    states = RunState(old).cells
+    assert {one.cell.benchmark for one in states if one.state == "stale"} == ({"cloze"} if drawn else set())
+    found = {(rule, int(count)) for rule, why, count in recomputed(old) if why.startswith("document_order absent ->")}
+    expected = {("evaluate_model", 4), ("finetune_adapter", 4), ("evaluate_adapter", 1)}
+    assert found == (expected if drawn else set())
+    assert bool(recomputed(old)) == drawn
+    assert [one.where for one in record_problems(old) if "draws" in one.what] == ["benchmark cloze"] * drawn
+
+
 def test_settings_and_data_that_changed_are_named(old):
     values = read_json("results/test/configuration.json")
     values["finetuning"]["epochs"] = 5
@@ -69,6 +89,14 @@ def test_settings_and_data_that_changed_are_named(old):
     found = recomputed(old)
     assert found[0] == ("evaluate_model", "documents changed", "2")
     assert {rule for rule, *_ in found} == {"evaluate_model", "evaluate_adapter"}
+
+
+def test_a_correlation_has_no_values_of_documents_and_its_cells_say_so(old):
+    sheet = Path("config/test_benchmarks.tsv")
+    sheet.write_text(sheet.read_text().replace("acc,none", "pearsonr,none", 1))
+    found = recomputed(load_run("config/test.yaml"))
+    own = [why for _, why, _ in found if why != DEPENDENT]
+    assert own and all("item_values absent -> none" in why for why in own)
 
 
 def test_cells_that_were_never_finished_are_not_computed_again(old):

@@ -14,7 +14,7 @@ import logging
 import math
 import os
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,7 @@ from lm_validity.cells.models.language_model import LanguageModel, NonFiniteScor
 from lm_validity.cells.tasks.groups import member_of
 from lm_validity.cells.tasks.items import describe_items, loglikelihood_of
 from lm_validity.cells.tasks.tasks import FEWSHOT_SEED, AnyTask, Documents, TaskGroup, task_of, tasks_in
-from lm_validity.errors import CellError, nearest
+from lm_validity.errors import CellError, first_line, nearest
 from lm_validity.run.cell import Prompt
 
 log = logging.getLogger(__name__)
@@ -83,7 +83,7 @@ def evaluate(
     A group's metrics are those that all its tasks have, aggregated over tasks by lm-eval's rules for groups.
     Standard errors are lm-eval's: closed form for means, a bootstrap of `bootstrap_iterations` for mcc, f1
     and such (lm-eval's own default is 100,000), none for perplexities; 0 leaves all out.
-    Raises CellError naming the document that cannot be rendered, NonFiniteScore naming one without a score.
+    Raises CellError naming the document that cannot be rendered or scored, NonFiniteScore naming one without a score.
     """
     prepared = prepare_requests(lm, task, documents.head(limit), prompt=prompt, system_instruction=system_instruction)
     return score_prepared(lm, prepared, metric=metric, bootstrap_iterations=bootstrap_iterations)
@@ -212,8 +212,9 @@ def _check_generation_fits(lm: LanguageModel, prepared: PreparedRequests) -> Non
         )
 
 
-def _score(lm: LanguageModel, prepared: PreparedRequests) -> dict[str, list[Any]]:
-    """Run the requests; metric key -> the value of each document, as the task's process_results gives it."""
+def _score(lm: LanguageModel, prepared: PreparedRequests) -> dict[str, dict[int, Any]]:
+    """Run the requests; metric key -> document's place -> its value, as the task's process_results gives it. Where that
+    leaves a metric out, the document has no value of it."""
     requests = [request for group in prepared.requests for request in group]
     for request in requests:
         request.resps, request.filtered_resps = [], {}
@@ -225,26 +226,48 @@ def _score(lm: LanguageModel, prepared: PreparedRequests) -> dict[str, list[Any]
         raise NonFiniteScore(f"{prepared.documents.task}: {error.problem}", error.hint) from None
     _check_finite(prepared)
     task = prepared.task
-    for own, groups in _by_task(prepared).values():
-        apply_filters(own, [request for group in groups for request in group])
-    values: dict[str, list[Any]] = defaultdict(list)
-    for doc, group in zip(prepared.documents.docs, prepared.requests, strict=True):
+    _apply_filters(prepared)
+    values: dict[str, dict[int, Any]] = defaultdict(dict)
+    for place, (doc, group) in enumerate(zip(prepared.documents.docs, prepared.requests, strict=True)):
         for name in group[0].filtered_resps:
-            found = task_of(task, doc).process_results(doc, [request.filtered_resps[name] for request in group])
+            answers = [request.filtered_resps[name] for request in group]
+            try:
+                found = task_of(task, doc).process_results(doc, answers)
+            except Exception as error:  # whatever the task's own code raises
+                raise _cannot_be_scored(prepared, place, error) from error
             for metric, value in found.items():
-                values[f"{metric},{name}"].append(value)
+                values[f"{metric},{name}"][place] = value
     if isinstance(task, TaskGroup):  # what only some of the tasks have is no metric of the group
-        return {key: found for key, found in values.items() if len(found) == len(prepared.requests)}
+        members = [member_of(doc) for doc in prepared.documents.docs]
+        return {key: found for key, found in values.items() if {members[place] for place in found} == {*members}}
     return dict(values)
 
 
-def _by_task(prepared: PreparedRequests) -> dict[str, tuple[Task, list[tuple[Instance, ...]]]]:
-    """Requests of each task, by name, in the documents' order; one entry unless the task is a group."""
-    found: dict[str, tuple[Task, list[tuple[Instance, ...]]]] = {}
-    for doc, group in zip(prepared.documents.docs, prepared.requests, strict=True):
+def _apply_filters(prepared: PreparedRequests) -> None:
+    """Each task's filters over its own requests. Where one raises, the first document with which it does so alone is
+    the cause."""
+    by_task: dict[str, tuple[Task, list[int]]] = {}
+    for place, doc in enumerate(prepared.documents.docs):
         own = task_of(prepared.task, doc)
-        found.setdefault(own.config.task, (own, []))[1].append(group)
-    return found
+        by_task.setdefault(own.config.task, (own, []))[1].append(place)
+    for own, places in by_task.values():
+        try:
+            apply_filters(own, [request for place in places for request in prepared.requests[place]])
+        except Exception as error:  # whatever the task's own filter raises
+            for place in places:
+                try:
+                    apply_filters(own, [*prepared.requests[place]])
+                except Exception as cause:
+                    raise _cannot_be_scored(prepared, place, cause) from cause
+            raise _cannot_be_scored(prepared, None, error) from error
+
+
+def _cannot_be_scored(prepared: PreparedRequests, place: int | None, error: Exception) -> CellError:
+    which = "its documents" if place is None else f"document {prepared.documents.addresses[place]}"
+    return CellError(
+        f"{prepared.documents.task}: {which} cannot be scored ({type(error).__name__}: {first_line(error)}).",
+        "correct the filters or process_results of the task, or that row of its data.",
+    )
 
 
 def _run(lm: LanguageModel, requests: list[Instance]) -> None:
@@ -279,7 +302,7 @@ def _check_finite(prepared: PreparedRequests) -> None:
             )
 
 
-def _check_metric(task: AnyTask, metric: str, values: dict[str, list[Any]]) -> None:
+def _check_metric(task: AnyTask, metric: str, values: Mapping[str, Any]) -> None:
     if metric not in values:
         similar = nearest(metric, values)
         raise CellError(
@@ -289,16 +312,16 @@ def _check_metric(task: AnyTask, metric: str, values: dict[str, list[Any]]) -> N
 
 
 def _aggregate(
-    prepared: PreparedRequests, key: str, values: list[Any], bootstrap_iterations: int
+    prepared: PreparedRequests, key: str, values: Mapping[int, Any], bootstrap_iterations: int
 ) -> tuple[float, float | None]:
     """A metric's value and standard error, by lm-eval's rules: the mean over a group's tasks, weighted by their
     documents unless the group's file says otherwise."""
     task = prepared.task
     if not isinstance(task, TaskGroup):
-        return _aggregate_task(task, key, values, bootstrap_iterations)
+        return _aggregate_task(task, key, [*values.values()], bootstrap_iterations)
     by_task: dict[str, list[Any]] = defaultdict(list)
-    for doc, value in zip(prepared.documents.docs, values, strict=True):
-        by_task[member_of(doc)].append(value)
+    for place, value in values.items():
+        by_task[member_of(prepared.documents.docs[place])].append(value)
     found = [_aggregate_task(task.members[name], key, own, bootstrap_iterations) for name, own in by_task.items()]
     scores, errors = [value for value, _ in found], [error for _, error in found]
     sizes = [len(own) for own in by_task.values()]

@@ -1,6 +1,7 @@
 """What is kept of each scored document: the rows of items.parquet."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -10,6 +11,7 @@ from lm_eval.api.task import Task
 from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.tasks.groups import Document
 from lm_validity.cells.tasks.tasks import AnyTask, Documents, gold_choice, subject_of, task_of
+from lm_validity.run.scoring import has_item_values
 
 # metrics whose per-document value is the pair (gold, predicted)
 _PAIR_METRICS = ("mcc", "f1")
@@ -20,18 +22,18 @@ def describe_items(
     task: AnyTask,
     documents: Documents,
     requests: tuple[tuple[Instance, ...], ...],
-    values: list[Any],
+    values: Mapping[int, Any],
     metric: str,
 ) -> pd.DataFrame:
     """One row per document in their order, the columns of ITEMS from `doc_id` on. `requests` have their responses;
-    `values` are the documents' values of `metric`."""
+    `values` are the values of `metric`, by the documents' places."""
     output_type = task.OUTPUT_TYPE
     describe = {"multiple_choice": _choice_item, "loglikelihood_rolling": _rolling_item}.get(
         output_type, _response_item
     )
     rows = []
-    for address, doc, group, value in zip(documents.addresses, documents.docs, requests, values, strict=True):
-        own = task_of(task, doc)
+    for place, (address, doc, group) in enumerate(zip(documents.addresses, documents.docs, requests, strict=True)):
+        own, value = task_of(task, doc), values.get(place)
         row = {"doc_id": address, "subject": subject_of(task, doc), "correct": _item_value(own, metric, value)}
         rows.append(row | describe(lm, own, doc, group))
     columns = (
@@ -71,15 +73,16 @@ def _response_item(lm: LanguageModel, task: Task, doc: Document, group: tuple[In
 
 def _item_value(task: Task, metric: str, value: Any) -> float:
     """A document's own value of the metric: what is averaged, agreement of a (gold, predicted) pair, or the
-    aggregation over this document alone (its bits per byte, say); NaN where it has none, as an empty document."""
-    name = metric.partition(",")[0]
-    if not isinstance(value, (tuple, list)):
-        return float(value)
-    if name in _PAIR_METRICS:
+    aggregation over this document alone (its bits per byte, say). NaN where it has none: a correlation, an empty
+    document, or one that the task gave no value."""
+    name, several = metric.partition(",")[0], isinstance(value, (tuple, list))
+    if value is None or not has_item_values(metric):
+        return math.nan
+    if several and name in _PAIR_METRICS:
         return float(value[0] == value[1])
     try:
-        return float(task.aggregation()[name]([value]))
-    except ArithmeticError:
+        return float(task.aggregation()[name]([value]) if several else value)
+    except Exception:  # whatever the task's own aggregation raises where it is given one document
         return math.nan
 
 

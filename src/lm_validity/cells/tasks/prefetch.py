@@ -11,6 +11,7 @@ from lm_validity.cells.tasks.groups import Document
 from lm_validity.cells.tasks.tasks import fewshot_digest, find_task, load_task, rows
 from lm_validity.config.sheets import Benchmark
 from lm_validity.errors import InputError, nearest
+from lm_validity.run.task_files import document_order
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +44,7 @@ def prefetch_benchmark(row: Benchmark) -> dict[str, Any]:
         "documents": {kind: len(found) for kind, found in documents.items()},
         "data": _documents_digest(documents),
         "fewshot": fewshot_digest(task),
+        "document_order": document_order({"record": record.to_json()}),
     }
 
 

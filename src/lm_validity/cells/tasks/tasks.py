@@ -4,12 +4,14 @@ import hashlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from tempfile import mkdtemp
 from typing import TypeAlias
 
 import datasets
+from datasets.fingerprint import get_temporary_cache_files_directory
 from lm_eval.api.task import Task
 
-from lm_validity.cells.lm_eval_internals import add_metric, has_metric, remember_templates
+from lm_validity.cells.lm_eval_internals import add_metric, has_metric, order_of_lm_eval, remember_templates
 from lm_validity.cells.models.quiet import errors_only
 from lm_validity.cells.tasks.groups import (
     Document,
@@ -30,6 +32,7 @@ from lm_validity.cells.tasks.records import (
     root_of,
 )
 from lm_validity.errors import InputError, nearest
+from lm_validity.run.task_files import draws_at_random
 
 __all__ = ["KINDS", "Documents", "TaskGroup", "TaskRecord", "errors_only", "find_task", "load_task", "task_of"]
 
@@ -68,23 +71,32 @@ def load_task(record: TaskRecord, num_fewshot: int = 0, *, mutual_information: b
     column that it reads is missing, or its examples would be documents that are scored.
     """
     _check_unchanged(record)
-    if record.members:
-        try:
-            with errors_only("lm_eval"):
-                paths = [*record.group_paths, *(member.path for member in record.members)]
-                task: AnyTask = build_group(record.task, paths)
-        except InputError:
-            raise
-        except Exception as error:  # whatever a task's code, its template or the data library raises
-            raise cannot_build(record.task, error) from error
+    if any(draws_at_random(one.path) for one in record.members or (record,)):
+        order = order_of_lm_eval(mkdtemp(dir=get_temporary_cache_files_directory()))
+        task = order(_build)(record)
+        for own in tasks_in(task).values():
+            for documents in ("training_docs", "validation_docs", "test_docs"):
+                setattr(own, documents, order(getattr(own, documents)))
     else:
-        task = build_task(record.task, record.path)
+        task = _build(record)
     for name, own in tasks_in(task).items():
         _set_fewshot(name, own, num_fewshot)
         if mutual_information:
             _add_mutual_information(name, own)
         _check_columns(name, own)
     return task
+
+
+def _build(record: TaskRecord) -> AnyTask:
+    if not record.members:
+        return build_task(record.task, record.path)
+    try:
+        with errors_only("lm_eval"):
+            return build_group(record.task, [*record.group_paths, *(member.path for member in record.members)])
+    except InputError:
+        raise
+    except Exception as error:  # whatever a task's code, its template or the data library raises
+        raise cannot_build(record.task, error) from error
 
 
 def tasks_in(task: AnyTask) -> dict[str, Task]:

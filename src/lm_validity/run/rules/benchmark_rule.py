@@ -12,6 +12,7 @@ from lm_validity.run.cell import BenchmarkCell, Job, Prompt, models_of
 from lm_validity.run.participants import Participants
 from lm_validity.run.rules.base import LEAST_MINUTES, Rule, Work
 from lm_validity.run.scoring import document_bos, scoring_settings
+from lm_validity.run.task_files import document_order
 
 if TYPE_CHECKING:
     from lm_validity.run.workspace import Workspace
@@ -100,6 +101,8 @@ class BenchmarkRule(Rule[BenchmarkCell, Model]):
         task = {"task": record["digest"]}
         if record.get("fewshot"):
             task["fewshot"] = record["fewshot"]
+        if order := document_order(record):
+            task["document_order"] = order
         settings = scoring_settings(workspace.run, cell.model, cell.benchmark, prompt)
         model, generated = workspace.model_record(cell.model), "max_generated_tokens" in settings
         if prompt == "chat" and "chat_date" in model:

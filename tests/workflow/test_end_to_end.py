@@ -161,6 +161,35 @@ def test_a_lost_cell_is_computed_again_and_nothing_else(project, rule, how):
     assert project.tables() == expected
 
 
+def test_a_sheet_edited_while_a_job_runs_changes_nothing(project):
+    """Both models have another dtype while a fine-tune runs, and then their own again: the job reads the sheet as it
+    was when the run was planned. So does the Snakemake that a job on a cluster starts."""
+    before, expected = project.sidecars(), project.tables()
+    project.lm_validity("forget", f"finetune_adapter/{MODELS[0]}/cloze.*.lr1e-3.*", *CONFIG)
+    sheet = project.folder / "config" / "test_models.tsv"
+    front, path = project.folder / "bin", project.environment()["PATH"]
+    front.mkdir()
+    (front / "lm-validity").write_text(
+        f"#!/bin/sh\nPATH={path}\n"
+        f'test "$1" = finetune-adapter && sed -i s/float32/bfloat16/ {sheet}\n'
+        'lm-validity "$@"\ncode=$?\n'
+        f"sed -i s/bfloat16/float32/ {sheet}\nexit $code\n"
+    )
+    (front / "lm-validity").chmod(0o755)
+    command = project.snakemake_command("scores", "--cores", "2", "--rerun-incomplete", *CONFIG)
+    done = project.run(*command, PATH=f"{front}:{path}")
+    assert "finetune_adapter" in done.stderr and "note:" not in done.stdout
+    assert {cell.split("--")[0].rpartition("/")[2] for cell in computed(before, project.sidecars())} == {
+        "cloze.plain.lr1e-3.seed0"
+    }
+    assert project.tables() == expected
+    sheet.write_text(sheet.read_text().replace(f"{MODELS[0]}\t", "renamed\t"))
+    job = f"finetune_adapter:model={MODELS[0]},batch=cloze.plain.all-rates.seed0"
+    project.snakemake("--mode", "remote", "--target-jobs", job, "--force", "--nolock", *CONFIG)
+    done = project.lm_validity("check-cells", "--configfile", str(RESULTS / "configuration.json"))
+    assert "note: config/test_models.tsv was edited after this run was planned" in done.stdout
+
+
 def test_comments_unrelated_keys_and_batch_sizes_compute_nothing(project):
     before = project.sidecars()
     config = project.folder / "config" / "test.yaml"

@@ -14,11 +14,12 @@ from snakemake.exceptions import WorkflowError
 
 try:
     from lm_validity.config.bias_sheets import SOURCE_COLUMNS
-    from lm_validity.config.load import build_run
+    from lm_validity.config.load import PLANNED_SHEETS, build_run, planned_sheets
     from lm_validity.config.miniature import PRETRAINING_VERSION
     from lm_validity.config.pool import read_pool
+    from lm_validity.config.rows import Sheets
     from lm_validity.errors import InputError
-    from lm_validity.files import write_text
+    from lm_validity.files import json_text, read_json, write_text
     from lm_validity.monitor.scheduler import keep_polled_jobs, record_controller
     from lm_validity.run.grid import REPORTS_OF, Grid
     from lm_validity.run.rules import RULES
@@ -35,32 +36,47 @@ except ImportError as error:
     include: "without_package.smk"
 
 
+# The workflow itself, or a module of another one, which may put a prefix before the paths of all rules.
+MODIFIER = workflow.modifier
+IS_MODULE = not MODIFIER.is_main_snakefile()
+
+
+def with_prefix(path):
+    """Where a declared path is on disk. Snakemake itself puts the prefix of a module before what rules declare."""
+    return str(MODIFIER.modify_path(path))
+
+
+def as_planned(values):
+    """What a run wrote down when it started, and its sheets: for Snakemake in a job, which may start days after them.
+    The values themselves, and the sheets of today, for the Snakemake that plans.
+    """
+    results = values.get("results", "results")
+    written = Path(with_prefix(f"{results}/{values.get('name')}"), "configuration.json")
+    if workflow.is_main_process or not written.is_file():
+        return values, Sheets()
+    return read_json(written) | {"results": results}, planned_sheets(written)
+
+
 try:
+    VALUES, SHEETS = as_planned(config)
     RUN = build_run(
-        config, ", ".join(str(path) for path in workflow.configfiles) or "config"
+        VALUES,
+        ", ".join(str(path) for path in workflow.configfiles) or "config",
+        SHEETS,
     )
     POOL = (
-        read_pool(RUN.configuration.miniature.pool)
+        read_pool(RUN.configuration.miniature.pool, SHEETS)
         if RUN.configuration.miniature
         else {}
     )
 except InputError as error:
     raise WorkflowError(str(error))
 
-# The workflow itself, or a module of another one, which may put a prefix before the paths of all rules.
-MODIFIER = workflow.modifier
-IS_MODULE = not MODIFIER.is_main_snakefile()
-
 keep_polled_jobs()
 
 # A graph of 30,000 jobs is millions of objects that all stay: no look for garbage while it is built.
 if not IS_MODULE:
     gc.disable()
-
-
-def with_prefix(path):
-    """Where a declared path is on disk. Snakemake itself puts the prefix of a module before what rules declare."""
-    return str(MODIFIER.modify_path(path))
 
 
 def from_user(path):
@@ -168,13 +184,13 @@ REPORTS = [*study_reports(*RUN.configuration.studies), f"{RESULTS}/report/index.
 
 
 def start_run():
-    """Write down the merged configuration, which the jobs read, and which Snakemake drives the run."""
+    """Write down what the jobs read, the merged configuration and the sheets, and which Snakemake drives the run."""
     values = RUN.configuration.model_dump(mode="json")
     values["results"] = str(Path(PLACE).parent)
-    text = json.dumps(values, indent=1, ensure_ascii=False) + "\n"
-    path = Path(PLACE, "configuration.json")
-    if not path.is_file() or path.read_text(encoding="utf-8") != text:
-        write_text(path, text)
+    for name, value in ((PLANNED_SHEETS, SHEETS.texts), ("configuration.json", values)):
+        path, text = Path(PLACE, name), json_text(value)
+        if not path.is_file() or path.read_text(encoding="utf-8") != text:
+            write_text(path, text)
     record_controller(Path(PLACE))
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar
 import typer
 
 from lm_validity.cli.configfile import DEFAULT, Configfile
-from lm_validity.config.load import Run, load_run
+from lm_validity.config.load import Run, load_planned_run
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import write_json
 from lm_validity.run.participants import kind_label
@@ -159,7 +159,7 @@ def _load(configfile: Path) -> Run:
     """The run; from here on the job's log goes to stderr."""
     logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     logging.getLogger("lm_validity").setLevel(logging.INFO)
-    return load_run(configfile)
+    return load_planned_run(configfile)
 
 
 def _row(rows: Mapping[str, RowT], identifier: str, kind: str, sheet: str | None) -> RowT:

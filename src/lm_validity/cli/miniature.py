@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from lm_validity.cli.help import make_group
-from lm_validity.config.load import read_values, validate
+from lm_validity.config.load import planned_sheets, read_values, validate
 from lm_validity.errors import InputError, did_you_mean
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def pretrain(
     from lm_validity.config.pool import read_pool
 
     settings = _settings(configfile)
-    pool = read_pool(settings.pool)
+    pool = read_pool(settings.pool, planned_sheets(configfile))
     if model not in pool:
         hint = did_you_mean(model, pool, f"models there: {', '.join(pool)}.")
         raise InputError(f"{settings.pool}: no model {model!r}.", hint)

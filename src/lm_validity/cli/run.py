@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from lm_validity.cli.configfile import DEFAULT, Configfile
-from lm_validity.config.load import Run, load_run
+from lm_validity.config.load import Run, load_planned_run, load_run, planned_sheets
 from lm_validity.errors import InputError
 from lm_validity.words import count
 
@@ -29,7 +29,7 @@ def merge(
     """Merge the cells into tables. With --partial, merge the cells that exist, into results/<run>/partial/tables."""
     from lm_validity.tables.merge import Merger
 
-    run = load_run(configfile)
+    run = load_planned_run(configfile)
     merger = Merger(run, partial=partial)
     folder = output or (run.results / "partial" / "tables" if partial else run.results / "tables")
     studies = set(run.configuration.studies)
@@ -54,30 +54,40 @@ def check_cells(
         bool, typer.Option("--after-error", help="Name cells and remove manifests, but exit 0 (for onerror).")
     ] = False,
 ) -> None:
-    """Name the failed cells, remove the manifests that hold them, and exit 1. If no cell failed, write --output."""
+    """Name the failed cells and those of another recipe, set aside the manifests that hold them, and exit 1. If there
+    are none, write --output."""
     from lm_validity.files import write_json
     from lm_validity.monitor.check import failed_cells, manifests_digest, set_aside
     from lm_validity.monitor.planning import describe_plans
+    from lm_validity.monitor.recomputed import outdated_cells
     from lm_validity.run.cell import label
-    from lm_validity.run.grid import Grid
     from lm_validity.run.manifests import write_failures
+    from lm_validity.run.workspace import Workspace
 
-    run = load_run(configfile)
-    grid = Grid(run)
+    run = load_planned_run(configfile)
+    workspace = Workspace(run)
+    grid = workspace.grid
     failed, manifests = failed_cells(grid)
     if not after_error or failed:
         write_failures(run, failed)
     for entry in failed:
         print(f"failed cell: {label(entry.cell)}: {entry.error} Hint: {entry.hint}")
+    outdated = outdated_cells(workspace)
+    for cell, why in outdated.items():
+        print(f"cell of another recipe: {label(cell)}: {why}. Hint: run the workflow again, which computes it anew.")
+    manifests |= {grid.manifest_of(cell) for cell in outdated}
     set_aside(manifests)
     if failed or manifests:
         print(
-            f"{count(len(failed), 'cell')} failed. {count(len(manifests), 'manifest')} of them, or of cells that "
-            "depend on them, set aside. Remove the cause and run again: only these cells are computed."
+            f"{count(len(failed), 'cell')} failed, {len(outdated)} of another recipe. "
+            f"{count(len(manifests), 'manifest')} of them, or of cells that depend on them, set aside. Remove the "
+            "cause and run again: only these cells are computed."
         )
         sys.exit(0 if after_error else 1)
     for line in describe_plans(run):
         print(line)
+    for path in planned_sheets(configfile).edited():
+        print(f"note: {path} was edited after this run was planned. Run the workflow again to have it count.")
     if output is not None:
         cells = sum(len(job.cells) for job in grid.jobs.values())
         write_json(output, {"cells": cells, "failed": 0, "manifests": manifests_digest(grid)})
@@ -92,7 +102,7 @@ def partial_reports(
     """Write tables, reports and a site of the cells that exist to results/<run>/partial. They list what is missing."""
     from lm_validity.site.partial import write_partial_reports
 
-    run = load_run(configfile)
+    run = load_planned_run(configfile)
     missing, page = write_partial_reports(run, with_items=not without_items)
     print(f"The tables lack {count(missing, 'cell')}. Cells that only lead to these are not counted.")
     print(f"partial report: {page}" if page else "No report is possible yet.")
@@ -109,7 +119,7 @@ def build_site(configfile: Configfile = DEFAULT) -> None:
     from lm_validity.site.compose import about_run
     from lm_validity.site.compose import build_site as build
 
-    run = load_run(configfile)
+    run = load_planned_run(configfile)
     title = f"{run.name} (replayed scores: no model was run)" if run.configuration.replay else run.name
     folders = _report_folders(run)
     computation = computation_page(count_spent(Store(run.results / "store")), plan_finding(run))
@@ -128,9 +138,9 @@ def preflight(
     ] = False,
 ) -> None:
     """Before you submit: say what is missing, damaged or locked, and what would be computed again because its recipe
-    changed. One line each. Damaged cells and manifests are removed, so that they are made again. Exit 0, whatever is
-    found."""
-    from lm_validity.monitor.check import leases, orphan_problems, record_problems, repair
+    changed. One line each. Damaged cells, and manifests of damaged cells or of another recipe, are removed, so that
+    they are made again. Exit 0, whatever is found."""
+    from lm_validity.monitor.check import leases, orphan_problems, record_problems, remove_outdated, repair
     from lm_validity.monitor.readiness import readiness_problems
     from lm_validity.monitor.recomputed import recomputed_cells
     from lm_validity.run.hub_models import unfetched_models
@@ -138,6 +148,7 @@ def preflight(
     run = load_run(configfile)
     for line in recomputed_cells(run):
         print(f"will be computed again: {line}")
+    remove_outdated(run)
     if memory and not run.configuration.replay:
         from lm_validity.cli.rehearse import rehearse_run
 

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from lm_validity.config.bias import BiasSettings
 from lm_validity.config.plan import Listed
-from lm_validity.config.rows import SheetRow, list_rows
+from lm_validity.config.rows import SheetRow, Sheets, list_rows
 from lm_validity.config.section import Positive
 from lm_validity.errors import InputError
 
@@ -74,16 +74,19 @@ class BiasPlan:
         return min(self.planned(experiment, task), there) < self.most[experiment]
 
 
-def read_batches(path: str | Path, experiments: Iterable[str], tasks: Iterable[str]) -> BatchRows:
+def read_batches(
+    path: str | Path, experiments: Iterable[str], tasks: Iterable[str], sheets: Sheets | None = None
+) -> BatchRows:
     """The rows of a plan; none where the file is not there, since the first batch needs none. Raises InputError."""
-    if not Path(path).is_file():
+    sheets = sheets or Sheets()
+    if sheets.text(path) is None:
         return {}
-    known = {"experiments": tuple(experiments), "tasks": tuple(tasks), "study": "bias"}
+    known = {"experiments": tuple(experiments), "tasks": tuple(tasks), "study": "bias", "sheets": sheets}
     rows = list_rows(path, PlannedBatch, setting="bias: plan", described_in=DESCRIBED_IN, context=known)
     return {(row.experiment, row.task, row.round): row for row in rows}
 
 
-def read_bias_plan(settings: BiasSettings, tasks: Iterable[str]) -> BiasPlan | None:
+def read_bias_plan(settings: BiasSettings, tasks: Iterable[str], sheets: Sheets | None = None) -> BiasPlan | None:
     """The plan that a configuration names, None where tasks have all subsamples.
 
     Raises InputError for a bad row, for batches that do not end where a cell of the store ends, and for a later round
@@ -96,7 +99,7 @@ def read_bias_plan(settings: BiasSettings, tasks: Iterable[str]) -> BiasPlan | N
         name: max(one.count_subsamples(m, n) for m in one.m for n in one.n)
         for name, one in settings.experiments.items()
     }
-    rows = read_batches(settings.plan, settings.experiments, tasks)
+    rows = read_batches(settings.plan, settings.experiments, tasks, sheets)
     plan = BiasPlan(width, batch, most, rows)
     for row in rows.values():
         where = f"{settings.plan}: experiment {row.experiment!r}, task {row.task!r}, round {row.round}"

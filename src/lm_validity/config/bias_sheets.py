@@ -10,7 +10,7 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from lm_validity.config.bias import BiasSettings, Experiment
-from lm_validity.config.rows import BETWEEN_BARS, Identifier, PathInRun, SheetRow, SizeClassName, read_rows
+from lm_validity.config.rows import BETWEEN_BARS, Identifier, PathInRun, SheetRow, Sheets, SizeClassName, read_rows
 from lm_validity.config.section import Positive
 from lm_validity.config.sheets import Dtype
 from lm_validity.errors import InputError, did_you_mean
@@ -81,11 +81,17 @@ SOURCE_COLUMNS = set(Task.model_fields) - {"training_epochs", "pretraining_batch
 
 
 def read_bias_sheets(
-    settings: BiasSettings, run: str, size_classes: Collection[str], results: str = "results"
+    settings: BiasSettings,
+    run: str,
+    size_classes: Collection[str],
+    results: str = "results",
+    sheets: Sheets | None = None,
 ) -> tuple[dict[str, LanguageModel], dict[str, Task]]:
     """Both sheets by id, `results/{run}` in a path replaced by the run's folder, and every experiment checked against
     them."""
-    read = partial(read_rows, described_in=DESCRIBED_IN, run=run, results=results, size_classes=size_classes)
+    read = partial(
+        read_rows, described_in=DESCRIBED_IN, run=run, results=results, size_classes=size_classes, sheets=sheets
+    )
     models = read(settings.language_models, LanguageModel, setting="bias: language_models")
     tasks = read(settings.tasks, Task, setting="bias: tasks")
     for name, experiment in settings.experiments.items():

@@ -10,10 +10,14 @@ from lm_validity.config.bias import BiasSettings
 from lm_validity.config.bias_plan import BiasPlan, read_bias_plan
 from lm_validity.config.bias_sheets import LanguageModel, Task, read_bias_sheets
 from lm_validity.config.plan import Plan, read_plan, read_sheet
+from lm_validity.config.rows import Sheets
 from lm_validity.config.sections import Configuration
 from lm_validity.config.sheets import Benchmark, Model, read_benchmarks, read_models
 from lm_validity.config.signal_plan import SignalPlan, read_signal_plan
 from lm_validity.errors import InputError, did_you_mean
+from lm_validity.files import read_json_or
+
+PLANNED_SHEETS = "sheets.json"  # beside the configuration that a run wrote down: the texts of its sheets by path
 
 Settings = TypeVar("Settings", bound=BaseModel)
 
@@ -77,6 +81,17 @@ def load_run(path: str | Path) -> Run:
     return build_run(read_values(path), str(path))
 
 
+def load_planned_run(path: str | Path) -> Run:
+    """`load_run` for a job of the workflow: with the sheets as they were when the run was planned, whatever was edited
+    since. They are beside the configuration that the run wrote down; beside another file there are none."""
+    return build_run(read_values(path), str(path), planned_sheets(path))
+
+
+def planned_sheets(path: str | Path) -> Sheets:
+    """The sheets of `load_planned_run`."""
+    return Sheets(read_json_or(Path(path).with_name(PLANNED_SHEETS), None))
+
+
 def read_values(path: str | Path) -> object:
     """What a configuration file holds, unchecked. Raises InputError where it is no YAML file."""
     import yaml
@@ -112,9 +127,9 @@ def _check_keys(node: Any) -> None:
             _check_keys(value)
 
 
-def build_run(values: object, source: str) -> Run:
+def build_run(values: object, source: str, sheets: Sheets | None = None) -> Run:
     """Validate configuration values (a dict, as Snakemake merges it) and read the sheets they name."""
-    configuration = validate(values, source)
+    configuration, sheets = validate(values, source), sheets or Sheets()
     models: dict[str, Model] = {}
     benchmarks: dict[str, Benchmark] = {}
     language_models: dict[str, LanguageModel] = {}
@@ -123,15 +138,16 @@ def build_run(values: object, source: str) -> Run:
     results = configuration.results
     if configuration.models is not None:
         ramps = {name: ramp.as_ramp() for name, ramp in configuration.batch_ramps.items()}
-        models = read_models(configuration.models, configuration.name, configuration.size_classes, ramps, results)
+        classes = configuration.size_classes
+        models = read_models(configuration.models, configuration.name, classes, ramps, results, sheets)
     if configuration.benchmarks is not None:
-        benchmarks = read_benchmarks(configuration.benchmarks, configuration.name, results)
+        benchmarks = read_benchmarks(configuration.benchmarks, configuration.name, results, sheets)
     if "bias" in configuration.studies and configuration.bias is not None:
         bias, classes = configuration.bias, configuration.size_classes
-        language_models, tasks = read_bias_sheets(bias, configuration.name, classes, results)
-        bias_plan = read_bias_plan(bias, tasks)
-    plan, ruled_out = _read_plan(configuration, models, benchmarks)
-    signal_plan = _read_signal_plan(configuration, models, benchmarks)
+        language_models, tasks = read_bias_sheets(bias, configuration.name, classes, results, sheets)
+        bias_plan = read_bias_plan(bias, tasks, sheets)
+    plan, ruled_out = _read_plan(configuration, models, benchmarks, sheets)
+    signal_plan = _read_signal_plan(configuration, models, benchmarks, sheets)
     run = Run(configuration, models, benchmarks, language_models, tasks, plan, ruled_out, bias_plan, signal_plan)
     _check_precision(run)
     _check_fewshot(run)
@@ -142,23 +158,23 @@ def build_run(values: object, source: str) -> Run:
 
 
 def _read_plan(
-    configuration: Configuration, models: dict[str, Model], benchmarks: dict[str, Benchmark]
+    configuration: Configuration, models: dict[str, Model], benchmarks: dict[str, Benchmark], sheets: Sheets
 ) -> tuple[Plan | None, Plan]:
     """The plan of the agreement study, where the configuration names one, and what it rules out."""
     if configuration.plan is None:
         return None, {}
     names = Run(configuration, models, benchmarks).agreement_names
-    plan = read_plan(configuration.plan, *names)
-    return plan, {pair: row for pair, row in read_sheet(configuration.plan, *names).items() if row.ruled_out}
+    plan, rows = read_plan(configuration.plan, *names, sheets), read_sheet(configuration.plan, *names, sheets)
+    return plan, {pair: row for pair, row in rows.items() if row.ruled_out}
 
 
 def _read_signal_plan(
-    configuration: Configuration, models: dict[str, Model], benchmarks: dict[str, Benchmark]
+    configuration: Configuration, models: dict[str, Model], benchmarks: dict[str, Benchmark], sheets: Sheets
 ) -> SignalPlan | None:
     """The plan of the signal study, where the configuration has two stages."""
     along_training = [row for row in models.values() if "signal" in row.studies]
     names = [name for name, row in benchmarks.items() if "signal" in row.studies and not row.variant_of]
-    return read_signal_plan(configuration.signal, along_training, names, configuration.reports.checkpoints)
+    return read_signal_plan(configuration.signal, along_training, names, configuration.reports.checkpoints, sheets)
 
 
 def _check_generation_backend(run: Run) -> None:

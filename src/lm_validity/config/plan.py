@@ -10,7 +10,7 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from lm_validity.config.rows import SheetRow, list_rows
+from lm_validity.config.rows import SheetRow, Sheets, list_rows
 from lm_validity.config.section import bad_value
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.words import count
@@ -69,32 +69,41 @@ Plan = Mapping[tuple[str, str], PlannedCell]  # by (model, benchmark)
 
 
 def read_sheet(
-    path: str | Path, models: Collection[str] | None = None, benchmarks: Collection[str] | None = None
+    path: str | Path,
+    models: Collection[str] | None = None,
+    benchmarks: Collection[str] | None = None,
+    sheets: Sheets | None = None,
 ) -> Plan:
     """The rows of a sheet by (model, benchmark), in its order, those that are ruled out too.
 
     `models`, `benchmarks`: those of the agreement study; None takes any name. Raises InputError for a row that names
     another one, occurs twice, or has no usable round or probability.
     """
-    known = {"models": models, "benchmarks": benchmarks}
+    known = {"models": models, "benchmarks": benchmarks, "sheets": sheets}
     cells = list_rows(path, PlannedCell, described_in=DESCRIBED_IN, context=known)
     return {(cell.model, cell.benchmark): cell for cell in cells}
 
 
 def read_cells(
-    path: str | Path, models: Collection[str] | None = None, benchmarks: Collection[str] | None = None
+    path: str | Path,
+    models: Collection[str] | None = None,
+    benchmarks: Collection[str] | None = None,
+    sheets: Sheets | None = None,
 ) -> Plan:
     """`read_sheet` without what is ruled out."""
-    return {pair: cell for pair, cell in read_sheet(path, models, benchmarks).items() if not cell.ruled_out}
+    return {pair: cell for pair, cell in read_sheet(path, models, benchmarks, sheets).items() if not cell.ruled_out}
 
 
-def read_plan(path: str | Path, models: Collection[str], benchmarks: Collection[str]) -> Plan:
+def read_plan(
+    path: str | Path, models: Collection[str], benchmarks: Collection[str], sheets: Sheets | None = None
+) -> Plan:
     """`read_cells` of a whole plan. Raises InputError also for a benchmark with fewer than `BLOCK` planned models."""
-    if not Path(path).is_file():
+    sheets = sheets or Sheets()
+    if sheets.text(path) is None:
         raise InputError(
             f"{path}: no such plan.", "write it with `lm-validity plan`, then name it under plan in the configuration."
         )
-    plan = read_cells(path, models, benchmarks)
+    plan = read_cells(path, models, benchmarks, sheets)
     needed = min(BLOCK, len(models))
     for benchmark in benchmarks:
         planned = sum(benchmark == name for _, name in plan)

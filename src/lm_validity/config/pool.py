@@ -8,7 +8,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from lm_validity.config.rows import Identifier, SheetRow, read_rows
+from lm_validity.config.rows import Identifier, SheetRow, Sheets, read_rows
 from lm_validity.errors import InputError
 
 
@@ -68,10 +68,11 @@ class MiniatureModel(SheetRow):
         return self
 
 
-def read_pool(path: str | Path) -> dict[str, MiniatureModel]:
+def read_pool(path: str | Path, sheets: Sheets | None = None) -> dict[str, MiniatureModel]:
     """The pool sheet by model id, in the sheet's order. Raises InputError naming row, column and value."""
     path = Path(path)
-    pool = read_rows(path, MiniatureModel, setting="miniature: pool", described_in="docs/explanation/miniature.md")
+    described_in = "docs/explanation/miniature.md"
+    pool = read_rows(path, MiniatureModel, setting="miniature: pool", described_in=described_in, sheets=sheets)
     for row in pool.values():
         _check_parent(path, row, pool)
     return pool

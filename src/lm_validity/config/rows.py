@@ -6,12 +6,12 @@ Standard library and pydantic only: the Snakefile reads this at parse time.
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, ClassVar, TypeVar
+from typing import Annotated, Any, ClassVar, TypeVar
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError, ValidationInfo
 
 from lm_validity.config.section import bad_value
-from lm_validity.config.text_rows import TextRows, read_text_rows
+from lm_validity.config.text_rows import TextRows, parse_text_rows, read_text
 from lm_validity.errors import InputError, did_you_mean, nearest
 
 DESCRIBED_IN = "docs/how_to/own_models_and_benchmarks.md"
@@ -46,6 +46,32 @@ class SheetRow(BaseModel):
 
 
 Row = TypeVar("Row", bound=SheetRow)
+
+
+class Sheets:
+    """The texts of a run's sheets by path, None where there is no such file. Each is read once; those that are `given`
+    are never read: a job has the sheets as they were when its run was planned."""
+
+    def __init__(self, given: Mapping[str, str | None] | None = None):
+        self.texts: dict[str, str | None] = dict(given or {})
+
+    def text(self, path: str | Path) -> str | None:
+        """The text of a sheet. Raises InputError as `read_text`."""
+        path = Path(path)
+        if str(path) not in self.texts:
+            self.texts[str(path)] = read_text(path, LAYOUT) if path.is_file() else None
+        return self.texts[str(path)]
+
+    def edited(self) -> list[str]:
+        """The paths whose files have another text by now."""
+        return [path for path, text in self.texts.items() if not _holds(path, text)]
+
+
+def _holds(path: str, text: str | None) -> bool:
+    try:
+        return Sheets().text(path) == text
+    except InputError:  # somebody is at work on it
+        return False
 
 
 def _split_at(separator: str) -> BeforeValidator:
@@ -120,21 +146,22 @@ def list_rows(
     *,
     setting: str | None = None,
     described_in: str = DESCRIBED_IN,
-    context: Mapping[str, object],
+    context: Mapping[str, Any],
 ) -> list[Row]:
     """The sheet's rows, in order; no two have the same id.
 
     setting: the configuration's key that names the sheet; described_in: the page about its columns. Both for hints.
     context: what the row's validators may ask for: `run`, the configuration's name; `results`, the folder of all runs;
-    `size_classes`; `batch_ramps`.
+    `size_classes`; `batch_ramps`; `sheets`, where texts are taken from (None: the files).
     They also get `sheet`, the path. Raises InputError.
     """
     path = Path(path)
-    if not path.is_file():
+    text = (context.get("sheets") or Sheets()).text(path)
+    if text is None:
         raise InputError(
             f"{path}: no such sheet.", f"check `{setting}` in the configuration." if setting else "check the path."
         )
-    found = read_text_rows(path, LAYOUT, short_rows=kind.model_config["extra"] == "ignore")
+    found = parse_text_rows(text, path, LAYOUT, short_rows=kind.model_config["extra"] == "ignore")
     columns = _columns(path, found, kind)
     key = kind.identified_by or (next(iter(kind.model_fields)),)
     rows: list[Row] = []

@@ -19,7 +19,16 @@ from pydantic import (
     model_validator,
 )
 
-from lm_validity.config.rows import BETWEEN_COMMAS, Identifier, PathInRun, SheetRow, SizeClassName, is_folder, read_rows
+from lm_validity.config.rows import (
+    BETWEEN_COMMAS,
+    Identifier,
+    PathInRun,
+    SheetRow,
+    Sheets,
+    SizeClassName,
+    is_folder,
+    read_rows,
+)
 from lm_validity.config.section import bad_value
 from lm_validity.config.sections import Study
 from lm_validity.config.training_tokens import BatchRamp
@@ -75,7 +84,7 @@ def _read_checkpoints(path: object, info: ValidationInfo) -> object:
     to the models sheet."""
     if not isinstance(path, str) or info.context is None:
         return path
-    known = {name: value for name, value in info.context.items() if name in ("run", "results")}
+    known = {name: value for name, value in info.context.items() if name in ("run", "results", "sheets")}
     found = read_rows(info.context["sheet"].parent / path, _CheckpointRow, setting="models", **known)
     return tuple(found.values()) if "final" in found else (*found.values(), FINAL)
 
@@ -282,15 +291,25 @@ def read_models(
     size_classes: Collection[str] = (),
     batch_ramps: Mapping[str, BatchRamp] | None = None,
     results: str = "results",
+    sheets: Sheets | None = None,
 ) -> dict[str, Model]:
     """The models sheet by id, in the sheet's order. `results/{run}` at the start of a path becomes the run's folder."""
     ramps = batch_ramps or {}
     found = read_rows(
-        path, Model, setting="models", run=run, results=results, size_classes=size_classes, batch_ramps=ramps
+        path,
+        Model,
+        setting="models",
+        run=run,
+        results=results,
+        size_classes=size_classes,
+        batch_ramps=ramps,
+        sheets=sheets,
     )
     return {name: model.with_tokens_of(ramps) for name, model in found.items()}
 
 
-def read_benchmarks(path: str | Path, run: str, results: str = "results") -> dict[str, Benchmark]:
+def read_benchmarks(
+    path: str | Path, run: str, results: str = "results", sheets: Sheets | None = None
+) -> dict[str, Benchmark]:
     """The benchmarks sheet by id, in the sheet's order. A bare metric name means `name,none`."""
-    return read_rows(path, Benchmark, setting="benchmarks", run=run, results=results)
+    return read_rows(path, Benchmark, setting="benchmarks", run=run, results=results, sheets=sheets)

@@ -11,7 +11,7 @@ from typing import Literal
 from pydantic import Field
 
 from lm_validity.config.plan import Listed
-from lm_validity.config.rows import SheetRow, read_rows
+from lm_validity.config.rows import SheetRow, Sheets, read_rows
 from lm_validity.config.sheets import Model
 from lm_validity.config.signal import SignalStages
 from lm_validity.errors import InputError
@@ -117,13 +117,19 @@ def _without_tokens(models: list[str]) -> str:
     return f", or tokens_b for those of {', '.join(models[:NAMED])} that have none" if models else ""
 
 
-def read_decisions(path: str | Path, benchmarks: Iterable[str]) -> Decisions:
+def read_decisions(path: str | Path, benchmarks: Iterable[str], sheets: Sheets | None = None) -> Decisions:
     """The rows of a plan; none where the file is not there yet. Raises InputError."""
-    if not Path(path).is_file():
+    sheets = sheets or Sheets()
+    if sheets.text(path) is None:
         return {}
-    names = tuple(benchmarks)
     return read_rows(
-        path, DecidedBenchmark, setting="signal: plan", described_in=DESCRIBED_IN, benchmarks=names, study="signal"
+        path,
+        DecidedBenchmark,
+        setting="signal: plan",
+        described_in=DESCRIBED_IN,
+        benchmarks=tuple(benchmarks),
+        study="signal",
+        sheets=sheets,
     )
 
 
@@ -137,7 +143,11 @@ def check_selection(selection: str) -> None:
 
 
 def read_signal_plan(
-    settings: SignalStages | None, models: Iterable[Model], benchmarks: Iterable[str], selection: str
+    settings: SignalStages | None,
+    models: Iterable[Model],
+    benchmarks: Iterable[str],
+    selection: str,
+    sheets: Sheets | None = None,
 ) -> SignalPlan | None:
     """The plan that a configuration names, for the study's models and benchmarks; None where all checkpoints of all
     benchmarks are scored. Raises InputError for a bad row, where no model has a first stage, and where the report takes
@@ -145,4 +155,4 @@ def read_signal_plan(
     if settings is None:
         return None
     check_selection(selection)
-    return SignalPlan(settings, _first_of_models(models), read_decisions(settings.plan, benchmarks))
+    return SignalPlan(settings, _first_of_models(models), read_decisions(settings.plan, benchmarks, sheets))

@@ -7,6 +7,7 @@ Snakefile reads sheets at parse time.
 
 import csv
 import gzip
+import io
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -36,22 +37,36 @@ class TextRows:
 
 
 def read_text_rows(path: Path, layout: str, *, short_rows: bool = True) -> TextRows:
-    """Read a file, gzipped or not, separated by tabs where its first line has one, else by commas, or by semicolons
-    where that line has no comma.
+    """The rows of a file, as `read_text` and `parse_text_rows` have them. Raises InputError."""
+    return parse_text_rows(read_text(path, layout), path, layout, short_rows=short_rows)
 
-    Rows without any value and lines that begin with # are skipped, shorter rows have empty values at their end, and a
-    last column that is empty throughout is left out. `layout` is the hint of errors that concern the whole file. Raises
-    InputError for a file that is absent, damaged or no UTF-8 text, a quote that does not end on its line, a row wider
-    than the header (or shorter, without `short_rows`), a column's name that occurs twice, and a file without rows.
-    """
+
+def read_text(path: Path, layout: str) -> str:
+    """The text of a file, gzipped or not. `layout` is the hint. Raises InputError for one that is absent, damaged or no
+    UTF-8 text."""
     if not path.is_file():
         raise InputError(f"{path}: no such file.", "check the path.")
     try:
         with open(path, "rb") as start:
             opener = gzip.open if start.read(2) == b"\x1f\x8b" else open
         with opener(path, "rt", encoding="utf-8-sig", newline="") as handle:
-            found = _parse(handle, path, short_rows=short_rows)
-    except (UnicodeDecodeError, csv.Error, OSError, EOFError, zlib.error) as error:
+            return handle.read()
+    except (UnicodeDecodeError, OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path}: not a readable CSV or TSV text file ({error}).", layout) from error
+
+
+def parse_text_rows(text: str, path: Path, layout: str, *, short_rows: bool = True) -> TextRows:
+    """The rows of a text, separated by tabs where its first line has one, else by commas, or by semicolons where that
+    line has no comma. `path` is for errors.
+
+    Rows without any value and lines that begin with # are skipped, shorter rows have empty values at their end, and a
+    last column that is empty throughout is left out. `layout` is the hint of errors that concern the whole file. Raises
+    InputError for a quote that does not end on its line, a row wider than the header (or shorter, without
+    `short_rows`), a column's name that occurs twice, and a file without rows.
+    """
+    try:
+        found = _parse(io.StringIO(text, newline=""), path, short_rows=short_rows)
+    except csv.Error as error:
         raise InputError(f"{path}: not a readable CSV or TSV text file ({error}).", layout) from error
     if not found.rows:
         raise InputError(f"{path}: no rows.", layout)

@@ -14,7 +14,8 @@ from pathlib import Path
 from lm_validity.config.load import Run
 from lm_validity.errors import PREFETCH, InputError, Problem
 from lm_validity.files import read_json
-from lm_validity.monitor.scheduler import orphan_jobs
+from lm_validity.monitor.recomputed import outdated_cells
+from lm_validity.monitor.scheduler import controller_since, orphan_jobs
 from lm_validity.run.cell import label
 from lm_validity.run.grid import Grid
 from lm_validity.run.leases import describe_holder, is_stale
@@ -22,6 +23,7 @@ from lm_validity.run.manifests import ASIDE, Entry, read_manifest
 from lm_validity.run.rules import RULES
 from lm_validity.run.store import Store
 from lm_validity.run.task_files import document_order
+from lm_validity.run.workspace import Workspace
 
 
 def existing_entries(grid: Grid) -> Iterator[tuple[str, list[Entry]]]:
@@ -104,6 +106,14 @@ def repair(run: Run, *, verify: bool = True) -> list[Problem]:
             problems.append(Problem(folder, harm, "will be computed again"))
             _remove_cell(run, store, folder)
     return problems
+
+
+def remove_outdated(run: Run) -> None:
+    """Remove the manifests with a cell of another recipe than the present one, so that their jobs run again. Nothing is
+    removed while a Snakemake is at work, whose jobs need them."""
+    if controller_since(run.results) is None:
+        workspace = Workspace(run)
+        remove_manifests(set(map(workspace.grid.manifest_of, outdated_cells(workspace))))
 
 
 def _remove_cell(run: Run, store: Store, folder: str) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 from lm_validity.config.load import Run
 from lm_validity.errors import CellError, InputError
+from lm_validity.files import read_json_or
 from lm_validity.monitor.status import RunState
 from lm_validity.run.cell import Cell
 from lm_validity.run.rules import rule_of
@@ -16,6 +17,7 @@ DIGEST_LENGTH = 40  # a value as long as this says nothing to a person
 ABSENT = "absent"
 UNKNOWN = "its recipe is not known yet"
 DEPENDENT = "depends on cells above; computed again if their results differ"
+CHOSE_ANOTHER = "it chose a cell of another recipe"
 
 
 def recomputed_cells(run: Run) -> list[str]:
@@ -40,11 +42,34 @@ def recomputed_cells(run: Run) -> list[str]:
     return [f"{rule}: {why} ({count(cells, 'cell')})" for (rule, why), cells in reasons.items()]
 
 
+def outdated_cells(workspace: Workspace) -> dict[Cell, str]:
+    """The cells whose manifests have a result of another recipe than the present one, each with what differs. No table
+    may be made from them, nor from what stands on them. A manifest that cannot be read, or a recipe that cannot be
+    known, is not judged here: who needs it raises."""
+    found = {}
+    for cell in workspace.grid.cells():
+        try:
+            if workspace.outdated(cell) == cell:
+                found[cell] = _why_outdated(workspace, cell)
+        except (InputError, CellError):
+            continue
+    return found
+
+
+def _why_outdated(workspace: Workspace, cell: Cell) -> str:
+    entry = workspace.manifests.entry(cell)
+    if entry is None or entry.folder is None:
+        return CHOSE_ANOTHER
+    record = read_json_or(workspace.store.path(entry.folder) / "cell.json", {})
+    return _differences(record.get("recipe"), _recipe(workspace, cell))
+
+
 def _why(state: RunState, cell: Cell) -> str:
-    before, now = state.latest_recipe(cell), _recipe(state.workspace, cell)
-    if before is None or now is None:
-        return UNKNOWN
-    return ", ".join(changes(before, now))
+    return _differences(state.latest_recipe(cell), _recipe(state.workspace, cell))
+
+
+def _differences(before: dict[str, Any] | None, now: dict[str, Any] | None) -> str:
+    return UNKNOWN if before is None or now is None else ", ".join(changes(before, now))
 
 
 def _recipe(workspace: Workspace, cell: Cell) -> dict[str, Any] | None:

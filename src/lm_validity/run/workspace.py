@@ -27,6 +27,7 @@ class Workspace:
         self.store = Store(run.results / "store")
         self.manifests = Manifests(self.grid, also_aside=also_aside)
         self._json: dict[str, dict[str, Any]] = {}
+        self._outdated: dict[Cell, Cell | None] = {}
 
     @cached_property
     def work(self) -> Path:
@@ -111,6 +112,29 @@ class Workspace:
         rule = rule_of(cell)
         recipe = {"rule": rule.name, "recipe_version": rule.recipe_version} | rule.recipe(self, cell)
         return recipe | {"replay": self.replay} if self.replay else recipe
+
+    def outdated(self, cell: Cell) -> Cell | None:
+        """The finished cell because of which this one must not be used: its manifest has a result of another recipe
+        than the present one. It is a cell that this one stands on, else this one itself; None where there is none.
+
+        Raises as `place` where a present recipe cannot be known.
+        """
+        if cell not in self._outdated:
+            beneath = map(self.outdated, rule_of(cell).stands_on(self.grid, cell))
+            found = next((one for one in beneath if one is not None), None)
+            self._outdated[cell] = found or (cell if self._is_outdated(cell) else None)
+        return self._outdated[cell]
+
+    def _is_outdated(self, cell: Cell) -> bool:
+        rule, entry = rule_of(cell), self.manifests.entry(cell)
+        if entry is None or entry.status != "done":
+            return False
+        if entry.folder is not None:
+            return entry.folder != self.place(rule.stand_in(self, cell) or cell).folder
+        chosen = rule.choice(cell, entry.chosen)
+        return chosen is not None and (
+            chosen not in self.grid.job_of or entry.chosen["folder"] != self.place(chosen).folder
+        )
 
     # ---- what a cell depends on --------------------------------------------------------------------------------
 

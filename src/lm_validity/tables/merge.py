@@ -17,7 +17,7 @@ from lm_validity.config.load import Run
 from lm_validity.config.sheets import Checkpoint, Model
 from lm_validity.errors import InputError
 from lm_validity.files import replace_file, write_json
-from lm_validity.run.cell import BenchmarkCell, Cell
+from lm_validity.run.cell import BenchmarkCell, Cell, label
 from lm_validity.run.manifests import Entry, read_failures
 from lm_validity.run.rules import rule_of, scoring_rule_of
 from lm_validity.run.rules.select_prompt import SELECT_PROMPT
@@ -157,7 +157,8 @@ class Merger:
         if selection is None or selection not in self.grid.job_of:
             return True
         entry = self.manifests.entry(selection)
-        return entry is not None and entry.status == "done" and entry.chosen["prompt"] == cell.prompt
+        chosen = entry is not None and entry.status == "done" and entry.chosen["prompt"] == cell.prompt
+        return chosen and self.workspace.outdated(selection) is None
 
     # ---- cells --------------------------------------------------------------------------------------------------
 
@@ -175,10 +176,16 @@ class Merger:
             yield cell, entry
 
     def _entry(self, cell: Cell) -> Entry | None:
-        """The entry of a finished cell of the current recipe; None (and remembered as missing) otherwise.
+        """The entry of a finished cell of the current recipe, as is all that it stands on; None (and remembered as
+        missing) otherwise.
 
         A partial table also takes cells whose manifest is gone, because a sibling of their job failed.
         """
+        outdated = self.workspace.outdated(cell)
+        if outdated is not None:
+            what = "" if outdated == cell else f"stands on {label(outdated)}, which was "
+            self._lacks(cell, f"{what}finished under another recipe, not yet under this one")
+            return None
         entry = self.manifests.entry(cell)
         if entry is None or entry.status != "done":
             found = self._from_store(cell) if self.partial else None
@@ -189,13 +196,8 @@ class Merger:
             else:
                 self._lacks(cell, entry.error or entry.status)
             return None
-        if entry.folder is None:
-            return entry
-        if not self.store.has(entry.folder):
+        if entry.folder is not None and not self.store.has(entry.folder):
             self._lacks(cell, "missing from the store")
-            return None
-        if self._is_stale(cell, entry):
-            self._lacks(cell, "finished under another recipe, not yet under this one")
             return None
         return entry
 
@@ -208,13 +210,6 @@ class Merger:
         except (MissingCell, InputError):
             return None
         return Entry(cell, "done", folder=place.folder) if self.store.has(place) else None
-
-    def _is_stale(self, cell: Cell, entry: Entry) -> bool:
-        """Whether the manifest is of an older recipe. An unchanged model's cell stands in for its adapter's."""
-        stand_in = rule_of(cell).stand_in(self.workspace, cell)
-        if stand_in is not None:
-            return not entry.in_store.startswith(f"{stand_in.rule}/")
-        return entry.folder != self.workspace.place(cell).folder
 
     def _lacks(self, cell: Cell, reason: str) -> None:
         lack = Missing(cell, reason)

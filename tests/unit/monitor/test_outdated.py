@@ -1,0 +1,64 @@
+"""A result of another recipe beneath a score, as a sheet leaves behind that was edited for a moment."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from tests.unit.monitor.test_status import ONE
+
+from lm_validity.cells.runner import run_job
+from lm_validity.cli import run as commands
+from lm_validity.config.load import Run
+from lm_validity.errors import InputError
+from lm_validity.run.cell import BenchmarkCell, label
+from lm_validity.run.workspace import Workspace
+from lm_validity.tables.merge import Merger
+
+CONFIG = Path("replay/replay.yaml")
+SCORE = BenchmarkCell("evaluate_adapter", "oak-m", "riddles", seed=0)
+
+
+@pytest.fixture
+def wrong(built) -> Run:
+    """The fine-tune beneath a score was computed in another precision, and its manifest and the selection say so."""
+    workspace = Workspace(built)
+    store, right = workspace.store, workspace.place(ONE)
+    record = store.read(right)
+    other = store.place(ONE, record["recipe"] | {"dtype": "float16"})
+    store.commit(other, record["result"], {}, lambda folder: None)
+    for rule in ("finetune_adapter", "select_adapter"):
+        for path in (built.results / "cells" / rule / "oak-m").glob("*.json"):
+            path.write_text(path.read_text().replace(right.folder, other.folder))
+    return built
+
+
+def test_no_table_is_made_from_it(wrong):
+    with pytest.raises(InputError, match=label(ONE)):
+        Merger(wrong).write_scores(Path("tables"))
+    partial = Merger(wrong, partial=True)
+    partial.write_scores(Path("tables"))
+    scores = pd.read_parquet("tables/scores.parquet")
+    assert {one.cell for one in partial.missing} == {SCORE, SCORE._replace(rule="select_adapter")}
+    assert len(scores[scores.model.eq("oak-m") & scores.protocol.eq("train_before_test")]) == 2
+
+
+@pytest.mark.parametrize("command", ["check_cells", "preflight"])
+def test_it_is_named_and_computed_again(wrong, capsys, command):
+    if command == "check_cells":
+        with pytest.raises(SystemExit) as end:
+            commands.check_cells(CONFIG, output=Path("check.json"))
+        assert end.value.code == 1 and not Path("check.json").exists()
+        assert f"{label(ONE)}: dtype float16 -> bfloat16" in capsys.readouterr().out
+    else:
+        commands.preflight(CONFIG, fast=True)
+    for rule in (
+        "finetune_adapter",
+        "select_adapter",
+    ):  # as Snakemake does: the first is gone, the second depends on it
+        for job in Workspace(wrong).grid.jobs.values():
+            workspace = Workspace(wrong)
+            gone = not all(Path(path).is_file() for path in workspace.grid.manifests(job))
+            assert not gone or job.rule == "finetune_adapter"
+            if job.rule == rule and (gone or rule == "select_adapter"):
+                run_job(workspace, job)
+    Merger(wrong).write_scores(Path("tables"))

@@ -2,17 +2,101 @@
 
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from lm_validity.cli.help import make_group
+from lm_validity.cli.help import make_group, paths_or_command
 from lm_validity.errors import InputError
 
+if TYPE_CHECKING:
+    from lm_validity.tables.formats.score_files import CsvOptions, ImportOptions
+
 Choice = TypeVar("Choice", bound=str | None)
-app = make_group("Turn score files from elsewhere into tables.")
+NAME = "FILES..."  # of the command without a name, as the help lists it
+app = make_group(
+    "Turn result files from elsewhere into tables. The format is recognised by content.", paths_or_command(NAME)
+)
+
+# Options of `import` and of `report`
+Output = Annotated[Path, typer.Option(help="Folder for the tables.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Fail if a file would be skipped or a score occurs twice.")]
-Output = Annotated[Path, typer.Option(help="Folder for the table.")]
+ModelNames = Annotated[
+    list[str] | None, typer.Option("--model", help="PATH=NAME: the model's name for a file, or for all in a folder.")
+]
+TokensPerStep = Annotated[
+    float | None, typer.Option(min=1, help="Training tokens per optimizer step, for checkpoints named by steps.")
+]
+FormatName = Annotated[str | None, typer.Option("--format", help="Read the files as this format only.")]
+PathPattern = Annotated[
+    str | None,
+    typer.Option("--path", help="Names from paths: '{model}-{task}.json', '{model}/step_{iteration}', {seed}, ..."),
+]
+Protocol = Annotated[
+    str | None, typer.Option(help="direct or train_before_test: what all files hold (one folder: PROTOCOL=FOLDER).")
+]
+PreparedOn = Annotated[
+    str | None,
+    typer.Option(help="The benchmark whose training set, or the data that, models were prepared on before the test."),
+]
+Groups = Annotated[str, typer.Option(help="keep: a group's own score (MMLU) where it has an error; split: its tasks.")]
+ErrorsFromItems = Annotated[
+    bool, typer.Option("--errors-from-items", help="Standard errors of accuracies from their numbers of items.")
+]
+Columns = Annotated[str, typer.Option(help="model=Model,value=Score,...: which column of a CSV file holds what.")]
+ScoreColumns = Annotated[
+    str, typer.Option("--scores", help="COLUMN,COLUMN,...: the columns of a wide CSV table that hold scores.")
+]
+Across = Annotated[str | None, typer.Option(help="benchmarks or models: what the columns of a wide CSV table are.")]
+Percent = Annotated[bool, typer.Option("--percent", help="Scores of CSV files are percentages.")]
+AsIs = Annotated[bool, typer.Option("--as-is", help="Scores of CSV files are neither fractions nor percentages.")]
+RepeatsOf = Annotated[
+    str, typer.Option("--repeats", help="Different scores under one key of a CSV file: refuse, or first.")
+]
+Schema = Annotated[
+    Path | None, typer.Option(help="eval.schema.json of every_eval_ever. Default: the installed package's.")
+]
+
+
+@app.command(NAME)
+def of_any_format(
+    results: Annotated[
+        list[Path], typer.Argument(help="Files, or folders to search for them; PROTOCOL=FOLDER for one protocol's.")
+    ],
+    output: Output,
+    model: ModelNames = None,
+    path: PathPattern = None,
+    protocol: Protocol = None,
+    prepared_on: PreparedOn = None,
+    groups: Groups = "keep",
+    errors_from_items: ErrorsFromItems = False,
+    tokens_per_step: TokensPerStep = None,
+    format_name: FormatName = None,
+    strict: Strict = False,
+    columns: Columns = "",
+    scores: ScoreColumns = "",
+    across: Across = None,
+    percent: Percent = False,
+    as_is: AsIs = False,
+    repeats: RepeatsOf = "refuse",
+    schema: Schema = None,
+) -> None:
+    """Turn result files of any known format into scores.parquet and, where there are answers, items.parquet."""
+    _import(
+        results,
+        output,
+        model=model,
+        path=path,
+        protocol=protocol,
+        prepared_on=prepared_on,
+        groups=groups,
+        errors_from_items=errors_from_items,
+        tokens_per_step=tokens_per_step,
+        format_name=format_name,
+        strict=strict,
+        csv=csv_options(columns, scores, across, repeats, percent=percent, as_is=as_is),
+        schema=schema,
+    )
 
 
 @app.command("lm-eval")
@@ -20,55 +104,42 @@ def lm_eval(
     results: Annotated[list[Path], typer.Argument(help="Result files, or folders to search for them.")],
     output: Output,
     strict: Strict = False,
-    model: Annotated[
-        list[str] | None, typer.Option(help="PATH=NAME: the model's name for a file, or for all files in a folder.")
-    ] = None,
-    tokens_per_step: Annotated[
-        float | None, typer.Option(min=1, help="Training tokens per optimizer step, for checkpoints named by steps.")
-    ] = None,
+    model: ModelNames = None,
+    path: PathPattern = None,
+    groups: Groups = "keep",
+    tokens_per_step: TokensPerStep = None,
 ) -> None:
     """Turn lm-eval's own result files and samples into scores.parquet and items.parquet."""
-    from lm_validity.tables.formats.import_lm_eval import import_lm_eval
-
-    scores, log = import_lm_eval(
-        results, output, strict=strict, names=names_of(model or []), tokens_per_step=tokens_per_step
+    _import(
+        results,
+        output,
+        format_name="lm-eval",
+        strict=strict,
+        model=model,
+        path=path,
+        groups=groups,
+        tokens_per_step=tokens_per_step,
     )
-    _say(log.lines(scores), output)
 
 
 @app.command("csv")
 def csv(
     scores: Annotated[Path, typer.Argument(metavar="FILE", help="CSV or TSV with a header, gzipped or not.")],
     output: Output,
-    columns: Annotated[
-        str, typer.Option(help="model=Model,benchmark=Task,value=Score,...: which column of the file holds what.")
-    ] = "",
-    scores_in: Annotated[
-        str, typer.Option("--scores", help="COLUMN,COLUMN,...: the columns of a wide table that hold scores.")
-    ] = "",
-    across: Annotated[
-        str | None, typer.Option(help="benchmarks or models: what the columns of a wide table are.")
-    ] = None,
-    percent: Annotated[bool, typer.Option("--percent", help="Scores are percentages.")] = False,
-    as_is: Annotated[bool, typer.Option("--as-is", help="Scores are neither fractions nor percentages.")] = False,
-    repeats: Annotated[
-        str, typer.Option(help="Different scores under one key: refuse, or first (use the first).")
-    ] = "refuse",
+    columns: Columns = "",
+    scores_in: ScoreColumns = "",
+    across: Across = None,
+    percent: Percent = False,
+    as_is: AsIs = False,
+    repeats: RepeatsOf = "refuse",
 ) -> None:
     """Turn a table of scores into scores.parquet: a score per row, or a column per benchmark or model."""
-    from lm_validity.tables.formats.import_csv import Across, CsvOptions, Repeats, Unit, read_csv_scores
-    from lm_validity.tables.formats.import_log import ImportLog
-
-    columns_are: Across | None = _one_of("--across", across, ("benchmarks", "models", None))
-    of_repeats: Repeats = _one_of("--repeats", repeats, ("refuse", "first"))
-    if percent and as_is:
-        raise InputError("--percent and --as-is: scores are one or the other.", "leave out one of them.")
-    unit: Unit = "percentages" if percent else "neither" if as_is else "fractions"
-    options = CsvOptions(_pairs(columns), tuple(_split(scores_in)), columns_are, unit, of_repeats)
-    log = ImportLog()
-    found = read_csv_scores(scores, options, log)
-    log.write(found, output)
-    _say(log.lines(found), output)
+    _import(
+        [scores],
+        output,
+        format_name="csv",
+        csv=csv_options(columns, scores_in, across, repeats, percent=percent, as_is=as_is),
+    )
 
 
 @app.command("every-eval-ever")
@@ -76,19 +147,10 @@ def every_eval_ever(
     files: Annotated[list[Path], typer.Argument(help="Files of every_eval_ever, or folders to search for them.")],
     output: Output,
     strict: Strict = False,
-    schema: Annotated[
-        Path | None, typer.Option(help="eval.schema.json to check the files against. Default: the installed package's.")
-    ] = None,
+    schema: Schema = None,
 ) -> None:
     """Turn files of every_eval_ever into scores.parquet. Each file is one evaluation of one model."""
-    from lm_validity.tables.formats.every_eval_ever import find_schema
-    from lm_validity.tables.formats.import_every_eval_ever import read_every_eval_ever
-    from lm_validity.tables.formats.import_log import ImportLog
-
-    log = ImportLog(strict=strict)
-    found = read_every_eval_ever(files, find_schema(schema), log)
-    log.write(found, output)
-    _say(log.lines(found), output)
+    _import(files, output, format_name="every_eval_ever", strict=strict, schema=schema)
 
 
 @app.command("lm-harmony")
@@ -126,13 +188,73 @@ def pretrain_on_test(
     write_table(read_pretrain_on_test(accuracies), TRIALS, output / "trials.parquet")
 
 
-def _say(lines: list[str], output: Path) -> None:
-    """What was imported, where it is, and the command that goes on from there."""
-    print("\n".join([*lines, f"Written: {output / 'scores.parquet'}"]))
+def _import(results: list[Path], output: Path, **given: Any) -> None:
+    """Import, and say what was read, where it is, and the command that goes on from there."""
+    from lm_validity.tables.formats.import_files import import_files
+
+    paths, options = import_options(results, **given)
+    scores, log = import_files(paths, output, options)
+    print("\n".join([*log.lines(scores), f"Written: {output / 'scores.parquet'}"]))
     print(f"Pages of these scores: lm-validity report {quote(str(output))} --output report")
 
 
-def names_of(given: list[str]) -> dict[Path, str]:
+def import_options(
+    results: list[Path],
+    *,
+    model: list[str] | None = None,
+    protocol: str | None = None,
+    groups: str = "keep",
+    format_name: str | None = None,
+    schema: Path | None = None,
+    csv: "CsvOptions | None" = None,
+    **others: Any,
+) -> "tuple[list[Path], ImportOptions]":
+    """The paths without PROTOCOL=, and what was said of the files. Raises InputError for values that are not known."""
+    from lm_validity.tables.formats.every_eval_ever import find_schema
+    from lm_validity.tables.formats.score_files import CsvOptions, ImportOptions
+    from lm_validity.tables.schema import PROTOCOLS
+
+    paths, protocols = list[Path](), dict[Path, str]()
+    for result in results:
+        before, _, path = str(result).partition("=")
+        if before not in PROTOCOLS or result.exists():
+            paths.append(result)
+            continue
+        place = Path(path).resolve()
+        if protocols.setdefault(place, before) != before:
+            raise InputError(f"{path}: under two protocols.", "give each folder once.")
+        paths.append(Path(path))
+    options = ImportOptions(
+        names=_names_of(model or []),
+        protocols=protocols,
+        protocol=_one_of("--protocol", protocol, (*PROTOCOLS, None)),
+        split_groups=_one_of("--groups", groups, ("keep", "split")) == "split",
+        format=format_name,
+        schema=None if schema is None else find_schema(schema),
+        csv=csv or CsvOptions(),
+        **others,
+    )
+    return paths, options
+
+
+def csv_options(
+    columns: str, scores: str, across: str | None, repeats: str, *, percent: bool, as_is: bool
+) -> "CsvOptions":
+    """How CSV files are to be read."""
+    from lm_validity.tables.formats.score_files import CsvOptions
+
+    if percent and as_is:
+        raise InputError("--percent and --as-is: scores are one or the other.", "leave out one of them.")
+    return CsvOptions(
+        _pairs(columns),
+        tuple(_split(scores)),
+        _one_of("--across", across, ("benchmarks", "models", None)),
+        "percentages" if percent else "neither" if as_is else "fractions",
+        _one_of("--repeats", repeats, ("refuse", "first")),
+    )
+
+
+def _names_of(given: list[str]) -> dict[Path, str]:
     """PATH=NAME as a dictionary of absolute paths."""
     names = {}
     for one in given:

@@ -1,31 +1,22 @@
 """`lm-validity report DIR_OR_FILES...`: from result files to a site, beside the reports as subcommands."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from lm_validity.cli.help import WholeHelp
+from lm_validity.cli import imports
 from lm_validity.config.sections import Reports
 
 NAME = "DIR_OR_FILES..."  # of the command without a name, as the help lists it
-
-
-class PathsOrCommand(WholeHelp):
-    """A group whose first argument is a subcommand's name, or else a path for the command `NAME`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:  # typer's copy of click is private
-        """Put `NAME` before a first argument that is neither a subcommand nor a call for help."""
-        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
-            args = [NAME, *args]
-        return super().parse_args(ctx, args)
 
 
 def report_site(
     results: Annotated[
         list[Path],
         typer.Argument(
-            help="Result files of lm-eval, folders to search for them, tables (scores, items, trials) or CSV."
+            help="Result files of any known format, folders to search for them, or tables (scores, items, trials). "
+            "PROTOCOL=FOLDER (direct, train_before_test) for the results of one protocol."
         ),
     ],
     output: Annotated[Path, typer.Option(help="Folder for the site.")],
@@ -37,12 +28,21 @@ def report_site(
         Path | None,
         typer.Option(help="scores.parquet of other models, which are shown on the benchmarks that both have."),
     ] = None,
-    model: Annotated[
-        list[str] | None, typer.Option(help="PATH=NAME: the model's name for a file, or for all files in a folder.")
-    ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Fail if a file would be skipped or a score occurs twice.")
-    ] = False,
+    model: imports.ModelNames = None,
+    path: imports.PathPattern = None,
+    protocol: imports.Protocol = None,
+    prepared_on: imports.PreparedOn = None,
+    groups: imports.Groups = "keep",
+    errors_from_items: imports.ErrorsFromItems = False,
+    tokens_per_step: imports.TokensPerStep = None,
+    format_name: imports.FormatName = None,
+    strict: imports.Strict = False,
+    columns: imports.Columns = "",
+    scores: imports.ScoreColumns = "",
+    across: imports.Across = None,
+    percent: imports.Percent = False,
+    as_is: imports.AsIs = False,
+    repeats: imports.RepeatsOf = "refuse",
     plan: Annotated[Path | None, typer.Option(help="Plan sheet: cells outside it do not count as missing.")] = None,
     resamples: Annotated[
         int, typer.Option(min=0, help="Resamples for intervals. 0 skips the intervals that need them.")
@@ -50,9 +50,21 @@ def report_site(
     processes: Annotated[int, typer.Option(min=1, help="Reports written at the same time.")] = 2,
 ) -> None:
     """Import results, guess the sheets, and write every report that the data allow as one site."""
-    from lm_validity.cli.imports import names_of
     from lm_validity.site.report import Given
     from lm_validity.site.report import report_site as write
 
-    given = Given(models, benchmarks, beside, strict, names_of(model or []), resamples, processes, plan=plan)
-    print("\n".join(write(results, output, given)))
+    paths, options = imports.import_options(
+        results,
+        model=model,
+        path=path,
+        protocol=protocol,
+        prepared_on=prepared_on,
+        groups=groups,
+        errors_from_items=errors_from_items,
+        tokens_per_step=tokens_per_step,
+        format_name=format_name,
+        strict=strict,
+        csv=imports.csv_options(columns, scores, across, repeats, percent=percent, as_is=as_is),
+    )
+    given = Given(models, benchmarks, beside, options, resamples, processes, plan=plan)
+    print("\n".join(write(paths, output, given)))

@@ -5,15 +5,15 @@ from typing import Annotated, Literal
 
 import typer
 
-from lm_validity.cli.help import make_group
-from lm_validity.cli.report_site import NAME, PathsOrCommand, report_site
+from lm_validity.cli.help import make_group, paths_or_command
+from lm_validity.cli.report_site import NAME, report_site
 from lm_validity.config.load import load_run
 from lm_validity.config.sections import E2LM, Checkpoints, Convention, Normalisation, Reports, Screening, Ties
 
 app = make_group(
     "Write one report from tables, or all that the data allow from result files. "
     "If a folder has a subcommand's name, write ./signal.",
-    PathsOrCommand,
+    paths_or_command(NAME),
 )
 app.command(NAME)(report_site)
 Scores = Annotated[Path, typer.Option(help="scores.parquet")]

@@ -3,17 +3,18 @@
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow.parquet as pq
 
 from lm_validity.errors import InputError
-from lm_validity.tables.formats.import_csv import CsvOptions, read_csv_scores
-from lm_validity.tables.formats.import_lm_eval import import_lm_eval
-from lm_validity.tables.formats.import_log import ImportLog
+from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.formats.json_values import NO_STDERR
-from lm_validity.tables.formats.score_files import KEY
+from lm_validity.tables.formats.score_files import KEY, ImportOptions
 from lm_validity.tables.schema import SCORES, read_scores, readable, write_table
+from lm_validity.words import count
 
 # A table of ours by the columns that only it has
 _MARKS = {
@@ -22,53 +23,46 @@ _MARKS = {
     "trials": {"experiment", "arm", "correct"},
     "selections": {"learning_rate", "validation_value"},
 }
-_CSV = (".csv", ".tsv")
 
 
 @dataclass
 class Gathered:
-    """Tables by kind. `parameters`: numbers of parameters that result files say, by model."""
+    """Tables by kind. `facts`: columns of the models sheet that result files say, by model."""
 
     scores: pd.DataFrame | None = None
     items: Path | None = None
     trials: Path | None = None
     selections: Path | None = None
-    parameters: Mapping[str, float] = field(default_factory=dict)
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
 
 
-def gather(
-    paths: Iterable[str | Path], folder: Path, *, strict: bool = False, names: Mapping[Path, str] | None = None
-) -> Gathered:
+def gather(paths: Iterable[str | Path], folder: Path, options: ImportOptions) -> Gathered:
     """Import what is to be imported into `folder`, read the tables among the paths, and join the scores.
 
     A folder that holds scores.parquet or trials.parquet (itself or in `tables/`) counts as those tables; any other is
-    searched for lm-eval's files. A score that two of them have is the first one's. Raises InputError for a path that
-    is not there, a parquet file that is no table of ours, two tables of items, trials or selections, and as
-    `import_lm_eval` does.
+    searched for files of the known formats. Raises InputError for a path that is not there, two tables of items, trials
+    or selections, different scores of one thing in two tables, and as `import_files` does.
     """
-    tables, sheets, results = _sorted_out(paths)
+    tables, results = _sorted_out(paths)
     found = Gathered()
-    frames = [_own_scores(path, found.lines) for path in tables.get("scores", ())]
-    for path in sheets:
-        log = ImportLog(strict)
-        frames.append(_csv_scores(path, log))
-        found.lines += log.lines(frames[-1])
+    own = tables.get("scores", [])
+    frames = [_own_scores(path, found.lines) for path in own]
     for kind in ("items", "trials", "selections"):
         if kind in tables:
             setattr(found, kind, _only(kind, tables[kind]))
     if results:
-        scores, log = import_lm_eval(results, folder, strict=strict, names=dict(names or {}))
+        scores, log = import_files(results, folder, options)
         frames.append(scores)
         found.lines += log.lines(scores)
-        found.parameters = log.parameters
+        found.facts = log.facts
         if log.items:
             found.items = _only("items", [*([found.items] if found.items else []), folder / "items.parquet"])
     if any(map(len, frames)):
-        found.scores = _joined(frames, found.lines)
+        found.scores = _joined(frames, [*map(str, own), "the files"], found.lines)
         write_table(found.scores, SCORES, folder / "scores.parquet")
     elif frames and not (found.items or found.trials):
-        raise InputError(f"{tables['scores'][0]}: no rows.", "give a table with scores.")
+        raise InputError(f"{own[0]}: no rows.", "give a table with scores.")
     return found
 
 
@@ -84,17 +78,6 @@ def _own_scores(path: Path, lines: list[str]) -> pd.DataFrame:
     return rows
 
 
-def _csv_scores(path: Path, log: ImportLog) -> pd.DataFrame:
-    """The scores of a CSV file without options. Raises InputError, where an option would help with its command."""
-    try:
-        return read_csv_scores(path, CsvOptions(), log)
-    except InputError as error:
-        if "--" not in error.hint:
-            raise
-        command = f"`lm-validity import csv {path} --output scores`"
-        raise InputError(error.problem, f"{command} has options for it; then give scores here. {error.hint}") from None
-
-
 def table_kind(path: Path) -> str:
     """Which of our tables a parquet file is: scores, items, trials or selections."""
     with readable(path):
@@ -108,21 +91,17 @@ def table_kind(path: Path) -> str:
     return kind
 
 
-def _sorted_out(paths: Iterable[str | Path]) -> tuple[dict[str, list[Path]], list[Path], list[Path]]:
-    """Our tables by kind, CSV files, and the rest, which lm-eval's importer looks at."""
+def _sorted_out(paths: Iterable[str | Path]) -> tuple[dict[str, list[Path]], list[Path]]:
+    """Our tables by kind, and the rest, which is imported; a table of ours is told by its columns."""
     tables: dict[str, list[Path]] = {}
-    sheets, results = [], []
+    results = []
     for path in map(Path, paths):
-        if path.is_dir() and (own := _tables_in(path)):
-            for one in own:
-                tables.setdefault(table_kind(one), []).append(one)
-        elif path.is_file() and path.suffix == ".parquet":
-            tables.setdefault(table_kind(path), []).append(path)
-        elif path.is_file() and (path.suffix in _CSV or path.with_suffix("").suffix in _CSV):
-            sheets.append(path)
-        else:
+        own = _tables_in(path) if path.is_dir() else [path] if path.is_file() and path.suffix == ".parquet" else []
+        for one in own:
+            tables.setdefault(table_kind(one), []).append(one)
+        if not own:
             results.append(path)
-    return tables, sheets, results
+    return tables, results
 
 
 def _tables_in(folder: Path) -> list[Path]:
@@ -139,12 +118,23 @@ def _only(kind: str, paths: list[Path]) -> Path:
     return paths[0]
 
 
-def _joined(frames: list[pd.DataFrame], lines: list[str]) -> pd.DataFrame:
+def _joined(frames: list[pd.DataFrame], names: list[str], lines: list[str]) -> pd.DataFrame:
+    """The scores of all tables, each once. Raises InputError, with the `names` of two tables, for different ones."""
     if len(frames) == 1:
         return frames[0]
-    frame = pd.concat([frame.dropna(axis=1, how="all") for frame in frames], ignore_index=True)
-    frame = frame.reindex(columns=SCORES.names)
-    again = frame.duplicated(list(KEY))
+    parts = [frame.dropna(axis=1, how="all").assign(table=name) for frame, name in zip(frames, names, strict=True)]
+    frame = pd.concat(parts, ignore_index=True).reindex(columns=[*SCORES.names, "table"])
+    key = list(KEY)
+    again = frame.duplicated(key)
+    first = frame.groupby(key, dropna=False, sort=False)[["value", "table"]].transform("first")
+    other = again & ~np.isclose(frame["value"].astype(float), first["value"].astype(float), rtol=1e-9, equal_nan=True)
+    if other.any():
+        row = frame[other].iloc[0]
+        raise InputError(
+            f"{count(int(other.sum()), 'score')} with different values in {first.at[row.name, 'table']} and "
+            f"{row['table']}, such as {row['model']} on {row['benchmark']}.",
+            "give one of the two tables, or name the models of one otherwise.",
+        )
     if again.any():
         lines.append(f"Scores that an earlier table has too are left out: {int(again.sum())}.")
-    return frame[~again].reset_index(drop=True)
+    return frame[~again].drop(columns="table").reset_index(drop=True)

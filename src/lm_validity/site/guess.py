@@ -39,31 +39,32 @@ _BATCH = re.compile(r"(\d+(?:\.\d+)?)MtokBS", re.IGNORECASE)  # Pythia's runs wi
 _TOKENS_PER_STEP = {"pythia": 2**21}
 
 
-def guess_models(scores: pd.DataFrame, parameters: Mapping[str, float]) -> pd.DataFrame:
-    """A row of `MODEL_SHEET` for each model of the scores.
+def guess_models(scores: pd.DataFrame, facts: Mapping[str, Mapping[str, Any]]) -> pd.DataFrame:
+    """A row of `MODEL_SHEET` for each model of the scores, and a column for each other of `facts`.
 
-    Family, size and tuning are read from the name; `parameters`: numbers of parameters that result files say, which
-    count before it. Tokens are those of the last iteration, where the tokens in a step are known.
+    Family, size and tuning are read from the name; `facts`: columns that result files give, by model, which count
+    before it. Tokens are those of the last iteration, where the tokens in a step are known.
     """
+    more = dict.fromkeys(column for columns in facts.values() for column in columns if column not in MODEL_SHEET)
     last = scores.groupby("model")["iteration"].max()
     rows = []
     for model in sorted(scores["model"].unique(), key=str.lower):
         name = model.rstrip("/").rpartition("/")[2]
         family = guess_family(name)
-        size = parameters[model] / 1e9 if model in parameters else guess_size(name)
-        step = guess_tokens_per_step(name, family)
+        said = {column: value for column, value in facts.get(model, {}).items() if value is not None}
+        step = said.get("tokens_per_step", guess_tokens_per_step(name, family))
         tokens = None if step is None or pd.isna(last[model]) else float(last[model]) * step / 1e9
         row = {
             "model": model,
             "label": name,
             "family": family,
-            "parameters_b": size,
+            "parameters_b": guess_size(name),
             "tokens_b": tokens,
             "tokens_per_step": step,
             "instruction_tuned": 1 if _INSTRUCTED.search(name) else None,
         }
-        rows.append(_marked(row, known=("model", "label") + (("parameters_b",) if model in parameters else ())))
-    return pd.DataFrame(rows, columns=list(MODEL_SHEET), dtype=object)
+        rows.append(_marked(row | said, known=("model", "label", *said)))
+    return pd.DataFrame(rows, columns=[*MODEL_SHEET, *more], dtype=object)
 
 
 def guess_benchmarks(scores: pd.DataFrame) -> pd.DataFrame:

@@ -2,7 +2,7 @@
 
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from lm_validity.site.compose import build_site
 from lm_validity.site.data_page import data_page
 from lm_validity.site.gather import Gathered, gather
 from lm_validity.site.guess import guess_benchmarks, guess_lines, guess_models, leave_sparse_out, shared_categories
+from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.schema import SCORES, write_table
 from lm_validity.tables.sheets import as_in_scores, read_benchmarks, read_models
 
@@ -31,14 +32,13 @@ MODELS, BENCHMARKS = "models.tsv", "benchmarks.tsv"
 
 @dataclass(frozen=True)
 class Given:
-    """What a reader may give beside the results. `names`: models' names by file or folder; `splits` and `source`: as
-    cards take them; `plan`: the sheet of what was to be fine-tuned, other cells are not missing."""
+    """What a reader may give beside the results. `options`: how files are imported; `splits` and `source`: as cards
+    take them; `plan`: the sheet of what was to be fine-tuned, other cells are not missing."""
 
     models: Path | None = None
     benchmarks: Path | None = None
     beside: Path | None = None
-    strict: bool = False
-    names: Mapping[Path, str] = field(default_factory=dict)
+    options: ImportOptions = field(default_factory=ImportOptions)
     resamples: int = Reports().resamples
     processes: int = 2
     cards: Cards = field(default_factory=Cards)
@@ -60,7 +60,7 @@ def report_site(paths: Iterable[str | Path], output: str | Path, given: Given) -
     with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as name:
         folder = Path(name) / "site"
         folder.mkdir()
-        found = gather(paths, folder, strict=given.strict, names=given.names)
+        found = gather(paths, folder, given.options)
         lines = [*found.lines]
         beside: Beside | None = None
         sheets: tuple[pd.DataFrame, pd.DataFrame] | None = None
@@ -118,7 +118,7 @@ def _sheets(
     scores: pd.DataFrame, found: Gathered, given: Given, folder: Path
 ) -> tuple[tuple[pd.DataFrame, pd.DataFrame], list[str]]:
     """The sheets given, guesses where none is; written into `folder`. Models that a given sheet lacks are guessed."""
-    models, benchmarks = guess_models(scores, found.parameters), guess_benchmarks(scores)
+    models, benchmarks = guess_models(scores, found.facts), guess_benchmarks(scores)
     decided, notes = list[str](), list[str]()
     if given.models is not None:
         own = as_in_scores(read_models(given.models), set(scores["model"]))

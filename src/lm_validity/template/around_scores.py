@@ -13,6 +13,7 @@ from lm_validity.files import write_text
 from lm_validity.site.gather import gather
 from lm_validity.site.guess import guess_benchmarks, guess_models, leave_sparse_out
 from lm_validity.site.tasks import find_task_facts
+from lm_validity.tables.formats.score_files import ImportOptions
 
 _SIZES = ((0.2, "tiny"), (1, "small"), (4, "medium"), (10, "large"))  # below so many billions of parameters
 MODEL_COLUMNS = (
@@ -34,10 +35,10 @@ def write_sheets(paths: Iterable[Path], folder: Path, models_name: str, benchmar
     """Import results into `folder`/scores and write the sheets; what to print. Raises InputError as `gather` does, and
     where no score or no task of lm-eval is found."""
     (folder / "scores").mkdir()
-    found = gather(paths, folder / "scores")
+    found = gather(paths, folder / "scores", ImportOptions())
     if found.scores is None:
         raise InputError("no scores in the files given.", "give result files of lm-eval, scores.parquet or a CSV.")
-    models, benchmarks = guess_models(found.scores, found.parameters), guess_benchmarks(found.scores)
+    models, benchmarks = guess_models(found.scores, found.facts), guess_benchmarks(found.scores)
     notes = leave_sparse_out(models, benchmarks, found.scores, to_include="take the # from its row in")
     known = benchmarks["benchmark"].map(lambda name: find_task_facts(name) is not None)
     if not known.any():
@@ -46,7 +47,9 @@ def write_sheets(paths: Iterable[Path], folder: Path, models_name: str, benchmar
             "start without --from, and write a sheet of benchmarks.",
         )
     kept = benchmarks["studies"].isna() & known
-    models = models.assign(path=models["model"], dtype="bfloat16", model=_ids(models["model"]))
+    models = models.assign(
+        path=models.get("path", models["model"]).fillna(models["model"]), dtype="bfloat16", model=_ids(models["model"])
+    )
     models["size_class"] = models["parameters_b"].map(size_class)
     benchmarks = benchmarks.assign(task=benchmarks["benchmark"])
     _write(folder / models_name, ABOUT_MODELS, models[list(MODEL_COLUMNS)], models["studies"].isna())

@@ -48,7 +48,9 @@ def test_family_and_size_of_a_name(name, family, size):
 
 
 def test_what_a_file_says_counts_before_the_name():
-    models = guess_models(scores([("org/toy-7b", "arc_easy", "acc,none", 0.5)]), {"org/toy-7b": 6.5e9}).iloc[0]
+    models = guess_models(
+        scores([("org/toy-7b", "arc_easy", "acc,none", 0.5)]), {"org/toy-7b": {"parameters_b": 6.5}}
+    ).iloc[0]
     assert models["parameters_b"] == 6.5 and models["label"] == "toy-7b"
     assert models["guessed"] == "family"
 

@@ -13,6 +13,7 @@ from lm_validity.config.plan import BY_SCORES
 from lm_validity.errors import InputError
 from lm_validity.site.gather import gather
 from lm_validity.site.report import Given, report_site
+from lm_validity.tables.formats.score_files import CsvOptions, ImportOptions
 from lm_validity.tables.schema import SCORES, TRIALS, read_scores, write_table
 from lm_validity.tables.sheets import read_benchmarks, read_models
 
@@ -176,21 +177,22 @@ def test_published_models_beside_a_readers_own(tmp_path):
     assert f"place {places['place'].min()} of 5" in finding and f"{places['place'].max()} of 5" in finding
 
 
-def test_tables_and_files_are_joined_the_first_counts(tmp_path):
+def test_tables_and_files_are_joined_unless_they_differ(tmp_path):
     put_results(tmp_path / "in")
     write([tmp_path / "in"], tmp_path / "first")
     frame = read_scores(tmp_path / "first" / "scores.parquet")
-    frame["value"] = 0.9
-    write_table(frame.iloc[:1], SCORES, tmp_path / "other" / "scores.parquet")
+    write_table(frame.iloc[:1].assign(source="other"), SCORES, tmp_path / "other" / "scores.parquet")
     write([tmp_path / "other", tmp_path / "in"], tmp_path / "out")
     joined = read_scores(tmp_path / "out" / "scores.parquet")
-    assert len(joined) == 16 and (joined["value"] == 0.9).sum() == 1
+    assert len(joined) == 16 and (joined["source"] == "other").sum() == 1
+    write_table(frame.iloc[:1].assign(value=0.9), SCORES, tmp_path / "other" / "scores.parquet")
+    refused([tmp_path / "other", tmp_path / "in"], tmp_path / "more", "1 score with different values in .*other")
 
 
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (lambda folder: (folder / "x.json").write_text("{"), "no result file"),
+        (lambda folder: (folder / "x.json").write_text("{"), "no results of any known format"),
         (lambda folder: put_results(folder, models=2), "no report can be written"),
         (lambda folder: put_results(folder, tasks=("arc_easy",)), "no report can be written"),
     ],
@@ -207,7 +209,7 @@ def test_bad_input_leaves_nothing(tmp_path):
     write([tmp_path / "in"], tmp_path / "fine")  # a broken file in a folder is listed and skipped
     assert "broken.json" in (tmp_path / "fine" / "import.json").read_text()
     refused([tmp_path / "in" / "broken.json"], tmp_path / "out", "not JSON")
-    refused([tmp_path / "in"], tmp_path / "out", "not JSON", strict=True)
+    refused([tmp_path / "in"], tmp_path / "out", "not JSON", options=ImportOptions(strict=True))
     refused([tmp_path / "nowhere"], tmp_path / "out", "no such file or folder")
     (tmp_path / "x.parquet").write_text("no")
     refused([tmp_path / "x.parquet"], tmp_path / "out", "not a readable parquet file")
@@ -239,11 +241,12 @@ def test_a_negative_standard_error_is_blamed_on_the_file_that_was_given(tmp_path
     )
 
 
-def test_a_table_that_needs_an_option_is_refused_with_the_command_that_has_it(tmp_path):
+def test_a_table_that_needs_an_option_is_refused_with_it(tmp_path):
     (tmp_path / "table.csv").write_text("model,x,y\na,40,50\n")
     with pytest.raises(InputError) as refused:
-        gather([tmp_path / "table.csv"], tmp_path)
-    assert f"import csv {tmp_path / 'table.csv'} --output" in refused.value.hint and "--percent" in refused.value.hint
+        gather([tmp_path / "table.csv"], tmp_path, ImportOptions())
+    assert "--percent" in refused.value.hint
+    gather([tmp_path / "table.csv"], tmp_path, ImportOptions(csv=CsvOptions(unit="percentages")))
 
 
 def test_two_models_under_one_name_are_refused(tmp_path):

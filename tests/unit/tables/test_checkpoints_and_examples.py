@@ -9,11 +9,18 @@ import pytest
 from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.signal.curves import read_learning_curves
 from lm_validity.tables.formats.export_lm_eval import write_lm_eval
-from lm_validity.tables.formats.import_lm_eval import read_lm_eval
+from lm_validity.tables.formats.import_files import read_files
+from lm_validity.tables.formats.import_log import ImportLog
 from lm_validity.tables.formats.model_arguments import Point, parse_arguments, training_point
+from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.read_items import read_benchmark_items
 from lm_validity.tables.report_rows import report_rows
 from lm_validity.tables.schema import ITEMS, SCORES, read_scores, write_table
+
+
+def read_lm_eval(paths):
+    """The scores of lm-eval's files, none of which may be left out."""
+    return read_files(paths, ImportOptions(format="lm-eval"), ImportLog(strict=True))
 
 
 def version_0_3(model: str, accuracy: float, examples: int = 0, more: str = "") -> dict:

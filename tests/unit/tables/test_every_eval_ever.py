@@ -9,8 +9,9 @@ from typer.testing import CliRunner
 from lm_validity.cli import exports, imports
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.export_every_eval_ever import with_directions, write_every_eval_ever
-from lm_validity.tables.formats.import_every_eval_ever import read_every_eval_ever
+from lm_validity.tables.formats.import_files import read_files
 from lm_validity.tables.formats.import_log import ImportLog
+from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.schema import SCORES, read_scores, write_table
 
 # A part of the format's rules in this project's own words: enough to tell a good file from a bad one
@@ -72,7 +73,7 @@ def read(tmp_path):
         for number, each in enumerate(documents):
             (folder / f"{number}.json").write_text(json.dumps(each))
         log = ImportLog(**options)
-        return read_every_eval_ever([folder], schema, log), log
+        return read_files([folder], ImportOptions(schema=schema), log), log
 
     return make
 
@@ -145,7 +146,7 @@ def test_the_newest_counts_and_foreign_files_are_skipped(read):
     )
     scores, log = read(new, old, {"results": {}}, document(result(value="high")), document(model=""))
     assert scores["value"].tolist() == [0.2] and len(log.repeated) == 1 and len(log.skipped) == 3
-    with pytest.raises(InputError, match="no list 'evaluation_results'"):
+    with pytest.raises(InputError, match="no task's metrics"):
         read(strict=True)
 
 
@@ -175,7 +176,7 @@ def test_written_and_read_back(tmp_path):
         ("data", "lm-validity", "unknown", "a"),
         ("data", "lm-validity", "org", "b"),
     }
-    back = read_every_eval_ever([tmp_path / "out"], SCHEMA, ImportLog(strict=True))
+    back = read_files([tmp_path / "out"], ImportOptions(schema=SCHEMA), ImportLog(strict=True))
     write_table(back, SCORES, tmp_path / "back.parquet")
     order = ["model", "checkpoint", "benchmark", "metric", "protocol", "prompt_variant", "num_fewshot"]
     back = read_scores(tmp_path / "back.parquet").sort_values(order, ignore_index=True).drop(columns="source")

@@ -6,8 +6,9 @@ from typer.testing import CliRunner
 
 from lm_validity.cli import imports
 from lm_validity.errors import InputError
-from lm_validity.tables.formats.import_csv import CsvOptions, read_csv_scores
+from lm_validity.tables.formats.import_files import read_files
 from lm_validity.tables.formats.import_log import ImportLog
+from lm_validity.tables.formats.score_files import CsvOptions, ImportOptions
 from lm_validity.tables.schema import SCORES, read_scores
 
 
@@ -16,7 +17,7 @@ def read(tmp_path):
     def make(text: str, log: ImportLog | None = None, **options) -> pd.DataFrame:
         path = tmp_path / "scores.csv"
         path.write_text(text, encoding="utf-8")
-        return read_csv_scores(path, CsvOptions(**options), log or ImportLog())
+        return read_files([path], ImportOptions(csv=CsvOptions(**options)), log or ImportLog())
 
     return make
 

@@ -10,7 +10,8 @@ from typer.testing import CliRunner
 from lm_validity.cli import imports
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.found_files import date_in
-from lm_validity.tables.formats.import_lm_eval import import_lm_eval
+from lm_validity.tables.formats.import_files import import_files
+from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.schema import read_scores
 
 
@@ -33,7 +34,7 @@ def imported(tmp_path):
         for name, content in files.items():
             put(tmp_path / "in", name, content)
         names = {(tmp_path / "in" / path).resolve(): name for path, name in (names or {}).items()}
-        _, log = import_lm_eval([tmp_path / "in"], tmp_path / "out", strict=strict, names=names)
+        _, log = import_files([tmp_path / "in"], tmp_path / "out", ImportOptions(strict=strict, names=names or {}))
         return read_scores(tmp_path / "out" / "scores.parquet"), log
 
     return make
@@ -58,10 +59,9 @@ def test_the_newest_of_several_dates_counts(imported):
         "a/results_2024-01-02T00-00-00.json": result(accuracy=0.2),
         "a/results_2024-01-03T00-00-00.json": result(accuracy=0.3),
         "a/results_2024-01-01T00-00-00.json": result(accuracy=0.1),
-        "old/results.json": result(accuracy=0.9),
     }
     scores, log = imported(files)
-    assert scores["value"].tolist() == [0.3] and len(log.repeated) == 3 and log.files == 4
+    assert scores["value"].tolist() == [0.3] and len(log.repeated) == 2 and log.files == 3
     # the file's own date counts before that of its name
     scores, _ = imported(files | {"b/results_2020-01-01T00-00-00.json": result(accuracy=0.4, date=2e9)})
     assert scores["value"].tolist() == [0.4]
@@ -72,13 +72,6 @@ def test_a_few_documents_do_not_replace_all_of_them(imported):
     files = {"results_2024-01-01.json": result(), "results_2024-01-02.json": result(accuracy=0.1, **limited)}
     scores, log = imported(files)
     assert scores["value"].tolist() == [0.5] and any("--limit" in note for note in log.notes)
-
-
-def test_of_two_files_without_a_date_the_one_with_more_scores_counts(imported):
-    larger = result(accuracy=0.7)
-    larger["results"]["other"] = {"acc,none": 0.1}
-    scores, log = imported({"a.json": result(), "b.json": larger})
-    assert scores.set_index("benchmark")["value"].to_dict() == {"quiz": 0.7, "other": 0.1} and len(log.repeated) == 1
 
 
 FOREIGN = {
@@ -134,14 +127,14 @@ def test_a_broken_file_that_was_named_is_refused(tmp_path):
     put(tmp_path, "good.json", result())
     put(tmp_path, "broken.json", "{")
     with pytest.raises(InputError, match=r"broken\.json: not JSON"):
-        import_lm_eval([tmp_path / "good.json", tmp_path / "broken.json"], tmp_path / "out")
+        import_files([tmp_path / "good.json", tmp_path / "broken.json"], tmp_path / "out")
     with pytest.raises(InputError, match="no such file or folder"):
-        import_lm_eval([tmp_path / "absent"], tmp_path / "out")
+        import_files([tmp_path / "absent"], tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_that_leaves_nothing_is_refused(imported, tmp_path):
-    refused(tmp_path, imported, {"config.json": {}, "a.txt": "x"}, "no result file of lm-eval")
+    refused(tmp_path, imported, {"config.json": {}, "a.txt": "x"}, "no results of any known format")
     nothing = {"empty.json": {"results": {"quiz": {"alias": "quiz"}}, "model_name": "a"}}
     refused(tmp_path, imported, nothing, "no scores in the given files")
 
@@ -151,7 +144,7 @@ def test_folders_name_models_whose_files_do_not(imported, tmp_path):
     scores, _ = imported(files)
     assert scores.set_index("model")["value"].to_dict() == {"org/a": 0.5, "more": 0.6}
     with pytest.raises(InputError, match="names the model"):  # a file that was named itself
-        import_lm_eval([tmp_path / "in" / "b" / "more" / "results"], tmp_path / "other")
+        import_files([tmp_path / "in" / "b" / "more" / "results"], tmp_path / "other")
 
 
 def test_two_folders_of_one_name_are_two_models(imported, tmp_path):
@@ -276,7 +269,7 @@ def test_the_command_prints_a_summary_and_names_models(tmp_path):
 def test_lists_of_names_are_shortened(imported):
     _, log = imported({"a.json": result()} | {f"x{number}.json": {} for number in range(30)})
     lines = log.lines(pd.DataFrame({"model": ["a"], "checkpoint": ["final"], "benchmark": ["b"], "num_fewshot": [0]}))
-    assert len(log.skipped) == 30 and sum("x" in line and "results" in line for line in lines) == 10
+    assert len(log.skipped) == 30 and sum("known format" in line for line in lines) == 10
 
 
 def test_tokens_of_steps(tmp_path):
@@ -284,7 +277,7 @@ def test_tokens_of_steps(tmp_path):
     put(tmp_path / "in", "b.json", result("b", config={"model_args": "revision=step10-tokens7B"}))
     put(tmp_path / "in", "c.json", result("c"))
     put(tmp_path / "in", "d_agg.json", {"checkpoints": [2000], "results": {"quiz": {"acc": [0.5]}}})
-    scores, _ = import_lm_eval([tmp_path / "in"], tmp_path / "out", tokens_per_step=2e6)
+    scores, _ = import_files([tmp_path / "in"], tmp_path / "out", ImportOptions(tokens_per_step=2e6))
     assert scores.set_index("model")["tokens_b"].fillna(-1).to_dict() == {"org/a": 2.0, "b": 7.0, "c": -1.0, "d": 4.0}
 
 

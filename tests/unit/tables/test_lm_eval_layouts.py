@@ -9,8 +9,16 @@ from typer.testing import CliRunner
 from lm_validity.cli.exports import app
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.export_lm_eval import write_lm_eval
-from lm_validity.tables.formats.import_lm_eval import read_lm_eval
+from lm_validity.tables.formats.import_files import read_files
+from lm_validity.tables.formats.import_log import ImportLog
+from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.schema import SCORES, read_scores, read_table, write_table
+
+
+def read_lm_eval(paths):
+    """The scores of lm-eval's files, none of which may be left out."""
+    return read_files(paths, ImportOptions(format="lm-eval"), ImportLog(strict=True))
+
 
 VERSION_0_3 = {
     "results": {

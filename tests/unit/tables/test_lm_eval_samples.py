@@ -15,8 +15,9 @@ from lm_validity.studies.agreement.score_matrix import read_score_matrix
 from lm_validity.studies.agreement.statistics.significance import significant_signs
 from lm_validity.studies.signal.report import analyze_signal
 from lm_validity.tables.formats import import_samples
-from lm_validity.tables.formats.import_lm_eval import import_lm_eval
+from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.formats.sample_lines import read_sample
+from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.read_items import read_benchmark_items
 
 DATE = "2024-11-26T10-47-32.305387"
@@ -156,7 +157,7 @@ def put_model(folder, model: str, correct, date: str = DATE, examples: int = 3, 
 
 def test_items_have_what_the_result_file_says(tmp_path):
     put_model(tmp_path / "in", "org/a", (1, 0, 1, 1))
-    scores, log = import_lm_eval([tmp_path / "in"], tmp_path / "out")
+    scores, log = import_files([tmp_path / "in"], tmp_path / "out")
     items = pd.read_parquet(tmp_path / "out" / "items.parquet")
     assert log.items == len(items) == 4 and log.files == 2 and len(scores) == 2
     for column, value in {"model": "org/a", "checkpoint": "step7", "iteration": 7, "num_fewshot": 3}.items():
@@ -171,7 +172,7 @@ def test_items_have_what_the_result_file_says(tmp_path):
 def test_reports_pair_by_items_under_the_metric_of_the_sheet(metric, tmp_path):
     put_model(tmp_path / "in", "a", [1] * 60)
     put_model(tmp_path / "in", "b", [0] * 30 + [1] * 30)
-    import_lm_eval([tmp_path / "in"], tmp_path / "out")
+    import_files([tmp_path / "in"], tmp_path / "out")
     (tmp_path / "m.csv").write_text("model\na\nb\n")
     (tmp_path / "b.csv").write_text(f"benchmark,metric\nquiz,{metric}\n")
     matrix = read_score_matrix(tmp_path / "out" / "scores.parquet", tmp_path / "m.csv", tmp_path / "b.csv")
@@ -186,7 +187,7 @@ def test_the_signal_report_reads_items_under_the_metric_of_the_sheet(metric, tmp
     for step in (1, 2, 3, 4):
         right = [1] * (10 * step) + [0] * (60 - 10 * step)
         put_model(tmp_path / "in", "a", right, f"2024-01-0{step}T00-00-00", step=step)
-    import_lm_eval([tmp_path / "in"], tmp_path / "out")
+    import_files([tmp_path / "in"], tmp_path / "out")
     (tmp_path / "m.csv").write_text("model\na\n")
     (tmp_path / "b.csv").write_text(f"benchmark,metric\nquiz,{metric}\n")
     scores, items = (tmp_path / "out" / f"{name}.parquet" for name in ("scores", "items"))
@@ -199,14 +200,14 @@ def test_samples_belong_to_the_result_file_of_their_date(tmp_path):
     for examples, date in ((0, "2024-01-01T00-00-00"), (5, "2024-01-02T00-00-00")):
         put_model(tmp_path / "in", "a", (1, 0, 1), date, examples)
     (place / "samples_quiz_2024-01-02T00-00-00.jsonl").unlink()
-    import_lm_eval([tmp_path / "in"], tmp_path / "out")
+    import_files([tmp_path / "in"], tmp_path / "out")
     assert set(pd.read_parquet(tmp_path / "out" / "items.parquet")["num_fewshot"]) == {0}
 
 
 def test_without_a_result_file_the_folder_names_the_model_and_items_give_the_scores(tmp_path):
     lines = quiz_lines((1, 0, 1, 1))
     write_lines(tmp_path / "in" / "org__a" / f"samples_quiz_{DATE}.jsonl", lines)
-    scores, _ = import_lm_eval([tmp_path / "in"], tmp_path / "out")
+    scores, _ = import_files([tmp_path / "in"], tmp_path / "out")
     rows = scores.set_index("metric")
     assert set(scores["model"]) == {"org/a"} and set(scores["benchmark"]) == {"quiz"}
     assert rows["value"].to_dict() == {"acc,none": 0.75, "acc_norm,none": 0.25}
@@ -217,7 +218,7 @@ def test_without_a_result_file_the_folder_names_the_model_and_items_give_the_sco
 def test_the_newest_samples_of_an_evaluation_count(tmp_path):
     put_model(tmp_path / "in", "a", (0, 0, 0), "2024-01-01T00-00-00")
     put_model(tmp_path / "in", "a", (1, 1, 1), "2024-01-02T00-00-00")
-    scores, log = import_lm_eval([tmp_path / "in"], tmp_path / "out")
+    scores, log = import_files([tmp_path / "in"], tmp_path / "out")
     items = pd.read_parquet(tmp_path / "out" / "items.parquet")
     assert items["correct"].tolist() == [1, 1, 1] and scores["value"].max() == 1.0 and len(log.repeated) == 2
 
@@ -232,7 +233,7 @@ def filter_lines(names) -> list[dict]:
 
 def test_filters_that_lines_name(tmp_path):
     write_lines(tmp_path / "in" / "a" / f"samples_sums_{DATE}.jsonl", filter_lines(("strict", "flexible")))
-    scores, _ = import_lm_eval([tmp_path / "in"], tmp_path / "out")
+    scores, _ = import_files([tmp_path / "in"], tmp_path / "out")
     assert scores.set_index("metric")["value"].to_dict() == {
         "exact_match,flexible": 1.0,
         "exact_match,strict": pytest.approx(1 / 3),
@@ -250,7 +251,7 @@ def test_filters_that_only_the_result_file_names(with_results, tmp_path):
         metrics = {"exact_match,strict": 1 / 3, "exact_match,flexible": 1.0}
         document = {"results": {"sums": metrics}, "model_name": "a"}
         (place / f"results_{DATE}.json").write_text(json.dumps(document))
-    _, log = import_lm_eval([tmp_path / "in"], tmp_path / "out")
+    _, log = import_files([tmp_path / "in"], tmp_path / "out")
     values = dict(pd.read_parquet(tmp_path / "out" / "items.parquet")["metric_values"][2])
     if with_results:
         assert values == {"exact_match,strict": 0.0, "exact_match,flexible": 1.0} and log.notes == []
@@ -261,7 +262,7 @@ def test_filters_that_only_the_result_file_names(with_results, tmp_path):
 def test_a_document_that_is_there_twice_counts_once(tmp_path):
     lines = quiz_lines((1, 0, 1))
     write_lines(tmp_path / "in" / "a" / f"samples_quiz_{DATE}.jsonl", [*lines, lines[1] | {"acc": 1.0}])
-    scores, log = import_lm_eval([tmp_path / "in"], tmp_path / "out")
+    scores, log = import_files([tmp_path / "in"], tmp_path / "out")
     assert log.items == 3 and scores.set_index("metric")["value"]["acc,none"] == pytest.approx(2 / 3)
     assert any("1 lines repeat a document" in note for note in log.notes)
 
@@ -271,11 +272,11 @@ def test_items_of_other_documents_are_left_out(tmp_path):
     put_model(tmp_path / "in", "b", (1, 0, 1))
     path = tmp_path / "in" / "b" / f"samples_quiz_{DATE}.jsonl"
     write_lines(path, [line | {"doc_hash": "other"} for line in quiz_lines((1, 0, 1))])
-    scores, log = import_lm_eval([tmp_path / "in"], tmp_path / "out")
+    scores, log = import_files([tmp_path / "in"], tmp_path / "out")
     assert set(pd.read_parquet(tmp_path / "out" / "items.parquet")["model"]) == {"a"} and len(scores) == 4
     assert [path for path, _ in log.skipped] == [str(tmp_path / "in" / "b" / f"samples_quiz_{DATE}.jsonl")]
     with pytest.raises(InputError, match="3 of 3"):
-        import_lm_eval([tmp_path / "in"], tmp_path / "strict", strict=True)
+        import_files([tmp_path / "in"], tmp_path / "strict", ImportOptions(strict=True))
     assert list((tmp_path / "strict").iterdir()) == []
 
 
@@ -286,7 +287,7 @@ def test_right_choices_are_known_of_all_documents_or_of_none(tmp_path):
     lines[1]["target"] = "[0, 2]"
     put_model(tmp_path / "in", "b", (1, 0, 1))
     write_lines(tmp_path / "in" / "b" / f"samples_quiz_{DATE}.jsonl", lines)
-    _, log = import_lm_eval([tmp_path / "in"], tmp_path / "out")
+    _, log = import_files([tmp_path / "in"], tmp_path / "out")
     answers = read_benchmark_items(tmp_path / "out" / "items.parquet", "quiz")
     assert answers.gold is None and len(answers.models) == 2
     assert any("Right choices unknown" in note and "quiz" in note for note in log.notes)
@@ -299,11 +300,11 @@ def test_a_broken_line_skips_the_file_with_its_place(wrong, tmp_path):
     path = place / f"samples_other_{DATE}.jsonl"
     write_lines(path, quiz_lines((1, 0)))
     path.write_text(path.read_text() + wrong + "\n")
-    _, log = import_lm_eval([tmp_path / "in"], tmp_path / "out")
+    _, log = import_files([tmp_path / "in"], tmp_path / "out")
     assert [found for found, reason in log.skipped if "line 3" in reason] == [str(path)]
     assert set(pd.read_parquet(tmp_path / "out" / "items.parquet")["benchmark"]) == {"quiz"}
     with pytest.raises(InputError, match="line 3: not a sample"):
-        import_lm_eval([path], tmp_path / "named")
+        import_files([path], tmp_path / "named")
 
 
 def test_a_folder_of_several_models_needs_the_date(tmp_path):
@@ -312,7 +313,7 @@ def test_a_folder_of_several_models_needs_the_date(tmp_path):
         (tmp_path / f"results_{date}.json").write_text(json.dumps(document))
     write_lines(tmp_path / "samples_quiz_2024-01-02T00-00-00.jsonl", quiz_lines((1, 0)))
     write_lines(tmp_path / "samples_quiz_2024-01-03T00-00-00.jsonl", quiz_lines((1, 1)))
-    _, log = import_lm_eval([tmp_path], tmp_path / "out")
+    _, log = import_files([tmp_path], tmp_path / "out")
     assert set(pd.read_parquet(tmp_path / "out" / "items.parquet")["model"]) == {"b"}
     assert len(log.skipped) == 1 and "several models" in log.skipped[0][1]
 
@@ -326,7 +327,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path, monkeypatch):
         for number in range(400):
             handle.write(json.dumps(answer_line(number, "x" * 100_000, "none", 1.0)) + "\n")
     tracemalloc.start()
-    import_lm_eval([path], tmp_path / "out")
+    import_files([path], tmp_path / "out")
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 12e6
@@ -336,7 +337,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path, monkeypatch):
 def test_half_a_surrogate_pair_in_an_answer(tmp_path):
     path = tmp_path / "a" / f"samples_sums_{DATE}.jsonl"
     write_lines(path, [answer_line(0, "\ud83d", "none", 1.0), answer_line(1, "\U0001f600", "none", 1.0)])
-    import_lm_eval([tmp_path / "a"], tmp_path / "out")
+    import_files([tmp_path / "a"], tmp_path / "out")
     assert pd.read_parquet(tmp_path / "out" / "items.parquet")["response"].tolist() == ["?", "\U0001f600"]
 
 
@@ -344,8 +345,8 @@ def test_samples_of_two_folders_of_one_name_are_two_models(tmp_path):
     for folder in ("x", "y"):
         write_lines(tmp_path / "in" / folder / "eval" / f"samples_quiz_{DATE}.jsonl", quiz_lines((1, 0)))
     with pytest.raises(InputError, match="two different models are called eval: folder"):
-        import_lm_eval([tmp_path / "in"], tmp_path / "out")
+        import_files([tmp_path / "in"], tmp_path / "out")
     for folder in ("x", "y"):
         (tmp_path / "in" / folder / "eval").rename(tmp_path / "in" / folder / "org__a")
-    _, log = import_lm_eval([tmp_path / "in"], tmp_path / "out")  # lm-eval's own name of a hub id
+    _, log = import_files([tmp_path / "in"], tmp_path / "out")  # lm-eval's own name of a hub id
     assert len(log.repeated) == 1 and log.items == 2

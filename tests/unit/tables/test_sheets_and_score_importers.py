@@ -12,10 +12,17 @@ import pandas as pd
 import pytest
 
 from lm_validity.errors import InputError
-from lm_validity.tables.formats.import_lm_eval import read_lm_eval
+from lm_validity.tables.formats.import_files import read_files
 from lm_validity.tables.formats.import_lm_harmony import read_lm_harmony
+from lm_validity.tables.formats.import_log import ImportLog
+from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.schema import SCORES
 from lm_validity.tables.sheets import completed, read_benchmarks, read_models
+
+
+def read_lm_eval(paths):
+    """The scores of lm-eval's files, none of which may be left out."""
+    return read_files(paths, ImportOptions(format="lm-eval"), ImportLog(strict=True))
 
 
 def write(path, text: str):

@@ -5,6 +5,7 @@ each with a name, a metric and a score. Its JSON schema is not part of this proj
 `every_eval_ever`, or a file that is named.
 """
 
+import functools
 import importlib.util
 import json
 from pathlib import Path
@@ -43,6 +44,7 @@ METRICS = {
 }
 
 
+@functools.cache
 def find_schema(named: Path | None) -> dict[str, Any] | None:
     """The JSON schema in the file that is named, else that of the installed package, else None."""
     path = named

@@ -36,7 +36,8 @@ def find_files(paths: Iterable[str | Path], suffixes: tuple[str, ...]) -> tuple[
         elif not path.is_dir():
             raise InputError(f"{path}: no such file or folder.", "check the path.")
         for each in _below(path):
-            if each.suffix not in suffixes or (not each.suffix and not _begins_like_json(each)):
+            ends = {each.suffix, "".join(each.suffixes[-2:])}
+            if not ends & set(suffixes) or (not each.suffix and not _begins_like_json(each)):
                 others[each.suffix or each.name] += 1
             else:
                 found.setdefault(each.resolve(), Found(each, named=False))

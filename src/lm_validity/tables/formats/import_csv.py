@@ -2,9 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import pandas as pd
 
@@ -12,16 +10,11 @@ from lm_validity.config.sheets import metric_key
 from lm_validity.config.text_rows import read_text_rows
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.tables.formats.found_files import date_in
-from lm_validity.tables.formats.import_log import ImportLog
 from lm_validity.tables.formats.json_values import NO_STDERR
-from lm_validity.tables.formats.score_files import KEY, ScoreFile, score_table
+from lm_validity.tables.formats.score_files import KEY, CsvOptions, Format, ImportOptions, Opened, Repeats, ScoreFile
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import count
 
-SOURCE = "csv"
-Across = Literal["benchmarks", "models"]
-Unit = Literal["fractions", "percentages", "neither"]
-Repeats = Literal["refuse", "first"]
 _LAYOUT = "a header, and one row per score (model, benchmark, value) or one column per benchmark, as UTF-8 text."
 # Columns of a score that a file may have, and other names by which they are found in a header
 ROLES: dict[str, tuple[str, ...]] = {
@@ -53,46 +46,33 @@ _DECIMAL_COMMA = re.compile(r"[-+]?(0?,\d+|\d+,\d{1,2}) ?%?")
 _BOOLEANS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
 
 
-@dataclass(frozen=True)
-class CsvOptions:
-    """How a table is to be read.
+def _recognises(opened: Opened) -> bool:
+    """Whether the first line is a header of several columns."""
+    return any(mark in opened.head.partition(b"\n")[0] for mark in (b",", b"\t", b";"))
 
-    columns: the file's column by role (ROLES), where the header does not say it. scores: in a wide table, the columns
-    of scores; all columns of numbers where empty. across: what these columns are, `benchmarks` or `models`; by default
-    whatever the table has no column of. unit: what scores are. repeats: `refuse` two different scores under one key, or
-    take the `first`.
+
+def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
+    """The scores of a table, as fractions.
+
+    One outside 0 to 1 is refused unless they are `percentages` (then 0 to 100, standard errors likewise) or `neither`.
+    A cell `12.5%` is a percentage by itself. Empty cells are missing scores. Raises InputError, naming row and column,
+    for a value of the wrong type and for a table whose columns are not understood.
     """
-
-    columns: dict[str, str] = field(default_factory=dict)
-    scores: tuple[str, ...] = ()
-    across: Across | None = None
-    unit: Unit = "fractions"
-    repeats: Repeats = "refuse"
-
-
-def read_csv_scores(path: str | Path, options: CsvOptions, log: ImportLog) -> pd.DataFrame:
-    """The columns of SCORES; what was left out goes to `log`.
-
-    Scores are fractions: one outside 0 to 1 is refused unless they are `percentages` (then 0 to 100, standard errors
-    likewise) or `neither`. A cell `12.5%` is a percentage by itself. Empty cells are missing scores. Raises InputError,
-    naming row and column, for a value of the wrong type and for a table whose columns are not understood.
-    """
-    path = Path(path)
+    path, notes = opened.path, list[str]()
     found = read_text_rows(path, _LAYOUT)
     frame = found.frame()
     if "" in found.header:
         frame = frame.drop(columns="")
-    roles = _roles(path, frame.columns, options)
+    roles = _roles(path, frame.columns, options.csv)
     rows = _long(path, frame, roles) if {"model", "benchmark", "value"} <= set(roles) else None
     if rows is None:
-        rows = _wide(path, frame, roles, options, log)
-    rows = _fractions(path, rows, options, log)
+        rows = _wide(path, frame, roles, options.csv, notes)
+    rows = _fractions(path, rows, options.csv, notes)
     rows = _typed(path, rows)
-    rows = _once(path, rows, options.repeats, log)
-    log.files = 1
+    rows = _once(path, rows, options.csv.repeats, notes)
     records = rows.drop(columns=["line", "column"]).to_dict("records")
     records = [{name: value for name, value in row.items() if not pd.isna(value)} for row in records]
-    return score_table([ScoreFile(path, records, date=date_in(path.stem))], SOURCE, log)
+    return [ScoreFile(path, records, date=date_in(path.stem), notes=tuple(notes))]
 
 
 def _roles(path: Path, header: pd.Index, options: CsvOptions) -> dict[str, str]:
@@ -130,7 +110,9 @@ def _long(path: Path, frame: pd.DataFrame, roles: dict[str, str]) -> pd.DataFram
     return rows
 
 
-def _wide(path: Path, frame: pd.DataFrame, roles: dict[str, str], options: CsvOptions, log: ImportLog) -> pd.DataFrame:
+def _wide(
+    path: Path, frame: pd.DataFrame, roles: dict[str, str], options: CsvOptions, notes: list[str]
+) -> pd.DataFrame:
     across = options.across or ("models" if "benchmark" in roles and "model" not in roles else "benchmarks")
     key, spread = ("model", "benchmark") if across == "benchmarks" else ("benchmark", "model")
     roles = {role: column for role, column in roles.items() if role not in (spread, "value", "stderr")}
@@ -141,7 +123,7 @@ def _wide(path: Path, frame: pd.DataFrame, roles: dict[str, str], options: CsvOp
         )
     for column in options.scores:
         _check_column(path, column, frame.columns)
-    columns = list(options.scores) or _score_columns(path, frame, set(roles.values()), log)
+    columns = list(options.scores) or _score_columns(path, frame, set(roles.values()), notes)
     keys = frame[list(roles.values())].set_axis(list(roles), axis=1)
     parts = [
         keys.assign(**{spread: column, "value": frame[column], "line": frame.index, "column": column})
@@ -152,7 +134,7 @@ def _wide(path: Path, frame: pd.DataFrame, roles: dict[str, str], options: CsvOp
     return rows
 
 
-def _score_columns(path: Path, frame: pd.DataFrame, taken: set[str], log: ImportLog) -> list[str]:
+def _score_columns(path: Path, frame: pd.DataFrame, taken: set[str], notes: list[str]) -> list[str]:
     """The columns of numbers beside those with a role, without what leaderboards have beside their scores."""
     columns, texts, others = [], [], []
     for column in frame.columns:
@@ -172,9 +154,9 @@ def _score_columns(path: Path, frame: pd.DataFrame, taken: set[str], log: Import
     if not columns:
         raise InputError(f"{path}: no column of scores.", "name them: --scores COLUMN,COLUMN,...")
     if texts:
-        log.notes.append(f"Columns with values that are not numbers, left out: {', '.join(texts)}.")
+        notes.append(f"Columns with values that are not numbers, left out: {', '.join(texts)}.")
     if others:
-        log.notes.append(f"Not recognised as benchmarks, left out (name them with --scores): {', '.join(others)}.")
+        notes.append(f"Not recognised as benchmarks, left out (name them with --scores): {', '.join(others)}.")
     return columns
 
 
@@ -205,13 +187,13 @@ def _no_number(where: str, text: str) -> InputError:
     return InputError(f"{where}: {text!r} is not a number.", hint)
 
 
-def _fractions(path: Path, rows: pd.DataFrame, options: CsvOptions, log: ImportLog) -> pd.DataFrame:
+def _fractions(path: Path, rows: pd.DataFrame, options: CsvOptions, notes: list[str]) -> pd.DataFrame:
     """Scores as fractions: by their percent signs, else as `options` say; refused where that is not known."""
     if "stderr" in rows:
         rows = rows.assign(stderr=_numbers(path, rows, "stderr"))
     lost = int(rows["value"].isna().sum())
     if lost:
-        log.notes.append(f"Empty cells, no score: {lost}.")
+        notes.append(f"Empty cells, no score: {lost}.")
     rows = rows[rows["value"].notna()].reset_index(drop=True)
     signed = rows["value"].str.endswith("%")
     values = rows["value"].map(_parsed).astype(float)
@@ -234,7 +216,7 @@ def _fractions(path: Path, rows: pd.DataFrame, options: CsvOptions, log: ImportL
         small = values.groupby(rows["benchmark"]).max()
         names = [str(name) for name in small.index[(small > 0) & (small <= 1)]]
         if names:
-            log.notes.append(f"No value above 1% (are they fractions already?): {', '.join(names)}.")
+            notes.append(f"No value above 1% (are they fractions already?): {', '.join(names)}.")
     rows = rows.assign(value=values * scale)
     if "stderr" in rows:
         errors = rows["stderr"].map(_parsed, na_action="ignore").astype(float)
@@ -270,7 +252,7 @@ def _whole(text: str) -> int | None:
     return int(number) if number is not None and number == int(number) and abs(number) < 2**63 else None
 
 
-def _once(path: Path, rows: pd.DataFrame, repeats: Repeats, log: ImportLog) -> pd.DataFrame:
+def _once(path: Path, rows: pd.DataFrame, repeats: Repeats, notes: list[str]) -> pd.DataFrame:
     """Each score once. Raises InputError for two different scores under one key unless `repeats` is `first`."""
     key = [name for name in KEY if name in rows]
     different = rows.drop_duplicates([*key, "value"])
@@ -284,5 +266,8 @@ def _once(path: Path, rows: pd.DataFrame, repeats: Repeats, log: ImportLog) -> p
         )
     kept = rows.drop_duplicates(key)
     if len(kept) < len(rows):
-        log.notes.append(f"Twice in the file, the first counts: {count(len(rows) - len(kept), 'score')}.")
+        notes.append(f"Twice in the file, the first counts: {count(len(rows) - len(kept), 'score')}.")
     return kept
+
+
+FORMAT = Format("csv", (".csv", ".tsv", ".csv.gz", ".tsv.gz"), _recognises, _read)

@@ -1,60 +1,46 @@
 """Files of every_eval_ever -> scores."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
-from lm_validity.tables.formats.every_eval_ever import OWN, check_schema
-from lm_validity.tables.formats.found_files import Found, date_in, find_files
-from lm_validity.tables.formats.import_log import ImportLog, with_progress
+from lm_validity.tables.formats.every_eval_ever import OWN, check_schema, find_schema
+from lm_validity.tables.formats.found_files import date_in
 from lm_validity.tables.formats.json_values import (
     flag,
     number,
-    read_json_file,
     score,
     standard_error,
     text,
     whole,
 )
 from lm_validity.tables.formats.model_arguments import parse_arguments, training_point
-from lm_validity.tables.formats.score_files import ScoreFile, score_table
+from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile
 
-SOURCE = "every_eval_ever"
 _HINT = "see github.com/evaleval/every_eval_ever for the format."
 _PERCENT = frozenset(("percent", "percentage", "%"))
 _CHECKED = "0.3"  # files of older schemas lack fields that the schema requires
 
 
-def read_every_eval_ever(paths: Iterable[str | Path], schema: dict[str, Any] | None, log: ImportLog) -> pd.DataFrame:
-    """The columns of SCORES; folders are searched, and what is left out goes to `log`.
+def _recognises(opened: Opened) -> bool:
+    return isinstance(opened.document, dict) and isinstance(opened.document.get("evaluation_results"), list)
+
+
+def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
+    """The scores of a file.
 
     A result's `evaluation_name` is the benchmark, its `metric_id` or `metric_name` the metric; a score in percent
-    becomes a fraction. Of several dates of one score the newest counts. Files that `export every-eval-ever` wrote give
-    their rows back. With a `schema` every file of its version is checked against it.
+    becomes a fraction. Files that `export every-eval-ever` wrote give their rows back. A file of the schema's version
+    is checked against `options.schema`, else against the installed package's.
     """
-    found, log.others = find_files(paths, (".json",))
-    files: list[ScoreFile] = []
-    for each in with_progress(found, "files"):
-        try:
-            files.append(_score_file(each, schema))
-        except InputError as error:
-            log.skip(each.path, error.problem, error.hint, named=each.named)
-    log.files = len(files)
-    if not files:
-        raise InputError("no file of every_eval_ever in the given paths.", _HINT)
-    return score_table(files, SOURCE, log)
-
-
-def _score_file(found: Found, schema: dict[str, Any] | None) -> ScoreFile:
-    path = found.path
-    document = _read(path)
+    path, document = opened.path, opened.document
+    if not _recognises(opened):
+        raise InputError(f"{path}: no list 'evaluation_results' in it.", _HINT)
     version = str(document.get("schema_version"))
     if version.startswith(_CHECKED):
-        check_schema(document, schema, str(path))
+        check_schema(document, options.schema or find_schema(None), str(path))
     model = _object(document.get("model_info"), f"{path}, 'model_info'")
     name = text(model.get("id"), f"{path}, 'model_info', 'id'")
     if not name:
@@ -71,7 +57,7 @@ def _score_file(found: Found, schema: dict[str, Any] | None) -> ScoreFile:
         _row(_object(result, f"{path}, a result"), document, f"{path}, result {place}")
         for place, result in enumerate(document["evaluation_results"], 1)
     ]
-    return ScoreFile(path, rows, common, _date(document, path))
+    return [ScoreFile(path, rows, common, _date(document, path))]
 
 
 def _row(result: dict[str, Any], document: dict[str, Any], where: str) -> dict[str, Any]:
@@ -169,8 +155,4 @@ def _object(value: object, where: str) -> dict[str, Any]:
     return value
 
 
-def _read(path: Path) -> dict[str, Any]:
-    document = read_json_file(path, _HINT)
-    if not isinstance(document, dict) or not isinstance(document.get("evaluation_results"), list):
-        raise InputError(f"{path}: no list 'evaluation_results' in it.", _HINT)
-    return document
+FORMAT = Format("every_eval_ever", (".json",), _recognises, _read)

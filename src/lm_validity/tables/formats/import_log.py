@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pandas as pd
 
@@ -30,7 +30,8 @@ class ImportLog:
     notes: list[str] = field(default_factory=list)
     others: Counter[str] = field(default_factory=Counter)  # files of other kinds in the folders, by suffix
     items: int = 0
-    parameters: dict[str, float] = field(default_factory=dict)  # of models whose files say their number
+    formats: Counter[str] = field(default_factory=Counter)  # files that were read, by format
+    facts: dict[str, dict[str, Any]] = field(default_factory=dict)  # what files say for the models sheet, by model
 
     def skip(self, path: Path, reason: str, hint: str, *, named: bool = False) -> None:
         """Leave a file out; one that was named itself, or any with `strict`, raises InputError."""
@@ -52,11 +53,14 @@ class ImportLog:
             f"{count(len(scores), 'score')} from {count(self.files, 'file')}: "
             f"{count(models, 'model')}, {checkpoints}{count(scores['benchmark'].nunique(), 'benchmark')}."
         ]
+        if len(self.formats) > 1 or set(self.formats) - {"lm-eval"}:
+            kinds = ", ".join(f"{count(number, 'file')} of {name}" for name, number in sorted(self.formats.items()))
+            found.append(f"Read: {kinds}.")
         found.append(f"Solved examples before each question (few-shot): {_fewshot(scores)}.")
         if self.items:
             found.append(f"{self.items} items.")
         found += self.notes
-        found += _block("Left out, since another file has the same score", self.repeated)
+        found += _block("Left out, since another file has the score too", self.repeated)
         found += _block("Skipped", [f"{path}: {reason}" for path, reason in self.skipped])
         if self.others:
             kinds = ", ".join(f"{count} {suffix}" for suffix, count in sorted(self.others.items()))
@@ -70,6 +74,7 @@ class ImportLog:
             output / "import.json",
             {
                 "files": self.files,
+                "formats": dict(sorted(self.formats.items())),
                 "scores": len(scores),
                 "items": self.items,
                 "models": sorted(scores["model"].unique()),

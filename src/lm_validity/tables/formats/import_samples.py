@@ -19,11 +19,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lm_validity.errors import InputError
-from lm_validity.tables.formats.found_files import Found, date_in
-from lm_validity.tables.formats.import_log import Ticker
+from lm_validity.tables.formats.found_files import Found, date_in, date_text
+from lm_validity.tables.formats.import_log import ImportLog, Ticker, with_progress
 from lm_validity.tables.formats.lm_eval_results import folder_identity, folder_name
 from lm_validity.tables.formats.sample_lines import Sample, read_sample
-from lm_validity.tables.formats.score_files import ScoreFile
+from lm_validity.tables.formats.score_files import DEFAULTS, ScoreFile
 from lm_validity.tables.schema import ITEMS
 
 _HINT = "lm-eval writes such a file with --log_samples: samples_<task>_<date>.jsonl."
@@ -42,11 +42,12 @@ _ROWS, _BYTES = 20_000, 2**24  # documents and bytes of text that are held befor
 
 @dataclass(frozen=True)
 class SampleFile:
-    """A samples file: `common` are the columns of ITEMS that its rows share, `scores` the keys `name,filter` under
-    which its result file has scores of the benchmark; empty where there is no result file."""
+    """A samples file of a task: `common` are the columns of ITEMS that its rows share, `benchmark` among them the task
+    or the group whose score counts; `scores` the keys `name,filter` under which its result file has scores of the
+    benchmark; empty where there is no result file."""
 
     found: Found
-    benchmark: str
+    task: str
     common: dict[str, Any]
     scores: tuple[str, ...] = ()
     date: float | None = None
@@ -61,7 +62,12 @@ class SampleFile:
     @property
     def key(self) -> tuple[object, ...]:
         """What makes two files answers of one evaluation."""
-        return tuple(self.common.get(name) for name in _OF_FILE)
+        return (self.task, *(self.common.get(name) for name in _OF_FILE))
+
+    @property
+    def benchmark(self) -> str:
+        """The benchmark of its items."""
+        return str(self.common["benchmark"])
 
     @property
     def rank(self) -> tuple[bool, float]:
@@ -92,40 +98,61 @@ def benchmark_of(path: Path) -> str:
     return found.group(1)
 
 
-def match_samples(found: Found, here: list[ScoreFile], given_name: str | None) -> SampleFile:
-    """A samples file with what its result file says, one of `here`: those of its folder with scores of its task.
+def match_all_samples(
+    samples: list[Found], results: list[ScoreFile], names: dict[Path, str], log: ImportLog
+) -> list[SampleFile]:
+    """Each samples file with what its result file says, one of those of its folder with scores of its task.
 
-    It is that of its date, else the best one. Without one the model is `given_name` or the folder's. Raises InputError
-    where `here` are result files of several models and none of its date.
+    names: models' names by file, where they are given. A file that matches files of several models goes to `log`.
     """
-    benchmark, date = benchmark_of(found.path), date_in(found.path.stem)
+    places: dict[tuple[Path, str], list[ScoreFile]] = {}
+    for one in results:
+        for task in {row["benchmark"] for row in one.rows} | set(one.members):
+            places.setdefault((one.path.parent, task), []).append(one)
+    matched = []
+    for each in samples:
+        here = places.get((each.path.parent, benchmark_of(each.path)), [])
+        try:
+            matched.append(_match(each, here, names.get(each.path)))
+        except InputError as error:
+            log.skip(each.path, error.problem, error.hint, named=each.named)
+    return matched
+
+
+def _match(found: Found, here: list[ScoreFile], given_name: str | None) -> SampleFile:
+    """A samples file with what one of `here` says: that of its date, else the best one.
+
+    Without one the model is `given_name` or the folder's. Raises InputError where `here` are result files of several
+    models and none of its date.
+    """
+    task, date = benchmark_of(found.path), date_in(found.path.stem)
     of_date = [one for one in here if date is not None and date_in(one.path.stem) == date]
     best = max(of_date or here, key=lambda one: one.rank, default=None)
     if best is None:
-        common = {"model": given_name or folder_name(found.path), "benchmark": benchmark}
+        common = {"model": given_name or folder_name(found.path), "benchmark": task}
         identity = {} if given_name else folder_identity(found.path)
-        return SampleFile(found, benchmark, _completed(common), date=date, identity=identity)
+        return SampleFile(found, task, _completed(common), date=date, identity=identity)
     if not of_date and len({one.common["model"] for one in here}) > 1:
         raise InputError(
             f"{found.path}: result files of several models are in its folder, none of its date.",
             "see docs/how_to/importing.md.",
         )
+    benchmark = best.members.get(task, task)
     rows = [row for row in best.rows if row["benchmark"] == benchmark]
     common = _completed(best.common | {"benchmark": benchmark, "num_fewshot": rows[0].get("num_fewshot")})
     common["model"] = given_name or common["model"]
     scores = tuple(row["metric"] for row in rows)
-    return SampleFile(found, benchmark, common, scores, best.date if date is None else date, best.limited)
+    return SampleFile(found, task, common, scores, best.date if date is None else date, best.limited)
 
 
 def _completed(common: dict[str, Any]) -> dict[str, Any]:
-    default = {"checkpoint": "final", "protocol": "direct", "prompt": "plain", "split": "test"}
-    return {name: common.get(name, default.get(name)) for name in _OF_FILE}
+    return {name: common.get(name, DEFAULTS.get(name)) for name in _OF_FILE}
 
 
 # ---- reading -----------------------------------------------------------------------------------------------------
 
 
-def read_part(file: SampleFile, path: Path) -> tuple[Part, dict[str, int]]:
+def _read_part(file: SampleFile, path: Path) -> tuple[Part, dict[str, int]]:
     """Read a samples file into a table of its documents at `path`; also the documents' hashes, where lines have them.
 
     Raises InputError, with the line, for a line that is no sample, and for a file without any.
@@ -137,6 +164,44 @@ def read_part(file: SampleFile, path: Path) -> tuple[Part, dict[str, int]]:
     if not reader.places:
         raise InputError(f"{file.found.path}: no samples.", _HINT)
     return reader.part(path), reader.hashes
+
+
+def read_all_samples(samples: list[SampleFile], folder: Path, log: ImportLog) -> tuple[list[Part], list[ScoreFile]]:
+    """The newest samples file of each evaluation whose items count, and the scores of those without a result file."""
+    parts: list[Part] = []
+    scores: list[ScoreFile] = []
+    documents = _SameDocuments()
+    for number, one in enumerate(with_progress(_newest(samples, log), "files of samples")):
+        try:
+            part, hashes = _read_part(one, folder / f"{number}.parquet")
+        except InputError as error:
+            log.skip(one.found.path, error.problem, error.hint, named=one.found.named)
+            log.formats["lm-eval"] -= 1
+            continue
+        if not one.scores:
+            scores.append(_score_file(part))
+        difference = documents.difference(part, hashes)
+        if difference is None:
+            parts.append(part)
+        else:
+            log.skip(one.found.path, difference, "import it into another folder.")
+    log.notes += [note for part in parts for note in part.notes]
+    unknown = sorted({part.file.benchmark for part in parts if not part.gold_known})
+    if unknown:
+        log.notes.append(f"Right choices unknown, so no chance level and no margins: {', '.join(unknown)}.")
+    return parts, scores
+
+
+def _newest(samples: list[SampleFile], log: ImportLog) -> list[SampleFile]:
+    best: dict[tuple[object, ...], SampleFile] = {}
+    for one in sorted(samples, key=lambda each: each.rank, reverse=True):
+        known = best.setdefault(one.key, one)
+        if known is not one:
+            log.repeat(
+                f"{one.found.path} ({date_text(one.date)}): the same documents are answered in {known.found.path} "
+                f"({date_text(known.date)})"
+            )
+    return sorted(best.values(), key=lambda one: (one.task, str(one.found.path)))
 
 
 @dataclass
@@ -243,21 +308,21 @@ class _Reader:
 # ---- putting together --------------------------------------------------------------------------------------------
 
 
-class SameDocuments:
-    """Tells whether files mean the same documents by the same numbers: by their hashes, one benchmark at a time.
+class _SameDocuments:
+    """Tells whether files mean the same documents by the same numbers: by their hashes, one task at a time.
 
-    A document's place in the task names it. Files come sorted by benchmark, so that one answer sheet is held at a time.
+    A document's place in the task names it. Files come sorted by task, so that one answer sheet is held at a time.
     """
 
     def __init__(self) -> None:
         self.first: tuple[str, Path, dict[str, int]] | None = None
 
     def difference(self, part: Part, hashes: dict[str, int]) -> str | None:
-        """What tells the part's documents from those of the first file of its benchmark; None where nothing does."""
+        """What tells the part's documents from those of the first file of its task; None where nothing does."""
         if not hashes:
             return None
-        if self.first is None or self.first[0] != part.file.benchmark:
-            self.first = part.file.benchmark, part.file.found.path, hashes
+        if self.first is None or self.first[0] != part.file.task:
+            self.first = part.file.task, part.file.found.path, hashes
         _, path, known = self.first
         both = hashes.keys() & known.keys()
         differ = sum(hashes[name] != known[name] for name in both)
@@ -269,7 +334,7 @@ class SameDocuments:
         )
 
 
-def score_file(part: Part) -> ScoreFile:
+def _score_file(part: Part) -> ScoreFile:
     """Scores of a samples file without a result file: means over documents, with their standard errors."""
     rows = []
     for (metric, name), column in part.values.items():
@@ -280,7 +345,7 @@ def score_file(part: Part) -> ScoreFile:
         error = known.std(ddof=1) / math.sqrt(len(known)) if len(known) > 1 else None
         rows.append(
             {
-                "benchmark": part.file.benchmark,
+                "benchmark": part.file.task,
                 "metric": f"{metric},{name}",
                 "value": float(known.mean()),
                 "stderr": error,
@@ -291,11 +356,11 @@ def score_file(part: Part) -> ScoreFile:
     return ScoreFile(part.file.found.path, rows, common, part.file.date)
 
 
-def write_items(parts: list[Part], path: Path) -> int:
-    """items.parquet of all parts at `path`, portion by portion; how many rows it has.
+def write_items(parts: list[Part], others: list[ScoreFile], path: Path) -> int:
+    """items.parquet at `path`, portion by portion, of lm-eval's parts and of other files with items; how many rows.
 
-    The right choices of a benchmark are left out where one file does not tell all of its own: with some of them the
-    table would be no complete answer sheet.
+    The right choices of a benchmark are left out where one part does not tell all of its own: with some of them the
+    table would be no complete answer sheet. Of several files with items of one evaluation the best counts.
     """
     unknown = {part.file.benchmark for part in parts if not part.gold_known}
     written = 0
@@ -308,17 +373,38 @@ def write_items(parts: list[Part], path: Path) -> int:
                     writer.write_table(_item_table(part, table, start, with_gold=part.file.benchmark not in unknown))
                     start += len(table)
             written += start
+        for table in _portions_of(others):
+            writer.write_table(table)
+            written += len(table)
     return written
+
+
+def _portions_of(files: list[ScoreFile]) -> Iterator[pa.Table]:
+    """The items of files that give rows, in portions; of one evaluation those of the best file."""
+    owner: dict[tuple[object, ...], int] = {}
+    waiting: list[dict[str, Any]] = []
+    for number, one in enumerate(sorted(files, key=lambda each: each.rank, reverse=True)):
+        common = _completed(one.common)
+        for row in one.items() if one.items is not None else ():
+            row = common | row
+            if owner.setdefault(tuple(row[name] for name in _OF_FILE), number) == number:
+                waiting.append(row)
+            if len(waiting) >= _ROWS:
+                yield pa.Table.from_pylist(waiting, schema=ITEMS)
+                waiting = []
+    if waiting:
+        yield pa.Table.from_pylist(waiting, schema=ITEMS)
 
 
 def _item_table(part: Part, documents: pa.Table, start: int, *, with_gold: bool) -> pa.Table:
     """The columns of ITEMS of a portion of a part, whose first document is number `start`."""
     count = len(documents)
     values = {f"{metric},{name}": _portion(column, start, count) for (metric, name), column in part.values.items()}
-    columns = []
+    file, columns = part.file, []
+    in_group = file.task != file.benchmark  # its tasks number their documents each from 0
     for item in ITEMS:
         if item.name in _OF_FILE:
-            columns.append(pa.array([part.file.common[item.name]] * count, item.type))
+            columns.append(pa.array([file.common[item.name]] * count, item.type))
         elif item.name == "correct":
             first = next(iter(values.values()), np.full(count, np.nan))
             columns.append(pa.array(first, item.type, from_pandas=True))
@@ -328,6 +414,10 @@ def _item_table(part: Part, documents: pa.Table, start: int, *, with_gold: bool)
                 for row in range(count)
             ]
             columns.append(pa.array(rows, item.type))
+        elif in_group and item.name == "doc_id":
+            columns.append(pa.array([f"{file.task}/{name}" for name in documents.column("doc_id").to_pylist()]))
+        elif in_group and item.name == "subject":
+            columns.append(pa.array([file.task] * count))
         elif item.name in documents.column_names and (with_gold or item.name != "gold"):
             columns.append(documents.column(item.name))
         else:

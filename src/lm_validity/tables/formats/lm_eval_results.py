@@ -1,4 +1,4 @@
-"""One result file of lm-eval -> its scores.
+"""Result files of lm-eval -> their scores.
 
 Read are the layouts of lm-eval 0.3 (metrics without a filter, `acc` and `acc_stderr`), of 0.4.0 to 0.4.2 (the model in
 `config.model_args` only), of later versions (`model_name`, `n-samples`, `higher_is_better`), what `export lm-eval`
@@ -7,24 +7,24 @@ writes, and those of BigScience's fork: a list of results with the name of the p
 """
 
 import math
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from lm_validity.errors import InputError
-from lm_validity.tables.formats.found_files import Found, date_in
+from lm_validity.tables.formats.found_files import date_in
 from lm_validity.tables.formats.json_values import (
     finite,
     flag,
     number,
-    read_json_file,
     score,
     standard_error,
     text,
     whole,
 )
-from lm_validity.tables.formats.model_arguments import model_name, parse_arguments, training_point
-from lm_validity.tables.formats.score_files import ScoreFile
+from lm_validity.tables.formats.model_arguments import model_name, model_place, parse_arguments, training_point
+from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile
 
 PARAMETERS = "number of parameters"  # in `ScoreFile.identity`
 HINT = "lm-eval writes such a file with --output_path: results_<date>.json."
@@ -33,80 +33,148 @@ _NO_METRICS = frozenset(
     ("alias", "name", "sample_len", "sample_count", "samples", "task_name", "prompt_name", "fixed_answer_choice_list",
      "dataset_path", "dataset_name", "subset", "prompt_id", "prompt_jinja", "prompt_original_task", "comment")
 )  # fmt: skip
-# What `export lm-eval` says of a whole file: what holds where the file does not say, and how it is checked
+# What `export lm-eval` says of a whole file, and how it is checked
 _OF_FILE = {
-    "checkpoint": ("final", text),
-    "iteration": (None, whole),
-    "tokens_b": (None, number),
-    "protocol": ("direct", text),
-    "prompt": ("plain", text),
-    "prompt_variant": (None, text),
-    "seed": (None, whole),
-    "split": ("test", text),
+    "checkpoint": text,
+    "iteration": whole,
+    "tokens_b": number,
+    "protocol": text,
+    "prompt": text,
+    "prompt_variant": text,
+    "seed": whole,
+    "split": text,
 }
+# Arguments of a model that name its weights, or say where and how fast it runs
+_NO_SETTINGS = frozenset(
+    ("pretrained", "model", "path", "engine", "revision", "subfolder", "step", "peft", "delta", "device", "device_map",
+     "parallelize", "trust_remote_code", "batch_size", "max_batch_size", "cache_dir", "token", "use_fast_tokenizer",
+     "tensor_parallel_size", "data_parallel_size", "gpu_memory_utilization", "max_memory_per_gpu", "max_cpu_memory",
+     "offload_folder", "low_cpu_mem_usage", "swap_space", "use_accelerate", "base_url", "num_concurrent")
+)  # fmt: skip
 # Arguments of a model beside its name that make another model of it
 _CHANGES = ("load_in_4bit", "load_in_8bit", "autogptq", "gptqmodel", "gguf_file", "quantization")
 
 
-def read_result_file(found: Found, given_name: str | None = None) -> ScoreFile:
+def _recognises(opened: Opened) -> bool:
+    document = opened.document
+    return isinstance(document, dict) and isinstance(document.get("results"), dict | list)
+
+
+def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
     """The scores of a file under lm-eval's keys `name,filter`.
 
-    `checkpoint` and `iteration` are those of the model's `revision` or `step`, else of a step in the file's name,
-    `num_fewshot` is the number of solved examples that the file gives for the task. lm-eval does not say which split it
-    scored nor whether a model was fine-tuned: split `test`, protocol `direct`, unless the file was written by `export
-    lm-eval`, which does. Groups (averages over tasks) stay out, since their members are there. The model's name is
-    `given_name`, else the file's; a file without one that was found in a folder has that folder's.
+    The checkpoint is that of the model's `revision` or `step`, else of a step in the file's name, `num_fewshot` the
+    number of solved examples that the file gives for the task. A group of like tasks (MMLU) is one benchmark where the
+    file has its score and error, unless `options.split_groups`. A file without a model's name that was found in a
+    folder has that folder's.
 
     Raises InputError for a file that is not an lm-eval result and for a value that is not of its column's type. NaN,
     infinity and null are scores that are missing.
     """
-    path = found.path
-    document = _read(path)
+    path, document = opened.path, opened.document
+    _check_results(document, path)
     if isinstance(document.get("checkpoints"), list) and isinstance(document["results"], dict):
-        return _curves(document, path, given_name or path.stem.removesuffix("_agg"))
+        return [_curves(document, path, opened.model or path.stem.removesuffix("_agg"))]
     config = _section(document, "config", path)
     arguments = parse_arguments(config.get("model_args"))
-    name, of_folder = _name(document, config, arguments, found, given_name)
+    name, of_folder = _name(document, config, arguments, opened)
     own = _section(document, "lm_validity", path)
-    rows, missing = _rows(document, config, own, path)
-    return ScoreFile(
-        path=path,
-        rows=rows,
-        common={"model": name, **_of_file(document, config, arguments, own, path)},
-        date=_date(document, path),
-        identity={} if given_name else _identity(config, arguments, path if of_folder else None),
-        limited=config.get("limit") is not None,
-        commit=str(config.get("model_sha") or ""),
-        missing=missing,
-    )
+    groups = {} if options.split_groups else _groups(document, path)
+    rows, missing = _rows(document, config, own, groups, path)
+    members = {task: group for group, tasks in groups.items() for task in tasks}
+    return [
+        ScoreFile(
+            path=path,
+            rows=rows,
+            common={"model": name, **_of_file(document, config, arguments, own, path)},
+            date=_date(document, path),
+            identity=_identity(config, arguments, path if of_folder else None),
+            limited=config.get("limit") is not None,
+            commit=str(config.get("model_sha") or ""),
+            missing=missing,
+            weights=_weights(name, config, arguments),
+            settings=_settings(document, config, arguments),
+            members=members,
+            notes=tuple(
+                f"{group}: the group's own score, without its tasks (--groups split takes these)." for group in groups
+            ),
+        )
+    ]
 
 
 def _of_file(
     document: dict[str, Any], config: dict[str, Any], arguments: dict[str, str], own: dict[str, Any], path: Path
 ) -> dict[str, Any]:
-    """The columns that all rows of a file share."""
+    """The columns that all rows of a file share, as far as it says them."""
     if own:
-        point: dict[str, object] = {}
-    else:
-        if not arguments.get("revision") and config.get("model_revision"):
-            arguments = arguments | {"revision": str(config["model_revision"])}
-        found = training_point(arguments)
-        if found.checkpoint == "final" and not {"revision", "step"} & set(arguments):
-            found = training_point({"revision": path.stem}, only_steps=True)
-        point = found._asdict()
-    of_file = {
-        name: check(own.get(name, point.get(name, default)), f"{path}, 'lm_validity', {name!r}")
-        for name, (default, check) in _OF_FILE.items()
-    }
-    if "prompt" not in own:
-        of_file["prompt"] = "chat" if document.get("chat_template") else "plain"
-    return of_file
+        said = [name for name in _OF_FILE if name in own]
+        return {name: _OF_FILE[name](own[name], f"{path}, 'lm_validity', {name!r}") for name in said}
+    if not arguments.get("revision") and config.get("model_revision"):
+        arguments = arguments | {"revision": str(config["model_revision"])}
+    found = training_point(arguments)
+    if found.checkpoint == "final" and not {"revision", "step"} & set(arguments):
+        found = training_point({"revision": path.stem}, only_steps=True)
+    return {**found._asdict(), "prompt": "chat" if document.get("chat_template") else "plain"}
+
+
+def _weights(name: str, config: dict[str, Any], arguments: dict[str, str]) -> str:
+    """Path, revision and adapter as one text."""
+    base = model_place(arguments.get("pretrained") or name).path
+    more = [arguments.get(key, "") for key in ("revision", "subfolder", "step", "peft", "delta")]
+    return "@".join([base, *(value for value in (*more, str(config.get("model_revision") or "")) if value)])
+
+
+def _settings(document: dict[str, Any], config: dict[str, Any], arguments: dict[str, str]) -> str:
+    """What changes scores beside weights and task, as one text."""
+    found = {name: value for name, value in arguments.items() if name not in _NO_SETTINGS}
+    found |= {name: str(config[name]) for name in ("gen_kwargs",) if config.get(name)}
+    said = ("chat_template_sha", "system_instruction_sha", "fewshot_as_multiturn")
+    found |= {name: str(document[name]) for name in said if document.get(name)}
+    return ",".join(f"{name}={value}" for name, value in sorted(found.items()))
+
+
+def _groups(document: dict[str, Any], path: Path) -> dict[str, list[str]]:
+    """The tasks of each group whose own score counts: with an error, and of like tasks, none of another such group.
+
+    Tasks are alike if there are three or more with the same metrics whose names begin as the group's does: those of
+    MMLU are, those of a suite (`pythia`, `glue`) or of different measures (`truthfulqa`) are not.
+    """
+    results = document["results"] if isinstance(document["results"], dict) else {}
+    own = {**_section(document, "groups", path), **results}
+    names = set(_section(document, "groups", path))
+    subtasks = {name: list(members) for name, members in _section(document, "group_subtasks", path).items() if members}
+    if not subtasks:  # lm-eval 0.4.0 does not list them
+        subtasks = {name: [task for task in results if task.startswith(f"{name}_")] for name in names}
+    below = {name: _below(name, subtasks) for name in subtasks}
+    kept: dict[str, list[str]] = {}
+    for name in sorted(below, key=lambda one: -len(below[one])):
+        tasks = [task for task in below[name] if task not in subtasks and isinstance(results.get(task), dict)]
+        kinds = {frozenset(metric for metric in results[task] if "," in metric) for task in tasks}
+        start = re.split(r"[-_]", name)[0]
+        alike = len(tasks) > 2 and len(kinds) == 1 and all(re.split(r"[-_]", task)[0] == start for task in tasks)
+        scores = own.get(name)
+        errors = [metric for metric in scores if "_stderr" in metric] if isinstance(scores, dict) else []
+        known = any(finite(own[name][metric]) is not None for metric in errors)
+        if alike and known and not any(name in below[other] for other in kept):
+            kept[name] = tasks
+    return kept
+
+
+def _below(name: str, subtasks: dict[str, list[str]]) -> set[str]:
+    """Everything in a group, in the groups of it too."""
+    found: set[str] = set()
+    waiting = [name]
+    while waiting:
+        new = set(map(str, subtasks.get(waiting.pop(), ()))) - found
+        found |= new
+        waiting += new
+    return found
 
 
 def _rows(
-    document: dict[str, Any], config: dict[str, Any], own: dict[str, Any], path: Path
+    document: dict[str, Any], config: dict[str, Any], own: dict[str, Any], kept: dict[str, list[str]], path: Path
 ) -> tuple[list[dict[str, Any]], int]:
-    """Rows of all tasks, and how many scores are missing."""
+    """Rows of all tasks and of the groups that are `kept`, and how many scores are missing."""
     # lm-eval 0.4.0 lists groups under `groups` only; later versions have tasks in `group_subtasks` too, without members
     groups = {name for name, members in _section(document, "group_subtasks", path).items() if members}
     groups |= set(_section(document, "groups", path))
@@ -114,21 +182,31 @@ def _rows(
     all_directions = _section(document, "higher_is_better", path, of_objects=True)
     selected = _section(own, "selected", path)
     examples, configs = _section(document, "n-shot", path), _section(document, "configs", path)
+    left_out = groups.union(*kept.values()) - set(kept)
+    results = document["results"]
+    if kept and isinstance(results, dict):
+        results = _section(document, "groups", path) | results
     rows, missing = [], 0
-    for task, variant, metrics in _tasks(document["results"], path):
-        if task in groups:
+    for task, variant, metrics in _tasks(results, path):
+        if task in left_out:
             continue
+        shots = {
+            whole(_examples(one, examples, configs, config), f"{path}, number of solved examples of {one!r}")
+            for one in kept.get(task, [task])
+        }
+        items = [
+            whole((counts.get(one) or {}).get("effective"), f"{path}, 'n-samples', {one!r}, 'effective'")
+            for one in kept.get(task, [task])
+        ]
         common = {
             "benchmark": task,
-            "num_fewshot": whole(
-                _examples(task, examples, configs, config), f"{path}, number of solved examples of {task!r}"
-            ),
-            "n_items": whole((counts.get(task) or {}).get("effective"), f"{path}, 'n-samples', {task!r}, 'effective'"),
+            "num_fewshot": shots.pop() if len(shots) == 1 else None,
+            "n_items": None if None in items else sum(filter(None, items)),
             "selected": flag(selected.get(task, True), f"{path}, 'selected', {task!r}"),
         }
         if variant is not None:
             common["prompt_variant"] = text(variant, f"{path}, {task}, 'prompt_name'")
-        directions = all_directions.get(task) or {}
+        directions = all_directions.get(task) or all_directions.get(kept.get(task, [""])[0]) or {}
         for row in _metrics(metrics, f"{path}, {task}"):
             if row["value"] is None:
                 missing += 1
@@ -204,14 +282,12 @@ def _curves(document: dict[str, Any], path: Path, model: str) -> ScoreFile:
     return ScoreFile(path, rows, {"model": model}, date_in(path.name), missing=missing)
 
 
-def _read(path: Path) -> dict[str, Any]:
-    document = read_json_file(path, HINT)
+def _check_results(document: Any, path: Path) -> None:
     if not isinstance(document, dict) or not isinstance(document.get("results"), dict | list):
         raise InputError(f"{path}: no object 'results' in it.", HINT)
     results = document["results"]
     if not any(isinstance(one, dict) and one for one in (results if isinstance(results, list) else results.values())):
         raise InputError(f"{path}: no task's metrics in 'results'.", HINT)
-    return document
 
 
 def _section(document: dict[str, Any], name: str, path: Path, *, of_objects: bool = False) -> dict[str, Any]:
@@ -240,15 +316,15 @@ def _date(document: dict[str, Any], path: Path) -> float | None:
 
 
 def _name(
-    document: dict[str, Any], config: dict[str, Any], arguments: dict[str, str], found: Found, given: str | None
+    document: dict[str, Any], config: dict[str, Any], arguments: dict[str, str], found: Opened
 ) -> tuple[str, bool]:
     """The model's name, and whether it is that of the file's folder."""
-    name = given or document.get("model_name") or model_name(arguments)
+    name = document.get("model_name") or model_name(arguments)
     if not name and isinstance(config.get("model"), str) and "/" in config["model"]:
         name = config["model"]  # leaderboards write the hub id where lm-eval has the kind of model
     if isinstance(name, str) and name:
         return name, False
-    if found.named:
+    if found.named and not found.model:
         raise InputError(
             f"{found.path}: neither 'model_name' nor 'config.model_args.pretrained' names the model.",
             f"name it: --model '{found.path}=NAME'.",
@@ -280,3 +356,6 @@ def folder_identity(path: Path) -> dict[str, str]:
     """The folder of a model that is named by it. `org__name`, which lm-eval made of a hub id, is one model anywhere."""
     folder = path.resolve().parent
     return {} if "__" in folder.name else {"folder": str(folder)}
+
+
+FORMAT = Format("lm-eval", (".json", ".jsonl", ""), _recognises, _read)

@@ -1,13 +1,25 @@
-"""What lm-eval's `model_args` say of a model: its name, and the point of its training that was evaluated."""
+"""What arguments, paths and file names say of a model: its name, and the point of its training that was evaluated."""
 
 import re
-from typing import NamedTuple
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from lm_validity.errors import InputError
+from lm_validity.words import count, listing
 
 # Optimizer steps in the name of a revision or folder: step1000, global_step-1000, iter_0001000; "step10k" is left alone
 _STEPS = re.compile(r"(?<![a-z])(?:global_?)?(?:steps?|iter(?:ation)?s?)[-_]?(\d{1,15})(?![\da-z])", re.IGNORECASE)
 _TOKENS = re.compile(r"(?<![a-z])tokens[-_]?(\d{1,9}(?:\.\d+)?)B(?![a-z])", re.IGNORECASE)
 _LATER_STAGE = re.compile(r"(?<![a-z])stage[-_]?([2-9]|\d\d+)(?!\d)", re.IGNORECASE)
 _NAMES = ("peft", "delta", "pretrained", "model", "path", "engine")
+# A folder that holds a checkpoint: step_30, checkpoint-500, iter_0001000, global_step1000
+_FOLDER = re.compile(r"(?:checkpoint|ckpt|(?:global_?)?steps?|iter(?:ation)?s?)[-_]?(\d{1,15})", re.IGNORECASE)
+_CACHE = re.compile(r"models--([^/]+?)--([^/]+)")  # of a hub id, in its cache
+_COLUMNS = {"task": "benchmark", "step": "iteration"}  # other names of a pattern's fields
+_NUMBERS = ("iteration", "seed", "num_fewshot")
+_FIELDS = ("model", "benchmark", "task", "checkpoint", "iteration", "step", "protocol", "seed", "num_fewshot")
 _FINISHED = frozenset(("", "main", "master", "none", "null", "final"))
 
 
@@ -57,3 +69,107 @@ def training_point(arguments: dict[str, str], *, only_steps: bool = False) -> Po
     if only_steps:
         return Point() if iteration is None else Point(f"step{iteration}", iteration)
     return Point(name, iteration, float(tokens[-1]) if tokens and not later else None)
+
+
+class ModelPlace(NamedTuple):
+    """A model's name as its path gives it, the path without what does not tell models apart, and a checkpoint."""
+
+    name: str
+    path: str
+    point: Point
+
+
+def model_place(raw: str) -> ModelPlace:
+    """The model that a name or path in a file means.
+
+    A hub id stays as it is. Of a path, slashes at the end, the folders `snapshots/<hash>` and `model` and a folder of a
+    checkpoint (`step_30`, `checkpoint-500`, `iter_0001000`, `global_step1000`) are taken off; the name is its last
+    folder, or the hub id of a folder in the hub's cache.
+    """
+    parts = [part for part in raw.split("/") if part not in ("", ".")]
+    point = Point()
+    found = _FOLDER.fullmatch(parts[-1]) if len(parts) > 1 else None
+    if found is not None:
+        point = Point(parts.pop(), int(found[1]))
+    local = raw.startswith(("/", "./", "../", "~")) or len(parts) > 2 or (found is not None and len(parts) > 1)
+    if not local:
+        return ModelPlace("/".join(parts) or raw, "/".join(parts), point)
+    if "snapshots" in parts[1:]:
+        parts = parts[: parts.index("snapshots", 1)]
+    elif parts[-1] == "model" and len(parts) > 1:
+        parts.pop()
+    path = "/" * raw.startswith("/") + "/".join(parts)
+    cached = _CACHE.fullmatch(parts[-1]) if parts else None
+    return ModelPlace("/".join(cached.groups()) if cached else parts[-1] if parts else raw, path, point)
+
+
+@dataclass
+class PlacesRead:
+    """What was read from the paths of models, to be said."""
+
+    paths: dict[str, set[str]] = field(default_factory=dict)
+    checkpoints: Counter[str] = field(default_factory=Counter)
+
+    def read(self, raw: str) -> ModelPlace:
+        """`model_place`, remembered."""
+        place = model_place(raw)
+        if place.path != place.name:
+            self.paths.setdefault(place.name, set()).add(place.path)
+        if place.point.iteration is not None:
+            self.checkpoints[place.point.checkpoint] += 1
+        return place
+
+    def lines(self) -> list[str]:
+        """A line for each kind of reading, and for each name that several paths have."""
+        lines = []
+        if self.paths:
+            name, paths = next(iter(self.paths.items()))
+            lines.append(
+                f"Named by the last folder of their paths: {count(len(self.paths), 'model')} ({name} is {min(paths)})."
+            )
+        for name, paths in sorted(self.paths.items()):
+            if len(paths) > 1:
+                lines.append(f"{name}: {listing(sorted(paths), 3)} are taken as one model.")
+        if self.checkpoints:
+            names = listing(list(self.checkpoints), 3)
+            lines.append(f"Checkpoints read from folders ({names}): {count(self.checkpoints.total(), 'file')}.")
+        return lines
+
+
+class PathPattern:
+    """`--path '{model}-{task}.json'`: columns from the end of a file's path, or of the path of a model in a file.
+
+    A field takes no slash, and as much as it can from left to right; `*` stands for anything without a slash. Raises
+    InputError for a pattern without fields and for a field that is not known.
+    """
+
+    def __init__(self, text: str):
+        self.text, self.used = text, False
+        pieces = re.split(r"(\{[^{}]*\}|\*)", re.sub("/+", "/", text))
+        expression = ""
+        for piece in pieces:
+            name = piece[1:-1] if piece.startswith("{") else None
+            if name is not None and (name not in _FIELDS or f"<{name}>" in expression):
+                raise InputError(
+                    f"--path '{text}': {piece} is not a field, or is there twice.", f"fields: {', '.join(_FIELDS)}."
+                )
+            if name is not None:
+                number = _COLUMNS.get(name, name) in _NUMBERS
+                expression += rf"(?P<{name}>{r'[0-9]{1,15}' if number else '[^/]+'})"
+            else:
+                expression += "[^/]*" if piece == "*" else re.escape(piece)
+        if "(?P<" not in expression:
+            raise InputError(f"--path '{text}': no field in it.", "write {model}, as in '{model}-{task}.json'.")
+        self.expression = re.compile(rf"(?:^|/){expression}/?$")
+
+    def of(self, path: Path | str) -> dict[str, Any]:
+        """The columns that a path gives; {} where it does not fit the pattern."""
+        found = self.expression.search(re.sub("/+", "/", str(path)))
+        if found is None:
+            return {}
+        self.used = True
+        columns: dict[str, Any] = {_COLUMNS.get(name, name): value for name, value in found.groupdict().items()}
+        columns |= {name: int(columns[name]) for name in _NUMBERS if name in columns}
+        if "iteration" in columns:
+            columns.setdefault("checkpoint", f"step{columns['iteration']}")
+        return columns

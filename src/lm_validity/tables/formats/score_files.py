@@ -1,11 +1,13 @@
-"""Scores from many files in one table: each score once, the newest of several, one model under one name."""
+"""Scores from many files in one table: the types that formats share, and what counts where files differ."""
 
+import re
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from lm_validity.errors import InputError
@@ -32,16 +34,79 @@ _TYPES = {
     **dict.fromkeys(("higher_is_better", "selected"), "boolean"),
 }
 # What holds of a score where its file does not say otherwise
-_COMMON = {"checkpoint": "final", "protocol": "direct", "prompt": "plain", "split": "test", "selected": True}
+DEFAULTS = {"checkpoint": "final", "protocol": "direct", "prompt": "plain", "split": "test", "selected": True}
+_SAME = 1e-9  # scores that differ by less are equal: files round differently
+_TUNED = "--protocol or train_before_test=FOLDER if one was fine-tuned; else leave out the file that does not count."
+_SHOWN = 5  # conflicts that an error names
+
+Across = Literal["benchmarks", "models"]
+Unit = Literal["fractions", "percentages", "neither"]
+Repeats = Literal["refuse", "first"]
+
+
+@dataclass(frozen=True)
+class CsvOptions:
+    """How a table is to be read.
+
+    columns: the file's column by role (ROLES), where the header does not say it. scores: in a wide table, the columns
+    of scores; all columns of numbers where empty. across: what these columns are, `benchmarks` or `models`; by default
+    whatever the table has no column of. unit: what scores are. repeats: `refuse` two different scores under one key, or
+    take the `first`.
+    """
+
+    columns: dict[str, str] = field(default_factory=dict)
+    scores: tuple[str, ...] = ()
+    across: Across | None = None
+    unit: Unit = "fractions"
+    repeats: Repeats = "refuse"
+
+
+@dataclass(frozen=True)
+class ImportOptions:
+    """What a reader says of files that they do not say themselves.
+
+    names: models' names by file or folder. protocols: by folder or file, before `protocol`, that of all files. path: a
+    pattern of paths (`path_pattern`). prepared_on: what models were prepared on before the test. split_groups: members
+    of a group in place of the group's own score. tokens_per_step: training tokens of an optimizer step.
+    errors_from_items: standard errors from scores and numbers of items. format: the only one that is tried. schema: the
+    JSON schema of every_eval_ever. csv: how tables are read.
+    """
+
+    names: Mapping[Path, str] = field(default_factory=dict)
+    protocols: Mapping[Path, str] = field(default_factory=dict)
+    protocol: str | None = None
+    path: str | None = None
+    prepared_on: str | None = None
+    split_groups: bool = False
+    tokens_per_step: float | None = None
+    errors_from_items: bool = False
+    format: str | None = None
+    strict: bool = False
+    schema: dict[str, Any] | None = None
+    csv: CsvOptions = field(default_factory=CsvOptions)
+
+
+class Opened(NamedTuple):
+    """A file, read once. `document`: the JSON value of a JSON file, else None, and `head` has the first bytes.
+    `named`: the file was named itself. `model`: the name that the reader gives, which counts before the file's."""
+
+    path: Path
+    named: bool
+    document: Any = None
+    head: bytes = b""
+    model: str | None = None
 
 
 @dataclass(frozen=True)
 class ScoreFile:
     """The scores of one file: `rows` are columns of SCORES, `common` those that all rows share.
 
-    `identity`: what a file says of its model beside the name, such as the number of its parameters. `limited`: not all
-    documents were scored. `commit`: of the model on its hub, "" where unknown. Scores that are no finite number are
-    not in `rows` but counted in `missing`.
+    Both hold only what the file says: `DEFAULTS` are filled in later. `date`: in seconds since 1970. `identity`: what a
+    file says of its model beside the name, such as the number of its parameters. `weights` (path, revision, adapter)
+    and `settings` (what else changes numbers): a newer date decides only between files in which both are equal; "" is
+    unknown. `limited`: not all documents were scored. `commit`: of the model on its hub, "" where unknown. Scores that
+    are no finite number are not in `rows` but counted in `missing`. `members`: the group of each task whose scores are
+    in the group's. `facts`: columns of the models sheet by model. `items`: gives rows of ITEMS when it is called.
     """
 
     path: Path
@@ -53,12 +118,42 @@ class ScoreFile:
     commit: str = ""
     missing: int = 0
     notes: tuple[str, ...] = ()
+    weights: str = ""
+    settings: str = ""
+    stamp: float | None = None
+    members: Mapping[str, str] = field(default_factory=dict)
+    facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    items: Callable[[], Iterable[dict[str, Any]]] | None = None
 
     @property
-    def rank(self) -> tuple[bool, float, int, list[int]]:
-        """Larger is better: all documents, then the newer date, then more scores, then the earlier path."""
-        newest = float("-inf") if self.date is None else self.date
-        return (not self.limited, newest, len(self.rows), [-ord(letter) for letter in str(self.path)])
+    def rank(self) -> tuple[bool, tuple[float, ...], int, list[int]]:
+        """Larger is better: all documents, then the newer date, then the newer time stamp in the file's name. More
+        scores and an earlier path give an order, but decide nothing."""
+        dates = tuple(float("-inf") if date is None else date for date in (self.date, self.stamp))
+        return (not self.limited, dates, len(self.rows), [-ord(letter) for letter in str(self.path)])
+
+    def replaces(self, other: "ScoreFile") -> bool:
+        """Whether this file's scores count before the different ones of `other`: a newer run of the same weights with
+        the same settings, or one on all documents where the other has a limit."""
+        if (self.weights, self.settings) != (other.weights, other.settings):
+            return False
+        if self.limited != other.limited:
+            return other.limited
+        for own, theirs in ((self.date, other.date), (self.stamp, other.stamp)):
+            if own is not None and theirs is not None and own != theirs:
+                return own > theirs
+        return False
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format of others. `suffixes`: of its files in folders. `recognises` tells its files by their content, `read`
+    gives their scores: InputError for a file that is not as it should be, [] for one that belongs to another file."""
+
+    name: str
+    suffixes: tuple[str, ...]
+    recognises: Callable[[Opened], bool]
+    read: Callable[[Opened, ImportOptions], list[ScoreFile]]
 
 
 def typed_scores(rows: pd.DataFrame) -> pd.DataFrame:
@@ -77,15 +172,16 @@ def with_tokens(file: ScoreFile, tokens_per_step: float) -> ScoreFile:
     return replace(file, rows=[filled(row) for row in file.rows], common=filled(file.common))
 
 
-def score_table(files: Iterable[ScoreFile], source: str, log: ImportLog) -> pd.DataFrame:
+def score_table(files: Iterable[ScoreFile], log: ImportLog) -> pd.DataFrame:
     """The columns of SCORES, sorted by key, each score once; what is left out goes to `log`.
 
-    Of several files with one score the one that scored all documents counts, then the newest, then the one with more
-    scores, then the first by path. Raises InputError for two different models under one name, and for no score at all.
+    Of several files with different scores under one key the newest counts, if all are of the same weights and settings
+    (`ScoreFile.replaces`). Raises InputError for all other such scores, for two different models under one name, and
+    for no score at all.
     """
     files = sorted(files, key=lambda one: one.rank, reverse=True)
     check_identities(files)
-    frame = _frame(files, source)
+    frame = _frame(files)
     if frame.empty:
         raise InputError("no scores in the given files.", "see docs/how_to/importing.md for the layouts that are read.")
     missing = sum(one.missing for one in files)
@@ -96,17 +192,17 @@ def score_table(files: Iterable[ScoreFile], source: str, log: ImportLog) -> pd.D
         log.notes.append(f"With a limit on the number of documents (--limit): {count(limited, 'file')}.")
     log.notes += dict.fromkeys(note for one in files for note in one.notes)
     log.notes += _several_commits(files)
-    _log_repeated(frame, files, log)
+    _settle(frame, files, log)
     frame = frame.drop_duplicates(list(KEY)).drop(columns="file")
     return frame.sort_values(list(KEY), ignore_index=True, kind="stable")
 
 
-def _frame(files: list[ScoreFile], source: str) -> pd.DataFrame:
+def _frame(files: list[ScoreFile]) -> pd.DataFrame:
     """All rows in order of rank, with the number of their file."""
     columns: dict[str, list[Any]] = {name: [] for name in SCORES.names}
     numbers: list[int] = []
     for number, one in enumerate(files):
-        common = _COMMON | {"source": source} | one.common
+        common = DEFAULTS | one.common
         for name, column in columns.items():
             default = common.get(name)
             column.extend(row.get(name, default) for row in one.rows)
@@ -115,21 +211,68 @@ def _frame(files: list[ScoreFile], source: str) -> pd.DataFrame:
     return typed_scores(frame).assign(file=numbers)
 
 
-def _log_repeated(frame: pd.DataFrame, files: list[ScoreFile], log: ImportLog) -> None:
-    """One sentence per pair of files that have scores in common."""
+def _settle(frame: pd.DataFrame, files: list[ScoreFile], log: ImportLog) -> None:
+    """A sentence for each pair of files with scores in common; InputError with all pairs that no rule decides."""
     key = list(KEY)
-    places = frame.groupby(key, dropna=False, sort=False)["file"].transform("first")
+    groups = frame.groupby(key, dropna=False, sort=False)
     again = frame[frame.duplicated(key)]
-    kept = places.loc[again.index]
-    for (lost, winner), times in sorted(Counter(zip(again["file"], kept, strict=True)).items()):
+    first = pd.DataFrame({name: groups[name].transform("first").loc[again.index] for name in ("file", "value")})
+    equal = np.isclose(again["value"].astype(float), first["value"].astype(float), rtol=_SAME, atol=_SAME)
+    conflicts: dict[tuple[int, int], list[int]] = {}
+    pairs: dict[tuple[int, int], Counter[bool]] = {}
+    for row, lost, winner, same in zip(again.index, again["file"], first["file"], equal, strict=True):
+        pairs.setdefault((lost, winner), Counter())[bool(same)] += 1
+        if not same and (lost == winner or not files[winner].replaces(files[lost])):
+            conflicts.setdefault((winner, lost), []).append(row)
+    if conflicts:
+        raise _conflict(frame, files, conflicts)
+    for (lost, winner), times in sorted(pairs.items()):
         path, better = files[lost], files[winner]
+        number = count(times.total(), "score")
         if lost == winner:
-            log.repeat(f"{path.path}: {count(times, 'score')} twice in it; the first counts")
-        else:
-            log.repeat(
-                f"{path.path} ({date_text(path.date)}): {count(times, 'score')} also in {better.path} "
-                f"({date_text(better.date)})"
+            log.repeat(f"{path.path}: {number} twice in it, with the same value")
+            continue
+        why = "newer" if path.limited == better.limited else "of all documents"
+        log.repeat(
+            f"{path.path} ({date_text(path.date)}): {number} also in {better.path} ({date_text(better.date)}), "
+            + (f"which is {why} ({times[False]} differ)" if times[False] else "with the same values")
+        )
+
+
+def _conflict(frame: pd.DataFrame, files: list[ScoreFile], conflicts: dict[tuple[int, int], list[int]]) -> InputError:
+    """Every pair of files with different scores of one thing, and what would separate them."""
+    told, ways = list[str](), dict[str, None]()
+    for (winner, lost), rows in conflicts.items():
+        ways.setdefault(_way_apart(files[winner], files[lost]))
+        if len(told) < _SHOWN:
+            row = frame.loc[rows[0]]
+            same = frame["file"].eq(winner) & (frame[list(KEY)].fillna("") == row[list(KEY)].fillna("")).all(axis=1)
+            told.append(
+                f"{files[winner].path} and {files[lost].path}: {count(len(rows), 'score')}, such as {row['metric']} of "
+                f"{row['model']} on {row['benchmark']} ({frame.loc[same, 'value'].iloc[0]:.4g} and {row['value']:.4g})"
             )
+    more = f"; and {len(conflicts) - len(told)} more pairs of files" if len(conflicts) > len(told) else ""
+    number = sum(map(len, conflicts.values()))
+    return InputError(
+        f"{count(number, 'score')} with different values under one name, and no newer run of the same weights and "
+        f"settings decides: {'; '.join(told)}{more}.",
+        " Or ".join(list(ways)[:3]),
+    )
+
+
+def _way_apart(one: ScoreFile, other: ScoreFile) -> str:
+    """What a reader would write to keep two files apart: a pattern for the folder or name in which they differ."""
+    if one.path == other.path:
+        return "remove one of the two, or name the column that tells them apart."
+    pairs = [(one.weights, other.weights)] if one.weights and other.weights else []
+    for first, second in (*pairs, (str(one.path), str(other.path))):
+        parts, others = (re.split(r"/+", text.strip("/")) for text in (first, second))
+        if len(parts) == len(others):
+            differ = [place for place, pair in enumerate(zip(parts, others, strict=True)) if len(set(pair)) > 1]
+            if len(differ) == 1:
+                pattern = "/".join(["{model}", *parts[differ[0] + 1 :]])
+                return f"--path '{pattern}' if these are models; {_TUNED}"
+    return f"--model '{other.path}=NAME' if these are models; {_TUNED}"
 
 
 def check_identities(files: list[ScoreFile]) -> None:

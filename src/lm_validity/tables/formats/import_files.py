@@ -1,0 +1,225 @@
+"""Files and folders of others' results, of any known format -> scores.parquet, items.parquet and import.json.
+
+The one loop of all imports: find the files, open and parse each once, ask the formats whose it is, read it, put names
+from paths in, and settle what several files have.
+"""
+
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from lm_validity.errors import InputError, did_you_mean
+from lm_validity.files import replace_file
+from lm_validity.tables.formats import import_csv, import_every_eval_ever, lm_eval_results
+from lm_validity.tables.formats.found_files import Found, date_in, find_files
+from lm_validity.tables.formats.import_log import ImportLog, with_progress
+from lm_validity.tables.formats.import_samples import (
+    Part,
+    SampleFile,
+    is_samples,
+    match_all_samples,
+    read_all_samples,
+    write_items,
+)
+from lm_validity.tables.formats.json_values import read_json_file
+from lm_validity.tables.formats.lm_eval_results import PARAMETERS
+from lm_validity.tables.formats.model_arguments import PathPattern, PlacesRead
+from lm_validity.tables.formats.score_files import (
+    DEFAULTS,
+    Format,
+    ImportOptions,
+    Opened,
+    ScoreFile,
+    check_identities,
+    score_table,
+    with_tokens,
+)
+from lm_validity.words import count
+
+# In the order in which they are asked: the first that recognises a file reads it
+FORMATS: tuple[Format, ...] = (import_every_eval_ever.FORMAT, lm_eval_results.FORMAT, import_csv.FORMAT)
+_HINT = "docs/how_to/importing.md has the formats; --format names one."
+_HEAD = 2**16  # bytes by which a file that is not JSON is recognised
+
+
+def import_files(
+    paths: Iterable[str | Path], output: str | Path, options: ImportOptions | None = None
+) -> tuple[pd.DataFrame, ImportLog]:
+    """Write scores.parquet, import.json and, where there are items, items.parquet under `output`; scores and log.
+
+    In folders, what no format recognises is listed in the log. `options.strict`, a bad file that was named itself,
+    scores in conflict and nothing left raise InputError, and nothing is written.
+    """
+    output, options = Path(output), options or ImportOptions()
+    log = ImportLog(strict=options.strict)
+    results, samples = _read_all(paths, options, log)
+    check_identities([*results, *(one.identified for one in samples)])
+    with ExitStack() as stack:
+        parts: list[Part] = []
+        if samples:
+            output.mkdir(parents=True, exist_ok=True)
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".import.", dir=output))
+            parts, of_samples = read_all_samples(samples, Path(folder), log)
+            results += [_completed(one, options, "lm-eval") for one in of_samples]
+        scores = score_table(results, log)
+        with_items = [one for one in results if one.items is not None]
+        if parts or with_items:
+            # Replaced when everything is written: the tables belong together
+            log.items = write_items(parts, with_items, stack.enter_context(replace_file(output / "items.parquet")))
+        elif (output / "items.parquet").exists():
+            log.notes.append(f"{output / 'items.parquet'} is of another import: these files have no items.")
+        log.write(scores, output)
+    return scores, log
+
+
+def read_files(paths: Iterable[str | Path], options: ImportOptions, log: ImportLog) -> pd.DataFrame:
+    """The scores of files with the columns of `SCORES`, without writing anything; items are left aside.
+
+    Raises InputError as `import_files` does.
+    """
+    results, _ = _read_all(paths, options, log)
+    return score_table(results, log)
+
+
+def _read_all(
+    paths: Iterable[str | Path], options: ImportOptions, log: ImportLog
+) -> tuple[list[ScoreFile], list[SampleFile]]:
+    """The scores of every file, and lm-eval's files of samples with what their result files say."""
+    formats = _formats(options.format)
+    found, log.others = find_files(paths, tuple({suffix for one in formats for suffix in one.suffixes}))
+    _check_places(options, found)
+    pattern = None if options.path is None else PathPattern(options.path)
+    results: list[ScoreFile] = []
+    samples: list[Found] = []
+    places = PlacesRead()
+    for each in with_progress(found, "files"):
+        if is_samples(each.path) and any(one.name == "lm-eval" for one in formats):
+            samples.append(each)
+            continue
+        try:
+            opened = _opened(each, options, pattern)
+            chosen = _whose(opened, formats)
+            for one in chosen.read(opened, options):
+                results.append(_completed(_placed(one, opened, pattern, places), options, chosen.name))
+            log.formats[chosen.name] += 1
+        except InputError as error:
+            log.skip(each.path, error.problem, error.hint, named=each.named)
+    names = {each.path: name for each in samples if (name := _of_place(each.path, options.names))}
+    matched = match_all_samples(samples, results, names, log)
+    log.formats["lm-eval"] += len(matched)
+    log.files = log.formats.total()
+    if not results and not matched:
+        first = ": ".join(log.skipped[0]).rstrip(".") if log.skipped else f"no file of theirs ({_kinds(log.others)})"
+        what = formats[0].name if options.format else "any known format"
+        raise InputError(f"no results of {what} in the given paths ({first}).", _HINT)
+    if pattern is not None and not pattern.used:
+        example = results[0].path if results else matched[0].found.path
+        raise InputError(f"--path '{pattern.text}': no path of a file or model ends so.", f"a file is {example}.")
+    log.notes += places.lines()
+    log.facts = _facts(results, places)
+    return results, matched
+
+
+def _formats(name: str | None) -> tuple[Format, ...]:
+    if name is None:
+        return FORMATS
+    names = [one.name for one in FORMATS]
+    if name not in names:
+        raise InputError(f"--format {name}: not known.", did_you_mean(name, names, f"one of {', '.join(names)}."))
+    return tuple(one for one in FORMATS if one.name == name)
+
+
+def _opened(found: Found, options: ImportOptions, pattern: PathPattern | None) -> Opened:
+    """The file, parsed where it is JSON, with the name that the reader gives its model."""
+    named = {} if pattern is None else pattern.of(found.path)
+    model = _of_place(found.path, options.names) or named.get("model")
+    if found.path.suffix in (".json", ""):
+        return Opened(found.path, found.named, read_json_file(found.path, _HINT), model=model)
+    try:
+        with open(found.path, "rb") as handle:
+            return Opened(found.path, found.named, head=handle.read(_HEAD), model=model)
+    except OSError as error:
+        raise InputError(f"{found.path}: cannot be read ({error.strerror}).", _HINT) from error
+
+
+def _whose(opened: Opened, formats: Sequence[Format]) -> Format:
+    """The first format that recognises the file; one that was named is not asked."""
+    if len(formats) == 1:
+        return formats[0]
+    for one in formats:
+        if one.recognises(opened):
+            return one
+    raise InputError(f"{opened.path}: of no known format ({', '.join(one.name for one in formats)}).", _HINT)
+
+
+def _placed(one: ScoreFile, opened: Opened, pattern: PathPattern | None, places: PlacesRead) -> ScoreFile:
+    """The file with what paths say: its own by the pattern, and that of its model."""
+    fields = pattern.of(opened.path) or pattern.of(str(one.common.get("model"))) if pattern else {}
+    task = fields.pop("benchmark", None)
+    common, rows, identity = dict(one.common), one.rows, one.identity
+    if task is not None and len({row["benchmark"] for row in rows}) == 1:
+        rows = [row | {"benchmark": task} for row in rows]
+    if opened.model or "model" in fields:
+        common["model"], identity = opened.model or fields["model"], {}
+    elif "model" in common:
+        place = places.read(str(common["model"]))
+        common["model"] = place.name
+        if common.get("checkpoint", "final") == "final" and place.point.iteration is not None:
+            common |= place.point._asdict()
+    common |= {name: value for name, value in fields.items() if name != "model"}
+    return replace(one, rows=rows, common=common, identity=identity, stamp=date_in(opened.path.stem))
+
+
+def _completed(one: ScoreFile, options: ImportOptions, source: str) -> ScoreFile:
+    """The file with what the reader says of it: protocol, what models were prepared on, tokens of a step."""
+    common = {"source": source} | one.common
+    protocol = _of_place(one.path, options.protocols) or options.protocol
+    if protocol is not None:
+        said = {row["protocol"] for row in [common, *one.rows] if row.get("protocol") is not None}
+        if said - {protocol}:
+            raise InputError(
+                f"{one.path}: its scores are {', '.join(sorted(said))}, not {protocol}.",
+                "leave the protocol out: the file has it.",
+            )
+        common["protocol"] = protocol
+    if options.prepared_on is not None and common.get("protocol", DEFAULTS["protocol"]) != DEFAULTS["protocol"]:
+        common["prepared_on"] = options.prepared_on
+    one = replace(one, common=common)
+    return one if options.tokens_per_step is None else with_tokens(one, options.tokens_per_step)
+
+
+def _of_place(path: Path, given: Any) -> str | None:
+    """What is given for the file, else for the nearest folder above it."""
+    if not given:
+        return None
+    place = path.resolve()
+    return next((given[each] for each in (place, *place.parents) if each in given), None)
+
+
+def _check_places(options: ImportOptions, found: list[Found]) -> None:
+    """Raises InputError for a name or a protocol given to a path that no file lies under."""
+    places = {each for one in found for each in (one.path.resolve(), *one.path.resolve().parents)}
+    for path, name in options.names.items():
+        if path not in places:
+            raise InputError(f"--model {path}={name}: none of the files lies there.", "check the path before '='.")
+
+
+def _facts(files: list[ScoreFile], places: PlacesRead) -> dict[str, dict[str, Any]]:
+    """What files say for the models sheet, by model."""
+    facts: dict[str, dict[str, Any]] = {name: {"path": min(paths)} for name, paths in places.paths.items()}
+    for one in files:
+        if PARAMETERS in one.identity:
+            facts.setdefault(one.common["model"], {})["parameters_b"] = float(one.identity[PARAMETERS]) / 1e9
+        for model, columns in one.facts.items():
+            facts[model] = {**columns, **facts.get(model, {})}
+    return facts
+
+
+def _kinds(others: Counter[str]) -> str:
+    return ", ".join(f"{count(number, 'file')} {suffix}" for suffix, number in sorted(others.items())) or "no file"

@@ -66,7 +66,7 @@ def _row(signs: dict[str, PairSigns], families: np.ndarray) -> PooledRow:
 
     def clustered(by_family: np.ndarray, by_model: np.ndarray, scale: str) -> Range:
         found = Missing(no_families) if no_families else _interval(by_family, scale, sizes, LOST_CLUSTER)
-        return over_families(found, interval(by_model, scale))
+        return over_families(found, interval(by_model, scale), families[models])
 
     both = len(signs) == len(PROTOCOLS)
     no_change = Missing("One protocol has scores.")

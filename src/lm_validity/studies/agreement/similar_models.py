@@ -195,9 +195,10 @@ LOST_CATEGORY = (
     f"There are fewer than {LEAST_CLUSTERS} families, or one family or category holds more than half of its kind. Or "
     "leaving a family or a category out leaves no tau, or a tau of 1 or -1."
 )
+FEW_FAMILIES = 5
 NARROWER = (
-    "It would be narrower than the interval over models: these families happen to differ less than their models do, "
-    "which says nothing about other families."
+    f"There are fewer than {FEW_FAMILIES} families, and it would be narrower than the interval over models: these "
+    "families happen to differ less than their models do, which says nothing about other families."
 )
 
 
@@ -227,9 +228,10 @@ def no_clusters(families: np.ndarray) -> str:
     return f"{most} of {len(families)} models are of one family." if most > MOST_IN_ONE * len(families) else ""
 
 
-def over_families(interval: Range, over_models: Range) -> Range:
-    """The interval over families, missing where it is narrower than that over models."""
-    if isinstance(interval, Missing) or isinstance(over_models, Missing):
+def over_families(interval: Range, over_models: Range, families: np.ndarray) -> Range:
+    """The interval over `families` (models,), missing where they are few and it is narrower than that over models."""
+    many = cluster_numbers(families).max() + 1 >= FEW_FAMILIES
+    if many or isinstance(interval, Missing) or isinstance(over_models, Missing):
         return interval
     narrower = interval.high - interval.low < over_models.high - over_models.low
     return Missing(NARROWER) if narrower else interval
@@ -339,9 +341,9 @@ def _among_pairs(
         ceiling=known(float(limit[0]), reason or LOST_MODEL),
         corrected=corrected,
         interval=interval,
-        interval_clustered=over_families(by_family[0], interval),
+        interval_clustered=over_families(by_family[0], interval, analysis.matrix.families),
         corrected_interval=of_corrected,
-        corrected_interval_clustered=over_families(by_family[1], of_corrected),
+        corrected_interval_clustered=over_families(by_family[1], of_corrected, analysis.matrix.families),
     )
 
 

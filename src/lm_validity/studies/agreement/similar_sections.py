@@ -29,9 +29,9 @@ COMPONENTS = ("model", "model_benchmark", "item", "seed", "prompt", "reliability
 SIZE_ALONE = "Among models of very different sizes, benchmarks can agree merely because scores rise with size."
 WHICH_INTERVAL = (
     "There are two intervals. The first holds for other models of the same families. The second treats families as "
-    "clusters and also holds for models of other families. Quote the second for a claim about language models in "
-    "general. It is wide where families are few. In simulations with five families of unequal size it "
-    "contained the truth in 94% to 98% of cases."
+    "clusters and also holds for models of other families. For a claim about language models in general, quote the "
+    "second, or the first where it is wider. The second is wide where families are few. In simulations with five "
+    "families of unequal size it contained the truth in 94% to 98% of cases."
 )
 
 
@@ -84,7 +84,7 @@ def _headline_rows(summary: AgreementSummary) -> tuple[dict[str, RatioRow], bool
 
 def size_finding(summary: AgreementSummary) -> Finding | None:
     """Agreement among models that a reader chooses between: those of like size."""
-    if summary.missing_cells is not None:
+    if summary.lacks_many:
         return _pooled_size_finding(summary)
     rows, both = _headline_rows(summary)
     if not rows:

@@ -174,7 +174,7 @@ def _tau(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty, protoco
     of_pair, of_benchmark = (_no_tau(analysis, protocol, reason) for reason in (NO_TAU, NO_PAIR))
     without_ceiling = no_ceiling(ceiling, analysis.scores[protocol], protocol)
     mean = known(agreement.mean, _no_tau(analysis, protocol, f"No pair of benchmarks has a tau. {NO_TAU}"))
-    interval = ends(mean, uncertainty.mean.get(protocol), uncertainty.reason)
+    interval, families = ends(mean, uncertainty.mean.get(protocol), uncertainty.reason), analysis.matrix.families
     by_benchmark = each(names, agreement.by_benchmark, of_benchmark)
     bounds = uncertainty.by_benchmark.get(protocol)
     intervals: dict[str, Range] | Missing = Missing(uncertainty.reason) if bounds is None else {}
@@ -200,7 +200,7 @@ def _tau(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty, protoco
             else "The benchmark is not in the noise ceiling: no standard errors, or models do not differ.",
         ),
         corrected=corrected_tau(analysis, protocol),
-        interval_clustered=over_families(clustered_interval(analysis, protocol, mean), interval),
+        interval_clustered=over_families(clustered_interval(analysis, protocol, mean), interval, families),
         interval_population_of_categories=population_interval(analysis, protocol, mean),
         by_size_ratio=ratios(analysis, protocol, size, "parameters"),
         by_compute_ratio=ratios(analysis, protocol, compute, "pretraining compute"),
@@ -253,7 +253,7 @@ def _improvement(
         mean=mean,
         means=means,
         interval=interval,
-        interval_clustered=over_families(clustered_change(analysis, mean), interval),
+        interval_clustered=over_families(clustered_change(analysis, mean), interval, analysis.matrix.families),
         interval_population_of_benchmarks=ends(
             mean, uncertainty.improvement_population, uncertainty.improvement_reason
         ),

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Literal
 
 import pandas as pd
 
-from lm_validity.files import replace_file, write_text
+from lm_validity.files import replace_file, write_json, write_text
 from lm_validity.pages.documents import (
     FigureDocument,
     PageDocument,
@@ -49,7 +49,7 @@ from lm_validity.pages.figure_content import is_empty, label_room
 from lm_validity.pages.figures import check_address_space, save_figure, vega_lite
 from lm_validity.pages.glossary import Words
 from lm_validity.pages.table_content import table_document, without_missing
-from lm_validity.summaries import write_summary
+from lm_validity.summaries import summary_values
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -151,9 +151,10 @@ def write_page(page: Page, output: str | Path) -> None:
 
 
 def write_report(page: Page, summary: object, output: str | Path) -> None:
-    """Write a report under `output`: the page, then summary.json. Raises ValueError as `write_summary`."""
+    """Write a report under `output`: the page, then summary.json. Raises ValueError as `summary_values`."""
+    values = summary_values(summary)  # before anything is written
     write_page(page, output)
-    write_summary(summary, Path(output) / "summary.json")
+    write_json(Path(output) / "summary.json", values)
 
 
 def page_document(page: Page) -> PageDocument:

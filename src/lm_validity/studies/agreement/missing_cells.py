@@ -11,6 +11,7 @@ from lm_validity.studies.agreement.pooled_comparison import FEW_MODELS
 from lm_validity.studies.agreement.shown import assumed, plotted, value_in_words
 from lm_validity.studies.agreement.similar_sections import both_intervals
 from lm_validity.studies.agreement.statistics.agreement import mean_over_pairs
+from lm_validity.studies.agreement.statistics.missing import fewest_in_common
 from lm_validity.studies.agreement.statistics.ranking import kendall_tau_matrix, pair_signs
 from lm_validity.studies.agreement.statistics.sensitivity import SHIFTS, shifted_means, tipping_points
 from lm_validity.studies.agreement.summary import AgreementSummary, TauSummary
@@ -35,6 +36,7 @@ def missing_cells(
     change = means[TRAINED] - means[DIRECT] if both else np.full(len(SHIFTS), np.nan)
     return MissingCells(
         cells=cells,
+        fewest_in_common={p: fewest_in_common(values) for p, values in scores.items()},
         kendall_tau={p: _interval_tip(tau[p], means[p]) for p in means},
         change=_sign_tip(pooled, change),
         masked=_masked(analysis, tau) if both else {},
@@ -103,7 +105,7 @@ def pooled_change_finding(summary: AgreementSummary, pooled: PooledRow) -> Findi
 def missing_finding(summary: AgreementSummary) -> Finding | None:
     """How far off the missing scores would have to be to change what the page says."""
     found = summary.missing_cells
-    if found is None:
+    if found is None or not summary.lacks_many:
         return None
     sentences = []
     if isinstance(found.change, Tipping):

@@ -93,7 +93,7 @@ def agreement_page(summary: AgreementSummary) -> Page:
 
 def _findings(summary: AgreementSummary) -> list[Finding]:
     findings = [size_finding(summary), _improvement_finding(summary), corrected_finding(summary)]
-    findings += incomplete_findings(summary.incomplete)
+    findings += incomplete_findings(summary.incomplete) if summary.lacks_many else []
     findings += [_agreement_finding(summary), missing_finding(summary)]
     findings += [_subset_finding(summary), _perplexity_finding(summary), _selection_finding(summary)]
     return [finding for finding in findings if finding is not None]
@@ -113,7 +113,10 @@ def _agreement_finding(summary: AgreementSummary) -> Finding:
         return Finding("No two benchmarks can be compared.", _size(summary))
     parts = [f"{both_intervals(tau[p].mean, tau[p].interval, tau[p].interval_clustered)} {UNDER[p]}" for p in scored]
     own = ", each protocol over all cells it has" if len(scored) > 1 and not summary.improvement.whole else ""
-    if set(scored) & set(summary.incomplete):
+    if summary.missing_cells is not None and not summary.lacks_many:
+        missing = count(sum(summary.missing_cells.cells.values()), "cell is", "cells are")
+        own += f". {missing} missing, by chance as the intervals assume"
+    elif set(scored) & set(summary.incomplete):
         own += (
             ". A pair of benchmarks with few models in common counts like any other here. The pooled tau gives it "
             "less weight"
@@ -135,7 +138,7 @@ def _improvement_finding(summary: AgreementSummary) -> Finding | None:
     if not is_known(summary.improved_pairs):
         return None
     improvement, test = summary.improvement, summary.improvement.test
-    if "all" in summary.pooled:
+    if summary.lacks_many and "all" in summary.pooled:
         return pooled_change_finding(summary, summary.pooled["all"])
     change = both_intervals(improvement.mean, improvement.interval, improvement.interval_clustered, signed=True)
     before, after = (value_in_words(improvement.means[p]) for p in PROTOCOLS)
@@ -183,7 +186,7 @@ def _perplexity_finding(summary: AgreementSummary) -> Finding | None:
     compared = all(is_known(value) for value in both.values())
     if compared and _few_in_both(summary):  # a mean of taus of 1 and -1
         own, compared = {p: tau for p, tau in own.items() if p not in summary.incomplete}, False
-    shown = both if compared else own
+    shown = both if compared and summary.lacks_many else own
     parts = [
         f"{shown_mean(shown[p], own[p], perplexity.corpus_benchmark_interval[p])} {UNDER[p]}"
         for p in shown

@@ -12,6 +12,7 @@ from lm_validity.studies.agreement.similar_models import (
     LOST_MODEL,
     compared_scores,
     no_clusters,
+    over_families,
     size_ratios,
 )
 from lm_validity.studies.agreement.statistics.corrected import cluster_numbers, transformed_interval
@@ -63,8 +64,9 @@ def _row(signs: dict[str, PairSigns], families: np.ndarray) -> PooledRow:
     def interval(left_out: np.ndarray, scale: str) -> Range:
         return Missing(few) if few else _interval(left_out, scale, None, LOST_MODEL)
 
-    def clustered(left_out: np.ndarray, scale: str) -> Range:
-        return Missing(no_families) if no_families else _interval(left_out, scale, sizes, LOST_CLUSTER)
+    def clustered(by_family: np.ndarray, by_model: np.ndarray, scale: str) -> Range:
+        found = Missing(no_families) if no_families else _interval(by_family, scale, sizes, LOST_CLUSTER)
+        return over_families(found, interval(by_model, scale), families[models])
 
     both = len(signs) == len(PROTOCOLS)
     no_change = Missing("One protocol has scores.")
@@ -78,10 +80,10 @@ def _row(signs: dict[str, PairSigns], families: np.ndarray) -> PooledRow:
         comparisons=round(float((benchmarks * (benchmarks - 1)).sum() / 2)),
         mean={p: known(float(taus[0]), NO_COMPARISON) for p, taus in by_model.items()},
         interval={p: interval(taus, "tau") for p, taus in by_model.items()},
-        interval_clustered={p: clustered(taus, "tau") for p, taus in by_family.items()},
+        interval_clustered={p: clustered(taus, by_model[p], "tau") for p, taus in by_family.items()},
         change=known(float(model_changes[0]), NO_COMPARISON) if both else no_change,
         change_interval=interval(model_changes, "change") if both else no_change,
-        change_interval_clustered=clustered(family_changes, "change") if both else no_change,
+        change_interval_clustered=clustered(family_changes, model_changes, "change") if both else no_change,
     )
 
 

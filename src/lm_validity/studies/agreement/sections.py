@@ -141,12 +141,13 @@ def significance_section(summary: AgreementSummary) -> Section | None:
         if is_known(pairs)
         else ""
     )
+    means = {p: tau.compared_mean if summary.lacks_many else tau.mean for p, tau in values.items()}
     parts = [
-        f"{shown_mean(values[p].compared_mean, values[p].mean, values[p].interval)} {UNDER[p]}"
+        f"{shown_mean(means[p], values[p].mean, values[p].interval)} {UNDER[p]}"
         for p in PROTOCOLS
-        if is_known(values[p].compared_mean)
+        if is_known(means[p])
     ]
-    partly = any(tau.compared_mean != tau.mean for tau in values.values())
+    partly = any(means[p] != tau.mean for p, tau in values.items())
     return Section(
         "Counting significant differences only",
         finding="When models that do not differ significantly count as tied, the mean tau is "

@@ -42,5 +42,5 @@ def shown_mean(compared: Value, own: Value, interval: Range | None) -> str:
 
 
 def assumed(summary: AgreementSummary) -> str:
-    """What intervals of a table with missing cells take for granted, said before them; empty for a whole table."""
-    return "" if summary.missing_cells is None else BY_CHANCE
+    """What intervals of a table that lacks many cells take for granted, said before them."""
+    return BY_CHANCE if summary.missing_cells is not None and summary.missing_cells.are_many else ""

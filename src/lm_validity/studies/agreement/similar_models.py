@@ -12,7 +12,7 @@ from lm_validity.studies.agreement.analysis import (
 from lm_validity.studies.agreement.statistics.ceiling import LEAST_MODELS, Ceiling, noise_ceiling
 from lm_validity.studies.agreement.statistics.corrected import (
     LEAST_CLUSTERS,
-    LEAST_EFFECTIVE,
+    MOST_IN_ONE,
     cluster_numbers,
     corrected_interval,
     mean_tau_left_out,
@@ -188,12 +188,17 @@ def _sizes(scores: np.ndarray, clusters: np.ndarray) -> np.ndarray:
 TOO_LARGE = "The table has too many models and benchmarks to take the noise ceiling apart."
 LOST_MODEL = "Without one of the models no tau is left, or a tau is 1 or -1, where this interval does not exist."
 LOST_CLUSTER = (
-    f"There are fewer than {LEAST_CLUSTERS} families, or one holds so many models that they count as fewer than "
-    f"{LEAST_EFFECTIVE:.0f}. Or leaving one of them out leaves no tau, or a tau of 1 or -1."
+    f"There are fewer than {LEAST_CLUSTERS} families, or one holds more than half of the models. Or leaving one of "
+    "them out leaves no tau, or a tau of 1 or -1."
 )
 LOST_CATEGORY = (
-    f"There are fewer than {LEAST_CLUSTERS} families, or one family or category holds so much that its kind counts as "
-    f"fewer than {LEAST_EFFECTIVE:.0f}. Or leaving a family or a category out leaves no tau, or a tau of 1 or -1."
+    f"There are fewer than {LEAST_CLUSTERS} families, or one family or category holds more than half of its kind. Or "
+    "leaving a family or a category out leaves no tau, or a tau of 1 or -1."
+)
+FEW_FAMILIES = 5
+NARROWER = (
+    f"There are fewer than {FEW_FAMILIES} families, and it would be narrower than the interval over models: these "
+    "families happen to differ less than their models do, which says nothing about other families."
 )
 
 
@@ -216,7 +221,20 @@ def no_clusters(families: np.ndarray) -> str:
     if len(named) == len(set(named)):
         return "No family has two models: the interval over models is that over families."
     clusters = int(cluster_numbers(families).max()) + 1
-    return f"There are fewer than {LEAST_CLUSTERS} families." if clusters < LEAST_CLUSTERS else ""
+    if clusters < LEAST_CLUSTERS:
+        return f"There are fewer than {LEAST_CLUSTERS} families."
+    largest = max(set(named), key=named.count)
+    most = named.count(largest)
+    return f"{most} of {len(families)} models are of one family." if most > MOST_IN_ONE * len(families) else ""
+
+
+def over_families(interval: Range, over_models: Range, families: np.ndarray) -> Range:
+    """The interval over `families` (models,), missing where they are few and it is narrower than that over models."""
+    many = cluster_numbers(families).max() + 1 >= FEW_FAMILIES
+    if many or isinstance(interval, Missing) or isinstance(over_models, Missing):
+        return interval
+    narrower = interval.high - interval.low < over_models.high - over_models.low
+    return Missing(NARROWER) if narrower else interval
 
 
 def _families(analysis: AgreementAnalysis) -> np.ndarray:
@@ -315,15 +333,17 @@ def _among_pairs(
             ends(mean, transformed_interval(tau_families[0], tau_families[1:], "tau", sizes), LOST_CLUSTER),
             ends(corrected, _corrected(tau_families, limit_families, sizes), LOST_CLUSTER),
         )
+    interval = ends(mean, transformed_interval(tau[0], tau[1:], "tau"), LOST_MODEL)
+    of_corrected = ends(corrected, _corrected(tau, limit), LOST_MODEL)
     return RatioRow(
         *ratio,
         mean=mean,
         ceiling=known(float(limit[0]), reason or LOST_MODEL),
         corrected=corrected,
-        interval=ends(mean, transformed_interval(tau[0], tau[1:], "tau"), LOST_MODEL),
-        interval_clustered=by_family[0],
-        corrected_interval=ends(corrected, _corrected(tau, limit), LOST_MODEL),
-        corrected_interval_clustered=by_family[1],
+        interval=interval,
+        interval_clustered=over_families(by_family[0], interval, analysis.matrix.families),
+        corrected_interval=of_corrected,
+        corrected_interval_clustered=over_families(by_family[1], of_corrected, analysis.matrix.families),
     )
 
 

@@ -29,9 +29,9 @@ COMPONENTS = ("model", "model_benchmark", "item", "seed", "prompt", "reliability
 SIZE_ALONE = "Among models of very different sizes, benchmarks can agree merely because scores rise with size."
 WHICH_INTERVAL = (
     "There are two intervals. The first holds for other models of the same families. The second treats families as "
-    "clusters and also holds for models of other families. Quote the second for a claim about language models in "
-    "general. It is wide where families are few. In simulations with five families of unequal size it "
-    "contained the truth in 94% to 98% of cases."
+    "clusters and also holds for models of other families. For a claim about language models in general, quote the "
+    "second, or the first where it is wider. The second is wide where families are few. In simulations with five "
+    "families of unequal size it contained the truth in 94% to 98% of cases."
 )
 
 
@@ -56,6 +56,14 @@ def both_intervals(value: Value, interval: Range, clustered: Range, *, signed: b
     return f"{text[:-1]} over models, {low} to {high} over families)"
 
 
+def _which_interval(clustered: list[Range]) -> str:
+    """What both intervals are for, or why there is none over families."""
+    if any(is_known(interval) for interval in clustered):
+        return WHICH_INTERVAL
+    reasons = [interval.reason for interval in clustered if isinstance(interval, Missing)]
+    return f"There is no interval over families. {reasons[0]}"
+
+
 def _like_size(rows: list[RatioRow] | Missing) -> RatioRow | None:
     """The row of models that a reader chooses between, where it has a tau."""
     found = [] if isinstance(rows, Missing) else [row for row in rows if row.at_most == HEADLINE_RATIO]
@@ -76,7 +84,7 @@ def _headline_rows(summary: AgreementSummary) -> tuple[dict[str, RatioRow], bool
 
 def size_finding(summary: AgreementSummary) -> Finding | None:
     """Agreement among models that a reader chooses between: those of like size."""
-    if summary.missing_cells is not None:
+    if summary.lacks_many:
         return _pooled_size_finding(summary)
     rows, both = _headline_rows(summary)
     if not rows:
@@ -89,11 +97,11 @@ def size_finding(summary: AgreementSummary) -> Finding | None:
     if not summary.improvement.whole and len(rows) > 1:
         common = f", over the {count(summary.cells_in_both, 'cell')} known under both protocols"
         cells = common if both else ", each protocol over all cells it has"
-    which = f" {WHICH_INTERVAL}" if any(is_known(row.interval_clustered) for row in rows.values()) else ""
+    which = _which_interval([row.interval_clustered for row in rows.values()])
     return Finding(
         "Among models at most 2× apart in size, two benchmarks' rankings "
         f"have a mean Kendall's tau of {' and '.join(parts)}.{noise}",
-        f"{pairs} of models{cells}. {SIZE_ALONE}{which}",
+        f"{pairs} of models{cells}. {SIZE_ALONE} {which}",
     )
 
 
@@ -103,14 +111,13 @@ def _pooled_size_finding(summary: AgreementSummary) -> Finding | None:
     if row is None or not any(is_known(interval) for interval in row.interval.values()):
         return None
     parts = [f"{both_intervals(row.mean[p], row.interval[p], row.interval_clustered[p])} {UNDER[p]}" for p in row.mean]
-    clustered = any(is_known(interval) for interval in row.interval_clustered.values())
     known_under = " known under both protocols" if len(parts) > 1 else ""
     return Finding(
         "Among models at most 2× apart in size, two benchmarks' rankings "
         f"have{assumed(summary)} a pooled Kendall's tau of {' and '.join(parts)}.",
         f"{row.comparisons:,} comparisons of two models on two benchmarks{known_under}, each counted once: "
         f"{count(row.pairs_of_models, 'pair')} of {count(row.models, 'model')}. {SIZE_ALONE}"
-        f"{f' {WHICH_INTERVAL}' if clustered else ''}",
+        f" {_which_interval(list(row.interval_clustered.values()))}",
     )
 
 

@@ -22,6 +22,7 @@ from lm_validity.studies.agreement.similar_models import (
     clustered_change,
     clustered_interval,
     corrected_tau,
+    over_families,
     population_change,
     population_interval,
     ratios,
@@ -173,6 +174,7 @@ def _tau(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty, protoco
     of_pair, of_benchmark = (_no_tau(analysis, protocol, reason) for reason in (NO_TAU, NO_PAIR))
     without_ceiling = no_ceiling(ceiling, analysis.scores[protocol], protocol)
     mean = known(agreement.mean, _no_tau(analysis, protocol, f"No pair of benchmarks has a tau. {NO_TAU}"))
+    interval, families = ends(mean, uncertainty.mean.get(protocol), uncertainty.reason), analysis.matrix.families
     by_benchmark = each(names, agreement.by_benchmark, of_benchmark)
     bounds = uncertainty.by_benchmark.get(protocol)
     intervals: dict[str, Range] | Missing = Missing(uncertainty.reason) if bounds is None else {}
@@ -183,7 +185,7 @@ def _tau(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty, protoco
         }
     return TauSummary(
         mean=mean,
-        interval=ends(mean, uncertainty.mean.get(protocol), uncertainty.reason),
+        interval=interval,
         interval_population_of_benchmarks=ends(mean, uncertainty.mean_population.get(protocol), uncertainty.reason),
         by_benchmark=by_benchmark,
         by_benchmark_interval=mean if isinstance(mean, Missing) else intervals,
@@ -198,7 +200,7 @@ def _tau(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty, protoco
             else "The benchmark is not in the noise ceiling: no standard errors, or models do not differ.",
         ),
         corrected=corrected_tau(analysis, protocol),
-        interval_clustered=clustered_interval(analysis, protocol, mean),
+        interval_clustered=over_families(clustered_interval(analysis, protocol, mean), interval, families),
         interval_population_of_categories=population_interval(analysis, protocol, mean),
         by_size_ratio=ratios(analysis, protocol, size, "parameters"),
         by_compute_ratio=ratios(analysis, protocol, compute, "pretraining compute"),
@@ -245,12 +247,13 @@ def _improvement(
     values = {p: analysis.side_by_side[p] for p in PROTOCOLS}
     means = {p: known(comparison.agreement[p].mean, reason) for p in PROTOCOLS}
     mean = known(comparison.agreement[TRAINED].mean - comparison.agreement[DIRECT].mean, reason)
+    interval = ends(mean, uncertainty.improvement, uncertainty.improvement_reason)
     test, by_size, by_compute = uncertainty.test, *ratios_in_both(analysis, tau)
     return Improvement(
         mean=mean,
         means=means,
-        interval=ends(mean, uncertainty.improvement, uncertainty.improvement_reason),
-        interval_clustered=clustered_change(analysis, mean),
+        interval=interval,
+        interval_clustered=over_families(clustered_change(analysis, mean), interval, analysis.matrix.families),
         interval_population_of_benchmarks=ends(
             mean, uncertainty.improvement_population, uncertainty.improvement_reason
         ),

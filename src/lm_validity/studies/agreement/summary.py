@@ -381,3 +381,8 @@ class AgreementSummary:
     categories: list[str | None] = page_only()
     choices: pd.DataFrame = page_only()
     adapted_shares: pd.DataFrame = page_only()
+
+    @property
+    def lacks_many(self) -> bool:
+        """Whether so many cells are missing that the headlines are pooled, and say what intervals assume."""
+        return self.missing_cells is not None and self.missing_cells.are_many

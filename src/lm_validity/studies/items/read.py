@@ -77,6 +77,7 @@ def cell_scores(rows: pd.DataFrame) -> pd.DataFrame:
         value=("value", "mean"), variance=("variance", "mean"), up=("up", "first"), metric=("metric", "first")
     )
     cells["stderr"] = np.sqrt(cells.pop("variance"))  # seeds share their items: averaging does not shrink this error
+    cells["metric"] = cells["metric"].astype(object).where(cells["metric"].notna(), None)
     cells["better"] = np.where(cells.pop("up").fillna(value=True).astype(bool), 1.0, -1.0)
     return cells.reset_index()
 

@@ -8,6 +8,7 @@ from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, agreement_of,
 from lm_validity.studies.agreement.analysis import no_scores
 from lm_validity.studies.agreement.page import agreement_page
 from lm_validity.studies.agreement.prompt_section import prompt_error
+from lm_validity.studies.agreement.similar_models import NARROWER
 from lm_validity.studies.agreement.similar_sections import size_finding, size_section, variance_section
 from lm_validity.studies.agreement.statistics.agreement import mean_over_pairs
 from lm_validity.studies.agreement.statistics.corrected import mean_tau_left_out, transformed_interval
@@ -115,6 +116,21 @@ def test_intervals_over_families_count_models_of_each_family(tmp_path):
     one = models.replace("F1", "F0").replace("F2", "F0")
     few = agreement_of(tmp_path, score_rows(scores, NAMES), models=one, benchmarks=BENCHMARKS)
     assert isinstance(few.kendall_tau[DIRECT].interval_clustered, Missing)
+
+
+def test_there_is_no_interval_over_families_where_one_holds_most_models_or_that_is_narrower_than_over_models(tmp_path):
+    def found(families):
+        rows = "".join(f"{name},F{family},1\n" for name, family in zip(NAMES, families, strict=True))
+        sheets = {"models": "model,family,parameters_b\n" + rows, "benchmarks": BENCHMARKS}
+        summary = agreement_of(tmp_path, score_rows(table(noise=(0.9, 0.6)), NAMES), **sheets)
+        return summary.kendall_tau[DIRECT].by_size_ratio[0], size_finding(summary).basis
+
+    largest, basis = found([0] * 8 + [1, 2, 3, 4, 5, 6])  # as many as 2.8 of equal size
+    assert largest.interval_clustered == Missing("8 of 14 models are of one family.") and is_known(largest.interval)
+    assert largest.interval_clustered.reason in basis
+    assert is_known(found([0] * 7 + [1, 2, 3, 4, 5, 6, 7])[0].interval_clustered)
+    narrower, _ = found(np.random.default_rng(146).permutation(np.arange(14) % 3))
+    assert narrower.interval_clustered == Missing(NARROWER) and is_known(narrower.interval)
 
 
 def test_corrected_taus_have_intervals_by_benchmark_and_by_pair(tmp_path):

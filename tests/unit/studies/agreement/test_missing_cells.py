@@ -1,9 +1,12 @@
 """How far off missing scores would have to be to change the headline."""
 
+import re
+
 import numpy as np
 import pytest
-from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, agreement_of, score_rows
+from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, agreement_of, factors_of, score_rows
 
+from lm_validity.studies.agreement.factors.page import factors_page
 from lm_validity.studies.agreement.incomplete.summary import Tipping
 from lm_validity.studies.agreement.missing_cells import missing_finding, missing_section
 from lm_validity.studies.agreement.page import agreement_page
@@ -95,6 +98,27 @@ def test_the_page_has_the_line_and_no_headline_changes(tmp_path):
     assert summary.cells_in_both == np.isfinite(np.sum(known, axis=0)).sum()
     values = summary_values(summary)
     assert set(values["missing_cells"]) == {"kendall_tau", "change", "cells", "masked", "curve"}
+
+
+@pytest.mark.parametrize("report", [agreement_of, factors_of])
+def test_two_of_many_cells_change_no_headline_and_take_no_interval(tmp_path, report):
+    """The same sentences as of the whole table, but for their numbers."""
+    names = [f"m{i}" for i in range(40)]
+    ability, rng = np.linspace(-1, 1, 40), np.random.default_rng(0)
+    whole = {
+        p: {name: (0.5 + 0.1 * (ability + noise * rng.normal(size=40))).tolist() for name in "abc"}
+        for p, noise in ((DIRECT, 0.8), (TRAINED, 0.1))
+    }
+    sheet = "model,family,parameters_b\n" + "".join(f"{name},F{i % 8},1\n" for i, name in enumerate(names))
+    page = agreement_page if report is agreement_of else factors_page
+
+    def shapes():
+        summary = report(tmp_path, score_rows(whole, names), models=sheet, resamples=50)
+        return {re.sub(r"[-+]?\d+(\.\d+)?", "#", one.sentence) for one in page(summary).findings[:4]}
+
+    before = shapes()
+    whole[TRAINED]["a"][0] = whole[TRAINED]["b"][3] = None
+    assert shapes() == before and sum("over families)" in one for one in before) >= (1 if page is factors_page else 4)
 
 
 def test_one_protocol_and_no_resamples(tmp_path):

@@ -118,6 +118,15 @@ def test_several_metrics_need_a_name(write, answers, tmp_path):
     assert {row.metric for row in summary.comparisons} == {"acc,none"}
 
 
+def test_impossible_standard_errors_give_no_test(write, answers):
+    def without_error(scores):
+        return scores.assign(stderr=scores["stderr"].mask(scores["benchmark"] == "far", 0.0))
+
+    summary = compare_models("a", "b", write(answers, changes=without_error) / "scores.parquet")
+    assert [row.test for row in summary.comparisons] == ["none", "standard errors"]
+    assert any("far (2 of 2)" in note for note in summary.notes)
+
+
 def test_the_command_prints_a_table_and_writes_a_page(write, answers, monkeypatch):
     monkeypatch.setattr("lm_validity.pages.page.save_figure", lambda spec, stem: None)
     app = typer.Typer()
@@ -131,3 +140,9 @@ def test_the_command_prints_a_table_and_writes_a_page(write, answers, monkeypatc
     assert summary["first"] == "a" and len(summary["comparisons"]) == 2
     table = pd.read_csv(folder / "page" / "tables" / "comparisons.csv")
     assert table["outcome"].tolist() == ["first better", "not separated"]
+    # a benchmark that the sheet does not list, of an import that knows no metric
+    write(answers, changes=lambda scores: scores.assign(metric=None))
+    (folder / "b.csv").write_text("benchmark,metric\nfar,acc\n")
+    done = CliRunner().invoke(app, [*arguments, "--benchmarks", str(folder / "b.csv")], catch_exceptions=False)
+    metrics = [row["metric"] for row in json.loads((folder / "page" / "summary.json").read_text())["comparisons"]]
+    assert done.exit_code == 0 and metrics == ["acc,none", None]

@@ -15,10 +15,11 @@ from lm_validity.studies.agreement.factors.sections import (
 )
 from lm_validity.studies.agreement.factors.summary import FactorsSummary
 from lm_validity.studies.agreement.incomplete.estimates import JACKKNIFED
+from lm_validity.studies.agreement.incomplete.summary import NEARLY_WHOLE
 from lm_validity.studies.agreement.robustness import influence_section
 from lm_validity.studies.agreement.shown import shown_mean, value_in_words
 from lm_validity.studies.agreement.similar_sections import both_intervals
-from lm_validity.studies.agreement.summary import Range
+from lm_validity.studies.agreement.statistics.missing import fewest_in_common
 from lm_validity.summaries import Missing, is_known, number
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import UNDER, count, explain_protocols, percent
@@ -64,10 +65,12 @@ def _findings(summary: FactorsSummary) -> list[Finding]:
 def _share_finding(summary: FactorsSummary) -> Finding:
     compared = all(is_known(shares) for shares in summary.explained_variance_in_both.values())
     shares, intervals = summary.explained_variance, summary.explained_variance_interval
+    families = summary.explained_variance_interval_clustered
     if compared:
         shares, intervals = summary.explained_variance_in_both, summary.explained_variance_in_both_interval
+        families = summary.explained_variance_in_both_interval_clustered
     parts = [
-        both_intervals(entry_of(shares[p], 0), entry_of(intervals[p], 0), _families(summary, p, compared=compared))
+        both_intervals(entry_of(shares[p], 0), entry_of(intervals[p], 0), families[p])
         + f"{'' if i else ' of the variance'} {UNDER[p]}"
         for i, p in enumerate(p for p in PROTOCOLS if is_known(shares[p]))
     ]
@@ -90,18 +93,11 @@ def _share_finding(summary: FactorsSummary) -> Finding:
     more = f" {more} {' and '.join(without)}." if without else ""
     # an interval's condition comes before its number
     assumed = "no heavy tails"
-    if any(completion.missing_cells for completion in summary.completion.values()):
+    if any(fewest_in_common(completion.scores) < NEARLY_WHOLE for completion in summary.completion.values()):
         assumed += " and that cells are missing by chance"
     among = f"Among the {models} known under both protocols, the" if some else "The"
     first = f"{among} first factor (intervals assume {assumed})"
     return Finding(f"{first} explains {' and '.join(parts)}.{more}", basis)
-
-
-def _families(summary: FactorsSummary, protocol: str, *, compared: bool) -> Range:
-    """The interval over families, where it is of the share shown."""
-    if compared and summary.explained_variance_in_both[protocol] != summary.explained_variance[protocol]:
-        return Missing("It is for all scores of the protocol.")
-    return summary.explained_variance_interval_clustered[protocol]
 
 
 def _factor_count_finding(summary: FactorsSummary) -> Finding | None:

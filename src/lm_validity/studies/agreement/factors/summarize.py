@@ -24,7 +24,7 @@ from lm_validity.studies.agreement.factors.summary import (
     Shares,
 )
 from lm_validity.studies.agreement.incomplete.estimates import JACKKNIFED
-from lm_validity.studies.agreement.similar_models import LOST_CLUSTER, no_clusters
+from lm_validity.studies.agreement.similar_models import LOST_CLUSTER, no_clusters, over_families
 from lm_validity.studies.agreement.statistics.corrected import cluster_numbers
 from lm_validity.studies.agreement.statistics.factors import Components, ComputeRelation
 from lm_validity.studies.agreement.statistics.many_components import share_intervals
@@ -67,21 +67,25 @@ def summarize_factors_report(
     shares = {p: first_shares(analysis, p, analysis.components[p], analysis.scores[p]) for p in PROTOCOLS}
     common_components, common_scores = analysis.common_components, analysis.common_scores
     in_both = {p: first_shares(analysis, p, common_components[p], common_scores[p]) for p in PROTOCOLS}
+    intervals = {p: _share_ranges(shares[p], uncertainty.shares.get(p), uncertainty.reason) for p in PROTOCOLS}
+    families = {p: _clustered(analysis, analysis.scores[p], shares[p], intervals[p]) for p in PROTOCOLS}
+    both_intervals = {
+        p: _share_ranges(in_both[p], uncertainty.common_shares.get(p), uncertainty.reason) for p in PROTOCOLS
+    }
     return FactorsSummary(
         models=len(matrix.models),
         benchmarks=len(tasks),
         cells_in_both=int(common.sum()),
         models_in_both=int(common.any(axis=1).sum()),
         explained_variance_in_both=in_both,
-        explained_variance_in_both_interval={
-            p: _share_ranges(in_both[p], uncertainty.common_shares.get(p), uncertainty.reason) for p in PROTOCOLS
-        },
+        explained_variance_in_both_interval=both_intervals,
+        explained_variance_in_both_interval_clustered=families
+        if analysis.whole
+        else {p: _clustered(analysis, common_scores[p], in_both[p], both_intervals[p]) for p in PROTOCOLS},
         pc1_compute_in_both={p: _relation(analysis, p, analysis.common_relation[p]) for p in PROTOCOLS},
         explained_variance=shares,
-        explained_variance_interval={
-            p: _share_ranges(shares[p], uncertainty.shares.get(p), uncertainty.reason) for p in PROTOCOLS
-        },
-        explained_variance_interval_clustered={p: _clustered(analysis, p, shares[p]) for p in PROTOCOLS},
+        explained_variance_interval=intervals,
+        explained_variance_interval_clustered=families,
         explained_variance_without_size={p: _without_size(analysis, p) for p in PROTOCOLS},
         first_component_ceiling={
             p: known(ceiling.first_component, no_ceiling(ceiling, analysis.scores[p], p))
@@ -144,14 +148,16 @@ def _share_ranges(shares: Shares, interval: Interval[np.ndarray] | None, reason:
     return [Interval(low, high) if np.isfinite(low) else Missing(NO_SHARE_INTERVAL) for low, high in ranges]
 
 
-def _clustered(analysis: FactorsAnalysis, protocol: str, shares: Shares) -> Range:
-    """The interval of the first share with families as clusters."""
+def _clustered(analysis: FactorsAnalysis, scores: np.ndarray, shares: Shares, over_models: Ranges) -> Range:
+    """The interval of the first share of `scores` with families as clusters."""
     reason = no_clusters(analysis.matrix.families)
     if isinstance(shares, Missing) or reason:
         return shares if isinstance(shares, Missing) else Missing(reason)
     clusters = cluster_numbers(analysis.matrix.families)
-    low, high = share_intervals(analysis.scores[protocol], clusters, 1)
-    return ends(shares[0], Interval(low[0], high[0]), LOST_CLUSTER)
+    low, high = share_intervals(scores, clusters, 1)
+    found = ends(shares[0], Interval(low[0], high[0]), LOST_CLUSTER)
+    of_models = over_models if isinstance(over_models, Missing) else over_models[0]
+    return over_families(found, of_models, analysis.matrix.families)
 
 
 def _without_size(analysis: FactorsAnalysis, protocol: str) -> Shares:

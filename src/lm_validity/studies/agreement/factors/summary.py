@@ -116,6 +116,7 @@ class FactorsSummary:
     models_in_both: int
     explained_variance_in_both: dict[str, Shares]
     explained_variance_in_both_interval: dict[str, Ranges]
+    explained_variance_in_both_interval_clustered: dict[str, Range]
     pc1_compute_in_both: dict[str, RelationSummary]
     explained_variance: dict[str, Shares]
     explained_variance_interval: dict[str, Ranges]

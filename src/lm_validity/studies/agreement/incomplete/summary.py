@@ -12,6 +12,8 @@ Range = Interval[float] | Missing
 
 # what intervals take for granted where cells are missing that no plan left out
 BY_CHANCE = " (intervals assume that cells are missing by chance)"
+# the share of the models that any two benchmarks have in common, from which on headlines are those of a whole table
+NEARLY_WHOLE = 0.95
 
 
 @dataclass(frozen=True)
@@ -137,10 +139,19 @@ class Shifted:
 
 @dataclass(frozen=True)
 class MissingCells:
-    """How much the headline figures rest on cells that are missing; by protocol that has scores."""
+    """How much the headline figures rest on cells that are missing; by protocol that has scores.
+
+    `fewest_in_common`: the smallest share of the models that two benchmarks have in common.
+    """
 
     cells: dict[str, int]
     kendall_tau: dict[str, Tipping | Missing]
     change: Tipping | Missing
     masked: dict[str, MaskedTau]
     curve: list[Shifted]
+    fewest_in_common: dict[str, float] = page_only()
+
+    @property
+    def are_many(self) -> bool:
+        """Whether headlines are pooled and say what intervals assume, since benchmarks share too few models."""
+        return min(self.fewest_in_common.values()) < NEARLY_WHOLE

@@ -12,7 +12,7 @@ from lm_validity.studies.agreement.statistics.ranking import PairSigns
 from lm_validity.studies.agreement.statistics.resampling import Interval
 
 LEAST_CLUSTERS = 3  # with two, a t quantile of 12.7 says nothing
-LEAST_EFFECTIVE = 2.0  # clusters; with fewer the quantile is larger still
+MOST_IN_ONE = 0.5  # of all units; a cluster that holds more is no draw from clusters like it
 AT_ONCE = 2**19  # numbers, of pairs of models by pairs of benchmarks, that are summed together
 
 
@@ -77,8 +77,8 @@ def jackknife_interval(
     (Tukey 1958; with few clusters: MacKinnon, Nielsen and Webb 2023, Journal of Econometrics 232). G is the number of
     clusters and G* the effective one (`effective_clusters`) of their `sizes` (clusters,), in units; without `sizes` all
     are equal and G* is G. With G - 1 degrees of freedom the interval is too narrow where sizes differ. Clusters are
-    taken as independent draws, members of one need not be. NaN for fewer than 3 clusters or 2 effective ones, as where
-    one cluster holds most units, and where leaving one out leaves no estimate.
+    taken as independent draws, members of one need not be. NaN for fewer than 3 clusters, where one holds more than
+    half of the units, and where leaving one out leaves no estimate.
 
     `others` (clusters,): estimates without each cluster of a second kind, such as categories of benchmarks beside
     families of models, of `other_sizes`. The two squared errors are added, with the degrees of freedom of Satterthwaite
@@ -86,11 +86,11 @@ def jackknife_interval(
     than too narrow.
     """
     kinds = [(left_out, sizes)] if others is None else [(left_out, sizes), (others, other_sizes)]
-    effective = np.array([effective_clusters(np.ones(len(one)) if m is None else m) for one, m in kinds])
+    units = [np.ones(len(one)) if m is None else np.asarray(m, dtype=float) for one, m in kinds]
     few = any(len(one) < LEAST_CLUSTERS or not np.isfinite(one).all() for one, _ in kinds)
-    if not np.isfinite(estimate) or few or not (effective >= LEAST_EFFECTIVE).all():
+    if not np.isfinite(estimate) or few or not all(0 < m.max() <= MOST_IN_ONE * m.sum() for m in units):
         return Interval(float("nan"), float("nan"))
-    freedom = effective - 1
+    freedom = np.array([effective_clusters(m) for m in units]) - 1
     squares = np.array([(len(one) - 1) / len(one) * ((one - one.mean()) ** 2).sum() for one, _ in kinds])
     total = squares.sum()
     joint = total**2 / (squares**2 / freedom).sum() if total > 0 else freedom.min()

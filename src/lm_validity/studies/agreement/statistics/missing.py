@@ -29,3 +29,9 @@ def known_in_all(arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The arrays, all of one shape, with NaN wherever one of them is not finite."""
     known = np.logical_and.reduce([np.isfinite(values) for values in arrays.values()])
     return {name: np.where(known, values, np.nan) for name, values in arrays.items()}
+
+
+def fewest_in_common(scores: np.ndarray) -> float:
+    """The smallest share of the models, in [0, 1], that two benchmarks of `scores` (models, benchmarks) share."""
+    known = np.isfinite(scores).astype(float)
+    return float((known.T @ known).min() / len(scores)) if known.size else 0.0

@@ -135,6 +135,9 @@ def test_settling():
 def test_decision_accuracy_counts_pairs():
     assert decision_accuracy([1, 2, 3], [1, 3, 2]) == pytest.approx(2 / 3)
     assert decision_accuracy([3, 2, 1], [1, 2, 3]) == 0.0
+    # a tie counts one half, whichever of the two comes first
+    assert decision_accuracy([1, 1], [1, 2]) == decision_accuracy([1, 1], [2, 1]) == decision_accuracy([1, 1], [1, 1])
+    assert decision_accuracy([1, 1], [1, 2]) == 0.5
     assert np.isnan(decision_accuracy([1], [1]))
 
 

@@ -164,17 +164,19 @@ def agreement_with_last(curves: np.ndarray) -> np.ndarray:
 
 
 def decision_accuracy(early: np.ndarray, target: np.ndarray) -> np.ndarray:
-    """Share of model pairs with the same order: mean over i < j of [(s_i > s_j) == (t_i > t_j)], chance 1/2.
+    """Share of model pairs with the same order: mean over i < j of (1 + sign(s_i - s_j) sign(t_i - t_j)) / 2.
 
-    `early` (..., models) and `target` (..., models). Source: DataDecide (arXiv 2504.11393), Signal and Noise
-    (arXiv 2508.13144). NaN for fewer than two models.
+    A pair that ties in either counts one half, as a coin flip does, so that the value does not depend on the order of
+    the models. `early` (..., models) and `target` (..., models). Source: DataDecide (arXiv 2504.11393) and Signal and
+    Noise (arXiv 2508.13144), whose [(s_i > s_j) == (t_i > t_j)] counts ties by that order. NaN for fewer than two
+    models.
     """
     early, target = np.broadcast_arrays(np.asarray(early, dtype=float), np.asarray(target, dtype=float))
     first, second = np.triu_indices(early.shape[-1], k=1)
     if first.size == 0:
         return np.full(early.shape[:-1], np.nan)
-    same = (early[..., first] > early[..., second]) == (target[..., first] > target[..., second])
-    return same.mean(axis=-1)
+    same = np.sign(early[..., first] - early[..., second]) * np.sign(target[..., first] - target[..., second])
+    return (1 + same.mean(axis=-1)) / 2
 
 
 def separable_pairs(last: np.ndarray, deviations: np.ndarray) -> np.ndarray:

@@ -293,7 +293,7 @@ def test_the_page_says_what_was_decided_on_which_checkpoints(start):
     assert decided["sentence"].endswith(": unsure.") and len(qualities(quality["sentence"])) == 2
     assert all(one["only_first"] for one in summary["stages"])
     measure(run)
-    summary, (decided, quality) = report(run)
+    summary, (decided, quality, _) = report(run)
     found = {one["benchmark"]: (one["verdict"], one["checkpoints"]) for one in summary["stages"]}
     # the final scores of model b are agreement's: they are in no figure of a decided benchmark
     assert found == {"rising": ("says something", 8), "flat": ("says nothing", 8), "falling": ("says nothing", 8),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lm_validity.studies.signal.alignment import own_ends
 from lm_validity.studies.signal.items import ItemAnalysis
 from lm_validity.studies.signal.scores import (
     Design,
@@ -27,6 +28,8 @@ from lm_validity.studies.signal.statistics.resampling import drawn_around, shuff
 from lm_validity.studies.signal.summary import SKIPPED, Draws, Value
 from lm_validity.summaries import Missing, is_known
 
+NO_NOISE = Missing("It needs a standard error of every model's scores, or items.")
+
 
 @dataclass(frozen=True)
 class ConsistencyDraws:
@@ -48,6 +51,8 @@ class BenchmarkResult:
     items: ItemAnalysis | Missing
     chance: Value  # the score of guessing, in the metric's own direction
     errors: dict[str, np.ndarray]  # by model: standard errors (n,) of its curve; NaN where unknown
+    noise: np.ndarray | Missing  # (points, models, models) covariances of the scored models' errors, common points
+    end_noise: np.ndarray | Missing  # (models, models) the same at the last checkpoint of each
     quality_null: dict[str, np.ndarray]  # by model: quality of shuffled checkpoints
     quality_walk: dict[str, np.ndarray]  # by model: quality of its random walks
     consistency: ConsistencyDraws
@@ -82,6 +87,7 @@ def analyze_benchmark(
     names = [curve.checkpoints for curve in selected.values()]
     walked = walked_quality(curves, names, resamples, np.random.default_rng(0), options.convention, options.ties)
     errors = {model: _errors(curve.errors, items, model) for model, curve in design.curves.items()}
+    noise, end_noise = _noise(design, errors, items)
     resampled, source = _resampled(values, errors, items, resamples)
     return BenchmarkResult(
         design=design,
@@ -94,6 +100,8 @@ def analyze_benchmark(
         items=items,
         chance=chance,
         errors=errors,
+        noise=noise,
+        end_noise=end_noise,
         quality_null={model: shuffled[:, index] for index, model in enumerate(selected)},
         quality_walk={model: walked[:, index] for index, model in enumerate(selected)},
         consistency=consistency,
@@ -106,6 +114,21 @@ def _errors(in_table: np.ndarray, items: ItemAnalysis | Missing, model: str) -> 
     if isinstance(items, Missing) or not np.isnan(in_table).any():
         return in_table
     return items.errors[model]
+
+
+def _noise(
+    design: Design, errors: Values, items: ItemAnalysis | Missing
+) -> tuple[np.ndarray | Missing, np.ndarray | Missing]:
+    """Covariances of the scored models' errors at their common points and at the end of each: over the items, else of
+    standard errors taken as independent between models. Missing where a model lacks one."""
+    if isinstance(items, ItemAnalysis):
+        return items.noise, items.end_noise
+    found = []
+    for places in (design.alignment.places, own_ends([design.curves[model] for model in design.scored])):
+        at = np.array([one.read(errors[model]) for model, one in zip(design.scored, places, strict=True)])
+        found.append(at.T[:, :, None] ** 2 * np.eye(len(at)))
+    noise, end_noise = (NO_NOISE if np.isnan(one).any() else one for one in found)
+    return noise, end_noise if isinstance(end_noise, Missing) else end_noise[0]
 
 
 def _resampled(
@@ -139,8 +162,7 @@ def _consistency_draws(
         return ConsistencyDraws(none, none)
     blocks = [
         bootstrap_pair_consistency(
-            values[pair.first][pair.first_at],
-            values[pair.second][pair.second_at],
+            *pair.read(values),
             *pair.windows,
             resamples,
             generator,
@@ -156,7 +178,8 @@ def _consistency_draws(
 
 def _coins(pair: Pair, values: Values, resamples: int, generator: np.random.Generator) -> np.ndarray:
     base, later = pair.windows
-    gap = (values[pair.first][pair.first_at] - values[pair.second][pair.second_at])[base | later]
+    first, second = pair.read(values)
+    gap = (first - second)[base | later]
     return coin_flip_consistency(int(later.sum()), resamples, generator, persistence(gap))
 
 

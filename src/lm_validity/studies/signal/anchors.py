@@ -70,7 +70,7 @@ def criteria_of(result: BenchmarkResult, facts: pd.DataFrame, resamples: int) ->
                 "All curves are constant, or have fewer than two selected checkpoints.",
             ),
         ),
-        Decisions(half_way, _share_interval(half_way, len(design.ranked)), across, _share_interval(across, recipes)),
+        Decisions(half_way, _share_interval(half_way, len(design.scored)), across, _share_interval(across, recipes)),
     )
 
 
@@ -92,12 +92,12 @@ def _seed_criteria(result: BenchmarkResult, facts: pd.DataFrame) -> tuple[Value,
     design = result.design
     alike: dict[tuple[object, ...], list[int]] = {}
     rows = facts[["size", "architecture", "training_data"]].to_dict("index")
-    for position, model in enumerate(design.ranked):
+    for position, model in enumerate(design.scored):
         recipe = tuple(rows[model].values())
         if not pd.isna(list(recipe)).any():
             alike.setdefault(recipe, []).append(position)
     repeated = [positions for positions in alike.values() if len(positions) > 1]
-    if not repeated or not len(design.ranked_tokens):
+    if not repeated or design.alignment.reason:
         none = Missing("Signal to noise over seeds and non-randomness need repeated trainings of one model.")
         return none, none
     curves = ranked_curves(design, point_values(design))
@@ -111,9 +111,9 @@ def _seed_criteria(result: BenchmarkResult, facts: pd.DataFrame) -> tuple[Value,
 
 
 def _ordering(design: Design) -> Value:
-    few = "Ordering consistency needs two models and two common checkpoints in the second half of training."
-    if len(design.ranked_at) < 2:
-        return Missing(few)
+    few = "Ordering consistency needs two models and two points in common in the second half of these."
+    if len(design.scored) < 2 or len(design.alignment.progress) < 2:
+        return Missing(design.alignment.reason or few)
     return known(ordering_consistency(ranked_curves(design, point_values(design))), few)
 
 
@@ -122,11 +122,13 @@ def _share_interval(share: Value, models: int) -> Bounds:
 
 
 def _half_way(design: Design) -> Value:
-    """Decision accuracy of the models half way against the end."""
-    if len(design.ranked_at) < 2 or len(design.ranked_tokens) < 2:
-        return Missing("Decision accuracy needs two models with common checkpoints.")
+    """Decision accuracy of the models half way to their last common point against that point."""
+    progress = design.alignment.progress
+    if len(design.scored) < 2 or len(progress) < 2:
+        few = "Decision accuracy needs two models with two points of training in common."
+        return Missing(design.alignment.reason or few)
     curves = ranked_curves(design, point_values(design))
-    half = int(np.argmin(np.abs(design.ranked_progress - design.ranked_progress[-1] / 2)))
+    half = int(np.argmin(np.abs(progress - progress[-1] / 2)))
     return float(decision_accuracy(curves[:, half], curves[:, -1]))
 
 

@@ -20,8 +20,8 @@ STUDY = "signal"  # as the sheets' column `studies` names it
 E2LM_STEP = 4000  # iterations between the checkpoints that the competition scored
 E2LM_TOKENS_B = 206.0
 
-# Two checkpoints of one name whose tokens differ by more than this share are different points of training
-_SAME_POINT = 0.05
+# Two points of training whose tokens differ by no more than this share are the same
+SAME_POINT = 0.05
 
 
 @dataclass(frozen=True)
@@ -163,30 +163,6 @@ def select_for_compliance(curve: Curve, selection: str) -> np.ndarray:
     return np.ones(len(curve.values), dtype=bool)
 
 
-def common_checkpoints(curves: list[Curve]) -> list[np.ndarray]:
-    """Indices of the checkpoints that all curves have, in order of the first; one array a curve.
-
-    The same checkpoint has the same name, the same iteration where it is known, else about the same tokens.
-    """
-    where = [{name: index for index, name in enumerate(curve.checkpoints)} for curve in curves]
-    names = [
-        name
-        for name, first in where[0].items()
-        if all(
-            name in places and _same_point(curves[0], first, curve, places[name])
-            for curve, places in zip(curves[1:], where[1:], strict=True)
-        )
-    ]
-    return [np.array([places[name] for name in names], dtype=np.intp) for places in where]
-
-
-def _same_point(first: Curve, i: int, second: Curve, j: int) -> bool:
-    if not np.isnan([first.iterations[i], second.iterations[j]]).any():
-        return first.iterations[i] == second.iterations[j]
-    tokens = first.tokens_b[i], second.tokens_b[j]
-    return bool(np.isnan(tokens).any() or abs(tokens[0] - tokens[1]) <= _SAME_POINT * max(tokens))
-
-
 def _direct_rows(rows: pd.DataFrame, path: str | Path) -> pd.DataFrame:
     rows = rows[rows["protocol"].isna() | (rows["protocol"] == "direct")]
     if rows.empty:
@@ -318,10 +294,19 @@ def _facts(with_curves: set[str], sheet: pd.DataFrame) -> tuple[pd.DataFrame, li
 
 
 def _gaps(curves: dict[str, dict[str, Curve]], is_planned: Callable[[str, str, str], bool] | None) -> list[str]:
-    """Notes that name the checkpoints that some models of a benchmark have and others lack within their training."""
+    """Notes that name the checkpoints that some models of a benchmark have and others lack within their training.
+
+    None where checkpoints of one name are different points of training: then nobody lacks any.
+    """
     gaps: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for benchmark, by_model in curves.items():
-        points = {name: curve.progress[i] for curve in by_model.values() for i, name in enumerate(curve.checkpoints)}
+        found: dict[str, list[float]] = {}
+        for curve in by_model.values():
+            for name, at in zip(curve.checkpoints, curve.progress, strict=True):
+                found.setdefault(name, []).append(at)
+        if any(max(at) - min(at) > SAME_POINT * max(at) for at in found.values()):
+            continue
+        points = {name: at[-1] for name, at in found.items()}
         for model, curve in by_model.items():
             end = curve.progress[-1]
             missing = [name for name, at in points.items() if name not in curve.checkpoints and at < end]

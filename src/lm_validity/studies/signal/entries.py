@@ -6,6 +6,7 @@ from functools import partial
 import numpy as np
 
 from lm_validity.statistics import models_above_chance
+from lm_validity.studies.signal.alignment import Alignment
 from lm_validity.studies.signal.analysis import BenchmarkResult, quality_null, quality_walk
 from lm_validity.studies.signal.items import CONTROLS, SIZES, too_few_checkpoints
 from lm_validity.studies.signal.scores import (
@@ -18,7 +19,9 @@ from lm_validity.studies.signal.scores import (
     compliance_of,
     mean_of_known,
     point_values,
+    ranked_curves,
 )
+from lm_validity.studies.signal.settling import separable_at_end
 from lm_validity.studies.signal.statistics.chance import above_chance_from
 from lm_validity.studies.signal.statistics.compliance import NORMALISATIONS
 from lm_validity.studies.signal.statistics.noise_free import MINIMUM_RELIABILITY, quality_by_errors
@@ -31,6 +34,7 @@ from lm_validity.studies.signal.summary import (
     SKIPPED,
     BenchmarkQuality,
     Bounds,
+    CommonPoints,
     ComplianceScore,
     Consistency,
     ConsistencyScore,
@@ -113,7 +117,17 @@ def benchmark_quality(result: BenchmarkResult, options: Options) -> BenchmarkQua
         models_above_chance=_models_above_chance(result),
         above_chance_from_b=_mean_above_chance_from(result),
         interval_source=result.interval_source,
+        separable_at_end=separable_at_end(result),
+        common=_common_points(result.design.alignment),
     )
+
+
+def _common_points(found: Alignment) -> CommonPoints | Missing:
+    if found.reason:
+        return Missing(found.reason)
+    between = int((found.interpolated > 0).sum())
+    last = known(float(found.tokens_b[-1]), "Tokens are unknown.")
+    return CommonPoints(found.by, len(found.progress), between, last, found.at_end)
 
 
 def _quality_of_size(size: str, scores: Scores) -> np.ndarray:
@@ -179,18 +193,16 @@ def _above_chance_from(result: BenchmarkResult, tokens: np.ndarray, model: str) 
 
 
 def _mean_above_chance_from(result: BenchmarkResult) -> Value:
-    """The same of the mean over the benchmark's models at their common checkpoints.
+    """The same of the mean over the benchmark's models at their common points.
 
     Its standard error is the mean of the models' own, as though their errors were one: models answer the same items.
     """
     design = result.design
-    models = design.ranked if design.ranked_at else design.scored[:1]
-    at = design.ranked_at or [np.arange(len(design.curves[model].values)) for model in models]
-    if not len(at[0]):
-        return Missing("The models have no checkpoint in common.")
-    values = np.mean([design.curves[model].values[found] for model, found in zip(models, at, strict=True)], axis=0)
-    errors = np.mean([result.errors[model][found] for model, found in zip(models, at, strict=True)], axis=0)
-    return _tokens_above(result, values, errors, design.curves[models[0]].tokens_b[at[0]])
+    if design.alignment.reason:
+        return Missing(design.alignment.reason)
+    values = ranked_curves(design, point_values(design)).mean(axis=0)
+    errors = ranked_curves(design, result.errors).mean(axis=0)
+    return _tokens_above(result, values, errors, design.alignment.tokens_b)
 
 
 def _tokens_above(result: BenchmarkResult, values: np.ndarray, errors: np.ndarray, tokens: np.ndarray) -> Value:
@@ -205,7 +217,7 @@ def _tokens_above(result: BenchmarkResult, values: np.ndarray, errors: np.ndarra
     return known(float(tokens[found]), "Tokens are unknown.")
 
 
-_AT_CHANCE = Missing("The score is not above chance by 1.96 standard errors at the last checkpoint.")
+_AT_CHANCE = Missing("The score is not above chance by 1.96 standard errors at the last point.")
 _NO_ERRORS = Missing("Whether a score is above chance needs its standard error.")
 
 
@@ -281,6 +293,8 @@ def _no_consistency(pairs: list[Pair], design: Design, windows: RankingWindows) 
     """Why pairs have no ranking consistency, where they have none."""
     if not pairs:
         return "There are no two architectures of one size (columns size and architecture of the models sheet)."
+    if all(pair.alignment.reason for pair in pairs):
+        return pairs[0].alignment.reason
     if not windows.relative and all(np.isnan(curve.tokens_b).all() for curve in design.curves.values()):
         return "The windows are in billions of tokens, and tokens are unknown."
     empty = [kind for kind in ("base", "later") if not any(getattr(pair, kind).any() for pair in pairs)]
@@ -313,7 +327,7 @@ def compliance_score(result: BenchmarkResult, options: Options) -> ComplianceSco
             for name in NORMALISATIONS
         },
         pairs=[[pair.first, pair.second] for pair in design.compliance_pairs],
-        checkpoints=[len(pair.first_at) for pair in design.compliance_pairs],
+        checkpoints=[len(pair.alignment.progress) for pair in design.compliance_pairs],
     )
 
 
@@ -322,8 +336,8 @@ def _no_compliance(result: BenchmarkResult, normalisation: str) -> str:
     pairs = result.design.compliance_pairs
     if not pairs:
         return "There is no pair of a science and a web model of one size (column training_data of the models sheet)."
-    if not any(len(pair.first_at) for pair in pairs):
-        return "The science and the web model have no selected checkpoint in common."
+    if not any(len(pair.alignment.progress) for pair in pairs):
+        return pairs[0].alignment.reason
     if normalisation == "above_chance" and isinstance(result.chance, Missing):
         return result.chance.reason
     return "What the gap is divided by is not above 0: a constant curve, or a science curve at chance."

@@ -96,18 +96,24 @@ def consistency_dots(frame: pd.DataFrame, order: list[str]) -> alt.LayerChart:
 
 
 def settling_lines(frame: pd.DataFrame, x_title: str) -> alt.LayerChart:
-    """Agreement of the models' ranking with the final one along training, a line per benchmark."""
+    """Agreement of the models' ranking with the final one along training, a line per benchmark; rings where models are
+    read between their checkpoints."""
     benchmarks = list(dict.fromkeys(frame["benchmark"]))
-    return figures.lines(
+    color = _model_color(benchmarks, "benchmark", "Benchmark")
+    rings = alt.Chart(figures.chart_data(frame[frame["interpolated"] > 0])).mark_point(size=22)
+    chart = figures.lines(
         frame,
         x="progress",
         y="tau",
-        color=_model_color(benchmarks, "benchmark", "Benchmark"),
+        color=color,
         x_title=x_title,
         y_title="Kendall's tau with the final ranking",
         tooltip=figures.tooltips(benchmark="Benchmark", progress=f"{x_title}|.4~g", tau="Tau|.2f"),
         points=False,
     )
+    if not frame["interpolated"].any():
+        return chart
+    return figures.layered(chart, rings.encode(x="progress:Q", y="tau:Q", color=color))
 
 
 def filter_dots(frame: pd.DataFrame) -> alt.LayerChart:

@@ -1,11 +1,13 @@
 """What a benchmark's items add: resampled curves, other item scores, filters on trial, subjects and answer
 lengths."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
+from lm_validity.studies.signal.alignment import Places, own_ends
 from lm_validity.studies.signal.filters.base import Candidates, ItemFilter, missing_for, model_scores, with_scores_only
 from lm_validity.studies.signal.filters.held_out import folds_by_design, judge
 from lm_validity.studies.signal.filters.learning import PositiveSlope, TopShare
@@ -21,7 +23,12 @@ from lm_validity.studies.signal.statistics.noise_free import (
 )
 from lm_validity.studies.signal.statistics.overall import per_item_score_ratio
 from lm_validity.studies.signal.statistics.quality import fewest_checkpoints, signal_quality
-from lm_validity.studies.signal.statistics.resampling import draw_items, resample_item_means, standard_errors
+from lm_validity.studies.signal.statistics.resampling import (
+    draw_items,
+    error_covariance,
+    resample_item_means,
+    standard_errors,
+)
 from lm_validity.studies.signal.statistics.splits import FilterTrial
 from lm_validity.studies.signal.summary import SKIPPED, Bounds, Draws, MetricQuality, Subgroup, Trial, Value, bounds
 from lm_validity.summaries import Missing, is_known, known
@@ -51,6 +58,8 @@ class ItemAnalysis:
     chance: Value  # the score of guessing; unknown where the metric is no share of right answers
     errors: dict[str, np.ndarray]  # by model: standard errors (n,) of its curve over items
     by_items: dict[int, float] | Missing  # signal quality if there were fewer items
+    noise: np.ndarray  # (points, models, models) covariances of the scored models' errors at their common points
+    end_noise: np.ndarray  # (models, models) the same at the last checkpoint of each
     noise_free: dict[str, NoiseFree] | Missing  # by scored model
     noise_free_interval: tuple[float, float]  # of the mean over these; NaN where there is none
     resampled: Values | Missing
@@ -89,6 +98,8 @@ def analyze_items(
         chance=chance,
         errors={name: standard_errors(scores, clusters) for name, scores in correct.items()},
         by_items=_by_items(of_scored, options, seed),
+        noise=_noise(design, design.alignment.places, correct, clusters),
+        end_noise=_noise(design, own_ends([design.curves[model] for model in design.scored]), correct, clusters)[0],
         noise_free=_noise_free(of_scored, options, clusters),
         noise_free_interval=_noise_free_interval(of_scored, options, clusters, seed) if resamples else (np.nan, np.nan),
         resampled=_resample(correct, counts) if resamples else SKIPPED,
@@ -121,6 +132,18 @@ def _by_items(answers: BenchmarkItems, options: Options, seed: int) -> dict[int,
     generator = np.random.default_rng(seed)
     found = quality_by_items(curves, SIZES, CONTROLS, generator, options.convention, options.ties)
     return found or Missing(f"The benchmark has fewer than {SIZES[0]} items.")
+
+
+def _noise(design: Design, places: Sequence[Places], correct: Values, clusters: np.ndarray | None) -> np.ndarray:
+    """Covariances (points, models, models) of the errors of the scored models' scores over the items, one point at a
+    time."""
+    found = np.zeros((len(places[0].share), len(places), len(places)))
+    for point in range(len(found)):
+        scores = [
+            place.only(point).read(correct[model].T)[:, 0] for model, place in zip(design.scored, places, strict=True)
+        ]
+        found[point] = error_covariance(np.array(scores), clusters)
+    return found
 
 
 def _noise_free(
@@ -377,11 +400,7 @@ def _compliance_null(
         return chance
     draws = []
     for pair in design.compliance_pairs:
-        science, web = exchanged_curves(
-            correct[pair.first][pair.first_at],
-            correct[pair.second][pair.second_at],
-            exchanges,
-            np.random.default_rng(seed),
-        )
+        first, second = pair.read({model: correct[model].T for model in (pair.first, pair.second)})
+        science, web = exchanged_curves(first.T, second.T, exchanges, np.random.default_rng(seed))
         draws.append(compliance(science, web, options.normalisation, chance if is_known(chance) else None).value)
     return mean_of_known(draws)

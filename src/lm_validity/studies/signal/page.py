@@ -1,22 +1,21 @@
 """The signal report's page: sentences, figures and tables out of its summary."""
 
-import math
-
 import numpy as np
 import pandas as pd
 
 from lm_validity.pages.figures import CATEGORY_COLORS
 from lm_validity.pages.page import Figure, Finding, Page, Section, Table
 from lm_validity.studies.signal import figures as signal_figures
+from lm_validity.studies.signal.alignment import SHARES
 from lm_validity.studies.signal.page_items import filter_findings, filter_section, metric_section, subgroup_section
 from lm_validity.studies.signal.page_quality import quality_findings, quality_section
 from lm_validity.studies.signal.page_tables import as_numbers, compliance_section, criteria_section
 from lm_validity.studies.signal.printed import printed_section
 from lm_validity.studies.signal.stages import stage_findings, stage_section
 from lm_validity.studies.signal.statistics.ranking import E2LM_WINDOWS
-from lm_validity.studies.signal.summary import Ranking, SignalSummary
+from lm_validity.studies.signal.summary import Bounds, CommonPoints, Ranking, SignalSummary
 from lm_validity.summaries import Missing, as_columns, is_known, number
-from lm_validity.words import count, explain_protocols, listing
+from lm_validity.words import count, decimal, explain_protocols, listing
 
 _RANKING_LABELS = {
     "coin_flip_p": "p (coin flips)",
@@ -29,6 +28,11 @@ _RANKING_LABELS = {
     "nearly_stable_high_b": "nearly settled, to",
     "size_order_share": "larger model ahead (share)",
     "separated_from_b": "sizes told apart from",
+    "separable_at_end": "separable pairs, own ends",
+    "aligned_by": "models aligned by",
+    "points": "common points",
+    "interpolated": "of them interpolated",
+    "last_b": "last common point",
 }
 _NEARLY = "Nearly settled means that 9 of 10 pairs stay in their final order (tau 0.8)."
 
@@ -65,50 +69,100 @@ def signal_page(summary: SignalSummary) -> Page:
     )
 
 
-def _last(ranking: Ranking) -> float:
-    """Progress of the last checkpoint."""
-    return math.nan if isinstance(ranking.tokens_b, Missing) else float(ranking.tokens_b[-1])
-
-
 def _ranking_findings(summary: SignalSummary) -> list[Finding]:
-    """From when on the models have their final order: those that differ at the end, where noise is known."""
+    """From when on the models have their final order: those that differ there, where noise is known.
+
+    "At the end" only where the last point that all models have is the end of every training.
+    """
     at_chance = [name for name, entry in summary.benchmarks.items() if entry.models_above_chance == 0]
     ranked = {n: ranking for n, ranking in summary.ranking.items() if is_known(ranking) and n not in at_chance}
     told = {name: ranking for name, ranking in ranked.items() if is_known(ranking.separable_pairs)}
-    points = {name: (ranking.settled_from_b, ranking.settled_from_interval_b) for name, ranking in told.items()}
-    subject = "The order of the models that can be told apart at the end"
-    basis = "Over pairs of models whose last scores differ by more than noise (false discovery rate 5%). "
-    basis += _NEARLY
-    if not told:
-        points = {
-            name: (ranking.nearly_stable_from_b, ranking.nearly_stable_from_interval_b)
-            for name, ranking in ranked.items()
-        }
-        subject = "The order of the models"
-        basis = f"Over all pairs of models. {_NEARLY} The noise of the scores is unknown, so equal models may seem to "
-        basis += "settle late."
-    equal = [name for name, ranking in told.items() if ranking.separable_pairs == 0]
-    known = {name: (number(at), interval) for name, (at, interval) in points.items() if is_known(at)}
-    # the last checkpoint agrees with itself: that is no settling
-    settled = {name: point for name, point in known.items() if point[0] < _last(ranked[name])}
-    open_ends = [name for name in known if name not in settled]
+    where, there = _common_words(summary, list(told or ranked))
+    subject = f"The order of the models that can be told apart {there}" if told else "The order of the models"
+    if told:
+        basis = "Over pairs of models whose scores there differ by more than noise (false discovery rate 5%). "
+        points = {name: (one.settled_from_b, one.settled_from_interval_b) for name, one in told.items()}
+    else:
+        basis = (
+            "Over all pairs of models. The noise of the scores is unknown, so equal models may seem to settle late. "
+        )
+        points = {name: (one.nearly_stable_from_b, one.nearly_stable_from_interval_b) for name, one in ranked.items()}
+    basis += _NEARLY + (f" {count(len(at_chance), 'benchmark')} at chance left out." if at_chance else "")
+    known = {name: (number(at), ends) for name, (at, ends) in points.items() if is_known(at)}
+    axes = {name: axis for name in known if is_known(axis := ranked[name].tokens_b)}
+    # the last point agrees with itself: that is no settling; an interval of the whole training says nothing
+    open_ends = [name for name, (at, _) in known.items() if at == axes[name][-1]]
+    unsure = [
+        name
+        for name, (_, ends) in known.items()
+        if name not in open_ends and is_known(ends) and ends[0] <= axes[name][0] and ends[1] >= axes[name][-1]
+    ]
+    settled = [name for name in known if name not in (*open_ends, *unsure)]
     parts = []
     if settled:
-        early, late = (pick(settled, key=lambda name: settled[name][0]) for pick in (min, max))
-        sentence = f"{subject} is nearly settled after {summary.progress.describe(*settled[early])} on {early}"
-        if settled[late][0] > settled[early][0]:
-            sentence += f", and only after {summary.progress.describe(*settled[late])} on {late}"
-        parts.append(sentence)
+        early, late = (pick(settled, key=lambda name: known[name][0]) for pick in (min, max))
+        parts.append(f"{subject} is nearly settled {_when(summary, axes[early][0], *known[early])} on {early}")
+        if known[late][0] > known[early][0]:
+            parts[0] += f", and only {_when(summary, axes[late][0], *known[late])} on {late}"
+    if unsure:
+        start = "it" if parts else subject
+        parts.append(
+            f"{start} may settle anywhere from the first point to the last, given noise, on {listing(unsure, 4)}"
+        )
     if open_ends:
-        start = "" if settled else f"{subject} is "
-        parts.append(f"{start}not nearly settled before the last checkpoint on {listing(open_ends, 4)}")
+        start = "" if parts else f"{subject} is "
+        parts.append(f"{start}not nearly settled before the last point on {listing(open_ends, 4)}")
+    equal = [name for name, ranking in told.items() if ranking.separable_pairs == 0]
     if equal:
-        parts.append(f"no two models can be told apart at the end on {listing(equal, 4)}")
-    if not parts:
-        return []
-    basis += f" {count(len(at_chance), 'benchmark')} at chance left out." if at_chance else ""
+        parts.append(f"no two models can be told apart {there} on {listing(equal, 4)}")
     sentence = "; ".join(parts)
-    return [Finding(sentence[0].upper() + sentence[1:] + ".", basis)]
+    found = [Finding(f"{sentence[0].upper()}{sentence[1:]} ({where}).", basis)] if parts else []
+    return [*found, *_unaligned_findings(summary)]
+
+
+def _common_words(summary: SignalSummary, names: list[str]) -> tuple[str, str]:
+    """The points of training that the models of some benchmarks have in common, and `at the end` where the last is."""
+    common = [entry.common for name in names if is_known((entry := summary.benchmarks[name]).common)]
+    numbers, scale = sorted({found.points for found in common}), summary.progress.scale
+    lasts = sorted({number(found.last_b) * scale for found in common if is_known(found.last_b)})
+    points = " to ".join(map(str, dict.fromkeys(numbers[:1] + numbers[-1:])))
+    until = " to ".join(dict.fromkeys(decimal(last, 1) for last in lasts[:1] + lasts[-1:]))
+    where = f"{points} points of training that all models have"
+    where += f", the last at {until} {summary.progress.words}" if lasts else ""
+    return where, "at the end" if all(found.at_end for found in common) else "at the last of these points"
+
+
+def _when(summary: SignalSummary, first: float, at: float, ends: Bounds) -> str:
+    """`after 40.0 (95% interval 20.0 to 60.0) billion tokens`; a lower end at the first point is called that."""
+    if not is_known(ends) or ends[0] > first:
+        return f"after {summary.progress.describe(at, ends)}"
+    value, high = (decimal(end * summary.progress.scale, 1) for end in (at, ends[1]))
+    if at == first:
+        return f"from the first point on, {value} {summary.progress.words} (95% interval up to {high})"
+    return f"after {value} {summary.progress.words} (95% interval from the first point to {high})"
+
+
+def _unaligned_findings(summary: SignalSummary) -> list[Finding]:
+    """Why nothing is said of the order along training, and what can be said of the ends of the models' trainings."""
+    reasons: dict[str, list[str]] = {}
+    for name, entry in summary.benchmarks.items():
+        if isinstance(entry.common, Missing):
+            reasons.setdefault(entry.common.reason, []).append(name)
+    found = []
+    for reason, names in reasons.items():
+        where = "" if len(names) == len(summary.benchmarks) else f" on {listing(names, 4)}"
+        sentence = f"{reason} So nothing is said of when their order settles{where}."
+        apart = {name: share for name in names if is_known(share := summary.benchmarks[name].separable_at_end)}
+        if apart:
+            least, most = (pick(apart, key=lambda name: apart[name]) for pick in (min, max))
+            models = summary.benchmarks[most].models
+            sentence += f" At the ends of their own trainings, {apart[most]} of {models * (models - 1) // 2} pairs of "
+            sentence += f"models can be told apart on {most}"
+            sentence += f", and {apart[least]} on {least}." if least != most else "."
+        found.append(
+            Finding(sentence, "Two scores differ by more than noise (false discovery rate 5%)." if apart else "")
+        )
+    return found
 
 
 def _curve_section(summary: SignalSummary) -> Section:
@@ -154,12 +208,17 @@ def _ranking_section(summary: SignalSummary) -> Section | None:
         ],
         columns=["benchmark", "size", "consistency"],
     )
+    commons = [entry.common for entry in summary.benchmarks.values()]
+    by_share, scale = any(is_known(one) and one.aligned_by == SHARES for one in commons), summary.progress.scale
     lines = pd.DataFrame(
         [
-            {"benchmark": name, "progress": at * summary.progress.scale, "tau": tau}
+            {"benchmark": name, "progress": at / (ranking.progress[-1] if by_share else 1 / scale), "tau": tau}
+            | {"interpolated": between}
             for name, ranking in summary.ranking.items()
             if is_known(ranking) and is_known(ranking.agreement_with_last)
-            for at, tau in zip(ranking.progress, ranking.agreement_with_last, strict=True)
+            for at, tau, between in zip(
+                ranking.progress, ranking.agreement_with_last, ranking.interpolated, strict=True
+            )
         ]
     )
     if consistency.empty and lines.empty:
@@ -173,7 +232,9 @@ def _ranking_section(summary: SignalSummary) -> Section | None:
         figures.append(Figure("ranking_consistency", "Ranking consistency", chart, caption=caption))
     if not lines.empty:
         drawn, caption = _drawn_lines(summary, lines)
-        chart = signal_figures.settling_lines(drawn, summary.progress.title)
+        caption += " Rings: a model is read between two of its checkpoints." if drawn["interpolated"].any() else ""
+        x_title = "Share of training" if by_share else summary.progress.title
+        chart = signal_figures.settling_lines(drawn, x_title)
         figures.append(Figure("settling", "When the final order is reached", chart, caption=caption))
     frame = _ranking_frame(summary)
     table = Table(
@@ -184,8 +245,10 @@ def _ranking_section(summary: SignalSummary) -> Section | None:
         scales={name: summary.progress.scale for name in frame.columns if name.endswith("_b")},
         labels=_RANKING_LABELS,
         caption=f"Settled: after so many {summary.progress.words} the final order stays (tau 1). Nearly settled: it "
-        "nearly stays (tau 0.8). A value at the last checkpoint means: not settled. Separable pairs: their last "
-        f"scores differ by more than noise. Sizes told apart from: also in {summary.progress.words}.",
+        "nearly stays (tau 0.8). The final order is that at the last common point. A value there means: not settled. "
+        "Separable pairs: their scores there differ by more than noise, or at the end of each training. Sizes told "
+        f"apart from: also in {summary.progress.words}. Common points: points of training that all models have. At "
+        "interpolated ones, a model is read on the line between two of its checkpoints.",
     )
     return Section("Order of the models", explanation=_windows(summary), figures=figures, tables=[table])
 
@@ -233,9 +296,16 @@ def _ranking_frame(summary: SignalSummary) -> pd.DataFrame:
                 "fitted": entry.fitted.value,
                 "with_last": entry.with_last,
                 **_settling_row(ranking),
+                "separable_at_end": summary.benchmarks[name].separable_at_end,
+                **_common_row(summary.benchmarks[name].common),
             }
         )
     return pd.DataFrame(rows)
+
+
+def _common_row(common: CommonPoints | Missing) -> dict[str, object]:
+    names = ("aligned_by", "points", "interpolated", "last_b")
+    return {name: common if isinstance(common, Missing) else getattr(common, name) for name in names}
 
 
 def _settling_row(ranking: Ranking | Missing) -> dict[str, object]:

@@ -36,7 +36,7 @@ _CRITERIA_LABELS = {
     "signal_to_noise_high": "signal to noise, to",
     "step_direction": "Signal and Noise: direction of steps",
     "total_variation": "Signal and Noise: total variation",
-    "decision_middle_to_last": "DataDecide: same winner in the middle as at the end",
+    "decision_middle_to_last": "DataDecide: same winner half way as at the last common point",
     "decision_low": "same winner, from",
     "decision_high": "same winner, to",
     "decision_small_to_large": "DataDecide: same winner for small as for large models",

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from lm_validity.studies.signal.alignment import Alignment, align
 from lm_validity.studies.signal.curves import (
     Curve,
     LearningCurves,
-    common_checkpoints,
     select,
     select_for_compliance,
     select_for_ranking,
@@ -45,15 +45,19 @@ class Options:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two models at their common checkpoints: indices into each one's curve."""
+    """Two models at their common points of training, and which of these lie in the windows of ranking consistency."""
 
     first: str
     second: str
-    first_at: np.ndarray
-    second_at: np.ndarray
+    alignment: Alignment
     size: str = ""
-    base: np.ndarray | None = None  # windows over the common checkpoints
+    base: np.ndarray | None = None
     later: np.ndarray | None = None
+
+    def read(self, values: Values) -> tuple[np.ndarray, np.ndarray]:
+        """The (..., points) of both models' values (..., n)."""
+        first, second = self.alignment.places
+        return first.read(values[self.first]), second.read(values[self.second])
 
     @property
     def windows(self) -> tuple[np.ndarray, np.ndarray]:
@@ -81,11 +85,8 @@ class Design:
     ranking_pairs: list[Pair]
     fitted_pairs: list[Pair]  # the same pairs, with windows that fit the length of each one's training
     compliance_pairs: list[Pair]  # first: science, second: web
-    ranked: list[str]  # models of the ranking along training
-    ranked_at: list[np.ndarray]  # their common checkpoints
-    ranked_progress: np.ndarray  # of the common checkpoints: tokens in billions, else iterations or 1, 2, ...
-    ranked_tokens: np.ndarray  # tokens in billions; all NaN where unknown
-    larger_pairs: list[tuple[int, int]]  # (smaller, larger) among `ranked`, alike but for size
+    alignment: Alignment  # of the scored models
+    larger_pairs: list[tuple[int, int]]  # (smaller, larger) among `scored`, alike but for size
 
 
 @dataclass(frozen=True)
@@ -113,7 +114,7 @@ class Scores:
 
 
 def make_design(learning: LearningCurves, benchmark: str, options: Options) -> Design:
-    """Decide once what belongs together: pairs of architectures, science and web models, common checkpoints."""
+    """Decide once what belongs together: pairs of architectures, science and web models, common points of training."""
     curves = {
         model: learning.curves[benchmark][model] for model in learning.models if model in learning.curves[benchmark]
     }
@@ -123,7 +124,6 @@ def make_design(learning: LearningCurves, benchmark: str, options: Options) -> D
     for model in scored:
         if pd.notna(facts.at[model, "size"]):
             sizes.setdefault(str(facts.at[model, "size"]), []).append(model)
-    ranked_at = common_checkpoints([curves[model] for model in scored]) if len(scored) > 1 else []
     return Design(
         benchmark=benchmark,
         direction=learning.direction[benchmark],
@@ -134,10 +134,7 @@ def make_design(learning: LearningCurves, benchmark: str, options: Options) -> D
         ranking_pairs=_ranking_pairs(curves, facts, sizes, selection, options.windows),
         fitted_pairs=_ranking_pairs(curves, facts, sizes, selection, FITTED_WINDOWS),
         compliance_pairs=_compliance_pairs(curves, facts, selection),
-        ranked=scored,
-        ranked_at=ranked_at,
-        ranked_progress=curves[scored[0]].progress[ranked_at[0]] if ranked_at else np.array([]),
-        ranked_tokens=curves[scored[0]].tokens_b[ranked_at[0]] if ranked_at else np.array([]),
+        alignment=align({model: curves[model] for model in scored}),
         larger_pairs=_larger_pairs(scored, facts),
     )
 
@@ -174,12 +171,7 @@ def compute_scores(design: Design, values: Values, options: Options, chance: flo
 
 
 def _order_scores(pairs: list[Pair], values: Values) -> OrderScores:
-    found = [
-        pair_consistency(
-            values[pair.first][..., pair.first_at], values[pair.second][..., pair.second_at], *pair.windows
-        )
-        for pair in pairs
-    ]
+    found = [pair_consistency(*pair.read(values), *pair.windows) for pair in pairs]
     by_size = _by_size(pairs, [each.value for each in found])
     value = mean_of_known(list(by_size.values()))
     return OrderScores(found, by_size, value, mean_over_sizes(pairs, [each.with_last for each in found]))
@@ -191,12 +183,7 @@ def compliance_of(
     """Compliance and raw gap, mean over the pairs of a science and a web model; NaN without one."""
     if normalisation == "above_chance" and chance is None:
         return np.array(np.nan), np.array(np.nan)
-    found = [
-        compliance(
-            values[pair.first][..., pair.first_at], values[pair.second][..., pair.second_at], normalisation, chance
-        )
-        for pair in design.compliance_pairs
-    ]
+    found = [compliance(*pair.read(values), normalisation, chance) for pair in design.compliance_pairs]
     return mean_of_known([each.value for each in found]), mean_of_known([each.gap for each in found])
 
 
@@ -217,10 +204,9 @@ def mean_over_sizes(pairs: list[Pair], values: list[np.ndarray]) -> np.ndarray:
 
 
 def ranked_curves(design: Design, values: Values) -> np.ndarray:
-    """Values (..., models, n) of the ranked models at their common checkpoints."""
-    return np.stack(
-        [values[model][..., at] for model, at in zip(design.ranked, design.ranked_at, strict=True)], axis=-2
-    )
+    """Values (..., models, points) of the scored models at their common points of training."""
+    places = zip(design.scored, design.alignment.places, strict=True)
+    return np.stack([found.read(values[model]) for model, found in places], axis=-2)
 
 
 def _ranking_pairs(
@@ -235,13 +221,11 @@ def _ranking_pairs(
             known = pd.notna(a["architecture"]) and pd.notna(b["architecture"])
             if not known or a["architecture"] == b["architecture"] or not _alike(a, b, "training_data"):
                 continue
-            first_at, second_at = common_checkpoints([curves[first], curves[second]])
-            kept = select_for_ranking(curves[first], selection)[first_at]
-            first_at, second_at = first_at[kept], second_at[kept]
+            both = {first: curves[first], second: curves[second]}
+            found = align(both, [select_for_ranking(curve, selection) for curve in both.values()])
             # relative windows are shares of the training, whatever it is counted in; the others are billions of tokens
-            training = curves[first].progress if windows.relative else curves[first].tokens_b
-            base, later = windows.masks(training[first_at])
-            pairs.append(Pair(first, second, first_at, second_at, size, base, later))
+            base, later = windows.masks(found.progress if windows.relative else found.tokens_b)
+            pairs.append(Pair(first, second, found, size, base, later))
     return pairs
 
 
@@ -255,9 +239,9 @@ def _compliance_pairs(curves: dict[str, Curve], facts: pd.DataFrame, selection: 
                 continue
             if pd.isna(a["size"]) or a["size"] != b["size"] or not _alike(a, b, "architecture"):
                 continue
-            first_at, second_at = common_checkpoints([curves[science], curves[web]])
-            kept = select_for_compliance(curves[science], selection)[first_at]
-            pairs.append(Pair(science, web, first_at[kept], second_at[kept], str(a["size"])))
+            both = {science: curves[science], web: curves[web]}
+            found = align(both, [select_for_compliance(curve, selection) for curve in both.values()])
+            pairs.append(Pair(science, web, found, str(a["size"])))
     return pairs
 
 

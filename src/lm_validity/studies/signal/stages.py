@@ -73,6 +73,8 @@ def without_the_end(summary: SignalSummary) -> SignalSummary:
 
 def _early(entry: BenchmarkQuality) -> BenchmarkQuality:
     """A benchmark's row; without chance or errors it says nothing of the end, for a reason of its own."""
+    if is_known(entry.separable_at_end):
+        entry = replace(entry, separable_at_end=ONLY_EARLY)
     if not is_known(entry.models_above_chance):
         return entry
     since = entry.above_chance_from_b if is_known(entry.above_chance_from_b) else ONLY_EARLY

@@ -94,6 +94,18 @@ class ModelQuality:
 
 
 @dataclass(frozen=True)
+class CommonPoints:
+    """Points of training that all models of a benchmark have. interpolated: those at which a model is read between two
+    of its checkpoints. at_end: whether the last one is the last checkpoint of every model."""
+
+    aligned_by: str  # names of checkpoints, tokens or share of training
+    points: int
+    interpolated: int
+    last_b: Value
+    at_end: bool
+
+
+@dataclass(frozen=True)
 class BenchmarkQuality:
     """Means over a benchmark's models."""
 
@@ -112,8 +124,10 @@ class BenchmarkQuality:
     items: int | Missing
     chance: Value
     models_above_chance: int | Missing  # at the last checkpoint, by Holm's adjustment over models
-    above_chance_from_b: Value  # of the mean over models
+    above_chance_from_b: Value  # of the mean over models at their common points
     interval_source: str | Missing  # items or standard errors
+    separable_at_end: int | Missing  # pairs of models whose last scores differ by more than noise, wherever those are
+    common: CommonPoints | Missing  # what is said of the models' order, and of their mean, rests on these
 
 
 @dataclass(frozen=True)
@@ -176,10 +190,11 @@ class WeightShare:
 
 @dataclass(frozen=True)
 class Ranking:
-    """The order of a benchmark's models along training, over their common checkpoints."""
+    """The order of a benchmark's models along their common points of training; `final` and `last`: at the last one."""
 
     models: list[str]
     tokens_b: np.ndarray | Missing
+    interpolated: list[int]  # models that are read between two of their checkpoints, by point
     agreement_with_last: np.ndarray | Missing
     stable_from_b: Value
     stable_from_interval_b: Bounds
@@ -187,7 +202,7 @@ class Ranking:
     nearly_stable_from_b: Value
     nearly_stable_from_interval_b: Bounds
     pairs: int
-    separable_pairs: int | Missing  # of them, those whose scores at the end differ by more than noise
+    separable_pairs: int | Missing  # of them, those whose scores at the last point differ by more than noise
     settled_from_b: Value  # as nearly_stable_from_b, over the separable pairs
     settled_from_interval_b: Bounds
     size_pairs: int

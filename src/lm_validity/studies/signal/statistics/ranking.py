@@ -179,12 +179,24 @@ def decision_accuracy(early: np.ndarray, target: np.ndarray) -> np.ndarray:
     return (1 + same.mean(axis=-1)) / 2
 
 
-def separable_pairs(last: np.ndarray, deviations: np.ndarray) -> np.ndarray:
-    """Which pairs (pairs,) of models differ at the end by more than noise.
+def difference_errors(covariance: np.ndarray) -> np.ndarray:
+    """Standard errors (pairs, n) of the differences between models, from covariances (n, models, models) of errors.
 
-    `last` (models,) are the scores at the last checkpoint, `deviations` (pairs,) the standard deviations of their
-    differences, pairs in the order of `np.triu_indices(models, 1)`. Two-sided normal p-values, false discovery rate 5%
-    over the pairs (Benjamini and Hochberg 1995): where all models are equal, any pair passes in one world of twenty.
+    sqrt(c_ii + c_jj - 2 c_ij), pairs in the order of `np.triu_indices(models, 1)`; with independent errors
+    sqrt(se_i^2 + se_j^2).
+    """
+    first, second = np.triu_indices(covariance.shape[-1], k=1)
+    variance = covariance[:, first, first] + covariance[:, second, second] - 2 * covariance[:, first, second]
+    return np.sqrt(np.maximum(variance, 0.0)).T
+
+
+def separable_pairs(last: np.ndarray, deviations: np.ndarray) -> np.ndarray:
+    """Which pairs (pairs,) of models differ by more than noise.
+
+    `last` (models,) are their scores, `deviations` (pairs,) the standard errors of the differences
+    (`difference_errors`), pairs in the order of `np.triu_indices(models, 1)`. Two-sided normal p-values, false
+    discovery rate 5% over the pairs (Benjamini and Hochberg 1995): where all models are equal, any pair passes in one
+    world of twenty.
     """
     first, second = np.triu_indices(len(last), k=1)
     if first.size == 0:

@@ -70,6 +70,20 @@ def standard_errors(scores: np.ndarray, clusters: np.ndarray | None = None) -> n
     return np.sqrt(number / (number - 1) * (sums**2).sum(axis=1)) / items
 
 
+def error_covariance(scores: np.ndarray, clusters: np.ndarray | None = None) -> np.ndarray:
+    """Covariances (models, models) of the errors of the means of `scores` (models, items) over the same items.
+
+    Their diagonal is that of `standard_errors`, squared; `clusters` as there.
+    """
+    items = scores.shape[1]
+    residual = scores - scores.mean(axis=1, keepdims=True)
+    if clusters is None:
+        return residual @ residual.T / (items - 1) / items
+    number = int(clusters.max()) + 1
+    sums = np.array([np.bincount(clusters, row, number) for row in residual])
+    return number / (number - 1) * (sums @ sums.T) / items**2
+
+
 def resampling_interval(
     value: float,
     resampled: np.ndarray,

@@ -1,0 +1,156 @@
+"""Which checkpoints of several models are the same point of training, and what is said where few or none are."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from lm_validity.studies.signal.alignment import align
+from lm_validity.studies.signal.curves import Curve
+from lm_validity.studies.signal.report import analyze_signal, report_signal, summarize
+from lm_validity.studies.signal.statistics.ranking import difference_errors
+from lm_validity.studies.signal.statistics.resampling import error_covariance, standard_errors
+from lm_validity.summaries import Missing
+from lm_validity.tables.schema import SCORES, write_table
+
+
+def curve(tokens, names=None, iterations=None):
+    """A curve whose values are its tokens, with a standard error of a tenth of them."""
+    tokens = np.array(tokens, dtype=float)
+    iterations = np.arange(1.0, len(tokens) + 1) * 1000 if iterations is None else np.array(iterations, dtype=float)
+    names = [f"step{int(number)}" for number in iterations] if names is None else names
+    return Curve(tuple(names), iterations, tokens, tokens.copy(), tokens / 10)
+
+
+def without_tokens(found):
+    return replace(found, tokens_b=np.full(len(found.values), np.nan))
+
+
+def read(curves, found):
+    return [places.read(each.values) for each, places in zip(curves.values(), found.places, strict=True)]
+
+
+def test_names_that_stand_for_different_tokens_are_no_common_points():
+    """step1000 of a model with a batch six times as large is six times as far."""
+    curves = {"small": curve([1, 2, 3, 4, 5, 6]), "large": curve([2.5, 5.5, 8.5])}
+    found = align(curves)
+    # the checkpoints of `large` up to the end of `small`, and that end
+    np.testing.assert_allclose(found.tokens_b, [2.5, 5.5, 6])
+    np.testing.assert_allclose(read(curves, found), [found.tokens_b] * 2)
+    assert (found.by, found.at_end, list(found.interpolated)) == ("tokens", False, [1, 1, 1])
+    small = found.places[0]
+    # the errors of both neighbours, never less than the smaller one; nothing outside of a model's own range
+    np.testing.assert_allclose(small.read(curves["small"].errors), [0.25, 0.55, 0.6])
+    assert (small.before >= 0).all() and (small.after <= 5).all() and ((small.share >= 0) & (small.share < 1)).all()
+
+
+def test_one_schedule_is_aligned_by_name_with_or_without_tokens():
+    curves = {"a": curve([1, 2, 3]), "b": curve([1.02, 2.04, 3.06])}
+    for known in (curves, {name: without_tokens(found) for name, found in curves.items()}):
+        found = align(known)
+        assert (found.by, found.at_end) == ("names", True) and not found.interpolated.any()
+        np.testing.assert_array_equal(read(known, found)[1], [1.02, 2.04, 3.06])
+
+
+def test_a_checkpoint_that_one_model_lacks_is_left_out_of_all():
+    curves = {"a": curve([1, 2, 3, 4]), "b": curve([1, 2, 4], iterations=[1000, 2000, 4000])}
+    found = align(curves)
+    np.testing.assert_array_equal(found.tokens_b, [1, 2, 4])
+    assert not found.interpolated.any() and found.at_end
+
+
+def test_without_tokens_the_share_of_training_needs_its_end():
+    a = without_tokens(curve([1, 2, 3, 4], ["step1", "step2", "step3", "final"], [1, 2, 3, 4]))
+    b = without_tokens(curve([1, 2], ["step50", "final"], [50, 100]))
+    found = align({"a": a, "b": b})
+    assert found.by == "share of training" and found.at_end and np.isnan(found.tokens_b).all()
+    np.testing.assert_allclose(found.progress, [0.5, 1.0])
+    open_end = replace(b, checkpoints=("step50", "step100"))
+    assert not len(align({"a": a, "b": open_end}).progress) and align({"a": a, "b": open_end}).reason
+
+
+def test_trainings_that_do_not_overlap_have_nothing_in_common():
+    found = align({"short": curve([0.1, 0.2]), "long": curve([0.3, 30.0])})
+    assert not len(found.progress) and "short ends at 200" in found.reason and "long begins at 300" in found.reason
+
+
+# ---- the report --------------------------------------------------------------------------------------------------
+
+
+def write(folder, tokens, score, *, stderr=0.01, names=None):
+    """Scores of models with 12 checkpoints: {model: tokens of a step}, and `score(model, tokens)`."""
+    rows = [
+        {"model": model, "checkpoint": names(model, step) if names else f"step{step}000", "iteration": 1000 * step,
+         "tokens_b": each * step, "benchmark": "facts", "protocol": "direct", "metric": "acc,none",
+         "value": score(model, each * step), "stderr": stderr}
+        for model, each in tokens.items() for step in range(1, 13)
+    ]  # fmt: skip
+    write_table(pd.DataFrame(rows), SCORES, folder / "scores.parquet")
+    (folder / "models.csv").write_text("model\n" + "\n".join(tokens) + "\n")
+    (folder / "benchmarks.csv").write_text("benchmark,metric,chance\nfacts,acc,0.25\n")
+    return folder / "scores.parquet", folder / "models.csv", folder / "benchmarks.csv"
+
+
+# Two models cross at 9 billion tokens; by the names of their checkpoints `slow` is never ahead
+TOKENS = {"fast": 1.0, "slow": 6.0}
+CROSSING = {"fast": lambda at: 0.5 + 0.01 * at, "slow": lambda at: 0.41 + 0.02 * at}
+
+
+def test_the_order_along_training_is_that_at_equal_tokens(tmp_path):
+    paths = write(tmp_path, TOKENS, lambda model, at: CROSSING[model](at))
+    found = summarize(analyze_signal(*paths, resamples=0))
+    common, ranking = found.benchmarks["facts"].common, found.ranking["facts"]
+    # `slow` begins at 6, `fast` ends at 12: both are checkpoints of both
+    assert (common.points, common.interpolated, common.last_b, common.at_end) == (2, 0, 12.0, False)
+    np.testing.assert_allclose(ranking.tokens_b, [6, 12])
+    np.testing.assert_allclose(ranking.agreement_with_last, [-1, 1])
+    assert found.criteria["facts"].decision_accuracy.middle_to_last == 0.0
+    # at the ends of their own trainings, 12 and 72 billion tokens, the gap is larger than at the last common point
+    assert (ranking.separable_pairs, found.benchmarks["facts"].separable_at_end) == (1, 1)
+    report_signal(paths[0], paths[1], tmp_path / "r", paths[2], resamples=0)
+    page = json.loads((tmp_path / "r" / "page.json").read_text())
+    sentence = next(one["sentence"] for one in page["findings"] if "settled" in one["sentence"])
+    assert "2 points" in sentence and "12.0 billion" in sentence and "at the end" not in sentence
+
+
+def test_what_differs_at_its_own_end_only_is_not_told_apart_at_the_last_common_point(tmp_path):
+    """Equal up to 12 billion tokens; `slow` goes on to 72."""
+    paths = write(tmp_path, TOKENS, lambda model, at: 0.4 + 0.005 * at)
+    found = summarize(analyze_signal(*paths, resamples=0))
+    assert (found.ranking["facts"].separable_pairs, found.benchmarks["facts"].separable_at_end) == (0, 1)
+
+
+def test_no_verdict_on_order_where_tokens_are_unknown_and_schedules_differ(tmp_path):
+    paths = write(
+        tmp_path, {"a": np.nan, "b": np.nan}, lambda model, at: 0.5, names=lambda model, step: f"{model}-{step}"
+    )
+    found = summarize(analyze_signal(*paths, resamples=0))
+    assert isinstance(found.ranking["facts"], Missing) and isinstance(found.benchmarks["facts"].common, Missing)
+    assert isinstance(found.benchmarks["facts"].above_chance_from_b, Missing)
+    assert isinstance(found.criteria["facts"].decision_accuracy.middle_to_last, Missing)
+    assert found.benchmarks["facts"].models_above_chance == 2  # each by its own last checkpoint
+
+
+@pytest.mark.parametrize(("gap", "separable"), [(0.0277, 0), (0.0278, 1)])
+def test_pairs_are_told_apart_by_the_closed_form_at_any_number_of_resamples(tmp_path, gap, separable):
+    """1.96 times the root of 0.01 squared twice is 0.02772."""
+    levels = {"a": 0.5, "b": 0.5 + gap}
+    paths = write(tmp_path, dict.fromkeys(levels, 1.0), lambda model, at: levels[model])
+    for resamples in (0, 7, 200):
+        found = summarize(analyze_signal(*paths, resamples=resamples))
+        assert found.ranking["facts"].separable_pairs == separable
+
+
+def test_errors_of_differences_are_those_over_shared_items():
+    rng = np.random.default_rng(0)
+    scores = (rng.random((3, 60)) < 0.5 + 0.3 * (rng.random(60) - 0.5)).astype(float)
+    found = difference_errors(error_covariance(scores)[None])[:, 0]
+    pairs = [(0, 1), (0, 2), (1, 2)]
+    np.testing.assert_allclose(found, [(scores[i] - scores[j]).std(ddof=1) / np.sqrt(60) for i, j in pairs])
+    subjects = np.arange(60) % 12
+    clustered = error_covariance(scores, subjects)
+    np.testing.assert_allclose(np.sqrt(np.diag(clustered)), standard_errors(scores, subjects))
+    whole = standard_errors(np.array([scores[i] - scores[j] for i, j in pairs]), subjects)
+    np.testing.assert_allclose(difference_errors(clustered[None])[:, 0], whole)

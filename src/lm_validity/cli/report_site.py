@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from lm_validity.cli.help import WholeHelp
+from lm_validity.config.sections import Reports
 
 NAME = "DIR_OR_FILES..."  # of the command without a name, as the help lists it
 
@@ -45,7 +46,7 @@ def report_site(
     plan: Annotated[Path | None, typer.Option(help="Plan sheet: cells outside it do not count as missing.")] = None,
     resamples: Annotated[
         int, typer.Option(min=0, help="Resamples for intervals. 0 skips the intervals that need them.")
-    ] = 1000,
+    ] = Reports().resamples,
     processes: Annotated[int, typer.Option(min=1, help="Reports written at the same time.")] = 2,
 ) -> None:
     """Import results, guess the sheets, and write every report that the data allow as one site."""

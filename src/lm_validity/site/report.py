@@ -10,6 +10,7 @@ import pandas as pd
 
 from lm_validity.config.cards import Cards
 from lm_validity.config.plan import read_cells
+from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError, nearest
 from lm_validity.files import read_json, write_text
 from lm_validity.pages.page import write_page
@@ -38,7 +39,7 @@ class Given:
     beside: Path | None = None
     strict: bool = False
     names: Mapping[Path, str] = field(default_factory=dict)
-    resamples: int = 1000
+    resamples: int = Reports().resamples
     processes: int = 2
     cards: Cards = field(default_factory=Cards)
     splits: Path | None = None

@@ -62,6 +62,8 @@ def test_the_defaults_are_the_configurations(monkeypatch, capsys):
     shown = " ".join(out.split())
     assert f"default: {Reports().resamples}" in shown
     assert all(f"default: {word}" in shown for word in Reports().signal.as_words().values())
+    _, out, _ = end(monkeypatch, capsys, "report", "DIR_OR_FILES...", "--help")
+    assert f"default: {Reports().resamples}" in " ".join(out.split())
 
 
 def test_findings_of_a_study_without_a_page_name_its_own_next_step(monkeypatch, capsys, tmp_path):

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from lm_validity.config.sections import Reports
 from lm_validity.config.signal_plan import SignalPlan, check_selection
 from lm_validity.pages.page import write_report
 from lm_validity.studies.signal.analysis import BenchmarkResult, analyze_benchmark
@@ -25,6 +26,7 @@ from lm_validity.tables.read_items import item_benchmarks, read_benchmark_items
 # Where every training is shorter than this, the ranking windows are scaled to the length of each pair's
 SHORT_TRAINING_B = 100.0
 SEED = 0
+RESAMPLES = Reports().resamples
 DEFAULT_OPTIONS = make_options()
 
 
@@ -47,7 +49,7 @@ def report_signal(
     benchmarks: str | Path | None = None,
     items: str | Path | None = None,
     selection: str = "all",
-    resamples: int = 1000,
+    resamples: int = RESAMPLES,
     options: Options = DEFAULT_OPTIONS,
     printed: str | Path | None = None,
     plan: SignalPlan | None = None,
@@ -68,7 +70,7 @@ def analyze_signal(
     benchmarks: str | Path | None = None,
     items: str | Path | None = None,
     selection: str = "all",
-    resamples: int = 1000,
+    resamples: int = RESAMPLES,
     options: Options = DEFAULT_OPTIONS,
     printed: str | Path | None = None,
     plan: SignalPlan | None = None,

@@ -102,12 +102,10 @@ def _seed_criteria(result: BenchmarkResult, facts: pd.DataFrame) -> tuple[Value,
         return none, none
     curves = ranked_curves(design, point_values(design))
     best = float(curves[:, -1].max())
-    found = [seed_criteria(curves[positions], result.chance_level, best) for positions in repeated]
+    found = seed_criteria([curves[positions] for positions in repeated], result.chance_level, best)
     agree = "Repeated trainings agree exactly, so there is no noise to divide by."
-    ratio = known(float(mean_of_known([np.array(each.signal_to_noise) for each in found])), agree)
-    if isinstance(result.chance, Missing):
-        return ratio, result.chance
-    return ratio, known(float(mean_of_known([np.array(each.non_randomness) for each in found])), agree)
+    ratio = known(found.signal_to_noise, agree)
+    return ratio, result.chance if isinstance(result.chance, Missing) else known(found.non_randomness, agree)
 
 
 def _ordering(design: Design) -> Value:

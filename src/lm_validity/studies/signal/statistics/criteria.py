@@ -48,24 +48,33 @@ def ordering_consistency(curves: np.ndarray) -> float:
     return float(np.mean(signs[:, 1:] * signs[:, :-1]))
 
 
-def seed_criteria(runs: np.ndarray, chance: float | None, best_final: float) -> SeedCriteria:
-    """FineTasks' signal-to-noise and non-randomness from `runs` (seeds, n) of one model.
+def seed_criteria(groups: list[np.ndarray], chance: float | None, best_final: float) -> SeedCriteria:
+    """FineTasks' signal-to-noise and non-randomness from groups of `runs` (seeds, n), one group a model.
 
-        signal-to-noise = mean over checkpoints of |mu_s| / sigma_s   (population standard deviation over seeds)
-        non-randomness  = (best final score of any model - chance) / mean of sigma_s over the last five
+        signal-to-noise = mean over groups and checkpoints of |mu| / sigma
+        non-randomness  = (best final score of any model - chance) / sigma of the last five checkpoints
+        sigma^2         = sum over groups and checkpoints of the squared deviations from mu / sum of (seeds - 1)
 
-    Checkpoints at which the seeds agree exactly have no noise and are left out; NaN where none is left.
+    mu is the mean over the seeds of a group at a checkpoint. FineTasks averages mu / sigma over checkpoints, each with
+    a sigma of its own seeds. With two seeds that mean has no finite expectation: one checkpoint at which they nearly
+    agree decides it. So sigma is pooled. NaN without any noise.
     """
-    runs = np.asarray(runs, dtype=float)
-    if runs.shape[0] < 2:
-        return SeedCriteria(float("nan"), float("nan"))
-    mean, deviation = runs.mean(axis=0), runs.std(axis=0)
-    noisy = deviation > 0
-    ratio = float(np.mean(np.abs(mean[noisy]) / deviation[noisy])) if noisy.any() else float("nan")
-    late = float(deviation[-LAST_CHECKPOINTS:].mean())
-    if chance is None or late == 0:
-        return SeedCriteria(ratio, float("nan"))
-    return SeedCriteria(ratio, (best_final - chance) / late)
+    groups = [np.asarray(runs, dtype=float) for runs in groups]
+    means = np.concatenate([runs.mean(axis=0) for runs in groups])
+    noise = ROUNDING * np.abs(means).max()
+    sigma = pooled_deviation(groups)
+    late = pooled_deviation([runs[:, -LAST_CHECKPOINTS:] for runs in groups])
+    return SeedCriteria(
+        float(np.abs(means).mean() / sigma) if sigma > noise else float("nan"),
+        float((best_final - chance) / late) if chance is not None and late > noise else float("nan"),
+    )
+
+
+def pooled_deviation(groups: list[np.ndarray]) -> float:
+    """Standard deviation between repeated trainings, pooled over groups of `runs` (seeds, n) and their checkpoints."""
+    squares = sum(float(((runs - runs.mean(axis=0)) ** 2).sum()) for runs in groups)
+    freedom = sum((len(runs) - 1) * runs.shape[1] for runs in groups)
+    return float(np.sqrt(squares / freedom)) if freedom else float("nan")
 
 
 @dataclass(frozen=True)

@@ -48,24 +48,33 @@ def ordering_consistency(curves: np.ndarray) -> float:
     return float(np.mean(signs[:, 1:] * signs[:, :-1]))
 
 
-def seed_criteria(runs: np.ndarray, chance: float | None, best_final: float) -> SeedCriteria:
-    """FineTasks' signal-to-noise and non-randomness from `runs` (seeds, n) of one model.
+def seed_criteria(groups: list[np.ndarray], chance: float | None, best_final: float) -> SeedCriteria:
+    """FineTasks' signal-to-noise and non-randomness from groups of `runs` (seeds, n), one group a model.
 
-        signal-to-noise = mean over checkpoints of |mu_s| / sigma_s   (population standard deviation over seeds)
-        non-randomness  = (best final score of any model - chance) / mean of sigma_s over the last five
+        signal-to-noise = mean over groups and checkpoints of |mu| / sigma
+        non-randomness  = (best final score of any model - chance) / sigma of the last five checkpoints
+        sigma^2         = sum over groups and checkpoints of the squared deviations from mu / sum of (seeds - 1)
 
-    Checkpoints at which the seeds agree exactly have no noise and are left out; NaN where none is left.
+    mu is the mean over the seeds of a group at a checkpoint. FineTasks averages mu / sigma over checkpoints, each with
+    a sigma of its own seeds. With two seeds that mean has no finite expectation: one checkpoint at which they nearly
+    agree decides it. So sigma is pooled. NaN without any noise.
     """
-    runs = np.asarray(runs, dtype=float)
-    if runs.shape[0] < 2:
-        return SeedCriteria(float("nan"), float("nan"))
-    mean, deviation = runs.mean(axis=0), runs.std(axis=0)
-    noisy = deviation > 0
-    ratio = float(np.mean(np.abs(mean[noisy]) / deviation[noisy])) if noisy.any() else float("nan")
-    late = float(deviation[-LAST_CHECKPOINTS:].mean())
-    if chance is None or late == 0:
-        return SeedCriteria(ratio, float("nan"))
-    return SeedCriteria(ratio, (best_final - chance) / late)
+    groups = [np.asarray(runs, dtype=float) for runs in groups]
+    means = np.concatenate([runs.mean(axis=0) for runs in groups])
+    noise = ROUNDING * np.abs(means).max()
+    sigma = pooled_deviation(groups)
+    late = pooled_deviation([runs[:, -LAST_CHECKPOINTS:] for runs in groups])
+    return SeedCriteria(
+        float(np.abs(means).mean() / sigma) if sigma > noise else float("nan"),
+        float((best_final - chance) / late) if chance is not None and late > noise else float("nan"),
+    )
+
+
+def pooled_deviation(groups: list[np.ndarray]) -> float:
+    """Standard deviation between repeated trainings, pooled over groups of `runs` (seeds, n) and their checkpoints."""
+    squares = sum(float(((runs - runs.mean(axis=0)) ** 2).sum()) for runs in groups)
+    freedom = sum((len(runs) - 1) * runs.shape[1] for runs in groups)
+    return float(np.sqrt(squares / freedom)) if freedom else float("nan")
 
 
 @dataclass(frozen=True)
@@ -77,7 +86,13 @@ class SignalToNoise:
     ratio: float
 
 
-def signal_to_noise(curves: list[np.ndarray], last: int = LAST_CHECKPOINTS, *, detrend: bool = True) -> SignalToNoise:
+def signal_to_noise(
+    curves: list[np.ndarray],
+    last: int = LAST_CHECKPOINTS,
+    *,
+    detrend: bool = True,
+    training: tuple[float, int] | None = None,
+) -> SignalToNoise:
     """Spread between models over scatter within, from the `last` checkpoints of each model's curve (n_m,).
 
         signal = max_{j,k} |m_j - m_k| / |mean(m)|,  m_j = mean of model j's last checkpoints
@@ -85,7 +100,9 @@ def signal_to_noise(curves: list[np.ndarray], last: int = LAST_CHECKPOINTS, *, d
 
     The source's script pools all models before taking the deviation, so that its noise holds part of the
     signal; this is the deviation within models, of the residuals from a straight line with `detrend`
-    (progress is no noise; last - 2 degrees of freedom) and plain population sd without. NaN for fewer than
+    (progress is no noise; last - 2 degrees of freedom) and plain population sd without. Checkpoints of one training are
+    more alike than trainings of one model: where these are known, `training` is (their standard deviation, its degrees
+    of freedom), and takes the place of the scatter. NaN for fewer than
     two models, a model with fewer than `last` (or three) checkpoints, or last scores of either sign, which
     have no relative spread (margins; all zero); the ratio alone is NaN without any noise.
     """
@@ -96,7 +113,9 @@ def signal_to_noise(curves: list[np.ndarray], last: int = LAST_CHECKPOINTS, *, d
     level = abs(tails.mean())
     if level == 0 or tails.min() < 0 < tails.max():
         return SignalToNoise(float("nan"), float("nan"), float("nan"))
-    if detrend:
+    if training is not None:
+        scatter = np.full(len(tails), training[0])
+    elif detrend:
         scatter = _residual_deviation(tails)
     else:
         scatter = tails.std(axis=1)
@@ -106,7 +125,11 @@ def signal_to_noise(curves: list[np.ndarray], last: int = LAST_CHECKPOINTS, *, d
 
 
 def signal_to_noise_interval(
-    curves: list[np.ndarray], draws: int, generator: np.random.Generator, last: int = LAST_CHECKPOINTS
+    curves: list[np.ndarray],
+    draws: int,
+    generator: np.random.Generator,
+    last: int = LAST_CHECKPOINTS,
+    training: tuple[float, int] | None = None,
 ) -> tuple[float, float]:
     """95% interval of the ratio for other checkpoints near the end of these trainings; NaN where the ratio is.
 
@@ -119,14 +142,21 @@ def signal_to_noise_interval(
     undoes that. The range of equal models is not 0 but grows with their number: where the ratio is below twice the
     95th percentile of that of equal models, the lower end is 0. Coverage in simulations (400 a row, 2 to 16 models):
     see docs/reference/statistics.md. Fails for residuals that are not independent, and does not speak for other models.
+
+    With `training` (see `signal_to_noise`) the interval is for other trainings of these models: s_j is its standard
+    deviation with its degrees of freedom, and since another training moves all of a model's last checkpoints together,
+    z is not divided by sqrt(last).
     """
-    ratio = signal_to_noise(curves, last).ratio
+    ratio = signal_to_noise(curves, last, training=training).ratio
     if not np.isfinite(ratio) or not draws:
         return float("nan"), float("nan")
     tails = np.array([np.asarray(curve, dtype=float)[-last:] for curve in curves])
-    scatter = _residual_deviation(tails)
-    disturbance = generator.standard_normal((draws, len(tails))) / np.sqrt(last)
-    chi = np.sqrt(generator.chisquare(last - 2, (draws, len(tails))) / (last - 2))
+    if training is None:
+        scatter, freedom, size, shape = _residual_deviation(tails), last - 2, last, (draws, len(tails))
+    else:
+        scatter, freedom, size, shape = np.full(len(tails), training[0]), training[1], 1, (draws, 1)
+    disturbance = generator.standard_normal((draws, len(tails))) / np.sqrt(size)
+    chi = np.sqrt(generator.chisquare(freedom, shape) / freedom)
     drawn = np.ptp(tails.mean(axis=1) + scatter * disturbance, axis=1) / (scatter * chi).mean(axis=1)
     equal = np.quantile(np.ptp(disturbance, axis=1) / chi.mean(axis=1), 0.95)
     low, high = np.quantile(ratio**2 / drawn, [0.025, 0.975])

@@ -19,6 +19,7 @@ rule evaluate_model:
     threads: resource_of("evaluate_model", "cpus")
     resources:
         gpu=resource_of("evaluate_model", "gpus"),
+        nodes=1,
         mem_mb=resource_of("evaluate_model", "mem_mb"),
         runtime=resource_of("evaluate_model", "minutes"),
     params:

@@ -18,6 +18,7 @@ rule finetune_adapter:
     threads: resource_of("finetune_adapter", "cpus")
     resources:
         gpu=resource_of("finetune_adapter", "gpus"),
+        nodes=1,
         mem_mb=resource_of("finetune_adapter", "mem_mb"),
         runtime=resource_of("finetune_adapter", "minutes"),
     params:
@@ -65,6 +66,7 @@ rule evaluate_adapter:
     threads: resource_of("evaluate_adapter", "cpus")
     resources:
         gpu=resource_of("evaluate_adapter", "gpus"),
+        nodes=1,
         mem_mb=resource_of("evaluate_adapter", "mem_mb"),
         runtime=resource_of("evaluate_adapter", "minutes"),
     params:

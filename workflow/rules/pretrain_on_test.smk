@@ -74,6 +74,7 @@ rule pretrain_on_test:
     threads: resource_of("pretrain_on_test", "cpus")
     resources:
         gpu=resource_of("pretrain_on_test", "gpus"),
+        nodes=1,
         mem_mb=resource_of("pretrain_on_test", "mem_mb"),
         runtime=resource_of("pretrain_on_test", "minutes"),
     params:

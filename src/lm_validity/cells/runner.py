@@ -14,6 +14,7 @@ from lm_validity.cells.replay import ReplayWorker, split_record
 from lm_validity.errors import CellError, InputError
 from lm_validity.files import read_json, write_json
 from lm_validity.run.cell import Cell, Job, label
+from lm_validity.run.gpus import hold_gpus
 from lm_validity.run.leases import hold_lease
 from lm_validity.run.manifests import Entry, write_manifest
 from lm_validity.run.rules import rule_of
@@ -59,6 +60,11 @@ def _try(cell: Cell, finish: Callable[[Cell], Entry]) -> Entry:
 
 
 def _lease(workspace: Workspace, place: Place[Cell]) -> AbstractContextManager[bool]:
+    """The lease of a cell that is missing. Its GPUs come first: who holds a lease never waits for a job that may wait
+    for this lease."""
+    # the other devices name their GPUs
+    if workspace.run.configuration.evaluation.device in ("auto", "cuda") and not workspace.replay:
+        hold_gpus(rule_of(place.cell).size_class(workspace.run, place.cell.model).gpu, say=log.info)
     return hold_lease(workspace.store.lease(place.folder), lambda: workspace.store.has(place), say=log.info)
 
 

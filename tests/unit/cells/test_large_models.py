@@ -2,6 +2,7 @@
 over devices by accelerate, precision as recorded, resources by size class. Nothing here has run on a GPU."""
 
 import json
+import tempfile
 from pathlib import Path
 
 import accelerate
@@ -173,9 +174,11 @@ def test_a_gpu_that_is_missing_is_never_replaced_by_the_cpu(wanted, gpus, there,
 def test_a_job_without_its_gpu_ends_and_no_cell_is_recorded(rule, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "2,3")
     settings = {"evaluation": {"device": "auto"}, "finetuning": {"rates_side_by_side": True}}
     workspace = start_run(tmp_path, **settings)
-    with pytest.raises(InputError, match="size class 'small' with gpu: 1"):
+    with pytest.raises(InputError, match=r"size class 'small' with gpu: 1; .* CUDA_VISIBLE_DEVICES '2'\)"):
         run_all(workspace, rule)
     assert not any(Path(path).exists() for path in workspace.grid.all_manifests())
     assert not list(workspace.store.folders()) and not list((workspace.store.root / ".leases").iterdir())

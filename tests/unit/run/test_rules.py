@@ -32,6 +32,8 @@ def test_a_rule_has_a_worker_a_command_and_a_snakemake_rule(rule):
     own = re.search(rf"^rule {rule.name}:.*?(?=^rule |\Z)", text, re.MULTILINE | re.DOTALL)[0]
     assert f"cells/{rule.name}/{{{{{rule.wildcard}}}}}/{{{{batch}}}}" in own
     assert f"--{rule.wildcard.replace('_', '-')} {{wildcards.{rule.wildcard}:q}}" in own
+    # Slurm may divide the GPUs of a job without a number of nodes among nodes
+    assert ("\n        nodes=1,\n" in own) == ("\n        gpu=" in own)
     # a rule without a version has no cells in the store, whose version would be another parameter
     assert (f'recipe_version=RULES["{rule.name}"].recipe_version' in own) == rule.in_store
 

@@ -28,7 +28,10 @@ class LanguageModel(SheetRow):
         description="masked: models like BERT. causal: models like GPT-2."
     )
     revision: str | None = Field(None, description="Of the hub. Empty: the main branch, resolved when fetched.")
-    dtype: Dtype = Field("float32", description="Of the weights.")
+    dtype: Dtype = Field(
+        "float32",
+        description="Of the weights, for the method zero_shot. The method head trains all of them, in float32.",
+    )
     size_class: SizeClassName = Field(
         "small", validate_default=True, description="One of the configuration's size_classes."
     )

@@ -56,6 +56,8 @@ def test_plans_have_what_configuration_and_records_say(make_workspace):
     asked = make_plan(workspace, found["gpt", "ask.news.m100.n200.subsamples1-2"])
     assert asked.classification.method == "zero_shot" and asked.pretraining.adapter.rank == 16
     assert asked.dtype == "bfloat16" and asked.pretraining.packing == 0
+    # all weights are trained, which half precision has not the digits for
+    assert make_plan(workspace, found["gpt", "head.news.m100.n50.subsamples1-3"]).dtype == "float32"
     packed = make_plan(workspace, found["gpt", "pack.news.m100.n200.subsamples1-2"])
     assert (packed.pretraining.packing, packed.pretraining.batch_size, packed.pretraining.max_length) == (8, 1, 8192)
 

@@ -73,7 +73,8 @@ def _compute_together(workspace: Workspace, worker: Any, cells: list[Cell]) -> N
             return
         log.info("computing %d cells side by side, from %s on", len(ours), ours[0].label)
         try:
-            worker.compute_together(ours)
+            with worker.shared_cost(ours):
+                worker.compute_together(ours)
         except CellError as error:
             log.info("not side by side: %s", error)
 

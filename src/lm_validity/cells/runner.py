@@ -94,6 +94,7 @@ def _stored(workspace: Workspace, worker: Any, cell: Cell) -> Entry:
 
 
 def _done(workspace: Workspace, cell: Cell, folder: str) -> Entry:
+    workspace.store.read(folder)  # raises where it is damaged
     return Entry(cell, "done", folder=folder, sha256=workspace.store.digest(folder))
 
 

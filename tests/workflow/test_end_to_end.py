@@ -205,15 +205,23 @@ def test_comments_unrelated_keys_and_batch_sizes_compute_nothing(project):
 
 
 def test_a_changed_recipe_computes_what_it_changes(project):
+    """Two new rates, trained side by side, up to the site, which sums what cells took: each has its part."""
     before = project.sidecars()
     config = project.folder / "config" / "test.yaml"
-    config.write_text(config.read_text().replace("[1e-3, 3e-3]", "[1e-3, 2e-3]"))
-    project.snakemake("scores", *CONFIG)
+    rates = "[1e-3, 2e-3, 4e-3], rates_side_by_side: true"
+    config.write_text(config.read_text().replace("[1e-3, 3e-3]", rates))
+    project.snakemake(*CONFIG)
     new = computed(before, project.sidecars())
     trained = {cell for cell in new if cell.startswith("finetune_adapter")}
-    assert len(trained) == 4 and all("lr2e-3" in cell for cell in trained)
+    assert len(trained) == 8 and all("lr2e-3" in cell or "lr4e-3" in cell for cell in trained)
     assert all(cell.startswith(("finetune_adapter", "evaluate_adapter")) for cell in new)
     assert set(before) <= set(project.sidecars()), "cells of the old recipe stay"
+    store = project.folder / RESULTS / "store"
+    found = [json.loads((store / cell / "sidecar.json").read_text()) for cell in trained]
+    assert {(one["side_by_side"], one["resumed_epochs"]) for one in found} == {(2, 0)}
+    assert {one["counters"]["by_phase"]["train"]["optimizer_steps"] for one in found} == {21}
+    page = json.loads((project.folder / RESULTS / "reports/computation/page.json").read_text())
+    assert "have no counters" not in page["findings"][0]["basis"]
 
 
 def test_forget_drops_cells_by_pattern(project):

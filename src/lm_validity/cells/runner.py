@@ -78,7 +78,8 @@ def _compute_together(workspace: Workspace, worker: Any, cells: list[Cell]) -> N
             return
         log.info("computing %d cells side by side, from %s on", len(ours), ours[0].label)
         try:
-            worker.compute_together(ours)
+            with worker.shared_cost(ours):
+                worker.compute_together(ours)
         except CellError as error:
             log.info("not side by side: %s", error)
 
@@ -98,6 +99,7 @@ def _stored(workspace: Workspace, worker: Any, cell: Cell) -> Entry:
 
 
 def _done(workspace: Workspace, cell: Cell, folder: str) -> Entry:
+    workspace.store.read(folder)  # raises where it is damaged
     return Entry(cell, "done", folder=folder, sha256=workspace.store.digest(folder))
 
 

@@ -1,13 +1,14 @@
 """What one process keeps while it computes the cells of a model: the loaded model, tasks and documents."""
 
+import contextlib
 import os
 import shutil
 import socket
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import starmap
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lm_validity.cells.models.prefetch import check_unchanged
 from lm_validity.errors import INSTALL_CUDA, CellError, InputError
@@ -24,6 +25,17 @@ if TYPE_CHECKING:
 Files = Callable[[Path], None]
 
 
+class SharedCost(NamedTuple):
+    """A cell's part of what was computed for several cells side by side. resumed: an attempt that was killed had
+    begun on the cell."""
+
+    wall: float
+    cpu: float
+    counters: dict[str, Any]
+    together: int
+    resumed: bool
+
+
 class Worker(ABC):
     """Computes cells of one rule, and of one model or of adapters that share its weights. torch is imported when the
     first cell really has to be computed."""
@@ -37,6 +49,7 @@ class Worker(ABC):
         self._load_errors: dict[tuple[str, str], CellError] = {}
         self._tasks: dict[str, AnyTask] = {}
         self._notes: dict[str, object] = {}  # of the cell at hand, for its sidecar
+        self._shared: dict[str, SharedCost] = {}  # by folder, of cells that are not committed yet
 
     def compute(self, place: Place[BenchmarkCell]) -> None:
         """Compute one cell and commit it to the store. Raises CellError for a failure that the cell causes."""
@@ -46,9 +59,34 @@ class Worker(ABC):
         self.model = self.run.models[place.cell.model]
         result, write_files = self._compute(place)
         assert self._loaded is not None
-        self.store.commit(place, result, stopwatch.sidecar(self._loaded[1]) | self._notes, write_files)
+        lm, shared = self._loaded[1], self._shared.pop(place.folder, None)
+        if shared is not None:
+            stopwatch.add(shared.wall, shared.cpu)
+            lm.counters.add(shared.counters)
+            self._notes["side_by_side"] = shared.together
+            if not shared.resumed:
+                self._notes["resumed_epochs"] = 0  # what the cell found was its own
+        self.store.commit(place, result, stopwatch.sidecar(lm) | self._notes, write_files)
         # only now: a job killed before the commit resumes from it
         shutil.rmtree(self.workspace.work / place.folder, ignore_errors=True)
+
+    @contextlib.contextmanager
+    def shared_cost(self, places: list[Place[BenchmarkCell]]) -> Iterator[None]:
+        """What is computed inside the block is booked to the cells in equal parts."""
+        from lm_validity.cells.models.counters import equal_part
+        from lm_validity.cells.models.sidecar import Stopwatch
+
+        stopwatch, parts = Stopwatch(), len(places)
+        resumed = [(self.workspace.work / place.folder).exists() for place in places]
+        try:
+            yield
+        finally:
+            if self._loaded is not None:
+                lm, (wall, cpu) = self._loaded[1], stopwatch.seconds
+                counts, lm.counters = lm.counters.to_json(), type(lm.counters)()
+                for number, place in enumerate(places):
+                    part = equal_part(counts, number, parts)
+                    self._shared[place.folder] = SharedCost(wall / parts, cpu / parts, part, parts, resumed[number])
 
     @abstractmethod
     def _compute(self, place: Place[BenchmarkCell]) -> tuple[dict[str, Any], Files]:

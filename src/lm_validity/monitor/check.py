@@ -77,15 +77,17 @@ def manifests_digest(grid: Grid) -> str:
 
 
 def repair(run: Run, *, verify: bool = True) -> list[Problem]:
-    """Remove manifests whose cells are missing, damaged or failed, and damaged cells themselves.
+    """Remove manifests whose cells are missing, damaged or failed, and damaged cells themselves, whether or not a
+    manifest lists them: the next job would take them for finished.
 
     With `verify` every file's sha256 is read; without, only that the cells are there.
     """
     grid, store = Grid(run), Store(run.results / "store")
     problems: list[Problem] = []
     remove: set[str] = set()
-    damage: dict[str, str | None] = {}
-    for path, entries in existing_entries(grid):
+    listed = list(existing_entries(grid))  # before the store, in which jobs put cells before they list them
+    damage = {folder: store.damage(folder) if verify else None for folder in store.folders()}
+    for path, entries in listed:
         if not entries and not _may_be_empty(path):
             problems.append(Problem(path, "not a readable manifest", "removed, its job runs again"))
             remove.add(path)
@@ -96,8 +98,7 @@ def repair(run: Run, *, verify: bool = True) -> list[Problem]:
                 remove.add(path)
             folders = [folder for folder in (entry.folder, (entry.content or {}).get("folder")) if folder]
             for folder in folders:
-                if folder not in damage:
-                    damage[folder] = _damage(store, folder, verify=verify)
+                damage.setdefault(folder, "missing from the store")
             if any(damage[folder] for folder in folders):
                 remove.add(path)
     remove_manifests(remove)
@@ -120,12 +121,6 @@ def _remove_cell(run: Run, store: Store, folder: str) -> None:
     """A finished cell, and what a killed job may have left for resuming it: it is to be computed from the start."""
     store.remove(folder)
     shutil.rmtree(run.results / "work" / folder, ignore_errors=True)
-
-
-def _damage(store: Store, folder: str, *, verify: bool) -> str | None:
-    if verify:
-        return store.damage(folder)
-    return None if store.has(folder) else "missing from the store"
 
 
 def record_problems(run: Run) -> list[Problem]:

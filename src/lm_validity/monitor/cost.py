@@ -90,7 +90,8 @@ class Estimator:
     # ---- learning -----------------------------------------------------------------------------------------------
 
     def _measure(self, run: Run) -> list[Measured]:
-        """Sidecars of a run's finished cells; those of a replay say nothing about cost."""
+        """Sidecars of a run's finished cells; those of a replay say nothing about cost, nor do those of cells that were
+        resumed, whose earlier attempts nobody timed."""
         workload = self.workload if run is self.run else Workload(run)
         found = []
         tokens: dict[tuple[str, str], list[float]] = {}
@@ -239,6 +240,7 @@ def _cells_by_model(run: Run) -> dict[tuple[str, str], list[Cell]]:
 
 
 def _read_sidecar(folder: Path) -> dict[str, Any] | None:
-    """A finished cell's sidecar, unless it is a replay's or has no time."""
+    """A finished cell's sidecar, unless it is a replay's, has no time, or has only that of the last attempt."""
     sidecar = read_json_or(folder / "sidecar.json", {})
-    return None if "replay" in sidecar or not sidecar.get("wall_seconds") else sidecar
+    unknown = "replay" in sidecar or not sidecar.get("wall_seconds") or sidecar.get("resumed_epochs")
+    return None if unknown else sidecar

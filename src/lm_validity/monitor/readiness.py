@@ -2,6 +2,8 @@
 
 import importlib.metadata
 import importlib.util
+import os
+import tempfile
 from pathlib import Path
 
 from lm_validity.config.load import Run
@@ -16,11 +18,13 @@ from lm_validity.run.participants import kind_and_id, kind_label, size_class
 from lm_validity.run.rehearsals import config_of, memory_problem, read_rehearsal, rehearsed_models
 from lm_validity.run.rules import rule_of
 
+SMALL_FILE = 2**20  # bytes; a disk that is full may still take an empty file
+
 
 def readiness_problems(run: Run) -> list[Problem]:
-    """Locks, models that are not causal, chat templates, GPU memory, a torch without CUDA, no vLLM or bitsandbytes.
-    Reads files only."""
-    problems = lock_problems(run)
+    """Locks, a full disk, models that are not causal, chat templates, GPU memory, a torch without CUDA, no vLLM or
+    bitsandbytes. Asks no network."""
+    problems = [*lock_problems(run), *disk_problems(run)]
     if run.configuration.replay:
         return problems
     packages = [*torch_problems(run), *vllm_problems(run), *quantization_problems(run)]
@@ -40,6 +44,20 @@ def lock_problems(run: Run) -> list[Problem]:
             "look for jobs it left (below), then `snakemake --unlock` with the same --configfile",
         )
     ]
+
+
+def disk_problems(run: Run) -> list[Problem]:
+    """A folder of results in which nothing can be written: a full disk, a spent quota, no permission."""
+    folder = next(one for one in (run.results, *run.results.parents) if one.is_dir())
+    try:
+        with tempfile.TemporaryFile(dir=folder) as handle:
+            handle.write(bytes(SMALL_FILE))
+            handle.flush()
+            os.fsync(handle.fileno())
+    except OSError as error:
+        action = "make room there, or name another folder under `results` in the configuration"
+        return [Problem(str(folder), f"no file can be written ({error.strerror})", action)]
+    return []
 
 
 def architecture_problems(run: Run) -> list[Problem]:

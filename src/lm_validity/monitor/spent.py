@@ -35,10 +35,9 @@ def count_spent(store: Store) -> Spent:
         spent.cells += 1
         spent.wall_seconds += sidecar.get("wall_seconds") or 0.0
         counters = sidecar.get("counters") or {}
-        phases = counters.get("by_phase") or (
-            {"trials": counters} if counters else {}
-        )  # trials have phases of their own
-        spent.uncounted += not phases
+        trials = {"trials": counters} if counters else {}  # which have no phases
+        phases = counters.get("by_phase", trials)
+        spent.uncounted += not counters
         spent.written_by_vllm += sidecar.get("generation_backend") == "vllm"
         spent.early_stops.update(_early_stop(sidecar))
         for phase, counts in phases.items():

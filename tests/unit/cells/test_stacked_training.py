@@ -1,6 +1,7 @@
 """Learning rates side by side: each must be the training it would have been alone."""
 
 import json
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -24,6 +25,7 @@ from lm_validity.cells.training.low_rank import CannotStack
 from lm_validity.cells.training.micro_batching import micro_batches
 from lm_validity.cells.training.stacked import Member, train_side_by_side
 from lm_validity.cells.training.text import training_examples
+from lm_validity.cells.training.worker import AdapterTrainer
 from lm_validity.errors import CellError
 
 RATES = (1e-3, 3e-3, 1e-2)
@@ -184,7 +186,14 @@ def test_a_rate_that_diverges_takes_nobody_with_it(llama, world, tmp_path):
 
 
 def test_a_job_side_by_side_gives_the_cells_of_one_after_another(tmp_path, monkeypatch):
-    results = {}
+    results, joint, train = {}, [], AdapterTrainer.compute_together
+
+    def timed(worker, places):
+        start = time.perf_counter()
+        train(worker, places)
+        joint.append(time.perf_counter() - start)
+
+    monkeypatch.setattr(AdapterTrainer, "compute_together", timed)
     for side in (False, True):
         folder = tmp_path / str(side)
         folder.mkdir()
@@ -196,7 +205,11 @@ def test_a_job_side_by_side_gives_the_cells_of_one_after_another(tmp_path, monke
         trained = [
             sidecar["counters"]["by_phase"].get("train", {}).get("optimizer_steps", 0) for sidecar in found.values()
         ]
-        assert sum(trained) == 3 * 2 * 2 and len([count for count in trained if count]) == (1 if side else 3)
+        assert trained == [4, 4, 4]  # of what is computed together, each cell has its part
+        assert {one.get("side_by_side") for one in found.values()} == {3 if side else None}
+        assert not any(one["resumed_epochs"] for one in found.values())
+        if side:
+            assert min(one["wall_seconds"] for one in found.values()) > joint[0] / 3 - 0.001
         results[side] = [workspace.store.read(workspace.place(cell).folder)["result"] for cell in job.cells]
     for one, other in zip(results[False], results[True], strict=True):
         assert one["best_epoch"] == other["best_epoch"] and one["best_value"] == other["best_value"]

@@ -181,12 +181,17 @@ def test_a_replay_teaches_nothing_about_cost(built):
 
 
 def test_counted_tokens_replace_assumed_ones(real):
-    cell = next(c for j in Workspace(real).grid.jobs.values() for c in j.cells if c.rule == "finetune_adapter")
+    cell, other, *_ = (c for j in Workspace(real).grid.jobs.values() for c in j.cells if c.rule == "finetune_adapter")
     store = Workspace(real).store
     epochs, documents = real.configuration.finetuning.epochs, real.configuration.splits.train
     sidecar = {"wall_seconds": 10.0, "counters": {"training_tokens": 77 * epochs * documents}}
     store.commit(store.place(cell, {}), {}, sidecar, lambda folder: None)
-    assert Estimator(real).workload.tokens("trained", cell.benchmark) == 77
+    # a resumed cell has the time and the tokens of its last attempt only
+    last = {"wall_seconds": 1.0, "counters": {"training_tokens": 1}, "resumed_epochs": 1}
+    store.commit(store.place(other, {}), {}, last, lambda folder: None)
+    estimator = Estimator(real)
+    assert estimator.workload.tokens("trained", cell.benchmark) == 77
+    assert [one.seconds for one in estimator.measured] == [10.0]
 
 
 def test_parameters_the_sheet_does_not_know_are_counted_in_the_weights(real, tmp_path):

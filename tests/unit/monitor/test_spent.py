@@ -27,12 +27,13 @@ def test_counters_are_summed_by_phase(tmp_path):
     commit(store, "b", sidecar(test={"evaluate_passes": 1, "forward_tokens": 700, "shared_tokens": 2100}))
     commit(store, "c", sidecar(train={"optimizer_steps": 30}, validation={"evaluate_passes": 5}))
     commit(store, "d", {})
+    commit(store, "nothing of its own", sidecar() | {"wall_seconds": 0})
     spent = count_spent(store)
-    assert (spent.cells, spent.uncounted, spent.wall_seconds) == (4, 1, 5400.0)
+    assert (spent.cells, spent.uncounted, spent.wall_seconds) == (5, 1, 5400.0)
     assert spent.phases["test"] == {"evaluate_passes": 2, "forward_tokens": 1200, "shared_tokens": 2100}
     page = computation_page(spent)
     (finding,) = page.findings  # cells, hours, model loads, passes, optimizer steps; cells without counters
-    assert (numbers(finding.sentence), numbers(finding.basis)) == (["4", "1.50", "1", "7", "30"], ["1"])
+    assert (numbers(finding.sentence), numbers(finding.basis)) == (["5", "1.50", "1", "7", "30"], ["1"])
     frame = page.sections[0].tables[0].frame.set_index("phase")
     assert list(frame.index) == ["load", "train", "validation", "test"]
     assert frame.loc["test", "shared_tokens"] == 2100 and frame.loc["train", "evaluate_passes"] == 0

@@ -46,9 +46,26 @@ class Counters:
                 if value > before[key]:
                     self.by_phase[name][key] += value - before[key]
 
+    def add(self, other: dict[str, Any]) -> None:
+        """Count what `other` has, as `to_json` gives it."""
+        for key, value in other.items():
+            if key != "by_phase":
+                setattr(self, key, getattr(self, key) + value)
+        for phase, counts in other["by_phase"].items():
+            for key, value in counts.items():
+                self.by_phase[phase][key] += value
+
     def _totals(self) -> dict[str, int]:
         return {key: value for key, value in vars(self).items() if key != "by_phase"}
 
     def to_json(self) -> dict[str, Any]:
         """Totals, and under `by_phase` those of each phase that are not zero."""
         return self._totals() | {"by_phase": {name: dict(counts) for name, counts in sorted(self.by_phase.items())}}
+
+
+def equal_part(counts: dict[str, Any], number: int, parts: int) -> dict[str, Any]:
+    """Part `number` (from 0) of counts that several cells caused together. All parts have the counts as their sum."""
+    return {
+        key: equal_part(value, number, parts) if isinstance(value, dict) else (value + parts - 1 - number) // parts
+        for key, value in counts.items()
+    }

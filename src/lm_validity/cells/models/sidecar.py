@@ -18,7 +18,15 @@ class Stopwatch:
     def __init__(self) -> None:
         self._wall, self._cpu = time.perf_counter(), time.process_time()
         self._started = time.time()
-        self._counters: dict[str, int] | None = None
+
+    @property
+    def seconds(self) -> tuple[float, float]:
+        """(seconds on the clock, seconds of the processor) until now."""
+        return time.perf_counter() - self._wall, time.process_time() - self._cpu
+
+    def add(self, wall: float, cpu: float) -> None:
+        """Count seconds that were spent before."""
+        self._wall, self._cpu = self._wall - wall, self._cpu - cpu
 
     def sidecar(self, lm: "LanguageModel") -> dict[str, Any]:
         """What the cell cost; `lm` is the loaded model, whose counters are read and set back."""
@@ -29,10 +37,11 @@ class Stopwatch:
 
     def costs(self, device: "torch.device") -> dict[str, Any]:
         """Time, memory, machine and versions; `device` is the torch device that computed."""
+        wall, cpu = self.seconds
         return {
             "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(self._started)),
-            "wall_seconds": round(time.perf_counter() - self._wall, 3),
-            "cpu_seconds": round(time.process_time() - self._cpu, 3),
+            "wall_seconds": round(wall, 3),
+            "cpu_seconds": round(cpu, 3),
             "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
             **_gpu_cost(device),
             "machine": machine(device),

@@ -133,13 +133,11 @@ class FinetuneAdapter(BenchmarkRule):
     def counted_tokens(
         self, work: Work, cell: BenchmarkCell, sidecar: Mapping[str, Any]
     ) -> tuple[tuple[str, str], float] | None:
-        """Tokens trained, padding left out, per document and epoch. None where the sidecar counts none, and where
-        epochs were taken over from a killed attempt, whose tokens are in no sidecar."""
+        """Tokens trained, padding left out, per document and epoch. None where the sidecar counts none."""
         tokens = (sidecar.get("counters") or {}).get("training_tokens")
         epochs = sidecar.get("epochs", work.run.configuration.finetuning.epochs)  # fewer where it stopped early
         seen = work.documents(cell.benchmark, "train") * epochs
-        known = tokens and seen and not sidecar.get("resumed_epochs")
-        return (("trained", cell.benchmark), tokens / seen) if known else None
+        return (("trained", cell.benchmark), tokens / seen) if tokens and seen else None
 
 
 def _by_prompt(plan: Participants, model: str, benchmarks: tuple[str, ...]) -> dict[Prompt, list[str]]:

@@ -1,5 +1,7 @@
-"""A result of another recipe beneath a score, as a sheet leaves behind that was edited for a moment."""
+"""Results that must not be used: of another recipe, as after a sheet was edited for a moment, or damaged."""
 
+import errno
+import os
 from pathlib import Path
 
 import pandas as pd
@@ -62,3 +64,28 @@ def test_it_is_named_and_computed_again(wrong, capsys, command):
             if job.rule == rule and (gone or rule == "select_adapter"):
                 run_job(workspace, job)
     Merger(wrong).write_scores(Path("tables"))
+
+
+def test_a_damaged_cell_that_no_manifest_lists_is_noticed(built, capsys):
+    """Its manifest is gone too: a job does not list it as done, and preflight removes it."""
+    (job,) = [job for job in Workspace(built).grid.jobs.values() if ONE in job.cells]
+    (manifest,) = Workspace(built).grid.manifests(job)
+    whole = Path(manifest).read_text()
+    folder = built.results / "store" / Workspace(built).place(ONE).folder
+    Path(manifest).unlink()
+    os.truncate(folder / "cell.json", 10)
+    with pytest.raises(InputError, match="missing or damaged"):
+        run_job(Workspace(built), job)
+    commands.preflight(CONFIG)
+    assert f"{label(ONE)}--" in capsys.readouterr().out and not folder.exists()
+    run_job(Workspace(built), job)
+    assert Path(manifest).read_text() == whole
+
+
+def test_a_full_disk_is_noticed(built, capsys, monkeypatch):
+    def fail(handle: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    commands.preflight(CONFIG, fast=True)
+    assert f"{built.results}: no file can be written" in capsys.readouterr().out

@@ -153,9 +153,13 @@ def test_other_scores_under_one_name_are_a_conflict(tmp_path, other, pattern):
 
 def test_equal_scores_of_two_files_are_one(tmp_path):
     put(tmp_path / "first.json", result("/x/base/a", 0.1))
-    put(tmp_path / "second.json", result("/x/tuned/a", 0.1 + 1e-12))
-    scores, log = read(tmp_path)
-    assert len(scores) == 1 and len(log.repeated) == 1
+    for difference in (1e-12, 0.00009):  # of a standard error of 0.01 one hundredth is 0.0001
+        put(tmp_path / "second.json", result("/x/tuned/a", 0.1 + difference))
+        scores, log = read(tmp_path)
+        assert len(scores) == 1 and len(log.repeated) == 1
+    put(tmp_path / "second.json", result("/x/tuned/a", 0.1002))
+    with pytest.raises(InputError, match="different values"):
+        read(tmp_path)
 
 
 def test_two_folders_of_two_protocols(tmp_path):

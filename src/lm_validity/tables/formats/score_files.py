@@ -36,7 +36,8 @@ _TYPES = {
 # What holds of a score where its file does not say otherwise
 DEFAULTS = {"checkpoint": "final", "protocol": "direct", "prompt": "plain", "split": "test", "selected": True}
 _SHARES = ("acc", "acc_norm", "accuracy", "exact_match", "em", "mc1", "pass@1")  # of right answers
-_SAME = 1e-9  # scores that differ by less are equal: files round differently
+# Scores that differ by less are equal: files round differently, and another batch size changes the last digits
+_SAME, _SAME_ERRORS = 1e-9, 0.01  # relative, and in standard errors
 _TUNED = "--protocol or train_before_test=FOLDER if one was fine-tuned; else leave out the file that does not count."
 _SHOWN = 5  # conflicts that an error names
 
@@ -229,8 +230,11 @@ def _settle(frame: pd.DataFrame, files: list[ScoreFile], log: ImportLog) -> None
     key = list(KEY)
     groups = frame.groupby(key, dropna=False, sort=False)
     again = frame[frame.duplicated(key)]
-    first = pd.DataFrame({name: groups[name].transform("first").loc[again.index] for name in ("file", "value")})
-    equal = np.isclose(again["value"].astype(float), first["value"].astype(float), rtol=_SAME, atol=_SAME)
+    first = pd.DataFrame(
+        {name: groups[name].transform("first").loc[again.index] for name in ("file", "value", "stderr")}
+    )
+    errors = np.fmax(again["stderr"], first["stderr"]).fillna(0.0)
+    equal = (again["value"] - first["value"]).abs() <= _SAME * again["value"].abs() + _SAME_ERRORS * errors + _SAME
     conflicts: dict[tuple[int, int], list[tuple[int, float]]] = {}  # rows, and the values that the first files give
     pairs: dict[tuple[int, int], Counter[bool]] = {}
     columns = (again.index, again["file"], first["file"], first["value"], equal)
@@ -249,7 +253,7 @@ def _settle(frame: pd.DataFrame, files: list[ScoreFile], log: ImportLog) -> None
         why = "newer" if path.limited == better.limited else "of all documents"
         log.repeat(
             f"{path.path} ({date_text(path.date)}): {number} also in {better.path} ({date_text(better.date)}), "
-            + (f"which is {why} ({times[False]} differ)" if times[False] else "with the same values")
+            + (f"which is {why} ({times[False]} differ)" if times[False] else "with the same values but for rounding")
         )
 
 

@@ -124,7 +124,7 @@ def _sheets(
     scores: pd.DataFrame, found: Gathered, given: Given, folder: Path
 ) -> tuple[tuple[pd.DataFrame, pd.DataFrame], list[str]]:
     """The sheets given, guesses where none is; written into `folder`. Models that a given sheet lacks are guessed."""
-    models, benchmarks = guess_models(scores, found.facts), guess_benchmarks(scores)
+    models, benchmarks = guess_models(scores, found.facts), guess_benchmarks(scores, found.groups)
     decided, notes = list[str](), list[str]()
     if given.models is not None:
         own = as_in_scores(read_models(given.models), set(scores["model"]))

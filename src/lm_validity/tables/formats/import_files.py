@@ -124,6 +124,7 @@ def _read_all(
         raise InputError(f"--path '{pattern.text}': no path of a file or model ends so.", f"a file is {example}.")
     log.notes += places.lines()
     log.paths = places.paths
+    log.groups = {group: task for one in results for task, group in one.members.items()}
     log.facts = _facts(results, places)
     return results, matched
 

@@ -32,6 +32,7 @@ class ImportLog:
     items: int = 0
     paths: dict[str, set[str]] = field(default_factory=dict)  # of models that are named by them, by model
     formats: Counter[str] = field(default_factory=Counter)  # files that were read, by format
+    groups: dict[str, str] = field(default_factory=dict)  # of benchmarks that are groups, one of their tasks
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)  # what files say for the models sheet, by model
 
     def skip(self, path: Path, reason: str, hint: str, *, named: bool = False) -> None:

@@ -27,13 +27,15 @@ _MARKS = {
 
 @dataclass
 class Gathered:
-    """Tables by kind. `facts`: columns of the models sheet that result files say, by model."""
+    """Tables by kind. `facts`: columns of the models sheet that result files say, by model. `groups`: of each benchmark
+    that is a group of tasks, one of these."""
 
     scores: pd.DataFrame | None = None
     items: Path | None = None
     trials: Path | None = None
     selections: Path | None = None
     facts: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    groups: Mapping[str, str] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)
 
 
@@ -55,7 +57,7 @@ def gather(paths: Iterable[str | Path], folder: Path, options: ImportOptions) ->
         scores, log = import_files(results, folder, options)
         frames.append(scores)
         found.lines += log.lines(scores)
-        found.facts = log.facts
+        found.facts, found.groups = log.facts, log.groups
         if log.items:
             found.items = _only("items", [*([found.items] if found.items else []), folder / "items.parquet"])
     if any(map(len, frames)):

@@ -19,8 +19,8 @@ MODEL_SHEET = (
     "guessed",
 )  # fmt: skip
 BENCHMARK_SHEET = (
-    "benchmark", "category", "metric", "output_type", "higher_is_better", "choices", "chance", "num_fewshot", "studies",
-    "guessed",
+    "benchmark", "category", "metric", "output_type", "higher_is_better", "choices", "chance", "num_fewshot",
+    "prepared_on", "studies", "guessed",
 )  # fmt: skip
 _FALLBACK = (*PREFERRED, "f1", "mc2")  # of a task that the table does not have
 _ACCURACIES = ("acc", "acc_norm")
@@ -67,15 +67,16 @@ def guess_models(scores: pd.DataFrame, facts: Mapping[str, Mapping[str, Any]]) -
     return pd.DataFrame(rows, columns=[*MODEL_SHEET, *more], dtype=object)
 
 
-def guess_benchmarks(scores: pd.DataFrame) -> pd.DataFrame:
+def guess_benchmarks(scores: pd.DataFrame, groups: Mapping[str, str] | None = None) -> pd.DataFrame:
     """A row of `BENCHMARK_SHEET` for each benchmark of the scores.
 
     The metric is the table's where the scores have it, else the first of the usual ones that they have. Its direction
-    is what the scores say, else the table's. Chance is one over the number of choices, for accuracies.
+    is what the scores say, else the table's. Chance is one over the number of choices, for accuracies. `groups`: a task
+    of each group of like tasks, whose facts are the group's.
     """
     rows = []
     for benchmark, own in scores.groupby("benchmark", sort=True):
-        facts = find_task_facts(benchmark) or TaskFacts()
+        facts = find_task_facts(benchmark) or find_task_facts((groups or {}).get(benchmark, "")) or TaskFacts()
         metric = _metric(facts, [name for name in own["metric"].unique() if isinstance(name, str)])
         said = own.loc[own["metric"] == metric, "higher_is_better"].dropna()
         direction = bool(said.iloc[0]) if len(said) else _direction(facts, metric)

@@ -88,6 +88,20 @@ def test_a_task_that_nobody_knows():
     assert metric_direction("nobodys_metric") is None
 
 
+def test_a_group_has_the_facts_of_its_tasks():
+    rows = scores([("a", "mmlu", "acc,none", 0.5)])
+    assert guess_benchmarks(rows).iloc[0]["chance"] is None
+    row = guess_benchmarks(rows, {"mmlu": "mmlu_anatomy"}).iloc[0]
+    assert (row["chance"], row["output_type"]) == (0.25, "multiple_choice")
+
+
+def test_what_files_say_of_a_model_counts_before_its_name():
+    rows = scores([("org/toy-7b", "arc_easy", "acc,none", 0.5), ("b", "arc_easy", "acc,none", 0.5)])
+    sheet = guess_models(rows, {"org/toy-7b": {"family": "bear", "learning_rate": 3e-4}}).set_index("model")
+    assert sheet["family"].to_dict() == {"org/toy-7b": "bear", "b": "b"}
+    assert sheet.at["org/toy-7b", "learning_rate"] == 3e-4 and "family" not in sheet.at["org/toy-7b", "guessed"]
+
+
 def test_the_metric_is_one_that_the_scores_have():
     rows = [
         ("a", "hellaswag", "acc,none", 0.5),  # the table's acc_norm is not there

@@ -17,6 +17,7 @@ from lm_validity.tables.formats.score_files import CsvOptions, ImportOptions
 from lm_validity.tables.schema import SCORES, TRIALS, read_scores, write_table
 from lm_validity.tables.sheets import read_benchmarks, read_models
 
+TBT = "train_before_test"
 TASKS = ("arc_easy", "boolq", "piqa", "sciq")
 
 
@@ -74,6 +75,36 @@ def test_direct_scores_give_agreement_without_an_empty_figure(tmp_path):
     assert compared == [*TASKS, "aa_rare"]  # what is not compared comes last
     page = (tmp_path / "out/agreement/page.json").read_text()
     assert "rain before test" not in page
+
+
+def test_two_folders_of_two_protocols_are_compared(tmp_path):
+    """One command: base and fine-tuned models in other places, names from paths, what the models were prepared on."""
+    put_results(tmp_path / "base")
+    put_results(tmp_path / "tuned")
+    paths = [f"direct={tmp_path / 'base'}", f"train_before_test={tmp_path / 'tuned'}"]
+    more = ["--path", "{model}/results_*.json", "--resamples", "0", "--processes", "1", "--output"]
+    done = CliRunner().invoke(app, [*paths, *more, str(tmp_path / "out")])
+    assert done.exit_code == 0, done.output
+    summary = json.loads((tmp_path / "out/agreement/summary.json").read_text())
+    assert summary["models"] == 4 and all(summary["kendall_tau"][each]["mean"] is not None for each in ("direct", TBT))
+    done = CliRunner().invoke(app, [*paths, "--prepared-on", "a mixture", *more, str(tmp_path / "other")])
+    summary = json.loads((tmp_path / "other/agreement/summary.json").read_text())
+    assert summary["kendall_tau"][TBT]["mean"] is None
+    (note,) = [note for note in summary["notes"] if "a mixture" in note]
+    assert all(task in note for task in TASKS)
+
+
+def test_a_folder_of_every_eval_ever_is_read(tmp_path):
+    for number, model in enumerate(("a", "b", "c")):
+        scores = [
+            {"evaluation_name": task, "metric_config": {"metric_id": "acc"}, "score_details": {"score": 0.1 * number}}
+            for task in TASKS
+        ]
+        document = {"schema_version": "0.2.0", "model_info": {"id": model}, "evaluation_results": scores}
+        (tmp_path / "in").mkdir(exist_ok=True)
+        (tmp_path / "in" / f"{model}.json").write_text(json.dumps(document))
+    write([tmp_path / "in"], tmp_path / "out")
+    assert {"agreement", "factors"} <= reports(tmp_path / "out")
 
 
 def test_checkpoints_give_signal(tmp_path):

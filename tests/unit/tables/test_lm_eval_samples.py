@@ -350,3 +350,25 @@ def test_samples_of_two_folders_of_one_name_are_two_models(tmp_path):
         (tmp_path / "in" / folder / "eval").rename(tmp_path / "in" / folder / "org__a")
     _, log = import_files([tmp_path / "in"], tmp_path / "out")  # lm-eval's own name of a hub id
     assert len(log.repeated) == 1 and log.items == 2
+
+
+def test_the_items_of_a_group_are_those_of_its_tasks(tmp_path):
+    tasks, own = ("mmlu_a", "mmlu_b", "mmlu_c"), {"acc,none": 0.5, "acc_stderr,none": 0.1}
+    document = {
+        "results": dict.fromkeys(("mmlu", *tasks), own),
+        "groups": {"mmlu": own},
+        "group_subtasks": {"mmlu": list(tasks)},
+        "n-shot": dict.fromkeys(tasks, 5),
+        "model_name": "org/a",
+    }
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / f"results_{DATE}.json").write_text(json.dumps(document))
+    for task in tasks:
+        write_lines(tmp_path / "in" / f"samples_{task}_{DATE}.jsonl", quiz_lines((1, 0, 1, 1)))
+    scores, _ = import_files([tmp_path / "in"], tmp_path / "out")
+    items = pd.read_parquet(tmp_path / "out" / "items.parquet")
+    assert scores["benchmark"].tolist() == ["mmlu"] and set(items["benchmark"]) == {"mmlu"}
+    assert set(items["num_fewshot"]) == {5} and items["subject"].value_counts().to_dict() == dict.fromkeys(tasks, 4)
+    assert items["doc_id"].is_unique and items["doc_id"][0] == "mmlu_a/0"
+    import_files([tmp_path / "in"], tmp_path / "split", ImportOptions(split_groups=True))
+    assert set(pd.read_parquet(tmp_path / "split" / "items.parquet")["benchmark"]) == set(tasks)

@@ -197,7 +197,8 @@ class BenchmarkFacts(SheetRow):
 
     corpus: a file or folder of the user's own texts; its metric, type and direction need not be written. num_fewshot:
     solved examples before each question. chance: the score of guessing, a fraction. variant_of: the benchmark whose
-    questions are asked in other words; such a row is no benchmark of its own.
+    questions are asked in other words; such a row is no benchmark of its own. prepared_on: what models were trained on
+    before the test, where it was not the benchmark's own training set.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -219,6 +220,7 @@ class BenchmarkFacts(SheetRow):
     training_examples: PositiveNumber | None = None
     corpus: str | None = None
     variant_of: str | None = None
+    prepared_on: str | None = None
 
     @model_validator(mode="before")
     @classmethod

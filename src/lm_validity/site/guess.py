@@ -19,8 +19,8 @@ MODEL_SHEET = (
     "guessed",
 )  # fmt: skip
 BENCHMARK_SHEET = (
-    "benchmark", "category", "metric", "output_type", "higher_is_better", "choices", "chance", "num_fewshot", "studies",
-    "guessed",
+    "benchmark", "category", "metric", "output_type", "higher_is_better", "choices", "chance", "num_fewshot",
+    "prepared_on", "studies", "guessed",
 )  # fmt: skip
 _FALLBACK = (*PREFERRED, "f1", "mc2")  # of a task that the table does not have
 _ACCURACIES = ("acc", "acc_norm")

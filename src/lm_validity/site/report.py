@@ -23,9 +23,10 @@ from lm_validity.site.compose import build_site
 from lm_validity.site.data_page import data_page
 from lm_validity.site.gather import Gathered, gather
 from lm_validity.site.guess import guess_benchmarks, guess_lines, guess_models, leave_sparse_out, shared_categories
-from lm_validity.tables.formats.score_files import ImportOptions
+from lm_validity.tables.formats.score_files import ImportOptions, with_item_errors
 from lm_validity.tables.schema import SCORES, write_table
 from lm_validity.tables.sheets import as_in_scores, read_benchmarks, read_models
+from lm_validity.words import count
 
 MODELS, BENCHMARKS = "models.tsv", "benchmarks.tsv"
 
@@ -67,6 +68,12 @@ def report_site(paths: Iterable[str | Path], output: str | Path, given: Given) -
         if found.scores is not None:
             scores, beside = add_beside(found.scores, given.beside)
             sheets, notes = _sheets(scores, found, given, folder)
+            if given.options.errors_from_items and "n_items" in sheets[1]:
+                items = scores["n_items"].fillna(scores["benchmark"].map(sheets[1].set_index("benchmark")["n_items"]))
+                scores, number = with_item_errors(scores, items)
+                lines += [f"Standard errors from the sheet's numbers of items: {count(number, 'score')}."] * (
+                    number > 0
+                )
             write_table(with_tokens(scores, sheets[0]), SCORES, folder / "scores.parquet")
             lines += [*guess_lines(*sheets), *notes]
         lines += _write_reports(found, beside, sheets, given, folder)

@@ -1,5 +1,6 @@
 """Which rows of a scores table the reports read: one function, so that every report reads the same ones."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -7,6 +8,7 @@ import pandas as pd
 
 from lm_validity.config.sheets import metric_key
 from lm_validity.errors import InputError
+from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import listing
 
 # what makes a score one of several of its benchmark; metrics of one evaluation count once
@@ -19,13 +21,38 @@ def report_rows(rows: pd.DataFrame, sheet: pd.DataFrame | None, notes: list[str]
     Of several numbers of solved examples before a question (few-shot, `num_fewshot`) a benchmark's are those that the
     benchmarks sheet names, else the commonest among its evaluations, ties to the smaller. Rows of unknown number stay.
     Of several wordings (`prompt_variant`) the task's own (null) counts, else the commonest, ties to the first by name.
-    `notes` gets what was used and what was left out. Rows of benchmarks that the sheet does not list are untouched.
+    A train-before-test row counts only if the model was prepared on the benchmark's own training set (`prepared_on` of
+    the sheet, else of the row). `notes` gets what was used and what was left out. Rows of benchmarks that the sheet
+    does not list are untouched.
     """
     test = rows["split"].isna() | (rows["split"] == "test")
     rows = rows[rows["selected"].fillna(value=True).astype(bool) & test]
+    rows = _own_preparation(rows, sheet, notes)
     listed = np.ones(len(rows), dtype=bool) if sheet is None else rows["benchmark"].isin(sheet["benchmark"]).to_numpy()
     kept = _one_count(_one_wording(rows[listed], notes), sheet, notes)
     return pd.concat([kept, rows[~listed]]).sort_index()
+
+
+def _own_preparation(rows: pd.DataFrame, sheet: pd.DataFrame | None, notes: list[str]) -> pd.DataFrame:
+    """The rows without train-before-test scores of models that were prepared on something else than the benchmark."""
+    prepared = rows["prepared_on"]
+    if sheet is not None and "prepared_on" in sheet:
+        said = rows["benchmark"].map(sheet.set_index("benchmark")["prepared_on"])
+        prepared = said.where(said.notna(), prepared)
+    own = np.array(
+        [
+            pd.isna(text) or name in re.split(r"\s*,\s*", text.strip())
+            for name, text in zip(rows["benchmark"], prepared, strict=True)
+        ],
+        dtype=bool,
+    )
+    other = (rows["protocol"] == PROTOCOLS[1]).to_numpy(dtype=bool) & ~own
+    for text, found in rows[other].groupby(prepared[other]):
+        notes.append(
+            f"Prepared on {text}, not on their own training sets, so not train before test: "
+            f"{listing(sorted(found['benchmark'].unique()))}."
+        )
+    return rows[~other]
 
 
 def fewshot_count(counts: pd.Series) -> int | None:

@@ -43,6 +43,12 @@ _SCORES: Columns = (
     ("higher_is_better", pa.bool_(), "direction of the metric; the benchmarks sheet overrides it, with a note"),
     ("selected", pa.bool_(), "whether reports read the row; null counts as selected"),
     ("source", pa.string(), "`lm-validity`, or the name of the importer"),
+    (
+        "prepared_on",
+        pa.string(),
+        "of train before test: the benchmarks (between commas) on whose training sets, or the data on which, the model "
+        "was trained; null: the benchmark's own",
+    ),
 )
 
 REQUIRED_SCORES = ("model", "benchmark", "protocol", "value")

@@ -38,6 +38,7 @@ from lm_validity.tables.formats.score_files import (
     ScoreFile,
     check_identities,
     score_table,
+    with_item_errors,
     with_tokens,
 )
 from lm_validity.words import count
@@ -72,7 +73,7 @@ def import_files(
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".import.", dir=output))
             parts, of_samples = read_all_samples(samples, Path(folder), log)
             results += [_completed(one, options, "lm-eval") for one in of_samples]
-        scores = score_table(results, log)
+        scores = _settled(results, options, log)
         with_items = [one for one in results if one.items is not None]
         if parts or with_items:
             # Replaced when everything is written: the tables belong together
@@ -89,7 +90,7 @@ def read_files(paths: Iterable[str | Path], options: ImportOptions, log: ImportL
     Raises InputError as `import_files` does.
     """
     results, _ = _read_all(paths, options, log)
-    return score_table(results, log)
+    return _settled(results, options, log)
 
 
 def _read_all(
@@ -127,6 +128,7 @@ def _read_all(
         example = results[0].path if results else matched[0].found.path
         raise InputError(f"--path '{pattern.text}': no path of a file or model ends so.", f"a file is {example}.")
     log.notes += places.lines()
+    log.paths = places.paths
     log.facts = _facts(results, places)
     return results, matched
 
@@ -197,6 +199,28 @@ def _completed(one: ScoreFile, options: ImportOptions, source: str) -> ScoreFile
         common["prepared_on"] = options.prepared_on
     one = replace(one, common=common)
     return one if options.tokens_per_step is None else with_tokens(one, options.tokens_per_step)
+
+
+def _settled(results: list[ScoreFile], options: ImportOptions, log: ImportLog) -> pd.DataFrame:
+    """One table of all files."""
+    scores = score_table(results, log)
+    log.notes += _unsaid(scores, options)
+    if options.errors_from_items:
+        scores, number = with_item_errors(scores, scores["n_items"])
+        log.notes.append(f"Standard errors from accuracies and numbers of items: {count(number, 'score')}.")
+    return scores
+
+
+def _unsaid(scores: pd.DataFrame, options: ImportOptions) -> list[str]:
+    """A line where the reader calls scores train before test and nobody says what the models were trained on."""
+    given = {options.protocol, *options.protocols.values()} - {None}
+    trained = scores["protocol"] != DEFAULTS["protocol"]
+    if not given or scores.loc[trained, "prepared_on"].notna().all():
+        return []
+    return [
+        "What the models were prepared on is not given (--prepared-on, or `prepared_on` in the benchmarks sheet). The "
+        "scores count as if each benchmark's own training set had been used."
+    ]
 
 
 def _of_place(path: Path, given: Any) -> str | None:

@@ -30,6 +30,7 @@ class ImportLog:
     notes: list[str] = field(default_factory=list)
     others: Counter[str] = field(default_factory=Counter)  # files of other kinds in the folders, by suffix
     items: int = 0
+    paths: dict[str, set[str]] = field(default_factory=dict)  # of models that are named by them, by model
     formats: Counter[str] = field(default_factory=Counter)  # files that were read, by format
     facts: dict[str, dict[str, Any]] = field(default_factory=dict)  # what files say for the models sheet, by model
 
@@ -83,6 +84,7 @@ class ImportLog:
                     model: sorted(rows["checkpoint"].dropna().unique()) for model, rows in scores.groupby("model")
                 },
                 "num_fewshot": sorted(int(count) for count in scores["num_fewshot"].dropna().unique()),
+                "model_paths": {model: sorted(paths) for model, paths in sorted(self.paths.items())},
                 "notes": self.notes,
                 "repeated": self.repeated,
                 "skipped": [{"path": path, "reason": reason} for path, reason in self.skipped],

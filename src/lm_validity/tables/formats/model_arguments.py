@@ -123,13 +123,16 @@ class PlacesRead:
         """A line for each kind of reading, and for each name that several paths have."""
         lines = []
         if self.paths:
-            name, paths = next(iter(self.paths.items()))
+            name, paths = min(self.paths.items())
             lines.append(
                 f"Named by the last folder of their paths: {count(len(self.paths), 'model')} ({name} is {min(paths)})."
             )
-        for name, paths in sorted(self.paths.items()):
-            if len(paths) > 1:
-                lines.append(f"{name}: {listing(sorted(paths), 3)} are taken as one model.")
+        several = {name: sorted(paths) for name, paths in sorted(self.paths.items()) if len(paths) > 1}
+        if several:
+            name, found = next(iter(several.items()))
+            lines.append(
+                f"Of several paths, each taken as one model: {listing(list(several), 5)} (such as {listing(found, 2)})."
+            )
         if self.checkpoints:
             names = listing(list(self.checkpoints), 3)
             lines.append(f"Checkpoints read from folders ({names}): {count(self.checkpoints.total(), 'file')}.")

@@ -35,6 +35,7 @@ _TYPES = {
 }
 # What holds of a score where its file does not say otherwise
 DEFAULTS = {"checkpoint": "final", "protocol": "direct", "prompt": "plain", "split": "test", "selected": True}
+_SHARES = ("acc", "acc_norm", "accuracy", "exact_match", "em", "mc1", "pass@1")  # of right answers
 _SAME = 1e-9  # scores that differ by less are equal: files round differently
 _TUNED = "--protocol or train_before_test=FOLDER if one was fine-tuned; else leave out the file that does not count."
 _SHOWN = 5  # conflicts that an error names
@@ -172,6 +173,18 @@ def with_tokens(file: ScoreFile, tokens_per_step: float) -> ScoreFile:
     return replace(file, rows=[filled(row) for row in file.rows], common=filled(file.common))
 
 
+def with_item_errors(scores: pd.DataFrame, items: pd.Series) -> tuple[pd.DataFrame, int]:
+    """The scores with sqrt(p (1 - p) / n) as the standard error of each accuracy p that has none, and how many got one.
+
+    items: n by row, null where unknown. Only metrics that are a share of right answers count, or null ones.
+    """
+    names = scores["metric"].fillna("acc").str.partition(",")[0].str.lower()
+    value, number = scores["value"].astype(float), items.astype(float)
+    known = names.isin(_SHARES) & scores["stderr"].isna() & value.between(0, 1) & (number > 0)
+    error = np.sqrt(value.where(known) * (1 - value) / number)
+    return scores.assign(stderr=scores["stderr"].astype(float).where(~known, error)), int(known.sum())
+
+
 def score_table(files: Iterable[ScoreFile], log: ImportLog) -> pd.DataFrame:
     """The columns of SCORES, sorted by key, each score once; what is left out goes to `log`.
 
@@ -218,12 +231,13 @@ def _settle(frame: pd.DataFrame, files: list[ScoreFile], log: ImportLog) -> None
     again = frame[frame.duplicated(key)]
     first = pd.DataFrame({name: groups[name].transform("first").loc[again.index] for name in ("file", "value")})
     equal = np.isclose(again["value"].astype(float), first["value"].astype(float), rtol=_SAME, atol=_SAME)
-    conflicts: dict[tuple[int, int], list[int]] = {}
+    conflicts: dict[tuple[int, int], list[tuple[int, float]]] = {}  # rows, and the values that the first files give
     pairs: dict[tuple[int, int], Counter[bool]] = {}
-    for row, lost, winner, same in zip(again.index, again["file"], first["file"], equal, strict=True):
+    columns = (again.index, again["file"], first["file"], first["value"], equal)
+    for row, lost, winner, value, same in zip(*columns, strict=True):
         pairs.setdefault((lost, winner), Counter())[bool(same)] += 1
         if not same and (lost == winner or not files[winner].replaces(files[lost])):
-            conflicts.setdefault((winner, lost), []).append(row)
+            conflicts.setdefault((winner, lost), []).append((row, value))
     if conflicts:
         raise _conflict(frame, files, conflicts)
     for (lost, winner), times in sorted(pairs.items()):
@@ -239,17 +253,19 @@ def _settle(frame: pd.DataFrame, files: list[ScoreFile], log: ImportLog) -> None
         )
 
 
-def _conflict(frame: pd.DataFrame, files: list[ScoreFile], conflicts: dict[tuple[int, int], list[int]]) -> InputError:
+def _conflict(
+    frame: pd.DataFrame, files: list[ScoreFile], conflicts: dict[tuple[int, int], list[tuple[int, float]]]
+) -> InputError:
     """Every pair of files with different scores of one thing, and what would separate them."""
     told, ways = list[str](), dict[str, None]()
     for (winner, lost), rows in conflicts.items():
         ways.setdefault(_way_apart(files[winner], files[lost]))
         if len(told) < _SHOWN:
-            row = frame.loc[rows[0]]
-            same = frame["file"].eq(winner) & (frame[list(KEY)].fillna("") == row[list(KEY)].fillna("")).all(axis=1)
+            place, value = rows[0]
+            row = frame.loc[place]
             told.append(
                 f"{files[winner].path} and {files[lost].path}: {count(len(rows), 'score')}, such as {row['metric']} of "
-                f"{row['model']} on {row['benchmark']} ({frame.loc[same, 'value'].iloc[0]:.4g} and {row['value']:.4g})"
+                f"{row['model']} on {row['benchmark']} ({value:.4g} and {row['value']:.4g})"
             )
     more = f"; and {len(conflicts) - len(told)} more pairs of files" if len(conflicts) > len(told) else ""
     number = sum(map(len, conflicts.values()))
@@ -264,14 +280,14 @@ def _way_apart(one: ScoreFile, other: ScoreFile) -> str:
     """What a reader would write to keep two files apart: a pattern for the folder or name in which they differ."""
     if one.path == other.path:
         return "remove one of the two, or name the column that tells them apart."
-    pairs = [(one.weights, other.weights)] if one.weights and other.weights else []
-    for first, second in (*pairs, (str(one.path), str(other.path))):
+    models = tuple(each.weights.partition("@")[0] for each in (one, other))
+    for first, second in (models, (str(one.path), str(other.path))):
         parts, others = (re.split(r"/+", text.strip("/")) for text in (first, second))
-        if len(parts) == len(others):
-            differ = [place for place, pair in enumerate(zip(parts, others, strict=True)) if len(set(pair)) > 1]
-            if len(differ) == 1:
-                pattern = "/".join(["{model}", *parts[differ[0] + 1 :]])
-                return f"--path '{pattern}' if these are models; {_TUNED}"
+        differ = [place for place, pair in enumerate(zip(parts, others, strict=False)) if len(set(pair)) > 1]
+        if len(parts) == len(others) and len(differ) == 1:
+            rest = parts[differ[0] + 1 :]
+            pattern = "/".join(["{model}", *rest]) if rest else f"{{model}}{one.path.suffix}"
+            return f"--path '{pattern}' if these are models; {_TUNED}"
     return f"--model '{other.path}=NAME' if these are models; {_TUNED}"
 
 

@@ -1,0 +1,230 @@
+"""What is the same for all formats: which one a file has, names from paths, protocols, groups, scores in conflict."""
+
+import json
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from lm_validity.cli import imports, reports
+from lm_validity.errors import InputError
+from lm_validity.tables.formats.import_files import import_files, read_files
+from lm_validity.tables.formats.import_log import ImportLog
+from lm_validity.tables.formats.model_arguments import PathPattern, model_place
+from lm_validity.tables.formats.score_files import ImportOptions
+from lm_validity.tables.report_rows import report_rows
+from lm_validity.tables.schema import read_scores
+
+
+def put(path, document) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(document if isinstance(document, str) else json.dumps(document))
+
+
+def result(model: str, accuracy: float = 0.5, task: str = "quiz", arguments: str = "", **more) -> dict:
+    config = {"model_args": f"pretrained={model}{arguments}"}
+    return {"results": {task: {"acc,none": accuracy, "acc_stderr,none": 0.01}}, "config": config, **more}
+
+
+def evaluation(model: str, value: float) -> dict:
+    metric = {"metric_id": "acc", "lower_is_better": False}
+    one = {"evaluation_name": "quiz", "metric_config": metric, "score_details": {"score": value}}
+    return {"schema_version": "0.2.0", "model_info": {"id": model}, "evaluation_results": [one]}
+
+
+def read(folder, **options) -> tuple[pd.DataFrame, ImportLog]:
+    log = ImportLog()
+    return read_files([folder], ImportOptions(**options), log), log
+
+
+def test_a_folder_of_several_formats(tmp_path):
+    put(tmp_path / "in" / "a.json", result("org/a", 0.1))
+    put(tmp_path / "in" / "b.json", evaluation("org/b", 0.2))
+    put(tmp_path / "in" / "c.csv", "model,quiz\norg/c,0.3\n")
+    put(tmp_path / "in" / "config.json", {"architectures": []})
+    scores, log = import_files([tmp_path / "in"], tmp_path / "out")
+    assert scores.set_index("model")["value"].to_dict() == {"org/a": 0.1, "org/b": 0.2, "org/c": 0.3}
+    assert log.formats == {"lm-eval": 1, "every_eval_ever": 1, "csv": 1} and len(log.skipped) == 1
+    written = json.loads((tmp_path / "out" / "import.json").read_text())
+    assert written["formats"] == dict(log.formats) and scores["source"].tolist() == [
+        "lm-eval",
+        "every_eval_ever",
+        "csv",
+    ]
+
+
+def test_a_file_of_no_known_format_that_was_named_is_refused(tmp_path):
+    put(tmp_path / "x.json", {"a": 1})
+    with pytest.raises(InputError, match="of no known format"):
+        read(tmp_path / "x.json")
+    with pytest.raises(InputError, match="--format lm-evil: not known"):
+        read(tmp_path / "x.json", format="lm-evil")
+
+
+PLACES = {
+    "org/a": ("org/a", "final"),
+    "a": ("a", "final"),
+    "/runs/a/": ("a", "final"),
+    "/cache/models--org--a/snapshots/0123abc": ("org/a", "final"),
+    "/cache/a/snapshots/model/": ("a", "final"),
+    "./out/model": ("out", "final"),
+    "/runs/a//step_30": ("a", "step_30"),
+    "out/checkpoint-500": ("out", "checkpoint-500"),
+    "/x/a/iter_0001000/": ("a", "iter_0001000"),
+    "/x/a/global_step1000": ("a", "global_step1000"),
+}
+
+
+@pytest.mark.parametrize(("raw", "meant"), PLACES.items())
+def test_names_and_checkpoints_in_the_paths_of_models(raw, meant):
+    place = model_place(raw)
+    digits = "".join(filter(str.isdigit, meant[1]))
+    assert (place.name, place.point.checkpoint) == meant
+    assert place.point.iteration == (int(digits) if digits else None)
+
+
+def test_checkpoint_folders_are_checkpoints_of_one_model(tmp_path):
+    for step in (10, 20):
+        put(tmp_path / f"{step}.json", result(f"/runs/tuned/a//step_{step}", step / 100))
+    put(tmp_path / "end.json", result("/runs/tuned/a/", 0.9))
+    scores, log = read(tmp_path)
+    assert set(scores["model"]) == {"a"} and log.facts["a"]["path"] == "/runs/tuned/a"
+    assert scores.set_index("checkpoint")["value"].to_dict() == {"step_10": 0.1, "step_20": 0.2, "final": 0.9}
+    assert any("step_10, step_20" in note for note in log.notes)
+
+
+def test_a_pattern_gives_model_and_task(tmp_path):
+    put(tmp_path / "llama-7b-quiz_mc.json", result("/x/llama-hf-7"))
+    put(tmp_path / "llama-7b-other.json", result("/y/llama-7", task="other"))
+    scores, _ = read(tmp_path, path="{model}-{task}.json")
+    assert sorted(zip(scores["model"], scores["benchmark"], strict=True)) == [
+        ("llama-7b", "other"),
+        ("llama-7b", "quiz_mc"),
+    ]
+    with pytest.raises(InputError, match="no path of a file or model ends so"):
+        read(tmp_path, path="{model}.txt")
+    for wrong in ("x.json", "{modle}.json", "{model}-{model}.json"):
+        with pytest.raises(InputError, match="--path"):
+            PathPattern(wrong)
+
+
+def test_a_pattern_for_the_paths_of_models(tmp_path):
+    for run, step in (("a", 3), ("b", 4)):
+        put(tmp_path / f"{run}.json", result(f"/x/{run}/out/save{step}", step / 10))
+    scores, _ = read(tmp_path, path="{model}/out//save{iteration}")
+    assert scores[["model", "checkpoint", "iteration"]].values.tolist() == [["a", "step3", 3], ["b", "step4", 4]]
+
+
+def test_a_newer_run_of_the_same_weights_counts(tmp_path):
+    put(tmp_path / "old.json", result("/x/a/", 0.1, date=1.0))
+    put(tmp_path / "new.json", result("/x/a", 0.2, date=2.0, arguments=",device=cuda"))
+    scores, log = read(tmp_path)
+    assert scores["value"].tolist() == [0.2] and len(log.repeated) == 1
+    for name, value in (("2024-01-01", 0.3), ("2024-01-02", 0.4)):  # of equal dates the time stamp decides
+        put(tmp_path / f"a_results_{name}.json", result("/x/a", value, date=3.0))
+    assert read(tmp_path)[0]["value"].tolist() == [0.4]
+
+
+@pytest.mark.parametrize(
+    ("other", "pattern"),
+    [
+        (result("/x/tuned/a", 0.2, date=2.0), "{model}/a"),
+        (result("/x/base/a", 0.2, date=2.0, arguments=",dtype=float16"), "{model}.json"),
+        (result("/x/base/a", 0.2), "{model}.json"),
+        (
+            result("/x/base/a", 0.2, date=2.0, arguments=",peft=b,pretrained=/x/base/a") | {"model_name": "a"},
+            "{model}.json",
+        ),
+    ],
+    ids=["path", "settings", "no date", "adapter"],
+)
+def test_other_scores_under_one_name_are_a_conflict(tmp_path, other, pattern):
+    put(tmp_path / "in" / "first.json", result("/x/base/a", 0.1, date=1.0))
+    put(tmp_path / "in" / "second.json", other)
+    put(tmp_path / "in" / "third.json", result("/x/base/b", 0.1, date=1.0))
+    with pytest.raises(InputError, match=r"1 score with different values.*(0.1 and 0.2|0.2 and 0.1)") as refused:
+        import_files([tmp_path / "in"], tmp_path / "out")
+    assert f"--path '{pattern}'" in refused.value.hint and "--protocol" in refused.value.hint
+    assert len(read(tmp_path / "in", path=pattern)[0]) == 3
+    assert (
+        all(name in refused.value.problem for name in ("first.json", "second.json")) and not (tmp_path / "out").exists()
+    )
+
+
+def test_equal_scores_of_two_files_are_one(tmp_path):
+    put(tmp_path / "first.json", result("/x/base/a", 0.1))
+    put(tmp_path / "second.json", result("/x/tuned/a", 0.1 + 1e-12))
+    scores, log = read(tmp_path)
+    assert len(scores) == 1 and len(log.repeated) == 1
+
+
+def test_two_folders_of_two_protocols(tmp_path):
+    put(tmp_path / "base" / "a.json", result("/x/a", 0.1))
+    put(tmp_path / "tuned" / "a.json", result("/y/a", 0.2))
+    command = [f"direct={tmp_path / 'base'}", f"train_before_test={tmp_path / 'tuned'}", "--output"]
+    done = CliRunner().invoke(imports.app, [*command, str(tmp_path / "out"), "--prepared-on", "others"])
+    assert done.exit_code == 0, done.output
+    scores = read_scores(tmp_path / "out" / "scores.parquet").set_index("protocol")
+    assert scores["value"].to_dict() == {"direct": 0.1, "train_before_test": 0.2}
+    assert scores["prepared_on"].fillna("").to_dict() == {"direct": "", "train_before_test": "others"}
+    own = read(tmp_path / "base", protocol="train_before_test")
+    assert own[0]["protocol"].tolist() == ["train_before_test"] and any("not given" in note for note in own[1].notes)
+    wrong = CliRunner().invoke(
+        reports.app, [command[0], command[0].replace("direct", "train_before_test"), *command[2:], "o"]
+    )
+    assert isinstance(wrong.exception, InputError) and "two protocols" in wrong.exception.problem
+
+
+def test_only_its_own_training_set_makes_a_benchmark_train_before_test(tmp_path):
+    for name in ("quiz", "other", "third"):
+        for protocol in ("direct", "train_before_test"):
+            put(tmp_path / protocol / f"{name}.json", result("/x/a", 0.1, name))
+    protocols = {tmp_path / "train_before_test": "train_before_test"}
+    scores, _ = read(tmp_path, protocols=protocols, prepared_on="quiz, more")
+    notes: list[str] = []
+    sheet = pd.DataFrame(
+        {"benchmark": ["quiz", "other", "third"], "prepared_on": [None, None, "third"], "num_fewshot": None}
+    )
+    rows = report_rows(scores, sheet, notes)
+    trained = rows.loc[rows["protocol"] == "train_before_test", "benchmark"]
+    assert sorted(trained) == ["quiz", "third"] and len(rows) == 5
+    assert [note for note in notes if "quiz, more" in note and note.endswith("other.")]
+
+
+def group(error: object = 0.003, tasks: tuple[str, ...] = ("mmlu_a", "mmlu_b", "mmlu_c")) -> dict:
+    """A file of MMLU in small: three tasks in two groups of a group."""
+    own = {"acc,none": 0.5, "acc_stderr,none": error}
+    document = result("org/a")
+    document["results"] = {"mmlu": own, "mmlu_x": own} | {
+        task: {"acc,none": 0.1 * place, "acc_stderr,none": 0.01} for place, task in enumerate(tasks)
+    }
+    document["groups"] = {"mmlu": own, "mmlu_x": own}
+    document["group_subtasks"] = {"mmlu": ["mmlu_x", tasks[2]], "mmlu_x": list(tasks[:2])}
+    document["n-shot"] = {"mmlu": 0} | dict.fromkeys(tasks, 5)
+    document["n-samples"] = {task: {"effective": 10} for task in tasks}
+    document["higher_is_better"] = {task: {"acc": True} for task in tasks}
+    return document
+
+
+def test_a_group_of_like_tasks_is_one_benchmark(tmp_path):
+    put(tmp_path / "a.json", group())
+    (row,) = read(tmp_path)[0].itertuples()
+    assert (row.benchmark, row.value, row.stderr, row.num_fewshot, row.n_items) == ("mmlu", 0.5, 0.003, 5, 30)
+    assert row.higher_is_better
+    assert sorted(read(tmp_path, split_groups=True)[0]["benchmark"]) == ["mmlu_a", "mmlu_b", "mmlu_c"]
+
+
+@pytest.mark.parametrize("document", [group("N/A"), group(tasks=("mmlu_a", "piqa", "sciq"))])
+def test_a_group_without_an_error_or_of_unlike_tasks_is_its_tasks(tmp_path, document):
+    put(tmp_path / "a.json", document)
+    assert len(read(tmp_path)[0]) == 3
+
+
+def test_standard_errors_from_numbers_of_items(tmp_path):
+    put(
+        tmp_path / "a.csv",
+        "model,benchmark,metric,value,n_items\na,x,acc,0.2,100\na,y,perplexity,0.2,100\na,z,acc,0.2,\n",
+    )
+    scores, _ = read(tmp_path / "a.csv", errors_from_items=True)
+    assert scores.set_index("benchmark")["stderr"].fillna(0).to_dict() == pytest.approx({"x": 0.04, "y": 0, "z": 0})
+    assert read(tmp_path / "a.csv")[0]["stderr"].isna().all()

@@ -145,9 +145,9 @@ def _fit(correct: np.ndarray) -> ItemParameters | Missing:
 
 
 def _negative(row: ItemsOfBenchmark, fit: ItemParameters, table: pd.DataFrame, texts: dict[str, str]) -> Iterator[Item]:
-    """Items with a negative discrimination, in the order of discrimination over its standard error."""
+    """Items with a negative discrimination, the surest first."""
     certain, shares = fit.negative(), table.mean().to_numpy()
-    order = np.argsort(fit.discrimination / fit.discrimination_se, kind="stable")
+    order = np.argsort(fit.discrimination_z, kind="stable")
     for index in order[fit.discrimination[order] < 0][:LISTED]:
         name = str(table.columns[index])
         yield Item(

@@ -1,11 +1,11 @@
-"""The 2PL fit against simulated truths, against scipy's optimum, and on tables that it cannot fit."""
+"""The 2PL fit against simulated truths, against marginal maximum likelihood, and on tables that it cannot fit."""
 
 import numpy as np
 import pytest
 from scipy import optimize, stats
 from scipy.special import expit, logsumexp
 
-from lm_validity.studies.items.statistics.item_response import ABILITIES, fit_2pl
+from lm_validity.studies.items.statistics.item_response import fit_2pl
 
 
 def simulate(models, items, seed=0, reversed_share=0.0):
@@ -29,20 +29,47 @@ def test_recovers_abilities_items_and_reversed_items():
     assert (slope[flagged] < 0).all() and flagged.sum() >= 0.6 * (slope < 0).sum()
 
 
-def test_is_the_optimum_of_the_penalised_marginal_likelihood():
-    _, _, _, correct = simulate(15, 4, seed=1)
+def test_scale_is_that_of_the_truth_and_abilities_differ():
+    """Many items: the prior of the items must not set the scale, and abilities lie between the points of any grid."""
+    abilities, slope, _, correct = simulate(61, 4000, seed=2)
     fit = fit_2pl(correct)
+    true = (abilities - abilities.mean()) / abilities.std()
+    assert fit.abilities.mean() == pytest.approx(0, abs=1e-6) and fit.abilities.std() == pytest.approx(1, abs=0.01)
+    assert np.abs(fit.abilities - true).max() < 0.2 and len(np.unique(fit.abilities.round(4))) == 61
+    assert fit.discrimination.mean() == pytest.approx(slope.mean() * abilities.std(), rel=0.02)
+    assert np.abs(fit.abilities - true).mean() < 2 * fit.ability_sds.mean()
+
+
+def test_intervals_of_abilities_cover_the_truth():
+    covered = []
+    for seed in range(20):
+        abilities, *_, correct = simulate(12, 1000, seed=seed)
+        fit = fit_2pl(correct)
+        true = np.polyval(np.polyfit(abilities, fit.abilities, 1), abilities)  # on the scale of these models
+        covered.append(np.abs(fit.abilities - true) < 1.96 * fit.ability_sds)
+    assert 0.9 < np.mean(covered) < 0.99
+
+
+def test_agrees_with_marginal_maximum_likelihood():
+    """The exact optimum over a fine grid of abilities, without priors of items: 400 models say enough by themselves."""
+    *_, correct = simulate(400, 20)
+    fit, grid = fit_2pl(correct), np.linspace(-6, 6, 121)
 
     def loss(parameters):
         slope, intercept = parameters.reshape(2, -1)
-        logits = np.outer(ABILITIES, slope) + intercept
+        logits = np.outer(grid, slope) + intercept
         density = correct @ -np.logaddexp(0, -logits).T + (1 - correct) @ -np.logaddexp(0, logits).T
-        density = density + stats.norm.logpdf(ABILITIES) + np.log(ABILITIES[1] - ABILITIES[0])
-        prior = stats.norm.logpdf(slope, 1, 1).sum() + stats.norm.logpdf(intercept, 0, 3).sum()
-        return -logsumexp(density, axis=1).sum() - prior
+        density += stats.norm.logpdf(grid)
+        likelihood = logsumexp(density, axis=1, keepdims=True)
+        posterior = np.exp(density - likelihood)
+        residual = correct.T @ posterior - posterior.sum(axis=0) * expit(logits).T
+        return -likelihood.sum(), -np.concatenate([residual @ grid, residual.sum(axis=1)])
 
-    best = optimize.minimize(loss, np.concatenate([fit.discrimination, fit.intercept]), tol=1e-10)
-    assert np.concatenate([fit.discrimination, fit.intercept]) == pytest.approx(best.x, abs=0.02)
+    start = np.concatenate([fit.discrimination, fit.intercept])
+    slope, intercept = optimize.minimize(loss, start, jac=True).x.reshape(2, -1)
+    assert fit.discrimination.mean() == pytest.approx(slope.mean(), rel=0.015)
+    assert np.corrcoef(fit.discrimination, slope)[0, 1] > 0.99
+    assert fit.intercept == pytest.approx(intercept, abs=0.1)
 
 
 def test_without_reversed_items_none_is_called_so():

@@ -91,19 +91,6 @@ def test_a_bias_study_that_stops_on_widths_runs_batch_after_batch(project):
     assert second == first | {"pretrain_on_test": first["pretrain_on_test"] + 2 * 2 * 3, "total": first["total"] + 12}
 
 
-def test_a_signal_study_in_two_stages_scores_early_checkpoints_first(project):
-    """The competition's: 8 of 27 checkpoints of all benchmarks, then the other 19 of those that are undecided."""
-    (project.folder / "stages.yaml").write_text("signal: { plan: stages.tsv }\nreports: { checkpoints: all }\n")
-    configuration = ("--configfile", "config/paper/early_training.yaml", "stages.yaml")
-    command = project.snakemake_command("-n", "--quiet", "rules", *configuration)
-    first = jobs(project.run(*command).stdout)
-    assert first["evaluate_model"] == 6 * 8 and first["report_signal"] == 1
-    rows = "mmlu_var\tundecided\nhellaswag\tsays something\n"
-    (project.folder / "stages.tsv").write_text(f"benchmark\tverdict\n{rows}")
-    second = jobs(project.run(*command).stdout)
-    assert second == first | {"evaluate_model": 6 * 27, "total": first["total"] + 6 * 19}
-
-
 def test_the_demo_does_not_reach_another_configuration(project):
     """The embedded default is read only when no configuration is named."""
     (project.folder / "mine.yaml").write_text(

@@ -75,12 +75,6 @@ rule report_factors:
         " --benchmarks {input.benchmarks:q} --resamples {params.resamples} {params.plan} --output {params.folder:q} > {log:q} 2>&1"
 
 
-# the sheet of what the first stage decided, once there is one
-SIGNAL_PLAN = (
-    RUN.configuration.signal.plan if RUN.signal_plan and RUN.signal_plan.rows else None
-)
-
-
 rule report_signal:
     """Does a benchmark say something early in training?"""
     input:
@@ -88,7 +82,6 @@ rule report_signal:
         documents=f"{RESULTS}/tables/items.parquet",
         models=from_user(RUN.configuration.models),
         benchmarks=from_user(RUN.configuration.benchmarks),
-        plan=from_user(SIGNAL_PLAN),
     output:
         f"{RESULTS}/reports/signal/summary.json",
         figures=report(
@@ -109,15 +102,13 @@ rule report_signal:
         resamples=RUN.configuration.reports.resamples,
         selection=RUN.configuration.reports.checkpoints,
         conventions=RUN.configuration.reports.signal.as_arguments(),
-        stages=RUN.configuration.signal.model_dump_json() if RUN.signal_plan else "",
-        configfile=CONFIGFILE,
         folder=subpath(output[0], parent=True),
     message:
         "report signal"
     shell:
         "lm-validity report signal --scores {input.scores:q} --items {input.documents:q} --models {input.models:q}"
         " --benchmarks {input.benchmarks:q} --selection {params.selection} --resamples {params.resamples}"
-        " {params.conventions} --configfile {params.configfile:q} --output {params.folder:q} > {log:q} 2>&1"
+        " {params.conventions} --output {params.folder:q} > {log:q} 2>&1"
 
 
 rule build_site:

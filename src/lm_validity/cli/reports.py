@@ -117,8 +117,6 @@ def signal(
         str, typer.Option(help="FROM,TO in billion tokens: the window in which it should hold.")
     ] = WORDS["later_window"],
     weights: Annotated[str, typer.Option(help="Weights of quality, consistency and compliance.")] = WORDS["weights"],
-    printed: Annotated[Path | None, typer.Option(help="CSV of printed overall scores to recompute.")] = None,
-    configfile: PlannedBy = None,
 ) -> None:
     """Does a benchmark tell you anything early in training?"""
     from lm_validity.studies.signal.options import make_options
@@ -132,8 +130,7 @@ def signal(
         later_window=later_window,
         weights=weights,
     )
-    plan = None if configfile is None else load_run(configfile).signal_plan
-    report_signal(scores, models, output, benchmarks, items, selection, resamples, options, printed, plan)
+    report_signal(scores, models, output, benchmarks, items, selection, resamples, options)
 
 
 @app.command("bias")

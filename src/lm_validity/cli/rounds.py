@@ -39,8 +39,7 @@ def register(app: typer.Typer) -> None:
 def next_round(goal: GoalOption = None, configfile: Configfile = DEFAULT, calibration: Calibration = None) -> None:
     """Add a round, and say why. Agreement study, with --goal: the unmeasured cells that make the ranks most certain for
     the fewest hours. They count towards ranks, not towards agreement. Bias study, if tasks stop on the width of their
-    interval: a batch of subsamples for the tasks whose interval is too wide. Signal study in two stages: the verdicts
-    of the first stage, and the other checkpoints of the undecided benchmarks."""
+    interval: a batch of subsamples for the tasks whose interval is too wide."""
     from lm_validity.site.rounds import parse_goal
 
     _add_rounds(configfile, None if goal is None else parse_goal(goal), calibration)
@@ -227,19 +226,16 @@ def _add_rounds(
 def _studies_that_go_on(
     configfile: Path, goal: "Goal | None"
 ) -> "tuple[Run, list[Callable[[Run], tuple[list[str], int]]]]":
-    """The run, and what adds to the plans of its bias and signal studies. Raises InputError where nothing can be added:
+    """The run, and what adds to the plans of its bias study. Raises InputError where nothing can be added:
     before the workflow, which may take days."""
     from lm_validity.site.batches import add_batch
-    from lm_validity.site.stages import add_stage
 
     run = load_run(configfile)
-    adding: list[Callable[[Run], tuple[list[str], int]]] = [
-        add for plan, add in ((run.signal_plan, add_stage), (run.bias_plan, add_batch)) if plan is not None
-    ]
+    adding: list[Callable[[Run], tuple[list[str], int]]] = [] if run.bias_plan is None else [add_batch]
     if goal is None and not adding:
         raise InputError(
             f"{configfile}: no study in it continues without a goal.",
-            "give --goal for a plan of the agreement study, or set bias.stop_at_half_width or the section signal.",
+            "give --goal for a plan of the agreement study, or set bias.stop_at_half_width.",
         )
     return run, adding
 

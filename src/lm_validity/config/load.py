@@ -13,7 +13,6 @@ from lm_validity.config.plan import Plan, read_plan, read_sheet
 from lm_validity.config.rows import Sheets
 from lm_validity.config.sections import Configuration
 from lm_validity.config.sheets import Benchmark, Model, read_benchmarks, read_models
-from lm_validity.config.signal_plan import SignalPlan, read_signal_plan
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import read_json_or
 
@@ -29,7 +28,7 @@ class Run:
     `models` and `benchmarks` are of the agreement and signal studies, `language_models` and `tasks` of the bias study;
     each is empty where no study needs it. `plan`: the cells that are fine-tuned; None where all are. `ruled_out`: rows
     of the plan that are kept so that nobody chooses them again. `bias_plan`: how many subsamples each task has; None
-    where all have all. `signal_plan`: which checkpoints each benchmark is scored at; None where all are.
+    where all have all.
     """
 
     configuration: Configuration
@@ -40,7 +39,6 @@ class Run:
     plan: Plan | None = None
     ruled_out: Plan = field(default_factory=dict)
     bias_plan: BiasPlan | None = None
-    signal_plan: SignalPlan | None = None
 
     @property
     def name(self) -> str:
@@ -147,8 +145,7 @@ def build_run(values: object, source: str, sheets: Sheets | None = None) -> Run:
         language_models, tasks = read_bias_sheets(bias, configuration.name, classes, results, sheets)
         bias_plan = read_bias_plan(bias, tasks, sheets)
     plan, ruled_out = _read_plan(configuration, models, benchmarks, sheets)
-    signal_plan = _read_signal_plan(configuration, models, benchmarks, sheets)
-    run = Run(configuration, models, benchmarks, language_models, tasks, plan, ruled_out, bias_plan, signal_plan)
+    run = Run(configuration, models, benchmarks, language_models, tasks, plan, ruled_out, bias_plan)
     _check_precision(run)
     _check_fewshot(run)
     _check_variants(run)
@@ -166,15 +163,6 @@ def _read_plan(
     names = Run(configuration, models, benchmarks).agreement_names
     plan, rows = read_plan(configuration.plan, *names, sheets), read_sheet(configuration.plan, *names, sheets)
     return plan, {pair: row for pair, row in rows.items() if row.ruled_out}
-
-
-def _read_signal_plan(
-    configuration: Configuration, models: dict[str, Model], benchmarks: dict[str, Benchmark], sheets: Sheets
-) -> SignalPlan | None:
-    """The plan of the signal study, where the configuration has two stages."""
-    along_training = [row for row in models.values() if "signal" in row.studies]
-    names = [name for name, row in benchmarks.items() if "signal" in row.studies and not row.variant_of]
-    return read_signal_plan(configuration.signal, along_training, names, configuration.reports.checkpoints, sheets)
 
 
 def _check_generation_backend(run: Run) -> None:
@@ -288,7 +276,9 @@ def _input_error(error: ValidationError, source: str, kind: type[BaseModel]) -> 
     place = ".".join(str(part) for part in first["loc"])
     message = first["msg"].removeprefix("Value error, ")
     if not first["loc"]:  # about the configuration as a whole
-        return InputError(f"{source}: {message}.", "config/config.yaml shows every key.")
+        return InputError(
+            f"{source}: {message}.", first.get("ctx", {}).get("hint", "config/config.yaml shows every key.")
+        )
     if first["type"] == "extra_forbidden":
         known = _known_keys(kind, first["loc"][:-1])
         hint = did_you_mean(first["loc"][-1], known, f"known keys here: {', '.join(known)}.")

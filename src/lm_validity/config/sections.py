@@ -3,7 +3,7 @@
 Only the standard library and pydantic are imported: the Snakefile reads this at parse time.
 """
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
@@ -11,8 +11,7 @@ from lm_validity.config.bias import BiasSettings
 from lm_validity.config.cards import Cards
 from lm_validity.config.finetuning import Finetuning
 from lm_validity.config.miniature import MiniatureSettings
-from lm_validity.config.section import Positive, Section
-from lm_validity.config.signal import SignalStages
+from lm_validity.config.section import Positive, Section, bad_value
 from lm_validity.config.training_tokens import E2LM_BATCH_RAMP, BatchRamp
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -347,11 +346,6 @@ class Configuration(Section):
         description="How iterations become tokens, for models whose row names one in the column batch_ramp and whose "
         "checkpoints have no tokens_b.",
     )
-    signal: SignalStages | None = Field(
-        None,
-        description="The signal study in two stages. Turn it on if there are many checkpoints and evaluations are "
-        "costly. null: every benchmark is scored at every checkpoint.",
-    )
     bias: BiasSettings | None = Field(None, description="The bias study, with sheets of its own.")
     reports: Reports = Field(Reports(), description=Reports.__doc__)
     cards: Cards = Field(Cards(), description=Cards.__doc__)
@@ -369,9 +363,22 @@ class Configuration(Section):
         description="Use known scores (`scores: FILE`) instead of running models: all rules and reports, no GPU.",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def have_no_stages(cls, values: Any) -> Any:
+        """Until 0.2 a section `signal` had the study decide some benchmarks on their first checkpoints."""
+        if not isinstance(values, dict) or "signal" not in values:
+            return values
+        if values["signal"] is not None:
+            raise bad_value(
+                "section 'signal': the signal study has no stages any more",
+                "take the section out. Every benchmark is scored at every checkpoint; finished cells stay.",
+            )
+        return {key: value for key, value in values.items() if key != "signal"}
+
     @model_validator(mode="after")
     def have_what_the_studies_need(self) -> Self:
-        """Refuses a study without its sheets or section, a plan or stages without their study, and a replay with the
+        """Refuses a study without its sheets or section, a plan without its study, and a replay with the
         miniature or the bias study: a replay serves scores and trains nothing."""
         if set(self.studies) & {"agreement", "signal"}:
             for key in ("models", "benchmarks"):
@@ -381,8 +388,6 @@ class Configuration(Section):
             raise ValueError("section 'bias' is missing (study bias needs it)")
         if self.plan is not None and "agreement" not in self.studies:
             raise ValueError("key 'plan' is of the study agreement, which is not among the studies")
-        if self.signal is not None and "signal" not in self.studies:
-            raise ValueError("section 'signal' is of the study signal, which is not among the studies")
         if self.replay and (self.miniature or "bias" in self.studies):
             raise ValueError("a replay serves scores of models: it goes with neither miniature nor study bias")
         return self

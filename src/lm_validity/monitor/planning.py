@@ -432,7 +432,7 @@ def describe_plan(run: Run) -> str | None:
 
 def describe_plans(run: Run) -> list[str]:
     """A line on the plan of each study that has one."""
-    return [line for line in (describe_plan(run), describe_bias_plan(run), describe_signal_plan(run)) if line]
+    return [line for line in (describe_plan(run), describe_bias_plan(run)) if line]
 
 
 def describe_bias_plan(run: Run) -> str | None:
@@ -450,24 +450,6 @@ def describe_bias_plan(run: Run) -> str | None:
         f"plan {run.bias.plan}: {'; '.join(parts)}. Tasks whose interval is ±{plan.half_width:g} or "
         "narrower stop. `lm-validity next` continues with the others. What is not planned does not count as missing."
     )
-
-
-def describe_signal_plan(run: Run) -> str | None:
-    """One line on the two stages of the signal study; None where it has one."""
-    plan = run.signal_plan
-    if plan is None:
-        return None
-    benchmarks = Grid(run).benchmarks("signal")
-    open_ones = sum(name not in plan.rows for name in benchmarks)
-    whole = sum(map(len, plan.rounds.values()))
-    decided = len(benchmarks) - open_ones - whole
-    parts = [
-        f"{decided} of {count(len(benchmarks), 'benchmark')} {'is' if decided == 1 else 'are'} decided on the first "
-        "quarter of training",
-        f"{whole} undecided {'gets' if whole == 1 else 'get'} all checkpoints",
-        f"{open_ones} {'waits' if open_ones == 1 else 'wait'} for `lm-validity next`",
-    ]
-    return f"plan {plan.settings.plan}: {', '.join(parts)}. What is not planned does not count as missing."
 
 
 def plan_finding(run: Run) -> Finding | None:

@@ -130,7 +130,7 @@ def write_run(own: OwnTask) -> Run:
     values = own.base.configuration.model_dump(mode="json")
     values |= {key: str(path) for key, path in sheets.items()}
     values |= {"name": own.results.name, "studies": list(own.studies), "miniature": None, "bias": None}
-    values |= {"plan": None, "signal": None}  # they are of the other benchmarks: the new one is scored everywhere
+    values |= {"plan": None}  # it is of the other benchmarks: the new one is scored everywhere
     write_json(own.configfile, values)
     store = own.base.results / "store"
     store.mkdir(parents=True, exist_ok=True)

@@ -69,7 +69,7 @@ def _jobs(run: Run, folder: Path, *, with_items: bool) -> list[Job]:
     if "signal" in run.configuration.studies:
         options = make_options(**settings.signal.model_dump())
         given: dict[str, object] = {"benchmarks": benchmarks, "items": items, "options": options}
-        given |= {"selection": settings.checkpoints, "resamples": settings.resamples, "plan": run.signal_plan}
+        given |= {"selection": settings.checkpoints, "resamples": settings.resamples}
         jobs.append(Job("signal", reports / "signal", (scores, models), given))
     if "bias" in run.configuration.studies:
         jobs.append(Job("bias", reports / "bias", (tables / "trials.parquet",), {"plan": run.bias_plan}))

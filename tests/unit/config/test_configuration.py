@@ -232,3 +232,11 @@ def test_a_configured_context_length_makes_cells_of_its_own(tmp_path, monkeypatc
     ]
     assert "limited_to" not in settings[0] and settings[0]["evaluation_max_length"] is None
     assert settings[1]["limited_to"] and settings[1]["evaluation_max_length"] == 512
+
+
+def test_the_section_of_the_two_stages_says_what_to_do():
+    values = {"name": "run", "models": "m", "benchmarks": "b", "studies": ["signal"]}
+    assert validate(values | {"signal": None}, "f").studies == ("signal",)  # as config files and records of runs had it
+    with pytest.raises(InputError, match="no stages") as refused:
+        validate(values | {"signal": {"plan": "p.tsv"}}, "f")
+    assert "take the section out" in refused.value.hint

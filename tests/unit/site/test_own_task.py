@@ -81,16 +81,6 @@ def test_the_run_has_the_cells_of_the_new_benchmark_only(project):
     assert run.models["own"].path == "results/mine/models/own"
 
 
-def test_a_run_in_two_stages_scores_the_new_benchmark_at_every_checkpoint(project):
-    """What the first stage decided is of the run's own benchmarks."""
-    points = "".join(f"s{i}\t{i}\n" for i in range(1, 21))
-    Path("sheets/points.tsv").write_text(f"checkpoint\titeration\n{points}")
-    Path("stages.tsv").write_text("benchmark\tverdict\narc_easy\tsays nothing\n")
-    configure("[agreement, signal]", "signal: { plan: stages.tsv }\n")
-    found = {cell.checkpoint for cell in Grid(write_run(read())).cells() if cell.rule == "evaluate_model"}
-    assert found == {"final", *(f"s{i}" for i in range(1, 21))}
-
-
 def test_an_adapter_of_the_run_stays_where_it_is(project):
     sheet = Path("sheets/models.tsv")
     header, *rows = sheet.read_text().splitlines()

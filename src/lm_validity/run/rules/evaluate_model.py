@@ -7,7 +7,7 @@ from lm_validity.config.load import Run
 from lm_validity.config.sheets import Model
 from lm_validity.errors import InputError
 from lm_validity.run.cell import BenchmarkCell, Job, Prompt, given
-from lm_validity.run.participants import Participants, end_of_round
+from lm_validity.run.participants import Participants
 from lm_validity.run.rules.benchmark_rule import ScoringRule
 from lm_validity.run.scoring import document_bos
 
@@ -33,16 +33,15 @@ class EvaluateModel(ScoringRule):
         return BenchmarkCell(self.name, model, benchmark, checkpoint, prompt, split=split)
 
     def jobs(self, plan: Participants) -> Iterator[Job[BenchmarkCell]]:
-        """Jobs by round of the signal study's plan, group of benchmarks, group of checkpoints and prompt. Models with
-        adapters on one base share jobs, which load the base once."""
+        """Jobs by group of benchmarks, group of checkpoints and prompt. Models with adapters on one base share jobs,
+        which load the base once."""
         agreement = {model.model for model in plan.agreement_models}
         signal = {model.model for model in plan.signal_models}
         for models in _sharing_a_load(plan.run, agreement | signal):
             wanted: Wanted = {}
             for model in models:
                 wanted |= self._wanted(plan, model, agreement=model.model in agreement, signal=model.model in signal)
-            for number, part in self._by_round(plan, wanted).items():
-                yield from self._jobs_of(plan, models[0], part, end_of_round(number))
+            yield from self._jobs_of(plan, models[0], wanted)
 
     def _wanted(self, plan: Participants, model: Model, *, agreement: bool, signal: bool) -> Wanted:
         """What of a model is scored. Selection needs validation; curves need test only."""
@@ -60,23 +59,7 @@ class EvaluateModel(ScoringRule):
                     wanted[model.model, "final", variant, prompt] = ("test",)
         return wanted
 
-    def _by_round(self, plan: Participants, wanted: Wanted) -> dict[int, Wanted]:
-        """Round of the signal study's plan -> what is wanted in it. What agreement needs comes first."""
-        stages = plan.run.signal_plan
-        if stages is None:
-            return {1: wanted}
-        later = {name: number for number, names in stages.rounds.items() for name in names}
-        found: dict[int, Wanted] = {}
-        for key, splits in wanted.items():
-            model, checkpoint, benchmark, _ = key
-            of_agreement = "validation" in splits or benchmark in plan.variants
-            if of_agreement or checkpoint in stages.first.get(model, ()):
-                found.setdefault(1, {})[key] = splits
-            elif benchmark in later:
-                found.setdefault(later[benchmark], {})[key] = splits
-        return found
-
-    def _jobs_of(self, plan: Participants, first: Model, wanted: Wanted, end: str) -> Iterator[Job[BenchmarkCell]]:
+    def _jobs_of(self, plan: Participants, first: Model, wanted: Wanted) -> Iterator[Job[BenchmarkCell]]:
         """`first`: of the models that share a load. A job is filed under the first model that it has cells of."""
         size = plan.batching(first).evaluate_model
         points = dict.fromkeys((model, checkpoint) for model, checkpoint, _, _ in wanted)
@@ -99,7 +82,7 @@ class EvaluateModel(ScoringRule):
                         for split in wanted.get((model, checkpoint, benchmark, prompt), ())
                     )
                     if cells:
-                        batch = f"{of_benchmarks.name}.{of_points.name}.{prompt}{end}"
+                        batch = f"{of_benchmarks.name}.{of_points.name}.{prompt}"
                         yield Job(self.name, cells[0].model, batch, cells)
 
     def part(self, cell: BenchmarkCell) -> str:

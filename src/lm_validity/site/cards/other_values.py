@@ -7,7 +7,6 @@ from lm_validity.files import read_json
 from lm_validity.site.cards.card import Value
 from lm_validity.site.cards.ranking_values import item_row
 from lm_validity.site.cards.sources import CONFIGURED, CardSources, absent, measured
-from lm_validity.studies.signal.stages import ONLY_EARLY
 
 NO_SIGNAL = "There is no signal report on these data: it needs scores at 3 points of a model's training."
 NOT_IN_SIGNAL = "The benchmark takes no part in the signal study."
@@ -34,9 +33,7 @@ def signal_values(sources: CardSources, benchmark: str) -> Iterator[Value]:
     basis = {"models": found["models"], "items": found["items"], "checkpoints": len(points) or None}
     basis |= {"first checkpoint": points[0], "last checkpoint": points[-1]} if points else {}
     place = ("signal", "benchmarks", benchmark)
-    stages = sources.find("signal", "stages") or []
-    early = ONLY_EARLY.reason if any(one["only_first"] for one in stages if one["benchmark"] == benchmark) else ""
-    no_errors = NO_ERRORS if found["interval_source"] is None else early
+    no_errors = NO_ERRORS if found["interval_source"] is None else ""
     without = NO_CHANCE if found["chance"] is None else no_errors
     yield sources.figure("signal_at_end", None, place, found, "models_above_chance", without=without, **basis)
     yield sources.figure("signal_from", None, place, found, "above_chance_from_b", without=without, **basis)

@@ -1,7 +1,7 @@
 """From the scores table and the sheets to learning curves: one per model and benchmark."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,10 +87,8 @@ def read_learning_curves(
     models: str | Path,
     benchmarks: str | Path | None,
     selection: str,
-    is_planned: Callable[[str, str, str], bool] | None = None,
 ) -> LearningCurves:
-    """Direct test scores of every model with at least two checkpoints; where `is_planned` (model, benchmark,
-    checkpoint) is given, of those alone, and the others are not missing.
+    """Direct test scores of every model with at least two checkpoints.
 
     Raises InputError for bad files, a score without a model or benchmark, several metrics of a
     benchmark without a sheet that names one, or two selected scores of one model, benchmark and checkpoint. Gaps are
@@ -101,9 +99,6 @@ def read_learning_curves(
     listed = None if benchmarks is None else read_benchmarks(benchmarks)
     rows, of_rows = _used_rows(table, listed, scores)
     rows, checks = checked_errors(rows, listed)
-    if is_planned is not None:
-        keys = zip(rows["model"], rows["benchmark"], rows["checkpoint"], strict=True)
-        rows = rows[[is_planned(*key) for key in keys]]
     rows, of_axis = _on_one_axis(_filled_tokens(rows, sheet))
     directions, of_directions = _directions(rows, listed)
     again = reruns_of(sheet)
@@ -129,7 +124,7 @@ def read_learning_curves(
         *of_directions,
         *of_curves,
         *of_facts,
-        *_gaps(curves, is_planned),
+        *_gaps(curves),
         *([] if noise else [NOT_MEASURED]),
     )
     by_benchmark = rows.groupby("benchmark")
@@ -306,7 +301,7 @@ def _facts(with_curves: set[str], sheet: pd.DataFrame) -> tuple[pd.DataFrame, li
     return facts, notes
 
 
-def _gaps(curves: dict[str, dict[str, Curve]], is_planned: Callable[[str, str, str], bool] | None) -> list[str]:
+def _gaps(curves: dict[str, dict[str, Curve]]) -> list[str]:
     """Notes that name the checkpoints that some models of a benchmark have and others lack within their training.
 
     None where checkpoints of one name are different points of training: then nobody lacks any.
@@ -323,8 +318,6 @@ def _gaps(curves: dict[str, dict[str, Curve]], is_planned: Callable[[str, str, s
         for model, curve in by_model.items():
             end = curve.progress[-1]
             missing = [name for name, at in points.items() if name not in curve.checkpoints and at < end]
-            if is_planned is not None:
-                missing = [name for name in missing if is_planned(model, benchmark, name)]
             if missing:
                 gaps.setdefault((model, tuple(missing)), []).append(benchmark)
     alike: dict[tuple[tuple[str, ...], tuple[str, ...]], list[str]] = {}

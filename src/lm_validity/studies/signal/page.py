@@ -10,8 +10,6 @@ from lm_validity.studies.signal.alignment import SHARES
 from lm_validity.studies.signal.page_items import filter_findings, filter_section, metric_section, subgroup_section
 from lm_validity.studies.signal.page_quality import quality_findings, quality_section
 from lm_validity.studies.signal.page_tables import as_numbers, compliance_section, criteria_section
-from lm_validity.studies.signal.printed import printed_section
-from lm_validity.studies.signal.stages import stage_findings, stage_section
 from lm_validity.studies.signal.statistics.ranking import E2LM_WINDOWS
 from lm_validity.studies.signal.summary import Bounds, CommonPoints, Ranking, SignalSummary
 from lm_validity.summaries import Missing, as_columns, is_known, number
@@ -40,7 +38,6 @@ _NEARLY = "Nearly settled means that 9 of 10 pairs stay in their final order (ta
 def signal_page(summary: SignalSummary) -> Page:
     """The page of the report."""
     sections = [
-        stage_section(summary),
         _curve_section(summary),
         quality_section(summary),
         _ranking_section(summary),
@@ -49,7 +46,6 @@ def signal_page(summary: SignalSummary) -> Page:
         metric_section(summary),
         subgroup_section(summary),
         criteria_section(summary),
-        printed_section(summary.printed_tables),
     ]
     return Page(
         name="signal",
@@ -59,7 +55,6 @@ def signal_page(summary: SignalSummary) -> Page:
         "rise steadily. The order of the models has settled when it stays as it is at the end, and nearly settled "
         "when 9 of 10 pairs do.",
         findings=[
-            *stage_findings(summary),
             *quality_findings(summary),
             *_ranking_findings(summary),
             *filter_findings(summary),

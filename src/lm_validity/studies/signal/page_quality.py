@@ -33,13 +33,7 @@ def quality_findings(summary: SignalSummary) -> list[Finding]:
     if not known:
         return [Finding("No signal quality can be computed.", basis)]
     order = sorted(known, key=lambda name: -number(known[name].signal_quality))
-    early = {one.benchmark for one in summary.stages if one.only_first}
-    first, whole = [name for name in order if name in early], [name for name in order if name not in early]
-    if first and whole:  # fewer checkpoints give other values: each kind by itself
-        sentence = f"With their first checkpoints only: signal quality is {_extremes(known, first)}"
-        sentence += f". With all checkpoints: it is {_extremes(known, whole)}"
-    else:
-        sentence = f"Signal quality is {_extremes(known, order)}"
+    sentence = f"Signal quality is {_extremes(known, order)}"
     if not isinstance(summary.noise, Missing):
         sentence += (
             f". For comparison: over {summary.noise.checkpoints} checkpoints, pure noise has a mean signal quality of "

@@ -4,22 +4,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from lm_validity.config.sections import Reports
-from lm_validity.config.signal_plan import SignalPlan, check_selection
 from lm_validity.pages.page import write_report
 from lm_validity.studies.signal.analysis import BenchmarkResult, analyze_benchmark
 from lm_validity.studies.signal.curves import LearningCurves, read_learning_curves
 from lm_validity.studies.signal.items import ItemAnalysis, analyze_items
 from lm_validity.studies.signal.options import make_options
 from lm_validity.studies.signal.page import signal_page
-from lm_validity.studies.signal.printed import printed_scores, read_printed
 from lm_validity.studies.signal.scores import Design, Options, make_design
-from lm_validity.studies.signal.stages import stages_of, without_the_end
 from lm_validity.studies.signal.statistics.ranking import E2LM_WINDOWS
 from lm_validity.studies.signal.summarize import summarize_results
-from lm_validity.studies.signal.summary import SignalSummary, Stage, Value
+from lm_validity.studies.signal.summary import SignalSummary, Value
 from lm_validity.summaries import Missing
 from lm_validity.tables.read_items import item_benchmarks, read_benchmark_items
 
@@ -38,8 +34,6 @@ class SignalAnalysis:
     options: Options
     results: dict[str, BenchmarkResult]
     resamples: int
-    printed: pd.DataFrame | None = None  # tables of overall scores to check
-    stages: tuple[Stage, ...] = ()
 
 
 def report_signal(
@@ -51,15 +45,9 @@ def report_signal(
     selection: str = "all",
     resamples: int = RESAMPLES,
     options: Options = DEFAULT_OPTIONS,
-    printed: str | Path | None = None,
-    plan: SignalPlan | None = None,
 ) -> None:
-    """Write summary.json, tables, figures and the page of the signal report under `output`.
-
-    printed: a CSV of overall scores that somebody printed, to be recomputed from their parts. plan: of a study in two
-    stages.
-    """
-    analysis = analyze_signal(scores, models, benchmarks, items, selection, resamples, options, printed, plan)
+    """Write summary.json, tables, figures and the page of the signal report under `output`."""
+    analysis = analyze_signal(scores, models, benchmarks, items, selection, resamples, options)
     summary = summarize(analysis)
     write_report(signal_page(summary), summary, output)
 
@@ -72,15 +60,9 @@ def analyze_signal(
     selection: str = "all",
     resamples: int = RESAMPLES,
     options: Options = DEFAULT_OPTIONS,
-    printed: str | Path | None = None,
-    plan: SignalPlan | None = None,
 ) -> SignalAnalysis:
     """All results, from tables only. Raises InputError for bad input."""
-    tables = None if printed is None else read_printed(printed)
-    if plan is not None:
-        check_selection(selection)
-    is_planned = None if plan is None else plan.is_planned
-    learning = read_learning_curves(scores, models, benchmarks, selection, is_planned)
+    learning = read_learning_curves(scores, models, benchmarks, selection)
     if options.windows == E2LM_WINDOWS:
         options = replace(options, windows=replace(E2LM_WINDOWS, relative=_is_short(learning)))
     with_items = item_benchmarks(items) if items is not None else []
@@ -93,14 +75,12 @@ def analyze_signal(
             found = _items(items, design, learning, options, resamples)
         chance = _chance(learning.chance.get(benchmark), found)
         results[benchmark] = analyze_benchmark(design, found, chance, options, resamples, generator)
-    return SignalAnalysis(learning, options, results, resamples, tables, stages_of(learning, plan))
+    return SignalAnalysis(learning, options, results, resamples)
 
 
 def summarize(analysis: SignalAnalysis) -> SignalSummary:
     """All that summary.json and the page say."""
-    printed = [] if analysis.printed is None else printed_scores(analysis.printed, analysis.options.weights)
-    found = summarize_results(analysis.learning, analysis.results, analysis.options, analysis.resamples, printed)
-    return without_the_end(replace(found, stages=analysis.stages))
+    return summarize_results(analysis.learning, analysis.results, analysis.options, analysis.resamples)
 
 
 def _items(

@@ -25,7 +25,6 @@ from lm_validity.studies.signal.statistics.resampling import noise_levels
 from lm_validity.studies.signal.summary import (
     Conventions,
     NoiseLevel,
-    PrintedScore,
     Progress,
     SignalSummary,
     WeightShare,
@@ -45,7 +44,6 @@ def summarize_results(
     results: dict[str, BenchmarkResult],
     options: Options,
     resamples: int,
-    printed: list[PrintedScore],
 ) -> SignalSummary:
     """The summary of all benchmarks."""
     incomplete = "The overall score needs signal quality, ranking consistency and compliance."
@@ -77,8 +75,6 @@ def summarize_results(
         item_metrics=_of_items(results, "metrics"),
         filters=_of_items(results, "trials"),
         subgroups=_of_items(results, "subgroups"),
-        printed_tables=printed,
-        stages=(),
         standard_errors=learning.error_checks,
         notes=(
             *learning.notes,

@@ -306,18 +306,6 @@ class Subgroup:
 
 
 @dataclass(frozen=True)
-class PrintedScore:
-    """An overall score that somebody printed beside the one that follows from its parts."""
-
-    table: str
-    dataset: str
-    printed: float
-    recomputed: float
-    allowance: float
-    follows: bool
-
-
-@dataclass(frozen=True)
 class Progress:
     """How training is measured on the page: the axis title, the scale from billions, and words."""
 
@@ -342,21 +330,6 @@ class NoiseLevel:
 
 
 @dataclass(frozen=True)
-class Stage:
-    """What the first stage of a study in two stages said of a benchmark: its verdict ("says something", "says nothing",
-    "undecided", or "open" before anybody looked), the mean rank correlation and the models that it rests on; the
-    most checkpoints of a model that the page's other figures of the benchmark rest on, and whether a
-    model that has a first stage has no others (`only_first`)."""
-
-    benchmark: str
-    verdict: str
-    rank_correlation: Value
-    models: int
-    checkpoints: int
-    only_first: bool
-
-
-@dataclass(frozen=True)
 class SignalSummary:
     """Everything that the signal report found; mappings are by benchmark unless they say otherwise."""
 
@@ -375,8 +348,6 @@ class SignalSummary:
     item_metrics: dict[str, dict[str, MetricQuality] | Missing]  # then by metric
     filters: dict[str, list[Trial] | Missing]
     subgroups: dict[str, list[Subgroup] | Missing]
-    printed_tables: list[PrintedScore]
-    stages: tuple[Stage, ...]  # none where every benchmark is scored at every checkpoint
     standard_errors: tuple[ErrorCheck, ...]  # those that are not used
     notes: tuple[str, ...]
     labels: dict[str, str] = page_only()  # by model

@@ -1,4 +1,4 @@
-"""The weighted overall score, what its weights decide, and whether printed tables follow from them."""
+"""The weighted overall score, and what its weights decide."""
 
 from dataclasses import dataclass
 
@@ -63,32 +63,3 @@ def per_item_score_ratio(
     better items: a random half of a benchmark has a ratio near 2.
     """
     return filtered_score * original_items / (filtered_items * original_score)
-
-
-@dataclass(frozen=True)
-class PrintedTable:
-    """Overall scores recomputed from a printed table's own columns; arrays of shape (rows,)."""
-
-    recomputed: np.ndarray
-    allowance: np.ndarray  # the largest difference that rounding of all four columns can make
-    inconsistent: np.ndarray  # rows whose printed overall does not follow from their printed components
-
-
-def check_printed_table(
-    components: list[tuple[str, str, str]], printed: list[str], weights: Weights = DEFAULT_WEIGHTS
-) -> PrintedTable:
-    """Which rows of one printed table (numbers as text) cannot follow from SQ, RC and CS.
-
-    A number printed with d decimals stands for an interval of +- 0.5 10^-d. A column has the decimals of
-    its longest number, since transcriptions drop trailing zeros.
-    """
-    values = np.array([[float(text) for text in row] for row in components])
-    half_units = [_half_unit([row[column] for row in components]) for column in range(3)]
-    recomputed = overall_score(values, weights)
-    allowance = np.full(len(printed), weights.as_array() @ half_units + _half_unit(printed))
-    difference = np.abs(recomputed - np.array([float(text) for text in printed]))
-    return PrintedTable(recomputed, allowance, difference > allowance + 1e-12)
-
-
-def _half_unit(column: list[str]) -> float:
-    return 0.5 * 10.0 ** -max(len(text.partition(".")[2]) for text in column)

@@ -1,14 +1,11 @@
-"""The report's conventions as options, and printed tables recomputed on its page."""
+"""The report's conventions as options."""
 
-import json
 import re
 
 import numpy as np
 import pytest
 from signal_world import World, write_world
-from typer.testing import CliRunner
 
-from lm_validity.cli.reports import app
 from lm_validity.config.load import validate
 from lm_validity.errors import InputError
 from lm_validity.studies.signal.options import make_options
@@ -78,33 +75,6 @@ def test_the_configuration_gives_the_same_options():
     words = settings.as_arguments().split()
     given = {words[i][2:].replace("-", "_"): words[i + 1] for i in range(0, len(words), 2)}
     assert make_options(**given) == make_options(**settings.model_dump()) == make_options(ties="average")
-
-
-def test_printed_tables_are_recomputed_on_the_page(files, tmp_path):
-    (tmp_path / "printed.csv").write_text(PRINTED)
-    arguments = ["signal", "--scores", files.scores, "--models", files.models, "--output", tmp_path / "out"]
-    arguments += ["--resamples", 0, "--printed", tmp_path / "printed.csv"]
-    done = CliRunner().invoke(app, [str(word) for word in arguments])
-    assert done.exit_code == 0, done.output
-    good, odd = json.loads((tmp_path / "out" / "summary.json").read_text())["printed_tables"]
-    assert good["follows"] and not odd["follows"] and odd["dataset"] == "odd"
-    assert odd["recomputed"] == pytest.approx(0.5 * 0.88 + 0.1 * 0.759 + 0.4 * 0.479)
-    page = json.loads((tmp_path / "out" / "page.json").read_text())
-    section = next(one for one in page["sections"] if one["title"] == "Printed tables")
-    assert section["finding"] == "The printed overall score does not follow from its parts for odd."
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("dataset,SQ,RC,CS\nx,1,1,1\n", "column 'global_printed' is missing"),
-        (PRINTED.replace("0.759", "high"), "row 3, column 'RC', value 'high': not a number"),
-    ],
-)
-def test_bad_printed_tables_are_named(files, tmp_path, text, problem):
-    (tmp_path / "printed.csv").write_text(text)
-    with pytest.raises(InputError, match=problem):
-        summary_of(files, printed=tmp_path / "printed.csv")
 
 
 def test_score_per_item_of_every_trial(files):

@@ -118,17 +118,19 @@ def test_a_model_that_another_rule_made_may_have_several_weight_files(project):
     assert jobs(project.run(*command).stdout)["prefetch_model"] == 1
 
 
-def test_code_below_the_folder_of_a_task_is_watched(project):
-    (project.folder / "models.tsv").write_text("model\tpath\nlarge\torg/large\n")
+def test_code_below_the_folder_of_a_task_is_watched_and_so_is_a_folder_of_a_model(project):
+    (project.folder / "models.tsv").write_text("model\tpath\nlarge\t./large [1]\n")
     (project.folder / "benchmarks.tsv").write_text("benchmark\tinclude_path\nmine\tmy_tasks\n")
     (project.folder / "mine.yaml").write_text("name: mine\nmodels: models.tsv\nbenchmarks: benchmarks.tsv\n")
-    record, code = "results/mine/prefetch/benchmarks/mine.json", "my_tasks/lib/words.py"
-    for time, name in enumerate(("my_tasks/mine.yaml", record, code), start=1_000_000_000):
+    records = [f"results/mine/prefetch/{name}.json" for name in ("benchmarks/mine", "models/large")]
+    code, model = "my_tasks/lib/words.py", "./large [1]/config.json"
+    for time, name in enumerate(("my_tasks/mine.yaml", *records, code, model), start=1_000_000_000):
         (project.folder / name).parent.mkdir(parents=True, exist_ok=True)
         (project.folder / name).touch()
         os.utime(project.folder / name, (time, time))
-    done = project.run(*project.snakemake_command(record, "-n", "--configfile", "mine.yaml"))
-    assert f"Updated input files: {code}\n" in done.stdout
+    done = project.run(*project.snakemake_command(*records, "-n", "--configfile", "mine.yaml"))
+    for changed in (code, model):
+        assert f"Updated input files: {changed}\n" in done.stdout
 
 
 @pytest.mark.parametrize("target", ["prefetch", "scores", "agreement", "reports", "partial_reports"])

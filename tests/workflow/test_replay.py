@@ -73,6 +73,20 @@ def test_a_real_run_cannot_read_what_a_replay_wrote(replayed):
     assert re.search(r"prefetch_model\s+6\b", done.stdout)  # fetched anew, and everything after it
 
 
+def test_failed_cells_are_set_aside_and_the_rest_is_reported_where_results_has_a_blank(project):
+    shutil.copytree(MADE_UP, project.folder / "replay")
+    for sheet in ("models.tsv", "benchmarks.tsv"):
+        path = project.folder / "replay" / sheet
+        path.write_text("".join(path.read_text().splitlines(keepends=True)[:2]))
+    served = json.loads((MADE_UP / "scores.json").read_text())
+    del served["direct_eval"]["riddles"]["made-up/Oak-S"]
+    (project.folder / "replay" / "scores.json").write_text(json.dumps(served))
+    results = "my results/replay"
+    done = project.snakemake(f"{results}/cells/check.json", *CONFIG, "--config", "results=my results", code=1)
+    assert "failed cell: evaluate_model/oak-s/riddles.final.plain.test: " in done.stdout + done.stderr
+    assert (project.folder / results / "partial/tables/scores.parquet").is_file()
+
+
 def test_other_scores_are_other_cells(replayed, tmp_path):
     """A changed file is a changed recipe: nothing of the old scores is mixed in."""
     folder = replayed.folder

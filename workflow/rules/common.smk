@@ -69,6 +69,8 @@ try:
         if RUN.configuration.miniature
         else {}
     )
+    GRID = Grid(RUN)
+    CELLS = GRID.all_manifests()
 except InputError as error:
     raise WorkflowError(str(error))
 
@@ -84,11 +86,9 @@ def from_user(path):
     return local(path) if path else []
 
 
-GRID = Grid(RUN)
 RESULTS = str(RUN.results)
 PLACE = with_prefix(RESULTS)
 LOGS = f"{RESULTS}/logs"
-CELLS = GRID.all_manifests()
 # as a word of the reports' command lines; nothing where every cell is fine-tuned
 PLAN_OPTION = f"--plan {shlex.quote(RUN.configuration.plan)}" if RUN.plan else ""
 CHECK = f"{RESULTS}/cells/check.json"
@@ -226,9 +226,8 @@ onstart:
 
 # Of a module, Snakemake runs this only where the other workflow's own `onerror` calls it: <module's name>.onerror().
 onerror:
+    written = f"{PLACE}/configuration.json"
+    shell("lm-validity check-cells --configfile {written:q} --after-error || true")
     shell(
-        f"lm-validity check-cells --configfile {PLACE}/configuration.json --after-error || true"
-    )
-    shell(
-        f"lm-validity partial-reports --without-items --configfile {PLACE}/configuration.json || true"
+        "lm-validity partial-reports --without-items --configfile {written:q} || true"
     )

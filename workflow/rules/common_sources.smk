@@ -19,7 +19,8 @@ def folder_files(path, first="config.json"):
     if path.startswith(f"{RESULTS}/"):
         # another rule's, which may have made several weight files
         return [f"{path}/{first}"]
-    found = glob.glob(f"{path}/*.json") + glob.glob(f"{path}/*.safetensors")
+    folder = glob.escape(path)
+    found = glob.glob(f"{folder}/*.json") + glob.glob(f"{folder}/*.safetensors")
     return [from_user(name) for name in sorted(found)]
 
 
@@ -35,7 +36,7 @@ def benchmark_source(wildcards):
         return from_user(RUN.configuration.replay.scores)
     row = RUN.benchmarks[wildcards.benchmark]
     if row.corpus:
-        files = glob.glob(f"{row.corpus}/**/*.txt", recursive=True)
+        files = glob.glob(f"{glob.escape(row.corpus)}/**/*.txt", recursive=True)
         return [from_user(name) for name in sorted(files)] or local_file(row.corpus)
     if row.include_path is None:
         return []

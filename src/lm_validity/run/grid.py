@@ -8,6 +8,7 @@ import hashlib
 from functools import cached_property
 
 from lm_validity.config.load import Run
+from lm_validity.errors import InputError
 from lm_validity.run.cell import Cell, Job
 from lm_validity.run.participants import Participants
 from lm_validity.run.rules import RULES, rule_of
@@ -25,11 +26,18 @@ class Grid(Participants):
 
     @cached_property
     def jobs(self) -> dict[tuple[str, str, str], Job[Cell]]:
-        """Every job by (rule, model, batch): rule by rule, in the order of the sheets."""
+        """Every job by (rule, model, batch): rule by rule, in the order of the sheets.
+
+        Raises InputError where two would have one name.
+        """
         found = {}
         for rule in RULES.values():
             for job in rule.jobs(self):
-                assert job[:3] not in found, f"two jobs of one name: {job[:3]}"
+                if job[:3] in found:
+                    raise InputError(
+                        f"model {job.model!r}: two jobs of {job.rule} would have the name {job.batch!r}.",
+                        "ids are joined by dots: rename a benchmark or a checkpoint whose id has a dot in it.",
+                    )
                 found[job[:3]] = job
         return found
 

@@ -49,6 +49,9 @@ class Merger:
         self.grid, self.store, self.manifests = self.workspace.grid, self.workspace.store, self.workspace.manifests
         self.failures = read_failures(run)
         self._missing: dict[Cell, Missing] = {}
+        self._points = {
+            (row.model, point.checkpoint): point for row in run.models.values() for point in row.checkpoints
+        }
 
     @property
     def missing(self) -> list[Missing]:
@@ -134,7 +137,7 @@ class Merger:
     def _key(self, cell: BenchmarkCell) -> dict[str, Any]:
         """The columns that name a cell."""
         model, row, rule = self.run.models[cell.model], self.run.benchmarks[cell.benchmark], scoring_rule_of(cell)
-        point = next(one for one in model.checkpoints if one.checkpoint == (cell.checkpoint or "final"))
+        point = self._points[cell.model, cell.checkpoint or "final"]
         return {
             "model": cell.model,
             "checkpoint": point.checkpoint,

@@ -11,6 +11,7 @@ import pytest
 import requests
 from huggingface_hub.errors import GatedRepoError, HFValidationError, RepositoryNotFoundError
 
+from lm_validity.cells.models import model_files
 from lm_validity.cells.models.access import access_problems
 from lm_validity.cells.models.prefetch import prefetch_model
 from lm_validity.cli import main
@@ -104,6 +105,13 @@ def test_the_commit_is_resolved_and_recorded_and_the_token_is_not(hub):
     record = prefetch_model(MODEL)
     assert record["revision"] == SHA and record["checkpoints"]["final"]["digest"] == SHA
     assert TOKEN not in repr(record) and hub.downloads == list(FILES)
+
+
+def test_a_snapshot_in_another_users_cache_is_looked_for_in_ones_own(tmp_path, monkeypatch):
+    snapshot = Path("models--org--name", "snapshots", SHA)
+    write_text(tmp_path / "mine" / snapshot / "model.safetensors", "")
+    monkeypatch.setattr(model_files, "HF_HUB_CACHE", tmp_path / "mine")
+    assert model_files.model_folder(tmp_path / "theirs" / snapshot) == tmp_path / "mine" / snapshot
 
 
 def test_what_is_no_causal_language_model_is_one_line_and_no_record(tmp_path, monkeypatch, capsys):

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lm_validity.config.load import build_run
+from lm_validity.errors import InputError
 from lm_validity.run.batches import make_groups
 from lm_validity.run.cell import BenchmarkCell
 from lm_validity.run.grid import Grid
@@ -89,6 +90,15 @@ def test_a_size_class_has_its_own_batches(make_grid):
     assert cells(usual) == cells(large)
     assert any(len({cell.benchmark for cell in job.cells}) > 1 for job in usual.jobs.values())
     assert all(len({cell.benchmark for cell in job.cells}) == 1 for job in large.jobs.values())
+
+
+def test_two_jobs_of_one_name_are_refused(make_grid):
+    Path("c.tsv").write_text("checkpoint\titeration\na.b\t1\nb\t2\n")
+    Path("b.tsv").write_text("benchmark\tstudies\narc\tsignal\narc.a\tsignal\n")
+    one = {"evaluate_model": {"benchmarks": 1, "checkpoints": 1}}
+    grid = make_grid(studies=["signal"], batching=one)
+    with pytest.raises(InputError, match=r"'arc\.a\.b\.plain'"):
+        grid.all_manifests()
 
 
 def test_counts_of_cells(make_grid):

@@ -229,6 +229,12 @@ def test_models_whose_files_would_have_one_name_are_refused(tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_model_whose_name_leads_out_of_the_folder_is_refused(tmp_path):
+    with pytest.raises(InputError, match=r"model '\.\.'"):
+        write_lm_eval(our_scores().replace({"model": {"a": ".."}}), tmp_path / "out")
+    assert not list(tmp_path.iterdir())
+
+
 def test_scores_without_a_value_are_named_and_nothing_is_written(tmp_path):
     ours = our_scores()
     ours.loc[9, "value"] = float("nan")

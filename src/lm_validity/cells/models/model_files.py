@@ -1,9 +1,11 @@
 """Where a model's files are on this machine, and the precisions that it can be loaded in. Imports no lm_eval."""
 
+import os
 from pathlib import Path
 
 import torch
 from huggingface_hub import snapshot_download
+from huggingface_hub.constants import HF_HUB_CACHE
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
 from safetensors import SafetensorError
 
@@ -30,7 +32,9 @@ def model_folder(path: str | Path, *, revision: str | None = None, subfolder: st
     Raises CellError where there is none, or where it has no safetensors.
     """
     folder = Path(path)
-    if not folder.is_dir():
+    if not os.path.isdir(folder) and folder.parent.name == "snapshots":
+        folder = Path(HF_HUB_CACHE, *folder.parts[-3:])  # recorded by another user: the same commit in one's own cache
+    if not os.path.isdir(folder):
         try:
             folder = Path(snapshot_download(str(path), revision=revision, local_files_only=True))
         except (LocalEntryNotFoundError, HFValidationError, HfHubHTTPError, OSError) as error:

@@ -19,7 +19,7 @@ def write_lm_eval(scores: pd.DataFrame, output: str | Path) -> list[Path]:
     `results`, `versions`, `n-shot`, `higher_is_better`, `n-samples`, `group_subtasks`, `config` and `model_name`.
     `n-shot` has the benchmarks whose `num_fewshot` is known. Raises InputError, writing nothing, where a score's
     metric is unknown (lm-eval's files name scores by it: `completed` takes it from a sheet), where a value is missing,
-    and where two files would have one name.
+    where two files would have one name, and where a model's name is none that a folder can have.
     """
     groups = file_groups(scores, "lm-eval's files")
     paths = _paths([(model, own) for model, own, _ in groups])
@@ -30,6 +30,9 @@ def write_lm_eval(scores: pd.DataFrame, output: str | Path) -> list[Path]:
 
 def _paths(files: list[tuple[str, OfFile]]) -> list[Path]:
     """A path of its own for each file: with the point of training only where files of one name differ in them."""
+    for model, _ in files:
+        if _file_name(model) in ("", ".", ".."):
+            raise InputError(f"model {model!r}: no folder can have its name.", "rename it in the table of scores.")
     paths = [_path(model, own) for model, own in files]
     count = Counter(paths)
     paths = [

@@ -161,14 +161,19 @@ def check_unchanged(model: str, point: dict[str, Any]) -> None:
         check_unchanged(model, point["adapter"] | {"subfolder": None})
     if point["files"] is None:
         return
-    place = Path(point["path"]) / (point["subfolder"] or "")
-    if file_states(place) == point["files"]:
+    root = Path(point["path"])
+    place = root / (point["subfolder"] or "")
+    own, _, of_tokenizer = point["digest"].partition("+")[0].partition("/")  # before the adapter's
+    if file_states(place) != point["files"] and folder_digest(place) != own:
+        changed = f"the files in {place}"
+    elif of_tokenizer and folder_digest(root, TOKENIZER_FILES) != of_tokenizer:
+        changed = f"the tokenizer in {root}"
+    else:
         return
-    if not point["digest"].startswith(folder_digest(place)):
-        raise InputError(
-            f"model {model!r}: the files in {place} changed after they were recorded.",
-            f"run lm-validity prefetch-model --model {model} again, then the workflow: its cells are new ones.",
-        )
+    raise InputError(
+        f"model {model!r}: {changed} changed after the model was recorded.",
+        f"run lm-validity prefetch-model --model {model} again, then the workflow: its cells are new ones.",
+    )
 
 
 def _local_copy(model: Model, revision: str | None, column: str = "path") -> tuple[Path, None, str]:

@@ -373,4 +373,4 @@ def test_other_weights_in_a_local_folder_are_another_model(project):
     project.lm_validity("forget", f"evaluate_model/{MODELS[0]}/cloze.*", *CONFIG)
     job = ("evaluate-model", *CONFIG, "--model", MODELS[0], "--batch", "all-benchmarks.final.plain")
     done = project.lm_validity(*job, code=2)
-    assert "changed after they were recorded. Hint: run lm-validity prefetch-model" in done.stderr
+    assert "changed after the model was recorded. Hint: run lm-validity prefetch-model" in done.stderr

@@ -34,7 +34,8 @@ def card(
     benchmarks, print their cards from a finished run.
 
     For a task file, the workflow computes the cells of the new benchmark only. Finished cells of other benchmarks are
-    read for the agreement with them.
+    read for the agreement with them. Code that the task file names (`!function`) is run: read a task from somebody
+    else before you score it.
     """
     if not any(name.endswith((".yaml", ".yml")) for name in benchmarks):
         print("\n".join(_cards(benchmarks, configfile)))

@@ -19,6 +19,7 @@ from lm_validity.run.cell import Cell
 from lm_validity.run.participants import kind_and_id, size_class
 from lm_validity.run.rehearsals import judge, read_rehearsal
 from lm_validity.run.rules import rule_of
+from lm_validity.run.weights import weight_files
 
 # floating-point operations per second that training and evaluation reach: 40% of an H200's peak in 16 bits
 RATE = {"bfloat16": 395e12, "float16": 395e12, "float32": 45e12}
@@ -83,11 +84,11 @@ def scoring_gb(parameters: float, dtype: str) -> float:
 
 
 def _count_parameters(record: Path) -> float:
-    """Parameters of a fetched model, from the headers of its safetensors files; 0 where that cannot be read."""
+    """Parameters of a fetched model, from the headers of its weights' files; 0 where that cannot be read."""
     try:
         point = read_json(record)["checkpoints"]["final"]
         total = 0
-        for path in (Path(point["path"]) / (point["subfolder"] or "")).glob("*.safetensors"):
+        for path in weight_files(Path(point["path"]) / (point["subfolder"] or "")):
             with open(path, "rb") as handle:
                 header = json.loads(handle.read(int.from_bytes(handle.read(8), "little")))
             total += sum(math.prod(entry["shape"]) for name, entry in header.items() if name != "__metadata__")

@@ -13,6 +13,7 @@ from pydantic import Field
 
 from lm_validity.config.bias import Adapter, HeadTraining, Prompting, TextTraining
 from lm_validity.config.section import Positive
+from lm_validity.run.recipe import scale_settings
 
 Architecture = Literal["masked", "causal"]
 Method = Literal["head", "zero_shot"]
@@ -115,8 +116,8 @@ class TrialPlan:
         """What the base arm's numbers depend on, n and subsample aside: nothing of the pretraining, but whether the
         weights are 4-bit."""
         values = self.recipe()
-        for other in ("experiment", "n", "pretraining", "planted_leak"):
-            del values[other]
+        for other in ("experiment", "n", "pretraining", "planted_leak", *scale_settings(self.dtype)):
+            values.pop(other, None)
         return values | {"quantized": self.quantizes()}
 
     def recipe(self) -> dict[str, Any]:
@@ -131,4 +132,4 @@ class TrialPlan:
         values["data"]["class_names"] = list(self.data.class_names)
         if self.quantizes():
             values["four_bit_weights"] = "on every machine"  # before, only where bitsandbytes was: other cells
-        return values
+        return values | (scale_settings(self.dtype) if self.pretraining.adapter is not None else {})

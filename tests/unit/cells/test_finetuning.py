@@ -1,5 +1,6 @@
 """The training loop: its arithmetic, its independence of memory and interruption, its output."""
 
+import contextlib
 import json
 import math
 import shutil
@@ -12,7 +13,7 @@ from safetensors import safe_open
 from toy_world import load_toy, toy_model, toy_rows, write_toy_tasks
 from transformers import AutoModelForCausalLM
 
-from lm_validity.cells.models.language_model import load_language_model
+from lm_validity.cells.models.language_model import LanguageModel, load_language_model
 from lm_validity.cells.tasks.evaluation import NonFiniteScore, evaluate, metric_value, prepare_requests
 from lm_validity.cells.tasks.splits import documents, make_splits
 from lm_validity.cells.tasks.tasks import find_task, load_task
@@ -207,6 +208,28 @@ def test_bfloat16_trains_float32_adapters(model_folders, world, tmp_path):
         assert {file.get_tensor(name).dtype for name in file.keys()} == {torch.float32}  # noqa: SIM118 (no dict)
     with use_adapter(lm, tmp_path / "adapter"):
         assert validate() == result.epochs[result.best_epoch - 1].validation_value
+
+
+@pytest.mark.parametrize("part", [None, 32])
+def test_float16_has_the_gradients_of_float32_in_large_batches(model_folders, world, tmp_path, monkeypatch, part):
+    """A step of 480 texts, of which a token's share is below what float16 holds. part: logits a few at a time."""
+    found = {}
+    settings = SETTINGS.model_copy(update={"epochs": 1, "effective_batch": 480, "max_gradient_norm": 1e9})
+    monkeypatch.setattr(LanguageModel, "head_part", lambda self: part)
+    for dtype in ("float32", "float16"):
+        lm = load_language_model(model_folders["llama"], dtype=dtype, device="cpu", eval_batch_size=8)
+        _, examples, _ = world(lm)
+        lm.base.requires_grad_(requires_grad=False).get_output_embeddings().weight.mul_(2**-6)  # as a wide model's
+
+        def step(self, dtype=dtype):
+            (group,) = self.param_groups
+            found[dtype] = torch.cat([parameter.grad.flatten() for parameter in group["params"]])
+
+        monkeypatch.setattr(torch.optim.AdamW, "step", step)
+        with contextlib.suppress(KeyError):  # of a state that no optimizer made
+            run(lm, [*examples] * 24, lambda: 0.0, tmp_path / dtype, settings)
+    error = found["float16"] - found["float32"]
+    assert error.norm() < 0.02 * found["float32"].norm()
 
 
 def test_out_of_memory_at_one_row_is_an_error(llama, world, tmp_path):

@@ -17,7 +17,7 @@ from lm_validity.cells.models import language_model
 from lm_validity.cells.models.language_model import LanguageModel, load_language_model
 from lm_validity.cells.models.own_adapter import exchange_adapter
 from lm_validity.cells.models.prefetch import check_unchanged, prefetch_model
-from lm_validity.config.sheets import read_models
+from lm_validity.config.sheets import FINAL, Checkpoint, Model, read_models
 from lm_validity.errors import CellError, InputError
 from lm_validity.files import write_json
 from lm_validity.run.cell import models_of
@@ -282,6 +282,19 @@ def model_row(folder: Path, **columns: str):
     return read_models(folder / "models.tsv", "toy")["m"]
 
 
+def test_a_tokenizer_that_changed_is_noticed_for_checkpoints_in_subfolders(tmp_path):
+    base = toy_model("llama", tmp_path / "base")
+    (base / "step1").mkdir()
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(base / name, base / "step1")
+    points = (Checkpoint(checkpoint="step1", subfolder="step1"), FINAL)
+    record = prefetch_model(Model(model="m", path=str(base), checkpoints=points))["checkpoints"]
+    check_unchanged("m", record["step1"])
+    (base / "tokenizer.json").write_text((base / "tokenizer.json").read_text() + " ")
+    with pytest.raises(InputError, match=r"the tokenizer in .* changed"):
+        check_unchanged("m", record["step1"])
+
+
 def test_what_is_no_usable_adapter_is_one_line(tmp_path):
     base = toy_model("llama", tmp_path / "base")
     with pytest.raises(InputError, match=r"column 'adapter': .*adapter is not a folder") as refused:
@@ -303,7 +316,7 @@ def test_what_is_no_usable_adapter_is_one_line(tmp_path):
     (adapter / "adapter_model.safetensors").rename(adapter / "adapter_model.bin")
     with pytest.raises(InputError, match=r"no adapter_model.safetensors"):
         prefetch_model(model_row(tmp_path))
-    with pytest.raises(InputError, match="changed after they were recorded"):
+    with pytest.raises(InputError, match="changed after the model was recorded"):
         check_unchanged("m", record)
     shutil.rmtree(adapter)
     model = transformers.AutoModelForCausalLM.from_pretrained(base)

@@ -1,6 +1,7 @@
 """Fetching from the hub, with a hub made of one folder: room, resuming, verification, access, and no token anywhere."""
 
 import hashlib
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -195,6 +196,24 @@ def test_only_the_folders_of_the_checkpoints_listed_are_fetched(hub, monkeypatch
     record = prefetch_model(model)
     assert sorted(hub.downloads) == sorted(wanted)
     assert record["checkpoints"]["at-0"]["digest"] == f"{SHA}/step[1]"
+
+
+def test_weights_that_are_there_twice_are_fetched_once(hub, monkeypatch):
+    """Shards beside consolidated.safetensors, as Mistral has them; and a whole file beside shards, which is loaded."""
+    del hub.files["model.safetensors"]
+    shards = {f"model-0000{number}-of-00002.safetensors": b"half" * 500 for number in (1, 2)}
+    index = json.dumps({"weight_map": dict(zip("ab", shards, strict=True))}).encode()
+    hub.files |= shards | {"model.safetensors.index.json": index, "consolidated.safetensors": b"again" * 1000}
+    wanted = {*hub.files} - {"consolidated.safetensors"}
+    free(monkeypatch, sum(len(hub.files[name]) for name in wanted))
+    assert access_problems({"model toy": HubModel(MODEL.path)}) == []
+    prefetch_model(MODEL)
+    assert {*hub.downloads} == wanted
+    hub.downloads, hub.cache = [], hub.cache / "another"
+    hub.files["model.safetensors"] = FILES["model.safetensors"]
+    free(monkeypatch, 10**6)
+    prefetch_model(MODEL)
+    assert {*hub.downloads} == {*FILES, "model.safetensors.index.json"}
 
 
 def test_a_file_damaged_on_its_way_is_found_and_fetched_anew(hub):

@@ -200,11 +200,14 @@ def test_parameters_the_sheet_does_not_know_are_counted_in_the_weights(real, tmp
     assert Workload(real).parameters(real.models["oak-s"]) == 0.12e9
     header = json.dumps({"__metadata__": {"format": "pt"}, "a": {"shape": [3, 4]}, "b": {"shape": [5]}}).encode()
     (tmp_path / "weights").mkdir()
-    (tmp_path / "weights/model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    for name in ("model-1", "model-2", "consolidated"):  # the last holds the weights of the two once more
+        (tmp_path / f"weights/{name}.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    shards = {"a": "model-1.safetensors", "b": "model-2.safetensors"}
+    write_json(tmp_path / "weights/model.safetensors.index.json", {"weight_map": shards})
     point = {"path": str(tmp_path / "weights"), "subfolder": None}
     write_json(real.results / "prefetch/models/oak-s.json", {"checkpoints": {"final": point}})
     workload = Workload(real)
-    assert workload.parameters(real.models["oak-s"]) == 17 and not workload.assumed
+    assert workload.parameters(real.models["oak-s"]) == 34 and not workload.assumed
 
 
 def test_fallback_of_corrections():

@@ -91,6 +91,14 @@ def test_settings_and_data_that_changed_are_named(old):
     assert {rule for rule, *_ in found} == {"evaluate_model", "evaluate_adapter"}
 
 
+def test_only_fine_tunes_in_float16_say_how_their_loss_was_scaled(old):
+    sheet = Path("config/test_models.tsv")
+    sheet.write_text(sheet.read_text().replace("float32", "float16"))
+    found = recomputed(load_run("config/test.yaml"))
+    named = {rule for rule, why, _ in found if "loss_scale absent -> predicted tokens" in why}
+    assert named == {"finetune_adapter"}, found
+
+
 def test_a_correlation_has_no_values_of_documents_and_its_cells_say_so(old):
     sheet = Path("config/test_benchmarks.tsv")
     sheet.write_text(sheet.read_text().replace("acc,none", "pearsonr,none", 1))

@@ -26,6 +26,7 @@ from lm_validity.config.sheets import FINAL, Checkpoint, Model
 from lm_validity.errors import PREFETCH, InputError
 from lm_validity.run.architectures import why_not_causal
 from lm_validity.run.store import file_sha256
+from lm_validity.run.weights import INDEX, WHOLE, weight_names
 
 log = logging.getLogger(__name__)
 
@@ -160,14 +161,19 @@ def check_unchanged(model: str, point: dict[str, Any]) -> None:
         check_unchanged(model, point["adapter"] | {"subfolder": None})
     if point["files"] is None:
         return
-    place = Path(point["path"]) / (point["subfolder"] or "")
-    if file_states(place) == point["files"]:
+    root = Path(point["path"])
+    place = root / (point["subfolder"] or "")
+    own, _, of_tokenizer = point["digest"].partition("+")[0].partition("/")  # before the adapter's
+    if file_states(place) != point["files"] and folder_digest(place) != own:
+        changed = f"the files in {place}"
+    elif of_tokenizer and folder_digest(root, TOKENIZER_FILES) != of_tokenizer:
+        changed = f"the tokenizer in {root}"
+    else:
         return
-    if not point["digest"].startswith(folder_digest(place)):
-        raise InputError(
-            f"model {model!r}: the files in {place} changed after they were recorded.",
-            f"run lm-validity prefetch-model --model {model} again, then the workflow: its cells are new ones.",
-        )
+    raise InputError(
+        f"model {model!r}: {changed} changed after the model was recorded.",
+        f"run lm-validity prefetch-model --model {model} again, then the workflow: its cells are new ones.",
+    )
 
 
 def _local_copy(model: Model, revision: str | None, column: str = "path") -> tuple[Path, None, str]:
@@ -197,7 +203,7 @@ def _hub_snapshot(model: Model, revision: str | None, column: str = "path") -> t
             folder = Path(snapshot_download(model.path, revision=revision, local_files_only=True))
             return folder, folder.name, folder.name
         information = HfApi().model_info(model.path, revision=revision, files_metadata=True)
-        files = [file for file in information.siblings if _wanted(file.rfilename, model.folders)]
+        files = _wanted(model.path, information, model.folders)
         if not any(file.rfilename.endswith(".safetensors") for file in files):
             raise InputError(f"{where}: no safetensors at {information.sha}.", "choose a revision that has them.")
         new = files_to_fetch(model.path, information, model.folders)
@@ -247,9 +253,8 @@ def files_to_fetch(path: str, information: Any, folders: tuple[str, ...] = ("",)
 
     return [
         file
-        for file in information.siblings
-        if _wanted(file.rfilename, folders)
-        and not isinstance(try_to_load_from_cache(path, file.rfilename, revision=information.sha), str)
+        for file in _wanted(path, information, folders)
+        if not isinstance(try_to_load_from_cache(path, file.rfilename, revision=information.sha), str)
     ]
 
 
@@ -265,9 +270,25 @@ def _verify(where: str, folder: Path, files: Sequence[Any], new: set[str]) -> No
             raise InputError(f"{where}: {file.rfilename} was damaged on its way.", "run it again.")
 
 
-def _wanted(name: str, folders: tuple[str, ...]) -> bool:
-    folder, _, file = name.rpartition("/")
-    return f"{folder}/" * bool(folder) in folders and any(Path(file).match(pattern) for pattern in MODEL_FILES)
+def _wanted(path: str, information: Any, folders: tuple[str, ...]) -> list[Any]:
+    """What is fetched of a hub model's files: of `folders` ("" or "name/"), and of their safetensors the weights alone.
+    Where these are in several files, their index is fetched to know their names."""
+    from huggingface_hub import snapshot_download
+
+    by_name = {file.rfilename: file for file in information.siblings}
+    wanted = []
+    for folder in folders:
+        inside = [name.removeprefix(folder) for name in by_name if name.rpartition("/")[0] == folder.rstrip("/")]
+        weights = {name for name in inside if name.endswith(".safetensors") and name not in ADAPTER_FILES}
+        index = None
+        if INDEX in inside and WHOLE not in weights:
+            pattern = glob.escape(f"{folder}{INDEX}")
+            place = snapshot_download(path, revision=information.sha, allow_patterns=[pattern])
+            index = Path(place, folder, INDEX).read_text(encoding="utf-8")
+        left_out = weights - weight_names(weights, index)
+        chosen = [name for name in inside if any(Path(name).match(pattern) for pattern in MODEL_FILES)]
+        wanted += [by_name[f"{folder}{name}"] for name in chosen if name not in left_out]
+    return wanted
 
 
 def _read_configuration(model: Model, folder: Path, *, causal: bool) -> dict[str, Any]:

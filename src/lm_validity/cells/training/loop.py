@@ -12,7 +12,7 @@ from lm_validity.cells.models.language_model import LanguageModel
 from lm_validity.cells.models.memory import MORE_MEMORY, must_fit
 from lm_validity.cells.tasks.evaluation import NonFiniteScore
 from lm_validity.cells.training.lora import adapter_parameters, adapter_tensors
-from lm_validity.cells.training.loss import MicroBatch, Row, row_of, token_losses
+from lm_validity.cells.training.loss import MicroBatch, Row, loss_scale, row_of, token_losses, unscale
 from lm_validity.cells.training.low_rank import DEFAULT_ADAPTER, BatchPosition
 from lm_validity.cells.training.micro_batching import pass_tokens, passes
 from lm_validity.cells.training.recompute import less_memory
@@ -161,6 +161,7 @@ class Training:
         here, counters = self.position, self.lm.counters
         here.rows, here.width, here.training = len(batch), len(batch[0].token_ids), True
         total = torch.zeros((), device=self.lm.device)
+        scale = loss_scale(self.lm.base.dtype, predicted)
         try:
             lengths = [len(row.token_ids) for row in batch]
             for start, end in passes(lengths, self.micro_batch, self.pass_tokens, self.lm.position_encoding):
@@ -168,12 +169,13 @@ class Training:
                 micro = MicroBatch.of(rows, self.lm.tokenizer.pad_token_id, self.lm.device)
                 here.start, (here.count, here.length) = start, micro.inputs.shape
                 loss = token_losses(self.lm.base, micro, narrow=self.narrow, part=self.part).sum() / predicted
-                loss.backward()
+                (loss * scale).backward()
                 total += loss.detach().to(total.device)
                 counters.training_tokens += sum(len(row.token_ids) for row in rows)
                 counters.training_tokens_padded += micro.inputs.numel()
         finally:
             here.rest()
+        unscale(self.parameters.values(), scale)
         return total
 
 

@@ -1,6 +1,6 @@
 """The loss of a micro-batch: cross-entropy at each predicted token, and the vocabulary nowhere else."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +76,20 @@ def token_losses(base: torch.nn.Module, batch: MicroBatch, *, narrow: bool, part
             logits = base(**inputs).logits
             logits = logits[batch.row.to(logits.device), batch.position.to(logits.device)]
     return F.cross_entropy(logits.float(), batch.targets.to(logits.device), reduction="none")
+
+
+def loss_scale(dtype: torch.dtype, predicted: int) -> int:
+    """What the mean loss of `predicted` tokens is multiplied by before the backward pass: under float16 their number,
+    else 1. A token's part in the mean has gradients that float16 rounds to few digits, or to nothing; of the sum it has
+    not. `unscale` afterwards."""
+    return predicted if dtype == torch.float16 else 1
+
+
+def unscale(parameters: Iterable[torch.nn.Parameter], scale: int) -> None:
+    """Divide the gradients by the scale of their loss."""
+    for parameter in parameters if scale != 1 else ():
+        if parameter.grad is not None:
+            parameter.grad /= scale
 
 
 class _LossesInParts(torch.autograd.Function):

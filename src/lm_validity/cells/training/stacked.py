@@ -25,7 +25,7 @@ from lm_validity.cells.training.loop import (
     one_text_must_fit,
 )
 from lm_validity.cells.training.lora import add_adapter
-from lm_validity.cells.training.loss import MicroBatch, Row, token_losses
+from lm_validity.cells.training.loss import MicroBatch, Row, loss_scale, token_losses, unscale
 from lm_validity.cells.training.low_rank import DEFAULT_ADAPTER, BatchPosition
 from lm_validity.cells.training.micro_batching import passes
 from lm_validity.cells.training.recompute import less_memory
@@ -173,6 +173,7 @@ class _Run:
         here.adapters = [training.adapter for training in trainings]
         total = torch.zeros(copies, device=self.lm.device)
         first = trainings[0]
+        scale = loss_scale(self.lm.base.dtype, predicted)
         try:
             lengths = [len(row.token_ids) for row in batch]
             # what a pass costs by itself is shared by the copies
@@ -183,10 +184,12 @@ class _Run:
                 here.start, here.count, here.length = start, len(rows), micro.inputs.shape[1]
                 losses = token_losses(self.lm.base, micro, narrow=first.narrow, part=first.part).reshape(copies, -1)
                 loss = losses.sum(1) / predicted
-                loss.sum().backward()
+                (loss.sum() * scale).backward()
                 total += loss.detach().to(total.device)
                 counters.training_tokens += copies * sum(len(row.token_ids) for row in rows)
                 counters.training_tokens_padded += micro.inputs.numel()
         finally:
             here.rest()
+        for training in trainings:
+            unscale(training.parameters.values(), scale)
         return total

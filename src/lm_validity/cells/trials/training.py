@@ -10,7 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F
+import transformers
 
+from lm_validity.cells.training.loss import loss_scale, unscale
 from lm_validity.cells.trials.batches import IGNORED, Batch
 from lm_validity.cells.trials.resident import TrialCounters
 from lm_validity.errors import CellError
@@ -32,7 +34,7 @@ class Schedule:
 
 
 def train(
-    model: torch.nn.Module,
+    model: transformers.PreTrainedModel,
     count: int,
     make_batch: Callable[[np.ndarray], Batch],
     predict: "Predict",
@@ -55,7 +57,9 @@ def train(
         for step, examples in enumerate(_batches(count, schedule)):
             batch = make_batch(examples)
             predicted = max(1, batch.predicted)
-            losses.append(_backward(batch, predicted, predict, schedule))
+            scale = loss_scale(model.dtype, predicted)
+            losses.append(_backward(batch, predicted, scale, predict, schedule))
+            unscale(trained, scale)
             weights.append(predicted)
             counters.training_tokens += batch.tokens
             torch.nn.utils.clip_grad_norm_(trained, MAX_GRADIENT_NORM)
@@ -76,15 +80,15 @@ def train(
 Predict = Callable[[Batch], tuple[torch.Tensor, torch.Tensor]]
 
 
-def _backward(batch: Batch, predicted: int, predict: Predict, schedule: Schedule) -> torch.Tensor:
-    """Gradients of the mean over the whole batch, one micro-batch after another."""
+def _backward(batch: Batch, predicted: int, scale: int, predict: Predict, schedule: Schedule) -> torch.Tensor:
+    """Gradients of the mean over the whole batch times the scale, one micro-batch after another; the mean."""
     rows = len(batch.input_ids)
     size = schedule.micro_batch or rows
     total = torch.zeros((), device=batch.input_ids.device)
     for start in range(0, rows, size):
         logits, labels = predict(batch.rows(start, start + size) if size < rows else batch)
         loss = F.cross_entropy(logits.float(), labels, ignore_index=IGNORED, reduction="sum") / predicted
-        loss.backward()
+        (loss * scale).backward()
         total += loss.detach()
     return total
 

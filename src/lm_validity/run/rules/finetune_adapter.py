@@ -8,6 +8,7 @@ from lm_validity.config.sections import SizeClass
 from lm_validity.config.sheets import Model
 from lm_validity.run.cell import BenchmarkCell, Job, Prompt, given
 from lm_validity.run.participants import Participants
+from lm_validity.run.recipe import scale_settings
 from lm_validity.run.rules.base import Work
 from lm_validity.run.rules.benchmark_rule import RECORD_BYTES, BenchmarkRule
 
@@ -82,7 +83,8 @@ class FinetuneAdapter(BenchmarkRule):
 
     def cell_settings(self, run: Run, cell: BenchmarkCell) -> dict[str, Any]:
         """Those of scoring on validation, and those of training."""
-        return super().cell_settings(run, cell) | self.training_settings(run, cell.benchmark)
+        settings = super().cell_settings(run, cell) | self.training_settings(run, cell.benchmark)
+        return settings | scale_settings(self.row(run, cell.model).dtype)
 
     def recipe(self, workspace: "Workspace", cell: BenchmarkCell) -> dict[str, Any]:
         """How validation is scored, how training goes, the digests of the model and of both splits, and the cell's
@@ -91,6 +93,7 @@ class FinetuneAdapter(BenchmarkRule):
         if settings["target_modules"] == "all-linear" and "all_linear" in model:
             settings["all_linear"] = model["all_linear"]  # before, experts without adapters: other cells
         settings |= self.mask_settings(workspace.run, cell.model, settings["dropout"])
+        settings |= scale_settings(self.row(workspace.run, cell.model).dtype)
         return (
             self.scoring_recipe(workspace, cell, given(cell.prompt))
             | settings

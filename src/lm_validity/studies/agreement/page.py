@@ -84,7 +84,8 @@ def agreement_page(summary: AgreementSummary) -> Page:
     return Page(
         name="agreement",
         title="Ranking agreement",
-        question=f"Do the benchmarks agree on which model is better? {explain_protocols(summary.matrix.protocols)}",
+        question="Do the benchmarks agree on which model is better? "
+        + explain_protocols(summary.matrix.protocols, own=summary.matrix.trained_here),
         findings=_findings(summary),
         sections=[section for section in sections if section is not None],
         notes=summary.notes,

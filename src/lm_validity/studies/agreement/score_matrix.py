@@ -12,7 +12,7 @@ from lm_validity.errors import InputError
 from lm_validity.studies.agreement.score_checks import direction_notes, unit_notes
 from lm_validity.studies.agreement.statistics.factors import pretraining_compute
 from lm_validity.studies.agreement.statistics.missing import finite_mean
-from lm_validity.tables.report_rows import benchmark_metric, report_rows
+from lm_validity.tables.report_rows import benchmark_metric, check_directions, report_rows
 from lm_validity.tables.schema import PROTOCOLS, read_scores, replay_notes, trained_here
 from lm_validity.tables.sheets import NO_STUDY, as_in_scores, of_study, read_benchmarks, read_models, unique_labels
 from lm_validity.tables.standard_errors import ErrorCheck, checked_errors, error_notes
@@ -174,6 +174,7 @@ def read_score_matrix(
     _check_unique(rows, scores)
     notes += _model_notes(rows, model_sheet)
     names = _model_order({*rows["model"], *also}, model_sheet)
+    check_directions(rows, benchmark_sheet, scores)
     notes += direction_notes(rows, benchmark_sheet, scores)
     notes += _direction_assumed(rows, benchmark_sheet)
     facts = _benchmark_facts(rows, benchmark_sheet)

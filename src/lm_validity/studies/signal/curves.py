@@ -10,7 +10,7 @@ import pandas as pd
 
 from lm_validity.errors import InputError
 from lm_validity.tables.item_arrays import training_order
-from lm_validity.tables.report_rows import benchmark_metric, report_rows
+from lm_validity.tables.report_rows import benchmark_metric, check_directions, report_rows
 from lm_validity.tables.schema import read_scores, replay_notes
 from lm_validity.tables.sheets import as_in_scores, of_study, read_benchmarks, read_models, unique_labels
 from lm_validity.tables.standard_errors import ErrorCheck, checked_errors, error_notes
@@ -98,6 +98,7 @@ def read_learning_curves(
     listed = None if benchmarks is None else read_benchmarks(benchmarks)
     rows, of_rows = _used_rows(table, listed, scores)
     rows, checks = checked_errors(rows, listed)
+    check_directions(rows, listed, scores)
     if is_planned is not None:
         keys = zip(rows["model"], rows["benchmark"], rows["checkpoint"], strict=True)
         rows = rows[[is_planned(*key) for key in keys]]

@@ -3,18 +3,23 @@
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-# the two protocols in a sentence, and what they mean
+# the two protocols in a sentence, and what they mean; of fine-tunes that others made only what their name says
 UNDER = {"direct": "under direct evaluation", "train_before_test": "under train before test"}
 _EXPLAINED = {
     "direct": "Direct evaluation scores each model as it is.",
     "train_before_test": "Train before test first fine-tunes each model on the benchmark's training set, by the same "
     "recipe for every model, and then scores it.",
 }
+_IMPORTED = (
+    "Scores under train before test are of models that were prepared for the benchmark first, as their source says. "
+    "How they were prepared, and whether all in the same way, is not known here."
+)
 
 
-def explain_protocols(protocols: Collection[str]) -> str:
-    """What those protocols mean, a sentence each."""
-    return " ".join(sentence for protocol, sentence in _EXPLAINED.items() if protocol in protocols)
+def explain_protocols(protocols: Collection[str], *, own: bool = False) -> str:
+    """What those protocols mean, a sentence each. `own`: the models were fine-tuned by a run of the workflow."""
+    explained = _EXPLAINED if own else _EXPLAINED | {"train_before_test": _IMPORTED}
+    return " ".join(sentence for protocol, sentence in explained.items() if protocol in protocols)
 
 
 def no_scores(protocol: str) -> str:

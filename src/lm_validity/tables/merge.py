@@ -23,9 +23,8 @@ from lm_validity.run.rules import rule_of, scoring_rule_of
 from lm_validity.run.rules.select_prompt import SELECT_PROMPT
 from lm_validity.run.store import check_read
 from lm_validity.run.workspace import MissingCell, Workspace
-from lm_validity.tables.schema import ITEMS, PROBABILITIES, SCORES, SELECTIONS, TRIALS, write_table
+from lm_validity.tables.schema import ITEMS, OWN, PROBABILITIES, SCORES, SELECTIONS, TRIALS, write_table
 
-SOURCE = "lm-validity"
 ROW_GROUP = 100_000  # rows held in memory before they are written
 
 
@@ -118,7 +117,7 @@ class Merger:
                 "n_items": result["n_items"],
                 "higher_is_better": benchmark.higher_is_better if metric == benchmark.metric else None,
                 "selected": self._is_selected(cell),
-                "source": result.get("source", SOURCE),
+                "source": result.get("source", OWN),
             }
 
     def _items(self, cell: BenchmarkCell, entry: Entry) -> pa.Table:

@@ -55,6 +55,31 @@ def _own_preparation(rows: pd.DataFrame, sheet: pd.DataFrame | None, notes: list
     return rows[~other]
 
 
+# in the name of a metric, or of a benchmark whose metric is unknown: less is better there
+_LOSS = re.compile(
+    r"(?:^|[^a-z])(?:bpb|bits?_per_byte|ppl|perplexity|nll|loss|cross_?entropy|brier|error|err|wer|cer)(?![a-z])",
+    re.IGNORECASE,
+)
+
+
+def check_directions(rows: pd.DataFrame, sheet: pd.DataFrame | None, path: str | Path) -> None:
+    """Ask for the direction of benchmarks that are named like a loss and for which nothing says it.
+
+    Raises InputError; of other benchmarks of unknown direction higher counts as better.
+    """
+    told = rows.groupby("benchmark")["higher_is_better"].count() > 0
+    if sheet is not None:
+        facts = sheet.set_index("benchmark").reindex(told.index)
+        told |= facts["higher_is_better"].notna() | (facts["output_type"] == "loglikelihood_rolling")
+    metrics = rows.dropna(subset=["metric"]).groupby("benchmark")["metric"].first()
+    names = [name for name in told.index[~told] if _LOSS.search(str(metrics.get(name, name)))]
+    if names:
+        raise InputError(
+            f"{path}: nothing says whether higher is better on {listing(names)}, named like a loss.",
+            "fill in the column 'higher_is_better' of the benchmarks sheet: 0 where less is better, else 1.",
+        )
+
+
 def fewshot_count(counts: pd.Series) -> int | None:
     """The commonest of numbers of solved examples (null: unknown), ties to the smaller; None where all are unknown."""
     times = counts.dropna().astype(int).value_counts()

@@ -213,6 +213,15 @@ def read_table(path: str | Path, schema: pa.Schema, required: tuple[str, ...] = 
     return pa.table(columns, schema=schema).to_pandas(types_mapper=_nullable)
 
 
+OWN = "lm-validity"  # the source of scores that a run of the workflow computed
+
+
+def trained_here(scores: pd.DataFrame) -> bool:
+    """Whether a run of the workflow made all fine-tunes behind the train-before-test rows of SCORES: by one recipe."""
+    trained = scores["protocol"] == PROTOCOLS[1]
+    return bool((scores.loc[trained, "source"] == OWN).all())
+
+
 REPLAY = "replay:"  # begins the source of a score that was served from a file instead of running a model
 
 

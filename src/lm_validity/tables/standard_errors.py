@@ -100,8 +100,7 @@ def error_notes(checks: Sequence[ErrorCheck]) -> list[str]:
 def _of_benchmark(here: pd.DataFrame, benchmark: str, items_of_sheet: float) -> tuple[list[ErrorCheck], np.ndarray]:
     """What is wrong with the standard errors of a benchmark's scores, and the errors (rows,) to use."""
     values, errors = here["value"].to_numpy(float), here["stderr"].to_numpy(float)
-    names = here["metric"].str.split(",").str[0]
-    is_share = names.isin(SHARES_OF_ITEMS).to_numpy(dtype=bool)
+    is_share = np.isin([str(metric).split(",")[0] for metric in here["metric"]], SHARES_OF_ITEMS)
     unit = 100.0 if (values > 1 + 1e-9).any() else 1.0  # percentages; a mean of ones may end above 1
     share = np.where(np.abs(values / unit - 1) < 1e-9, 1.0, values / unit)
     items = here["n_items"].astype("float64").fillna(items_of_sheet).to_numpy(float)

@@ -4,6 +4,7 @@ import json
 import tarfile
 from dataclasses import fields, replace
 from html.parser import HTMLParser
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -321,6 +322,21 @@ def test_signal_and_bias_come_from_their_summaries(tmp_path):
     found = {one.values[0]: one.outcome for one in card.verdict.statements}
     assert (found["signal_from"], found["settled_from"], found["bias"]) == (NO, NOT_KNOWN, NO)
     assert len(card.notes) == 2 and "cell one" in card.notes[0] and card.notes[1] == notes[0]
+
+
+@pytest.mark.parametrize(
+    ("sources", "own"), [(["lm-validity"] * 4, True), (["lm-validity"] * 2 + ["lm-eval"] * 2, False)]
+)
+def test_one_recipe_is_claimed_of_the_workflows_own_fine_tunes_only(tmp_path, sources, own):
+    rows = [
+        {"model": model, "benchmark": "a", "protocol": protocol, "metric": "acc", "value": 0.5, "source": source}
+        for (protocol, model), source in zip(product(("direct", "train_before_test"), "xy"), sources, strict=True)
+    ]
+    write_table(pd.DataFrame(rows), SCORES, tmp_path / "scores.parquet")
+    (tmp_path / "b.tsv").write_text("benchmark\tmetric\na\tacc\n")
+    card = make_card(CardSources(tmp_path / "scores.parquet", tmp_path / "b.tsv", []), "a")
+    for page in (card_markdown(card), card_html(card, home="")):
+        assert ("by the same recipe" in page) == own
 
 
 def test_what_is_missing_has_a_reason_and_a_command(tmp_path):

@@ -26,6 +26,7 @@ def test_a_minority_of_zeros_is_not_used():
     assert np.isnan(used["stderr"]).tolist() == [False, True, False, False]
     assert codes(rows) == [("zero", 1, 4)] and "quiz (1 of 4)" in error_notes(checks)[0]
     assert codes(rows.assign(metric="f1", value=[0.2, -0.5, 0.8, 1.0])) == [("zero", 1, 4)]
+    assert codes(rows.assign(metric=None)) == [("zero", 1, 4)]
     assert codes(rows.assign(metric="mcc", value=[0.2, 0.0, 0.8, 1.0])) == []  # always the same answer: no error
 
 

@@ -142,13 +142,15 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Card:
-    """A benchmark's card. `source`: the run or the folder of the site that it is from; `notes`: on its data."""
+    """A benchmark's card. `source`: the run or the folder of the site that it is from; `notes`: on its data;
+    `trained_here`: a run of the workflow made the fine-tunes."""
 
     benchmark: str
     source: str
     values: tuple[Value, ...]
     verdict: Verdict
     notes: tuple[str, ...] = ()
+    trained_here: bool = False
 
     def value(self, key: str) -> Value | None:
         """The value of a key, None where the card has no such row."""

@@ -16,7 +16,7 @@ from lm_validity.site.cards.card import Value
 from lm_validity.site.cards.quantities import QUANTITIES
 from lm_validity.summaries import reason_of
 from lm_validity.tables.report_rows import report_rows
-from lm_validity.tables.schema import PROTOCOLS, read_scores
+from lm_validity.tables.schema import PROTOCOLS, read_scores, trained_here
 from lm_validity.tables.sheets import completed, read_benchmarks
 from lm_validity.words import listing
 
@@ -72,6 +72,10 @@ class CardSources:
     def protocols(self, benchmark: str) -> list[str]:
         """The protocols under which the benchmark has scores."""
         return [protocol for protocol in PROTOCOLS if self.models(benchmark, protocol)]
+
+    def trained_here(self, benchmark: str) -> bool:
+        """Whether a run of the workflow made the fine-tunes of the benchmark's train-before-test scores."""
+        return trained_here(self.rows[self.rows["benchmark"] == benchmark])
 
     @cached_property
     def _models(self) -> dict[tuple[str, str], int]:

@@ -49,7 +49,14 @@ def make_card(sources: CardSources, benchmark: str) -> Card:
         *item_values(sources, benchmark),
     )
     verdict = make_verdict({value.key: value for value in values}, sources.settings)
-    return Card(benchmark, sources.source or "these results", values, verdict, sources.notes(benchmark))
+    return Card(
+        benchmark,
+        sources.source or "these results",
+        values,
+        verdict,
+        sources.notes(benchmark),
+        sources.trained_here(benchmark),
+    )
 
 
 def folder_name(benchmark: str) -> str:

@@ -24,7 +24,7 @@ from lm_validity.studies.agreement.statistics.subsets import SubsetAgreement, su
 from lm_validity.studies.agreement.statistics.variance import VarianceComponents, variance_components
 from lm_validity.studies.agreement.summary import SelectionOnTest
 from lm_validity.summaries import known, number
-from lm_validity.tables.schema import PROTOCOLS
+from lm_validity.tables.schema import OWN, PROTOCOLS
 from lm_validity.words import UNDER, count, decimal, listing, no_scores
 
 MINIMUM_FAMILY = 3  # models of a family: with two a tau can only be -1, 0 or 1
@@ -346,7 +346,7 @@ def _reliability(matrix: ScoreMatrix, is_task: np.ndarray, tasks: list[str]) -> 
 
 def selected_on_test(matrix: ScoreMatrix, scores: dict[str, np.ndarray]) -> SelectionOnTest | None:
     """Detect train-before-test scores that were replaced by direct ones where those were better on the test split."""
-    if set(matrix.sources) <= {"lm-validity"}:
+    if set(matrix.sources) <= {OWN}:
         return None  # selected on validation; equal cells are those that fell back to the untouched model
     both = np.isfinite(scores[DIRECT]) & np.isfinite(scores[TRAINED])
     equal = both & (scores[TRAINED] == scores[DIRECT])

@@ -163,11 +163,13 @@ def missing_section(summary: AgreementSummary) -> Section | None:
         y_title="Mean tau",
         tooltip=figures.tooltips(protocol="Protocol", shift="Shift|+.1f", tau="Mean tau|.3f"),
     )
-    masked = [
-        f"Without the {count(one.cells, 'cell')} that have no score {UNDER[TRAINED if p == DIRECT else DIRECT]}, the "
-        f"mean tau {UNDER[p]} is {value_in_words(one.mean_without)} instead of {value_in_words(one.mean)}."
-        for p, one in found.masked.items()
-    ]
+    masked = []
+    for p, one in found.masked.items():
+        other, mean, without = TRAINED if p == DIRECT else DIRECT, *map(value_in_words, (one.mean, one.mean_without))
+        masked.append(
+            f"Without the {count(one.cells, 'cell')} that have no score {UNDER[other]}, the mean tau {UNDER[p]} "
+            + (f"is {without}, as with them." if without == mean else f"is {without} instead of {mean}.")
+        )
     return Section(
         "What the missing cells could change",
         finding=" ".join(masked),

@@ -44,6 +44,7 @@ from lm_validity.studies.agreement.similar_sections import (
     both_intervals,
     corrected_finding,
     for_other_benchmarks,
+    noise_leaves,
     size_finding,
     size_section,
     variance_section,
@@ -84,7 +85,8 @@ def agreement_page(summary: AgreementSummary) -> Page:
     return Page(
         name="agreement",
         title="Ranking agreement",
-        question=f"Do the benchmarks agree on which model is better? {explain_protocols(summary.matrix.protocols)}",
+        question="Do the benchmarks agree on which model is better? "
+        + explain_protocols(summary.matrix.protocols, own=summary.matrix.trained_here),
         findings=_findings(summary),
         sections=[section for section in sections if section is not None],
         notes=summary.notes,
@@ -127,11 +129,34 @@ def _agreement_finding(summary: AgreementSummary) -> Finding:
         if is_known(tau[p].interval_population_of_categories)
     ]
     families = not no_clusters(summary.matrix.families)
+    uncorrected = [
+        f" {UNDER[p].capitalize()}, there is no noise-corrected tau. {corrected.reason}"
+        for p in scored
+        if is_known(tau[p].ceiling) and isinstance(corrected := tau[p].corrected.mean, Missing)
+    ]
     return Finding(
-        f"Two benchmarks' rankings of the models have{assumed(summary)} a mean Kendall's tau of {' and '.join(parts)}.",
+        f"Two benchmarks' rankings of the models have{assumed(summary)} a mean Kendall's tau of {' and '.join(parts)}."
+        + _limits(summary, scored),
         f"{_size(summary)}, {count(summary.pairs, 'pair')} of benchmarks{own}. Intervals are for other models on these "
-        f"benchmarks.{for_other_benchmarks(' and '.join(population), families=families)}",
+        f"benchmarks.{''.join(uncorrected)}{for_other_benchmarks(' and '.join(population), families=families)}",
     )
+
+
+def _limits(summary: AgreementSummary, protocols: list[str]) -> str:
+    """What noise would leave of a perfect agreement, and the agreement without benchmarks that are at chance."""
+    tau = summary.kendall_tau
+    text = noise_leaves({p: tau[p].ceiling for p in protocols})
+    for p in protocols:
+        found = tau[p].above_chance
+        if isinstance(found, Missing):
+            continue
+        on = f"{found.above} of {count(found.known, 'benchmark')} with a known chance level"
+        text += f" A model is above chance on {on} {UNDER[p]}"
+        if is_known(found.mean) and is_known(found.ceiling):
+            mean, limit = value_in_words(found.mean), value_in_words(found.ceiling)
+            text += f"; over these, tau is {mean}, and noise would leave {limit}"
+        text += "."
+    return text
 
 
 def _improvement_finding(summary: AgreementSummary) -> Finding | None:
@@ -140,6 +165,8 @@ def _improvement_finding(summary: AgreementSummary) -> Finding | None:
     improvement, test = summary.improvement, summary.improvement.test
     if summary.lacks_many and "all" in summary.pooled:
         return pooled_change_finding(summary, summary.pooled["all"])
+    if not is_known(improvement.interval) and not is_known(improvement.interval_clustered):
+        return None
     change = both_intervals(improvement.mean, improvement.interval, improvement.interval_clustered, signed=True)
     before, after = (value_in_words(improvement.means[p]) for p in PROTOCOLS)
     sentence = (

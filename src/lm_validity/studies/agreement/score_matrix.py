@@ -12,8 +12,8 @@ from lm_validity.errors import InputError
 from lm_validity.studies.agreement.score_checks import direction_notes, unit_notes
 from lm_validity.studies.agreement.statistics.factors import pretraining_compute
 from lm_validity.studies.agreement.statistics.missing import finite_mean
-from lm_validity.tables.report_rows import benchmark_metric, report_rows
-from lm_validity.tables.schema import PROTOCOLS, read_scores, replay_notes
+from lm_validity.tables.report_rows import benchmark_metric, check_directions, report_rows
+from lm_validity.tables.schema import PROTOCOLS, read_scores, replay_notes, trained_here
 from lm_validity.tables.sheets import NO_STUDY, as_in_scores, of_study, read_benchmarks, read_models, unique_labels
 from lm_validity.tables.standard_errors import ErrorCheck, checked_errors, error_notes
 from lm_validity.words import listing, with_names
@@ -35,7 +35,8 @@ class ScoreMatrix:
     `model_facts` and `benchmark_facts` are the sheets' rows in the order of `models` and `benchmarks`.
     `selected` names the rows of the table behind the scores and their metrics. `plan`: the cells that were to be
     fine-tuned, None where all were; `aside`: `value` and `stderr` of its cells that earlier scores chose, which are in
-    nothing else here. `notes` says what was left out or assumed; `error_checks`: standard errors that are not used.
+    nothing else here. `notes` says what was left out or assumed; `error_checks`: standard errors that are not used;
+    `trained_here`: a run of the workflow made the fine-tunes.
     """
 
     models: tuple[str, ...]
@@ -50,6 +51,7 @@ class ScoreMatrix:
     sources: tuple[str, ...]
     notes: tuple[str, ...] = ()
     error_checks: tuple[ErrorCheck, ...] = ()
+    trained_here: bool = False
     plan: Plan | None = None
     aside: dict[str, np.ndarray] | None = None
 
@@ -172,6 +174,7 @@ def read_score_matrix(
     _check_unique(rows, scores)
     notes += _model_notes(rows, model_sheet)
     names = _model_order({*rows["model"], *also}, model_sheet)
+    check_directions(rows, benchmark_sheet, scores)
     notes += direction_notes(rows, benchmark_sheet, scores)
     notes += _direction_assumed(rows, benchmark_sheet)
     facts = _benchmark_facts(rows, benchmark_sheet)
@@ -198,6 +201,7 @@ def read_score_matrix(
         sources=tuple(sorted(rows["source"].dropna().unique())),
         notes=tuple(notes),
         error_checks=tuple(checks),
+        trained_here=trained_here(rows),
         plan=planned,
         aside=aside,
     )

@@ -12,7 +12,7 @@ from lm_validity.pages.page import Finding, Page, Section, Table, write_report
 from lm_validity.studies.agreement.analysis import DIRECT, TRAINED
 from lm_validity.studies.agreement.score_matrix import ScoreMatrix, read_score_matrix
 from lm_validity.studies.agreement.statistics.screening import Screening, Thresholds, screen_benchmarks
-from lm_validity.summaries import Missing, known
+from lm_validity.summaries import Missing, known, page_only
 from lm_validity.words import count, explain_protocols
 
 
@@ -40,6 +40,7 @@ class ScreeningSummary:
     thresholds: Thresholds
     benchmarks: list[Candidate]
     notes: tuple[str, ...]
+    trained_here: bool = page_only(default=False)
 
 
 def report_screening(
@@ -66,7 +67,8 @@ def report_screening(
     found = screen_benchmarks(
         matrix.oriented(DIRECT)[:, tasks], matrix.oriented(TRAINED)[:, tasks], examples, thresholds
     )
-    summary = ScreeningSummary(thresholds, _candidates(matrix, tasks, examples, found), matrix.notes)
+    candidates = _candidates(matrix, tasks, examples, found)
+    summary = ScreeningSummary(thresholds, candidates, matrix.notes, matrix.trained_here)
     write_report(_page(summary), summary, output)
 
 
@@ -148,7 +150,8 @@ def _page(summary: ScreeningSummary) -> Page:
         explanation=explanation,
         tables=[Table("screening", "Candidates", table, formats=formats, labels=labels)],
     )
-    question = f"Which candidate benchmarks are usable in the study? {explain_protocols((DIRECT, TRAINED))}"
+    explained = explain_protocols((DIRECT, TRAINED), own=summary.trained_here)
+    question = f"Which candidate benchmarks are usable in the study? {explained}"
     return Page(
         name="screening", title="Screening of benchmarks", question=question, findings=[finding], sections=[section],
         notes=summary.notes,

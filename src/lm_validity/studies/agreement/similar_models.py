@@ -32,7 +32,10 @@ from lm_validity.words import count, decimal, no_scores
 RATIOS = ((1.0, 1.25), (1.0, 2.0), (1.0, 4.0), (4.0, None))
 HEADLINE_RATIO = 2.0  # models that a reader chooses between
 LEAST_PAIRS = 10  # of models; fewer say nothing about a mean over pairs of benchmarks
-ABOVE_CEILING = "The tau observed is above its noise ceiling, so there is no noise left to correct for."
+ABOVE_CEILING = (
+    "The tau observed is above its noise ceiling, so there is no noise left to correct for. Errors that benchmarks "
+    "share, standard errors that are too large, or chance can cause this."
+)
 
 
 def no_correction(ceiling: Ceiling, scores: np.ndarray, protocol: str) -> str:

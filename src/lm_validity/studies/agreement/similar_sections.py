@@ -50,8 +50,10 @@ def for_other_benchmarks(intervals: str, *, families: bool) -> str:
 def both_intervals(value: Value, interval: Range, clustered: Range, *, signed: bool = False) -> str:
     """A value with its interval over models and, where there is one, that over families."""
     text = value_in_words(value, interval, signed=signed)
-    if isinstance(clustered, Missing) or isinstance(interval, Missing):
+    if isinstance(clustered, Missing):
         return text
+    if isinstance(interval, Missing):
+        return f"{value_in_words(value, clustered, signed=signed)[:-1]} over families)"
     low, high = (decimal(end, signed=signed) for end in clustered)
     return f"{text[:-1]} over models, {low} to {high} over families)"
 
@@ -62,6 +64,12 @@ def _which_interval(clustered: list[Range]) -> str:
         return WHICH_INTERVAL
     reasons = [interval.reason for interval in clustered if isinstance(interval, Missing)]
     return f"There is no interval over families. {reasons[0]}"
+
+
+def noise_leaves(ceilings: dict[str, Value]) -> str:
+    """The noise ceilings that are known, in a sentence to follow that on the taus."""
+    parts = [f"{value_in_words(ceiling)} {UNDER[p]}" for p, ceiling in ceilings.items() if is_known(ceiling)]
+    return f" Noise would leave benchmarks that order all models alike {' and '.join(parts)}." if parts else ""
 
 
 def _like_size(rows: list[RatioRow] | Missing) -> RatioRow | None:
@@ -91,7 +99,8 @@ def size_finding(summary: AgreementSummary) -> Finding | None:
         return None
     parts = [f"{both_intervals(row.mean, row.interval, row.interval_clustered)} {UNDER[p]}" for p, row in rows.items()]
     without = [f"{value_in_words(row.corrected)} {UNDER[p]}" for p, row in rows.items() if is_known(row.corrected)]
-    noise = f" The noise-corrected tau is {' and '.join(without)}." if without else ""
+    noise = noise_leaves({p: row.ceiling for p, row in rows.items()})
+    noise += f" The noise-corrected tau is {' and '.join(without)}." if without else ""
     pairs = " and ".join(dict.fromkeys(count(row.pairs_of_models, "pair") for row in rows.values()))
     cells = ""
     if not summary.improvement.whole and len(rows) > 1:
@@ -240,15 +249,9 @@ def variance_section(summary: AgreementSummary) -> Section | None:
             for plan in found.decision_study
         ]
     )
-    parts = [
-        f"{percent(number(found.model) / _sum(found))} is shared by all benchmarks and "
-        f"{percent(number(found.model_benchmark) / _sum(found))} is specific to that benchmark {UNDER[p]}"
-        for p, found in known_ones.items()
-    ]
     return Section(
         "Where differences between scores come from",
-        finding=f"Of a benchmark's variance over these models, {', and '.join(parts)}. The specific part holds "
-        "any noise that was not measured.",
+        finding=_variance_sentence(known_ones),
         explanation="This is a generalisability study. It divides the variance of standardised scores into models, "
         "models × benchmarks, and the noise of items, seeds and prompts where these were measured. "
         "In the table, the parts add up to n / (n - 1) for n models, unless one was set to 0. The reliability of a "
@@ -291,10 +294,29 @@ def _reliability_chart(plans: pd.DataFrame) -> alt.LayerChart:
     )
 
 
-def _sum(found: VarianceSummary) -> float:
-    """All that the known components add up to."""
-    parts = (found.model, found.model_benchmark, found.item, found.seed, found.prompt)
-    return sum(number(part) for part in parts if is_known(part))
+def _variance_sentence(components: dict[str, VarianceSummary]) -> str:
+    """The shares of all components that were measured; none where one was estimated below zero: they do not add up."""
+    words = {
+        "model": "is shared by all benchmarks",
+        "model_benchmark": "is specific to that benchmark, with any noise that was not measured",
+        "item": "is noise of the items",
+        "seed": "is noise of the seeds",
+        "prompt": "is due to the prompt",
+    }
+    sentences = []
+    for p, found in components.items():
+        parts = {name: number(getattr(found, name)) for name in words if is_known(getattr(found, name))}
+        if min(number(found.raw_model), number(found.raw_model_benchmark)) < 0:
+            sentences.append(
+                f"{UNDER[p].capitalize()}, the parts of a benchmark's variance over these models do not add up: one is "
+                "estimated below zero."
+            )
+            continue
+        shares = [f"{percent(part / sum(parts.values()))} {words[name]}" for name, part in parts.items()]
+        sentences.append(
+            f"Of a benchmark's variance over these models {UNDER[p]}, {', '.join(shares[:-1])}, and {shares[-1]}."
+        )
+    return " ".join(sentences)
 
 
 def _set_to_zero(components: dict[str, VarianceSummary]) -> str:

@@ -36,7 +36,9 @@ from lm_validity.studies.agreement.statistics.resampling import Interval
 from lm_validity.studies.agreement.statistics.subsets import SubsetAgreement, one_with_others
 from lm_validity.studies.agreement.statistics.variance import reliability_of
 from lm_validity.studies.agreement.summary import (
+    AboveChance,
     AgreementSummary,
+    BenchmarkFigures,
     ByProtocol,
     Decision,
     Improvement,
@@ -56,7 +58,7 @@ from lm_validity.studies.agreement.summary import (
     ends,
 )
 from lm_validity.studies.agreement.uncertainty import AgreementUncertainty
-from lm_validity.summaries import Missing, known
+from lm_validity.summaries import Missing, is_known, known, number
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import count, no_scores
 
@@ -82,7 +84,8 @@ def summarize_agreement_report(
     benchmark."""
     comparison = analysis.comparison
     improved, compared = comparison.improved
-    tau = {p: _tau(analysis, uncertainty, p) for p in PROTOCOLS}
+    by_benchmark = benchmark_figures(analysis)
+    tau = {p: _tau(analysis, uncertainty, p, by_benchmark[p]) for p in PROTOCOLS}
     improvement, pooled = _improvement(analysis, uncertainty, tau), compare_pooled(analysis)
     return AgreementSummary(
         models=len(analysis.matrix.models),
@@ -114,7 +117,7 @@ def summarize_agreement_report(
         pooled=pooled,
         alignment=align_pairs(analysis, align, every=resamples > 0),
         selected_on_test=analysis.maximum,
-        by_benchmark=benchmark_figures(analysis),
+        by_benchmark=by_benchmark,
         prompt_range=prompts or {},
         standard_errors=analysis.matrix.error_checks,
         resamples=resamples,
@@ -168,7 +171,31 @@ def _by_category(agreement: Agreement, categories: list[str | None], reason: str
     }
 
 
-def _tau(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty, protocol: str) -> TauSummary:
+def _above_chance(
+    analysis: AgreementAnalysis, protocol: str, figures: dict[str, BenchmarkFigures | Missing]
+) -> AboveChance | Missing:
+    """The agreement without the benchmarks on which no model is above chance; missing where there is none such."""
+    counts = {
+        place: number(one.models_above_chance)
+        for place, one in enumerate(figures.values())
+        if not isinstance(one, Missing) and is_known(one.models_above_chance)
+    }
+    above = [place for place, models in counts.items() if models]
+    if len(above) == len(counts):
+        return Missing("No benchmark is known to be one on which no model is above chance.")
+    square, ceiling = np.ix_(above, above), analysis.ceiling[protocol].by_pair
+    mean = mean_over_pairs(analysis.tau[protocol][square]) if above else float("nan")
+    limit = mean_over_pairs(ceiling[square]) if above else float("nan")
+    few = "Fewer than two benchmarks on which a model is above chance have a tau or a noise ceiling."
+    return AboveChance(len(above), len(counts), known(mean, few), known(limit, few))
+
+
+def _tau(
+    analysis: AgreementAnalysis,
+    uncertainty: AgreementUncertainty,
+    protocol: str,
+    figures: dict[str, BenchmarkFigures | Missing],
+) -> TauSummary:
     names, tau, agreement = analysis.tasks, analysis.tau[protocol], analysis.agreement[protocol]
     ceiling, size, compute = analysis.ceiling[protocol], *analysis.matrix.sizes()
     of_pair, of_benchmark = (_no_tau(analysis, protocol, reason) for reason in (NO_TAU, NO_PAIR))
@@ -204,6 +231,7 @@ def _tau(analysis: AgreementAnalysis, uncertainty: AgreementUncertainty, protoco
         interval_population_of_categories=population_interval(analysis, protocol, mean),
         by_size_ratio=ratios(analysis, protocol, size, "parameters"),
         by_compute_ratio=ratios(analysis, protocol, compute, "pretraining compute"),
+        above_chance=_above_chance(analysis, protocol, figures),
         matrix=tau,
         by_category_interval=uncertainty.by_category.get(protocol, Missing(uncertainty.reason)),
     )

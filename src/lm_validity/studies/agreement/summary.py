@@ -104,6 +104,19 @@ class VarianceSummary:
 
 
 @dataclass(frozen=True)
+class AboveChance:
+    """Agreement over the `above` benchmarks on which a model is above chance, of those where that is `known`.
+
+    `mean` tau and noise `ceiling` are over the pairs of these.
+    """
+
+    above: int
+    known: int
+    mean: Value
+    ceiling: Value
+
+
+@dataclass(frozen=True)
 class TauSummary:
     """Agreement under one protocol, over all its scores.
 
@@ -124,6 +137,7 @@ class TauSummary:
     interval_population_of_categories: Range
     by_size_ratio: list[RatioRow] | Missing
     by_compute_ratio: list[RatioRow] | Missing
+    above_chance: AboveChance | Missing
     matrix: np.ndarray = page_only()
     by_category_interval: Interval[np.ndarray] | Missing = page_only()
 

@@ -11,7 +11,8 @@ from lm_validity.errors import InputError
 from lm_validity.statistics import holm
 from lm_validity.studies.items.read import CELL, cell_scores, model_items, model_scores
 from lm_validity.studies.items.statistics.paired import LEVEL, paired_difference, unpaired_difference
-from lm_validity.summaries import Missing, is_known, number
+from lm_validity.summaries import Missing, is_known, number, page_only
+from lm_validity.tables.schema import trained_here
 from lm_validity.words import listing
 
 SAME_SCORE = 1e-6  # a score this close to the mean of its items is that mean
@@ -50,6 +51,7 @@ class CompareSummary:
     second: str
     comparisons: tuple[Comparison, ...]
     notes: tuple[str, ...]
+    trained_here: bool = page_only(default=False)  # a run of the workflow made the fine-tunes
 
     def better(self, sign: int, protocol: str) -> list[Comparison]:
         """The comparisons of a protocol that the first (1) or second (-1) model wins after correction."""
@@ -93,7 +95,7 @@ def compare_models(
         raise InputError(f"{scores}: {first} and {second} share no benchmark.", "compare models with common scores.")
     if one_sided:
         notes = (*notes, f"Only one of the two models has a score on {listing(one_sided)}.")
-    return CompareSummary(first, second, tuple(_adjusted(found)), (*notes, *_test_notes(found)))
+    return CompareSummary(first, second, tuple(_adjusted(found)), (*notes, *_test_notes(found)), trained_here(rows))
 
 
 def _comparison(

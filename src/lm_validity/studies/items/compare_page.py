@@ -99,7 +99,8 @@ def comparison_page(summary: CompareSummary) -> Page:
     return Page(
         name="compare",
         title=f"{summary.first} against {summary.second}",
-        question=f"Which of the two models is better, and on what? {explain_protocols(summary.protocols)}",
+        question="Which of the two models is better, and on what? "
+        + explain_protocols(summary.protocols, own=summary.trained_here),
         findings=[Finding(comparison_sentence(summary, protocol)) for protocol in summary.protocols],
         sections=[section],
         notes=summary.notes,

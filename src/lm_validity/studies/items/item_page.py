@@ -48,7 +48,7 @@ def items_page(summary: ItemsSummary) -> Page:
         name="items",
         title="What the items are worth",
         question="How finely do these benchmarks tell models apart, and which items work against them? "
-        + explain_protocols(_protocols(summary)),
+        + explain_protocols(_protocols(summary), own=summary.trained_here),
         findings=[Finding(_finding(summary, protocol)) for protocol in _protocols(summary)],
         sections=[_benchmark_section(summary), _negative_section(summary)],
         notes=summary.notes,

@@ -13,6 +13,7 @@ from lm_validity.studies.items.statistics.item_response import ItemParameters, f
 from lm_validity.studies.items.statistics.resolution import resolution
 from lm_validity.summaries import Missing, page_only
 from lm_validity.tables.documents import read_documents
+from lm_validity.tables.schema import trained_here
 
 FEWEST = 3  # models and items of a fit
 LISTED = 50  # items with negative discrimination, of a benchmark and protocol
@@ -68,6 +69,7 @@ class ItemsSummary:
     benchmarks: tuple[ItemsOfBenchmark, ...]
     negative_items: tuple[Item, ...]
     notes: tuple[str, ...]
+    trained_here: bool = page_only(default=False)  # a run of the workflow made the fine-tunes
 
 
 def analyze_items(
@@ -93,7 +95,7 @@ def analyze_items(
         raise InputError(
             f"{items}: no item belongs to a selected score of {scores}.", "are both tables of the same run or import?"
         )
-    return ItemsSummary(tuple(found), tuple(negative), notes)
+    return ItemsSummary(tuple(found), tuple(negative), notes, trained_here(rows))
 
 
 def _texts(documents: Sequence[str | Path], benchmark: str) -> dict[str, str]:

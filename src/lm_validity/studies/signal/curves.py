@@ -10,7 +10,7 @@ import pandas as pd
 
 from lm_validity.errors import InputError
 from lm_validity.tables.item_arrays import training_order
-from lm_validity.tables.report_rows import benchmark_metric, report_rows
+from lm_validity.tables.report_rows import benchmark_metric, check_directions, report_rows
 from lm_validity.tables.reruns import NOT_MEASURED, TrainingNoise, reruns_of, training_noise
 from lm_validity.tables.schema import read_scores, replay_notes
 from lm_validity.tables.sheets import as_in_scores, of_study, read_benchmarks, read_models, unique_labels
@@ -99,6 +99,7 @@ def read_learning_curves(
     listed = None if benchmarks is None else read_benchmarks(benchmarks)
     rows, of_rows = _used_rows(table, listed, scores)
     rows, checks = checked_errors(rows, listed)
+    check_directions(rows, listed, scores)
     rows, of_axis = _on_one_axis(_filled_tokens(rows, sheet))
     directions, of_directions = _directions(rows, listed)
     again = reruns_of(sheet)

@@ -1,14 +1,17 @@
 """Like sizes over common cells, categories as clusters, corrected taus with intervals, noise of seeds and prompts."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
 from tests.unit.studies.agreement.conftest import DIRECT, TRAINED, agreement_of, factors_of, score_rows
 
 from lm_validity.studies.agreement.analysis import no_scores
+from lm_validity.studies.agreement.factors.component_sections import variance_section as components_section
 from lm_validity.studies.agreement.page import agreement_page
 from lm_validity.studies.agreement.prompt_section import prompt_error
-from lm_validity.studies.agreement.similar_models import NARROWER
+from lm_validity.studies.agreement.similar_models import ABOVE_CEILING, NARROWER
 from lm_validity.studies.agreement.similar_sections import size_finding, size_section, variance_section
 from lm_validity.studies.agreement.statistics.agreement import mean_over_pairs
 from lm_validity.studies.agreement.statistics.corrected import mean_tau_left_out, transformed_interval
@@ -174,3 +177,52 @@ def test_what_prompts_change_is_a_component_where_it_was_measured(tmp_path):
     found = prompt_error(choices, summary.matrix)
     assert found[DIRECT][0] == pytest.approx(np.sqrt(shift.var(ddof=1) / 2))
     assert np.isnan(found[DIRECT][1:]).all() and np.isnan(found[TRAINED]).all()
+
+
+def test_benchmarks_at_chance_are_set_apart_beside_the_noise_ceiling(tmp_path):
+    """Two of five benchmarks are guessed on; the page names the agreement of the others and what noise would leave."""
+    scores = table()
+    for name in "de":
+        scores[DIRECT][name] = (0.25 + 0.001 * np.arange(14) * (-1) ** np.arange(14)).tolist()
+    sheet = BENCHMARKS.replace("is_better\n", "is_better,chance\n").replace(",1\n", ",1,0.25\n")
+    summary = agreement_of(tmp_path, score_rows({DIRECT: scores[DIRECT]}, NAMES, 0.02), models=MODELS, benchmarks=sheet)
+    tau = summary.kendall_tau[DIRECT]
+    assert (tau.above_chance.above, tau.above_chance.known) == (3, 5)
+    assert tau.above_chance.mean == pytest.approx(np.mean([tau.matrix[a, b] for a, b in ((0, 1), (0, 2), (1, 2))]))
+    assert tau.above_chance.mean > tau.mean and tau.above_chance.ceiling > tau.ceiling
+    (sentence,) = [one.sentence for one in agreement_page(summary).findings if f"{tau.mean:.2f}" in one.sentence]
+    for value in (tau.ceiling, tau.above_chance.mean, tau.above_chance.ceiling):
+        assert f"{value:.2f}" in sentence
+
+
+def test_why_there_is_no_correction_is_said_where_tau_is_above_its_ceiling(tmp_path):
+    rows = score_rows({DIRECT: table(noise=(0.05, 0.05))[DIRECT]}, NAMES, stderr=0.03)
+    summary = agreement_of(tmp_path, rows, **SHEETS)
+    tau = summary.kendall_tau[DIRECT]
+    assert tau.mean > tau.ceiling and tau.corrected.mean == Missing(ABOVE_CEILING)
+    assert ABOVE_CEILING in " ".join(finding.basis for finding in agreement_page(summary).findings)
+
+
+@pytest.mark.parametrize(("resamples", "shown"), [(0, False), (50, True)])
+def test_a_change_is_a_headline_with_its_interval_only(tmp_path, resamples, shown):
+    summary = agreement_of(tmp_path, score_rows(table(), NAMES), resamples, models="model\nm0\n", benchmarks=BENCHMARKS)
+    change = f"{summary.improvement.mean:+.2f}"
+    assert any(change in finding.sentence for finding in agreement_page(summary).findings) == shown
+
+
+def test_shares_of_variance_are_given_whole_or_not_at_all(tmp_path):
+    summary = agreement_of(tmp_path, score_rows(table(), NAMES, stderr=0.02), **SHEETS)
+    shares = [int(one) for one in re.findall(r"(\d+)%", variance_section(summary).finding)]
+    assert len(shares) == 6 and abs(sum(shares) - 200) <= 3  # model, model × benchmark and items, of two protocols
+    below = agreement_of(tmp_path, score_rows(table(), NAMES, stderr=0.2), **SHEETS)
+    assert below.variance_components[DIRECT].raw_model_benchmark < 0 and "%" not in variance_section(below).finding
+
+
+@pytest.mark.parametrize("benchmarks", [6, 10])
+def test_the_first_components_are_summed_up_where_there_are_twice_as_many_benchmarks(tmp_path, benchmarks):
+    names = [f"b{i}" for i in range(benchmarks)]
+    rng = np.random.default_rng(0)
+    scores = {DIRECT: {name: rng.uniform(0.2, 0.8, 14).tolist() for name in names}}
+    sheet = "benchmark,metric\n" + "".join(f"{name},acc\n" for name in names)
+    summary = factors_of(tmp_path, score_rows(scores, NAMES), models=MODELS, benchmarks=sheet)
+    assert bool(components_section(summary).finding) == (benchmarks == 10)

@@ -1,6 +1,7 @@
 """How far off missing scores would have to be to change the headline."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -61,6 +62,9 @@ def test_a_change_that_rests_on_missing_scores_says_so_and_one_that_does_not(tmp
     assert not is_known(found.kendall_tau[DIRECT].below) and not is_known(found.kendall_tau[DIRECT].above)
     assert found.masked[DIRECT].cells == 12 and TRAINED not in found.masked
     assert found.masked[DIRECT].mean_without == pytest.approx(summary.improvement.means[DIRECT])
+    same = replace(found, masked={DIRECT: replace(found.masked[DIRECT], mean_without=found.masked[DIRECT].mean)})
+    for cells, differ in ((found, True), (same, False)):
+        assert ("instead of" in missing_section(replace(summary, missing_cells=cells)).finding) == differ
     low, high = (row.kendall_tau[TRAINED] for row in (found.curve[0], found.curve[-1]))
     assert low > high  # placed last on every benchmark they agree; above the others they are out of order
 

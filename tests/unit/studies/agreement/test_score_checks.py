@@ -121,3 +121,22 @@ def test_scores_under_another_metric_only_are_named(tmp_path):
     assert note.startswith("a: the scores of m2 (direct) are not under its metric acc,none but under f1,none only")
     summary = run(tmp_path, pd.concat([rows[~mixed], others[mixed]]))
     assert summary["cells_in_both"] == sum(len(SMALL[DIRECT][name]) for name in "abc") - 1
+
+
+@pytest.mark.parametrize(
+    ("metric", "name", "asked"), [("acc", "a_bpb", False), (None, "a_bpb", True), ("bpb", "a", True)]
+)
+def test_the_direction_of_what_is_named_like_a_loss_is_asked_for(tmp_path, metric, name, asked):
+    rows = score_rows({DIRECT: {name: [0.9, 0.8, 0.7, 0.6], "b": [0.1, 0.2, 0.3, 0.4]}})
+    rows["metric"] = metric
+    sheet = f"benchmark,metric\n{name},{metric or ''}\nb,{metric or ''}\n"
+    if not asked:
+        assert f"{name}" in " ".join(notes_of(tmp_path, rows, sheet))  # higher counts as better
+        return
+    with pytest.raises(InputError, match=f"higher is better on {name}") as error:
+        notes_of(tmp_path, rows, sheet)
+    assert "higher_is_better" in error.value.hint
+    given = sheet.replace("metric\n", "metric,higher_is_better\n", 1).replace(
+        f"{metric or ''}\n", f"{metric or ''},0\n"
+    )
+    assert notes_of(tmp_path, rows, given) == ()

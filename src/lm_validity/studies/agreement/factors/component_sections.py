@@ -16,7 +16,7 @@ from lm_validity.studies.agreement.factors.summary import FactorsSummary
 from lm_validity.studies.agreement.shown import MOST_DRAWN, plotted
 from lm_validity.studies.agreement.statistics.resampling import Interval
 from lm_validity.studies.agreement.summary import Range
-from lm_validity.summaries import Missing, as_columns
+from lm_validity.summaries import Missing, as_columns, is_known
 from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import percent
 
@@ -40,11 +40,13 @@ def _of_protocol(values: dict[str, Range] | Missing, protocol: str) -> Range:
 def variance_section(summary: FactorsSummary) -> Section:
     """The share of each component, beside that of shuffled tables, and the loadings of the first."""
     frame = _variance_frame(summary)
+    # nearly as many components as benchmarks explain nearly all, whatever the scores are
     finding = " ".join(
         f"{figures.PROTOCOL_LABELS[p]}: the first {SHOWN_COMPONENTS} components together explain "
         f"{percent(sum(shares))}."
         for p, shares in summary.explained_variance.items()
         if not isinstance(shares, Missing)
+        and sum(map(is_known, summary.pc1_loadings[p].values())) >= 2 * SHOWN_COMPONENTS
     )
     figure = Figure(
         "explained_variance",

@@ -49,7 +49,7 @@ def factors_page(summary: FactorsSummary) -> Page:
         title="Factors and potential",
         question="How many factors does the score matrix have, what is the first, and which model has most potential? "
         "A factor (here a principal component) is a weighted sum of the benchmarks. The first is the one along which "
-        f"models differ most. {explain_protocols(summary.matrix.protocols)}",
+        f"models differ most. {explain_protocols(summary.matrix.protocols, own=summary.matrix.trained_here)}",
         findings=_findings(summary),
         sections=[section for section in sections if section is not None],
         notes=summary.notes,

@@ -173,6 +173,8 @@ def test_two_folders_of_two_protocols(tmp_path):
     assert scores["prepared_on"].fillna("").to_dict() == {"direct": "", "train_before_test": "others"}
     own = read(tmp_path / "base", protocol="train_before_test")
     assert own[0]["protocol"].tolist() == ["train_before_test"] and any("not given" in note for note in own[1].notes)
+    with pytest.raises(InputError, match="none of the scores is train before test"):
+        read(tmp_path / "base", prepared_on="others")
     wrong = CliRunner().invoke(
         reports.app, [command[0], command[0].replace("direct", "train_before_test"), *command[2:], "o"]
     )

@@ -201,6 +201,11 @@ def _settled(results: list[ScoreFile], options: ImportOptions, log: ImportLog) -
     """One table of all files."""
     scores = score_table(results, log)
     log.notes += _unsaid(scores, options)
+    if options.prepared_on is not None and scores["prepared_on"].isna().all():
+        raise InputError(
+            f"--prepared-on '{options.prepared_on}': none of the scores is train before test.",
+            "say which are: --protocol train_before_test, or train_before_test=FOLDER.",
+        )
     if options.errors_from_items:
         scores, number = with_item_errors(scores, scores["n_items"])
         log.notes.append(f"Standard errors from accuracies and numbers of items: {count(number, 'score')}.")

@@ -49,6 +49,9 @@ def gather(paths: Iterable[str | Path], folder: Path, options: ImportOptions) ->
     tables, results = _sorted_out(paths)
     found = Gathered()
     own = tables.get("scores", [])
+    for path in own:
+        if any(place in (path.resolve(), *path.resolve().parents) for place in options.protocols):
+            raise InputError(f"{path}: a table of ours says the protocol of each score.", "leave out PROTOCOL=.")
     frames = [_own_scores(path, found.lines) for path in own]
     for kind in ("items", "trials", "selections"):
         if kind in tables:

@@ -217,6 +217,8 @@ def test_tables_and_files_are_joined_unless_they_differ(tmp_path):
     joined = read_scores(tmp_path / "out" / "scores.parquet")
     assert len(joined) == 16 and (joined["source"] == "other").sum() == 1
     write_table(frame.iloc[:1].assign(value=0.9), SCORES, tmp_path / "other" / "scores.parquet")
+    options = ImportOptions(protocols={tmp_path / "other": TBT})
+    refused([tmp_path / "other"], tmp_path / "more", "says the protocol of each score", options=options)
     refused([tmp_path / "other", tmp_path / "in"], tmp_path / "more", "1 score with different values in .*other")
 
 

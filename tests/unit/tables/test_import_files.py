@@ -1,6 +1,8 @@
 """What is the same for all formats: which one a file has, names from paths, protocols, groups, scores in conflict."""
 
 import json
+import re
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -144,7 +146,10 @@ def test_other_scores_under_one_name_are_a_conflict(tmp_path, other, pattern):
     put(tmp_path / "in" / "third.json", result("/x/base/b", 0.1, date=1.0))
     with pytest.raises(InputError, match=r"1 score with different values.*(0.1 and 0.2|0.2 and 0.1)") as refused:
         import_files([tmp_path / "in"], tmp_path / "out")
-    assert f"--path '{pattern}'" in refused.value.hint and "--protocol" in refused.value.hint
+    assert f"--path '{pattern}'" in refused.value.hint
+    places = re.search(r"direct=(\S+) train_before_test=(\S+)", refused.value.hint).groups()
+    protocols = dict(zip(map(Path, places), ("direct", "train_before_test"), strict=True))
+    assert len(read(tmp_path / "in", protocols=protocols)[0]) == 3
     assert len(read(tmp_path / "in", path=pattern)[0]) == 3
     assert (
         all(name in refused.value.problem for name in ("first.json", "second.json")) and not (tmp_path / "out").exists()
@@ -173,6 +178,8 @@ def test_two_folders_of_two_protocols(tmp_path):
     assert scores["prepared_on"].fillna("").to_dict() == {"direct": "", "train_before_test": "others"}
     own = read(tmp_path / "base", protocol="train_before_test")
     assert own[0]["protocol"].tolist() == ["train_before_test"] and any("not given" in note for note in own[1].notes)
+    with pytest.raises(InputError, match="none of the scores is train before test"):
+        read(tmp_path / "base", prepared_on="others")
     wrong = CliRunner().invoke(
         reports.app, [command[0], command[0].replace("direct", "train_before_test"), *command[2:], "o"]
     )

@@ -372,3 +372,12 @@ def test_the_items_of_a_group_are_those_of_its_tasks(tmp_path):
     assert items["doc_id"].is_unique and items["doc_id"][0] == "mmlu_a/0"
     import_files([tmp_path / "in"], tmp_path / "split", ImportOptions(split_groups=True))
     assert set(pd.read_parquet(tmp_path / "split" / "items.parquet")["benchmark"]) == set(tasks)
+
+
+def test_two_undated_files_of_samples_that_differ_are_a_conflict(tmp_path):
+    for place, correct in (("x", (1, 0, 1, 1)), ("y", (1, 0, 1, 1))):
+        write_lines(tmp_path / "in" / place / "org__a" / "samples_quiz.jsonl", quiz_lines(correct))
+    assert len(import_files([tmp_path / "in"], tmp_path / "out")[0]) == 2
+    write_lines(tmp_path / "in" / "y" / "org__a" / "samples_quiz.jsonl", quiz_lines((0, 0, 1, 1)))
+    with pytest.raises(InputError, match="neither file is newer"):
+        import_files([tmp_path / "in"], tmp_path / "out")

@@ -27,7 +27,7 @@ def put_results(folder, models: int = 4) -> None:
         results = {task: {"acc,none": rng.random(), "acc_stderr,none": 0.01} for task in tasks}
         path = folder / f"m{i}" / "results_0.json"
         path.parent.mkdir(parents=True)
-        arguments = f"pretrained=org/Toy-{i + 1}b-Instruct"
+        arguments = f"pretrained={'org' if i else '/models'}/Toy-{i + 1}b-Instruct"
         path.write_text(json.dumps({"results": results, "config": {"model_args": arguments}}))
 
 
@@ -88,7 +88,7 @@ def test_a_study_around_scores_runs_the_models_and_tasks_of_the_scores(tmp_path,
     monkeypatch.chdir(tmp_path / "mine")
     run = load_run("study.yaml")
     assert {name: row.path for name, row in run.models.items()} == {
-        f"toy-{i}b-instruct": f"org/Toy-{i}b-Instruct" for i in (1, 2, 3)
+        f"toy-{i}b-instruct": f"{place}/Toy-{i}b-Instruct" for i, place in ((1, "/models"), (2, "org"), (3, "org"))
     }
     row = run.models["toy-3b-instruct"]
     assert (row.parameters_b, row.size_class, row.instruction_tuned) == (3, "medium", True)

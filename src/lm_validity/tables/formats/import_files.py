@@ -127,7 +127,7 @@ def _read_all(
             log.skip(each.path, error.problem, error.hint, named=each.named)
     names = {each.path: name for each in samples if (name := _of_place(each.path, options.names))}
     matched = match_all_samples(samples, results, names, log)
-    log.formats["lm-eval"] += len(matched)
+    log.formats += Counter({"lm-eval": len(matched)})
     log.files = log.formats.total()
     if not results and not matched:
         first = ": ".join(log.skipped[0]).rstrip(".") if log.skipped else f"no file of theirs ({_kinds(log.others)})"
@@ -172,7 +172,8 @@ def _whose(opened: Opened, formats: Sequence[Format]) -> Format:
     for one in formats:
         if one.recognises(opened):
             return one
-    raise InputError(f"{opened.path}: of no known format ({', '.join(one.name for one in formats)}).", _HINT)
+    names = ", ".join(one.name for one in formats)
+    raise InputError(f"{opened.path}: of no known format.", f"known are {names}; --format names one of them.")
 
 
 def _placed(one: ScoreFile, opened: Opened, pattern: PathPattern | None, places: PlacesRead) -> ScoreFile:
@@ -215,6 +216,11 @@ def _settled(results: list[ScoreFile], options: ImportOptions, log: ImportLog) -
     """One table of all files."""
     scores = score_table(results, log)
     log.notes += _unsaid(scores, options)
+    if options.prepared_on is not None and scores["prepared_on"].isna().all():
+        raise InputError(
+            f"--prepared-on '{options.prepared_on}': none of the scores is train before test.",
+            "say which are: --protocol train_before_test, or train_before_test=FOLDER.",
+        )
     if options.errors_from_items:
         scores, number = with_item_errors(scores, scores["n_items"])
         log.notes.append(f"Standard errors from accuracies and numbers of items: {count(number, 'score')}.")

@@ -5,6 +5,7 @@ all of them are put together. What only the whole file tells (which filter an an
 choice is known) is known by then.
 """
 
+import filecmp
 import json
 import math
 import re
@@ -197,6 +198,12 @@ def _newest(samples: list[SampleFile], log: ImportLog) -> list[SampleFile]:
     for one in sorted(samples, key=lambda each: each.rank, reverse=True):
         known = best.setdefault(one.key, one)
         if known is not one:
+            if known.rank == one.rank and not filecmp.cmp(known.found.path, one.found.path, shallow=False):
+                raise InputError(
+                    f"{known.found.path} and {one.found.path}: different answers of one model on one task, and neither "
+                    "file is newer.",
+                    f"name a model: --model '{one.found.path}=NAME', or leave out the file that does not count.",
+                )
             log.repeat(
                 f"{one.found.path} ({date_text(one.date)}): the same documents are answered in {known.found.path} "
                 f"({date_text(known.date)})"

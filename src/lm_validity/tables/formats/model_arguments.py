@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from lm_validity.errors import InputError
+from lm_validity.tables.schema import PROTOCOLS
 from lm_validity.words import count, listing
 
 # Optimizer steps in the name of a revision or folder: step1000, global_step-1000, iter_0001000; "step10k" is left alone
@@ -19,6 +20,7 @@ _FOLDER = re.compile(r"(?:checkpoint|ckpt|(?:global_?)?steps?|iter(?:ation)?s?)[
 _CACHE = re.compile(r"models--([^/]+?)--([^/]+)")  # of a hub id, in its cache
 _COLUMNS = {"task": "benchmark", "step": "iteration"}  # other names of a pattern's fields
 _NUMBERS = ("iteration", "seed", "num_fewshot")
+_KINDS = {"protocol": "|".join(PROTOCOLS), **dict.fromkeys(_NUMBERS, "[0-9]{1,15}")}
 _FIELDS = ("model", "benchmark", "task", "checkpoint", "iteration", "step", "protocol", "seed", "num_fewshot")
 _FINISHED = frozenset(("", "main", "master", "none", "null", "final"))
 
@@ -157,8 +159,7 @@ class PathPattern:
                     f"--path '{text}': {piece} is not a field, or is there twice.", f"fields: {', '.join(_FIELDS)}."
                 )
             if name is not None:
-                number = _COLUMNS.get(name, name) in _NUMBERS
-                expression += rf"(?P<{name}>{r'[0-9]{1,15}' if number else '[^/]+'})"
+                expression += f"(?P<{name}>{_KINDS.get(_COLUMNS.get(name, name), '[^/]+')})"
             else:
                 expression += "[^/]*" if piece == "*" else re.escape(piece)
         if "(?P<" not in expression:

@@ -38,8 +38,7 @@ DEFAULTS = {"checkpoint": "final", "protocol": "direct", "prompt": "plain", "spl
 _SHARES = ("acc", "acc_norm", "accuracy", "exact_match", "em", "mc1", "pass@1")  # of right answers
 # Scores that differ by less are equal: files round differently, and another batch size changes the last digits
 _SAME, _SAME_ERRORS = 1e-9, 0.01  # relative, and in standard errors
-_TUNED = "--protocol or train_before_test=FOLDER if one was fine-tuned; else leave out the file that does not count."
-_SHOWN = 5  # conflicts that an error names
+_SHOWN = 3  # conflicts and ways out that an error names
 
 Across = Literal["benchmarks", "models"]
 Unit = Literal["fractions", "percentages", "neither"]
@@ -276,7 +275,7 @@ def _conflict(
     return InputError(
         f"{count(number, 'score')} with different values under one name, and no newer run of the same weights and "
         f"settings decides: {'; '.join(told)}{more}.",
-        " Or ".join(list(ways)[:3]),
+        " Or ".join(list(ways)[:_SHOWN]),
     )
 
 
@@ -284,6 +283,7 @@ def _way_apart(one: ScoreFile, other: ScoreFile) -> str:
     """What a reader would write to keep two files apart: a pattern for the folder or name in which they differ."""
     if one.path == other.path:
         return "remove one of the two, or name the column that tells them apart."
+    ways = []
     models = tuple(each.weights.partition("@")[0] for each in (one, other))
     for first, second in (models, (str(one.path), str(other.path))):
         parts, others = (re.split(r"/+", text.strip("/")) for text in (first, second))
@@ -291,8 +291,13 @@ def _way_apart(one: ScoreFile, other: ScoreFile) -> str:
         if len(parts) == len(others) and len(differ) == 1:
             rest = parts[differ[0] + 1 :]
             pattern = "/".join(["{model}", *rest]) if rest else f"{{model}}{one.path.suffix}"
-            return f"--path '{pattern}' if these are models; {_TUNED}"
-    return f"--model '{other.path}=NAME' if these are models; {_TUNED}"
+            ways.append(f"--path '{pattern}' if these are models")
+            break
+    own, theirs = one.path.parts, other.path.parts
+    same = next(i for i, pair in enumerate(zip(own, theirs, strict=False)) if len(set(pair)) > 1)
+    places = (Path(*own[: same + 1]), Path(*theirs[: same + 1]))
+    ways.append(f"direct={places[0]} train_before_test={places[1]} if that is what they hold")
+    return "; ".join([*ways, "else leave out what does not count."])
 
 
 def check_identities(files: list[ScoreFile]) -> None:

@@ -97,6 +97,9 @@ def test_lm_harmony(tmp_path):
     ]
     assert frame["stderr"].isna().tolist() == [False, False, True]
     assert frame["metric"].isna().all() and frame["seed"].isna().all()
+    direct = {name: block for name, block in document.items() if name.startswith("direct_eval")}
+    alone = read_lm_harmony(write(tmp_path / "direct.json", json.dumps(direct)))
+    pd.testing.assert_frame_equal(alone, frame.head(1), check_dtype=False)
 
 
 @pytest.mark.parametrize("unknown", ["N/A", None, {"rte": "N/A"}, {"rte": None}, {"rte": {"org/a": 10**400}}])

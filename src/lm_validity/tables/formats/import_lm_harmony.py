@@ -1,7 +1,8 @@
 """The train-before-test authors' all_results.json -> scores.
 
 Layout: `{train_before_test | direct_eval}` and the same with `_stderr`, each benchmark -> model id ->
-number. A standard error, or all of a benchmark's or of a block's, may be the string "N/A".
+number. A standard error, or all of a benchmark's or of a block's, may be the string "N/A". Scores of one of the two
+protocols are enough.
 """
 
 from pathlib import Path
@@ -30,7 +31,7 @@ def read_lm_harmony(path: str | Path) -> pd.DataFrame:
     rows = []
     for protocol, block in _PROTOCOLS.items():
         errors = _object(results.get(f"{block}_stderr"))
-        for benchmark, scores in results[block].items():
+        for benchmark, scores in results.get(block, {}).items():
             errors_here = _object(errors.get(benchmark))
             for model, value in scores.items():
                 rows.append(
@@ -52,14 +53,15 @@ def read_lm_harmony(path: str | Path) -> pd.DataFrame:
 
 def _read_results(path: Path) -> dict[str, Any]:
     results = read_json_file(path, "the authors' notebooks/all_results.json is meant.")
-    for block in _PROTOCOLS.values():
-        found = results.get(block) if isinstance(results, dict) else None
+    given = [block for block in _PROTOCOLS.values() if isinstance(results, dict) and block in results]
+    for block in given or ("direct_eval",):
+        found = results.get(block) if given else None
         if not isinstance(found, dict) or not all(isinstance(scores, dict) for scores in found.values()):
             raise InputError(
                 f"{path}: no object {block!r} of benchmarks with scores by model.",
                 "is it the authors' notebooks/all_results.json?",
             )
-    if not any(scores for block in _PROTOCOLS.values() for scores in results[block].values()):
+    if not any(scores for block in given for scores in results[block].values()):
         raise InputError(f"{path}: no scores in it.", "is it the authors' notebooks/all_results.json?")
     return results
 

@@ -1,7 +1,8 @@
-"""Learning curves of the early-training competition (curves.csv) as a scores table.
+"""Learning curves of the early-training competition as a scores table.
 
 The layout: `model, iteration, gtokens`, then one column per benchmark; one row per model and checkpoint. An
-absent `gtokens` column is computed from the iteration with the competition's batch ramp.
+absent `gtokens` column is computed from the iteration with the competition's batch ramp. The organisers' own
+`plot-data-combined-all.json` holds the same columns as lists by model: `{"data": {model: {column: [...]}}}`.
 """
 
 from pathlib import Path
@@ -12,10 +13,12 @@ import pandas as pd
 from lm_validity.config.text_rows import read_text_rows
 from lm_validity.config.training_tokens import E2LM_BATCH_RAMP
 from lm_validity.errors import InputError
+from lm_validity.tables.formats.json_values import read_json_file
 from lm_validity.tables.formats.score_files import typed_scores
 
 _KEYS = ("model", "iteration", "gtokens")
 _LAYOUT = "the columns are model, iteration, gtokens and one column per benchmark."
+_NO_BENCHMARKS = ("model_type", "experiment")  # texts beside the numbers of the organisers' file
 
 
 def read_e2lm(path: str | Path) -> pd.DataFrame:
@@ -53,6 +56,8 @@ def read_e2lm(path: str | Path) -> pd.DataFrame:
 
 def _read_curves(path: Path) -> pd.DataFrame:
     """The file as text, so that an error can show a value as it stands there; the index is the row's line."""
+    if path.suffix == ".json":
+        return _organisers_curves(path)
     found = read_text_rows(path, _LAYOUT)
     for column in ("model", "iteration"):
         if column not in found.header:
@@ -66,6 +71,30 @@ def _read_curves(path: Path) -> pd.DataFrame:
     for line in curves.index[curves["model"] == ""]:
         raise InputError(f"{path}: row {line}: column 'model' is empty.", _LAYOUT)
     return curves
+
+
+def _organisers_curves(path: Path) -> pd.DataFrame:
+    """The same of the organisers' file; the index is a checkpoint's number, counted through all models."""
+    document = read_json_file(path, _LAYOUT)
+    models = document.get("data") if isinstance(document, dict) else None
+    if not isinstance(models, dict) or not models:
+        raise InputError(f"{path}: no object 'data' of models with their curves.", _LAYOUT)
+    frames = []
+    for model, columns in models.items():
+        lists = columns if isinstance(columns, dict) else {}
+        lists = {name: values for name, values in lists.items() if name not in _NO_BENCHMARKS}
+        if "iteration" not in lists or not all(isinstance(values, list) for values in lists.values()):
+            raise InputError(f"{path}, {model!r}: not a list for each column, 'iteration' one of them.", _LAYOUT)
+        for name, values in lists.items():
+            if len(values) != len(lists["iteration"]):
+                raise InputError(
+                    f"{path}, {model!r}, {name!r}: {len(values)} values for {len(lists['iteration'])} checkpoints.",
+                    "write null where nothing was measured.",
+                )
+        texts = {name: ["" if value is None else str(value) for value in values] for name, values in lists.items()}
+        frames.append(pd.DataFrame({"model": model, **texts}, dtype=str))
+    curves = pd.concat(frames, ignore_index=True).fillna("")
+    return curves.set_axis(curves.index + 1)
 
 
 def _numbers(path: Path, curves: pd.DataFrame, column: str, *, empty_allowed: bool = False) -> np.ndarray:

@@ -1,5 +1,8 @@
 """Learning curves as CSV: what is read, and what is refused."""
 
+import json
+
+import pandas as pd
 import pytest
 
 from lm_validity.errors import InputError
@@ -29,6 +32,18 @@ def test_rows_and_columns(tmp_path):
 def test_tokens_are_computed_where_the_column_is_absent(tmp_path):
     rows = read(tmp_path, "model,iteration,arc\nm,4000,0.25\nm,64000,0.3\n")
     assert list(rows["tokens_b"]) == pytest.approx([4.194304, 239.546570], abs=1e-6)
+
+
+def test_the_organisers_file_holds_the_same_by_model(tmp_path):
+    columns = {"model_type": ["Proposal"] * 2, "experiment": ["m"] * 2, "iteration": [4000, 8000]}
+    columns |= {"arc": [0.25, None], "mmlu": [0.3, 0.31], "gtokens": [4.1943, 10.11]}
+    path = tmp_path / "plot-data-combined-all.json"
+    path.write_text(json.dumps({"metadata": {}, "data": {"m": columns}}))
+    pd.testing.assert_frame_equal(read_e2lm(path), read(tmp_path, GOOD))
+    for bad in (columns | {"arc": [0.25]}, columns | {"arc": [0.25, "x"]}, {"arc": [0.25]}, [1], columns | {"arc": 1}):
+        path.write_text(json.dumps({"data": {"m": bad}}))
+        with pytest.raises(InputError, match=r"plot-data-combined-all\.json"):
+            read_e2lm(path)
 
 
 @pytest.mark.parametrize(

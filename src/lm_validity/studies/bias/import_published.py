@@ -5,6 +5,7 @@ three rows of counts. Counts are the accuracy times n, rounded: truncation, as i
 .29 x 100 = 28.999… into 28 and loses one correct answer in 3% of the published values.
 """
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -17,20 +18,48 @@ from lm_validity.tables.schema import TRIALS
 
 KEYS = ["experiment", "lm", "m", "n", "task", "subsample"]
 LARGEST = 2**31 - 1  # of a whole number; far beyond any study, and a float holds each of them exactly
+_FILE = "accuracies.csv"
+# The author's folders; where one is called `accuracies` alone, the folder above it tells the experiment
+_PLACE = re.compile(
+    r"/(?:accuracies_)?(?P<experiment>[^/]+)(?:/accuracies)?/m(?P<m>\d+)/n(?P<n>\d+)/(?P<lm>[^/]+)/(?P<task>[^/]+)/[^/]+$"
+)
 COUNT_TOLERANCE = 1e-3  # of one answer: room for accuracies printed with six decimals, none for a wrong n
 
 
 def read_pretrain_on_test(path: str | Path) -> pd.DataFrame:
-    """The trials (columns of `TRIALS`) of a file of accuracies, plain or gzipped CSV.
+    """The trials (columns of `TRIALS`) of a file of accuracies, plain or gzipped CSV, or of a folder of the author's.
 
     Columns read: `experiment, lm, m, n, task, subsample, base, extra, test` and, where present, `majority`. The
-    accuracies are fractions; an empty one leaves that arm out. `test_hash` holds the only trace of the test set that
-    such a file keeps, the share of its majority class: trials with different values had different test sets (the
-    opposite does not follow). Raises `InputError` naming line, task, column and value for anything else, and both lines
-    where an arm of a trial occurs twice.
+    accuracies are fractions; an empty one leaves that arm out. In the author's folders the first five are in a file's
+    path, `accuracies_EXPERIMENT/m50/n100/LM/TASK/accuracies.csv`, and the rows are the subsamples 1, 2, ...
+
+    `test_hash` holds the only trace of the test set that such a file keeps, the share of its majority class: trials
+    with different values had different test sets (the opposite does not follow). Raises `InputError` naming line,
+    task, column and value for anything else, and both lines where an arm of a trial occurs twice.
     """
     path = Path(path)
+    if not path.is_dir():
+        return _read_file(path)
+    files = sorted(path.rglob(_FILE))
+    if not files:
+        raise InputError(f"{path}: no {_FILE} in it or below.", "give the author's analysis/accuracies_... folder.")
+    found = [_read_file(file) for file in files]
+    trials = pd.concat(found, keys=files, names=["file"]).reset_index("file")
+    again = trials.duplicated([*TRIAL, "arm"])
+    if again.any():
+        row = trials[again].iloc[0]
+        raise InputError(
+            f"{row['file']}: its trials are also in another folder of the experiment {row['experiment']!r}.",
+            "import one of the folders.",
+        )
+    return trials.drop(columns="file").reset_index(drop=True)
+
+
+def _read_file(path: Path) -> pd.DataFrame:
     frame = read_text_rows(path, "expected a header and one row per trial.").frame()
+    place = _PLACE.search(path.resolve().as_posix())
+    if place and not set(KEYS) & set(frame.columns):
+        frame = frame.assign(**place.groupdict(), subsample=[str(row + 1) for row in range(len(frame))])
     if missing := [column for column in [*KEYS, *ARMS] if column not in frame.columns]:
         raise InputError(
             f"{path}: column {missing[0]!r} is missing (found: {', '.join(map(str, frame.columns))}).",

@@ -2,6 +2,7 @@
 
 import gzip
 
+import pandas as pd
 import pytest
 
 from lm_validity.errors import InputError
@@ -60,6 +61,30 @@ def test_a_file_without_any_accuracy_is_refused(tmp_path):
 def test_an_empty_accuracy_leaves_the_arm_out(tmp_path):
     table = read(tmp_path, "main,bert,50,4,trec,1,,0.25,1,0.5")
     assert table["arm"].tolist() == ["extra", "test"]
+
+
+def test_the_authors_folders(tmp_path):
+    """Experiment, m, n, language model and task are in a file's path, and a row is a subsample."""
+    rows = ["0.5,0.25,1,0.5", "0,0.25,0.75,0.5"]
+
+    def write(place: str) -> None:
+        folder = tmp_path / "analysis" / place
+        folder.mkdir(parents=True)
+        (folder / "accuracies.csv").write_text("\n".join(["base,extra,test,majority", *rows]))
+
+    write("accuracies_paper/m50/n4/bert/trec")
+    write("two/accuracies/m50/n4/gpt2/emo")
+    trials = ("paper,bert,50,4,trec", "two,gpt2,50,4,emo")
+    expected = read(tmp_path, *(f"{key},{number},{row}" for key in trials for number, row in enumerate(rows, 1)))
+    pd.testing.assert_frame_equal(read_pretrain_on_test(tmp_path / "analysis"), expected)
+    one = read_pretrain_on_test(tmp_path / "analysis/two/accuracies/m50/n4/gpt2/emo/accuracies.csv")
+    assert one["experiment"].tolist() == ["two"] * 6
+    write("accuracies_two/m50/n4/gpt2/emo")
+    with pytest.raises(InputError, match="also in another folder of the experiment 'two'"):
+        read_pretrain_on_test(tmp_path / "analysis")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match=r"empty: no accuracies\.csv"):
+        read_pretrain_on_test(tmp_path / "empty")
 
 
 def test_the_majority_share_tells_test_sets_apart(tmp_path):

@@ -8,7 +8,8 @@ Snakefile reads sheets at parse time.
 import csv
 import gzip
 import zlib
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,12 +36,15 @@ class TextRows:
         return pd.DataFrame(self.rows, columns=self.header, index=self.lines, dtype=str)
 
 
-def read_text_rows(path: Path, layout: str, *, short_rows: bool = True) -> TextRows:
+def read_text_rows(
+    path: Path, layout: str, *, short_rows: bool = True, headless: Collection[str] = frozenset()
+) -> TextRows:
     """Read a file, gzipped or not, separated by tabs where its first line has one, else by commas, or by semicolons
     where that line has no comma.
 
     Rows without any value and lines that begin with # are skipped, shorter rows have empty values at their end, and a
-    last column that is empty throughout is left out. `layout` is the hint of errors that concern the whole file. Raises
+    last column that is empty throughout is left out. Where all values of the first line are in `headless`, it is a row,
+    and the columns are called 1, 2, ... `layout` is the hint of errors that concern the whole file. Raises
     InputError for a file that is absent, damaged or no UTF-8 text, a quote that does not end on its line, a row wider
     than the header (or shorter, without `short_rows`), a column's name that occurs twice, and a file without rows.
     """
@@ -50,7 +54,7 @@ def read_text_rows(path: Path, layout: str, *, short_rows: bool = True) -> TextR
         with open(path, "rb") as start:
             opener = gzip.open if start.read(2) == b"\x1f\x8b" else open
         with opener(path, "rt", encoding="utf-8-sig", newline="") as handle:
-            found = _parse(handle, path, short_rows=short_rows)
+            found = _parse(handle, path, headless, short_rows=short_rows)
     except (UnicodeDecodeError, csv.Error, OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: not a readable CSV or TSV text file ({error}).", layout) from error
     if not found.rows:
@@ -58,7 +62,7 @@ def read_text_rows(path: Path, layout: str, *, short_rows: bool = True) -> TextR
     return found
 
 
-def _parse(handle: Iterable[str], path: Path, *, short_rows: bool) -> TextRows:
+def _parse(handle: Iterable[str], path: Path, headless: Collection[str], *, short_rows: bool) -> TextRows:
     numbered = [(number, line) for number, line in enumerate(handle, 1) if line.strip() and not line.startswith("#")]
     # The last line may lack its end, by which a quote that does not end is told
     text = [line.rstrip("\r\n") + "\n" for _, line in numbered]
@@ -68,10 +72,13 @@ def _parse(handle: Iterable[str], path: Path, *, short_rows: bool) -> TextRows:
     if numbered:
         _check_quotes(first, path, numbered[0][0])
     header = [name.strip() for name in first]
-    for name in header:
-        if name and header.count(name) > 1:
+    rows, lines, before = list[list[str]](), list[int](), reader.line_num
+    if header and all(name in headless for name in header):
+        rows, lines = [header], [numbered[0][0]]
+        header = [str(number) for number in range(1, len(header) + 1)]
+    for name, times in Counter(header).items():
+        if name and times > 1:
             raise InputError(f"{path}: two columns are called {name!r}.", "rename or remove one of them.")
-    rows, lines, before = [], [], reader.line_num
     for row in reader:
         line = numbered[before][0]
         _check_quotes(row, path, line)

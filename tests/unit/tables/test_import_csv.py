@@ -6,16 +6,16 @@ from typer.testing import CliRunner
 
 from lm_validity.cli import imports
 from lm_validity.errors import InputError
-from lm_validity.tables.formats.import_files import read_files
+from lm_validity.tables.formats.import_files import import_files, read_files
 from lm_validity.tables.formats.import_log import ImportLog
 from lm_validity.tables.formats.score_files import CsvOptions, ImportOptions
-from lm_validity.tables.schema import SCORES, read_scores
+from lm_validity.tables.schema import ITEMS, SCORES, read_scores, read_table
 
 
 @pytest.fixture
 def read(tmp_path):
-    def make(text: str, log: ImportLog | None = None, **options) -> pd.DataFrame:
-        path = tmp_path / "scores.csv"
+    def make(text: str, log: ImportLog | None = None, name: str = "scores.csv", **options) -> pd.DataFrame:
+        path = tmp_path / name
         path.write_text(text, encoding="utf-8")
         return read_files([path], ImportOptions(csv=CsvOptions(**options)), log or ImportLog())
 
@@ -121,6 +121,8 @@ def test_repeated_scores(read):
         ("model,x\na,.5\nb,high\n", {"scores": ("x",)}, "row 3, column 'x': 'high'"),
         ("model,x\n,.5\n", {}, "row 2, column 'model': empty"),
         ("model,benchmark,value,seed\na,x,.5,1.5\n", {}, "row 2, column 'seed': '1.5' is not a seed"),
+        ("model,benchmark,value,shots\na,x,.5,-5\n", {}, "'-5' is not a num_fewshot"),
+        ("model,benchmark,value,n_items\na,x,.5,-1\n", {}, "'-1' is not a n_items"),
         ("model,benchmark,value,protocol\na,x,.5,prepared\n", {}, "'prepared' is not a protocol"),
         ("model,benchmark,value,higher_is_better\na,x,.5,up\n", {}, "'up' is not a higher_is_better"),
         ("model,benchmark,value,stderr\na,x,.5,big\n", {}, "column 'stderr': 'big' is not a number"),
@@ -161,3 +163,111 @@ def test_the_command(tmp_path):
     assert by_cell(read_scores(tmp_path / "out" / "scores.parquet")) == {("a", "x, hard"): 0.5}
     for wrong in (["--across", "rows"], ["--repeats", "last"], ["--percent", "--as-is"], ["--columns", "Name"]):
         assert isinstance(CliRunner().invoke(imports.app, [*command, *wrong]).exception, InputError)
+
+
+def test_what_a_table_says_of_models_is_no_score(read):
+    """Sizes, tokens, learning rates and dates, in the models sheet's units; tokens of checkpoints are those of rows."""
+    log = ImportLog()
+    text = "model,Model Size (B),Pretraining Data Size (T),vocabulary_size,peak_lr,date,x\n"
+    scores = read(text + "a,7,2,32000,3e-4,2024-01-02,.5\nb,70,15,128000,1e-4,2024-07-23,.6\n", log)
+    assert by_cell(scores) == {("a", "x"): 0.5, ("b", "x"): 0.6}
+    own = {"vocabulary_size": 32000, "peak_lr": 3e-4, "date": "2024-01-02"}
+    assert log.facts["a"] == {"parameters_b": 7, "tokens_b": 2000, **own}
+    counts = "model,params,tokens,x\na,1439795200,28795904000,.5\nb,411616256,2058081280,.6\n"
+    read(counts, log := ImportLog())
+    assert log.facts["b"] == {"parameters_b": pytest.approx(0.411616256), "tokens_b": pytest.approx(2.05808128)}
+    along = "model,step,batch_size_in_tokens,throughput/total_tokens,x\na,100,4e6,4e8,.5\na,200,4e6,8e8,.6\n"
+    scores = read(along, log := ImportLog())
+    assert scores["tokens_b"].tolist() == pytest.approx([0.4, 0.8]) and log.facts["a"] == {"tokens_per_step": 4e6}
+    assert scores["checkpoint"].tolist() == ["step100", "step200"]
+
+
+def test_an_unnamed_first_column_of_texts_is_that_of_the_models(read):
+    assert by_cell(read(",x\na,.5\nb,.6\n")) == {("a", "x"): 0.5, ("b", "x"): 0.6}
+    assert by_cell(read(",model,x\n0,a,.5\n1,b,.6\n")) == {("a", "x"): 0.5, ("b", "x"): 0.6}
+    with pytest.raises(InputError, match="no column of models among who, x") as caught:
+        read(",who,x\n0,a,.5\n1,b,.6\n")
+    assert "--columns model=who" in caught.value.hint
+    assert len(read(",who,x\n0,a,.5\n1,b,.6\n", columns={"model": "who"})) == 2
+
+
+def test_a_file_of_steps_is_one_run(read):
+    scores = read("_step,x,c4/CrossEntropyLoss\n100,.5,3.5\n200,.6,3.25\n", name="190M-0.5xC.csv")
+    assert set(scores["model"]) == {"190M-0.5xC"} and scores["iteration"].tolist() == [100, 100, 200, 200]
+    losses = scores[scores["benchmark"] == "c4/CrossEntropyLoss"]
+    assert losses["value"].tolist() == [3.5, 3.25] and losses["higher_is_better"].tolist() == [False] * 2
+    long = read("benchmark,step,value\nx,100,.5\ny,100,.6\n", name="run.csv")
+    assert by_cell(long) == {("run", "x"): 0.5, ("run", "y"): 0.6}
+
+
+def test_steps_at_the_end_of_models_names(read):
+    text = "model,x\ng-1-main,.9\ng-1-step_00002385,.5\ng-1-step_00004770,.6\nother-step_7,.4\n"
+    scores = read(text).set_index("value").sort_index()
+    assert scores["model"].tolist() == ["other-step_7", "g-1", "g-1", "g-1"]  # one step alone is a name
+    assert scores["checkpoint"].tolist() == ["final", "step2385", "step4770", "final"]
+
+
+def test_standard_errors_behind_a_sign_in_a_column_or_in_a_file_beside(read, tmp_path):
+    scores = read("model,x,y\na,60.17 ± 1.40,50+/-2\nb,12.5% ± 0.5%,60\n", unit="percentages")
+    errors = scores.set_index(["model", "benchmark"])["stderr"]
+    assert errors["a", "x"] == pytest.approx(0.014) and errors["a", "y"] == pytest.approx(0.02)
+    assert errors["b", "x"] == pytest.approx(0.005) and pd.isna(errors["b", "y"])
+    scores = read("model,x,x_stderr\na,.5,.01\nb,.6,\n")
+    assert set(scores["benchmark"]) == {"x"} and scores["stderr"].iloc[0] == 0.01 and pd.isna(scores["stderr"].iloc[1])
+    frame = pd.DataFrame({"x": [0.5, 0.6]}, index=["a", "b"])
+    frame.to_parquet(tmp_path / "wide.parquet")
+    (frame / 10).to_parquet(tmp_path / "wide_err.parquet")
+    scores = read_files([tmp_path / "wide.parquet", tmp_path / "wide_err.parquet"], ImportOptions(), ImportLog())
+    assert by_cell(scores) == {("a", "x"): 0.5, ("b", "x"): 0.6} and scores["stderr"].tolist() == [0.05, 0.06]
+    (frame.head(1) / 10).to_parquet(tmp_path / "wide_err.parquet")
+    with pytest.raises(InputError, match=r"wide_err\.parquet: not of the same rows"):
+        read_files([tmp_path / "wide.parquet"], ImportOptions(), ImportLog())
+
+
+def test_columns_outside_of_the_scores_range_are_left_out_where_most_are_inside(read):
+    log = ImportLog()
+    assert set(read("model,x,y,gap\na,.5,.5,-.2\nb,.6,.7,.1\n", log)["benchmark"]) == {"x", "y"}
+    assert any("range" in note and "gap" in note for note in log.notes)
+    with pytest.raises(InputError, match=r"row 2, column 'gap': -\.2 is not a fraction"):
+        read("model,x,gap\na,.5,-.2\nb,.6,.1\n")
+
+
+def test_scores_by_pattern_and_range(read):
+    text = "model,e/a,e/b,f,g\nm,.1,.2,.3,.4\n"
+    assert set(read(text, scores=("e/*",))["benchmark"]) == {"e/a", "e/b"}
+    assert set(read(text, scores=("e/b..f", "g"))["benchmark"]) == {"e/b", "f", "g"}
+    with pytest.raises(InputError, match="no column 'h'"):
+        read(text, scores=("f..h",))
+
+
+def test_a_matrix_of_answers_is_items(tmp_path):
+    """With a benchmark's name and a number in the header, and without a header."""
+    columns = [f"{name}_{number}" for name in ("arc", "boolq") for number in range(10)]
+    rows = {"a": [1] * 5 + [0] * 5 + [1] * 10, "b": [1, 0] * 10}
+    lines = [",".join(["model", *columns]), *(",".join([name, *map(str, values)]) for name, values in rows.items())]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    scores, log = import_files([tmp_path / "t.csv"], tmp_path / "out")
+    assert by_cell(scores) == {("a", "arc"): 0.5, ("a", "boolq"): 1, ("b", "arc"): 0.5, ("b", "boolq"): 0.5}
+    assert scores["stderr"].iloc[0] == pytest.approx((0.25 / 9) ** 0.5) and set(scores["n_items"]) == {10}
+    items = read_table(tmp_path / "out/items.parquet", ITEMS)
+    own = items[(items["model"] == "b") & (items["benchmark"] == "boolq")]
+    assert own["doc_id"].tolist() == [str(number) for number in range(10)] and own["correct"].tolist() == [1, 0] * 5
+    assert log.items == 40
+    (tmp_path / "all.csv").write_text("\n".join(",".join(f"{value}.0" for value in values) for values in rows.values()))
+    scores, log = import_files([tmp_path / "all.csv"], tmp_path / "out2")
+    assert by_cell(scores) == {("all-1", "all"): 0.75, ("all-2", "all"): 0.5} and log.items == 40
+
+
+def test_a_very_wide_table_is_refused_at_once(read):
+    names = ",".join(f"c{number}x" for number in range(40_000))
+    values = ",".join(["0.5"] * 40_000)
+    with pytest.raises(InputError, match="40001 columns"):
+        read(f"model,{names}\na,{values}\n")
+    assert len(read(f"model,{names}\na,{values}\n", scores=("c1?x",))) == 10
+
+
+def test_tables_in_a_folder_need_a_column_of_models_or_steps(tmp_path):
+    (tmp_path / "scores.csv").write_text("model,x\na,.5\n")
+    (tmp_path / "sheet.csv").write_text("task,shots\nx,5\n")
+    scores = read_files([tmp_path], ImportOptions(), log := ImportLog())
+    assert by_cell(scores) == {("a", "x"): 0.5} and "sheet.csv" in log.skipped[0][0]

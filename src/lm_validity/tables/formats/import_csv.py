@@ -1,9 +1,18 @@
-"""A table of scores as CSV or TSV -> scores: one score per row (long), or one column per benchmark or model (wide)."""
+"""A table of scores as CSV, TSV or parquet: one score per row (long), or one column per benchmark or model (wide).
+
+A file without a column of models whose rows are steps of training is one run. A matrix of 0 and 1 is answers to items.
+"""
 
 import re
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from lm_validity.config.sheets import metric_key
@@ -11,11 +20,19 @@ from lm_validity.config.text_rows import read_text_rows
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.tables.formats.found_files import date_in
 from lm_validity.tables.formats.json_values import NO_STDERR
-from lm_validity.tables.formats.score_files import KEY, CsvOptions, Format, ImportOptions, Opened, Repeats, ScoreFile
-from lm_validity.tables.schema import PROTOCOLS
-from lm_validity.words import count
+from lm_validity.tables.formats.score_files import (
+    KEY,
+    CsvOptions,
+    Format,
+    ImportOptions,
+    Opened,
+    ScoreFile,
+)
+from lm_validity.tables.schema import PROTOCOLS, readable
+from lm_validity.words import count, listing
 
 _LAYOUT = "a header, and one row per score (model, benchmark, value) or one column per benchmark, as UTF-8 text."
+_SUFFIXES = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet")
 # Columns of a score that a file may have, and other names by which they are found in a header
 ROLES: dict[str, tuple[str, ...]] = {
     "model": ("model_name", "model_id", "llm_model", "fullname"),
@@ -36,54 +53,174 @@ ROLES: dict[str, tuple[str, ...]] = {
     "higher_is_better": (),
 }
 _MISSING = frozenset(("", "-", "–", "—", "?", "na", "n/a", "nan", "none", "null"))
-# Columns of numbers that are no benchmark: what leaderboards have beside their scores
-_NO_BENCHMARK = re.compile(
-    r"(average|avg|mean|overall|rank|ranking|mean_win_rate|likes?|hub|hub_likes|votes?|generation|size|year|date)"
-    r"|.*(params|parameters|cost).*"
-)
+_BOOLEANS = dict.fromkeys(("1", "1.0", "true", "yes"), True) | dict.fromkeys(("0", "0.0", "false", "no"), False)
+_ANSWERS = {"1": 1.0, "1.0": 1.0, "0": 0.0, "0.0": 0.0}  # right and wrong in a matrix of items
+_FEWEST_ITEMS = 20  # columns of nothing but 0 and 1, from which they are items
+_MOST_COLUMNS = 10_000  # of scores: no table of benchmarks has more
+_PLUS_MINUS = re.compile(r"\s*(?:±|\+/-|\+-)\s*")
 # 0,5 or 51,25; not 1,234, which may be a thousand
 _DECIMAL_COMMA = re.compile(r"[-+]?(0?,\d+|\d+,\d{1,2}) ?%?")
-_BOOLEANS = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False}
+_ERROR_ENDS = ("_stderr", "_std_err", "_err", "_se")  # of a column or a file beside that of the scores
+
+# By a column's plain name: what leaderboards have beside their scores
+_NO_BENCHMARK = re.compile(
+    r"(average|avg|mean|overall|rank|ranking|mean_win_rate|likes?|hub|hub_likes|votes?|generation)|.*cost.*"
+)
+# what says something of a model, under the models sheet's names
+_FACTS = {
+    "tokens_per_step": re.compile(r"(.*_)?(batch_size_(in_)?tokens|tokens_per_(step|batch))"),
+    "tokens_b": re.compile(
+        r"((num|n|total|train(ing)?|pretrain(ing)?|throughput_total)_)?(g?tokens|(pre)?training_data_size)"
+        r"(_seen|_trained)?(_[tbm]|_billions?|_trillions?)?"
+    ),
+    "parameters_b": re.compile(
+        r"((num|n|total)_)?(params?|parameters?|model_size|size(?=_))(_in)?(_[bm]|_billions?|_millions?)?"
+    ),
+}
+# and under their own
+_OTHER_FACT = re.compile(
+    r"((peak|max)_)?lr|(.*_)?(learning_rate(_\w+)?|vocab(ulary)?_size|batch_size|(n|num)_(layers?|heads?)|hidden_(size|dim)|d_model|"
+    r"(context|seq|sequence)_(len|length|window|size)|warmup(_\w+)?|weight_decay|epochs?|\w*flops|date|year|"
+    r"max_tokens|params_\w+|parameters_\w+)"
+    r"|label|family|size|architecture|training_data|instruction_tuned|rerun_of|licen[sc]e"
+)
+# scores without bounds, of which the lower ones are better
+_LOSS = re.compile(r"(.*_)?(\w*loss|bpb|bits_per_byte|bits_per_token|\w*perplexity|ppl|nll)(_.*)?")
+
+# The end of a model's name that is a point of its training
+_STEP = re.compile(r"(.+?)[-_/@: ]+(?:global_?)?(?:steps?|iter(?:ation)?s?|checkpoint|ckpt)[-_]?(\d{1,15})", re.I)
+_LAST = re.compile(r"(.+?)[-_/@: ]+(?:main|final|last)", re.I)
+_ITEM = re.compile(r"(.*?)[-_/:. ]*(\d+)")  # an item's column: benchmark and number
 
 
-def _recognises(opened: Opened) -> bool:
-    """Whether the first line is a header of several columns."""
-    return any(mark in opened.head.partition(b"\n")[0] for mark in (b",", b"\t", b";"))
+class _Number(NamedTuple):
+    """What a cell says. `percent`: it has the sign."""
+
+    value: float
+    error: float | None = None
+    percent: bool = False
 
 
-def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
-    """The scores of a table, as fractions.
+class _Cell(NamedTuple):
+    """A score as it stands in the file: its row, its column, what the column says of it, and its standard error."""
 
-    One outside 0 to 1 is refused unless they are `percentages` (then 0 to 100, standard errors likewise) or `neither`.
-    A cell `12.5%` is a percentage by itself. Empty cells are missing scores. Raises InputError, naming row and column,
-    for a value of the wrong type and for a table whose columns are not understood.
+    row: int
+    column: str
+    spread: dict[str, str]
+    text: str
+    error: str
+
+
+@dataclass(frozen=True)
+class _Table:
+    """A file as texts: `cells` (rows, columns); `lines` counts from 1, the header's line."""
+
+    path: Path
+    header: list[str]
+    cells: np.ndarray
+    lines: list[int]
+
+    def columns(self, names: Iterable[str]) -> dict[str, np.ndarray]:
+        """Texts of columns by their names."""
+        places = {name: place for place, name in enumerate(self.header)}
+        return {name: self.cells[:, places[name]] for name in names}
+
+    def where(self, row: int, column: str) -> str:
+        """The place of a cell."""
+        return f"{self.path}, row {self.lines[row]}, column {column!r}"
+
+
+def read_table(path: Path, options: CsvOptions, model: str | None = None) -> list[ScoreFile]:
+    """The scores of a table; `model`: the name of the model of one without a column of models.
+
+    Scores are fractions: one outside 0 to 1 is refused unless they are `percentages` (then 0 to 100, standard errors
+    likewise) or `neither`; losses, known by their names, have no bounds. A cell `12.5%` is a percentage by itself, and
+    `0.6 ± 0.01` has its standard error. Empty cells are missing scores. Raises InputError, naming row and column, for a
+    value of the wrong type and for a table whose columns are not understood.
     """
-    path, notes = opened.path, list[str]()
-    found = read_text_rows(path, _LAYOUT)
-    frame = found.frame()
-    if "" in found.header:
-        frame = frame.drop(columns="")
-    roles = _roles(path, frame.columns, options.csv)
-    rows = _long(path, frame, roles) if {"model", "benchmark", "value"} <= set(roles) else None
-    if rows is None:
-        rows = _wide(path, frame, roles, options.csv, notes)
-    rows = _fractions(path, rows, options.csv, notes)
-    rows = _typed(path, rows)
-    rows = _once(path, rows, options.csv.repeats, notes)
-    records = rows.drop(columns=["line", "column"]).to_dict("records")
-    records = [{name: value for name, value in row.items() if not pd.isna(value)} for row in records]
-    return [ScoreFile(path, records, date=date_in(path.stem), notes=tuple(notes))]
+    if _beside(path, of_errors=False):
+        return []  # standard errors, read with the scores that they belong to
+    notes: list[str] = []
+    table = _open(path, options, notes)
+    roles = _roles(table, options)
+    answers = _are_answers(table, [name for name in table.header if name not in roles.values()])
+    if len(table.header) > _MOST_COLUMNS and not (answers or options.scores):
+        problem = f"{path}: {len(table.header)} columns, too many for a table of benchmarks."
+        raise InputError(problem, "name those of scores: --scores COLUMN,COLUMN,...")
+    own = {} if "model" in roles else _own_model(table, roles, options, model)
+    long = {"benchmark", "value"} <= set(roles) and bool(own or "model" in roles)
+    spread = {"models": "model", "benchmarks": "benchmark", None: "benchmark"}[options.across]
+    if options.across is None and "benchmark" in roles and not (own or "model" in roles):
+        spread = "model"
+    if not long:
+        roles = {role: column for role, column in roles.items() if role not in (spread, "value", "stderr")}
+    keys = [own | key for key in _keys(table, roles)]
+    if answers and not {"model", "benchmark"} & set(keys[0]):
+        keys = [key | {"model": f"{_stem(path)}-{row}"} for row, key in enumerate(keys, 1)]
+        notes.append("No names of models: they are called as the file, with the number of their row.")
+    _check_key(table, keys[0], "benchmark" if spread == "model" else "model")
+    with_models = "model" in keys[0]
+    taken = {*roles.values(), *(_named(table, options.scores) if options.scores else ())}
+    described = [name for name in table.header if name not in taken and _fact(name)] if with_models else []
+    columns = [] if long else _score_columns(table, {*roles.values(), *described}, options, notes)
+    if answers and spread == "benchmark":
+        return _item_files(table, keys, columns, notes)
+    if with_models:
+        _split_steps(keys, notes)
+    facts = _facts(table, keys, described, notes)
+    cells = _long_cells(table, roles) if long else _wide_cells(table, columns, spread)
+    rows = _once(table, _scores(table, cells, keys, options, notes), options, notes)
+    return [ScoreFile(path, rows, date=date_in(path.stem), facts=facts, notes=tuple(notes))]
 
 
-def _roles(path: Path, header: pd.Index, options: CsvOptions) -> dict[str, str]:
+# ---- the file ----------------------------------------------------------------------------------------------------
+
+
+def _open(path: Path, options: CsvOptions, notes: list[str]) -> _Table:
+    """The file, without columns that have no name; a first one of texts is that of the models, where no other is."""
+    if path.suffix == ".parquet":
+        with readable(path):
+            frame = pd.read_parquet(path)
+        if not isinstance(frame.index, pd.RangeIndex):
+            frame = frame.reset_index(names=frame.index.name or "")
+        cells = frame.astype(object).where(frame.notna(), "").map(str).to_numpy(object)
+        table = _Table(path, [str(name).strip() for name in frame.columns], cells, list(range(1, len(cells) + 1)))
+    else:
+        found = read_text_rows(path, _LAYOUT, headless=_ANSWERS)
+        cells = np.array(found.rows, dtype=object).reshape(len(found.rows), len(found.header))
+        table = _Table(path, found.header, cells, found.lines)
+    key = "benchmark" if options.across == "models" else "model"
+    names = {_plain(name) for name in table.header} | set(options.columns)
+    header = table.header
+    if header[:1] == [""] and not {key, *ROLES[key]} & names and all(map(_is_name, table.cells[:, 0])):
+        notes.append(f"The first column has no name and is read as that of the {key}s.")
+        header = [key, *header[1:]]
+    named = [place for place, name in enumerate(header) if name]
+    return replace(table, header=[header[place] for place in named], cells=table.cells[:, named])
+
+
+def _is_name(text: str) -> bool:
+    return bool(text) and _parsed(text) is None
+
+
+def _beside(path: Path, *, of_errors: bool) -> Path | None:
+    """The file of standard errors beside one of scores (x_err.csv beside x.csv), or the other way round."""
+    for end in _ERROR_ENDS:
+        name = f"{path.stem}{end}{path.suffix}" if of_errors else path.stem.removesuffix(end) + path.suffix
+        if name != path.name and path.with_name(name).is_file():
+            return path.with_name(name)
+    return None
+
+
+def _roles(table: _Table, options: CsvOptions) -> dict[str, str]:
     """The file's column of each role that it has."""
     for role, column in options.columns.items():
         if role not in ROLES:
             hint = did_you_mean(role, ROLES, f"one of {', '.join(ROLES)}.")
             raise InputError(f"--columns {role}={column}: {role!r} is no column of a score.", hint)
-        _check_column(path, column, header)
+        _check_column(table, column)
     roles = dict(options.columns)
-    plain = {_plain(column): column for column in reversed(header)}
+    plain = {_plain(column): column for column in reversed(table.header)}
     for role, others in ROLES.items():
         named = next((plain[name] for name in (role, *others) if name in plain), None)
         if role not in roles and named is not None and named not in (*roles.values(), *options.scores):
@@ -96,87 +233,210 @@ def _plain(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "_", name.casefold()).strip("_")
 
 
-def _check_column(path: Path, column: str, header: pd.Index) -> None:
-    if column not in header:
-        hint = did_you_mean(column, header, f"the columns are: {', '.join(header)}.")
-        raise InputError(f"{path}: no column {column!r}.", hint)
+def _check_column(table: _Table, column: str) -> None:
+    if column not in table.header:
+        hint = did_you_mean(column, table.header[:_MOST_COLUMNS], f"the columns are: {listing(table.header, 20)}.")
+        raise InputError(f"{table.path}: no column {column!r}.", hint)
 
 
-def _long(path: Path, frame: pd.DataFrame, roles: dict[str, str]) -> pd.DataFrame:
-    """One row per score: `line` and `column` say where it stands in the file."""
-    rows = frame[list(roles.values())].set_axis(list(roles), axis=1)
-    rows = rows.assign(line=frame.index, column=roles["value"])
-    rows["value"] = _numbers(path, rows, "value")
-    return rows
+def _own_model(table: _Table, roles: dict[str, str], options: CsvOptions, model: str | None) -> dict[str, Any]:
+    """The model of a file that is one run: the name given, else the file's, where its rows are steps of training."""
+    if options.across == "models":
+        return {}
+    if model is None and ("iteration" not in roles or ("benchmark" in roles and "value" not in roles)):
+        return {}
+    return {"model": model or _stem(table.path)}
 
 
-def _wide(
-    path: Path, frame: pd.DataFrame, roles: dict[str, str], options: CsvOptions, notes: list[str]
-) -> pd.DataFrame:
-    across = options.across or ("models" if "benchmark" in roles and "model" not in roles else "benchmarks")
-    key, spread = ("model", "benchmark") if across == "benchmarks" else ("benchmark", "model")
-    roles = {role: column for role, column in roles.items() if role not in (spread, "value", "stderr")}
-    if key not in roles:
+def _stem(path: Path) -> str:
+    return re.sub(r"(\.(csv|tsv|parquet|gz))+$", "", path.name)
+
+
+def _check_key(table: _Table, known: dict[str, Any], key: str) -> None:
+    if key not in known:
+        column = _quoted(f"{key}={_telling(table) or 'COLUMN'}")
         raise InputError(
-            f"{path}: no column of {key}s among {', '.join(frame.columns[:8])}.",
-            f"say which: --columns {key}=COLUMN; for a table of models in columns, --across models.",
+            f"{table.path}: no column of {key}s among {', '.join(table.header[:8])}.",
+            f"say which: --columns {column}; for a table of models in columns, --across models.",
         )
-    for column in options.scores:
-        _check_column(path, column, frame.columns)
-    columns = list(options.scores) or _score_columns(path, frame, set(roles.values()), notes)
-    keys = frame[list(roles.values())].set_axis(list(roles), axis=1)
-    parts = [
-        keys.assign(**{spread: column, "value": frame[column], "line": frame.index, "column": column})
-        for column in columns
-    ]
-    rows = pd.concat(parts, ignore_index=True)
-    rows["value"] = _numbers(path, rows, "value")
-    return rows
 
 
-def _score_columns(path: Path, frame: pd.DataFrame, taken: set[str], notes: list[str]) -> list[str]:
-    """The columns of numbers beside those with a role, without what leaderboards have beside their scores."""
-    columns, texts, others = [], [], []
-    for column in frame.columns:
-        if column in taken:
-            continue
-        values = [value for value in frame[column] if value.casefold() not in _MISSING]
-        no_numbers = [value for value in values if _parsed(value) is None]
-        if no_numbers and all(map(_DECIMAL_COMMA.fullmatch, no_numbers)):
-            line = frame.index[frame[column] == no_numbers[0]][0]
-            raise _no_number(f"{path}, row {line}, column {column!r}", no_numbers[0])
-        if not values or no_numbers:
-            texts.append(column)
-        elif _NO_BENCHMARK.fullmatch(_plain(column)):
-            others.append(column)
-        else:
-            columns.append(column)
+def _telling(table: _Table) -> str | None:
+    """The first column of texts that are all different: perhaps that of the models."""
+    for name, texts in table.columns(table.header[:100]).items():
+        if len(set(texts)) == len(texts) and all(map(_is_name, texts)):
+            return name
+    return None
+
+
+def _quoted(text: str) -> str:
+    return f"'{text}'" if re.search(r"[^\w=.,/-]", text) else text
+
+
+# ---- what the columns are ----------------------------------------------------------------------------------------
+
+
+def _fact(name: str) -> str | None:
+    """The column of the models sheet for a column of this name; None where it is a score's."""
+    plain = _plain(name)
+    if _NO_BENCHMARK.fullmatch(plain) or _LOSS.fullmatch(plain):
+        return None
+    known = next((fact for fact, pattern in _FACTS.items() if pattern.fullmatch(plain)), None)
+    return known or (plain if _OTHER_FACT.fullmatch(plain) else None)
+
+
+def _score_columns(table: _Table, taken: set[str], options: CsvOptions, notes: list[str]) -> list[str]:
+    """The columns of scores: those named, else those that look like scores."""
+    columns = _named(table, options.scores) if options.scores else _guessed(table, taken, options, notes)
     if not columns:
-        raise InputError(f"{path}: no column of scores.", "name them: --scores COLUMN,COLUMN,...")
-    if texts:
-        notes.append(f"Columns with values that are not numbers, left out: {', '.join(texts)}.")
-    if others:
-        notes.append(f"Not recognised as benchmarks, left out (name them with --scores): {', '.join(others)}.")
+        raise InputError(f"{table.path}: no column of scores.", "name them: --scores COLUMN,COLUMN,...")
     return columns
 
 
-def _parsed(text: str) -> float | None:
-    """A number, also with a percent sign behind it; None for anything else."""
+def _guessed(table: _Table, taken: set[str], options: CsvOptions, notes: list[str]) -> list[str]:
+    """All columns of numbers, without what leaderboards have beside scores, and without the few that are outside of the
+    scores' range where most are inside."""
+    left_out: dict[str, list[str]] = defaultdict(list)
+    taken = taken | set(_error_columns(table.header))
+    columns = []
+    for name, cells in table.columns(name for name in table.header if name not in taken).items():
+        known = [text for text in cells if text.casefold() not in _MISSING]
+        wrong = [text for text in known if _parsed(text) is None]
+        if wrong and all(map(_DECIMAL_COMMA.fullmatch, wrong)):
+            raise _no_number(table.where(int(np.flatnonzero(cells == wrong[0])[0]), name), wrong[0])
+        if not known or wrong:
+            left_out["Columns with values that are not numbers, left out"].append(name)
+        elif _NO_BENCHMARK.fullmatch(_plain(name)):
+            left_out["Not recognised as benchmarks, left out (name them with --scores)"].append(name)
+        else:
+            columns.append(name)
+    bounded = [name for name in columns if options.unit != "neither" and not _LOSS.fullmatch(_plain(name))]
+    odd = _outside(table, bounded, percent=options.unit == "percentages")
+    if odd and 2 * len(odd) < len(bounded):
+        left_out["Outside of the scores' range, so left out (name them with --scores, and --as-is)"] = odd
+        columns = [name for name in columns if name not in set(odd)]
+    notes += [f"{title}: {listing(names, 10)}." for title, names in left_out.items()]
+    return columns
+
+
+def _named(table: _Table, given: Iterable[str]) -> list[str]:
+    """The columns of `--scores`: names, patterns such as `eval/*`, and ranges `FIRST..LAST`, in the file's order."""
+    chosen = set[str]()
+    for each in given:
+        first, dots, last = each.partition("..")
+        if each in table.header:
+            chosen.add(each)
+        elif dots:
+            _check_column(table, first)
+            _check_column(table, last)
+            chosen |= set(table.header[table.header.index(first) : table.header.index(last) + 1])
+        elif found := [name for name in table.header if fnmatchcase(name, each)]:
+            chosen |= set(found)
+        else:
+            _check_column(table, each)
+    return [name for name in table.header if name in chosen]
+
+
+def _error_columns(header: list[str]) -> dict[str, str]:
+    """Columns of standard errors, `x_stderr` beside x, and the columns that they belong to."""
+    plain = {_plain(name): name for name in reversed(header)}
+    owners = {}
+    for name in header:
+        for end in _ERROR_ENDS:
+            owner = plain.get(_plain(name).removesuffix(end))
+            if owner is not None and owner != name:
+                owners[name] = owner
+    return owners
+
+
+def _outside(table: _Table, columns: list[str], *, percent: bool) -> list[str]:
+    """The columns with a score that is no fraction (no percentage)."""
+    odd = []
+    for name, cells in table.columns(columns).items():
+        numbers = [number for text in cells if (number := _parsed(text)) is not None]
+        scaled = [number.value * (0.01 if percent or number.percent else 1) for number in numbers]
+        odd += [name] if any(not 0 <= value <= 1 for value in scaled) else []
+    return odd
+
+
+def _facts(
+    table: _Table, keys: list[dict[str, Any]], described: list[str], notes: list[str]
+) -> dict[str, dict[str, Any]]:
+    """What the table says of each model. Tokens that differ within a model are those of its checkpoints, and go to
+    `keys`; other columns that differ within one are left out."""
+    facts: dict[str, dict[str, Any]] = defaultdict(dict)
+    told, varying = [], []
+    for name, cells in table.columns(described).items():
+        fact = _fact(name)
+        assert fact is not None
+        values: list[Any] = [None if text.casefold() in _MISSING else _fact_value(text) for text in cells]
+        if fact in ("tokens_b", "parameters_b"):
+            values = _billions(_plain(name), values)
+        by_model: dict[str, set[Any]] = defaultdict(set)
+        for key, value in zip(keys, values, strict=True):
+            if value is not None:
+                by_model[key["model"]].add(value)
+        if all(len(found) == 1 for found in by_model.values()):
+            told.append(name)
+            for model, found in by_model.items():
+                facts[model].setdefault(fact, *found)
+        elif fact == "tokens_b" and all(isinstance(value, float | None) for value in values):
+            for key, value in zip(keys, values, strict=True):
+                key.setdefault("tokens_b", value)
+        else:
+            varying.append(name)
+    notes += [f"Columns about the models, for the models sheet: {listing(told, 10)}."] if told else []
+    notes += [f"Not one value for each model, left out: {listing(varying, 10)}."] if varying else []
+    return dict(facts)
+
+
+def _fact_value(text: str) -> float | str:
+    number = _parsed(text)
+    return text if number is None else number.value
+
+
+def _billions(plain: str, values: list[Any]) -> list[Any]:
+    """Tokens or parameters in billions: by the unit in the column's name, else counts are told by their size."""
+    numbers = [value for value in values if isinstance(value, float)]
+    unit = re.search(r"_(t|trillions?|b|billions?|m|millions?)$", plain)
+    scale = {"t": 1e3, "b": 1.0, "m": 1e-3}[unit[1][0]] if unit else 1e-9 if max(numbers, default=0) > 1e6 else 1.0
+    return [value * scale if isinstance(value, float) else value for value in values]
+
+
+def _split_steps(keys: list[dict[str, Any]], notes: list[str]) -> None:
+    """Points of training out of models' names, where one name comes with several steps (`name-step_100`)."""
+    steps: dict[str, set[int]] = defaultdict(set)
+    for key in keys:
+        if (found := _STEP.fullmatch(key["model"])) and not {"checkpoint", "iteration"} & set(key):
+            steps[found[1]].add(int(found[2]))
+    runs = {name for name, found in steps.items() if len(found) > 1}
+    for key in keys:
+        if (found := _STEP.fullmatch(key["model"])) and found[1] in runs:
+            key |= {"model": found[1], "iteration": int(found[2]), "checkpoint": f"step{int(found[2])}"}
+        elif (found := _LAST.fullmatch(key["model"])) and found[1] in runs:
+            key["model"] = found[1]
+    if runs:
+        notes.append(f"Models' names end in steps of training, read as {count(len(runs), 'model')}.")
+
+
+# ---- the scores --------------------------------------------------------------------------------------------------
+
+
+def _parsed(text: str) -> _Number | None:
+    """A number, perhaps with a percent sign, perhaps with a standard error behind ±; None for anything else."""
     try:
-        number = float(text.removesuffix("%"))
+        return _Number(value) if abs(value := float(text)) < float("inf") else None
+    except ValueError:
+        pass
+    first, *rest = _PLUS_MINUS.split(text, maxsplit=1)
+    percent = text.endswith("%") or first.endswith("%")
+    try:
+        numbers = [float(part.removesuffix("%")) for part in (first, *rest)]
     except ValueError:
         return None
-    return number if abs(number) < float("inf") else None
-
-
-def _numbers(path: Path, rows: pd.DataFrame, name: str) -> pd.Series:
-    """A column of numbers as texts, missing ones as null; `12%` stays apart until `_fractions`."""
-    texts = rows[name].where(~rows[name].str.casefold().isin(_MISSING), None)
-    for place, text in texts.dropna().items():
-        if _parsed(text) is None:
-            line, column = rows.at[place, "line"], rows.at[place, "column"] if name == "value" else name
-            raise _no_number(f"{path}, row {line}, column {column!r}", text)
-    return texts
+    if not all(abs(number) < float("inf") for number in numbers):
+        return None
+    return _Number(numbers[0], numbers[1] if rest else None, percent)
 
 
 def _no_number(where: str, text: str) -> InputError:
@@ -187,87 +447,218 @@ def _no_number(where: str, text: str) -> InputError:
     return InputError(f"{where}: {text!r} is not a number.", hint)
 
 
-def _fractions(path: Path, rows: pd.DataFrame, options: CsvOptions, notes: list[str]) -> pd.DataFrame:
-    """Scores as fractions: by their percent signs, else as `options` say; refused where that is not known."""
-    if "stderr" in rows:
-        rows = rows.assign(stderr=_numbers(path, rows, "stderr"))
-    lost = int(rows["value"].isna().sum())
-    if lost:
-        notes.append(f"Empty cells, no score: {lost}.")
-    rows = rows[rows["value"].notna()].reset_index(drop=True)
-    signed = rows["value"].str.endswith("%")
-    values = rows["value"].map(_parsed).astype(float)
-    percent = options.unit == "percentages"
-    scale = pd.Series(1.0, index=rows.index).mask(signed | percent, 0.01)
-    if options.unit != "neither":
-        outside = (values * scale < 0) | (values * scale > 1)
-        for place in rows.index[outside][:1]:
-            found = (
-                f"{path}, row {rows.at[place, 'line']}, column {rows.at[place, 'column']!r}: {rows.at[place, 'value']}"
-            )
-            if percent or signed[place]:
-                raise InputError(
-                    f"{found} is not a percentage.", "import the columns that are percentages with --scores."
-                )
-            raise InputError(
-                f"{found} is not a fraction.", "--percent where scores are percentages, --as-is where they are neither."
-            )
-    if percent:
-        small = values.groupby(rows["benchmark"]).max()
-        names = [str(name) for name in small.index[(small > 0) & (small <= 1)]]
-        if names:
-            notes.append(f"No value above 1% (are they fractions already?): {', '.join(names)}.")
-    rows = rows.assign(value=values * scale)
-    if "stderr" in rows:
-        errors = rows["stderr"].map(_parsed, na_action="ignore").astype(float)
-        for place in rows.index[errors < 0][:1]:
-            where = f"{path}, row {rows.at[place, 'line']}, column 'stderr'"
-            raise InputError(f"{where}: {rows.at[place, 'stderr']} is negative.", NO_STDERR)
-        rows["stderr"] = errors * scale
-    return rows
-
-
-def _typed(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
-    """Every other column in the type of the scores table; empty cells are null."""
+def _keys(table: _Table, roles: dict[str, str]) -> list[dict[str, Any]]:
+    """Of each row what the columns with a role say beside the score, in the types of the scores table."""
     readers: dict[str, Callable[[str], object]] = {
-        name: _whole for name in ("iteration", "num_fewshot", "seed", "n_items")
+        **dict.fromkeys(("iteration", "seed"), _whole),
+        **{name: partial(_whole, least=least) for name, least in (("num_fewshot", 0), ("n_items", 1))},
+        "tokens_b": _plain_number,
+        "higher_is_better": lambda text: _BOOLEANS.get(text.casefold()),
+        "metric": metric_key,
+        "protocol": lambda text: text if text in PROTOCOLS else None,
     }
-    readers |= {"tokens_b": _parsed, "higher_is_better": lambda text: _BOOLEANS.get(text.casefold())}
-    readers |= {"metric": metric_key, "protocol": lambda text: text if text in PROTOCOLS else None}
-    for column in rows.columns.difference(["line", "column", "value", "stderr"]):
-        reader = readers.get(column, str)
-        values = []
-        for text, line in zip(rows[column], rows["line"], strict=True):
+    keys: list[dict[str, Any]] = [{} for _ in table.lines]
+    for role, column in roles.items():
+        if role in ("value", "stderr"):
+            continue
+        reader = readers.get(role, str)
+        for row, text in enumerate(table.columns([column])[column]):
             value = None if text == "" else reader(text)
-            if value is None and (text != "" or column in ("model", "benchmark")):
-                problem = "empty" if text == "" else f"{text!r} is not a {column}"
-                raise InputError(f"{path}, row {line}, column {column!r}: {problem}.", "see docs/reference/tables.md.")
-            values.append(value)
-        rows[column] = pd.Series(values, index=rows.index, dtype=object)
+            if value is None and (text != "" or role in ("model", "benchmark")):
+                problem = "empty" if text == "" else f"{text!r} is not a {role}"
+                raise InputError(f"{table.where(row, role)}: {problem}.", "see docs/reference/tables.md.")
+            if value is not None:
+                keys[row][role] = value
+    for key in keys:
+        if "iteration" in key:
+            key.setdefault("checkpoint", f"step{key['iteration']}")
+    return keys
+
+
+def _whole(text: str, least: int = -(2**63)) -> int | None:
+    number = _plain_number(text)
+    return int(number) if number is not None and number == int(number) and least <= number < 2**63 else None
+
+
+def _plain_number(text: str) -> float | None:
+    number = _parsed(text)
+    return None if number is None else number.value
+
+
+def _long_cells(table: _Table, roles: dict[str, str]) -> Iterator[_Cell]:
+    columns = table.columns([roles["value"], *([roles["stderr"]] if "stderr" in roles else [])])
+    errors = columns[roles["stderr"]] if "stderr" in roles else [""] * len(table.lines)
+    for row, (text, error) in enumerate(zip(columns[roles["value"]], errors, strict=True)):
+        yield _Cell(row, roles["value"], {}, text, error)
+
+
+def _wide_cells(table: _Table, columns: list[str], spread: str) -> Iterator[_Cell]:
+    """Column by column; standard errors are in a column `x_stderr` beside x, or in a file of the same shape."""
+    beside = _beside(table.path, of_errors=True)
+    if beside is not None:
+        notes: list[str] = []
+        errors = _open(beside, CsvOptions(across="models" if spread == "model" else None), notes)
+        if errors.header != table.header or errors.cells.shape != table.cells.shape:
+            hint = "give it the same rows and columns, or another name."
+            raise InputError(f"{beside}: not of the same rows and columns as {table.path}, whose errors it has.", hint)
+        of_column = errors.columns(columns)
+    else:
+        owners = _error_columns(table.header)
+        of_column = {owners[name]: texts for name, texts in table.columns(owners).items()}
+    nothing = [""] * len(table.lines)
+    for column, texts in table.columns(columns).items():
+        for row, (text, error) in enumerate(zip(texts, of_column.get(column, nothing), strict=True)):
+            yield _Cell(row, column, {spread: column}, text, error)
+
+
+def _scores(
+    table: _Table, cells: Iterable[_Cell], keys: list[dict[str, Any]], options: CsvOptions, notes: list[str]
+) -> list[tuple[_Cell, dict[str, Any]]]:
+    """The rows of SCORES with the cells that they are from. Raises InputError for a score outside of its range."""
+    percent, empty, signs = options.unit == "percentages", 0, 0
+    largest: dict[str, float] = defaultdict(float)
+    rows = []
+    for cell in cells:
+        where = partial(table.where, cell.row, cell.column)
+        if cell.text.casefold() in _MISSING:
+            empty += 1
+            continue
+        number = _parsed(cell.text)
+        if number is None:
+            raise _no_number(where(), cell.text)
+        row = keys[cell.row] | cell.spread
+        loss = bool(_LOSS.fullmatch(_plain(row["benchmark"])) or _LOSS.fullmatch(_plain(row.get("metric") or "")))
+        scale = 0.01 if number.percent or (percent and not loss) else 1.0
+        row["value"] = number.value * scale
+        if options.unit != "neither" and not loss and not 0 <= row["value"] <= 1:
+            raise _outside_of_range(f"{where()}: {cell.text}", percent=percent or number.percent)
+        if loss:
+            row.setdefault("higher_is_better", False)
+        error = _error(table, cell, number)
+        if error is not None:
+            row["stderr"] = error * scale
+        signs += number.error is not None
+        largest[row["benchmark"]] = max(largest[row["benchmark"]], number.value)
+        rows.append((cell, row))
+    notes += [f"Empty cells, no score: {empty}."] if empty else []
+    notes += [f"Numbers behind ± are taken as standard errors, of {count(signs, 'score')}."] if signs else []
+    small = [name for name, value in largest.items() if 0 < value <= 1]
+    if percent and small:
+        notes.append(f"No value above 1% (are they fractions already?): {listing(small, 10)}.")
     return rows
 
 
-def _whole(text: str) -> int | None:
-    number = _parsed(text)
-    return int(number) if number is not None and number == int(number) and abs(number) < 2**63 else None
+def _error(table: _Table, cell: _Cell, number: _Number) -> float | None:
+    """The standard error of a cell, in the unit of its score."""
+    if cell.error.casefold() in _MISSING:
+        found, text = number.error, cell.text
+    else:
+        found, text = _plain_number(cell.error), cell.error
+        if found is None:
+            raise _no_number(table.where(cell.row, "stderr"), text)
+    if found is not None and found < 0:
+        raise InputError(f"{table.where(cell.row, 'stderr')}: {text} is negative.", NO_STDERR)
+    return found
 
 
-def _once(path: Path, rows: pd.DataFrame, repeats: Repeats, notes: list[str]) -> pd.DataFrame:
+def _outside_of_range(found: str, *, percent: bool) -> InputError:
+    if percent:
+        return InputError(f"{found} is not a percentage.", "import the columns that are percentages with --scores.")
+    hint = (
+        "--percent where scores are percentages, --as-is where they are neither; --scores names the columns of scores."
+    )
+    return InputError(f"{found} is not a fraction.", hint)
+
+
+def _once(
+    table: _Table, rows: list[tuple[_Cell, dict[str, Any]]], options: CsvOptions, notes: list[str]
+) -> list[dict[str, Any]]:
     """Each score once. Raises InputError for two different scores under one key unless `repeats` is `first`."""
-    key = [name for name in KEY if name in rows]
-    different = rows.drop_duplicates([*key, "value"])
-    again = different.duplicated(key)
-    if again.any() and repeats == "refuse":
-        row = different[again].iloc[0]
+    kept: dict[tuple[Any, ...], dict[str, Any]] = {}
+    different = []
+    for cell, row in rows:
+        first = kept.setdefault(tuple(row.get(name) for name in KEY), row)
+        if first["value"] != row["value"]:
+            different.append((cell, row))
+    if different and options.repeats == "refuse":
+        cell, row = different[0]
+        telling = _telling(table)
+        other = f"--columns {_quoted(f'model={telling}')}, " if telling else ""
         raise InputError(
-            f"{path}, row {row['line']}: another score of {row['model']} on {row['benchmark']} "
-            f"({count(int(again.sum()), 'such score')}).",
-            "map the column that tells them apart (--columns checkpoint=COLUMN), or --repeats first.",
+            f"{table.path}, row {table.lines[cell.row]}: another score of {row['model']} on {row['benchmark']} "
+            f"({count(len(different), 'such score')}).",
+            f"map the column that tells them apart ({other}--columns checkpoint=COLUMN), or --repeats first.",
         )
-    kept = rows.drop_duplicates(key)
     if len(kept) < len(rows):
         notes.append(f"Twice in the file, the first counts: {count(len(rows) - len(kept), 'score')}.")
-    return kept
+    return list(kept.values())
 
 
-FORMAT = Format("csv", (".csv", ".tsv", ".csv.gz", ".tsv.gz"), _recognises, _read)
+# ---- items -------------------------------------------------------------------------------------------------------
+
+
+def _are_answers(table: _Table, columns: list[str]) -> bool:
+    """Whether many columns hold nothing but 0 and 1: answers to items rather than scores on benchmarks."""
+    chosen = set(columns)
+    places = [place for place, name in enumerate(table.header) if name in chosen]
+    known = (text for place in places for text in table.cells[:, place] if text.casefold() not in _MISSING)
+    return len(places) >= _FEWEST_ITEMS and all(text in _ANSWERS for text in known)
+
+
+def _item_files(table: _Table, keys: list[dict[str, Any]], columns: list[str], notes: list[str]) -> list[ScoreFile]:
+    """A file of scores and items for each row. Items `name 12` or `name/12` are of the benchmark of that name, where
+    there are several names; else all are of one that is called as the file."""
+    parts = {name: found for name in columns if (found := _ITEM.fullmatch(name))}
+    names = {found[1] for found in parts.values()}
+    several = len(parts) == len(columns) and len(names) > 1 and "" not in names
+    own = _stem(table.path)
+    items: dict[str, dict[str, str]] = defaultdict(dict)
+    for name in columns:
+        items[parts[name][1] if several else own][parts[name][2] if several else name] = name
+    places = {name: place for place, name in enumerate(table.header)}
+    notes = [*notes, f"{len(columns)} columns of 0 and 1 are read as items of {count(len(items), 'benchmark')}."]
+    files = []
+    for row, key in enumerate(keys):
+        answers = {
+            benchmark: {doc: _ANSWERS.get(table.cells[row, places[name]]) for doc, name in of_benchmark.items()}
+            for benchmark, of_benchmark in items.items()
+        }
+        rows = []
+        for benchmark, given in answers.items():
+            known = np.array([value for value in given.values() if value is not None])
+            if len(known):
+                error = float(known.std(ddof=1) / np.sqrt(len(known))) if len(known) > 1 else None
+                rows.append(
+                    {"benchmark": benchmark, "value": float(known.mean()), "stderr": error, "n_items": len(known)}
+                )
+        own_items = partial(_items, answers)
+        files.append(ScoreFile(table.path, rows, key, date_in(table.path.stem), notes=tuple(notes), items=own_items))
+    return files
+
+
+def _items(answers: dict[str, dict[str, float | None]]) -> Iterator[dict[str, Any]]:
+    for benchmark, given in answers.items():
+        for document, value in given.items():
+            if value is not None:
+                yield {"benchmark": benchmark, "doc_id": document, "correct": value}
+
+
+# ---- the format --------------------------------------------------------------------------------------------------
+
+
+def _recognises(opened: Opened) -> bool:
+    """A file that was named itself, or one in a folder whose header has a column of models or of steps."""
+    if not opened.path.name.endswith(_SUFFIXES):
+        return False
+    if opened.named or opened.path.suffix == ".parquet":
+        return True
+    header = opened.head.split(b"\n", 1)[0].decode("utf-8", errors="replace")
+    names = {_plain(name) for name in re.split(r"[,;\t]", header)}
+    return bool(names & {"model", *ROLES["model"], "iteration", *ROLES["iteration"]})
+
+
+def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
+    return read_table(opened.path, options.csv, opened.model)
+
+
+FORMAT = Format("csv", _SUFFIXES, _recognises, _read)

@@ -136,12 +136,15 @@ def list_rows(
         )
     found = read_text_rows(path, LAYOUT, short_rows=kind.model_config["extra"] == "ignore")
     columns = _columns(path, found, kind)
+    flags = {name for name, field in kind.model_fields.items() if field.annotation in (bool, bool | None)}
     key = kind.identified_by or (next(iter(kind.model_fields)),)
     rows: list[Row] = []
     lines: dict[tuple[object, ...], int] = {}
     context = {**context, "sheet": path}
     for values, line in zip(found.rows, found.lines, strict=True):
         given = {field: values[at] for field, at in columns.items() if values[at]}
+        # pandas writes 1.0 for a yes in a column with empty cells
+        given |= {field: text[0] for field, text in given.items() if field in flags and text in ("0.0", "1.0")}
         try:
             row = kind.model_validate(given, context=context)
         except ValidationError as error:

@@ -39,6 +39,13 @@ def test_other_names_of_a_column_count_where_its_own_is_absent():
         read_benchmarks(write("task\tmetric\nx\tacc\n"), "run")
 
 
+def test_pandas_writes_yes_and_no_as_numbers_where_cells_are_empty():
+    rows = read_rows(write("model,instruction_tuned,size\na,1.0,1.0\nb,0.0,\nc,,\n"), ModelFacts)
+    assert [row.instruction_tuned for row in rows.values()] == [True, False, None] and rows["a"].size == "1.0"
+    with pytest.raises(InputError, match=r"value '1\.5': not a yes or no"):
+        read_rows(write("model,instruction_tuned\na,1.5\n"), ModelFacts)
+
+
 def test_a_column_is_named_in_an_error_as_the_sheet_has_it():
     with pytest.raises(InputError, match=r"sheet\.tsv, row 2, column 'params_B', value 'seven': not a number"):
         read_rows(write("model_id\tparams_B\na\tseven\n"), ModelFacts)

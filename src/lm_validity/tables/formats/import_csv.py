@@ -647,11 +647,9 @@ def _items(answers: dict[str, dict[str, float | None]]) -> Iterator[dict[str, An
 
 
 def _recognises(opened: Opened) -> bool:
-    """A file that was named itself, or one in a folder whose header has a column of models or of steps."""
-    if not opened.path.name.endswith(_SUFFIXES):
-        return False
-    if opened.named or opened.path.suffix == ".parquet":
-        return True
+    """A file that was named itself, or a text in a folder whose header has a column of models or of steps."""
+    if opened.named or not opened.path.name.endswith(_SUFFIXES) or opened.path.suffix == ".parquet":
+        return opened.named and opened.path.name.endswith(_SUFFIXES)
     header = opened.head.split(b"\n", 1)[0].decode("utf-8", errors="replace")
     names = {_plain(name) for name in re.split(r"[,;\t]", header)}
     return bool(names & {"model", *ROLES["model"], "iteration", *ROLES["iteration"]})

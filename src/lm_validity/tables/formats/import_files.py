@@ -16,7 +16,7 @@ import pandas as pd
 
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import replace_file
-from lm_validity.tables.formats import import_csv, import_every_eval_ever, lm_eval_results
+from lm_validity.tables.formats import import_csv, import_every_eval_ever, import_lighteval, lm_eval_results
 from lm_validity.tables.formats.found_files import Found, date_in, find_files
 from lm_validity.tables.formats.import_log import ImportLog, with_progress
 from lm_validity.tables.formats.import_samples import (
@@ -44,7 +44,12 @@ from lm_validity.tables.formats.score_files import (
 from lm_validity.words import count
 
 # In the order in which they are asked: the first that recognises a file reads it
-FORMATS: tuple[Format, ...] = (import_every_eval_ever.FORMAT, lm_eval_results.FORMAT, import_csv.FORMAT)
+FORMATS: tuple[Format, ...] = (
+    import_every_eval_ever.FORMAT,
+    import_lighteval.FORMAT,
+    lm_eval_results.FORMAT,
+    import_csv.FORMAT,
+)
 _HINT = "docs/how_to/importing.md has the formats; --format names one."
 _HEAD = 2**16  # bytes by which a file that is not JSON is recognised
 

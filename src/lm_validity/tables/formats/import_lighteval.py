@@ -1,0 +1,164 @@
+"""Result files of lighteval -> scores.
+
+Its tasks are called `suite|task|shots`, since the end of 2025 `task|shots`. The row `all` is a mean over everything,
+and `mmlu:_average|5` one over the tasks of `mmlu:`, where the standard error is a mean of errors too.
+"""
+
+import math
+from collections import Counter, defaultdict
+from typing import Any, NamedTuple
+
+from lm_validity.config.sheets import metric_key
+from lm_validity.errors import InputError
+from lm_validity.tables.formats.found_files import date_in
+from lm_validity.tables.formats.json_values import finite, standard_error, text, whole
+from lm_validity.tables.formats.model_arguments import training_point
+from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile
+
+_HINT = "lighteval writes such a file below its --output-dir: results/<model>/results_<date>.json."
+_AVERAGE = ":_average"
+_FEWEST_TASKS = 3  # of a group whose mean counts in their place
+# Keys of the model's configuration that tell its weights, and those that change no score
+_WEIGHTS = ("revision", "subfolder", "base_model", "delta_weights", "adapter_weights")
+_NO_SETTINGS = (*_WEIGHTS, "model_name", "batch_size", "device", "model_parallel", "cache_dir", "compile")
+
+
+class _Task(NamedTuple):
+    """A task of a file: `shots` are solved examples before each question."""
+
+    key: str
+    suite: str
+    name: str
+    shots: int
+    metrics: dict[str, Any]
+
+
+def _recognises(opened: Opened) -> bool:
+    document = opened.document
+    return isinstance(document, dict) and all(
+        isinstance(document.get(key), dict) for key in ("config_general", "results")
+    )
+
+
+def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
+    """The scores of a file; a group of three or more tasks with the same metrics is one benchmark, unless
+    `options.split_groups`. Raises InputError for a file that is not lighteval's and for values of other types."""
+    path, document = opened.path, opened.document
+    if not _recognises(opened):
+        raise InputError(f"{path}: no objects 'config_general' and 'results' in it.", _HINT)
+    general = document["config_general"]
+    config = general.get("model_config") if isinstance(general.get("model_config"), dict) else {}
+    name = text(general.get("model_name") or config.get("model_name"), f"{path}, 'model_name'") or opened.model
+    if not name:
+        raise InputError(f"{path}: no 'model_name' in 'config_general'.", f"name it: --model '{path}=NAME'.")
+    point = training_point({key: str(config[key]) for key in ("revision", "subfolder") if config.get(key)})
+    chat = config.get("override_chat_template") or general.get("use_chat_template")
+    tasks = [task for key, metrics in document["results"].items() if (task := _task(key, metrics, str(path)))]
+    groups = {} if options.split_groups else _groups(tasks)
+    rows, missing = _rows(tasks, groups, document, str(path))
+    return [
+        ScoreFile(
+            path,
+            rows,
+            {"model": name, **point._asdict(), **({"prompt": "chat"} if chat else {})},
+            date_in(path.stem),
+            limited=general.get("max_samples") is not None,
+            commit=str(general.get("model_sha") or ""),
+            missing=missing,
+            weights="@".join([name, *(str(config[key]) for key in _WEIGHTS if config.get(key))]),
+            settings=",".join(f"{key}={value}" for key, value in sorted(config.items()) if key not in _NO_SETTINGS),
+            members={task.name: group for group, (_, members) in groups.items() for task in members},
+            notes=tuple(
+                f"{group}: the mean over its tasks, without these (--groups split takes them)." for group in groups
+            ),
+        )
+    ]
+
+
+def _task(key: str, metrics: object, where: str) -> _Task | None:
+    """A row of the results; None for the mean over everything."""
+    if key == "all":
+        return None
+    *suite, name, shots = key.split("|") if key.count("|") in (1, 2) else ("", "", "")
+    if not name.strip() or not shots.isdigit() or not isinstance(metrics, dict):
+        raise InputError(f"{where}, 'results': {key[:60]!r} is not the scores of a task 'task|shots'.", _HINT)
+    return _Task(key, "".join(suite), name, int(shots), metrics)
+
+
+def _groups(tasks: list[_Task]) -> dict[str, tuple[_Task, list[_Task]]]:
+    """By a group's name its row of means and its tasks, where they are several of the same metrics."""
+    members: dict[tuple[str, str, int], list[_Task]] = defaultdict(list)
+    for task in tasks:
+        if not task.name.endswith(_AVERAGE):
+            members[task.suite, task.name.partition(":")[0], task.shots].append(task)
+    groups = {}
+    for task in tasks:
+        name = task.name.removesuffix(_AVERAGE)
+        own = members[task.suite, name, task.shots]
+        if name != task.name and len(own) >= _FEWEST_TASKS and len({frozenset(each.metrics) for each in own}) == 1:
+            groups[name] = task, own
+    return groups
+
+
+def _rows(
+    tasks: list[_Task], groups: dict[str, tuple[_Task, list[_Task]]], document: dict[str, Any], where: str
+) -> tuple[list[dict[str, Any]], int]:
+    """Rows of groups and of the tasks outside of them, and how many scores are missing."""
+    inside = {task.key for _, members in groups.values() for task in members}
+    alone = [task for task in tasks if task.key not in inside and not task.name.endswith(_AVERAGE)]
+    counts = Counter((task.name, task.shots) for task in alone)
+    rows, missing = [], 0
+    for task, members in [*((task, [task]) for task in alone), *groups.values()]:
+        name = task.name.removesuffix(_AVERAGE)
+        if counts[task.name, task.shots] > 1:
+            name = f"{task.suite}|{name}"
+        configs = [_config(document, each) for each in members]
+        items = [_items(config, f"{where}, {each.key}") for config, each in zip(configs, members, strict=True)]
+        for metric, value in task.metrics.items():
+            if metric.endswith("_stderr"):
+                continue
+            if finite(value) is None:
+                missing += 1
+                continue
+            errors = [standard_error(each.metrics.get(f"{metric}_stderr"), f"{where}, {each.key}") for each in members]
+            squares = [error**2 for error in errors if error is not None]
+            rows.append(
+                {
+                    "benchmark": name,
+                    "metric": metric_key(metric),
+                    "num_fewshot": task.shots,
+                    "value": finite(value),
+                    # of a mean over independent scores
+                    "stderr": math.sqrt(sum(squares)) / len(members) if len(squares) == len(members) else None,
+                    "n_items": None if None in items else sum(filter(None, items)),
+                    "higher_is_better": _direction(configs[0], metric),
+                }
+            )
+    return rows, missing
+
+
+def _config(document: dict[str, Any], task: _Task) -> dict[str, Any]:
+    """The task's part of `config_tasks`, whose keys may lack the shots."""
+    configs = document.get("config_tasks")
+    for key in (task.key, f"{task.suite}|{task.name}", task.name):
+        found = configs.get(key) if isinstance(configs, dict) else None
+        if isinstance(found, dict):
+            return found
+    return {}
+
+
+def _items(config: dict[str, Any], where: str) -> int | None:
+    """How many documents were scored; lighteval writes -1 where it does not know."""
+    found = whole(config.get("effective_num_docs"), f"{where}, 'effective_num_docs'")
+    return found if found is not None and found > 0 else None
+
+
+def _direction(config: dict[str, Any], metric: str) -> bool | None:
+    for entry in config.get("metrics") or config.get("metric") or ():
+        if isinstance(entry, dict) and entry.get("metric_name") == metric:
+            direction = entry.get("higher_is_better")
+            return direction if isinstance(direction, bool) else None
+    return None
+
+
+FORMAT = Format("lighteval", (".json",), _recognises, _read)

@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 from lm_validity.cli import exports, imports
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.export_every_eval_ever import with_directions, write_every_eval_ever
-from lm_validity.tables.formats.import_files import read_files
+from lm_validity.tables.formats.import_files import import_files, read_files
 from lm_validity.tables.formats.import_log import ImportLog
 from lm_validity.tables.formats.score_files import ImportOptions
-from lm_validity.tables.schema import SCORES, read_scores, write_table
+from lm_validity.tables.schema import ITEMS, SCORES, read_scores, read_table, write_table
 
 # A part of the format's rules in this project's own words: enough to tell a good file from a bad one
 SCHEMA = {
@@ -233,3 +233,88 @@ def test_the_commands(tmp_path):
     assert read_scores(tmp_path / "back" / "scores.parquet")["metric"].tolist() == ["acc,none"]
     (tmp_path / "schema.json").write_text("{}")
     assert isinstance(CliRunner().invoke(exports.app, command).exception, InputError)
+
+
+def test_samples_are_items(tmp_path):
+    """Beside the scores; the result's id tells the metric, else its name, and lm-eval's filters are one document's."""
+    results = [
+        result("sums/strict", 0.5, {"evaluation_description": "exact_match (filter: strict)"}),
+        result("sums/flexible", 1, {"evaluation_description": "exact_match (filter: flexible)"}),
+        result("quiz", 0.5, evaluation_result_id="quiz#1"),
+    ]
+    folder = tmp_path / "in"
+    folder.mkdir()
+    (folder / "u1.json").write_text(json.dumps(document(*results, eval_library={"name": "lm_eval", "version": "1"})))
+
+    def sample(name: str, identifier: str, value: float, **more) -> str:
+        known = {"schema_version": "0.3.0", "evaluation_id": "e", "model_id": "org/a", "sample_hash": "h"}
+        evaluation = {"score": value, "is_correct": bool(value)}
+        return json.dumps(
+            known | {"evaluation_name": name, "sample_id": identifier, "evaluation": evaluation} | more
+        )  # fmt: skip
+
+    lines = [sample("sums/strict", "1", 0, output={"raw": ["four"]}), sample("sums/strict", "2", 1)]
+    lines += [sample("sums/flexible", "1", 1), sample("sums/flexible", "1", 0)]
+    lines += [sample("another name", "1", 1, evaluation_result_id="quiz#1"), ""]
+    (folder / "u1_samples.jsonl").write_text("\n".join(lines))
+    _, log = import_files([folder], tmp_path / "out", ImportOptions(strict=True))
+    items = read_table(tmp_path / "out/items.parquet", ITEMS).sort_values(["benchmark", "doc_id"])
+    assert items[["model", "benchmark", "doc_id", "correct", "response"]].fillna("").values.tolist() == [
+        ["org/a", "quiz", "1", 1, ""], ["org/a", "sums", "1", 0, "four"], ["org/a", "sums", "2", 1, ""],
+    ]  # fmt: skip
+    assert [dict(values) for values in items["metric_values"]] == [
+        {"accuracy,none": 1}, {"exact_match,strict": 0, "exact_match,flexible": 1}, {"exact_match,strict": 1},
+    ]  # fmt: skip
+    assert log.items == 3 and set(items["doc_hash"]) == {"h"}
+    for bad in (sample("quiz", "", 1), sample("quiz", "1", float("nan")), "[1]", "{", '{"evaluation_name": "quiz"}'):
+        (folder / "u1_samples.jsonl").write_text(f"{lines[0]}\n{bad}")
+        with pytest.raises(InputError, match=r"u1_samples\.jsonl, line 2"):
+            import_files([folder], tmp_path / "bad", ImportOptions(strict=True))
+    (folder / "u1.json").unlink()
+    (folder / "u1_samples.jsonl").write_text("\n".join(lines))
+    with pytest.raises(InputError, match=r"no u1\.json beside it"):
+        import_files([folder], tmp_path / "bad", ImportOptions(strict=True))
+    assert not (tmp_path / "bad").exists()
+
+
+def own(**columns) -> dict:
+    details = {f"lm_validity_{name}": value for name, value in columns.items()}
+    return {"source_metadata": document()["source_metadata"] | {"additional_details": details}}
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (document(result(["a"])), "result 1, 'evaluation_name'"),
+        (document(result("  ")), "'  ' is no name"),
+        (document(result(), model="  "), "'model_info', 'id'"),
+        (document(result(metric={"metric_id": ["a"]})), "quiz, metric"),
+        (document(result(metric={"additional_details": {"lm_validity_benchmark": ["a"]}})), "'lm_validity_benchmark'"),
+        (document(result(score_details={"score": 5e300})), "5e\\+300 is not a finite number"),
+        (document(result(score_details={"score": 0.5, "uncertainty": [1]})), "'uncertainty' is not an object"),
+        (document(result(score_details={"score": 0.5, "uncertainty": {"standard_error": 1e300}})), "1e\\+300"),
+        (document(result(score_details={"score": 0.5, "uncertainty": {"num_samples": -5}})), "-5 is less than 0"),
+        (document(result(generation_config={"additional_details": {"num_fewshot": "-5"}})), "-5.0 is less than 0"),
+        (document(result(), **own(protocol="nonsense")), "'nonsense' is no protocol"),
+        (document(result(), **own(checkpoint=["a"])), "'lm_validity_checkpoint'"),
+        (document(result(), **own(seed="x")), "'x' is not a number"),
+    ],
+)
+def test_bad_files_say_where(read, bad, words):
+    with pytest.raises(InputError, match=words):
+        read(bad, schema=None, strict=True)
+
+
+def test_errors_without_an_object_sizes_and_impossible_dates(read):
+    """A number where the schema has an object; dates that no calendar has are none."""
+    details = {"score": 0.5, "uncertainty": {"standard_error": 0.02, "num_samples": 0}}
+    info = {"name": "a", "id": "org/a", "additional_details": {"params_billions": "8.5"}}
+    for stamp in ("inf", 10**400, 1e300, -1, "nan"):
+        rows, log = read(document(result(score_details=details), model_info=info, evaluation_timestamp=stamp))
+        assert rows["stderr"].tolist() == [0.02] and rows["n_items"].isna().all()
+        assert log.facts["org/a"]["parameters_b"] == 8.5
+    old, new = (
+        document(result(value=value), evaluation_timestamp=date) for value, date in ((0.1, "inf"), (0.2, "1e9"))
+    )
+    old["retrieved_timestamp"] = "1e8"
+    assert read(old, new)[0]["value"].tolist() == [0.2]

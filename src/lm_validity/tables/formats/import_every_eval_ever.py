@@ -1,6 +1,8 @@
-"""Files of every_eval_ever -> scores."""
+"""Files of every_eval_ever -> scores, and items of the samples beside them."""
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -9,8 +11,10 @@ from lm_validity.errors import InputError
 from lm_validity.tables.formats.every_eval_ever import OWN, check_schema, find_schema
 from lm_validity.tables.formats.found_files import date_in
 from lm_validity.tables.formats.json_values import (
+    date,
     flag,
     number,
+    required_text,
     score,
     standard_error,
     text,
@@ -18,81 +22,96 @@ from lm_validity.tables.formats.json_values import (
 )
 from lm_validity.tables.formats.model_arguments import parse_arguments, training_point
 from lm_validity.tables.formats.score_files import Format, ImportOptions, Opened, ScoreFile
+from lm_validity.tables.schema import PROTOCOLS
 
 _HINT = "see github.com/evaleval/every_eval_ever for the format."
+_SAMPLES = "_samples"  # ends the name of a file of samples before `.jsonl`
 _PERCENT = frozenset(("percent", "percentage", "%"))
 _CHECKED = "0.3"  # files of older schemas lack fields that the schema requires
 
 
 def _recognises(opened: Opened) -> bool:
+    if opened.path.suffix == ".jsonl":
+        return opened.path.stem.endswith(_SAMPLES) and all(
+            key in opened.head for key in (b"evaluation_id", b"sample_id")
+        )
     return isinstance(opened.document, dict) and isinstance(opened.document.get("evaluation_results"), list)
 
 
 def _read(opened: Opened, options: ImportOptions) -> list[ScoreFile]:
-    """The scores of a file.
+    """The scores of a file, and the items of the `_samples.jsonl` beside it.
 
     A result's `evaluation_name` is the benchmark, its `metric_id` or `metric_name` the metric; a score in percent
     becomes a fraction. Files that `export every-eval-ever` wrote give their rows back. A file of the schema's version
     is checked against `options.schema`, else against the installed package's.
     """
     path, document = opened.path, opened.document
+    if path.suffix == ".jsonl":
+        return _check_owner(path)
     if not _recognises(opened):
         raise InputError(f"{path}: no list 'evaluation_results' in it.", _HINT)
     version = str(document.get("schema_version"))
     if version.startswith(_CHECKED):
         check_schema(document, options.schema or find_schema(None), str(path))
     model = _object(document.get("model_info"), f"{path}, 'model_info'")
-    name = text(model.get("id"), f"{path}, 'model_info', 'id'")
-    if not name:
-        raise InputError(f"{path}: no 'model_info', 'id'.", _HINT)
+    model_name = required_text(model.get("id"), f"{path}, 'model_info', 'id'", _HINT)
+    details = _details(model)
     own = _own(document, path)
     if own is None:
-        details = _details(model)
         arguments = parse_arguments(details.get("model_args"))
         if details.get("revision"):
             arguments = arguments | {"revision": str(details["revision"])}
         own = training_point(arguments)._asdict()
-    common = {"model": name, **own}
-    rows = [
-        _row(_object(result, f"{path}, a result"), document, f"{path}, result {place}")
-        for place, result in enumerate(document["evaluation_results"], 1)
+    results = [_object(result, f"{path}, a result") for result in document["evaluation_results"]]
+    rows = [_row(result, document, f"{path}, result {place}") for place, result in enumerate(results, 1)]
+    size = _number(details.get("params_billions"), number, f"{path}, 'params_billions'")
+    return [
+        ScoreFile(
+            path,
+            rows,
+            {"model": model_name, **own},
+            _date(document, path),
+            weights=f"{model_name}@{details.get('revision', '')}",
+            settings=" ".join(
+                sorted({json.dumps(result.get("generation_config"), sort_keys=True) for result in results})
+            ),
+            facts={} if size is None else {model_name: {"parameters_b": size}},
+            items=_items(path, document, results, rows),
+        )
     ]
-    return [ScoreFile(path, rows, common, _date(document, path))]
 
 
 def _row(result: dict[str, Any], document: dict[str, Any], where: str) -> dict[str, Any]:
-    benchmark = text(result.get("evaluation_name"), f"{where}, 'evaluation_name'")
-    if not benchmark:
-        raise InputError(f"{where}: no 'evaluation_name'.", _HINT)
+    benchmark = required_text(result.get("evaluation_name"), f"{where}, 'evaluation_name'", _HINT)
     where = f"{where} ({benchmark})"
     metric = _object(result.get("metric_config"), f"{where}, 'metric_config'")
     details = _object(result.get("score_details"), f"{where}, 'score_details'")
-    uncertainty = details.get("uncertainty") or {}
-    known = uncertainty if isinstance(uncertainty, dict) else {}
-    error = standard_error((known.get("standard_error") or {}).get("value"), where)
+    uncertainty = _object(details.get("uncertainty") or {}, f"{where}, 'uncertainty'")
+    error = uncertainty.get("standard_error")
+    error = standard_error(error.get("value") if isinstance(error, dict) else error, where)
     scale = 0.01 if str(metric.get("metric_unit")).casefold() in _PERCENT else 1.0
     lower = flag(metric.get("lower_is_better"), f"{where}, 'lower_is_better'")
     benchmark, key = _names(benchmark, metric, document)
     shots = {**_details(metric), **_details(result.get("generation_config"))}.get("num_fewshot")
     own = _details(metric)
     return {
-        "benchmark": own.get(f"{OWN}benchmark", benchmark),
-        "metric": own.get(f"{OWN}metric", key),
+        "benchmark": required_text(own.get(f"{OWN}benchmark", benchmark), f"{where}, '{OWN}benchmark'", _HINT),
+        "metric": text(own.get(f"{OWN}metric", key), f"{where}, '{OWN}metric'"),
         "value": scale * score(details.get("score"), f"{where}, 'score'", _HINT),
         "stderr": None if error is None else scale * error,
         "n_items": _count(uncertainty, result, where),
         "higher_is_better": None if lower is None else not lower,
-        "num_fewshot": _number(shots, whole, f"{where}, 'num_fewshot'"),
+        "num_fewshot": _number(shots, partial(whole, least=0), f"{where}, 'num_fewshot'"),
         "selected": own.get(f"{OWN}selected", "true") == "true",
     }
 
 
 def _names(benchmark: str, metric: dict[str, Any], document: dict[str, Any]) -> tuple[str, str | None]:
     """Benchmark and metric. Of lm-eval's files the converter of every_eval_ever writes the filter behind a slash."""
-    name = metric.get("metric_id") or metric.get("metric_name")
+    known = metric.get("metric_id") or metric.get("metric_name")
     library = document.get("eval_library")
-    if isinstance(name, str) and name:
-        return benchmark, metric_key(name)
+    if known:
+        return benchmark, metric_key(required_text(known, f"{benchmark}, metric", _HINT))
     description = metric.get("evaluation_description")
     if not isinstance(library, dict) or library.get("name") != "lm_eval" or not isinstance(description, str):
         return benchmark, None
@@ -102,11 +121,11 @@ def _names(benchmark: str, metric: dict[str, Any], document: dict[str, Any]) -> 
 
 
 def _count(uncertainty: dict[str, Any], result: dict[str, Any], where: str) -> int | None:
-    found = uncertainty.get("num_samples") if isinstance(uncertainty, dict) else None
+    found = uncertainty.get("num_samples")
     source = result.get("source_data")
     if found is None and isinstance(source, dict):
         found = source.get("samples_number")
-    return whole(found, f"{where}, number of samples")
+    return whole(found, f"{where}, number of samples", least=0) or None  # some converters write 0 for unknown
 
 
 def _own(document: dict[str, Any], path: Path) -> dict[str, Any] | None:
@@ -115,12 +134,15 @@ def _own(document: dict[str, Any], path: Path) -> dict[str, Any] | None:
     own = {name.removeprefix(OWN): value for name, value in details.items() if name.startswith(OWN)}
     if not own:
         return None
-    kinds = {"iteration": whole, "seed": whole, "tokens_b": number}
-    names = ("checkpoint", "iteration", "tokens_b", "protocol", "prompt", "prompt_variant", "seed", "split")
-    return {
-        name: _number(own.get(name), kinds[name], f"{path}, {name!r}") if name in kinds else own.get(name)
-        for name in names
-    }
+    texts = ("checkpoint", "protocol", "prompt", "prompt_variant", "split")
+    found: dict[str, Any] = {name: text(own.get(name), f"{path}, {OWN + name!r}") for name in texts}
+    for name, kind in (("iteration", whole), ("seed", whole), ("tokens_b", number)):
+        found[name] = _number(own.get(name), kind, f"{path}, {OWN + name!r}")
+    if found["protocol"] not in (None, *PROTOCOLS):
+        raise InputError(
+            f"{path}, '{OWN}protocol': {found['protocol']!r} is no protocol.", f"one of {', '.join(PROTOCOLS)}."
+        )
+    return found
 
 
 def _number(value: object, check: Callable[[object, str], float | None], where: str) -> float | None:
@@ -135,13 +157,89 @@ def _number(value: object, check: Callable[[object, str], float | None], where: 
 
 def _date(document: dict[str, Any], path: Path) -> float | None:
     for name in ("evaluation_timestamp", "retrieved_timestamp"):
-        value: Any = document.get(name)
-        try:
-            return float(value)
-        except (TypeError, ValueError):
-            if isinstance(value, str) and date_in(value) is not None:
-                return date_in(value)
+        value = document.get(name)
+        found = date(value)
+        if found is None and isinstance(value, str):
+            found = date_in(value)
+        if found is not None:
+            return found
     return date_in(path.stem)
+
+
+# ---- items -------------------------------------------------------------------------------------------------------
+
+
+def _check_owner(path: Path) -> list[ScoreFile]:
+    """No scores: a file of samples is read with that of its evaluation, beside it."""
+    owner = path.with_name(path.stem.removesuffix(_SAMPLES) + ".json")
+    if not owner.is_file():
+        raise InputError(f"{path}: no {owner.name} beside it, which tells model and scores.", _HINT)
+    return []
+
+
+def _items(
+    path: Path, document: dict[str, Any], results: list[dict[str, Any]], rows: list[dict[str, Any]]
+) -> Callable[[], Iterable[dict[str, Any]]] | None:
+    """What reads the samples of an evaluation, where it has a file of them. Raises InputError for a broken one."""
+    said = document.get("detailed_evaluation_results")
+    given = said.get("file_path") if isinstance(said, dict) else None
+    names = [Path(given).name] if isinstance(given, str) and given else []
+    beside = (path.with_name(name) for name in (*names, f"{path.stem}{_SAMPLES}.jsonl"))
+    samples = next((each for each in beside if each.is_file()), None)
+    if samples is None:
+        return None
+    meant: dict[str, dict[str, Any]] = {}
+    for result, row in zip(results, rows, strict=True):
+        meant.setdefault(str(result["evaluation_name"]), row)
+        if result.get("evaluation_result_id"):
+            meant[str(result["evaluation_result_id"])] = row
+    for _ in _lines(samples):  # broken lines are found before anything is written
+        pass
+    return partial(_item_rows, samples, meant)
+
+
+def _item_rows(path: Path, meant: dict[str, dict[str, Any]]) -> Iterable[dict[str, Any]]:
+    """A row for each document, with the values of all metrics; of several answers to one document the first counts."""
+    items: dict[tuple[str, str], dict[str, Any]] = {}
+    for sample in _lines(path):
+        row = meant.get(str(sample.get("evaluation_result_id"))) or meant.get(sample["evaluation_name"])
+        benchmark = row["benchmark"] if row else sample["evaluation_name"]
+        value = float(sample["evaluation"]["score"])
+        output = sample.get("output")
+        responses = output.get("raw") if isinstance(output, dict) else None
+        item = {
+            "benchmark": benchmark,
+            "doc_id": sample["sample_id"],
+            "doc_hash": sample.get("sample_hash"),
+            "correct": value,
+            "num_fewshot": row["num_fewshot"] if row else None,
+            "response": responses[0] if isinstance(responses, list) and responses else responses,
+            "metric_values": [],
+        }
+        item = items.setdefault((benchmark, item["doc_id"]), item)
+        metric = row["metric"] if row else None
+        if metric is not None and metric not in dict(item["metric_values"]):
+            item["metric_values"].append((metric, value))
+    return items.values()
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The samples of a file. Raises InputError, with the line, for what is none."""
+    with open(path, "rb") as handle:
+        for number, line in enumerate(handle, 1):
+            if not line.strip():
+                continue
+            where = f"{path}, line {number}"
+            try:
+                sample = _object(json.loads(line), where)
+            except (ValueError, RecursionError) as error:
+                raise InputError(f"{where}: not JSON ({error}).", _HINT) from error
+            for key in ("evaluation_name", "sample_id"):
+                required_text(sample.get(key), f"{where}, {key!r}", _HINT)
+            evaluation = _object(sample.get("evaluation"), f"{where}, 'evaluation'")
+            score(evaluation.get("score"), f"{where}, 'score'", _HINT)
+            text(sample.get("sample_hash"), f"{where}, 'sample_hash'")
+            yield sample
 
 
 def _details(part: object) -> dict[str, Any]:
@@ -155,4 +253,4 @@ def _object(value: object, where: str) -> dict[str, Any]:
     return value
 
 
-FORMAT = Format("every_eval_ever", (".json",), _recognises, _read)
+FORMAT = Format("every_eval_ever", (".json", ".jsonl"), _recognises, _read)

@@ -9,7 +9,9 @@ from lm_validity.errors import InputError
 from lm_validity.files import check_encodable
 
 NO_STDERR = "write the standard error itself, or leave it out where it is unknown."
+LARGEST_SCORE = 1e100  # whose square is a number too
 _LARGEST = 2**63 - 1  # of a table's integers
+_LAST_DATE = 253402300799.0  # the end of the year 9999, in seconds since 1970
 _LARGEST_FILE = 2**29  # bytes of a file that is read as a whole
 
 
@@ -45,19 +47,19 @@ def finite(value: object) -> float | None:
 
 
 def score(value: object, where: str, hint: str) -> float:
-    """A finite number; InputError otherwise."""
+    """A finite number; InputError otherwise, and for one beyond all scores."""
     found = finite(value)
-    if found is None:
+    if found is None or abs(found) > LARGEST_SCORE:
         raise InputError(f"{where}: {_shown(value)} is not a finite number.", hint)
     return found
 
 
 def standard_error(value: object, where: str) -> float | None:
-    """A finite number, None for anything else; InputError for a negative one."""
+    """A finite number, None for anything else; InputError for a negative one and for one beyond all scores."""
     found = finite(value)
     if found is not None and found < 0:
         raise InputError(f"{where}: the standard error {_shown(value)} is negative.", NO_STDERR)
-    return found
+    return None if found is None else score(value, f"{where}, standard error", NO_STDERR)
 
 
 def number(value: object, where: str) -> float | None:
@@ -65,15 +67,28 @@ def number(value: object, where: str) -> float | None:
     return None if value is None else score(value, where, "write a number, or null for unknown.")
 
 
-def whole(value: object, where: str) -> int | None:
-    """A whole number (9.0 is one), or null; InputError otherwise."""
+def whole(value: object, where: str, least: int = -_LARGEST) -> int | None:
+    """A whole number (9.0 is one) from `least`, or null; InputError otherwise."""
     found = number(value, where)
     if found is None:
         return None
     if found != math.floor(found) or abs(found) > _LARGEST:
         raise InputError(f"{where}: {_shown(value)} is not a whole number.", "write one, or null for unknown.")
+    if found < least:
+        raise InputError(f"{where}: {_shown(value)} is less than {least}.", "write null for unknown.")
     assert isinstance(value, int | float)  # `found` is it, as a float
     return int(value)
+
+
+def date(value: object) -> float | None:
+    """Seconds since 1970, also as a text; None for what is none, and for one that no calendar has."""
+    if isinstance(value, str):
+        try:
+            value = float(value)
+        except ValueError:
+            return None
+    found = finite(value)
+    return found if found is not None and 0 <= found <= _LAST_DATE else None
 
 
 def flag(value: object, where: str) -> bool | None:
@@ -92,3 +107,10 @@ def text(value: object, where: str) -> str | None:
 
 def _shown(value: object) -> str:
     return repr(value)[:60]
+
+
+def required_text(value: object, where: str, hint: str) -> str:
+    """A text that is not blank; InputError otherwise."""
+    if not isinstance(value, str) or not value.strip():
+        raise InputError(f"{where}: {_shown(value)} is no name.", hint)
+    return value

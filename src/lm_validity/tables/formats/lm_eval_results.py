@@ -8,13 +8,14 @@ writes, and those of BigScience's fork: a list of results with the name of the p
 
 import math
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.found_files import date_in
 from lm_validity.tables.formats.json_values import (
+    date,
     finite,
     flag,
     number,
@@ -34,7 +35,7 @@ _NO_METRICS = frozenset(
      "dataset_path", "dataset_name", "subset", "prompt_id", "prompt_jinja", "prompt_original_task", "comment")
 )  # fmt: skip
 # What `export lm-eval` says of a whole file, and how it is checked
-_OF_FILE = {
+_OF_FILE: dict[str, Callable[[object, str], object]] = {
     "checkpoint": text,
     "iteration": whole,
     "tokens_b": number,
@@ -312,7 +313,7 @@ def _examples(task: str, examples: dict[str, Any], configs: dict[str, Any], conf
 
 def _date(document: dict[str, Any], path: Path) -> float | None:
     """The file's `date` (seconds since 1970), else the date in its name."""
-    return finite(document.get("date")) or date_in(path.stem)
+    return date(document.get("date")) or date_in(path.stem)
 
 
 def _name(

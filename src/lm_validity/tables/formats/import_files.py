@@ -16,7 +16,13 @@ import pandas as pd
 
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import replace_file
-from lm_validity.tables.formats import import_csv, import_every_eval_ever, import_lighteval, lm_eval_results
+from lm_validity.tables.formats import (
+    import_csv,
+    import_every_eval_ever,
+    import_inspect,
+    import_lighteval,
+    lm_eval_results,
+)
 from lm_validity.tables.formats.found_files import Found, date_in, find_files
 from lm_validity.tables.formats.import_log import ImportLog, with_progress
 from lm_validity.tables.formats.import_samples import (
@@ -47,6 +53,7 @@ from lm_validity.words import count
 FORMATS: tuple[Format, ...] = (
     import_every_eval_ever.FORMAT,
     import_lighteval.FORMAT,
+    import_inspect.FORMAT,
     lm_eval_results.FORMAT,
     import_csv.FORMAT,
 )

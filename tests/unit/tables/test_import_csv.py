@@ -61,8 +61,8 @@ def test_columns_that_are_named(read):
 
 def test_every_column_of_a_score(read):
     text = "model,benchmark,metric,value,stderr,checkpoint,step,tokens_b,shots,seed,protocol,split,n_items,"
-    text += "higher_is_better\n"
-    text += "a,x,acc,0.5,0.1,s1,1000,2.5,5,0,train_before_test,validation,200,true\nb,x,acc,0.6,,,,,,,,,,\n"
+    text += "higher_is_better,prepared_on\n"
+    text += "a,x,acc,0.5,0.1,s1,1000,2.5,5,0,train_before_test,validation,200,true,x\nb,x,acc,0.6,,,,,,,,,,,\n"
     first, second = (row for _, row in read(text).iterrows())
     assert first[["metric", "checkpoint", "protocol", "split"]].tolist() == [
         "acc,none", "s1", "train_before_test", "validation",
@@ -70,7 +70,12 @@ def test_every_column_of_a_score(read):
     assert first[["stderr", "iteration", "tokens_b", "num_fewshot", "seed", "n_items"]].tolist() == [
         0.1, 1000, 2.5, 5, 0, 200,
     ]  # fmt: skip
-    assert first["higher_is_better"] and pd.isna(second["higher_is_better"]) and pd.isna(second["stderr"])
+    assert (
+        first["prepared_on"] == "x"
+        and first["higher_is_better"]
+        and pd.isna(second["higher_is_better"])
+        and pd.isna(second["stderr"])
+    )
     assert second[["checkpoint", "protocol", "split"]].tolist() == ["final", "direct", "test"]
 
 

@@ -44,6 +44,7 @@ ROLES: dict[str, tuple[str, ...]] = {
     "iteration": ("step", "steps"),
     "tokens_b": (),
     "protocol": (),
+    "prepared_on": (),
     "prompt": (),
     "prompt_variant": (),
     "num_fewshot": ("n_shot", "shots"),
@@ -161,7 +162,7 @@ def read_table(path: Path, options: CsvOptions, model: str | None = None) -> lis
     _check_key(table, keys[0], "benchmark" if spread == "model" else "model")
     with_models = "model" in keys[0]
     taken = {*roles.values(), *(_named(table, options.scores) if options.scores else ())}
-    described = [name for name in table.header if name not in taken and _fact(name)] if with_models else []
+    described = [name for name in table.header if name not in taken and fact_column(name)] if with_models else []
     columns = [] if long else _score_columns(table, {*roles.values(), *described}, options, notes)
     if answers and spread == "benchmark":
         return _item_files(table, keys, columns, notes)
@@ -276,7 +277,7 @@ def _quoted(text: str) -> str:
 # ---- what the columns are ----------------------------------------------------------------------------------------
 
 
-def _fact(name: str) -> str | None:
+def fact_column(name: str) -> str | None:
     """The column of the models sheet for a column of this name; None where it is a score's."""
     plain = _plain(name)
     if _NO_BENCHMARK.fullmatch(plain) or _LOSS.fullmatch(plain):
@@ -367,11 +368,11 @@ def _facts(
     facts: dict[str, dict[str, Any]] = defaultdict(dict)
     told, varying = [], []
     for name, cells in table.columns(described).items():
-        fact = _fact(name)
+        fact = fact_column(name)
         assert fact is not None
         values: list[Any] = [None if text.casefold() in _MISSING else _fact_value(text) for text in cells]
         if fact in ("tokens_b", "parameters_b"):
-            values = _billions(_plain(name), values)
+            values = in_billions(_plain(name), values)
         by_model: dict[str, set[Any]] = defaultdict(set)
         for key, value in zip(keys, values, strict=True):
             if value is not None:
@@ -395,7 +396,7 @@ def _fact_value(text: str) -> float | str:
     return text if number is None else number.value
 
 
-def _billions(plain: str, values: list[Any]) -> list[Any]:
+def in_billions(plain: str, values: list[Any]) -> list[Any]:
     """Tokens or parameters in billions: by the unit in the column's name, else counts are told by their size."""
     numbers = [value for value in values if isinstance(value, float)]
     unit = re.search(r"_(t|trillions?|b|billions?|m|millions?)$", plain)

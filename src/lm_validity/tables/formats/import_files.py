@@ -20,6 +20,7 @@ from lm_validity.tables.formats import (
     import_csv,
     import_every_eval_ever,
     import_inspect,
+    import_json,
     import_lighteval,
     lm_eval_results,
 )
@@ -56,6 +57,7 @@ FORMATS: tuple[Format, ...] = (
     import_inspect.FORMAT,
     lm_eval_results.FORMAT,
     import_csv.FORMAT,
+    import_json.FORMAT,
 )
 _HINT = "docs/how_to/importing.md has the formats; --format names one."
 _HEAD = 2**16  # bytes by which a file that is not JSON is recognised

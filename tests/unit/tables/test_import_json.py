@@ -1,0 +1,53 @@
+"""JSON files of no known format: read where --format json asks for it, and never otherwise."""
+
+import json
+
+import pytest
+
+from lm_validity.errors import InputError
+from lm_validity.tables.formats.import_files import read_files
+from lm_validity.tables.formats.import_log import ImportLog
+from lm_validity.tables.formats.score_files import CsvOptions, ImportOptions
+
+
+@pytest.fixture
+def read(tmp_path):
+    def make(files: dict, **options):
+        for name, document in files.items():
+            (tmp_path / name).write_text(json.dumps(document))
+        log = ImportLog(strict=True)
+        return read_files([tmp_path], ImportOptions(**{"format": "json", **options}), log), log
+
+    return make
+
+
+SCORES = {
+    "name": "eval/heavy",
+    "eval_metrics": {"icl": {"arc": 0.5, "boolq": 0.75, "none": None}, "ppl": {"a": 9, "b": 2}},
+}
+FACTS = {"name": "m-1", "hyperparameters": {"params": 411616256, "tokens": 2058081280, "lr": 0.003, "steps": [1, 2]}}
+
+
+def test_scores_and_facts_of_one_model_in_two_files(read):
+    scores, log = read({"eval_m-1.json": SCORES, "m-1.json": FACTS}, path="eval_{model}.json")
+    assert scores[["model", "benchmark", "value"]].values.tolist() == [["m-1", "arc", 0.5], ["m-1", "boolq", 0.75]]
+    assert log.facts["m-1"]["parameters_b"] == pytest.approx(0.411616256) and log.facts["m-1"]["lr"] == 0.003
+    assert log.facts["m-1"]["tokens_b"] == pytest.approx(2.05808128)
+    percent = {"model": "a", "scores": {"x": 50, "y": 75}}
+    with pytest.raises(InputError, match="no object of scores"):
+        read({"p.json": percent}, path="eval_{model}.json")
+    scores, _ = read({"p.json": percent}, csv=CsvOptions(unit="percentages"), path="eval_{model}.json", strict=False)
+    assert scores.set_index("benchmark").at["x", "value"] == 0.5
+
+
+@pytest.mark.parametrize(
+    "document", [[1, 2], {"a": {"x": 0.5}}, {"a": {"x": 0.5, "y": "z"}}, {"s": {"x": 0.5, "y": 1}}, 7]
+)
+def test_files_without_scores_or_a_name(read, document):
+    with pytest.raises(InputError, match=r"x\.json"):
+        read({"x.json": document})
+
+
+def test_without_the_option_it_is_of_no_known_format(read):
+    with pytest.raises(InputError, match="of no known format"):
+        read({"m.json": SCORES}, format=None)

@@ -45,7 +45,8 @@ ErrorsFromItems = Annotated[
 ]
 Columns = Annotated[str, typer.Option(help="model=Model,value=Score,...: which column of a CSV file holds what.")]
 ScoreColumns = Annotated[
-    str, typer.Option("--scores", help="COLUMN,COLUMN,...: the columns of a wide CSV table that hold scores.")
+    str,
+    typer.Option("--scores", help="COLUMN,eval/*,FIRST..LAST,...: the columns of a wide CSV table that hold scores."),
 ]
 Across = Annotated[str | None, typer.Option(help="benchmarks or models: what the columns of a wide CSV table are.")]
 Percent = Annotated[bool, typer.Option("--percent", help="Scores of CSV files are percentages.")]
@@ -164,10 +165,16 @@ def lm_harmony(scores: Annotated[Path, typer.Argument(help="The authors' all_res
 
 @app.command("e2lm")
 def e2lm(
-    curves: Annotated[Path, typer.Argument(help="A row per model and checkpoint, a column per benchmark (CSV).")],
+    curves: Annotated[
+        Path,
+        typer.Argument(
+            help="The organisers' plot-data-combined-all.json, or a row per model and checkpoint, a column per "
+            "benchmark (CSV)."
+        ),
+    ],
     output: Output,
 ) -> None:
-    """Turn learning curves in the early-training layout (curves.csv) into scores.parquet."""
+    """Turn learning curves of the early-training competition into scores.parquet."""
     from lm_validity.tables.formats.import_e2lm import read_e2lm
     from lm_validity.tables.schema import SCORES, write_table
 
@@ -177,11 +184,15 @@ def e2lm(
 @app.command("pretrain-on-test")
 def pretrain_on_test(
     accuracies: Annotated[
-        Path, typer.Argument(help="A row per task and subsample with three accuracies (CSV or CSV.GZ).")
+        Path,
+        typer.Argument(
+            help="The author's folder accuracies_..., or a row per task and subsample with three accuracies (CSV or "
+            "CSV.GZ)."
+        ),
     ],
     output: Output,
 ) -> None:
-    """Turn accuracies of the pretrain-on-test study (CSV, may be gzipped) into trials.parquet."""
+    """Turn accuracies of the pretrain-on-test study into trials.parquet."""
     from lm_validity.studies.bias.import_published import read_pretrain_on_test
     from lm_validity.tables.schema import TRIALS, write_table
 

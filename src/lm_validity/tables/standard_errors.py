@@ -100,7 +100,7 @@ def error_notes(checks: Sequence[ErrorCheck]) -> list[str]:
 def _of_benchmark(here: pd.DataFrame, benchmark: str, items_of_sheet: float) -> tuple[list[ErrorCheck], np.ndarray]:
     """What is wrong with the standard errors of a benchmark's scores, and the errors (rows,) to use."""
     values, errors = here["value"].to_numpy(float), here["stderr"].to_numpy(float)
-    names = here["metric"].str.split(",").str[0]
+    names = here["metric"].astype("string").str.split(",").str[0]
     is_share = names.isin(SHARES_OF_ITEMS).to_numpy(dtype=bool)
     unit = 100.0 if (values > 1 + 1e-9).any() else 1.0  # percentages; a mean of ones may end above 1
     share = np.where(np.abs(values / unit - 1) < 1e-9, 1.0, values / unit)

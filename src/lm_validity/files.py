@@ -3,12 +3,17 @@
 import contextlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from lm_validity.errors import InputError
+
+# no character of a name: control characters, ends of lines, halves of pairs, and what Unicode calls no character. XML,
+# which figures are drawn as, has none of them
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
 
 
 @contextlib.contextmanager
@@ -61,6 +66,12 @@ def check_encodable(text: str, where: str) -> None:
             f"{where}: character {error.start + 1}, {text[error.start]!r}, is half of a pair of surrogates.",
             "leave it out, or write the character itself.",
         ) from None
+
+
+def unprintable(text: str, allowed: str = "") -> str | None:
+    """The first character of `text` that no name has (control characters, ends of lines and the like); None where there
+    is none. `allowed`: such characters that may be in it."""
+    return next((found for found in _UNPRINTABLE.findall(text) if found not in allowed), None)
 
 
 def json_text(value: object) -> str:

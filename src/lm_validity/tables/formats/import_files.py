@@ -44,10 +44,12 @@ from lm_validity.tables.formats.score_files import (
     Opened,
     ScoreFile,
     check_identities,
+    labelled,
     score_table,
     with_item_errors,
     with_tokens,
 )
+from lm_validity.tables.schema import check_values
 from lm_validity.words import count
 
 # In the order in which they are asked: the first that recognises a file reads it
@@ -120,8 +122,11 @@ def _read_all(
         try:
             opened = _opened(each, options, pattern)
             chosen = _whose(opened, formats)
-            for one in chosen.read(opened, options):
-                results.append(_completed(_placed(one, opened, pattern, places), options, chosen.name))
+            placed = [_placed(one, opened, pattern, places) for one in chosen.read(opened, options)]
+            completed = [_completed(one, options, chosen.name) for one in placed]
+            for one in completed:
+                check_values(labelled(pd.DataFrame([one.common | row for row in one.rows])), one.path)
+            results += completed
             log.formats[chosen.name] += 1
         except InputError as error:
             log.skip(each.path, error.problem, error.hint, named=each.named)

@@ -17,25 +17,41 @@ _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufdd0-\u
 
 
 @contextlib.contextmanager
+def made_folder(path: str | Path) -> Iterator[Path]:
+    """Make a folder and those above it, where they are not there; an error inside removes those that it made, if
+    nothing is in them."""
+    path = Path(path)
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    try:
+        yield path
+    except BaseException:
+        with contextlib.suppress(OSError):
+            for each in missing:
+                each.rmdir()
+        raise
+
+
+@contextlib.contextmanager
 def replace_file(path: str | Path) -> Iterator[Path]:
     """Yield a temporary path in the same folder; rename it to `path` on success, remove it on failure.
 
     The temporary name keeps the file's suffix, since some writers choose the format by it.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.stem}.", suffix=path.suffix, dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        # mkstemp makes files that only their owner reads; results are shared within a group
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with made_folder(path.parent):
+        handle, name = tempfile.mkstemp(prefix=f".{path.stem[:50]}.", suffix=path.suffix, dir=path.parent)
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            yield temporary
+            # mkstemp makes files that only their owner reads; results are shared within a group
+            umask = os.umask(0)
+            os.umask(umask)
+            temporary.chmod(0o666 & ~umask)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def make_writable(folder: Path) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from lm_validity.errors import InputError, did_you_mean
-from lm_validity.files import replace_file
+from lm_validity.files import made_folder, replace_file
 from lm_validity.tables.formats import (
     import_csv,
     import_every_eval_ever,
@@ -80,7 +80,7 @@ def import_files(
     with ExitStack() as stack:
         parts: list[Part] = []
         if samples:
-            output.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(made_folder(output))
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".import.", dir=output))
             parts, of_samples = read_all_samples(samples, Path(folder), log)
             results += [_completed(one, options, "lm-eval") for one in of_samples]

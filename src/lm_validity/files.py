@@ -3,12 +3,33 @@
 import contextlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from lm_validity.errors import InputError
+
+# no character of a name: control characters, ends of lines, halves of pairs, and what Unicode calls no character. XML,
+# which figures are drawn as, has none of them
+_UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff]")
+
+
+@contextlib.contextmanager
+def made_folder(path: str | Path) -> Iterator[Path]:
+    """Make a folder and those above it, where they are not there; an error inside removes those that it made, if
+    nothing is in them."""
+    path = Path(path)
+    missing = [each for each in (path, *path.parents) if not each.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    try:
+        yield path
+    except BaseException:
+        with contextlib.suppress(OSError):
+            for each in missing:
+                each.rmdir()
+        raise
 
 
 @contextlib.contextmanager
@@ -18,19 +39,19 @@ def replace_file(path: str | Path) -> Iterator[Path]:
     The temporary name keeps the file's suffix, since some writers choose the format by it.
     """
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{path.stem}.", suffix=path.suffix, dir=path.parent)
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        yield temporary
-        # mkstemp makes files that only their owner reads; results are shared within a group
-        umask = os.umask(0)
-        os.umask(umask)
-        temporary.chmod(0o666 & ~umask)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with made_folder(path.parent):
+        handle, name = tempfile.mkstemp(prefix=f".{path.stem[:50]}.", suffix=path.suffix, dir=path.parent)
+        os.close(handle)
+        temporary = Path(name)
+        try:
+            yield temporary
+            # mkstemp makes files that only their owner reads; results are shared within a group
+            umask = os.umask(0)
+            os.umask(umask)
+            temporary.chmod(0o666 & ~umask)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
 
 
 def make_writable(folder: Path) -> None:
@@ -61,6 +82,12 @@ def check_encodable(text: str, where: str) -> None:
             f"{where}: character {error.start + 1}, {text[error.start]!r}, is half of a pair of surrogates.",
             "leave it out, or write the character itself.",
         ) from None
+
+
+def unprintable(text: str, allowed: str = "") -> str | None:
+    """The first character of `text` that no name has (control characters, ends of lines and the like); None where there
+    is none. `allowed`: such characters that may be in it."""
+    return next((found for found in _UNPRINTABLE.findall(text) if found not in allowed), None)
 
 
 def json_text(value: object) -> str:

@@ -9,8 +9,11 @@ import typer
 from lm_validity.cli.help import WholeHelp
 from lm_validity.errors import CellError, InputError
 
-# what no second attempt mends: a file where a folder should be, no permission, a read-only disk
-UNUSABLE = (errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS)
+# what no second attempt mends: a file where a folder should be, no permission, a read-only disk, too long a name
+UNUSABLE = (
+    errno.EEXIST, errno.ENOTDIR, errno.EISDIR, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP
+)  # fmt: skip
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # the error of a write does not say which file it was
 
 # of the extra `cells`; an installation without it has all reports
 CELLS = ("torch", "transformers", "tokenizers", "safetensors", "peft", "accelerate", "datasets", "lm_eval")
@@ -126,6 +129,10 @@ def main() -> None:
             "install it with its extra: lm-validity[cells], from where you have the package.",
         )
     except OSError as error:
+        if error.errno in FULL:
+            _refuse(
+                f"{error.filename or 'a file'} cannot be written: {error.strerror}.", "make room, or write elsewhere."
+            )
         if error.errno not in UNUSABLE or not error.filename:
             raise
         _refuse(f"{error.filename}: {error.strerror}.", "choose another path, or correct this one.")

@@ -1,5 +1,6 @@
 """Reading a configuration: YAML to a validated `Run` (configuration and sheets), with errors a person can act on."""
 
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar, overload
@@ -14,11 +15,12 @@ from lm_validity.config.rows import Sheets
 from lm_validity.config.sections import Configuration
 from lm_validity.config.sheets import Benchmark, Model, read_benchmarks, read_models
 from lm_validity.errors import InputError, did_you_mean
-from lm_validity.files import read_json_or
+from lm_validity.files import read_json_or, unprintable
 
 PLANNED_SHEETS = "sheets.json"  # beside the configuration that a run wrote down: the texts of its sheets by path
 
 Settings = TypeVar("Settings", bound=BaseModel)
+_MOST_VALUES = 100_000  # of a configuration file
 
 
 @dataclass(frozen=True)
@@ -102,27 +104,44 @@ def read_values(path: str | Path) -> object:
         )
     try:
         text = path.read_text(encoding="utf-8")
-        _check_keys(yaml.compose(text, yaml.SafeLoader))
+        _check_node(yaml.compose(text, yaml.SafeLoader), {})
         return yaml.safe_load(text)
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except RecursionError:
+        raise InputError(f"{path}: not valid YAML (too many levels).", "check the brackets.") from None
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, TypeError) as error:  # of `!!float x`, 2024-13-45
         raise InputError(
-            f"{path}: not valid YAML ({' '.join(str(error).split())}).", "check the indentation."
+            f"{path}: not valid YAML ({' '.join(str(error).split())[:300]}).",
+            "check the indentation, and quote texts that look like dates or numbers.",
         ) from error
 
 
-def _check_keys(node: Any) -> None:
-    """Raise YAMLError where a mapping has a key twice: YAML's own loader would take the last."""
+def _check_node(node: Any, sizes: dict[int, int]) -> int:
+    """The number of values in a part of a document, those of an alias as often as it stands there.
+
+    Raises YAMLError where a mapping has a key twice (YAML's own loader would take the last), for a part that holds
+    itself, and for too many values: thirty aliases that double are a thousand million. `sizes`: of known parts, 0 for
+    one that is being counted.
+    """
     import yaml
 
+    if id(node) in sizes:
+        if not sizes[id(node)]:
+            raise yaml.constructor.ConstructorError(None, None, "it holds itself", node.start_mark)
+        return sizes[id(node)]
+    sizes[id(node)] = 0
+    parts: list[Any] = []
     if isinstance(node, yaml.MappingNode):
-        keys = [key.value for key, _ in node.value]
-        for key, value in node.value:
-            if keys.count(key.value) > 1:
+        times = Counter(key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode))
+        for key, _ in node.value:
+            if times[key.value if isinstance(key, yaml.ScalarNode) else None] > 1:
                 raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is there twice", key.start_mark)
-            _check_keys(value)
+        parts = [value for _, value in node.value]
     elif isinstance(node, yaml.SequenceNode):
-        for value in node.value:
-            _check_keys(value)
+        parts = node.value
+    sizes[id(node)] = 1 + sum(_check_node(part, sizes) for part in parts)
+    if sizes[id(node)] > _MOST_VALUES:
+        raise yaml.constructor.ConstructorError(None, None, f"more than {_MOST_VALUES} values", node.start_mark)
+    return sizes[id(node)]
 
 
 def build_run(values: object, source: str, sheets: Sheets | None = None) -> Run:
@@ -265,10 +284,21 @@ def validate(values: object, source: str, kind: type[BaseModel] = Configuration)
     """A `Configuration` (or a section, `kind`), or one InputError for the first thing that is wrong with it."""
     if not isinstance(values, dict):
         raise InputError(f"{source}: a mapping of keys was expected.", "see config/config.yaml.")
+    _check_printable(values, source, set())
     try:
         return kind.model_validate(values)
     except ValidationError as error:
         raise _input_error(error, source, kind) from None
+
+
+def _check_printable(part: object, source: str, seen: set[int]) -> None:
+    """Raises InputError for a text with a control character, which is in no name; ends of lines may be in a prompt."""
+    if isinstance(part, str) and (odd := unprintable(part, allowed="\t\r\n")) is not None:
+        raise InputError(f"{source}: {part[:60]!r} holds the character {odd!r}.", "remove it.")
+    if isinstance(part, dict | list) and id(part) not in seen:
+        seen.add(id(part))
+        for each in [*part, *part.values()] if isinstance(part, dict) else part:
+            _check_printable(each, source, seen)
 
 
 def _input_error(error: ValidationError, source: str, kind: type[BaseModel]) -> InputError:

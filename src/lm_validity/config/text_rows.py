@@ -16,9 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lm_validity.errors import InputError
+from lm_validity.files import unprintable
 
 if TYPE_CHECKING:
     import pandas as pd
+
+_LARGEST = 2**27  # bytes of a text, unpacked: a small gzip file may hold any number
 
 
 @dataclass(frozen=True)
@@ -46,14 +49,17 @@ def read_text_rows(
 
 def read_text(path: Path, layout: str) -> str:
     """The text of a file, gzipped or not. `layout` is the hint. Raises InputError for one that is absent, damaged or no
-    UTF-8 text."""
+    UTF-8 text, and for one that is larger than any table of scores."""
     if not path.is_file():
         raise InputError(f"{path}: no such file.", "check the path.")
     try:
         with open(path, "rb") as start:
             opener = gzip.open if start.read(2) == b"\x1f\x8b" else open
-        with opener(path, "rt", encoding="utf-8-sig", newline="") as handle:
-            return handle.read()
+        with opener(path, "rb") as handle:
+            found = handle.read(_LARGEST + 1)
+        if len(found) > _LARGEST:
+            raise InputError(f"{path}: more than {_LARGEST >> 20} MiB of text.", "divide it, or import parts of it.")
+        return found.decode("utf-8-sig")
     except (UnicodeDecodeError, OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: not a readable CSV or TSV text file ({error}).", layout) from error
 
@@ -67,9 +73,12 @@ def parse_text_rows(
     Rows without any value and lines that begin with # are skipped, shorter rows have empty values at their end, and a
     last column that is empty throughout is left out. Where all values of the first line are in `headless`, it is a row,
     and the columns are called 1, 2, ... `layout` is the hint of errors that concern the whole file. Raises
-    InputError for a quote that does not end on its line, a row wider than the header (or shorter, without
-    `short_rows`), a column's name that occurs twice, and a file without rows.
+    InputError for a control character, a quote that does not end on its line, a row wider than the header (or shorter,
+    without `short_rows`), a column's name that occurs twice, and a file without rows.
     """
+    if (odd := unprintable(text, allowed="\t\r\n")) is not None:
+        line = text.count("\n", 0, text.index(odd)) + 1
+        raise InputError(f"{path}, row {line}: holds the character {odd!r}.", "remove it.")
     try:
         found = _parse(io.StringIO(text, newline=""), path, headless, short_rows=short_rows)
     except csv.Error as error:
@@ -126,4 +135,6 @@ def _separator(header: str) -> str:
 def _check_quotes(row: list[str], path: Path, line: int) -> None:
     """Raises InputError for a value that holds the end of its line: its quote would swallow the rows after it."""
     if any("\n" in value for value in row):
-        raise InputError(f"{path}, row {line}: a quote does not end.", "close it, or remove it.")
+        raise InputError(
+            f"{path}, row {line}: a quote does not end on its line.", "close it, or take the end of line out."
+        )

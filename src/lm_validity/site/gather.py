@@ -11,7 +11,6 @@ import pyarrow.parquet as pq
 
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.import_files import import_files
-from lm_validity.tables.formats.json_values import NO_STDERR
 from lm_validity.tables.formats.score_files import KEY, ImportOptions
 from lm_validity.tables.schema import SCORES, read_scores, readable, write_table
 from lm_validity.words import count
@@ -72,12 +71,7 @@ def gather(paths: Iterable[str | Path], folder: Path, options: ImportOptions) ->
 
 
 def _own_scores(path: Path, lines: list[str]) -> pd.DataFrame:
-    """A table of ours. Raises InputError for a negative standard error, while the reader's own file can be named."""
     rows = read_scores(path)
-    negative = rows.index[rows["stderr"] < 0]
-    if len(negative):
-        value = rows.at[negative[0], "stderr"]
-        raise InputError(f"{path}, row {negative[0]}, column 'stderr': {value} is negative.", NO_STDERR)
     if rows.empty:
         lines.append(f"{path}: no rows.")
     return rows

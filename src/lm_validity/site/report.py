@@ -12,7 +12,7 @@ from lm_validity.config.cards import Cards
 from lm_validity.config.plan import read_cells
 from lm_validity.config.sections import Reports
 from lm_validity.errors import InputError, nearest
-from lm_validity.files import read_json, write_text
+from lm_validity.files import made_folder, read_json, write_text
 from lm_validity.pages.page import write_page
 from lm_validity.site.beside import Beside, add_beside, beside_page
 from lm_validity.site.cards.sources import CardSources
@@ -57,8 +57,10 @@ def report_site(paths: Iterable[str | Path], output: str | Path, given: Given) -
     if given.plan is not None:
         read_cells(given.plan)  # a bad plan is the reader's to mend, not a report that cannot be written
     output = Path(output)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=f".{output.name}.", dir=output.parent) as name:
+    with (
+        made_folder(output.parent),
+        tempfile.TemporaryDirectory(prefix=f".{output.name[:50]}.", dir=output.parent) as name,
+    ):
         folder = Path(name) / "site"
         folder.mkdir()
         found = gather(paths, folder, given.options)

@@ -8,12 +8,13 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from lm_validity.errors import InputError, nearest
-from lm_validity.files import replace_file
+from lm_validity.files import replace_file, unprintable
 
 PROTOCOLS = ("direct", "train_before_test")
 
@@ -139,6 +140,59 @@ SCORES, ITEMS, DOCUMENTS = _schema(_SCORES), _schema(_ITEMS), _schema(_DOCUMENTS
 SELECTIONS, TRIALS, PROBABILITIES = _schema(_SELECTIONS), _schema(_TRIALS), _schema(_PROBABILITIES)
 
 
+# Values that a column may have, in every table that has it: names, and numbers from ... to
+_NAMES = ("model", "benchmark", "checkpoint", "prompt", "prompt_variant", "split", "metric", "source", "prepared_on",
+          "experiment", "language_model", "task")  # fmt: skip
+LARGEST_SCORE = 1e100  # whose square is a number too
+_RANGES: dict[str, tuple[float, float]] = {
+    "value": (-LARGEST_SCORE, LARGEST_SCORE),
+    "stderr": (0, LARGEST_SCORE),
+    "tokens_b": (0, LARGEST_SCORE),
+    "n_items": (1, 2**53),
+    **dict.fromkeys(("iteration", "num_fewshot", "seed"), (0, 2**53)),
+}
+
+
+def check_values(rows: pd.DataFrame, source: object) -> None:
+    """Raises InputError for a value that its column cannot have: in every table of ours, and in all that is imported.
+
+    Numbers outside their range, names that are blank, have blanks around them or hold a control character, other
+    protocols. Null is allowed. The index says where a row stands in `source`: its number, or words.
+    """
+    for name, values in rows.items():
+        if name in _RANGES:
+            low, high = _RANGES[str(name)]
+            numbers = values.astype("float64").to_numpy()
+            wrong, problem = np.flatnonzero((numbers < low) | (numbers > high)), f"is not from {low:g} to {high:g}"
+        elif name in _NAMES or name == "protocol":
+            check = _no_protocol if name == "protocol" else _no_name
+            found = {value: said for value in values.dropna().unique() if (said := check(value)) is not None}
+            wrong, problem = np.flatnonzero(values.isin(list(found))), next(iter(found.values()), "")
+        else:
+            continue
+        if len(wrong):
+            place, value = values.index[wrong[0]], values.iloc[wrong[0]]
+            raise InputError(
+                f"{source}, {place if isinstance(place, str) else f'row {place}'}, column {name!r}: "
+                f"{repr(value)[:60] if isinstance(value, str) else value} {problem}.",
+                "correct it, or leave it empty where it is unknown.",
+            )
+
+
+def _no_name(value: object) -> str | None:
+    """What is wrong with a name; None where nothing is."""
+    text = str(value)
+    if not text.strip():
+        return "is blank"
+    if (found := unprintable(text)) is not None:
+        return f"holds the character {found!r}"
+    return "has blanks around it" if text != text.strip() else None
+
+
+def _no_protocol(value: object) -> str | None:
+    return None if value in PROTOCOLS else f"is no protocol ({', '.join(PROTOCOLS)})"
+
+
 def write_table(frame: pd.DataFrame, schema: pa.Schema, path: str | Path) -> None:
     """Write `frame` with exactly the columns of `schema` (absent ones as null), atomically.
 
@@ -186,7 +240,7 @@ def readable(path: str | Path) -> Iterator[None]:
 def read_table(path: str | Path, schema: pa.Schema, required: tuple[str, ...] = ()) -> pd.DataFrame:
     """Read a table and check it against `schema`: absent columns become null, wrong types are an InputError.
 
-    So is an absent column of `required`.
+    So are an absent column of `required` and values that a column cannot have (`check_values`).
     """
     path = Path(path)
     if not path.is_file():
@@ -210,7 +264,9 @@ def read_table(path: str | Path, schema: pa.Schema, required: tuple[str, ...] = 
                 f"{path}: column {field.name!r} cannot be read as {field.type} ({error}).",
                 "see docs/reference/tables.md for the columns and their types.",
             ) from error
-    return pa.table(columns, schema=schema).to_pandas(types_mapper=_nullable)
+    found = pa.table(columns, schema=schema).to_pandas(types_mapper=_nullable)
+    check_values(found, path)
+    return found
 
 
 OWN = "lm-validity"  # the source of scores that a run of the workflow computed

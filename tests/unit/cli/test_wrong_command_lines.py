@@ -1,7 +1,10 @@
 """A wrong command line ends with exit code 2 and one line that has a hint."""
 
+import errno
+import os
 import sys
 from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +50,39 @@ def test_help_and_no_arguments(monkeypatch, capsys):
     code, _, error = end(monkeypatch, capsys, "report")
     assert code == 2 and "Commands:" in error
     assert end(monkeypatch, capsys, "--version")[:2] == (0, f"{version('lm-validity')}\n")
+
+
+def test_a_path_that_is_too_long(monkeypatch, capsys, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    Path("s.csv").write_text("model,b\na,0.5\n")
+    for words in (
+        ("import", "csv", "x" * 300),
+        ("import", "csv", "s.csv", "--output", "x" * 300),
+        ("report", "x" * 300),
+    ):
+        output = () if "--output" in words else ("--output", "out")
+        code, _, error = end(monkeypatch, capsys, *words, *output)
+        assert code == 2 and "too long" in error and error.count("\n") == 1
+    assert [path.name for path in tmp_path.iterdir()] == ["s.csv"]
+
+
+@pytest.mark.parametrize("table", [1, 2])
+def test_a_full_disk(monkeypatch, capsys, tmp_path, table):
+    """The first file that is written, and the second."""
+    monkeypatch.chdir(tmp_path)
+    Path("s.csv").write_text("model,b\na,0.5\n")
+    replace, calls = os.replace, []
+
+    def full(source, target):
+        calls.append(target)
+        if len(calls) == table:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", full)
+    code, _, error = end(monkeypatch, capsys, "import", "csv", "s.csv", "--output", "out")
+    assert code == 2 and "No space left on device" in error and error.count("\n") == 1
+    assert not list(tmp_path.rglob(".*")) and Path("out").exists() == (table == 2)
 
 
 def test_without_the_packages_of_cells_a_command_says_what_to_install(monkeypatch, capsys):

@@ -104,6 +104,26 @@ def test_a_key_that_is_there_twice_is_refused(tmp_path, text):
     assert "is there twice" in caught.value.problem and "line" in caught.value.problem
 
 
+DOUBLED = "a0: &a0 [x, x]\n" + "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 31))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("name: 2024-13-45", "name: !!float x", "name: !!bool x", "name: !!int ''", "name: !!timestamp x"),
+        *("a: &a [*a]", "name: " + "9" * 5000, "[" * 3000 + "]" * 3000, DOUBLED, "? [a]\n: b", "a: *b"),
+        *('name: "a\\x1b"', 'models: "\\0"\nname: a', 'name: a\nsplits: {"\\uFFFE": 1}'),
+    ],
+    ids=lambda text: text[:12],
+)
+def test_a_hostile_file_is_refused_by_one_line(tmp_path, text):
+    path = tmp_path / "hostile.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        load_run(path)
+    assert str(caught.value).startswith(str(path)) and "\n" not in str(caught.value)
+
+
 def test_rendered_yaml_reads_back_to_the_same_values():
     configuration = validate(
         values(finetuning={"learning_rates": [3e-4], "loss": "completion"}, splits={"allow_overlap": ["a", "b"]}),

@@ -227,9 +227,10 @@ def test_names_are_text_on_both_pages():
 
 def test_folders_are_plain_and_differ():
     assert folder_name("arc_easy") == "arc_easy"
-    names = [folder_name(name) for name in ("../x", "a/b", "a b", "", "tables")]
-    assert len(set(names)) == 5 and all("/" not in name and not name.startswith(".") for name in names)
-    assert "tables" not in names
+    files = ("tables", "index.html", "page.json")  # of the cards' own page
+    names = [folder_name(name) for name in ("../x", "a/b", "a b", "", "x" * 300, *files)]
+    assert len(set(names)) == 8 and all("/" not in name and not name.startswith(".") for name in names)
+    assert not set(files) & set(names) and max(map(len, names)) < 200
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """What is the same for all formats: which one a file has, names from paths, protocols, groups, scores in conflict."""
 
+import gzip
 import json
 import re
 from pathlib import Path
@@ -15,7 +16,7 @@ from lm_validity.tables.formats.import_log import ImportLog
 from lm_validity.tables.formats.model_arguments import PathPattern, model_place
 from lm_validity.tables.formats.score_files import ImportOptions
 from lm_validity.tables.report_rows import report_rows
-from lm_validity.tables.schema import read_scores
+from lm_validity.tables.schema import SCORES, read_scores, write_table
 
 
 def put(path, document) -> None:
@@ -239,3 +240,52 @@ def test_standard_errors_from_numbers_of_items(tmp_path):
     scores, _ = read(tmp_path / "a.csv", errors_from_items=True)
     assert scores.set_index("benchmark")["stderr"].fillna(0).to_dict() == pytest.approx({"x": 0.04, "y": 0, "z": 0})
     assert read(tmp_path / "a.csv")[0]["stderr"].isna().all()
+
+
+ODD = {
+    "model": ["", "  ", " a", "a\x1b[1m", "a\x00", "a\ufffe", "a\nb", "a\u2028b"],
+    "benchmark": ["", "\t", "quiz\x07"],
+    "protocol": ["nonsense"],
+    "checkpoint": ["step\x001"],
+    "value": [5e300, float("inf")],
+    "stderr": [-0.1, 1e300],
+    "n_items": [-1, 0],
+    "num_fewshot": [-5],
+    "iteration": [-1],
+    "tokens_b": [-1.0],
+}
+
+
+@pytest.mark.parametrize(("column", "value"), [(column, value) for column, values in ODD.items() for value in values])
+def test_a_value_that_its_column_cannot_have_is_refused_in_tables_and_in_files(tmp_path, column, value):
+    row = {"model": "m", "benchmark": "b", "protocol": "direct", "value": 0.5, "metric": "acc,none"}
+    write_table(pd.DataFrame([row, row | {"model": "n", column: value}]), SCORES, tmp_path / "scores.parquet")
+    with pytest.raises(InputError, match=f"row 1, column '{column}'"):
+        read_scores(tmp_path / "scores.parquet")
+    own = {"benchmark", "checkpoint", "protocol", "iteration", "tokens_b", "num_fewshot"}
+    document = evaluation("m", 0.5)
+    result = document["evaluation_results"][0]
+    if column == "model":
+        document["model_info"]["id"] = value
+    elif column in ("value", "stderr", "n_items"):
+        detail = {"value": ("score", value), "stderr": ("uncertainty", {"standard_error": {"value": value}})}
+        name, given = detail.get(column, ("uncertainty", {"num_samples": value}))
+        result["score_details"][name] = given
+    elif column in own:
+        place = result["metric_config"] if column in ("benchmark", "num_fewshot") else document
+        name = "num_fewshot" if column == "num_fewshot" else f"lm_validity_{column}"
+        place = place if place is not document else place.setdefault("source_metadata", {})
+        place["additional_details"] = {name: value if isinstance(value, str) else str(value)}
+    put(tmp_path / "e.json", json.dumps(document))
+    if (column, value) == ("n_items", 0):  # what some converters write for unknown
+        assert pd.isna(read(tmp_path / "e.json")[0]["n_items"][0])
+        return
+    with pytest.raises(InputError, match=r"e\.json"):
+        read(tmp_path / "e.json")
+
+
+def test_a_small_gzip_file_of_a_large_text_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("lm_validity.config.text_rows._LARGEST", 1000)
+    (tmp_path / "b.csv.gz").write_bytes(gzip.compress(b"model,b\na," + b"0" * 2000))
+    with pytest.raises(InputError, match="more than"):
+        read(tmp_path / "b.csv.gz")

@@ -40,6 +40,10 @@ def test_at_zero_and_one_two_answers_of_each_kind_are_added(unit, value, right):
     assert np.isnan(checked_errors(rows, None)[0]["stderr"].iloc[0])  # no number of items
 
 
+def test_scores_may_name_no_metric():
+    assert codes(scores([0.2, 0.5, 0.8], [0.01, 0.0, 0.01], metric=None)) == [("zero", 1, 3)]
+
+
 def curves(error: float, models=3, points=20) -> pd.DataFrame:
     """Learning curves with a scatter of 0.004 between checkpoints."""
     noise = np.random.default_rng(1).normal(0, 0.004, (models, points))

@@ -15,7 +15,7 @@ from lm_validity.site.cards.rules import make_verdict
 from lm_validity.site.cards.sources import CardSources
 
 FOLDER = "cards"
-_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def write_cards(sources: CardSources, output: str | Path) -> dict[str, Path]:
@@ -61,7 +61,8 @@ def make_card(sources: CardSources, benchmark: str) -> Card:
 
 def folder_name(benchmark: str) -> str:
     """A name for a folder: the benchmark's own, or letters of it and a digest where it holds others."""
-    if _PLAIN.fullmatch(benchmark) and benchmark not in ("tables", "figures"):
+    own = benchmark in ("tables", "figures") or benchmark.endswith((".html", ".json", ".parquet"))  # of the page there
+    if _PLAIN.fullmatch(benchmark) and not own:
         return benchmark
     plain = re.sub(r"[^A-Za-z0-9-]+", "_", benchmark).strip("_")[:60]
     return f"{plain or 'benchmark'}-{sha256(benchmark.encode()).hexdigest()[:8]}"

@@ -14,7 +14,8 @@ from lm_validity.config.text_rows import read_text_rows
 from lm_validity.config.training_tokens import E2LM_BATCH_RAMP
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.json_values import read_json_file
-from lm_validity.tables.formats.score_files import typed_scores
+from lm_validity.tables.formats.score_files import labelled, typed_scores
+from lm_validity.tables.schema import check_values
 
 _KEYS = ("model", "iteration", "gtokens")
 _LAYOUT = "the columns are model, iteration, gtokens and one column per benchmark."
@@ -51,6 +52,7 @@ def read_e2lm(path: str | Path) -> pd.DataFrame:
     rows["checkpoint"] = [f"iter_{iteration:07d}" for iteration in rows["iteration"]]
     rows = rows.assign(protocol="direct", prompt="plain", split="test", selected=True, source="e2lm")
     rows = rows.sort_values(["model", "benchmark", "iteration"], kind="stable", ignore_index=True)
+    check_values(labelled(rows), path)
     return typed_scores(rows)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import pandas as pd
 
 from lm_validity.errors import InputError, did_you_mean
-from lm_validity.files import replace_file
+from lm_validity.files import made_folder, replace_file
 from lm_validity.tables.formats import (
     import_csv,
     import_every_eval_ever,
@@ -44,10 +44,12 @@ from lm_validity.tables.formats.score_files import (
     Opened,
     ScoreFile,
     check_identities,
+    labelled,
     score_table,
     with_item_errors,
     with_tokens,
 )
+from lm_validity.tables.schema import check_values
 from lm_validity.words import count
 
 # In the order in which they are asked: the first that recognises a file reads it
@@ -78,7 +80,7 @@ def import_files(
     with ExitStack() as stack:
         parts: list[Part] = []
         if samples:
-            output.mkdir(parents=True, exist_ok=True)
+            stack.enter_context(made_folder(output))
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".import.", dir=output))
             parts, of_samples = read_all_samples(samples, Path(folder), log)
             results += [_completed(one, options, "lm-eval") for one in of_samples]
@@ -120,8 +122,11 @@ def _read_all(
         try:
             opened = _opened(each, options, pattern)
             chosen = _whose(opened, formats)
-            for one in chosen.read(opened, options):
-                results.append(_completed(_placed(one, opened, pattern, places), options, chosen.name))
+            placed = [_placed(one, opened, pattern, places) for one in chosen.read(opened, options)]
+            completed = [_completed(one, options, chosen.name) for one in placed]
+            for one in completed:
+                check_values(labelled(pd.DataFrame([one.common | row for row in one.rows])), one.path)
+            results += completed
             log.formats[chosen.name] += 1
         except InputError as error:
             log.skip(each.path, error.problem, error.hint, named=each.named)

@@ -12,7 +12,8 @@ import pandas as pd
 
 from lm_validity.errors import InputError
 from lm_validity.tables.formats.json_values import finite, read_json_file, score
-from lm_validity.tables.formats.score_files import typed_scores
+from lm_validity.tables.formats.score_files import labelled, typed_scores
+from lm_validity.tables.schema import check_values
 
 _PROTOCOLS = {"direct": "direct_eval", "train_before_test": "train_before_test"}
 _UNKNOWN = "remove the entry where the score is unknown."
@@ -48,6 +49,7 @@ def read_lm_harmony(path: str | Path) -> pd.DataFrame:
                     }
                 )
     frame = typed_scores(pd.DataFrame(rows))
+    check_values(labelled(frame), path)
     return frame.sort_values(["protocol", "benchmark", "model"], ignore_index=True)
 
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from lm_validity.errors import InputError
 from lm_validity.files import check_encodable
+from lm_validity.tables.schema import LARGEST_SCORE
 
 NO_STDERR = "write the standard error itself, or leave it out where it is unknown."
-LARGEST_SCORE = 1e100  # whose square is a number too
 _LARGEST = 2**63 - 1  # of a table's integers
 _LAST_DATE = 253402300799.0  # the end of the year 9999, in seconds since 1970
 _LARGEST_FILE = 2**29  # bytes of a file that is read as a whole

@@ -162,6 +162,17 @@ def typed_scores(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.reindex(columns=SCORES.names).astype(_TYPES)
 
 
+def labelled(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows of a file under names that tell a reader where they stand: their model and benchmark."""
+    return (
+        rows
+        if rows.empty
+        else rows.set_axis(
+            [f"{one!r} on {other!r}" for one, other in zip(rows["model"], rows["benchmark"], strict=True)]
+        )
+    )
+
+
 def with_tokens(file: ScoreFile, tokens_per_step: float) -> ScoreFile:
     """The file with training tokens of the checkpoints whose iteration it gives and whose tokens it does not."""
 

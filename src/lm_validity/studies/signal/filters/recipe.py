@@ -17,6 +17,7 @@ import pandas as pd
 import yaml
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from lm_validity.config.load import read_values
 from lm_validity.errors import InputError, did_you_mean
 from lm_validity.files import json_text, write_text
 from lm_validity.studies.signal.filters.kinds import (
@@ -466,12 +467,7 @@ def read_recipe(path: str | Path, make_judge: MakeJudge) -> Recipe:
     path = Path(path)
     if not path.is_file():
         raise InputError(f"{path}: no such file.", "give the path of a recipe.")
-    try:
-        settings = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (UnicodeDecodeError, yaml.YAMLError) as error:
-        raise InputError(
-            f"{path}: not valid YAML ({error}).", "see docs/reference/signal.md for an example."
-        ) from error
+    settings = read_values(path)
     if not isinstance(settings, dict):
         raise InputError(f"{path}: not a mapping.", "see docs/reference/signal.md for an example.")
     _check_keys(settings, _KEYS, f"{path}")

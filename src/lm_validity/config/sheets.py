@@ -23,6 +23,7 @@ from lm_validity.config.rows import BETWEEN_COMMAS, Identifier, PathInRun, Sheet
 from lm_validity.config.section import bad_value
 from lm_validity.config.sections import Study
 from lm_validity.config.training_tokens import BatchRamp
+from lm_validity.errors import InputError, did_you_mean
 
 OutputType = Literal["multiple_choice", "generate_until", "loglikelihood_rolling"]
 Dtype = Literal["float32", "bfloat16", "float16"]
@@ -86,6 +87,7 @@ class ModelFacts(SheetRow):
     path: hub id or folder; imported scores may call the model by it. label: a short name for figures. in_..._analysis:
     0 where parameters or tokens are not reliable enough for the compute figure, or rolling log-likelihoods are not
     comparable. tokens_per_step: training tokens of an optimizer step, for checkpoints whose iteration alone is known.
+    rerun_of: the model of which this is another training, from the same recipe; it is noise, and no model of its own.
     """
 
     model_config = ConfigDict(extra="ignore")
@@ -109,6 +111,7 @@ class ModelFacts(SheetRow):
     size: str | None = None
     architecture: str | None = None
     training_data: str | None = None
+    rerun_of: str | None = None
     in_compute_analysis: bool | None = None
     in_perplexity_analysis: bool | None = None
 
@@ -276,6 +279,19 @@ class Benchmark(BenchmarkFacts):
         return wanted
 
 
+def check_reruns(path: str | Path, models: Mapping[str, ModelFacts]) -> None:
+    """Raises InputError for a rerun of a model that the sheet lacks, or of another rerun."""
+    for name, model in models.items():
+        if model.rerun_of is None:
+            continue
+        where = f"{path}, model {name!r}, column 'rerun_of', value {model.rerun_of!r}"
+        if model.rerun_of not in models:
+            hint = did_you_mean(model.rerun_of, models, "give an id of this sheet.")
+            raise InputError(f"{where}: no such model.", hint)
+        if model.rerun_of == name or models[model.rerun_of].rerun_of is not None:
+            raise InputError(f"{where}: a rerun itself.", "name the first training, whose own rerun_of is empty.")
+
+
 def read_models(
     path: str | Path,
     run: str,
@@ -288,6 +304,7 @@ def read_models(
     found = read_rows(
         path, Model, setting="models", run=run, results=results, size_classes=size_classes, batch_ramps=ramps
     )
+    check_reruns(path, found)
     return {name: model.with_tokens_of(ramps) for name, model in found.items()}
 
 

@@ -5,13 +5,14 @@ published train-before-test sheets: `model_id`, `params_B`, `tokens_B`, `task`, 
 columns and empty values mean unknown.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
 from lm_validity.config.rows import SheetRow, read_rows
-from lm_validity.config.sheets import BenchmarkFacts, ModelFacts
+from lm_validity.config.sheets import BenchmarkFacts, ModelFacts, check_reruns
 
 NO_STUDY = "none"  # in the column `studies`: in no comparison of models
 _NUMBERS = ("parameters_b", "tokens_b", "tokens_per_step", "n_items", "chance", "num_fewshot", "training_examples")
@@ -22,9 +23,11 @@ def read_models(path: str | Path) -> pd.DataFrame:
     """One row per model with the fields of `ModelFacts`; unknown values are null.
 
     Raises InputError for an unreadable file, a missing `model` column, an empty or repeated id, a value
-    that is not of its column's kind.
+    that is not of its column's kind, a `rerun_of` that names no first training.
     """
-    return _frame(path, ModelFacts)
+    rows = read_rows(path, ModelFacts)
+    check_reruns(path, rows)
+    return _frame(rows, ModelFacts)
 
 
 def read_benchmarks(path: str | Path) -> pd.DataFrame:
@@ -33,12 +36,12 @@ def read_benchmarks(path: str | Path) -> pd.DataFrame:
     Other wordings of a benchmark (`variant_of`) are no rows: scores name them in `prompt_variant`. Raises InputError as
     `read_models` does.
     """
-    found = _frame(path, BenchmarkFacts)
+    found = _frame(read_rows(path, BenchmarkFacts), BenchmarkFacts)
     return found[found.pop("variant_of").isna()].reset_index(drop=True)
 
 
-def _frame(path: str | Path, kind: type[SheetRow]) -> pd.DataFrame:
-    rows = [row.model_dump() for row in read_rows(path, kind).values()]
+def _frame(found: Mapping[str, SheetRow], kind: type[SheetRow]) -> pd.DataFrame:
+    rows = [row.model_dump() for row in found.values()]
     columns = {name: pd.Series([row[name] for row in rows], dtype=_dtype(name)) for name in kind.model_fields}
     columns["studies"] = columns["studies"].map(lambda names: ",".join(names) or None)
     return pd.DataFrame(columns)
@@ -54,7 +57,9 @@ def as_in_scores(sheet: pd.DataFrame, names: set[str]) -> pd.DataFrame:
     """The models sheet with the ids that scores or items use, `names`: imported ones name a model by its `path`."""
     by_path = ~sheet["model"].isin(names) & sheet["path"].isin(names) & ~sheet["path"].duplicated(keep=False)
     label = sheet["label"].where(sheet["label"].notna() | ~by_path, sheet["model"])
-    return sheet.assign(model=sheet["model"].where(~by_path, sheet["path"]), label=label)
+    ids = sheet["model"].where(~by_path, sheet["path"])
+    renamed = dict(zip(sheet["model"], ids, strict=True))
+    return sheet.assign(model=ids, label=label, rerun_of=sheet["rerun_of"].map(renamed, na_action="ignore"))
 
 
 def completed(scores: pd.DataFrame, sheet: pd.DataFrame) -> pd.DataFrame:

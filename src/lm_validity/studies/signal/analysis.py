@@ -120,13 +120,16 @@ def _noise(
     design: Design, errors: Values, items: ItemAnalysis | Missing
 ) -> tuple[np.ndarray | Missing, np.ndarray | Missing]:
     """Covariances of the scored models' errors at their common points and at the end of each: over the items, else of
-    standard errors taken as independent between models. Missing where a model lacks one."""
+    standard errors taken as independent between models. Missing where a model lacks one. The noise of training, where
+    it was measured, comes on top: each model was trained once."""
+    training = 0.0 if isinstance(design.training_noise, Missing) else design.training_noise.sd**2
+    more = training * np.eye(len(design.scored))
     if isinstance(items, ItemAnalysis):
-        return items.noise, items.end_noise
+        return items.noise + more, items.end_noise + more
     found = []
     for places in (design.alignment.places, own_ends([design.curves[model] for model in design.scored])):
         at = np.array([one.read(errors[model]) for model, one in zip(design.scored, places, strict=True)])
-        found.append(at.T[:, :, None] ** 2 * np.eye(len(at)))
+        found.append(at.T[:, :, None] ** 2 * np.eye(len(at)) + more)
     noise, end_noise = (NO_NOISE if np.isnan(one).any() else one for one in found)
     return noise, end_noise if isinstance(end_noise, Missing) else end_noise[0]
 

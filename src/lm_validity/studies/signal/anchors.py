@@ -3,7 +3,9 @@
 import numpy as np
 import pandas as pd
 
+from lm_validity.studies.signal.alignment import align
 from lm_validity.studies.signal.analysis import BenchmarkResult
+from lm_validity.studies.signal.curves import Curve
 from lm_validity.studies.signal.scores import Design, mean_of_known, parameters, point_values, ranked_curves
 from lm_validity.studies.signal.statistics.criteria import (
     FINETASKS_MONOTONICITY,
@@ -43,10 +45,12 @@ def criteria_of(result: BenchmarkResult, facts: pd.DataFrame, resamples: int) ->
     curves = [curve for curve in curves if len(curve) >= 2]
     monotonicity = known(mean_rank_correlation(curves), _NO_CURVE) if curves else Missing(_NO_CURVE)
     ratio, non_randomness = _seed_criteria(result, facts)
-    noise = signal_to_noise(curves)
+    again = design.training_noise
+    training = None if isinstance(again, Missing) else (again.sd, again.reruns)
+    noise = signal_to_noise(curves, training=training)
     why = _no_ratio(curves, noise)
     noise_ratio = known(noise.ratio, why)
-    ends = signal_to_noise_interval(curves, resamples, np.random.default_rng(0))
+    ends = signal_to_noise_interval(curves, resamples, np.random.default_rng(0), training=training)
     across, recipes = _across_sizes(design, facts)
     half_way = _half_way(design)
     return Criteria(
@@ -62,6 +66,7 @@ def criteria_of(result: BenchmarkResult, facts: pd.DataFrame, resamples: int) ->
         SignalAndNoise(
             signal=known(noise.signal, why),
             noise=known(noise.noise, why),
+            noise_from="last checkpoints" if training is None else "reruns",
             signal_to_noise=noise_ratio,
             signal_to_noise_interval=known_bounds(*ends, why if isinstance(noise_ratio, Missing) else SKIPPED.reason),
             step_direction=known(float(mean_of_known([step_direction(curve) for curve in curves])), _NO_CURVE),
@@ -88,21 +93,31 @@ def _passes(value: Value, threshold: float) -> bool | Missing:
 
 
 def _seed_criteria(result: BenchmarkResult, facts: pd.DataFrame) -> tuple[Value, Value]:
-    """Over the models that are alike in size, architecture and training data: repeated trainings."""
+    """Over repeated trainings at their common points: the reruns that the sheet names, else the models that are alike
+    in size, architecture and training data."""
     design = result.design
-    alike: dict[tuple[object, ...], list[int]] = {}
-    rows = facts[["size", "architecture", "training_data"]].to_dict("index")
-    for position, model in enumerate(design.scored):
-        recipe = tuple(rows[model].values())
-        if not pd.isna(list(recipe)).any():
-            alike.setdefault(recipe, []).append(position)
-    repeated = [positions for positions in alike.values() if len(positions) > 1]
-    if not repeated or design.alignment.reason:
+    groups = {model: {model: design.curves[model]} for model in design.scored}
+    if design.reruns:
+        for model in groups:
+            groups[model] |= {f"{model} {number}": curve for number, curve in enumerate(design.reruns.get(model, ()))}
+    else:
+        rows = facts[["size", "architecture", "training_data"]].to_dict("index")
+        alike: dict[tuple[object, ...], dict[str, Curve]] = {}
+        for model in design.scored:
+            recipe = tuple(rows[model].values())
+            if not pd.isna(list(recipe)).any():
+                alike.setdefault(recipe, {})[model] = design.curves[model]
+        groups = {str(recipe): group for recipe, group in alike.items()}
+    runs = []
+    for group in groups.values():
+        places = align(group).places
+        if len(group) > 1 and len(places[0].share):
+            runs.append(np.array([one.read(curve.values) for one, curve in zip(places, group.values(), strict=True)]))
+    if not runs:
         none = Missing("Signal to noise over seeds and non-randomness need repeated trainings of one model.")
         return none, none
-    curves = ranked_curves(design, point_values(design))
-    best = float(curves[:, -1].max())
-    found = seed_criteria([curves[positions] for positions in repeated], result.chance_level, best)
+    best = max(float(design.curves[model].values[-1]) for model in design.scored)
+    found = seed_criteria(runs, result.chance_level, best)
     agree = "Repeated trainings agree exactly, so there is no noise to divide by."
     ratio = known(found.signal_to_noise, agree)
     return ratio, result.chance if isinstance(result.chance, Missing) else known(found.non_randomness, agree)

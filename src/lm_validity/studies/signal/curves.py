@@ -11,6 +11,7 @@ import pandas as pd
 from lm_validity.errors import InputError
 from lm_validity.tables.item_arrays import training_order
 from lm_validity.tables.report_rows import benchmark_metric, report_rows
+from lm_validity.tables.reruns import NOT_MEASURED, TrainingNoise, reruns_of, training_noise
 from lm_validity.tables.schema import read_scores, replay_notes
 from lm_validity.tables.sheets import as_in_scores, of_study, read_benchmarks, read_models, unique_labels
 from lm_validity.tables.standard_errors import ErrorCheck, checked_errors, error_notes
@@ -64,6 +65,8 @@ class LearningCurves:
     num_fewshot: dict[str, int]  # solved examples before each question, by benchmark; absent where unknown
     metrics: dict[str, str]  # by benchmark; absent where unknown
     chance: dict[str, float]  # the benchmarks sheet's score of guessing, by benchmark; absent where unknown
+    reruns: dict[str, dict[str, list[Curve]]]  # by benchmark and model: its other trainings, which are no models
+    training_noise: dict[str, TrainingNoise]  # by benchmark; absent where no model was trained twice
     notes: tuple[str, ...]
     error_checks: tuple[ErrorCheck, ...]  # standard errors that are not used
 
@@ -103,7 +106,14 @@ def read_learning_curves(
         rows = rows[[is_planned(*key) for key in keys]]
     rows, of_axis = _on_one_axis(_filled_tokens(rows, sheet))
     directions, of_directions = _directions(rows, listed)
+    again = reruns_of(sheet)
+    noise = training_noise(rows, again)
     curves, of_curves = _curves(rows, directions)
+    reruns: dict[str, dict[str, list[Curve]]] = {}
+    for benchmark, by_model in curves.items():
+        for model in [name for name in by_model if name in again]:
+            reruns.setdefault(benchmark, {}).setdefault(again[model], []).append(by_model.pop(model))
+    curves = {benchmark: by_model for benchmark, by_model in curves.items() if by_model}
     if not curves:
         raise InputError(
             f"{scores}: no model has direct test scores at two checkpoints of a benchmark.",
@@ -120,11 +130,14 @@ def read_learning_curves(
         *of_curves,
         *of_facts,
         *_gaps(curves, is_planned),
+        *([] if noise else [NOT_MEASURED]),
     )
     by_benchmark = rows.groupby("benchmark")
     examples, metrics = (by_benchmark[name].first().dropna().to_dict() for name in ("num_fewshot", "metric"))
     chance = {} if listed is None else listed.set_index("benchmark")["chance"].dropna().to_dict()
-    return LearningCurves(curves, facts, directions, selection, examples, metrics, chance, notes, tuple(checks))
+    return LearningCurves(
+        curves, facts, directions, selection, examples, metrics, chance, reruns, noise, notes, tuple(checks)
+    )
 
 
 def _used_rows(table: pd.DataFrame, listed: pd.DataFrame | None, path: str | Path) -> tuple[pd.DataFrame, list[str]]:

@@ -95,6 +95,7 @@ def benchmark_quality(result: BenchmarkResult, options: Options) -> BenchmarkQua
     few = too_few_checkpoints(options)
     value = known(float(result.scores.mean_quality), few)
     by_size = {size: known(float(mean), few) for size, mean in result.scores.quality_by_size.items()}
+    again = result.design.training_noise
     correlations = [result.scores.quality[model].rank_correlation for model in result.design.scored]
     return BenchmarkQuality(
         signal_quality=value,
@@ -117,6 +118,8 @@ def benchmark_quality(result: BenchmarkResult, options: Options) -> BenchmarkQua
         models_above_chance=_models_above_chance(result),
         above_chance_from_b=_mean_above_chance_from(result),
         interval_source=result.interval_source,
+        training_noise=again if isinstance(again, Missing) else again.sd,
+        reruns=0 if isinstance(again, Missing) else again.reruns,
         separable_at_end=separable_at_end(result),
         common=_common_points(result.design.alignment),
     )

@@ -25,6 +25,8 @@ from lm_validity.studies.signal.statistics.ranking import (
     RankingWindows,
     pair_consistency,
 )
+from lm_validity.summaries import Missing
+from lm_validity.tables.reruns import NOT_MEASURED, TrainingNoise
 
 FITTED_WINDOWS = replace(E2LM_WINDOWS, relative=True)
 
@@ -79,6 +81,8 @@ class Design:
     benchmark: str
     direction: float  # -1 where the metric is better when lower: curves are the metric times this
     curves: dict[str, Curve]
+    reruns: dict[str, list[Curve]]  # other trainings of models in `curves`
+    training_noise: TrainingNoise | Missing
     selected: dict[str, np.ndarray]  # by model: checkpoints of signal quality
     scored: list[str]
     sizes: dict[str, list[str]]  # scored models by size
@@ -128,6 +132,8 @@ def make_design(learning: LearningCurves, benchmark: str, options: Options) -> D
         benchmark=benchmark,
         direction=learning.direction[benchmark],
         curves=curves,
+        reruns=learning.reruns.get(benchmark, {}),
+        training_noise=learning.training_noise.get(benchmark, Missing(NOT_MEASURED)),
         selected={model: select(curve, selection) for model, curve in curves.items()},
         scored=scored,
         sizes=sizes,

@@ -126,6 +126,8 @@ class BenchmarkQuality:
     models_above_chance: int | Missing  # at the last checkpoint, by Holm's adjustment over models
     above_chance_from_b: Value  # of the mean over models at their common points
     interval_source: str | Missing  # items or standard errors
+    training_noise: Value  # standard deviation of a score between trainings of one model
+    reruns: int  # trainings beyond the first, of which it is known
     separable_at_end: int | Missing  # pairs of models whose last scores differ by more than noise, wherever those are
     common: CommonPoints | Missing  # what is said of the models' order, and of their mean, rests on these
 
@@ -231,6 +233,7 @@ class SignalAndNoise:
 
     signal: Value
     noise: Value
+    noise_from: str  # last checkpoints, or reruns where there are any
     signal_to_noise: Value
     signal_to_noise_interval: Bounds
     step_direction: Value

@@ -13,6 +13,7 @@ from lm_validity.studies.signal.report import analyze_signal, report_signal, sum
 from lm_validity.studies.signal.statistics.ranking import difference_errors
 from lm_validity.studies.signal.statistics.resampling import error_covariance, standard_errors
 from lm_validity.summaries import Missing
+from lm_validity.tables.reruns import NOT_MEASURED
 from lm_validity.tables.schema import SCORES, write_table
 
 
@@ -154,3 +155,28 @@ def test_errors_of_differences_are_those_over_shared_items():
     np.testing.assert_allclose(np.sqrt(np.diag(clustered)), standard_errors(scores, subjects))
     whole = standard_errors(np.array([scores[i] - scores[j] for i, j in pairs]), subjects)
     np.testing.assert_allclose(difference_errors(clustered[None])[:, 0], whole)
+
+
+# ---- reruns ------------------------------------------------------------------------------------------------------
+
+
+def test_reruns_are_noise_and_no_models(tmp_path):
+    """Items tell `a` and `b` apart; a second training of `a` differs from the first by more than `b` does."""
+    levels = {"a": 0.5, "b": 0.55, "a2": 0.58}
+    wobble = {"a": 0.005, "b": 0.006, "a2": 0.007}
+    paths = write(tmp_path, dict.fromkeys(levels, 1.0), lambda model, at: levels[model] + wobble[model] * (at % 3))
+    alone = summarize(analyze_signal(*paths, resamples=50))
+    assert set(alone.models) == {"a", "b", "a2"} and alone.ranking["facts"].separable_pairs == 3
+    assert isinstance(alone.benchmarks["facts"].training_noise, Missing) and NOT_MEASURED in alone.notes
+    paths[1].write_text("model,rerun_of\na,\nb,\na2,a\n")
+    found = summarize(analyze_signal(*paths, resamples=50))
+    entry, ratio = found.benchmarks["facts"], found.criteria["facts"].signal_and_noise
+    assert set(found.models) == {"a", "b"} and (entry.models, entry.reruns) == (2, 1)
+    differences = 0.08 + 0.002 * (np.arange(8, 13) % 3)
+    assert entry.training_noise == pytest.approx(np.sqrt((differences**2).mean() / 2))
+    assert (found.ranking["facts"].separable_pairs, entry.separable_at_end) == (0, 0)
+    assert ratio.noise_from == "reruns" and NOT_MEASURED not in found.notes
+    # of the last five checkpoints, the mean of at % 3 is 1
+    assert ratio.signal_to_noise == pytest.approx(0.051 / entry.training_noise)
+    assert ratio.signal_to_noise < alone.criteria["facts"].signal_and_noise.signal_to_noise / 5
+    assert found.criteria["facts"].finetasks.signal_to_noise == pytest.approx(0.546 / 0.058, rel=0.05)

@@ -86,7 +86,13 @@ class SignalToNoise:
     ratio: float
 
 
-def signal_to_noise(curves: list[np.ndarray], last: int = LAST_CHECKPOINTS, *, detrend: bool = True) -> SignalToNoise:
+def signal_to_noise(
+    curves: list[np.ndarray],
+    last: int = LAST_CHECKPOINTS,
+    *,
+    detrend: bool = True,
+    training: tuple[float, int] | None = None,
+) -> SignalToNoise:
     """Spread between models over scatter within, from the `last` checkpoints of each model's curve (n_m,).
 
         signal = max_{j,k} |m_j - m_k| / |mean(m)|,  m_j = mean of model j's last checkpoints
@@ -94,7 +100,9 @@ def signal_to_noise(curves: list[np.ndarray], last: int = LAST_CHECKPOINTS, *, d
 
     The source's script pools all models before taking the deviation, so that its noise holds part of the
     signal; this is the deviation within models, of the residuals from a straight line with `detrend`
-    (progress is no noise; last - 2 degrees of freedom) and plain population sd without. NaN for fewer than
+    (progress is no noise; last - 2 degrees of freedom) and plain population sd without. Checkpoints of one training are
+    more alike than trainings of one model: where these are known, `training` is (their standard deviation, its degrees
+    of freedom), and takes the place of the scatter. NaN for fewer than
     two models, a model with fewer than `last` (or three) checkpoints, or last scores of either sign, which
     have no relative spread (margins; all zero); the ratio alone is NaN without any noise.
     """
@@ -105,7 +113,9 @@ def signal_to_noise(curves: list[np.ndarray], last: int = LAST_CHECKPOINTS, *, d
     level = abs(tails.mean())
     if level == 0 or tails.min() < 0 < tails.max():
         return SignalToNoise(float("nan"), float("nan"), float("nan"))
-    if detrend:
+    if training is not None:
+        scatter = np.full(len(tails), training[0])
+    elif detrend:
         scatter = _residual_deviation(tails)
     else:
         scatter = tails.std(axis=1)
@@ -115,7 +125,11 @@ def signal_to_noise(curves: list[np.ndarray], last: int = LAST_CHECKPOINTS, *, d
 
 
 def signal_to_noise_interval(
-    curves: list[np.ndarray], draws: int, generator: np.random.Generator, last: int = LAST_CHECKPOINTS
+    curves: list[np.ndarray],
+    draws: int,
+    generator: np.random.Generator,
+    last: int = LAST_CHECKPOINTS,
+    training: tuple[float, int] | None = None,
 ) -> tuple[float, float]:
     """95% interval of the ratio for other checkpoints near the end of these trainings; NaN where the ratio is.
 
@@ -128,14 +142,21 @@ def signal_to_noise_interval(
     undoes that. The range of equal models is not 0 but grows with their number: where the ratio is below twice the
     95th percentile of that of equal models, the lower end is 0. Coverage in simulations (400 a row, 2 to 16 models):
     see docs/reference/statistics.md. Fails for residuals that are not independent, and does not speak for other models.
+
+    With `training` (see `signal_to_noise`) the interval is for other trainings of these models: s_j is its standard
+    deviation with its degrees of freedom, and since another training moves all of a model's last checkpoints together,
+    z is not divided by sqrt(last).
     """
-    ratio = signal_to_noise(curves, last).ratio
+    ratio = signal_to_noise(curves, last, training=training).ratio
     if not np.isfinite(ratio) or not draws:
         return float("nan"), float("nan")
     tails = np.array([np.asarray(curve, dtype=float)[-last:] for curve in curves])
-    scatter = _residual_deviation(tails)
-    disturbance = generator.standard_normal((draws, len(tails))) / np.sqrt(last)
-    chi = np.sqrt(generator.chisquare(last - 2, (draws, len(tails))) / (last - 2))
+    if training is None:
+        scatter, freedom, size, shape = _residual_deviation(tails), last - 2, last, (draws, len(tails))
+    else:
+        scatter, freedom, size, shape = np.full(len(tails), training[0]), training[1], 1, (draws, 1)
+    disturbance = generator.standard_normal((draws, len(tails))) / np.sqrt(size)
+    chi = np.sqrt(generator.chisquare(freedom, shape) / freedom)
     drawn = np.ptp(tails.mean(axis=1) + scatter * disturbance, axis=1) / (scatter * chi).mean(axis=1)
     equal = np.quantile(np.ptp(disturbance, axis=1) / chi.mean(axis=1), 0.95)
     low, high = np.quantile(ratio**2 / drawn, [0.025, 0.975])

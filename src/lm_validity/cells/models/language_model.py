@@ -21,7 +21,7 @@ from lm_validity.cells.lm_eval_internals import normalize_gen_kwargs, resolve_ma
 from lm_validity.cells.models import model_files
 from lm_validity.cells.models.generation import StopStrings, WatchLogits, sampling_options
 from lm_validity.cells.models.hub_defaults import CHAT_DATE, TOKENS, fixed_date
-from lm_validity.cells.models.memory import MORE_MEMORY, must_fit
+from lm_validity.cells.models.memory import MORE_MEMORY, is_out_of_memory, must_fit
 from lm_validity.cells.models.model_files import DTYPES, check_on_gpus, is_models_fault
 from lm_validity.cells.models.own_adapter import OwnAdapter
 from lm_validity.cells.models.quiet import errors_only
@@ -254,8 +254,8 @@ class LanguageModel(SharedContextLM):
             while True:
                 try:
                     return super().generate_until(requests, disable_tqdm=True)
-                except torch.OutOfMemoryError:
-                    if self.batch_size_per_gpu == 1:
+                except RuntimeError as error:
+                    if self.batch_size_per_gpu == 1 or not is_out_of_memory(error):
                         raise
                 self.batch_size_per_gpu //= 2
                 self.counters.oom_halvings += 1

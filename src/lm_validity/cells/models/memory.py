@@ -1,11 +1,44 @@
 """GPU memory that runs out where nothing can be made smaller: an error of the cell, so that other cells continue."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
 
 from lm_validity.errors import CellError
 
 MORE_MEMORY = "give its size class a GPU with more memory, or more of them (`gpu`)"
+
+
+# what CUDA's own allocations say, which torch raises as errors of another kind
+_WORDS = ("CUBLAS_STATUS_ALLOC_FAILED", "CUDA error: out of memory")
+T = TypeVar("T")
+
+
+def is_out_of_memory(error: RuntimeError) -> bool:
+    """Whether a GPU's memory ran out: that of torch, or that of a library beside it."""
+    import torch  # the bias study's worker reads this module before it knows whether a trial is left to compute
+
+    return isinstance(error, torch.OutOfMemoryError) or any(words in str(error) for words in _WORDS)
+
+
+def in_batches(items: Sequence[T], size: int, compute: Callable[[Sequence[T]], None]) -> None:
+    """Compute the items in order, at most `size` at a time, and half as many from where memory runs out."""
+    import torch
+
+    start = 0
+    while start < len(items):
+        fits = True
+        try:
+            compute(items[start : start + size])
+        except RuntimeError as error:
+            if size == 1 or not is_out_of_memory(error):
+                raise
+            fits = False
+        if fits:
+            start += size
+        else:  # outside `except`, whose traceback holds the tensors that did not fit
+            size //= 2
+            torch.cuda.empty_cache()
 
 
 @contextlib.contextmanager
@@ -14,12 +47,14 @@ def must_fit(name: str, doing: str, hint: str) -> Iterator[None]:
 
     name: the model's. doing: what did not fit, as in "one text of 2048 tokens to score". hint: what to change.
     """
-    import torch  # the bias study's worker reads this module before it knows whether a trial is left to compute
+    import torch
 
     failed = None
     try:
         yield
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
         reason = (str(error).strip().splitlines() or ["no reason given"])[0]
         failed = CellError(f"{name}: out of memory with {doing} ({reason[:160]}).", hint)
     if failed is not None:  # outside `except`, whose traceback holds the tensors that did not fit

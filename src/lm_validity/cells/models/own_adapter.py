@@ -17,7 +17,7 @@ from peft.utils import SAFETENSORS_WEIGHTS_NAME
 from safetensors import SafetensorError, safe_open
 from transformers import PreTrainedModel
 
-from lm_validity.cells.models.memory import MORE_MEMORY, must_fit
+from lm_validity.cells.models.memory import MORE_MEMORY, is_out_of_memory, must_fit
 from lm_validity.errors import CellError, first_line
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ class OwnAdapter:
                 layers = [layer.get_base_layer() for layer in model.modules() if isinstance(layer, BaseTunerLayer)]
                 self._before = [(layer, layer.weight.detach().to("cpu", copy=True)) for layer in layers]
             adapted.merge_and_unload()
-        except torch.OutOfMemoryError:
-            raise
         except UNFIT as error:
+            if isinstance(error, RuntimeError) and is_out_of_memory(error):
+                raise
             raise CellError(
                 f"{name}: {folder} is not an adapter of this base model ({first_line(error)}).",
                 "check `path` and `adapter` in the models sheet: the adapter's configuration names its base.",

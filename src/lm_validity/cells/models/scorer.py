@@ -20,6 +20,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_validity.cells.models.counters import Counters
 from lm_validity.cells.models.head import largest_logit, part_positions
 from lm_validity.cells.models.host_reads import never_packed
+from lm_validity.cells.models.memory import is_out_of_memory
 from lm_validity.cells.models.position_encoding import PositionEncoding
 from lm_validity.cells.models.scorer_forward import Scores, read, score_cached, score_packed, score_rows
 from lm_validity.cells.models.scorer_plan import Request, Tree, batches, count_row_tokens, plant
@@ -274,8 +275,8 @@ class SharedContextLM(HFLM):
             return self._in_parts(way, batch, max(1, self._token_limit // longest))
         try:
             scores = self._run(way, batch)
-        except torch.OutOfMemoryError:
-            if len(batch) == 1 and way == "rows":
+        except RuntimeError as error:
+            if (len(batch) == 1 and way == "rows") or not is_out_of_memory(error):
                 raise
             scores = None
         if scores is None:  # outside `except`, whose traceback holds the tensors that did not fit
@@ -353,9 +354,9 @@ class SharedContextLM(HFLM):
     ) -> bool:
         try:
             found = read([attempt()])
-        except torch.OutOfMemoryError:
-            raise
         except Exception as error:  # whatever an architecture raises at a mask it does not know
+            if isinstance(error, RuntimeError) and is_out_of_memory(error):
+                raise
             log.info("scorer: %s is not possible with this model (%s: %s)", way, type(error).__name__, error)
             return False
         for number, (_, _, continuation) in enumerate(requests):

@@ -9,7 +9,7 @@ import torch
 from peft import PeftModel
 
 from lm_validity.cells.models.language_model import LanguageModel
-from lm_validity.cells.models.memory import MORE_MEMORY, must_fit
+from lm_validity.cells.models.memory import MORE_MEMORY, is_out_of_memory, must_fit
 from lm_validity.cells.tasks.evaluation import NonFiniteScore
 from lm_validity.cells.training.lora import adapter_parameters, adapter_tensors
 from lm_validity.cells.training.loss import MicroBatch, Row, loss_scale, row_of, token_losses, unscale
@@ -135,8 +135,8 @@ class Training:
             try:
                 loss = self._accumulate(batch, predicted)
                 break
-            except torch.OutOfMemoryError:
-                if self.micro_batch == 1:
+            except RuntimeError as error:
+                if self.micro_batch == 1 or not is_out_of_memory(error):
                     raise
             # outside `except`, whose traceback holds the tensors that did not fit
             self.micro_batch //= 2

@@ -17,6 +17,7 @@ import torch
 from peft import PeftModel
 
 from lm_validity.cells.models.language_model import LanguageModel
+from lm_validity.cells.models.memory import is_out_of_memory
 from lm_validity.cells.training.loop import (
     Epoch,
     FinetuneSettings,
@@ -154,8 +155,8 @@ class _Run:
                     for start in range(0, len(trainings), self.together)
                 ]
                 return torch.cat(found)
-            except torch.OutOfMemoryError:
-                if self.together == self.micro_batch == 1:
+            except RuntimeError as error:
+                if self.together == self.micro_batch == 1 or not is_out_of_memory(error):
                     raise
             # outside `except`, whose traceback holds the tensors that did not fit
             if self.together > 1:

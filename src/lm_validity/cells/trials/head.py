@@ -6,6 +6,7 @@ import numpy as np
 import torch
 import transformers
 
+from lm_validity.cells.models.memory import in_batches
 from lm_validity.cells.trials.batches import SHARED_ROWS, Batch, next_tokens, padded, share_rows
 from lm_validity.cells.trials.data import Task
 from lm_validity.cells.trials.resident import Arm, ResidentModel, TrialCounters
@@ -103,13 +104,14 @@ class HeadTrials:
         sequences = [tokens for tokens, _ in self._encode(rows, self.plan.classification.max_length)]
         found = np.empty((len(rows), len(self.task.class_names)), dtype=np.float32)
         order = np.argsort([len(tokens) for tokens in sequences], kind="stable")
-        size = self.plan.classification.predict_batch
-        for start in range(0, len(order), size):
-            chosen = order[start : start + size]
+
+        def predict(chosen: Sequence[int]) -> None:
             ids, attention = padded([sequences[example] for example in chosen], self.model.tokenizer.pad_token_id)
             batch = self._batch(ids, attention, torch.zeros(len(chosen)))
             found[chosen] = self._class_logits(batch).float().softmax(dim=-1).cpu().numpy()
             self.counters.forward_tokens += batch.tokens
+
+        in_batches(order.tolist(), self.plan.classification.predict_batch, predict)
         return found
 
     # ---- forward passes ---------------------------------------------------------------------------------------------

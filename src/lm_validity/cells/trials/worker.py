@@ -26,7 +26,7 @@ from lm_validity.tables.schema import PROBABILITIES, TRIALS, write_table
 
 log = logging.getLogger(__name__)
 
-TRIAL_MEMORY = f"lower micro_batch, or {MORE_MEMORY}."
+TRIAL_MEMORY = f"lower micro_batch (of bias.pretraining or bias.zero_shot) if it trains, or {MORE_MEMORY}."
 if TYPE_CHECKING:
     from lm_validity.cells.trials.head import HeadTrials
     from lm_validity.cells.trials.resident import Arm, ResidentModel, TrialCounters
@@ -69,7 +69,7 @@ class ResidentWorker:
         for subsample, draw in draws.items():
             trial = _Trial(plan, task, trials, subsample, draw, shared, self.counters)
             about = {"quantized": trials.model.quantized, "test_hash": draw_hash(task, draw.test)}
-            with must_fit(plan.language_model, "one micro-batch of a trial", TRIAL_MEMORY):
+            with must_fit(plan.language_model, "one batch of a trial", TRIAL_MEMORY):
                 computed = trial.compute()
             _write_trial(plan, folder, subsample, task, draw, about, *computed)
             log.info("%s %s m=%d n=%d: subsample %d", plan.language_model, task.name, plan.m, plan.n, subsample)

@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 import torch
+import transformers
 
+from lm_validity.cells.models.memory import in_batches
 from lm_validity.cells.trials.batches import SHARED_ROWS, Batch, next_tokens, padded
 from lm_validity.cells.trials.data import Task
 from lm_validity.cells.trials.prompts import CUE, QUERY, PromptFormat
@@ -92,8 +94,9 @@ class ZeroShotTrials:
             settings.micro_batch,
         )
         with (
-            _checkpointing(self.model.lm, wanted=settings.gradient_checkpointing),
             self.model.adapting(seed) as position,
+            # after the adapter, with which PEFT would put a hook on the embeddings that nobody takes off
+            _checkpointing(self.model.lm, wanted=settings.gradient_checkpointing),
         ):
 
             def make_batch(examples: np.ndarray) -> Batch:
@@ -140,9 +143,11 @@ class ZeroShotTrials:
             self.counters.forward_tokens += len(prefix)
         scores = torch.empty(len(rests), len(self.task.class_names))
         order = sorted(range(len(rests)), key=lambda each: len(rests[each]))
-        for start in range(0, len(order), self.plan.classification.predict_batch):
-            chosen = order[start : start + self.plan.classification.predict_batch]
+
+        def score(chosen: Sequence[int]) -> None:
             scores[chosen] = self._batch_scores(cache, len(prefix), [rests[each] for each in chosen])
+
+        in_batches(order, self.plan.classification.predict_batch, score)
         return scores
 
     def _batch_scores(self, cache: Any, prefix: int, rests: list[list[int]]) -> torch.Tensor:
@@ -270,7 +275,7 @@ class ZeroShotTrials:
 
 
 @contextmanager
-def _checkpointing(lm: torch.nn.Module, *, wanted: bool) -> Iterator[None]:
+def _checkpointing(lm: transformers.PreTrainedModel, *, wanted: bool) -> Iterator[None]:
     """Recompute activations in the backward pass inside the block."""
     if wanted:
         lm.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
@@ -279,3 +284,4 @@ def _checkpointing(lm: torch.nn.Module, *, wanted: bool) -> Iterator[None]:
     finally:
         if wanted:
             lm.gradient_checkpointing_disable()
+            lm.disable_input_require_grads()  # its hook on the embeddings

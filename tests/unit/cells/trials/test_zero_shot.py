@@ -169,6 +169,31 @@ def test_micro_batches_and_checkpointing_change_rounding_only(plan_of, tmp_path)
     assert np.abs(found[0][1] - found[1][1]).max() < 1e-4
 
 
+def test_checkpointing_leaves_no_hook_behind(plan_of):
+    """transformers puts one on the embeddings, PEFT another, and neither takes its own off."""
+    trials = zero_shot(plan_of("gpt2", classification=PROMPTED, pretraining=SETTINGS["checkpointed"]))
+    trials.prepare(np.arange(8))
+    for seed in (1, 2):
+        trials.pretrain(np.arange(8), seed, [None] * 8)
+        assert not trials.model.lm.get_input_embeddings()._forward_hooks
+
+
+@pytest.mark.parametrize("words", ["CUDA out of memory", "CUDA error: CUBLAS_STATUS_ALLOC_FAILED"])
+def test_predictions_go_on_in_smaller_batches_where_memory_runs_out(plan_of, monkeypatch, words):
+    trials = zero_shot(plan_of("gpt2", classification={**PROMPTED, "predict_batch": 16}))
+    expected, original, sizes = trials.probabilities(np.arange(20)), ZeroShotTrials._batch_scores, []
+
+    def scores(self, cache, prefix, rests):
+        sizes.append(len(rests))
+        if len(rests) > 5:
+            raise torch.OutOfMemoryError(words) if "cublas" not in words.lower() else RuntimeError(words)
+        return original(self, cache, prefix, rests)
+
+    monkeypatch.setattr(ZeroShotTrials, "_batch_scores", scores)
+    assert np.abs(trials.probabilities(np.arange(20)) - expected).max() < 1e-5
+    assert sizes == [16, 8, 4, 4, 4, 4, 4]
+
+
 def test_packing_joins_consecutive_texts(plan_of):
     trials = zero_shot(plan_of("gpt2", classification=PROMPTED, pretraining={**SETTINGS["packed"]}))
     texts = trials._pretraining_texts(np.arange(10), [None] * 10)
@@ -230,5 +255,5 @@ def test_a_micro_batch_that_does_not_fit_fails_the_cell(plan_of, tmp_path, monke
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(ZeroShotTrials, "pretrain", never_fits)
-    with pytest.raises(CellError, match="out of memory with one micro-batch of a trial"):
+    with pytest.raises(CellError, match="out of memory with one batch of a trial"):
         ResidentWorker().run(plan_of("gpt2", classification=PROMPTED), tmp_path)

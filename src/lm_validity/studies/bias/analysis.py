@@ -4,6 +4,7 @@ import pandas as pd
 
 from lm_validity.config.bias_plan import BiasPlan
 from lm_validity.studies.bias.by_task import effects_by_task
+from lm_validity.studies.bias.distributions import model_correlations
 from lm_validity.studies.bias.effects import (
     cell_effects,
     coverage_notes,
@@ -66,6 +67,7 @@ def analyze_bias(
         settings=setting_effects(trials),
         posterior=fits,
         permutation=task_tests(trials),
+        correlations=model_correlations(trials),
         meta_analysis=slices,
         power=cell_power(trials),
         base_drift=drift,

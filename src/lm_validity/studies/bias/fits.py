@@ -29,6 +29,7 @@ from lm_validity.summaries import Missing, number
 PARALLEL_OBSERVATIONS = 20_000  # fewer are fitted faster than worker processes start
 MOST_PROCESSES = 8
 MARGINAL_LEVEL = 0.95
+PREDICTIVE_QUANTILES = {"low": 0.055, "q25": 0.25, "median": 0.5, "q75": 0.75, "high": 0.945}  # low to high: 89%
 NO_CHAINS = Missing("This fit was computed without random chains, so it has no such diagnostic.")
 NO_NODES = Missing("NUTS draws chains and has no nodes (see effective_draws_min).")
 
@@ -109,6 +110,7 @@ def _fit_nuts(key: tuple[str, int, int, str], counts: PairedCounts, formula: str
         scales=dict(zip(design.names, posterior.scales.mean(axis=0).tolist(), strict=True)),
         difference_draws=posterior.difference_draws,
         accuracies=Missing("NUTS keeps no predicted accuracies."),
+        by_task=Missing("NUTS keeps no differences by task."),
     )
 
 
@@ -139,6 +141,7 @@ def _fit_laplace(key: tuple[str, int, int, str], counts: PairedCounts, formula: 
         scales=dict(zip(design.names, posterior.scale_means().tolist(), strict=True)),
         difference_draws=predictive.draws,
         accuracies=_accuracies(counts, predictive.predicted, predictive.observed),
+        by_task=_by_task(counts, predictive.by_task),
     )
 
 
@@ -164,6 +167,15 @@ def _accuracies(counts: PairedCounts, predicted: np.ndarray, observed: np.ndarra
     )
     frame = pd.DataFrame({"predicted": predicted, "observed": observed}, index=patterns)
     return frame.dropna().reset_index()
+
+
+def _by_task(counts: PairedCounts, draws: np.ndarray) -> pd.DataFrame:
+    """Quantiles of the predictive differences (R, T), and the observed ones: every trial of a task weighs the same."""
+    observed = pd.Series((counts.treatment - counts.control) / counts.total).groupby(counts.task).mean()
+    frame = pd.DataFrame(
+        np.quantile(draws, list(PREDICTIVE_QUANTILES.values()), axis=0).T, columns=list(PREDICTIVE_QUANTILES)
+    )
+    return frame.assign(task=counts.tasks, observed=observed.to_numpy(), mean=draws.mean(axis=0))
 
 
 def _slices(key: tuple[str, int, int], counts: PairedCounts) -> Slices:

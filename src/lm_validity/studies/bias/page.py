@@ -4,6 +4,7 @@ import pandas as pd
 
 from lm_validity.pages.page import Figure, Finding, Page, Section, Table
 from lm_validity.studies.bias import figures
+from lm_validity.studies.bias.distributions import distribution_section
 from lm_validity.studies.bias.formulas import CHANGE, SHORT, formula_finding, formula_section
 from lm_validity.studies.bias.sections import (
     cell_table,
@@ -34,6 +35,7 @@ def bias_page(summary: BiasSummary) -> Page:
         stop_section(summary),
         formula_section(summary),
         permutation_section(summary),
+        distribution_section(summary),
         meta_section(summary),
         power_section(summary),
         provenance_section(summary),

@@ -109,8 +109,8 @@ class Fit:
     """One fit of the hierarchical model; `difference*` are accuracies, `beta*` and `scales` log-odds.
 
     `marginal_*`: the effect in accuracy for new tasks and trainings, with a 95% interval (see `statistics.marginal`).
-    `difference_draws`: posterior predictive, for these tasks and trainings. `accuracies`: predicted and observed, by
-    task, language_model and arm.
+    `difference_draws`: posterior predictive, for these tasks and trainings; `by_task`: its quantiles and the observed
+    difference of each task. `accuracies`: predicted and observed, by task, language_model and arm.
     `effective_nodes`: of the importance sampling; `effective_draws_min`: the smallest of any parameter.
     """
 
@@ -136,6 +136,7 @@ class Fit:
     scales: dict[str, float] = named("standard_deviations")
     difference_draws: np.ndarray = page_only()
     accuracies: pd.DataFrame | Missing = page_only()
+    by_task: pd.DataFrame | Missing = page_only()
 
     @property
     def excludes_zero(self) -> int:
@@ -171,6 +172,27 @@ class TaskTest:
     smallest_detectable: float | Missing
     mean: float = page_only()
     trials: int = page_only()
+
+
+@dataclass(frozen=True)
+class Correlation:
+    """Whether two language models show an effect in the same subsamples: see `statistics.effects.common_subsamples`.
+
+    `tasks` with at least three common subsamples whose differences vary, `subsamples` of them together. null_interval:
+    of the mean, 95%, where subsamples have nothing in common; p: one-sided, greater.
+    """
+
+    experiment: str
+    m: int
+    n: int
+    effect: str
+    language_model: str
+    other: str
+    tasks: int
+    subsamples: int
+    correlation: float | Missing
+    null_interval: tuple[float, float] | Missing
+    p: float | Missing
 
 
 @dataclass(frozen=True)
@@ -260,6 +282,7 @@ class BiasSummary:
     settings: tuple[Setting, ...]
     posterior: tuple[Fit, ...]
     permutation: tuple[TaskTest, ...]
+    correlations: tuple[Correlation, ...]
     meta_analysis: tuple[Slices, ...]
     power: tuple[Power, ...]
     base_drift: tuple[Drift, ...]

@@ -1,6 +1,6 @@
 """Boost and bias of a cell: means, permutation tests, power, meta-analysis, and simulated components."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -235,6 +235,50 @@ def sign_flip_p(differences: np.ndarray) -> float:
         distribution = longer
     up = int(sizes.sum() + steps.sum()) // 2
     return float(min(1.0, distribution[up:].sum()))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Do two language models show an effect in the same subsamples?
+#
+# If the draw of texts made the effect, subsamples with a large effect in one language model would have a large one in
+# the other too. The mean over tasks of Spearman's correlation over subsamples is compared with its distribution where
+# the second model's subsamples are in a random order, task by task.
+
+FEWEST_SUBSAMPLES = 3
+PERMUTATIONS = 1000
+NO_COMMON_TASK = "No task has three subsamples of both language models in which both effects vary."
+
+
+@dataclass(frozen=True)
+class CommonSubsamples:
+    """Mean rank correlation over `tasks`, the middle 95% of what chance gives, and p: one-sided, greater."""
+
+    correlation: float
+    null_interval: tuple[float, float]
+    p: float
+    tasks: int
+
+
+def common_subsamples(tasks: Sequence[np.ndarray], seed: int = 0) -> CommonSubsamples | Missing:
+    """From one (2, K) array a task: the effect of K common subsamples in two language models.
+
+    Tasks with fewer than `FEWEST_SUBSAMPLES`, or with an effect that is the same throughout, are left out. p counts the
+    observed order as one of the permutations, so it is at least 1 / (`PERMUTATIONS` + 1).
+    """
+    generator = np.random.default_rng(seed)
+    observed, chance = list[float](), np.zeros(PERMUTATIONS)
+    for both in tasks:
+        if both.shape[1] < FEWEST_SUBSAMPLES or (np.ptp(both, axis=1) == 0).any():
+            continue
+        first, second = stats.zscore(stats.rankdata(both, axis=1), axis=1) / np.sqrt(both.shape[1])
+        observed.append(float(first @ second))
+        chance += generator.permuted(np.tile(second, (PERMUTATIONS, 1)), axis=1) @ first
+    if not observed:
+        return Missing(NO_COMMON_TASK)
+    mean, chance = float(np.mean(observed)), chance / len(observed)
+    low, high = np.quantile(chance, [LEVEL / 2, 1 - LEVEL / 2])
+    p = (1 + int((chance >= mean - ROUNDING).sum())) / (1 + PERMUTATIONS)
+    return CommonSubsamples(mean, (float(low), float(high)), p, len(observed))
 
 
 def smallest_detectable_shift(differences: np.ndarray, level: float, power: float = 0.8) -> float | Missing:

@@ -1,6 +1,6 @@
 """The bias study's hierarchical model: its design, its posterior by Laplace's method, and what it predicts."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import linalg, optimize, stats
@@ -680,10 +680,12 @@ STRATA = 25  # standard deviations among which the draws are divided
 class Predictive:
     """Draws (R,) of the mean accuracy difference, a fraction, with mean and equal-tailed `INTERVAL` interval.
 
-    predicted, observed (Q,): mean accuracy by pattern (task, model, arm); NaN for a pattern without observations.
+    by_task (R, T): draws of the same for each task by itself. predicted, observed (Q,): mean accuracy by pattern (task,
+    model, arm); NaN for a pattern without observations.
     """
 
     draws: np.ndarray
+    by_task: np.ndarray
     mean: float
     interval: tuple[float, float]
     predicted: np.ndarray
@@ -698,21 +700,26 @@ def equal_tailed(draws: np.ndarray, level: float = INTERVAL) -> tuple[float, flo
 
 def posterior_predictive(design: Design, posterior: LaplacePosterior, size: int = 1000, seed: int = 0) -> Predictive:
     """Posterior predictive mean difference, treated minus control, in accuracy."""
-    generator = np.random.default_rng(seed)
+    generator, of_tasks = np.random.default_rng(seed), np.random.default_rng(seed + 1)
     # systematic resampling: each node appears in proportion to its weight
     places = (generator.random() + np.arange(STRATA)) / STRATA
     nodes = np.minimum(np.searchsorted(np.cumsum(posterior.weights), places), len(posterior.weights) - 1)
     start = Start(posterior.mode.u, posterior.mode.v, posterior.mode.e)
     per_node = -(-size // STRATA)
-    parts, probability = list[np.ndarray](), np.zeros_like(design.correct)
+    task = design.pattern[:, 0] // (2 * (design.models.max() + 1))  # a pair is of one task
+    tasks = [replace(design, total=design.total[task == t], arm=design.arm[task == t]) for t in range(task.max() + 1)]
+    parts, probability, by_task = list[np.ndarray](), np.zeros_like(design.correct), list[np.ndarray]()
     for node in nodes:
         mode = find_mode(design, posterior.scales[node], start)
         drawn = expit(draw_predictor(design, mode, per_node, generator))
         parts.append(difference_draws(design, drawn, generator))
+        of_task = [difference_draws(one, drawn[:, task == t], of_tasks) for t, one in enumerate(tasks)]
+        by_task.append(np.column_stack(of_task))
         probability += drawn.mean(axis=0) / STRATA
     draws = np.concatenate(parts)
     return Predictive(
         draws=draws,
+        by_task=np.concatenate(by_task),
         mean=float(draws.mean()),
         interval=equal_tailed(draws),
         predicted=_by_pattern(design, probability * (design.total > 0), design.total > 0),

@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 
 from lm_validity.errors import InputError
+from lm_validity.files import read_json_or
 from lm_validity.tables.formats.import_files import import_files
 from lm_validity.tables.formats.score_files import KEY, ImportOptions
 from lm_validity.tables.schema import SCORES, read_scores, readable, write_table
@@ -52,6 +53,8 @@ def gather(paths: Iterable[str | Path], folder: Path, options: ImportOptions) ->
         if any(place in (path.resolve(), *path.resolve().parents) for place in options.protocols):
             raise InputError(f"{path}: a table of ours says the protocol of each score.", "leave out PROTOCOL=.")
     frames = [_own_scores(path, found.lines) for path in own]
+    for path in own:
+        found.facts = {**found.facts, **_facts_beside(path)}
     for kind in ("items", "trials", "selections"):
         if kind in tables:
             setattr(found, kind, _only(kind, tables[kind]))
@@ -59,7 +62,7 @@ def gather(paths: Iterable[str | Path], folder: Path, options: ImportOptions) ->
         scores, log = import_files(results, folder, options)
         frames.append(scores)
         found.lines += log.lines(scores)
-        found.facts, found.groups = log.facts, log.groups
+        found.facts, found.groups = {**found.facts, **log.facts}, log.groups
         if log.items:
             found.items = _only("items", [*([found.items] if found.items else []), folder / "items.parquet"])
     if any(map(len, frames)):
@@ -70,6 +73,13 @@ def gather(paths: Iterable[str | Path], folder: Path, options: ImportOptions) ->
     return found
 
 
+def _facts_beside(path: Path) -> dict[str, dict[str, Any]]:
+    """What an import wrote of the models beside its table of scores, for the models sheet."""
+    log = read_json_or(path.with_name("import.json"), {})
+    facts = log.get("facts") if isinstance(log, dict) else None
+    return facts if isinstance(facts, dict) else {}
+
+
 def _own_scores(path: Path, lines: list[str]) -> pd.DataFrame:
     rows = read_scores(path)
     if rows.empty:
@@ -77,17 +87,11 @@ def _own_scores(path: Path, lines: list[str]) -> pd.DataFrame:
     return rows
 
 
-def table_kind(path: Path) -> str:
-    """Which of our tables a parquet file is: scores, items, trials or selections."""
+def _table_kind(path: Path) -> str | None:
+    """Which of our tables a parquet file is: scores, items, trials or selections; None for one of others."""
     with readable(path):
         columns = set(pq.read_schema(path).names)
-    kind = next((kind for kind, marks in _MARKS.items() if marks <= columns), None)
-    if kind is None:
-        raise InputError(
-            f"{path}: not one of our tables, judging by its columns.",
-            "docs/reference/tables.md has the columns of each.",
-        )
-    return kind
+    return next((kind for kind, marks in _MARKS.items() if marks <= columns), None)
 
 
 def _sorted_out(paths: Iterable[str | Path]) -> tuple[dict[str, list[Path]], list[Path]]:
@@ -96,9 +100,10 @@ def _sorted_out(paths: Iterable[str | Path]) -> tuple[dict[str, list[Path]], lis
     results = []
     for path in map(Path, paths):
         own = _tables_in(path) if path.is_dir() else [path] if path.is_file() and path.suffix == ".parquet" else []
-        for one in own:
-            tables.setdefault(table_kind(one), []).append(one)
-        if not own:
+        kinds = {one: kind for one in own if (kind := _table_kind(one))}
+        for one, kind in kinds.items():
+            tables.setdefault(kind, []).append(one)
+        if not kinds:
             results.append(path)
     return tables, results
 

@@ -247,7 +247,7 @@ def test_bad_input_leaves_nothing(tmp_path):
     (tmp_path / "x.parquet").write_text("no")
     refused([tmp_path / "x.parquet"], tmp_path / "out", "not a readable parquet file")
     pd.DataFrame({"a": [1]}).to_parquet(tmp_path / "y.parquet")
-    refused([tmp_path / "y.parquet"], tmp_path / "out", "not one of our tables")
+    refused([tmp_path / "y.parquet"], tmp_path / "out", "no column of models")
     (tmp_path / "wrong.csv").write_text("model\nnobody\n")
     refused([tmp_path / "in"], tmp_path / "out", "names none of the models", models=tmp_path / "wrong.csv")
     (tmp_path / "wrong.csv").write_text("benchmark\nnothing\n")
@@ -272,6 +272,15 @@ def test_a_negative_standard_error_is_blamed_on_the_file_that_was_given(tmp_path
     refused(
         [tmp_path / "scores.parquet"], tmp_path / "out", f"^{tmp_path}/scores.parquet, row 2, column 'stderr': -0.25"
     )
+
+
+def test_wide_parquet_tables_and_what_an_import_knew_of_the_models(tmp_path):
+    """A parquet file of others is imported; what it says of its models is kept beside the scores for a later report."""
+    pd.DataFrame({"x": [0.5, 0.6], "params": [7e9, 13e9]}, index=["a", "b"]).to_parquet(tmp_path / "wide.parquet")
+    first = gather([tmp_path / "wide.parquet"], tmp_path / "imported", ImportOptions())
+    assert first.scores["value"].tolist() == [0.5, 0.6]
+    later = gather([tmp_path / "imported"], tmp_path / "out", ImportOptions())
+    assert later.facts == first.facts == {"a": {"parameters_b": 7.0}, "b": {"parameters_b": 13.0}}
 
 
 def test_a_table_that_needs_an_option_is_refused_with_it(tmp_path):

@@ -86,6 +86,7 @@ class ImportLog:
                 },
                 "num_fewshot": sorted(int(count) for count in scores["num_fewshot"].dropna().unique()),
                 "model_paths": {model: sorted(paths) for model, paths in sorted(self.paths.items())},
+                "facts": self.facts,
                 "notes": self.notes,
                 "repeated": self.repeated,
                 "skipped": [{"path": path, "reason": reason} for path, reason in self.skipped],

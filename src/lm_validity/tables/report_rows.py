@@ -46,7 +46,11 @@ def _own_preparation(rows: pd.DataFrame, sheet: pd.DataFrame | None, notes: list
         ],
         dtype=bool,
     )
-    other = (rows["protocol"] == PROTOCOLS[1]).to_numpy(dtype=bool) & ~own
+    trained = (rows["protocol"] == PROTOCOLS[1]).to_numpy(dtype=bool)
+    said = rows.loc[trained & own & prepared.notna().to_numpy(), "benchmark"]
+    if len(said):
+        notes.append(f"Prepared on their own training sets, as the source says: {listing(sorted(said.unique()))}.")
+    other = trained & ~own
     for text, found in rows[other].groupby(prepared[other]):
         notes.append(
             f"Prepared on {text}, not on their own training sets, so not train before test: "

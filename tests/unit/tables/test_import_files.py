@@ -201,6 +201,7 @@ def test_only_its_own_training_set_makes_a_benchmark_train_before_test(tmp_path)
     trained = rows.loc[rows["protocol"] == "train_before_test", "benchmark"]
     assert sorted(trained) == ["quiz", "third"] and len(rows) == 5
     assert [note for note in notes if "quiz, more" in note and note.endswith("other.")]
+    assert [note for note in notes if "own training sets" in note and note.endswith("quiz, third.")]
 
 
 def group(error: object = 0.003, tasks: tuple[str, ...] = ("mmlu_a", "mmlu_b", "mmlu_c")) -> dict:
@@ -235,7 +236,7 @@ def test_a_group_without_an_error_or_of_unlike_tasks_is_its_tasks(tmp_path, docu
 def test_standard_errors_from_numbers_of_items(tmp_path):
     put(
         tmp_path / "a.csv",
-        "model,benchmark,metric,value,n_items\na,x,acc,0.2,100\na,y,perplexity,0.2,100\na,z,acc,0.2,\n",
+        "model,benchmark,metric,value,n_items\na,x,acc,0.2,101\na,y,perplexity,0.2,100\na,z,acc,0.2,\n",
     )
     scores, _ = read(tmp_path / "a.csv", errors_from_items=True)
     assert scores.set_index("benchmark")["stderr"].fillna(0).to_dict() == pytest.approx({"x": 0.04, "y": 0, "z": 0})

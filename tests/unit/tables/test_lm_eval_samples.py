@@ -382,3 +382,12 @@ def test_two_undated_files_of_samples_that_differ_are_a_conflict(tmp_path):
     write_lines(tmp_path / "in" / "y" / "org__a" / "samples_quiz.jsonl", quiz_lines((0, 0, 1, 1)))
     with pytest.raises(InputError, match="neither file is newer"):
         import_files([tmp_path / "in"], tmp_path / "out")
+
+
+def test_samples_without_result_files_are_what_the_reader_says(tmp_path):
+    write_lines(tmp_path / "in" / "a" / "samples_quiz.jsonl", quiz_lines((1, 0, 1, 1)))
+    options = ImportOptions(path="{model}/samples_quiz.jsonl", protocol="train_before_test")
+    scores, _ = import_files([tmp_path / "in"], tmp_path / "out", options)
+    items = pd.read_parquet(tmp_path / "out" / "items.parquet")
+    for table in (scores, items):
+        assert set(table["model"]) == {"a"} and set(table["protocol"]) == {"train_before_test"}

@@ -130,8 +130,9 @@ def _read_all(
             log.formats[chosen.name] += 1
         except InputError as error:
             log.skip(each.path, error.problem, error.hint, named=each.named)
-    names = {each.path: name for each in samples if (name := _of_place(each.path, options.names))}
+    names = {each.path: name for each in samples if (name := _given_name(each.path, options, pattern))}
     matched = match_all_samples(samples, results, names, log)
+    matched = [one if one.scores else _with_protocol(one, options) for one in matched]
     log.formats += Counter({"lm-eval": len(matched)})
     log.files = log.formats.total()
     if not results and not matched:
@@ -159,8 +160,7 @@ def _formats(name: str | None) -> tuple[Format, ...]:
 
 def _opened(found: Found, options: ImportOptions, pattern: PathPattern | None) -> Opened:
     """The file, parsed where it is JSON, with the name that the reader gives its model."""
-    named = {} if pattern is None else pattern.of(found.path)
-    model = _of_place(found.path, options.names) or named.get("model")
+    model = _given_name(found.path, options, pattern)
     if found.path.suffix in (".json", ""):
         return Opened(found.path, found.named, read_json_file(found.path, _HINT), model=model)
     try:
@@ -168,6 +168,12 @@ def _opened(found: Found, options: ImportOptions, pattern: PathPattern | None) -
             return Opened(found.path, found.named, head=handle.read(_HEAD), model=model)
     except OSError as error:
         raise InputError(f"{found.path}: cannot be read ({error.strerror}).", _HINT) from error
+
+
+def _given_name(path: Path, options: ImportOptions, pattern: PathPattern | None) -> str | None:
+    """The model's name by --model, else by --path."""
+    given = _of_place(path, options.names)
+    return given or (None if pattern is None else pattern.of(path).get("model"))
 
 
 def _whose(opened: Opened, formats: Sequence[Format]) -> Format:
@@ -202,7 +208,7 @@ def _placed(one: ScoreFile, opened: Opened, pattern: PathPattern | None, places:
 def _completed(one: ScoreFile, options: ImportOptions, source: str) -> ScoreFile:
     """The file with what the reader says of it: protocol, what models were prepared on, tokens of a step."""
     common = {"source": source} | one.common
-    protocol = _of_place(one.path, options.protocols) or options.protocol
+    protocol = _protocol_of(one.path, options)
     if protocol is not None:
         said = {row["protocol"] for row in [common, *one.rows] if row.get("protocol") is not None}
         if said - {protocol}:
@@ -215,6 +221,16 @@ def _completed(one: ScoreFile, options: ImportOptions, source: str) -> ScoreFile
         common["prepared_on"] = options.prepared_on
     one = replace(one, common=common)
     return one if options.tokens_per_step is None else with_tokens(one, options.tokens_per_step)
+
+
+def _protocol_of(path: Path, options: ImportOptions) -> str | None:
+    return _of_place(path, options.protocols) or options.protocol
+
+
+def _with_protocol(one: SampleFile, options: ImportOptions) -> SampleFile:
+    """A samples file without a result file, under the protocol that the reader says."""
+    protocol = _protocol_of(one.found.path, options)
+    return one if protocol is None else replace(one, common=one.common | {"protocol": protocol})
 
 
 def _settled(results: list[ScoreFile], options: ImportOptions, log: ImportLog) -> pd.DataFrame:

@@ -14,6 +14,7 @@ from lm_validity.errors import InputError
 from lm_validity.tables.formats.found_files import date_text
 from lm_validity.tables.formats.import_log import ImportLog
 from lm_validity.tables.schema import SCORES
+from lm_validity.tables.standard_errors import SHARES_OF_ITEMS
 from lm_validity.words import count
 
 KEY = (
@@ -35,7 +36,6 @@ _TYPES = {
 }
 # What holds of a score where its file does not say otherwise
 DEFAULTS = {"checkpoint": "final", "protocol": "direct", "prompt": "plain", "split": "test", "selected": True}
-_SHARES = ("acc", "acc_norm", "accuracy", "exact_match", "em", "mc1", "pass@1")  # of right answers
 # Scores that differ by less are equal: files round differently, and another batch size changes the last digits
 _SAME, _SAME_ERRORS = 1e-9, 0.01  # relative, and in standard errors
 _SHOWN = 3  # conflicts and ways out that an error names
@@ -185,14 +185,14 @@ def with_tokens(file: ScoreFile, tokens_per_step: float) -> ScoreFile:
 
 
 def with_item_errors(scores: pd.DataFrame, items: pd.Series) -> tuple[pd.DataFrame, int]:
-    """The scores with sqrt(p (1 - p) / n) as the standard error of each accuracy p that has none, and how many got one.
+    """The scores with sqrt(p (1 - p) / (n - 1)) as the standard error of each accuracy p that has none, and how many.
 
-    items: n by row, null where unknown. Only metrics that are a share of right answers count, or null ones.
+    items: n by row, null where unknown. Only metrics that are shares of items count, and unknown ones.
     """
     names = scores["metric"].fillna("acc").str.partition(",")[0].str.lower()
     value, number = scores["value"].astype(float), items.astype(float)
-    known = names.isin(_SHARES) & scores["stderr"].isna() & value.between(0, 1) & (number > 0)
-    error = np.sqrt(value.where(known) * (1 - value) / number)
+    known = names.isin((*SHARES_OF_ITEMS, "accuracy")) & scores["stderr"].isna() & value.between(0, 1) & (number > 1)
+    error = np.sqrt(value.where(known) * (1 - value) / (number - 1))
     return scores.assign(stderr=scores["stderr"].astype(float).where(~known, error)), int(known.sum())
 
 

@@ -120,9 +120,10 @@ class AboveChance:
 class TauSummary:
     """Agreement under one protocol, over all its scores.
 
-    `matrix`: (benchmarks, benchmarks); `by_category_interval`: bounds (categories, categories).
+    `models`: with a score. `matrix`: (benchmarks, benchmarks); `by_category_interval`: bounds (categories, categories).
     """
 
+    models: int
     mean: Value
     interval: Range
     interval_population_of_benchmarks: Range
